@@ -1,0 +1,230 @@
+"""Our own JSON documents, in and out: strict on the way in, atomic on the way out."""
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+
+from sim.errors import InputError
+from sim.nouns.assignment import Assignment
+from sim.nouns.hardware import Hardware
+from sim.nouns.measurement import Measurement
+from sim.nouns.recommendation import Recommendation
+from sim.nouns.report import Report
+from sim.nouns.workload import Workload
+
+SCHEMA_VERSION = 1
+MAX_FILE_BYTES = 512 << 20
+MAX_DEPTH = 64
+
+KINDS: dict[str, type[Any]] = {
+    "workload": Workload,
+    "hardware": Hardware,
+    "assignment": Assignment,
+    "report": Report,
+    "measurement": Measurement,
+    "recommendation": Recommendation,
+}
+_KIND_OF = {noun: kind for kind, noun in KINDS.items()}
+
+Noun = TypeVar("Noun", Workload, Hardware, Assignment, Report, Measurement, Recommendation)
+
+
+def _strict_dataclasses(noun: type[Any], seen: set[type[Any]]) -> None:
+    """Make pydantic strict on ``noun`` and on every dataclass it holds (unknown keys are errors)."""
+    if noun in seen or not is_dataclass(noun):
+        return
+    seen.add(noun)
+    with_config(ConfigDict(strict=True, extra="forbid"))(noun)
+    for member in fields(noun):
+        for part in _parts(member.type):
+            _strict_dataclasses(part, seen)
+
+
+def _parts(annotation: Any) -> list[type[Any]]:
+    arguments = getattr(annotation, "__args__", None)
+    if arguments:
+        return [part for argument in arguments for part in _parts(argument)]
+    return [annotation] if isinstance(annotation, type) else []
+
+
+@cache
+def _adapter(noun: type[Any]) -> TypeAdapter[Any]:
+    _strict_dataclasses(noun, set())
+    return TypeAdapter(noun)
+
+
+def _no_constant(text: str) -> Any:
+    raise ValueError(f"{text} is not legal JSON")
+
+
+def _no_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"key {key!r} occurs twice in one object")
+            seen.add(key)
+    return document
+
+
+def parse_json(text: str | bytes, source: str) -> Any:
+    """JSON as Python values. Raises ``InputError`` naming ``source`` and the position of the fault."""
+    try:
+        if isinstance(text, bytes):
+            text = text.decode("utf-8")
+        document = json.loads(
+            text, parse_constant=_no_constant, object_pairs_hook=_no_duplicate_keys
+        )
+    except UnicodeDecodeError as error:
+        raise InputError(f"{source}: not UTF-8 text (byte {error.start}); give a JSON file") from None
+    except json.JSONDecodeError as error:
+        at_end = error.pos >= len(text.rstrip() if isinstance(text, str) else text)
+        why = "the file ends early (truncated?)" if at_end and text.strip() else error.msg
+        raise InputError(
+            f"{source}: not JSON at line {error.lineno}, column {error.colno}: {why}"
+        ) from None
+    except RecursionError:
+        raise InputError(f"{source}: nested too deeply; at most {MAX_DEPTH} levels") from None
+    except ValueError as error:
+        raise InputError(f"{source}: {error}") from None
+    return document
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _explain(error: ValidationError, source: str) -> InputError:
+    """The first fault as one line: file, field, value, what is legal."""
+    first = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    kind = first["type"]
+    if kind == "value_error":
+        message = str(first["ctx"]["error"])
+        text = f"{where}.{message}" if where else message
+    elif kind in ("missing", "missing_argument", "missing_keyword_only_argument"):
+        text = f"{where}: missing; it is required"
+    elif kind in ("unexpected_keyword_argument", "extra_forbidden"):
+        text = f"{where}: unknown key; put additions under 'extensions'"
+    else:
+        text = f"{where}: {_short(first['input'])} is not legal: {first['msg']}"
+    return InputError(f"{source}: {text}{more}")
+
+
+def parse_document(document: Any, noun: type[Noun], source: str) -> Noun:
+    """A noun from parsed JSON. Raises ``InputError`` naming ``source``, field, value and what is legal."""
+    kind = _KIND_OF[noun]
+    if not isinstance(document, dict):
+        raise InputError(f"{source}: {_short(document)} is not legal; give a JSON object of kind {kind!r}")
+    body: dict[str, Any] = dict(document)
+    for key, legal in (("schema_version", SCHEMA_VERSION), ("kind", kind)):
+        if key not in body:
+            raise InputError(f"{source}: {key}: missing; it must be {legal!r}")
+        value = body.pop(key)
+        if value != legal or isinstance(value, bool):
+            raise InputError(f"{source}: {key}: {_short(value)} is not legal; it must be {legal!r}")
+    if "provenance" not in body:
+        raise InputError(f"{source}: provenance: missing; give an object, such as {{\"source\": \"...\"}}")
+    try:
+        # JSON has no tuples and no int-valued floats of its own: JSON mode accepts arrays for tuples.
+        value = _adapter(noun).validate_json(json.dumps(body))
+    except ValidationError as error:
+        raise _explain(error, source) from None
+    except ValueError as error:
+        raise InputError(f"{source}: {error}") from None
+    assert isinstance(value, noun)
+    return value
+
+
+def parse_text(text: str | bytes, noun: type[Noun], source: str) -> Noun:
+    """A noun from JSON text; ``source`` is what errors call it."""
+    return parse_document(parse_json(text, source), noun, source)
+
+
+def load(path: str | os.PathLike[str], noun: type[Noun]) -> Noun:
+    """A noun from a JSON file."""
+    return parse_text(read_bytes(path), noun, str(path))
+
+
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """A file's content. Raises ``InputError`` where it cannot be read or is too large."""
+    file = Path(path)
+    try:
+        size = file.stat().st_size
+        if size > MAX_FILE_BYTES:
+            raise InputError(f"{file}: {size} bytes; at most {MAX_FILE_BYTES} are read")
+        return file.read_bytes()
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read: {error.strerror or error}") from None
+
+
+def to_document(noun: Any) -> dict[str, Any]:
+    """A noun as a JSON-ready object with ``schema_version`` and ``kind``; defaults of None left out."""
+    body = _adapter(type(noun)).dump_python(noun, mode="json", exclude_none=False)
+    assert isinstance(body, dict)
+    return {"schema_version": SCHEMA_VERSION, "kind": _KIND_OF[type(noun)], **body}
+
+
+def to_text(noun: Any) -> str:
+    """A noun as JSON text."""
+    return json_text(to_document(noun))
+
+
+def json_text(document: Mapping[str, Any] | list[Any]) -> str:
+    """JSON for files: one key a line at the top two levels, rows of numbers on one line each."""
+    return _lay_out(document, 0) + "\n"
+
+
+def _lay_out(value: Any, depth: int) -> str:
+    flat = json.dumps(value, allow_nan=False, ensure_ascii=False)
+    if len(flat) <= 100 or not isinstance(value, (dict, list)) or not value:
+        return flat
+    pad = " " * (depth + 1)
+    if isinstance(value, dict):
+        rows = [
+            f"{pad}{json.dumps(str(key))}: {_lay_out(item, depth + 1)}" for key, item in value.items()
+        ]
+        return "{\n" + ",\n".join(rows) + "\n" + " " * depth + "}"
+    if all(isinstance(item, (int, float, str)) or item is None for item in value):
+        return flat
+    rows = [pad + _lay_out(item, depth + 1) for item in value]
+    return "[\n" + ",\n".join(rows) + "\n" + " " * depth + "]"
+
+
+def write_atomically(path: str | os.PathLike[str], text: str) -> None:
+    """Write ``text`` to ``path`` whole or not at all (temporary file, fsync, rename)."""
+    target = Path(path)
+    try:
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    except OSError as error:
+        raise InputError(f"{target}: cannot be written: {error.strerror or error}") from None
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, target)
+    except OSError as error:
+        Path(temporary).unlink(missing_ok=True)
+        raise InputError(f"{target}: cannot be written: {error.strerror or error}") from None
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def save(path: str | os.PathLike[str], noun: Any) -> None:
+    """Write a noun to a JSON file, atomically."""
+    write_atomically(path, to_text(noun))

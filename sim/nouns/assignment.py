@@ -1,0 +1,90 @@
+"""How the gradients are cut into buckets."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sim.errors import AssignmentError
+from sim.nouns.checks import at_least
+from sim.nouns.workload import Workload
+
+Policy = Literal["ddp", "per-parameter", "single", "last-hook", "zero1", "zero2", "explicit"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """Buckets in launch order, by parameter index, and what makes a real system use them.
+
+    ``bucket_bytes`` are parameter bytes, as DDP's logger counts them (A4.4). ``ddp_kwargs`` is what
+    to pass to ``DistributedDataParallel``; ``requires`` names the torch version and settings.
+    """
+
+    policy: Policy = "explicit"
+    bucket_indices: tuple[tuple[int, ...], ...]
+    bucket_bytes: tuple[int, ...] | None = None
+    ddp_kwargs: dict[str, Any] = field(default_factory=dict)
+    requires: dict[str, Any] = field(default_factory=dict)
+    provenance: dict[str, Any] = field(default_factory=dict)
+    extensions: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.bucket_indices:
+            raise AssignmentError("bucket_indices: an empty list is not legal; give at least one bucket")
+        seen: set[int] = set()
+        for number, bucket in enumerate(self.bucket_indices):
+            if not bucket:
+                raise AssignmentError(f"bucket_indices.{number}: an empty bucket is not legal")
+            for index in bucket:
+                at_least(f"bucket_indices.{number}", index, 0)
+                if index in seen:
+                    raise AssignmentError(
+                        f"bucket_indices.{number}: index {index} occurs twice; every index may occur once"
+                    )
+                seen.add(index)
+        if self.bucket_bytes is not None and len(self.bucket_bytes) != len(self.bucket_indices):
+            raise AssignmentError(
+                f"bucket_bytes: {len(self.bucket_bytes)} sizes for {len(self.bucket_indices)} buckets"
+            )
+
+    def check_fits(self, workload: Workload) -> None:
+        """Raise ``AssignmentError`` unless this is a legal assignment for ``workload`` (A8.3)."""
+        count = len(workload.gradients)
+        assigned = {index for bucket in self.bucket_indices for index in bucket}
+        unknown = sorted(index for index in assigned if index >= count)
+        if unknown:
+            raise AssignmentError(
+                f"bucket_indices: index {unknown[0]} is not legal; workload {workload.name!r} has "
+                f"gradients 0 to {count - 1}"
+            )
+        missing = sorted(set(range(count)) - assigned)
+        if missing:
+            raise AssignmentError(
+                f"bucket_indices: index {missing[0]} ({workload.gradients[missing[0]].name}) is in no "
+                f"bucket; every index must occur once ({len(missing)} missing)"
+            )
+        for number, bucket in enumerate(self.bucket_indices):
+            members = [workload.gradients[index] for index in bucket]
+            keys = {gradient.key for gradient in members}
+            if len(keys) > 1:
+                raise AssignmentError(
+                    f"bucket_indices.{number}: mixes {sorted(map(str, keys))}; a bucket holds one dtype "
+                    f"and device (A8.3)"
+                )
+            if len(members) > 1 and any(gradient.sparse for gradient in members):
+                raise AssignmentError(
+                    f"bucket_indices.{number}: a sparse gradient must be alone in its bucket (A1.2)"
+                )
+        if self.bucket_bytes is not None:
+            real = bucket_bytes(workload, self.bucket_indices)
+            for number, (given, expected) in enumerate(zip(self.bucket_bytes, real, strict=True)):
+                if given != expected:
+                    raise AssignmentError(
+                        f"bucket_bytes.{number}: {given} is not legal; these gradients of workload "
+                        f"{workload.name!r} have {expected} bytes"
+                    )
+
+
+def bucket_bytes(workload: Workload, bucket_indices: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    """Parameter bytes of each bucket."""
+    return tuple(
+        sum(workload.gradients[index].num_bytes for index in bucket) for bucket in bucket_indices
+    )

@@ -1,0 +1,73 @@
+"""What the machine carries: service-time curves and the second-order effects beside them."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from sim.errors import InputError
+from sim.nouns.checks import at_least, factor, rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvePoint:
+    """Service time of one collective of ``num_bytes`` alone on its channel, back to back, warm."""
+
+    num_bytes: int
+    duration_ns: int
+
+    def __post_init__(self) -> None:
+        at_least("num_bytes", self.num_bytes, 0)
+        at_least("duration_ns", self.duration_ns, 0)
+
+
+Curve = tuple[CurvePoint, ...]
+
+CURVES = ("all_reduce", "reduce_scatter", "all_gather", "reduce", "broadcast")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """One machine or cluster as a backward pass sees it.
+
+    Copy bandwidths in bytes/s, None is free. Slow-downs are factors >= 1. ``spread`` keeps, for
+    each measured quantity, what is known of its scatter.
+    """
+
+    name: str
+    world_size: int
+    all_reduce: Curve
+    comm_channels: int = 1
+    channel_slowdown: float = 1.0
+    launch_cost_ns: int = 0
+    launch_blocks_compute: bool = False
+    copy_in_bytes_per_s: float | None = None
+    copy_out_bytes_per_s: float | None = None
+    compute_slowdown: float = 1.0
+    comm_slowdown: float = 1.0
+    reduce_scatter: Curve | None = None
+    all_gather: Curve | None = None
+    reduce: Curve | None = None
+    broadcast: Curve | None = None
+    spread: dict[str, Any] = field(default_factory=dict)
+    provenance: dict[str, Any] = field(default_factory=dict)
+    extensions: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        at_least("world_size", self.world_size, 1)
+        at_least("comm_channels", self.comm_channels, 1)
+        at_least("launch_cost_ns", self.launch_cost_ns, 0)
+        for name in ("channel_slowdown", "compute_slowdown", "comm_slowdown"):
+            factor(name, getattr(self, name), 1.0)
+        rate("copy_in_bytes_per_s", self.copy_in_bytes_per_s)
+        rate("copy_out_bytes_per_s", self.copy_out_bytes_per_s)
+        for name in CURVES:
+            curve: Curve | None = getattr(self, name)
+            if curve is None:
+                continue
+            if not curve:
+                raise InputError(f"{name}: an empty list is not legal; give at least one point")
+            for number, (before, after) in enumerate(zip(curve, curve[1:], strict=False), start=1):
+                if after.num_bytes <= before.num_bytes:
+                    raise InputError(
+                        f"{name}.{number}.num_bytes: {after.num_bytes} is not legal; sizes must "
+                        f"ascend without repeats, and the point before has {before.num_bytes}"
+                    )

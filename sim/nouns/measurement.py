@@ -1,0 +1,76 @@
+"""What real ranks did with one candidate."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sim.errors import InputError
+from sim.nouns.assignment import Assignment
+from sim.nouns.checks import at_least
+
+Mode = Literal["paced", "model"]
+Role = Literal["candidate", "plain", "noop"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredBucket:
+    """One bucket in one iteration, ns from the start of backward, slowest rank; None: cannot be told."""
+
+    index: int
+    ready_ns: int | None
+    launch_ns: int | None
+    start_ns: int | None
+    end_ns: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredIteration:
+    """One replayed step, slowest rank, in ns.
+
+    ``backward_end_ns`` is the end of the compute lane, ``sync_end_ns`` the return of backward with
+    all gradients available, both from the start of backward.
+    """
+
+    step_ns: int
+    backward_end_ns: int
+    sync_end_ns: int
+    buckets: tuple[MeasuredBucket, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("step_ns", "backward_end_ns", "sync_end_ns"):
+            at_least(name, getattr(self, name), 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One candidate replayed on real ranks.
+
+    ``role`` tells a candidate from the plain backward (no DDP) and the ``noop_hook`` run (DDP without
+    communication). ``iterations`` are stock DDP; ``traced`` are the same candidate with a recording
+    communication hook, which alone can see buckets. ``asked`` is the assignment asked for,
+    ``observed`` the one read back from the Reducer. ``dropped_warmup`` iterations came before.
+    """
+
+    name: str
+    role: Role
+    mode: Mode
+    backend: str
+    world_size: int
+    asked: Assignment | None
+    observed: tuple[tuple[int, ...], ...] | None
+    iterations: tuple[MeasuredIteration, ...]
+    traced: tuple[MeasuredIteration, ...] = ()
+    plain_backward_ns: int
+    plain_step_ns: int
+    dropped_warmup: int
+    complete: bool = True
+    environment: dict[str, Any] = field(default_factory=dict)
+    provenance: dict[str, Any] = field(default_factory=dict)
+    extensions: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        at_least("world_size", self.world_size, 1)
+        at_least("plain_backward_ns", self.plain_backward_ns, 0)
+        at_least("plain_step_ns", self.plain_step_ns, 0)
+        at_least("dropped_warmup", self.dropped_warmup, 0)
+        if self.complete and not self.iterations:
+            raise InputError("iterations: an empty list is not legal in a complete measurement")

@@ -1,0 +1,46 @@
+"""What it means: the figures of one simulated or measured step."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketRow:
+    """One bucket of a report: ns from the start of backward; ``num_bytes`` is what travels."""
+
+    index: int
+    num_bytes: int
+    ready_ns: int
+    launch_ns: int
+    start_ns: int
+    end_ns: int
+    available_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The figures of one step, as CONTRACT defines them; all durations in ns.
+
+    ``step = pre_forward + forward + loss + sync_end + optimizer + post_sync``;
+    ``exposed_comm = sync_end - backward`` (a plain backward); ``overlap_ratio`` is the time in which
+    the compute lane and at least one collective are busy over the time in which at least one
+    collective is busy (interval unions, HolisticTraceAnalysis's definition).
+    """
+
+    policy: str
+    iteration: Literal["steady", 1, 2, 3]
+    pre_forward_ns: int
+    backward_end_ns: int
+    sync_end_ns: int
+    post_sync_ns: int
+    step_ns: int
+    exposed_comm_ns: int
+    overlap_ratio: float
+    verdict: str
+    verdict_code: str
+    buckets: tuple[BucketRow, ...]
+    bucket_indices: tuple[tuple[int, ...], ...] = ()
+    engine: str = "simpy"
+    notes: tuple[str, ...] = ()
+    provenance: dict[str, Any] = field(default_factory=dict)
+    extensions: dict[str, Any] = field(default_factory=dict)

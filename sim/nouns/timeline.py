@@ -1,0 +1,59 @@
+"""What happens: the spans of one simulated step, from the start of backward."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sim.nouns.assignment import Assignment
+from sim.nouns.hardware import Hardware
+from sim.nouns.workload import Workload
+
+SpanKind = Literal["backward", "copy_in", "launch"]
+Iteration = Literal["steady"] | int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeSpan:
+    """Work on the compute lane, in ns. ``gradient`` is None for backward's tail; ``bucket`` for launches."""
+
+    kind: SpanKind
+    start_ns: int
+    end_ns: int
+    gradient: int | None = None
+    bucket: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketTimes:
+    """One bucket's life, in ns from the start of backward; ``num_bytes`` is what travels.
+
+    ready (all gradients copied in) -> launch -> start (has a channel) -> end of its collective ->
+    ``copy_out_start_ns`` -> ``available_ns`` (copied back). ``service_ns`` is the collective alone.
+    """
+
+    index: int
+    num_bytes: int
+    ready_ns: int
+    launch_ns: int
+    start_ns: int
+    end_ns: int
+    available_ns: int
+    service_ns: int
+    copy_out_start_ns: int
+    channel: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """One simulated step with all that went into it."""
+
+    workload: Workload
+    hardware: Hardware
+    assignment: Assignment
+    iteration: Iteration
+    engine: str
+    pre_forward_ns: int
+    compute: tuple[ComputeSpan, ...]
+    buckets: tuple[BucketTimes, ...]
+    backward_end_ns: int
+    sync_end_ns: int
+    notes: tuple[str, ...] = ()

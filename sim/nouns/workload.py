@@ -1,0 +1,177 @@
+"""What is trained: the gradients that backward makes ready, and when."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sim.errors import InputError
+from sim.nouns.checks import at_least, no_duplicates
+
+DTYPE_BYTES = {
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "complex64": 8,
+    "complex128": 16,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
+
+ReadyIncludes = Literal["copy_in", "launch", "interference"]
+
+
+def _dtype(name: str, value: str) -> None:
+    if value not in DTYPE_BYTES:
+        raise InputError(f"{name}: {value!r} is not legal; give one of {', '.join(DTYPE_BYTES)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gradient:
+    """One parameter's gradient.
+
+    ``index`` is its position among ``module.parameters()`` that require grad, de-duplicated: what
+    ``bucket_indices`` refers to. ``num_bytes`` is the dense size; ``wire_bytes`` what travels when
+    that differs. ``ready_ns`` counts from the start of backward on the compute stream; None means
+    that it never becomes ready (an unused parameter).
+    """
+
+    index: int
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    num_bytes: int
+    ready_ns: int | None
+    sparse: bool = False
+    wire_bytes: int | None = None
+    device: str | None = None
+    group: int = 0
+    uses: int = 1
+
+    def __post_init__(self) -> None:
+        at_least("index", self.index, 0)
+        _dtype("dtype", self.dtype)
+        at_least("num_bytes", self.num_bytes, 0)
+        at_least("ready_ns", self.ready_ns, 0)
+        at_least("wire_bytes", self.wire_bytes, 0)
+        at_least("group", self.group, 0)
+        at_least("uses", self.uses, 1)
+        for size in self.shape:
+            at_least("shape", size, 0)
+
+    @property
+    def on_wire(self) -> int:
+        """Bytes that travel: ``wire_bytes`` where given, else ``num_bytes``."""
+        return self.num_bytes if self.wire_bytes is None else self.wire_bytes
+
+    @property
+    def key(self) -> tuple[str, str | None]:
+        """The key under which DDP accumulates buckets: (dtype, device) (A1.3)."""
+        return (self.dtype, self.device)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buffer:
+    """Module buffers of one dtype, broadcast before each synchronised forward (A3.16)."""
+
+    dtype: str
+    num_bytes: int
+
+    def __post_init__(self) -> None:
+        _dtype("dtype", self.dtype)
+        at_least("num_bytes", self.num_bytes, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What one training step computes, without copies, launches or communication.
+
+    All times in ns; ``ready_ns`` of each gradient and ``backward_ns`` count from the start of
+    backward. ``ready_includes`` names the effects of DDP that the times already contain.
+    ``samples`` holds the ready times of each recorded iteration, by gradient index. ``estimated``
+    says that no profile stands behind the times, ``band`` then gives (low, high) factors on them.
+    """
+
+    name: str
+    gradients: tuple[Gradient, ...]
+    forward_ns: int
+    backward_ns: int
+    optimizer_ns: int
+    loss_ns: int = 0
+    ready_order: tuple[int, ...] | None = None
+    ready_includes: tuple[ReadyIncludes, ...] = ()
+    buffers: tuple[Buffer, ...] = ()
+    samples: tuple[tuple[int | None, ...], ...] = ()
+    estimated: bool = False
+    band: tuple[float, float] | None = None
+    provenance: dict[str, Any] = field(default_factory=dict)
+    extensions: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("forward_ns", "backward_ns", "optimizer_ns", "loss_ns"):
+            at_least(name, getattr(self, name), 0)
+        if not self.gradients:
+            raise InputError("gradients: an empty list is not legal; give at least one gradient")
+        no_duplicates("gradients: index", [gradient.index for gradient in self.gradients])
+        ordered = tuple(sorted(self.gradients, key=lambda gradient: gradient.index))
+        if ordered[-1].index != len(ordered) - 1:
+            raise InputError(
+                f"gradients: index {ordered[-1].index} is not legal; {len(ordered)} gradients have the "
+                f"indices 0 to {len(ordered) - 1}"
+            )
+        object.__setattr__(self, "gradients", ordered)
+        for position, gradient in enumerate(ordered):
+            if gradient.ready_ns is not None and gradient.ready_ns > self.backward_ns:
+                raise InputError(
+                    f"gradients.{position}.ready_ns: {gradient.ready_ns} is not legal; it must not "
+                    f"exceed backward_ns, {self.backward_ns}"
+                )
+        self._check_order()
+        if len(set(self.ready_includes)) != len(self.ready_includes):
+            raise InputError(f"ready_includes: {list(self.ready_includes)} names an effect twice")
+        for number, sample in enumerate(self.samples):
+            if len(sample) != len(self.gradients):
+                raise InputError(
+                    f"samples.{number}: {len(sample)} ready times; there are "
+                    f"{len(self.gradients)} gradients"
+                )
+            for time in sample:
+                at_least(f"samples.{number}", time, 0)
+
+    def _check_order(self) -> None:
+        if self.ready_order is None:
+            return
+        no_duplicates("ready_order", self.ready_order)
+        ready = {g.index for g in self.gradients if g.ready_ns is not None}
+        if set(self.ready_order) != ready:
+            wrong = sorted(set(self.ready_order) ^ ready)
+            raise InputError(
+                f"ready_order: wrong or missing indices {wrong[:5]}; it must list each of the "
+                f"{len(ready)} gradients that become ready, once"
+            )
+        last = 0
+        for index in self.ready_order:
+            time = self.gradients[index].ready_ns or 0
+            if time < last:
+                raise InputError(
+                    f"ready_order: gradient {index} is ready at {time} ns, before the one listed "
+                    f"ahead of it ({last} ns); ready_ns must not fall along ready_order"
+                )
+            last = time
+
+    def order(self) -> tuple[int, ...]:
+        """Indices in the order in which gradients become ready; unused parameters are left out."""
+        if self.ready_order is not None:
+            return self.ready_order
+        ready = [g for g in self.gradients if g.ready_ns is not None]
+        return tuple(g.index for g in sorted(ready, key=lambda g: (g.ready_ns or 0, -g.index)))
+
+    @property
+    def total_bytes(self) -> int:
+        """Dense bytes of all gradients."""
+        return sum(gradient.num_bytes for gradient in self.gradients)

@@ -1,0 +1,91 @@
+"""The only conversions: time is ``int`` nanoseconds, size is ``int`` bytes."""
+
+import math
+import re
+
+from sim.errors import InputError
+
+NS_PER_MS = 1_000_000
+NS_PER_S = 1_000_000_000
+MIB = 1 << 20
+
+_SIZE_UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "kib": 1 << 10,
+    "mib": 1 << 20,
+    "gib": 1 << 30,
+}
+_RATE_UNITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
+_NUMBER_AND_UNIT = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*")
+
+
+def divide_half_even(numerator: int, denominator: int) -> int:
+    """Nearest integer to ``numerator / denominator`` (denominator > 0), half to even, exactly."""
+    quotient, remainder = divmod(numerator, denominator)
+    twice = 2 * remainder
+    if twice > denominator or (twice == denominator and quotient & 1):
+        quotient += 1
+    return quotient
+
+
+def transfer_ns(num_bytes: int, bytes_per_s: float | None) -> int:
+    """Time in ns to move ``num_bytes`` at ``bytes_per_s``; ``None`` is free. Half to even."""
+    if bytes_per_s is None or num_bytes == 0:
+        return 0
+    rate_numerator, rate_denominator = bytes_per_s.as_integer_ratio()
+    return divide_half_even(num_bytes * NS_PER_S * rate_denominator, rate_numerator)
+
+
+def cap_bytes(cap_mb: float) -> int:
+    """DDP's own conversion of ``bucket_cap_mb`` (MiB) to bytes: ``int(mb * 2**20)`` (A2.1)."""
+    if not math.isfinite(cap_mb) or cap_mb < 0:
+        raise InputError(f"bucket cap: {cap_mb!r} MiB is not legal; give a finite number >= 0")
+    return int(cap_mb * MIB)
+
+
+def _number_and_unit(text: str, what: str, units: dict[str, int]) -> tuple[float, str]:
+    match = _NUMBER_AND_UNIT.fullmatch(text)
+    if match is None or match[2].lower() not in units:
+        legal = ", ".join(unit for unit in units if unit)
+        raise InputError(f"{what}: {text!r} is not legal; give a number with a unit of {legal}")
+    return float(match[1]), match[2].lower()
+
+
+def parse_cap_mb(text: str) -> float:
+    """A bucket cap in MiB: a bare number means MiB (torch's ``bucket_cap_mb``), or ``25MiB``."""
+    number, unit = _number_and_unit(text, "bucket cap", _SIZE_UNITS)
+    return number if unit == "" else number * _SIZE_UNITS[unit] / MIB
+
+
+def parse_size(text: str) -> int:
+    """A size in bytes: ``4096``, ``4KiB``, ``256MiB``."""
+    number, unit = _number_and_unit(text, "size", _SIZE_UNITS)
+    return round(number * _SIZE_UNITS[unit])
+
+
+def parse_rate_bits(text: str) -> int:
+    """A link rate in bit/s: ``4gbit``, ``500mbit`` (tc's own spelling)."""
+    number, unit = _number_and_unit(text, "rate", _RATE_UNITS)
+    rate = round(number * _RATE_UNITS[unit])
+    if rate <= 0:
+        raise InputError(f"rate: {text!r} is not legal; give a rate above 0, such as 4gbit")
+    return rate
+
+
+def format_ms(ns: float) -> str:
+    """Nanoseconds as milliseconds for people: ``12.34 ms``."""
+    return f"{ns / NS_PER_MS:.2f} ms"
+
+
+def format_size(num_bytes: float) -> str:
+    """Bytes for people, in binary units: ``25.0 MiB``."""
+    value = float(num_bytes)
+    for unit in ("B", "KiB", "MiB"):
+        if abs(value) < 1024:
+            return f"{value:.0f} B" if unit == "B" else f"{value:.3g} {unit}"
+        value /= 1024
+    return f"{value:.3g} GiB"

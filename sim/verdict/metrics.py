@@ -1,0 +1,99 @@
+"""The figures of a step, as CONTRACT defines them."""
+
+from collections.abc import Iterable
+
+from sim.nouns.report import BucketRow, Report
+from sim.nouns.timeline import Timeline
+from sim.verdict.bottleneck import find_bottleneck
+
+Interval = tuple[int, int]
+
+
+def union(intervals: Iterable[Interval]) -> list[Interval]:
+    """Disjoint, ascending intervals that cover the same instants; empty ones are dropped."""
+    merged: list[Interval] = []
+    for start, end in sorted(interval for interval in intervals if interval[1] > interval[0]):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def length(intervals: Iterable[Interval]) -> int:
+    """Total length of disjoint intervals."""
+    return sum(end - start for start, end in intervals)
+
+
+def intersection_length(left: Iterable[Interval], right: Iterable[Interval]) -> int:
+    """Length of the time in which both of two sets of intervals are active."""
+    one, two = union(left), union(right)
+    total = i = j = 0
+    while i < len(one) and j < len(two):
+        total += max(0, min(one[i][1], two[j][1]) - max(one[i][0], two[j][0]))
+        if one[i][1] < two[j][1]:
+            i += 1
+        else:
+            j += 1
+    return total
+
+
+def overlap_ratio(timeline: Timeline) -> float:
+    """Time in which compute lane and collectives are busy over time in which collectives are busy.
+
+    HolisticTraceAnalysis's definition, on interval unions; 0.0 without communication.
+    """
+    collectives = [(bucket.start_ns, bucket.end_ns) for bucket in timeline.buckets]
+    busy = length(union(collectives))
+    compute = [(span.start_ns, span.end_ns) for span in timeline.compute]
+    return intersection_length(compute, collectives) / busy if busy else 0.0
+
+
+def step_ns(timeline: Timeline) -> int:
+    """``pre_forward + forward + loss + sync_end + optimizer``, in ns."""
+    workload = timeline.workload
+    return (
+        timeline.pre_forward_ns
+        + workload.forward_ns
+        + workload.loss_ns
+        + timeline.sync_end_ns
+        + workload.optimizer_ns
+    )
+
+
+def summarize(timeline: Timeline) -> Report:
+    """The report of a timeline: its figures, the sentence that names the bottleneck, its buckets."""
+    verdict = find_bottleneck(timeline, step_ns(timeline))
+    return Report(
+        policy=timeline.assignment.policy,
+        iteration=timeline.iteration,  # type: ignore[arg-type]
+        pre_forward_ns=timeline.pre_forward_ns,
+        backward_end_ns=timeline.backward_end_ns,
+        sync_end_ns=timeline.sync_end_ns,
+        post_sync_ns=0,
+        step_ns=step_ns(timeline),
+        exposed_comm_ns=timeline.sync_end_ns - timeline.workload.backward_ns,
+        overlap_ratio=overlap_ratio(timeline),
+        verdict=verdict.sentence,
+        verdict_code=verdict.code,
+        buckets=tuple(
+            BucketRow(
+                index=bucket.index,
+                num_bytes=bucket.num_bytes,
+                ready_ns=bucket.ready_ns,
+                launch_ns=bucket.launch_ns,
+                start_ns=bucket.start_ns,
+                end_ns=bucket.end_ns,
+                available_ns=bucket.available_ns,
+            )
+            for bucket in timeline.buckets
+        ),
+        bucket_indices=timeline.assignment.bucket_indices,
+        engine=timeline.engine,
+        notes=timeline.notes,
+        provenance={
+            "workload": timeline.workload.name,
+            "hardware": timeline.hardware.name,
+            "ddp_kwargs": timeline.assignment.ddp_kwargs,
+        },
+    )
