@@ -1,0 +1,1 @@
+"""The dashboard: it reads files and asks ``sim``; it never starts a rank."""

@@ -1,5 +1,66 @@
-"""bucketsim: how gradient buckets overlap backward, which assignment is best, and the proof."""
+"""bucketsim: how gradient buckets overlap backward, which assignment is best, and the proof.
 
-from sim.api import assign, load_assignment, load_hardware, load_workload, simulate, summarize
+The facade is loaded on first use, so that the worker on a measured rank can import its own modules
+without anything that only the simulator needs.
+"""
 
-__all__ = ["assign", "load_assignment", "load_hardware", "load_workload", "simulate", "summarize"]
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sim.api import (
+        agreement,
+        assign,
+        bucket_indices_json,
+        digest,
+        find_records,
+        load_assignment,
+        load_hardware,
+        load_record,
+        load_workload,
+        parse_hardware,
+        parse_workload,
+        perfetto_json,
+        scale,
+        simulate,
+        snippet,
+        summarize,
+        sweep,
+        sweep_csv,
+        to_text,
+        tune,
+    )
+
+__all__ = [
+    "agreement",
+    "assign",
+    "bucket_indices_json",
+    "digest",
+    "find_records",
+    "load_assignment",
+    "load_hardware",
+    "load_record",
+    "load_workload",
+    "parse_hardware",
+    "parse_workload",
+    "perfetto_json",
+    "scale",
+    "simulate",
+    "snippet",
+    "summarize",
+    "sweep",
+    "sweep_csv",
+    "to_text",
+    "tune",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'sim' has no attribute {name!r}")
+    from sim import api
+
+    return getattr(api, name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,27 +1,54 @@
 """The facade: what ``import sim`` offers, and all that ``app`` needs for its work."""
 
+import hashlib
 import os
-from typing import Literal
+from dataclasses import replace
+from typing import Any, Literal
 
+from sim.costs.scaling import scale
 from sim.engine import lanes, recurrence
 from sim.engine.bucketing import assign
 from sim.engine.outcome import make_timeline
 from sim.engine.plan import make_plan
 from sim.errors import InputError
 from sim.formats import documents
+from sim.formats.documents import to_text
+from sim.formats.perfetto import perfetto_json
+from sim.formats.records import find_records, load_record
+from sim.formats.snippet import bucket_indices_json, snippet
+from sim.formats.tables import sweep_csv
+from sim.nouns.agreement import Agreement
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
+from sim.nouns.record import Record
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import Workload
+from sim.tuner.grid import sweep
+from sim.tuner.recommend import tune
+from sim.verdict import agreement as agreements
 from sim.verdict.metrics import summarize
 
 __all__ = [
+    "agreement",
     "assign",
+    "bucket_indices_json",
+    "digest",
+    "find_records",
     "load_assignment",
     "load_hardware",
+    "load_record",
     "load_workload",
+    "parse_hardware",
+    "parse_workload",
+    "perfetto_json",
+    "scale",
     "simulate",
+    "snippet",
     "summarize",
+    "sweep",
+    "sweep_csv",
+    "to_text",
+    "tune",
 ]
 
 Engine = Literal["simpy", "analytic"]
@@ -66,6 +93,35 @@ def simulate(
         outcome = recurrence.solve(plan)
     else:
         raise InputError(f"engine: {engine!r} is not legal; give 'simpy' or 'analytic'")
-    return make_timeline(
-        workload, hardware, assignment, plan, outcome, engine=engine, iteration=iteration
-    )
+    return make_timeline(workload, hardware, assignment, plan, outcome, engine=engine, iteration=iteration)
+
+
+def parse_workload(text: str | bytes, source: str) -> Workload:
+    """A Workload from JSON text; ``source`` is what errors call it."""
+    return documents.parse_text(text, Workload, source)
+
+
+def parse_hardware(text: str | bytes, source: str) -> Hardware:
+    """A Hardware from JSON text; ``source`` is what errors call it."""
+    return documents.parse_text(text, Hardware, source)
+
+
+def digest(noun: Any) -> str:
+    """SHA-256 of a noun's JSON text, in hex."""
+    return hashlib.sha256(to_text(noun).encode()).hexdigest()
+
+
+def agreement(record: Record, copies: bool = True) -> Agreement:
+    """A measured record against what the model of today predicts for it.
+
+    ``copies`` False switches the copies into and out of buckets off in the model, to show their effect.
+    """
+    hardware = record.hardware
+    if not copies:
+        hardware = replace(hardware, copy_in_bytes_per_s=None, copy_out_bytes_per_s=None)
+    predictions = {}
+    for candidate in record.candidates:
+        if candidate.asked is not None:
+            timeline = simulate(record.workload, hardware, candidate.asked)
+            predictions[candidate.name] = summarize(timeline)
+    return agreements.agree(record, predictions)

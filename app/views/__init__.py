@@ -1,0 +1,1 @@
+"""What is on the screen, a page or a section a file."""

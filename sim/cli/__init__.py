@@ -1,0 +1,1 @@
+"""The command line: words and calls, nothing else."""

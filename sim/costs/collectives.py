@@ -21,9 +21,7 @@ def service_ns(curve: Curve, num_bytes: int) -> int:
     if beyond and rise < 0:
         return after.duration_ns
     run = after.num_bytes - before.num_bytes
-    return divide_half_even(
-        before.duration_ns * run + rise * (num_bytes - before.num_bytes), run
-    )
+    return divide_half_even(before.duration_ns * run + rise * (num_bytes - before.num_bytes), run)
 
 
 def all_reduce_ns(hardware: Hardware, num_bytes: int) -> int:

@@ -110,9 +110,7 @@ def ddp_limits(
         if not bucket_cap_mb_list:
             raise InputError("bucket_cap_mb_list: an empty list is not legal; give at least one cap")
         if bucket_cap_mb is not None or first_bucket_mb is not None:
-            raise InputError(
-                "bucket_cap_mb_list: give it alone, without bucket_cap_mb or first_bucket_mb"
-            )
+            raise InputError("bucket_cap_mb_list: give it alone, without bucket_cap_mb or first_bucket_mb")
         return [cap_bytes(cap) for cap in bucket_cap_mb_list]
     cap = DEFAULT_BUCKET_CAP_BYTES if bucket_cap_mb is None else cap_bytes(bucket_cap_mb)
     if first_bucket_mb is not None:
@@ -225,9 +223,7 @@ def assign(
         buckets = ddp_buckets(workload, [sys.maxsize], "steady", False)
         kwargs["bucket_cap_mb"] = -(-workload.total_bytes // MIB) + 1
     else:
-        raise NotModelledError(
-            f"policy: {policy!r} is not modelled yet; give ddp, per-parameter or single"
-        )
+        raise NotModelledError(f"policy: {policy!r} is not modelled yet; give ddp, per-parameter or single")
     indices = tuple(tuple(bucket) for bucket in buckets)
     return Assignment(
         policy=policy,  # type: ignore[arg-type]
@@ -247,7 +243,5 @@ def cap_list(workload: Workload, assignment: Assignment) -> list[float] | None:
     """
     caps = [size / MIB for size in bucket_bytes(workload, assignment.bucket_indices)]
     rebuilt = ddp_buckets(workload, [cap_bytes(cap) for cap in caps], "steady", False)
-    same = [sorted(bucket) for bucket in rebuilt] == [
-        sorted(bucket) for bucket in assignment.bucket_indices
-    ]
+    same = [sorted(bucket) for bucket in rebuilt] == [sorted(bucket) for bucket in assignment.bucket_indices]
     return caps if same and len({g.key for g in workload.gradients}) == 1 else None

@@ -66,7 +66,7 @@ class _Stretch:
         self._settling = True
         event = self._env.event()
         event._ok, event._value = True, None
-        event.callbacks.append(self._settle)  # type: ignore[union-attr]
+        event.callbacks = [self._settle]
         self._env.schedule(event, priority=_AFTER_EVERYTHING)  # type: ignore[arg-type]
 
     def _settle(self, _: simpy.Event) -> None:
@@ -79,7 +79,7 @@ class _Stretch:
             task.factor = self._factor(task, compute_busy, collectives)
             task.alarm += 1
             alarm = self._env.timeout(round(task.remaining * task.factor), (task, task.alarm))
-            alarm.callbacks.append(self._finish)
+            alarm.callbacks = [self._finish]
 
     def _factor(self, task: _Task, compute_busy: bool, collectives: int) -> Fraction:
         plan = self._plan
@@ -128,9 +128,7 @@ class _Backward:
         yield self.stretch.work(duration_ns, is_compute=True)
         if duration_ns:
             self.compute.append(
-                ComputeSpan(
-                    kind=kind, start_ns=start, end_ns=self.now, gradient=gradient, bucket=bucket
-                )
+                ComputeSpan(kind=kind, start_ns=start, end_ns=self.now, gradient=gradient, bucket=bucket)
             )
 
     def backward(self) -> Step:

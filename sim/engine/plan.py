@@ -70,9 +70,7 @@ def make_plan(workload: Workload, hardware: Hardware, assignment: Assignment) ->
             f"workload {workload.name!r}: gradient {unused.index} ({unused.name}) is never ready; DDP "
             f"without find_unused_parameters raises an error on it (A3.21)"
         )
-    bucket_of = {
-        index: number for number, bucket in enumerate(assignment.bucket_indices) for index in bucket
-    }
+    bucket_of = {index: number for number, bucket in enumerate(assignment.bucket_indices) for index in bucket}
     work: list[int] = []
     before = 0
     for index in order:
@@ -84,12 +82,9 @@ def make_plan(workload: Workload, hardware: Hardware, assignment: Assignment) ->
     copy_in_rate = None if "copy_in" in included else hardware.copy_in_bytes_per_s
     views = assignment.ddp_kwargs.get("gradient_as_bucket_view", False)
     wire = tuple(
-        sum(workload.gradients[index].on_wire for index in bucket)
-        for bucket in assignment.bucket_indices
+        sum(workload.gradients[index].on_wire for index in bucket) for bucket in assignment.bucket_indices
     )
-    copied = [
-        sum(copied_bytes(workload, index) for index in bucket) for bucket in assignment.bucket_indices
-    ]
+    copied = [sum(copied_bytes(workload, index) for index in bucket) for bucket in assignment.bucket_indices]
     copy_out_rate = None if views else hardware.copy_out_bytes_per_s
     return Plan(
         gradients=order,
@@ -103,9 +98,7 @@ def make_plan(workload: Workload, hardware: Hardware, assignment: Assignment) ->
         channels=hardware.comm_channels,
         launch_cost_ns=hardware.launch_cost_ns,
         launch_blocks_compute=hardware.launch_blocks_compute and "launch" not in included,
-        compute_slowdown=Fraction(1)
-        if "interference" in included
-        else Fraction(hardware.compute_slowdown),
+        compute_slowdown=Fraction(1) if "interference" in included else Fraction(hardware.compute_slowdown),
         comm_slowdown=Fraction(hardware.comm_slowdown),
         channel_slowdown=Fraction(hardware.channel_slowdown),
     )

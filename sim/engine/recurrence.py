@@ -40,14 +40,10 @@ def _recur(plan: Plan) -> Outcome:
         plan.gradients, plan.work_ns, plan.copy_in_ns, plan.bucket_of, strict=True
     ):
         if work:
-            spans.append(
-                ComputeSpan(kind="backward", start_ns=lane, end_ns=lane + work, gradient=gradient)
-            )
+            spans.append(ComputeSpan(kind="backward", start_ns=lane, end_ns=lane + work, gradient=gradient))
             lane += work
         if copy_in:
-            spans.append(
-                ComputeSpan(kind="copy_in", start_ns=lane, end_ns=lane + copy_in, gradient=gradient)
-            )
+            spans.append(ComputeSpan(kind="copy_in", start_ns=lane, end_ns=lane + copy_in, gradient=gradient))
             lane += copy_in
         pending[bucket] -= 1
         if pending[bucket]:
@@ -58,9 +54,7 @@ def _recur(plan: Plan) -> Outcome:
             if plan.launch_blocks_compute:
                 if cost:
                     spans.append(
-                        ComputeSpan(
-                            kind="launch", start_ns=lane, end_ns=lane + cost, bucket=next_bucket
-                        )
+                        ComputeSpan(kind="launch", start_ns=lane, end_ns=lane + cost, bucket=next_bucket)
                     )
                 lane += cost
                 launch[next_bucket] = lane

@@ -5,7 +5,6 @@ import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -54,10 +53,14 @@ def _parts(annotation: Any) -> list[type[Any]]:
     return [annotation] if isinstance(annotation, type) else []
 
 
-@cache
+_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
+
+
 def _adapter(noun: type[Any]) -> TypeAdapter[Any]:
-    _strict_dataclasses(noun, set())
-    return TypeAdapter(noun)
+    if noun not in _ADAPTERS:
+        _strict_dataclasses(noun, set())
+        _ADAPTERS[noun] = TypeAdapter(noun)
+    return _ADAPTERS[noun]
 
 
 def _no_constant(text: str) -> Any:
@@ -80,17 +83,13 @@ def parse_json(text: str | bytes, source: str) -> Any:
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8")
-        document = json.loads(
-            text, parse_constant=_no_constant, object_pairs_hook=_no_duplicate_keys
-        )
+        document = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_duplicate_keys)
     except UnicodeDecodeError as error:
         raise InputError(f"{source}: not UTF-8 text (byte {error.start}); give a JSON file") from None
     except json.JSONDecodeError as error:
         at_end = error.pos >= len(text.rstrip() if isinstance(text, str) else text)
         why = "the file ends early (truncated?)" if at_end and text.strip() else error.msg
-        raise InputError(
-            f"{source}: not JSON at line {error.lineno}, column {error.colno}: {why}"
-        ) from None
+        raise InputError(f"{source}: not JSON at line {error.lineno}, column {error.colno}: {why}") from None
     except RecursionError:
         raise InputError(f"{source}: nested too deeply; at most {MAX_DEPTH} levels") from None
     except ValueError as error:
@@ -134,7 +133,7 @@ def parse_document(document: Any, noun: type[Noun], source: str) -> Noun:
         if value != legal or isinstance(value, bool):
             raise InputError(f"{source}: {key}: {_short(value)} is not legal; it must be {legal!r}")
     if "provenance" not in body:
-        raise InputError(f"{source}: provenance: missing; give an object, such as {{\"source\": \"...\"}}")
+        raise InputError(f'{source}: provenance: missing; give an object, such as {{"source": "..."}}')
     try:
         # JSON has no tuples and no int-valued floats of its own: JSON mode accepts arrays for tuples.
         value = _adapter(noun).validate_json(json.dumps(body))
@@ -191,9 +190,7 @@ def _lay_out(value: Any, depth: int) -> str:
         return flat
     pad = " " * (depth + 1)
     if isinstance(value, dict):
-        rows = [
-            f"{pad}{json.dumps(str(key))}: {_lay_out(item, depth + 1)}" for key, item in value.items()
-        ]
+        rows = [f"{pad}{json.dumps(str(key))}: {_lay_out(item, depth + 1)}" for key, item in value.items()]
         return "{\n" + ",\n".join(rows) + "\n" + " " * depth + "}"
     if all(isinstance(item, (int, float, str)) or item is None for item in value):
         return flat

@@ -85,6 +85,4 @@ class Assignment:
 
 def bucket_bytes(workload: Workload, bucket_indices: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
     """Parameter bytes of each bucket."""
-    return tuple(
-        sum(workload.gradients[index].num_bytes for index in bucket) for bucket in bucket_indices
-    )
+    return tuple(sum(workload.gradients[index].num_bytes for index in bucket) for bucket in bucket_indices)

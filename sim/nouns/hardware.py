@@ -1,6 +1,7 @@
 """What the machine carries: service-time curves and the second-order effects beside them."""
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from sim.errors import InputError
@@ -65,7 +66,7 @@ class Hardware:
                 continue
             if not curve:
                 raise InputError(f"{name}: an empty list is not legal; give at least one point")
-            for number, (before, after) in enumerate(zip(curve, curve[1:], strict=False), start=1):
+            for number, (before, after) in enumerate(pairwise(curve), start=1):
                 if after.num_bytes <= before.num_bytes:
                     raise InputError(
                         f"{name}.{number}.num_bytes: {after.num_bytes} is not legal; sizes must "

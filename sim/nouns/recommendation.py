@@ -34,9 +34,14 @@ class Gain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plateau:
-    """The caps whose step is within ``tolerance`` of the best cap's, and whether the default is among them."""
+    """The caps (MiB) whose step is within ``tolerance`` of the best cap's, and whether the default is.
+
+    ``low_mb`` to ``high_mb`` is the unbroken stretch of such caps around the best; ``caps_mb`` are all
+    of the grid's, which may lie in several stretches.
+    """
 
     tolerance: float
+    caps_mb: tuple[float, ...]
     low_mb: float
     high_mb: float
     holds_default: bool

@@ -137,8 +137,7 @@ class Workload:
         for number, sample in enumerate(self.samples):
             if len(sample) != len(self.gradients):
                 raise InputError(
-                    f"samples.{number}: {len(sample)} ready times; there are "
-                    f"{len(self.gradients)} gradients"
+                    f"samples.{number}: {len(sample)} ready times; there are {len(self.gradients)} gradients"
                 )
             for time in sample:
                 at_least(f"samples.{number}", time, 0)

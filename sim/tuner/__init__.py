@@ -1,0 +1,1 @@
+"""The best assignment, its proof, and what each knob can reach."""

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from sim.costs.collectives import all_reduce_ns
 from sim.nouns.timeline import BucketTimes, Timeline
 from sim.units import format_ms, format_size
 from sim.verdict.critical_path import PathSpan, critical_path
@@ -57,9 +56,7 @@ def find_bottleneck(timeline: Timeline, step_ns: int) -> Bottleneck:
     buckets = timeline.buckets
     exposed = timeline.sync_end_ns - timeline.workload.backward_ns
     if all(bucket.service_ns == 0 for bucket in buckets):
-        return Bottleneck(
-            code="no-communication", sentence="no communication: all-reduces cost nothing here"
-        )
+        return Bottleneck(code="no-communication", sentence="no communication: all-reduces cost nothing here")
     share = exposed / step_ns if step_ns else 0.0
     if share <= NEGLIGIBLE:
         return Bottleneck(
@@ -69,7 +66,7 @@ def find_bottleneck(timeline: Timeline, step_ns: int) -> Bottleneck:
         )
     path = critical_path(timeline)
     blocked = _blocked(timeline)
-    if blocked is not None and blocked[2] >= exposed / 2:
+    if blocked is not None and blocked[2] >= exposed / 4:
         waiting, blocking, idle = blocked
         return Bottleneck(
             code="head-of-line",
@@ -94,7 +91,7 @@ def find_bottleneck(timeline: Timeline, step_ns: int) -> Bottleneck:
         )
     reduces = [span for span in path if span.kind == "all_reduce"]
     reduced = _total(path, "all_reduce")
-    latency = all_reduce_ns(timeline.hardware, 0)
+    latency = min(point.duration_ns for point in timeline.hardware.all_reduce)
     if latency * len(reduces) >= reduced / 2:
         return Bottleneck(
             code="latency-bound",

@@ -1,6 +1,7 @@
 """The chain of spans that decides when the last gradient is available, as a networkx graph's longest path."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import networkx
@@ -45,7 +46,7 @@ def dependencies(timeline: Timeline) -> "networkx.DiGraph[PathSpan]":
     ]
     for span in compute:
         graph.add_node(span)
-    for before, after in zip(compute, compute[1:], strict=False):
+    for before, after in pairwise(compute):
         join(before, after)
     lane_ends = {span.end_ns: span for span in compute}
 

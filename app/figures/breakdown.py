@@ -1,0 +1,74 @@
+"""Where a step's time goes, one stacked bar an assignment."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import plotly.graph_objects as go
+
+from app.figures.style import ALARM, BUCKETS, NEUTRAL, framed, hatch, ms, safe
+from sim.nouns.report import Report
+
+PARTS = {
+    "rest": ("forward, optimizer and the like", "#B4B8BF", ""),
+    "compute": ("backward alone", BUCKETS[0], ""),
+    "overlapped": ("backward and communication", BUCKETS[4], "/"),
+    "exposed": ("communication alone", ALARM, "/"),
+    "idle": ("neither: copies back, waiting", NEUTRAL, ""),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakdown:
+    """Parts of one step in ns; they add up to it."""
+
+    name: str
+    rest: int
+    compute: int
+    overlapped: int
+    exposed: int
+    idle: int
+
+
+def breakdown(name: str, report: Report) -> Breakdown:
+    """The parts of a reported step: unions of intervals, so two channels at work count once."""
+    overlapped = alone = reached = 0
+    cut = report.backward_end_ns
+    for bucket in sorted(report.buckets, key=lambda bucket: (bucket.start_ns, bucket.end_ns)):
+        start = max(bucket.start_ns, reached)
+        if bucket.end_ns > start:
+            overlapped += max(0, min(bucket.end_ns, cut) - start)
+            alone += max(0, bucket.end_ns - max(start, cut))
+            reached = bucket.end_ns
+    return Breakdown(
+        name=name,
+        rest=report.step_ns - report.sync_end_ns,
+        compute=cut - overlapped,
+        overlapped=overlapped,
+        exposed=alone,
+        idle=report.sync_end_ns - cut - alone,
+    )
+
+
+def breakdown_data(reports: Mapping[str, Report]) -> tuple[Breakdown, ...]:
+    """One row an assignment, in the order given."""
+    return tuple(breakdown(name, report) for name, report in reports.items())
+
+
+def draw_breakdown(rows: tuple[Breakdown, ...]) -> go.Figure:
+    """Stacked bars, the first row on top."""
+    figure = go.Figure()
+    for part, (words, colour, pattern) in PARTS.items():
+        values = [ms(getattr(row, part)) for row in rows]
+        figure.add_bar(
+            name=words,
+            orientation="h",
+            y=[safe(row.name) for row in rows],
+            x=values,
+            marker={"color": colour, "pattern": hatch(pattern)},
+            hovertemplate=f"%{{y}}<br>{words}: %{{x:.2f}} ms<extra></extra>",
+        )
+    figure.update_yaxes(autorange="reversed", showgrid=False)
+    figure.update_xaxes(title="one step, ms")
+    return framed(
+        figure, 110 + 44 * len(rows), barmode="stack", bargap=0.3, showlegend=True, legend_traceorder="normal"
+    )

@@ -1,0 +1,190 @@
+"""Is it true? Measured beside predicted: all candidates, and the buckets of one."""
+
+from dataclasses import dataclass
+
+import plotly.graph_objects as go
+
+from app.figures.style import ACCENT, ALARM, bucket_colour, framed, hatch, mark_instant, ms, ms_text, safe
+from sim.nouns.agreement import Agreement, CandidateAgreement
+from sim.nouns.measurement import MeasuredBucket
+from sim.nouns.report import BucketRow
+from sim.units import MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPair:
+    """One candidate's step, ns: measured with its 95 % interval, and predicted."""
+
+    name: str
+    measured_ns: int
+    low_ns: int
+    high_ns: int
+    predicted_ns: int
+    error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketPair:
+    """One bucket, ns from the start of backward, as (beginning, end).
+
+    ``since`` names the beginning, the same for both: the start of the collective where the backend can
+    tell it, else its launch, else the instant the bucket was ready. ``measured`` is None where not even
+    its end is known. ``error_ns`` is predicted end minus measured end.
+    """
+
+    index: int
+    num_bytes: int
+    since: str
+    predicted: tuple[int, int]
+    measured: tuple[int, int] | None
+    error_ns: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverlayData:
+    """The buckets of one candidate, and where backward ends in each."""
+
+    pairs: tuple[BucketPair, ...]
+    predicted_backward_end_ns: int
+    measured_backward_end_ns: int
+
+
+def steps_data(agreement: Agreement) -> tuple[StepPair, ...]:
+    """All candidates, the fastest measured first."""
+    pairs = [
+        StepPair(
+            name=row.name,
+            measured_ns=row.measured_step_ns,
+            low_ns=row.step_low_ns,
+            high_ns=row.step_high_ns,
+            predicted_ns=row.predicted_step_ns,
+            error=row.step_error,
+        )
+        for row in agreement.rows
+    ]
+    return tuple(sorted(pairs, key=lambda pair: pair.measured_ns))
+
+
+def draw_steps(pairs: tuple[StepPair, ...]) -> go.Figure:
+    """A dumbbell a candidate: measured with its interval, predicted, and the gap between."""
+    names = [safe(pair.name) for pair in pairs]
+    figure = go.Figure()
+    gaps_x: list[float | None] = []
+    gaps_y: list[str | None] = []
+    for name, pair in zip(names, pairs, strict=True):
+        gaps_x += [ms(pair.measured_ns), ms(pair.predicted_ns), None]
+        gaps_y += [name, name, None]
+    figure.add_scatter(
+        x=gaps_x,
+        y=gaps_y,
+        mode="lines",
+        line={"color": ALARM, "width": 3},
+        hoverinfo="skip",
+        showlegend=False,
+    )
+    figure.add_scatter(
+        name="measured, 95 % interval",
+        x=[ms(pair.measured_ns) for pair in pairs],
+        y=names,
+        mode="markers",
+        marker={"size": 11, "color": ALARM},
+        error_x={
+            "type": "data",
+            "symmetric": False,
+            "array": [ms(pair.high_ns - pair.measured_ns) for pair in pairs],
+            "arrayminus": [ms(pair.measured_ns - pair.low_ns) for pair in pairs],
+            "color": ALARM,
+            "thickness": 1.5,
+        },
+        hovertemplate="%{y}<br>measured %{x:.2f} ms<extra></extra>",
+    )
+    figure.add_scatter(
+        name="predicted",
+        x=[ms(pair.predicted_ns) for pair in pairs],
+        y=names,
+        mode="markers",
+        marker={"size": 12, "color": ACCENT, "symbol": "diamond-open", "line": {"width": 3, "color": ACCENT}},
+        customdata=[f"{pair.error:+.2%}" for pair in pairs],
+        hovertemplate="%{y}<br>predicted %{x:.2f} ms, error %{customdata}<extra></extra>",
+    )
+    figure.update_yaxes(categoryorder="array", categoryarray=names[::-1])
+    figure.update_xaxes(title="step time, ms")
+    return framed(figure, 110 + 30 * len(pairs), showlegend=True)
+
+
+def overlay_data(row: CandidateAgreement) -> OverlayData:
+    """A candidate's buckets, each predicted beside measured."""
+    return OverlayData(
+        pairs=tuple(
+            _pair(bucket, row.buckets[place] if place < len(row.buckets) else None)
+            for place, bucket in enumerate(row.predicted.buckets)
+        ),
+        predicted_backward_end_ns=row.predicted.backward_end_ns,
+        measured_backward_end_ns=row.measured_backward_end_ns,
+    )
+
+
+def _pair(bucket: BucketRow, seen: MeasuredBucket | None) -> BucketPair:
+    since, measured = "start", None
+    if seen is not None and seen.end_ns is not None:
+        known = [("start", seen.start_ns), ("launch", seen.launch_ns), ("ready", seen.ready_ns)]
+        since, began = next(((name, time) for name, time in known if time is not None), ("start", None))
+        measured = (seen.end_ns if began is None else began, seen.end_ns)
+    begins = {"start": bucket.start_ns, "launch": bucket.launch_ns, "ready": bucket.ready_ns}
+    return BucketPair(
+        index=bucket.index,
+        num_bytes=bucket.num_bytes,
+        since=since,
+        predicted=(begins[since], bucket.end_ns),
+        measured=measured,
+        error_ns=None if measured is None else bucket.end_ns - measured[1],
+    )
+
+
+def _pair_text(pair: BucketPair) -> str:
+    rows = [f"<b>bucket {pair.index}</b>: {pair.num_bytes / MIB:.3g} MiB"]
+    for name, interval in (("predicted", pair.predicted), ("measured", pair.measured)):
+        if interval is not None:
+            rows.append(f"{name}: {pair.since} {ms_text(interval[0])}, end {ms_text(interval[1])}")
+    if pair.measured is not None and pair.error_ns is not None:
+        share = f" ({pair.error_ns / pair.measured[1]:+.2%})" if pair.measured[1] else ""
+        rows.append(f"error of its end {ms(pair.error_ns):+.3f} ms{share}")
+    return "<br>".join(rows)
+
+
+def draw_overlay(data: OverlayData) -> go.Figure:
+    """A row a bucket: predicted above, measured (outlined, hatched) below, on one axis of time."""
+    figure = go.Figure()
+    halves = (
+        ("predicted", -0.4, "", [(pair, pair.predicted) for pair in data.pairs]),
+        ("measured", 0.0, "/", [(pair, pair.measured) for pair in data.pairs if pair.measured is not None]),
+    )
+    for name, offset, pattern, rows in halves:
+        figure.add_bar(
+            name=name,
+            orientation="h",
+            y=[pair.index for pair, _ in rows],
+            base=[ms(interval[0]) for _, interval in rows if interval],
+            x=[ms(interval[1] - interval[0]) for _, interval in rows if interval],
+            offset=offset,
+            width=0.4,
+            marker={
+                "color": [bucket_colour(pair.index) for pair, _ in rows],
+                "pattern": hatch(pattern),
+            },
+            customdata=[_pair_text(pair) for pair, _ in rows],
+            hovertemplate="%{customdata}<extra></extra>",
+        )
+    predicted, measured = ms(data.predicted_backward_end_ns), ms(data.measured_backward_end_ns)
+    mark_instant(figure, predicted, "backward ends, predicted", dash="dot")
+    mark_instant(figure, measured, "backward ends, measured", dash="solid")
+    figure.update_yaxes(
+        title="bucket",
+        autorange="reversed",
+        tickmode="linear",
+        dtick=max(1, len(data.pairs) // 20),
+        showgrid=False,
+    )
+    figure.update_xaxes(title="time from the start of backward, ms", rangemode="tozero")
+    height = min(900, 140 + 34 * len(data.pairs))
+    return framed(figure, height, barmode="overlay", showlegend=True)

@@ -1,0 +1,161 @@
+"""The sweep curve: step time over ``bucket_cap_mb``, with DDP's default as a point of its own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from app.figures.style import ACCENT, ALARM, GOOD, LINE, framed, ms
+from sim.nouns.recommendation import Plateau
+from sim.nouns.sweep import SweepRow
+from sim.units import format_ms, format_size
+
+_TICKS = tuple(2.0**power for power in range(-10, 17))
+_ZONE = "rgba(0,158,115,0.16)"
+DEFAULT, ZERO = "default", "0"  # the column left of the axis: what a logarithm cannot hold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepPoint:
+    """One candidate; ``cap_mb`` is None for DDP's default. Times in ms."""
+
+    cap_mb: float | None
+    step_ms: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepData:
+    """All that the figure draws; ``zones_mb`` are stretches of caps that are as good as the best."""
+
+    curve: tuple[SweepPoint, ...]
+    beside: tuple[SweepPoint, ...]
+    best: SweepPoint | None
+    zones_mb: tuple[tuple[float, float], ...]
+    chosen: SweepPoint | None
+    optimum_ms: float | None
+
+
+def sweep_data(
+    rows: Sequence[SweepRow],
+    plateau: Plateau | None = None,
+    *,
+    chosen_cap_mb: float | None = None,
+    chosen_step_ns: int | None = None,
+    optimum_step_ns: int | None = None,
+) -> SweepData:
+    """Points of a sweep.
+
+    Args:
+        rows: the sweep; the row without a cap is DDP's default.
+        plateau: the caps within its tolerance of the best.
+        chosen_cap_mb: the explicit cap that the page shows, if it shows one.
+        chosen_step_ns: that cap's step.
+        optimum_step_ns: the step of the recommended assignment, which no single cap may reach.
+    """
+    points = [_point(row) for row in rows]
+    curve = tuple(sorted((p for p in points if p.cap_mb), key=lambda p: p.cap_mb or 0.0))
+    chosen = None
+    if chosen_cap_mb is not None and chosen_step_ns is not None:
+        text = f"<b>shown: {chosen_cap_mb:g} MiB</b><br>step {format_ms(chosen_step_ns)}"
+        chosen = SweepPoint(cap_mb=chosen_cap_mb, step_ms=ms(chosen_step_ns), text=text)
+    return SweepData(
+        curve=curve,
+        beside=tuple(point for point in points if not point.cap_mb),
+        best=min(curve, key=lambda point: point.step_ms, default=None),
+        zones_mb=() if plateau is None else _zones(curve, plateau),
+        chosen=chosen,
+        optimum_ms=None if optimum_step_ns is None else ms(optimum_step_ns),
+    )
+
+
+def _zones(curve: Sequence[SweepPoint], plateau: Plateau) -> tuple[tuple[float, float], ...]:
+    """Unbroken stretches of the curve whose caps are all on the plateau."""
+    good, zones = set(plateau.caps_mb), []
+    for is_good, stretch in groupby((point.cap_mb or 0.0 for point in curve), key=good.__contains__):
+        if is_good:
+            caps = list(stretch)
+            zones.append((caps[0], caps[-1]))
+    return tuple(zones)
+
+
+def _point(row: SweepRow) -> SweepPoint:
+    name = "DDP's default" if row.bucket_cap_mb is None else f"cap {row.bucket_cap_mb:g} MiB"
+    text = "<br>".join(
+        [
+            f"<b>{name}</b>",
+            f"step {format_ms(row.step_ns)}",
+            f"exposed {format_ms(row.exposed_comm_ns)}, overlap {row.overlap_ratio:.0%}",
+            f"{row.num_buckets} buckets, the largest {format_size(row.largest_bucket_bytes)}",
+        ]
+    )
+    return SweepPoint(cap_mb=row.bucket_cap_mb, step_ms=ms(row.step_ns), text=text)
+
+
+def draw_sweep(data: SweepData) -> go.Figure:
+    """The curve on a logarithmic axis; left of it, in a column of its own, DDP's default.
+
+    ``customdata`` of each point is [hover text, cap in MiB or None], so that a click tells its cap.
+    """
+    figure = make_subplots(cols=2, shared_yaxes=True, column_widths=[0.1, 0.9], horizontal_spacing=0.01)
+    if data.beside:
+        _points(figure, 1, data.beside, "DDP's default", symbol="diamond", size=13, colour=ALARM)
+    if data.curve:
+        _points(figure, 2, data.curve, "explicit cap", mode="lines+markers", size=7, colour=ACCENT)
+    if data.best is not None:
+        _points(figure, 2, (data.best,), "best cap", symbol="star", size=16, colour=GOOD)
+    if data.chosen is not None:
+        column = 2 if data.chosen.cap_mb else 1
+        _points(figure, column, (data.chosen,), "shown", symbol="circle-open", size=18, colour=LINE)
+    for low, high in data.zones_mb:
+        # A little wider than its caps, so that a stretch of one cap can be seen.
+        band = {"x0": low / 1.03, "x1": high * 1.03}
+        figure.add_vrect(**band, fillcolor=_ZONE, line_width=0, layer="below", row=1, col=2)
+    default = next((point for point in data.beside if point.cap_mb is None), None)
+    if default is not None:
+        figure.add_hline(y=default.step_ms, line={"color": ALARM, "dash": "dash", "width": 1.5})
+    if data.optimum_ms is not None:
+        figure.add_hline(y=data.optimum_ms, line={"color": GOOD, "dash": "dot", "width": 1.5})
+    figure.update_xaxes(type="category", row=1, col=1)
+    figure.update_xaxes(
+        type="log",
+        title="bucket_cap_mb, MiB (log)",
+        tickvals=_TICKS,
+        ticktext=[f"{tick:.3g}" for tick in _TICKS],
+        row=1,
+        col=2,
+    )
+    figure.update_yaxes(title="step time, ms", row=1, col=1)
+    return framed(figure, 360, showlegend=True, clickmode="event+select")
+
+
+def _points(
+    figure: go.Figure,
+    column: int,
+    points: Sequence[SweepPoint],
+    name: str,
+    *,
+    mode: str = "markers",
+    symbol: str = "circle",
+    size: int,
+    colour: str,
+) -> None:
+    figure.add_scatter(
+        row=1,
+        col=column,
+        name=name,
+        mode=mode,
+        x=[_place(point) if column == 1 else point.cap_mb for point in points],
+        y=[point.step_ms for point in points],
+        marker={"symbol": symbol, "size": size, "color": colour, "line": {"width": 2, "color": colour}},
+        line={"color": colour, "width": 2},
+        customdata=[[point.text, point.cap_mb] for point in points],
+        hovertemplate="%{customdata[0]}<extra></extra>",
+        unselected={"marker": {"opacity": 1}},
+    )
+
+
+def _place(point: SweepPoint) -> str:
+    return DEFAULT if point.cap_mb is None else ZERO

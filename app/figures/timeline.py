@@ -1,0 +1,227 @@
+"""The timeline: what the compute lane, the channels and the copies back do during one step."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import plotly.graph_objects as go
+
+from app.figures.style import bucket_colour, explain, framed, hatch, mark_instant, ms, ms_text, safe
+from sim.nouns.timeline import BucketTimes, ComputeSpan, Timeline
+from sim.units import MIB
+
+MAX_SPANS = 5000
+_LABELLED = 48  # beyond this many buckets their numbers no longer fit on the bars
+_KINDS = {"backward": "backward", "copy_in": "copy into bucket", "launch": "launch"}
+_PATTERNS = {"copy_in": ".", "launch": "|"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """One bar, ns from the start of backward. ``exposed``: after the compute lane has ended."""
+
+    lane: str
+    kind: str
+    bucket: int | None
+    start_ns: int
+    end_ns: int
+    exposed: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineData:
+    """All that the figure draws; ``note`` says what was merged to keep it drawable."""
+
+    lanes: tuple[str, ...]
+    spans: tuple[Span, ...]
+    backward_end_ns: int
+    sync_end_ns: int
+    note: str = ""
+
+
+def timeline_data(timeline: Timeline, max_spans: int = MAX_SPANS) -> TimelineData:
+    """Bars of a timeline; a collective that outlasts backward becomes two, hidden and exposed."""
+    spans = [*_compute(timeline), *_launches(timeline), *_collectives(timeline), *_copies(timeline)]
+    lanes = tuple(dict.fromkeys(span.lane for span in spans))
+    note = ""
+    if len(spans) > max_spans:
+        merged = _merge_neighbours(spans)
+        note = (
+            f"{len(spans):,} spans are too many to draw: neighbours of one bucket are merged, "
+            f"which leaves {len(merged):,}. The Perfetto export holds them all."
+        )
+        spans = merged
+    return TimelineData(
+        lanes=lanes,
+        spans=tuple(spans),
+        backward_end_ns=timeline.backward_end_ns,
+        sync_end_ns=timeline.sync_end_ns,
+        note=note,
+    )
+
+
+def bucket_text(timeline: Timeline, bucket: BucketTimes) -> str:
+    """What a hover tells of a bucket."""
+    members = timeline.assignment.bucket_indices[bucket.index]
+    names = [safe(timeline.workload.gradients[index].name, 40) for index in members[:3]]
+    more = f" and {len(members) - 3} more" if len(members) > 3 else ""
+    duration = bucket.end_ns - bucket.start_ns
+    rate = f"{bucket.num_bytes / duration:.3g} GB/s" if duration else "free"
+    rows = [
+        f"<b>bucket {bucket.index}</b>: {bucket.num_bytes / MIB:.3g} MiB",
+        f"{len(members)} gradient{'s' if len(members) > 1 else ''}: {', '.join(names)}{more}",
+        f"ready {ms_text(bucket.ready_ns)}",
+        f"launch {ms_text(bucket.launch_ns)}",
+        f"start {ms_text(bucket.start_ns)}, waited {ms_text(bucket.start_ns - bucket.ready_ns)}",
+        f"duration {ms_text(duration)}, effectively {rate}",
+        f"end {ms_text(bucket.end_ns)}, copied back {ms_text(bucket.available_ns)}",
+    ]
+    return "<br>".join(rows)
+
+
+def _compute(timeline: Timeline) -> Iterator[Span]:
+    home = {
+        index: number for number, bucket in enumerate(timeline.assignment.bucket_indices) for index in bucket
+    }
+    for span in timeline.compute:
+        bucket = span.bucket if span.gradient is None else home.get(span.gradient)
+        yield Span(
+            lane="compute",
+            kind=span.kind,
+            bucket=bucket,
+            start_ns=span.start_ns,
+            end_ns=span.end_ns,
+            exposed=False,
+            text=_compute_text(timeline, span, bucket),
+        )
+
+
+def _compute_text(timeline: Timeline, span: ComputeSpan, bucket: int | None) -> str:
+    rows = [f"<b>{_KINDS[span.kind]}</b>" + (f", bucket {bucket}" if bucket is not None else "")]
+    if span.gradient is not None:
+        gradient = timeline.workload.gradients[span.gradient]
+        rows.append(f"gradient {gradient.index}, {safe(gradient.name)}: {gradient.on_wire / MIB:.3g} MiB")
+    start, duration = ms_text(span.start_ns), ms_text(span.end_ns - span.start_ns)
+    rows.append(f"start {start}, duration {duration}")
+    return "<br>".join(rows)
+
+
+def _launches(timeline: Timeline) -> Iterator[Span]:
+    """Launches beside the compute lane; where they block it they are on it already."""
+    cost = timeline.hardware.launch_cost_ns
+    if not cost or timeline.hardware.launch_blocks_compute:
+        return
+    for bucket in timeline.buckets:
+        yield Span(
+            lane="launch",
+            kind="launch",
+            bucket=bucket.index,
+            start_ns=bucket.launch_ns - cost,
+            end_ns=bucket.launch_ns,
+            exposed=bucket.launch_ns > timeline.backward_end_ns,
+            text=bucket_text(timeline, bucket),
+        )
+
+
+def _collectives(timeline: Timeline) -> Iterator[Span]:
+    several = max((bucket.channel for bucket in timeline.buckets), default=0) > 0
+    cut = timeline.backward_end_ns
+    for bucket in sorted(timeline.buckets, key=lambda bucket: (bucket.channel, bucket.index)):
+        whole = Span(
+            lane=f"communication {bucket.channel}" if several else "communication",
+            kind="all_reduce",
+            bucket=bucket.index,
+            start_ns=bucket.start_ns,
+            end_ns=bucket.end_ns,
+            exposed=bucket.start_ns >= cut,
+            text=bucket_text(timeline, bucket),
+        )
+        if bucket.start_ns < cut < bucket.end_ns:
+            yield replace(whole, end_ns=cut)
+            yield replace(whole, start_ns=cut, exposed=True)
+        elif bucket.end_ns > bucket.start_ns:
+            yield whole
+
+
+def _copies(timeline: Timeline) -> Iterator[Span]:
+    for bucket in timeline.buckets:
+        if bucket.available_ns > bucket.copy_out_start_ns:
+            yield Span(
+                lane="copy back",
+                kind="copy_out",
+                bucket=bucket.index,
+                start_ns=bucket.copy_out_start_ns,
+                end_ns=bucket.available_ns,
+                exposed=True,
+                text=bucket_text(timeline, bucket),
+            )
+
+
+def _merge_neighbours(spans: Sequence[Span]) -> list[Span]:
+    """Spans of one bucket that touch on a lane become one, whatever their kind."""
+    merged: list[Span] = []
+    for span in spans:
+        last = merged[-1] if merged else None
+        if (
+            last is not None
+            and (last.lane, last.bucket, last.exposed) == (span.lane, span.bucket, span.exposed)
+            and last.end_ns == span.start_ns
+        ):
+            merged[-1] = replace(
+                last,
+                kind="backward" if last.lane == "compute" else last.kind,
+                end_ns=span.end_ns,
+                text=f"<b>compute</b>, bucket {span.bucket}, merged<br>start {ms_text(last.start_ns)}, "
+                f"duration {ms_text(span.end_ns - last.start_ns)}"
+                if last.lane == "compute"
+                else last.text,
+            )
+        else:
+            merged.append(span)
+    return merged
+
+
+def _pattern(span: Span) -> str:
+    return "/" if span.exposed else _PATTERNS.get(span.kind, "")
+
+
+def draw_timeline(data: TimelineData) -> go.Figure:
+    """One bar trace a lane; hatched is exposed, dotted is a copy into a bucket."""
+    figure = go.Figure()
+    labelled = len({span.bucket for span in data.spans}) <= _LABELLED
+    for lane in data.lanes:
+        spans = [span for span in data.spans if span.lane == lane]
+        collective = lane.startswith("communication")
+        figure.add_bar(
+            name=lane,
+            orientation="h",
+            y=[lane] * len(spans),
+            base=[ms(span.start_ns) for span in spans],
+            x=[ms(span.end_ns - span.start_ns) for span in spans],
+            marker={
+                "color": [bucket_colour(span.bucket) for span in spans],
+                "pattern": hatch([_pattern(span) for span in spans]),
+                "line": {"width": 0.5 if len(spans) <= 300 else 0, "color": "rgba(255,255,255,0.6)"},
+            },
+            text=[str(span.bucket) if labelled and collective else "" for span in spans],
+            textposition="inside",
+            insidetextanchor="middle",
+            textangle=0,
+            customdata=[span.text for span in spans],
+            hovertemplate="%{customdata}<extra></extra>",
+            showlegend=False,
+        )
+    kinds = {span.kind for span in data.spans}
+    if any(span.exposed for span in data.spans):
+        explain(figure, "exposed", "/")
+    for kind, shape in _PATTERNS.items():
+        if kind in kinds:
+            explain(figure, _KINDS[kind], shape)
+    end, sync = ms(data.backward_end_ns), ms(data.sync_end_ns)
+    mark_instant(figure, end, "backward ends", dash="solid")
+    if data.sync_end_ns > data.backward_end_ns:
+        figure.add_vrect(x0=end, x1=sync, fillcolor="rgba(213,94,0,0.10)", line_width=0, layer="below")
+        mark_instant(figure, sync, "all gradients available", dash="dot")
+    figure.update_yaxes(categoryorder="array", categoryarray=data.lanes[::-1], showgrid=False)
+    figure.update_xaxes(title="time from the start of backward, ms", range=[0, sync * 1.01])
+    return framed(figure, 90 + 62 * len(data.lanes), barmode="overlay", bargap=0.25, showlegend=True)

@@ -1,0 +1,51 @@
+"""How the dashboard is started, and what its command line says."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+MAIN = Path(__file__).with_name("main.py")
+ADDRESS = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What stands after ``--``: where the bundled files are, and which directory a job writes to."""
+
+    traces: Path | None
+    watch: Path | None = None
+
+
+def command(port: int | None = None, traces: Path | None = None, watch: Path | None = None) -> list[str]:
+    """The argv that starts the dashboard on this machine alone.
+
+    Args:
+        port: TCP port; None leaves the choice to streamlit (8501, or the next that is free).
+        traces: directory of ``workloads/``, ``hardware/`` and ``measured/``; None: this checkout's.
+        watch: directory that a running job writes its record to.
+    """
+    argv = [sys.executable, "-m", "streamlit", "run", str(MAIN), "--server.address", ADDRESS]
+    if port is not None:
+        argv += ["--server.port", str(port)]
+    own = [
+        *([] if traces is None else ["--traces", str(traces.absolute())]),
+        *([] if watch is None else ["--watch", str(watch.absolute())]),
+    ]
+    return [*argv, "--", *own] if own else argv
+
+
+def default_traces() -> Path | None:
+    """``traces/`` of the checkout that ``app/`` stands in; None where it was installed without one."""
+    folder = MAIN.parent.parent / "traces"
+    return folder if folder.is_dir() else None
+
+
+def settings(argv: Sequence[str]) -> Settings:
+    """The settings in a command line; what is not ours is left alone."""
+    parser = argparse.ArgumentParser(prog="bucketsim dash", add_help=False, allow_abbrev=False)
+    parser.add_argument("--traces", type=Path)
+    parser.add_argument("--watch", type=Path)
+    found, _ = parser.parse_known_args(list(argv))
+    return Settings(traces=found.traces or default_traces(), watch=found.watch)

@@ -1,0 +1,50 @@
+"""The files at hand: bundled workloads and hardware, and measured records."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import sim
+from app.launch import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Library:
+    """Paths by the name that the page shows, sorted."""
+
+    workloads: dict[str, Path]
+    hardware: dict[str, Path]
+    records: dict[str, Path]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to start from but an upload."""
+        return not (self.records or (self.workloads and self.hardware))
+
+
+def find(settings: Settings) -> Library:
+    """What the traces directory and the watched one hold now."""
+    traces, records = settings.traces, {}
+    if traces is not None:
+        records = _records(traces / "measured", "")
+    if settings.watch is not None:
+        records |= _records(settings.watch, "live: ")
+    return Library(
+        workloads=_documents(traces, "workloads"), hardware=_documents(traces, "hardware"), records=records
+    )
+
+
+def _documents(traces: Path | None, folder: str) -> dict[str, Path]:
+    if traces is None:
+        return {}
+    home = traces / folder
+    return {str(path.relative_to(home).with_suffix("")): path for path in sorted(home.rglob("*.json"))}
+
+
+def _records(folder: Path, prefix: str) -> dict[str, Path]:
+    if not folder.is_dir():
+        return {}
+    names = {}
+    for path in sim.find_records(folder):
+        inside = path.relative_to(folder)
+        names[prefix + (path.name if inside == Path() else str(inside))] = path
+    return names

@@ -1,0 +1,30 @@
+"""The dashboard's door: ``streamlit run app/main.py``, or ``bucketsim dash``."""
+
+import sys
+
+import streamlit as st
+
+from app import launch, library
+from app.views import about, tune
+from app.views.errors import told
+
+
+def main() -> None:
+    """Choose the page and show it; an error of ours becomes one line."""
+    st.set_page_config(page_title="bucketsim", page_icon="🪣", layout="wide")
+    found = library.find(launch.settings(sys.argv[1:]))
+
+    def tune_page() -> None:
+        tune.show(found)
+
+    page = st.navigation(
+        [
+            st.Page(tune_page, title="Tune", icon=":material/tune:", url_path="tune", default=True),
+            st.Page(about.show, title="About", icon=":material/help:", url_path="about"),
+        ]
+    )
+    with told():
+        page.run()
+
+
+main()

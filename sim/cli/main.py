@@ -1,0 +1,74 @@
+"""``bucketsim``: the command, its error handling and its exit codes.
+
+0 ok; 1 our error, one red line; 2 usage; 3 a validation missed its threshold.
+"""
+
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from sim.cli import measuring, showing, simulating
+from sim.cli.printing import fail
+from sim.errors import SimError
+
+app = typer.Typer(
+    name="bucketsim",
+    help="Which gradient buckets hide all-reduce behind backward best, why, and the proof.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(version("bucketsim"))
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Record what backward does, predict, tune, replay on real ranks, compare on screen."""
+
+
+for command in (
+    measuring.record,
+    measuring.calibrate,
+    simulating.simulate,
+    simulating.sweep,
+    simulating.tune,
+    simulating.export,
+    measuring.validate,
+    measuring.agree,
+    showing.dash,
+    showing.doctor,
+):
+    app.command()(command)
+
+
+def main() -> None:
+    """Entry point of ``bucketsim`` and ``python -m sim``."""
+    debug = "--debug" in sys.argv
+    if debug:
+        # Accept --debug after the command too: people add it to the end of the line that failed.
+        sys.argv = [sys.argv[0], "--debug", *(word for word in sys.argv[1:] if word != "--debug")]
+    try:
+        app()
+    except SimError as error:
+        if debug:
+            raise
+        fail(str(error))
+        sys.exit(1)
+    except KeyboardInterrupt:
+        fail("interrupted")
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(141)

@@ -1,0 +1,71 @@
+"""What the terminal shows: red lines, tables, progress bars. Documents go to stdout, all else to stderr."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from sim.formats.documents import to_text, write_atomically
+
+errors = Console(stderr=True, highlight=False, soft_wrap=True)
+out = Console(highlight=False)
+
+
+def fail(message: str) -> None:
+    """One red line on stderr."""
+    errors.print(Text("error: " + " ".join(message.split()), style="bold red"))
+
+
+def note(message: str) -> None:
+    """One line on stderr."""
+    errors.print(Text(message))
+
+
+def emit(text: str) -> None:
+    """A document on stdout, untouched."""
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    sys.stdout.flush()
+
+
+def emit_noun(noun: Any) -> None:
+    """A noun on stdout, as JSON."""
+    emit(to_text(noun))
+
+
+def write(path: Path, text: str) -> None:
+    """A file, atomically, and a word about it on stderr."""
+    write_atomically(path, text)
+    note(f"wrote {path}")
+
+
+def table(title: str, columns: list[str], rows: list[list[str]]) -> None:
+    """A table on stdout; the first column to the left, the others to the right."""
+    made = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for place, column in enumerate(columns):
+        made.add_column(column, justify="left" if place == 0 else "right", overflow="fold")
+    for row in rows:
+        made.add_row(*(Text(cell) for cell in row))
+    out.print(made)
+
+
+@contextmanager
+def progress(title: str, quiet: bool = False) -> Iterator[Callable[..., None]]:
+    """A progress bar on stderr; yields ``report(done, total, what="")``."""
+    if quiet or not errors.is_terminal:
+        yield lambda done, total, what="": None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=errors, transient=True) as bar:
+        task = bar.add_task(title, total=None)
+
+        def report(done: int, total: int, what: str = "") -> None:
+            bar.update(task, completed=done, total=total, description=f"{title} {what}".strip())
+
+        yield report

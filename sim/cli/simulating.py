@@ -1,0 +1,257 @@
+"""simulate, sweep, tune, export: from files to figures, without torch."""
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import sim
+from sim.cli.printing import emit, emit_noun, note, table, write
+from sim.errors import InputError, NotModelledError
+from sim.nouns.assignment import Assignment
+from sim.nouns.report import Report
+from sim.nouns.timeline import Iteration
+from sim.nouns.workload import Workload
+from sim.units import format_ms, format_size, parse_cap_mb
+
+WorkloadFile = Annotated[Path, typer.Argument(metavar="WORKLOAD.json", help="A recorded workload.")]
+HardwareFile = Annotated[Path, typer.Option("--hardware", help="A calibrated hardware file.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+Output = Annotated[Path | None, typer.Option("-o", "--output", help="Write here, atomically.")]
+
+
+class Engine(StrEnum):
+    """The two engines; equal to the nanosecond."""
+
+    SIMPY = "simpy"
+    ANALYTIC = "analytic"
+
+
+class Target(StrEnum):
+    """What to export."""
+
+    BUCKET_INDICES = "bucket-indices"
+    SNIPPET = "snippet"
+    ASSIGNMENT = "assignment"
+    PERFETTO = "perfetto"
+
+
+def _caps(text: str | None, option: str) -> list[float] | None:
+    if text is None:
+        return None
+    parts = [part for part in text.split(",") if part.strip()]
+    if not parts:
+        raise InputError(f"{option}: {text!r} is not legal; give caps in MiB, such as 1,25")
+    return [parse_cap_mb(part) for part in parts]
+
+
+def _switches(pairs: list[str]) -> dict[str, Any]:
+    switches = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise InputError(f"--ddp: {pair!r} is not legal; give key=value")
+        try:
+            switches[name] = json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
+        except json.JSONDecodeError:
+            switches[name] = value
+    for name in ("bucket_cap_mb", "bucket_cap_mb_list"):
+        if name in switches:
+            raise InputError(f"--ddp: {name} has an option of its own: --{name.replace('_', '-')}")
+    return switches
+
+
+def _iteration(text: str) -> Iteration:
+    if text == "steady":
+        return "steady"
+    if text in ("1", "2", "3"):
+        return int(text)
+    raise InputError(f"--iteration: {text!r} is not legal; give steady, 1, 2 or 3")
+
+
+def simulate(
+    workload_file: WorkloadFile,
+    hardware_file: HardwareFile,
+    policy: Annotated[str, typer.Option(help="ddp, per-parameter, single.")] = "ddp",
+    bucket_cap_mb: Annotated[str | None, typer.Option(help="MiB, or a size such as 25MiB.")] = None,
+    first_bucket_mb: Annotated[str | None, typer.Option(help="MiB, cap of the first bucket.")] = None,
+    bucket_cap_mb_list: Annotated[str | None, typer.Option(help="MiB, comma-separated.")] = None,
+    ddp: Annotated[list[str] | None, typer.Option(help="A DDP switch, key=value; may be repeated.")] = None,
+    reduce_bucket_size: Annotated[int | None, typer.Option(help="Elements; ZeRO only.")] = None,
+    iteration: Annotated[str, typer.Option(help="steady, 1, 2 or 3.")] = "steady",
+    assignment_file: Annotated[
+        Path | None, typer.Option("--assignment", help="An assignment file instead of a policy.")
+    ] = None,
+    engine: Annotated[Engine, typer.Option(help="Which engine; both give the same.")] = Engine.SIMPY,
+    as_json: AsJson = False,
+) -> None:
+    """Predict one step under one assignment."""
+    workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
+    number = _iteration(iteration)
+    if reduce_bucket_size is not None:
+        raise NotModelledError("--reduce-bucket-size: belongs to ZeRO, which is not modelled yet")
+    if assignment_file is not None:
+        if policy != "ddp" or bucket_cap_mb or first_bucket_mb or bucket_cap_mb_list or ddp:
+            raise InputError("--assignment: give it alone, without a policy, caps or DDP switches")
+        assignment = sim.load_assignment(assignment_file)
+    else:
+        assignment = sim.assign(
+            workload,
+            policy,
+            None if bucket_cap_mb is None else parse_cap_mb(bucket_cap_mb),
+            first_bucket_mb=None if first_bucket_mb is None else parse_cap_mb(first_bucket_mb),
+            bucket_cap_mb_list=_caps(bucket_cap_mb_list, "--bucket-cap-mb-list"),
+            iteration=number,
+            **_switches(ddp or []),
+        )
+    report = sim.summarize(sim.simulate(workload, hardware, assignment, engine.value, iteration=number))
+    if as_json:
+        emit_noun(report)
+    else:
+        print_report(report, workload)
+
+
+def print_report(report: Report, workload: Workload) -> None:
+    """A report for people."""
+    share = report.exposed_comm_ns / report.step_ns if report.step_ns else 0.0
+    table(
+        f"{workload.name}: {report.policy}, {len(report.buckets)} bucket(s)",
+        ["figure", "value"],
+        [
+            ["step", format_ms(report.step_ns)],
+            ["exposed communication", f"{format_ms(report.exposed_comm_ns)} ({share:.1%} of the step)"],
+            ["overlap", f"{report.overlap_ratio:.1%}"],
+            ["backward ends", format_ms(report.backward_end_ns)],
+            ["gradients available", format_ms(report.sync_end_ns)],
+        ],
+    )
+    table(
+        "buckets (ms from the start of backward)",
+        ["bucket", "size", "ready", "launch", "start", "end", "available"],
+        [
+            [
+                str(row.index),
+                format_size(row.num_bytes),
+                *(
+                    f"{time / 1e6:.2f}"
+                    for time in (row.ready_ns, row.launch_ns, row.start_ns, row.end_ns, row.available_ns)
+                ),
+            ]
+            for row in report.buckets
+        ],
+    )
+    note(report.verdict)
+    for line in report.notes:
+        note(f"note: {line}")
+
+
+def sweep(
+    workload_file: WorkloadFile,
+    hardware_file: HardwareFile,
+    caps: Annotated[str | None, typer.Option(help="MiB, comma-separated; default: 0.25 to all.")] = None,
+    engine: Annotated[Engine, typer.Option(help="Which engine; both give the same.")] = Engine.SIMPY,
+    as_json: AsJson = False,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Write CSV here.")] = None,
+) -> None:
+    """Predict DDP's default and a range of bucket caps."""
+    workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
+    rows = sim.sweep(workload, hardware, _caps(caps, "--caps"), engine.value)
+    if output is not None:
+        write(output, sim.sweep_csv(rows))
+    if as_json:
+        from dataclasses import asdict
+
+        emit(json.dumps({"rows": [asdict(row) for row in rows]}, indent=1))
+    else:
+        best = min(row.step_ns for row in rows)
+        table(
+            f"{workload.name} on {hardware.name}",
+            ["candidate", "buckets", "largest", "step ms", "exposed ms", "overlap", ""],
+            [
+                [
+                    row.label,
+                    str(row.num_buckets),
+                    format_size(row.largest_bucket_bytes),
+                    f"{row.step_ns / 1e6:.2f}",
+                    f"{row.exposed_comm_ns / 1e6:.2f}",
+                    f"{row.overlap_ratio:.1%}",
+                    "best" if row.step_ns == best else "",
+                ]
+                for row in rows
+            ],
+        )
+
+
+def tune(
+    workload_file: WorkloadFile,
+    hardware_file: HardwareFile,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the assignment here.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find the best assignment, its proof, and what each knob reaches."""
+    workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
+    answer = sim.tune(workload, hardware)
+    if output is not None:
+        write(output, sim.to_text(answer.assignment))
+    if as_json:
+        emit_noun(answer)
+        return
+    table(
+        f"{workload.name} on {hardware.name}",
+        ["what one can turn", "buckets", "step ms", "exposed ms", "regret ms"],
+        [
+            [
+                name,
+                str(len(family.assignment.bucket_indices)),
+                f"{family.report.step_ns / 1e6:.2f}",
+                f"{family.report.exposed_comm_ns / 1e6:.2f}",
+                f"{family.regret_ns / 1e6:.2f}",
+            ]
+            for name, family in sorted(answer.families.items(), key=lambda item: item[1].regret_ns)
+        ],
+    )
+    sizes = ", ".join(format_size(size) for size in answer.assignment.bucket_bytes or ())
+    note(f"recommended: {len(answer.assignment.bucket_indices)} bucket(s): {sizes}")
+    note(f"gain: {answer.gain.sentence}")
+    note(f"why: {answer.report.verdict}")
+    note(f"proof: {'optimal' if answer.proved_optimal else 'not proved optimal'}; {answer.proof}")
+
+
+def export(
+    workload_file: WorkloadFile,
+    hardware_file: Annotated[
+        Path | None, typer.Option("--hardware", help="A hardware file; tunes for it, and times perfetto.")
+    ] = None,
+    assignment_file: Annotated[
+        Path | None, typer.Option("--assignment", help="Export this assignment instead of the best.")
+    ] = None,
+    target: Annotated[Target, typer.Option("--as", help="What to export.")] = Target.BUCKET_INDICES,
+    output: Output = None,
+) -> None:
+    """Take an assignment home: bucket_indices, a snippet to paste, or a trace for Perfetto."""
+    workload = sim.load_workload(workload_file)
+    hardware = None if hardware_file is None else sim.load_hardware(hardware_file)
+    assignment: Assignment
+    if assignment_file is not None:
+        assignment = sim.load_assignment(assignment_file)
+        assignment.check_fits(workload)
+    elif hardware is not None:
+        assignment = sim.tune(workload, hardware).assignment
+    else:
+        raise InputError("export: give --hardware to export the best assignment, or --assignment")
+    if target is Target.SNIPPET:
+        text = sim.snippet(assignment, workload)
+    elif target is Target.ASSIGNMENT:
+        text = sim.to_text(assignment)
+    elif target is Target.BUCKET_INDICES:
+        text = sim.bucket_indices_json(assignment, workload)
+    elif hardware is None:
+        raise InputError("export: --as perfetto needs --hardware")
+    else:
+        text = sim.perfetto_json(sim.simulate(workload, hardware, assignment))
+    if output is None:
+        emit(text)
+    else:
+        write(output, text)

@@ -1,0 +1,183 @@
+"""From ``MODULE:FACTORY`` and ``key=value`` words to the object that is recorded."""
+
+import difflib
+import importlib
+import inspect
+import json
+import os
+import pkgutil
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from sim.errors import InputError, SimError
+
+Step = Callable[[], object]
+Pair = tuple[nn.Module, object]
+
+_LEGAL_RETURN = "return (model, batch), or a callable that runs one training step"
+
+
+def parse_arguments(words: Iterable[str]) -> dict[str, Any]:
+    """Factory arguments from ``key=value`` words: ``["layers=4", "tied=true"]``.
+
+    Values are JSON (``4``, ``0.5``, ``true``, ``null``, ``[1,2]``); what is not JSON is a string.
+
+    Raises:
+        InputError: no ``=``, a key that is no Python name, or a key given twice.
+    """
+    arguments: dict[str, Any] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not key.isidentifier():
+            raise InputError(f"argument: {word!r} is not legal; give NAME=VALUE, such as layers=4")
+        if key in arguments:
+            raise InputError(f"argument: {key!r} is given twice; give it once")
+        try:
+            arguments[key] = json.loads(text, parse_constant=_as_text)
+        except ValueError:
+            arguments[key] = text
+    return arguments
+
+
+def _as_text(constant: str) -> str:
+    """NaN and Infinity are not JSON: they stay words."""
+    return constant
+
+
+def load_factory(spec: str, *, arguments: Mapping[str, Any] | None = None) -> Step | Pair:
+    """Import ``MODULE:FACTORY``, call it with ``arguments`` and return what it made.
+
+    The working directory is put on ``sys.path`` (first, as ``python -m`` does) and stays there,
+    since the step may import more when it runs.
+
+    Args:
+        spec: such as ``sim.recorder.models:gpt``; the part after the colon may have dots.
+        arguments: keyword arguments of the factory.
+
+    Returns:
+        ``(model, batch)``, or a callable that runs one training step.
+
+    Raises:
+        InputError: a malformed spec, a module or name that is not there, arguments that the factory
+            does not take, an exception inside it, or a return value that is neither of the two.
+    """
+    module_name, colon, attribute = spec.partition(":")
+    if not colon or not module_name or not attribute:
+        raise InputError(
+            f"factory: {spec!r} is not legal; give MODULE:FACTORY, such as sim.recorder.models:gpt"
+        )
+    factory = _find(_import(module_name), attribute, spec)
+    given = dict(arguments or {})
+    _check_arguments(factory, given, spec)
+    try:
+        made = factory(**given)
+    except SimError:
+        raise
+    except Exception as error:
+        raise InputError(f"factory: {spec} raised {describe(error)}") from error
+    return _check_return(made, spec)
+
+
+def describe(error: BaseException) -> str:
+    """``ValueError: its first line``, for messages of one line."""
+    text = str(error).strip()
+    name = type(error).__name__
+    return f"{name}: {text.splitlines()[0]}" if text else name
+
+
+def _near(name: str, names: Sequence[str]) -> str:
+    """``; near it: a, b`` or, with nothing near, ``; it has: a, b, c``; empty without names."""
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    if near:
+        return f"; near it: {', '.join(near)}"
+    if not names:
+        return ""
+    return f"; it has: {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
+
+
+def _import(name: str) -> ModuleType:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise InputError(f"factory: module {name!r} is not legal; give a dotted name, such as package.module")
+    here = os.getcwd()
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    importlib.invalidate_caches()
+    try:
+        return importlib.import_module(name)
+    except SimError:
+        raise
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if name != missing and not name.startswith(f"{missing}."):
+            raise InputError(f"factory: importing {name} raised {describe(error)}") from error
+        raise InputError(
+            f"factory: module {missing!r} was not found; {here} and sys.path were searched"
+            f"{_siblings(missing)}"
+        ) from error
+    except Exception as error:
+        raise InputError(f"factory: importing {name} raised {describe(error)}") from error
+
+
+def _siblings(missing: str) -> str:
+    parent, _, last = missing.rpartition(".")
+    package = sys.modules.get(parent)
+    if package is None:
+        return ""
+    path = getattr(package, "__path__", None)
+    if path is None:
+        return f"; {parent} is a module, not a package"
+    return _near(last, [module.name for module in pkgutil.iter_modules(path)])
+
+
+def _find(module: ModuleType, attribute: str, spec: str) -> Callable[..., object]:
+    found: Any = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            names = [
+                name
+                for name, value in vars(found).items()
+                if not name.startswith("_")
+                and callable(value)
+                and getattr(value, "__module__", None) == module.__name__
+            ]
+            raise InputError(f"factory: {module.__name__} has no {attribute!r}{_near(part, sorted(names))}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise InputError(f"factory: {spec} is a {type(found).__name__}; give the name of a callable")
+    assert callable(found)
+    return found  # type: ignore[no-any-return]
+
+
+def _check_arguments(factory: Callable[..., object], given: Mapping[str, Any], spec: str) -> None:
+    try:
+        signature = inspect.signature(factory)
+    except (TypeError, ValueError):  # a builtin without one: the call itself will tell
+        return
+    takes = signature.parameters
+    unknown = [name for name in given if name not in takes]
+    if unknown and not any(one.kind is one.VAR_KEYWORD for one in takes.values()):
+        raise InputError(f"factory: {spec} takes no {unknown[0]!r}; it takes {signature}")
+    try:
+        signature.bind(**given)
+    except TypeError as error:
+        raise InputError(f"factory: {spec}: {error}; it takes {signature}") from error
+
+
+def _check_return(made: object, spec: str) -> Step | Pair:
+    if isinstance(made, nn.Module):
+        raise InputError(f"factory: {spec} returned a module alone; {_LEGAL_RETURN}")
+    if isinstance(made, (tuple, list)) and len(made) == 2 and isinstance(made[0], nn.Module):
+        return (made[0], made[1])
+    if callable(made):
+        return made
+    raise InputError(f"factory: {spec} returned {_what(made)}; {_LEGAL_RETURN}")
+
+
+def _what(value: object) -> str:
+    if isinstance(value, (tuple, list)):
+        return f"a {type(value).__name__} of {', '.join(type(item).__name__ for item in value) or 'nothing'}"
+    return "None" if value is None else f"a {type(value).__name__}"

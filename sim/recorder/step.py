@@ -1,0 +1,129 @@
+"""One training step: the user's own callable, or one that is built from ``(model, batch)``."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from sim.errors import InputError
+from sim.recorder.factory import Pair, Step
+
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float64": torch.float64,
+}
+
+# As good as zero, so that the user's weights and loss stay what they were. (SparseAdam refuses 0.)
+_LEARNING_RATE = 1e-12
+
+_LEGAL_OUTPUT = "return a scalar loss, an object with .loss or a mapping with 'loss'"
+
+
+class ModelStep:
+    """zero_grad, forward, backward, optimizer, over one model and one batch.
+
+    ``model(*batch)`` for a tuple or list, ``model(**batch)`` for a mapping, ``model(batch)`` for a
+    tensor. The optimizer is AdamW, with SparseAdam for parameters whose gradient is sparse; it is
+    made after the first backward, which tells them apart.
+    """
+
+    def __init__(self, model: nn.Module, batch: object) -> None:
+        if not isinstance(batch, (tuple, list, Mapping, torch.Tensor)):
+            raise InputError(
+                f"batch: a {type(batch).__name__} is not legal; give a tuple or list (model(*batch)), "
+                f"a dict (model(**batch)) or a tensor (model(batch))"
+            )
+        self.model = model
+        self._batch = batch
+        self._optimizers: list[torch.optim.Optimizer] = []
+
+    def __call__(self) -> None:
+        """Run one step."""
+        self.model.zero_grad(set_to_none=True)
+        find_loss(self._forward()).backward()  # type: ignore[no-untyped-call]
+        if not self._optimizers:
+            self._optimizers = _optimizers(self.model)
+        for optimizer in self._optimizers:
+            optimizer.step()
+
+    def _forward(self) -> Any:
+        if isinstance(self._batch, Mapping):
+            return self.model(**self._batch)
+        if isinstance(self._batch, (tuple, list)):
+            return self.model(*self._batch)
+        return self.model(self._batch)
+
+
+def build_step(
+    given: Step | Pair, *, device: torch.device, dtype: str | None
+) -> tuple[Step, nn.Module | None]:
+    """A step and, where it is known, the module that it trains.
+
+    A pair is moved to ``device``, cast to ``dtype`` (module and floating inputs; None leaves them)
+    and put into training mode. A callable is left as it is.
+
+    Raises:
+        InputError: an illegal dtype or batch, a dtype for a callable, or neither pair nor callable.
+    """
+    if dtype is not None and dtype not in DTYPES:
+        raise InputError(f"dtype: {dtype!r} is not legal; give one of {', '.join(DTYPES)}")
+    if isinstance(given, (tuple, list)) and len(given) == 2 and isinstance(given[0], nn.Module):
+        model, batch = given
+        number = None if dtype is None else DTYPES[dtype]
+        model = model.to(device=device, dtype=number).train()
+        return ModelStep(model, _moved(batch, device, number)), model
+    if isinstance(given, nn.Module) or not callable(given):
+        raise InputError(
+            f"step: a {type(given).__name__} is not legal; give (model, batch), or a callable that runs "
+            f"one training step"
+        )
+    if dtype is not None:
+        raise InputError(f"dtype: {dtype!r} cannot be applied to a callable step; cast inside the factory")
+    return given, None
+
+
+def find_loss(output: Any) -> torch.Tensor:
+    """The scalar loss in a model's output.
+
+    Raises:
+        InputError: there is none, it is not a scalar, or nothing leads back from it.
+    """
+    loss = output
+    if not isinstance(output, torch.Tensor):
+        loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if not isinstance(loss, torch.Tensor):
+        raise InputError(f"model: it returned a {type(output).__name__} without a loss; {_LEGAL_OUTPUT}")
+    if loss.numel() != 1:
+        raise InputError(f"model: its loss has the shape {tuple(loss.shape)}; {_LEGAL_OUTPUT}")
+    if not loss.requires_grad:
+        raise InputError("model: its loss does not require grad; some parameter must, and not under no_grad")
+    return loss
+
+
+def _moved(value: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
+    """Tensors inside tuples, lists and mappings: to the device, floating ones to the dtype."""
+    if isinstance(value, torch.Tensor):
+        return value.to(device=device, dtype=dtype if value.is_floating_point() else None)
+    if isinstance(value, Mapping):
+        return {key: _moved(item, device, dtype) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        items = [_moved(item, device, dtype) for item in value]
+        if isinstance(value, list):
+            return items
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    return value
+
+
+def _optimizers(model: nn.Module) -> list[torch.optim.Optimizer]:
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    sparse = [p for p in trained if p.grad is not None and p.grad.is_sparse]
+    dense = [p for p in trained if p.grad is None or not p.grad.is_sparse]
+    optimizers: list[torch.optim.Optimizer] = []
+    if dense:
+        optimizers.append(torch.optim.AdamW(dense, lr=_LEARNING_RATE))
+    if sparse:
+        optimizers.append(torch.optim.SparseAdam(sparse, lr=_LEARNING_RATE))
+    return optimizers

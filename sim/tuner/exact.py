@@ -1,0 +1,137 @@
+"""The exact optimum over contiguous partitions on one FIFO channel, by labels that cannot be compared.
+
+A prefix of the ready order, cut somehow, leaves behind three times: when its last bucket was launched,
+when its collective ended, and when it was copied back. Every later time is monotone in all three, so a
+prefix that is no better than another in any of them can be dropped; the rest are kept. Earliest finish
+alone is not enough: with copies back in order, a later finish with less copied can win.
+"""
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from sim.costs.collectives import all_reduce_ns
+from sim.engine.plan import copied_bytes
+from sim.nouns.hardware import Hardware
+from sim.nouns.workload import Workload
+from sim.tuner.bound import affine_minorants, least_service_ns
+from sim.tuner.partitions import Buckets, runs
+from sim.units import transfer_ns
+
+MAX_LABELS = 400  # per prefix; beyond it the search gives up its claim to be exact
+
+
+def applies(workload: Workload, hardware: Hardware) -> bool:
+    """Whether the exact search covers this case: one run, one channel, nothing that stretches or
+    blocks the compute lane."""
+    blocking = hardware.launch_blocks_compute and "launch" not in workload.ready_includes
+    slowed = hardware.compute_slowdown != 1 and "interference" not in workload.ready_includes
+    return (
+        len(runs(workload)) == 1
+        and hardware.comm_channels == 1
+        and hardware.comm_slowdown == 1
+        and not slowed
+        and not (blocking and hardware.launch_cost_ns)
+    )
+
+
+@dataclass(slots=True, eq=False)
+class _Label:
+    """One way to cut a prefix: its three times in ns, where its last bucket began, and its own prefix."""
+
+    launch: int
+    end: int
+    available: int
+    start: int
+    before: "_Label | None"
+
+
+def exact_optimum(workload: Workload, hardware: Hardware, upper_bound_ns: int) -> tuple[Buckets | None, bool]:
+    """The partition with the least ``sync_end_ns``, if it is below ``upper_bound_ns``.
+
+    Returns:
+        The buckets in launch order, None if no partition is better than ``upper_bound_ns``; and
+        whether the search was complete (not cut short at ``MAX_LABELS``).
+    """
+    (order,) = runs(workload)
+    count = len(order)
+    copied = [copied_bytes(workload, index) for index in order]
+    into = None if "copy_in" in workload.ready_includes else hardware.copy_in_bytes_per_s
+    ready, lane = [], 0
+    for index, num_bytes in zip(order, copied, strict=True):
+        lane += transfer_ns(num_bytes, into)
+        ready.append((workload.gradients[index].ready_ns or 0) + lane)
+    wire_before, copied_before = [0], [0]
+    for index, num_bytes in zip(order, copied, strict=True):
+        wire_before.append(wire_before[-1] + workload.gradients[index].on_wire)
+        copied_before.append(copied_before[-1] + num_bytes)
+    compute_end = workload.backward_ns + lane
+    cost, out_rate = hardware.launch_cost_ns, hardware.copy_out_bytes_per_s
+
+    # Least time that the rest needs after a prefix, whatever is done with it.
+    lines = affine_minorants(hardware.all_reduce) if hardware.world_size > 1 else [(Fraction(0), Fraction(0))]
+    rest = [
+        int(least_service_ns(lines, wire_before[-1] - wire_before[at], count - at)) for at in range(count)
+    ] + [0]
+    not_before = [0] * (count + 1)
+    for at in range(count - 1, -1, -1):
+        not_before[at] = max(not_before[at + 1], ready[at] + cost + rest[at])
+
+    best: _Label | None = None
+    limit = upper_bound_ns
+    complete = True
+    fronts: list[list[_Label]] = [[] for _ in range(count + 1)]
+    fronts[0] = [_Label(0, 0, compute_end, 0, None)]
+    service_memo: dict[int, int] = {}
+    for at in range(count):
+        front = fronts[at]
+        fronts[at] = []
+        if not_before[at] >= limit or not front:
+            continue
+        for stop in range(at + 1, count + 1):
+            if ready[stop - 1] + cost >= limit:
+                break
+            wire = wire_before[stop] - wire_before[at]
+            service = service_memo.get(wire)
+            if service is None:
+                service = service_memo[wire] = all_reduce_ns(hardware, wire)
+            back = transfer_ns(copied_before[stop] - copied_before[at], out_rate)
+            for label in front:
+                launch = max(label.launch, ready[stop - 1]) + cost
+                end = max(label.end, launch) + service
+                available = max(label.available, end) + back
+                if available >= limit or end + rest[stop] >= limit:
+                    continue
+                made = _Label(launch, end, available, at, label)
+                if stop == count:
+                    best, limit = made, available
+                elif not _insert(fronts[stop], made):
+                    continue
+                elif len(fronts[stop]) > MAX_LABELS:
+                    fronts[stop].sort(key=lambda kept: (kept.end, kept.available))
+                    del fronts[stop][MAX_LABELS // 2 :]
+                    complete = False
+    return _trace(best, order), complete
+
+
+def _insert(front: list[_Label], made: _Label) -> bool:
+    """Keep ``made`` unless a label of the front is as good in all three times; drop what it beats."""
+    for kept in front:
+        if kept.end <= made.end and kept.available <= made.available and kept.launch <= made.launch:
+            return False
+    front[:] = [
+        kept
+        for kept in front
+        if not (made.end <= kept.end and made.available <= kept.available and made.launch <= kept.launch)
+    ]
+    front.append(made)
+    return True
+
+
+def _trace(label: _Label | None, order: list[int]) -> Buckets | None:
+    if label is None:
+        return None
+    buckets, stop = [], len(order)
+    while label.before is not None:
+        buckets.append(tuple(order[label.start : stop]))
+        stop, label = label.start, label.before
+    return tuple(reversed(buckets))

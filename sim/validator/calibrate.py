@@ -1,0 +1,162 @@
+"""Measures a machine on local ranks and writes it down as a Hardware."""
+
+import os
+import platform
+from collections import defaultdict
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib.metadata import version
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from sim.errors import InputError, ReplayError
+from sim.nouns.hardware import CurvePoint, Hardware
+from sim.units import MIB
+from sim.validator.launch import Place, run_ranks
+
+Progress = Callable[[int, int, str], None]
+
+GLOO_CHANNELS = 2  # worker threads per process group: two collectives at once (A3.8)
+_TIMEOUT_S = 120.0
+
+
+def default_sizes(largest: int = 256 * MIB) -> list[int]:
+    """4 KiB to ``largest`` in powers of two, bytes."""
+    sizes = []
+    size = 4096
+    while size <= largest:
+        sizes.append(size)
+        size *= 2
+    return sizes
+
+
+def environment() -> dict[str, Any]:
+    """What is known of this machine, for provenance."""
+    model = ""
+    try:
+        with open("/proc/cpuinfo") as stream:
+            model = next((line.split(":", 1)[1].strip() for line in stream if "model name" in line), "")
+    except OSError:
+        model = platform.processor()
+    return {
+        "cpu": model,
+        "cpu_count": os.cpu_count(),
+        "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "python": platform.python_version(),
+        "torch": version("torch"),
+    }
+
+
+def _spread(samples: list[int]) -> dict[str, Any]:
+    low, high = np.quantile(samples, [0.1, 0.9])
+    return {
+        "count": len(samples),
+        "quantile": "median",
+        "p10_ns": round(float(low)),
+        "p90_ns": round(float(high)),
+        "min_ns": min(samples),
+    }
+
+
+def calibrate(
+    place: Place,
+    *,
+    largest: int = 256 * MIB,
+    rounds: int = 5,
+    small_repeats: int = 30,
+    progress: Progress | None = None,
+) -> Hardware:
+    """Measure all-reduce and broadcast curves, channel sharing, copy bandwidths and launch cost over gloo.
+
+    Every duration is the median of repeats interleaved over ``rounds``; the scatter is kept in
+    ``spread``. ``largest`` is the largest message in bytes.
+
+    Raises:
+        ReplayError: a rank failed. MachineError: the box cannot be made here.
+    """
+    if place.world_size < 2:
+        raise InputError("ranks: 1 is not legal for calibrate; give at least 2")
+    if rounds < 1:
+        raise InputError(f"rounds: {rounds} is not legal; give at least 1")
+    sizes = default_sizes(largest)
+    if not sizes:
+        raise InputError(f"largest: {largest} bytes is not legal; give at least 4KiB")
+    job = {
+        "task": "calibrate",
+        "backend": "gloo",
+        "sizes": sizes,
+        "broadcast_sizes": [size for size in sizes if size <= MIB][::4],
+        "pair_sizes": [size for size in (4 * MIB, 8 * MIB, 16 * MIB) if size <= largest] or sizes[-1:],
+        "rounds": rounds,
+        "small_repeats": small_repeats,
+        "bytes_per_round": 64 * MIB,
+        "copy_repeats": 12,
+    }
+    curves: dict[str, dict[int, list[int]]] = {
+        "all_reduce": defaultdict(list),
+        "broadcast": defaultdict(list),
+    }
+    pairs: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    found: dict[str, Any] = {}
+
+    def take(event: dict[str, Any]) -> None:
+        kind = event["event"]
+        if kind in curves:
+            curves[kind][event["num_bytes"]] += event["samples_ns"]
+        elif kind == "pair":
+            pairs[event["num_bytes"]][0].extend(event["alone_ns"])
+            pairs[event["num_bytes"]][1].extend(event["both_ns"])
+        elif kind == "progress" and progress is not None:
+            progress(event["done"], event["total"], event["what"])
+        else:
+            found[kind] = event
+
+    run_ranks(place, job, take, _TIMEOUT_S)
+    if "copies" not in found or "launch" not in found:
+        raise ReplayError("calibrate: the ranks ended before copies and launches were measured")
+    return _hardware(place, curves, pairs, found)
+
+
+def _hardware(
+    place: Place,
+    curves: dict[str, dict[int, list[int]]],
+    pairs: dict[int, tuple[list[int], list[int]]],
+    found: dict[str, Any],
+) -> Hardware:
+    def curve(name: str) -> tuple[CurvePoint, ...]:
+        return tuple(
+            CurvePoint(num_bytes=size, duration_ns=round(median(samples)))
+            for size, samples in sorted(curves[name].items())
+        )
+
+    copies, launches = found["copies"], found["launch"]["samples_ns"]
+    ratios = {size: median(both) / median(alone) for size, (alone, both) in sorted(pairs.items())}
+    return Hardware(
+        name=place.describe(),
+        world_size=place.world_size,
+        all_reduce=curve("all_reduce"),
+        broadcast=curve("broadcast"),
+        comm_channels=GLOO_CHANNELS,
+        channel_slowdown=max(1.0, round(median(ratios.values()), 4)),
+        launch_cost_ns=round(median(launches)),
+        launch_blocks_compute=True,
+        copy_in_bytes_per_s=round(copies["copy_in_bytes"] * 1e9 / median(copies["copy_in_ns"]), 0),
+        copy_out_bytes_per_s=round(copies["copy_out_bytes"] * 1e9 / median(copies["copy_out_ns"]), 0),
+        spread={
+            "all_reduce": {str(size): _spread(s) for size, s in sorted(curves["all_reduce"].items())},
+            "broadcast": {str(size): _spread(s) for size, s in sorted(curves["broadcast"].items())},
+            "channel_slowdown": {str(size): round(ratio, 4) for size, ratio in ratios.items()},
+            "launch_cost_ns": _spread(launches),
+            "copy_in_ns": {"num_bytes": copies["copy_in_bytes"], **_spread(copies["copy_in_ns"])},
+            "copy_out_ns": {"num_bytes": copies["copy_out_bytes"], **_spread(copies["copy_out_ns"])},
+        },
+        provenance={
+            "source": "bucketsim calibrate",
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "backend": "gloo",
+            "place": place.describe(),
+            **environment(),
+        },
+    )

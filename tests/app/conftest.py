@@ -1,0 +1,140 @@
+"""A small made-up world for the dashboard: a workload, a machine, and a record that nobody measured."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import streamlit as st
+
+import sim
+from sim.formats import documents, records
+from sim.nouns.assignment import Assignment
+from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
+from sim.nouns.workload import Gradient, Workload
+
+MS = 1_000_000
+MIB = 1 << 20
+COUNT = 20
+MADE_UP = {"source": "made up for a test; nobody measured this"}
+SIZES = [MIB // 4 * (1 + (index * 7) % 12) for index in range(COUNT)]
+
+
+def make_workload(name: str = "twenty layers") -> Workload:
+    return Workload(
+        name=name,
+        gradients=tuple(
+            Gradient(
+                index=index,
+                name=f"layers.{index}.weight",
+                shape=(size // 4,),
+                dtype="float32",
+                num_bytes=size,
+                ready_ns=(COUNT - index) * 2 * MS,
+            )
+            for index, size in enumerate(SIZES)
+        ),
+        forward_ns=18 * MS,
+        backward_ns=COUNT * 2 * MS + MS,
+        optimizer_ns=5 * MS,
+        provenance=MADE_UP,
+    )
+
+
+def make_hardware(name: str = "two hosts") -> Hardware:
+    return Hardware(
+        name=name,
+        world_size=2,
+        all_reduce=(
+            CurvePoint(num_bytes=0, duration_ns=400_000),
+            CurvePoint(num_bytes=MIB, duration_ns=1_600_000),
+            CurvePoint(num_bytes=64 * MIB, duration_ns=80 * MS),
+        ),
+        copy_in_bytes_per_s=8e9,
+        copy_out_bytes_per_s=8e9,
+        provenance=MADE_UP,
+    )
+
+
+def make_measurement(
+    workload: Workload, hardware: Hardware, name: str, assignment: Assignment, error: float
+) -> Measurement:
+    """A measurement that differs from the prediction by ``error`` (relative), with a little scatter."""
+    report = sim.summarize(sim.simulate(workload, hardware, assignment))
+
+    def off(value: int, wobble: float = 0.0) -> int:
+        return round(value * (1 + error + wobble))
+
+    buckets = tuple(
+        MeasuredBucket(
+            index=row.index,
+            ready_ns=off(row.ready_ns),
+            launch_ns=off(row.launch_ns),
+            start_ns=None,
+            end_ns=off(row.end_ns),
+        )
+        for row in report.buckets
+    )
+    iterations = tuple(
+        MeasuredIteration(
+            step_ns=off(report.step_ns, wobble),
+            backward_end_ns=off(report.backward_end_ns, wobble),
+            sync_end_ns=off(report.sync_end_ns, wobble),
+        )
+        for wobble in (-0.001, 0.0, 0.001, 0.0005, -0.0005)
+    )
+    return Measurement(
+        name=name,
+        role="candidate",
+        mode="paced",
+        backend="gloo",
+        world_size=2,
+        asked=assignment,
+        observed=assignment.bucket_indices,
+        iterations=iterations,
+        traced=tuple(replace(iteration, buckets=buckets) for iteration in iterations[:3]),
+        plain_backward_ns=workload.backward_ns,
+        plain_step_ns=workload.forward_ns + workload.backward_ns + workload.optimizer_ns,
+        dropped_warmup=3,
+        provenance=MADE_UP,
+    )
+
+
+def make_traces(folder: Path) -> Path:
+    workload, hardware = make_workload(), make_hardware()
+    for kind in ("workloads", "hardware"):
+        (folder / kind).mkdir(parents=True)
+    documents.save(folder / "workloads" / "twenty.json", workload)
+    documents.save(folder / "workloads" / "another.json", make_workload("another"))
+    documents.save(folder / "hardware" / "two-hosts.json", hardware)
+    record = records.start_record(folder / "measured" / "made-up", workload, hardware)
+    candidates = [
+        ("default", sim.assign(workload), -0.01),
+        ("cap 4", sim.assign(workload, bucket_cap_mb=4), 0.008),
+        ("per-parameter", sim.assign(workload, "per-parameter"), -0.015),
+        ("single", sim.assign(workload, "single"), 0.005),
+    ]
+    for number, (name, assignment, error) in enumerate(candidates):
+        measurement = make_measurement(workload, hardware, name, assignment, error)
+        records.save_measurement(record, number, measurement)
+    return folder
+
+
+@pytest.fixture
+def workload() -> Workload:
+    return make_workload()
+
+
+@pytest.fixture
+def hardware() -> Hardware:
+    return make_hardware()
+
+
+@pytest.fixture(scope="session")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_traces(tmp_path_factory.mktemp("world") / "traces")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_remembered() -> None:
+    st.cache_data.clear()

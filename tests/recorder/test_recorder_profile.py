@@ -1,0 +1,537 @@
+"""What ``record`` sees of a training step, and what it makes of it."""
+
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_modules
+from torch.optim import optimizer as torch_optimizer
+from torch.utils.checkpoint import checkpoint
+
+from sim.errors import InputError
+from sim.formats.documents import parse_text, to_text
+from sim.nouns.workload import Workload
+from sim.recorder import models, record
+from sim.recorder.instruments import Iteration, Parameter, Survey
+from sim.recorder.profile import build_workload, median_ns
+
+MS = 1_000_000
+TINY = {"layers": 2, "width": 16, "heads": 2, "vocab": 32, "context": 8, "batch": 2}
+
+
+def quick(step_or_pair: Any, **options: Any) -> Workload:
+    return record(step_or_pair, name="test", **{"warmup": 1, "repeats": 2, **options})
+
+
+class Loss(nn.Module):
+    """A network and the mean of its squares."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x).float().square().mean()
+
+
+@pytest.fixture(autouse=True)
+def torch_is_left_as_it_was() -> Iterator[None]:
+    backward = torch.autograd.backward
+    threads = torch.get_num_threads()
+    yield
+    assert torch.autograd.backward is backward
+    assert torch.get_num_threads() == threads
+    assert not torch_modules._global_forward_pre_hooks
+    assert not torch_optimizer._global_optimizer_pre_hooks
+    assert not torch_optimizer._global_optimizer_post_hooks
+
+
+# What is ready, and in which order
+
+
+def test_linear_bias_before_weight_from_the_last_layer_to_the_first() -> None:
+    """A6.5."""
+    model = Loss(*(nn.Linear(8, 8) for _ in range(5)))
+    workload = quick((model, torch.ones(2, 8)))
+    assert workload.ready_order == (9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
+    assert [g.name for g in workload.gradients[:2]] == ["layers.0.weight", "layers.0.bias"]
+    assert [g.num_bytes for g in workload.gradients[:2]] == [256, 32]
+    assert workload.provenance["ready_order"] == "order of firing, the same in all iterations"
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm(8), nn.BatchNorm1d(8)])
+def test_norm_weight_before_bias(norm: nn.Module) -> None:
+    """A6.5."""
+    workload = quick((Loss(nn.Linear(8, 8), norm), torch.randn(4, 8)))
+    assert workload.ready_order == (2, 3, 1, 0)
+
+
+def test_tied_weights_are_ready_at_their_last_use_in_backward() -> None:
+    loose = quick(models.gpt(**TINY))
+    tied = quick(models.gpt(**TINY, tied=True))
+    names = [g.name for g in tied.gradients]
+    assert "head.weight" not in names
+    assert loose.gradients[loose.order()[0]].name == "head.weight"
+    assert {tied.gradients[index].name for index in tied.order()[-2:]} == {
+        "tokens.weight",
+        "positions.weight",
+    }
+    assert tied.gradients[names.index("tokens.weight")].uses == 1
+
+
+class Chooser(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.used = nn.Linear(4, 4)
+        self.frozen = nn.Linear(4, 4).requires_grad_(False)
+        self.unused = nn.Linear(4, 4)
+        self.last = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.frozen(self.used(x))).mean()
+
+
+def test_unused_parameters_are_never_ready_and_frozen_ones_are_left_out() -> None:
+    workload = quick((Chooser(), torch.ones(1, 4)))
+    names = [g.name for g in workload.gradients]
+    assert names == ["used.weight", "used.bias", "unused.weight", "unused.bias", "last.weight", "last.bias"]
+    assert [g.ready_ns is None for g in workload.gradients] == [False, False, True, True, False, False]
+    assert workload.ready_order == (5, 4, 1, 0)
+    assert all(sample[2] is None and sample[0] is not None for sample in workload.samples)
+
+
+class Reentrant(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.shared = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for _ in range(3):
+            x = checkpoint(self.shared, x, use_reentrant=True)
+        return x.mean()
+
+
+def test_a_hook_that_fires_several_times_counts_from_its_last_firing() -> None:
+    """A8.5; backward inside backward is still one backward."""
+    workload = quick((Reentrant(), torch.ones(1, 4)))
+    assert [g.uses for g in workload.gradients] == [1, 1, 3, 3]
+    assert workload.ready_order == (3, 2, 1, 0)
+
+
+def test_a_sparse_gradient_and_what_it_sends() -> None:
+    model = Loss(nn.Embedding(100, 8, sparse=True), nn.Linear(8, 8))
+    workload = quick((model, torch.tensor([3, 7, 3, 9])))
+    table, weight, _ = workload.gradients
+    assert table.sparse
+    assert table.num_bytes == 100 * 8 * 4
+    assert table.wire_bytes == 3 * 8 + 3 * 8 * 4  # three rows: int64 indices, float32 values
+    assert not weight.sparse
+    assert weight.wire_bytes is None
+    assert workload.provenance["optimizer"] == "AdamW, SparseAdam"
+
+
+def test_buffers_by_dtype() -> None:
+    workload = quick((Loss(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.BatchNorm1d(6)), torch.randn(4, 4)))
+    assert {b.dtype: b.num_bytes for b in workload.buffers} == {"float32": 2 * 2 * 6 * 4, "int64": 16}
+
+
+def test_bfloat16_casts_model_and_floating_inputs_only() -> None:
+    seen: list[torch.dtype] = []
+
+    class Typed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(10, 4)
+
+        def forward(self, tokens: Tensor, weights: Tensor) -> Tensor:
+            seen.extend([tokens.dtype, weights.dtype])
+            return (self.table(tokens) * weights).mean()
+
+    workload = quick((Typed(), (torch.tensor([1, 2]), torch.ones(2, 1))), dtype="bfloat16")
+    assert seen[:2] == [torch.int64, torch.bfloat16]
+    assert workload.gradients[0].dtype == "bfloat16"
+    assert workload.gradients[0].num_bytes == 10 * 4 * 2
+
+
+# When
+
+
+class Sleep(torch.autograd.Function):
+    """The identity, which takes a while in backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, seconds: float) -> Tensor:
+        ctx.seconds = seconds
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        time.sleep(ctx.seconds)
+        return gradient, None
+
+
+class Sleeper(nn.Module):
+    """Weight *k* becomes ready after the sleeps of all later layers; 100 ms of backward, 10 of forward."""
+
+    sleeps = (0.02, 0.05, 0.03)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(nn.Parameter(torch.ones(4)) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        time.sleep(0.01)
+        for weight, seconds in zip(self.weights, (*self.sleeps, 0.0), strict=True):
+            x = Sleep.apply(x * weight, seconds)
+        return x.mean()
+
+
+def sleeper_step() -> tuple[Callable[[], None], nn.Module]:
+    """The same, as a step of the user's own, with clipping between backward and optimizer."""
+    model = Sleeper()
+    optimizer = torch.optim.SGD(
+        [{"params": list(model.weights)[:2]}, {"params": list(model.weights)[2:]}], lr=0.0
+    )
+    criterion = nn.MSELoss()
+
+    def step() -> None:
+        optimizer.zero_grad()
+        out = model(torch.ones(4))
+        time.sleep(0.005)
+        loss = criterion(out, torch.zeros(()))
+        loss.backward()
+        time.sleep(0.01)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    return step, model
+
+
+def check_sleeper(workload: Workload) -> None:
+    ready = [g.ready_ns or 0 for g in workload.gradients]
+    assert workload.ready_order == (3, 2, 1, 0)
+    for time_ns, expected_ms in zip(ready, (100, 80, 30, 0), strict=True):
+        # sleeps only ever overshoot; a busy box by some milliseconds each
+        assert expected_ms * MS * 0.85 <= time_ns <= (expected_ms + 30) * MS
+    assert ready[0] <= workload.backward_ns <= 140 * MS
+    assert 9 * MS <= workload.forward_ns <= 40 * MS
+    assert len(workload.samples) == 5
+    assert [median_ns([s[i] or 0 for s in workload.samples]) for i in range(4)] == pytest.approx(ready)
+
+
+def test_ready_times_are_the_known_instants() -> None:
+    workload = quick((Sleeper(), torch.ones(4)), repeats=5)
+    check_sleeper(workload)
+    assert workload.loss_ns < 5 * MS
+
+
+def test_a_callable_step_gives_the_same_parameters_and_times() -> None:
+    step, _ = sleeper_step()
+    workload = quick(step, repeats=5)
+    pair = quick((Sleeper(), torch.ones(4)), warmup=1, repeats=1)
+    check_sleeper(workload)
+    assert [(g.name, g.shape, g.index) for g in workload.gradients] == [
+        (g.name, g.shape, g.index) for g in pair.gradients
+    ]
+    assert workload.backward_ns == pytest.approx(pair.backward_ns, rel=0.3)
+    assert 4 * MS <= workload.loss_ns <= 30 * MS
+    assert 9 * MS <= workload.optimizer_ns <= 40 * MS  # clipping is in it
+    assert workload.provenance["optimizer_step_only_ns"] < 9 * MS
+    assert [g.group for g in workload.gradients] == [0, 0, 1, 1]
+    assert workload.provenance["optimizer"] == "SGD"
+    assert workload.provenance["step"] == "callable"
+
+
+def test_every_dropped_iteration_is_dropped_and_progress_is_told() -> None:
+    runs: list[int] = []
+    told: list[tuple[int, int]] = []
+    step, model = sleeper_step()
+    model.sleeps = (0.0, 0.0, 0.0)
+    inner = model.forward
+
+    def slow_at_first(x: Tensor) -> Tensor:
+        runs.append(1)
+        time.sleep(0.2 if len(runs) <= 3 else 0.0)
+        return inner(x)
+
+    model.forward = slow_at_first
+    workload = record(
+        step, name="n", warmup=3, repeats=2, progress=lambda done, total: told.append((done, total))
+    )
+    assert len(runs) == 3 + 2 * 2
+    assert told == [(done, 7) for done in range(8)]
+    assert workload.provenance["forward_ns"]["max"] < 150 * MS
+
+
+# What is made of the times
+
+
+def iteration(backward_ns: int, *firings: tuple[int, int], **times: int) -> Iteration:
+    values = {"step_ns": 0, "forward_ns": 7, "loss_ns": 1, "optimizer_ns": 3, "inside_optimizer_ns": 2}
+    return Iteration(backward_ns=backward_ns, firings=firings, **{**values, **times})
+
+
+def build(plain: list[Iteration], hooked: list[Iteration], count: int = 3) -> Workload:
+    module = nn.ParameterList(nn.Parameter(torch.zeros(2)) for _ in range(count))
+    parameters = tuple(
+        Parameter(name=str(index), tensor=tensor, group=0, sparse=False, wire_bytes=None)
+        for index, tensor in enumerate(module)
+    )
+    seen = Survey(root=module, parameters=parameters, optimizers=())
+    return build_workload(seen, plain=plain, hooked=hooked, name="made", provenance={"source": "test"})
+
+
+def test_the_cost_of_our_hooks_is_taken_out() -> None:
+    workload = build([iteration(1000)], [iteration(2000, (2, 100), (1, 1001), (0, 1990))])
+    assert workload.backward_ns == 1000
+    assert [g.ready_ns for g in workload.gradients] == [995, 500, 50]  # 500.5 is rounded half to even
+    assert workload.samples == ((995, 500, 50),)
+    assert workload.provenance["plain_backward_ns"] == {"min": 1000, "median": 1000, "max": 1000}
+    assert workload.provenance["hooked_backward_ns"]["median"] == 2000
+
+
+def test_medians_of_the_plain_iterations_and_clamping_to_backward() -> None:
+    plain = [iteration(900, forward_ns=5), iteration(1000, forward_ns=9), iteration(5000, forward_ns=6)]
+    hooked = [iteration(1000, (0, 990)), iteration(1000, (0, 1400)), iteration(1000, (0, 1300))]
+    workload = build(plain, hooked, count=1)
+    assert (workload.backward_ns, workload.forward_ns) == (1000, 6)
+    assert workload.gradients[0].ready_ns == 1000
+    assert [sample[0] for sample in workload.samples] == [990, 1400, 1300]
+
+
+def test_an_order_that_changes_is_replaced_by_that_of_the_medians_and_said() -> None:
+    hooked = [
+        iteration(100, (2, 10), (1, 20), (0, 30)),
+        iteration(100, (1, 12), (2, 40), (0, 50)),
+        iteration(100, (1, 11), (2, 30), (0, 60)),
+    ]
+    workload = build([iteration(100)], hooked)
+    assert [g.ready_ns for g in workload.gradients] == [50, 12, 30]
+    assert workload.ready_order == (1, 2, 0)
+    assert workload.provenance["ready_order"] == "by median ready time (2 orders of firing in 3 iterations)"
+
+
+def test_a_gradient_ready_in_some_iterations_has_the_median_of_those() -> None:
+    hooked = [iteration(100, (2, 10), (0, 30)), iteration(100, (2, 10), (1, 20), (0, 40))]
+    workload = build([iteration(100)], hooked)
+    assert [g.ready_ns for g in workload.gradients] == [35, 20, 10]
+    assert workload.samples == ((30, None, 10), (40, 20, 10))
+    assert workload.ready_order == (2, 1, 0)
+
+
+def test_a_gradient_is_placed_by_its_last_firing() -> None:
+    workload = build([iteration(100)], [iteration(100, (1, 5), (0, 10), (1, 20))], count=2)
+    assert [(g.ready_ns, g.uses) for g in workload.gradients] == [(10, 1), (20, 2)]
+    assert workload.ready_order == (0, 1)
+    assert workload.provenance["ready_order"] == "order of firing, the same in all iterations"
+
+
+def test_device_time_decides_where_it_disagrees_with_the_host() -> None:
+    """Two streams: the host fires 1 first, the device reaches 0 first."""
+    workload = build([iteration(100)], [iteration(100, (2, 5), (1, 50), (0, 20))])
+    assert workload.ready_order == (2, 0, 1)
+    assert "in another on the device" in workload.provenance["ready_order"]
+
+
+def test_a_step_without_time_is_refused() -> None:
+    with pytest.raises(InputError, match="forward took 0 ns"):
+        build([iteration(100, forward_ns=0)], [iteration(100, (0, 5))])
+    with pytest.raises(InputError, match="backward took 0 ns"):
+        build([iteration(100)], [iteration(0, (0, 0))])
+
+
+# The document
+
+
+def test_a_recording_survives_its_file_and_says_where_it_comes_from() -> None:
+    workload = record(
+        models.gpt(**TINY),
+        name="gpt",
+        warmup=2,
+        repeats=3,
+        threads=1,
+        factory_spec="sim.recorder.models:gpt",
+        arguments=TINY,
+    )
+    assert parse_text(to_text(workload), Workload, "text") == workload
+    provenance = workload.provenance
+    assert provenance["source"] == "bucketsim record"
+    assert provenance["factory"] == "sim.recorder.models:gpt"
+    assert provenance["arguments"] == TINY
+    assert (provenance["threads"], provenance["warmup"], provenance["repeats"]) == (1, 2, 3)
+    assert provenance["torch"] == torch.__version__
+    assert provenance["cpu"]
+    assert provenance["parameters"] == sum(p.numel() for p in models.gpt(**TINY)[0].parameters())
+    low, middle, high = (provenance["plain_backward_ns"][key] for key in ("min", "median", "max"))
+    assert 0 < low <= middle == workload.backward_ns <= high
+    assert len(workload.samples) == 3
+    assert {g.device for g in workload.gradients} == {"cpu"}
+    ready = [workload.gradients[index].ready_ns or 0 for index in workload.order()]
+    assert len(ready) == len(workload.gradients)
+    assert ready == sorted(ready)
+    assert ready[-1] <= workload.backward_ns
+
+
+def test_the_weights_stay_what_they_were() -> None:
+    model, batch = models.gpt(**TINY)
+    before = {name: tensor.clone() for name, tensor in model.named_parameters()}
+    quick((model, batch))
+    for name, tensor in model.named_parameters():
+        torch.testing.assert_close(tensor, before[name], rtol=0, atol=1e-9)
+
+
+# Batches and outputs
+
+
+class Flexible(nn.Module):
+    """Returns its loss in the wrapping asked for."""
+
+    def __init__(self, wrap: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.wrap = wrap
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> Any:
+        return self.wrap(self.linear(x) * scale)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [torch.ones(4), (torch.ones(4), 2.0), [torch.ones(4)], {"x": torch.ones(4), "scale": 3.0}],
+    ids=["tensor", "tuple", "list", "dict"],
+)
+def test_every_form_of_batch(batch: object) -> None:
+    assert quick((Flexible(lambda out: out.mean()), batch)).ready_order == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda out: out.sum().reshape(1),
+        lambda out: {"loss": out.sum(), "logits": out},
+        lambda out: SimpleNamespace(loss=out.sum()),
+    ],
+    ids=["one element", "mapping", "object"],
+)
+def test_every_form_of_loss(wrap: Callable[[Tensor], Any]) -> None:
+    assert quick((Flexible(wrap), torch.ones(4))).ready_order == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("wrap", "message"),
+    [
+        (lambda out: out, r"its loss has the shape \(4,\); return a scalar loss"),
+        (lambda out: (out.sum(), out), r"returned a tuple without a loss; return a scalar loss"),
+        (lambda out: {"logits": out}, r"returned a dict without a loss"),
+        (lambda out: None, r"returned a NoneType without a loss"),
+        (lambda out: out.detach().sum(), r"its loss does not require grad"),
+        (lambda out: out.sum() * float("nan"), r"the loss is nan"),
+        (lambda out: out.sum() / 0, r"the loss is -?inf"),
+        (
+            lambda out: out.sum() + torch.ones(3, 2) @ torch.ones(3),
+            r"step: it raised RuntimeError: size",
+        ),
+    ],
+)
+def test_an_illegal_output_says_what_is_legal(wrap: Callable[[Tensor], Any], message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        quick((Flexible(wrap), torch.ones(4)))
+    assert "\n" not in str(caught.value)
+
+
+def simple_step(run: Callable[[nn.Module, nn.Module], None]) -> Callable[[], None]:
+    first, second = nn.Linear(4, 4), nn.Linear(4, 4)
+    return lambda: run(first, second)
+
+
+def no_backward(first: nn.Module, _: nn.Module) -> None:
+    first(torch.ones(4)).sum()
+
+
+def gradients_only(first: nn.Module, _: nn.Module) -> None:
+    torch.autograd.grad(first(torch.ones(4)).sum(), list(first.parameters()))
+
+
+def two_backwards(first: nn.Module, _: nn.Module) -> None:
+    for _i in range(2):
+        first(torch.ones(4)).sum().backward()
+
+
+def two_modules(first: nn.Module, second: nn.Module) -> None:
+    second(first(torch.ones(4))).sum().backward()
+
+
+def no_module(_first: nn.Module, _second: nn.Module) -> None:
+    torch.ones(3, requires_grad=True).sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("run", "message"),
+    [
+        (no_backward, "backward never ran; call loss.backward()"),
+        (gradients_only, "backward never ran.*torch.autograd.grad"),
+        (two_backwards, "backward ran 2 times; a step has one"),
+        (two_modules, r"2 separate modules with trainable parameters ran forward \(Linear, Linear\)"),
+        (no_module, "no module with trainable parameters ran forward"),
+    ],
+)
+def test_a_callable_that_is_no_training_step(
+    run: Callable[[nn.Module, nn.Module], None], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        quick(simple_step(run))
+
+
+def test_the_outermost_module_is_found_also_where_a_part_is_called_first() -> None:
+    model = Loss(nn.Linear(4, 4), nn.Linear(4, 4))
+
+    def step() -> None:
+        with torch.no_grad():
+            model.layers[1](torch.ones(4))
+        model(torch.ones(4)).backward()
+
+    assert quick(step).ready_order == (3, 2, 1, 0)
+
+
+def test_a_frozen_second_module_is_not_in_the_way() -> None:
+    def distil(first: nn.Module, second: nn.Module) -> None:
+        second.requires_grad_(False)
+        torch.autograd.backward([second(first(torch.ones(4))).sum()])
+
+    workload = quick(simple_step(distil))
+    assert [g.name for g in workload.gradients] == ["weight", "bias"]
+    assert workload.optimizer_ns == 0
+    assert workload.provenance["optimizer"] == "none ran"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"warmup": 0}, "warmup: 0 is not legal"),
+        ({"repeats": 0}, "repeats: 0 is not legal"),
+        ({"threads": 0}, "threads: 0 is not legal"),
+        ({"dtype": "int8"}, "dtype: 'int8' is not legal; give one of float32, bfloat16"),
+        ({"device": "tpu"}, "device: 'tpu' is not legal; give cpu, cuda"),
+    ],
+)
+def test_illegal_options_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        quick((Flexible(lambda out: out.sum()), torch.ones(4)), **options)
+
+
+def test_what_cannot_be_recorded() -> None:
+    model = Flexible(lambda out: out.sum())
+    with pytest.raises(InputError, match="batch: a int is not legal; give a tuple or list"):
+        quick((model, 3))
+    with pytest.raises(InputError, match="step: a Flexible is not legal"):
+        quick(model)
+    with pytest.raises(InputError, match="'bfloat16' cannot be applied to a callable step"):
+        quick(lambda: None, dtype="bfloat16")
+    with pytest.raises(InputError, match="wrapped in DataParallel"):
+        quick((nn.DataParallel(model), torch.ones(4)))
