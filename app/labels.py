@@ -71,6 +71,11 @@ def file_safe(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.")[:60] or "bucketsim"
 
 
+def mib(value: float) -> str:
+    """A number of MiB to three digits, never in powers of ten."""
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
 def share(part: float, whole: float) -> str:
     """A part of a whole in percent."""
     return f"{part / whole:.1%}" if whole else "0.0%"
@@ -85,7 +90,7 @@ def choice_words(pick: Pick, cap_mb: float | None, first_mb: float | None) -> st
 
 def plateau_sentence(plateau: Plateau) -> str:
     """What the flat part of the curve means for the reader."""
-    span = f"{plateau.low_mb:g} to {plateau.high_mb:g} MiB"
+    span = f"{mib(plateau.low_mb)} to {mib(plateau.high_mb)} MiB"
     inside = "DDP's default is among them" if plateau.holds_default else "DDP's default is not"
     if plateau.is_flat:
         return (

@@ -67,7 +67,7 @@ def hatch(shape: str | list[str]) -> dict[str, Any]:
         "fgcolor": "#FFFFFF",
         "fgopacity": 0.8,
         "size": 7,
-        "solidity": 0.35,
+        "solidity": 0.25,
     }
 
 

@@ -123,7 +123,7 @@ def draw_sweep(data: SweepData) -> go.Figure:
         type="log",
         title="bucket_cap_mb, MiB (log)",
         tickvals=_TICKS,
-        ticktext=[f"{tick:.3g}" for tick in _TICKS],
+        ticktext=[f"{tick:.3g}" if tick < 1 else f"{tick:.0f}" for tick in _TICKS],
         row=1,
         col=2,
     )

@@ -203,7 +203,7 @@ def draw_timeline(data: TimelineData) -> go.Figure:
                 "pattern": hatch([_pattern(span) for span in spans]),
                 "line": {"width": 0.5 if len(spans) <= 300 else 0, "color": "rgba(255,255,255,0.6)"},
             },
-            text=[str(span.bucket) if labelled and collective else "" for span in spans],
+            text=[f"<b>{span.bucket}</b>" if labelled and collective else "" for span in spans],
             textposition="inside",
             insidetextanchor="middle",
             textangle=0,

@@ -11,6 +11,8 @@ from app.library import Library
 from app.views.errors import told
 from sim.nouns.agreement import Agreement, CandidateAgreement
 
+_CHART = {"displaylogo": False}
+
 
 def show(library: Library, record: Path | None, shown: Played, *, is_scaled: bool) -> Agreement | None:
     """Draw the section for the record that belongs to the inputs, if one does.
@@ -44,7 +46,12 @@ def _compare(record: Path, shown: Played) -> Agreement:
     agreement = cached.agreement(record, copies)
     _verdict(agreement)
     _table(agreement)
-    st.plotly_chart(draw_steps(steps_data(agreement)), key="steps", config={"displaylogo": False})
+    st.plotly_chart(
+        draw_steps(steps_data(agreement)),
+        key="steps",
+        config=_CHART,
+        alt="Measured and predicted step of each candidate",
+    )
     _overlay(agreement, shown)
     return agreement
 
@@ -119,5 +126,10 @@ def _overlay(agreement: Agreement, shown: Played) -> None:
         st.info("This candidate was measured without a trace of its buckets.")
         return
     data = overlay_data(row)
-    st.plotly_chart(draw_overlay(data), key="overlay_chart", config={"displaylogo": False})
+    st.plotly_chart(
+        draw_overlay(data),
+        key="overlay_chart",
+        config=_CHART,
+        alt="Measured and predicted buckets of one candidate",
+    )
     st.caption(labels.overlay_caption({pair.since for pair in data.pairs}))

@@ -19,6 +19,7 @@ from sim.errors import NotModelledError, SimError
 from sim.nouns.recommendation import Recommendation
 from sim.units import format_ms
 
+_CHART = {"displaylogo": False}
 _SWEEP_KEY = "sweep_chart"
 
 
@@ -156,7 +157,12 @@ def _gain(place: DeltaGenerator, shown: Played, default: Played, found: Recommen
 
 def _timeline(shown: Played) -> None:
     data = timeline_data(shown.timeline)
-    st.plotly_chart(draw_timeline(data), key="timeline", config={"displaylogo": False})
+    st.plotly_chart(
+        draw_timeline(data),
+        key="timeline",
+        config=_CHART,
+        alt="Timeline of compute, communication and copies",
+    )
     st.caption(labels.TIMELINE_CAPTION)
     if data.note:
         st.info(data.note)
@@ -175,7 +181,8 @@ def _sweep(inputs: Inputs, choice: Choice, shown: Played, found: Recommendation)
         key=_SWEEP_KEY,
         on_select=_take_click,
         selection_mode="points",
-        config={"displaylogo": False},
+        config=_CHART,
+        alt="Step time over bucket_cap_mb, with DDP's default beside it",
     )
     st.caption(labels.SWEEP_CAPTION.format(tolerance=found.plateau.tolerance))
 
@@ -227,10 +234,16 @@ def _families(shown: Played, found: Recommendation, choice: Choice) -> None:
         hide_index=True,
         column_config=dict.fromkeys(("step, ms", "regret, ms", "exposed, ms"), number),
     )
-    reports = {"shown: " + choice.words: shown.report, "recommended": found.report}
+    reports = {f"shown: {choice.words}": shown.report} if choice.pick == "cap" else {}
+    reports["recommended"] = found.report
     reports |= {
         labels.FAMILY_WORDS.get(name, name): found.families[name].report
         for name in ("default", "bucket_cap_mb", "per-parameter", "single")
         if name in found.families
     }
-    st.plotly_chart(draw_breakdown(breakdown_data(reports)), key="breakdown", config={"displaylogo": False})
+    st.plotly_chart(
+        draw_breakdown(breakdown_data(reports)),
+        key="breakdown",
+        config=_CHART,
+        alt="Where a step's time goes, by assignment",
+    )

@@ -103,8 +103,8 @@ def ddp_limits(
     """DDP's size limits in bytes for the rebuilt buckets (A2.1, A2.4).
 
     ``None`` everywhere is DDP's default, [1 MiB, 25 MiB]; an explicit ``bucket_cap_mb`` has no small
-    first bucket; ``first_bucket_mb`` sets one by hand (``dist._DEFAULT_FIRST_BUCKET_BYTES``, which
-    torch honours only while ``bucket_cap_mb`` is left at its default).
+    first bucket; ``first_bucket_mb`` gives one, which DDP reaches by the list [first, cap], as the last
+    limit repeats (A1.4).
     """
     if bucket_cap_mb_list is not None:
         if not bucket_cap_mb_list:
@@ -182,7 +182,7 @@ def assign(
         policy: ``ddp``; ``per-parameter`` (each gradient its own bucket in ready order, launched by
             DDP's rules: what ``bucket_cap_mb=0`` gives); ``single`` (one bucket per dtype and device).
         bucket_cap_mb: MiB, torch's name; None is DDP's default with its 1 MiB first bucket (A2.1).
-        first_bucket_mb: MiB, cap of the first bucket.
+        first_bucket_mb: MiB, cap of the first bucket: short for ``bucket_cap_mb_list=[first, cap]``.
         bucket_cap_mb_list: MiB, one cap a bucket (torch >= 2.11).
         set_last_bucket_cap: ``DDP_SET_LAST_BUCKET_CAP=1`` (A2.5).
         iteration: ``"steady"``, 1, 2 or 3 (A2.2-A2.6).
@@ -203,6 +203,8 @@ def assign(
         raise InputError(f"policy: {policy!r} takes no bucket caps; only 'ddp' does")
     if policy == "ddp":
         limits = ddp_limits(bucket_cap_mb, first_bucket_mb, bucket_cap_mb_list)
+        if first_bucket_mb is not None:
+            bucket_cap_mb_list = [limit / MIB for limit in limits]
         if iteration == 1 and bucket_cap_mb_list is None:
             limits = [sys.maxsize]
         buckets = ddp_buckets(workload, limits, iteration, set_last_bucket_cap)
@@ -211,8 +213,6 @@ def assign(
             requires["torch"] = ">=2.11"
         elif bucket_cap_mb is not None:
             kwargs["bucket_cap_mb"] = bucket_cap_mb
-        if first_bucket_mb is not None:
-            requires["first_bucket_bytes"] = cap_bytes(first_bucket_mb)
         if set_last_bucket_cap:
             requires["environment"] = {"DDP_SET_LAST_BUCKET_CAP": "1"}
     elif policy == "per-parameter":

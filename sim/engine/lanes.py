@@ -89,6 +89,7 @@ class _Stretch:
         return factor * plan.channel_slowdown if collectives > 1 else factor
 
     def _finish(self, alarm: simpy.Event) -> None:
+        assert alarm.value is not None
         task, number = alarm.value
         if task.alarm != number or task.done.triggered:
             return

@@ -140,7 +140,7 @@ def _predicted(timeline: Timeline) -> list[Event]:
 def _compute(timeline: Timeline, span: ComputeSpan) -> Event:
     args: dict[str, Any] = {"bucket": span.bucket, "gradient": span.gradient}
     if span.gradient is not None:
-        args["name"] = timeline.workload.gradients[span.gradient].name
+        args["parameter"] = timeline.workload.gradients[span.gradient].name
     what = {"backward": "backward", "copy_in": "copy in", "launch": f"launch bucket {span.bucket}"}
     return _span(PREDICTED, COMPUTE, what[span.kind], span.start_ns, span.end_ns, **args)
 

@@ -21,7 +21,6 @@ def snippet(assignment: Assignment, workload: Workload) -> str:
             "order, several dtypes, or a sparse gradient)"
         )
     needs = f"needs torch {assignment.requires['torch']}" if "torch" in assignment.requires else "any torch"
-    first_bucket = assignment.requires.get("first_bucket_bytes")
     environment = assignment.requires.get("environment", {})
     lines = [
         f"# bucketsim: {len(assignment.bucket_indices)} bucket(s) for {workload.name!r}, "
@@ -33,8 +32,6 @@ def snippet(assignment: Assignment, workload: Workload) -> str:
             f"os.environ[{name!r}] = {value!r}  # before import torch" for name, value in environment.items()
         ]
     lines += ["import torch", ""]
-    if first_bucket is not None:
-        lines.append(f"torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = {first_bucket}")
     arguments = ["model"]
     for name, value in assignment.ddp_kwargs.items():
         arguments.append(f"{name}={value!r}")

@@ -126,7 +126,7 @@ def run_ranks(
         hosts = stack.enter_context(_hosts(place))
         port = _free_port() if place.box is None else 29500
         per_host = place.ranks if place.box is None else 1
-        processes = []
+        processes: list[subprocess.Popen[bytes]] = []
         stack.callback(_stop, processes)
         for number, host in enumerate(hosts):
             log = stack.enter_context(open(folder / f"host-{number}.log", "w"))

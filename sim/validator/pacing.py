@@ -78,7 +78,7 @@ class _Node(torch.autograd.Function):
         return carry.view_as(carry)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         owner: PacedModule = ctx.owner
         gradient = owner.take_gradient(ctx.position)
         owner.schedule.node(ctx.position)
@@ -94,7 +94,7 @@ class _Tail(torch.autograd.Function):
         return carry.view_as(carry)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         owner: PacedModule = ctx.owner
         owner.schedule.node(len(owner.order))
         return gradients[0], None
@@ -134,8 +134,10 @@ class PacedModule(nn.Module):
 
     def forward(self, carry: torch.Tensor) -> torch.Tensor:
         """The chain of nodes, first-ready gradient last, then the rest of forward's time."""
-        carry = _Tail.apply(carry, self)
+        carry = _Tail.apply(carry, self)  # type: ignore[no-untyped-call]
         for position in range(len(self.order) - 1, -1, -1):
-            carry = _Node.apply(carry, self.weights[self.order[position]], self, position)
+            carry = _Node.apply(  # type: ignore[no-untyped-call]
+                carry, self.weights[self.order[position]], self, position
+            )
         sleep_until(self.forward_start_ns + self.forward_ns)
         return carry

@@ -18,6 +18,7 @@ from sim.validator.stepping import gather, run_step, set_baseline
 
 _MIB = 1 << 20
 _SPACING_NS = 4_000_000
+_SWEEP_BYTES = 192 * _MIB
 
 
 class RankLike(Protocol):
@@ -117,17 +118,24 @@ def _excess(row: dict[str, Any], module: PacedModule) -> list[int]:
 
 
 def _copies(rank: RankLike) -> dict[str, Any]:
-    """Copy-in: gaps of stock DDP before its only bucket is launched. Copy-out: after backward, noop hook."""
+    """Copy-in: gaps of stock DDP before its only bucket is launched. Copy-out: after backward, noop hook.
+
+    Caches are swept before each step: a training step touches more memory than they hold, so its
+    gradients and buckets are cold.
+    """
+    broom = torch.zeros(_SWEEP_BYTES // 4)
     sizes = [_MIB * mib for mib in (1, 2, 4, 1, 2, 8, 1, 2, 4, 1, 2, 8, 1, 2, 4, 1)]
     plain, stock, noop = _module(sizes), _module(sizes), _module(sizes)
     set_baseline([stock, noop], plain, 0, repeats=6)
     whole = {"bucket_cap_mb": sum(sizes) // _MIB + 1}
-    stock_ddp = build(stock, whole, None)
-    noop_ddp = build(noop, whole, None)
+    stock_ddp = build(stock, whole)
+    noop_ddp = build(noop, whole)
     noop_ddp.register_comm_hook(None, noop_hook)
     copy_in, copy_out = [], []
     for repeat in range(rank.job["copy_repeats"] + 3):
+        broom.add_(1)
         into = _excess(run_step(stock_ddp, stock, 0), stock)
+        broom.add_(1)
         out = run_step(noop_ddp, noop, 0)
         if repeat >= 3:
             copy_in.append(sum(into[:-1]))
@@ -146,8 +154,8 @@ def _launches(rank: RankLike) -> list[int]:
     sizes = [4096] * 24
     plain, each, whole = _module(sizes), _module(sizes), _module(sizes)
     set_baseline([each, whole], plain, 0, repeats=6)
-    each_ddp = build(each, {"bucket_cap_mb": 1 / _MIB}, None)
-    whole_ddp = build(whole, {"bucket_cap_mb": 1}, None)
+    each_ddp = build(each, {"bucket_cap_mb": 1 / _MIB})
+    whole_ddp = build(whole, {"bucket_cap_mb": 1})
     costs: list[int] = []
     for repeat in range(rank.job["copy_repeats"] + 3):
         apart = _excess(run_step(each_ddp, each, 0), each)

@@ -118,7 +118,6 @@ def _job(
             {
                 "name": candidate.name,
                 "ddp_kwargs": candidate.assignment.ddp_kwargs,
-                "first_bucket_bytes": candidate.assignment.requires.get("first_bucket_bytes"),
             }
             for candidate in candidates
         ],

@@ -66,13 +66,13 @@ def _lanes(job: dict[str, Any]) -> list[_Lane]:
         return PacedModule(tensors, gradients, job["order"], job["due_ns"], job["forward_ns"])
 
     plain, noop = module(), module()
-    noop_ddp = build(noop, {}, None)
+    noop_ddp = build(noop, {})
     noop_ddp.register_comm_hook(None, noop_hook)
     lanes = [_Lane("plain", plain, plain), _Lane("noop", noop_ddp, noop)]
     for candidate in job["candidates"]:
         for recorder in (None, Recorder()):
             owner = module()
-            ddp = build(owner, candidate["ddp_kwargs"], candidate["first_bucket_bytes"])
+            ddp = build(owner, candidate["ddp_kwargs"])
             if recorder is not None:
                 ddp.register_comm_hook(None, recorder.hook)
             lanes.append(_Lane(candidate["name"], ddp, owner, recorder))

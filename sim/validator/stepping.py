@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket
 
 from sim.validator.pacing import PacedModule, sleep_until
 
@@ -36,7 +37,7 @@ class Recorder:
     def __init__(self) -> None:
         self.rows: dict[int, list[int]] = {}
 
-    def hook(self, state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def hook(self, state: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Stamp ready (hook called), launch (all-reduce handed over) and end, on the monotonic clock."""
         row = self.rows[bucket.index()] = [time.monotonic_ns(), 0, 0]
         future = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
@@ -47,7 +48,8 @@ class Recorder:
             tensor: torch.Tensor = finished.value()[0]
             return tensor
 
-        return future.then(done)
+        finished: torch.futures.Future[torch.Tensor] = future.then(done)
+        return finished
 
 
 def run_step(
@@ -73,7 +75,7 @@ def run_step(
     loss = model(carry).sum()
     schedule = module.schedule
     schedule.begin()
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
     sync_end = time.monotonic_ns()
     end = sleep_until(sync_end + optimizer_ns)
     row: dict[str, Any] = {

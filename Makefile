@@ -1,0 +1,47 @@
+# bucketsim: `make` lists what there is.
+.DEFAULT_GOAL := help
+.PHONY: help run test test-all check fix bench clean
+
+PYTHON ?= python3
+BIN := .venv/bin
+WORKLOAD ?= traces/workloads/gpt-13.8M-cpu.json
+# A cluster in a box where this machine lets us make network namespaces, loopback elsewhere.
+BOX ?= $(shell n=bsprobe$$$$; ip netns add $$n 2>/dev/null && ip netns del $$n && command -v tc >/dev/null && echo --box 2 --rate 4gbit)
+RUN := runs/latest
+
+help:  ## List the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+run: .venv/installed  ## Tune a bundled recording, replay it on local ranks, open the dashboard
+	rm -rf $(RUN) && mkdir -p $(RUN)
+	$(BIN)/bucketsim calibrate $(BOX) --largest 64MiB --rounds 4 -o $(RUN)/hardware.json
+	$(BIN)/bucketsim tune $(WORKLOAD) --hardware $(RUN)/hardware.json -o $(RUN)/assignment.json
+	$(BIN)/bucketsim validate $(WORKLOAD) --hardware $(RUN)/hardware.json $(BOX) --rounds 6 -o $(RUN)/measured
+	$(BIN)/bucketsim dash --watch $(RUN)
+
+test: .venv/installed  ## Run the tests that a user needs to trust the checkout
+	$(BIN)/python -m pytest
+
+test-all: .venv/installed  ## Run every test, the slow ones too
+	$(BIN)/python -m pytest -m 'not bench'
+
+check: .venv/installed  ## ruff, mypy --strict, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fix: .venv/installed  ## Let ruff fix and format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/installed  ## Benchmarks, as ratios
+	$(BIN)/python -m pytest tests/bench -m bench --benchmark-columns=median,iqr,rounds --benchmark-sort=name
+
+clean:  ## Remove what was built and run
+	rm -rf .venv runs build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,236 @@
+"""Figures: the data exactly, and of the drawing what a reader would miss."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import sim
+from app.figures.breakdown import breakdown, breakdown_data, draw_breakdown
+from app.figures.measured import draw_overlay, draw_steps, overlay_data, steps_data
+from app.figures.style import BUCKETS, NEUTRAL, bucket_colour, safe
+from app.figures.sweep import DEFAULT, draw_sweep, sweep_data
+from app.figures.timeline import Span, bucket_text, draw_timeline, timeline_data
+from sim.nouns.agreement import Agreement
+from sim.nouns.hardware import Hardware
+from sim.nouns.recommendation import Plateau
+from sim.nouns.sweep import SweepRow
+from sim.nouns.timeline import Timeline
+from sim.nouns.workload import Workload
+
+MS = 1_000_000
+MIB = 1 << 20
+
+
+@pytest.fixture
+def timeline(workload: Workload, hardware: Hardware) -> Timeline:
+    return sim.simulate(workload, hardware, sim.assign(workload, bucket_cap_mb=4))
+
+
+@pytest.fixture
+def agreement(traces: Path) -> Agreement:
+    return sim.agreement(sim.load_record(traces / "measured" / "made-up"))
+
+
+def of_lane(spans: tuple[Span, ...], lane: str) -> list[Span]:
+    return [span for span in spans if span.lane == lane]
+
+
+def test_collectives_are_cut_where_backward_ends(timeline: Timeline) -> None:
+    data = timeline_data(timeline)
+    cut = timeline.backward_end_ns
+    for bucket in timeline.buckets:
+        spans = [span for span in of_lane(data.spans, "communication") if span.bucket == bucket.index]
+        assert spans[0].start_ns == bucket.start_ns
+        assert spans[-1].end_ns == bucket.end_ns
+        assert [span.exposed for span in spans] == (
+            [False, True] if bucket.start_ns < cut < bucket.end_ns else [bucket.start_ns >= cut]
+        )
+    exposed = [span for span in of_lane(data.spans, "communication") if span.exposed]
+    assert sum(span.end_ns - span.start_ns for span in exposed) == sum(
+        max(0, bucket.end_ns - max(cut, bucket.start_ns)) for bucket in timeline.buckets
+    )
+
+
+def test_the_compute_lane_is_whole_and_belongs_to_buckets(timeline: Timeline) -> None:
+    data = timeline_data(timeline)
+    lane = of_lane(data.spans, "compute")
+    assert [(span.kind, span.start_ns, span.end_ns) for span in lane] == [
+        (span.kind, span.start_ns, span.end_ns) for span in timeline.compute
+    ]
+    assert {span.bucket for span in lane} == {bucket.index for bucket in timeline.buckets} | {None}
+    assert data.lanes == ("compute", "communication", "copy back")
+
+
+def test_launches_have_a_lane_only_beside_the_compute_lane(workload: Workload, hardware: Hardware) -> None:
+    assignment = sim.assign(workload)
+    beside = replace(hardware, launch_cost_ns=50_000)
+    blocking = replace(beside, launch_blocks_compute=True)
+    spans = of_lane(timeline_data(sim.simulate(workload, beside, assignment)).spans, "launch")
+    assert [span.end_ns - span.start_ns for span in spans] == [50_000] * len(assignment.bucket_indices)
+    assert "launch" not in timeline_data(sim.simulate(workload, blocking, assignment)).lanes
+
+
+def test_two_channels_are_two_lanes(workload: Workload, hardware: Hardware) -> None:
+    timeline = sim.simulate(
+        workload, replace(hardware, comm_channels=2), sim.assign(workload, bucket_cap_mb=2)
+    )
+    assert timeline_data(timeline).lanes == ("compute", "communication 0", "communication 1", "copy back")
+
+
+def test_a_hover_tells_a_buckets_life(timeline: Timeline) -> None:
+    bucket = timeline.buckets[1]
+    text = bucket_text(timeline, bucket)
+    rate = bucket.num_bytes / (bucket.end_ns - bucket.start_ns)
+    wait = (bucket.start_ns - bucket.ready_ns) / MS
+    for words in (
+        f"{bucket.num_bytes / MIB:.3g} MiB",
+        "gradients",
+        f"waited {wait:.3f} ms",
+        f"{rate:.3g} GB/s",
+    ):
+        assert words in text
+
+
+def test_names_from_files_are_escaped(workload: Workload, hardware: Hardware) -> None:
+    evil = replace(workload.gradients[0], name="<a href='javascript:alert(1)'>x</a>")
+    workload = replace(workload, gradients=(evil, *workload.gradients[1:]))
+    data = timeline_data(sim.simulate(workload, hardware, sim.assign(workload, "single")))
+    assert not any("<a" in span.text for span in data.spans)
+    assert safe("<b>") == "&lt;b&gt;"
+
+
+def test_too_many_spans_are_merged_by_bucket_and_the_figure_says_so(timeline: Timeline) -> None:
+    whole, merged = timeline_data(timeline), timeline_data(timeline, max_spans=10)
+    assert whole.note == ""
+    assert f"{len(whole.spans)} spans" in merged.note
+    assert str(len(merged.spans)) in merged.note
+    assert len(merged.spans) < len(whole.spans)
+    for lane in whole.lanes:
+        length = [sum(s.end_ns - s.start_ns for s in of_lane(data.spans, lane)) for data in (whole, merged)]
+        assert length[0] == length[1]
+
+
+def test_the_timeline_is_one_bar_trace_a_lane(timeline: Timeline) -> None:
+    data = timeline_data(timeline)
+    figure = draw_timeline(data)
+    bars = {trace.name: trace for trace in figure.data if trace.y[0] is not None}
+    assert tuple(bars) == data.lanes
+    lane = bars["communication"]
+    spans = of_lane(data.spans, "communication")
+    assert list(lane.base) == [span.start_ns / MS for span in spans]
+    assert list(lane.x) == [(span.end_ns - span.start_ns) / MS for span in spans]
+    assert list(lane.marker.color) == [bucket_colour(span.bucket) for span in spans]
+    assert [shape == "/" for shape in lane.marker.pattern.shape] == [span.exposed for span in spans]
+    assert "ms" in figure.layout.xaxis.title.text
+    assert {shape.name for shape in figure.layout.shapes} >= {"backward ends", "all gradients available"}
+
+
+def test_colours_repeat_and_grey_belongs_to_none() -> None:
+    assert bucket_colour(1) == bucket_colour(1 + len(BUCKETS))
+    assert bucket_colour(None) == NEUTRAL
+    assert NEUTRAL not in BUCKETS
+
+
+def row(cap: float | None, step: int) -> SweepRow:
+    return SweepRow(
+        label="",
+        bucket_cap_mb=cap,
+        num_buckets=3,
+        largest_bucket_bytes=MIB,
+        step_ns=step * MS,
+        sync_end_ns=step * MS,
+        exposed_comm_ns=MS,
+        overlap_ratio=0.5,
+    )
+
+
+ROWS = (row(None, 98), row(0, 90), row(8, 80), row(1, 79), row(2, 85), row(64, 110))
+PLATEAU = Plateau(tolerance=0.02, caps_mb=(1.0, 8.0), low_mb=1, high_mb=1, holds_default=False, is_flat=False)
+
+
+def test_the_default_is_no_point_of_the_curve() -> None:
+    data = sweep_data(ROWS, PLATEAU, chosen_cap_mb=2, chosen_step_ns=85 * MS, optimum_step_ns=78 * MS)
+    assert [point.cap_mb for point in data.curve] == [1, 2, 8, 64]
+    assert [point.cap_mb for point in data.beside] == [None, 0]
+    assert data.best is not None
+    assert data.best.cap_mb == 1
+    assert data.zones_mb == ((1, 1), (8, 8))
+    assert data.chosen is not None
+    assert data.chosen.step_ms == 85
+    assert data.optimum_ms == 78
+
+
+def test_the_sweep_is_drawn_with_the_default_in_its_own_column() -> None:
+    figure = draw_sweep(sweep_data(ROWS, PLATEAU, optimum_step_ns=78 * MS))
+    traces = {trace.name: trace for trace in figure.data}
+    assert traces["DDP's default"].xaxis == "x"
+    assert list(traces["DDP's default"].x) == [DEFAULT, "0"]
+    assert traces["explicit cap"].xaxis == "x2"
+    assert [data[1] for data in traces["explicit cap"].customdata] == [1, 2, 8, 64]
+    assert figure.layout.xaxis2.type == "log"
+    assert "MiB" in figure.layout.xaxis2.title.text
+    lines = {shape.y0 for shape in figure.layout.shapes if shape.type == "line"}
+    assert lines == {98, 78}
+    assert sum(shape.type == "rect" for shape in figure.layout.shapes) == 2
+
+
+def test_an_empty_sweep_draws() -> None:
+    assert draw_sweep(sweep_data(())).data == ()
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+@pytest.mark.parametrize("cap", [0.25, 4.0, 64.0])
+def test_the_parts_of_a_step_add_up(
+    workload: Workload, hardware: Hardware, cap: float, channels: int
+) -> None:
+    machine = replace(hardware, comm_channels=channels)
+    timeline = sim.simulate(workload, machine, sim.assign(workload, bucket_cap_mb=cap))
+    report = sim.summarize(timeline)
+    parts = breakdown("x", report)
+    assert parts.rest + parts.compute + parts.overlapped + parts.exposed + parts.idle == report.step_ns
+    assert min(parts.compute, parts.overlapped, parts.exposed, parts.idle) >= 0
+    busy = parts.overlapped + parts.exposed
+    assert parts.overlapped / busy == pytest.approx(report.overlap_ratio)
+
+
+def test_the_breakdown_stacks_five_parts(timeline: Timeline) -> None:
+    report = sim.summarize(timeline)
+    figure = draw_breakdown(breakdown_data({"a": report, "b": report}))
+    assert len(figure.data) == 5
+    assert list(figure.data[0].y) == ["a", "b"]
+    assert sum(trace.x[0] for trace in figure.data) == pytest.approx(report.step_ns / MS)
+
+
+def test_steps_are_sorted_by_what_was_measured(agreement: Agreement) -> None:
+    pairs = steps_data(agreement)
+    assert [pair.measured_ns for pair in pairs] == sorted(row.measured_step_ns for row in agreement.rows)
+    figure = draw_steps(pairs)
+    assert {trace.name for trace in figure.data} >= {"measured, 95 % interval", "predicted"}
+    assert "ms" in figure.layout.xaxis.title.text
+
+
+def test_the_overlay_compares_like_with_like(agreement: Agreement) -> None:
+    row = next(row for row in agreement.rows if row.name == "cap 4")
+    data = overlay_data(row)
+    for pair, bucket, seen in zip(data.pairs, row.predicted.buckets, row.buckets, strict=True):
+        assert pair.since == "launch"  # the made-up backend cannot tell starts
+        assert pair.predicted == (bucket.launch_ns, bucket.end_ns)
+        assert pair.measured == (seen.launch_ns, seen.end_ns)
+        assert pair.error_ns == bucket.end_ns - (seen.end_ns or 0)
+    figure = draw_overlay(data)
+    assert [trace.name for trace in figure.data] == ["predicted", "measured"]
+    assert list(figure.data[0].marker.color) == list(figure.data[1].marker.color)
+    assert {shape.name for shape in figure.layout.shapes} == {
+        "backward ends, predicted",
+        "backward ends, measured",
+    }
+
+
+def test_a_bucket_that_was_not_seen_is_not_drawn(agreement: Agreement) -> None:
+    row = agreement.rows[0]
+    unseen = replace(row.buckets[0], end_ns=None)
+    data = overlay_data(replace(row, buckets=(unseen, *row.buckets[1:])))
+    assert data.pairs[0].measured is None
+    assert data.pairs[0].error_ns is None
+    assert len(draw_overlay(data).data[1].y) == len(row.buckets) - 1

@@ -1,0 +1,244 @@
+"""The pages, run without a browser."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+import sim
+from app.launch import MAIN
+from sim.formats import documents
+from sim.nouns.hardware import Hardware
+from sim.nouns.workload import Workload
+from sim.units import format_ms
+
+
+@pytest.fixture
+def page(traces: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
+    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(traces)])
+    return AppTest.from_file(str(MAIN), default_timeout=60)
+
+
+def metric(page: AppTest, label: str) -> str:
+    return next(found.value for found in page.metric if found.label == label)
+
+
+def subheaders(page: AppTest) -> list[str]:
+    return [found.value for found in page.subheader]
+
+
+def is_clean(page: AppTest) -> bool:
+    return not page.exception and not page.error
+
+
+def test_the_default_run_is_clean_and_whole(page: AppTest, workload: Workload, hardware: Hardware) -> None:
+    page.run()
+    assert is_clean(page)
+    report = sim.summarize(sim.simulate(workload, hardware, sim.assign(workload)))
+    assert metric(page, "Step time") == format_ms(report.step_ns)
+    assert metric(page, "Exposed communication") == format_ms(report.exposed_comm_ns)
+    assert metric(page, "Overlap") == f"{report.overlap_ratio:.1%}"
+    assert metric(page, "Gain against DDP's default") == "0.00 ms"
+    assert subheaders(page) == [
+        "What would another cap do?",
+        "Recommended",
+        "What each knob can reach",
+        "Is it true?",
+        "Take it home",
+    ]
+    assert any(report.verdict.split(":")[0].split("-")[0] in found.value for found in page.markdown)
+    assert [button.label for button in page.get("download_button")] == [
+        "bucket_indices JSON",
+        "Sweep CSV",
+        "Perfetto JSON",
+        "Report JSON",
+        "Python snippet",
+    ]
+
+
+def test_a_cap_changes_the_number(page: AppTest, workload: Workload, hardware: Hardware) -> None:
+    page.run()
+    page.number_input(key="cap").set_value(4.0).run()
+    assert is_clean(page)
+    report = sim.summarize(sim.simulate(workload, hardware, sim.assign(workload, bucket_cap_mb=4)))
+    assert page.selectbox(key="pick").value == "cap"
+    assert metric(page, "Step time") == format_ms(report.step_ns)
+
+
+def test_the_slider_moves_the_number(page: AppTest) -> None:
+    page.run()
+    page.select_slider(key="cap_slider").set_value(8).run()
+    assert page.number_input(key="cap").value == 8
+    assert page.selectbox(key="pick").value == "cap"
+
+
+def test_the_slider_follows_the_number(page: AppTest) -> None:
+    page.run()
+    page.number_input(key="cap").set_value(11.7).run()
+    assert page.select_slider(key="cap_slider").value == 12.5
+    assert page.number_input(key="cap").value == 11.7
+
+
+@pytest.mark.parametrize("pick", ["recommended", "single", "per-parameter"])
+def test_every_assignment_can_be_shown(page: AppTest, pick: str) -> None:
+    page.run()
+    page.selectbox(key="pick").set_value(pick).run()
+    assert is_clean(page)
+
+
+def test_a_cap_neither_searches_nor_sweeps_again(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def counted(name: str) -> Any:
+        real = getattr(sim, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            calls.append(name)
+            return real(*args, **kwargs)
+
+        return call
+
+    for name in ("tune", "sweep", "simulate"):
+        monkeypatch.setattr(sim, name, counted(name), raising=False)
+    page.run()
+    assert sorted(set(calls)) == ["simulate", "sweep", "tune"]
+    calls.clear()
+    page.number_input(key="cap").set_value(4.0).run()
+    assert calls == ["simulate"]
+    calls.clear()
+    page.select_slider(key="bw").set_value(2.0).run()
+    assert calls.count("tune") == calls.count("sweep") == 1
+
+
+def test_a_url_restores_every_knob(page: AppTest, workload: Workload, hardware: Hardware) -> None:
+    knobs = {
+        "start": "bundled files",
+        "workload": "twenty",
+        "pick": "explicit cap",
+        "cap": "3",
+        "first": "0.5",
+        "bw": "0.5",
+    }
+    for name, value in knobs.items():
+        page.query_params[name] = value
+    page.run()
+    assert is_clean(page)
+    assert page.selectbox(key="workload").value == "twenty"
+    assert page.number_input(key="cap").value == 3
+    assert page.number_input(key="first").value == 0.5
+    slower = sim.scale(workload, hardware, bandwidth=0.5)
+    assignment = sim.assign(workload, bucket_cap_mb=3, first_bucket_mb=0.5)
+    report = sim.summarize(sim.simulate(*slower, assignment))
+    assert metric(page, "Step time") == format_ms(report.step_ns)
+
+
+@pytest.mark.parametrize(("name", "value"), [("cap", "oops"), ("pick", "nonsense"), ("record", "../../etc")])
+def test_a_broken_url_is_no_error(page: AppTest, name: str, value: str) -> None:
+    page.query_params[name] = value
+    page.run()
+    assert is_clean(page)
+
+
+def test_a_record_is_found_by_its_digests(page: AppTest) -> None:
+    page.run()
+    page.selectbox(key="start").set_value("bundled").run()
+    page.selectbox(key="workload").set_value("twenty").run()
+    assert is_clean(page)
+    assert any("Passed" in found.value for found in page.success)
+    page.selectbox(key="workload").set_value("another").run()
+    assert not page.success
+    assert any("No measured run belongs" in found.value for found in page.info)
+
+
+def test_scaled_knobs_leave_the_measurement_behind(page: AppTest) -> None:
+    page.run()
+    assert page.success
+    page.select_slider(key="lat").set_value(2.0).run()
+    assert is_clean(page)
+    assert not page.success
+    assert any("no longer applies" in found.value for found in page.info)
+
+
+def test_the_measured_candidate_follows_the_assignment(page: AppTest) -> None:
+    page.run()
+    assert page.selectbox(key="overlay").value == "default"
+    page.selectbox(key="pick").set_value("single").run()
+    assert page.selectbox(key="overlay").value == "single"
+    page.selectbox(key="overlay").set_value("cap 4").run()
+    assert page.selectbox(key="overlay").value == "cap 4"
+
+
+def test_copies_can_be_left_out_of_the_model(page: AppTest) -> None:
+    page.run()
+    before = [found.value for found in page.success]
+    page.toggle(key="copies").set_value(False).run()
+    assert is_clean(page)
+    assert [found.value for found in (*page.success, *page.warning)] != before
+
+
+def test_an_upload_is_shown(page: AppTest, workload: Workload) -> None:
+    page.run()
+    page.selectbox(key="start").set_value("upload").run()
+    content = documents.to_text(workload).encode()
+    page.file_uploader(key="up_w").set_value(("mine.json", content, "application/json")).run()
+    assert is_clean(page)
+    assert metric(page, "Step time")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"not json", "not JSON"),
+        (b"[]", "give a JSON object"),
+        (b'{"schema_version": 1, "kind": "hardware"}', "kind"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b"\xff\xfe", "UTF"),
+    ],
+)
+def test_a_bad_upload_is_one_line(page: AppTest, content: bytes, words: str) -> None:
+    page.run()
+    page.selectbox(key="start").set_value("upload").run()
+    name = "<script>*evil*.json"
+    page.file_uploader(key="up_w").set_value((name, content, "application/json")).run()
+    assert not page.exception
+    (error,) = page.error
+    assert words in error.value.replace("\\", "")
+    assert "\n" not in error.value
+    assert "<script>" not in error.value
+    assert page.number_input(key="cap").value == 25  # the knobs are still in their places
+
+
+def test_with_nothing_at_hand_the_page_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(tmp_path)])
+    page = AppTest.from_file(str(MAIN), default_timeout=30).run()
+    assert is_clean(page)
+    assert any("upload a workload" in found.value for found in page.info)
+
+
+def test_a_broken_record_is_one_line(traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = tmp_path / "measured" / "broken"
+    record.mkdir(parents=True)
+    for name in ("workload.json", "hardware.json"):
+        (record / name).write_bytes((traces / "measured" / "made-up" / name).read_bytes())
+    (record / "measurement-00-x.json").write_text("{")
+    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(tmp_path)])
+    page = AppTest.from_file(str(MAIN), default_timeout=30).run()
+    assert not page.exception
+    assert len(page.error) == 1
+    assert "Take it home" in subheaders(page)
+
+
+def about() -> None:
+    from app.views import about
+
+    about.show()
+
+
+def test_the_about_page_is_clean() -> None:
+    page = AppTest.from_function(about, default_timeout=30).run()
+    assert is_clean(page)
+    assert page.title[0].value == "About"

@@ -1,0 +1,106 @@
+"""Words, files at hand, the command line, and origins."""
+
+import csv
+import io
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import sim
+from app import labels, launch, library
+from app.cached import Inputs
+from app.provenance import origin_words, provenance, signed, signed_csv, signed_snippet
+from sim.nouns.hardware import Hardware
+from sim.nouns.recommendation import Plateau
+from sim.nouns.workload import Workload
+
+
+def test_plain_text_is_no_markup() -> None:
+    assert labels.plain("*a* [x](y)\n<b> :red[z] $1$") == r"\*a\* \[x\]\(y\) \<b\> \:red\[z\] \$1\$"
+
+
+def test_file_names_are_safe() -> None:
+    assert labels.file_safe("../../etc/passwd cap 4 MiB") == "etc-passwd-cap-4-MiB"
+    assert labels.file_safe("///") == "bucketsim"
+
+
+def test_choices_in_words() -> None:
+    assert labels.choice_words("default", None, None) == "DDP's default"
+    assert labels.choice_words("cap", 4.0, None) == "cap 4 MiB"
+    assert labels.choice_words("cap", 4.0, 0.5) == "cap 4 MiB, first 0.5 MiB"
+
+
+@pytest.mark.parametrize(("is_flat", "start"), [(True, "The curve is flat"), (False, "Caps from")])
+def test_the_plateau_in_words(is_flat: bool, start: str) -> None:
+    plateau = Plateau(
+        tolerance=0.01, caps_mb=(2.0, 4.0), low_mb=2, high_mb=4, holds_default=True, is_flat=is_flat
+    )
+    sentence = labels.plateau_sentence(plateau)
+    assert sentence.startswith(start)
+    assert "2 to 4 MiB" in sentence
+    assert "DDP's default is among them" in sentence
+
+
+def test_an_estimate_is_called_one(workload: Workload) -> None:
+    assert labels.estimated_sentence(workload) is None
+    assert "0.5 to 2" in (labels.estimated_sentence(replace(workload, estimated=True, band=(0.5, 2.0))) or "")
+
+
+def test_long_lists_of_caps_are_cut_short() -> None:
+    assert labels.knob_words({"bucket_cap_mb_list": [1.0] * 9}) == "bucket_cap_mb_list=[1, 1, 1, … 9 in all]"
+    assert labels.knob_words({}) == "nothing to set"
+
+
+def test_the_command_names_this_machine_alone(tmp_path: Path) -> None:
+    argv = launch.command(8600, tmp_path, tmp_path / "live")
+    assert argv[:4] == [sys.executable, "-m", "streamlit", "run"]
+    assert Path(argv[4]).name == "main.py"
+    assert argv[argv.index("--server.address") + 1] == "127.0.0.1"
+    assert argv[argv.index("--server.port") + 1] == "8600"
+    found = launch.settings(argv[argv.index("--") + 1 :])
+    assert found == launch.Settings(traces=tmp_path, watch=tmp_path / "live")
+
+
+def test_the_bare_command_has_no_tail() -> None:
+    assert "--" not in launch.command()
+    assert launch.settings([]) == launch.Settings(traces=launch.default_traces(), watch=None)
+
+
+def test_the_library_finds_what_is_there(traces: Path) -> None:
+    found = library.find(launch.Settings(traces=traces, watch=traces / "measured" / "made-up"))
+    assert list(found.workloads) == ["another", "twenty"]
+    assert list(found.hardware) == ["two-hosts"]
+    assert list(found.records) == ["made-up", "live: made-up"]
+    assert not found.is_empty
+
+
+@pytest.mark.parametrize("missing", [None, Path("/nowhere/at/all")])
+def test_no_traces_is_no_error(missing: Path | None) -> None:
+    assert library.find(launch.Settings(traces=missing, watch=missing)).is_empty
+
+
+@pytest.fixture
+def inputs(workload: Workload, hardware: Hardware) -> Inputs:
+    return Inputs(
+        workload=workload,
+        hardware=hardware,
+        workload_digest=sim.digest(workload),
+        hardware_digest=sim.digest(hardware),
+    )
+
+
+def test_exports_say_where_they_come_from(inputs: Inputs) -> None:
+    origin = provenance(inputs, {"bandwidth": 0.5, "latency": 1.0})
+    assert origin["scaled"] == {"bandwidth": 0.5}
+    assignment = signed(sim.assign(inputs.workload), origin)
+    assert assignment.provenance["workload_sha256"] == inputs.workload_digest
+    assert assignment.provenance["source"] == "sim.assign"
+    rows = list(csv.DictReader(io.StringIO(signed_csv("a,b\n1,2\n", origin))))
+    assert rows[0]["b"] == "2"
+    assert rows[0]["hardware_sha256"] == inputs.hardware_digest
+    assert inputs.workload_digest in signed_snippet("x = 1\n", origin)
+    compile(signed_snippet("x = 1\n", origin), "snippet", "exec")
+    assert inputs.workload_digest[:12] in origin_words(origin)
+    assert "bandwidth x0.5" in origin_words(origin)

@@ -1,0 +1,332 @@
+"""Hypothesis strategies for the nouns: legal ones, with the corners that hurt.
+
+Two scales. *Tiny* times are a few nanoseconds, so that ties and halves (the places where rounding and
+order decide) come up in most examples, and an oracle can step through them; *real* times and sizes are
+those of training.
+"""
+
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+
+from sim.nouns.assignment import Assignment, bucket_bytes
+from sim.nouns.hardware import Curve, CurvePoint, Hardware
+from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
+from sim.nouns.recommendation import Family, Gain, Plateau, Recommendation
+from sim.nouns.report import BucketRow, Report
+from sim.nouns.workload import Buffer, Gradient, Workload
+
+Draw = st.DrawFn
+
+DTYPES = ("float32", "bfloat16", "float64")
+DEVICES = (None, "cuda:0", "cuda:1")
+# Exact in binary (halves and quarters of a ns: ties), exact in nothing (1.1), and the floats next to 1 and 3.
+SLOWDOWNS = (1.0, 1.25, 1.5, 2.0, 3.0, 1.1, 4 / 3, 1.0000000000000002, 2.9999999999999996)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """Ranges: times in ns, sizes in bytes, copy bandwidths in bytes/s."""
+
+    work_ns: int
+    num_bytes: int
+    service_ns: int
+    launch_ns: int
+    rates: tuple[float, ...]
+
+
+TINY = Scale(work_ns=5, num_bytes=6, service_ns=9, launch_ns=3, rates=(4e8, 5e8, 1e9, 2e9, 3e9))
+REAL = Scale(
+    work_ns=20_000_000,
+    num_bytes=1 << 26,
+    service_ns=40_000_000,
+    launch_ns=500_000,
+    rates=(1.0e9, 1.7e10, 3.3e11, 123456789.123),
+)
+SCALES = st.sampled_from([TINY, TINY, REAL])
+
+names = st.text(
+    st.characters(codec="utf-8", exclude_categories=("Cs",)), max_size=12
+)  # any text that JSON can carry
+words = st.dictionaries(
+    st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), max_size=6),
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | names,
+    max_size=3,
+)
+times = st.integers(0, 2**62)
+small = st.integers(0, 10**9)
+
+
+@st.composite
+def workloads(
+    draw: Draw,
+    scale: Scale = REAL,
+    *,
+    max_gradients: int = 12,
+    dtypes: tuple[str, ...] = DTYPES,
+    devices: tuple[str | None, ...] = DEVICES,
+    sparse: bool = True,
+    empty: bool = True,
+    includes: bool = True,
+    dressed: bool = False,
+) -> Workload:
+    """A workload whose gradients all become ready, in an order of their own, with ties.
+
+    ``dressed`` adds what no engine reads: names, samples, buffers, provenance.
+    """
+    count = draw(st.integers(1, max_gradients))
+    order = draw(st.permutations(range(count)))
+    key_dtypes = draw(st.lists(st.sampled_from(dtypes), min_size=1, max_size=2, unique=True))
+    key_devices = draw(st.lists(st.sampled_from(devices), min_size=1, max_size=2, unique=True))
+    sizes = st.integers(0 if empty else 1, scale.num_bytes) | (st.just(0) if empty else st.nothing())
+    work = st.just(0) | st.integers(0, scale.work_ns)  # zero-length work: ties
+    ready: dict[int, int] = {}
+    now = 0
+    for index in order:
+        now += draw(work)
+        ready[index] = now
+    gradients = tuple(
+        Gradient(
+            index=index,
+            name=draw(names) if dressed else f"p{index}",
+            shape=tuple(draw(st.lists(st.integers(0, 99), max_size=3))) if dressed else (),
+            dtype=draw(st.sampled_from(key_dtypes)),
+            num_bytes=draw(sizes),
+            ready_ns=ready[index],
+            sparse=sparse and draw(st.sampled_from([False, False, False, False, True])),
+            wire_bytes=draw(st.none() | st.none() | sizes),
+            device=draw(st.sampled_from(key_devices)),
+            group=draw(st.integers(0, 2)) if dressed else 0,
+            uses=draw(st.integers(1, 2)) if dressed else 1,
+        )
+        for index in range(count)
+    )
+    extra = {}
+    if dressed:
+        moments = st.none() | times
+        extra = {
+            "loss_ns": draw(small),
+            "samples": tuple(
+                tuple(row)
+                for row in draw(st.lists(st.lists(moments, min_size=count, max_size=count), max_size=2))
+            ),
+            "estimated": draw(st.booleans()),
+            "band": draw(st.none() | st.tuples(st.floats(0.1, 1), st.floats(1, 9))),
+            "provenance": draw(words),
+            "extensions": draw(words),
+        }
+    return Workload(
+        name=draw(names) if dressed else "w",
+        gradients=gradients,
+        forward_ns=draw(st.integers(0, scale.work_ns)),
+        backward_ns=now + draw(work),
+        optimizer_ns=draw(st.integers(0, scale.work_ns)),
+        ready_order=tuple(order) if draw(st.booleans()) else None,
+        ready_includes=tuple(
+            draw(st.lists(st.sampled_from(["copy_in", "launch", "interference"]), max_size=3, unique=True))
+            if includes and draw(st.integers(0, 3)) == 0
+            else []
+        ),
+        buffers=tuple(
+            draw(st.lists(st.builds(Buffer, dtype=st.sampled_from(dtypes), num_bytes=sizes), max_size=2))
+        ),
+        **extra,
+    )
+
+
+@st.composite
+def curves(draw: Draw, scale: Scale = REAL, *, max_points: int = 4) -> Curve:
+    """A curve of any shape: rising, falling, one point, flat."""
+    sizes = draw(st.lists(st.integers(0, 2 * scale.num_bytes), min_size=1, max_size=max_points, unique=True))
+    return tuple(
+        CurvePoint(num_bytes=size, duration_ns=draw(st.integers(0, scale.service_ns)))
+        for size in sorted(sizes)
+    )
+
+
+slowdowns = st.sampled_from(SLOWDOWNS) | st.floats(1.0, 3.0)
+
+
+@st.composite
+def hardwares(
+    draw: Draw, scale: Scale = REAL, *, stretches: bool = True, dressed: bool = False
+) -> Hardware:
+    """A machine; ``stretches`` False leaves all slow-downs at 1."""
+    rates = st.none() | st.sampled_from(scale.rates)
+    factor = slowdowns if stretches and draw(st.integers(0, 3)) else st.just(1.0)
+    optional = st.none() | curves(scale)
+    return Hardware(
+        name=draw(names) if dressed else "h",
+        world_size=draw(st.sampled_from([1, 2, 2, 2, 4, 8])),
+        all_reduce=draw(curves(scale)),
+        comm_channels=draw(st.integers(1, 3)),
+        channel_slowdown=draw(factor),
+        launch_cost_ns=draw(st.just(0) | st.integers(0, scale.launch_ns)),
+        launch_blocks_compute=draw(st.booleans()),
+        copy_in_bytes_per_s=draw(rates),
+        copy_out_bytes_per_s=draw(rates),
+        compute_slowdown=draw(factor),
+        comm_slowdown=draw(factor),
+        broadcast=draw(optional),
+        reduce_scatter=draw(optional) if dressed else None,
+        all_gather=draw(optional) if dressed else None,
+        reduce=draw(optional) if dressed else None,
+        spread=draw(words) if dressed else {},
+        provenance=draw(words) if dressed else {},
+        extensions=draw(words) if dressed else {},
+    )
+
+
+@st.composite
+def assignments(draw: Draw, workload: Workload, *, dressed: bool = False) -> Assignment:
+    """Any legal assignment of ``workload`` (A8.3): buckets in any order, gradients in any bucket that
+    may hold them, in any order inside."""
+    count = len(workload.gradients)
+    parts = draw(st.integers(1, count))
+    groups: dict[object, list[int]] = {}
+    for gradient in draw(st.permutations(workload.gradients)):
+        key = gradient.index if gradient.sparse else (gradient.key, draw(st.integers(1, parts)))
+        groups.setdefault(key, []).append(gradient.index)
+    indices = tuple(tuple(bucket) for bucket in draw(st.permutations(list(groups.values()))))
+    views = draw(st.booleans())
+    return Assignment(
+        bucket_indices=indices,
+        bucket_bytes=bucket_bytes(workload, indices) if draw(st.booleans()) else None,
+        ddp_kwargs={"gradient_as_bucket_view": True} if views else {},
+        requires=draw(words) if dressed else {},
+        provenance=draw(words) if dressed else {},
+        extensions=draw(words) if dressed else {},
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """All that one simulated step needs."""
+
+    workload: Workload
+    hardware: Hardware
+    assignment: Assignment
+
+
+@st.composite
+def cases(
+    draw: Draw,
+    scales: st.SearchStrategy[Scale] = SCALES,
+    *,
+    stretches: bool = True,
+    max_gradients: int = 12,
+) -> Case:
+    """A workload on a machine under a legal assignment."""
+    scale = draw(scales)
+    workload = draw(workloads(scale, max_gradients=max_gradients))
+    return Case(
+        workload=workload,
+        hardware=draw(hardwares(scale, stretches=stretches)),
+        assignment=draw(assignments(workload)),
+    )
+
+
+bucket_rows = st.builds(
+    BucketRow,
+    index=small,
+    num_bytes=times,
+    ready_ns=times,
+    launch_ns=times,
+    start_ns=times,
+    end_ns=times,
+    available_ns=times,
+)
+reports = st.builds(
+    Report,
+    policy=names,
+    iteration=st.sampled_from(["steady", 1, 2, 3]),
+    pre_forward_ns=times,
+    backward_end_ns=times,
+    sync_end_ns=times,
+    post_sync_ns=times,
+    step_ns=times,
+    exposed_comm_ns=st.integers(-(2**62), 2**62),
+    overlap_ratio=st.floats(0, 1),
+    verdict=names,
+    verdict_code=names,
+    buckets=st.lists(bucket_rows, max_size=3).map(tuple),
+    bucket_indices=st.lists(st.lists(small, max_size=3).map(tuple), max_size=3).map(tuple),
+    engine=st.sampled_from(["simpy", "analytic"]),
+    notes=st.lists(names, max_size=2).map(tuple),
+    provenance=words,
+    extensions=words,
+)
+any_assignments = workloads().flatmap(lambda workload: assignments(workload, dressed=True))
+maybe = st.none() | times
+measured_iterations = st.builds(
+    MeasuredIteration,
+    step_ns=times,
+    backward_end_ns=times,
+    sync_end_ns=times,
+    buckets=st.lists(
+        st.builds(
+            MeasuredBucket, index=small, ready_ns=maybe, launch_ns=maybe, start_ns=maybe, end_ns=maybe
+        ),
+        max_size=2,
+    ).map(tuple),
+)
+measurements = st.builds(
+    Measurement,
+    name=names,
+    role=st.sampled_from(["candidate", "plain", "noop"]),
+    mode=st.sampled_from(["paced", "model"]),
+    backend=st.sampled_from(["gloo", "nccl"]),
+    world_size=st.integers(1, 64),
+    asked=st.none() | any_assignments,
+    observed=st.none() | st.just(((1, 0), (2,))),
+    iterations=st.lists(measured_iterations, min_size=1, max_size=2).map(tuple),
+    traced=st.lists(measured_iterations, max_size=2).map(tuple),
+    plain_backward_ns=times,
+    plain_step_ns=times,
+    dropped_warmup=small,
+    complete=st.booleans(),
+    environment=words,
+    provenance=words,
+    extensions=words,
+)
+fractions = st.floats(-10, 10)
+recommendations = st.builds(
+    Recommendation,
+    assignment=any_assignments,
+    report=reports,
+    baseline=reports,
+    lower_bound_ns=times,
+    proved_optimal=st.booleans(),
+    proof=names,
+    families=st.dictionaries(
+        names, st.builds(Family, assignment=any_assignments, report=reports, regret_ns=times), max_size=2
+    ),
+    gain=st.builds(
+        Gain,
+        gain_ns=st.integers(-(2**62), 2**62),
+        fraction=fractions,
+        low_ns=maybe,
+        high_ns=maybe,
+        significant=st.none() | st.booleans(),
+        sentence=names,
+    ),
+    plateau=st.builds(
+        Plateau,
+        tolerance=fractions,
+        caps_mb=st.lists(fractions, max_size=3).map(tuple),
+        low_mb=fractions,
+        high_mb=fractions,
+        holds_default=st.booleans(),
+        is_flat=st.booleans(),
+    ),
+    provenance=words,
+    extensions=words,
+)
+NOUNS = {
+    "workload": st.sampled_from([TINY, REAL]).flatmap(lambda scale: workloads(scale, dressed=True)),
+    "hardware": hardwares(REAL, dressed=True),
+    "assignment": any_assignments,
+    "report": reports,
+    "measurement": measurements,
+    "recommendation": recommendations,
+}
