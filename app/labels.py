@@ -43,7 +43,7 @@ HELP: dict[str, str] = {
     "backward": "Multiplies all times of backward: 0.5 is a device twice as fast.",
     "copies": "Off: predict as if copying gradients into and out of buckets were free, to see its effect.",
     "start": "Measured runs hold workload, hardware and what real ranks did. Uploads are not in the URL.",
-    "upload": "JSON of ours, up to 50 MB. Other formats, and larger files, go through `bucketsim import`.",
+    "upload": "JSON of ours, up to 50 MB: what `bucketsim record` and `bucketsim calibrate` write.",
 }
 
 TIMELINE_CAPTION = (

@@ -24,10 +24,10 @@ class Library:
 def find(settings: Settings) -> Library:
     """What the traces directory and the watched one hold now."""
     traces, records = settings.traces, {}
+    if settings.watch is not None:  # first: what was just measured is what one wants to see
+        records = _records(settings.watch, "live: ")
     if traces is not None:
-        records = _records(traces / "measured", "")
-    if settings.watch is not None:
-        records |= _records(settings.watch, "live: ")
+        records |= _records(traces / "measured", "")
     return Library(
         workloads=_documents(traces, "workloads"), hardware=_documents(traces, "hardware"), records=records
     )

@@ -121,7 +121,7 @@ def agreement(record: Record, copies: bool = True) -> Agreement:
         hardware = replace(hardware, copy_in_bytes_per_s=None, copy_out_bytes_per_s=None)
     predictions = {}
     for candidate in record.candidates:
-        if candidate.asked is not None:
-            timeline = simulate(record.workload, hardware, candidate.asked)
-            predictions[candidate.name] = summarize(timeline)
+        assert candidate.asked is not None
+        timeline = simulate(record.workload, hardware, candidate.asked)
+        predictions[candidate.name] = summarize(timeline)
     return agreements.agree(record, predictions)

@@ -58,9 +58,9 @@ def _nothing_to_show(library: Library) -> None:
         )
     )
     st.markdown(
-        "- `bucketsim record` or `bucketsim estimate` makes a workload of your model.\n"
-        "- `bucketsim calibrate` makes a hardware of your machines.\n"
-        "- `bucketsim import` reads Kineto, nccl-tests and other files, of any size."
+        "- `bucketsim record` makes a workload of your model.\n"
+        "- `bucketsim calibrate` makes a hardware of your machine.\n"
+        "- `bucketsim validate` replays assignments on real ranks and makes a record of them."
     )
 
 

@@ -28,8 +28,9 @@ class _Task:
     done: simpy.Event
     remaining: Fraction
     is_compute: bool
+    start: int
+    since: int
     factor: Fraction = Fraction(1)
-    since: int = 0
     alarm: int = 0
 
 
@@ -37,8 +38,8 @@ class _Stretch:
     """Stretches work while other work is active (rule 4 of "How time runs").
 
     Rates change only at integer instants and remaining work is an exact fraction, so that the end of
-    a task does not depend on how often rates changed; it is rounded once, half to even. All changes
-    within one instant take effect together, after every event of that instant.
+    a task does not depend on how often rates changed; its whole duration is rounded once, half to even.
+    All changes within one instant take effect together, after every event of that instant.
     """
 
     def __init__(self, env: simpy.Environment, plan: Plan) -> None:
@@ -51,7 +52,7 @@ class _Stretch:
         """An event that fires when ``duration_ns`` of work is done, however long that takes."""
         if not self._plan.stretches or duration_ns == 0:
             return self._env.timeout(duration_ns)
-        task = _Task(self._env.event(), Fraction(duration_ns), is_compute, since=self._now)
+        task = _Task(self._env.event(), Fraction(duration_ns), is_compute, start=self._now, since=self._now)
         self._active.append(task)
         self._request_settle()
         return task.done
@@ -78,7 +79,9 @@ class _Stretch:
             task.since = self._now
             task.factor = self._factor(task, compute_busy, collectives)
             task.alarm += 1
-            alarm = self._env.timeout(round(task.remaining * task.factor), (task, task.alarm))
+            elapsed = self._now - task.start
+            left = round(elapsed + task.remaining * task.factor) - elapsed
+            alarm = self._env.timeout(left, (task, task.alarm))
             alarm.callbacks = [self._finish]
 
     def _factor(self, task: _Task, compute_busy: bool, collectives: int) -> Fraction:

@@ -158,8 +158,11 @@ def _step(plan: Plan) -> Outcome:
         comm_factor = plan.comm_slowdown if lane_item else Fraction(1)
         if len(serving) > 1:
             comm_factor *= plan.channel_slowdown
-        ends = {bucket: now + round(left * comm_factor) for bucket, left in serving.items()}
-        lane_end = now + round(lane_left * lane_factor) if lane_item else None
+        ends = {
+            bucket: start[bucket] + round(now - start[bucket] + left * comm_factor)
+            for bucket, left in serving.items()
+        }
+        lane_end = lane_start + round(now - lane_start + lane_left * lane_factor) if lane_item else None
         instants = [*ends.values(), *(time for time, _ in to_launch)]
         if lane_end is not None:
             instants.append(lane_end)

@@ -72,5 +72,7 @@ class Measurement:
         at_least("plain_backward_ns", self.plain_backward_ns, 0)
         at_least("plain_step_ns", self.plain_step_ns, 0)
         at_least("dropped_warmup", self.dropped_warmup, 0)
+        if self.role == "candidate" and (self.asked is None or self.observed is None):
+            raise InputError("asked, observed: null is not legal for a candidate; give its assignment")
         if self.complete and not self.iterations:
             raise InputError("iterations: an empty list is not legal in a complete measurement")

@@ -109,7 +109,11 @@ class Scorer:
                     left[waiting] = Fraction(services[waiting])
                 waiting += 1
             factor = self._sharing if len(left) > 1 else Fraction(1)
-            finish = {bucket: now + round(work * factor) for bucket, work in left.items()}
+            # ``ends`` holds the start until the end is known; the whole duration is rounded, once.
+            finish = {
+                bucket: ends[bucket] + round(now - ends[bucket] + work * factor)
+                for bucket, work in left.items()
+            }
             instants = list(finish.values())
             if waiting < len(launches) and len(left) < channels:
                 instants.append(launches[waiting])

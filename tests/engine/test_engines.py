@@ -1,0 +1,293 @@
+"""The two engines against each other, against an oracle, and against what must hold of any timeline."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sim
+from sim.nouns.timeline import Timeline
+from tests.oracle.stepper import copy, step_through
+from tests.strategies import REAL, TINY, Case, cases
+
+ENGINES = ("simpy", "analytic")
+
+
+def simulate(case: Case, engine: str = "analytic") -> Timeline:
+    return sim.simulate(case.workload, case.hardware, case.assignment, engine)
+
+
+@settings(max_examples=700)
+@given(cases())
+def test_both_engines_agree_on_every_field(case: Case) -> None:
+    """DESIGN: two engines, one truth, to the nanosecond; and their reports are one."""
+    one, two = simulate(case, "simpy"), simulate(case, "analytic")
+    assert replace(two, engine="simpy") == one
+    assert replace(sim.summarize(two), engine="simpy") == sim.summarize(one)
+
+
+@settings(max_examples=400)
+@given(cases(st.just(TINY), max_gradients=7))
+def test_both_engines_do_what_the_contract_says(case: Case) -> None:
+    """CONTRACT, "How time runs", 1 to 6, stepped through nanosecond by nanosecond."""
+    fate = step_through(case.workload, case.hardware, case.assignment)
+    for engine in ENGINES:
+        timeline = simulate(case, engine)
+        said = [
+            (b.ready_ns, b.launch_ns, b.start_ns, b.end_ns, b.copy_out_start_ns, b.available_ns)
+            for b in timeline.buckets
+        ]
+        told = zip(
+            fate.ready, fate.launch, fate.start, fate.end, fate.copy_out_start, fate.available, strict=True
+        )
+        assert said == list(told), engine
+        assert [b.service_ns for b in timeline.buckets] == fate.service, engine
+        assert [b.num_bytes for b in timeline.buckets] == fate.wire, engine
+        assert timeline.backward_end_ns == fate.backward_end, engine
+        assert timeline.sync_end_ns == fate.sync_end, engine
+        spans = [(s.kind, s.start_ns, s.end_ns, s.gradient, s.bucket) for s in timeline.compute]
+        assert spans == fate.compute, engine
+
+
+@settings(max_examples=150)
+@given(cases(st.just(TINY), max_gradients=7))
+def test_report_counts_the_nanoseconds(case: Case) -> None:
+    """CONTRACT, Report: step, exposed communication and overlap, by counting nanoseconds."""
+    timeline = simulate(case)
+    report = sim.summarize(timeline)
+    workload = case.workload
+    collectives = {t for b in timeline.buckets for t in range(b.start_ns, b.end_ns)}
+    compute = {t for s in timeline.compute for t in range(s.start_ns, s.end_ns)}
+    ratio = len(collectives & compute) / len(collectives) if collectives else 0.0
+    assert report.overlap_ratio == ratio
+    assert report.exposed_comm_ns == timeline.sync_end_ns - workload.backward_ns
+    assert report.post_sync_ns == 0
+    assert report.step_ns == (
+        report.pre_forward_ns
+        + workload.forward_ns
+        + workload.loss_ns
+        + report.sync_end_ns
+        + workload.optimizer_ns
+    )
+
+
+def _lane_intervals(timeline: Timeline) -> list[tuple[int, int]]:
+    return [(span.start_ns, span.end_ns) for span in timeline.compute]
+
+
+@given(cases())
+def test_compute_lane_is_busy_without_a_gap_until_it_ends(case: Case) -> None:
+    """How time runs, 1: the lane never waits, does one thing at a time, and does all of it."""
+    timeline = simulate(case)
+    clock = 0
+    for start, end in _lane_intervals(timeline):
+        assert start == clock
+        assert end > start
+        clock = end
+    assert clock == timeline.backward_end_ns
+    copied = [span.gradient for span in timeline.compute if span.kind == "copy_in"]
+    assert len(copied) == len(set(copied))
+    launched = [span.bucket for span in timeline.compute if span.kind == "launch"]
+    assert launched == sorted(launched)
+
+
+@given(cases())
+def test_launches_are_strictly_in_bucket_order(case: Case) -> None:
+    """A3.5: launch(k) = max(launch(k-1), ready(k)) + cost; no bucket overtakes."""
+    timeline = simulate(case)
+    hardware = case.hardware
+    blocks = hardware.launch_blocks_compute and "launch" not in case.workload.ready_includes
+    before = 0
+    for bucket in timeline.buckets:
+        earliest = max(before, bucket.ready_ns) + hardware.launch_cost_ns
+        if blocks:  # and what else the lane has to do first, stretched
+            assert bucket.launch_ns >= earliest
+        else:
+            assert bucket.launch_ns == earliest
+        before = bucket.launch_ns
+
+
+@given(cases())
+def test_collectives_start_first_come_first_served(case: Case) -> None:
+    """How time runs, 3: start(k) = max(launch(k), a channel free), so starts are in bucket order."""
+    timeline = simulate(case)
+    channels = case.hardware.comm_channels
+    ends: list[int] = []
+    before = 0
+    for bucket in timeline.buckets:
+        busy_until = sorted(ends)[-channels] if len(ends) >= channels else 0
+        assert bucket.start_ns == max(bucket.launch_ns, busy_until)
+        assert bucket.start_ns >= before
+        assert 0 <= bucket.channel < channels
+        before = bucket.start_ns
+        ends.append(bucket.end_ns)
+    for one in timeline.buckets:
+        for two in timeline.buckets:
+            if one.index < two.index and one.channel == two.channel:
+                assert one.end_ns <= two.start_ns
+
+
+@given(cases())
+def test_copies_back_are_in_bucket_order(case: Case) -> None:
+    """A3.10: from the end of the lane, for each bucket in order: wait, then copy back."""
+    timeline = simulate(case)
+    views = case.assignment.ddp_kwargs.get("gradient_as_bucket_view", False)
+    rate = None if views else case.hardware.copy_out_bytes_per_s
+    clock = timeline.backward_end_ns
+    for bucket, indices in zip(timeline.buckets, case.assignment.bucket_indices, strict=True):
+        gradients = [case.workload.gradients[index] for index in indices]
+        copied = sum(0 if gradient.sparse else gradient.on_wire for gradient in gradients)
+        assert bucket.copy_out_start_ns == max(clock, bucket.end_ns)
+        clock = bucket.copy_out_start_ns + copy(copied, rate)
+        assert bucket.available_ns == clock
+    assert timeline.sync_end_ns == clock
+
+
+def _done(timeline: Timeline, start: int, end: int, factor_at: object) -> Fraction:
+    """Work done in [start, end): the integral of 1 / stretch over the pieces between events."""
+    marks = {start, end}
+    for first, last in [*_lane_intervals(timeline), *((b.start_ns, b.end_ns) for b in timeline.buckets)]:
+        marks |= {t for t in (first, last) if start < t < end}
+    cuts = sorted(marks)
+    return sum(
+        ((b - a) / factor_at(a, b) for a, b in zip(cuts, cuts[1:], strict=False)),  # type: ignore[operator]
+        Fraction(0),
+    )
+
+
+@settings(max_examples=300)
+@given(cases())
+def test_work_is_conserved_under_every_slow_down(case: Case) -> None:
+    """How time runs, 4: stretched by the product of what is active, each piece of work is done to within
+    the half nanosecond of its rounding."""
+    timeline = simulate(case)
+    hardware = case.hardware
+    lane = _lane_intervals(timeline)
+    spans = [(b.index, b.start_ns, b.end_ns) for b in timeline.buckets]
+    slow_compute = Fraction(
+        1 if "interference" in case.workload.ready_includes else hardware.compute_slowdown
+    )
+
+    def collectives(start: int, end: int, but: int | None = None) -> bool:
+        return any(s <= start and end <= e and k != but for k, s, e in spans if s < e)
+
+    def computing(start: int, end: int) -> bool:
+        return any(s <= start and end <= e for s, e in lane)
+
+    for bucket in timeline.buckets:
+
+        def stretch(start: int, end: int, k: int = bucket.index) -> Fraction:
+            factor = Fraction(hardware.comm_slowdown) if computing(start, end) else Fraction(1)
+            return factor * (Fraction(hardware.channel_slowdown) if collectives(start, end, k) else 1)
+
+        done = _done(timeline, bucket.start_ns, bucket.end_ns, stretch)
+        assert abs(done - bucket.service_ns) <= Fraction(1, 2)
+        if not (bucket.start_ns < bucket.end_ns):
+            assert bucket.service_ns == 0
+
+    copies_in = None if "copy_in" in case.workload.ready_includes else hardware.copy_in_bytes_per_s
+    order = case.workload.order()
+    ready = [case.workload.gradients[index].ready_ns or 0 for index in order]
+    work = {index: now - before for index, now, before in zip(order, ready, [0, *ready], strict=False)}
+    for span in timeline.compute:
+        if span.kind == "copy_in":
+            owed = copy(case.workload.gradients[span.gradient or 0].on_wire, copies_in)
+        elif span.kind == "launch":
+            owed = hardware.launch_cost_ns
+        elif span.gradient is None:
+            owed = case.workload.backward_ns - ready[-1]
+        else:
+            owed = work[span.gradient]
+        done = _done(
+            timeline,
+            span.start_ns,
+            span.end_ns,
+            lambda a, b: slow_compute if collectives(a, b) else Fraction(1),
+        )
+        assert abs(done - owed) <= Fraction(1, 2), span
+
+
+@given(cases(stretches=False))
+def test_without_slow_downs_every_duration_is_its_own(case: Case) -> None:
+    """How time runs, 3 and 4: nothing stretches, so a collective lasts its service time exactly."""
+    timeline = simulate(case)
+    for bucket in timeline.buckets:
+        assert bucket.end_ns - bucket.start_ns == bucket.service_ns
+
+
+def _moments(timeline: Timeline) -> list[int]:
+    return [
+        timeline.backward_end_ns,
+        timeline.sync_end_ns,
+        *(t for b in timeline.buckets for t in (b.ready_ns, b.launch_ns, b.start_ns, b.end_ns, b.available_ns)),
+    ]
+
+
+def _no_earlier(better: Timeline, worse: Timeline) -> None:
+    assert all(one <= two for one, two in zip(_moments(better), _moments(worse), strict=True))
+
+
+@given(cases())
+def test_slow_downs_never_make_anything_earlier(case: Case) -> None:
+    """How time runs, 4: against no slow-downs, every moment is the same or later."""
+    calm = replace(case.hardware, compute_slowdown=1.0, comm_slowdown=1.0, channel_slowdown=1.0)
+    _no_earlier(simulate(replace(case, hardware=calm)), simulate(case))
+
+
+@given(cases(stretches=False), st.data())
+def test_without_slow_downs_more_work_never_makes_anything_earlier(case: Case, data: st.DataObject) -> None:
+    """How time runs: launches, services, copies and channels are monotone where nothing interferes."""
+    hardware = case.hardware
+    extra = data.draw(st.integers(0, 10**6))
+    curve = tuple(replace(point, duration_ns=point.duration_ns + extra) for point in hardware.all_reduce)
+    worse = data.draw(
+        st.sampled_from(
+            [
+                replace(hardware, launch_cost_ns=hardware.launch_cost_ns + extra),
+                replace(hardware, all_reduce=curve),
+                replace(hardware, copy_in_bytes_per_s=(hardware.copy_in_bytes_per_s or 4e9) / 2),
+                replace(hardware, copy_out_bytes_per_s=(hardware.copy_out_bytes_per_s or 4e9) / 2),
+            ]
+        )
+    )
+    _no_earlier(simulate(case), simulate(replace(case, hardware=worse)))
+    wider = replace(hardware, comm_channels=hardware.comm_channels + 1)
+    _no_earlier(simulate(replace(case, hardware=wider)), simulate(case))
+
+
+@given(cases())
+def test_times_come_in_the_order_of_a_buckets_life(case: Case) -> None:
+    """ready <= launch <= start <= end <= copy-out <= available; sync ends after backward."""
+    timeline = simulate(case)
+    for b in timeline.buckets:
+        life = [b.ready_ns, b.launch_ns, b.start_ns, b.end_ns, b.copy_out_start_ns, b.available_ns]
+        assert life == sorted(life)
+        assert all(isinstance(moment, int) for moment in life)
+    assert timeline.sync_end_ns >= timeline.backward_end_ns >= case.workload.backward_ns
+
+
+@given(cases(st.just(REAL)))
+def test_world_size_one_reduces_for_free(case: Case) -> None:
+    """CONTRACT, Hardware: world size 1 costs nothing; collectives end as they start."""
+    timeline = simulate(replace(case, hardware=replace(case.hardware, world_size=1)))
+    assert all(b.start_ns == b.end_ns == b.launch_ns for b in timeline.buckets)
+    assert sim.summarize(timeline).overlap_ratio == 0.0
+
+
+@given(cases())
+def test_order_of_gradients_inside_a_bucket_and_names_do_not_matter(case: Case) -> None:
+    """A3.5: a bucket is ready with its last gradient, whatever its place in the bucket."""
+    turned = replace(
+        case.assignment, bucket_indices=tuple(bucket[::-1] for bucket in case.assignment.bucket_indices)
+    )
+    assert simulate(case).buckets == simulate(replace(case, assignment=turned)).buckets
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@given(case=cases())
+@settings(max_examples=50)
+def test_a_simulation_is_reproducible(engine: str, case: Case) -> None:
+    """Ties are broken by ready order, then bucket order: the same input gives the same timeline."""
+    assert simulate(case, engine) == simulate(case, engine)

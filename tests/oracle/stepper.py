@@ -1,0 +1,213 @@
+"""CONTRACT's "How time runs", one nanosecond at a time.
+
+Written from the contract's words and sharing nothing with ``sim.engine`` or ``sim.costs`` but the nouns.
+Slow and plain on purpose: it looks at every nanosecond, and asks of each piece of work whether it is done.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from sim.nouns.assignment import Assignment
+from sim.nouns.hardware import Curve, Hardware
+from sim.nouns.workload import Workload
+
+Span = tuple[str, int, int, int | None, int | None]  # kind, start, end, gradient, bucket
+
+
+def half_even(value: Fraction) -> int:
+    """Nearest integer, half to even."""
+    floor = value.numerator // value.denominator
+    rest = value - floor
+    if rest == Fraction(1, 2):
+        return floor + floor % 2
+    return floor + (rest > Fraction(1, 2))
+
+
+def service(curve: Curve, num_bytes: int, world_size: int) -> int:
+    """Linear between points; constant below the first; beyond the last with the slope of the last two,
+    never negative; one point is constant; world size 1 costs nothing."""
+    if world_size == 1:
+        return 0
+    points = [(point.num_bytes, point.duration_ns) for point in curve]
+    if num_bytes <= points[0][0] or len(points) == 1:
+        return points[0][1]
+    for (size, time), (next_size, next_time) in zip(points, points[1:], strict=False):
+        if num_bytes <= next_size:
+            return half_even(time + Fraction(next_time - time, next_size - size) * (num_bytes - size))
+    (size, time), (last_size, last_time) = points[-2:]
+    slope = max(Fraction(0), Fraction(last_time - time, last_size - size))
+    return half_even(last_time + slope * (num_bytes - last_size))
+
+
+def copy(num_bytes: int, bytes_per_s: float | None) -> int:
+    """Time to copy; null is free."""
+    return 0 if bytes_per_s is None else half_even(num_bytes * 10**9 / Fraction(bytes_per_s))
+
+
+@dataclass
+class Fate:
+    """What became of one backward pass, in ns."""
+
+    ready: list[int]
+    launch: list[int]
+    start: list[int]
+    end: list[int]
+    copy_out_start: list[int]
+    available: list[int]
+    service: list[int]
+    wire: list[int]
+    compute: list[Span] = field(default_factory=list)
+    backward_end: int = 0
+    sync_end: int = 0
+
+
+@dataclass
+class _Work:
+    kind: str
+    left: Fraction
+    start: int
+    gradient: int | None = None
+    bucket: int | None = None
+    factor: Fraction = Fraction(1)
+    due: int = -1
+
+
+def step_through(workload: Workload, hardware: Hardware, assignment: Assignment) -> Fate:
+    """Play one backward pass under ``assignment``."""
+    buckets = assignment.bucket_indices
+    count = len(buckets)
+    includes = workload.ready_includes
+    copies_in = None if "copy_in" in includes else hardware.copy_in_bytes_per_s
+    views = assignment.ddp_kwargs.get("gradient_as_bucket_view", False)
+    copies_out = None if views else hardware.copy_out_bytes_per_s
+    launch_on_lane = hardware.launch_blocks_compute and "launch" not in includes
+    slow_compute = Fraction(1 if "interference" in includes else hardware.compute_slowdown)
+    slow_comm, slow_channel = Fraction(hardware.comm_slowdown), Fraction(hardware.channel_slowdown)
+
+    def wire(index: int) -> int:
+        gradient = workload.gradients[index]
+        return gradient.num_bytes if gradient.wire_bytes is None else gradient.wire_bytes
+
+    def copied(index: int) -> int:
+        return 0 if workload.gradients[index].sparse else wire(index)
+
+    order = workload.ready_order
+    if order is None:
+        order = tuple(sorted(range(len(workload.gradients)), reverse=True))
+        order = tuple(sorted(order, key=lambda index: workload.gradients[index].ready_ns or 0))
+    home = {index: k for k, bucket in enumerate(buckets) for index in bucket}
+    fate = Fate(*([0] * count for _ in range(6)), [], [])
+    fate.wire = [sum(wire(index) for index in bucket) for bucket in buckets]
+    fate.service = [service(hardware.all_reduce, size, hardware.world_size) for size in fate.wire]
+
+    lane: deque[tuple[str, int, int | None, int | None]] = deque()
+    reached = 0
+    for index in order:
+        ready = workload.gradients[index].ready_ns
+        assert ready is not None
+        lane.append(("backward", ready - reached, index, None))
+        lane.append(("copy_in", copy(copied(index), copies_in), index, None))
+        reached = ready
+    lane.append(("backward", workload.backward_ns - reached, None, None))
+
+    missing = [len(bucket) for bucket in buckets]
+    turn = 0  # A3.5: the bucket whose launch is next
+    may_launch: deque[int] = deque()  # launches beside the lane, waiting for their turn
+    launched_at: tuple[int, int] | None = None  # (bucket, instant) of the launch under way beside the lane
+    waiting: deque[int] = deque()  # launched, first come first served
+    on_lane: _Work | None = None
+    active: list[_Work] = []  # collectives
+    now = 0
+
+    def finished_copy(index: int) -> None:
+        nonlocal turn
+        k = home[index]
+        missing[k] -= 1
+        if missing[k]:
+            return
+        fate.ready[k] = now
+        on: list[int] = []
+        while turn < count and missing[turn] == 0:
+            on.append(turn)
+            turn += 1
+        if launch_on_lane:
+            for k in reversed(on):
+                lane.appendleft(("launch", hardware.launch_cost_ns, None, k))
+        else:
+            may_launch.extend(on)
+
+    def finish_lane(work: _Work) -> None:
+        if now > work.start:
+            fate.compute.append((work.kind, work.start, now, work.gradient, work.bucket))
+        if work.kind == "copy_in":
+            assert work.gradient is not None
+            finished_copy(work.gradient)
+        elif work.kind == "launch":
+            assert work.bucket is not None
+            fate.launch[work.bucket] = now
+            waiting.append(work.bucket)
+        elif work.gradient is None:
+            fate.backward_end = now
+
+    while True:
+        changed = True
+        while changed:
+            changed = False
+            # What is due by the rates that were in force up to this instant.
+            if on_lane is not None and on_lane.due == now:
+                done, on_lane, changed = on_lane, None, True
+                finish_lane(done)
+            for work in [work for work in active if work.due == now]:
+                assert work.bucket is not None
+                active.remove(work)
+                fate.end[work.bucket] = now
+                changed = True
+            # What begins, and what takes no time.
+            while on_lane is None and lane:
+                kind, duration, gradient, bucket = lane.popleft()
+                work = _Work(kind, Fraction(duration), now, gradient, bucket)
+                if duration:
+                    on_lane = work
+                else:
+                    finish_lane(work)
+            while launched_at is not None or may_launch:
+                if launched_at is None:
+                    launched_at = (may_launch.popleft(), now + hardware.launch_cost_ns)
+                if launched_at[1] > now:
+                    break
+                fate.launch[launched_at[0]] = now
+                waiting.append(launched_at[0])
+                launched_at = None
+            while waiting and len(active) < hardware.comm_channels:
+                k = waiting.popleft()
+                fate.start[k] = now
+                if fate.service[k]:
+                    active.append(_Work("all_reduce", Fraction(fate.service[k]), now, bucket=k))
+                else:
+                    fate.end[k] = now
+            # The rates from here on. What is left of less than half a nanosecond is done.
+            for work in [*active, *([on_lane] if on_lane else [])]:
+                if work is on_lane:
+                    work.factor = slow_compute if active else Fraction(1)
+                else:
+                    work.factor = slow_comm if on_lane else Fraction(1)
+                    if len(active) > 1:
+                        work.factor *= slow_channel
+                work.due = work.start + half_even(now - work.start + work.left * work.factor)
+                assert work.due >= now
+                changed = changed or work.due == now
+        if on_lane is None and not lane and not active and not waiting and launched_at is None:
+            break
+        for work in [*active, *([on_lane] if on_lane else [])]:
+            work.left -= 1 / work.factor
+        now += 1
+
+    clock = fate.backward_end
+    for k, bucket in enumerate(buckets):
+        clock = max(clock, fate.end[k])
+        fate.copy_out_start[k] = clock
+        clock += copy(sum(copied(index) for index in bucket), copies_out)
+        fate.available[k] = clock
+    fate.sync_end = max(fate.backward_end, clock)
+    return fate
