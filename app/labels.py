@@ -90,13 +90,16 @@ def choice_words(pick: Pick, cap_mb: float | None, first_mb: float | None) -> st
 
 def plateau_sentence(plateau: Plateau) -> str:
     """What the flat part of the curve means for the reader."""
-    span = f"{mib(plateau.low_mb)} to {mib(plateau.high_mb)} MiB"
+    spans = [
+        mib(low) if low == high else f"{mib(low)} to {mib(high)}" for low, high in plateau.stretches_mb
+    ]
+    span = (", ".join(spans[:-1]) + " and " if len(spans) > 1 else "") + f"{spans[-1]} MiB"
     inside = "DDP's default is among them" if plateau.holds_default else "DDP's default is not"
     if plateau.is_flat:
         return (
-            f"The curve is flat: caps from {span} are within {plateau.tolerance:.0%} of the best; {inside}."
+            f"The curve is flat: caps of {span} are within {plateau.tolerance:.0%} of the best; {inside}."
         )
-    return f"Caps from {span} are within {plateau.tolerance:.0%} of the best; {inside}."
+    return f"Caps of {span} are within {plateau.tolerance:.0%} of the best; {inside}."
 
 
 def overlay_caption(since: set[str]) -> str:

@@ -52,7 +52,10 @@ def _number_and_unit(text: str, what: str, units: dict[str, int]) -> tuple[float
     if match is None or match[2].lower() not in units:
         legal = ", ".join(unit for unit in units if unit)
         raise InputError(f"{what}: {text!r} is not legal; give a number with a unit of {legal}")
-    return float(match[1]), match[2].lower()
+    number, unit = float(match[1]), match[2].lower()
+    if not math.isfinite(number * units[unit]):
+        raise InputError(f"{what}: {text!r} is not legal; it is beyond what a float can hold")
+    return number, unit
 
 
 def parse_cap_mb(text: str) -> float:

@@ -45,12 +45,12 @@ REAL = Scale(
 )
 SCALES = st.sampled_from([TINY, TINY, REAL])
 
-names = st.text(
-    st.characters(codec="utf-8", exclude_categories=("Cs",)), max_size=12
-)  # any text that JSON can carry
+characters = st.characters(codec="utf-8", exclude_categories=("Cs",))  # all that JSON can carry
+names = st.text(characters, max_size=12)
+finite = st.floats(allow_nan=False, allow_infinity=False)
 words = st.dictionaries(
-    st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), max_size=6),
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | names,
+    st.text(characters, max_size=6),
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | finite | names,
     max_size=3,
 )
 times = st.integers(0, 2**62)
@@ -148,9 +148,7 @@ slowdowns = st.sampled_from(SLOWDOWNS) | st.floats(1.0, 3.0)
 
 
 @st.composite
-def hardwares(
-    draw: Draw, scale: Scale = REAL, *, stretches: bool = True, dressed: bool = False
-) -> Hardware:
+def hardwares(draw: Draw, scale: Scale = REAL, *, stretches: bool = True, dressed: bool = False) -> Hardware:
     """A machine; ``stretches`` False leaves all slow-downs at 1."""
     rates = st.none() | st.sampled_from(scale.rates)
     factor = slowdowns if stretches and draw(st.integers(0, 3)) else st.just(1.0)
@@ -178,7 +176,7 @@ def hardwares(
 
 
 @st.composite
-def assignments(draw: Draw, workload: Workload, *, dressed: bool = False) -> Assignment:
+def assignments(draw: Draw, workload: Workload) -> Assignment:
     """Any legal assignment of ``workload`` (A8.3): buckets in any order, gradients in any bucket that
     may hold them, in any order inside."""
     count = len(workload.gradients)
@@ -193,9 +191,6 @@ def assignments(draw: Draw, workload: Workload, *, dressed: bool = False) -> Ass
         bucket_indices=indices,
         bucket_bytes=bucket_bytes(workload, indices) if draw(st.booleans()) else None,
         ddp_kwargs={"gradient_as_bucket_view": True} if views else {},
-        requires=draw(words) if dressed else {},
-        provenance=draw(words) if dressed else {},
-        extensions=draw(words) if dressed else {},
     )
 
 
@@ -256,7 +251,25 @@ reports = st.builds(
     provenance=words,
     extensions=words,
 )
-any_assignments = workloads().flatmap(lambda workload: assignments(workload, dressed=True))
+
+
+@st.composite
+def any_assignments(draw: Draw) -> Assignment:
+    """An assignment of no workload in particular."""
+    indices = draw(st.lists(st.integers(0, 20), min_size=1, max_size=6, unique=True))
+    buckets = tuple((index,) for index in indices) if draw(st.booleans()) else (tuple(indices),)
+    sizes = st.lists(times, min_size=len(buckets), max_size=len(buckets)).map(tuple)
+    return Assignment(
+        policy=draw(st.sampled_from(["ddp", "per-parameter", "single", "explicit", "zero1"])),
+        bucket_indices=buckets,
+        bucket_bytes=draw(st.none() | sizes),
+        ddp_kwargs=draw(words),
+        requires=draw(words),
+        provenance=draw(words),
+        extensions=draw(words),
+    )
+
+
 maybe = st.none() | times
 measured_iterations = st.builds(
     MeasuredIteration,
@@ -264,42 +277,48 @@ measured_iterations = st.builds(
     backward_end_ns=times,
     sync_end_ns=times,
     buckets=st.lists(
-        st.builds(
-            MeasuredBucket, index=small, ready_ns=maybe, launch_ns=maybe, start_ns=maybe, end_ns=maybe
-        ),
+        st.builds(MeasuredBucket, index=small, ready_ns=maybe, launch_ns=maybe, start_ns=maybe, end_ns=maybe),
         max_size=2,
     ).map(tuple),
 )
-measurements = st.builds(
-    Measurement,
-    name=names,
-    role=st.sampled_from(["candidate", "plain", "noop"]),
-    mode=st.sampled_from(["paced", "model"]),
-    backend=st.sampled_from(["gloo", "nccl"]),
-    world_size=st.integers(1, 64),
-    asked=st.none() | any_assignments,
-    observed=st.none() | st.just(((1, 0), (2,))),
-    iterations=st.lists(measured_iterations, min_size=1, max_size=2).map(tuple),
-    traced=st.lists(measured_iterations, max_size=2).map(tuple),
-    plain_backward_ns=times,
-    plain_step_ns=times,
-    dropped_warmup=small,
-    complete=st.booleans(),
-    environment=words,
-    provenance=words,
-    extensions=words,
-)
+
+
+@st.composite
+def measurements(draw: Draw) -> Measurement:
+    """A measurement of any role."""
+    role = draw(st.sampled_from(["candidate", "plain", "noop"]))
+    asked = draw(any_assignments()) if role == "candidate" else None
+    return Measurement(
+        name=draw(names),
+        role=role,
+        mode=draw(st.sampled_from(["paced", "model"])),
+        backend=draw(st.sampled_from(["gloo", "nccl"])),
+        world_size=draw(st.integers(1, 64)),
+        asked=asked,
+        observed=None if asked is None else asked.bucket_indices,
+        iterations=tuple(draw(st.lists(measured_iterations, min_size=1, max_size=2))),
+        traced=tuple(draw(st.lists(measured_iterations, max_size=2))),
+        plain_backward_ns=draw(times),
+        plain_step_ns=draw(times),
+        dropped_warmup=draw(small),
+        complete=draw(st.booleans()),
+        environment=draw(words),
+        provenance=draw(words),
+        extensions=draw(words),
+    )
+
+
 fractions = st.floats(-10, 10)
 recommendations = st.builds(
     Recommendation,
-    assignment=any_assignments,
+    assignment=any_assignments(),
     report=reports,
     baseline=reports,
     lower_bound_ns=times,
     proved_optimal=st.booleans(),
     proof=names,
     families=st.dictionaries(
-        names, st.builds(Family, assignment=any_assignments, report=reports, regret_ns=times), max_size=2
+        names, st.builds(Family, assignment=any_assignments(), report=reports, regret_ns=times), max_size=2
     ),
     gain=st.builds(
         Gain,
@@ -316,6 +335,7 @@ recommendations = st.builds(
         caps_mb=st.lists(fractions, max_size=3).map(tuple),
         low_mb=fractions,
         high_mb=fractions,
+        stretches_mb=st.lists(st.tuples(fractions, fractions), max_size=2).map(tuple),
         holds_default=st.booleans(),
         is_flat=st.booleans(),
     ),
@@ -325,8 +345,8 @@ recommendations = st.builds(
 NOUNS = {
     "workload": st.sampled_from([TINY, REAL]).flatmap(lambda scale: workloads(scale, dressed=True)),
     "hardware": hardwares(REAL, dressed=True),
-    "assignment": any_assignments,
+    "assignment": any_assignments(),
     "report": reports,
-    "measurement": measurements,
+    "measurement": measurements(),
     "recommendation": recommendations,
 }

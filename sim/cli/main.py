@@ -3,6 +3,7 @@
 0 ok; 1 our error, one red line; 2 usage; 3 a validation missed its threshold.
 """
 
+import io
 import sys
 from importlib.metadata import version
 from typing import Annotated
@@ -55,6 +56,10 @@ for command in (
 
 def main() -> None:
     """Entry point of ``bucketsim`` and ``python -m sim``."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # JSON is UTF-8 wherever it goes, and no name may break what only shows it.
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     debug = "--debug" in sys.argv
     if debug:
         # Accept --debug after the command too: people add it to the end of the line that failed.

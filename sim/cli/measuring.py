@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 import sim
-from sim.cli.printing import emit, note, progress, table, write
+from sim.cli.printing import emit, emit_noun, note, progress, table, write
 from sim.cli.simulating import AsJson, HardwareFile, WorkloadFile, _caps
 from sim.errors import InputError
 from sim.formats.documents import json_text
@@ -32,6 +32,7 @@ def record(
     dtype: Annotated[str | None, typer.Option(help="Cast model and batch, such as bfloat16.")] = None,
     repeats: Annotated[int, typer.Option(help="Recorded iterations.")] = 10,
     warmup: Annotated[int, typer.Option(help="Dropped iterations.")] = 3,
+    as_json: AsJson = False,
 ) -> None:
     """Run a real model and write down when backward makes each gradient ready."""
     from sim.recorder import load_factory, parse_arguments
@@ -52,6 +53,8 @@ def record(
             arguments=arguments,
         )
     write(output, sim.to_text(workload))
+    if as_json:
+        emit_noun(workload)
     note(
         f"{workload.name}: {len(workload.gradients)} gradients, {workload.total_bytes / 1e6:.1f} MB; forward "
         f"{format_ms(workload.forward_ns)}, backward {format_ms(workload.backward_ns)}, optimizer "
@@ -72,6 +75,7 @@ def calibrate(
     rate: Rate = None,
     largest: Annotated[str, typer.Option(help="Largest message.")] = "256MiB",
     rounds: Annotated[int, typer.Option(help="Interleaved rounds.")] = 5,
+    as_json: AsJson = False,
 ) -> None:
     """Measure the all-reduce curve, copies and launches of local ranks over gloo."""
     from sim.validator.calibrate import calibrate as measure
@@ -80,6 +84,8 @@ def calibrate(
     with progress("calibrating") as report:
         hardware = measure(place, largest=parse_size(largest), rounds=rounds, progress=report)
     write(output, sim.to_text(hardware))
+    if as_json:
+        emit_noun(hardware)
     top = hardware.all_reduce[-1]
     note(
         f"{hardware.name}: {top.num_bytes / top.duration_ns:.2f} GB/s at {top.num_bytes >> 20} MiB, "

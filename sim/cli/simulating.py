@@ -41,8 +41,8 @@ class Target(StrEnum):
 def _caps(text: str | None, option: str) -> list[float] | None:
     if text is None:
         return None
-    parts = [part for part in text.split(",") if part.strip()]
-    if not parts:
+    parts = text.split(",")
+    if not all(part.strip() for part in parts):
         raise InputError(f"{option}: {text!r} is not legal; give caps in MiB, such as 1,25")
     return [parse_cap_mb(part) for part in parts]
 
@@ -57,7 +57,9 @@ def _switches(pairs: list[str]) -> dict[str, Any]:
             switches[name] = json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
         except json.JSONDecodeError:
             switches[name] = value
-    for name in ("bucket_cap_mb", "bucket_cap_mb_list"):
+    if "workload" in switches:
+        raise InputError("--ddp: workload is no switch of DistributedDataParallel")
+    for name in ("policy", "iteration", "bucket_cap_mb", "bucket_cap_mb_list", "first_bucket_mb"):
         if name in switches:
             raise InputError(f"--ddp: {name} has an option of its own: --{name.replace('_', '-')}")
     return switches

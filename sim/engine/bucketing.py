@@ -22,7 +22,20 @@ DEFAULT_BUCKET_CAP_BYTES = 25 * MIB
 MODELLED_DDP_KWARGS = {
     "gradient_as_bucket_view": "no copy-back at the end of backward (A3.4)",
     "broadcast_buffers": "buffers are broadcast before each forward (A3.16)",
+    "forward_sync_buffers": "its name since torch 2.13, which goes first where both are given",
 }
+# Switches that change no step while they are off; any other name is unknown.
+OFF_DDP_KWARGS = (
+    "batched_grad_copy",
+    "check_reduction",
+    "delay_all_reduce_named_params",
+    "find_unused_parameters",
+    "init_sync",
+    "mixed_precision",
+    "param_to_hook_all_reduce",
+    "skip_all_reduce_unused_params",
+    "static_graph",
+)
 
 
 @dataclass(slots=True)
@@ -154,7 +167,7 @@ def check_ddp_kwargs(kwargs: dict[str, Any]) -> None:
         if name in caps:
             continue
         if name not in MODELLED_DDP_KWARGS:
-            if value is False or value is None:
+            if name in OFF_DDP_KWARGS and (value is False or value is None):
                 continue
             raise NotModelledError(
                 f"ddp: {name}={value!r} is not modelled yet; modelled switches: "
@@ -194,6 +207,8 @@ def assign(
     """
     if iteration not in ("steady", 1, 2, 3):
         raise InputError(f"iteration: {iteration!r} is not legal; give 'steady', 1, 2 or 3")
+    if not isinstance(set_last_bucket_cap, bool):
+        raise InputError(f"set_last_bucket_cap: {set_last_bucket_cap!r} is not legal; give true or false")
     check_ddp_kwargs(ddp_kwargs)
     kwargs: dict[str, Any] = dict(ddp_kwargs)
     requires: dict[str, Any] = {}

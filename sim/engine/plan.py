@@ -113,7 +113,8 @@ def pre_forward(
     rebuild's two broadcasts of int32 (A2.7).
     """
     sizes: list[int] = []
-    if assignment.ddp_kwargs.get("broadcast_buffers", True):
+    broadcast = assignment.ddp_kwargs.get("broadcast_buffers", True)
+    if assignment.ddp_kwargs.get("forward_sync_buffers", broadcast):
         by_dtype: dict[str, int] = {}
         for buffer in workload.buffers:
             by_dtype[buffer.dtype] = by_dtype.get(buffer.dtype, 0) + buffer.num_bytes

@@ -1,9 +1,10 @@
 """Our own JSON documents, in and out: strict on the way in, atomic on the way out."""
 
 import json
+import math
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -63,10 +64,6 @@ def _adapter(noun: type[Any]) -> TypeAdapter[Any]:
     return _ADAPTERS[noun]
 
 
-def _no_constant(text: str) -> Any:
-    raise ValueError(f"{text} is not legal JSON")
-
-
 def _no_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     document = dict(pairs)
     if len(document) != len(pairs):
@@ -80,21 +77,69 @@ def _no_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def parse_json(text: str | bytes, source: str) -> Any:
     """JSON as Python values. Raises ``InputError`` naming ``source`` and the position of the fault."""
+    endless: list[str] = []
+
+    def number(word: str) -> float:
+        value = float(word)
+        if not math.isfinite(value):
+            endless.append(word)
+        return value
+
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8")
-        document = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_duplicate_keys)
+        document = json.loads(
+            text, parse_constant=number, parse_float=number, object_pairs_hook=_no_duplicate_keys
+        )
     except UnicodeDecodeError as error:
         raise InputError(f"{source}: not UTF-8 text (byte {error.start}); give a JSON file") from None
     except json.JSONDecodeError as error:
         at_end = error.pos >= len(text.rstrip() if isinstance(text, str) else text)
-        why = "the file ends early (truncated?)" if at_end and text.strip() else error.msg
+        why = "the file ends early (truncated?)" if at_end else error.msg
+        why = why if text.strip() else "the file is empty"
         raise InputError(f"{source}: not JSON at line {error.lineno}, column {error.colno}: {why}") from None
     except RecursionError:
         raise InputError(f"{source}: nested too deeply; at most {MAX_DEPTH} levels") from None
     except ValueError as error:
         raise InputError(f"{source}: {error}") from None
+    _check_depth(document, source)
+    if endless:
+        where = _find(document, lambda value: isinstance(value, float) and not math.isfinite(value))
+        field = f"{where}: " if where else ""
+        raise InputError(f"{source}: {field}{endless[0]} is not legal; give a finite number")
     return document
+
+
+def _check_depth(document: Any, source: str) -> None:
+    level = [document]
+    for _ in range(MAX_DEPTH):
+        level = [
+            item
+            for holder in level
+            if isinstance(holder, (dict, list))
+            for item in (holder.values() if isinstance(holder, dict) else holder)
+            if isinstance(item, (dict, list))
+        ]
+        if not level:
+            return
+    raise InputError(f"{source}: nested too deeply; at most {MAX_DEPTH} levels")
+
+
+def _find(value: Any, is_wrong: Callable[[Any], bool], where: tuple[str, ...] = ()) -> str | None:
+    """The field of the first wrong value or key, such as ``gradients.3.name``."""
+    if is_wrong(value):
+        return ".".join(where)
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in pairs:
+        if is_wrong(key):
+            return ".".join(where)
+        if (found := _find(item, is_wrong, (*where, str(key)))) is not None:
+            return found
+    return None
+
+
+def _is_broken_text(value: Any) -> bool:
+    return isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def _short(value: Any) -> str:
@@ -130,13 +175,16 @@ def parse_document(document: Any, noun: type[Noun], source: str) -> Noun:
         if key not in body:
             raise InputError(f"{source}: {key}: missing; it must be {legal!r}")
         value = body.pop(key)
-        if value != legal or isinstance(value, bool):
+        if value != legal or type(value) is not type(legal):
             raise InputError(f"{source}: {key}: {_short(value)} is not legal; it must be {legal!r}")
     if "provenance" not in body:
         raise InputError(f'{source}: provenance: missing; give an object, such as {{"source": "..."}}')
+    encoded = json.dumps(body)
+    if "\\ud" in encoded and (where := _find(body, _is_broken_text)) is not None:
+        raise InputError(f"{source}: {where}: a lone surrogate (\\ud800 to \\udfff) is not text")
     try:
         # JSON has no tuples and no int-valued floats of its own: JSON mode accepts arrays for tuples.
-        value = _adapter(noun).validate_json(json.dumps(body))
+        value = _adapter(noun).validate_json(encoded)
     except ValidationError as error:
         raise _explain(error, source) from None
     except ValueError as error:

@@ -19,15 +19,15 @@ def at_least(field: str, value: int | None, least: int) -> None:
 
 
 def factor(field: str, value: float, least: float) -> None:
-    """``value`` is a finite float >= least."""
-    if not (math.isfinite(value) and value >= least):
-        raise InputError(f"{field}: {value} is not legal; give a finite number >= {least}")
+    """``value`` is a finite float in [least, 2**62]."""
+    if not (math.isfinite(value) and least <= value <= MAX_INT):
+        raise InputError(f"{field}: {value} is not legal; give a finite number >= {least} (at most 2**62)")
 
 
 def rate(field: str, value: float | None) -> None:
-    """``value`` is None or a finite float > 0."""
-    if value is not None and not (math.isfinite(value) and value > 0):
-        raise InputError(f"{field}: {value} is not legal; give a finite number > 0, or null for free")
+    """``value`` is None or a finite float >= 1: slower than a byte a second is a mistake."""
+    if value is not None and not (math.isfinite(value) and value >= 1):
+        raise InputError(f"{field}: {value} is not legal; give a finite number >= 1, or null for free")
 
 
 def no_duplicates(field: str, values: Sequence[int]) -> None:

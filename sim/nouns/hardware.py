@@ -22,6 +22,8 @@ class CurvePoint:
 
 Curve = tuple[CurvePoint, ...]
 
+MAX_CHANNELS = 65_536
+
 CURVES = ("all_reduce", "reduce_scatter", "all_gather", "reduce", "broadcast")
 
 
@@ -55,6 +57,10 @@ class Hardware:
     def __post_init__(self) -> None:
         at_least("world_size", self.world_size, 1)
         at_least("comm_channels", self.comm_channels, 1)
+        if self.comm_channels > MAX_CHANNELS:
+            raise InputError(
+                f"comm_channels: {self.comm_channels} is not legal; give an integer 1 to {MAX_CHANNELS}"
+            )
         at_least("launch_cost_ns", self.launch_cost_ns, 0)
         for name in ("channel_slowdown", "compute_slowdown", "comm_slowdown"):
             factor(name, getattr(self, name), 1.0)

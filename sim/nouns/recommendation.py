@@ -37,11 +37,12 @@ class Plateau:
     """The caps (MiB) whose step is within ``tolerance`` of the best cap's, and whether the default is.
 
     ``low_mb`` to ``high_mb`` is the unbroken stretch of such caps around the best; ``caps_mb`` are all
-    of the grid's, which may lie in several stretches.
+    of the grid's, ``stretches_mb`` its unbroken stretches of them, [first, last] each.
     """
 
     tolerance: float
     caps_mb: tuple[float, ...]
+    stretches_mb: tuple[tuple[float, float], ...]
     low_mb: float
     high_mb: float
     holds_default: bool

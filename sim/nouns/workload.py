@@ -1,5 +1,6 @@
 """What is trained: the gradients that backward makes ready, and when."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -134,6 +135,10 @@ class Workload:
         self._check_order()
         if len(set(self.ready_includes)) != len(self.ready_includes):
             raise InputError(f"ready_includes: {list(self.ready_includes)} names an effect twice")
+        if self.band is not None:
+            low, high = self.band
+            if not 0 <= low <= high < math.inf:
+                raise InputError(f"band: {list(self.band)} is not legal; give [low, high], 0 <= low <= high")
         for number, sample in enumerate(self.samples):
             if len(sample) != len(self.gradients):
                 raise InputError(

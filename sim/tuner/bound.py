@@ -52,15 +52,17 @@ def _lower_hull(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return hull
 
 
-def least_service_ns(lines: list[Line], num_bytes: int, at_most: int) -> Fraction:
+def least_service_ns(
+    lines: list[Line], num_bytes: int, at_most: int, rounded: Fraction = Fraction(1, 2)
+) -> Fraction:
     """Least total service time in ns of any buckets that hold ``num_bytes`` in at most ``at_most`` buckets.
 
-    Each real service time is rounded to the nearest ns, so up to half a ns a bucket is given away.
+    Each real service time is rounded to the nearest ns: up to half a ns a bucket is given away, and
+    ``rounded`` ns in all where what is stretched is rounded again at its end.
     """
-    half = Fraction(1, 2)
     best = Fraction(0)
     for per_collective, per_byte in lines:
-        rounding = half if per_collective >= half else half * at_most
+        rounding = rounded if per_collective >= rounded else rounded * at_most
         best = max(best, per_collective + per_byte * num_bytes - rounding)
     return best
 
@@ -89,14 +91,17 @@ def lower_bound_ns(workload: Workload, hardware: Hardware) -> int:
     if hardware.world_size > 1:
         lines = affine_minorants(hardware.all_reduce)
         together = max(Fraction(1), hardware.comm_channels / Fraction(hardware.channel_slowdown))
+        rounded = Fraction(1 if hardware.comm_channels > 1 and hardware.channel_slowdown != 1 else 0.5)
+        # Copies are in bucket order: with a single run, the last follows every collective.
         last_copy = transfer_ns(copied[-1], rate)
+        single = len(runs(workload)) == 1
         suffix = 0
         lane = sum(copy_in)
         for place in range(len(order) - 1, -1, -1):
             suffix += gradients[place].on_wire
             ready = (gradients[place].ready_ns or 0) + lane
             lane -= copy_in[place]
-            service = least_service_ns(lines, suffix, len(order) - place) / together
-            tail = last_copy if place == len(order) - 1 else 0
+            service = least_service_ns(lines, suffix, len(order) - place, rounded) / together
+            tail = last_copy if single or place == len(order) - 1 else 0
             bound = max(bound, ready + launch + service + tail)
     return ceil(bound)

@@ -18,6 +18,7 @@ from sim.tuner.partitions import Buckets, runs
 from sim.units import transfer_ns
 
 MAX_LABELS = 400  # per prefix; beyond it the search gives up its claim to be exact
+FEW_LABELS = 2  # per prefix in the first search, whose answer is the limit that prunes the second
 
 
 def applies(workload: Workload, hardware: Hardware) -> bool:
@@ -52,6 +53,19 @@ def exact_optimum(workload: Workload, hardware: Hardware, upper_bound_ns: int) -
         The buckets in launch order, None if no partition is better than ``upper_bound_ns``; and
         whether the search was complete (not cut short at ``MAX_LABELS``).
     """
+    best, complete = _search(workload, hardware, upper_bound_ns, FEW_LABELS)
+    if not complete:
+        limit = upper_bound_ns if best is None else best.available
+        better, complete = _search(workload, hardware, limit, MAX_LABELS)
+        best = better or best
+    (order,) = runs(workload)
+    return _trace(best, order), complete
+
+
+def _search(
+    workload: Workload, hardware: Hardware, limit: int, max_labels: int
+) -> tuple[_Label | None, bool]:
+    """The best label of the whole order below ``limit``, and whether no front outgrew ``max_labels``."""
     (order,) = runs(workload)
     count = len(order)
     copied = [copied_bytes(workload, index) for index in order]
@@ -72,12 +86,21 @@ def exact_optimum(workload: Workload, hardware: Hardware, upper_bound_ns: int) -
     rest = [
         int(least_service_ns(lines, wire_before[-1] - wire_before[at], count - at)) for at in range(count)
     ] + [0]
+    # And the least time that its copies back need; the last copy holds at least the last gradient.
+    back_rest = [
+        max(0, transfer_ns(copied_before[-1] - copied_before[at], out_rate) - (count - at) // 2 - 1)
+        for at in range(count)
+    ] + [0]
+    last_back = transfer_ns(copied[-1], out_rate)
+    rest = [time + last_back for time in rest[:-1]] + [0]
+    least_next = [
+        int(least_service_ns(lines, wire_before[at + 1] - wire_before[at], 1)) for at in range(count)
+    ]
     not_before = [0] * (count + 1)
     for at in range(count - 1, -1, -1):
         not_before[at] = max(not_before[at + 1], ready[at] + cost + rest[at])
 
     best: _Label | None = None
-    limit = upper_bound_ns
     complete = True
     fronts: list[list[_Label]] = [[] for _ in range(count + 1)]
     fronts[0] = [_Label(0, 0, compute_end, 0, None)]
@@ -99,18 +122,22 @@ def exact_optimum(workload: Workload, hardware: Hardware, upper_bound_ns: int) -
                 launch = max(label.launch, ready[stop - 1]) + cost
                 end = max(label.end, launch) + service
                 available = max(label.available, end) + back
-                if available >= limit or end + rest[stop] >= limit:
+                if available + back_rest[stop] >= limit or end + rest[stop] >= limit:
                     continue
-                made = _Label(launch, end, available, at, label)
                 if stop == count:
-                    best, limit = made, available
-                elif not _insert(fronts[stop], made):
+                    best, limit = _Label(launch, end, available, at, label), available
                     continue
-                elif len(fronts[stop]) > MAX_LABELS:
+                # What the next bucket waits for anyway is no difference between labels.
+                launch = max(launch, ready[stop])
+                end = max(end, launch + cost)
+                available = max(available, end + least_next[stop])
+                if not _insert(fronts[stop], _Label(launch, end, available, at, label)):
+                    continue
+                if len(fronts[stop]) > max_labels:
                     fronts[stop].sort(key=lambda kept: (kept.end, kept.available))
-                    del fronts[stop][MAX_LABELS // 2 :]
+                    del fronts[stop][max_labels // 2 :]
                     complete = False
-    return _trace(best, order), complete
+    return best, complete
 
 
 def _insert(front: list[_Label], made: _Label) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from sim.verdict.metrics import summarize
 
 EXHAUSTIVE_PLACES = 12  # 4,096 partitions
 PLATEAU = 0.01
+NOTHING = 0.001  # of the step: no gain worth a change, whatever is proved about it
 
 
 def _report(workload: Workload, hardware: Hardware, assignment: Assignment) -> Report:
@@ -123,21 +125,23 @@ def _gain(
     fraction = gain_ns / baseline.step_ns if baseline.step_ns else 0.0
     low = high = None
     significant = None
-    if len(workload.samples) >= 2:
+    sampled = _sampled(workload)
+    if len(sampled) >= 2:
         gains = [
-            _sync_end(sample, hardware, default) - _sync_end(sample, hardware, best)
-            for sample in _sampled(workload)
+            _sync_end(sample, hardware, default) - _sync_end(sample, hardware, best) for sample in sampled
         ]
         low_value, high_value = np.quantile(gains, [0.025, 0.975])
         low, high = round(float(low_value)), round(float(high_value))
         significant = low > 0
     if gain_ns == 0:
-        sentence = "DDP's default is already the best contiguous assignment; keep it"
+        sentence = "no contiguous assignment that was found is better than DDP's default; keep it"
     elif significant is False:
         sentence = (
             f"no significant difference over the recorded iterations ({format_ms(low or 0)} to "
             f"{format_ms(high or 0)} a step); keep the default"
         )
+    elif fraction < NOTHING:
+        sentence = f"saves {gain_ns / 1000:.3g} us a step, less than {NOTHING:.1%} of it; keep DDP's default"
     else:
         sentence = f"saves {format_ms(gain_ns)} a step against DDP's default ({fraction:.1%})"
         if low is not None and high is not None:
@@ -153,9 +157,11 @@ def _gain(
 
 
 def _sampled(workload: Workload) -> list[Workload]:
-    """The workload as each recorded iteration saw it."""
+    """The workload as each recorded iteration saw it; one that missed a gradient is left out."""
     made = []
     for sample in workload.samples:
+        if None in sample:
+            continue
         gradients = tuple(
             replace(gradient, ready_ns=time)
             for gradient, time in zip(workload.gradients, sample, strict=True)
@@ -189,6 +195,11 @@ def _plateau(rows: list[tuple[float, int]], default_sync_end: int, rest_ns: int)
     return Plateau(
         tolerance=PLATEAU,
         caps_mb=tuple(cap for cap, sync_end in rows if sync_end <= limit),
+        stretches_mb=tuple(
+            (caps[0], caps[-1])
+            for good, stretch in groupby(rows, key=lambda row: row[1] <= limit)
+            if good and (caps := [cap for cap, _ in stretch])
+        ),
         low_mb=rows[low][0],
         high_mb=rows[high][0],
         holds_default=default_sync_end <= limit,

@@ -140,7 +140,7 @@ def _hardware(
         broadcast=curve("broadcast"),
         comm_channels=GLOO_CHANNELS,
         channel_slowdown=max(1.0, round(median(ratios.values()), 4)),
-        launch_cost_ns=round(median(launches)),
+        launch_cost_ns=max(0, round(median(launches))),
         launch_blocks_compute=True,
         copy_in_bytes_per_s=round(copies["copy_in_bytes"] * 1e9 / median(copies["copy_in_ns"]), 0),
         copy_out_bytes_per_s=round(copies["copy_out_bytes"] * 1e9 / median(copies["copy_out_ns"]), 0),

@@ -1,8 +1,10 @@
 """A module whose backward keeps a recorded schedule, so that the host is as free as under an accelerator.
 
-Deadlines are absolute: oversleeping once does not delay what follows. The time that DDP spends in its
-own hooks (copies into buckets, launches) shifts the deadlines that follow, as kernels on the compute
-stream would; what the same node costs without DDP is measured beforehand and taken off.
+Deadlines are absolute: oversleeping once does not delay what follows. The processor time that DDP spends
+in its own hooks (copies into buckets, launches) shifts the deadlines that follow, as kernels on the
+compute stream would; what the same node costs without DDP is measured beforehand and taken off. It is
+the thread's processor time, not the wall's: under an accelerator these copies do not wait for a core
+that the network stack has taken.
 """
 
 import ctypes
@@ -37,7 +39,8 @@ class Schedule:
     """When the nodes of one backward are due, ns from its start, and what happened.
 
     ``due_ns`` holds one entry a gradient in ready order and a last one for the end of backward.
-    ``baseline_ns`` is what lies between two nodes without DDP, per gap.
+    ``baseline_ns`` is the processor time between two nodes without DDP, per gap; ``gaps_ns`` what it was
+    in this backward.
     """
 
     due_ns: Sequence[int]
@@ -53,18 +56,19 @@ class Schedule:
         self.gaps_ns = []
         self.ready_ns = []
         self.shift = 0
-        self.start = self.left = time.monotonic_ns()
+        self.left = time.thread_time_ns()
+        self.start = time.monotonic_ns()
 
     def node(self, position: int) -> None:
         """One node: account for the time since the last one, then wait until this one is due."""
         if position:
-            gap = time.monotonic_ns() - self.left
+            gap = time.thread_time_ns() - self.left
             self.gaps_ns.append(gap)
             if self.baseline_ns:
-                self.shift += max(0, gap - self.baseline_ns[position - 1])
+                self.shift += gap - self.baseline_ns[position - 1]
         now = sleep_until(self.start + self.due_ns[position] + self.shift)
         self.ready_ns.append(now - self.start)
-        self.left = time.monotonic_ns()
+        self.left = time.thread_time_ns()
 
 
 class _Node(torch.autograd.Function):

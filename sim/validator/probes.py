@@ -161,5 +161,5 @@ def _launches(rank: RankLike) -> list[int]:
         apart = _excess(run_step(each_ddp, each, 0), each)
         together = _excess(run_step(whole_ddp, whole, 0), whole)
         if repeat >= 3:
-            costs += [max(0, one - other) for one, other in zip(apart[:-1], together[:-1], strict=True)]
+            costs += [one - other for one, other in zip(apart[:-1], together[:-1], strict=True)]
     return costs

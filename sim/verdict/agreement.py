@@ -47,6 +47,8 @@ def compare(measurement: Measurement, predicted: Report) -> CandidateAgreement:
     """One candidate's measurement against its prediction."""
     steps = [iteration.step_ns for iteration in measurement.iterations]
     step = round(median(steps))
+    if step == 0:
+        raise InputError(f"candidate {measurement.name!r}: a median step of 0 ns cannot be compared")
     low, high = median_interval(steps)
     sync_end = round(median(iteration.sync_end_ns for iteration in measurement.iterations))
     exposed = sync_end - measurement.plain_backward_ns
@@ -58,10 +60,9 @@ def compare(measurement: Measurement, predicted: Report) -> CandidateAgreement:
         if bucket.end_ns
     )
     probe = median(it.step_ns for it in measurement.traced) / step - 1 if measurement.traced else None
-    assert measurement.observed is not None
     return CandidateAgreement(
         name=measurement.name,
-        bucket_indices=measurement.observed,
+        bucket_indices=predicted.bucket_indices if measurement.observed is None else measurement.observed,
         iterations=len(steps),
         measured_step_ns=step,
         step_low_ns=low,
@@ -92,11 +93,11 @@ def agree(
     The rule: median step error and worst step error within their targets, and every pair of
     candidates whose measured intervals are apart in the predicted order.
     """
-    rows = [
-        compare(measurement, predictions[measurement.name])
-        for measurement in record.candidates
-        if measurement.iterations
-    ]
+    measured = [measurement for measurement in record.candidates if measurement.iterations]
+    for measurement in measured:
+        if measurement.name not in predictions:
+            raise InputError(f"record {record.name!r}: candidate {measurement.name!r} has no prediction")
+    rows = [compare(measurement, predictions[measurement.name]) for measurement in measured]
     if not rows:
         raise InputError(f"record {record.name!r}: no candidate has a complete iteration to compare")
     right = apart = 0

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from sim.nouns.timeline import BucketTimes, Timeline
 from sim.units import format_ms, format_size
 from sim.verdict.critical_path import PathSpan, critical_path
+from sim.verdict.intervals import intersection_length
 
 NEGLIGIBLE = 0.01  # of the step: below this, communication is hidden for all that matters
 
@@ -30,14 +31,22 @@ def _blocked(timeline: Timeline) -> tuple[BucketTimes, BucketTimes, int] | None:
         if not earlier:
             continue
         blocking = max(earlier, key=lambda bucket: bucket.ready_ns)
-        busy = sum(
-            max(0, min(other.end_ns, blocking.ready_ns) - max(other.start_ns, waiting.ready_ns))
-            for other in timeline.buckets
-        )
+        waited = [(waiting.ready_ns, blocking.ready_ns)]
+        busy = intersection_length(waited, [(other.start_ns, other.end_ns) for other in timeline.buckets])
         idle = blocking.ready_ns - waiting.ready_ns - busy
         if worst is None or idle > worst[2]:
             worst = (waiting, blocking, idle)
     return worst
+
+
+def _stretch(timeline: Timeline, path: list[PathSpan]) -> int:
+    """By how much backward's own work on the path is longer than it would be alone, in ns."""
+    alone = 0
+    for span in path:
+        if span.kind == "backward":
+            gradient = None if span.gradient is None else timeline.workload.gradients[span.gradient]
+            alone = timeline.workload.backward_ns if gradient is None else gradient.ready_ns or 0
+    return _total(path, "backward") - alone
 
 
 def _late_parameter(timeline: Timeline, bucket: int) -> str:
@@ -50,8 +59,8 @@ def _late_parameter(timeline: Timeline, bucket: int) -> str:
 def find_bottleneck(timeline: Timeline, step_ns: int) -> Bottleneck:
     """What to tell the user first. ``step_ns`` is the whole step, in ns.
 
-    The causes, in order: no communication, compute-bound, head-of-line, launch- and copy-bound,
-    latency-bound, tail bucket exposed, bandwidth-bound.
+    The causes, in order: no communication, compute-bound, head-of-line, launch-, copy- and
+    interference-bound, latency-bound, tail bucket exposed, bandwidth-bound.
     """
     buckets = timeline.buckets
     exposed = timeline.sync_end_ns - timeline.workload.backward_ns
@@ -76,20 +85,31 @@ def find_bottleneck(timeline: Timeline, step_ns: int) -> Bottleneck:
         )
     copies = _total(path, "copy_in", "copy_out")
     launches = _total(path, "launch")
-    if launches >= exposed / 2:
+    stretch = _stretch(timeline, path)
+    reduces = [span for span in path if span.kind == "all_reduce"]
+    # Half of what is exposed; without an all-reduce on the path, one of these three is the cause.
+    enough = exposed / 2 if reduces else max(launches, copies, stretch)
+    if launches >= enough:
         count = sum(span.kind == "launch" for span in path)
         return Bottleneck(
             code="launch-bound",
             sentence=f"launch-bound: {count} launches x {format_ms(launches / count)} = "
             f"{format_ms(launches)} on the critical path, of {format_ms(exposed)} exposed",
         )
-    if copies >= exposed / 2:
+    if copies >= enough:
+        back = _total(path, "copy_out")
+        advice = f"; gradient_as_bucket_view removes {format_ms(back)} of them" if back else ""
         return Bottleneck(
             code="copy-bound",
             sentence=f"copy-bound: copies into and out of buckets take {format_ms(copies)} of the "
-            f"critical path, of {format_ms(exposed)} exposed; gradient_as_bucket_view removes half",
+            f"critical path, of {format_ms(exposed)} exposed{advice}",
         )
-    reduces = [span for span in path if span.kind == "all_reduce"]
+    if stretch >= enough:
+        return Bottleneck(
+            code="interference-bound",
+            sentence=f"interference-bound: collectives beside it make backward {format_ms(stretch)} "
+            f"longer, of {format_ms(exposed)} exposed",
+        )
     reduced = _total(path, "all_reduce")
     latency = min(point.duration_ns for point in timeline.hardware.all_reduce)
     if latency * len(reduces) >= reduced / 2:
@@ -111,7 +131,7 @@ def find_bottleneck(timeline: Timeline, step_ns: int) -> Bottleneck:
         )
     return Bottleneck(
         code="bandwidth-bound",
-        sentence=f"bandwidth-bound: the last {len(reduces)} buckets, {format_size(num_bytes)} at "
+        sentence=f"bandwidth-bound: {len(reduces)} buckets on end, {format_size(num_bytes)} at "
         f"{rate:.2f} GB/s, keep the link busy without a gap for {format_ms(reduced)}; "
-        f"{format_ms(exposed)} of it is exposed",
+        f"{format_ms(exposed)} is exposed",
     )

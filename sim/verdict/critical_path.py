@@ -53,7 +53,7 @@ def dependencies(timeline: Timeline) -> "networkx.DiGraph[PathSpan]":
     launches: list[PathSpan] = []
     reduces: list[PathSpan] = []
     copies: list[PathSpan] = []
-    beside = not timeline.hardware.launch_blocks_compute
+    beside = not timeline.hardware.launch_blocks_compute or "launch" in timeline.workload.ready_includes
     cost = timeline.hardware.launch_cost_ns if beside else 0
     for bucket in timeline.buckets:
         k = bucket.index

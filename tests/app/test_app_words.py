@@ -32,14 +32,20 @@ def test_choices_in_words() -> None:
     assert labels.choice_words("cap", 4.0, 0.5) == "cap 4 MiB, first 0.5 MiB"
 
 
-@pytest.mark.parametrize(("is_flat", "start"), [(True, "The curve is flat"), (False, "Caps from")])
+@pytest.mark.parametrize(("is_flat", "start"), [(True, "The curve is flat"), (False, "Caps of")])
 def test_the_plateau_in_words(is_flat: bool, start: str) -> None:
     plateau = Plateau(
-        tolerance=0.01, caps_mb=(2.0, 4.0), low_mb=2, high_mb=4, holds_default=True, is_flat=is_flat
+        tolerance=0.01,
+        caps_mb=(2.0, 4.0, 16.0),
+        stretches_mb=((2.0, 4.0), (16.0, 16.0)),
+        low_mb=2,
+        high_mb=4,
+        holds_default=True,
+        is_flat=is_flat,
     )
     sentence = labels.plateau_sentence(plateau)
     assert sentence.startswith(start)
-    assert "2 to 4 MiB" in sentence
+    assert "2 to 4 and 16 MiB" in sentence
     assert "DDP's default is among them" in sentence
 
 
@@ -72,7 +78,7 @@ def test_the_library_finds_what_is_there(traces: Path) -> None:
     found = library.find(launch.Settings(traces=traces, watch=traces / "measured" / "made-up"))
     assert list(found.workloads) == ["another", "twenty"]
     assert list(found.hardware) == ["two-hosts"]
-    assert list(found.records) == ["made-up", "live: made-up"]
+    assert list(found.records) == ["live: made-up", "made-up"]
     assert not found.is_empty
 
 

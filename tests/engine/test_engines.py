@@ -1,15 +1,21 @@
 """The two engines against each other, against an oracle, and against what must hold of any timeline."""
 
+import itertools
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
+from sim.errors import NotModelledError
+from sim.nouns.assignment import Assignment
+from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.timeline import Timeline
-from tests.oracle.stepper import copy, step_through
+from sim.nouns.workload import Gradient, Workload
+from tests.oracle.stepper import copy, service, step_through
 from tests.strategies import REAL, TINY, Case, cases
 
 ENGINES = ("simpy", "analytic")
@@ -152,7 +158,7 @@ def _done(timeline: Timeline, start: int, end: int, factor_at: object) -> Fracti
         marks |= {t for t in (first, last) if start < t < end}
     cuts = sorted(marks)
     return sum(
-        ((b - a) / factor_at(a, b) for a, b in zip(cuts, cuts[1:], strict=False)),  # type: ignore[operator]
+        ((b - a) / factor_at(a, b) for a, b in itertools.pairwise(cuts)),  # type: ignore[operator]
         Fraction(0),
     )
 
@@ -221,7 +227,11 @@ def _moments(timeline: Timeline) -> list[int]:
     return [
         timeline.backward_end_ns,
         timeline.sync_end_ns,
-        *(t for b in timeline.buckets for t in (b.ready_ns, b.launch_ns, b.start_ns, b.end_ns, b.available_ns)),
+        *(
+            t
+            for b in timeline.buckets
+            for t in (b.ready_ns, b.launch_ns, b.start_ns, b.end_ns, b.available_ns)
+        ),
     ]
 
 
@@ -291,3 +301,104 @@ def test_order_of_gradients_inside_a_bucket_and_names_do_not_matter(case: Case) 
 def test_a_simulation_is_reproducible(engine: str, case: Case) -> None:
     """Ties are broken by ready order, then bucket order: the same input gives the same timeline."""
     assert simulate(case, engine) == simulate(case, engine)
+
+
+def tiny_case(work: tuple[int, int], service: int, **changes: object) -> Case:
+    """One gradient in one bucket: ``work`` before it is ready and after."""
+    before, after = work
+    gradient = Gradient(index=0, name="p", shape=(), dtype="int8", num_bytes=1, ready_ns=before)
+    return Case(
+        workload=Workload(
+            name="w", gradients=(gradient,), forward_ns=0, backward_ns=before + after, optimizer_ns=0
+        ),
+        hardware=Hardware(
+            name="h",
+            world_size=2,
+            all_reduce=(CurvePoint(num_bytes=0, duration_ns=service),),
+            **changes,  # type: ignore[arg-type]
+        ),
+        assignment=Assignment(bucket_indices=((0,),)),
+    )
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("after", "service", "lasts"),
+    [
+        (1, 1, 2),  # 1 ns at half speed, 0.5 left: 1.5 in all, to even: not 1 + round(0.5)
+        (1, 2, 2),  # 1 + 1.5 = 2.5, to even
+        (3, 2, 4),  # 3 + 0.5 = 3.5, to even
+        (5, 3, 6),  # 5 + 0.5 = 5.5, to even
+        (9, 3, 6),  # all of it at half speed
+    ],
+)
+def test_a_stretched_duration_is_rounded_once(engine: str, after: int, service: int, lasts: int) -> None:
+    """CONTRACT: every duration half to even, once: the whole of it, however often its rate changed."""
+    timeline = simulate(tiny_case((0, after), service, comm_slowdown=2.0), engine)
+    assert timeline.buckets[0].end_ns == lasts
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_rate_that_does_not_change_is_not_rounded_on_the_way(engine: str) -> None:
+    """Launches that find no channel free change no rate, and so no end."""
+    gradients = tuple(
+        Gradient(index=k, name="p", shape=(), dtype="int8", num_bytes=1, ready_ns=k) for k in range(4)
+    )
+    case = Case(
+        workload=Workload(name="w", gradients=gradients, forward_ns=0, backward_ns=9, optimizer_ns=0),
+        hardware=Hardware(
+            name="h",
+            world_size=2,
+            all_reduce=(CurvePoint(num_bytes=0, duration_ns=2),),
+            comm_slowdown=1.25,
+        ),
+        assignment=Assignment(bucket_indices=((0,), (1,), (2,), (3,))),
+    )
+    timeline = simulate(case, engine)
+    assert [(b.start_ns, b.end_ns) for b in timeline.buckets] == [(0, 2), (2, 4), (4, 6), (6, 8)]  # 2.5 each
+
+
+@given(cases(st.just(REAL)))
+def test_what_the_times_already_contain_is_not_counted_twice(case: Case) -> None:
+    """CONTRACT, Workload: ``ready_includes`` names the effects that the ready times contain."""
+    workload = replace(case.workload, ready_includes=("copy_in", "launch", "interference"))
+    timeline = simulate(replace(case, workload=workload))
+    assert timeline.backward_end_ns == workload.backward_ns
+    assert {span.kind for span in timeline.compute} <= {"backward"}
+
+
+@given(cases(st.just(REAL)), st.sampled_from(["steady", 1, 2, 3]))
+def test_broadcasts_come_before_forward(case: Case, iteration: Any) -> None:
+    """A3.16: buffers once a dtype before each forward; A2.7: iteration 2 begins with two of int32."""
+    assignment = sim.assign(case.workload, iteration=iteration)
+    timeline = sim.simulate(case.workload, case.hardware, assignment, "analytic", iteration=iteration)
+    sizes: dict[str, int] = {}
+    for buffer in case.workload.buffers:
+        sizes[buffer.dtype] = sizes.get(buffer.dtype, 0) + buffer.num_bytes
+    wanted = list(sizes.values())
+    if iteration == 2:
+        wanted += [4 * (len(case.workload.gradients) + 1), 4 * len(assignment.bucket_indices)]
+    curve, ranks = case.hardware.broadcast, case.hardware.world_size
+    if curve is None:
+        assert timeline.pre_forward_ns == 0
+        assert bool(timeline.notes) == (bool(wanted) and ranks > 1)  # said, not dropped in silence
+    else:
+        assert timeline.pre_forward_ns == sum(service(curve, size, ranks) for size in wanted)
+
+
+@given(cases(), st.sampled_from(["zero1", "zero2", "last-hook"]))
+@settings(max_examples=20)
+def test_what_is_not_modelled_is_refused(case: Case, policy: Any) -> None:
+    with pytest.raises(NotModelledError, match=policy):
+        simulate(replace(case, assignment=replace(case.assignment, policy=policy)))
+
+
+def test_an_unused_parameter_is_refused_by_name() -> None:
+    """A3.21: every parameter must become ready."""
+    case = tiny_case((1, 1), 1)
+    unused = Gradient(index=1, name="head.bias", shape=(), dtype="int8", num_bytes=1, ready_ns=None)
+    workload = replace(case.workload, gradients=(*case.workload.gradients, unused))
+    with pytest.raises(NotModelledError, match=r"head\.bias.*never ready"):
+        simulate(replace(case, workload=workload, assignment=Assignment(bucket_indices=((0, 1),))))
+    with pytest.raises(NotModelledError, match=r"head\.bias.*never ready"):
+        sim.assign(workload)

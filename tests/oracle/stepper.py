@@ -4,6 +4,7 @@ Written from the contract's words and sharing nothing with ``sim.engine`` or ``s
 Slow and plain on purpose: it looks at every nanosecond, and asks of each piece of work whether it is done.
 """
 
+import itertools
 from collections import deque
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -32,7 +33,7 @@ def service(curve: Curve, num_bytes: int, world_size: int) -> int:
     points = [(point.num_bytes, point.duration_ns) for point in curve]
     if num_bytes <= points[0][0] or len(points) == 1:
         return points[0][1]
-    for (size, time), (next_size, next_time) in zip(points, points[1:], strict=False):
+    for (size, time), (next_size, next_time) in itertools.pairwise(points):
         if num_bytes <= next_size:
             return half_even(time + Fraction(next_time - time, next_size - size) * (num_bytes - size))
     (size, time), (last_size, last_time) = points[-2:]

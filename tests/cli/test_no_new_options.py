@@ -1,0 +1,92 @@
+"""The frozen command line: a name, once out, is a promise (an idea of torchtitan's).
+
+To add a command or an option, add it here too; before taking one away, think twice.
+"""
+
+import pytest
+import typer.main
+
+import sim.cli.main
+from tests.commands import bucketsim
+
+FROZEN = {
+    "agree": ["--json", "--max-error", "directory"],
+    "calibrate": ["--box", "--json", "--largest", "--output", "--ranks", "--rate", "--rounds", "-o"],
+    "dash": ["--port", "--traces", "--watch"],
+    "doctor": ["--json"],
+    "export": ["--as", "--assignment", "--hardware", "--output", "-o", "workload_file"],
+    "record": [
+        "--arg",
+        "--device",
+        "--dtype",
+        "--json",
+        "--name",
+        "--output",
+        "--repeats",
+        "--warmup",
+        "-o",
+        "factory",
+    ],
+    "simulate": [
+        "--assignment",
+        "--bucket-cap-mb",
+        "--bucket-cap-mb-list",
+        "--ddp",
+        "--engine",
+        "--first-bucket-mb",
+        "--hardware",
+        "--iteration",
+        "--json",
+        "--policy",
+        "--reduce-bucket-size",
+        "workload_file",
+    ],
+    "sweep": ["--caps", "--engine", "--hardware", "--json", "--output", "-o", "workload_file"],
+    "tune": ["--hardware", "--json", "--output", "-o", "workload_file"],
+    "validate": [
+        "--assignment",
+        "--box",
+        "--caps",
+        "--hardware",
+        "--json",
+        "--max-error",
+        "--output",
+        "--ranks",
+        "--rate",
+        "--rounds",
+        "--seed",
+        "-o",
+        "workload_file",
+    ],
+}
+GROUP = typer.main.get_command(sim.cli.main.app)
+COMMANDS = GROUP.commands  # type: ignore[attr-defined]
+
+
+def words_of(command: object) -> list[str]:
+    """Arguments and options as the user types them."""
+    parameters = command.params  # type: ignore[attr-defined]
+    return sorted(word for one in parameters for word in (*one.opts, *one.secondary_opts))
+
+
+def test_no_command_comes_or_goes_unseen() -> None:
+    assert sorted(COMMANDS) == sorted(FROZEN)
+    assert words_of(GROUP) == ["--debug", "--version"]
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_no_option_comes_or_goes_unseen(name: str) -> None:
+    assert words_of(COMMANDS[name]) == FROZEN[name]
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_every_command_has_help(name: str) -> None:
+    said = bucketsim(name, "--help")
+    assert (said.code, said.err) == (0, "")
+    assert COMMANDS[name].help.strip() in " ".join(said.out.split())
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_every_option_says_what_it_does(name: str) -> None:
+    options = [parameter for parameter in COMMANDS[name].params if parameter.opts[0].startswith("-")]
+    assert [parameter.name for parameter in options if not parameter.help] == []

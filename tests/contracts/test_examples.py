@@ -1,0 +1,108 @@
+"""The contract's worked examples, to the nanosecond: Python and command line, both engines."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sim
+from sim.formats import documents
+from sim.nouns.assignment import Assignment
+from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.report import Report
+from tests.commands import bucketsim, process, script
+
+EXAMPLES = Path(__file__).parent / "examples"
+EXPECTED = json.loads((EXAMPLES / "expected.json").read_text())
+CASES: list[dict[str, Any]] = EXPECTED["cases"]
+FIGURES = ("backward_end_ns", "sync_end_ns", "exposed_comm_ns", "step_ns", "overlap_ratio")
+ENGINES = ("simpy", "analytic")
+
+each_case = pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+each_engine = pytest.mark.parametrize("engine", ENGINES)
+
+
+def hardware_of(case: dict[str, Any]) -> Hardware:
+    changes = dict(case.get("hardware", {}))
+    if "all_reduce" in changes:
+        changes["all_reduce"] = tuple(CurvePoint(**point) for point in changes["all_reduce"])
+    return replace(sim.load_hardware(EXAMPLES / "hardware.json"), **changes)
+
+
+def buckets_of(case: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(bucket) for bucket in case["bucket_indices"])
+
+
+def test_there_are_twelve_cases() -> None:
+    assert len(CASES) == 12
+
+
+@each_engine
+@each_case
+def test_example_in_python(case: dict[str, Any], engine: str) -> None:
+    workload = sim.load_workload(EXAMPLES / "workload.json")
+    if "policy" in case:
+        assignment = sim.assign(workload, **case["policy"])
+        assert assignment.bucket_indices == buckets_of(case)
+    else:
+        assignment = Assignment(bucket_indices=buckets_of(case))
+    report = sim.summarize(sim.simulate(workload, hardware_of(case), assignment, engine))
+    assert {name: getattr(report, name) for name in FIGURES} == {name: case[name] for name in FIGURES}
+    assert report.engine == engine
+
+
+@each_engine
+@each_case
+def test_example_on_the_command_line(case: dict[str, Any], engine: str, tmp_path: Path) -> None:
+    documents.save(tmp_path / "h.json", hardware_of(case))
+    words = ["simulate", EXAMPLES / "workload.json", "--hardware", tmp_path / "h.json"]
+    if "policy" in case:
+        for name, value in case["policy"].items():
+            words += [f"--{name.replace('_', '-')}", value]
+    else:
+        documents.save(tmp_path / "a.json", Assignment(bucket_indices=buckets_of(case)))
+        words += ["--assignment", tmp_path / "a.json"]
+    said = bucketsim(*words, "--engine", engine, "--json")
+    assert (said.code, said.err) == (0, "")
+    report = documents.parse_text(said.out, Report, "stdout")
+    assert {name: getattr(report, name) for name in FIGURES} == {name: case[name] for name in FIGURES}
+    assert report.bucket_indices == buckets_of(case)
+    document = json.loads(said.out)
+    assert (document["schema_version"], document["kind"]) == (1, "report")
+
+
+@pytest.mark.parametrize("command", [["-m", "sim"], [script()]], ids=["python -m sim", "bucketsim"])
+def test_example_in_a_real_process(command: list[Any]) -> None:
+    case = next(case for case in CASES if case.get("policy") == {"policy": "ddp"})
+    files = [EXAMPLES / "workload.json", "--hardware", EXAMPLES / "hardware.json"]
+    said = process(*command, "simulate", *files, "--json")
+    assert (said.code, said.err) == (0, "")
+    document = json.loads(said.out)
+    assert {name: document[name] for name in FIGURES} == {name: case[name] for name in FIGURES}
+    assert document["bucket_indices"] == case["bucket_indices"]
+
+
+def test_optimum_in_python() -> None:
+    expected = EXPECTED["optimum"]
+    workload = sim.load_workload(EXAMPLES / "workload.json")
+    answer = sim.tune(workload, sim.load_hardware(EXAMPLES / "hardware.json"))
+    assert answer.assignment.bucket_indices == buckets_of(expected)
+    assert answer.report.sync_end_ns == expected["sync_end_ns"]
+    assert answer.lower_bound_ns == expected["lower_bound_ns"]
+    assert answer.proved_optimal
+    assert answer.report.engine == "simpy"
+
+
+def test_optimum_on_the_command_line(tmp_path: Path) -> None:
+    expected = EXPECTED["optimum"]
+    files = [EXAMPLES / "workload.json", "--hardware", EXAMPLES / "hardware.json"]
+    said = bucketsim("tune", *files, "--json", "-o", tmp_path / "best.json")
+    assert said.code == 0
+    answer = json.loads(said.out)
+    assert answer["kind"] == "recommendation"
+    assert answer["assignment"]["bucket_indices"] == expected["bucket_indices"]
+    assert answer["report"]["sync_end_ns"] == expected["sync_end_ns"]
+    assert answer["lower_bound_ns"] == expected["lower_bound_ns"]
+    assert sim.load_assignment(tmp_path / "best.json").bucket_indices == buckets_of(expected)

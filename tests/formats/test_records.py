@@ -1,0 +1,131 @@
+"""Records on disk: a directory with the inputs and one file a measurement."""
+
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sim
+from sim.errors import InputError
+from sim.formats import documents, records
+from sim.nouns.hardware import Hardware
+from sim.nouns.measurement import MeasuredIteration, Measurement
+from sim.nouns.workload import Workload
+from tests.strategies import hardwares, measurements, workloads
+
+EXAMPLES = Path(__file__).parents[1] / "contracts" / "examples"
+WORKLOAD = sim.load_workload(EXAMPLES / "workload.json")
+HARDWARE = sim.load_hardware(EXAMPLES / "hardware.json")
+PLAIN = Measurement(
+    name="plain",
+    role="plain",
+    mode="paced",
+    backend="gloo",
+    world_size=2,
+    asked=None,
+    observed=None,
+    iterations=(MeasuredIteration(step_ns=3, backward_end_ns=1, sync_end_ns=2),),
+    plain_backward_ns=1,
+    plain_step_ns=3,
+    dropped_warmup=0,
+)
+
+
+@settings(max_examples=25)
+@given(workloads(), hardwares(), st.lists(measurements(), min_size=1, max_size=2))
+def test_a_record_comes_back_as_it_went(
+    workload: Workload, hardware: Hardware, measured: list[Measurement]
+) -> None:
+    """CONTRACT, Measurement: self-contained; in the order in which it was measured."""
+    with TemporaryDirectory() as folder:
+        _there_and_back(Path(folder) / "a" / "b", workload, hardware, measured)
+
+
+def _there_and_back(
+    folder: Path, workload: Workload, hardware: Hardware, measured: list[Measurement]
+) -> None:
+    records.start_record(folder, workload, hardware)
+    paths = [records.save_measurement(folder, number, one) for number, one in enumerate(measured)]
+    assert len(set(paths)) == len(measured)
+    back = records.load_record(folder)
+    assert (back.name, back.workload, back.hardware) == ("b", workload, hardware)
+    assert back.measurements == tuple(measured)
+    assert all(one.role == "candidate" for one in back.candidates)
+    assert records.find_records(folder.parents[1]) == [folder]
+    assert {path.name for path in folder.iterdir()} == {
+        "workload.json",
+        "hardware.json",
+        *(path.name for path in paths),
+    }
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    """A record of one measurement."""
+    folder = tmp_path / "record"
+    records.start_record(folder, WORKLOAD, HARDWARE)
+    records.save_measurement(folder, 0, PLAIN)
+    return folder
+
+
+def test_a_record_is_not_overwritten(made: Path) -> None:
+    before = {path: path.read_bytes() for path in made.iterdir()}
+    with pytest.raises(InputError, match="holds a record already"):
+        records.start_record(made, WORKLOAD, HARDWARE)
+    assert {path: path.read_bytes() for path in made.iterdir()} == before
+
+
+def test_an_empty_directory_may_become_a_record(tmp_path: Path) -> None:
+    (tmp_path / "record").mkdir()
+    records.start_record(tmp_path / "record", WORKLOAD, HARDWARE)
+
+
+def test_a_file_cannot_become_a_record(tmp_path: Path) -> None:
+    (tmp_path / "record").write_text("")
+    with pytest.raises(InputError, match="cannot be made"):
+        records.start_record(tmp_path / "record", WORKLOAD, HARDWARE)
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        ("workload.json", "cannot be read"),
+        ("hardware.json", "cannot be read"),
+        ("measurement", "no measurement"),
+        ("all", "not a directory"),
+    ],
+)
+def test_an_incomplete_record_is_refused_by_name(made: Path, broken: str, says: str) -> None:
+    if broken == "all":
+        made = made / "elsewhere"
+    elif broken == "measurement":
+        next(made.glob("measurement-*.json")).unlink()
+    else:
+        (made / broken).unlink()
+    with pytest.raises(InputError, match=says) as caught:
+        records.load_record(made)
+    assert str(made) in str(caught.value)
+
+
+def test_a_broken_measurement_is_refused_by_name(made: Path) -> None:
+    file = next(made.glob("measurement-*.json"))
+    file.write_text(file.read_text()[:100])
+    with pytest.raises(InputError) as caught:
+        records.load_record(made)
+    assert str(caught.value).startswith(f"{file}: not JSON")
+
+
+def test_names_with_slashes_stay_in_the_directory(made: Path) -> None:
+    """A candidate's name comes from a user; its file lies in the record all the same."""
+    path = records.save_measurement(made, 7, replace(PLAIN, name="../../etc/x y"))
+    assert path.parent == made
+    assert path.name.startswith("measurement-07-")
+    assert documents.load(path, documents.KINDS["measurement"]).name == "../../etc/x y"
+
+
+def test_find_records_looks_below_and_sorts(made: Path) -> None:
+    assert records.find_records(made.parent) == [made]
+    assert records.find_records(made.parent / "nowhere") == []

@@ -1,0 +1,246 @@
+"""The nouns check themselves, whoever makes them."""
+
+import dataclasses
+import pickle
+from dataclasses import FrozenInstanceError, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.errors import AssignmentError, InputError, SimError
+from sim.formats.documents import KINDS
+from sim.nouns.assignment import Assignment, bucket_bytes
+from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.measurement import MeasuredIteration
+from sim.nouns.timeline import BucketTimes, ComputeSpan, Timeline
+from sim.nouns.workload import DTYPE_BYTES, Buffer, Gradient, Workload
+from tests.strategies import assignments, hardwares, workloads
+
+NOUNS = [*KINDS.values(), Gradient, Buffer, CurvePoint, MeasuredIteration, Timeline, BucketTimes, ComputeSpan]
+
+
+@pytest.mark.parametrize("noun", NOUNS)
+def test_nouns_are_frozen_slotted_and_by_keyword(noun: Any) -> None:
+    """DESIGN: frozen, slotted, keyword-only dataclasses."""
+    parameters = noun.__dataclass_params__
+    assert parameters.frozen
+    assert "__slots__" in vars(noun)
+    assert all(field.kw_only for field in dataclasses.fields(noun))
+
+
+def gradient(**changes: Any) -> Gradient:
+    given: dict[str, Any] = {
+        "index": 0,
+        "name": "p",
+        "shape": (2,),
+        "dtype": "float32",
+        "num_bytes": 8,
+        "ready_ns": 5,
+    }
+    return Gradient(**{**given, **changes})
+
+
+def workload(*gradients: Gradient, **changes: Any) -> Workload:
+    given: dict[str, Any] = {"name": "w", "forward_ns": 1, "backward_ns": 10, "optimizer_ns": 1}
+    return Workload(gradients=gradients or (gradient(),), **{**given, **changes})
+
+
+def hardware(**changes: Any) -> Hardware:
+    point = CurvePoint(num_bytes=0, duration_ns=1)
+    return Hardware(**{"name": "h", "world_size": 2, "all_reduce": (point,), **changes})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"index": -1},
+        {"index": True},
+        {"index": 1.0},
+        {"dtype": "float33"},
+        {"num_bytes": -1},
+        {"num_bytes": 8.0},
+        {"num_bytes": 2**62 + 1},
+        {"ready_ns": -1},
+        {"ready_ns": 1.5},
+        {"wire_bytes": -1},
+        {"group": -1},
+        {"uses": 0},
+        {"shape": (2, -1)},
+    ],
+    ids=str,
+)
+def test_a_gradient_names_the_field_and_the_value(changes: dict[str, Any]) -> None:
+    (name, value) = next(iter(changes.items()))
+    with pytest.raises(InputError) as caught:
+        gradient(**changes)
+    assert str(caught.value).startswith(f"{name}: ")
+    assert repr(value if name != "shape" else -1) in str(caught.value)
+    assert isinstance(caught.value, ValueError)
+    assert isinstance(caught.value, SimError)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"forward_ns": -1},
+        {"backward_ns": -1},
+        {"backward_ns": 4},  # before its gradient is ready
+        {"optimizer_ns": None, "loss_ns": -1},
+        {"loss_ns": -1},
+        {"ready_order": (1,)},
+        {"ready_order": (0, 0)},
+        {"ready_order": ()},
+        {"ready_includes": ("copy_in", "copy_in")},
+        {"samples": ((1, 2),)},
+        {"samples": ((-1,),)},
+        {"band": (2.0, 1.0)},
+        {"band": (float("nan"), 1.0)},
+        {"band": (1.0, float("inf"))},
+    ],
+    ids=str,
+)
+def test_a_workload_refuses_what_is_not_legal(changes: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        workload(**changes)
+
+
+def test_a_workload_without_gradients_is_refused() -> None:
+    with pytest.raises(InputError, match="gradients: an empty list"):
+        Workload(name="w", gradients=(), forward_ns=1, backward_ns=1, optimizer_ns=1)
+
+
+@given(workloads(), st.randoms())
+def test_gradients_may_be_given_in_any_order(made: Workload, random: Any) -> None:
+    """``gradients[i].index`` is i afterwards: what ``bucket_indices`` refers to."""
+    shuffled = list(made.gradients)
+    random.shuffle(shuffled)
+    again = replace(made, gradients=tuple(shuffled))
+    assert again == made
+    assert [g.index for g in again.gradients] == list(range(len(again.gradients)))
+
+
+@given(workloads())
+def test_ready_order_is_by_time_then_descending_index(made: Workload) -> None:
+    """CONTRACT, Workload: ``ready_order`` absent: ascending ready_ns, ties by descending index."""
+    order = replace(made, ready_order=None).order()
+    assert sorted(order) == list(range(len(made.gradients)))
+    moments = [(made.gradients[index].ready_ns, -index) for index in order]
+    assert moments == sorted(moments)
+    if made.ready_order is not None:
+        assert made.order() == made.ready_order
+
+
+def test_an_unused_parameter_is_in_no_order() -> None:
+    made = workload(gradient(), gradient(index=1, ready_ns=None))
+    assert made.order() == (0,)
+    assert workload(gradient(), gradient(index=1, ready_ns=None), ready_order=(0,)).order() == (0,)
+    with pytest.raises(InputError, match=r"ready_order: wrong or missing indices \[1\]"):
+        workload(gradient(), gradient(index=1, ready_ns=None), ready_order=(0, 1))
+
+
+def test_wire_bytes_are_what_travels() -> None:
+    assert gradient().on_wire == 8
+    assert gradient(wire_bytes=0).on_wire == 0
+    assert gradient(wire_bytes=4).on_wire == 4
+
+
+def test_dtypes_have_torchs_sizes() -> None:
+    import torch
+
+    assert {name: getattr(torch, name).itemsize for name in DTYPE_BYTES} == DTYPE_BYTES
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"world_size": 0},
+        {"world_size": True},
+        {"comm_channels": 0},
+        {"launch_cost_ns": -1},
+        {"compute_slowdown": 0.999},
+        {"comm_slowdown": float("nan")},
+        {"channel_slowdown": float("inf")},
+        {"copy_in_bytes_per_s": 0.0},
+        {"copy_out_bytes_per_s": -1.0},
+        {"copy_out_bytes_per_s": float("inf")},
+        {"all_reduce": ()},
+        {"all_gather": ()},
+    ],
+    ids=str,
+)
+def test_hardware_names_the_field(changes: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=rf"^{next(iter(changes))}: "):
+        hardware(**changes)
+
+
+@given(st.lists(st.integers(0, 20), min_size=2, max_size=5))
+def test_curves_ascend_without_repeats(sizes: list[int]) -> None:
+    """CONTRACT, Hardware: sorted, unique, at least one."""
+    points = tuple(CurvePoint(num_bytes=size, duration_ns=1) for size in sizes)
+    if sizes == sorted(set(sizes)):
+        assert hardware(all_reduce=points, broadcast=points).broadcast == points
+    else:
+        with pytest.raises(InputError, match=r"broadcast\.\d+\.num_bytes"):
+            hardware(broadcast=points)
+
+
+@given(st.data())
+def test_legal_assignments_fit(data: st.DataObject) -> None:
+    """A8.3: every index once, no empty bucket, one dtype and device a bucket, a sparse gradient alone."""
+    made = data.draw(workloads())
+    data.draw(assignments(made)).check_fits(made)
+
+
+@given(st.data())
+def test_a_broken_assignment_does_not_fit(data: st.DataObject) -> None:
+    """A8.3: an index lost, an index too many, buckets of two keys, company for a sparse gradient."""
+    made = data.draw(workloads())
+    legal = data.draw(assignments(made)).bucket_indices
+    flat = [index for bucket in legal for index in bucket]
+    count = len(flat)
+    broken = [(*legal, (count,))]  # an index that is not there
+    if count > 1:
+        lost = data.draw(st.sampled_from(flat))
+        kept = (tuple(index for index in bucket if index != lost) for bucket in legal)
+        broken.append(tuple(bucket for bucket in kept if bucket))
+    for indices in broken:
+        with pytest.raises(AssignmentError, match="bucket_indices"):
+            Assignment(bucket_indices=indices).check_fits(made)
+    one = Assignment(bucket_indices=(tuple(flat),))
+    mixed = len({g.key for g in made.gradients}) > 1
+    if mixed or (count > 1 and any(g.sparse for g in made.gradients)):
+        with pytest.raises(AssignmentError, match=r"bucket_indices\.0"):
+            one.check_fits(made)
+    else:
+        one.check_fits(made)
+    wrong = list(bucket_bytes(made, legal))
+    wrong[-1] += 1
+    with pytest.raises(AssignmentError, match="bucket_bytes"):
+        Assignment(bucket_indices=legal, bucket_bytes=tuple(wrong)).check_fits(made)
+
+
+@pytest.mark.parametrize(
+    ("indices", "says"),
+    [
+        ((), "empty list"),
+        (((),), r"bucket_indices\.0: an empty bucket"),
+        (((0, 0),), "index 0 occurs twice"),
+        (((0,), (1, 0)), r"bucket_indices\.1: index 0 occurs twice"),
+        (((-1,),), r"bucket_indices\.0: -1"),
+        (((True,),), r"bucket_indices\.0: True"),
+        (((1.0,),), r"bucket_indices\.0: 1\.0"),
+    ],
+)
+def test_an_assignment_refuses_what_is_legal_nowhere(indices: Any, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        Assignment(bucket_indices=indices)
+
+
+@given(workloads(dressed=True), hardwares(dressed=True))
+def test_nouns_may_be_pickled_and_not_changed(made: Workload, machine: Hardware) -> None:
+    """They travel to worker processes and cannot be changed under way."""
+    assert pickle.loads(pickle.dumps((made, machine))) == (made, machine)
+    with pytest.raises(FrozenInstanceError):
+        made.name = "other"  # type: ignore[misc]
