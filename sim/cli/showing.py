@@ -4,7 +4,6 @@ import json
 import os
 import platform
 import shutil
-import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
@@ -30,12 +29,9 @@ def dash(
     for folder in (traces, watch):
         if folder is not None and not folder.is_dir():
             raise InputError(f"{folder}: not a directory")
-    process = subprocess.Popen(command(port=port, traces=traces, watch=watch))
-    try:
-        raise typer.Exit(process.wait())
-    except KeyboardInterrupt:
-        process.terminate()
-        raise typer.Exit(process.wait()) from None
+    argv = command(port=port, traces=traces, watch=watch)
+    note(f"dashboard: http://127.0.0.1:{port or 8501} (Ctrl-C ends it)")
+    os.execv(argv[0], argv)
 
 
 def doctor(
