@@ -105,7 +105,6 @@ def workloads(
     if dressed:
         moments = st.none() | times
         extra = {
-            "loss_ns": draw(small),
             "samples": tuple(
                 tuple(row)
                 for row in draw(st.lists(st.lists(moments, min_size=count, max_size=count), max_size=2))
@@ -121,6 +120,7 @@ def workloads(
         forward_ns=draw(st.integers(0, scale.work_ns)),
         backward_ns=now + draw(work),
         optimizer_ns=draw(st.integers(0, scale.work_ns)),
+        loss_ns=draw(st.integers(0, scale.work_ns)),
         ready_order=tuple(order) if draw(st.booleans()) else None,
         ready_includes=tuple(
             draw(st.lists(st.sampled_from(["copy_in", "launch", "interference"]), max_size=3, unique=True))

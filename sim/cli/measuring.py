@@ -9,7 +9,7 @@ import sim
 from sim.cli.printing import emit, emit_noun, note, progress, table, write
 from sim.cli.simulating import AsJson, HardwareFile, WorkloadFile, _caps
 from sim.errors import InputError
-from sim.formats.documents import json_text
+from sim.formats.documents import check_writable, json_text
 from sim.nouns.agreement import Agreement
 from sim.units import format_ms, parse_rate_bits, parse_size
 
@@ -38,6 +38,7 @@ def record(
     from sim.recorder import load_factory, parse_arguments
     from sim.recorder import record as record_step
 
+    check_writable(output)
     arguments = parse_arguments(arg or [])
     made = load_factory(factory, arguments=arguments)
     with progress("recording") as report:
@@ -80,6 +81,7 @@ def calibrate(
     """Measure the all-reduce curve, copies and launches of local ranks over gloo."""
     from sim.validator.calibrate import calibrate as measure
 
+    check_writable(output)
     place = _place(ranks, box, rate)
     with progress("calibrating") as report:
         hardware = measure(place, largest=parse_size(largest), rounds=rounds, progress=report)

@@ -17,8 +17,9 @@ out = Console(highlight=False)
 
 
 def fail(message: str) -> None:
-    """One red line on stderr."""
-    errors.print(Text("error: " + " ".join(message.split()), style="bold red"))
+    """One red line on stderr; what a terminal would obey (escape codes in names) is taken out."""
+    line = "".join(c if c.isprintable() else " " for c in message)
+    errors.print(Text("error: " + " ".join(line.split()), style="bold red"))
 
 
 def note(message: str) -> None:

@@ -231,11 +231,11 @@ def assign(
         if set_last_bucket_cap:
             requires["environment"] = {"DDP_SET_LAST_BUCKET_CAP": "1"}
     elif policy == "per-parameter":
-        buckets = ddp_buckets(workload, [0], "steady", False)
+        buckets = ddp_buckets(workload, [sys.maxsize if iteration == 1 else 0], iteration, False)
         kwargs["bucket_cap_mb"] = 0
         requires["torch"] = ">=2.12"
     elif policy == "single":
-        buckets = ddp_buckets(workload, [sys.maxsize], "steady", False)
+        buckets = ddp_buckets(workload, [sys.maxsize], iteration, False)
         kwargs["bucket_cap_mb"] = -(-workload.total_bytes // MIB) + 1
     else:
         raise NotModelledError(f"policy: {policy!r} is not modelled yet; give ddp, per-parameter or single")

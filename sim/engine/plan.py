@@ -119,7 +119,7 @@ def pre_forward(
         for buffer in workload.buffers:
             by_dtype[buffer.dtype] = by_dtype.get(buffer.dtype, 0) + buffer.num_bytes
         sizes += by_dtype.values()
-    if iteration == 2 and assignment.policy == "ddp":
+    if iteration == 2:
         sizes += [4 * (len(workload.gradients) + 1), 4 * len(assignment.bucket_indices)]
     if not sizes or hardware.world_size == 1:
         return 0, ()

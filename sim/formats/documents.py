@@ -246,6 +246,13 @@ def _lay_out(value: Any, depth: int) -> str:
     return "[\n" + ",\n".join(rows) + "\n" + " " * depth + "]"
 
 
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Raise ``InputError`` where ``path`` cannot be written: before a long measurement, not after."""
+    folder = Path(path).parent
+    if Path(path).is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise InputError(f"{path}: cannot be written; give a file in a directory that exists")
+
+
 def write_atomically(path: str | os.PathLike[str], text: str) -> None:
     """Write ``text`` to ``path`` whole or not at all (temporary file, fsync, rename)."""
     target = Path(path)

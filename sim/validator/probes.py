@@ -18,6 +18,8 @@ from sim.validator.stepping import gather, run_step, set_baseline
 
 _MIB = 1 << 20
 _SPACING_NS = 4_000_000
+# A transformer layer's kind of tensors: large weights beside small biases and norms, whose cost is the call.
+_LAYER_BYTES = (2 * _MIB, 4096, _MIB, 4096, _MIB // 2, 4096)
 _SWEEP_BYTES = 192 * _MIB
 
 
@@ -121,13 +123,14 @@ def _copies(rank: RankLike) -> dict[str, Any]:
     """Copy-in: gaps of stock DDP before its only bucket is launched. Copy-out: after backward, noop hook.
 
     Caches are swept before each step: a training step touches more memory than they hold, so its
-    gradients and buckets are cold.
+    gradients and buckets are cold. Large and small tensors are mixed as in real models, so that the
+    bandwidth holds the cost of the calls too.
     """
     broom = torch.zeros(_SWEEP_BYTES // 4)
-    sizes = [_MIB * mib for mib in (1, 2, 4, 1, 2, 8, 1, 2, 4, 1, 2, 8, 1, 2, 4, 1)]
+    sizes = [size for _ in range(12) for size in _LAYER_BYTES]
     plain, stock, noop = _module(sizes), _module(sizes), _module(sizes)
     set_baseline([stock, noop], plain, 0, repeats=6)
-    whole = {"bucket_cap_mb": sum(sizes) // _MIB + 1}
+    whole = {"bucket_cap_mb": sum(sizes) // _MIB + 2}
     stock_ddp = build(stock, whole)
     noop_ddp = build(noop, whole)
     noop_ddp.register_comm_hook(None, noop_hook)

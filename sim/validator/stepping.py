@@ -61,8 +61,8 @@ def run_step(
     """One paced step from a common start; times in ns.
 
     Returns ``step`` (from the common start), ``backward_end`` (end of the compute lane) and ``sync_end``
-    (backward returned), both from the start of backward, ``gaps`` (processor time) between nodes, and with a recorder
-    ``buckets``: [ready, launch, end] each, from the start of backward.
+    (backward returned), both from the start of backward, ``gaps`` (processor time) between nodes, and with
+    a recorder ``buckets``: [ready, launch, end] each, from the start of backward.
     """
     for parameter in module.parameters():
         parameter.grad = None

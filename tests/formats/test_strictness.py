@@ -172,7 +172,9 @@ BAD: dict[str, Bad] = {
     "slow-down of text": edit("hardware", "comm_slowdown", "2", "comm_slowdown: '2'"),
     "slow-down of bool": edit("hardware", "comm_slowdown", True, "comm_slowdown: True"),
     "rate of 0": edit("hardware", "copy_in_bytes_per_s", 0, "copy_in_bytes_per_s: 0", ">= 1"),
-    "rate of next to 0": edit("hardware", "copy_in_bytes_per_s", 1e-300, "copy_in_bytes_per_s: 1e-300", ">= 1"),
+    "rate of next to 0": edit(
+        "hardware", "copy_in_bytes_per_s", 1e-300, "copy_in_bytes_per_s: 1e-300", ">= 1"
+    ),
     "negative rate": edit("hardware", "copy_out_bytes_per_s", -1.5, "copy_out_bytes_per_s: -1.5", ">= 1"),
     "slower than any": edit("hardware", "compute_slowdown", 1e300, "compute_slowdown: 1e+300", "2**62"),
     "more channels than any": edit("hardware", "comm_channels", 10**9, "comm_channels: 1000000000", "65536"),

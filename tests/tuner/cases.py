@@ -127,6 +127,8 @@ def one_run(draw: st.DrawFn, max_gradients: int) -> Case:
         workloads(scale, max_gradients=max_gradients, dtypes=("float32",), devices=(None,), sparse=False)
     )
     machine = draw(hardwares(scale, stretches=False))
+    if draw(st.booleans()):  # launches that take longer than what they launch
+        machine = replace(machine, launch_cost_ns=draw(st.integers(0, 2 * scale.service_ns)))
     return workload, replace(machine, comm_channels=1, launch_blocks_compute=False)
 
 

@@ -1,0 +1,241 @@
+"""The certificate: never above the optimum, and near it where it matters."""
+
+from dataclasses import replace
+from fractions import Fraction
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+import sim
+from sim.costs.collectives import service_ns
+from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.workload import Gradient, Workload
+from sim.tuner.bound import affine_minorants, least_service_ns, lower_bound_ns
+from tests.strategies import REAL, TINY, curves
+from tests.tuner.cases import (
+    MIDDLE,
+    MS,
+    SCALES,
+    Case,
+    anything,
+    brute_force,
+    contiguous_partitions,
+    link,
+    one_channel_optimum,
+    one_run,
+    oracle_runs,
+    resnet50,
+    simulated,
+    transformer,
+)
+
+HALF = Fraction(1, 2)
+
+
+@settings(max_examples=400)
+@given(anything(max_gradients=7))
+def test_bound_is_never_above_the_optimum(case: Case) -> None:
+    assert lower_bound_ns(*case) <= brute_force(*case)
+
+
+@settings(max_examples=400)
+@given(one_run(max_gradients=10))
+def test_bound_is_never_above_the_optimum_of_one_run(case: Case) -> None:
+    assert lower_bound_ns(*case) <= one_channel_optimum(*case)
+
+
+@st.composite
+def crowded(draw: st.DrawFn) -> Case:
+    """Many equal gradients, ready at once, on channels that share: where half nanoseconds add up."""
+    count = draw(st.integers(2, 9))
+    size = draw(st.integers(1, 3))
+    slope = draw(st.fractions(0, 4, max_denominator=9))
+    latency = draw(st.sampled_from([0, 0, 0, 1, 2]))
+    reach = slope.denominator * count * size
+    workload = Workload(
+        name="crowded",
+        gradients=tuple(
+            Gradient(index=k, name=f"g{k}", shape=(), dtype="float32", num_bytes=size, ready_ns=0)
+            for k in range(count)
+        ),
+        forward_ns=0,
+        backward_ns=draw(st.integers(0, 2)),
+        optimizer_ns=0,
+    )
+    machine = Hardware(
+        name="crowded",
+        world_size=2,
+        all_reduce=(
+            CurvePoint(num_bytes=0, duration_ns=latency),
+            CurvePoint(num_bytes=reach, duration_ns=latency + int(slope * reach)),
+        ),
+        comm_channels=draw(st.integers(1, 4)),
+        channel_slowdown=draw(st.sampled_from([1.0, 1.1, 1.4, 1.45, 1.49, 2.0, 2.45, 3.3])),
+        comm_slowdown=draw(st.sampled_from([1.0, 1.0, 1.4, 1.49])),
+        compute_slowdown=draw(st.sampled_from([1.0, 1.0, 1.4, 1.49])),
+        copy_out_bytes_per_s=draw(st.sampled_from([None, 7e8, 9e9])),
+        copy_in_bytes_per_s=draw(st.sampled_from([None, None, 2.1e9])),
+    )
+    return workload, machine
+
+
+def ten_on_two_channels() -> Case:
+    """Each collective of 1.4 ns is rounded to 1, and 1.45 ns shared to 1 again: a bound that gave half a
+    ns a bucket away, and no more, said 7 where 5 is reached."""
+    workload = Workload(
+        name="ten",
+        gradients=tuple(
+            Gradient(index=k, name=f"g{k}", shape=(), dtype="float32", num_bytes=1, ready_ns=0)
+            for k in range(10)
+        ),
+        forward_ns=0,
+        backward_ns=1,
+        optimizer_ns=0,
+    )
+    curve = (CurvePoint(num_bytes=0, duration_ns=0), CurvePoint(num_bytes=5, duration_ns=7))
+    machine = Hardware(name="two", world_size=2, all_reduce=curve, comm_channels=2, channel_slowdown=1.45)
+    return workload, machine
+
+
+@settings(max_examples=250)
+@given(crowded())
+@example(ten_on_two_channels())
+def test_bound_survives_rounding(case: Case) -> None:
+    assert lower_bound_ns(*case) <= brute_force(*case)
+
+
+@settings(max_examples=200)
+@given(anything(max_gradients=6), st.randoms(use_true_random=False))
+def test_bound_holds_for_any_launch_order_among_several_dtypes(case: Case, random: Random) -> None:
+    """DDP launches the leftovers of several dtypes in an order of its own (A1.5)."""
+    workload, hardware = case
+    assume(len(oracle_runs(workload)) > 1)
+    bound = lower_bound_ns(workload, hardware)
+    for buckets in contiguous_partitions(workload):
+        shuffled = list(buckets)
+        random.shuffle(shuffled)
+        assert bound <= simulated(workload, hardware, tuple(shuffled))
+
+
+@settings(max_examples=100)
+@given(anything(max_gradients=6))
+def test_recommendation_carries_the_bound(case: Case) -> None:
+    recommendation = sim.tune(*case)
+    assert recommendation.lower_bound_ns <= recommendation.report.sync_end_ns
+    assert recommendation.lower_bound_ns <= lower_bound_ns(*case)
+    for family in recommendation.families.values():
+        assert recommendation.lower_bound_ns <= family.report.sync_end_ns
+
+
+# ---------------------------------------------------------------------------------------------------
+# Lines below the curve.
+
+any_curve = SCALES.flatmap(lambda scale: curves(scale, max_points=6))
+
+
+@settings(max_examples=500)
+@given(any_curve, st.lists(st.one_of(st.integers(0, 20), st.integers(0, 10**9)), max_size=10))
+def test_minorants_lie_below_the_curve(curve: tuple[CurvePoint, ...], sizes: list[int]) -> None:
+    """At the points and between them, up to the half ns by which a service time is rounded; exactly at
+    the points themselves."""
+    lines = affine_minorants(curve)
+    assert lines
+    for latency, slope in lines:
+        assert latency >= 0
+        assert slope >= 0
+        for point in curve:
+            assert latency + slope * point.num_bytes <= point.duration_ns
+        for size in (0, *sizes, *(point.num_bytes + 1 for point in curve)):
+            assert latency + slope * size <= service_ns(curve, size) + HALF
+
+
+@settings(max_examples=500)
+@given(any_curve, st.lists(st.integers(0, 200), min_size=1, max_size=12), st.integers(0, 5))
+def test_no_cutting_is_cheaper_than_least_service(
+    curve: tuple[CurvePoint, ...], sizes: list[int], more: int
+) -> None:
+    """For sums too: buckets of these sizes, which may be fewer than the most there could be."""
+    least = least_service_ns(affine_minorants(curve), sum(sizes), len(sizes) + more)
+    assert 0 <= least <= sum(service_ns(curve, size) for size in sizes)
+
+
+@given(st.integers(1, 10**6), st.integers(0, 1000), st.integers(1, 10**6))
+def test_an_affine_curve_is_its_own_minorant(latency: int, slope: int, size: int) -> None:
+    curve = (
+        CurvePoint(num_bytes=0, duration_ns=latency),
+        CurvePoint(num_bytes=1000, duration_ns=latency + 1000 * slope),
+    )
+    lines = affine_minorants(curve)
+    assert (latency, slope) in lines
+    assert least_service_ns(lines, size, 1) == latency + slope * size - HALF
+
+
+@pytest.mark.parametrize(
+    ("points", "size", "at_most", "least"),
+    [
+        # One point: constant, however many bytes.
+        ([(100, 40)], 10**6, 9, 40 - HALF),
+        # Falling at the end: never dearer than the last point, so bytes are free.
+        ([(10, 50), (20, 30)], 10**6, 3, 30 - HALF),
+        # A cheap size in the middle pulls every line down: 100 bytes a 10 ns, at best.
+        ([(0, 50), (100, 10), (200, 60)], 1000, 1, 100 - HALF),
+        # Free up to 100 bytes, then a ns a byte: small buckets cost nothing at all.
+        ([(100, 0), (200, 100)], 1000, 10, 0),
+    ],
+)
+def test_least_service_by_hand(
+    points: list[tuple[int, int]], size: int, at_most: int, least: Fraction
+) -> None:
+    curve = tuple(CurvePoint(num_bytes=x, duration_ns=y) for x, y in points)
+    assert least_service_ns(affine_minorants(curve), size, at_most) == least
+
+
+# ---------------------------------------------------------------------------------------------------
+# Useful: how near the bound comes on what people train.
+
+COPIES = {"copy_in_bytes_per_s": 10e9, "copy_out_bytes_per_s": 10e9}
+SLOW_COPIES = {"copy_in_bytes_per_s": 4e9, "copy_out_bytes_per_s": 4e9, "launch_cost_ns": 50_000}
+REALISTIC = [
+    pytest.param(workload, gbit, further, id=f"{workload.name}-{gbit}Gbit-{name}")
+    for workload in (resnet50(), transformer(12))
+    for gbit in (1, 4, 10, 25, 100)
+    for name, further in (("plain", {}), ("copies", COPIES), ("slow copies", SLOW_COPIES))
+]
+
+
+@pytest.mark.parametrize(("workload", "gbit", "further"), REALISTIC)
+def test_bound_is_near_the_optimum(workload: Workload, gbit: float, further: dict[str, Any]) -> None:
+    """Within 0.5 % where the search is exact; 0.25 % is the most that was seen (GPT at 25 Gbit/s)."""
+    recommendation = sim.tune(workload, link(gbit, **further))
+    assert recommendation.proved_optimal
+    gap = recommendation.report.sync_end_ns / recommendation.lower_bound_ns - 1
+    assert 0 <= gap <= 0.005
+
+
+def test_bound_counts_each_effect() -> None:
+    """A bound that forgot an effect would still be a bound; it would only be of no use."""
+    workload = resnet50()
+    last = workload.gradients[workload.order()[-1]]
+    wire = sum(gradient.on_wire for gradient in workload.gradients)
+    plain = lower_bound_ns(workload, replace(link(400), world_size=1))
+    assert plain == workload.backward_ns
+    copied_in = lower_bound_ns(workload, replace(link(400), world_size=1, copy_in_bytes_per_s=1e9))
+    assert copied_in == pytest.approx(workload.backward_ns + wire, abs=len(workload.gradients))
+    copied_out = lower_bound_ns(workload, replace(link(400), world_size=1, copy_out_bytes_per_s=1e9))
+    assert copied_out == pytest.approx(workload.backward_ns + wire, abs=len(workload.gradients))
+    blocked = replace(link(400), world_size=1, launch_cost_ns=MS, launch_blocks_compute=True)
+    assert lower_bound_ns(workload, blocked) == workload.backward_ns + MS
+    # 1 Gbit/s is 8 ns a byte; all of it follows the first gradient, and the last is copied back.
+    slow = lower_bound_ns(workload, link(1, launch_cost_ns=MS, copy_out_bytes_per_s=1e9))
+    first = workload.gradients[workload.order()[0]].ready_ns
+    assert first is not None
+    expected = first + MS + 50_000 + 8 * wire + last.on_wire
+    assert slow == pytest.approx(expected, rel=0.01)
+    assert slow >= expected - 1
+
+
+def test_scales_are_as_different_as_meant() -> None:
+    assert TINY.service_ns < MIDDLE.service_ns < REAL.service_ns
