@@ -90,15 +90,11 @@ def choice_words(pick: Pick, cap_mb: float | None, first_mb: float | None) -> st
 
 def plateau_sentence(plateau: Plateau) -> str:
     """What the flat part of the curve means for the reader."""
-    spans = [
-        mib(low) if low == high else f"{mib(low)} to {mib(high)}" for low, high in plateau.stretches_mb
-    ]
+    spans = [mib(low) if low == high else f"{mib(low)} to {mib(high)}" for low, high in plateau.stretches_mb]
     span = (", ".join(spans[:-1]) + " and " if len(spans) > 1 else "") + f"{spans[-1]} MiB"
     inside = "DDP's default is among them" if plateau.holds_default else "DDP's default is not"
     if plateau.is_flat:
-        return (
-            f"The curve is flat: caps of {span} are within {plateau.tolerance:.0%} of the best; {inside}."
-        )
+        return f"The curve is flat: caps of {span} are within {plateau.tolerance:.0%} of the best; {inside}."
     return f"Caps of {span} are within {plateau.tolerance:.0%} of the best; {inside}."
 
 
