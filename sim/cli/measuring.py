@@ -194,38 +194,36 @@ def _percent(value: float | None, sign: bool = True) -> str:
 
 def _print_agreement(agreement: Agreement, without: Agreement) -> None:
     bare = {row.name: row for row in without.rows}
+    rows = sorted(agreement.rows, key=lambda row: row.measured_step_ns)
     table(
         f"{agreement.name}: measured against predicted",
-        [
-            "candidate",
-            "buckets",
-            "step ms",
-            "95 %",
-            "predicted",
-            "error",
-            "no copies",
-            "exposed ms",
-            "predicted",
-            "error",
-            "bucket ends",
-            "probe",
-        ],
+        ["candidate", "buckets", "step ms", "95 % interval", "predicted", "error", "no copies"],
         [
             [
                 row.name,
                 str(len(row.bucket_indices)),
                 f"{row.measured_step_ns / 1e6:.2f}",
-                f"{row.step_low_ns / 1e6:.2f}-{row.step_high_ns / 1e6:.2f}",
+                f"{row.step_low_ns / 1e6:.1f}-{row.step_high_ns / 1e6:.1f}",
                 f"{row.predicted_step_ns / 1e6:.2f}",
                 _percent(row.step_error),
                 _percent(bare[row.name].step_error),
+            ]
+            for row in rows
+        ],
+    )
+    table(
+        "",
+        ["candidate", "exposed ms", "predicted", "error", "bucket ends", "probe"],
+        [
+            [
+                row.name,
                 f"{row.measured_exposed_ns / 1e6:.2f}",
                 f"{row.predicted_exposed_ns / 1e6:.2f}",
                 _percent(row.exposed_error),
                 _percent(row.median_bucket_end_error, sign=False),
                 _percent(row.probe_effect),
             ]
-            for row in sorted(agreement.rows, key=lambda row: row.measured_step_ns)
+            for row in rows
         ],
     )
     note(

@@ -60,9 +60,10 @@ def compare(measurement: Measurement, predicted: Report) -> CandidateAgreement:
         if bucket.end_ns
     )
     probe = median(it.step_ns for it in measurement.traced) / step - 1 if measurement.traced else None
+    assert measurement.observed is not None
     return CandidateAgreement(
         name=measurement.name,
-        bucket_indices=predicted.bucket_indices if measurement.observed is None else measurement.observed,
+        bucket_indices=measurement.observed,
         iterations=len(steps),
         measured_step_ns=step,
         step_low_ns=low,

@@ -25,8 +25,8 @@ class PathSpan:
 def dependencies(timeline: Timeline) -> "networkx.DiGraph[PathSpan]":
     """Which span had to end for which to start; weights are durations in ns.
 
-    An edge joins two spans only where the second starts the instant the first ends, so the longest
-    path runs without a gap from the start of backward to the end of synchronisation.
+    An edge joins two spans only where the second waited for the first and starts the instant it ends,
+    so the longest path runs without a gap from the start of backward to the end of synchronisation.
     """
     graph: networkx.DiGraph[PathSpan] = networkx.DiGraph()
 
@@ -63,15 +63,18 @@ def dependencies(timeline: Timeline) -> "networkx.DiGraph[PathSpan]":
                 kind="launch", start_ns=bucket.launch_ns - cost, end_ns=bucket.launch_ns, bucket=k
             )
             graph.add_node(launch)
-            join(lane_ends.get(launch.start_ns), launch)
+            if bucket.ready_ns == launch.start_ns:
+                join(lane_ends.get(launch.start_ns), launch)
             if launches:
                 join(launches[-1], launch)
             launches.append(launch)
         reduce = PathSpan(kind="all_reduce", start_ns=bucket.start_ns, end_ns=bucket.end_ns, bucket=k)
         graph.add_node(reduce)
-        join(launch or lane_ends.get(bucket.start_ns), reduce)
-        for earlier in reduces:
-            join(earlier, reduce)
+        if bucket.start_ns == bucket.launch_ns:
+            join(launch or lane_ends.get(bucket.start_ns), reduce)
+        if bucket.start_ns > bucket.launch_ns or timeline.hardware.comm_channels == 1:
+            for earlier in reduces:
+                join(earlier, reduce)
         copy = PathSpan(
             kind="copy_out", start_ns=bucket.copy_out_start_ns, end_ns=bucket.available_ns, bucket=k
         )

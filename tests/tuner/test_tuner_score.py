@@ -199,7 +199,8 @@ def test_find_optimum_starts_from_what_is_known(seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_refined_is_near_the_brute_optimum(seed: int) -> None:
-    """Just beyond the exhaustive search (14 gradients, 8,192 partitions): within 2 % of the optimum."""
+    """Just beyond the exhaustive search (14 gradients, 8,192 partitions): within 0.5 % of the optimum
+    (in 40 of 40 it was the optimum)."""
     random = Random(seed)
     layers = [
         ("w", (random.choice([1, 64, 256, 1024]), random.choice([64, 256, 1024])), 1.0) for _ in range(14)
@@ -211,7 +212,7 @@ def test_refined_is_near_the_brute_optimum(seed: int) -> None:
         not recommendation.proved_optimal
         or recommendation.report.sync_end_ns == recommendation.lower_bound_ns
     )
-    assert recommendation.report.sync_end_ns <= 1.02 * brute_force(workload, hardware)
+    assert recommendation.report.sync_end_ns <= 1.005 * brute_force(workload, hardware)
 
 
 # ---------------------------------------------------------------------------------------------------
