@@ -113,7 +113,9 @@ class PacedModule(nn.Module):
             that AccumulateGrad takes them without a copy.
         order: indices in ready order.
         due_ns: ready times along ``order`` and the end of backward, ns.
-        forward_ns: length of forward, counted from ``forward_start_ns`` (set before each step).
+        forward_ns: length of forward, counted from ``forward_start_ns`` (set before each step); with
+            buffers from its own start, as DDP broadcasts them before.
+        buffers: tensors that DDP broadcasts before each forward (A3.16).
     """
 
     def __init__(
@@ -123,9 +125,13 @@ class PacedModule(nn.Module):
         order: Sequence[int],
         due_ns: Sequence[int],
         forward_ns: int,
+        buffers: Sequence[torch.Tensor] = (),
     ) -> None:
         super().__init__()
         self.weights = nn.ParameterList([nn.Parameter(tensor) for tensor in parameters])
+        for number, buffer in enumerate(buffers):
+            self.register_buffer(f"buffer_{number}", buffer)
+        self.has_buffers = bool(buffers)
         self.order = list(order)
         self.schedule = Schedule(due_ns=due_ns)
         self.forward_ns = forward_ns
@@ -138,10 +144,11 @@ class PacedModule(nn.Module):
 
     def forward(self, carry: torch.Tensor) -> torch.Tensor:
         """The chain of nodes, first-ready gradient last, then the rest of forward's time."""
+        start = time.monotonic_ns() if self.has_buffers else self.forward_start_ns
         carry = _Tail.apply(carry, self)  # type: ignore[no-untyped-call]
         for position in range(len(self.order) - 1, -1, -1):
             carry = _Node.apply(  # type: ignore[no-untyped-call]
                 carry, self.weights[self.order[position]], self, position
             )
-        sleep_until(self.forward_start_ns + self.forward_ns)
+        sleep_until(start + self.forward_ns)
         return carry

@@ -12,7 +12,7 @@ from sim.errors import InputError, NotModelledError, ReplayError
 from sim.formats.records import save_measurement
 from sim.nouns.assignment import Assignment
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement, Role
-from sim.nouns.workload import Workload
+from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.validator.calibrate import environment
 from sim.validator.launch import Place, run_ranks
 
@@ -107,6 +107,7 @@ def _job(
         "backend": "gloo",
         "shapes": [list(gradient.shape) for gradient in workload.gradients],
         "dtypes": [gradient.dtype for gradient in workload.gradients],
+        "buffers": [[b.dtype, b.num_bytes // DTYPE_BYTES[b.dtype]] for b in workload.buffers],
         "order": list(order),
         "due_ns": [workload.gradients[index].ready_ns for index in order] + [workload.backward_ns],
         "forward_ns": workload.forward_ns + workload.loss_ns,

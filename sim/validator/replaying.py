@@ -63,7 +63,8 @@ def _lanes(job: dict[str, Any]) -> list[_Lane]:
     gradients = [torch.full_like(tensor, 0.5) for tensor in tensors]
 
     def module() -> PacedModule:
-        return PacedModule(tensors, gradients, job["order"], job["due_ns"], job["forward_ns"])
+        buffers = [torch.zeros(numel, dtype=getattr(torch, dtype)) for dtype, numel in job["buffers"]]
+        return PacedModule(tensors, gradients, job["order"], job["due_ns"], job["forward_ns"], buffers)
 
     plain, noop = module(), module()
     noop_ddp = build(noop, {})
