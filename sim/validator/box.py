@@ -4,14 +4,13 @@ import atexit
 import itertools
 import os
 import shutil
-import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FrameType
 
 from sim.errors import InputError, MachineError
+from sim.validator.signals import exit_on_sigterm
 
 _NUMBER = itertools.count()
 _LATENCY_MS = 100
@@ -65,10 +64,6 @@ class _Teardown:
             subprocess.run(self._commands.pop(), capture_output=True, check=False)
 
 
-def _exit_on_sigterm(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
-
-
 @contextmanager
 def box(hosts: int, rate_bits: int) -> Iterator[list[Host]]:
     """``hosts`` namespaces on one bridge, each end shaped to ``rate_bits`` (bit/s) in both directions.
@@ -84,13 +79,12 @@ def box(hosts: int, rate_bits: int) -> Iterator[list[Host]]:
     stem = f"bs{os.getpid()}{'abcdefghij'[number % 10]}"
     teardown = _Teardown()
     atexit.register(teardown.run)
-    before = signal.signal(signal.SIGTERM, _exit_on_sigterm)
     try:
-        yield _build(stem, hosts, rate_bits, teardown)
+        with exit_on_sigterm():
+            yield _build(stem, hosts, rate_bits, teardown)
     finally:
         teardown.run()
         atexit.unregister(teardown.run)
-        signal.signal(signal.SIGTERM, before)
 
 
 def _build(stem: str, hosts: int, rate_bits: int, teardown: _Teardown) -> list[Host]:

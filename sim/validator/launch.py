@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 from sim.errors import InputError, ReplayError
 from sim.validator.box import Host, box
+from sim.validator.signals import exit_on_sigterm
 
 _POLL_S = 0.1
 
@@ -119,6 +120,7 @@ def run_ranks(
         MachineError: the box cannot be made here.
     """
     with ExitStack() as stack:
+        stack.enter_context(exit_on_sigterm())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bucketsim-")))
         events = folder / "events.jsonl"
         job_file = folder / "job.json"
