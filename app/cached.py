@@ -12,12 +12,12 @@ import streamlit as st
 import sim
 from app import labels
 from app.labels import Pick
-from sim.nouns.agreement import Agreement
 from sim.nouns.assignment import Assignment
+from sim.nouns.comparison import Agreement
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.report import Report
-from sim.nouns.sweep import SweepRow
+from sim.nouns.rows import SweepRow
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from sim.nouns.agreement import Agreement
+from sim.nouns.comparison import Agreement
 from sim.nouns.recommendation import Plateau
 from sim.nouns.workload import Workload
 

@@ -7,25 +7,25 @@ from typing import Any, Literal
 
 from sim.costs.scaling import scale
 from sim.engine import lanes, recurrence
-from sim.engine.bucketing import assign
+from sim.engine.bucketing import assign, check_reaches
 from sim.engine.outcome import make_timeline
 from sim.engine.plan import make_plan
 from sim.errors import InputError
-from sim.formats import documents
+from sim.formats import documents, pasting
 from sim.formats.documents import to_text
+from sim.formats.pasting import bucket_indices_json
 from sim.formats.perfetto import perfetto_json
 from sim.formats.records import find_records, load_record
-from sim.formats.snippet import bucket_indices_json, snippet
 from sim.formats.tables import sweep_csv
-from sim.nouns.agreement import Agreement
 from sim.nouns.assignment import Assignment
+from sim.nouns.comparison import Agreement
 from sim.nouns.hardware import Hardware
-from sim.nouns.record import Record
+from sim.nouns.records import Record
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import Workload
 from sim.tuner.grid import sweep
 from sim.tuner.recommend import tune
-from sim.verdict import agreement as agreements
+from sim.verdict import scoring
 from sim.verdict.metrics import summarize
 
 __all__ = [
@@ -106,6 +106,18 @@ def parse_hardware(text: str | bytes, source: str) -> Hardware:
     return documents.parse_text(text, Hardware, source)
 
 
+def snippet(assignment: Assignment, workload: Workload) -> str:
+    """Python that makes stock DistributedDataParallel use ``assignment``, which it is checked to reach.
+
+    Raises:
+        NotModelledError: no keyword of DistributedDataParallel reaches these buckets.
+        AssignmentError: ``ddp_kwargs`` reach other buckets than these, or they do not fit ``workload``.
+    """
+    text = pasting.snippet(assignment, workload)
+    check_reaches(workload, assignment)
+    return text
+
+
 def digest(noun: Any) -> str:
     """SHA-256 of a noun's JSON text, in hex."""
     return hashlib.sha256(to_text(noun).encode()).hexdigest()
@@ -124,4 +136,4 @@ def agreement(record: Record, copies: bool = True) -> Agreement:
         assert candidate.asked is not None
         timeline = simulate(record.workload, hardware, candidate.asked)
         predictions[candidate.name] = summarize(timeline)
-    return agreements.agree(record, predictions)
+    return scoring.agree(record, predictions)

@@ -42,7 +42,7 @@ def transfer_ns(num_bytes: int, bytes_per_s: float | None) -> int:
 
 def cap_bytes(cap_mb: float) -> int:
     """DDP's own conversion of ``bucket_cap_mb`` (MiB) to bytes: ``int(mb * 2**20)`` (A2.1)."""
-    if not math.isfinite(cap_mb) or cap_mb < 0:
+    if not math.isfinite(cap_mb * MIB) or cap_mb < 0:
         raise InputError(f"bucket cap: {cap_mb!r} MiB is not legal; give a finite number >= 0")
     return int(cap_mb * MIB)
 
@@ -51,7 +51,9 @@ def _number_and_unit(text: str, what: str, units: dict[str, int]) -> tuple[float
     match = _NUMBER_AND_UNIT.fullmatch(text)
     if match is None or match[2].lower() not in units:
         legal = ", ".join(unit for unit in units if unit)
-        raise InputError(f"{what}: {text!r} is not legal; give a number with a unit of {legal}")
+        raise InputError(
+            f"{what}: {text!r} is not legal; give a number >= 0, alone or with a unit of {legal}"
+        )
     number, unit = float(match[1]), match[2].lower()
     if not math.isfinite(number * units[unit]):
         raise InputError(f"{what}: {text!r} is not legal; it is beyond what a float can hold")

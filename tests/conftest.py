@@ -1,4 +1,4 @@
-"""What all tests share: Hypothesis without deadlines (the box is shared, and timings on it wander)."""
+"""What all tests share: Hypothesis without deadlines."""
 
 from hypothesis import HealthCheck, settings
 

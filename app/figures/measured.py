@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 
 from app.figures.style import ACCENT, ALARM, bucket_colour, framed, hatch, mark_instant, ms, ms_text, safe
-from sim.nouns.agreement import Agreement, CandidateAgreement
+from sim.nouns.comparison import Agreement, CandidateAgreement
 from sim.nouns.measurement import MeasuredBucket
 from sim.nouns.report import BucketRow
 from sim.units import MIB

@@ -9,7 +9,7 @@ from plotly.subplots import make_subplots
 
 from app.figures.style import ACCENT, ALARM, GOOD, LINE, framed, ms
 from sim.nouns.recommendation import Plateau
-from sim.nouns.sweep import SweepRow
+from sim.nouns.rows import SweepRow
 from sim.units import format_ms, format_size
 
 _TICKS = tuple(2.0**power for power in range(-10, 17))

@@ -11,7 +11,7 @@ from app.provenance import origin_words, provenance, signed, signed_csv, signed_
 from app.views import truth
 from app.views.knobs import Knobs
 from sim.errors import NotModelledError
-from sim.nouns.agreement import Agreement
+from sim.nouns.comparison import Agreement
 
 
 def show(inputs: Inputs, turned: Knobs, shown: Played, agreement: Agreement | None) -> None:

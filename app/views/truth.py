@@ -9,7 +9,7 @@ from app.cached import Played
 from app.figures.measured import draw_overlay, draw_steps, overlay_data, steps_data
 from app.library import Library
 from app.views.errors import told
-from sim.nouns.agreement import Agreement, CandidateAgreement
+from sim.nouns.comparison import Agreement, CandidateAgreement
 
 _CHART = {"displaylogo": False}
 

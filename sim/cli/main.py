@@ -71,9 +71,6 @@ def main() -> None:
             raise
         fail(str(error))
         sys.exit(1)
-    except KeyboardInterrupt:
-        fail("interrupted")
-        sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)

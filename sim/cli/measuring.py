@@ -1,5 +1,6 @@
 """record, calibrate, validate, agree: what is measured, and how it compares."""
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,8 +11,8 @@ from sim.cli.printing import emit, emit_noun, note, progress, table, write
 from sim.cli.simulating import AsJson, HardwareFile, WorkloadFile, _caps
 from sim.errors import InputError
 from sim.formats.documents import check_writable, json_text
-from sim.nouns.agreement import Agreement
-from sim.units import format_ms, parse_rate_bits, parse_size
+from sim.nouns.comparison import Agreement
+from sim.units import format_ms, format_size, parse_rate_bits, parse_size
 
 Box = Annotated[int | None, typer.Option("--box", help="Hosts of a cluster in a box (root).")]
 Rate = Annotated[str | None, typer.Option("--rate", help="The box's wire, such as 4gbit.")]
@@ -90,7 +91,7 @@ def calibrate(
         emit_noun(hardware)
     top = hardware.all_reduce[-1]
     note(
-        f"{hardware.name}: {top.num_bytes / top.duration_ns:.2f} GB/s at {top.num_bytes >> 20} MiB, "
+        f"{hardware.name}: {top.num_bytes / top.duration_ns:.2f} GB/s at {format_size(top.num_bytes)}, "
         f"{format_ms(hardware.all_reduce[0].duration_ns)} at 4 KiB, launch "
         f"{hardware.launch_cost_ns / 1e3:.0f} us, channels share at {hardware.channel_slowdown:.2f}"
     )
@@ -160,6 +161,8 @@ def agree(
 
 
 def _judge(directory: Path, max_error: float | None, as_json: bool) -> None:
+    if max_error is not None and not 0 <= max_error < math.inf:
+        raise InputError(f"--max-error: {max_error} is not legal; give a percentage >= 0")
     record = sim.load_record(directory)
     agreement = sim.agreement(record)
     without = sim.agreement(record, copies=False)
@@ -240,4 +243,4 @@ def _print_agreement(agreement: Agreement, without: Agreement) -> None:
         f"predicted: {agreement.best_predicted}"
         f"{' (within noise of it)' if agreement.best_within_noise else ''}"
     )
-    note(f"{'passed' if agreement.passed else 'missed'}: {agreement.rule}")
+    note(f"{'within' if agreement.passed else 'outside'} the rule: {agreement.rule}")

@@ -55,9 +55,9 @@ def table(title: str, columns: list[str], rows: list[list[str]]) -> None:
 
 
 @contextmanager
-def progress(title: str, quiet: bool = False) -> Iterator[Callable[..., None]]:
+def progress(title: str) -> Iterator[Callable[..., None]]:
     """A progress bar on stderr; yields ``report(done, total, what="")``."""
-    if quiet or not errors.is_terminal:
+    if not errors.is_terminal:
         yield lambda done, total, what="": None
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import shutil
+import socket
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +12,7 @@ from typing import Annotated
 import typer
 
 from sim.cli.printing import emit, note, table
-from sim.errors import InputError
+from sim.errors import InputError, MachineError
 
 
 def dash(
@@ -21,7 +22,7 @@ def dash(
     watch: Annotated[
         Path | None, typer.Option("--watch", help="Directory of further records to show.")
     ] = None,
-    port: Annotated[int | None, typer.Option(help="Port on 127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port on 127.0.0.1.")] = None,
 ) -> None:
     """Open the dashboard on 127.0.0.1."""
     from app.launch import command
@@ -29,9 +30,19 @@ def dash(
     for folder in (traces, watch):
         if folder is not None and not folder.is_dir():
             raise InputError(f"{folder}: not a directory")
+    port = port or _free_port(8501)
     argv = command(port=port, traces=traces, watch=watch)
-    note(f"dashboard: http://127.0.0.1:{port or 8501} (Ctrl-C ends it)")
+    note(f"dashboard: http://127.0.0.1:{port} (Ctrl-C ends it)")
     os.execv(argv[0], argv)
+
+
+def _free_port(first: int) -> int:
+    """The first port from ``first`` on that nothing listens on."""
+    for port in range(first, first + 100):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                return port
+    raise MachineError(f"dash: ports {first} to {first + 99} are all taken; name one with --port")
 
 
 def doctor(

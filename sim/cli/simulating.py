@@ -9,6 +9,7 @@ import typer
 
 import sim
 from sim.cli.printing import emit, emit_noun, note, table, write
+from sim.engine.bucketing import MODELLED_DDP_KWARGS
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import Assignment
 from sim.nouns.report import Report
@@ -19,6 +20,7 @@ from sim.units import format_ms, format_size, parse_cap_mb
 WorkloadFile = Annotated[Path, typer.Argument(metavar="WORKLOAD.json", help="A recorded workload.")]
 HardwareFile = Annotated[Path, typer.Option("--hardware", help="A calibrated hardware file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+_DDP_HELP = f"A switch of DDP, key=value; may be repeated: {', '.join(MODELLED_DDP_KWARGS)}."
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Write here, atomically.")]
 
 
@@ -80,7 +82,9 @@ def simulate(
     bucket_cap_mb: Annotated[str | None, typer.Option(help="MiB, or a size such as 25MiB.")] = None,
     first_bucket_mb: Annotated[str | None, typer.Option(help="MiB, cap of the first bucket.")] = None,
     bucket_cap_mb_list: Annotated[str | None, typer.Option(help="MiB, comma-separated.")] = None,
-    ddp: Annotated[list[str] | None, typer.Option(help="A DDP switch, key=value; may be repeated.")] = None,
+    ddp: Annotated[
+        list[str] | None, typer.Option(help=f"A switch of DDP, key=value: {', '.join(MODELLED_DDP_KWARGS)}.")
+    ] = None,
     reduce_bucket_size: Annotated[int | None, typer.Option(help="Elements; ZeRO only.")] = None,
     iteration: Annotated[str, typer.Option(help="steady, 1, 2 or 3.")] = "steady",
     assignment_file: Annotated[

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sim.errors import InputError, NotModelledError
+from sim.errors import AssignmentError, InputError, NotModelledError
 from sim.nouns.assignment import Assignment, bucket_bytes
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import Workload
@@ -228,6 +228,8 @@ def assign(
             requires["torch"] = ">=2.11"
         elif bucket_cap_mb is not None:
             kwargs["bucket_cap_mb"] = bucket_cap_mb
+            if cap_bytes(bucket_cap_mb) == 0:  # an AssertionError before 2.12 (A2.1)
+                requires["torch"] = ">=2.12"
         if set_last_bucket_cap:
             requires["environment"] = {"DDP_SET_LAST_BUCKET_CAP": "1"}
     elif policy == "per-parameter":
@@ -248,6 +250,22 @@ def assign(
         requires=requires,
         provenance={"source": "sim.assign", "workload": workload.name},
     )
+
+
+def check_reaches(workload: Workload, assignment: Assignment) -> None:
+    """Raise ``AssignmentError`` unless stock DDP, given ``assignment.ddp_kwargs``, rebuilds its buckets."""
+    check_ddp_kwargs(assignment.ddp_kwargs)
+    made = assign(
+        workload,
+        bucket_cap_mb=assignment.ddp_kwargs.get("bucket_cap_mb"),
+        bucket_cap_mb_list=assignment.ddp_kwargs.get("bucket_cap_mb_list"),
+        set_last_bucket_cap="environment" in assignment.requires,
+    )
+    if [set(bucket) for bucket in made.bucket_indices] != [set(b) for b in assignment.bucket_indices]:
+        raise AssignmentError(
+            f"ddp_kwargs: {assignment.ddp_kwargs} makes DDP use {len(made.bucket_indices)} bucket(s), not "
+            f"the {len(assignment.bucket_indices)} of bucket_indices"
+        )
 
 
 def cap_list(workload: Workload, assignment: Assignment) -> list[float] | None:

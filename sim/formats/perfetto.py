@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sim.nouns.agreement import CandidateAgreement
+from sim.nouns.comparison import CandidateAgreement
 from sim.nouns.measurement import MeasuredBucket
 from sim.nouns.timeline import BucketTimes, ComputeSpan, Timeline
 

@@ -7,7 +7,7 @@ from sim.errors import InputError
 from sim.formats import documents
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement
-from sim.nouns.record import Record
+from sim.nouns.records import Record
 from sim.nouns.workload import Workload
 
 WORKLOAD, HARDWARE = "workload.json", "hardware.json"

@@ -5,7 +5,7 @@ import io
 from collections.abc import Iterable
 from dataclasses import asdict, fields
 
-from sim.nouns.sweep import SweepRow
+from sim.nouns.rows import SweepRow
 
 
 def sweep_csv(rows: Iterable[SweepRow]) -> str:

@@ -9,7 +9,7 @@ from sim.engine.plan import make_plan
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
-from sim.nouns.sweep import SweepRow
+from sim.nouns.rows import SweepRow
 from sim.nouns.workload import Workload
 from sim.units import MIB
 from sim.verdict.metrics import overlap_ratio, step_ns

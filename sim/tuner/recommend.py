@@ -56,11 +56,13 @@ def _fewest(workload: Workload, scorer: Scorer, buckets: Buckets) -> Buckets:
     cuts = cuts_of(workload, buckets)
     if cuts is None:
         return buckets
-    limit = scorer.sync_end_ns(buckets)
-    for one in sorted(cuts):
-        merged = cut(workload, cuts - {one})
-        if scorer.sync_end_ns(merged) <= limit:
-            cuts, buckets = cuts - {one}, merged
+    merging = True
+    while merging:  # what could not be merged may be once others are
+        merging = False
+        for one in sorted(cuts):
+            merged = cut(workload, cuts - {one})
+            if scorer.sync_end_ns(merged) <= scorer.sync_end_ns(buckets):
+                cuts, buckets, merging = cuts - {one}, merged, True
     return buckets
 
 

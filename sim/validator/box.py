@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sim.errors import InputError, MachineError
-from sim.validator.signals import exit_on_sigterm
+from sim.validator.signals import exit_on_signals
 
 _NUMBER = itertools.count()
 _LATENCY_MS = 100
@@ -69,7 +69,7 @@ def box(hosts: int, rate_bits: int) -> Iterator[list[Host]]:
     """``hosts`` namespaces on one bridge, each end shaped to ``rate_bits`` (bit/s) in both directions.
 
     Names carry the process id, so that boxes do not meet; everything is removed on every exit that
-    Python sees (return, error, Ctrl-C, SIGTERM).
+    Python sees (return, error, Ctrl-C, SIGTERM, SIGHUP).
 
     Raises:
         MachineError: not root, no iproute2, or the kernel refuses.
@@ -80,7 +80,7 @@ def box(hosts: int, rate_bits: int) -> Iterator[list[Host]]:
     teardown = _Teardown()
     atexit.register(teardown.run)
     try:
-        with exit_on_sigterm():
+        with exit_on_signals():
             yield _build(stem, hosts, rate_bits, teardown)
     finally:
         teardown.run()

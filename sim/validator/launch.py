@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 from sim.errors import InputError, ReplayError
 from sim.validator.box import Host, box
-from sim.validator.signals import exit_on_sigterm
+from sim.validator.signals import exit_on_signals
 
 _POLL_S = 0.1
 
@@ -70,6 +70,7 @@ def _start(
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
         "TORCHELASTIC_ERROR_FILE": f"{log.name}.error",
+        "TMPDIR": str(job.parent),
     }
     command = [
         *host.prefix,
@@ -99,7 +100,8 @@ def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
 
 def _why(folder: Path) -> str:
     """The reason a rank gave before it died, else the last line that any rank printed."""
-    for path in sorted(folder.glob("failed-rank-*.txt")):
+    first = sorted(folder.glob("failed-rank-*.txt"), key=lambda path: path.stat().st_mtime_ns)
+    for path in first:
         return f"rank {path.stem.rsplit('-', 1)[1]}: {path.read_text().strip()}"
     lines = [
         line
@@ -120,7 +122,7 @@ def run_ranks(
         MachineError: the box cannot be made here.
     """
     with ExitStack() as stack:
-        stack.enter_context(exit_on_sigterm())
+        stack.enter_context(exit_on_signals())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bucketsim-")))
         events = folder / "events.jsonl"
         job_file = folder / "job.json"

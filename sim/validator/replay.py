@@ -4,10 +4,12 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from math import prod
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from sim.engine.bucketing import check_reaches
 from sim.errors import InputError, NotModelledError, ReplayError
 from sim.formats.records import save_measurement
 from sim.nouns.assignment import Assignment
@@ -43,6 +45,21 @@ def check_replayable(workload: Workload, candidates: Sequence[Candidate]) -> Non
                 f"{'sparse' if gradient.sparse else 'never ready'}; paced replay takes dense gradients "
                 f"that all become ready"
             )
+        numel = prod(gradient.shape)
+        if (
+            numel * DTYPE_BYTES[gradient.dtype] != gradient.num_bytes
+            or gradient.on_wire != gradient.num_bytes
+        ):
+            raise NotModelledError(
+                f"workload {workload.name!r}: gradient {gradient.index} ({gradient.name}): shape "
+                f"{list(gradient.shape)} of {gradient.dtype} must hold num_bytes, {gradient.num_bytes}, and "
+                f"wire_bytes, {gradient.on_wire}, must not differ from it; paced replay sends real tensors"
+            )
+    if workload.ready_includes:
+        raise NotModelledError(
+            f"workload {workload.name!r}: ready_includes {list(workload.ready_includes)} is not replayed; "
+            f"the real DDP would pay for these effects a second time"
+        )
     for candidate in candidates:
         candidate.assignment.check_fits(workload)
         if candidate.assignment.policy == "explicit" and not candidate.assignment.ddp_kwargs:
@@ -55,6 +72,7 @@ def check_replayable(workload: Workload, candidates: Sequence[Candidate]) -> Non
                 f"candidate {candidate.name!r}: needs {candidate.assignment.requires['environment']} in "
                 f"the environment, which one interleaved run cannot vary"
             )
+        check_reaches(workload, candidate.assignment)
 
 
 @dataclass(slots=True)
@@ -84,18 +102,15 @@ def _slowest(ranks: list[dict[str, Any]]) -> MeasuredIteration:
     )
 
 
-def _check_buckets(candidate: Candidate, seen: list[Any]) -> tuple[tuple[int, ...], ...]:
-    """The buckets read back from every rank, stock and traced; they must be the ones asked for."""
+def _check_buckets(candidate: Candidate, seen: list[Any]) -> None:
+    """Raise unless the buckets read back from every rank are the ones asked for."""
     asked = [sorted(bucket) for bucket in candidate.assignment.bucket_indices]
-    if not seen:
-        raise ReplayError(f"candidate {candidate.name!r}: the Reducer's buckets were not read back")
     for observed in seen:
         if [sorted(bucket) for bucket in observed] != asked:
             raise ReplayError(
                 f"candidate {candidate.name!r}: DDP used {len(observed)} buckets {observed}, not the "
                 f"{len(asked)} asked for {list(map(list, candidate.assignment.bucket_indices))}"
             )
-    return tuple(tuple(bucket) for bucket in seen[0])
 
 
 def _job(
@@ -153,6 +168,7 @@ def replay(
             f"warmup: {warmup} is not legal; give at least {_MIN_WARMUP}: DDP rebuilds its buckets first"
         )
     collected = _Collected()
+    by_name = {candidate.name: candidate for candidate in candidates}
     total = (rounds + warmup) * (2 + 2 * len(candidates))
     done = 0
 
@@ -166,7 +182,8 @@ def replay(
             if event["round"] >= 0:
                 steps = collected.traced if event["traced"] else collected.steps
                 steps[lane].append(event["ranks"])
-        elif event["event"] == "buckets":
+        elif event["event"] == "buckets" and lane in by_name:
+            _check_buckets(by_name[lane], event["ranks"])
             collected.buckets[lane] += event["ranks"]
 
     complete = False
@@ -202,9 +219,11 @@ def _measurements(
         observed = None
         if candidate is not None:
             seen = collected.buckets[name]
-            if not seen and not complete:
+            if not seen:
+                if complete:
+                    raise ReplayError(f"candidate {name!r}: the Reducer's buckets were not read back")
                 return None
-            observed = _check_buckets(candidate, seen)
+            observed = tuple(tuple(bucket) for bucket in seen[0])
         return Measurement(
             name=name,
             role=role,

@@ -1,4 +1,4 @@
-"""SIGTERM ends this process as Ctrl-C does: through ``finally``, so that ranks and namespaces are removed."""
+"""SIGTERM and SIGHUP end this process as Ctrl-C does: through ``finally``, so that nothing is left behind."""
 
 import signal
 import threading
@@ -12,13 +12,14 @@ def _exit(number: int, frame: FrameType | None) -> None:
 
 
 @contextmanager
-def exit_on_sigterm() -> Iterator[None]:
-    """Turn SIGTERM into ``SystemExit`` meanwhile; outside the main thread nothing changes."""
+def exit_on_signals() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into ``SystemExit`` meanwhile; outside the main thread nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, _exit)
+    before = {number: signal.signal(number, _exit) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -11,10 +11,10 @@ from app.figures.measured import draw_overlay, draw_steps, overlay_data, steps_d
 from app.figures.style import BUCKETS, NEUTRAL, bucket_colour, safe
 from app.figures.sweep import DEFAULT, draw_sweep, sweep_data
 from app.figures.timeline import Span, bucket_text, draw_timeline, timeline_data
-from sim.nouns.agreement import Agreement
+from sim.nouns.comparison import Agreement
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Plateau
-from sim.nouns.sweep import SweepRow
+from sim.nouns.rows import SweepRow
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 

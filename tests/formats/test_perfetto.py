@@ -10,7 +10,7 @@ import pytest
 
 import sim
 from sim.formats.perfetto import COMMUNICATION, COMPUTE, COPY_BACK, LAUNCH, MEASURED, PREDICTED, perfetto_json
-from sim.nouns.agreement import CandidateAgreement
+from sim.nouns.comparison import CandidateAgreement
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredBucket
 from sim.nouns.timeline import Timeline

@@ -120,6 +120,23 @@ def test_bound_holds_for_any_launch_order_among_several_dtypes(case: Case, rando
         assert bound <= simulated(workload, hardware, tuple(shuffled))
 
 
+def test_bound_does_not_rely_on_the_last_bucket_being_copied_last() -> None:
+    """A sparse gradient is not copied (A3.18). Launched last, it leaves the dense one, ready last of all,
+    time to be copied back beside it: 10 + 2 * 100, where the copies alone would make it 230."""
+    gradients = tuple(
+        Gradient(
+            index=index, name="g", shape=(), dtype="float32", num_bytes=20, ready_ns=10, sparse=index == 1
+        )
+        for index in range(2)
+    )
+    workload = Workload(name="w", gradients=gradients, forward_ns=0, backward_ns=10, optimizer_ns=0)
+    curve = (CurvePoint(num_bytes=0, duration_ns=0), CurvePoint(num_bytes=20, duration_ns=100))
+    hardware = Hardware(name="h", world_size=2, all_reduce=curve, copy_out_bytes_per_s=1e9)
+    assert workload.order() == (1, 0)
+    assert lower_bound_ns(workload, hardware) <= simulated(workload, hardware, ((0,), (1,))) == 210
+    assert simulated(workload, hardware, ((1,), (0,))) == 230
+
+
 @settings(max_examples=100)
 @given(anything(max_gradients=6))
 def test_recommendation_carries_the_bound(case: Case) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import sim
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
-from sim.nouns.workload import Workload
+from sim.nouns.workload import Gradient, Workload
 from sim.tuner import exact
 from sim.tuner.grid import default_caps
 from sim.tuner.partitions import cut, cut_places, cuts_of
@@ -94,14 +94,16 @@ def test_scorer_remembers() -> None:
 
 
 @settings(max_examples=100)
-@given(anything(max_gradients=7), st.randoms(use_true_random=False), st.integers(0, 60))
+@given(anything(max_gradients=7), st.randoms(use_true_random=False), st.sampled_from([0, 0, 3, 60]))
 def test_refine_is_never_worse_than_any_start(case: Case, random: Random, budget: int) -> None:
     """Whatever the budget, even none."""
     workload, hardware = case
     places = cut_places(workload)
     starts = [
-        frozenset(place for place in places if random.random() < share) for share in (0.0, 0.3, 0.6, 1.0)
+        frozenset(place for place in places if random.random() < share)
+        for share in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
     ]
+    random.shuffle(starts)
     scorer = Scorer(workload, hardware)
     found = refine(workload, scorer, starts, budget)
     assert found in set(contiguous_partitions(workload))
@@ -225,8 +227,20 @@ def test_default_caps_span_the_workload(workload: Workload, count: int) -> None:
     assert caps == sorted(set(caps))
     assert caps[0] == 0.25
     assert caps[-1] * MIB >= workload.total_bytes
-    assert (25.0 in caps) == (caps[-1] >= 25)
     assert len(caps) <= count + 1
+
+
+@pytest.mark.parametrize(
+    ("mib", "last", "holds_25"),
+    [(0, 1, False), (1, 2, False), (23, 24, False), (25, 26, True), (30, 31, True)],
+)
+def test_default_caps_hold_an_explicit_25_where_it_cuts(mib: int, last: float, holds_25: bool) -> None:
+    gradient = Gradient(index=0, name="g", shape=(), dtype="float32", num_bytes=mib * MIB, ready_ns=0)
+    workload = Workload(name="w", gradients=(gradient,), forward_ns=0, backward_ns=0, optimizer_ns=0)
+    caps = default_caps(workload)
+    assert (caps[0], caps[-1]) == (0.25, last)
+    assert (25.0 in caps) == holds_25
+    assert len(caps) == 40 + holds_25
 
 
 @settings(max_examples=60)

@@ -15,10 +15,10 @@ from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
-from sim.nouns.record import Record
+from sim.nouns.records import Record
 from sim.nouns.report import Report
 from sim.nouns.workload import Gradient, Workload
-from sim.verdict.agreement import agree, compare, median_interval
+from sim.verdict.scoring import agree, compare, median_interval
 
 BACKWARD = 1000
 WORKLOAD = Workload(

@@ -7,9 +7,9 @@ from statistics import median
 import numpy as np
 
 from sim.errors import InputError
-from sim.nouns.agreement import Agreement, CandidateAgreement
+from sim.nouns.comparison import Agreement, CandidateAgreement
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
-from sim.nouns.record import Record
+from sim.nouns.records import Record
 from sim.nouns.report import Report
 
 MEDIAN_TARGET = 0.02

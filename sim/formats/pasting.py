@@ -2,7 +2,7 @@
 
 import json
 
-from sim.errors import NotModelledError
+from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import Assignment
 from sim.nouns.workload import Workload
 from sim.units import format_size
@@ -20,7 +20,11 @@ def snippet(assignment: Assignment, workload: Workload) -> str:
             "snippet: no keyword of DistributedDataParallel reaches these buckets (not contiguous in ready "
             "order, several dtypes, or a sparse gradient)"
         )
-    needs = f"needs torch {assignment.requires['torch']}" if "torch" in assignment.requires else "any torch"
+    for name in assignment.ddp_kwargs:
+        if not name.isidentifier():
+            raise InputError(f"ddp_kwargs: {name!r} is not legal; give names of DistributedDataParallel")
+    torch_range = assignment.requires.get("torch")
+    needs = "any torch" if torch_range is None else f"needs torch {torch_range!r}"
     environment = assignment.requires.get("environment", {})
     lines = [
         f"# bucketsim: {len(assignment.bucket_indices)} bucket(s) for {workload.name!r}, "
