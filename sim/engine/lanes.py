@@ -138,9 +138,7 @@ class _Backward:
     def backward(self) -> Step:
         """The compute lane: backward's work, copies in, and launches where they block it."""
         plan = self.plan
-        pending = [0] * len(plan.wire_bytes)
-        for bucket in plan.bucket_of:
-            pending[bucket] += 1
+        pending = plan.pending
         next_bucket = 0
         for gradient, work, copy_in, bucket in zip(
             plan.gradients, plan.work_ns, plan.copy_in_ns, plan.bucket_of, strict=True

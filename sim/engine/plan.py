@@ -39,6 +39,14 @@ class Plan:
     channel_slowdown: Fraction
 
     @property
+    def pending(self) -> list[int]:
+        """Gradients that each bucket still waits for when backward begins: the Reducer's count (A3)."""
+        counts = [0] * len(self.wire_bytes)
+        for bucket in self.bucket_of:
+            counts[bucket] += 1
+        return counts
+
+    @property
     def stretches(self) -> bool:
         """Whether any slow-down is in force."""
         return not (self.compute_slowdown == self.comm_slowdown == self.channel_slowdown == 1)

@@ -31,9 +31,7 @@ def _finalize(plan: Plan, compute_end: int, end: list[int]) -> tuple[list[int], 
 
 def _recur(plan: Plan) -> Outcome:
     count = len(plan.wire_bytes)
-    pending = [0] * count
-    for bucket in plan.bucket_of:
-        pending[bucket] += 1
+    pending = plan.pending
     ready, launch, spans = [0] * count, [0] * count, []
     next_bucket = lane = last_launch = 0
     for gradient, work, copy_in, bucket in zip(
@@ -89,9 +87,7 @@ def _program(plan: Plan) -> deque[tuple[str, int, int]]:
 
     ``release`` marks the instant at which buckets up to ``number`` may be launched.
     """
-    pending = [0] * len(plan.wire_bytes)
-    for bucket in plan.bucket_of:
-        pending[bucket] += 1
+    pending = plan.pending
     program: deque[tuple[str, int, int]] = deque()
     next_bucket = 0
     for gradient, work, copy_in, bucket in zip(
