@@ -6,11 +6,8 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from sim.costs.scaling import scale
-from sim.engine import lanes, recurrence
 from sim.engine.bucketing import assign, check_reaches
-from sim.engine.outcome import make_timeline
-from sim.engine.plan import make_plan
-from sim.errors import InputError
+from sim.engine.run import run
 from sim.formats import documents, pasting
 from sim.formats.documents import to_text
 from sim.formats.pasting import bucket_indices_json
@@ -86,14 +83,7 @@ def simulate(
         engine: ``simpy`` (every system and effect) or ``analytic`` (the recurrence); equal to the ns.
         iteration: which iteration the assignment belongs to: ``"steady"``, 1, 2 or 3.
     """
-    plan = make_plan(workload, hardware, assignment)
-    if engine == "simpy":
-        outcome = lanes.play(plan)
-    elif engine == "analytic":
-        outcome = recurrence.solve(plan)
-    else:
-        raise InputError(f"engine: {engine!r} is not legal; give 'simpy' or 'analytic'")
-    return make_timeline(workload, hardware, assignment, plan, outcome, engine=engine, iteration=iteration)
+    return run(workload, hardware, assignment, engine, iteration)
 
 
 def parse_workload(text: str | bytes, source: str) -> Workload:

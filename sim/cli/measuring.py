@@ -119,6 +119,7 @@ def validate(
     from sim.formats.records import start_record
     from sim.validator.replay import Candidate, check_replayable, replay
 
+    _check_threshold(max_error)
     workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
     place = _place(ranks, box, rate)
     if place.world_size != hardware.world_size:
@@ -157,12 +158,16 @@ def agree(
     as_json: AsJson = False,
 ) -> None:
     """Score a measured record again with the model of today."""
+    _check_threshold(max_error)
     _judge(directory, max_error, as_json)
 
 
-def _judge(directory: Path, max_error: float | None, as_json: bool) -> None:
+def _check_threshold(max_error: float | None) -> None:
     if max_error is not None and not 0 <= max_error < math.inf:
         raise InputError(f"--max-error: {max_error} is not legal; give a percentage >= 0")
+
+
+def _judge(directory: Path, max_error: float | None, as_json: bool) -> None:
     record = sim.load_record(directory)
     agreement = sim.agreement(record)
     without = sim.agreement(record, copies=False)

@@ -3,10 +3,11 @@
 import platform
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import torch
+
+from sim.machine import cpu_model
 
 
 def surroundings(device: torch.device) -> dict[str, Any]:
@@ -24,18 +25,6 @@ def surroundings(device: torch.device) -> dict[str, Any]:
         facts["device_name"] = torch.cuda.get_device_name(device)
         facts["cuda"] = torch.version.cuda
     return facts
-
-
-def cpu_model() -> str:
-    """The processor's name as Linux tells it, or the best that the platform knows."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "model name" and value.strip():
-                return value.strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def _tool_version() -> str | None:

@@ -4,10 +4,10 @@ from fractions import Fraction
 from itertools import pairwise
 from math import ceil
 
-from sim.engine.plan import copied_bytes
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload
 from sim.tuner.partitions import runs
+from sim.tuner.prefixes import Prefixes
 from sim.units import transfer_ns
 
 Line = tuple[Fraction, Fraction]  # (ns per collective, ns per byte)
@@ -75,33 +75,24 @@ def lower_bound_ns(workload: Workload, hardware: Hardware) -> int:
     and all copies back. Slow-downs only add; with several channels, work passes at most at the rate
     of all channels together.
     """
-    order = workload.order()
-    gradients = [workload.gradients[index] for index in order]
-    copies_in = "copy_in" not in workload.ready_includes
-    copied = [copied_bytes(workload, index) for index in order]
-    copy_in = [transfer_ns(n, hardware.copy_in_bytes_per_s if copies_in else None) for n in copied]
+    prefixes = Prefixes(workload, hardware)
+    count, copied, wire = len(prefixes.order), prefixes.copied, prefixes.wire
+    keys = len(runs(workload))
     launch = hardware.launch_cost_ns
-    blocks = hardware.launch_blocks_compute and "launch" not in workload.ready_includes
-    compute_end = workload.backward_ns + sum(copy_in) + (launch * len(runs(workload)) if blocks else 0)
+    compute_end = prefixes.compute_end + (launch * keys if prefixes.launches_block else 0)
     rate = hardware.copy_out_bytes_per_s
     copy_out = Fraction(0)
     if rate is not None:
-        copy_out = sum(copied) * 10**9 / Fraction(rate) - Fraction(len(order), 2)
+        copy_out = copied[-1] * 10**9 / Fraction(rate) - Fraction(count, 2)
     bound = Fraction(compute_end) + max(Fraction(0), copy_out)
     if hardware.world_size > 1:
         lines = affine_minorants(hardware.all_reduce)
         together = max(Fraction(1), hardware.comm_channels / Fraction(hardware.channel_slowdown))
         rounded = Fraction(1 if hardware.comm_channels > 1 and hardware.channel_slowdown != 1 else 0.5)
         # Copies are in bucket order: with a single run, the last follows every collective.
-        last_copy = transfer_ns(copied[-1], rate)
-        single = len(runs(workload)) == 1
-        suffix = 0
-        lane = sum(copy_in)
-        for place in range(len(order) - 1, -1, -1):
-            suffix += gradients[place].on_wire
-            ready = (gradients[place].ready_ns or 0) + lane
-            lane -= copy_in[place]
-            service = least_service_ns(lines, suffix, len(order) - place, rounded) / together
-            tail = last_copy if single or place == len(order) - 1 else 0
-            bound = max(bound, ready + launch + service + tail)
+        last_copy = transfer_ns(copied[-1] - copied[-2], rate)
+        for place in range(count):
+            service = least_service_ns(lines, wire[-1] - wire[place], count - place, rounded) / together
+            tail = last_copy if keys == 1 or place == count - 1 else 0
+            bound = max(bound, prefixes.ready[place] + launch + service + tail)
     return ceil(bound)

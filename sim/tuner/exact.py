@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from sim.costs.collectives import all_reduce_ns
-from sim.engine.plan import copied_bytes
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.tuner.bound import affine_minorants, least_service_ns
 from sim.tuner.partitions import Buckets, runs
+from sim.tuner.prefixes import Prefixes
 from sim.units import transfer_ns
 
 MAX_LABELS = 400  # per prefix; beyond it the search gives up its claim to be exact
@@ -66,19 +66,10 @@ def _search(
     workload: Workload, hardware: Hardware, limit: int, max_labels: int
 ) -> tuple[_Label | None, bool]:
     """The best label of the whole order below ``limit``, and whether no front outgrew ``max_labels``."""
-    (order,) = runs(workload)
-    count = len(order)
-    copied = [copied_bytes(workload, index) for index in order]
-    into = None if "copy_in" in workload.ready_includes else hardware.copy_in_bytes_per_s
-    ready, lane = [], 0
-    for index, num_bytes in zip(order, copied, strict=True):
-        lane += transfer_ns(num_bytes, into)
-        ready.append((workload.gradients[index].ready_ns or 0) + lane)
-    wire_before, copied_before = [0], [0]
-    for index, num_bytes in zip(order, copied, strict=True):
-        wire_before.append(wire_before[-1] + workload.gradients[index].on_wire)
-        copied_before.append(copied_before[-1] + num_bytes)
-    compute_end = workload.backward_ns + lane
+    prefixes = Prefixes(workload, hardware)
+    count = len(prefixes.order)
+    ready, compute_end = prefixes.ready, prefixes.compute_end
+    wire_before, copied_before = prefixes.wire, prefixes.copied
     cost, out_rate = hardware.launch_cost_ns, hardware.copy_out_bytes_per_s
 
     # Least time that the rest needs after a prefix, whatever is done with it.
@@ -91,7 +82,7 @@ def _search(
         max(0, transfer_ns(copied_before[-1] - copied_before[at], out_rate) - (count - at) // 2 - 1)
         for at in range(count)
     ] + [0]
-    last_back = transfer_ns(copied[-1], out_rate)
+    last_back = transfer_ns(copied_before[-1] - copied_before[-2], out_rate)
     rest = [time + last_back for time in rest[:-1]] + [0]
     least_next = [
         int(least_service_ns(lines, wire_before[at + 1] - wire_before[at], 1)) for at in range(count)

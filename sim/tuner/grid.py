@@ -1,12 +1,10 @@
 """Sweeps: the same workload and hardware under many caps."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from sim.engine import lanes, recurrence
 from sim.engine.bucketing import assign
-from sim.engine.outcome import make_timeline
-from sim.engine.plan import make_plan
-from sim.errors import InputError
+from sim.engine.run import run
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.rows import SweepRow
@@ -28,9 +26,7 @@ def sweep_row(
     workload: Workload, hardware: Hardware, assignment: Assignment, label: str, cap: float | None, engine: str
 ) -> SweepRow:
     """One candidate, simulated."""
-    plan = make_plan(workload, hardware, assignment)
-    outcome = lanes.play(plan) if engine == "simpy" else recurrence.solve(plan)
-    timeline = make_timeline(workload, hardware, assignment, plan, outcome, engine=engine, iteration="steady")
+    timeline = run(workload, hardware, assignment, engine)
     return SweepRow(
         label=label,
         bucket_cap_mb=cap,
@@ -53,8 +49,6 @@ def sweep(
 
     Caps that cut alike are simulated once. ``engine`` is ``analytic`` or ``simpy``; equal to the ns.
     """
-    if engine not in ("simpy", "analytic"):
-        raise InputError(f"engine: {engine!r} is not legal; give 'simpy' or 'analytic'")
     rows = [sweep_row(workload, hardware, assign(workload), "DDP default", None, engine)]
     known: dict[tuple[tuple[int, ...], ...], SweepRow] = {}
     for cap in default_caps(workload) if caps_mb is None else caps_mb:
@@ -63,16 +57,5 @@ def sweep(
         if row is None:
             row = sweep_row(workload, hardware, assignment, "", cap, engine)
             known[assignment.bucket_indices] = row
-        rows.append(
-            SweepRow(
-                label=f"bucket_cap_mb={cap:g}",
-                bucket_cap_mb=cap,
-                num_buckets=row.num_buckets,
-                largest_bucket_bytes=row.largest_bucket_bytes,
-                step_ns=row.step_ns,
-                sync_end_ns=row.sync_end_ns,
-                exposed_comm_ns=row.exposed_comm_ns,
-                overlap_ratio=row.overlap_ratio,
-            )
-        )
+        rows.append(replace(row, label=f"bucket_cap_mb={cap:g}", bucket_cap_mb=cap))
     return tuple(rows)

@@ -6,10 +6,10 @@ from itertools import groupby
 
 import numpy as np
 
-from sim.engine import lanes, recurrence
+from sim.engine import recurrence
 from sim.engine.bucketing import assign, cap_list
-from sim.engine.outcome import make_timeline
 from sim.engine.plan import make_plan
+from sim.engine.run import run
 from sim.nouns.assignment import Assignment, bucket_bytes
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Family, Gain, Plateau, Recommendation
@@ -30,12 +30,7 @@ NOTHING = 0.001  # of the step: no gain worth a change, whatever is proved about
 
 
 def _report(workload: Workload, hardware: Hardware, assignment: Assignment) -> Report:
-    plan = make_plan(workload, hardware, assignment)
-    return summarize(
-        make_timeline(
-            workload, hardware, assignment, plan, lanes.play(plan), engine="simpy", iteration="steady"
-        )
-    )
+    return summarize(run(workload, hardware, assignment))
 
 
 def _best_cap(workload: Workload, scorer: Scorer) -> tuple[Assignment, list[tuple[float, int]]]:

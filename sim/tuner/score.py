@@ -5,10 +5,11 @@ from fractions import Fraction
 
 from sim.costs.collectives import all_reduce_ns
 from sim.engine import recurrence
-from sim.engine.plan import copied_bytes, make_plan
+from sim.engine.plan import make_plan
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
+from sim.tuner.prefixes import Prefixes
 from sim.units import transfer_ns
 
 
@@ -25,23 +26,10 @@ class Scorer:
         self._hardware = hardware
         self._known: dict[tuple[tuple[int, ...], ...], int] = {}
         self._service: dict[int, int] = {}
-        order = workload.order()
-        into = None if "copy_in" in workload.ready_includes else hardware.copy_in_bytes_per_s
-        self._place = {index: at for at, index in enumerate(order)}
-        self._ready: list[int] = []
-        self._wire, self._copied = [0], [0]
-        lane = 0
-        for index in order:
-            num_bytes = copied_bytes(workload, index)
-            lane += transfer_ns(num_bytes, into)
-            self._ready.append((workload.gradients[index].ready_ns or 0) + lane)
-            self._wire.append(self._wire[-1] + workload.gradients[index].on_wire)
-            self._copied.append(self._copied[-1] + num_bytes)
-        self._compute_end = workload.backward_ns + lane
-        self._blocks = hardware.launch_blocks_compute and "launch" not in workload.ready_includes
-        slowed = hardware.compute_slowdown != 1 and "interference" not in workload.ready_includes
+        self._prefixes = Prefixes(workload, hardware)
+        self._place = {index: at for at, index in enumerate(self._prefixes.order)}
         self._sharing = Fraction(hardware.channel_slowdown) if hardware.comm_channels > 1 else Fraction(1)
-        self._walks = hardware.comm_slowdown == 1 and not slowed
+        self._walks = hardware.comm_slowdown == 1 and not self._prefixes.is_slowed
         self.evaluations = 0
 
     def sync_end_ns(self, buckets: Sequence[Sequence[int]]) -> int:
@@ -65,16 +53,17 @@ class Scorer:
         return stops
 
     def _walk(self, stops: list[int]) -> int:
+        lane = self._prefixes
         cost, rate = self._hardware.launch_cost_ns, self._hardware.copy_out_bytes_per_s
         launches, services = [], []
         launch = delay = start = 0
         for stop in stops:
-            if self._blocks:
+            if lane.launches_block:
                 delay += cost
-                launch = self._ready[stop - 1] + delay
+                launch = lane.ready[stop - 1] + delay
             else:
-                launch = max(launch, self._ready[stop - 1]) + cost
-            wire = self._wire[stop] - self._wire[start]
+                launch = max(launch, lane.ready[stop - 1]) + cost
+            wire = lane.wire[stop] - lane.wire[start]
             service = self._service.get(wire)
             if service is None:
                 service = self._service[wire] = all_reduce_ns(self._hardware, wire)
@@ -82,9 +71,9 @@ class Scorer:
             services.append(service)
             start = stop
         ends = self._serve(launches, services)
-        time, start = self._compute_end + delay, 0
+        time, start = lane.compute_end + delay, 0
         for stop, end in zip(stops, ends, strict=True):
-            time = max(time, end) + transfer_ns(self._copied[stop] - self._copied[start], rate)
+            time = max(time, end) + transfer_ns(lane.copied[stop] - lane.copied[start], rate)
             start = stop
         return time
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from sim.errors import InputError, ReplayError
+from sim.machine import cpu_model
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.units import MIB
 from sim.validator.launch import Place, run_ranks
@@ -34,14 +35,8 @@ def default_sizes(largest: int = 256 * MIB) -> list[int]:
 
 def environment() -> dict[str, Any]:
     """What is known of this machine, for provenance."""
-    model = ""
-    try:
-        with open("/proc/cpuinfo") as stream:
-            model = next((line.split(":", 1)[1].strip() for line in stream if "model name" in line), "")
-    except OSError:
-        model = platform.processor()
     return {
-        "cpu": model,
+        "cpu": cpu_model(),
         "cpu_count": os.cpu_count(),
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
