@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from sim.cli import measuring, showing, simulating
+from sim.cli import judging, measuring, showing, simulating
 from sim.cli.printing import fail
 from sim.errors import SimError
 
@@ -47,7 +47,7 @@ for command in (
     simulating.tune,
     simulating.export,
     measuring.validate,
-    measuring.agree,
+    judging.agree,
     showing.dash,
     showing.doctor,
 ):

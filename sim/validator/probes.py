@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 
-from sim.validator.apply import build
+from sim.validator.building import build
 from sim.validator.pacing import PacedModule, sharpen_sleep
 from sim.validator.stepping import gather, run_step, set_baseline
 

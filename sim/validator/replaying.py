@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 
-from sim.validator.apply import build, observed_buckets
+from sim.validator.building import build, observed_buckets
 from sim.validator.pacing import PacedModule, sharpen_sleep
 from sim.validator.probes import RankLike
 from sim.validator.stepping import Recorder, gather, run_step, set_baseline
