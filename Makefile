@@ -1,6 +1,6 @@
 # bucketsim: `make` lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all check fix bench clean
+.PHONY: help run test test-all check fix bench gpu-battery clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -8,6 +8,7 @@ WORKLOAD ?= traces/workloads/gpt-13.8M-cpu.json
 # A cluster in a box where this machine lets us make network namespaces, loopback elsewhere.
 BOX ?= $(shell n=bsprobe$$$$; ip netns add $$n 2>/dev/null && ip netns del $$n && command -v tc >/dev/null && echo --box 2 --rate 4gbit)
 RUN := runs/latest
+OUT ?= runs/battery
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -39,6 +40,9 @@ check: .venv/installed  ## ruff, mypy --strict, import-linter
 fix: .venv/installed  ## Let ruff fix and format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+gpu-battery:  ## Everything one GPU can tell, in under 10 minutes; needs torch and numpy, no .venv (OUT=...)
+	$(PYTHON) -m sim.validator.battery --out $(OUT)
 
 bench: .venv/installed  ## Benchmarks, as ratios
 	$(BIN)/python -m pytest tests/bench -m bench --benchmark-columns=median,iqr,rounds --benchmark-sort=name

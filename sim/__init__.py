@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sim.api import (
         agreement,
+        apply,
         assign,
         bucket_indices_json,
         digest,
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
         parse_hardware,
         parse_workload,
         perfetto_json,
+        record,
         scale,
         simulate,
         snippet,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "agreement",
+    "apply",
     "assign",
     "bucket_indices_json",
     "digest",
@@ -43,6 +46,7 @@ __all__ = [
     "parse_hardware",
     "parse_workload",
     "perfetto_json",
+    "record",
     "scale",
     "simulate",
     "snippet",

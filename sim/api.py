@@ -3,7 +3,7 @@
 import hashlib
 import os
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from sim.costs.scaling import scale
 from sim.engine.bucketing import assign, check_reaches
@@ -23,10 +23,19 @@ from sim.nouns.workload import Workload
 from sim.tuner.grid import sweep
 from sim.tuner.recommend import tune
 from sim.verdict import scoring
+from sim.verdict.attribution import attribute
 from sim.verdict.metrics import summarize
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from sim.recorder.live import LiveRecording
+    from sim.recorder.tap import CommHook
+    from sim.validator.applying import DistributedDataParallel, Module
 
 __all__ = [
     "agreement",
+    "apply",
     "assign",
     "bucket_indices_json",
     "digest",
@@ -38,6 +47,7 @@ __all__ = [
     "parse_hardware",
     "parse_workload",
     "perfetto_json",
+    "record",
     "scale",
     "simulate",
     "snippet",
@@ -97,15 +107,83 @@ def parse_hardware(text: str | bytes, source: str) -> Hardware:
 
 
 def snippet(assignment: Assignment, workload: Workload) -> str:
-    """Python that makes stock DistributedDataParallel use ``assignment``, which it is checked to reach.
+    """Python that makes DistributedDataParallel use ``assignment``.
+
+    Keywords of stock DistributedDataParallel where they reach it, which is checked; else ``sim.apply``.
 
     Raises:
-        NotModelledError: no keyword of DistributedDataParallel reaches these buckets.
         AssignmentError: ``ddp_kwargs`` reach other buckets than these, or they do not fit ``workload``.
     """
     text = pasting.snippet(assignment, workload)
-    check_reaches(workload, assignment)
+    if assignment.by_keywords:
+        check_reaches(workload, assignment)
     return text
+
+
+def apply(model: "Module", assignment: Assignment, **ddp_kwargs: Any) -> "DistributedDataParallel":
+    """``model`` in DistributedDataParallel with the buckets of ``assignment``, for a training script.
+
+    Where the keywords of stock DDP reach the buckets with this torch and these switches, they are used, and
+    one look after the rebuild warns if gradients became ready in another order than the recorded one.
+    Otherwise DDP's own Reducer is given the buckets, exact from the first iteration; this works for any
+    legal assignment (A8.3) and with ``find_unused_parameters`` or ``static_graph``, not with
+    ``mixed_precision``.
+
+    Args:
+        model: a plain module on its device, in every process of an initialised process group.
+        assignment: made for this model; one tuned for another world size gives a warning.
+        ddp_kwargs: further keywords of DistributedDataParallel, which must not contradict the assignment.
+
+    Raises:
+        AssignmentError: made for another model; the message names the first difference.
+        InputError: a wrapped or sharded model, or a keyword that contradicts the assignment.
+        NotModelledError: a policy that DDP has not, or a keyword that is not supported with these buckets.
+        MachineError: this torch lacks what the buckets need.
+    """
+    from sim.validator.applying import apply_to  # torch, which nothing else here needs
+
+    return apply_to(model, assignment, **ddp_kwargs)
+
+
+def record(
+    ddp_model: "DistributedDataParallel",
+    directory: str | os.PathLike[str],
+    *,
+    level: str = "full",
+    every: int = 1,
+    max_steps: int | None = None,
+    wrap: "CommHook | None" = None,
+    wrap_state: Any = None,
+) -> "AbstractContextManager[LiveRecording]":
+    """Record your own training loop: ``with sim.record(ddp_model, "recording"): ...``, on every rank.
+
+    Each rank writes ``directory/rank-<r>.jsonl``; ``bucketsim import recording`` makes a Workload of them.
+
+    Args:
+        ddp_model: the DistributedDataParallel that is trained.
+        directory: where the files go; made if it is not there.
+        level: ``full`` sees every bucket through a communication hook, which stays and reduces as DDP does;
+            ``light`` registers none and sees gradients, forward, backward and optimizer.
+        every: record each Nth step only.
+        max_steps: stop after so many recorded steps.
+        wrap: your own communication hook, registered and recorded in place of DDP's all-reduce.
+        wrap_state: its state.
+
+    Raises:
+        InputError: a model that cannot be recorded, an illegal argument, a file that is there already, or a
+            communication hook that is in the way.
+    """
+    from sim.recorder.live import record_live  # torch, which nothing else here needs
+
+    return record_live(
+        ddp_model,
+        directory,
+        level=level,
+        every=every,
+        max_steps=max_steps,
+        wrap=wrap,
+        wrap_state=wrap_state,
+    )
 
 
 def digest(noun: Any) -> str:
@@ -118,12 +196,14 @@ def agreement(record: Record, copies: bool = True) -> Agreement:
 
     ``copies`` False switches the copies into and out of buckets off in the model, to show their effect.
     """
-    hardware = record.hardware
     if not copies:
-        hardware = replace(hardware, copy_in_bytes_per_s=None, copy_out_bytes_per_s=None)
-    predictions = {}
+        record = replace(
+            record, hardware=replace(record.hardware, copy_in_bytes_per_s=None, copy_out_bytes_per_s=None)
+        )
+    predictions, attributions = {}, {}
     for candidate in record.candidates:
         assert candidate.asked is not None
-        timeline = simulate(record.workload, hardware, candidate.asked)
-        predictions[candidate.name] = summarize(timeline)
-    return scoring.agree(record, predictions)
+        predictions[candidate.name] = summarize(simulate(record.workload, record.hardware, candidate.asked))
+        if candidate.iterations:
+            attributions[candidate.name] = attribute(record, candidate, simulate)
+    return scoring.agree(record, predictions, attributions)

@@ -4,11 +4,32 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from app.figures.style import ACCENT, ALARM, bucket_colour, framed, hatch, mark_instant, ms, ms_text, safe
-from sim.nouns.comparison import Agreement, CandidateAgreement
+from app.figures.style import (
+    ACCENT,
+    ALARM,
+    BUCKETS,
+    NEUTRAL,
+    bucket_colour,
+    framed,
+    hatch,
+    mark_instant,
+    ms,
+    ms_text,
+    safe,
+)
+from sim.nouns.comparison import Agreement, Attribution, CandidateAgreement
 from sim.nouns.measurement import MeasuredBucket
 from sim.nouns.report import BucketRow
 from sim.units import MIB
+
+# Mechanisms of an attribution: in words, their colour.
+MECHANISMS = {
+    "compute_ns": ("compute lane", BUCKETS[0]),
+    "copy_ns": ("copies", BUCKETS[1]),
+    "launch_ns": ("launches", BUCKETS[2]),
+    "communication_ns": ("communication", BUCKETS[3]),
+    "wait_ns": ("waiting and the rest", NEUTRAL),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +131,38 @@ def draw_steps(pairs: tuple[StepPair, ...]) -> go.Figure:
     figure.update_yaxes(categoryorder="array", categoryarray=names[::-1])
     figure.update_xaxes(title="step time, ms")
     return framed(figure, 110 + 30 * len(pairs), showlegend=True)
+
+
+def attribution_data(agreement: Agreement) -> tuple[tuple[str, Attribution], ...]:
+    """Candidates whose error could be attributed, by name, the fastest measured first."""
+    rows = sorted(agreement.rows, key=lambda row: row.measured_step_ns)
+    return tuple((row.name, row.attribution) for row in rows if row.attribution is not None)
+
+
+def draw_attribution(rows: tuple[tuple[str, Attribution], ...]) -> go.Figure:
+    """A bar a candidate: what each mechanism adds to its error, too short to the left, and their sum."""
+    names = [safe(name) for name, _ in rows]
+    figure = go.Figure()
+    for part, (words, colour) in MECHANISMS.items():
+        figure.add_bar(
+            name=words,
+            orientation="h",
+            y=names,
+            x=[ms(getattr(parts, part)) for _, parts in rows],
+            marker={"color": colour},
+            hovertemplate=f"%{{y}}<br>{words} %{{x:+.2f}} ms<extra></extra>",
+        )
+    figure.add_scatter(
+        name="error",
+        x=[ms(parts.total_ns) for _, parts in rows],
+        y=names,
+        mode="markers",
+        marker={"size": 11, "color": ALARM, "symbol": "diamond", "line": {"width": 1, "color": "#FFFFFF"}},
+        hovertemplate="%{y}<br>error %{x:+.2f} ms<extra></extra>",
+    )
+    figure.update_yaxes(categoryorder="array", categoryarray=names[::-1], showgrid=False)
+    figure.update_xaxes(title="end of synchronisation, predicted minus measured, ms", zeroline=True)
+    return framed(figure, 110 + 30 * len(rows), barmode="relative", showlegend=True)
 
 
 def overlay_data(row: CandidateAgreement) -> OverlayData:

@@ -6,10 +6,17 @@ import streamlit as st
 
 from app import cached, labels
 from app.cached import Played
-from app.figures.measured import draw_overlay, draw_steps, overlay_data, steps_data
+from app.figures.measured import (
+    attribution_data,
+    draw_attribution,
+    draw_overlay,
+    draw_steps,
+    overlay_data,
+    steps_data,
+)
 from app.library import Library
 from app.views.errors import told
-from sim.nouns.comparison import Agreement, CandidateAgreement
+from sim.nouns.comparison import Agreement, CandidateAgreement, Regret
 
 _CHART = {"displaylogo": False}
 
@@ -52,6 +59,7 @@ def _compare(record: Path, shown: Played) -> Agreement:
         config=_CHART,
         alt="Measured and predicted step of each candidate",
     )
+    _attribution(agreement)
     _overlay(agreement, shown)
     return agreement
 
@@ -77,7 +85,46 @@ def _verdict(agreement: Agreement) -> None:
         best = (
             f"Best measured: {agreement.best_measured}; best predicted: {agreement.best_predicted}, {near}."
         )
-    st.markdown(labels.plain(best))
+    st.markdown(
+        labels.plain(best if agreement.regret is None else f"{best} {regret_words(agreement.regret)}")
+    )
+    if agreement.targets:
+        met = sum(check.met is True for check in agreement.targets)
+        missed = ", ".join(check.name for check in agreement.targets if check.met is False)
+        st.caption(
+            labels.plain(
+                f"Targets, set for paced replays in the box: {met} of {len(agreement.targets)} met"
+                f"{f'; missed: {missed}' if missed else ''}."
+            )
+        )
+
+
+def regret_words(regret: Regret) -> str:
+    """What the recommendation lost against the best measured, in one sentence."""
+    if not regret.regret_ns:
+        return "The recommendation was the fastest."
+    return (
+        f"The recommendation was {regret.regret_ns / 1e6:.2f} ms ({regret.relative:.2%}) behind "
+        f"{regret.best}, 95 % interval {regret.low_ns / 1e6:.2f} to {regret.high_ns / 1e6:.2f} ms"
+        f"{': within noise' if regret.within_noise else ''}."
+    )
+
+
+def _attribution(agreement: Agreement) -> None:
+    rows = attribution_data(agreement)
+    if not rows:
+        return
+    with st.expander("Where the error comes from"):
+        st.plotly_chart(
+            draw_attribution(rows),
+            key="attribution",
+            config=_CHART,
+            alt="Error of the end of synchronisation of each candidate, by mechanism",
+        )
+        st.caption(
+            "The prediction is turned into the measurement one mechanism at a time; each bar is what its "
+            "turn changed, and they add up to the error. Left: predicted too short."
+        )
 
 
 def _table(agreement: Agreement) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from sim.cli import judging, measuring, showing, simulating
+from sim.cli import diagnosing, importing, judging, measuring, showing, simulating, spreading, validating
 from sim.cli.printing import fail
 from sim.errors import SimError
 
@@ -46,12 +46,14 @@ for command in (
     simulating.sweep,
     simulating.tune,
     simulating.export,
-    measuring.validate,
+    validating.validate,
+    spreading.gather,
     judging.agree,
     showing.dash,
-    showing.doctor,
+    diagnosing.doctor,
 ):
     app.command()(command)
+app.command("import")(importing.import_)
 
 
 def main() -> None:
@@ -71,6 +73,9 @@ def main() -> None:
             raise
         fail(str(error))
         sys.exit(1)
+    except KeyboardInterrupt:
+        fail("interrupted")
+        sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)

@@ -1,21 +1,39 @@
-"""record, calibrate, validate: what is measured on this machine."""
+"""record, calibrate: what is measured on this machine."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import sim
-from sim.cli.judging import check_threshold, judge
 from sim.cli.printing import emit_noun, note, progress, write
-from sim.cli.simulating import AsJson, HardwareFile, WorkloadFile, _caps
-from sim.errors import InputError
+from sim.cli.simulating import AsJson
 from sim.formats.documents import check_writable
 from sim.units import format_ms, format_size, parse_rate_bits, parse_size
 
 Box = Annotated[int | None, typer.Option("--box", help="Hosts of a cluster in a box (root).")]
-Rate = Annotated[str | None, typer.Option("--rate", help="The box's wire, such as 4gbit.")]
+Rate = Annotated[
+    str | None, typer.Option("--rate", help="The box's wire, such as 4gbit; or one a host: 4gbit,1gbit.")
+]
+Uplink = Annotated[
+    str | None, typer.Option("--uplink", help="A wire that the two halves of the box share, such as 2gbit.")
+]
 Ranks = Annotated[int, typer.Option("--ranks", help="Local ranks over loopback.")]
+
+
+class ReplayMode(StrEnum):
+    """What the ranks compute."""
+
+    PACED = "paced"
+    MODEL = "model"
+
+
+class LinkKind(StrEnum):
+    """What the buckets travel over."""
+
+    REAL = "real"
+    EMULATED = "emulated"
 
 
 def record(
@@ -62,10 +80,16 @@ def record(
     )
 
 
-def _place(ranks: int, box: int | None, rate: str | None) -> Any:
+def _place(ranks: int, box: int | None, rate: str | None, uplink: str | None) -> Any:
     from sim.validator.launch import Place
 
-    return Place(ranks=ranks, box=box, rate_bits=None if rate is None else parse_rate_bits(rate))
+    rates = None if rate is None else tuple(parse_rate_bits(word) for word in rate.split(","))
+    return Place(
+        ranks=ranks,
+        box=box,
+        rate_bits=rates[0] if rates is not None and len(rates) == 1 else rates,
+        uplink_bits=None if uplink is None else parse_rate_bits(uplink),
+    )
 
 
 def calibrate(
@@ -73,17 +97,23 @@ def calibrate(
     ranks: Ranks = 2,
     box: Box = None,
     rate: Rate = None,
+    uplink: Uplink = None,
     largest: Annotated[str, typer.Option(help="Largest message.")] = "256MiB",
     rounds: Annotated[int, typer.Option(help="Interleaved rounds.")] = 5,
+    mode: Annotated[
+        ReplayMode, typer.Option(help="paced: nothing computes beside the collectives; model: ranks do.")
+    ] = ReplayMode.PACED,
     as_json: AsJson = False,
 ) -> None:
-    """Measure the all-reduce curve, copies and launches of local ranks over gloo."""
+    """Measure the all-reduce curve, copies, launches and what slows what, of local ranks over gloo."""
     from sim.validator.calibrate import calibrate as measure
 
     check_writable(output)
-    place = _place(ranks, box, rate)
+    place = _place(ranks, box, rate, uplink)
     with progress("calibrating") as report:
-        hardware = measure(place, largest=parse_size(largest), rounds=rounds, progress=report)
+        hardware = measure(
+            place, largest=parse_size(largest), rounds=rounds, mode=mode.value, progress=report
+        )
     write(output, sim.to_text(hardware))
     if as_json:
         emit_noun(hardware)
@@ -93,56 +123,3 @@ def calibrate(
         f"{format_ms(hardware.all_reduce[0].duration_ns)} at 4 KiB, launch "
         f"{hardware.launch_cost_ns / 1e3:.0f} us, channels share at {hardware.channel_slowdown:.2f}"
     )
-
-
-def validate(
-    workload_file: WorkloadFile,
-    hardware_file: HardwareFile,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Directory of the record.")],
-    ranks: Ranks = 2,
-    box: Box = None,
-    rate: Rate = None,
-    caps: Annotated[str, typer.Option(help="Explicit caps to replay, MiB.")] = "1,4,10,25",
-    assignment_file: Annotated[
-        list[Path] | None, typer.Option("--assignment", help="Further assignments; repeatable.")
-    ] = None,
-    rounds: Annotated[int, typer.Option(help="Measured rounds; each runs every candidate.")] = 10,
-    seed: Annotated[int, typer.Option(help="Order of candidates within rounds.")] = 0,
-    max_error: Annotated[
-        float | None, typer.Option(help="Largest step error in percent; beyond it exit 3.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Replay candidates on real ranks (DDP over gloo, paced) and compare with the prediction."""
-    from sim.formats.records import start_record
-    from sim.validator.replay import Candidate, check_replayable, replay
-
-    check_threshold(max_error)
-    workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
-    place = _place(ranks, box, rate)
-    if place.world_size != hardware.world_size:
-        raise InputError(
-            f"{hardware_file}: world_size: {hardware.world_size} does not fit the replay's "
-            f"{place.world_size} ranks"
-        )
-    candidates = [
-        Candidate(name="DDP default", assignment=sim.assign(workload)),
-        *(
-            Candidate(name=f"bucket_cap_mb={cap:g}", assignment=sim.assign(workload, bucket_cap_mb=cap))
-            for cap in _caps(caps, "--caps") or []
-        ),
-        Candidate(name="single", assignment=sim.assign(workload, "single")),
-    ]
-    recommended = sim.tune(workload, hardware).assignment
-    if recommended.ddp_kwargs:
-        candidates.append(Candidate(name="recommended", assignment=recommended))
-    else:
-        note("the recommended buckets cannot be reached by a keyword of DDP; they are not replayed")
-    for path in assignment_file or []:
-        candidates.append(Candidate(name=path.stem, assignment=sim.load_assignment(path)))
-    check_replayable(workload, candidates)
-    directory = start_record(output, workload, hardware)
-    with progress("replaying") as report:
-        replay(workload, candidates, place, directory, rounds=rounds, seed=seed, progress=report)
-    note(f"wrote {directory}")
-    judge(directory, max_error, as_json)

@@ -1,17 +1,13 @@
-"""dash and doctor: the screen, and whether this machine can close the loop."""
+"""dash: the screen."""
 
-import json
 import os
-import platform
-import shutil
 import socket
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from sim.cli.printing import emit, note, table
+from sim.cli.printing import note
 from sim.errors import InputError, MachineError
 
 
@@ -43,30 +39,3 @@ def _free_port(first: int) -> int:
             if probe.connect_ex(("127.0.0.1", port)):
                 return port
     raise MachineError(f"dash: ports {first} to {first + 99} are all taken; name one with --port")
-
-
-def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
-) -> None:
-    """Say what this machine has, and whether the loop can close here."""
-    checks: dict[str, str] = {"python": platform.python_version()}
-    for package in ("bucketsim", "torch", "simpy", "networkx", "plotly", "streamlit"):
-        try:
-            checks[package] = version(package)
-        except PackageNotFoundError:
-            checks[package] = "missing"
-    checks["cpus"] = str(os.cpu_count())
-    tools = all(shutil.which(tool) for tool in ("ip", "tc"))
-    root = hasattr(os, "geteuid") and os.geteuid() == 0
-    checks["cluster in a box"] = "yes" if tools and root else "no: needs root and iproute2 (ip, tc)"
-    checks["gpu"] = "nvidia-smi found" if shutil.which("nvidia-smi") else "none found"
-    if as_json:
-        emit(json.dumps(checks, indent=1))
-        return
-    table("this machine", ["what", "found"], [[name, value] for name, value in checks.items()])
-    missing = [name for name, value in checks.items() if value == "missing"]
-    note(
-        f"install: pip install {' '.join(missing)}"
-        if missing
-        else "the loop can close here: record, calibrate, tune, validate over gloo"
-    )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sim.errors import AssignmentError, InputError, NotModelledError
-from sim.nouns.assignment import Assignment, bucket_bytes
+from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import Workload
 from sim.units import MIB, cap_bytes
@@ -248,6 +248,7 @@ def assign(
         bucket_bytes=bucket_bytes(workload, indices),
         ddp_kwargs=kwargs,
         requires=requires,
+        made_for=made_for(workload),
         provenance={"source": "sim.assign", "workload": workload.name},
     )
 

@@ -8,13 +8,15 @@ back in order. Stretching (interference) lives in ``_Stretch`` alone.
 from collections.abc import Generator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
 import simpy
 
 from sim.engine.outcome import Outcome
 from sim.engine.plan import Plan
 from sim.nouns.timeline import ComputeSpan, SpanKind
+
+Kind = Literal["lane", "copy_in", "copy_out", "collective"]
 
 _AFTER_EVERYTHING = 2  # SimPy's priorities are URGENT 0 and NORMAL 1; this comes last in an instant.
 
@@ -27,7 +29,7 @@ class _Task:
 
     done: simpy.Event
     remaining: Fraction
-    is_compute: bool
+    kind: Kind
     start: int
     since: int
     factor: Fraction = Fraction(1)
@@ -48,11 +50,11 @@ class _Stretch:
         self._active: list[_Task] = []
         self._settling = False
 
-    def work(self, duration_ns: int, *, is_compute: bool) -> simpy.Event:
+    def work(self, duration_ns: int, kind: Kind) -> simpy.Event:
         """An event that fires when ``duration_ns`` of work is done, however long that takes."""
         if not self._plan.stretches or duration_ns == 0:
             return self._env.timeout(duration_ns)
-        task = _Task(self._env.event(), Fraction(duration_ns), is_compute, start=self._now, since=self._now)
+        task = _Task(self._env.event(), Fraction(duration_ns), kind, start=self._now, since=self._now)
         self._active.append(task)
         self._request_settle()
         return task.done
@@ -72,24 +74,33 @@ class _Stretch:
 
     def _settle(self, _: simpy.Event) -> None:
         self._settling = False
-        compute_busy = any(task.is_compute for task in self._active)
-        collectives = sum(not task.is_compute for task in self._active)
+        under_way = [task.kind for task in self._active]
         for task in self._active:
             task.remaining -= (self._now - task.since) / task.factor
             task.since = self._now
-            task.factor = self._factor(task, compute_busy, collectives)
+            task.factor = self._factor(task.kind, under_way)
             task.alarm += 1
             elapsed = self._now - task.start
             left = round(elapsed + task.remaining * task.factor) - elapsed
             alarm = self._env.timeout(left, (task, task.alarm))
             alarm.callbacks = [self._finish]
 
-    def _factor(self, task: _Task, compute_busy: bool, collectives: int) -> Fraction:
+    def _factor(self, kind: Kind, under_way: list[Kind]) -> Fraction:
         plan = self._plan
-        if task.is_compute:
-            return plan.compute_slowdown if collectives else Fraction(1)
-        factor = plan.comm_slowdown if compute_busy else Fraction(1)
-        return factor * plan.channel_slowdown if collectives > 1 else factor
+        factor = Fraction(1)
+        collectives = under_way.count("collective")
+        if kind == "collective":
+            if "lane" in under_way or "copy_in" in under_way:
+                factor *= plan.comm_slowdown
+            if "copy_out" in under_way:
+                factor *= plan.comm_copy_out_slowdown
+            if collectives > 1:
+                factor *= plan.channel_slowdown
+        elif collectives:
+            factor *= plan.copy_out_slowdown if kind == "copy_out" else plan.compute_slowdown
+            if kind == "copy_in":
+                factor *= plan.copy_in_slowdown
+        return factor
 
     def _finish(self, alarm: simpy.Event) -> None:
         assert alarm.value is not None
@@ -129,7 +140,7 @@ class _Backward:
         self, kind: SpanKind, duration_ns: int, gradient: int | None = None, bucket: int | None = None
     ) -> Step:
         start = self.now
-        yield self.stretch.work(duration_ns, is_compute=True)
+        yield self.stretch.work(duration_ns, "copy_in" if kind == "copy_in" else "lane")
         if duration_ns:
             self.compute.append(
                 ComputeSpan(kind=kind, start_ns=start, end_ns=self.now, gradient=gradient, bucket=bucket)
@@ -176,7 +187,7 @@ class _Backward:
     def _collective(self, bucket: int, channel: simpy.resources.resource.Request) -> Step:
         yield channel
         self.start[bucket] = self.now
-        yield self.stretch.work(self.plan.service_ns[bucket], is_compute=False)
+        yield self.stretch.work(self.plan.service_ns[bucket], "collective")
         self.end[bucket] = self.now
         self.channels.release(channel)
         self.reduced[bucket].succeed()
@@ -186,7 +197,7 @@ class _Backward:
         for bucket, copy_out in enumerate(self.plan.copy_out_ns):
             yield self.reduced[bucket]
             self.copy_out_start[bucket] = self.now
-            yield self.env.timeout(copy_out)
+            yield self.stretch.work(copy_out, "copy_out")
             self.available[bucket] = self.now
 
 

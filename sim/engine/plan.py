@@ -37,6 +37,9 @@ class Plan:
     compute_slowdown: Fraction
     comm_slowdown: Fraction
     channel_slowdown: Fraction
+    copy_in_slowdown: Fraction
+    copy_out_slowdown: Fraction
+    comm_copy_out_slowdown: Fraction
 
     @property
     def pending(self) -> list[int]:
@@ -49,7 +52,15 @@ class Plan:
     @property
     def stretches(self) -> bool:
         """Whether any slow-down is in force."""
-        return not (self.compute_slowdown == self.comm_slowdown == self.channel_slowdown == 1)
+        factors = (
+            self.compute_slowdown,
+            self.comm_slowdown,
+            self.channel_slowdown,
+            self.copy_in_slowdown,
+            self.copy_out_slowdown,
+            self.comm_copy_out_slowdown,
+        )
+        return any(factor != 1 for factor in factors)
 
 
 def copied_bytes(workload: Workload, index: int) -> int:
@@ -109,6 +120,9 @@ def make_plan(workload: Workload, hardware: Hardware, assignment: Assignment) ->
         compute_slowdown=Fraction(1) if "interference" in included else Fraction(hardware.compute_slowdown),
         comm_slowdown=Fraction(hardware.comm_slowdown),
         channel_slowdown=Fraction(hardware.channel_slowdown),
+        copy_in_slowdown=Fraction(hardware.copy_in_slowdown),
+        copy_out_slowdown=Fraction(hardware.copy_out_slowdown),
+        comm_copy_out_slowdown=Fraction(hardware.comm_copy_out_slowdown),
     )
 
 

@@ -119,7 +119,11 @@ def _step(plan: Plan) -> Outcome:
     serving: dict[int, Fraction] = {}  # bucket -> work that remains
     lane_item: tuple[str, int, int] | None = None
     lane_start, lane_left = 0, Fraction(0)
-    compute_end = 0
+    compute_end: int | None = None
+    copy_starts, copy_ends = [0] * count, [0] * count
+    reduced: set[int] = set()
+    back = 0  # the bucket that is copied back next
+    copying: Fraction | None = None  # what remains of its copy
     now = 0
 
     while True:
@@ -149,9 +153,22 @@ def _step(plan: Plan) -> Outcome:
                 serving[bucket] = Fraction(plan.service_ns[bucket])
             else:
                 end[bucket] = now
+                reduced.add(bucket)
+        while compute_end is not None and copying is None and back in reduced:
+            copy_starts[back] = now
+            if plan.copy_out_ns[back]:
+                copying = Fraction(plan.copy_out_ns[back])
+            else:
+                copy_ends[back] = now
+                back += 1
         # Rates until the next instant, and which instant that is.
+        copy_factor = plan.copy_out_slowdown if serving else Fraction(1)
         lane_factor = plan.compute_slowdown if serving else Fraction(1)
+        if serving and lane_item is not None and lane_item[0] == "copy_in":
+            lane_factor *= plan.copy_in_slowdown
         comm_factor = plan.comm_slowdown if lane_item else Fraction(1)
+        if copying is not None:
+            comm_factor *= plan.comm_copy_out_slowdown
         if len(serving) > 1:
             comm_factor *= plan.channel_slowdown
         ends = {
@@ -162,6 +179,11 @@ def _step(plan: Plan) -> Outcome:
         instants = [*ends.values(), *(time for time, _ in to_launch)]
         if lane_end is not None:
             instants.append(lane_end)
+        copy_end = None
+        if copying is not None:
+            began = copy_starts[back]
+            copy_end = began + round(now - began + copying * copy_factor)
+            instants.append(copy_end)
         if not instants:
             break
         then = min(instants)
@@ -169,6 +191,7 @@ def _step(plan: Plan) -> Outcome:
         for bucket, finish in ends.items():
             if finish == then:
                 del serving[bucket]
+                reduced.add(bucket)
                 end[bucket] = then
             else:
                 serving[bucket] -= elapsed / comm_factor
@@ -183,9 +206,15 @@ def _step(plan: Plan) -> Outcome:
                 lane_item = None
             else:
                 lane_left -= elapsed / lane_factor
+        if copying is not None:
+            if copy_end == then:
+                copy_ends[back] = then
+                copying, back = None, back + 1
+            else:
+                copying -= elapsed / copy_factor
         now = then
 
-    copy_starts, copy_ends = _finalize(plan, compute_end, end)
+    assert compute_end is not None
     return Outcome(
         compute=tuple(spans),
         ready_ns=tuple(ready),

@@ -34,6 +34,7 @@ KINDS: dict[str, type[Any]] = {
 _KIND_OF = {noun: kind for kind, noun in KINDS.items()}
 
 Noun = TypeVar("Noun", Workload, Hardware, Assignment, Report, Measurement, Recommendation)
+Body = TypeVar("Body")
 
 
 def _strict_dataclasses(noun: type[Any], seen: set[type[Any]]) -> None:
@@ -179,6 +180,11 @@ def parse_document(document: Any, noun: type[Noun], source: str) -> Noun:
             raise InputError(f"{source}: {key}: {_short(value)} is not legal; it must be {legal!r}")
     if "provenance" not in body:
         raise InputError(f'{source}: provenance: missing; give an object, such as {{"source": "..."}}')
+    return parse_body(body, noun, source)
+
+
+def parse_body(body: dict[str, Any], noun: type[Body], source: str) -> Body:
+    """A dataclass from the members of a JSON object, strictly; errors as in ``parse_document``."""
     encoded = json.dumps(body)
     if "\\ud" in encoded and (where := _find(body, _is_broken_text)) is not None:
         raise InputError(f"{source}: {where}: a lone surrogate (\\ud800 to \\udfff) is not text")

@@ -2,45 +2,64 @@
 
 import json
 
-from sim.errors import InputError, NotModelledError
+from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.workload import Workload
 from sim.units import format_size
 
 
 def snippet(assignment: Assignment, workload: Workload) -> str:
-    """Python that makes stock DistributedDataParallel use ``assignment``.
+    """Python that makes DistributedDataParallel use ``assignment`` on ``model``, as ``ddp_model``.
+
+    Stock DDP with keywords where the assignment has them; otherwise ``sim.apply``, which needs bucketsim
+    where the script trains.
 
     Raises:
-        NotModelledError: no keyword of DistributedDataParallel reaches these buckets.
+        AssignmentError: the assignment does not fit ``workload``.
+        InputError: a keyword that is no name.
     """
     assignment.check_fits(workload)
-    if not assignment.ddp_kwargs and assignment.policy == "explicit":
-        raise NotModelledError(
-            "snippet: no keyword of DistributedDataParallel reaches these buckets (not contiguous in ready "
-            "order, several dtypes, or a sparse gradient)"
-        )
     for name in assignment.ddp_kwargs:
         if not name.isidentifier():
             raise InputError(f"ddp_kwargs: {name!r} is not legal; give names of DistributedDataParallel")
+    lines = _by_keywords(assignment) if assignment.by_keywords else _by_apply(assignment)
     torch_range = assignment.requires.get("torch")
-    needs = "any torch" if torch_range is None else f"needs torch {torch_range!r}"
-    environment = assignment.requires.get("environment", {})
-    lines = [
+    needs = "any torch" if torch_range is None else f"needs torch {torch_range!r} (before: sim.apply)"
+    title = (
         f"# bucketsim: {len(assignment.bucket_indices)} bucket(s) for {workload.name!r}, "
         f"{format_size(workload.total_bytes)} of gradients; {needs}"
-    ]
+    )
+    return "\n".join([title, *lines]) + "\n"
+
+
+def _by_keywords(assignment: Assignment) -> list[str]:
+    lines = []
+    environment = assignment.requires.get("environment", {})
     if environment:
         lines.append("import os")
         lines += [
             f"os.environ[{name!r}] = {value!r}  # before import torch" for name, value in environment.items()
         ]
-    lines += ["import torch", ""]
-    arguments = ["model"]
-    for name, value in assignment.ddp_kwargs.items():
-        arguments.append(f"{name}={value!r}")
+    arguments = ["model", *(f"{name}={value!r}" for name, value in assignment.ddp_kwargs.items())]
     call = f"ddp_model = torch.nn.parallel.DistributedDataParallel({', '.join(arguments)})"
-    return "\n".join([*lines, call]) + "\n"
+    return [*lines, "import torch", "", call]
+
+
+def _by_apply(assignment: Assignment) -> list[str]:
+    """The assignment spelled out, without what it was made for: ``bucket_bytes`` tell another model."""
+    lines = [
+        "# No keyword of DistributedDataParallel reaches these buckets: needs bucketsim where it trains.",
+        "import sim",
+        "from sim.nouns.assignment import Assignment",
+        "",
+        "assignment = Assignment(",
+        f"    bucket_indices={assignment.bucket_indices!r},",
+    ]
+    if assignment.bucket_bytes is not None:
+        lines.append(f"    bucket_bytes={assignment.bucket_bytes!r},")
+    if assignment.ddp_kwargs:
+        lines.append(f"    ddp_kwargs={assignment.ddp_kwargs!r},")
+    return [*lines, ")", "ddp_model = sim.apply(model, assignment)"]
 
 
 def bucket_indices_json(assignment: Assignment, workload: Workload) -> str:

@@ -9,13 +9,50 @@ from sim.nouns.workload import Workload
 
 Policy = Literal["ddp", "per-parameter", "single", "last-hook", "zero1", "zero2", "explicit"]
 
+CAP_KWARGS = ("bucket_cap_mb", "bucket_cap_mb_list")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeFor:
+    """What an assignment was made for: its workload's gradients, by index, and the world size.
+
+    ``world_size`` is that of the hardware it was tuned for; None where no hardware was asked.
+    """
+
+    workload: str
+    names: tuple[str, ...]
+    num_bytes: tuple[int, ...]
+    dtypes: tuple[str, ...]
+    world_size: int | None = None
+
+    def __post_init__(self) -> None:
+        for what, values in (("num_bytes", self.num_bytes), ("dtypes", self.dtypes)):
+            if len(values) != len(self.names):
+                raise AssignmentError(f"{what}: {len(values)} values for {len(self.names)} names")
+        for size in self.num_bytes:
+            at_least("num_bytes", size, 0)
+        at_least("world_size", self.world_size, 1)
+
+
+def made_for(workload: Workload, world_size: int | None = None) -> MadeFor:
+    """The fingerprint of ``workload`` that its assignments carry."""
+    return MadeFor(
+        workload=workload.name,
+        names=tuple(gradient.name for gradient in workload.gradients),
+        num_bytes=tuple(gradient.num_bytes for gradient in workload.gradients),
+        dtypes=tuple(gradient.dtype for gradient in workload.gradients),
+        world_size=world_size,
+    )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
     """Buckets in launch order, by parameter index, and what makes a real system use them.
 
     ``bucket_bytes`` are parameter bytes, as DDP's logger counts them (A4.4). ``ddp_kwargs`` is what
-    to pass to ``DistributedDataParallel``; ``requires`` names the torch version and settings.
+    to pass to ``DistributedDataParallel``; ``requires`` names the torch version and settings that these
+    keywords need (``sim.apply`` needs none of them). ``made_for`` is what ``sim.apply`` holds against the
+    model that it is given.
     """
 
     policy: Policy = "explicit"
@@ -23,6 +60,7 @@ class Assignment:
     bucket_bytes: tuple[int, ...] | None = None
     ddp_kwargs: dict[str, Any] = field(default_factory=dict)
     requires: dict[str, Any] = field(default_factory=dict)
+    made_for: MadeFor | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
     extensions: dict[str, Any] = field(default_factory=dict)
 
@@ -44,6 +82,11 @@ class Assignment:
             raise AssignmentError(
                 f"bucket_bytes: {len(self.bucket_bytes)} sizes for {len(self.bucket_indices)} buckets"
             )
+
+    @property
+    def by_keywords(self) -> bool:
+        """Whether ``ddp_kwargs`` alone make stock DDP use these buckets; otherwise only injection does."""
+        return self.policy != "explicit" or any(name in self.ddp_kwargs for name in CAP_KWARGS)
 
     def check_fits(self, workload: Workload) -> None:
         """Raise ``AssignmentError`` unless this is a legal assignment for ``workload`` (A8.3)."""

@@ -24,6 +24,15 @@ Curve = tuple[CurvePoint, ...]
 
 MAX_CHANNELS = 65_536
 
+SLOWDOWNS = (
+    "channel_slowdown",
+    "compute_slowdown",
+    "comm_slowdown",
+    "copy_in_slowdown",
+    "copy_out_slowdown",
+    "comm_copy_out_slowdown",
+)
+
 CURVES = ("all_reduce", "reduce_scatter", "all_gather", "reduce", "broadcast")
 
 
@@ -31,8 +40,12 @@ CURVES = ("all_reduce", "reduce_scatter", "all_gather", "reduce", "broadcast")
 class Hardware:
     """One machine or cluster as a backward pass sees it.
 
-    Copy bandwidths in bytes/s, None is free. Slow-downs are factors >= 1. ``spread`` keeps, for
-    each measured quantity, what is known of its scatter.
+    Copy bandwidths in bytes/s, None is free. Slow-downs are factors >= 1: ``compute_slowdown`` of the
+    compute lane beside a collective, ``comm_slowdown`` of a collective beside the compute lane,
+    ``channel_slowdown`` beside another collective, ``copy_in_slowdown`` and ``copy_out_slowdown`` of copies
+    into and out of buckets beside a collective, ``comm_copy_out_slowdown`` of a collective beside copies
+    out of buckets, which come in one go. ``spread`` keeps, for each measured quantity, what is known of
+    its scatter.
     """
 
     name: str
@@ -46,6 +59,9 @@ class Hardware:
     copy_out_bytes_per_s: float | None = None
     compute_slowdown: float = 1.0
     comm_slowdown: float = 1.0
+    copy_in_slowdown: float = 1.0
+    copy_out_slowdown: float = 1.0
+    comm_copy_out_slowdown: float = 1.0
     reduce_scatter: Curve | None = None
     all_gather: Curve | None = None
     reduce: Curve | None = None
@@ -62,7 +78,7 @@ class Hardware:
                 f"comm_channels: {self.comm_channels} is not legal; give an integer 1 to {MAX_CHANNELS}"
             )
         at_least("launch_cost_ns", self.launch_cost_ns, 0)
-        for name in ("channel_slowdown", "compute_slowdown", "comm_slowdown"):
+        for name in SLOWDOWNS:
             factor(name, getattr(self, name), 1.0)
         rate("copy_in_bytes_per_s", self.copy_in_bytes_per_s)
         rate("copy_out_bytes_per_s", self.copy_out_bytes_per_s)

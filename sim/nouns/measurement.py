@@ -47,7 +47,9 @@ class Measurement:
     ``role`` tells a candidate from the plain backward (no DDP) and the ``noop_hook`` run (DDP without
     communication). ``iterations`` are stock DDP; ``traced`` are the same candidate with a recording
     communication hook, which alone can see buckets. ``asked`` is the assignment asked for,
-    ``observed`` the one read back from the Reducer. ``dropped_warmup`` iterations came before.
+    ``observed`` the one read back from the Reducer; with a compiled model they may differ (A8.10), otherwise
+    the replay fails. ``mode`` is ``paced`` (backward slept through the recorded schedule) or ``model``
+    (the user's own model, described in ``environment``). ``dropped_warmup`` iterations came before.
     """
 
     name: str

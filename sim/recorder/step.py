@@ -1,6 +1,6 @@
 """One training step: the user's own callable, or one that is built from ``(model, batch)``."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -37,24 +37,32 @@ class ModelStep:
                 f"a dict (model(**batch)) or a tensor (model(batch))"
             )
         self.model = model
-        self._batch = batch
+        self.batch = batch
         self._optimizers: list[torch.optim.Optimizer] = []
 
     def __call__(self) -> None:
         """Run one step."""
         self.model.zero_grad(set_to_none=True)
-        find_loss(self._forward()).backward()  # type: ignore[no-untyped-call]
+        self.loss().backward()  # type: ignore[no-untyped-call]
+        self.update()
+
+    def loss(self) -> torch.Tensor:
+        """Run forward; the scalar loss."""
+        return find_loss(self._forward())
+
+    def update(self) -> None:
+        """Let the optimizer apply the gradients that the parameters hold."""
         if not self._optimizers:
             self._optimizers = _optimizers(self.model)
         for optimizer in self._optimizers:
             optimizer.step()
 
     def _forward(self) -> Any:
-        if isinstance(self._batch, Mapping):
-            return self.model(**self._batch)
-        if isinstance(self._batch, (tuple, list)):
-            return self.model(*self._batch)
-        return self.model(self._batch)
+        if isinstance(self.batch, Mapping):
+            return self.model(**self.batch)
+        if isinstance(self.batch, (tuple, list)):
+            return self.model(*self.batch)
+        return self.model(self.batch)
 
 
 def build_step(
@@ -83,6 +91,17 @@ def build_step(
     if dtype is not None:
         raise InputError(f"dtype: {dtype!r} cannot be applied to a callable step; cast inside the factory")
     return given, None
+
+
+def count_samples(batch: object) -> int | None:
+    """Samples in a batch: the leading dimension of its first tensor; None without one."""
+    if isinstance(batch, torch.Tensor):
+        return batch.shape[0] if batch.dim() else None
+    values = batch.values() if isinstance(batch, Mapping) else batch
+    if isinstance(values, Iterable) and not isinstance(values, (str, bytes)):
+        counts = (count_samples(value) for value in values)
+        return next((count for count in counts if count is not None), None)
+    return None
 
 
 def find_loss(output: Any) -> torch.Tensor:

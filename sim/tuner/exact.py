@@ -29,7 +29,8 @@ def applies(workload: Workload, hardware: Hardware) -> bool:
     return (
         len(runs(workload)) == 1
         and hardware.comm_channels == 1
-        and hardware.comm_slowdown == 1
+        and hardware.comm_slowdown == hardware.comm_copy_out_slowdown == 1
+        and hardware.copy_in_slowdown == hardware.copy_out_slowdown == 1
         and not slowed
         and not (blocking and hardware.launch_cost_ns)
     )

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 
@@ -10,8 +11,8 @@ from sim.engine import recurrence
 from sim.engine.bucketing import assign, cap_list
 from sim.engine.plan import make_plan
 from sim.engine.run import run
-from sim.nouns.assignment import Assignment, bucket_bytes
-from sim.nouns.hardware import Hardware
+from sim.nouns.assignment import Assignment, bucket_bytes, made_for
+from sim.nouns.hardware import SLOWDOWNS, Hardware
 from sim.nouns.recommendation import Family, Gain, Plateau, Recommendation
 from sim.nouns.report import Report
 from sim.nouns.workload import Workload
@@ -26,6 +27,7 @@ from sim.verdict.metrics import summarize
 
 EXHAUSTIVE_PLACES = 12  # 4,096 partitions
 PLATEAU = 0.01
+ROUGH_NS = 100  # far more than a rough score is off by; who is this close is played to the ns
 NOTHING = 0.001  # of the step: no gain worth a change, whatever is proved about it
 
 
@@ -56,6 +58,8 @@ def _fewest(workload: Workload, scorer: Scorer, buckets: Buckets) -> Buckets:
         merging = False
         for one in sorted(cuts):
             merged = cut(workload, cuts - {one})
+            if scorer.rough_ns(merged) > scorer.sync_end_ns(buckets) + ROUGH_NS:
+                continue
             if scorer.sync_end_ns(merged) <= scorer.sync_end_ns(buckets):
                 cuts, buckets, merging = cuts - {one}, merged, True
     return buckets
@@ -75,17 +79,13 @@ def find_optimum(
         return better or best, complete, proof if complete else proof + ", cut short"
     if len(cut_places(workload)) <= EXHAUSTIVE_PLACES:
         every = [cut(workload, cuts) for cuts in every_partition(workload)]
-        best = min([best, *every], key=lambda buckets: (scorer.sync_end_ns(buckets), len(buckets)))
+        least = min(map(scorer.rough_ns, every))
+        every_best = [buckets for buckets in every if scorer.rough_ns(buckets) <= least + ROUGH_NS]
+        best = min([best, *every_best], key=lambda buckets: (scorer.sync_end_ns(buckets), len(buckets)))
         return best, True, f"all {len(every)} contiguous partitions simulated"
     starts = [cuts for buckets in known if (cuts := cuts_of(workload, buckets)) is not None]
-    plain = replace(
-        hardware,
-        comm_channels=1,
-        channel_slowdown=1.0,
-        launch_blocks_compute=False,
-        compute_slowdown=1.0,
-        comm_slowdown=1.0,
-    )
+    unhindered: dict[str, Any] = dict.fromkeys(SLOWDOWNS, 1.0)
+    plain = replace(hardware, comm_channels=1, launch_blocks_compute=False, **unhindered)
     if exact.applies(workload, plain):
         # One channel is what two that share a wire amount to: its optimum is a good place to start.
         surrogate, _ = exact.exact_optimum(workload, plain, 2**62)
@@ -96,9 +96,13 @@ def find_optimum(
     return best, False, "refined by simulation from the best of each family; not proved by search"
 
 
-def as_assignment(workload: Workload, buckets: Buckets) -> Assignment:
+def as_assignment(workload: Workload, buckets: Buckets, world_size: int | None = None) -> Assignment:
     """These buckets as an assignment, with the ``bucket_cap_mb_list`` that reaches them where one does."""
-    bare = Assignment(bucket_indices=buckets, bucket_bytes=bucket_bytes(workload, buckets))
+    bare = Assignment(
+        bucket_indices=buckets,
+        bucket_bytes=bucket_bytes(workload, buckets),
+        made_for=made_for(workload, world_size),
+    )
     caps = cap_list(workload, bare)
     provenance = {"source": "sim.tune", "workload": workload.name}
     if caps is None:
@@ -228,7 +232,7 @@ def tune(workload: Workload, hardware: Hardware) -> Recommendation:
     }
     known = [assignment.bucket_indices for assignment in assignments.values()]
     buckets, proved, proof = find_optimum(workload, hardware, scorer, known)
-    best = as_assignment(workload, _fewest(workload, scorer, buckets))
+    best = as_assignment(workload, _fewest(workload, scorer, buckets), hardware.world_size)
     assignments["bucket_indices"] = best
     if "bucket_cap_mb_list" in best.ddp_kwargs:
         assignments["bucket_cap_mb_list"] = best

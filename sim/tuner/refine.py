@@ -8,6 +8,7 @@ from sim.tuner.score import Scorer
 
 Cuts = frozenset[tuple[int, int]]
 MAX_EVALUATIONS = 3000
+_SURELY_NS = 1e-3
 
 
 def _neighbours(cuts: Cuts, places: list[tuple[int, int]]) -> Iterable[Cuts]:
@@ -27,9 +28,15 @@ def _neighbours(cuts: Cuts, places: list[tuple[int, int]]) -> Iterable[Cuts]:
 def refine(
     workload: Workload, scorer: Scorer, starts: Iterable[Cuts], max_evaluations: int = MAX_EVALUATIONS
 ) -> Buckets:
-    """The best partition found by climbing from each start, best first; never worse than any start."""
+    """The best partition found by climbing from each start, best first; never worse than any start.
+
+    The climb compares rough scores; what it finds and the starts are compared to the ns.
+    """
     places = cut_places(workload)
     budget = scorer.evaluations + max_evaluations
+
+    def rough(cuts: Cuts) -> float:
+        return scorer.rough_ns(cut(workload, cuts))
 
     def score(cuts: Cuts) -> int:
         return scorer.sync_end_ns(cut(workload, cuts))
@@ -41,7 +48,7 @@ def refine(
         while improved and scorer.evaluations < budget:
             improved = False
             for candidate in _neighbours(here, places):
-                if score(candidate) < score(here):
+                if rough(candidate) < rough(here) - _SURELY_NS:
                     here, improved = candidate, True
                     break
                 if scorer.evaluations >= budget:

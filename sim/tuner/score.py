@@ -7,10 +7,14 @@ from sim.costs.collectives import all_reduce_ns
 from sim.engine import recurrence
 from sim.engine.plan import make_plan
 from sim.nouns.assignment import Assignment
-from sim.nouns.hardware import Hardware
+from sim.nouns.hardware import SLOWDOWNS, Hardware
 from sim.nouns.workload import Workload
 from sim.tuner.prefixes import Prefixes
+from sim.tuner.rough import Rough
 from sim.units import transfer_ns
+
+# Slow-downs that a walk over buckets copes with: sharing, and what Prefixes knows of.
+_WALKED = ("channel_slowdown", "compute_slowdown")
 
 
 class Scorer:
@@ -29,7 +33,10 @@ class Scorer:
         self._prefixes = Prefixes(workload, hardware)
         self._place = {index: at for at, index in enumerate(self._prefixes.order)}
         self._sharing = Fraction(hardware.channel_slowdown) if hardware.comm_channels > 1 else Fraction(1)
-        self._walks = hardware.comm_slowdown == 1 and not self._prefixes.is_slowed
+        beside = [getattr(hardware, name) for name in SLOWDOWNS if name not in _WALKED]
+        self._walks = all(factor == 1 for factor in beside) and not self._prefixes.is_slowed
+        self._rough = None if self._walks else Rough(workload, hardware)
+        self._roughly: dict[tuple[tuple[int, ...], ...], float] = {}
         self.evaluations = 0
 
     def sync_end_ns(self, buckets: Sequence[Sequence[int]]) -> int:
@@ -40,6 +47,16 @@ class Scorer:
             stops = self._stops(key) if self._walks else None
             self._known[key] = self._engine(key) if stops is None else self._walk(stops)
         return self._known[key]
+
+    def rough_ns(self, buckets: Sequence[Sequence[int]]) -> float:
+        """``sync_end_ns`` for a search: to the ns where buckets are walked, else within a few ns of it."""
+        if self._rough is None:
+            return self.sync_end_ns(buckets)
+        key = tuple(map(tuple, buckets))
+        if key not in self._roughly:
+            self.evaluations += 1
+            self._roughly[key] = self._rough.sync_end_ns(key)
+        return self._roughly[key]
 
     def _stops(self, buckets: tuple[tuple[int, ...], ...]) -> list[int] | None:
         """Where each bucket ends in ready order; None unless they are contiguous and in that order."""

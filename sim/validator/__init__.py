@@ -1,5 +1,5 @@
 """Real ranks: launched, calibrated, and made to replay assignments.
 
-``worker`` and what it imports (``pacing``, ``probes``, ``replaying``) run on the measured ranks and need
-torch and the standard library only. ``launch``, ``box``, ``calibrate`` and ``replay`` stay in the parent.
+What stays with the user is here: places (``launch``, ``box``), what to replay (``candidates``, ``jobs``),
+what came back (``collecting``, ``gathering``). What runs on a measured rank is ``worker`` and ``ranks/``.
 """

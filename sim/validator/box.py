@@ -1,19 +1,22 @@
-"""A cluster in a box: network namespaces as hosts, joined by veth pairs and a bridge, shaped by tbf."""
+"""A cluster in a box: network namespaces as hosts, joined by veth pairs and bridges, shaped by tbf."""
 
 import atexit
 import itertools
 import os
+import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sim.errors import InputError, MachineError
+from sim.validator.ranks.processes import started_at
 from sim.validator.signals import exit_on_signals
 
 _NUMBER = itertools.count()
 _LATENCY_MS = 100
+_OURS = re.compile(r"bs(\d+)\.(\d+)[a-j]-\w+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,14 +33,15 @@ def burst_bytes(rate_bits: int) -> int:
     return max(32_000, min(256_000, 85_333 + 42_667 * rate_bits // 10**9))
 
 
-def _ip(*arguments: str) -> None:
-    _run("ip", *arguments)
+def _ip(*arguments: str) -> str:
+    return _run("ip", *arguments)
 
 
-def _run(*command: str) -> None:
+def _run(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise MachineError(f"box: {' '.join(command)} failed: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
 
 
 def _check_machine(hosts: int) -> None:
@@ -65,56 +69,101 @@ class _Teardown:
 
 
 @contextmanager
-def box(hosts: int, rate_bits: int) -> Iterator[list[Host]]:
-    """``hosts`` namespaces on one bridge, each end shaped to ``rate_bits`` (bit/s) in both directions.
+def box(rates_bits: Sequence[int], uplink_bits: int | None = None) -> Iterator[list[Host]]:
+    """One namespace per rate, each host's link shaped to its rate (bit/s) in both directions.
 
-    Names carry the process id, so that boxes do not meet; everything is removed on every exit that
-    Python sees (return, error, Ctrl-C, SIGTERM, SIGHUP).
+    Two hosts of one rate share a veth pair; others meet on a switch. With ``uplink_bits`` the first half
+    of the hosts (the smaller, where they are odd) is on one switch and the rest on another, and all that
+    goes between the two shares an uplink of that rate, in each direction.
+
+    Names carry this process, so that boxes do not meet; everything is removed on every exit that Python
+    sees (return, error, Ctrl-C, SIGTERM, SIGHUP), and what a killed process left, by the next box.
 
     Raises:
+        InputError: a number of hosts other than 2 to 64.
         MachineError: not root, no iproute2, or the kernel refuses.
     """
-    _check_machine(hosts)
-    number = next(_NUMBER)
-    stem = f"bs{os.getpid()}{'abcdefghij'[number % 10]}"
+    _check_machine(len(rates_bits))
+    remove_leftovers()
+    stem = f"bs{os.getpid()}.{started_at(os.getpid())}{'abcdefghij'[next(_NUMBER) % 10]}"
     teardown = _Teardown()
     atexit.register(teardown.run)
     try:
         with exit_on_signals():
-            yield _build(stem, hosts, rate_bits, teardown)
+            yield _build(stem, rates_bits, uplink_bits, teardown)
     finally:
         teardown.run()
         atexit.unregister(teardown.run)
 
 
-def _build(stem: str, hosts: int, rate_bits: int, teardown: _Teardown) -> list[Host]:
-    """Two hosts share one veth pair; more meet on a bridge in a namespace of its own."""
-    made: list[Host] = []
-    names = [f"{stem}-{k}" for k in range(hosts)]
+def remove_leftovers() -> list[str]:
+    """Delete the namespaces of boxes whose process runs no more; returns their names.
+
+    A name holds its process's number and start, so that a number in use again does not keep them.
+    """
+    removed = []
+    for line in _ip("netns", "list").splitlines():
+        name = line.split()[0] if line.strip() else ""
+        ours = _OURS.fullmatch(name)
+        if ours is not None and started_at(int(ours[1])) != int(ours[2]):
+            # Another box may be removing the same name at this moment; gone is gone.
+            subprocess.run(("ip", "netns", "del", name), capture_output=True, check=False)
+            removed.append(name)
+    return removed
+
+
+def _build(stem: str, rates_bits: Sequence[int], uplink_bits: int | None, teardown: _Teardown) -> list[Host]:
+    names = [f"{stem}-{k}" for k in range(len(rates_bits))]
     for name in names:
-        _ip("netns", "add", name)
-        teardown.add("ip", "netns", "del", name)
+        _namespace(name, teardown)
         _ip("-n", name, "link", "set", "lo", "up")
-    if hosts == 2:
+    if uplink_bits is not None:
+        _two_switches(stem, names, rates_bits, uplink_bits, teardown)
+    elif len(names) == 2 and rates_bits[0] == rates_bits[1]:
         _ip("link", "add", "eth0", "netns", names[0], "type", "veth", "peer", "eth0", "netns", names[1])
     else:
-        switch = f"{stem}-sw"
-        _ip("netns", "add", switch)
-        teardown.add("ip", "netns", "del", switch)
-        _ip("-n", switch, "link", "add", "br0", "type", "bridge")
-        _ip("-n", switch, "link", "set", "br0", "up")
-        for k, name in enumerate(names):
-            _ip("link", "add", f"p{k}", "netns", switch, "type", "veth", "peer", "eth0", "netns", name)
-            _ip("-n", switch, "link", "set", f"p{k}", "master", "br0")
-            _ip("-n", switch, "link", "set", f"p{k}", "up")
-            _shape(switch, f"p{k}", rate_bits)
-    for k, name in enumerate(names):
+        _switch(f"{stem}-sw", names, rates_bits, teardown)
+    hosts = []
+    for k, (name, rate) in enumerate(zip(names, rates_bits, strict=True)):
         address = f"10.213.77.{k + 1}"
         _ip("-n", name, "addr", "add", f"{address}/24", "dev", "eth0")
         _ip("-n", name, "link", "set", "eth0", "up")
-        _shape(name, "eth0", rate_bits)
-        made.append(Host(prefix=("ip", "netns", "exec", name), address=address, interface="eth0"))
-    return made
+        _shape(name, "eth0", rate)
+        hosts.append(Host(prefix=("ip", "netns", "exec", name), address=address, interface="eth0"))
+    return hosts
+
+
+def _namespace(name: str, teardown: _Teardown) -> None:
+    _ip("netns", "add", name)
+    teardown.add("ip", "netns", "del", name)
+
+
+def _switch(switch: str, names: Sequence[str], rates_bits: Sequence[int], teardown: _Teardown) -> None:
+    """A bridge in a namespace of its own with one port for each host, shaped towards the host."""
+    _namespace(switch, teardown)
+    _ip("-n", switch, "link", "add", "br0", "type", "bridge")
+    _ip("-n", switch, "link", "set", "br0", "up")
+    for k, (name, rate) in enumerate(zip(names, rates_bits, strict=True)):
+        _ip("link", "add", f"p{k}", "netns", switch, "type", "veth", "peer", "eth0", "netns", name)
+        _plug(switch, f"p{k}", rate)
+
+
+def _two_switches(
+    stem: str, names: Sequence[str], rates_bits: Sequence[int], uplink_bits: int, teardown: _Teardown
+) -> None:
+    half = len(names) // 2
+    left, right = f"{stem}-sw0", f"{stem}-sw1"
+    _switch(left, names[:half], rates_bits[:half], teardown)
+    _switch(right, names[half:], rates_bits[half:], teardown)
+    _ip("link", "add", "uplink", "netns", left, "type", "veth", "peer", "uplink", "netns", right)
+    for switch in (left, right):
+        _plug(switch, "uplink", uplink_bits)
+
+
+def _plug(switch: str, port: str, rate_bits: int) -> None:
+    _ip("-n", switch, "link", "set", port, "master", "br0")
+    _ip("-n", switch, "link", "set", port, "up")
+    _shape(switch, port, rate_bits)
 
 
 def _shape(namespace: str, device: str, rate_bits: int) -> None:

@@ -3,7 +3,7 @@
 import os
 import platform
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from statistics import median
@@ -14,6 +14,7 @@ import numpy as np
 from sim.errors import InputError, ReplayError
 from sim.machine import cpu_model
 from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.measurement import Mode
 from sim.units import MIB
 from sim.validator.launch import Place, run_ranks
 
@@ -21,6 +22,7 @@ Progress = Callable[[int, int, str], None]
 
 GLOO_CHANNELS = 2  # worker threads per process group: two collectives at once (A3.8)
 _TIMEOUT_S = 120.0
+_MOST_HELD_UP = 20
 
 
 def default_sizes(largest: int = 256 * MIB) -> list[int]:
@@ -55,16 +57,40 @@ def _spread(samples: list[int]) -> dict[str, Any]:
     }
 
 
+def _pairs(alone: list[int], beside: list[int]) -> dict[str, Any]:
+    """The scatter of one quantity alone and beside another."""
+    return {"alone": _spread(alone), "beside": _spread(beside)}
+
+
+def slowdown(alone_ns: Sequence[int], beside_ns: Sequence[int]) -> float:
+    """How many times longer something takes beside something else: ratio of medians, at least 1."""
+    return max(1.0, round(median(beside_ns) / max(1, median(alone_ns)), 4))
+
+
+def held_up(copy_ns: Sequence[int], extra_ns: Sequence[int]) -> float:
+    """Stretch of a collective while copies are under way, from how much longer it took in all.
+
+    In ``copy_ns`` of copying it fell behind by ``extra_ns``: it got done what takes the difference, at
+    least a part in ``_MOST_HELD_UP``.
+    """
+    copying = median(copy_ns)
+    done = min(copying, max(copying - median(extra_ns), copying / _MOST_HELD_UP))
+    return round(copying / done, 4) if done > 0 else 1.0
+
+
 def calibrate(
     place: Place,
     *,
     largest: int = 256 * MIB,
     rounds: int = 5,
     small_repeats: int = 30,
+    mode: Mode = "paced",
     progress: Progress | None = None,
 ) -> Hardware:
-    """Measure all-reduce and broadcast curves, channel sharing, copy bandwidths and launch cost over gloo.
+    """Measure curves, channel sharing, copies, launches and what slows what, over gloo.
 
+    ``mode`` says what computes beside the collectives: ``"paced"`` nothing, the host is as free as under
+    an accelerator; ``"model"`` a matrix multiplication on each rank, as when real models train there.
     Every duration is the median of repeats interleaved over ``rounds``; the scatter is kept in
     ``spread``. ``largest`` is the largest message in bytes.
 
@@ -87,14 +113,17 @@ def calibrate(
         "rounds": rounds,
         "small_repeats": small_repeats,
         "bytes_per_round": 64 * MIB,
+        "copies_per_round": 4,
         "copy_repeats": 12,
+        "computes": mode == "model",
     }
     curves: dict[str, dict[int, list[int]]] = {
         "all_reduce": defaultdict(list),
         "broadcast": defaultdict(list),
     }
     pairs: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
-    found: dict[str, Any] = {}
+    copies: dict[str, Any] = defaultdict(list)
+    found: dict[str, Any] = {"copies": copies}
 
     def take(event: dict[str, Any]) -> None:
         kind = event["event"]
@@ -103,19 +132,26 @@ def calibrate(
         elif kind == "pair":
             pairs[event["num_bytes"]][0].extend(event["alone_ns"])
             pairs[event["num_bytes"]][1].extend(event["both_ns"])
+        elif kind == "copies":
+            for name, value in event.items():
+                if name.endswith("_ns"):
+                    copies[name].extend(value)
+            copies["copy_bytes"] = event["copy_bytes"]
         elif kind == "progress" and progress is not None:
             progress(event["done"], event["total"], event["what"])
         else:
             found[kind] = event
 
     run_ranks(place, job, take, _TIMEOUT_S)
-    if "copies" not in found or "launch" not in found:
-        raise ReplayError("calibrate: the ranks ended before copies and launches were measured")
-    return _hardware(place, curves, pairs, found)
+    missing = {"launches", "copies out"} - set(found)
+    if missing:
+        raise ReplayError(f"calibrate: the ranks ended before {', '.join(sorted(missing))} were measured")
+    return _hardware(place, mode, curves, pairs, found)
 
 
 def _hardware(
     place: Place,
+    mode: Mode,
     curves: dict[str, dict[int, list[int]]],
     pairs: dict[int, tuple[list[int], list[int]]],
     found: dict[str, Any],
@@ -126,7 +162,20 @@ def _hardware(
             for size, samples in sorted(curves[name].items())
         )
 
-    copies, launches = found["copies"], found["launch"]["samples_ns"]
+    copies, launches, out = found["copies"], found["launches"]["samples_ns"], found["copies out"]
+    extra = [beside - alone for beside, alone in zip(out["comm_beside_ns"], out["comm_ns"], strict=True)]
+    slowed: dict[str, Any] = {
+        "copy_in_slowdown": slowdown(copies["hooked_ns"], copies["hooked_beside_ns"]),
+        "copy_out_slowdown": slowdown(out["copy_ns"], out["copy_beside_ns"]),
+        "comm_copy_out_slowdown": held_up(out["copy_beside_ns"], extra),
+    }
+    interference: dict[str, Any] = {}
+    if "compute" in found:
+        compute = found["compute"]
+        interference["compute_slowdown"] = _pairs(compute["compute_ns"], compute["compute_beside_ns"])
+        interference["comm_slowdown"] = _pairs(compute["comm_ns"], compute["comm_beside_ns"])
+        slowed["compute_slowdown"] = slowdown(compute["compute_ns"], compute["compute_beside_ns"])
+        slowed["comm_slowdown"] = slowdown(compute["comm_ns"], compute["comm_beside_ns"])
     ratios = {size: median(both) / median(alone) for size, (alone, both) in sorted(pairs.items())}
     return Hardware(
         name=place.describe(),
@@ -137,21 +186,27 @@ def _hardware(
         channel_slowdown=max(1.0, round(median(ratios.values()), 4)),
         launch_cost_ns=max(0, round(median(launches))),
         launch_blocks_compute=True,
-        copy_in_bytes_per_s=round(copies["copy_in_bytes"] * 1e9 / median(copies["copy_in_ns"]), 0),
-        copy_out_bytes_per_s=round(copies["copy_out_bytes"] * 1e9 / median(copies["copy_out_ns"]), 0),
+        copy_in_bytes_per_s=round(copies["copy_bytes"] * 1e9 / median(copies["copy_in_ns"]), 0),
+        copy_out_bytes_per_s=round(copies["copy_bytes"] * 1e9 / median(copies["copy_out_ns"]), 0),
+        **slowed,
         spread={
             "all_reduce": {str(size): _spread(s) for size, s in sorted(curves["all_reduce"].items())},
             "broadcast": {str(size): _spread(s) for size, s in sorted(curves["broadcast"].items())},
             "channel_slowdown": {str(size): round(ratio, 4) for size, ratio in ratios.items()},
             "launch_cost_ns": _spread(launches),
-            "copy_in_ns": {"num_bytes": copies["copy_in_bytes"], **_spread(copies["copy_in_ns"])},
-            "copy_out_ns": {"num_bytes": copies["copy_out_bytes"], **_spread(copies["copy_out_ns"])},
+            "copy_in_ns": {"num_bytes": copies["copy_bytes"], **_spread(copies["copy_in_ns"])},
+            "copy_out_ns": {"num_bytes": copies["copy_bytes"], **_spread(copies["copy_out_ns"])},
+            "copy_in_slowdown": _pairs(copies["hooked_ns"], copies["hooked_beside_ns"]),
+            "copy_out_slowdown": _pairs(out["copy_ns"], out["copy_beside_ns"]),
+            "comm_copy_out_slowdown": _pairs(out["comm_ns"], out["comm_beside_ns"]),
+            **interference,
         },
         provenance={
             "source": "bucketsim calibrate",
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "backend": "gloo",
             "place": place.describe(),
+            "mode": mode,
             **environment(),
         },
     )

@@ -1,59 +1,242 @@
-"""What runs on each rank: ``python -m sim.validator.worker JOB.json`` under torch.distributed's launch."""
+"""What runs on each rank: ``python -m sim.validator.worker JOB.json``.
+
+Started by ``bucketsim validate`` and ``calibrate`` on this machine, by torchrun or srun on many. Events go
+to events.jsonl beside the job, written by rank 0; a failure to failed-rank-*.txt, named for its culprit.
+"""
 
 import gc
 import json
 import os
+import platform
+import signal
+import socket
 import sys
+import threading
 import traceback
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
-from sim.validator.probes import calibrate
-from sim.validator.replaying import replay
+from sim.errors import InputError
+from sim.machine import cpu_model
+from sim.validator.ranks import notices
+from sim.validator.ranks.beats import Fault
+from sim.validator.ranks.cuda_pacing import check_gpus
+from sim.validator.ranks.joining import Seat, find_seat
+from sim.validator.ranks.local_probes import probe_machine
+from sim.validator.ranks.peers import Parent, Peers
+from sim.validator.ranks.probes import calibrate
+from sim.validator.ranks.processes import die_with_parent, started_at
+from sim.validator.ranks.pulse import Progress, start_pulse
+from sim.validator.ranks.replaying import replay
+from sim.validator.ranks.stepping import gather
+from sim.validator.ranks.unanimity import Disagreement, check_unanimous
 
-_TASKS = {"calibrate": calibrate, "replay": replay}
+WATCHED = "BUCKETSIM_PARENT"  # set, to its process id, by a parent that watches the job's folder
+_TASKS = {"calibrate": calibrate, "probe": probe_machine, "replay": replay}
+_QUIET_S = 120.0
+_JOIN_S = 300
+
+
+class _Terminated(Exception):
+    """SIGTERM, which launchers send to the ranks that are left when one has failed."""
 
 
 class Rank:
-    """This rank's place in the world, its job, and how it tells the parent what happened."""
+    """This rank's place in the world, its job, and how it tells what happened."""
 
-    def __init__(self, job: dict[str, Any]) -> None:
+    def __init__(self, job: dict[str, Any], seat: Seat, folder: Path, store: Store) -> None:
         self.job = job
-        self.rank = dist.get_rank()
-        self.world_size = dist.get_world_size()
+        self.rank = seat.rank
+        self.world_size = seat.world_size
+        self.progress = Progress()
+        self._events = folder / notices.EVENTS
+        self._store = store
 
     def tell(self, event: str, **content: Any) -> None:
-        """Append one event to the job's event file (rank 0 only)."""
+        """Append one event to the job's event file (rank 0 only); every rank counts it as progress."""
+        self.progress.count(event)
         if self.rank == 0:
-            with open(self.job["events"], "a") as stream:
+            with open(self._events, "a") as stream:
                 stream.write(json.dumps({"event": event, **content}) + "\n")
 
+    def must_agree(self, what: str, content: Any) -> None:
+        """Raise ``Disagreement`` on every rank unless all call this with the same JSON ``content``."""
+        check_unanimous(self._store, self.rank, self.world_size, what, content)
 
-def main(job_path: str) -> None:
-    """Run one job on this rank; a failure is written where the parent looks for it."""
-    job = json.loads(Path(job_path).read_text())
-    try:
-        torch.set_num_threads(1)
-        dist.init_process_group(job["backend"], timeout=timedelta(seconds=job.get("timeout_s", 60)))
-        rank = Rank(job)
-        _TASKS[job["task"]](rank)
+
+class _Life:
+    """One rank from joining the others to its end, and what it says where that end is a failure."""
+
+    def __init__(self, job: dict[str, Any], folder: Path) -> None:
+        self._job = job
+        self._folder = folder
+        self._ending = threading.Lock()
+        self._companions: Parent | Peers | None = None
+        self._rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"
+
+    def run(self) -> None:
+        """Join the others, do the job, part from them."""
+        seat = find_seat(os.environ)
+        watched = WATCHED in os.environ
+        if seat.rank == 0 and not watched:
+            notices.clear(self._folder)
+        if seat.world_size != self._job.get("world_size", seat.world_size):
+            raise InputError(
+                f"world size: {seat.world_size} ranks were started, but the job is for "
+                f"{self._job['world_size']}"
+            )
+        store = _connect(seat, keeps=seat.keeps_store)
+        rank = Rank(self._job, seat, self._folder, store)
+        self._companions = (
+            Parent(self._folder, seat.rank)
+            if watched
+            else Peers(
+                _connect(seat, keeps=False),
+                seat.rank,
+                seat.world_size,
+                self._job.get("quiet_s", _QUIET_S),
+                0 if seat.launcher != "torchrun" else None,
+                self.end,
+            )
+        )
+        start_pulse(rank.progress, self._companions.post, self.fail)
+        rank.must_agree("job", self._job)
+        # A parent that watches started every rank on this machine, whatever torchrun calls local.
+        place, neighbours = (
+            (seat.rank, seat.world_size) if watched else (seat.local_rank, seat.local_world_size)
+        )
+        device = _choose_device(self._job, place, neighbours)
+        dist.init_process_group(
+            self._job["backend"],
+            store=PrefixStore("ranks", store),
+            rank=seat.rank,
+            world_size=seat.world_size,
+            timeout=timedelta(seconds=self._job.get("timeout_s", 60)),
+        )
+        rank.tell("started", **_about(rank, seat))
+        _TASKS[self._job["task"]](rank)
         rank.tell("finished")
         # gloo's threads must not hold Python callbacks when the interpreter ends: drop every reducer
         # and wait for the other ranks before the process group goes.
         gc.collect()
-        dist.barrier()
+        self._companions.stop()
+        dist.barrier(device_ids=[device] if device is not None and "nccl" in self._job["backend"] else None)
         dist.destroy_process_group()
-    except Exception as error:  # noqa: BLE001  (whatever a rank dies of must reach the parent)
-        rank_number = os.environ.get("RANK", "?")
+
+    def fail(self, error: Exception) -> NoReturn:
+        """End this process with the culprit: this rank, or, where it only lost touch, the one it misses."""
+        traceback.print_exception(error)
         reason = f"{type(error).__name__}: {error}"
-        Path(job["folder"], f"failed-rank-{rank_number}.txt").write_text(reason)
-        traceback.print_exc()
-        sys.stderr.flush()
+        if isinstance(error, Disagreement):
+            self.end(Fault(ranks=error.ranks, reason=str(error)))
+        if not _lost_touch(error):
+            self.end(Fault(ranks=(int(self._rank),), reason=reason))
+        fault = None if self._companions is None else self._companions.who_is_missing()
+        self.end(fault or Fault(ranks=(), reason=reason))
+
+    def end(self, fault: Fault) -> NoReturn:
+        """Say once who failed and why, here and to the other ranks, and end this process."""
+        if not self._ending.acquire(blocking=False):
+            threading.Event().wait()  # another thread is about to end this process
+        names = " and ".join(f"rank {rank}" for rank in fault.ranks) or f"rank {self._rank} is left alone"
+        _print(f"{names}: {fault.reason}")
+        try:
+            for rank in fault.ranks:
+                notices.post_failure(self._folder, rank, fault.reason)
+            if not fault.ranks:
+                notices.post_alone(self._folder, int(self._rank), fault.reason)
+        except OSError as error:
+            _print(f"rank {self._rank}: {self._folder}: {error}")
+        if self._companions is not None:
+            self._companions.tell(fault)
         os._exit(1)
+
+
+def _connect(seat: Seat, *, keeps: bool) -> TCPStore:
+    """A connection to the ranks' store, served by this rank where it ``keeps`` it.
+
+    Waits for the store, not for all ranks, so that those that are there can say who is missing.
+    """
+    return TCPStore(
+        seat.address,
+        seat.port,
+        seat.world_size,
+        keeps,
+        timedelta(seconds=_JOIN_S),
+        wait_for_workers=False,
+    )
+
+
+def _choose_device(job: dict[str, Any], place: int, neighbours: int) -> int | None:
+    """Set the GPU, or the share of the cores, of the rank at ``place`` among its machine's ``neighbours``.
+
+    Returns the GPU's index. A paced rank gets one thread: it measures DDP and the wire, and must leave the
+    cores alone.
+    """
+    if job.get("device", "cpu") == "cuda":
+        check_gpus(job["backend"], neighbours, torch.cuda.device_count())
+        device = place % torch.cuda.device_count()
+        torch.cuda.set_device(device)
+        return device
+    share = (os.cpu_count() or 1) // neighbours
+    torch.set_num_threads(max(1, share) if job.get("mode") == "model" else 1)
+    return None
+
+
+def _about(rank: Rank, seat: Seat) -> dict[str, Any]:
+    """What is known of this run: how it was started, on which hosts, and rank 0's machine."""
+    hosts = gather(socket.gethostname(), rank.world_size)
+    return {
+        "launcher": seat.launcher,
+        "hosts": hosts,
+        "environment": {
+            "cpu": cpu_model(),
+            "cpu_count": os.cpu_count(),
+            "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+        },
+    }
+
+
+def _lost_touch(error: Exception) -> bool:
+    """Whether an error only says that another rank does not answer."""
+    words = ("gloo/transport", "Connection closed by peer", "Connection reset", "Broken pipe", "NCCL")
+    return isinstance(error, _Terminated | dist.DistError) or (
+        isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+    )
+
+
+def _print(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+def _on_sigterm(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise _Terminated("SIGTERM")
+
+
+def main(job_path: str) -> NoReturn:
+    """Run one job on this rank; the process ends with 0, or with 1 and a reason in the job's folder."""
+    if WATCHED in os.environ:
+        die_with_parent()
+        if started_at(int(os.environ[WATCHED])) is None:
+            os._exit(1)  # it was killed before this rank could ask to go with it
+    else:
+        signal.signal(signal.SIGTERM, _on_sigterm)
+    path = Path(job_path).resolve()
+    life = _Life(json.loads(path.read_text()), path.parent)
+    try:
+        life.run()
+    except Exception as error:  # noqa: BLE001  (whatever a rank dies of must reach whoever waits for it)
+        life.fail(error)
     os._exit(0)
 
 

@@ -4,27 +4,15 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from statistics import median
 
-import numpy as np
-
 from sim.errors import InputError
-from sim.nouns.comparison import Agreement, CandidateAgreement
+from sim.nouns.comparison import Agreement, Attribution, BucketEnd, CandidateAgreement, Regret
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.records import Record
-from sim.nouns.report import Report
+from sim.nouns.report import BucketRow, Report
+from sim.verdict.noise import difference_interval, median_interval
+from sim.verdict.rule import RULE, TARGETS, Limits, check_targets
 
-MEDIAN_TARGET = 0.02
-WORST_TARGET = 0.05
-_BOOTSTRAPS = 2000
-
-
-def median_interval(values: Sequence[int], seed: int = 0) -> tuple[int, int]:
-    """95 % bootstrap confidence interval of the median, in the unit of ``values``."""
-    if len(values) == 1:
-        return values[0], values[0]
-    generator = np.random.default_rng(seed)
-    picks = generator.choice(np.asarray(values), size=(_BOOTSTRAPS, len(values)))
-    low, high = np.quantile(np.median(picks, axis=1), [0.025, 0.975])
-    return round(float(low)), round(float(high))
+_RECOMMENDED = "recommended"
 
 
 def _median_bucket(index: int, iterations: Sequence[MeasuredIteration]) -> MeasuredBucket:
@@ -43,22 +31,54 @@ def _median_bucket(index: int, iterations: Sequence[MeasuredIteration]) -> Measu
     )
 
 
-def compare(measurement: Measurement, predicted: Report) -> CandidateAgreement:
-    """One candidate's measurement against its prediction."""
+def _bucket_end(row: BucketRow, rows: Sequence[MeasuredBucket]) -> BucketEnd | None:
+    ends = [seen.end_ns for seen in rows if seen.end_ns is not None]
+    if not ends:
+        return None
+    measured = round(median(ends))
+    low, high = median_interval(ends)
+    return BucketEnd(
+        index=row.index,
+        num_bytes=row.num_bytes,
+        measured_ns=measured,
+        low_ns=low,
+        high_ns=high,
+        predicted_ns=row.end_ns,
+        error_ns=row.end_ns - measured,
+        error=(row.end_ns - measured) / measured if measured else None,
+    )
+
+
+def compare(
+    measurement: Measurement,
+    predicted: Report,
+    plain_sync_ends_ns: Sequence[int] = (),
+    attribution: Attribution | None = None,
+) -> CandidateAgreement:
+    """One candidate's measurement against its prediction.
+
+    ``plain_sync_ends_ns`` are those of the plain backward, round by round; without them its length is taken
+    as known, as the measurement has it.
+    """
     steps = [iteration.step_ns for iteration in measurement.iterations]
     step = round(median(steps))
     if step == 0:
         raise InputError(f"candidate {measurement.name!r}: a median step of 0 ns cannot be compared")
     low, high = median_interval(steps)
-    sync_end = round(median(iteration.sync_end_ns for iteration in measurement.iterations))
+    sync_ends = [iteration.sync_end_ns for iteration in measurement.iterations]
+    sync_end = round(median(sync_ends))
     exposed = sync_end - measurement.plain_backward_ns
+    exposed_low, exposed_high = difference_interval(
+        sync_ends, plain_sync_ends_ns or [measurement.plain_backward_ns] * len(sync_ends)
+    )
     traced = [it for it in measurement.traced if len(it.buckets) == len(predicted.buckets)]
     buckets = tuple(_median_bucket(k, traced) for k in range(len(predicted.buckets))) if traced else ()
-    errors = tuple(
-        (row.end_ns - bucket.end_ns) / bucket.end_ns
-        for row, bucket in zip(predicted.buckets, buckets, strict=False)
-        if bucket.end_ns
+    compared = (
+        _bucket_end(row, [iteration.buckets[place] for iteration in traced])
+        for place, row in enumerate(predicted.buckets)
     )
+    ends = tuple(end for end in compared if end is not None)
+    errors = [abs(end.error) for end in ends if end.error is not None]
     probe = median(it.step_ns for it in measurement.traced) / step - 1 if measurement.traced else None
     assert measurement.observed is not None
     return CandidateAgreement(
@@ -71,34 +91,75 @@ def compare(measurement: Measurement, predicted: Report) -> CandidateAgreement:
         predicted_step_ns=predicted.step_ns,
         step_error=(predicted.step_ns - step) / step,
         measured_exposed_ns=exposed,
+        exposed_low_ns=exposed_low,
+        exposed_high_ns=exposed_high,
         predicted_exposed_ns=predicted.exposed_comm_ns,
         exposed_error=(predicted.exposed_comm_ns - exposed) / exposed if exposed > 0 else None,
         measured_backward_end_ns=round(median(it.backward_end_ns for it in measurement.iterations)),
         measured_sync_end_ns=sync_end,
         buckets=buckets,
-        bucket_end_errors=errors,
-        median_bucket_end_error=median(map(abs, errors)) if errors else None,
+        bucket_ends=ends,
+        median_bucket_end_error=median(errors) if errors else None,
+        median_bucket_end_error_ns=round(median(abs(end.error_ns) for end in ends)) if ends else None,
         probe_effect=probe,
+        attribution=attribution,
         predicted=predicted,
     )
+
+
+def _regret(measured: Sequence[Measurement], rows: Sequence[CandidateAgreement]) -> Regret | None:
+    """What the recommendation lost against the best measured; None where none was measured."""
+    recommended = next((row for row in rows if row.name == _RECOMMENDED), None)
+    if recommended is None:
+        return None
+    # On a tie the recommendation is as good as the best.
+    best = min(rows, key=lambda row: (row.measured_step_ns, row is not recommended))
+    steps = {one.name: [iteration.step_ns for iteration in one.iterations] for one in measured}
+    ours, others = steps[_RECOMMENDED], steps[best.name]
+    low, high = difference_interval(ours, others)
+    regret = recommended.measured_step_ns - best.measured_step_ns
+    return Regret(
+        best=best.name,
+        regret_ns=regret,
+        low_ns=low,
+        high_ns=high,
+        relative=regret / best.measured_step_ns,
+        within_noise=low <= 0,
+        paired_rounds=min(len(ours), len(others)),
+    )
+
+
+def _plain_sync_ends(record: Record) -> list[int]:
+    plain = next((one for one in record.measurements if one.role == "plain"), None)
+    return [] if plain is None else [iteration.sync_end_ns for iteration in plain.iterations]
 
 
 def agree(
     record: Record,
     predictions: Mapping[str, Report],
-    median_target: float = MEDIAN_TARGET,
-    worst_target: float = WORST_TARGET,
+    attributions: Mapping[str, Attribution | None] | None = None,
+    limits: Limits = RULE,
 ) -> Agreement:
     """A record against the predictions of its candidates, by name.
 
-    The rule: median step error and worst step error within their targets, and every pair of
-    candidates whose measured intervals are apart in the predicted order.
+    The rule: median step error and worst step error within ``limits``, and every pair of candidates whose
+    measured intervals are apart in the predicted order. ``TARGETS`` are checked in paced mode, for which
+    they are set.
     """
     measured = [measurement for measurement in record.candidates if measurement.iterations]
     for measurement in measured:
         if measurement.name not in predictions:
             raise InputError(f"record {record.name!r}: candidate {measurement.name!r} has no prediction")
-    rows = [compare(measurement, predictions[measurement.name]) for measurement in measured]
+    plain = _plain_sync_ends(record)
+    rows = [
+        compare(
+            measurement,
+            predictions[measurement.name],
+            plain,
+            (attributions or {}).get(measurement.name),
+        )
+        for measurement in measured
+    ]
     if not rows:
         raise InputError(f"record {record.name!r}: no candidate has a complete iteration to compare")
     right = apart = 0
@@ -113,22 +174,40 @@ def agree(
     best_predicted = min(rows, key=lambda row: row.predicted_step_ns)
     step_errors = [abs(row.step_error) for row in rows]
     exposed_errors = [abs(row.exposed_error) for row in rows if row.exposed_error is not None]
-    end_errors = [abs(error) for row in rows for error in row.bucket_end_errors]
-    passed = median(step_errors) <= median_target and max(step_errors) <= worst_target and right == apart
+    ends = [end for row in rows for end in row.bucket_ends]
+    end_errors = [abs(end.error) for end in ends if end.error is not None]
+    end_errors_ns = [abs(end.error_ns) for end in ends]
+    median_step, worst_step = median(step_errors), max(step_errors)
+    median_end = median(end_errors) if end_errors else None
+    median_exposed = median(exposed_errors) if exposed_errors else None
+    mode = measured[0].mode
     return Agreement(
         name=record.name,
+        place=str(measured[0].environment.get("place", "")),
+        mode=mode,
         rows=tuple(rows),
-        median_step_error=median(step_errors),
-        worst_step_error=max(step_errors),
-        median_exposed_error=median(exposed_errors) if exposed_errors else None,
-        median_bucket_end_error=median(end_errors) if end_errors else None,
+        median_step_error=median_step,
+        worst_step_error=worst_step,
+        median_exposed_error=median_exposed,
+        median_bucket_end_error=median_end,
+        median_bucket_end_error_ns=round(median(end_errors_ns)) if ends else None,
+        worst_bucket_end_error_ns=max(end_errors_ns) if ends else None,
         order_pairs=apart,
         order_right=right,
         order_within_noise=len(rows) * (len(rows) - 1) // 2 - apart,
         best_measured=best_measured.name,
         best_predicted=best_predicted.name,
         best_within_noise=best_predicted.step_low_ns <= best_measured.step_high_ns,
-        rule=f"median step error <= {median_target:.1%}, worst <= {worst_target:.1%}, and the predicted "
-        f"order of every pair whose measured intervals are apart",
-        passed=passed,
+        regret=_regret(measured, rows),
+        rule=limits.rule,
+        passed=median_step <= limits.median_step and worst_step <= limits.worst_step and right == apart,
+        targets=check_targets(
+            TARGETS,
+            median_step=median_step,
+            worst_step=worst_step,
+            median_bucket_end=median_end,
+            median_exposed=median_exposed,
+        )
+        if mode == "paced"
+        else (),
     )

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import streamlit as st
@@ -12,11 +13,13 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.workload import Gradient, Workload
+from sim.units import transfer_ns
 
 MS = 1_000_000
 MIB = 1 << 20
 COUNT = 20
 MADE_UP = {"source": "made up for a test; nobody measured this"}
+BARE: tuple[Literal["plain", "noop"], ...] = ("plain", "noop")
 SIZES = [MIB // 4 * (1 + (index * 7) % 12) for index in range(COUNT)]
 
 
@@ -100,6 +103,19 @@ def make_measurement(
     )
 
 
+def make_bare_run(workload: Workload, hardware: Hardware, role: Literal["plain", "noop"]) -> Measurement:
+    """The plain backward, or DDP without communication, just as the model has them."""
+    copied = 0 if role == "plain" else sum(SIZES)
+    backward_end = workload.backward_ns + transfer_ns(copied, hardware.copy_in_bytes_per_s)
+    iteration = MeasuredIteration(
+        step_ns=workload.forward_ns + backward_end + workload.optimizer_ns,
+        backward_end_ns=backward_end,
+        sync_end_ns=backward_end + transfer_ns(copied, hardware.copy_out_bytes_per_s),
+    )
+    like = make_measurement(workload, hardware, role, sim.assign(workload), 0.0)
+    return replace(like, role=role, asked=None, observed=None, iterations=(iteration,) * 5, traced=())
+
+
 def make_traces(folder: Path) -> Path:
     workload, hardware = make_workload(), make_hardware()
     for kind in ("workloads", "hardware"):
@@ -117,6 +133,8 @@ def make_traces(folder: Path) -> Path:
     for number, (name, assignment, error) in enumerate(candidates):
         measurement = make_measurement(workload, hardware, name, assignment, error)
         records.save_measurement(record, number, measurement)
+    for number, role in enumerate(BARE, start=len(candidates)):
+        records.save_measurement(record, number, make_bare_run(workload, hardware, role))
     return folder
 
 

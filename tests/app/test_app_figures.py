@@ -7,7 +7,14 @@ import pytest
 
 import sim
 from app.figures.breakdown import breakdown, breakdown_data, draw_breakdown
-from app.figures.measured import draw_overlay, draw_steps, overlay_data, steps_data
+from app.figures.measured import (
+    attribution_data,
+    draw_attribution,
+    draw_overlay,
+    draw_steps,
+    overlay_data,
+    steps_data,
+)
 from app.figures.style import BUCKETS, NEUTRAL, bucket_colour, safe
 from app.figures.sweep import DEFAULT, draw_sweep, sweep_data
 from app.figures.timeline import Span, bucket_text, draw_timeline, timeline_data
@@ -216,6 +223,23 @@ def test_steps_are_sorted_by_what_was_measured(agreement: Agreement) -> None:
     figure = draw_steps(pairs)
     assert {trace.name for trace in figure.data} >= {"measured, 95 % interval", "predicted"}
     assert "ms" in figure.layout.xaxis.title.text
+
+
+def test_the_bars_of_an_attribution_add_up_to_the_error(agreement: Agreement) -> None:
+    rows = attribution_data(agreement)
+    assert [name for name, _ in rows] == [pair.name for pair in steps_data(agreement)]
+    *bars, error = draw_attribution(rows).data
+    assert len(bars) == 5
+    for place, (_, parts) in enumerate(rows):
+        assert error.x[place] == parts.total_ns / MS
+        assert sum(bar.x[place] for bar in bars) == pytest.approx(parts.total_ns / MS)
+
+
+def test_what_could_not_be_attributed_is_not_drawn(agreement: Agreement) -> None:
+    blind = replace(agreement.rows[0], attribution=None)
+    rows = attribution_data(replace(agreement, rows=(blind, *agreement.rows[1:])))
+    assert len(rows) == len(agreement.rows) - 1
+    assert blind.name not in dict(rows)
 
 
 def test_the_overlay_compares_like_with_like(agreement: Agreement) -> None:

@@ -9,7 +9,9 @@ from streamlit.testing.v1 import AppTest
 
 import sim
 from app.launch import MAIN
+from app.views.truth import regret_words
 from sim.formats import documents
+from sim.nouns.comparison import Regret
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.units import format_ms
@@ -168,6 +170,44 @@ def test_the_measured_candidate_follows_the_assignment(page: AppTest) -> None:
     assert page.selectbox(key="overlay").value == "single"
     page.selectbox(key="overlay").set_value("cap 4").run()
     assert page.selectbox(key="overlay").value == "cap 4"
+
+
+def test_the_error_is_shown_by_mechanism_and_held_to_the_targets(page: AppTest) -> None:
+    page.run()
+    assert is_clean(page)
+    assert [box.label for box in page.expander if "error" in box.label] == ["Where the error comes from"]
+    assert any("Targets, set for paced replays" in found.value for found in page.caption)
+
+
+@pytest.mark.parametrize(
+    ("regret_ns", "low_ns", "words"),
+    [
+        (0, 0, "The recommendation was the fastest."),
+        (
+            2_500_000,
+            100_000,
+            "The recommendation was 2.50 ms (0.50%) behind cap 4, 95 % interval 0.10 to 4.00 ms.",
+        ),
+        (
+            2_500_000,
+            -100_000,
+            "The recommendation was 2.50 ms (0.50%) behind cap 4, "
+            "95 % interval -0.10 to 4.00 ms: within noise.",
+        ),
+    ],
+    ids=["none", "certain", "within noise"],
+)
+def test_regret_in_words(regret_ns: int, low_ns: int, words: str) -> None:
+    regret = Regret(
+        best="cap 4",
+        regret_ns=regret_ns,
+        low_ns=low_ns,
+        high_ns=4_000_000,
+        relative=0.005,
+        within_noise=low_ns <= 0,
+        paired_rounds=10,
+    )
+    assert regret_words(regret) == words
 
 
 def test_copies_can_be_left_out_of_the_model(page: AppTest) -> None:

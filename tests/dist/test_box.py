@@ -5,12 +5,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 
 import pytest
 
 from sim.errors import InputError, MachineError
 from sim.validator import box as box_module
-from sim.validator.box import box, burst_bytes
+from sim.validator.box import Host, box, burst_bytes, remove_leftovers
 from tests.dist.conftest import needs_box
 
 pytestmark = pytest.mark.dist
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.dist
 
 def namespaces(pid: int | None = None) -> list[str]:
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
-    stem = f"bs{pid or os.getpid()}"
+    stem = f"bs{pid or os.getpid()}."
     return [line.split()[0] for line in listed.stdout.splitlines() if line.startswith(stem)]
 
 
@@ -30,21 +31,21 @@ def test_bursts_that_were_measured() -> None:
 
 @pytest.mark.parametrize("hosts", [0, 1, 65])
 def test_refuses_odd_numbers_of_hosts(hosts: int) -> None:
-    with pytest.raises(InputError, match="2 to 64"), box(hosts, 10**9):
+    with pytest.raises(InputError, match="2 to 64"), box([10**9] * hosts):
         pass
 
 
 def test_refuses_without_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(box_module.os, "geteuid", lambda: 1000)
     monkeypatch.setattr(box_module.shutil, "which", lambda tool: f"/sbin/{tool}")
-    with pytest.raises(MachineError, match="root"), box(2, 10**9):
+    with pytest.raises(MachineError, match="root"), box([10**9] * 2):
         pass
 
 
 @needs_box
 @pytest.mark.parametrize("hosts", [2, 3])
 def test_hosts_reach_each_other_and_are_removed(hosts: int) -> None:
-    with box(hosts, 10**9) as made:
+    with box([10**9] * hosts) as made:
         assert len(made) == hosts
         assert len(namespaces()) >= hosts
         target = made[-1].address
@@ -80,7 +81,7 @@ except ConnectionRefusedError:
 _STAY = """
 import time
 from sim.validator.box import box
-with box(2, 10**9):
+with box([10**9] * 2):
     print("up", flush=True)
     time.sleep(60)
 """
@@ -89,7 +90,7 @@ with box(2, 10**9):
 @needs_box
 def test_removed_after_an_error() -> None:
     def fail() -> None:
-        with box(2, 10**9):
+        with box([10**9] * 2):
             assert namespaces()
             raise RuntimeError("on purpose")
 
@@ -113,3 +114,100 @@ def test_removed_after_a_signal(sent: signal.Signals) -> None:
     while namespaces(process.pid) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert namespaces(process.pid) == []
+
+
+@needs_box
+def test_what_a_killed_process_left_is_removed_by_the_next_box() -> None:
+    process = subprocess.Popen([sys.executable, "-c", _STAY], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline().strip() == "up"
+    process.kill()
+    process.wait()
+    assert len(namespaces(process.pid)) == 2
+    with box([10**9] * 2):
+        assert namespaces(process.pid) == []
+        # Our own, that is in use, stays.
+        assert remove_leftovers() == []
+        assert len(namespaces()) == 2
+
+
+@needs_box
+def test_a_process_number_in_use_again_does_not_keep_leftovers() -> None:
+    name = f"bs{os.getpid()}.1a-0"
+    subprocess.run(["ip", "netns", "add", name], check=True)
+    assert name in remove_leftovers()
+    assert namespaces() == []
+
+
+_RECEIVE = """
+import socket, sys
+with socket.create_server((sys.argv[1], 7000)) as server:
+    print("up", flush=True)
+    connection, _ = server.accept()
+    while connection.recv(1 << 20):
+        pass
+"""
+_SEND = """
+import socket, sys, time
+with socket.create_connection((sys.argv[1], 7000)) as connection:
+    block = bytes(1 << 18)
+    for _ in range(int(sys.argv[2]) >> 18):
+        connection.sendall(block)
+"""
+_MBIT = 10**6
+
+
+def seconds_to_send(hosts: Sequence[Host], pairs: Sequence[tuple[int, int]], num_bytes: int) -> float:
+    """From the first connection to the last byte, ``num_bytes`` for each (sender, receiver) at once."""
+    receivers = [
+        subprocess.Popen(
+            [*hosts[to].prefix, sys.executable, "-c", _RECEIVE, hosts[to].address],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _, to in pairs
+    ]
+    for receiver in receivers:
+        assert receiver.stdout is not None
+        assert receiver.stdout.readline().strip() == "up"
+    began = time.monotonic()
+    for sender, to in pairs:
+        subprocess.Popen(
+            [*hosts[sender].prefix, sys.executable, "-c", _SEND, hosts[to].address, str(num_bytes)]
+        )
+    for receiver in receivers:
+        assert receiver.wait(timeout=60) == 0
+    return time.monotonic() - began
+
+
+def check_rate(seconds: float, num_bytes: int, rate_bits: int) -> None:
+    """The wire's time plus 4.5 % of protocol, and what starting a sender takes on a busy machine."""
+    wire_s = num_bytes * 8 / rate_bits
+    assert 0.97 * wire_s < seconds < 1.3 * wire_s + 1.0
+
+
+@needs_box
+def test_each_host_has_its_own_rate() -> None:
+    with box([200 * _MBIT, 200 * _MBIT, 50 * _MBIT]) as hosts:
+        for pair, rate in {(0, 1): 200 * _MBIT, (0, 2): 50 * _MBIT, (2, 1): 50 * _MBIT}.items():
+            num_bytes = rate * 2 // 8
+            check_rate(seconds_to_send(hosts, [pair], num_bytes), num_bytes, rate)
+
+
+@needs_box
+def test_two_hosts_of_two_rates() -> None:
+    with box([200 * _MBIT, 50 * _MBIT]) as hosts:
+        for pair in ((0, 1), (1, 0)):
+            check_rate(seconds_to_send(hosts, [pair], 12 << 20), 12 << 20, 50 * _MBIT)
+
+
+@needs_box
+def test_two_flows_share_the_uplink() -> None:
+    with box([200 * _MBIT] * 4, uplink_bits=100 * _MBIT) as hosts:
+        num_bytes = 16 << 20
+        check_rate(seconds_to_send(hosts, [(0, 1)], num_bytes), num_bytes, 200 * _MBIT)
+        check_rate(seconds_to_send(hosts, [(0, 2)], num_bytes), num_bytes, 100 * _MBIT)
+        # Two at once take as long as one of both sizes, in either direction; within a half nothing is shared.
+        check_rate(seconds_to_send(hosts, [(0, 2), (1, 3)], num_bytes), 2 * num_bytes, 100 * _MBIT)
+        check_rate(seconds_to_send(hosts, [(2, 0), (3, 1)], num_bytes), 2 * num_bytes, 100 * _MBIT)
+        check_rate(seconds_to_send(hosts, [(0, 1), (2, 3)], num_bytes), num_bytes, 200 * _MBIT)

@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from sim.validator.pacing import PacedModule, Schedule, sharpen_sleep, sleep_until
+from sim.validator.ranks.pacing import PacedModule, Schedule, sharpen_sleep, sleep_until
 
 MS = 1_000_000
 
@@ -66,6 +66,7 @@ def burn(duration_ns: int) -> None:
 def test_time_spent_in_hooks_shifts_what_follows() -> None:
     module, _ = make()
     module.schedule.baseline_ns = [0] * 8
+    module.watch_hooks()
     for parameter in module.parameters():
         parameter.register_post_accumulate_grad_hook(lambda _: burn(4 * MS))
     took = step(module)

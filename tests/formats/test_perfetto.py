@@ -69,6 +69,8 @@ def make_measured(timeline: Timeline) -> CandidateAgreement:
         predicted_step_ns=report.step_ns,
         step_error=0.0,
         measured_exposed_ns=report.exposed_comm_ns,
+        exposed_low_ns=report.exposed_comm_ns,
+        exposed_high_ns=report.exposed_comm_ns,
         predicted_exposed_ns=report.exposed_comm_ns,
         exposed_error=0.0,
         measured_backward_end_ns=report.backward_end_ns,
@@ -84,9 +86,11 @@ def make_measured(timeline: Timeline) -> CandidateAgreement:
             )
             for row in report.buckets
         ),
-        bucket_end_errors=(),
+        bucket_ends=(),
         median_bucket_end_error=None,
+        median_bucket_end_error_ns=None,
         probe_effect=None,
+        attribution=None,
         predicted=report,
     )
 

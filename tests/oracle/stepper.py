@@ -84,6 +84,8 @@ def step_through(workload: Workload, hardware: Hardware, assignment: Assignment)
     copies_out = None if views else hardware.copy_out_bytes_per_s
     launch_on_lane = hardware.launch_blocks_compute and "launch" not in includes
     slow_compute = Fraction(1 if "interference" in includes else hardware.compute_slowdown)
+    slow_in, slow_out = Fraction(hardware.copy_in_slowdown), Fraction(hardware.copy_out_slowdown)
+    slow_comm_by_copy = Fraction(hardware.comm_copy_out_slowdown)
     slow_comm, slow_channel = Fraction(hardware.comm_slowdown), Fraction(hardware.channel_slowdown)
 
     def wire(index: int) -> int:
@@ -119,6 +121,10 @@ def step_through(workload: Workload, hardware: Hardware, assignment: Assignment)
     waiting: deque[int] = deque()  # launched, first come first served
     on_lane: _Work | None = None
     active: list[_Work] = []  # collectives
+    over = False  # the compute lane
+    back: _Work | None = None  # the copy out of a bucket that is under way
+    to_copy_out = deque(range(count))
+    reduced: set[int] = set()
     now = 0
 
     def finished_copy(index: int) -> None:
@@ -139,6 +145,7 @@ def step_through(workload: Workload, hardware: Hardware, assignment: Assignment)
             may_launch.extend(on)
 
     def finish_lane(work: _Work) -> None:
+        nonlocal over
         if now > work.start:
             fate.compute.append((work.kind, work.start, now, work.gradient, work.bucket))
         if work.kind == "copy_in":
@@ -149,7 +156,10 @@ def step_through(workload: Workload, hardware: Hardware, assignment: Assignment)
             fate.launch[work.bucket] = now
             waiting.append(work.bucket)
         elif work.gradient is None:
-            fate.backward_end = now
+            fate.backward_end, over = now, True
+
+    def everything() -> list[_Work]:
+        return [*active, *([on_lane] if on_lane else []), *([back] if back else [])]
 
     while True:
         changed = True
@@ -163,7 +173,11 @@ def step_through(workload: Workload, hardware: Hardware, assignment: Assignment)
                 assert work.bucket is not None
                 active.remove(work)
                 fate.end[work.bucket] = now
+                reduced.add(work.bucket)
                 changed = True
+            if back is not None and back.due == now:
+                fate.available[to_copy_out.popleft()] = now
+                back, changed = None, True
             # What begins, and what takes no time.
             while on_lane is None and lane:
                 kind, duration, gradient, bucket = lane.popleft()
@@ -187,28 +201,32 @@ def step_through(workload: Workload, hardware: Hardware, assignment: Assignment)
                     active.append(_Work("all_reduce", Fraction(fate.service[k]), now, bucket=k))
                 else:
                     fate.end[k] = now
-            # The rates from here on. What is left of less than half a nanosecond is done.
-            for work in [*active, *([on_lane] if on_lane else [])]:
-                if work is on_lane:
-                    work.factor = slow_compute if active else Fraction(1)
+                    reduced.add(k)
+            while over and back is None and to_copy_out and to_copy_out[0] in reduced:
+                k = to_copy_out[0]
+                fate.copy_out_start[k] = now
+                if size := copy(sum(copied(index) for index in buckets[k]), copies_out):
+                    back = _Work("copy_out", Fraction(size), now, bucket=k)
                 else:
-                    work.factor = slow_comm if on_lane else Fraction(1)
-                    if len(active) > 1:
-                        work.factor *= slow_channel
+                    fate.available[to_copy_out.popleft()] = now
+            # The rates from here on. What is left of less than half a nanosecond is done.
+            for work in everything():
+                work.factor = Fraction(1)
+                if work.kind == "all_reduce":
+                    work.factor *= slow_comm if on_lane else 1
+                    work.factor *= slow_comm_by_copy if back else 1
+                    work.factor *= slow_channel if len(active) > 1 else 1
+                elif active:
+                    work.factor *= slow_compute if work is on_lane else 1
+                    work.factor *= {"copy_in": slow_in, "copy_out": slow_out}.get(work.kind, 1)
                 work.due = work.start + half_even(now - work.start + work.left * work.factor)
                 assert work.due >= now
                 changed = changed or work.due == now
-        if on_lane is None and not lane and not active and not waiting and launched_at is None:
+        if over and not to_copy_out and not active and not waiting and launched_at is None:
             break
-        for work in [*active, *([on_lane] if on_lane else [])]:
+        for work in everything():
             work.left -= 1 / work.factor
         now += 1
 
-    clock = fate.backward_end
-    for k, bucket in enumerate(buckets):
-        clock = max(clock, fate.end[k])
-        fate.copy_out_start[k] = clock
-        clock += copy(sum(copied(index) for index in bucket), copies_out)
-        fate.available[k] = clock
-    fate.sync_end = max(fate.backward_end, clock)
+    fate.sync_end = max(fate.backward_end, *fate.available)
     return fate

@@ -76,6 +76,9 @@ def crowded(draw: st.DrawFn) -> Case:
         channel_slowdown=draw(st.sampled_from([1.0, 1.1, 1.4, 1.45, 1.49, 2.0, 2.45, 3.3])),
         comm_slowdown=draw(st.sampled_from([1.0, 1.0, 1.4, 1.49])),
         compute_slowdown=draw(st.sampled_from([1.0, 1.0, 1.4, 1.49])),
+        copy_in_slowdown=draw(st.sampled_from([1.0, 1.0, 1.4])),
+        copy_out_slowdown=draw(st.sampled_from([1.0, 1.0, 1.4])),
+        comm_copy_out_slowdown=draw(st.sampled_from([1.0, 1.0, 1.4, 7.0])),
         copy_out_bytes_per_s=draw(st.sampled_from([None, 7e8, 9e9])),
         copy_in_bytes_per_s=draw(st.sampled_from([None, None, 2.1e9])),
     )

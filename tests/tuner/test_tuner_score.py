@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
+from sim.engine import recurrence
+from sim.engine.plan import make_plan
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.workload import Gradient, Workload
@@ -17,6 +19,7 @@ from sim.tuner.grid import default_caps
 from sim.tuner.partitions import cut, cut_places, cuts_of
 from sim.tuner.recommend import EXHAUSTIVE_PLACES, find_optimum
 from sim.tuner.refine import refine
+from sim.tuner.rough import Rough
 from sim.tuner.score import Scorer
 from sim.units import MIB
 from tests import strategies
@@ -265,3 +268,13 @@ def test_sweep_rows_are_simulations(case: Case, caps: list[float], engine: str) 
 def test_sweep_refuses_an_engine_it_does_not_know() -> None:
     with pytest.raises(InputError, match="'fast' is not legal"):
         sim.sweep(resnet50(), link(4), [1.0], engine="fast")
+
+
+@settings(max_examples=300)
+@given(strategies.cases())
+def test_a_rough_score_is_within_a_few_ns_of_the_engine(case: strategies.Case) -> None:
+    """Every event rounds by half a nanosecond at most, and each can only delay what follows it."""
+    assignment = replace(case.assignment, ddp_kwargs={})
+    exact = recurrence.solve(make_plan(case.workload, case.hardware, assignment)).sync_end_ns
+    rough = Rough(case.workload, case.hardware).sync_end_ns(assignment.bucket_indices)
+    assert abs(rough - exact) <= 4 * len(case.workload.gradients) + 8

@@ -1,0 +1,275 @@
+"""How agreements are shown: tables of one record, a summary of several, the README's table."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sim.cli.printing import note, table
+from sim.nouns.comparison import Agreement, CandidateAgreement, Regret
+from sim.units import NS_PER_MS
+
+_MARKDOWN_COLUMNS = (
+    "where",
+    "candidates, fastest to slowest, ms a step",
+    "step error, median",
+    "worst",
+    "pairs in order",
+    "exposed, median",
+    "bucket ends, median",
+    "regret",
+    "without copies in the model",
+    "rule, targets met",
+)
+_MET = {True: "met", False: "missed", None: "cannot be told"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """One record scored by the model of today, with and without copies, and what was cut short in it."""
+
+    agreement: Agreement
+    without: Agreement
+    incomplete: tuple[str, ...]
+
+
+def score_document(scored: Scored) -> dict[str, Any]:
+    """What ``agree --json`` prints for one record."""
+    return {
+        **asdict(scored.agreement),
+        "without_copies": {
+            "median_step_error": scored.without.median_step_error,
+            "worst_step_error": scored.without.worst_step_error,
+        },
+    }
+
+
+def print_summary(scores: Sequence[Scored]) -> None:
+    """Several records, a row each."""
+    agreements = [scored.agreement for scored in scores]
+    table(
+        f"{len(agreements)} records: measured against predicted",
+        ["record", "place", "mode", "tried", "ms a step"],
+        [[one.name, one.place or "-", one.mode, str(len(one.rows)), _span(one, "-")] for one in agreements],
+    )
+    table(
+        "",
+        ["record", "median", "worst", "exposed", "ends", "order", "regret", "rule"],
+        [
+            [
+                one.name,
+                _percent(one.median_step_error, 2),
+                _percent(one.worst_step_error, 2),
+                _percent(one.median_exposed_error),
+                _percent(one.median_bucket_end_error),
+                f"{one.order_right}/{one.order_pairs}",
+                _regret_cell(one.regret),
+                _verdict_cell(one),
+            ]
+            for one in agreements
+        ],
+    )
+    note("median, worst: of the step error; exposed, ends (of buckets): medians; ~: within noise")
+    note(f"rule: {agreements[0].rule}; then how many targets are met")
+    _note_incomplete(scores)
+
+
+def print_one(scored: Scored) -> None:
+    """One record, all its candidates."""
+    agreement, bare = scored.agreement, {row.name: row for row in scored.without.rows}
+    rows = sorted(agreement.rows, key=lambda row: row.measured_step_ns)
+    table(
+        f"{agreement.name}: measured against predicted",
+        ["candidate", "buckets", "step ms", "95 % interval", "predicted", "error", "no copies"],
+        [
+            [
+                row.name,
+                str(len(row.bucket_indices)),
+                _ms(row.measured_step_ns),
+                _interval(row.step_low_ns, row.step_high_ns),
+                _ms(row.predicted_step_ns),
+                _signed(row.step_error),
+                _signed(bare[row.name].step_error),
+            ]
+            for row in rows
+        ],
+    )
+    table(
+        "",
+        ["candidate", "exposed ms", "95 % interval", "predicted", "error", "probe"],
+        [
+            [
+                row.name,
+                _ms(row.measured_exposed_ns),
+                _interval(row.exposed_low_ns, row.exposed_high_ns),
+                _ms(row.predicted_exposed_ns),
+                _signed(row.exposed_error),
+                _signed(row.probe_effect),
+            ]
+            for row in rows
+        ],
+    )
+    traced = [row for row in rows if row.bucket_ends]
+    if traced:
+        table(
+            "bucket ends: median error, and the bucket that is furthest off",
+            ["candidate", "error", "ms", "worst", "measured", "95 % interval", "predicted"],
+            [_bucket_cells(row) for row in traced],
+        )
+    parts = [(row.name, row.attribution) for row in rows if row.attribution is not None]
+    if parts:
+        table(
+            "error of sync_end by mechanism, ms (negative: predicted too short)",
+            ["candidate", "error", "compute", "copy", "launch", "communication", "wait"],
+            [
+                [
+                    name,
+                    *(
+                        f"{ns / NS_PER_MS:+.2f}"
+                        for ns in (
+                            one.total_ns,
+                            one.compute_ns,
+                            one.copy_ns,
+                            one.launch_ns,
+                            one.communication_ns,
+                            one.wait_ns,
+                        )
+                    ),
+                ]
+                for name, one in parts
+            ],
+        )
+    _print_notes(scored)
+
+
+def markdown(scores: Sequence[Scored]) -> str:
+    """The README's table of records: one row each, in the order given."""
+    lines = ["| " + " | ".join(_MARKDOWN_COLUMNS) + " |", "|---" * len(_MARKDOWN_COLUMNS) + "|"]
+    for scored in scores:
+        one, without = scored.agreement, scored.without
+        cells = [
+            f"`{one.name}`",
+            _span(one, " to "),
+            _spaced(one.median_step_error, 2),
+            _spaced(one.worst_step_error, 2),
+            f"{one.order_right} of {one.order_pairs}",
+            _spaced(one.median_exposed_error, 1),
+            _ends_words(one),
+            _regret_words(one.regret),
+            f"{_spaced(without.median_step_error, 2)}, worst {_spaced(without.worst_step_error, 2)}",
+            _verdict_cell(one),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _print_notes(scored: Scored) -> None:
+    agreement, without = scored.agreement, scored.without
+    where = ", ".join(word for word in (agreement.place, agreement.mode) if word)
+    note(
+        f"{where}: step error: median {agreement.median_step_error:.2%}, worst "
+        f"{agreement.worst_step_error:.2%} "
+        f"(without copies in the model: {without.median_step_error:.2%}, {without.worst_step_error:.2%})"
+    )
+    ends = ""
+    if agreement.median_bucket_end_error_ns is not None and agreement.worst_bucket_end_error_ns is not None:
+        ends = (
+            f", {_ms(agreement.median_bucket_end_error_ns)} ms; worst "
+            f"{_ms(agreement.worst_bucket_end_error_ns)} ms"
+        )
+    note(
+        f"exposed communication error: median {_percent(agreement.median_exposed_error)}; bucket "
+        f"ends: median {_percent(agreement.median_bucket_end_error)}{ends}"
+    )
+    note(
+        f"order: {agreement.order_right} of {agreement.order_pairs} pairs right, "
+        f"{agreement.order_within_noise} within noise; best measured: {agreement.best_measured}, best "
+        f"predicted: {agreement.best_predicted}"
+        f"{' (within noise of it)' if agreement.best_within_noise else ''}"
+    )
+    if agreement.regret is not None:
+        regret = agreement.regret
+        note(
+            f"regret of the recommendation: {_ms(regret.regret_ns)} ms ({regret.relative:.2%}) behind "
+            f"{regret.best}, 95 % interval {_interval(regret.low_ns, regret.high_ns, ' to ')} ms over "
+            f"{regret.paired_rounds} paired rounds{', within noise' if regret.within_noise else ''}"
+        )
+    if agreement.targets:
+        checks = ", ".join(
+            f"{check.name} <= {check.limit:.1%} {_MET[check.met]}" for check in agreement.targets
+        )
+        note(f"targets (set for paced replays in the box): {checks}")
+    note(f"{'within' if agreement.passed else 'outside'} the rule: {agreement.rule}")
+    _note_incomplete([scored])
+
+
+def _note_incomplete(scores: Sequence[Scored]) -> None:
+    for scored in scores:
+        if scored.incomplete:
+            where = f"{scored.agreement.name}: " if len(scores) > 1 else ""
+            note(f"{where}incomplete: {', '.join(scored.incomplete)}")
+
+
+def _bucket_cells(row: CandidateAgreement) -> list[str]:
+    worst = max(row.bucket_ends, key=lambda end: abs(end.error_ns))
+    return [
+        row.name,
+        _percent(row.median_bucket_end_error),
+        "-" if row.median_bucket_end_error_ns is None else _ms(row.median_bucket_end_error_ns),
+        str(worst.index),
+        _ms(worst.measured_ns),
+        _interval(worst.low_ns, worst.high_ns),
+        _ms(worst.predicted_ns),
+    ]
+
+
+def _ms(ns: int) -> str:
+    return f"{ns / NS_PER_MS:.2f}"
+
+
+def _interval(low_ns: int, high_ns: int, between: str = "-") -> str:
+    return f"{low_ns / NS_PER_MS:.1f}{between}{high_ns / NS_PER_MS:.1f}"
+
+
+def _percent(value: float | None, digits: int = 1) -> str:
+    return "-" if value is None else f"{value:.{digits}%}"
+
+
+def _signed(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.1%}"
+
+
+def _spaced(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{100 * value:.{digits}f} %"
+
+
+def _span(agreement: Agreement, between: str) -> str:
+    steps = [row.measured_step_ns / NS_PER_MS for row in agreement.rows]
+    return f"{min(steps):.1f}{between}{max(steps):.1f}"
+
+
+def _verdict_cell(agreement: Agreement) -> str:
+    verdict = "passed" if agreement.passed else "missed"
+    if not agreement.targets:
+        return verdict
+    return f"{verdict}, {sum(check.met is True for check in agreement.targets)} of {len(agreement.targets)}"
+
+
+def _ends_words(agreement: Agreement) -> str:
+    if agreement.median_bucket_end_error_ns is None:
+        return "-"
+    share = _spaced(agreement.median_bucket_end_error, 1)
+    return f"{share}, {_ms(agreement.median_bucket_end_error_ns)} ms"
+
+
+def _regret_cell(regret: Regret | None) -> str:
+    if regret is None:
+        return "-"
+    return f"{'~' if regret.within_noise and regret.regret_ns else ''}{regret.relative:.2%}"
+
+
+def _regret_words(regret: Regret | None) -> str:
+    if regret is None:
+        return "-"
+    if regret.regret_ns == 0:
+        return "none"
+    return f"{_spaced(regret.relative, 2)}{', within noise' if regret.within_noise else ''}"

@@ -1,0 +1,180 @@
+"""What ``sim.record`` wrote of a real training run: per rank, its steps, backwards and buckets."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sim.errors import InputError
+from sim.nouns.checks import at_least, no_duplicates
+from sim.nouns.workload import Buffer
+
+Level = Literal["full", "light"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedParameter:
+    """A parameter that requires grad, in DDP's order; ``num_bytes`` is the dense size."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    num_bytes: int
+    device: str
+    sparse: bool = False
+
+    def __post_init__(self) -> None:
+        at_least("num_bytes", self.num_bytes, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordingHeader:
+    """The first line of a rank's file: what was recorded, on what, with which settings of DDP.
+
+    ``clock`` is ``"host"`` or ``"cuda events"``; ``comm_hook`` the communication hook that ran, None
+    where it was DDP's own all-reduce.
+    """
+
+    rank: int
+    world_size: int
+    level: Level
+    every: int
+    torch: str
+    backend: str
+    device: str
+    clock: str
+    module: str
+    comm_hook: str | None
+    ddp: dict[str, Any]
+    parameters: tuple[RecordedParameter, ...]
+    buffers: tuple[Buffer, ...] = ()
+    provenance: dict[str, Any] = field(default_factory=dict)
+    extensions: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        at_least("world_size", self.world_size, 1)
+        at_least("rank", self.rank, 0)
+        at_least("every", self.every, 1)
+        if self.rank >= self.world_size:
+            raise InputError(f"rank: {self.rank} is not legal; world_size is {self.world_size}")
+        if not self.parameters:
+            raise InputError("parameters: an empty list is not legal; give at least one parameter")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedLayout:
+    """DDP's buckets from ``step`` on, in launch order, as indices of parameters."""
+
+    step: int
+    bucket_indices: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        at_least("step", self.step, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedBucket:
+    """One bucket of one backward, in ns from the end of forward (A3.1); ``index`` in launch order."""
+
+    index: int
+    num_bytes: int
+    ready_ns: int
+    launch_ns: int
+    end_ns: int
+
+    def __post_init__(self) -> None:
+        at_least("index", self.index, 0)
+        at_least("num_bytes", self.num_bytes, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedBackward:
+    """One forward and backward of a step.
+
+    ``started_ns`` (DDP's forward called), ``forward_start_ns`` (the module's forward called, after
+    buffer broadcasts and the rebuild) and ``forward_end_ns`` count from the start of the step; all
+    else from the end of forward, where DDP's clock starts (A3.1): the loss is part of backward.
+    ``backward_ns`` is the end of the compute lane, ``sync_end_ns`` the end of DDP's finalize. In a
+    backward that is not ``synchronised`` (``no_sync``) nothing was copied or sent (A3.12).
+    ``forwards`` counts the forwards with gradients since the last backward: more than 1 means
+    that this backward may belong to several. ``uses`` gives, by parameter index, how often a
+    hook fired where that was more than once.
+    """
+
+    synchronised: bool
+    forwards: int
+    started_ns: int
+    forward_start_ns: int
+    forward_end_ns: int
+    backward_ns: int
+    sync_end_ns: int
+    ready_ns: tuple[int | None, ...]
+    buckets: tuple[RecordedBucket, ...] = ()
+    uses: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        at_least("forwards", self.forwards, 1)
+        for name in ("started_ns", "forward_start_ns", "forward_end_ns", "backward_ns", "sync_end_ns"):
+            at_least(name, getattr(self, name), 0)
+        for time in self.ready_ns:
+            at_least("ready_ns", time, 0)
+
+    @property
+    def forward_ns(self) -> int:
+        """The module's forward alone."""
+        return self.forward_end_ns - self.forward_start_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedStep:
+    """One optimizer step; numbers count from 1 at the start of the recording.
+
+    ``started_at_ns`` is the host's wall clock (Unix epoch). ``step_ns`` runs from the start of the
+    first forward to the end of the optimizer; ``optimizer_ns`` from the end of the last backward,
+    so that clipping is in it, and is None where no optimizer step was seen.
+    """
+
+    step: int
+    started_at_ns: int
+    step_ns: int
+    optimizer_ns: int | None
+    backwards: tuple[RecordedBackward, ...]
+
+    def __post_init__(self) -> None:
+        at_least("step", self.step, 1)
+        at_least("step_ns", self.step_ns, 0)
+        at_least("optimizer_ns", self.optimizer_ns, 0)
+        if not self.backwards:
+            raise InputError("backwards: an empty list is not legal; a step has at least one")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedRank:
+    """One rank's file. ``torn``: its last line was cut off (a killed rank, a full disk) and left out."""
+
+    header: RecordingHeader
+    layouts: tuple[RecordedLayout, ...]
+    steps: tuple[RecordedStep, ...]
+    torn: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """A directory of rank files, sorted by rank."""
+
+    name: str
+    ranks: tuple[RecordedRank, ...]
+
+    def __post_init__(self) -> None:
+        if not self.ranks:
+            raise InputError("ranks: an empty list is not legal; give at least one rank")
+        no_duplicates("ranks", [rank.header.rank for rank in self.ranks])
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks that trained."""
+        return self.ranks[0].header.world_size
+
+    @property
+    def missing_ranks(self) -> tuple[int, ...]:
+        """Ranks that trained and left no file here."""
+        here = {rank.header.rank for rank in self.ranks}
+        return tuple(rank for rank in range(self.world_size) if rank not in here)

@@ -1,0 +1,119 @@
+"""What a recording of a DistributedDataParallel says of it, once, in its first line."""
+
+import os
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from sim.errors import InputError
+from sim.recorder.surroundings import surroundings
+from sim.recorder.tap import Tap, ddp_log
+
+_SCHEMA_VERSION = 1
+_SETTINGS = (
+    "bucket_bytes_cap",
+    "broadcast_buffers",
+    "forward_sync_buffers",
+    "find_unused_parameters",
+    "gradient_as_bucket_view",
+    "static_graph",
+    "batched_grad_copy",
+)
+
+
+def trained_parameters(ddp: DistributedDataParallel) -> list[tuple[str, nn.Parameter]]:
+    """Names and parameters in the Reducer's order: those that require grad and that DDP does not ignore.
+
+    Raises:
+        InputError: DDP was made with other parameters than require grad now.
+    """
+    named = [
+        (name.replace("_orig_mod.", ""), parameter)
+        for name, parameter in ddp.module.named_parameters()
+        if parameter.requires_grad and name not in ddp.parameters_to_ignore
+    ]
+    made_with = ddp_log(ddp).get("num_parameter_tensors")
+    if made_with != len(named):
+        raise InputError(
+            f"ddp_model: {len(named)} parameters require grad, DDP was made with {made_with}; freeze or thaw "
+            f"parameters before the model is wrapped in DistributedDataParallel"
+        )
+    return named
+
+
+def live_header(
+    ddp: DistributedDataParallel,
+    named: list[tuple[str, nn.Parameter]],
+    *,
+    level: str,
+    every: int,
+    clock: str,
+    tap: Tap | None,
+) -> dict[str, Any]:
+    """The header of a rank's file, as JSON."""
+    log = ddp_log(ddp)
+    hook = tap.name if tap is not None else log.get("comm_hook")
+    sparse = {
+        id(module.weight)
+        for module in ddp.module.modules()
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse
+    }
+    return {
+        "kind": "recording",
+        "schema_version": _SCHEMA_VERSION,
+        "rank": dist.get_rank(ddp.process_group),
+        "world_size": ddp.process_group.size(),
+        "level": level,
+        "every": every,
+        "torch": torch.__version__,
+        "backend": dist.get_backend(ddp.process_group),
+        "device": str(ddp.device),
+        "clock": clock,
+        "module": type(ddp.module).__name__,
+        "comm_hook": hook,
+        "ddp": {
+            **{name: getattr(ddp, name, None) for name in _SETTINGS},
+            "rebuilt_buckets": log_buckets(ddp),
+            "gloo_num_threads": log.get("gloo_num_threads"),
+            "torch_distributed_debug": os.environ.get("TORCH_DISTRIBUTED_DEBUG"),
+        },
+        "parameters": [
+            {
+                "name": name,
+                "shape": list(parameter.shape),
+                "dtype": _dtype_name(parameter),
+                "num_bytes": parameter.numel() * parameter.element_size(),
+                "device": str(parameter.device),
+                "sparse": id(parameter) in sparse,
+            }
+            for name, parameter in named
+        ],
+        "buffers": _buffers(ddp),
+        "provenance": {"source": "sim.record", **surroundings(ddp.device)},
+    }
+
+
+def log_buckets(ddp: DistributedDataParallel) -> list[list[int]] | None:
+    """The rebuilt buckets in DDP's log (A4.4), None before it has any."""
+    text = ddp_log(ddp).get("rebuilt_per_bucket_param_indices")
+    if not text:
+        return None
+    return [[int(index) for index in bucket.split()] for bucket in str(text).split(",")]
+
+
+def _buffers(ddp: DistributedDataParallel) -> list[dict[str, Any]]:
+    """Bytes of the buffers that DDP broadcasts before each forward, by dtype (A3.16)."""
+    if not getattr(ddp, "forward_sync_buffers", getattr(ddp, "broadcast_buffers", True)):
+        return []
+    totals: dict[str, int] = {}
+    for buffer in ddp.modules_buffers:
+        dtype = _dtype_name(buffer)
+        totals[dtype] = totals.get(dtype, 0) + buffer.numel() * buffer.element_size()
+    return [{"dtype": dtype, "num_bytes": size} for dtype, size in totals.items()]
+
+
+def _dtype_name(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

@@ -1,0 +1,225 @@
+"""``sim.apply``: an assignment on the user's own model, in the user's own training script."""
+
+import inspect
+import os
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import Module
+from torch.nn.parallel import DistributedDataParallel
+
+from sim.errors import AssignmentError, InputError, MachineError, NotModelledError
+from sim.nouns.assignment import CAP_KWARGS, Assignment, MadeFor
+from sim.recorder.plainness import check_plain_module
+from sim.validator.ranks.building import reduced_parameters
+from sim.validator.ranks.injection import InjectedDataParallel, missing_for_injection
+
+__all__ = ["DistributedDataParallel", "Module", "apply_to"]
+
+_LAST_CAP = "DDP_SET_LAST_BUCKET_CAP"  # A2.5
+_POLICIES = ("ddp", "per-parameter", "single", "explicit")
+_INSERTED = ("_orig_mod.", "_checkpoint_wrapped_module.")  # into names, by torch.compile and checkpointing
+_REFUSED = {
+    "delay_all_reduce_named_params": "takes parameters out of the buckets",
+    "param_to_hook_all_reduce": "takes parameters out of the buckets",
+}
+_REFUSED_INJECTED = {"mixed_precision": "needs hooks that were never seen to work with given buckets"}
+
+
+def apply_to(model: nn.Module, assignment: Assignment, **ddp_kwargs: Any) -> DistributedDataParallel:
+    """``model`` in DistributedDataParallel with the buckets of ``assignment``; see ``sim.apply``."""
+    check_plain_module(model)
+    switches = _switches(assignment, ddp_kwargs)
+    _check_made_for(model, assignment)
+    _check_world_size(assignment.made_for, switches)
+    if _reaches_by_keywords(assignment, switches):
+        ddp = DistributedDataParallel(model, **switches)
+        _Watch(ddp, assignment.bucket_indices)
+        return ddp
+    for name in CAP_KWARGS:
+        switches.pop(name, None)
+    _check_injectable(switches)
+    return InjectedDataParallel(model, assignment.bucket_indices, **switches)
+
+
+def _switches(assignment: Assignment, given: dict[str, Any]) -> dict[str, Any]:
+    """The assignment's keywords and the user's, which may add to them but not say otherwise."""
+    if assignment.policy not in _POLICIES:
+        raise NotModelledError(
+            f"policy: {assignment.policy!r} is not a system of DistributedDataParallel; apply takes "
+            f"{', '.join(_POLICIES)}"
+        )
+    for name, why in _REFUSED.items():
+        if given.get(name) is not None:
+            raise InputError(f"{name}: not legal with an assignment; it {why}")
+    for name, value in given.items():
+        if name in CAP_KWARGS and value is not None and value != assignment.ddp_kwargs.get(name):
+            raise InputError(f"{name}: {value!r} is not legal; the assignment says what the buckets are")
+        if name in assignment.ddp_kwargs and value != assignment.ddp_kwargs[name]:
+            raise InputError(
+                f"{name}: {value!r} is not legal; the assignment was made for {assignment.ddp_kwargs[name]!r}"
+            )
+    return {**assignment.ddp_kwargs, **given}
+
+
+def _plain_name(name: str) -> str:
+    for inserted in _INSERTED:
+        name = name.replace(inserted, "")
+    return name
+
+
+def _check_made_for(model: nn.Module, assignment: Assignment) -> None:
+    """Raise ``AssignmentError`` unless the assignment was made for this model and is legal on it (A8.3)."""
+    named = reduced_parameters(model)
+    for parameter in (parameter for _, parameter in named):
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise InputError("model: has lazy parameters; run it once before apply")
+    if assignment.made_for is not None:
+        _compare(assignment.made_for, named)
+    sizes = [parameter.numel() * parameter.element_size() for _, parameter in named]
+    assigned = [index for bucket in assignment.bucket_indices for index in bucket]
+    if sorted(assigned) != list(range(len(named))):
+        raise AssignmentError(
+            f"assignment: made for another model: its buckets hold {len(assigned)} gradients (up to index "
+            f"{max(assigned)}), this model has {len(named)}"
+        )
+    sparse = _sparse(model)
+    for number, bucket in enumerate(assignment.bucket_indices):
+        total = sum(sizes[index] for index in bucket)
+        if assignment.bucket_bytes is not None and assignment.bucket_bytes[number] != total:
+            raise AssignmentError(
+                f"assignment: made for another model: bucket {number} has {assignment.bucket_bytes[number]} "
+                f"bytes there and {total} here"
+            )
+        keys = {(named[index][1].dtype, named[index][1].device) for index in bucket}
+        if len(keys) > 1:
+            raise AssignmentError(
+                f"bucket_indices.{number}: mixes {sorted(map(str, keys))} in this model; a bucket holds one "
+                f"dtype and device (A8.3)"
+            )
+        alone = [index for index in bucket if id(named[index][1]) in sparse]
+        if alone and len(bucket) > 1:
+            raise AssignmentError(
+                f"bucket_indices.{number}: {named[alone[0]][0]!r} has a sparse gradient in this model, which "
+                f"must be alone in its bucket (A1.2)"
+            )
+
+
+def _compare(made_for: MadeFor, named: Sequence[tuple[str, nn.Parameter]]) -> None:
+    there = list(zip(map(_plain_name, made_for.names), made_for.num_bytes, made_for.dtypes, strict=True))
+    here = [
+        (_plain_name(name), p.numel() * p.element_size(), str(p.dtype).removeprefix("torch."))
+        for name, p in named
+    ]
+    if there == here:
+        return
+    differ = [at for at, (one, other) in enumerate(zip(there, here, strict=False)) if one != other]
+    counts = f"{len(there)} gradients there, {len(here)} here"
+    if not differ:
+        longer, where = (there, "there") if len(there) > len(here) else (here, "here")
+        first = f"{longer[min(len(there), len(here))][0]!r} is only {where}"
+    else:
+        at = differ[0]
+        words = [f"{name!r} ({dtype}, {size} bytes)" for name, size, dtype in (there[at], here[at])]
+        first = f"the first of {len(differ)} that differ is gradient {at}: {words[0]} there, {words[1]} here"
+    raise AssignmentError(
+        f"assignment: made for another model ({made_for.workload!r}): {counts}; {first}; record and tune "
+        f"this model"
+    )
+
+
+def _sparse(model: nn.Module) -> set[int]:
+    """Ids of the parameters whose gradients DDP expects to be sparse."""
+    embeddings = (module for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag))
+    return {id(module.weight) for module in embeddings if module.sparse}
+
+
+def _check_world_size(made_for: MadeFor | None, switches: dict[str, Any]) -> None:
+    if not dist.is_initialized():
+        raise InputError("process group: none yet; call torch.distributed.init_process_group before apply")
+    mesh = switches.get("device_mesh")
+    group = mesh.get_group() if mesh is not None and mesh.ndim == 1 else switches.get("process_group")
+    here = dist.get_world_size(group)
+    tuned = made_for.world_size if made_for is not None else None
+    if tuned is not None and tuned != here:
+        warnings.warn(
+            f"bucketsim: this assignment was tuned for {tuned} ranks and runs on {here}; gradients are "
+            f"right, but other buckets may be faster: tune for {here}",
+            stacklevel=4,
+        )
+
+
+def _reaches_by_keywords(assignment: Assignment, switches: dict[str, Any]) -> bool:
+    """Whether stock DDP, here and with these switches, rebuilds the buckets from the keywords alone.
+
+    With ``find_unused_parameters`` it never rebuilds, so that a list is consumed from the first parameter
+    and the default has other limits; with ``static_graph`` unused parameters go last (A2.6, A8.1).
+    """
+    if not assignment.by_keywords:
+        return False
+    if switches.get("find_unused_parameters") or switches.get("static_graph"):
+        return False
+    wants_last_cap = assignment.requires.get("environment", {}).get(_LAST_CAP) == "1"
+    if wants_last_cap != (os.environ.get(_LAST_CAP) == "1"):
+        return False
+    if switches.get("bucket_cap_mb") == 0 and _torch_version() < (2, 12):  # A2.1
+        return False
+    known = inspect.signature(DistributedDataParallel.__init__).parameters
+    return all(name in known for name in CAP_KWARGS if name in assignment.ddp_kwargs)
+
+
+def _torch_version() -> tuple[int, int]:
+    major, minor = torch.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+def _check_injectable(switches: dict[str, Any]) -> None:
+    for name, why in _REFUSED_INJECTED.items():
+        if switches.get(name):
+            raise NotModelledError(
+                f"{name}: not supported with these buckets, which no keyword of DistributedDataParallel "
+                f"reaches here; it {why}"
+            )
+    if switches.get("find_unused_parameters") and switches.get("static_graph"):
+        raise InputError("find_unused_parameters: leave it out; static_graph finds unused parameters itself")
+    if missing := missing_for_injection():
+        raise MachineError(
+            f"torch {torch.__version__}: cannot be given these buckets: it has no {', '.join(missing)}"
+        )
+    if torch._dynamo.config.optimize_ddp == "python_reducer":
+        raise NotModelledError("torch._dynamo.config.optimize_ddp: 'python_reducer' has no buckets to give")
+
+
+class _Watch:
+    """Looks once, when stock DDP has rebuilt its buckets, whether they are those asked for.
+
+    They are not where gradients become ready in another order than the recorded one.
+    """
+
+    def __init__(self, ddp: DistributedDataParallel, asked: Sequence[Sequence[int]]) -> None:
+        self._asked = [set(bucket) for bucket in asked]
+        self._handle = ddp.register_forward_pre_hook(self._look)
+
+    def _look(self, ddp: nn.Module, inputs: object) -> None:
+        assert isinstance(ddp, DistributedDataParallel)
+        if not ddp._has_rebuilt_buckets or not (rebuilt := _logged_buckets(ddp)):
+            return
+        self._handle.remove()
+        if [set(bucket) for bucket in rebuilt] != self._asked:
+            warnings.warn(
+                f"bucketsim: DistributedDataParallel's {len(rebuilt)} bucket(s) are not the "
+                f"{len(self._asked)} asked for, as gradients became ready in another order than the recorded "
+                f"one; gradients are right, but the prediction does not hold: record again",
+                stacklevel=2,
+            )
+
+
+def _logged_buckets(ddp: DistributedDataParallel) -> list[list[int]]:
+    """The rebuilt buckets by parameter index, from DDP's log: empty until an iteration is logged (A4.4)."""
+    data: dict[str, Any] = ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+    text = str(data.get("rebuilt_per_bucket_param_indices", ""))
+    return [[int(index) for index in bucket.split()] for bucket in text.split(",") if bucket.strip()]

@@ -1,0 +1,119 @@
+"""Signs of life: what a rank says of itself every two seconds, and who, judging by that, is at fault."""
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+
+BEAT_S = 2.0
+SILENCE_S = 20.0
+_START_S = 120.0
+_STANDSTILL_S = 25.0
+_LONGEST_STEPS = 20
+_PAUSE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """One sign of life: its number, how far the rank is, and the line of Python that it is at.
+
+    ``told`` counts the events that the rank came by, ``steps`` those of them that ended a step.
+    """
+
+    number: int
+    told: int
+    steps: int
+    longest_step_s: float
+    where: str
+
+    def to_text(self) -> str:
+        """The beat as one line of JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str | bytes) -> "Beat":
+        """The beat of a line that ``to_text`` made."""
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """The ranks at fault (none where all wait for one another) and what there is to say."""
+
+    ranks: tuple[int, ...]
+    reason: str
+
+
+class WakingClock:
+    """Seconds that this process was awake: while it is stopped itself, no other can be called late."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._last = clock()
+        self._awake = 0.0
+
+    def __call__(self) -> float:
+        """Seconds awake since the clock was made; ask more often than every five seconds."""
+        now = self._clock()
+        self._awake += min(now - self._last, _PAUSE_S)
+        self._last = now
+        return self._awake
+
+
+@dataclass(slots=True)
+class _Seen:
+    beat: Beat | None = None
+    changed_s: float = 0.0
+
+
+class Observer:
+    """Notes the beats of ranks, on its own clock, and says which rank is silent or behind.
+
+    Ranks may stand still for ``quiet_s`` before their second step; from then on for 25 s, or for 20 times
+    the longest step so far where that is more.
+    """
+
+    def __init__(self, ranks: Iterable[int], quiet_s: float, clock: Callable[[], float]) -> None:
+        self._seen = {rank: _Seen(changed_s=clock()) for rank in ranks}
+        self._quiet_s = quiet_s
+        self._clock = clock
+        self._moved_s = clock()
+
+    def see(self, rank: int, beat: Beat) -> None:
+        """Note a rank's latest beat; the same one twice is no new sign of life."""
+        seen = self._seen[rank]
+        if seen.beat is not None and seen.beat.number == beat.number:
+            return
+        if beat.told > (0 if seen.beat is None else seen.beat.told):
+            self._moved_s = self._clock()
+        seen.beat, seen.changed_s = beat, self._clock()
+
+    def silent(self, silence_s: float = SILENCE_S) -> Fault | None:
+        """The ranks that were heard of before, and not for ``silence_s``; or never, for two minutes."""
+        now = self._clock()
+        gone = [
+            rank
+            for rank, seen in self._seen.items()
+            if now - seen.changed_s > (_START_S if seen.beat is None else silence_s)
+        ]
+        if not gone:
+            return None
+        longest = max(now - self._seen[rank].changed_s for rank in gone)
+        said = "; ".join(self.describe(rank) for rank in gone)
+        return Fault(ranks=tuple(gone), reason=f"no sign of life for {longest:.0f} s; last heard of {said}")
+
+    def standing_still(self) -> Fault | None:
+        """The ranks that came least far, once no rank has got on for too long; all that had not begun."""
+        told = {rank: 0 if seen.beat is None else seen.beat.told for rank, seen in self._seen.items()}
+        longest = max((seen.beat.longest_step_s for seen in self._seen.values() if seen.beat), default=0.0)
+        allowed = max(_STANDSTILL_S, _LONGEST_STEPS * longest) if longest else self._quiet_s
+        if self._clock() - self._moved_s <= allowed:
+            return None
+        behind = [rank for rank, count in told.items() if count < max(told.values())]
+        said = "; ".join(f"rank {rank} {self.describe(rank)}" for rank in sorted(self._seen))
+        return Fault(ranks=tuple(behind), reason=f"nothing heard from the ranks for {allowed:.0f} s: {said}")
+
+    def describe(self, rank: int) -> str:
+        """Where a rank was when it was last heard of."""
+        beat = self._seen[rank].beat
+        return "not started" if beat is None else f"after step {beat.steps}, in {beat.where}"

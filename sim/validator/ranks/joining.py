@@ -1,0 +1,125 @@
+"""Which rank this process is, under bucketsim's own launch, torchrun or SLURM."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sim.errors import InputError
+
+_FIRST_PORT, _PORTS = 15_000, 15_000  # below the ports that Linux hands out by itself
+_BRACKETS = re.compile(r"\[([^\],-]+)[^\]]*\]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """One rank's place among all, and where they meet.
+
+    ``keeps_store`` is true where this rank itself serves the store at ``address:port``; under torchrun
+    the agent does.
+    """
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    address: str
+    port: int
+    launcher: str
+    keeps_store: bool
+
+
+def first_host(node_list: str) -> str:
+    """The first host of a SLURM node list: ``gpu[03-05,9],login`` is ``gpu03``."""
+    first = re.split(r",(?![^\[]*\])", node_list)[0]
+    host = _BRACKETS.sub(r"\1", first).strip()
+    if not host or "[" in host or "]" in host:
+        raise InputError(f"SLURM node list: {node_list!r} is not legal; give one such as node[01-03,7]")
+    return host
+
+
+def find_seat(environment: Mapping[str, str]) -> Seat:
+    """This process's seat: from torchrun's variables where RANK is set, else from SLURM's.
+
+    Raises:
+        InputError: neither is there, or a variable is missing or not a number.
+    """
+    if "RANK" in environment:
+        return _from_torchrun(environment)
+    if "SLURM_PROCID" in environment:
+        return _from_slurm(environment)
+    raise InputError(
+        "RANK: not set, and SLURM_PROCID neither; start the worker with torchrun or srun, or set RANK, "
+        "WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
+    )
+
+
+def _from_torchrun(environment: Mapping[str, str]) -> Seat:
+    rank, world_size = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
+    agent = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return _checked(
+        Seat(
+            rank=rank,
+            world_size=world_size,
+            local_rank=_number(environment, "LOCAL_RANK", rank),
+            local_world_size=_number(environment, "LOCAL_WORLD_SIZE", world_size),
+            address=_word(environment, "MASTER_ADDR"),
+            port=_number(environment, "MASTER_PORT"),
+            launcher="torchrun" if agent else "environment",
+            keeps_store=rank == 0 and not agent,
+        )
+    )
+
+
+def _from_slurm(environment: Mapping[str, str]) -> Seat:
+    """MASTER_ADDR and MASTER_PORT win where set; else the step's first host and a port from the job id.
+
+    Rank 0 runs on the first host in every distribution of srun but ``arbitrary``.
+    """
+    rank, world_size = _number(environment, "SLURM_PROCID"), _number(environment, "SLURM_NTASKS")
+    nodes = next(
+        (
+            environment[name]
+            for name in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
+            if name in environment
+        ),
+        None,
+    )
+    address = environment.get("MASTER_ADDR") or first_host(nodes or _word(environment, "SLURM_NODELIST"))
+    port = (
+        _number(environment, "MASTER_PORT")
+        if "MASTER_PORT" in environment
+        else _FIRST_PORT + _number(environment, "SLURM_JOB_ID") % _PORTS
+    )
+    return _checked(
+        Seat(
+            rank=rank,
+            world_size=world_size,
+            local_rank=_number(environment, "SLURM_LOCALID"),
+            local_world_size=_number(environment, "SLURM_NTASKS_PER_NODE", world_size),
+            address=address,
+            port=port,
+            launcher="slurm",
+            keeps_store=rank == 0,
+        )
+    )
+
+
+def _word(environment: Mapping[str, str], name: str) -> str:
+    if not environment.get(name):
+        raise InputError(f"{name}: not set; start the worker with torchrun or srun")
+    return environment[name]
+
+
+def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
+    if default is not None and name not in environment:
+        return default
+    word = _word(environment, name)
+    if not word.isdecimal():
+        raise InputError(f"{name}: {word!r} is not legal; give a whole number >= 0")
+    return int(word)
+
+
+def _checked(seat: Seat) -> Seat:
+    if not seat.rank < seat.world_size:
+        raise InputError(f"rank: {seat.rank} is not legal in a world of {seat.world_size}; count from 0")
+    return seat

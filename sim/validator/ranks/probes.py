@@ -1,0 +1,301 @@
+"""Micro-runs on real ranks that measure the machine: what ``bucketsim calibrate`` runs on each rank.
+
+None of them replays a candidate: the curve comes from bare all-reduces, copies and launches from
+small paced modules of their own.
+"""
+
+import gc
+import time
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
+
+from sim.validator.ranks.building import build
+from sim.validator.ranks.pacing import PacedModule, sharpen_sleep, sleep_until
+from sim.validator.ranks.stepping import common_start, gather, run_step, set_baseline
+
+_MIB = 1 << 20
+_SPACING_NS = 4_000_000
+# A transformer layer's kind of tensors: large weights beside small biases and norms, whose cost is the call.
+_LAYER_BYTES = (2 * _MIB, 4096, _MIB, 4096, _MIB // 2, 4096)
+_SWEEP_BYTES = 192 * _MIB
+_CHUNKS_BESIDE = 8
+_FRESH_BUCKETS = 2  # iterations whose buckets were never touched: the first, and the first after the rebuild
+_HEAD_STARTS = 4
+_LARGEST_BESIDE_BYTES = 256 * _MIB
+
+
+class RankLike(Protocol):
+    """What a task needs of its rank."""
+
+    job: dict[str, Any]
+    rank: int
+    world_size: int
+
+    def tell(self, event: str, **content: Any) -> None:
+        """Append one event to the job's event file (rank 0 only)."""
+
+    def must_agree(self, what: str, content: Any) -> None:
+        """Raise unless every rank holds the same content."""
+
+
+def calibrate(rank: RankLike) -> None:
+    """Measure curves, channel sharing, copies, launches and what slows what, one event each."""
+    sharpen_sleep()
+    gc.disable()
+    job = rank.job
+    last = ("launches", "copies out", *(["compute"] if job["computes"] else []))
+    total = job["rounds"] + len(last)
+    for index in range(job["rounds"]):
+        rank.tell("progress", done=index, total=total, what="curve")
+        for size in job["sizes"]:
+            samples = _time_all_reduces(size, _repeats(size, job), rank)
+            rank.tell("all_reduce", num_bytes=size, samples_ns=samples)
+        for size in job["broadcast_sizes"]:
+            samples = _time_broadcasts(size, _repeats(size, job), rank)
+            rank.tell("broadcast", num_bytes=size, samples_ns=samples)
+        for size in job["pair_sizes"]:
+            rank.tell("pair", num_bytes=size, **_time_pairs(size, rank))
+        rank.tell("copies", **_copies(rank))
+    measure = {"launches": _launches, "copies out": _copies_out, "compute": _compute}
+    for number, what in enumerate(last):
+        rank.tell("progress", done=job["rounds"] + number, total=total, what=what)
+        rank.tell(what, **measure[what](rank))
+
+
+def _repeats(size: int, job: dict[str, Any]) -> int:
+    """More repeats for small messages, whose times scatter most; large ones are paid for by the byte."""
+    return int(max(1, min(job["small_repeats"], job["bytes_per_round"] // max(size, 1))))
+
+
+def _shortest(samples: list[int], rank: RankLike) -> list[int]:
+    """Per call, the shortest duration over ranks: from the last arriver on, that is the transfer."""
+    return [min(column) for column in zip(*gather(samples, rank.world_size), strict=True)]
+
+
+def _time_all_reduces(size: int, repeats: int, rank: RankLike) -> list[int]:
+    tensor = torch.full((max(1, size // 4),), 0.5)
+    samples = []
+    dist.all_reduce(tensor)
+    for _ in range(repeats):
+        start = time.monotonic_ns()
+        dist.all_reduce(tensor, async_op=True).wait()
+        samples.append(time.monotonic_ns() - start)
+        tensor.mul_(0.5)
+    return _shortest(samples, rank)
+
+
+def _time_broadcasts(size: int, repeats: int, rank: RankLike) -> list[int]:
+    tensor = torch.full((max(1, size // 4),), 0.5)
+    dist.broadcast(tensor, src=0)
+    samples = []
+    for _ in range(repeats):
+        dist.barrier()
+        start = time.monotonic_ns()
+        dist.broadcast(tensor, src=0)
+        samples.append(time.monotonic_ns() - start)
+    # The source may return before the others have it: the slowest rank tells.
+    return [max(column) for column in zip(*gather(samples, rank.world_size), strict=True)]
+
+
+def _time_pairs(size: int, rank: RankLike) -> dict[str, list[int]]:
+    """One all-reduce alone and two at once, interleaved, warm; ns from first launch to last end."""
+    tensors = [torch.full((size // 4,), 0.5) for _ in range(2)]
+    times: dict[int, list[int]] = {1: [], 2: []}
+    for count in (2, *(1, 2, 2, 1) * 2):
+        start = time.monotonic_ns()
+        works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors[:count]]
+        for work in works:
+            work.wait()
+        times[count].append(time.monotonic_ns() - start)
+        for tensor in tensors:
+            tensor.mul_(0.5)
+    del times[2][0]  # the first warms up
+    return {"alone_ns": _shortest(times[1], rank), "both_ns": _shortest(times[2], rank)}
+
+
+def _module(sizes: list[int]) -> PacedModule:
+    """A paced module whose gradients come one after the other, ``_SPACING_NS`` apart."""
+    tensors = [torch.full((size // 4,), 0.5) for size in sizes]
+    gradients = [torch.full((size // 4,), 0.5) for size in sizes]
+    order = list(range(len(sizes)))[::-1]
+    due = [_SPACING_NS * (place + 1) for place in range(len(sizes) + 1)]
+    return PacedModule(tensors, gradients, order, due, forward_ns=_SPACING_NS)
+
+
+def _excess(row: dict[str, Any], module: PacedModule) -> list[int]:
+    """What DDP's hooks took, ns per gradient in ready order."""
+    return [max(0, hook - base) for hook, base in zip(row["hooks"], module.schedule.baseline_ns, strict=True)]
+
+
+def _lasting(duration_ns: int, rank: RankLike) -> torch.Tensor:
+    """A tensor whose all-reduce lasts some ``duration_ns``; the same size on every rank."""
+    pilot = torch.full((8 * _MIB // 4,), 0.5)
+    took = min(_time_all_reduces(pilot.numel() * 4, 4, rank))
+    size = min(_LARGEST_BESIDE_BYTES, pilot.numel() * 4 * duration_ns // max(1, took))
+    agreed = torch.tensor([size])
+    dist.broadcast(agreed, src=0)
+    return torch.zeros(int(agreed.item()) // 4)
+
+
+def _copies(rank: RankLike) -> dict[str, Any]:
+    """Copies into buckets, alone and beside all-reduces, and copies out after backward, alone.
+
+    Into: how much later the compute lane of stock DDP with one bucket ends than without DDP; beside
+    all-reduces with the noop hook, which launches none, against the same hook alone. Out: from the end of
+    backward on, with the noop hook. Caches are swept before each step: a training step touches more
+    memory than they hold, so its gradients and buckets are cold. Large and small tensors are mixed as in
+    real models, so that the bandwidth holds the cost of the calls too. Every call allocates anew: how fast
+    memory is depends on where it lies.
+    """
+    broom = torch.zeros(_SWEEP_BYTES // 4)
+    sizes = [size for _ in range(12) for size in _LAYER_BYTES]
+    plain, stock, noop = _module(sizes), _module(sizes), _module(sizes)
+    whole = {"bucket_cap_mb": sum(sizes) // _MIB + 2}
+    stock_ddp = build(stock, whole)
+    noop_ddp = build(noop, whole)
+    noop_ddp.register_comm_hook(None, noop_hook)
+    set_baseline([stock, noop], plain, 0, repeats=4)
+    beside = _lasting(len(sizes) * _SPACING_NS, rank).chunk(_CHUNKS_BESIDE)
+    works: list[Any] = []
+
+    def reduce_beside() -> None:
+        works.extend(dist.all_reduce(tensor, async_op=True) for tensor in beside)
+
+    found: dict[str, list[int]] = {name: [] for name in ("copy_in", "hooked", "hooked_beside", "copy_out")}
+    for repeat in range(_FRESH_BUCKETS + rank.job["copies_per_round"]):
+        rows = []
+        for model, module, at_start in (
+            (plain, plain, None),
+            (stock_ddp, stock, None),
+            (noop_ddp, noop, None),
+            (noop_ddp, noop, reduce_beside),
+        ):
+            broom.add_(1)
+            rows.append(run_step(model, module, 0, at_start=at_start))
+        while works:
+            works.pop().wait()
+        if repeat >= _FRESH_BUCKETS:
+            without = rows[0]["backward_end"]
+            for name, row in zip(("copy_in", "hooked", "hooked_beside"), rows[1:], strict=True):
+                found[name].append(row["backward_end"] - without)
+            found["copy_out"].append(rows[2]["sync_end"] - rows[2]["backward_end"])
+    return {
+        "copy_bytes": sum(sizes),
+        **{f"{name}_ns": _middle(samples, rank) for name, samples in found.items()},
+    }
+
+
+def _launches(rank: RankLike) -> dict[str, Any]:
+    """Launch cost on the autograd thread: one small bucket per gradient against one bucket for all."""
+    sizes = [4096] * 24
+    plain, each, whole = _module(sizes), _module(sizes), _module(sizes)
+    each_ddp = build(each, {"bucket_cap_mb": 1 / _MIB})
+    whole_ddp = build(whole, {"bucket_cap_mb": 1})
+    set_baseline([each, whole], plain, 0, repeats=6)
+    costs: list[int] = []
+    for repeat in range(rank.job["copy_repeats"] + 3):
+        apart = _excess(run_step(each_ddp, each, 0), each)
+        together = _excess(run_step(whole_ddp, whole, 0), whole)
+        if repeat >= 3:
+            costs += [one - other for one, other in zip(apart[:-1], together[:-1], strict=True)]
+    return {"samples_ns": costs}
+
+
+def _copies_out(rank: RankLike) -> dict[str, Any]:
+    """Copies in one go, as finalize makes them, and an all-reduce: each alone, and both at once.
+
+    ns per repeat: ``copy_ns`` and ``copy_beside_ns`` for the copies, ``comm_ns`` and ``comm_beside_ns`` for
+    the all-reduce, which was launched some time before the copies begin, longer from repeat to repeat, and
+    lasts longer than they do.
+    """
+    broom = torch.zeros(_SWEEP_BYTES // 4)
+    sizes = [size for _ in range(12) for size in _LAYER_BYTES]
+    sources = [torch.full((size // 4,), 0.5) for size in sizes]
+    targets = [torch.empty_like(source) for source in sources]
+    reduced = _lasting(_SPACING_NS * 5, rank)
+    found: dict[str, list[int]] = {"copy": [], "comm": [], "copy_beside": [], "comm_beside": []}
+
+    def once(copies: bool, reduces: bool, head_start_ns: int) -> tuple[int, int]:
+        broom.add_(1)
+        start = common_start()
+        sleep_until(start)
+        ended = [start]
+
+        def note(_: object) -> None:
+            ended[0] = time.monotonic_ns()
+
+        future = dist.all_reduce(reduced, async_op=True).get_future().then(note) if reduces else None
+        begun = sleep_until(start + head_start_ns)
+        if copies:
+            for target, source in zip(targets, sources, strict=True):
+                target.copy_(source)
+        copied = time.monotonic_ns() - begun
+        if future is not None:
+            future.wait()
+        return copied, ended[0] - start
+
+    for repeat in range(2 * rank.job["copy_repeats"] + 2):
+        head_start_ns = repeat % _HEAD_STARTS * _SPACING_NS // _HEAD_STARTS
+        alone, _ = once(True, False, head_start_ns)
+        _, undisturbed = once(False, True, head_start_ns)
+        copied, disturbed = once(True, True, head_start_ns)
+        if repeat >= 2:
+            for name, value in zip(found, (alone, undisturbed, copied, disturbed), strict=True):
+                found[name].append(value)
+    return {f"{name}_ns": _middle(samples, rank) for name, samples in found.items()}
+
+
+def _middle(samples: list[int], rank: RankLike) -> list[int]:
+    """Per repeat, the mean over ranks."""
+    return [sum(column) // len(column) for column in zip(*gather(samples, rank.world_size), strict=True)]
+
+
+def _compute(rank: RankLike) -> dict[str, Any]:
+    """A matrix multiplication that computes for real and an all-reduce: each alone, and both at once.
+
+    ns per repeat; every rank computes, as in training. The product is repeated until it lasts about as
+    long as the all-reduce, and both are timed per unit of work while the other is under way.
+    """
+    reduced = _lasting(_SPACING_NS * 10, rank)
+    left, right = torch.rand(192, 192), torch.rand(192, 192)
+    out = torch.empty(192, 192)
+
+    def products(until: int) -> tuple[int, int]:
+        """Multiply until the time given; (products, ns)."""
+        begun, count = time.monotonic_ns(), 0
+        while (now := time.monotonic_ns()) < until:
+            torch.mm(left, right, out=out)
+            count += 1
+        return count, now - begun
+
+    def once(computes: bool, reduces: bool, lasting_ns: int) -> tuple[int, int]:
+        start = common_start()
+        sleep_until(start)
+        ended = [start]
+
+        def note(_: object) -> None:
+            ended[0] = time.monotonic_ns()
+
+        future = dist.all_reduce(reduced, async_op=True).get_future().then(note) if reduces else None
+        per_product = 0
+        if computes:
+            count, took = products(start + lasting_ns)
+            per_product = took // max(1, count)
+        if future is not None:
+            future.wait()
+        return per_product, ended[0] - start
+
+    found: dict[str, list[int]] = {"compute": [], "comm": [], "compute_beside": [], "comm_beside": []}
+    lasting = 10 * _SPACING_NS
+    for repeat in range(rank.job["copy_repeats"] + 2):
+        alone, _ = once(True, False, lasting)
+        _, undisturbed = once(False, True, lasting)
+        slowed, _ = once(True, True, undisturbed)
+        _, disturbed = once(True, True, 3 * undisturbed)
+        if repeat >= 2:
+            for name, value in zip(found, (alone, undisturbed, slowed, disturbed), strict=True):
+                found[name].append(value)
+    return {f"{name}_ns": _middle(samples, rank) for name, samples in found.items()}

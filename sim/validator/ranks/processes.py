@@ -1,0 +1,53 @@
+"""Processes of this machine: which are alive, which belong to a job, and dying with one's parent."""
+
+import ctypes
+import os
+import signal
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+# Loaded before any fork: a child between fork and exec must not load libraries.
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def started_at(pid: int) -> int | None:
+    """Start of a process in clock ticks since boot, which tells it from a later one with its number.
+
+    None where no such process runs.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    # The command, in parentheses, may hold anything; state is the first field after it, start the 20th.
+    return int(stat.rpartition(")")[2].split()[19])
+
+
+def holding(word: str) -> list[int]:
+    """Processes with ``word`` in their command line, this one excepted; zombies have none."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            command = (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if word.encode() in command:
+            found.append(int(entry.name))
+    return found
+
+
+def kill(pids: list[int]) -> None:
+    """SIGKILL to each that still runs; it reaches stopped processes too."""
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+def die_with_parent() -> None:
+    """Have the kernel SIGKILL this process when the thread that started it ends, even by SIGKILL."""
+    if _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")

@@ -1,0 +1,42 @@
+"""Replays candidates on real ranks, interleaved: what ``bucketsim validate`` runs on each rank."""
+
+import gc
+import random
+
+from sim.validator.ranks.building import observed_buckets
+from sim.validator.ranks.lane import Lane
+from sim.validator.ranks.model_lanes import model_lanes
+from sim.validator.ranks.paced_lanes import paced_lanes
+from sim.validator.ranks.pacing import sharpen_sleep
+from sim.validator.ranks.probes import RankLike
+from sim.validator.ranks.stepping import gather
+
+_LANES = {"paced": paced_lanes, "model": model_lanes}
+
+
+def replay(rank: RankLike) -> None:
+    """Run every lane once per round in a shuffled order; one event a step, warm-up rounds marked."""
+    sharpen_sleep()
+    gc.disable()
+    job = rank.job
+    lanes = _LANES[job["mode"]](rank)
+    shuffle = random.Random(job["seed"])
+    for number in range(-job["warmup"], job["rounds"]):
+        gc.collect()
+        for lane in shuffle.sample(lanes, len(lanes)):
+            rank.tell(
+                "step",
+                lane=lane.name,
+                traced=lane.is_traced,
+                round=number,
+                ranks=gather(lane.step(), rank.world_size),
+            )
+        if number == -1:  # rebuilt before the second forward (A2.6), and told before anything is measured
+            _tell_buckets(rank, lanes)
+
+
+def _tell_buckets(rank: RankLike, lanes: list[Lane]) -> None:
+    for lane in lanes:
+        if lane.ddp is not None:
+            seen = gather(observed_buckets(lane.ddp), rank.world_size)
+            rank.tell("buckets", lane=lane.name, traced=lane.is_traced, ranks=seen)

@@ -1,0 +1,127 @@
+"""Watches over ranks started on this machine: hands on their events, and names the one that fails."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from sim.errors import ReplayError
+from sim.validator.ranks import notices
+from sim.validator.ranks.beats import Fault, Observer, WakingClock
+
+_POLL_S = 0.1
+_GRACE_S, _LONG_GRACE_S = 3.0, 15.0
+# What torchrun reports of a rank that a signal ended.
+_SIGNALLED = re.compile(r"rank\s+: (\d+) \(local_rank: \d+\)\s+exitcode\s+: -(\d+) \(pid")
+_REASON = re.compile(r"rank \d+: ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """One launcher process, the ranks that it started, and what they print, kept in memory."""
+
+    process: subprocess.Popen[bytes]
+    ranks: tuple[int, ...]
+    log: BinaryIO
+
+    def said(self) -> str:
+        """All that was printed so far."""
+        return os.pread(self.log.fileno(), 1 << 24, 0).decode(errors="replace")
+
+
+class EventFile:
+    """Reads the events that rank 0 appends, each once; a line that is not whole yet is left for later."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._position = 0
+
+    def fresh(self) -> Iterator[dict[str, Any]]:
+        """The events since the last call."""
+        if not self._path.exists():
+            return
+        with open(self._path, "rb") as stream:
+            stream.seek(self._position)
+            for line in stream:
+                if not line.endswith(b"\n"):
+                    return
+                self._position += len(line)
+                yield json.loads(line)
+
+
+def watch(
+    launched: Sequence[Launched], folder: Path, on_event: Callable[[dict[str, Any]], None], quiet_s: float
+) -> None:
+    """Hand every event to ``on_event`` until all ranks have ended.
+
+    Raises:
+        ReplayError: a rank failed, died, or is silent or behind; the message names it.
+    """
+    observer = Observer((rank for one in launched for rank in one.ranks), quiet_s, WakingClock())
+    events = EventFile(folder / notices.EVENTS)
+    finished = False
+    failed_at: float | None = None
+    while True:
+        codes = [one.process.poll() for one in launched]
+        for event in events.fresh():
+            finished = finished or event["event"] == "finished"
+            on_event(event)
+        for rank, beat in notices.read_beats(folder).items():
+            observer.see(rank, beat)
+        if any(codes) or notices.failures(folder) or notices.left_alone(folder):
+            # Those that lost touch often complain before their launcher sees who died.
+            failed_at = failed_at or time.monotonic()
+            culprit = _culprit(launched, folder, observer)
+            grace_s = _LONG_GRACE_S if culprit is None else _GRACE_S
+            if None not in codes or time.monotonic() - failed_at > grace_s:
+                raise ReplayError(f"replay: {culprit or _left_alone(launched, folder, observer)}")
+        elif None not in codes:
+            if not finished:
+                raise ReplayError(f"replay: the ranks ended without a result: {_last_line(launched)}")
+            return
+        elif (fault := observer.silent() or observer.standing_still()) is not None:
+            raise ReplayError(f"replay: {in_words(fault)}")
+        time.sleep(_POLL_S)
+
+
+def in_words(fault: Fault) -> str:
+    """A fault, with the ranks at fault first."""
+    if not fault.ranks:
+        return fault.reason
+    names = ", ".join(map(str, fault.ranks))
+    return f"rank{'s' if len(fault.ranks) > 1 else ''} {names}: {fault.reason}"
+
+
+def _culprit(launched: Sequence[Launched], folder: Path, observer: Observer) -> str | None:
+    """The rank that a signal ended, or else that gave a reason of its own first; None: not known yet."""
+    logs = [one.said() for one in launched]
+    for log in logs:
+        for rank, number in _SIGNALLED.findall(log):
+            if int(number) != signal.SIGTERM:  # torchrun's own, to the ranks that are left
+                name = signal.Signals(int(number)).name
+                return f"rank {rank} was killed by {name}, {observer.describe(int(rank))}"
+    for rank, reason in notices.failures(folder).items():
+        return f"rank {rank}: {reason}"
+    # A rank that could not write its reason printed it.
+    said = (line for log in logs for line in log.splitlines() if _REASON.match(line))
+    return next(said, None)
+
+
+def _left_alone(launched: Sequence[Launched], folder: Path, observer: Observer) -> str:
+    """What is left to say where no rank is known to have failed."""
+    ranks = [rank for one in launched for rank in one.ranks]
+    for rank, reason in notices.left_alone(folder).items():
+        others = "; ".join(f"rank {k} {observer.describe(k)}" for k in ranks if k != rank)
+        return f"rank {rank} lost touch with the others: {reason} ({others})"
+    return f"a rank failed: {_last_line(launched)}"
+
+
+def _last_line(launched: Sequence[Launched]) -> str:
+    lines = [line.strip() for one in launched for line in one.said().splitlines() if line.strip()]
+    return lines[-1] if lines else "no rank said why"

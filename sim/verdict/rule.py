@@ -1,0 +1,55 @@
+"""When a prediction is good enough: the rule that gives the verdict, and the targets beyond it."""
+
+from dataclasses import dataclass
+
+from sim.nouns.comparison import TargetCheck
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The largest errors allowed, as shares of what was measured; None: not limited.
+
+    ``median_step`` and ``worst_step`` are over candidates, ``median_exposed`` over candidates that expose
+    communication, ``median_bucket_end`` over all buckets of all candidates.
+    """
+
+    median_step: float
+    worst_step: float
+    median_bucket_end: float | None = None
+    median_exposed: float | None = None
+
+    @property
+    def rule(self) -> str:
+        """The rule of the verdict in words: step errors, and the order."""
+        return (
+            f"median step error <= {self.median_step:.1%}, worst <= {self.worst_step:.1%}, and the predicted "
+            f"order of every pair whose measured intervals are apart"
+        )
+
+
+# The verdict on any record.
+RULE = Limits(median_step=0.02, worst_step=0.05)
+# What the project aims at for paced replays in the box.
+TARGETS = Limits(median_step=0.015, worst_step=0.04, median_bucket_end=0.03, median_exposed=0.08)
+
+
+def check_targets(
+    limits: Limits,
+    *,
+    median_step: float,
+    worst_step: float,
+    median_bucket_end: float | None,
+    median_exposed: float | None,
+) -> tuple[TargetCheck, ...]:
+    """Each figure that ``limits`` limits, with whether it is met; errors as shares."""
+    figures = (
+        ("median step error", limits.median_step, median_step),
+        ("worst step error", limits.worst_step, worst_step),
+        ("median bucket end error", limits.median_bucket_end, median_bucket_end),
+        ("median exposed error", limits.median_exposed, median_exposed),
+    )
+    return tuple(
+        TargetCheck(name=name, limit=limit, value=value, met=None if value is None else value <= limit)
+        for name, limit, value in figures
+        if limit is not None
+    )

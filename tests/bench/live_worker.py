@@ -1,0 +1,108 @@
+"""Steps with and without ``sim.record``, in turns on the same gloo ranks: ``RANK WORLD FOLDER`` as arguments.
+
+Rank 0 prints JSON: for each case the number of parameters and buckets, and per lane (``plain``,
+``light``, ``full``, and ``after`` a full recording) the processor time of its steps in ns, of all
+threads: what others do on the machine is not in it.
+"""
+
+import gc
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import sim
+from sim.recorder.models import gpt
+
+WARMUP = 3
+
+
+class Scalars(nn.Module):
+    """Nothing but parameters: a backward of hooks."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.all = nn.ParameterList(nn.Parameter(torch.ones(16)) for _ in range(count))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([parameter.sum() for parameter in self.all]).sum() * x
+
+
+def lane(
+    model: nn.Module, batch: Any, caps: float | None
+) -> tuple[DistributedDataParallel, Callable[[], int]]:
+    """A DDP of its own and what counts the processor time of one of its steps."""
+    ddp = DistributedDataParallel(model, bucket_cap_mb=caps)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=1e-9)
+
+    def step() -> int:
+        dist.barrier()
+        start = time.process_time_ns()
+        optimizer.zero_grad()
+        ddp(*batch).backward()
+        optimizer.step()
+        return time.process_time_ns() - start
+
+    return ddp, step
+
+
+def compare(
+    build: Callable[[], tuple[nn.Module, Any]], caps: float | None, rounds: int, folder: Path
+) -> dict[str, Any]:
+    """Step times of the four lanes, run in turns, each turn from another lane on."""
+    lanes = {name: lane(*build(), caps) for name in ("plain", "light", "full", "after")}
+    with sim.record(lanes["after"][0], folder / "after"):
+        for _ in range(WARMUP):
+            lanes["after"][1]()
+    times: dict[str, list[int]] = {name: [] for name in lanes}
+    with (
+        sim.record(lanes["light"][0], folder / "light", level="light"),
+        sim.record(lanes["full"][0], folder / "full"),
+    ):
+        for number in range(WARMUP + rounds):
+            names = list(lanes)
+            names = names[number % 4 :] + names[: number % 4]
+            for name in names if number % 8 < 4 else reversed(names):
+                took = lanes[name][1]()
+                if number >= WARMUP:
+                    times[name].append(took)
+    log = lanes["plain"][0]._get_ddp_logging_data()
+    return {
+        "parameters": log["num_parameter_tensors"],
+        "buckets": len(str(log["rebuilt_per_bucket_param_indices"]).split(",")),
+        "times": times,
+    }
+
+
+def main() -> None:
+    """Compare all cases."""
+    rank, world_size, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    torch.set_num_threads(1)
+    store = dist.FileStore(f"{folder}/store", world_size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+    answers = {
+        name: compare(build, caps, rounds, folder / name)
+        for name, build, caps, rounds in (
+            ("300 parameters, 1 bucket", lambda: (Scalars(300), (torch.ones(()),)), 25.0, 40),
+            ("300 parameters, 300 buckets", lambda: (Scalars(300), (torch.ones(()),)), 0.0, 40),
+            ("gpt", lambda: gpt(batch=2), None, 12),
+        )
+    }
+    if rank == 0:
+        print(json.dumps(answers), flush=True)
+    dist.barrier()
+    gc.collect()
+    dist.destroy_process_group()
+    os._exit(0)  # gloo's threads may crash the interpreter's own exit (SEMANTICS, B(iii))
+
+
+if __name__ == "__main__":
+    main()

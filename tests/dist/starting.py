@@ -1,0 +1,127 @@
+"""Starts ranks as users do, for tests that then hurt them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import sim
+from sim.formats.records import start_record
+from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.workload import Workload
+from sim.validator.candidates import Candidate
+from sim.validator.gathering import prepare
+from sim.validator.ranks.processes import holding, kill
+
+MS = 1_000_000
+FLAT = Hardware(
+    name="two ranks",
+    world_size=2,
+    all_reduce=(
+        CurvePoint(num_bytes=1 << 20, duration_ns=2 * MS),
+        CurvePoint(num_bytes=16 << 20, duration_ns=20 * MS),
+    ),
+    comm_channels=2,
+)
+
+
+def wait_for(is_so: Callable[[], bool], what: str, limit_s: float = 90) -> None:
+    """Poll until ``is_so``; fail after ``limit_s`` seconds."""
+    deadline = time.monotonic() + limit_s
+    while not is_so():
+        assert time.monotonic() < deadline, f"{what} did not come in {limit_s} s"
+        time.sleep(0.1)
+
+
+class Validation:
+    """``bucketsim validate`` as a process, with 2 ranks and more rounds than any test waits for."""
+
+    def __init__(self, workload: Workload, folder: Path, *options: str, jobs: Path | None = None) -> None:
+        self.record = folder / "record"
+        self.jobs = jobs or folder / "jobs"
+        self.jobs.mkdir(exist_ok=True)
+        (folder / "w.json").write_text(sim.to_text(workload))
+        (folder / "h.json").write_text(sim.to_text(FLAT))
+        self._said = folder / "said.txt"
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "sim", "validate", str(folder / "w.json")),
+                *("--hardware", str(folder / "h.json"), "-o", str(self.record)),
+                *("--rounds", "5000", "--caps", "1", *options),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=open(self._said, "w"),  # noqa: SIM115
+            env=os.environ | {"TMPDIR": str(self.jobs)},
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+
+    def __enter__(self) -> "Validation":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        kill(self.leftovers())
+
+    def has_measured(self) -> bool:
+        """Whether every lane has been measured at least once."""
+        assert self.process.poll() is None, self._said.read_text()
+        events = [path.read_text() for path in self.jobs.glob("bucketsim-*/events.jsonl")]
+        return any('"round": 1,' in text for text in events)
+
+    def rank(self, number: int) -> int:
+        """The process of a rank."""
+        return ranks_of(str(self.jobs))[number]
+
+    def ends(self, limit_s: float = 30) -> tuple[int, str, float]:
+        """Exit code, what was said on stderr, and the seconds until then."""
+        began = time.monotonic()
+        code = self.process.wait(timeout=limit_s)
+        return code, self._said.read_text(), time.monotonic() - began
+
+    def leftovers(self) -> list[int]:
+        """Processes that still work on the job."""
+        return holding(str(self.jobs))
+
+
+def ranks_of(word: str) -> dict[int, int]:
+    """Processes by rank among those with ``word`` in their command line."""
+    found = {}
+    for pid in holding(word):
+        try:
+            environment = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        for line in environment.split("\0"):
+            if line.startswith("RANK="):
+                found[int(line.removeprefix("RANK="))] = pid
+    return found
+
+
+def prepared(workload: Workload, folder: Path, rounds: int = 2) -> Path:
+    """A record with a job for two ranks and one candidate."""
+    directory = start_record(folder, workload, FLAT)
+    candidates = [Candidate(name="default", assignment=sim.assign(workload))]
+    prepare(workload, candidates, directory, 2, rounds=rounds)
+    return directory
+
+
+def worker(directory: Path, rank: int, port: int) -> subprocess.Popen[str]:
+    """One rank of two, started by hand."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "sim.validator.worker", str(directory / "job.json")],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ
+        | {
+            "RANK": str(rank),
+            "WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "GLOO_SOCKET_IFNAME": "lo",
+        },
+    )

@@ -1,0 +1,173 @@
+"""Ranks that die, hang or disagree, full disks and Ctrl-C: one error that names the culprit, in time."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sim.formats.records import load_record
+from sim.nouns.workload import Workload
+from sim.validator.ranks import notices
+from sim.validator.launch import _free_port
+from sim.validator.ranks.processes import holding
+from tests.dist.conftest import needs_box
+from tests.dist.starting import Validation, prepared, ranks_of, wait_for, worker
+
+pytestmark = pytest.mark.dist
+LIMIT_S = 30
+
+
+def check_kept(record: Path) -> None:
+    """What was measured is there and says that it is not all."""
+    kept = load_record(record)
+    assert {measurement.name for measurement in kept.measurements} >= {"plain", "noop", "DDP default"}
+    assert not any(measurement.complete for measurement in kept.measurements)
+    assert all(0 < len(measurement.iterations) < 5000 for measurement in kept.measurements)
+
+
+def one_line(said: str) -> str:
+    """The only line that is an error; notes may stand beside it."""
+    errors = [line for line in said.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1, said
+    assert "Traceback" not in said
+    return errors[0]
+
+
+def test_a_killed_rank_is_named(small_workload: Workload, tmp_path: Path) -> None:
+    with Validation(small_workload, tmp_path) as run:
+        wait_for(run.has_measured, "a measured round")
+        os.kill(run.rank(1), signal.SIGKILL)
+        code, said, seconds = run.ends(LIMIT_S)
+        assert code == 1
+        assert "rank 1 was killed by SIGKILL, after step" in one_line(said)
+        assert seconds < LIMIT_S
+        assert run.leftovers() == []
+        check_kept(run.record)
+
+
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.slow), 1])
+def test_a_hung_rank_is_named(small_workload: Workload, tmp_path: Path, victim: int) -> None:
+    with Validation(small_workload, tmp_path) as run:
+        wait_for(run.has_measured, "a measured round")
+        os.kill(run.rank(victim), signal.SIGSTOP)
+        code, said, _ = run.ends(LIMIT_S)
+        assert code == 1
+        assert f"rank {victim}: no sign of life for 20 s" in one_line(said)
+        assert run.leftovers() == []
+        check_kept(run.record)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_keeps_what_was_measured(
+    small_workload: Workload, tmp_path: Path, sent: signal.Signals
+) -> None:
+    with Validation(small_workload, tmp_path) as run:
+        wait_for(run.has_measured, "a measured round")
+        run.process.send_signal(sent)
+        code, said, _ = run.ends(LIMIT_S)
+        assert code not in (0, 3)
+        assert "Traceback" not in said
+        assert run.leftovers() == []
+        check_kept(run.record)
+
+
+@pytest.mark.slow
+@needs_box
+def test_a_killed_parent_leaves_no_process_and_no_namespace(small_workload: Workload, tmp_path: Path) -> None:
+    with Validation(small_workload, tmp_path, "--box", "2", "--rate", "1gbit") as run:
+        wait_for(run.has_measured, "a measured round")
+        stopped = run.rank(1)
+        os.kill(stopped, signal.SIGSTOP)
+        stem = f"bs{run.process.pid}."
+        assert any(name.startswith(stem) for name in _namespaces())
+        run.process.kill()
+        run.process.wait()
+        wait_for(lambda: not run.leftovers(), "the end of every rank", LIMIT_S)
+        make_another = "from sim.validator.box import box\nwith box([10**9] * 2): pass"
+        subprocess.run([sys.executable, "-c", make_another], check=True, timeout=60)
+        assert not any(name.startswith(stem) for name in _namespaces())
+
+
+def _namespaces() -> list[str]:
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
+    return [line.split()[0] for line in listed.stdout.splitlines()]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 256 KiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("needs root that may mount a small tmpfs")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_full_disk_is_named(small_workload: Workload, tmp_path: Path, small_disk: Path) -> None:
+    with Validation(small_workload, tmp_path, jobs=small_disk) as run:
+        wait_for(run.has_measured, "a measured round")
+        began = time.monotonic()
+        with open(small_disk / "filler", "wb", buffering=0) as filler:
+            while time.monotonic() - began < 10 and run.process.poll() is None:
+                try:
+                    filler.write(b"x" * 4096)
+                except OSError:
+                    time.sleep(0.1)
+        code, said, _ = run.ends(LIMIT_S)
+        assert code == 1
+        # Rank 0 writes events and every rank its beats: whichever comes first says so.
+        assert re.search(r"rank [01]: OSError: .*No space left on device", one_line(said))
+        assert run.leftovers() == []
+        check_kept(run.record)
+
+
+def test_a_rank_with_another_model_is_named_on_every_rank(small_workload: Workload, tmp_path: Path) -> None:
+    ours, theirs = prepared(small_workload, tmp_path / "ours"), prepared(small_workload, tmp_path / "theirs")
+    job = json.loads((theirs / "job.json").read_text())
+    job["shapes"][3] = [512, 256]
+    (theirs / "job.json").write_text(json.dumps(job))
+    port = _free_port()
+    ranks = [worker(ours, 0, port), worker(theirs, 1, port)]
+    words = "another job than rank 0's on rank 1: shapes[3][1] is 256 on rank 1 and 512 on rank 0"
+    for rank, folder in zip(ranks, (ours, theirs), strict=True):
+        _, said = rank.communicate(timeout=60)
+        assert rank.returncode == 1
+        assert words in said
+        assert notices.failures(folder) == {1: words}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("victim", "sent"), [(1, signal.SIGKILL), (0, signal.SIGKILL), (1, signal.SIGSTOP), (0, signal.SIGSTOP)]
+)
+def test_ranks_without_a_parent_name_the_one_they_miss(
+    small_workload: Workload, tmp_path: Path, victim: int, sent: signal.Signals
+) -> None:
+    record = prepared(small_workload, tmp_path / "record", rounds=5000)
+    port = _free_port()
+    ranks = [worker(record, rank, port) for rank in range(2)]
+    try:
+        events = record / notices.EVENTS
+        wait_for(lambda: events.exists() and '"round": 1,' in events.read_text(), "a measured round")
+        ranks[victim].send_signal(sent)
+        survivor = ranks[1 - victim]
+        _, said = survivor.communicate(timeout=LIMIT_S)
+        assert survivor.returncode == 1
+        assert list(notices.failures(record)) == [victim], said
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    assert holding(str(record)) == []
+    assert ranks_of(str(record)) == {}

@@ -1,0 +1,304 @@
+"""Emulated links: in time as the simulator says, under real DDP, on the host and on a GPU made of paper."""
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch._C._distributed_c10d import HashStore
+from typer.testing import CliRunner
+
+import sim
+from sim.cli.main import app
+from sim.costs.collectives import all_reduce_ns, service_ns
+from sim.errors import InputError, MachineError, NotModelledError
+from sim.formats.records import load_record
+from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.workload import Gradient, Workload
+from sim.validator.carriers import Carrier, with_local_costs
+from sim.validator.ranks.cuda_pacing import CudaPacer, check_gpus, check_sums, measure_spin_rate
+from sim.validator.ranks.links import CudaLink, HostLink, Wire, curve_from
+from sim.validator.ranks.paced_lanes import paced_lanes
+from tests.dist.paper_gpu import NS_PER_CYCLE, OVERHEAD_NS, PaperGpu, install
+
+pytestmark = pytest.mark.dist
+
+MS = 1_000_000
+LINK = Hardware(
+    name="eight ranks",
+    world_size=8,
+    all_reduce=(
+        CurvePoint(num_bytes=0, duration_ns=MS),
+        CurvePoint(num_bytes=10 << 20, duration_ns=70 * MS),
+    ),
+)
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setitem(os.environ, "GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> PaperGpu:
+    return install(monkeypatch)
+
+
+@given(
+    steps=st.lists(st.tuples(st.integers(1, 10**6), st.integers(0, 10**9)), min_size=1, max_size=6),
+    size=st.integers(0, 10**7),
+)
+def test_the_ranks_interpolate_as_the_simulator_does(steps: list[tuple[int, int]], size: int) -> None:
+    sizes = [sum(step for step, _ in steps[: k + 1]) for k in range(len(steps))]
+    points = tuple(CurvePoint(num_bytes=at, duration_ns=ns) for at, (_, ns) in zip(sizes, steps, strict=True))
+    hardware = replace(LINK, all_reduce=points)
+    described = Carrier(emulated=hardware).order_to_ranks()["link"]
+    assert service_ns(curve_from(described["points"]), size) == all_reduce_ns(hardware, size)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    gradients=st.lists(st.tuples(st.integers(0, 5_000), st.integers(1, 2_000)), min_size=1, max_size=12),
+    channels=st.integers(1, 3),
+    slowdown=st.sampled_from([1.0, 1.5, 2.0]),
+)
+def test_a_wire_ends_collectives_when_the_simulator_does(
+    gradients: list[tuple[int, int]], channels: int, slowdown: float
+) -> None:
+    ready = sorted(at for at, _ in gradients)
+    workload = Workload(
+        name="any",
+        gradients=tuple(
+            Gradient(index=index, name=str(index), shape=(size,), dtype="uint8", num_bytes=size, ready_ns=at)
+            for index, (at, (_, size)) in enumerate(zip(reversed(ready), gradients, strict=True))
+        ),
+        forward_ns=0,
+        backward_ns=5_000,
+        optimizer_ns=0,
+    )
+    hardware = Hardware(
+        name="wire",
+        world_size=2,
+        all_reduce=(CurvePoint(num_bytes=0, duration_ns=100), CurvePoint(num_bytes=1, duration_ns=101)),
+        comm_channels=channels,
+        channel_slowdown=slowdown,
+    )
+    report = sim.summarize(sim.simulate(workload, hardware, sim.assign(workload, "per-parameter")))
+    wire = Wire(channels, slowdown)
+    arrived: list[int] = []
+    for row in report.buckets:
+        service = all_reduce_ns(hardware, row.num_bytes)
+        wire.add(row.launch_ns, service, partial(arrived.append, row.index))
+    ends: dict[int, int] = {}
+    for instant, tell in wire.advance(10**9):
+        tell()
+        ends[arrived[-1]] = instant
+    assert wire.next_ns() is None
+    for row in report.buckets:
+        assert abs(ends[row.index] - row.end_ns) <= 2 * len(report.buckets)
+
+
+def test_a_host_link_is_never_early_and_keeps_the_order() -> None:
+    link = HostLink(curve_from([[0, 5 * MS]]), channels=1, channel_slowdown=1.0)
+    tensors = [torch.full((4,), float(number)) for number in range(4)]
+    start = time.monotonic_ns()
+    ended: list[int] = []
+    futures = [link.launch(tensor) for tensor in tensors]
+    for future in futures:
+        future.then(lambda _: ended.append(time.monotonic_ns() - start))
+    for number, future in enumerate(futures):
+        (arrived,) = future.wait()
+        assert arrived.data_ptr() == tensors[number].data_ptr()
+    while len(ended) < 4:
+        time.sleep(0.001)
+    assert all(at >= 5 * MS * (place + 1) for place, at in enumerate(sorted(ended)))
+
+
+def test_validate_over_an_emulated_link_gives_an_agreed_record(
+    small_workload: Workload, tmp_path: Path
+) -> None:
+    workload, hardware, record = tmp_path / "w.json", tmp_path / "h.json", tmp_path / "record"
+    workload.write_text(sim.to_text(small_workload))
+    hardware.write_text(sim.to_text(LINK))
+    runner = CliRunner()
+    arguments = ["validate", str(workload), "--hardware", str(hardware), "-o", str(record)]
+    for wrong in (["--ranks", "2"], ["--box", "2", "--rate", "1gbit"], ["--prepare"]):
+        assert runner.invoke(app, [*arguments, "--link", "emulated", *wrong]).exit_code == 2
+    assert isinstance(
+        runner.invoke(app, [*arguments, "--link", "emulated", "--backend", "nccl"]).exception, InputError
+    )
+    done = runner.invoke(app, [*arguments, "--link", "emulated", "--caps", "2", "--rounds", "3"])
+    assert done.exit_code == 0, done.output
+    measured = load_record(record)
+    assert measured.hardware.world_size == 8
+    assert measured.hardware.all_reduce == LINK.all_reduce
+    assert measured.hardware.copy_in_bytes_per_s is not None
+    assert {one.backend for one in measured.measurements} == {"emulated"}
+    assert {one.world_size for one in measured.measurements} == {1}
+    for candidate in measured.candidates:
+        assert candidate.observed is not None
+        for iteration in candidate.traced:
+            free = 0
+            for bucket, row in zip(candidate.observed, iteration.buckets, strict=True):
+                assert row.launch_ns is not None
+                assert row.end_ns is not None
+                assert row.ready_ns is not None
+                service = all_reduce_ns(LINK, len(bucket) << 20)
+                assert row.end_ns >= max(row.ready_ns, free) + service
+                free = row.ready_ns + service
+    agreement = sim.agreement(measured)
+    assert agreement.median_step_error < 0.10
+    assert agreement.order_right == agreement.order_pairs
+
+
+def test_slow_downs_of_the_link_s_machine_are_not_this_machine_s() -> None:
+    far = replace(LINK, compute_slowdown=1.3, comm_slowdown=1.2, copy_in_slowdown=2.0, launch_cost_ns=9)
+    found = {
+        "copy_bytes": 1000,
+        "copy_in_ns": [10, 20, 30],
+        "copy_out_ns": [-5, -1, 0],
+        "launch_ns": [7, 8, 9],
+        "launch_blocks_compute": True,
+    }
+    here = with_local_costs(far, found)
+    assert (here.compute_slowdown, here.comm_slowdown, here.copy_in_slowdown) == (1.0, 1.0, 1.0)
+    assert here.copy_in_bytes_per_s == 5e10
+    assert here.copy_out_bytes_per_s is None
+    assert (here.launch_cost_ns, here.launch_blocks_compute) == (8, True)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"device": "tpu"}, "give cpu or cuda"),
+        ({"backend": "mpi"}, "give gloo or nccl"),
+        ({"backend": "nccl"}, "not legal on the CPU"),
+        ({"device": "cuda", "backend": "nccl", "emulated": LINK}, "emulated link"),
+        ({"emulated": replace(LINK, world_size=1)}, "world_size 1"),
+    ],
+)
+def test_carriers_that_cannot_be(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        Carrier(**given)
+
+
+def test_what_ranks_are_told_of_a_carrier() -> None:
+    assert Carrier().order_to_ranks() == {"device": "cpu", "backend": "gloo", "link": None}
+    assert Carrier(device="cuda").order_to_ranks()["backend"] == "cpu:gloo,cuda:nccl"
+    assert Carrier(device="cuda", backend="gloo").name == "gloo"
+    emulated = Carrier(device="cuda", emulated=LINK)
+    assert (emulated.name, emulated.order_to_ranks()["backend"]) == ("emulated", "gloo")
+
+
+def test_nccl_is_refused_where_ranks_would_share_a_gpu() -> None:
+    check_gpus("cpu:gloo,cuda:nccl", 2, 2)
+    check_gpus("gloo", 2, 1)
+    with pytest.raises(InputError, match=r"2 over NCCL on 1 GPU.*Duplicate GPU"):
+        check_gpus("cpu:gloo,cuda:nccl", 2, 1)
+    with pytest.raises(MachineError, match="sees 0 GPUs"):
+        check_gpus("gloo", 1, 0)
+
+
+def test_wrong_sums_are_refused_with_their_figures(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    delays: list[int] = []
+    check_sums(0, 1, torch.device("cpu"), lambda: delays.append(1))
+    assert len(delays) == 9
+    real = dist.all_reduce
+
+    def stale(tensor: torch.Tensor, async_op: bool) -> Any:
+        if tensor.numel() == 1000:
+            tensor[:10] = -1.0  # what was there before the fill that the stream had not reached
+        return real(tensor, async_op=async_op)
+
+    monkeypatch.setattr(dist, "all_reduce", stale)
+    with pytest.raises(MachineError, match=r"10 of 1000 sums are wrong \(-1 instead of 1\) on rank 0"):
+        check_sums(0, 1, torch.device("cpu"))
+
+
+def test_how_long_kernels_last_is_measured(gpu: PaperGpu) -> None:
+    rate = measure_spin_rate(torch.device("cpu"))
+    assert rate.ns_per_cycle == pytest.approx(NS_PER_CYCLE, rel=2e-3)
+    assert rate.overhead_ns == pytest.approx(OVERHEAD_NS, rel=0.05)
+    assert rate.cycles(OVERHEAD_NS // 2) == 0
+    assert rate.lasts_ns(rate.cycles(1_000_000)) == pytest.approx(1_000_000, abs=2)
+    gpu.slower = 0.0
+    with pytest.raises(MachineError, match="time cannot be kept by kernels"):
+        measure_spin_rate(torch.device("cpu"))
+
+
+class PaperRank:
+    """One rank over an emulated link, on the paper GPU."""
+
+    rank = 0
+    world_size = 1
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        self.job = job
+        self.events: list[dict[str, Any]] = []
+
+    def tell(self, event: str, **content: Any) -> None:
+        self.events.append({"event": event, **content})
+
+
+def test_a_paced_backward_of_kernels_keeps_the_schedule_and_links_queue(
+    alone: None, gpu: PaperGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real DDP on one rank; copies cost the paper GPU nothing, so every time is known."""
+    pacer = CudaPacer(torch.device("cpu"), 0, 1, "gloo")
+    monkeypatch.setattr("sim.validator.ranks.paced_lanes.pacer_for", lambda rank: pacer)
+    due = [2 * MS, 4 * MS, 4 * MS + 1_000, 8 * MS, 9 * MS]  # the third is too close for a kernel of its own
+    rank = PaperRank(
+        {
+            "shapes": [[256, 256]] * 4,
+            "dtypes": ["float32"] * 4,
+            "buffers": [],
+            "order": [3, 2, 1, 0],
+            "due_ns": due,
+            "forward_ns": 3 * MS,
+            "optimizer_ns": MS,
+            "link": {"points": [[0, 5 * MS]], "channels": 1, "channel_slowdown": 1.0},
+            "candidates": [
+                {"name": "each", "ddp_kwargs": {"bucket_cap_mb": 0.25}, "bucket_indices": None},
+                {"name": "whole", "ddp_kwargs": {"bucket_cap_mb": 25}, "bucket_indices": None},
+            ],
+        }
+    )
+    lanes = {(lane.name, lane.is_traced): lane for lane in paced_lanes(rank)}
+    for _ in range(3):
+        rows = {key: lane.step() for key, lane in lanes.items()}
+    near = pytest.approx
+    for row in rows.values():
+        assert row["backward_end"] == near(9 * MS, rel=1e-3)
+        assert row["step"] == near(3 * MS + 9 * MS + MS, rel=1e-3)
+    (bucket,) = rows["whole", True]["buckets"]
+    assert bucket == near([8 * MS, 8 * MS, 13 * MS], rel=1e-3)
+    each = rows["each", True]["buckets"]
+    assert [row[0] for row in each] == near([2 * MS, 4 * MS, 4 * MS, 8 * MS], rel=1e-3)
+    assert [row[2] for row in each] == near([7 * MS, 12 * MS, 17 * MS, 22 * MS], rel=1e-3), "one channel"
+    told = [event for event in rank.events if event["event"] == "pacing"]
+    assert told[-1]["planned_ns"] == 9 * MS
+    assert abs(told[-1]["spin_drift"]) < 1e-3
+    gpu.slower = 1.1
+    lanes["plain", False].step()
+    assert rank.events[-1]["spin_drift"] == near(0.1, abs=0.01), "a clock that went down is told"
+
+
+def test_cuda_channels_are_streams_taken_in_turn(gpu: PaperGpu) -> None:
+    link = CudaLink(curve_from([[0, MS]]), 2, 1.0, torch.device("cpu"), lambda ns: gpu.sleep(2 * ns))
+    for _ in range(4):
+        link.launch(torch.zeros(1))
+    per_stream = [sum(on is stream for on, _ in gpu.kernels) for stream in gpu.streams]
+    assert sorted(per_stream) == [0, 2, 2]
+    with pytest.raises(NotModelledError, match="channel_slowdown"):
+        CudaLink(curve_from([[0, MS]]), 2, 1.5, torch.device("cpu"), gpu.sleep)

@@ -1,0 +1,184 @@
+"""The user's own model on real ranks: against the prediction, and default against recommendation."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sim
+from sim.errors import InputError, ReplayError
+from sim.formats.records import load_record, start_record
+from sim.nouns.assignment import Assignment
+from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.workload import Workload
+from sim.recorder import load_factory
+from sim.recorder import record as record_step
+from sim.validator.abtest import run_ab
+from sim.validator.candidates import Candidate, standing_candidates
+from sim.validator.jobs import UserModel, model_job
+from sim.validator.launch import Place
+from sim.validator.ranks.model_lanes import model_lanes
+from sim.validator.replay import replay
+from tests.commands import bucketsim
+
+pytestmark = pytest.mark.dist
+
+HERE = "tests.dist.factories"
+MODEL = UserModel(factory=f"{HERE}:regression", arguments={"width": 32})
+FLAT = Hardware(name="any", world_size=2, all_reduce=(CurvePoint(num_bytes=0, duration_ns=10**6),))
+# Weights 0, 2, 4, 6 and biases 1, 3, 5, 7: not contiguous in ready order.
+FREE = Assignment(bucket_indices=((6, 4), (7, 5, 3, 1), (2, 0)))
+
+
+@pytest.fixture(scope="module")
+def workload() -> Workload:
+    return record_step(load_factory(MODEL.factory, arguments=MODEL.arguments), name="regression", repeats=3)
+
+
+def test_the_real_model_runs_every_candidate(workload: Workload, tmp_path: Path) -> None:
+    asked = [
+        Candidate(name="DDP default", assignment=sim.assign(workload)),
+        Candidate(name="cap 0.005", assignment=sim.assign(workload, bucket_cap_mb=0.005)),
+        Candidate(name="free", assignment=FREE),
+    ]
+    directory = start_record(tmp_path / "record", workload, FLAT)
+    replay(workload, asked, Place(), directory, model=MODEL, rounds=3)
+    record = load_record(directory)
+    assert [m.name for m in record.measurements] == ["plain", "noop", *(c.name for c in asked)]
+    for measured in record.measurements:
+        assert (measured.mode, measured.backend, measured.complete) == ("model", "gloo", True)
+        about = measured.environment["model"]
+        assert about["factory"] == MODEL.factory
+        assert (about["samples"], about["parameters"], about["compiled"]) == (12, 4 * 33 * 32, False)
+        for iteration in measured.iterations:
+            assert 0 < iteration.backward_end_ns <= iteration.sync_end_ns < iteration.step_ns
+    for candidate, measured in zip(asked, record.candidates, strict=True):
+        assert candidate.assignment is not None
+        assert measured.observed is not None
+        assert [set(b) for b in measured.observed] == [set(b) for b in candidate.assignment.bucket_indices]
+        for iteration in measured.traced:
+            assert [bucket.index for bucket in iteration.buckets] == list(range(len(measured.observed)))
+            for bucket in iteration.buckets:
+                assert bucket.ready_ns is not None
+                assert bucket.end_ns is not None
+                assert 0 < bucket.ready_ns < bucket.end_ns <= iteration.sync_end_ns
+    assert {row.name for row in sim.agreement(record).rows} == {candidate.name for candidate in asked}
+
+
+class AloneRank:
+    """A rank without others: enough for what is refused before DDP is built."""
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        self.job = job
+        self.rank, self.world_size = 0, 1
+
+    def tell(self, event: str, **content: Any) -> None:
+        pass
+
+    def must_agree(self, what: str, content: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("factory", "arguments", "words"),
+    [
+        ("regression", {"width": 33}, r"parameter 0 is layers.0.weight \[33, 33\].*\[32, 32\]"),
+        ("changing", {}, "another model at its second call"),
+        ("step", {}, r"give a factory that returns \(model, batch\)"),
+        ("wrapped", {}, "wrapped in DataParallel"),
+    ],
+)
+def test_a_model_that_cannot_be_replayed_is_refused_with_its_reason(
+    workload: Workload, factory: str, arguments: dict[str, Any], words: str
+) -> None:
+    model = UserModel(factory=f"{HERE}:{factory}", arguments=arguments)
+    known = workload if factory == "regression" else None
+    job = model_job(model, [Candidate(name="d", assignment=None)], 1, 3, 0, workload=known, probed=False)
+    with pytest.raises(InputError, match=words):
+        model_lanes(AloneRank(job))
+
+
+def test_default_against_recommendation(tmp_path: Path) -> None:
+    """No workload is needed; six pairs are compared and the measurements kept."""
+    result = run_ab(MODEL, FREE, Place(), directory=tmp_path, rounds=6)
+    assert (result.rounds, result.world_size, result.samples_per_step) == (6, 2, 24)
+    assert result.gain_ns == result.default_step_ns - result.recommended_step_ns
+    assert result.default_samples_per_s == pytest.approx(24e9 / result.default_step_ns)
+    assert result.environment["model"]["factory"] == MODEL.factory
+    assert len(list(tmp_path.glob("measurement-*.json"))) == 3
+
+
+def test_buckets_of_another_model_are_refused_in_an_ab_run() -> None:
+    other = Assignment(bucket_indices=((9, 8), (7, 6, 5, 4), (3, 2, 1, 0)))
+    with pytest.raises(ReplayError, match="not those of this model, which trains 8 parameters"):
+        run_ab(MODEL, other, Place(), rounds=1)
+
+
+def test_ab_through_the_command_line(tmp_path: Path) -> None:
+    best = tmp_path / "best.json"
+    best.write_text(sim.to_text(FREE))
+    arguments = ["validate", "--ab", "--model", MODEL.factory, "--arg", "width=32", "--assignment", best]
+    said = bucketsim(*arguments, "--rounds", "6", "--samples", "5", "-o", tmp_path / "ab", "--json")
+    assert said.code == 0, said.err
+    document = json.loads(said.out)
+    assert (document["kind"], document["samples_per_step"], document["rounds"]) == ("ab", 10, 6)
+    assert document["gain_low_ns"] <= document["gain_high_ns"]
+    assert json.loads((tmp_path / "ab" / "ab.json").read_text()) == document
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["validate"],
+        ["validate", "--ab"],
+        ["validate", "--ab", "--model", "m:f"],
+        ["validate", "--mode", "model"],
+        ["validate", "--model", "m:f"],
+        ["validate", "--dtype", "bfloat16"],
+        ["validate", "--samples", "3"],
+        ["validate", "--ab", "--model", "m:f", "--max-error", "3"],
+    ],
+    ids=" ".join,
+)
+def test_options_that_do_not_go_together_are_a_matter_of_usage(arguments: list[str]) -> None:
+    assert bucketsim(*arguments).code == 2
+
+
+def test_an_unknown_device_is_refused() -> None:
+    with pytest.raises(InputError, match="give cpu or cuda"):
+        UserModel(factory="m:f", device="tpu")
+
+
+@pytest.mark.slow
+def test_a_compiled_model_is_compiled_for_every_lane_and_what_ran_is_recorded(tmp_path: Path) -> None:
+    """A8.10: torch.compile orders gradients anew; buckets are then recorded, not required."""
+    arguments = {"width": 512}
+    model = UserModel(factory=f"{HERE}:compiled", arguments=arguments)
+    eager = load_factory(f"{HERE}:regression", arguments=arguments)
+    workload = record_step(eager, name="eager", repeats=1)
+    asked = [
+        Candidate(name="DDP default", assignment=sim.assign(workload)),
+        # Dynamo's DDPOptimizer takes no cap below its first bucket's, 1 MiB.
+        Candidate(name="cap 1", assignment=sim.assign(workload, bucket_cap_mb=1)),
+    ]
+    measured = replay(workload, asked, Place(), tmp_path, model=model, rounds=1)
+    assert all(one.environment["model"]["compiled"] for one in measured)
+    for one in measured[2:]:
+        assert one.observed is not None
+        assert sorted(index for bucket in one.observed for index in bucket) == list(range(8))
+    assert len(measured[3].observed or ()) > len(measured[2].observed or ())
+
+
+def test_standing_candidates_are_eight_and_one_is_free(small_workload: Workload) -> None:
+    """Each named for what it is; small gradients are sent last where there are any."""
+    best = sim.assign(small_workload, bucket_cap_mb=3)
+    found = standing_candidates(small_workload, [1, 4, 10, 25], best)
+    assert [candidate.name for candidate in found] == [
+        "DDP default",
+        *(f"bucket_cap_mb={cap}" for cap in (1, 4, 10, 25)),
+        "single",
+        "recommended",
+        "caps doubling from 1",
+    ]
+    assert not any(candidate.is_injected for candidate in found)

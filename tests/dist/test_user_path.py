@@ -1,0 +1,89 @@
+"""The user's own job under torchrun: recorded, imported, tuned, applied, and compared with the default."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sim
+from sim.nouns.hardware import CurvePoint, Hardware
+from tests.commands import bucketsim
+
+pytestmark = pytest.mark.dist
+
+# A slow link, so that the tuner has something to recommend.
+LINK = Hardware(
+    name="slow",
+    world_size=2,
+    all_reduce=(
+        CurvePoint(num_bytes=0, duration_ns=10**5),
+        CurvePoint(num_bytes=1 << 20, duration_ns=5 * 10**6),
+    ),
+)
+ARGUMENTS = ["--width", "128", "--layers", "4", "--accumulate", "2", "--amp", "--steps", "8"]
+
+
+def torchrun(*words: object, cwd: Path) -> str:
+    """Two gloo ranks of a module; what they wrote, stdout and stderr."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
+            *("-m", *map(str, words)),
+        ],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_record_import_tune_apply_and_compare(tmp_path: Path) -> None:
+    recording, imported = tmp_path / "recording", tmp_path / "imported"
+    link, best = tmp_path / "link.json", tmp_path / "best.json"
+    link.write_text(sim.to_text(LINK))
+    script = "sim.examples.train"
+
+    plain = torchrun(script, *ARGUMENTS, "--record", recording, cwd=tmp_path)
+    assert sorted(path.name for path in recording.iterdir()) == ["rank-0.jsonl", "rank-1.jsonl"]
+
+    said = bucketsim("import", "recording", recording, "-o", imported)
+    assert said.code == 0, said.err
+    workload = imported / "workload.json"
+    assert len(sim.load_workload(workload).gradients) == 4 * 4 + 2
+
+    said = bucketsim("tune", workload, "--hardware", link, "-o", best)
+    assert said.code == 0, said.err
+    assert len(sim.load_assignment(best).bucket_indices) > 1
+
+    applied = torchrun(script, *ARGUMENTS, "--assignment", best, cwd=tmp_path)
+    assert "another order" not in applied
+    # Buckets change when gradients travel, not what they are.
+    loss = next(line for line in plain.splitlines() if line.startswith("loss"))
+    assert loss in applied
+
+    model = ["--model", f"{script}:model_and_batch", "--arg", "width=128", "--arg", "layers=4"]
+    command = ["validate", workload, "--hardware", link, "--ab", *model, "--arg", "amp=true"]
+    said = bucketsim(*command, "--assignment", best, "--rounds", "6", "--json")
+    assert said.code == 0, said.err
+    result = json.loads(said.out)
+    assert result["samples_per_step"] == 64
+    assert result["predicted_gain_ns"] > 0
+    assert result["environment"]["model"]["arguments"] == {"width": 128, "layers": 4, "amp": True}
+
+
+@pytest.mark.slow
+def test_torch_compile_changes_when_and_in_which_order_gradients_are_ready() -> None:
+    """A8.10: within a compiled graph gradients are ready together, in an order of their own."""
+    said = torchrun("tests.dist.compiled_order", cwd=Path(__file__).parents[2])
+    found = json.loads(next(line for line in said.splitlines() if line.startswith('{"eager"')))
+    eager, split, whole = (found[name] for name in ("eager", "split", "whole"))
+    assert sorted(eager["order"]) == sorted(split["order"]) == sorted(whole["order"])
+    assert eager["order"] != split["order"] != whole["order"]
+    # One graph for the whole backward leaves nothing to hide communication behind.
+    assert whole["first_ready"] > split["first_ready"]
+    assert whole["first_ready"] > eager["first_ready"]

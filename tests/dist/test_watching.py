@@ -1,0 +1,141 @@
+"""Who is at fault, judged by beats and by what ranks were told; no rank is started."""
+
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.validator.ranks.beats import SILENCE_S, Beat, Observer, WakingClock
+from sim.validator.ranks.unanimity import Disagreement, check_unanimous, first_difference
+
+
+class Time:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def beat(number: int, told: int = 0, longest: float = 0.0) -> Beat:
+    return Beat(number=number, told=told, steps=told, longest_step_s=longest, where="work (there.py:1)")
+
+
+@given(st.integers(2, 8), st.data())
+def test_the_silent_ranks_are_named_and_no_others(count: int, data: st.DataObject) -> None:
+    silent = data.draw(st.sets(st.integers(0, count - 1), min_size=1))
+    clock = Time()
+    observer = Observer(range(count), 120, clock)
+    for tick in range(20):
+        clock.now = 2.0 * tick
+        for rank in range(count):
+            # A rank that is stopped leaves its last beat behind, which is seen again and again.
+            observer.see(rank, beat(min(tick, 5) if rank in silent else tick))
+        fault = observer.silent()
+        assert (fault is None) == (clock.now - 2 * 5 <= SILENCE_S)
+        assert fault is None or set(fault.ranks) == silent
+
+
+def test_a_rank_that_never_started_is_given_two_minutes() -> None:
+    clock = Time()
+    observer = Observer([0, 1], 600, clock)
+    for clock.now in range(0, 121, 2):
+        observer.see(0, beat(int(clock.now)))
+        assert observer.silent() is None
+    clock.now = 122
+    observer.see(0, beat(122))
+    fault = observer.silent()
+    assert fault is not None
+    assert (fault.ranks, "not started" in fault.reason) == ((1,), True)
+
+
+@pytest.mark.parametrize(("longest", "allowed"), [(0.0, 120), (0.5, 25), (3.0, 60)])
+def test_standing_still_depends_on_the_longest_step(longest: float, allowed: int) -> None:
+    clock = Time()
+    observer = Observer([0, 1], 120, clock)
+    observer.see(0, beat(0, told=7, longest=longest))
+    observer.see(1, beat(0, told=6, longest=longest))
+    for number, clock.now in enumerate((allowed, allowed + 1), start=1):
+        for rank, told in ((0, 7), (1, 6)):
+            observer.see(rank, beat(number, told=told, longest=longest))
+        fault = observer.standing_still()
+        assert (fault is None) == (clock.now <= allowed)
+    assert fault is not None
+    assert fault.ranks == (1,)
+    assert "rank 0 after step 7" in fault.reason
+
+
+def test_time_in_which_the_observer_itself_was_stopped_does_not_count() -> None:
+    clock = Time()
+    awake = WakingClock(clock)
+    for clock.now in (1, 2, 602, 603):
+        last = awake()
+    assert last == 1 + 1 + 5 + 1
+
+
+class Shelf:
+    """A store in this process."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+        self._changed = threading.Condition()
+
+    def set(self, key: str, value: str) -> None:
+        with self._changed:
+            self._values[key] = value.encode()
+            self._changed.notify_all()
+
+    def get(self, key: str) -> bytes:
+        with self._changed:
+            assert self._changed.wait_for(lambda: key in self._values, timeout=10)
+            return self._values[key]
+
+
+def disagreements(contents: list[Any]) -> list[Disagreement | None]:
+    shelf = Shelf()
+    found: list[Disagreement | None] = [None] * len(contents)
+
+    def check(rank: int) -> None:
+        try:
+            check_unanimous(shelf, rank, len(contents), "model", contents[rank])
+        except Disagreement as error:
+            found[rank] = error
+
+    threads = [threading.Thread(target=check, args=(rank,)) for rank in range(len(contents))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=6))
+def test_every_rank_names_the_ranks_outside_the_majority(models: list[int]) -> None:
+    found = disagreements([{"layers": model} for model in models])
+    if len(set(models)) == 1:
+        assert found == [None] * len(models)
+        return
+    first = found[0]
+    assert first is not None
+    assert all(str(error) == str(first) for error in found)
+    right = models[next(k for k in range(len(models)) if k not in first.ranks)]
+    assert models.count(right) == max(map(models.count, models))
+    assert first.ranks == tuple(k for k, model in enumerate(models) if model != right)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "where"),
+    [
+        ({"a": 1, "b": [1, {"c": 2}]}, {"a": 1, "b": [1, {"c": 3}]}, ("b[1].c", "2", "3")),
+        ({"a": 1}, {"a": 1, "b": "x"}, ("b", "missing", '"x"')),
+        ([1, 2], [1, 2, 3], ("", "a list of 2", "a list of 3")),
+        ({"a": [1]}, {"a": [1.0]}, ("a[0]", "1", "1.0")),
+        ({"a": None}, {}, ("a", "null", "missing")),
+    ],
+)
+def test_the_first_difference(one: Any, other: Any, where: tuple[str, str, str]) -> None:
+    assert first_difference(one, other) == where

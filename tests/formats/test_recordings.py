@@ -1,0 +1,324 @@
+"""Reading recordings: whatever was written comes back, cut-off lines are told, wrong ones are named."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import sim
+from sim.errors import InputError, NotModelledError
+from sim.formats.recorded import measured_of, median_ns, workload_of
+from sim.formats.recordings import load_recording
+from sim.nouns.recording import (
+    RecordedBackward,
+    RecordedBucket,
+    RecordedLayout,
+    RecordedParameter,
+    RecordedRank,
+    RecordedStep,
+    Recording,
+    RecordingHeader,
+)
+from tests.commands import bucketsim
+
+COUNT = 4
+LAYOUT = ((3, 2), (1, 0))
+TIMES = st.integers(0, 10**12)
+
+
+def header(rank: int, **changes: Any) -> RecordingHeader:
+    plain = RecordingHeader(
+        rank=rank,
+        world_size=2,
+        level="full",
+        every=1,
+        torch="2.13.0",
+        backend="gloo",
+        device="cpu",
+        clock="host",
+        module="Net",
+        comm_hook=None,
+        ddp={"static_graph": False},
+        parameters=tuple(
+            RecordedParameter(name=f"p{index}", shape=(2, 2), dtype="float32", num_bytes=16, device="cpu")
+            for index in range(COUNT)
+        ),
+    )
+    return replace(plain, **changes)
+
+
+def backward(ready: tuple[int | None, ...], *, synchronised: bool = True, **changes: Any) -> RecordedBackward:
+    end = max(time or 0 for time in ready) + 5
+    buckets = tuple(
+        RecordedBucket(
+            index=place,
+            num_bytes=32,
+            ready_ns=(at := max(ready[index] or 0 for index in bucket)),
+            launch_ns=at + 2,
+            end_ns=at + 40,
+        )
+        for place, bucket in enumerate(LAYOUT)
+    )
+    plain = RecordedBackward(
+        synchronised=synchronised,
+        forwards=1,
+        started_ns=0,
+        forward_start_ns=10,
+        forward_end_ns=110,
+        backward_ns=end,
+        sync_end_ns=end + 50,
+        ready_ns=ready,
+        buckets=buckets if synchronised else (),
+    )
+    return replace(plain, **changes)
+
+
+def step(number: int, *backwards: RecordedBackward, **changes: Any) -> RecordedStep:
+    plain = RecordedStep(
+        step=number, started_at_ns=1000 * number, step_ns=900, optimizer_ns=30, backwards=backwards
+    )
+    return replace(plain, **changes)
+
+
+def rank_of(number: int, steps: tuple[RecordedStep, ...], **changes: Any) -> RecordedRank:
+    layout = RecordedLayout(step=1, bucket_indices=LAYOUT)
+    return RecordedRank(header=header(number, **changes), layouts=(layout,), steps=steps)
+
+
+def recording_of(*ranks: RecordedRank) -> Recording:
+    return Recording(name="run", ranks=ranks)
+
+
+def write(folder: Path, ranks: tuple[RecordedRank, ...]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for rank in ranks:
+        rows = [
+            {"kind": "recording", "schema_version": 1, **asdict(rank.header)},
+            *({"kind": "buckets", **asdict(layout)} for layout in rank.layouts),
+            *({"kind": "step", **asdict(one)} for one in rank.steps),
+        ]
+        text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
+        (folder / f"rank-{rank.header.rank}.jsonl").write_text(text)
+    return folder
+
+
+@st.composite
+def any_steps(draw: st.DrawFn) -> tuple[RecordedStep, ...]:
+    numbers = sorted(draw(st.sets(st.integers(1, 200), max_size=5)))
+    ready = st.tuples(*[st.one_of(st.none(), TIMES)] * COUNT)
+    backwards = st.builds(
+        backward,
+        ready,
+        synchronised=st.booleans(),
+        forwards=st.integers(1, 3),
+        uses=st.dictionaries(st.integers(0, COUNT - 1), st.integers(2, 4), max_size=2),
+    )
+    return tuple(
+        step(
+            number,
+            *draw(st.lists(backwards, min_size=1, max_size=3)),
+            optimizer_ns=draw(st.one_of(st.none(), TIMES)),
+        )
+        for number in numbers
+    )
+
+
+@given(steps=any_steps())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_what_was_written_comes_back(steps: tuple[RecordedStep, ...], tmp_path: Path) -> None:
+    ranks = (rank_of(0, steps), rank_of(1, steps[:1]))
+    read = load_recording(write(tmp_path / "run", ranks))
+    assert read == recording_of(*ranks)
+
+
+@given(steps=any_steps().filter(bool), data=st.data())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_a_line_cut_off_anywhere_is_left_out_and_told(
+    steps: tuple[RecordedStep, ...], data: st.DataObject, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "run", (rank_of(0, steps),)) / "rank-0.jsonl"
+    text = path.read_bytes()
+    last = len(text.splitlines(keepends=True)[-1])
+    path.write_bytes(text[: -data.draw(st.integers(1, last))])
+    (read,) = load_recording(path.parent).ranks
+    assert read.steps == steps[:-1]
+    assert read.torn == (not path.read_bytes().endswith(b"\n"))
+
+
+def edited(change: Callable[[list[Any]], None], folder: Path) -> Path:
+    write(folder, (rank_of(0, (step(1, backward((4, 3, 2, 1))), step(2, backward((4, 3, 2, 1))))),))
+    path = folder / "rank-0.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    change(rows)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda rows: rows.pop(0), r"line 1: kind: 'buckets' is not legal; it must be 'recording'"),
+        (lambda rows: rows[0].update(schema_version=2), r"line 1: schema_version: 2 is not legal"),
+        (lambda rows: rows[0].update(rank=1), r"line 1: rank: 1 is not legal in a file of this name"),
+        (lambda rows: rows[0].update(rank=7), r"line 1: rank: 7 is not legal; world_size is 2"),
+        (lambda rows: rows[0].pop("level"), r"line 1: level: missing"),
+        (lambda rows: rows[1]["bucket_indices"].append([9]), r"line 2: bucket_indices: 9 is not legal"),
+        (lambda rows: rows[2].update(kind="stop"), r"line 3: kind: 'stop' is not legal"),
+        (lambda rows: rows[2].update(extra=1), r"line 3: extra: unknown key"),
+        (lambda rows: rows[2].update(step_ns=1.5), r"line 3: step_ns: 1.5 is not legal"),
+        (lambda rows: rows[2].update(backwards=[]), r"line 3: backwards: an empty list"),
+        (lambda rows: rows[2]["backwards"][0].update(backward_ns=-1), r"line 3: .*backward_ns: -1"),
+        (lambda rows: rows[3]["backwards"][0]["ready_ns"].pop(), r"line 4: backwards.0.ready_ns: 3 times"),
+        (lambda rows: rows[3].update(step=1), r"line 4: step: 1 is not legal; it follows step 1"),
+        (lambda rows: rows.insert(2, [1]), r"line 3: not a JSON object"),
+    ],
+)
+def test_faults_are_named_by_file_line_and_field(
+    change: Callable[[list[Any]], None], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=rf"rank-0\.jsonl: {words}"):
+        load_recording(edited(change, tmp_path / "run"))
+
+
+def test_a_broken_line_in_the_middle_is_no_torn_one(tmp_path: Path) -> None:
+    path = write(tmp_path / "run", (rank_of(0, (step(1, backward((4, 3, 2, 1))),)),)) / "rank-0.jsonl"
+    path.write_text(path.read_text() + "{\n")
+    with pytest.raises(InputError, match=r"rank-0\.jsonl: line 4: not JSON"):
+        load_recording(path.parent)
+
+
+def test_directories_without_a_recording(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not a directory"):
+        load_recording(tmp_path / "nowhere")
+    with pytest.raises(InputError, match=r"no rank-<r>\.jsonl in it"):
+        load_recording(tmp_path)
+    (tmp_path / "rank-0.jsonl").write_text('{"kind":"recor')
+    with pytest.raises(InputError, match="no whole line in it"):
+        load_recording(tmp_path)
+
+
+def test_ranks_of_different_runs_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "run", (rank_of(0, ()), rank_of(1, (), level="light")))
+    with pytest.raises(InputError, match="level: rank 1 has another than rank 0"):
+        load_recording(tmp_path / "run")
+
+
+def steady(ready: tuple[int, ...], count: int = 8, **changes: Any) -> tuple[RecordedStep, ...]:
+    """Steps whose ready times are ``ready`` after warm-up, and absurd before."""
+    wild = tuple(10**9 for _ in ready)
+    return tuple(
+        step(number, backward(wild if number <= 2 else ready, **changes)) for number in range(1, count + 1)
+    )
+
+
+@given(st.lists(st.permutations([100, 200, 300, 400]), min_size=3, max_size=9))
+def test_ready_times_are_medians_over_the_rank_with_the_longest_backward(rows: list[list[int]]) -> None:
+    slow = [tuple(time + 1000 for time in row) for row in rows]
+    warm = (step(1, backward((9, 9, 9, 9))), step(2, backward((9, 9, 9, 9))))
+    fast = (*warm, *(step(number, backward(tuple(row))) for number, row in enumerate(rows, start=3)))
+    late = (*warm, *(step(number, backward(row)) for number, row in enumerate(slow, start=3)))
+    workload = workload_of(recording_of(rank_of(0, fast), rank_of(1, late)))
+    assert workload.provenance["rank"] == 1
+    assert workload.samples == tuple(slow)
+    for gradient, column in zip(workload.gradients, zip(*slow, strict=True), strict=True):
+        assert gradient.ready_ns == median_ns(column)
+    assert workload.backward_ns == 1405
+    assert (workload.forward_ns, workload.optimizer_ns) == (100, 30)
+
+
+def test_real_backwards_say_what_is_in_them_and_no_sync_ones_are_plain() -> None:
+    synchronised = workload_of(recording_of(rank_of(0, steady((400, 300, 200, 100)))))
+    assert synchronised.ready_includes == ("copy_in", "launch", "interference")
+    assert synchronised.order() == (3, 2, 1, 0)
+    both = tuple(
+        step(number, backward((40, 30, 20, 10), synchronised=False), backward((400, 300, 200, 100)))
+        for number in range(1, 6)
+    )
+    plain = workload_of(recording_of(rank_of(0, both)))
+    assert plain.ready_includes == ()
+    assert [gradient.ready_ns for gradient in plain.gradients] == [40, 30, 20, 10]
+    assert plain.provenance["made_from"] == "3 no_sync backwards"
+    too_few = workload_of(recording_of(rank_of(0, (*both[:4], *steady((400, 300, 200, 100))[4:]))))
+    assert too_few.ready_includes == synchronised.ready_includes
+
+
+def test_a_backward_that_follows_several_forwards_is_dropped() -> None:
+    steps = (*steady((4, 3, 2, 1)), step(9, backward((10**6,) * 4, forwards=2)))
+    assert len(workload_of(recording_of(rank_of(0, steps))).samples) == 6
+
+
+def test_an_unused_parameter_is_never_ready() -> None:
+    steps = tuple(step(number, backward((None, 3, 2, 1))) for number in range(1, 8))
+    workload = workload_of(recording_of(rank_of(0, steps)))
+    assert workload.gradients[0].ready_ns is None
+    assert workload.order() == (3, 2, 1)
+
+
+def test_what_makes_no_workload_is_refused() -> None:
+    with pytest.raises(InputError, match="rank 0 has 2 synchronised backwards after 2 steps of warm-up"):
+        workload_of(recording_of(rank_of(0, steady((4, 3, 2, 1), count=4))))
+    with pytest.raises(InputError, match="rank 0 has 0 synchronised backwards after 11 steps"):
+        workload_of(recording_of(rank_of(0, steady((4, 3, 2, 1)), clock="cuda events", device="cuda:0")))
+    detail = rank_of(0, steady((4, 3, 2, 1)), ddp={"torch_distributed_debug": "DETAIL"})
+    with pytest.raises(NotModelledError, match="TORCH_DISTRIBUTED_DEBUG=DETAIL"):
+        workload_of(recording_of(detail))
+    unready = tuple(step(number, backward((None,) * 4)) for number in range(1, 8))
+    with pytest.raises(InputError, match="no gradient became ready"):
+        workload_of(recording_of(rank_of(0, unready)))
+
+
+def test_buckets_are_those_of_the_slowest_rank_and_name_the_last_arriver() -> None:
+    first, second = steady((400, 300, 200, 100)), steady((500, 300, 200, 90))
+    late = tuple(replace(one, started_at_ns=one.started_at_ns + 20) for one in second)
+    row, other = measured_of(recording_of(rank_of(0, first), rank_of(1, late)))["buckets"]
+    assert (row["ready_ns"], row["launch_ns"], row["end_ns"], row["num_bytes"]) == (200, 202, 240, 32)
+    assert (other["ready_ns"], other["parameters"], other["steps"]) == (500, [1, 0], 6)
+    assert row["last_arriver"] == other["last_arriver"] == {"1": 6}
+    light = RecordedRank(header=header(0), layouts=(), steps=first)
+    assert measured_of(recording_of(light))["buckets"] == []
+
+
+def test_the_command_writes_what_python_gives(tmp_path: Path) -> None:
+    ranks = (rank_of(1, steady((400, 300, 200, 100))),)
+    folder = write(tmp_path / "run", ranks)
+    with (folder / "rank-1.jsonl").open("a") as stream:
+        stream.write('{"kind":"st')
+    said = bucketsim("import", "recording", folder, "-o", tmp_path / "made", "--json")
+    assert said.code == 0, said.err
+    document = json.loads(said.out)
+    assert document["files"] == [str(tmp_path / "made" / name) for name in ("workload.json", "measured.json")]
+    assert "1 of 2 ranks" in document["found"][0]
+    assert "under no_sync" in " ".join(document["assumed"])
+    assert document["dropped"][1:] == [
+        "no file of ranks 0",
+        "the last line of rank 1, which was cut off",
+    ]
+    workload = sim.load_workload(tmp_path / "made" / "workload.json")
+    assert workload == workload_of(load_recording(folder))
+    assert json.loads((tmp_path / "made" / "measured.json").read_text()) == measured_of(
+        load_recording(folder)
+    )
+    said = bucketsim("import", "recording", folder, "-o", tmp_path / "made")
+    assert said.code == 0
+    assert "last to launch" in said.out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["kineto", "x"], "'kineto' is not built yet; give recording"),
+        (["csv", "x"], "'csv' is not legal; give recording"),
+        (["recording", "x", "y"], "2 paths are not legal"),
+        (["recording", "nowhere"], "nowhere: not a directory"),
+    ],
+)
+def test_the_command_refuses_by_name(words: list[str], message: str, tmp_path: Path) -> None:
+    said = bucketsim("import", *words, "-o", tmp_path / "made")
+    assert said.code == 1
+    assert message in said.err
+    assert not (tmp_path / "made").exists()
