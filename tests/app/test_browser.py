@@ -129,7 +129,7 @@ def test_a_visit(address: str, page: Any, workload: Workload, hardware: Hardware
     page.goto(address)
     expect(step_time(page)).to_have_text(expected(workload, hardware, None))
     is_drawn(page)
-    expect(page.locator(".js-plotly-plot")).to_have_count(5)
+    expect(page.locator(".js-plotly-plot")).to_have_count(6)
 
     cap = page.get_by_label("Cap, MiB", exact=True)
     cap.fill("4")

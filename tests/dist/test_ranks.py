@@ -153,6 +153,7 @@ def test_what_cannot_be_replayed_is_refused_before_any_rank_starts(
             replay(small_workload, candidates, Place(), tmp_path)
 
 
+@pytest.mark.slow
 def test_calibrate_measures_a_machine() -> None:
     hardware = calibrate(Place(), largest=8 * MIB, rounds=2, small_repeats=10, mode="model")
     sizes = [point.num_bytes for point in hardware.all_reduce]
