@@ -78,4 +78,5 @@ def test_predictions_hold_on_what_they_have_not_seen(path: Path) -> None:
     assert agreement.passed == (path.name not in KNOWN_MISSES), agreement.rule
     assert agreement.order_pairs - agreement.order_right <= (path.name in KNOWN_MISSES)
     assert agreement.worst_step_error <= 0.05
-    assert agreement.median_step_error < without.median_step_error
+    # On a slow wire copies hide behind it: there they may not matter, but never do harm.
+    assert agreement.median_step_error < without.median_step_error + 0.001
