@@ -11,6 +11,9 @@ RECORD_ON_GPU = "bucketsim record MODULE:FACTORY --device cuda -o workload.json"
 _ON_GPUS = (
     "bucketsim validate --ab --model MODULE:FACTORY --device cuda --ranks {gpus} --assignment assignment.json"
 )
+_ON_ONE_GPU = (
+    "bucketsim validate workload.json --hardware hardware.json --link emulated --device cuda -o measured"
+)
 
 INSTALL_TORCH = "pip install 'torch>=2.9'"
 REINSTALL_TORCH = "pip install --force-reinstall torch"
@@ -135,11 +138,9 @@ def _on_gpus(machine: Diagnosis) -> LoopStep:
 
 
 def _on_one_gpu(machine: Diagnosis) -> LoopStep:
-    """An emulated link on one GPU's communication stream: no replay has one, so the ranks are CPU ranks."""
-    obstacle = _torch_obstacle(machine) or _gpu_obstacle(machine)
-    if obstacle is None:
-        obstacle = "the emulated link is not built", f"instead: {RECORD_ON_GPU}, then {REPLAY}"
-    return _step("validate_one_gpu", obstacle, REPLAY)
+    """One rank whose wire is a curve on side streams: everything but the wire is real."""
+    obstacle = _replay_obstacle(machine) or _gpu_obstacle(machine)
+    return _step("validate_one_gpu", obstacle, _ON_ONE_GPU)
 
 
 def _gpu_obstacle(machine: Diagnosis) -> tuple[str, str] | None:
