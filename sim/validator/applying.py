@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sim.errors import AssignmentError, InputError, MachineError, NotModelledError
 from sim.nouns.assignment import CAP_KWARGS, Assignment, MadeFor
+from sim.recorder.live_header import log_buckets
 from sim.recorder.plainness import check_plain_module
 from sim.validator.ranks.building import reduced_parameters
 from sim.validator.ranks.injection import InjectedDataParallel, missing_for_injection
@@ -206,7 +207,7 @@ class _Watch:
 
     def _look(self, ddp: nn.Module, inputs: object) -> None:
         assert isinstance(ddp, DistributedDataParallel)
-        if not ddp._has_rebuilt_buckets or not (rebuilt := _logged_buckets(ddp)):
+        if not ddp._has_rebuilt_buckets or not (rebuilt := log_buckets(ddp)):
             return
         self._handle.remove()
         if [set(bucket) for bucket in rebuilt] != self._asked:
@@ -216,10 +217,3 @@ class _Watch:
                 f"one; gradients are right, but the prediction does not hold: record again",
                 stacklevel=2,
             )
-
-
-def _logged_buckets(ddp: DistributedDataParallel) -> list[list[int]]:
-    """The rebuilt buckets by parameter index, from DDP's log: empty until an iteration is logged (A4.4)."""
-    data: dict[str, Any] = ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
-    text = str(data.get("rebuilt_per_bucket_param_indices", ""))
-    return [[int(index) for index in bucket.split()] for bucket in text.split(",") if bucket.strip()]

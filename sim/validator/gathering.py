@@ -11,10 +11,10 @@ from sim.formats.documents import json_text, load, parse_json, save, write_atomi
 from sim.formats.records import save_measurement
 from sim.nouns.assignment import Assignment
 from sim.nouns.workload import Workload
-from sim.validator.candidates import Candidate, check_replayable
+from sim.validator.candidates import Candidate
 from sim.validator.carriers import EMULATED, GLOO_ON_HOST, Carrier
 from sim.validator.collecting import Collected
-from sim.validator.jobs import MIN_WARMUP, UserModel, check_rounds, model_job, paced_job
+from sim.validator.jobs import UserModel, replay_job
 from sim.validator.launch import Place
 from sim.validator.ranks import notices
 from sim.validator.ranks.beats import Fault
@@ -42,14 +42,9 @@ def prepare(
     Raises:
         NotModelledError: a candidate that cannot be run. InputError: illegal rounds.
     """
-    device = carrier.device if model is None else model.device
-    warmup = MIN_WARMUP[device]
-    check_replayable(workload, candidates, "paced" if model is None else "model")
-    check_rounds(rounds, warmup, device)
-    if model is None:
-        job = paced_job(workload, candidates, rounds, warmup, seed, carrier)
-    else:
-        job = model_job(model, candidates, rounds, warmup, seed, workload=workload, probed=True)
+    job = replay_job(
+        workload, candidates, model=model, carrier=carrier, rounds=rounds, warmup=None, seed=seed
+    )
     for number, candidate in enumerate(candidates):
         if candidate.assignment is not None:
             save(directory / _assignment_file(number), candidate.assignment)

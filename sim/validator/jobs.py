@@ -6,7 +6,7 @@ from typing import Any
 
 from sim.errors import InputError
 from sim.nouns.workload import DTYPE_BYTES, Workload
-from sim.validator.candidates import Candidate
+from sim.validator.candidates import Candidate, check_replayable
 from sim.validator.carriers import GLOO_ON_HOST, Carrier
 
 # The Reducer rebuilds its buckets before iteration 2 (A2.6); on CUDA iterations 2 to 11 wait for the
@@ -36,6 +36,30 @@ class UserModel:
     def backend(self) -> str:
         """The backend that carries the gradients."""
         return "nccl" if self.device == "cuda" else "gloo"
+
+
+def replay_job(
+    workload: Workload,
+    candidates: Sequence[Candidate],
+    *,
+    model: UserModel | None,
+    carrier: Carrier,
+    rounds: int,
+    warmup: int | None,
+    seed: int,
+) -> dict[str, Any]:
+    """The job of a replay: paced on ``carrier``, or ``model`` for real; ``warmup`` None: the device's least.
+
+    Raises:
+        NotModelledError: a candidate that cannot be run. InputError: illegal rounds.
+    """
+    device = carrier.device if model is None else model.device
+    warmup = MIN_WARMUP[device] if warmup is None else warmup
+    check_replayable(workload, candidates, "paced" if model is None else "model")
+    check_rounds(rounds, warmup, device)
+    if model is None:
+        return paced_job(workload, candidates, rounds, warmup, seed, carrier)
+    return model_job(model, candidates, rounds, warmup, seed, workload=workload, probed=True)
 
 
 def paced_job(

@@ -6,10 +6,10 @@ from pathlib import Path
 from sim.formats.records import save_measurement
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Workload
-from sim.validator.candidates import Candidate, check_replayable
+from sim.validator.candidates import Candidate
 from sim.validator.carriers import GLOO_ON_HOST, Carrier
 from sim.validator.collecting import Collected, Progress
-from sim.validator.jobs import MIN_WARMUP, MODEL_TIMEOUT_S, UserModel, check_rounds, model_job, paced_job
+from sim.validator.jobs import MODEL_TIMEOUT_S, UserModel, replay_job
 from sim.validator.launch import Place, run_ranks
 
 _TIMEOUT_S = 120.0
@@ -41,16 +41,11 @@ def replay(
         ReplayError: a rank failed, or DDP did not use the buckets asked for.
         NotModelledError: a candidate that cannot be run.
     """
-    device = carrier.device if model is None else model.device
-    warmup = MIN_WARMUP[device] if warmup is None else warmup
-    check_replayable(workload, candidates, "paced" if model is None else "model")
-    check_rounds(rounds, warmup, device)
-    if model is None:
-        job = paced_job(workload, candidates, rounds, warmup, seed, carrier)
-    else:
-        job = model_job(model, candidates, rounds, warmup, seed, workload=workload, probed=True)
+    job = replay_job(
+        workload, candidates, model=model, carrier=carrier, rounds=rounds, warmup=warmup, seed=seed
+    )
     lanes = 2 + 2 * len(candidates)
-    collected = Collected(candidates, lanes=lanes, rounds=rounds, warmup=warmup, progress=progress)
+    collected = Collected(candidates, lanes=lanes, rounds=rounds, warmup=job["warmup"], progress=progress)
     backend = carrier.name if model is None else model.backend
     complete = False
     try:
