@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from sim.costs.scaling import scale
-from sim.engine.bucketing import assign, check_reaches
+from sim.engine.bucketing import check_reaches
 from sim.engine.run import run
+from sim.engine.systems import assign
 from sim.formats import documents, pasting
 from sim.formats.documents import to_text
 from sim.formats.pasting import bucket_indices_json

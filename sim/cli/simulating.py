@@ -9,7 +9,7 @@ import typer
 
 import sim
 from sim.cli.printing import emit, emit_noun, note, table, write
-from sim.engine.bucketing import MODELLED_DDP_KWARGS
+from sim.engine.switches import MODELLED_DDP_KWARGS
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import Assignment
 from sim.nouns.report import Report

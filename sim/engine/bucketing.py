@@ -1,4 +1,4 @@
-"""Bucket assignment: torch's own rules (A1, A2) and the other policies.
+"""DDP's bucket assignment (A1, A2).
 
 ``compute_bucket_assignment_by_size`` mirrors the C++ function of that name; the rest decides which
 limits and which order it is given.
@@ -6,10 +6,11 @@ limits and which order it is given.
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sim.errors import AssignmentError, InputError, NotModelledError
+from sim.engine.switches import MODELLED_SETTINGS, check_ddp_kwargs, check_used, read_switches
+from sim.errors import AssignmentError, InputError
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import Workload
@@ -18,24 +19,19 @@ from sim.units import MIB, cap_bytes
 DEFAULT_FIRST_BUCKET_BYTES = MIB  # dist._DEFAULT_FIRST_BUCKET_BYTES (A2.1)
 DEFAULT_BUCKET_CAP_BYTES = 25 * MIB
 
-# Switches of DistributedDataParallel that the engines model; all others are refused.
-MODELLED_DDP_KWARGS = {
-    "gradient_as_bucket_view": "no copy-back at the end of backward (A3.4)",
-    "broadcast_buffers": "buffers are broadcast before each forward (A3.16)",
-    "forward_sync_buffers": "its name since torch 2.13, which goes first where both are given",
-}
-# Switches that change no step while they are off; any other name is unknown.
-OFF_DDP_KWARGS = (
-    "batched_grad_copy",
-    "check_reduction",
-    "delay_all_reduce_named_params",
-    "find_unused_parameters",
-    "init_sync",
-    "mixed_precision",
-    "param_to_hook_all_reduce",
-    "skip_all_reduce_unused_params",
-    "static_graph",
-)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caps:
+    """How large buckets may become, in MiB, by torch's names; ``None`` everywhere is DDP's default (A2.1).
+
+    ``first_bucket_mb`` is the cap of the first bucket: short for ``bucket_cap_mb_list=[first, cap]``.
+    ``set_last_bucket_cap`` is ``DDP_SET_LAST_BUCKET_CAP=1`` (A2.5).
+    """
+
+    bucket_cap_mb: float | None = None
+    first_bucket_mb: float | None = None
+    bucket_cap_mb_list: Sequence[float] | None = None
+    set_last_bucket_cap: bool = False
 
 
 @dataclass(slots=True)
@@ -131,142 +127,30 @@ def ddp_limits(
     return [DEFAULT_FIRST_BUCKET_BYTES, cap] if bucket_cap_mb is None else [cap]
 
 
-def _check_used(workload: Workload) -> None:
-    for gradient in workload.gradients:
-        if gradient.ready_ns is None:
-            raise NotModelledError(
-                f"workload {workload.name!r}: gradient {gradient.index} ({gradient.name}) is never "
-                f"ready; DDP without find_unused_parameters raises an error on it (A3.21), and "
-                f"find_unused_parameters is not modelled yet"
-            )
+def initial_limits(limits: Sequence[int], given_as_list: bool, searches: bool) -> list[int]:
+    """The limits of the constructor's buckets: one bucket per dtype and device where they will be rebuilt.
+
+    ``limits`` themselves where they are given as a list, or where a search for unused parameters rules a
+    rebuild out (A2.2).
+    """
+    return list(limits) if given_as_list or searches else [sys.maxsize]
 
 
-def ddp_buckets(
-    workload: Workload, limits: Sequence[int], iteration: Iteration, set_last_bucket_cap: bool
+def initial_buckets(workload: Workload, limits: Sequence[int]) -> list[list[int]]:
+    """The buckets that DDP's constructor makes: cut in parameter order, the list reversed (A2.3)."""
+    return _cut(workload, range(len(workload.gradients)), limits, ordered=False)[::-1]
+
+
+def rebuilt_buckets(
+    workload: Workload, limits: Sequence[int], set_last_bucket_cap: bool = False
 ) -> list[list[int]]:
-    """DDP's buckets in launch order in a given iteration.
-
-    Iteration 1 uses one bucket per (dtype, device), in reversed parameter order (A2.2, A2.3); from
-    iteration 2 on the buckets rebuilt from ready order (A2.4-A2.6). ``limits`` that were given as a
-    list hold in iteration 1 too, and are then consumed from the first parameter.
-    """
-    _check_used(workload)
-    if iteration == 1:
-        count = len(workload.gradients)
-        return _cut(workload, range(count), limits, ordered=False)[::-1]
+    """The buckets that DDP rebuilds from ready order (A2.4, A2.5); unused parameters come last (A8.1)."""
     order = workload.order()
+    unused = [gradient.index for gradient in workload.gradients if gradient.ready_ns is None]
+    walked = (*order, *unused)
     if set_last_bucket_cap:
-        return _cut(workload, order[::-1], limits, ordered=True)[::-1]
-    return _cut(workload, order, limits, ordered=True)
-
-
-def check_ddp_kwargs(kwargs: dict[str, Any]) -> None:
-    """Refuse what the engines do not model. Raises ``NotModelledError`` or ``InputError``."""
-    caps = ("bucket_cap_mb", "bucket_cap_mb_list")
-    for name, value in kwargs.items():
-        if name in caps:
-            continue
-        if name not in MODELLED_DDP_KWARGS:
-            if name in OFF_DDP_KWARGS and (value is False or value is None):
-                continue
-            raise NotModelledError(
-                f"ddp: {name}={value!r} is not modelled yet; modelled switches: "
-                f"{', '.join(MODELLED_DDP_KWARGS)}"
-            )
-        if not isinstance(value, bool):
-            raise InputError(f"ddp: {name}={value!r} is not legal; give true or false")
-
-
-def assign(
-    workload: Workload,
-    policy: str = "ddp",
-    bucket_cap_mb: float | None = None,
-    *,
-    first_bucket_mb: float | None = None,
-    bucket_cap_mb_list: Sequence[float] | None = None,
-    set_last_bucket_cap: bool = False,
-    iteration: Iteration = "steady",
-    **ddp_kwargs: Any,
-) -> Assignment:
-    """The buckets that a policy makes of ``workload``.
-
-    Args:
-        workload: what backward makes ready.
-        policy: ``ddp``; ``per-parameter`` (each gradient its own bucket in ready order, launched by
-            DDP's rules: what ``bucket_cap_mb=0`` gives); ``single`` (one bucket per dtype and device).
-        bucket_cap_mb: MiB, torch's name; None is DDP's default with its 1 MiB first bucket (A2.1).
-        first_bucket_mb: MiB, cap of the first bucket: short for ``bucket_cap_mb_list=[first, cap]``.
-        bucket_cap_mb_list: MiB, one cap a bucket (torch >= 2.11).
-        set_last_bucket_cap: ``DDP_SET_LAST_BUCKET_CAP=1`` (A2.5).
-        iteration: ``"steady"``, 1, 2 or 3 (A2.2-A2.6).
-        ddp_kwargs: further switches of ``DistributedDataParallel``, by torch's names.
-
-    Raises:
-        InputError: an argument is not legal.
-        NotModelledError: a policy or switch that is not modelled.
-    """
-    if iteration not in ("steady", 1, 2, 3):
-        raise InputError(f"iteration: {iteration!r} is not legal; give 'steady', 1, 2 or 3")
-    if not isinstance(set_last_bucket_cap, bool):
-        raise InputError(f"set_last_bucket_cap: {set_last_bucket_cap!r} is not legal; give true or false")
-    check_ddp_kwargs(ddp_kwargs)
-    kwargs: dict[str, Any] = dict(ddp_kwargs)
-    requires: dict[str, Any] = {}
-    if policy != "ddp" and (
-        bucket_cap_mb is not None or first_bucket_mb is not None or bucket_cap_mb_list is not None
-    ):
-        raise InputError(f"policy: {policy!r} takes no bucket caps; only 'ddp' does")
-    if policy == "ddp":
-        limits = ddp_limits(bucket_cap_mb, first_bucket_mb, bucket_cap_mb_list)
-        if first_bucket_mb is not None:
-            bucket_cap_mb_list = [limit / MIB for limit in limits]
-        if iteration == 1 and bucket_cap_mb_list is None:
-            limits = [sys.maxsize]
-        buckets = ddp_buckets(workload, limits, iteration, set_last_bucket_cap)
-        if bucket_cap_mb_list is not None:
-            kwargs["bucket_cap_mb_list"] = list(bucket_cap_mb_list)
-            requires["torch"] = ">=2.11"
-        elif bucket_cap_mb is not None:
-            kwargs["bucket_cap_mb"] = bucket_cap_mb
-            if cap_bytes(bucket_cap_mb) == 0:  # an AssertionError before 2.12 (A2.1)
-                requires["torch"] = ">=2.12"
-        if set_last_bucket_cap:
-            requires["environment"] = {"DDP_SET_LAST_BUCKET_CAP": "1"}
-    elif policy == "per-parameter":
-        buckets = ddp_buckets(workload, [sys.maxsize if iteration == 1 else 0], iteration, False)
-        kwargs["bucket_cap_mb"] = 0
-        requires["torch"] = ">=2.12"
-    elif policy == "single":
-        buckets = ddp_buckets(workload, [sys.maxsize], iteration, False)
-        kwargs["bucket_cap_mb"] = -(-workload.total_bytes // MIB) + 1
-    else:
-        raise NotModelledError(f"policy: {policy!r} is not modelled yet; give ddp, per-parameter or single")
-    indices = tuple(tuple(bucket) for bucket in buckets)
-    return Assignment(
-        policy=policy,  # type: ignore[arg-type]
-        bucket_indices=indices,
-        bucket_bytes=bucket_bytes(workload, indices),
-        ddp_kwargs=kwargs,
-        requires=requires,
-        made_for=made_for(workload),
-        provenance={"source": "sim.assign", "workload": workload.name},
-    )
-
-
-def check_reaches(workload: Workload, assignment: Assignment) -> None:
-    """Raise ``AssignmentError`` unless stock DDP, given ``assignment.ddp_kwargs``, rebuilds its buckets."""
-    check_ddp_kwargs(assignment.ddp_kwargs)
-    made = assign(
-        workload,
-        bucket_cap_mb=assignment.ddp_kwargs.get("bucket_cap_mb"),
-        bucket_cap_mb_list=assignment.ddp_kwargs.get("bucket_cap_mb_list"),
-        set_last_bucket_cap="environment" in assignment.requires,
-    )
-    if [set(bucket) for bucket in made.bucket_indices] != [set(b) for b in assignment.bucket_indices]:
-        raise AssignmentError(
-            f"ddp_kwargs: {assignment.ddp_kwargs} makes DDP use {len(made.bucket_indices)} bucket(s), not "
-            f"the {len(assignment.bucket_indices)} of bucket_indices"
-        )
+        return _cut(workload, walked[::-1], limits, ordered=True)[::-1]
+    return _cut(workload, walked, limits, ordered=True)
 
 
 def cap_list(workload: Workload, assignment: Assignment) -> list[float] | None:
@@ -276,6 +160,82 @@ def cap_list(workload: Workload, assignment: Assignment) -> list[float] | None:
     contiguous in ready order, a bucket that ends in an empty tensor (B(i)).
     """
     caps = [size / MIB for size in bucket_bytes(workload, assignment.bucket_indices)]
-    rebuilt = ddp_buckets(workload, [cap_bytes(cap) for cap in caps], "steady", False)
+    rebuilt = rebuilt_buckets(workload, [cap_bytes(cap) for cap in caps])
     same = [sorted(bucket) for bucket in rebuilt] == [sorted(bucket) for bucket in assignment.bucket_indices]
     return caps if same and len({g.key for g in workload.gradients}) == 1 else None
+
+
+def assign(
+    workload: Workload,
+    policy: str,
+    caps: Caps,
+    options: dict[str, Any],
+    iteration: Iteration,
+) -> Assignment:
+    """DDP's buckets in launch order in a given iteration, and what makes DDP use them.
+
+    Iteration 1 uses one bucket per (dtype, device), in reversed parameter order (A2.2, A2.3); from
+    iteration 2 on the buckets rebuilt from ready order (A2.4-A2.6), with ``static_graph`` from iteration 3,
+    with ``find_unused_parameters`` never. Limits that were given as a list hold in iteration 1 too, and are
+    then consumed from the first parameter.
+
+    Args:
+        policy: ``ddp``; ``per-parameter`` (``bucket_cap_mb=0``); ``single`` (one bucket per key).
+        options: switches, by torch's names (``MODELLED_DDP_KWARGS``, ``MODELLED_SETTINGS``).
+    """
+    if policy == "per-parameter":
+        caps = replace(caps, bucket_cap_mb=0)
+    elif policy == "single":
+        caps = replace(caps, bucket_cap_mb=-(-workload.total_bytes // MIB) + 1)
+    settings = {name: value for name, value in options.items() if name in MODELLED_SETTINGS}
+    kwargs = {name: value for name, value in options.items() if name not in settings}
+    check_ddp_kwargs(kwargs)
+    requires: dict[str, Any] = {}
+    limits = ddp_limits(caps.bucket_cap_mb, caps.first_bucket_mb, caps.bucket_cap_mb_list)
+    cap_list = caps.bucket_cap_mb_list
+    if caps.first_bucket_mb is not None:
+        cap_list = [limit / MIB for limit in limits]
+    if cap_list is not None:
+        kwargs["bucket_cap_mb_list"] = list(cap_list)
+        requires["torch"] = ">=2.11"
+    elif caps.bucket_cap_mb is not None:
+        kwargs["bucket_cap_mb"] = caps.bucket_cap_mb
+        if limits == [0]:  # an AssertionError before 2.12 (A2.1)
+            requires["torch"] = ">=2.12"
+    if kwargs.get("batched_grad_copy"):
+        requires["torch"] = ">=2.12"
+    if caps.set_last_bucket_cap:
+        requires["environment"] = {"DDP_SET_LAST_BUCKET_CAP": "1"}
+    proposed = Assignment(bucket_indices=((0,),), ddp_kwargs=kwargs, settings=settings)
+    switches = read_switches(proposed)
+    check_used(workload, switches)
+    rebuilt = switches.rebuilt_from
+    if rebuilt is None or (iteration != "steady" and iteration < rebuilt):
+        buckets = initial_buckets(workload, initial_limits(limits, cap_list is not None, switches.searches))
+    else:
+        buckets = rebuilt_buckets(workload, limits, caps.set_last_bucket_cap)
+    indices = tuple(map(tuple, buckets))
+    return replace(
+        proposed,
+        policy=policy,  # type: ignore[arg-type]
+        bucket_indices=indices,
+        bucket_bytes=bucket_bytes(workload, indices),
+        requires=requires,
+        made_for=made_for(workload),
+    )
+
+
+def check_reaches(workload: Workload, assignment: Assignment) -> None:
+    """Raise ``AssignmentError`` unless stock DDP, given ``assignment.ddp_kwargs``, rebuilds its buckets."""
+    options = {**assignment.ddp_kwargs, **assignment.settings}
+    caps = Caps(
+        bucket_cap_mb=options.pop("bucket_cap_mb", None),
+        bucket_cap_mb_list=options.pop("bucket_cap_mb_list", None),
+        set_last_bucket_cap="environment" in assignment.requires,
+    )
+    made = assign(workload, "ddp", caps, options, "steady")
+    if [set(bucket) for bucket in made.bucket_indices] != [set(b) for b in assignment.bucket_indices]:
+        raise AssignmentError(
+            f"ddp_kwargs: {assignment.ddp_kwargs} makes DDP use {len(made.bucket_indices)} bucket(s), not "
+            f"the {len(assignment.bucket_indices)} of bucket_indices"
+        )

@@ -1,8 +1,8 @@
 """The SimPy engine: a compute lane, communication channels, and the rules that tie them.
 
-Every process here is one sentence of "How time runs": the compute lane runs backward, the launcher
-launches strictly in bucket order, channels serve first come first served, finalize waits and copies
-back in order. Stretching (interference) lives in ``_Stretch`` alone.
+Every process here is one sentence of "How time runs": the compute lane runs its program, the launcher
+launches one after the other, channels serve first come first served, a chained collective follows another.
+Stretching (interference) lives in ``_Stretch`` alone.
 """
 
 from collections.abc import Generator
@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import simpy
 
-from sim.engine.outcome import Outcome
-from sim.engine.plan import Plan
+from sim.engine.outcome import Ledger, Outcome
+from sim.engine.program import CopyBack, Effects, Launch, Program, Ready, Wait, Work
 from sim.nouns.timeline import ComputeSpan, SpanKind
 
 Kind = Literal["lane", "copy_in", "copy_out", "collective"]
@@ -21,6 +21,14 @@ Kind = Literal["lane", "copy_in", "copy_out", "collective"]
 _AFTER_EVERYTHING = 2  # SimPy's priorities are URGENT 0 and NORMAL 1; this comes last in an instant.
 
 Step = Generator[simpy.Event, Any, None]
+
+
+def _last_of_instant(env: simpy.Environment) -> simpy.Event:
+    """An event that fires when all others of this instant have."""
+    event = env.event()
+    event._ok, event._value = True, None
+    env.schedule(event, priority=_AFTER_EVERYTHING)  # type: ignore[arg-type]
+    return event
 
 
 @dataclass(slots=True, eq=False)
@@ -44,15 +52,15 @@ class _Stretch:
     All changes within one instant take effect together, after every event of that instant.
     """
 
-    def __init__(self, env: simpy.Environment, plan: Plan) -> None:
+    def __init__(self, env: simpy.Environment, effects: Effects) -> None:
         self._env = env
-        self._plan = plan
+        self._effects = effects
         self._active: list[_Task] = []
         self._settling = False
 
     def work(self, duration_ns: int, kind: Kind) -> simpy.Event:
         """An event that fires when ``duration_ns`` of work is done, however long that takes."""
-        if not self._plan.stretches or duration_ns == 0:
+        if not self._effects.stretches or duration_ns == 0:
             return self._env.timeout(duration_ns)
         task = _Task(self._env.event(), Fraction(duration_ns), kind, start=self._now, since=self._now)
         self._active.append(task)
@@ -67,10 +75,8 @@ class _Stretch:
         if self._settling:
             return
         self._settling = True
-        event = self._env.event()
-        event._ok, event._value = True, None
+        event = _last_of_instant(self._env)
         event.callbacks = [self._settle]
-        self._env.schedule(event, priority=_AFTER_EVERYTHING)  # type: ignore[arg-type]
 
     def _settle(self, _: simpy.Event) -> None:
         self._settling = False
@@ -86,20 +92,20 @@ class _Stretch:
             alarm.callbacks = [self._finish]
 
     def _factor(self, kind: Kind, under_way: list[Kind]) -> Fraction:
-        plan = self._plan
+        effects = self._effects
         factor = Fraction(1)
         collectives = under_way.count("collective")
         if kind == "collective":
             if "lane" in under_way or "copy_in" in under_way:
-                factor *= plan.comm_slowdown
+                factor *= effects.comm_slowdown
             if "copy_out" in under_way:
-                factor *= plan.comm_copy_out_slowdown
+                factor *= effects.comm_copy_out_slowdown
             if collectives > 1:
-                factor *= plan.channel_slowdown
+                factor *= effects.channel_slowdown
         elif collectives:
-            factor *= plan.copy_out_slowdown if kind == "copy_out" else plan.compute_slowdown
+            factor *= effects.copy_out_slowdown if kind == "copy_out" else effects.compute_slowdown
             if kind == "copy_in":
-                factor *= plan.copy_in_slowdown
+                factor *= effects.copy_in_slowdown
         return factor
 
     def _finish(self, alarm: simpy.Event) -> None:
@@ -112,25 +118,22 @@ class _Stretch:
         self._request_settle()
 
 
-class _Backward:
-    """One backward pass: the processes and what they write down."""
+class _Player:
+    """One program being played: the processes and what they write down."""
 
-    def __init__(self, env: simpy.Environment, plan: Plan) -> None:
-        count = len(plan.wire_bytes)
+    def __init__(self, env: simpy.Environment, program: Program) -> None:
         self.env = env
-        self.plan = plan
-        self.stretch = _Stretch(env, plan)
-        self.channels = simpy.Resource(env, capacity=plan.channels)
+        self.program = program
+        self.stretch = _Stretch(env, program.effects)
+        self.channels = simpy.Resource(env, capacity=program.effects.channels)
         self.launches = simpy.Store(env)
-        self.compute: list[ComputeSpan] = []
-        self.ready = [0] * count
-        self.launch = [0] * count
-        self.start = [0] * count
-        self.end = [0] * count
-        self.copy_out_start = [0] * count
-        self.available = [0] * count
-        self.reduced = [env.event() for _ in range(count)]
-        self.compute_end = 0
+        self.ledger = Ledger(program)
+        self.usable = [env.event() for _ in program.collectives]
+        self.chained: list[int] = []
+        self.followers: dict[int, list[int]] = {}
+        for number, collective in enumerate(program.collectives):
+            if collective.after is not None:
+                self.followers.setdefault(collective.after, []).append(number)
 
     @property
     def now(self) -> int:
@@ -142,80 +145,84 @@ class _Backward:
         start = self.now
         yield self.stretch.work(duration_ns, "copy_in" if kind == "copy_in" else "lane")
         if duration_ns:
-            self.compute.append(
+            self.ledger.compute.append(
                 ComputeSpan(kind=kind, start_ns=start, end_ns=self.now, gradient=gradient, bucket=bucket)
             )
 
-    def backward(self) -> Step:
-        """The compute lane: backward's work, copies in, and launches where they block it."""
-        plan = self.plan
-        pending = plan.pending
-        next_bucket = 0
-        for gradient, work, copy_in, bucket in zip(
-            plan.gradients, plan.work_ns, plan.copy_in_ns, plan.bucket_of, strict=True
-        ):
-            yield from self._occupy("backward", work, gradient)
-            yield from self._occupy("copy_in", copy_in, gradient)
-            pending[bucket] -= 1
-            if pending[bucket]:
-                continue
-            self.ready[bucket] = self.now
-            # A3.5: launch in bucket order, all that are ready; a later bucket waits for its turn.
-            while next_bucket < len(pending) and pending[next_bucket] == 0:
-                if plan.launch_blocks_compute:
-                    yield from self._occupy("launch", plan.launch_cost_ns, bucket=next_bucket)
-                    self._launched(next_bucket)
+    def lane(self) -> Step:
+        """The compute lane, item by item."""
+        ledger, effects = self.ledger, self.program.effects
+        for item in self.program.lane:
+            if isinstance(item, Work):
+                yield from self._occupy(*item)
+            elif isinstance(item, Ready):
+                ledger.ready[item.bucket] = self.now
+            elif isinstance(item, Launch):
+                if effects.launch_blocks_compute:
+                    bucket = self.program.collectives[item.collective].bucket
+                    yield from self._occupy("launch", effects.launch_cost_ns, bucket=bucket)
+                    self._launched(item.collective)
                 else:
-                    self.launches.put(next_bucket)
-                next_bucket += 1
-        yield from self._occupy("backward", plan.tail_ns)
-        self.compute_end = self.now
-        yield from self._finalize()
+                    self.launches.put(item.collective)
+            elif isinstance(item, Wait):
+                yield self.usable[item.collective]
+            elif isinstance(item, CopyBack):
+                ledger.copy_out_start[item.bucket] = self.now
+                yield self.stretch.work(item.duration_ns, "copy_out")
+                ledger.available[item.bucket] = self.now
+            else:
+                ledger.backward_end = self.now
 
     def launcher(self) -> Step:
         """Launches beside the compute lane, one after the other."""
-        for _ in self.ready:
-            bucket = yield self.launches.get()
-            if self.plan.launch_cost_ns:
-                yield self.env.timeout(self.plan.launch_cost_ns)
-            self._launched(bucket)
+        while True:
+            number = yield self.launches.get()
+            if self.program.effects.launch_cost_ns:
+                yield self.env.timeout(self.program.effects.launch_cost_ns)
+            self._launched(number)
 
-    def _launched(self, bucket: int) -> None:
-        self.launch[bucket] = self.now
-        self.env.process(self._collective(bucket, self.channels.request()))
+    def _launched(self, number: int) -> None:
+        self.ledger.launch[number] = self.now
+        self.env.process(self._collective(number, self.channels.request()))
 
-    def _collective(self, bucket: int, channel: simpy.resources.resource.Request) -> Step:
+    def _collective(self, number: int, channel: simpy.resources.resource.Request) -> Step:
+        collective = self.program.collectives[number]
         yield channel
-        self.start[bucket] = self.now
-        yield self.stretch.work(self.plan.service_ns[bucket], "collective")
-        self.end[bucket] = self.now
-        self.channels.release(channel)
-        self.reduced[bucket].succeed()
+        self.ledger.start[number] = self.now
+        yield self.stretch.work(collective.service_ns, "collective")
+        self.ledger.end[number] = self.now
+        if not collective.holds_channel:
+            self.channels.release(channel)
+        if collective.settle_ns:
+            yield self.env.timeout(collective.settle_ns)
+        if collective.holds_channel:
+            self.channels.release(channel)
+        self.ledger.usable[number] = self.now
+        self.usable[number].succeed()
+        for follower in self.followers.get(number, ()):
+            self.env.process(self._follow(follower))
 
-    def _finalize(self) -> Step:
-        """A3.10: for each bucket in order, wait for its collective, then copy back."""
-        for bucket, copy_out in enumerate(self.plan.copy_out_ns):
-            yield self.reduced[bucket]
-            self.copy_out_start[bucket] = self.now
-            yield self.stretch.work(copy_out, "copy_out")
-            self.available[bucket] = self.now
+    def _follow(self, number: int) -> Step:
+        """A chained collective: launched by a callback, after all else that happens in that instant."""
+        delay = self.program.collectives[number].delay_ns
+        if delay:
+            yield self.env.timeout(delay)
+        self.chained.append(number)
+        yield _last_of_instant(self.env)
+        if self.chained:
+            due, self.chained = sorted(self.chained), []
+            for follower in due:
+                self._launched(follower)
 
 
-def play(plan: Plan) -> Outcome:
-    """Play a plan in SimPy."""
+def play(program: Program) -> Outcome:
+    """Play a program in SimPy."""
     env = simpy.Environment()
-    run = _Backward(env, plan)
-    env.process(run.backward())
-    if not plan.launch_blocks_compute:
-        env.process(run.launcher())
-    env.run()
-    return Outcome(
-        compute=tuple(run.compute),
-        ready_ns=tuple(run.ready),
-        launch_ns=tuple(run.launch),
-        start_ns=tuple(run.start),
-        end_ns=tuple(run.end),
-        copy_out_start_ns=tuple(run.copy_out_start),
-        available_ns=tuple(run.available),
-        backward_end_ns=run.compute_end,
-    )
+    player = _Player(env, program)
+    lane = env.process(player.lane())
+    if not program.effects.launch_blocks_compute:
+        env.process(player.launcher())
+    env.run(until=lane)
+    sync_end = int(env.now)
+    env.run()  # what nothing waits for is played to its end too
+    return player.ledger.outcome(sync_end)

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
-from sim.engine.plan import Plan, pre_forward
+from sim.engine.program import Program
 from sim.nouns.assignment import Assignment
+from sim.nouns.collective import CollectiveTimes
 from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import BucketTimes, ComputeSpan, Iteration, Timeline
 from sim.nouns.workload import Workload
@@ -11,71 +12,135 @@ from sim.nouns.workload import Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Raw result of playing a plan: spans of the compute lane and per-bucket times, in ns."""
+    """Raw result of playing a program, in ns from the start of backward.
+
+    Per bucket: ``ready_ns``, ``copy_out_start_ns``, ``available_ns``. Per collective: ``launch_ns``,
+    ``start_ns``, ``end_ns``, ``usable_ns``. ``compute`` are the lane's spans, without copies back.
+    """
 
     compute: tuple[ComputeSpan, ...]
     ready_ns: tuple[int, ...]
+    copy_out_start_ns: tuple[int, ...]
+    available_ns: tuple[int, ...]
     launch_ns: tuple[int, ...]
     start_ns: tuple[int, ...]
     end_ns: tuple[int, ...]
-    copy_out_start_ns: tuple[int, ...]
-    available_ns: tuple[int, ...]
+    usable_ns: tuple[int, ...]
     backward_end_ns: int
-
-    @property
-    def sync_end_ns(self) -> int:
-        """When all gradients are available, from the start of backward."""
-        return max(self.backward_end_ns, *self.available_ns)
+    sync_end_ns: int
 
 
-def _channels(outcome: Outcome, count: int) -> list[int]:
+class Ledger:
+    """What an engine writes down while it plays; all times in ns."""
+
+    __slots__ = (
+        "available",
+        "backward_end",
+        "compute",
+        "copy_out_start",
+        "end",
+        "launch",
+        "ready",
+        "start",
+        "usable",
+    )
+
+    def __init__(self, program: Program) -> None:
+        buckets, collectives = len(program.carriers), len(program.collectives)
+        self.compute: list[ComputeSpan] = []
+        self.ready = [0] * buckets
+        self.copy_out_start = [0] * buckets
+        self.available = [0] * buckets
+        self.launch = [0] * collectives
+        self.start = [0] * collectives
+        self.end = [0] * collectives
+        self.usable = [0] * collectives
+        self.backward_end = 0
+
+    def outcome(self, sync_end_ns: int) -> Outcome:
+        """All of it, once the lane has come to its end."""
+        return Outcome(
+            compute=tuple(self.compute),
+            ready_ns=tuple(self.ready),
+            copy_out_start_ns=tuple(self.copy_out_start),
+            available_ns=tuple(self.available),
+            launch_ns=tuple(self.launch),
+            start_ns=tuple(self.start),
+            end_ns=tuple(self.end),
+            usable_ns=tuple(self.usable),
+            backward_end_ns=self.backward_end,
+            sync_end_ns=sync_end_ns,
+        )
+
+
+def _channels(program: Program, outcome: Outcome) -> list[int]:
     """The lowest channel free at each collective's start: a label, the same whatever the engine."""
-    free = [0] * count
-    labels = []
-    for start, end in zip(outcome.start_ns, outcome.end_ns, strict=True):
-        channel = next(number for number, time in enumerate(free) if time <= start)
-        free[channel] = end
-        labels.append(channel)
+    free = [0] * program.effects.channels
+    labels = [0] * len(program.collectives)
+    starts = outcome.start_ns
+    for number in sorted(range(len(labels)), key=lambda k: (starts[k], outcome.launch_ns[k], k)):
+        channel = next(place for place, time in enumerate(free) if time <= starts[number])
+        holds = program.collectives[number].holds_channel
+        free[channel] = outcome.usable_ns[number] if holds else outcome.end_ns[number]
+        labels[number] = channel
     return labels
+
+
+def _bucket(program: Program, outcome: Outcome, labels: list[int], k: int) -> BucketTimes:
+    carriers, ready = program.carriers[k], outcome.ready_ns[k]
+    collectives = [program.collectives[number] for number in carriers]
+    return BucketTimes(
+        index=k,
+        num_bytes=sum(collective.num_bytes for collective in collectives),
+        ready_ns=ready,
+        launch_ns=min((outcome.launch_ns[number] for number in carriers), default=ready),
+        start_ns=min((outcome.start_ns[number] for number in carriers), default=ready),
+        end_ns=max((outcome.end_ns[number] for number in carriers), default=ready),
+        available_ns=outcome.available_ns[k],
+        service_ns=sum(collective.service_ns for collective in collectives),
+        copy_out_start_ns=outcome.copy_out_start_ns[k],
+        channel=labels[carriers[0]] if carriers else 0,
+    )
 
 
 def make_timeline(
     workload: Workload,
     hardware: Hardware,
     assignment: Assignment,
-    plan: Plan,
+    program: Program,
     outcome: Outcome,
     *,
+    accumulation_ns: int,
     engine: str,
     iteration: Iteration,
 ) -> Timeline:
-    """The timeline of one played plan."""
-    before_forward, notes = pre_forward(workload, hardware, assignment, iteration)
-    labels = _channels(outcome, plan.channels)
+    """The timeline of one played program, the step's last micro-batch."""
+    labels = _channels(program, outcome)
     return Timeline(
         workload=workload,
         hardware=hardware,
         assignment=assignment,
         iteration=iteration,
         engine=engine,
-        pre_forward_ns=before_forward,
+        pre_forward_ns=program.pre_forward_ns,
+        accumulation_ns=accumulation_ns,
         compute=outcome.compute,
-        buckets=tuple(
-            BucketTimes(
-                index=k,
-                num_bytes=plan.wire_bytes[k],
-                ready_ns=outcome.ready_ns[k],
-                launch_ns=outcome.launch_ns[k],
-                start_ns=outcome.start_ns[k],
-                end_ns=outcome.end_ns[k],
-                available_ns=outcome.available_ns[k],
-                service_ns=plan.service_ns[k],
-                copy_out_start_ns=outcome.copy_out_start_ns[k],
-                channel=labels[k],
+        buckets=tuple(_bucket(program, outcome, labels, k) for k in range(len(program.carriers))),
+        collectives=tuple(
+            CollectiveTimes(
+                collective=collective,
+                launch_ns=outcome.launch_ns[number],
+                start_ns=outcome.start_ns[number],
+                end_ns=outcome.end_ns[number],
+                usable_ns=outcome.usable_ns[number],
+                channel=labels[number],
             )
-            for k in range(len(plan.wire_bytes))
+            for number, collective in enumerate(program.collectives)
         ),
         backward_end_ns=outcome.backward_end_ns,
         sync_end_ns=outcome.sync_end_ns,
-        notes=notes,
+        optimizer_ns=program.optimizer_ns,
+        post_sync_ns=program.post_sync_ns,
+        early_launches=program.early_launches,
+        notes=program.notes,
     )

@@ -7,232 +7,236 @@ import heapq
 from collections import deque
 from fractions import Fraction
 
-from sim.engine.outcome import Outcome
-from sim.engine.plan import Plan
+from sim.engine.outcome import Ledger, Outcome
+from sim.engine.program import CopyBack, LaneItem, Launch, Program, Ready, Wait, Work
 from sim.nouns.timeline import ComputeSpan
 
 
-def solve(plan: Plan) -> Outcome:
-    """The outcome of a plan, to the nanosecond what ``lanes.play`` says."""
-    return _step(plan) if plan.stretches else _recur(plan)
+def solve(program: Program) -> Outcome:
+    """The outcome of a program, to the nanosecond what ``lanes.play`` says."""
+    chained = any(collective.after is not None for collective in program.collectives)
+    return _Stepper(program).run() if chained or program.effects.stretches else _recur(program)
 
 
-def _finalize(plan: Plan, compute_end: int, end: list[int]) -> tuple[list[int], list[int]]:
-    """Waits and copies back strictly in bucket order (A3.10): copy-out starts and ends."""
-    starts, ends = [], []
-    time = compute_end
-    for finished, copy_out in zip(end, plan.copy_out_ns, strict=True):
-        time = max(time, finished)
-        starts.append(time)
-        time += copy_out
-        ends.append(time)
-    return starts, ends
-
-
-def _recur(plan: Plan) -> Outcome:
-    count = len(plan.wire_bytes)
-    pending = plan.pending
-    ready, launch, spans = [0] * count, [0] * count, []
-    next_bucket = lane = last_launch = 0
-    for gradient, work, copy_in, bucket in zip(
-        plan.gradients, plan.work_ns, plan.copy_in_ns, plan.bucket_of, strict=True
-    ):
-        if work:
-            spans.append(ComputeSpan(kind="backward", start_ns=lane, end_ns=lane + work, gradient=gradient))
-            lane += work
-        if copy_in:
-            spans.append(ComputeSpan(kind="copy_in", start_ns=lane, end_ns=lane + copy_in, gradient=gradient))
-            lane += copy_in
-        pending[bucket] -= 1
-        if pending[bucket]:
-            continue
-        ready[bucket] = lane
-        cost = plan.launch_cost_ns
-        while next_bucket < count and pending[next_bucket] == 0:
-            if plan.launch_blocks_compute:
+def _recur(program: Program) -> Outcome:
+    """Nothing stretches and nothing is chained: collectives are launched, and so served, in lane order."""
+    effects, collectives, ledger = program.effects, program.collectives, Ledger(program)
+    cost, spans = effects.launch_cost_ns, ledger.compute
+    free = [0] * effects.channels
+    lane = last_launch = 0
+    for item in program.lane:
+        if isinstance(item, Work):
+            if item.duration_ns:
+                spans.append(_span(item, lane, lane + item.duration_ns))
+                lane += item.duration_ns
+        elif isinstance(item, Launch):
+            number = item.collective
+            collective = collectives[number]
+            if effects.launch_blocks_compute:
                 if cost:
-                    spans.append(
-                        ComputeSpan(kind="launch", start_ns=lane, end_ns=lane + cost, bucket=next_bucket)
-                    )
+                    spans.append(_launch_span(collective.bucket, lane, lane + cost))
                 lane += cost
-                launch[next_bucket] = lane
+                launch = lane
             else:
-                last_launch = launch[next_bucket] = max(last_launch, lane) + cost
-            next_bucket += 1
-    if plan.tail_ns:
-        spans.append(ComputeSpan(kind="backward", start_ns=lane, end_ns=lane + plan.tail_ns))
-    lane += plan.tail_ns
-
-    free = [0] * plan.channels
-    start, end = [0] * count, [0] * count
-    for bucket in range(count):
-        start[bucket] = max(launch[bucket], heapq.heappop(free))
-        end[bucket] = start[bucket] + plan.service_ns[bucket]
-        heapq.heappush(free, end[bucket])
-    copy_starts, copy_ends = _finalize(plan, lane, end)
-    return Outcome(
-        compute=tuple(spans),
-        ready_ns=tuple(ready),
-        launch_ns=tuple(launch),
-        start_ns=tuple(start),
-        end_ns=tuple(end),
-        copy_out_start_ns=tuple(copy_starts),
-        available_ns=tuple(copy_ends),
-        backward_end_ns=lane,
-    )
+                last_launch = launch = max(last_launch, lane) + cost
+            start = max(launch, heapq.heappop(free))
+            end = start + collective.service_ns
+            usable = end + collective.settle_ns
+            heapq.heappush(free, usable if collective.holds_channel else end)
+            ledger.launch[number], ledger.start[number] = launch, start
+            ledger.end[number], ledger.usable[number] = end, usable
+        elif isinstance(item, Ready):
+            ledger.ready[item.bucket] = lane
+        elif isinstance(item, Wait):
+            lane = max(lane, ledger.usable[item.collective])
+        elif isinstance(item, CopyBack):
+            ledger.copy_out_start[item.bucket] = lane
+            lane += item.duration_ns
+            ledger.available[item.bucket] = lane
+        else:
+            ledger.backward_end = lane
+    return ledger.outcome(lane)
 
 
-def _program(plan: Plan) -> deque[tuple[str, int, int]]:
-    """The compute lane as (kind, number, duration): what it does if nothing blocks it, in order.
+class _Stepper:
+    """From instant to instant, with exact fractions of remaining work."""
 
-    ``release`` marks the instant at which buckets up to ``number`` may be launched.
-    """
-    pending = plan.pending
-    program: deque[tuple[str, int, int]] = deque()
-    next_bucket = 0
-    for gradient, work, copy_in, bucket in zip(
-        plan.gradients, plan.work_ns, plan.copy_in_ns, plan.bucket_of, strict=True
-    ):
-        program.append(("backward", gradient, work))
-        program.append(("copy_in", gradient, copy_in))
-        pending[bucket] -= 1
-        if pending[bucket]:
-            continue
-        program.append(("ready", bucket, 0))
-        while next_bucket < len(pending) and pending[next_bucket] == 0:
-            blocks = plan.launch_blocks_compute
-            program.append(("launch" if blocks else "release", next_bucket, plan.launch_cost_ns * blocks))
-            next_bucket += 1
-    program.append(("tail", -1, plan.tail_ns))
-    return program
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.effects = program.effects
+        self.ledger = Ledger(program)
+        self.now = 0
+        self.items: deque[LaneItem] = deque(program.lane)
+        self.busy: LaneItem | None = None  # what the lane works at
+        self.busy_since = 0
+        self.busy_left = Fraction(0)
+        self.sync_end: int | None = None
+        self.to_launch: deque[tuple[int, int]] = deque()  # (time, collective), beside the lane, in order
+        self.last_launch = 0
+        self.queue: deque[int] = deque()  # launched, waiting for a channel
+        self.serving: dict[int, Fraction] = {}  # collective -> work that remains
+        self.settling: list[tuple[int, int]] = []  # (time, collective)
+        self.held = 0  # channels that are busy with what follows a collective
+        self.usable: set[int] = set()
+        self.to_follow: list[tuple[int, int]] = []  # (time, chained collective)
+        self.followers: dict[int, list[int]] = {}
+        for number, collective in enumerate(program.collectives):
+            if collective.after is not None:
+                self.followers.setdefault(collective.after, []).append(number)
 
+    def run(self) -> Outcome:
+        while True:
+            self._settle_instant()
+            rates = self._rates()
+            ends = {
+                number: self._due(self.ledger.start[number], left, rates[0])
+                for number, left in self.serving.items()
+            }
+            lane_end = self._due(self.busy_since, self.busy_left, rates[1]) if self.busy else None
+            instants = [*ends.values(), *(time for time, _ in self.to_launch)]
+            instants += [time for time, _ in self.settling]
+            instants += [time for time, _ in self.to_follow]
+            if lane_end is not None:
+                instants.append(lane_end)
+            if not instants:
+                assert self.sync_end is not None, "the lane waits for what is never launched"
+                return self.ledger.outcome(self.sync_end)
+            self._advance(min(instants), ends, lane_end, rates)
 
-def _step(plan: Plan) -> Outcome:
-    """From event to event, with exact fractions of remaining work."""
-    count = len(plan.wire_bytes)
-    program = _program(plan)
-    ready, launch, start, end = [0] * count, [0] * count, [0] * count, [0] * count
-    spans: list[ComputeSpan] = []
-    to_launch: deque[tuple[int, int]] = deque()  # (time, bucket), in order, beside the compute lane
-    last_launch = 0
-    queue: deque[int] = deque()  # launched, waiting for a channel
-    serving: dict[int, Fraction] = {}  # bucket -> work that remains
-    lane_item: tuple[str, int, int] | None = None
-    lane_start, lane_left = 0, Fraction(0)
-    compute_end: int | None = None
-    copy_starts, copy_ends = [0] * count, [0] * count
-    reduced: set[int] = set()
-    back = 0  # the bucket that is copied back next
-    copying: Fraction | None = None  # what remains of its copy
-    now = 0
+    def _due(self, start: int, left: Fraction, factor: Fraction) -> int:
+        """When work ends at today's rate; its whole duration is rounded, once."""
+        return start + round(self.now - start + left * factor)
 
-    while True:
-        # Everything that happens at this instant without taking time.
-        while lane_item is None and program:
-            kind, number, duration = program.popleft()
-            if duration:
-                lane_item, lane_start, lane_left = (kind, number, duration), now, Fraction(duration)
-            elif kind == "ready":
-                ready[number] = now
-            elif kind == "launch":
-                launch[number] = now
-                queue.append(number)
-            elif kind == "release":
-                last_launch = max(last_launch, now) + plan.launch_cost_ns
-                to_launch.append((last_launch, number))
-            elif kind == "tail":
-                compute_end = now
-        while to_launch and to_launch[0][0] == now:
-            bucket = to_launch.popleft()[1]
-            launch[bucket] = now
-            queue.append(bucket)
-        while queue and len(serving) < plan.channels:
-            bucket = queue.popleft()
-            start[bucket] = now
-            if plan.service_ns[bucket]:
-                serving[bucket] = Fraction(plan.service_ns[bucket])
+    def _rates(self) -> tuple[Fraction, Fraction]:
+        """Factors by which collectives and the lane are stretched from here on."""
+        effects = self.effects
+        comm = lane = Fraction(1)
+        copies_back = isinstance(self.busy, CopyBack)
+        if self.busy is not None:
+            comm *= effects.comm_copy_out_slowdown if copies_back else effects.comm_slowdown
+        if len(self.serving) > 1:
+            comm *= effects.channel_slowdown
+        if self.serving:
+            lane *= effects.copy_out_slowdown if copies_back else effects.compute_slowdown
+            if isinstance(self.busy, Work) and self.busy.kind == "copy_in":
+                lane *= effects.copy_in_slowdown
+        return comm, lane
+
+    def _advance(
+        self, then: int, ends: dict[int, int], lane_end: int | None, rates: tuple[Fraction, Fraction]
+    ) -> None:
+        """Go to the next instant: what ends there has ended, the rest has that much less to do."""
+        elapsed = then - self.now
+        self.now = then
+        for number, end in ends.items():
+            if end == then:
+                del self.serving[number]
+                self._ended(number)
             else:
-                end[bucket] = now
-                reduced.add(bucket)
-        while compute_end is not None and copying is None and back in reduced:
-            copy_starts[back] = now
-            if plan.copy_out_ns[back]:
-                copying = Fraction(plan.copy_out_ns[back])
-            else:
-                copy_ends[back] = now
-                back += 1
-        # Rates until the next instant, and which instant that is.
-        copy_factor = plan.copy_out_slowdown if serving else Fraction(1)
-        lane_factor = plan.compute_slowdown if serving else Fraction(1)
-        if serving and lane_item is not None and lane_item[0] == "copy_in":
-            lane_factor *= plan.copy_in_slowdown
-        comm_factor = plan.comm_slowdown if lane_item else Fraction(1)
-        if copying is not None:
-            comm_factor *= plan.comm_copy_out_slowdown
-        if len(serving) > 1:
-            comm_factor *= plan.channel_slowdown
-        ends = {
-            bucket: start[bucket] + round(now - start[bucket] + left * comm_factor)
-            for bucket, left in serving.items()
-        }
-        lane_end = lane_start + round(now - lane_start + lane_left * lane_factor) if lane_item else None
-        instants = [*ends.values(), *(time for time, _ in to_launch)]
-        if lane_end is not None:
-            instants.append(lane_end)
-        copy_end = None
-        if copying is not None:
-            began = copy_starts[back]
-            copy_end = began + round(now - began + copying * copy_factor)
-            instants.append(copy_end)
-        if not instants:
-            break
-        then = min(instants)
-        elapsed = then - now
-        for bucket, finish in ends.items():
-            if finish == then:
-                del serving[bucket]
-                reduced.add(bucket)
-                end[bucket] = then
-            else:
-                serving[bucket] -= elapsed / comm_factor
-        if lane_item:
-            if lane_end == then:
-                spans.append(_span(lane_item, lane_start, then))
-                if lane_item[0] == "launch":
-                    launch[lane_item[1]] = then
-                    queue.append(lane_item[1])
-                elif lane_item[0] == "tail":
-                    compute_end = then
-                lane_item = None
-            else:
-                lane_left -= elapsed / lane_factor
-        if copying is not None:
-            if copy_end == then:
-                copy_ends[back] = then
-                copying, back = None, back + 1
-            else:
-                copying -= elapsed / copy_factor
-        now = then
+                self.serving[number] -= elapsed / rates[0]
+        if self.busy is None:
+            return
+        if lane_end != then:
+            self.busy_left -= elapsed / rates[1]
+            return
+        done, self.busy = self.busy, None
+        if isinstance(done, CopyBack):
+            self.ledger.available[done.bucket] = then
+        elif isinstance(done, Launch):
+            bucket = self.program.collectives[done.collective].bucket
+            self.ledger.compute.append(_launch_span(bucket, self.busy_since, then))
+            self._launched(done.collective)
+        elif isinstance(done, Work):
+            self.ledger.compute.append(_span(done, self.busy_since, then))
 
-    assert compute_end is not None
-    return Outcome(
-        compute=tuple(spans),
-        ready_ns=tuple(ready),
-        launch_ns=tuple(launch),
-        start_ns=tuple(start),
-        end_ns=tuple(end),
-        copy_out_start_ns=tuple(copy_starts),
-        available_ns=tuple(copy_ends),
-        backward_end_ns=compute_end,
-    )
+    def _settle_instant(self) -> None:
+        """All that happens at this instant without taking time."""
+        while True:
+            before = self._count()
+            self._run_lane()
+            while self.to_launch and self.to_launch[0][0] == self.now:
+                self._launched(self.to_launch.popleft()[1])
+            self._serve()
+            for time, number in sorted(self.settling):
+                if time == self.now:
+                    self.settling.remove((time, number))
+                    self.held -= self.program.collectives[number].holds_channel
+                    self._usable(number)
+            if before != self._count():
+                continue
+            due = sorted(number for time, number in self.to_follow if time == self.now)
+            if not due:
+                return
+            self.to_follow = [entry for entry in self.to_follow if entry[0] != self.now]
+            for number in due:
+                self._launched(number)
+
+    def _count(self) -> tuple[int, ...]:
+        """Differs after anything has happened."""
+        return len(self.items), len(self.to_launch), len(self.queue), len(self.settling), len(self.usable)
+
+    def _run_lane(self) -> None:
+        while self.busy is None and self.items:
+            item = self.items[0]
+            if isinstance(item, Wait) and item.collective not in self.usable:
+                return
+            self.items.popleft()
+            if isinstance(item, Ready):
+                self.ledger.ready[item.bucket] = self.now
+            elif isinstance(item, Launch):
+                if not self.effects.launch_blocks_compute:
+                    self.last_launch = max(self.last_launch, self.now) + self.effects.launch_cost_ns
+                    self.to_launch.append((self.last_launch, item.collective))
+                elif not self._occupy(item, self.effects.launch_cost_ns):
+                    self._launched(item.collective)
+            elif isinstance(item, Work):
+                self._occupy(item, item.duration_ns)
+            elif isinstance(item, CopyBack):
+                self.ledger.copy_out_start[item.bucket] = self.now
+                if not self._occupy(item, item.duration_ns):
+                    self.ledger.available[item.bucket] = self.now
+            elif not isinstance(item, Wait):
+                self.ledger.backward_end = self.now
+        if self.busy is None and self.sync_end is None:
+            self.sync_end = self.now
+
+    def _occupy(self, item: LaneItem, duration_ns: int) -> bool:
+        if duration_ns:
+            self.busy, self.busy_since, self.busy_left = item, self.now, Fraction(duration_ns)
+        return duration_ns > 0
+
+    def _launched(self, number: int) -> None:
+        self.ledger.launch[number] = self.now
+        self.queue.append(number)
+
+    def _serve(self) -> None:
+        while self.queue and len(self.serving) + self.held < self.effects.channels:
+            number = self.queue.popleft()
+            self.ledger.start[number] = self.now
+            if self.program.collectives[number].service_ns:
+                self.serving[number] = Fraction(self.program.collectives[number].service_ns)
+            else:
+                self._ended(number)
+
+    def _ended(self, number: int) -> None:
+        self.ledger.end[number] = self.now
+        collective = self.program.collectives[number]
+        if collective.settle_ns:
+            self.held += collective.holds_channel
+            self.settling.append((self.now + collective.settle_ns, number))
+        else:
+            self._usable(number)
+
+    def _usable(self, number: int) -> None:
+        self.ledger.usable[number] = self.now
+        self.usable.add(number)
+        for follower in self.followers.get(number, ()):
+            self.to_follow.append((self.now + self.program.collectives[follower].delay_ns, follower))
 
 
-def _span(item: tuple[str, int, int], start: int, end: int) -> ComputeSpan:
-    kind, number, _ = item
-    if kind == "launch":
-        return ComputeSpan(kind="launch", start_ns=start, end_ns=end, bucket=number)
-    if kind == "copy_in":
-        return ComputeSpan(kind="copy_in", start_ns=start, end_ns=end, gradient=number)
-    return ComputeSpan(
-        kind="backward", start_ns=start, end_ns=end, gradient=number if kind == "backward" else None
-    )
+def _span(work: Work, start: int, end: int) -> ComputeSpan:
+    return ComputeSpan(kind=work.kind, start_ns=start, end_ns=end, gradient=work.gradient, bucket=work.bucket)
+
+
+def _launch_span(bucket: int | None, start: int, end: int) -> ComputeSpan:
+    return ComputeSpan(kind="launch", start_ns=start, end_ns=end, bucket=bucket)

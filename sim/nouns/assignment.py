@@ -7,7 +7,21 @@ from sim.errors import AssignmentError
 from sim.nouns.checks import at_least
 from sim.nouns.workload import Workload
 
-Policy = Literal["ddp", "per-parameter", "single", "last-hook", "zero1", "zero2", "explicit"]
+Policy = Literal[
+    "ddp",
+    "per-parameter",
+    "single",
+    "explicit",
+    "per-parameter-sync",
+    "per-parameter-async",
+    "after-backward",
+    "arrival-counted",
+    "flat-views",
+    "last-hook",
+    "last-hook-safe",
+    "zero1",
+    "zero2",
+]
 
 CAP_KWARGS = ("bucket_cap_mb", "bucket_cap_mb_list")
 
@@ -50,15 +64,17 @@ class Assignment:
     """Buckets in launch order, by parameter index, and what makes a real system use them.
 
     ``bucket_bytes`` are parameter bytes, as DDP's logger counts them (A4.4). ``ddp_kwargs`` is what
-    to pass to ``DistributedDataParallel``; ``requires`` names the torch version and settings that these
-    keywords need (``sim.apply`` needs none of them). ``made_for`` is what ``sim.apply`` holds against the
-    model that it is given.
+    to pass to ``DistributedDataParallel``, ``settings`` what is set elsewhere (a communication hook, micro-
+    batches a step) or by another system (ZeRO's configuration, by DeepSpeed's names); ``requires`` names the
+    torch version and settings that these keywords need (``sim.apply`` needs none of them). ``made_for`` is
+    what ``sim.apply`` holds against the model that it is given.
     """
 
     policy: Policy = "explicit"
     bucket_indices: tuple[tuple[int, ...], ...]
     bucket_bytes: tuple[int, ...] | None = None
     ddp_kwargs: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
     requires: dict[str, Any] = field(default_factory=dict)
     made_for: MadeFor | None = None
     provenance: dict[str, Any] = field(default_factory=dict)

@@ -44,8 +44,9 @@ class Hardware:
     compute lane beside a collective, ``comm_slowdown`` of a collective beside the compute lane,
     ``channel_slowdown`` beside another collective, ``copy_in_slowdown`` and ``copy_out_slowdown`` of copies
     into and out of buckets beside a collective, ``comm_copy_out_slowdown`` of a collective beside copies
-    out of buckets, which come in one go. ``spread`` keeps, for each measured quantity, what is known of
-    its scatter.
+    out of buckets, which come in one go. ``search_unused_ns`` and ``mark_used_ns`` are what
+    ``find_unused_parameters`` adds per parameter, to a forward and to each hook. ``spread``
+    keeps, for each measured quantity, what is known of its scatter.
     """
 
     name: str
@@ -62,6 +63,8 @@ class Hardware:
     copy_in_slowdown: float = 1.0
     copy_out_slowdown: float = 1.0
     comm_copy_out_slowdown: float = 1.0
+    search_unused_ns: int = 0
+    mark_used_ns: int = 0
     reduce_scatter: Curve | None = None
     all_gather: Curve | None = None
     reduce: Curve | None = None
@@ -77,7 +80,8 @@ class Hardware:
             raise InputError(
                 f"comm_channels: {self.comm_channels} is not legal; give an integer 1 to {MAX_CHANNELS}"
             )
-        at_least("launch_cost_ns", self.launch_cost_ns, 0)
+        for cost in ("launch_cost_ns", "search_unused_ns", "mark_used_ns"):
+            at_least(cost, getattr(self, cost), 0)
         for name in SLOWDOWNS:
             factor(name, getattr(self, name), 1.0)
         rate("copy_in_bytes_per_s", self.copy_in_bytes_per_s)

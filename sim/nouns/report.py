@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from sim.nouns.early_launch import EarlyLaunch
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketRow:
@@ -21,7 +23,8 @@ class BucketRow:
 class Report:
     """The figures of one step, as CONTRACT defines them; all durations in ns.
 
-    ``step = pre_forward + forward + loss + sync_end + optimizer + post_sync``;
+    ``step = accumulation + pre_forward + forward + loss + sync_end + optimizer + post_sync``, where
+    ``accumulation`` are the micro-batches before the last, ``optimizer`` the step as this system runs it;
     ``exposed_comm = sync_end - backward`` (a plain backward); ``overlap_ratio`` is the time in which
     the compute lane and at least one collective are busy over the time in which at least one
     collective is busy (interval unions, HolisticTraceAnalysis's definition).
@@ -40,7 +43,10 @@ class Report:
     verdict_code: str
     buckets: tuple[BucketRow, ...]
     bucket_indices: tuple[tuple[int, ...], ...] = ()
+    accumulation_ns: int = 0
+    optimizer_ns: int = 0
     engine: str = "simpy"
+    early_launches: tuple[EarlyLaunch, ...] = ()
     notes: tuple[str, ...] = ()
     provenance: dict[str, Any] = field(default_factory=dict)
     extensions: dict[str, Any] = field(default_factory=dict)

@@ -4,16 +4,21 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sim.nouns.assignment import Assignment
+from sim.nouns.collective import CollectiveTimes
+from sim.nouns.early_launch import EarlyLaunch
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 
-SpanKind = Literal["backward", "copy_in", "launch"]
+SpanKind = Literal["backward", "copy_in", "launch", "hook"]
 Iteration = Literal["steady"] | int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeSpan:
-    """Work on the compute lane, in ns. ``gradient`` is None for backward's tail; ``bucket`` for launches."""
+    """Work on the compute lane, in ns. ``gradient`` is None for backward's tail; ``bucket`` for launches.
+
+    ``hook`` is what a communication hook or another system's own hook computes before it launches.
+    """
 
     kind: SpanKind
     start_ns: int
@@ -44,7 +49,12 @@ class BucketTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """One simulated step with all that went into it."""
+    """One simulated step with all that went into it; times in ns.
+
+    The spans are those of its last micro-batch, from the start of its backward; ``accumulation_ns`` is what
+    the micro-batches before it take. ``optimizer_ns`` is the optimizer's step as this system runs it,
+    ``post_sync_ns`` what else follows (ZeRO's all-gather).
+    """
 
     workload: Workload
     hardware: Hardware
@@ -54,6 +64,11 @@ class Timeline:
     pre_forward_ns: int
     compute: tuple[ComputeSpan, ...]
     buckets: tuple[BucketTimes, ...]
+    collectives: tuple[CollectiveTimes, ...]
     backward_end_ns: int
     sync_end_ns: int
+    optimizer_ns: int
+    post_sync_ns: int = 0
+    accumulation_ns: int = 0
+    early_launches: tuple[EarlyLaunch, ...] = ()
     notes: tuple[str, ...] = ()

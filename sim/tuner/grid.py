@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sim.engine.bucketing import assign
 from sim.engine.run import run
+from sim.engine.systems import assign
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.rows import SweepRow

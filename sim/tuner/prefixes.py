@@ -1,6 +1,6 @@
 """What every partition of one workload has in common: the compute lane and sums along the ready order."""
 
-from sim.engine.plan import copied_bytes
+from sim.engine.ddp import copied_bytes
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.units import transfer_ns

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from sim.engine import recurrence
-from sim.engine.bucketing import assign, cap_list
-from sim.engine.plan import make_plan
+from sim.engine.bucketing import cap_list
 from sim.engine.run import run
+from sim.engine.systems import assign, write
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.hardware import SLOWDOWNS, Hardware
 from sim.nouns.recommendation import Family, Gain, Plateau, Recommendation
@@ -181,7 +181,7 @@ def _sampled(workload: Workload) -> list[Workload]:
 
 
 def _sync_end(workload: Workload, hardware: Hardware, assignment: Assignment) -> int:
-    return recurrence.solve(make_plan(workload, hardware, assignment)).sync_end_ns
+    return recurrence.solve(write(workload, hardware, assignment)[-1]).sync_end_ns
 
 
 def _plateau(rows: list[tuple[float, int]], default_sync_end: int, rest_ns: int) -> Plateau:

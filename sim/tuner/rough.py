@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from sim.costs.collectives import all_reduce_ns
-from sim.engine.plan import copied_bytes
+from sim.engine.ddp import copied_bytes
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.units import transfer_ns

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 from sim.costs.collectives import all_reduce_ns
 from sim.engine import recurrence
-from sim.engine.plan import make_plan
+from sim.engine.systems import write
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import SLOWDOWNS, Hardware
 from sim.nouns.workload import Workload
@@ -137,4 +137,4 @@ class Scorer:
 
     def _engine(self, buckets: tuple[tuple[int, ...], ...]) -> int:
         assignment = Assignment(bucket_indices=buckets)
-        return recurrence.solve(make_plan(self._workload, self._hardware, assignment)).sync_end_ns
+        return recurrence.solve(write(self._workload, self._hardware, assignment)[-1]).sync_end_ns

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from sim.engine.bucketing import assign
+from sim.engine.systems import assign
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload
 from sim.units import MIB

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from sim.engine.bucketing import assign, check_reaches
+from sim.engine.bucketing import check_reaches
+from sim.engine.systems import assign
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import CAP_KWARGS, Assignment, bucket_bytes, made_for
 from sim.nouns.measurement import Mode

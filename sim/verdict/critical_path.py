@@ -6,14 +6,18 @@ from typing import Literal
 
 import networkx
 
-from sim.nouns.timeline import Timeline
+from sim.nouns.collective import CollectiveKind
+from sim.nouns.timeline import SpanKind, Timeline
 
-PathKind = Literal["backward", "copy_in", "launch", "all_reduce", "copy_out"]
+PathKind = SpanKind | CollectiveKind | Literal["copy_out", "settle"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathSpan:
-    """One link of the critical path, ns from the start of backward."""
+    """One link of the critical path, ns from the start of backward.
+
+    ``settle`` is what a callback computes between collectives, or between one and the use of its result.
+    """
 
     kind: PathKind
     start_ns: int
@@ -30,59 +34,70 @@ def dependencies(timeline: Timeline) -> "networkx.DiGraph[PathSpan]":
     """
     graph: networkx.DiGraph[PathSpan] = networkx.DiGraph()
 
-    def join(before: PathSpan | None, after: PathSpan) -> None:
-        if before is not None and before.end_ns == after.start_ns and before is not after:
+    def join(before: PathSpan | None, after: PathSpan | None) -> None:
+        if before is None or after is None or before is after:
+            return
+        if before.end_ns == after.start_ns:
             graph.add_edge(before, after, weight=after.end_ns - after.start_ns)
 
-    compute = [
-        PathSpan(
-            kind=span.kind,
-            start_ns=span.start_ns,
-            end_ns=span.end_ns,
-            bucket=span.bucket,
-            gradient=span.gradient,
-        )
-        for span in timeline.compute
-    ]
-    for span in compute:
+    def add(
+        kind: PathKind, start: int, end: int, bucket: int | None, gradient: int | None = None
+    ) -> PathSpan:
+        span = PathSpan(kind=kind, start_ns=start, end_ns=end, bucket=bucket, gradient=gradient)
         graph.add_node(span)
-    for before, after in pairwise(compute):
-        join(before, after)
-    lane_ends = {span.end_ns: span for span in compute}
+        return span
 
-    launches: list[PathSpan] = []
-    reduces: list[PathSpan] = []
-    copies: list[PathSpan] = []
+    compute = [add(s.kind, s.start_ns, s.end_ns, s.bucket, s.gradient) for s in timeline.compute]
+    copies = [add("copy_out", b.copy_out_start_ns, b.available_ns, b.index) for b in timeline.buckets]
+    lane = sorted((*compute, *copies), key=lambda span: (span.start_ns, span.end_ns))
+    for before, after in pairwise(lane):
+        join(before, after)
+    lane_ends = {span.end_ns: span for span in lane if span.end_ns > span.start_ns}
+
+    # A collective's whole life: launched beside the lane, sent, and what follows until it can be used.
     beside = not timeline.hardware.launch_blocks_compute or "launch" in timeline.workload.ready_includes
     cost = timeline.hardware.launch_cost_ns if beside else 0
-    for bucket in timeline.buckets:
-        k = bucket.index
+    launches: dict[int, PathSpan] = {}  # by end
+    sent: dict[int, list[PathSpan]] = {}  # by end
+    lives: list[PathSpan] = []  # the last span of each
+    for played in sorted(timeline.collectives, key=lambda played: (played.start_ns, played.launch_ns)):
+        what = played.collective
         launch = None
-        if cost:
-            launch = PathSpan(
-                kind="launch", start_ns=bucket.launch_ns - cost, end_ns=bucket.launch_ns, bucket=k
-            )
-            graph.add_node(launch)
-            if bucket.ready_ns == launch.start_ns:
+        if what.after is not None:
+            earlier = timeline.collectives[what.after]
+            launch = add("settle", earlier.end_ns, played.launch_ns, what.bucket)
+            for before in sent.get(earlier.end_ns, ()):
+                join(before, launch)
+        elif cost:
+            launch = add("launch", played.launch_ns - cost, played.launch_ns, what.bucket)
+            ready = what.bucket is not None and timeline.buckets[what.bucket].ready_ns == launch.start_ns
+            if ready or launch.start_ns not in launches:
                 join(lane_ends.get(launch.start_ns), launch)
-            if launches:
-                join(launches[-1], launch)
-            launches.append(launch)
-        reduce = PathSpan(kind="all_reduce", start_ns=bucket.start_ns, end_ns=bucket.end_ns, bucket=k)
-        graph.add_node(reduce)
-        if bucket.start_ns == bucket.launch_ns:
-            join(launch or lane_ends.get(bucket.start_ns), reduce)
-        if bucket.start_ns > bucket.launch_ns or timeline.hardware.comm_channels == 1:
-            for earlier in reduces:
-                join(earlier, reduce)
-        copy = PathSpan(
-            kind="copy_out", start_ns=bucket.copy_out_start_ns, end_ns=bucket.available_ns, bucket=k
-        )
-        graph.add_node(copy)
-        join(reduce, copy)
-        join(copies[-1] if copies else (compute[-1] if compute else None), copy)
-        reduces.append(reduce)
-        copies.append(copy)
+            join(launches.get(launch.start_ns), launch)
+            launches[launch.end_ns] = launch
+        reduce = add(what.kind, played.start_ns, played.end_ns, what.bucket)
+        if played.start_ns == played.launch_ns:
+            join(launch or lane_ends.get(played.start_ns), reduce)
+        if played.start_ns > played.launch_ns or timeline.hardware.comm_channels == 1:
+            for before in sent.get(played.start_ns, ()):
+                join(before, reduce)
+        sent.setdefault(played.end_ns, []).append(reduce)
+        lives.append(reduce)
+        if played.usable_ns > played.end_ns:
+            settle = add("settle", played.end_ns, played.usable_ns, what.bucket)
+            join(reduce, settle)
+            if what.holds_channel:
+                sent.setdefault(settle.end_ns, []).append(settle)
+            lives[-1] = settle
+    # The lane waited where it starts anew the instant that a result can be used.
+    starts: dict[int, list[PathSpan]] = {}
+    for span in lane:
+        starts.setdefault(span.start_ns, []).append(span)
+    for life in lives:
+        for span in starts.get(life.end_ns, ()):
+            waited = life.bucket in (None, span.bucket) if span.kind == "copy_out" else True
+            if waited and (span.kind == "copy_out" or life.end_ns not in lane_ends):
+                join(life, span)
     return graph
 
 

@@ -11,21 +11,23 @@ def overlap_ratio(timeline: Timeline) -> float:
 
     HolisticTraceAnalysis's definition, on interval unions; 0.0 without communication.
     """
-    collectives = [(bucket.start_ns, bucket.end_ns) for bucket in timeline.buckets]
+    collectives = [(played.start_ns, played.end_ns) for played in timeline.collectives]
     busy = length(union(collectives))
     compute = [(span.start_ns, span.end_ns) for span in timeline.compute]
     return intersection_length(compute, collectives) / busy if busy else 0.0
 
 
 def step_ns(timeline: Timeline) -> int:
-    """``pre_forward + forward + loss + sync_end + optimizer``, in ns."""
+    """``accumulation + pre_forward + forward + loss + sync_end + optimizer + post_sync``, in ns."""
     workload = timeline.workload
     return (
-        timeline.pre_forward_ns
+        timeline.accumulation_ns
+        + timeline.pre_forward_ns
         + workload.forward_ns
         + workload.loss_ns
         + timeline.sync_end_ns
-        + workload.optimizer_ns
+        + timeline.optimizer_ns
+        + timeline.post_sync_ns
     )
 
 
@@ -38,7 +40,9 @@ def summarize(timeline: Timeline) -> Report:
         pre_forward_ns=timeline.pre_forward_ns,
         backward_end_ns=timeline.backward_end_ns,
         sync_end_ns=timeline.sync_end_ns,
-        post_sync_ns=0,
+        post_sync_ns=timeline.post_sync_ns,
+        accumulation_ns=timeline.accumulation_ns,
+        optimizer_ns=timeline.optimizer_ns,
         step_ns=step_ns(timeline),
         exposed_comm_ns=timeline.sync_end_ns - timeline.workload.backward_ns,
         overlap_ratio=overlap_ratio(timeline),
@@ -58,6 +62,7 @@ def summarize(timeline: Timeline) -> Report:
         ),
         bucket_indices=timeline.assignment.bucket_indices,
         engine=timeline.engine,
+        early_launches=timeline.early_launches,
         notes=timeline.notes,
         provenance={
             "workload": timeline.workload.name,

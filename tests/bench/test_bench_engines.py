@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from sim.engine import lanes, recurrence
-from sim.engine.bucketing import assign
-from sim.engine.plan import make_plan
+from sim.engine.systems import assign, write
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Gradient, Workload
 from sim.tuner.recommend import tune
@@ -40,17 +39,17 @@ HARDWARE = Hardware(
         CurvePoint(num_bytes=100_000_000, duration_ns=60_000_000),
     ),
 )
-PLAN = make_plan(WORKLOAD, HARDWARE, assign(WORKLOAD))
+(PROGRAM,) = write(WORKLOAD, HARDWARE, assign(WORKLOAD))
 
 
 @pytest.mark.benchmark(group="one candidate, 161 tensors")
 def test_simpy(benchmark: Any) -> None:
-    assert benchmark(lanes.play, PLAN) == recurrence.solve(PLAN)
+    assert benchmark(lanes.play, PROGRAM) == recurrence.solve(PROGRAM)
 
 
 @pytest.mark.benchmark(group="one candidate, 161 tensors")
 def test_analytic(benchmark: Any) -> None:
-    benchmark(recurrence.solve, PLAN)
+    benchmark(recurrence.solve, PROGRAM)
 
 
 @pytest.mark.benchmark(group="one candidate, 161 tensors")

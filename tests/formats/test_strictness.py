@@ -203,7 +203,7 @@ BAD: dict[str, Bad] = {
         "assignment", "bucket_bytes", [4194304, 5], "bucket_bytes.1: 5", f"{3 * 4194304} bytes"
     ),
     "switch not modelled": edit(
-        "assignment", "ddp_kwargs", {"static_graph": True}, "static_graph=True", "not modelled"
+        "assignment", "ddp_kwargs", {"check_reduction": True}, "check_reduction=True", "not modelled"
     ),
     "switch not boolean": edit(
         "assignment", "ddp_kwargs", {"gradient_as_bucket_view": "yes"}, "gradient_as_bucket_view='yes'"

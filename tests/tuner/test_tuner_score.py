@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import sim
 from sim.engine import recurrence
-from sim.engine.plan import make_plan
+from sim.engine.systems import write
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.workload import Gradient, Workload
@@ -275,6 +275,6 @@ def test_sweep_refuses_an_engine_it_does_not_know() -> None:
 def test_a_rough_score_is_within_a_few_ns_of_the_engine(case: strategies.Case) -> None:
     """Every event rounds by half a nanosecond at most, and each can only delay what follows it."""
     assignment = replace(case.assignment, ddp_kwargs={})
-    exact = recurrence.solve(make_plan(case.workload, case.hardware, assignment)).sync_end_ns
+    exact = recurrence.solve(write(case.workload, case.hardware, assignment)[-1]).sync_end_ns
     rough = Rough(case.workload, case.hardware).sync_end_ns(assignment.bucket_indices)
     assert abs(rough - exact) <= 4 * len(case.workload.gradients) + 8

@@ -1,0 +1,342 @@
+"""DistributedDataParallel's Reducer: what a step under it does, in every iteration and under every switch."""
+
+from dataclasses import dataclass
+
+from sim.costs.collectives import all_reduce_ns, service_ns
+from sim.engine.comm_hooks import Message, messages
+from sim.engine.program import (
+    BackwardEnd,
+    CopyBack,
+    LaneItem,
+    Launch,
+    Program,
+    Ready,
+    Wait,
+    Work,
+    effects_of,
+    tail_ns,
+    works,
+)
+from sim.engine.switches import Switches, check_used, read_switches
+from sim.nouns.assignment import Assignment
+from sim.nouns.collective import Collective, Phase
+from sim.nouns.hardware import Hardware
+from sim.nouns.timeline import Iteration
+from sim.nouns.workload import DTYPE_BYTES, Workload
+from sim.units import transfer_ns
+
+_JOIN_DTYPE = "float32"
+
+
+def copied_bytes(workload: Workload, index: int) -> int:
+    """Bytes of one gradient that DDP copies into and out of its bucket; sparse: none (A3.18)."""
+    gradient = workload.gradients[index]
+    return 0 if gradient.sparse else gradient.on_wire
+
+
+def write(
+    workload: Workload, hardware: Hardware, assignment: Assignment, iteration: Iteration
+) -> tuple[Program, ...]:
+    """The programs of one step, one a micro-batch; all but the last run under ``no_sync`` (A3.12).
+
+    Raises:
+        AssignmentError: the assignment does not fit the workload (A8.3).
+        InputError, NotModelledError: a switch that is not legal or not modelled, or a parameter on which DDP
+            itself would stop.
+    """
+    assignment.check_fits(workload)
+    switches = read_switches(assignment)
+    check_used(workload, switches)
+    writer = _Writer(workload, hardware, assignment, switches, iteration)
+    before = [writer.unsynchronised(number) for number in range(switches.accumulation_steps - 1)]
+    return (*before, writer.synchronised())
+
+
+@dataclass(slots=True, eq=False)
+class _Writer:
+    workload: Workload
+    hardware: Hardware
+    assignment: Assignment
+    switches: Switches
+    iteration: Iteration
+
+    def unsynchronised(self, number: int) -> Program:
+        """A micro-batch under ``no_sync``: gradients accumulate, nothing is copied or sent (A3.12)."""
+        before, notes = self._before_forward(number)
+        lane: list[LaneItem] = [Work("backward", work, index) for index, work in works(self.workload) if work]
+        return Program(
+            lane=(*lane, Work("backward", tail_ns(self.workload)), BackwardEnd()),
+            collectives=(),
+            carriers=(),
+            effects=effects_of(self.workload, self.hardware),
+            before_forward=before,
+            notes=notes,
+        )
+
+    def synchronised(self) -> Program:
+        """The micro-batch that reduces."""
+        workload, switches = self.workload, self.switches
+        before, notes = self._before_forward(switches.accumulation_steps - 1)
+        backward = _Backward(self)
+        if switches.static_graph and self.iteration == 1:
+            backward.reduce_afterwards()
+        else:
+            backward.reduce_while_ready()
+        backward.finalize()
+        return Program(
+            lane=tuple(backward.lane),
+            collectives=tuple(backward.collectives),
+            carriers=tuple(map(tuple, backward.carriers)),
+            effects=effects_of(workload, self.hardware),
+            before_forward=before,
+            before_forward_ns=self.hardware.search_unused_ns * len(workload.gradients) * switches.searches,
+            optimizer_ns=workload.optimizer_ns,
+            notes=(*notes, *self._notes()),
+        )
+
+    def _before_forward(self, number: int) -> tuple[tuple[Collective, ...], tuple[str, ...]]:
+        """What precedes the forward of micro-batch ``number``, and notes on what has no curve.
+
+        The rebuild's two broadcasts of int32 (A2.7) come in the first forward after the recording backward,
+        then buffers, one broadcast a dtype (A3.16), in a forward that follows a synchronised one. Join tells
+        the ranks that have no more inputs twice, and waits for neither (A3.19).
+        """
+        workload, switches = self.workload, self.switches
+        broadcasts: list[tuple[int, str]] = []
+        rebuilds = self.assignment.by_keywords and self.iteration == switches.rebuilt_from
+        if rebuilds and number == 0:
+            broadcasts.append((len(workload.gradients) + 1, "int32"))
+            broadcasts.append((len(self.assignment.bucket_indices), "int32"))
+        if switches.syncs_buffers and number == 0:
+            by_dtype: dict[str, int] = {}
+            for buffer in workload.buffers:
+                by_dtype[buffer.dtype] = by_dtype.get(buffer.dtype, 0) + buffer.num_bytes
+            broadcasts += [(size // DTYPE_BYTES[dtype], dtype) for dtype, size in by_dtype.items()]
+        curve = self.hardware.broadcast if self.hardware.world_size > 1 else None
+        sent = [
+            Collective(
+                kind="broadcast",
+                elements=elements,
+                dtype=dtype,
+                num_bytes=elements * DTYPE_BYTES[dtype],
+                service_ns=0 if curve is None else service_ns(curve, elements * DTYPE_BYTES[dtype]),
+                phase="before forward",
+                root=0,
+            )
+            for elements, dtype in broadcasts
+        ]
+        missing = bool(sent) and curve is None and self.hardware.world_size > 1
+        notes = (
+            (
+                f"{len(sent)} broadcast(s) before forward are not counted: hardware "
+                f"{self.hardware.name!r} has no broadcast curve",
+            )
+            if missing
+            else ()
+        )
+        if switches.join_inputs is not None:
+            told = Collective(
+                kind="all_reduce",
+                elements=1,
+                dtype=_JOIN_DTYPE,
+                num_bytes=DTYPE_BYTES[_JOIN_DTYPE],
+                service_ns=0,
+                phase="before forward",
+            )
+            sent = [told, *sent, told]
+        return tuple(sent), notes
+
+    def _notes(self) -> tuple[str, ...]:
+        switches, notes = self.switches, []
+        if switches.keeps_views:
+            notes.append(
+                "gradients are accumulated in place into their buckets, and zeroed in each step; that work "
+                "is part of the recorded backward only if it was recorded with set_to_none=False"
+            )
+        if switches.reduce_dtype is not None:
+            notes.append("mixed_precision is modelled from torch's source; no run has checked it (A2.9)")
+        if switches.comm_hook is not None and switches.comm_hook.name == "powerSGD":
+            notes.append("PowerSGD's matrix products are not counted, only its memory traffic")
+        return tuple(notes)
+
+
+class _Backward:
+    """The lane of one synchronised backward, as it is written (A3)."""
+
+    def __init__(self, writer: _Writer) -> None:
+        self.writer = writer
+        self.workload = writer.workload
+        self.hardware = writer.hardware
+        self.switches = writer.switches
+        self.buckets = writer.assignment.bucket_indices
+        self.home = {index: number for number, bucket in enumerate(self.buckets) for index in bucket}
+        self.pending = [len(bucket) for bucket in self.buckets]
+        self.next_bucket = 0
+        self.lane: list[LaneItem] = []
+        self.collectives: list[Collective] = []
+        self.carriers: list[list[int]] = [[] for _ in self.buckets]
+        self.map: int | None = None
+        self.unused = {g.index for g in self.workload.gradients if g.ready_ns is None}
+        included = self.workload.ready_includes
+        self.copy_in_rate = None if "copy_in" in included else self.hardware.copy_in_bytes_per_s
+        self.copy_out_rate = self.hardware.copy_out_bytes_per_s
+
+    def reduce_while_ready(self) -> None:
+        """Copies in at each hook, launches in bucket order as soon as the next bucket is complete (A3.5).
+
+        The first hook marks every unused parameter ready ahead of its own (A3.3).
+        """
+        marks = self.hardware.mark_used_ns * self.switches.searches
+        for number, (index, work) in enumerate(works(self.workload)):
+            self._work("backward", work, index)
+            self._work("hook", marks, index)
+            for unused in sorted(self.unused) if number == 0 else ():
+                self._arrive(unused, index)
+            self._arrive(index, index)
+        self._work("backward", tail_ns(self.workload))
+        self.lane.append(BackwardEnd())
+
+    def reduce_afterwards(self) -> None:
+        """Iteration 1 of a static graph: map, copies in index order, all buckets, after backward (A3.15)."""
+        for index, work in works(self.workload):
+            self._work("backward", work, index)
+        self._work("backward", tail_ns(self.workload))
+        self.lane.append(BackwardEnd())
+        self._launch_map("end of backward", None)
+        for gradient in self.workload.gradients:
+            self._copy_in(gradient.index)
+        for bucket in range(len(self.buckets)):
+            self._complete(bucket)
+            self._launch(bucket, "end of backward", None)
+
+    def finalize(self) -> None:
+        """Waits for the buckets in order and copies each back; then waits for the map (A3.10, A3.13).
+
+        Where a parameter is unused here, its bucket waits for the map before it is copied back. What no rank
+        used is not copied.
+        """
+        waits_for_map = self.map is not None
+        for number, bucket in enumerate(self.buckets):
+            for carrier in self.carriers[number]:
+                self.lane.append(Wait(carrier))
+            if waits_for_map and self.map is not None and not self.unused.isdisjoint(bucket):
+                self.lane.append(Wait(self.map))
+                waits_for_map = False
+            self.lane.append(CopyBack(number, self._copy_out_ns(bucket)))
+        if waits_for_map and self.map is not None:
+            self.lane.append(Wait(self.map))
+
+    def _work(self, kind: str, duration_ns: int, gradient: int | None = None) -> None:
+        if duration_ns:
+            self.lane.append(Work(kind, duration_ns, gradient))  # type: ignore[arg-type]
+
+    def _arrive(self, index: int, trigger: int) -> None:
+        """A gradient is ready; ``trigger`` is the one whose hook says so."""
+        self._copy_in(index)
+        bucket = self.home[index]
+        self.pending[bucket] -= 1
+        if self.pending[bucket]:
+            return
+        self._complete(bucket)
+        while self.next_bucket < len(self.buckets) and self.pending[self.next_bucket] == 0:
+            if not self._is_skipped(self.next_bucket):
+                self._launch(self.next_bucket, "backward", trigger)
+            self.next_bucket += 1
+        if self.next_bucket == len(self.buckets) and self.switches.searches:
+            self._launch_map("backward", trigger)
+
+    def _is_skipped(self, bucket: int) -> bool:
+        """A3.14: a bucket of nothing but unused parameters is not sent."""
+        return self.switches.skip_all_reduce_unused_params and self.unused.issuperset(self.buckets[bucket])
+
+    def _copy_in(self, index: int) -> None:
+        """A3.4: fused with the division, or in place; an unused gradient's slice is filled with zeros."""
+        switches = self.switches
+        if switches.batched_grad_copy:
+            return
+        size = copied_bytes(self.workload, index)
+        if index in self.unused:
+            size = size // 2  # written, not read
+        elif switches.keeps_views and switches.comm_hook is not None:
+            return
+        self._work("copy_in", transfer_ns(size, self.copy_in_rate), index)
+
+    def _complete(self, bucket: int) -> None:
+        """All gradients are in; batched copies are made now, then the division (A3.4)."""
+        switches = self.switches
+        if switches.batched_grad_copy:
+            size = sum(copied_bytes(self.workload, index) for index in self.buckets[bucket])
+            passes = (not switches.keeps_views) + (switches.comm_hook is None)
+            duration = transfer_ns(passes * size, self.copy_in_rate)
+            if duration:
+                self.lane.append(Work("copy_in", duration, bucket=bucket))
+        self.lane.append(Ready(bucket))
+
+    def _launch(self, bucket: int, phase: Phase, gradient: int | None) -> None:
+        members = [self.workload.gradients[index] for index in self.buckets[bucket]]
+        dtype, size = members[0].dtype, sum(gradient.on_wire for gradient in members)
+        if self.switches.reduce_dtype is not None and not members[0].sparse:
+            size = size * DTYPE_BYTES[self.switches.reduce_dtype] // DTYPE_BYTES[dtype]
+            dtype = self.switches.reduce_dtype
+        for number, message in enumerate(
+            messages(self.switches.comm_hook, members, size, dtype, self._compresses())
+        ):
+            self._send(message, bucket, phase, gradient, is_first=number == 0)
+
+    def _send(
+        self, message: Message, bucket: int, phase: Phase, gradient: int | None, *, is_first: bool
+    ) -> None:
+        number = len(self.collectives)
+        if is_first and message.before_bytes:
+            # A copy of N bytes reads and writes N each.
+            duration = transfer_ns(message.before_bytes // 2, self.copy_in_rate)
+            if duration:
+                self.lane.append(Work("hook", duration, bucket=bucket))
+        self.collectives.append(
+            Collective(
+                kind="all_reduce",
+                elements=message.elements,
+                dtype=message.dtype,
+                num_bytes=message.num_bytes,
+                service_ns=all_reduce_ns(self.hardware, message.num_bytes),
+                phase=phase,
+                gradient=gradient,
+                bucket=bucket,
+                after=None if is_first else number - 1,
+                settle_ns=transfer_ns(message.after_bytes // 2, self.copy_out_rate),
+            )
+        )
+        self.carriers[bucket].append(number)
+        if is_first:
+            self.lane.append(Launch(number))
+
+    def _launch_map(self, phase: Phase, gradient: int | None) -> None:
+        """The all-reduce of int32[P] that says which parameters any rank used (A3.9)."""
+        elements = len(self.workload.gradients)
+        size = elements * DTYPE_BYTES["int32"]
+        self.map = len(self.collectives)
+        self.collectives.append(
+            Collective(
+                kind="all_reduce",
+                elements=elements,
+                dtype="int32",
+                num_bytes=size,
+                service_ns=all_reduce_ns(self.hardware, size),
+                phase=phase,
+                gradient=gradient,
+            )
+        )
+        self.lane.append(Launch(self.map))
+
+    def _copy_out_ns(self, bucket: tuple[int, ...]) -> int:
+        if self.switches.gradient_as_bucket_view:
+            return 0
+        used = sum(copied_bytes(self.workload, index) for index in bucket if index not in self.unused)
+        return transfer_ns(used, self.copy_out_rate)
+
+    def _compresses(self) -> bool:
+        """Whether PowerSGD's warm-up is over: its counter advances once a step (A3.17)."""
+        hook, iteration = self.switches.comm_hook, self.writer.iteration
+        if hook is None:
+            return False
+        return iteration == "steady" or iteration > hook.start_powerSGD_iter

@@ -1,0 +1,151 @@
+"""A step as a program: what the compute lane does, in order, and the collectives that it launches.
+
+Every system writes programs (one file each), and both engines play any program. What is decided by the order
+of the gradients alone (which bucket is complete when, what may be launched where) is decided when the program
+is written; what depends on time (channels, waits, slow-downs) is the engines'.
+"""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+from sim.nouns.collective import Collective
+from sim.nouns.early_launch import EarlyLaunch
+from sim.nouns.hardware import Hardware
+from sim.nouns.timeline import SpanKind
+from sim.nouns.workload import Workload
+
+
+class Work(NamedTuple):
+    """The lane is busy for ``duration_ns``."""
+
+    kind: SpanKind
+    duration_ns: int
+    gradient: int | None = None
+    bucket: int | None = None
+
+
+class Ready(NamedTuple):
+    """From here on nothing that the bucket holds is missing."""
+
+    bucket: int
+
+
+class Launch(NamedTuple):
+    """The lane has come to where the collective is launched: on the lane, or beside it."""
+
+    collective: int
+
+
+class Wait(NamedTuple):
+    """The lane stands still until the collective's result can be used."""
+
+    collective: int
+
+
+class CopyBack(NamedTuple):
+    """The lane copies a bucket's result back to its gradients, which are available then."""
+
+    bucket: int
+    duration_ns: int
+
+
+class BackwardEnd(NamedTuple):
+    """Backward is over: what follows is waiting and copying back, or what a system does after backward."""
+
+
+LaneItem = Work | Ready | Launch | Wait | CopyBack | BackwardEnd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effects:
+    """What the machine does to any program: channels, the cost of a launch in ns, and slow-downs."""
+
+    channels: int
+    launch_cost_ns: int
+    launch_blocks_compute: bool
+    compute_slowdown: Fraction
+    comm_slowdown: Fraction
+    channel_slowdown: Fraction
+    copy_in_slowdown: Fraction
+    copy_out_slowdown: Fraction
+    comm_copy_out_slowdown: Fraction
+
+    @property
+    def stretches(self) -> bool:
+        """Whether any slow-down is in force."""
+        factors = (
+            self.compute_slowdown,
+            self.comm_slowdown,
+            self.channel_slowdown,
+            self.copy_in_slowdown,
+            self.copy_out_slowdown,
+            self.comm_copy_out_slowdown,
+        )
+        return any(factor != 1 for factor in factors)
+
+
+def effects_of(workload: Workload, hardware: Hardware) -> Effects:
+    """What ``hardware`` does, without what the recorded times of ``workload`` contain already."""
+    included = workload.ready_includes
+    return Effects(
+        channels=hardware.comm_channels,
+        launch_cost_ns=hardware.launch_cost_ns,
+        launch_blocks_compute=hardware.launch_blocks_compute and "launch" not in included,
+        compute_slowdown=Fraction(1) if "interference" in included else Fraction(hardware.compute_slowdown),
+        comm_slowdown=Fraction(hardware.comm_slowdown),
+        channel_slowdown=Fraction(hardware.channel_slowdown),
+        copy_in_slowdown=Fraction(hardware.copy_in_slowdown),
+        copy_out_slowdown=Fraction(hardware.copy_out_slowdown),
+        comm_copy_out_slowdown=Fraction(hardware.comm_copy_out_slowdown),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """One micro-batch, from before its forward to the end of what follows its backward; times in ns.
+
+    ``lane`` starts with backward. ``carriers`` holds, for each bucket, the collectives that carry it: none
+    where it is not sent, several where they follow each other. ``before_forward`` and ``after_sync`` are
+    blocking collectives, one after the other; ``before_forward_ns`` and ``after_sync_ns`` what else is done
+    there. ``optimizer_ns`` is the optimizer's step, 0 in a micro-batch that has none.
+    """
+
+    lane: tuple[LaneItem, ...]
+    collectives: tuple[Collective, ...]
+    carriers: tuple[tuple[int, ...], ...]
+    effects: Effects
+    before_forward: tuple[Collective, ...] = ()
+    before_forward_ns: int = 0
+    after_sync: tuple[Collective, ...] = ()
+    after_sync_ns: int = 0
+    optimizer_ns: int = 0
+    early_launches: tuple[EarlyLaunch, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def pre_forward_ns(self) -> int:
+        """All that a system does before the module's forward, or adds to it."""
+        return self.before_forward_ns + sum(collective.service_ns for collective in self.before_forward)
+
+    @property
+    def post_sync_ns(self) -> int:
+        """All that a system does once gradients are available, beside the optimizer's step."""
+        return self.after_sync_ns + sum(collective.service_ns for collective in self.after_sync)
+
+
+def works(workload: Workload) -> list[tuple[int, int]]:
+    """Backward cut at its gradients: (gradient, its own work in ns), in ready order; the tail is left out."""
+    cut, before = [], 0
+    for index in workload.order():
+        ready = workload.gradients[index].ready_ns
+        assert ready is not None
+        cut.append((index, ready - before))
+        before = ready
+    return cut
+
+
+def tail_ns(workload: Workload) -> int:
+    """Backward's work after the last gradient."""
+    order = workload.order()
+    return workload.backward_ns - ((workload.gradients[order[-1]].ready_ns or 0) if order else 0)
