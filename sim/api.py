@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from sim.costs.scaling import scale
 from sim.engine.bucketing import check_reaches
 from sim.engine.run import run
+from sim.engine.sequences import explain
 from sim.engine.systems import assign
 from sim.formats import documents, pasting
 from sim.formats.documents import to_text
@@ -25,6 +26,7 @@ from sim.tuner.grid import sweep
 from sim.tuner.recommend import tune
 from sim.verdict import scoring
 from sim.verdict.attribution import attribute
+from sim.verdict.ddp_logging import ddp_logging_data
 from sim.verdict.metrics import summarize
 
 if TYPE_CHECKING:
@@ -39,7 +41,9 @@ __all__ = [
     "apply",
     "assign",
     "bucket_indices_json",
+    "ddp_logging_data",
     "digest",
+    "explain",
     "find_records",
     "load_assignment",
     "load_hardware",

@@ -43,6 +43,7 @@ for command in (
     measuring.record,
     measuring.calibrate,
     simulating.simulate,
+    simulating.explain,
     simulating.sweep,
     simulating.tune,
     simulating.export,

@@ -1,6 +1,7 @@
 """simulate, sweep, tune, export: from files to figures, without torch."""
 
 import json
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,9 +10,11 @@ import typer
 
 import sim
 from sim.cli.printing import emit, emit_noun, note, table, write
-from sim.engine.switches import MODELLED_DDP_KWARGS
-from sim.errors import InputError, NotModelledError
+from sim.engine.switches import MODELLED_DDP_KWARGS, MODELLED_SETTINGS
+from sim.engine.systems import POLICIES
+from sim.errors import InputError
 from sim.nouns.assignment import Assignment
+from sim.nouns.explanation import Event, Explanation
 from sim.nouns.report import Report
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import Workload
@@ -20,7 +23,19 @@ from sim.units import format_ms, format_size, parse_cap_mb
 WorkloadFile = Annotated[Path, typer.Argument(metavar="WORKLOAD.json", help="A recorded workload.")]
 HardwareFile = Annotated[Path, typer.Option("--hardware", help="A calibrated hardware file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
-_DDP_HELP = f"A switch of DDP, key=value; may be repeated: {', '.join(MODELLED_DDP_KWARGS)}."
+PolicyName = Annotated[str, typer.Option(help=f"{', '.join(POLICIES)}.")]
+BucketCap = Annotated[str | None, typer.Option(help="MiB, or a size such as 25MiB.")]
+FirstBucket = Annotated[str | None, typer.Option(help="MiB, cap of the first bucket.")]
+BucketCapList = Annotated[str | None, typer.Option(help="MiB, comma-separated.")]
+_DDP_NAMES = ", ".join((*MODELLED_DDP_KWARGS, *MODELLED_SETTINGS))
+DdpSwitches = Annotated[
+    list[str] | None, typer.Option(help=f"A switch of DDP, key=value; may be repeated: {_DDP_NAMES}.")
+]
+ZeroSwitches = Annotated[
+    list[str] | None,
+    typer.Option(help="A setting of DeepSpeed, key=value, by its own name; may be repeated."),
+]
+ReduceBucketSize = Annotated[int | None, typer.Option(help="Elements; ZeRO only.")]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Write here, atomically.")]
 
 
@@ -49,21 +64,21 @@ def _caps(text: str | None, option: str) -> list[float] | None:
     return [parse_cap_mb(part) for part in parts]
 
 
-def _switches(pairs: list[str]) -> dict[str, Any]:
+def _switches(option: str, pairs: list[str]) -> dict[str, Any]:
     switches = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise InputError(f"--ddp: {pair!r} is not legal; give key=value")
+            raise InputError(f"{option}: {pair!r} is not legal; give key=value")
         try:
             switches[name] = json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
         except json.JSONDecodeError:
             switches[name] = value
     if "workload" in switches:
-        raise InputError("--ddp: workload is no switch of DistributedDataParallel")
+        raise InputError(f"{option}: workload is no switch")
     for name in ("policy", "iteration", "bucket_cap_mb", "bucket_cap_mb_list", "first_bucket_mb"):
         if name in switches:
-            raise InputError(f"--ddp: {name} has an option of its own: --{name.replace('_', '-')}")
+            raise InputError(f"{option}: {name} has an option of its own: --{name.replace('_', '-')}")
     return switches
 
 
@@ -75,17 +90,50 @@ def _iteration(text: str) -> Iteration:
     raise InputError(f"--iteration: {text!r} is not legal; give steady, 1, 2 or 3")
 
 
+def _options(ddp: list[str] | None, zero: list[str] | None, reduce_bucket_size: int | None) -> dict[str, Any]:
+    """Switches of the system, from ``--ddp``, ``--zero`` and ``--reduce-bucket-size``."""
+    options = {**_switches("--ddp", ddp or []), **_switches("--zero", zero or [])}
+    if reduce_bucket_size is not None:
+        if "reduce_bucket_size" in options:
+            raise InputError("--zero: reduce_bucket_size has an option of its own: --reduce-bucket-size")
+        options["reduce_bucket_size"] = reduce_bucket_size
+    return options
+
+
+def _given(
+    policy: str,
+    bucket_cap_mb: str | None,
+    first_bucket_mb: str | None,
+    bucket_cap_mb_list: str | None,
+    ddp: list[str] | None,
+    zero: list[str] | None,
+    reduce_bucket_size: int | None,
+) -> dict[str, Any]:
+    """What ``sim.assign`` and ``sim.explain`` are called with."""
+    is_zero = policy.startswith("zero")
+    if (zero or reduce_bucket_size is not None) and not is_zero:
+        raise InputError(f"--zero and --reduce-bucket-size: belong to zero1 and zero2, not to {policy!r}")
+    if ddp and is_zero:
+        raise InputError(f"--ddp: belongs to DistributedDataParallel, not to {policy!r}; give --zero")
+    return {
+        "policy": policy,
+        "bucket_cap_mb": None if bucket_cap_mb is None else parse_cap_mb(bucket_cap_mb),
+        "first_bucket_mb": None if first_bucket_mb is None else parse_cap_mb(first_bucket_mb),
+        "bucket_cap_mb_list": _caps(bucket_cap_mb_list, "--bucket-cap-mb-list"),
+        **_options(ddp, zero, reduce_bucket_size),
+    }
+
+
 def simulate(
     workload_file: WorkloadFile,
     hardware_file: HardwareFile,
-    policy: Annotated[str, typer.Option(help="ddp, per-parameter, single.")] = "ddp",
-    bucket_cap_mb: Annotated[str | None, typer.Option(help="MiB, or a size such as 25MiB.")] = None,
-    first_bucket_mb: Annotated[str | None, typer.Option(help="MiB, cap of the first bucket.")] = None,
-    bucket_cap_mb_list: Annotated[str | None, typer.Option(help="MiB, comma-separated.")] = None,
-    ddp: Annotated[
-        list[str] | None, typer.Option(help=f"A switch of DDP, key=value: {', '.join(MODELLED_DDP_KWARGS)}.")
-    ] = None,
-    reduce_bucket_size: Annotated[int | None, typer.Option(help="Elements; ZeRO only.")] = None,
+    policy: PolicyName = "ddp",
+    bucket_cap_mb: BucketCap = None,
+    first_bucket_mb: FirstBucket = None,
+    bucket_cap_mb_list: BucketCapList = None,
+    ddp: DdpSwitches = None,
+    zero: ZeroSwitches = None,
+    reduce_bucket_size: ReduceBucketSize = None,
     iteration: Annotated[str, typer.Option(help="steady, 1, 2 or 3.")] = "steady",
     assignment_file: Annotated[
         Path | None, typer.Option("--assignment", help="An assignment file instead of a policy.")
@@ -96,27 +144,79 @@ def simulate(
     """Predict one step under one assignment."""
     workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
     number = _iteration(iteration)
-    if reduce_bucket_size is not None:
-        raise NotModelledError("--reduce-bucket-size: belongs to ZeRO, which is not modelled yet")
+    caps_and_switches = (bucket_cap_mb, first_bucket_mb, bucket_cap_mb_list, ddp, zero, reduce_bucket_size)
     if assignment_file is not None:
-        if policy != "ddp" or bucket_cap_mb or first_bucket_mb or bucket_cap_mb_list or ddp:
-            raise InputError("--assignment: give it alone, without a policy, caps or DDP switches")
+        if policy != "ddp" or any(given is not None for given in caps_and_switches):
+            raise InputError("--assignment: give it alone, without a policy, caps or switches")
         assignment = sim.load_assignment(assignment_file)
     else:
-        assignment = sim.assign(
-            workload,
-            policy,
-            None if bucket_cap_mb is None else parse_cap_mb(bucket_cap_mb),
-            first_bucket_mb=None if first_bucket_mb is None else parse_cap_mb(first_bucket_mb),
-            bucket_cap_mb_list=_caps(bucket_cap_mb_list, "--bucket-cap-mb-list"),
-            iteration=number,
-            **_switches(ddp or []),
-        )
+        assignment = sim.assign(workload, iteration=number, **_given(policy, *caps_and_switches))
     report = sim.summarize(sim.simulate(workload, hardware, assignment, engine.value, iteration=number))
     if as_json:
         emit_noun(report)
     else:
         print_report(report, workload)
+
+
+def explain(
+    workload_file: WorkloadFile,
+    policy: PolicyName = "ddp",
+    bucket_cap_mb: BucketCap = None,
+    first_bucket_mb: FirstBucket = None,
+    bucket_cap_mb_list: BucketCapList = None,
+    ddp: DdpSwitches = None,
+    zero: ZeroSwitches = None,
+    reduce_bucket_size: ReduceBucketSize = None,
+    ranks: Annotated[int, typer.Option(help="World size.", min=1)] = 2,
+    iterations: Annotated[int, typer.Option(help="How many, from the first.")] = 3,
+    as_json: AsJson = False,
+) -> None:
+    """Say what happens in iterations 1, 2, 3: every collective in order, its bytes, what launches it."""
+    workload = sim.load_workload(workload_file)
+    given = _given(policy, bucket_cap_mb, first_bucket_mb, bucket_cap_mb_list, ddp, zero, reduce_bucket_size)
+    told = sim.explain(workload, world_size=ranks, iterations=iterations, **given)
+    if as_json:
+        emit_noun(told)
+    else:
+        print_explanation(told)
+
+
+def print_explanation(told: Explanation) -> None:
+    """An explanation for people: one table an iteration."""
+    if told.construction:
+        _events(f"{told.workload}: {told.policy}, constructed on {told.world_size} ranks", told.construction)
+    for step in told.iterations:
+        _events(f"iteration {step.iteration}, {len(step.bucket_indices)} bucket(s)", step.events)
+        for line in step.notes:
+            note(f"note: {line}")
+    if told.ending:
+        _events("after the last iteration", told.ending)
+
+
+def _events(title: str, events: Sequence[Event]) -> None:
+    table(
+        title,
+        ["#", "collective", "elements", "dtype", "size", "for", "launched"],
+        [
+            [
+                str(number),
+                event.kind if event.root is None else f"{event.kind}, rank {event.root}",
+                f"{event.elements:,}",
+                event.dtype,
+                format_size(event.num_bytes),
+                event.purpose if event.bucket is None else f"bucket {event.bucket}",
+                _trigger(event),
+            ]
+            for number, event in enumerate(events)
+        ],
+    )
+
+
+def _trigger(event: Event) -> str:
+    where: str = event.phase
+    if event.gradient is not None:
+        where = f"when gradient {event.gradient} ({event.name}) is ready"
+    return where if event.micro_batch == 1 else f"{where}, micro-batch {event.micro_batch}"
 
 
 def print_report(report: Report, workload: Workload) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from sim.errors import InputError
+from sim.errors import InputError, NotModelledError
 from sim.nouns.workload import DTYPE_BYTES, Gradient
 
 _COMPRESSED = {"fp16_compress": "float16", "bf16_compress": "bfloat16"}
@@ -34,14 +34,10 @@ class Message:
     """
 
     num_bytes: int
+    elements: int
     dtype: str
     before_bytes: int = 0
     after_bytes: int = 0
-
-    @property
-    def elements(self) -> int:
-        """Elements on the wire."""
-        return self.num_bytes // DTYPE_BYTES[self.dtype]
 
 
 def read_comm_hook(value: Any) -> CommHook:
@@ -50,6 +46,8 @@ def read_comm_hook(value: Any) -> CommHook:
     if isinstance(value, dict):
         fields = dict(value)
     name = fields.pop("name", None)
+    if name == "batched_powerSGD":
+        raise NotModelledError("ddp: comm_hook='batched_powerSGD' stops in torch itself; give powerSGD")
     if name not in (*_PLAIN, "powerSGD"):
         raise InputError(
             f"ddp: comm_hook={value!r} is not legal; give {', '.join(_PLAIN)} or powerSGD, or an object with "
@@ -79,15 +77,18 @@ def messages(
         dtype: of the bucket's buffer.
         compresses: whether PowerSGD is past ``start_powerSGD_iter``.
     """
+    width = DTYPE_BYTES[dtype]
+    elements = num_bytes // width
     if hook is None:
-        return [Message(num_bytes=num_bytes, dtype=dtype)]
+        return [Message(num_bytes=num_bytes, elements=elements, dtype=dtype)]
     if hook.name == "noop":
         return []
     if hook.name in _COMPRESSED:
-        narrow = num_bytes * DTYPE_BYTES[_COMPRESSED[hook.name]] // DTYPE_BYTES[dtype]
+        narrow = num_bytes * DTYPE_BYTES[_COMPRESSED[hook.name]] // width
         return [
             Message(
                 num_bytes=narrow,
+                elements=elements,
                 dtype=_COMPRESSED[hook.name],
                 before_bytes=num_bytes + 3 * narrow,  # cast, then division in place
                 after_bytes=narrow + num_bytes,  # cast back
@@ -95,7 +96,8 @@ def messages(
         ]
     if hook.name == "powerSGD" and compresses:
         return _power_sgd(hook, bucket, dtype)
-    return [Message(num_bytes=num_bytes, dtype=dtype, before_bytes=2 * num_bytes)]  # division in place
+    in_place = 2 * num_bytes  # the division
+    return [Message(num_bytes=num_bytes, elements=elements, dtype=dtype, before_bytes=in_place)]
 
 
 def _power_sgd(hook: CommHook, bucket: list[Gradient], dtype: str) -> list[Message]:
@@ -117,13 +119,20 @@ def _power_sgd(hook: CommHook, bucket: list[Gradient], dtype: str) -> list[Messa
     return [
         Message(
             num_bytes=width * left,
+            elements=left,
             dtype=dtype,
             before_bytes=width * (5 * total + 2 * left + matrices + rows),
             after_bytes=width * 4 * left,
         ),
-        Message(num_bytes=width * rows, dtype=dtype, after_bytes=width * (matrices + 2 * rows + columns)),
+        Message(
+            num_bytes=width * rows,
+            elements=rows,
+            dtype=dtype,
+            after_bytes=width * (matrices + 2 * rows + columns),
+        ),
         Message(
             num_bytes=width * columns,
+            elements=columns,
             dtype=dtype,
             after_bytes=width * (2 * columns + rows + matrices + 3 * total),
         ),

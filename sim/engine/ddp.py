@@ -1,9 +1,11 @@
-"""DistributedDataParallel's Reducer: what a step under it does, in every iteration and under every switch."""
+"""DistributedDataParallel's Reducer: what a backward under it does, in every iteration."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from sim.costs.collectives import all_reduce_ns, service_ns
+from sim.costs.collectives import all_reduce_ns
+from sim.engine.bucketing import initial_buckets, initial_limits
 from sim.engine.comm_hooks import Message, messages
+from sim.engine.ddp_broadcasts import before_forward
 from sim.engine.program import (
     BackwardEnd,
     CopyBack,
@@ -23,9 +25,7 @@ from sim.nouns.collective import Collective, Phase
 from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import DTYPE_BYTES, Workload
-from sim.units import transfer_ns
-
-_JOIN_DTYPE = "float32"
+from sim.units import cap_bytes, transfer_ns
 
 
 def copied_bytes(workload: Workload, index: int) -> int:
@@ -62,7 +62,7 @@ class _Writer:
 
     def unsynchronised(self, number: int) -> Program:
         """A micro-batch under ``no_sync``: gradients accumulate, nothing is copied or sent (A3.12)."""
-        before, notes = self._before_forward(number)
+        before, notes = before_forward(self.workload, self.hardware, self.assignment, self.iteration, number)
         lane: list[LaneItem] = [Work("backward", work, index) for index, work in works(self.workload) if work]
         return Program(
             lane=(*lane, Work("backward", tail_ns(self.workload)), BackwardEnd()),
@@ -76,7 +76,8 @@ class _Writer:
     def synchronised(self) -> Program:
         """The micro-batch that reduces."""
         workload, switches = self.workload, self.switches
-        before, notes = self._before_forward(switches.accumulation_steps - 1)
+        last = switches.accumulation_steps - 1
+        before, notes = before_forward(workload, self.hardware, self.assignment, self.iteration, last)
         backward = _Backward(self)
         if switches.static_graph and self.iteration == 1:
             backward.reduce_afterwards()
@@ -93,58 +94,6 @@ class _Writer:
             optimizer_ns=workload.optimizer_ns,
             notes=(*notes, *self._notes()),
         )
-
-    def _before_forward(self, number: int) -> tuple[tuple[Collective, ...], tuple[str, ...]]:
-        """What precedes the forward of micro-batch ``number``, and notes on what has no curve.
-
-        The rebuild's two broadcasts of int32 (A2.7) come in the first forward after the recording backward,
-        then buffers, one broadcast a dtype (A3.16), in a forward that follows a synchronised one. Join tells
-        the ranks that have no more inputs twice, and waits for neither (A3.19).
-        """
-        workload, switches = self.workload, self.switches
-        broadcasts: list[tuple[int, str]] = []
-        rebuilds = self.assignment.by_keywords and self.iteration == switches.rebuilt_from
-        if rebuilds and number == 0:
-            broadcasts.append((len(workload.gradients) + 1, "int32"))
-            broadcasts.append((len(self.assignment.bucket_indices), "int32"))
-        if switches.syncs_buffers and number == 0:
-            by_dtype: dict[str, int] = {}
-            for buffer in workload.buffers:
-                by_dtype[buffer.dtype] = by_dtype.get(buffer.dtype, 0) + buffer.num_bytes
-            broadcasts += [(size // DTYPE_BYTES[dtype], dtype) for dtype, size in by_dtype.items()]
-        curve = self.hardware.broadcast if self.hardware.world_size > 1 else None
-        sent = [
-            Collective(
-                kind="broadcast",
-                elements=elements,
-                dtype=dtype,
-                num_bytes=elements * DTYPE_BYTES[dtype],
-                service_ns=0 if curve is None else service_ns(curve, elements * DTYPE_BYTES[dtype]),
-                phase="before forward",
-                root=0,
-            )
-            for elements, dtype in broadcasts
-        ]
-        missing = bool(sent) and curve is None and self.hardware.world_size > 1
-        notes = (
-            (
-                f"{len(sent)} broadcast(s) before forward are not counted: hardware "
-                f"{self.hardware.name!r} has no broadcast curve",
-            )
-            if missing
-            else ()
-        )
-        if switches.join_inputs is not None:
-            told = Collective(
-                kind="all_reduce",
-                elements=1,
-                dtype=_JOIN_DTYPE,
-                num_bytes=DTYPE_BYTES[_JOIN_DTYPE],
-                service_ns=0,
-                phase="before forward",
-            )
-            sent = [told, *sent, told]
-        return tuple(sent), notes
 
     def _notes(self) -> tuple[str, ...]:
         switches, notes = self.switches, []
@@ -274,13 +223,15 @@ class _Backward:
 
     def _launch(self, bucket: int, phase: Phase, gradient: int | None) -> None:
         members = [self.workload.gradients[index] for index in self.buckets[bucket]]
-        dtype, size = members[0].dtype, sum(gradient.on_wire for gradient in members)
+        dtype, size = members[0].dtype, sum(member.on_wire for member in members)
         if self.switches.reduce_dtype is not None and not members[0].sparse:
             size = size * DTYPE_BYTES[self.switches.reduce_dtype] // DTYPE_BYTES[dtype]
             dtype = self.switches.reduce_dtype
         for number, message in enumerate(
             messages(self.switches.comm_hook, members, size, dtype, self._compresses())
         ):
+            if members[0].sparse:  # indices and values travel; the call says the dense size (A3.18)
+                message = replace(message, elements=members[0].num_bytes // DTYPE_BYTES[dtype])
             self._send(message, bucket, phase, gradient, is_first=number == 0)
 
     def _send(
@@ -324,6 +275,7 @@ class _Backward:
                 service_ns=all_reduce_ns(self.hardware, size),
                 phase=phase,
                 gradient=gradient,
+                purpose="used parameters",
             )
         )
         self.lane.append(Launch(self.map))
@@ -339,4 +291,13 @@ class _Backward:
         hook, iteration = self.switches.comm_hook, self.writer.iteration
         if hook is None:
             return False
-        return iteration == "steady" or iteration > hook.start_powerSGD_iter
+        return iteration == "steady" or iteration > hook.start_powerSGD_iter + self._missed_count()
+
+    def _missed_count(self) -> int:
+        """A static graph's iteration 1 does not advance the counter unless it has a single bucket (A3.15)."""
+        if not self.switches.static_graph:
+            return 0
+        kwargs = self.writer.assignment.ddp_kwargs
+        caps = [cap_bytes(cap) for cap in kwargs.get("bucket_cap_mb_list", ())]
+        limits = initial_limits(caps, "bucket_cap_mb_list" in kwargs, searches=False)
+        return int(len(initial_buckets(self.workload, limits)) > 1)

@@ -31,8 +31,8 @@ def assign(
         keys = {workload.gradients[index].key for index in bucket}
         if len(keys) > 1:
             raise NotModelledError(
-                f"policy: {policy!r} puts {len(keys)} dtypes or devices into bucket {number}, and fails on it "
-                f"or casts (A7.5); give 'last-hook-safe'"
+                f"policy: {policy!r} puts {len(keys)} dtypes or devices into bucket {number}, and fails or "
+                f"casts there (A7.5); give 'last-hook-safe'"
             )
     return made
 
@@ -49,8 +49,8 @@ def write(
         AssignmentError: the assignment does not fit the workload (A8.3).
         NotModelledError: a gradient on which the system itself would stop.
     """
-    assignment.check_fits(workload)
     check_dense(workload, assignment.policy)
+    assignment.check_fits(workload)
     is_safe = assignment.policy == "last-hook-safe"
     _check_used(workload, assignment, is_safe)
     if is_safe:

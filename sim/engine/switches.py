@@ -164,10 +164,17 @@ def _check_together(switches: Switches) -> None:
         and switches.accumulation_steps > 1,
         "join_inputs and find_unused_parameters": switches.join_inputs is not None and switches.searches,
         "join_inputs and static_graph": switches.join_inputs is not None and switches.static_graph,
+        "join_inputs and skip_all_reduce_unused_params": switches.join_inputs is not None
+        and switches.skip_all_reduce_unused_params,
     }
     for names, clash in clashes.items():
         if clash:
             raise NotModelledError(f"ddp: {names} together are not modelled")
+    if switches.static_graph and switches.accumulation_steps > 1:
+        raise NotModelledError(
+            "ddp: static_graph and accumulation_steps: torch stops where the first backward of a static "
+            "graph is under no_sync"
+        )
 
 
 def check_used(workload: Workload, switches: Switches) -> None:
@@ -180,6 +187,8 @@ def check_used(workload: Workload, switches: Switches) -> None:
                 f"{what} is never ready; DDP without find_unused_parameters or static_graph raises an error "
                 f"on it at the next forward (A3.21)"
             )
+        if gradient.sparse and switches.join_inputs is not None:
+            raise NotModelledError(f"{what} is sparse; DDP hangs with sparse gradients under Join")
         if gradient.uses > 1 and not switches.static_graph:
             raise NotModelledError(
                 f"{what} becomes ready {gradient.uses} times in one backward; DDP without static_graph "

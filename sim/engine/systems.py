@@ -1,24 +1,31 @@
 """Every system that reduces gradients, by policy: how it cuts buckets, and what a step under it does.
 
-A system is two functions. ``assign`` says which buckets it makes of a workload, in which order; ``write``
-what a step with them is, as programs, one a micro-batch.
+``assign`` says which buckets a system makes of a workload, in which order; ``write`` what a step with them
+is, as programs, one a micro-batch; ``construct`` and ``end`` what it sends before the first step and after
+the last one.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sim.engine import bucketing, ddp, last_hook, textbook
+from sim.engine import bucketing, ddp, ddp_broadcasts, last_hook, textbook
 from sim.engine.bucketing import Caps
 from sim.engine.program import Program
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import Assignment
+from sim.nouns.collective import Collective
 from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import Workload
 
 Assign = Callable[[Workload, str, Caps, dict[str, Any], Iteration], Assignment]
 Write = Callable[[Workload, Hardware, Assignment, Iteration], tuple[Program, ...]]
+Around = Callable[[Workload, Assignment], tuple[Collective, ...]]
+
+
+def _nothing(workload: Workload, assignment: Assignment) -> tuple[Collective, ...]:
+    return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,13 +34,18 @@ class System:
 
     assign: Assign
     write: Write
+    construct: Around = _nothing
+    end: Around = _nothing
     takes_caps: bool = False
 
 
+_DDP = System(
+    assign=bucketing.assign, write=ddp.write, construct=ddp_broadcasts.construct, end=ddp_broadcasts.end
+)
 SYSTEMS = {
-    "ddp": System(assign=bucketing.assign, write=ddp.write, takes_caps=True),
-    "per-parameter": System(assign=bucketing.assign, write=ddp.write),
-    "single": System(assign=bucketing.assign, write=ddp.write),
+    "ddp": replace(_DDP, takes_caps=True),
+    "per-parameter": _DDP,
+    "single": _DDP,
     **{
         policy: System(assign=textbook.assign, write=textbook.write, takes_caps=style.by_size)
         for policy, style in textbook.STYLES.items()
@@ -70,14 +82,15 @@ def assign(
         first_bucket_mb: MiB, cap of the first bucket: short for ``bucket_cap_mb_list=[first, cap]``.
         bucket_cap_mb_list: MiB, one cap a bucket (torch >= 2.11).
         set_last_bucket_cap: ``DDP_SET_LAST_BUCKET_CAP=1`` (A2.5).
-        iteration: ``"steady"``, 1, 2 or 3 (A2.2-A2.6).
+        iteration: ``"steady"``, or the number of a training step (A2.2-A2.6).
         options: switches of the system, by its own names: ``DistributedDataParallel``'s, DeepSpeed's.
 
     Raises:
         InputError: an argument is not legal.
         NotModelledError: a policy or switch that is not modelled.
     """
-    if iteration not in ("steady", 1, 2, 3):
+    is_number = isinstance(iteration, int) and not isinstance(iteration, bool) and iteration >= 1
+    if iteration != "steady" and not is_number:
         raise InputError(f"iteration: {iteration!r} is not legal; give 'steady', 1, 2 or 3")
     if not isinstance(set_last_bucket_cap, bool):
         raise InputError(f"set_last_bucket_cap: {set_last_bucket_cap!r} is not legal; give true or false")

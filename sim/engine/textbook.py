@@ -185,17 +185,19 @@ def write_program(
             step.launch(triggers[index], "backward", index)
     step.work("backward", tail_ns(workload))
     step.lane.append(BackwardEnd())
-    for number in list(step.sent) if style.overlaps else range(len(assignment.bucket_indices)):
-        if not style.overlaps:
+    everything = range(len(assignment.bucket_indices))
+    if style.overlaps:
+        for number in step.sent:
+            step.collect(number)
+        step.lane += [item for n in everything if n not in step.sent for item in (Ready(n), CopyBack(n, 0))]
+    else:
+        for number in everything:
             step.launch(number, "end of backward", None)
-        step.collect(number)
+            step.collect(number)
     return Program(
         lane=tuple(step.lane),
         collectives=tuple(step.collectives),
-        carriers=tuple(
-            (step.sent[number],) if number in step.sent else ()
-            for number in range(len(assignment.bucket_indices))
-        ),
+        carriers=tuple((step.sent[number],) if number in step.sent else () for number in everything),
         effects=effects_of(workload, hardware),
         optimizer_ns=workload.optimizer_ns,
         notes=notes,
@@ -203,7 +205,7 @@ def write_program(
 
 
 class _Step:
-    """The lane of one step, as it is written; ``sent``: each bucket's collective, in the order of launches."""
+    """The lane of a step, as it is written; ``sent``: each bucket's collective, in the order of launches."""
 
     def __init__(self, workload: Workload, hardware: Hardware, assignment: Assignment, style: Style) -> None:
         self._workload = workload

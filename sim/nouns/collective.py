@@ -6,15 +6,19 @@ from typing import Literal
 CollectiveKind = Literal["all_reduce", "reduce", "reduce_scatter", "all_gather", "broadcast"]
 
 # Where in a step a collective is launched: by the wrapper's constructor, in its forward before the module's,
-# in a gradient's hook, in autograd's final callback, after ``loss.backward()``, in the optimizer's step.
-Phase = Literal["construction", "before forward", "backward", "end of backward", "after backward", "step"]
+# in a gradient's hook, in autograd's final callback, after ``loss.backward()``, in the optimizer's step, or
+# by Join's context once ranks have run out of inputs.
+Phase = Literal[
+    "construction", "before forward", "backward", "end of backward", "after backward", "step", "joined"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
     """One collective: what travels, and what launches it.
 
-    ``num_bytes`` travel as ``elements`` of ``dtype``; ``service_ns`` is its time alone on a channel.
+    ``num_bytes`` travel as ``elements`` of ``dtype``, for ``purpose``; ``service_ns`` is its time alone on a
+    channel.
     ``gradient`` is the one in whose hook it is launched (phase ``backward``), ``bucket`` the one that it
     carries. ``after`` chains it behind another collective of the same step: it is launched ``delay_ns`` after
     that one's result can be used, by a callback beside the compute lane. Its own result can be used
@@ -35,6 +39,7 @@ class Collective:
     settle_ns: int = 0
     holds_channel: bool = False
     root: int | None = None
+    purpose: str = "gradients"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
