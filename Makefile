@@ -16,6 +16,7 @@ help:  ## List the targets
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	DS_BUILD_OPS=0 $(BIN)/pip install --quiet --no-build-isolation --constraint constraints.txt deepspeed
 	@touch $@
 
 run: .venv/installed  ## Tune a bundled recording, replay it on local ranks, open the dashboard

@@ -60,8 +60,9 @@ def read_comm_hook(value: Any) -> CommHook:
                 f"ddp: comm_hook.{field}={number!r} is not legal for {name}; give "
                 f"{', '.join(legal) or 'its name alone'}"
             )
-        if isinstance(legal[field], int) and (not isinstance(number, int) or number < 1):
-            raise InputError(f"ddp: comm_hook.{field}={number!r} is not legal; give an integer >= 1")
+        least = 0 if field == "start_powerSGD_iter" else 1
+        if isinstance(legal[field], int) and (not isinstance(number, int) or number < least):
+            raise InputError(f"ddp: comm_hook.{field}={number!r} is not legal; give an integer >= {least}")
     return CommHook(name=name, **fields)
 
 

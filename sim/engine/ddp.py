@@ -287,9 +287,9 @@ class _Backward:
         return transfer_ns(used, self.copy_out_rate)
 
     def _compresses(self) -> bool:
-        """Whether PowerSGD's warm-up is over: its counter advances once a step (A3.17)."""
+        """Whether PowerSGD's warm-up is over: its counter advances with each last bucket (A3.17)."""
         hook, iteration = self.switches.comm_hook, self.writer.iteration
-        if hook is None:
+        if hook is None or self._is_skipped(len(self.buckets) - 1):
             return False
         return iteration == "steady" or iteration > hook.start_powerSGD_iter + self._missed_count()
 

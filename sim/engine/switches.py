@@ -160,16 +160,17 @@ def _check_together(switches: Switches) -> None:
     """Raise ``NotModelledError`` for switches that are modelled each but not with one another."""
     clashes = {
         "comm_hook and mixed_precision": switches.comm_hook is not None and switches.reduce_dtype is not None,
-        "join_inputs and accumulation_steps": switches.join_inputs is not None
-        and switches.accumulation_steps > 1,
-        "join_inputs and find_unused_parameters": switches.join_inputs is not None and switches.searches,
-        "join_inputs and static_graph": switches.join_inputs is not None and switches.static_graph,
         "join_inputs and skip_all_reduce_unused_params": switches.join_inputs is not None
         and switches.skip_all_reduce_unused_params,
     }
     for names, clash in clashes.items():
         if clash:
             raise NotModelledError(f"ddp: {names} together are not modelled")
+    if switches.static_graph and switches.join_inputs is not None and switches.join_inputs[0] == 1:
+        raise NotModelledError(
+            "ddp: static_graph and join_inputs: rank 0 has joined before the order of gradients is recorded; "
+            "give it at least 2 inputs"
+        )
     if switches.static_graph and switches.accumulation_steps > 1:
         raise NotModelledError(
             "ddp: static_graph and accumulation_steps: torch stops where the first backward of a static "
