@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from sim.nouns.collective import CollectiveTimes
 from sim.nouns.comparison import CandidateAgreement
 from sim.nouns.measurement import MeasuredBucket
 from sim.nouns.timeline import BucketTimes, ComputeSpan, Timeline
@@ -122,14 +123,18 @@ def _channel_lanes(channels: int) -> dict[int, str]:
 
 
 def _predicted(timeline: Timeline) -> list[Event]:
-    used = 1 + max((bucket.channel for bucket in timeline.buckets), default=0)
+    used = 1 + max((played.channel for played in timeline.collectives), default=0)
     lanes = {COMPUTE: "compute", COPY_BACK: "copy back", **_channel_lanes(used)}
     events = [_compute(timeline, span) for span in timeline.compute]
+    for played in timeline.collectives:
+        events.append(_collective(timeline, played))
     for bucket in timeline.buckets:
         events += _bucket(timeline, bucket)
     if any(event["ph"] == "X" and event["tid"] == LAUNCH for event in events):
         lanes[LAUNCH] = "launch"
-    flights = ((bucket.start_ns, bucket.end_ns, bucket.num_bytes) for bucket in timeline.buckets)
+    flights = (
+        (played.start_ns, played.end_ns, played.collective.num_bytes) for played in timeline.collectives
+    )
     return [
         *_names(PREDICTED, f"predicted: {timeline.assignment.policy}", dict(sorted(lanes.items()))),
         *events,
@@ -141,31 +146,42 @@ def _compute(timeline: Timeline, span: ComputeSpan) -> Event:
     args: dict[str, Any] = {"bucket": span.bucket, "gradient": span.gradient}
     if span.gradient is not None:
         args["parameter"] = timeline.workload.gradients[span.gradient].name
-    what = {"backward": "backward", "copy_in": "copy in", "launch": f"launch bucket {span.bucket}"}
+    what = {
+        "backward": "backward",
+        "copy_in": "copy in",
+        "launch": f"launch bucket {span.bucket}",
+        "hook": "hook",
+    }
     return _span(PREDICTED, COMPUTE, what[span.kind], span.start_ns, span.end_ns, **args)
+
+
+def _collective(timeline: Timeline, played: CollectiveTimes) -> Event:
+    what, lane = played.collective, COMMUNICATION + played.channel
+    if what.bucket is None:
+        name = f"{what.kind} {what.purpose}"
+        return _span(PREDICTED, lane, name, played.start_ns, played.end_ns, bytes=what.num_bytes)
+    bucket = timeline.buckets[what.bucket]
+    return _span(
+        PREDICTED,
+        lane,
+        f"bucket {bucket.index}",
+        played.start_ns,
+        played.end_ns,
+        bucket=bucket.index,
+        bytes=what.num_bytes,
+        gradients=list(timeline.assignment.bucket_indices[bucket.index]),
+        ready_us=_us(bucket.ready_ns),
+        launch_us=_us(played.launch_ns),
+        wait_us=_us(played.start_ns - bucket.ready_ns),
+        available_us=_us(bucket.available_ns),
+    )
 
 
 def _bucket(timeline: Timeline, bucket: BucketTimes) -> list[Event]:
     hardware = timeline.hardware
     name = f"bucket {bucket.index}"
     lane = COMMUNICATION + bucket.channel
-    events = [
-        _span(
-            PREDICTED,
-            lane,
-            name,
-            bucket.start_ns,
-            bucket.end_ns,
-            bucket=bucket.index,
-            bytes=bucket.num_bytes,
-            gradients=list(timeline.assignment.bucket_indices[bucket.index]),
-            ready_us=_us(bucket.ready_ns),
-            launch_us=_us(bucket.launch_ns),
-            wait_us=_us(bucket.start_ns - bucket.ready_ns),
-            available_us=_us(bucket.available_ns),
-        ),
-        *_arrow(PREDICTED, bucket.index, bucket.ready_ns, lane, bucket.start_ns),
-    ]
+    events = _arrow(PREDICTED, bucket.index, bucket.ready_ns, lane, bucket.start_ns)
     if hardware.launch_cost_ns and not hardware.launch_blocks_compute:
         start = bucket.launch_ns - hardware.launch_cost_ns
         events.append(_span(PREDICTED, LAUNCH, name, start, bucket.launch_ns, bucket=bucket.index))
