@@ -8,7 +8,21 @@ from sim.nouns.comparison import Agreement
 from sim.nouns.recommendation import Plateau
 from sim.nouns.workload import Workload
 
-Pick = Literal["default", "cap", "recommended", "single", "per-parameter"]
+Pick = Literal[
+    "default",
+    "cap",
+    "recommended",
+    "single",
+    "per-parameter",
+    "per-parameter-sync",
+    "per-parameter-async",
+    "after-backward",
+    "arrival-counted",
+    "flat-views",
+    "last-hook",
+    "zero1",
+    "zero2",
+]
 PICKS: tuple[Pick, ...] = get_args(Pick)
 PICK_WORDS: dict[str, str] = {
     "default": "DDP's default",
@@ -16,6 +30,14 @@ PICK_WORDS: dict[str, str] = {
     "recommended": "recommended",
     "single": "single bucket",
     "per-parameter": "one per parameter",
+    "per-parameter-sync": "not DDP: per parameter, after backward",
+    "per-parameter-async": "not DDP: per parameter, from hooks",
+    "after-backward": "not DDP: buckets after backward",
+    "arrival-counted": "not DDP: arrival-counted buckets",
+    "flat-views": "not DDP: gradients as views of flat storage",
+    "last-hook": "not DDP: last-parameter hooks",
+    "zero1": "DeepSpeed ZeRO-1",
+    "zero2": "DeepSpeed ZeRO-2",
 }
 
 FAMILY_WORDS: dict[str, str] = {

@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 import plotly.graph_objects as go
 
 from app.figures.style import bucket_colour, explain, framed, hatch, mark_instant, ms, ms_text, safe
+from sim.nouns.collective import CollectiveTimes
 from sim.nouns.timeline import BucketTimes, ComputeSpan, Timeline
 from sim.units import MIB
 
 MAX_SPANS = 5000
 _LABELLED = 48  # beyond this many buckets their numbers no longer fit on the bars
-_KINDS = {"backward": "backward", "copy_in": "copy into bucket", "launch": "launch"}
-_PATTERNS = {"copy_in": ".", "launch": "|"}
+_KINDS = {"backward": "backward", "copy_in": "copy into bucket", "launch": "launch", "hook": "hook"}
+_PATTERNS = {"copy_in": ".", "launch": "|", "hook": "x"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,23 +125,33 @@ def _launches(timeline: Timeline) -> Iterator[Span]:
 
 
 def _collectives(timeline: Timeline) -> Iterator[Span]:
-    several = max((bucket.channel for bucket in timeline.buckets), default=0) > 0
+    several = max((played.channel for played in timeline.collectives), default=0) > 0
     cut = timeline.backward_end_ns
-    for bucket in sorted(timeline.buckets, key=lambda bucket: (bucket.channel, bucket.index)):
+    for played in sorted(timeline.collectives, key=lambda played: (played.channel, played.start_ns)):
+        number = played.collective.bucket
         whole = Span(
-            lane=f"communication {bucket.channel}" if several else "communication",
-            kind="all_reduce",
-            bucket=bucket.index,
-            start_ns=bucket.start_ns,
-            end_ns=bucket.end_ns,
-            exposed=bucket.start_ns >= cut,
-            text=bucket_text(timeline, bucket),
+            lane=f"communication {played.channel}" if several else "communication",
+            kind=played.collective.kind,
+            bucket=number,
+            start_ns=played.start_ns,
+            end_ns=played.end_ns,
+            exposed=played.start_ns >= cut,
+            text=_other_text(played) if number is None else bucket_text(timeline, timeline.buckets[number]),
         )
-        if bucket.start_ns < cut < bucket.end_ns:
+        if played.start_ns < cut < played.end_ns:
             yield replace(whole, end_ns=cut)
             yield replace(whole, start_ns=cut, exposed=True)
-        elif bucket.end_ns > bucket.start_ns:
+        elif played.end_ns > played.start_ns:
             yield whole
+
+
+def _other_text(played: CollectiveTimes) -> str:
+    """What a hover tells of a collective that carries no bucket."""
+    what = played.collective
+    return (
+        f"<b>{what.kind}</b> of {what.purpose}: {what.elements:,} elements of {what.dtype}<br>"
+        f"start {ms_text(played.start_ns)}, duration {ms_text(played.end_ns - played.start_ns)}"
+    )
 
 
 def _copies(timeline: Timeline) -> Iterator[Span]:
@@ -203,7 +214,10 @@ def draw_timeline(data: TimelineData) -> go.Figure:
                 "pattern": hatch([_pattern(span) for span in spans]),
                 "line": {"width": 0.5 if len(spans) <= 300 else 0, "color": "rgba(255,255,255,0.6)"},
             },
-            text=[f"<b>{span.bucket}</b>" if labelled and collective else "" for span in spans],
+            text=[
+                f"<b>{span.bucket}</b>" if labelled and collective and span.bucket is not None else ""
+                for span in spans
+            ],
             textposition="inside",
             insidetextanchor="middle",
             textangle=0,
