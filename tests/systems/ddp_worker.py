@@ -1,0 +1,187 @@
+"""Real DistributedDataParallel on ranks of their own: cases in, which collectives it launched out.
+
+Usage: ``python -m tests.systems.ddp_worker CASES ANSWERS STORE`` with RANK and WORLD_SIZE set; the answers of
+a rank go to ``ANSWERS.<rank>``, a line each. A case is a dict:
+
+- ``layers``: the model (ddp_models);
+- ``ddp``: keywords of DistributedDataParallel;
+- ``hook``: {"name": ..., and what the hook's state takes} (ddp_hooks), or absent;
+- ``iterations`` (4), each a step of ``accumulation`` (1) micro-batches, all but the last under no_sync;
+- ``zero_grad_to_none`` (True), ``create_graph`` (False);
+- ``join_inputs``: how many iterations each rank has, then trained under ``ddp.join(**join)``.
+
+An answer is a dict: ``parameters`` (those that need a gradient, in the order that DDP gives them),
+``frozen``, ``buffers``, ``events`` (ddp_observing), ``ready`` (for each iteration and micro-batch the
+gradients whose hooks fired, in order, a gradient twice where its hook fired twice), ``log`` (what DDP logs),
+and ``error``: None, or what was raised and where.
+"""
+
+import contextlib
+import gc
+import json
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from tests.systems.ddp_hooks import register
+from tests.systems.ddp_models import Net, batch
+from tests.systems.ddp_observing import Diary
+
+Case = dict[str, Any]
+Answer = dict[str, Any]
+
+
+def main() -> None:
+    """Answer every case, in the order given."""
+    cases, answers, store = sys.argv[1:]
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    dist.init_process_group("gloo", store=dist.FileStore(store, world_size), rank=rank, world_size=world_size)
+    gc.freeze()
+    with open(f"{answers}.{rank}", "w") as file:
+        for case in json.loads(Path(cases).read_text()):
+            print(json.dumps(Run(case, rank).answer()), file=file, flush=True)
+            gc.collect()  # a DDP is freed by cycle collection only, and its Reducer keeps its buckets
+            dist.barrier()
+    os._exit(0)  # gloo's threads may crash the interpreter's own exit (SEMANTICS, B(iii))
+
+
+class Run:
+    """One case on one rank."""
+
+    def __init__(self, case: Case, rank: int) -> None:
+        torch.manual_seed(0)
+        self.case, self.rank = case, rank
+        self.net = Net(case["layers"], rank)
+        self.learned = [p for p in self.net.parameters() if p.requires_grad]
+        self.ready: list[list[list[int]]] = []
+        self.diary = Diary()
+        self.inputs = torch.Generator().manual_seed(rank)
+        # At AccumulateGrad, not after: DDP's hook fires for an undefined gradient too, others do not.
+        self.accumulators = [_accumulator(p) for p in self.learned]
+        for gradient, accumulator in enumerate(self.accumulators):
+            accumulator.register_prehook(lambda _, gradient=gradient: self._hook_began(gradient))
+
+    def answer(self) -> Answer:
+        """Train, and tell."""
+        error, log = None, {}
+        self.diary.start()
+        self.diary.enter("construction", 0, 0)
+        with _roots_noted(self.diary):
+            try:
+                ddp = self._wrap()
+                self._train(ddp)
+                log = dict(ddp._get_ddp_logging_data())
+            except (RuntimeError, ValueError, TypeError, AssertionError) as caught:
+                last = self.diary.marks[-1]
+                error = {
+                    "type": type(caught).__name__,
+                    "text": str(caught),
+                    "phase": last.phase,
+                    "iteration": last.iteration,
+                    "micro_batch": last.micro_batch,
+                }
+        sparse = {id(m.weight) for m in self.net.modules() if isinstance(m, nn.Embedding) and m.sparse}
+        facts = [
+            {"order": order, "needs_gradient": p.requires_grad, "sparse": id(p) in sparse, **_facts(name, p)}
+            for order, (name, p) in enumerate(self.net.named_parameters())
+        ]
+        return {
+            "parameters": [parameter for parameter in facts if parameter["needs_gradient"]],
+            "frozen": [parameter for parameter in facts if not parameter["needs_gradient"]],
+            "buffers": [_facts(name, buffer) for name, buffer in self.net.named_buffers()],
+            "events": self.diary.events(),
+            "ready": self.ready,
+            "log": log,
+            "error": error,
+        }
+
+    def _wrap(self) -> DistributedDataParallel:
+        ddp = DistributedDataParallel(self.net, **self.case.get("ddp", {}))
+        if "hook" in self.case:
+            register(ddp, **self.case["hook"])
+        self.net.register_forward_pre_hook(lambda *_: self.diary.at("forward"))
+        return ddp
+
+    def _train(self, ddp: DistributedDataParallel) -> None:
+        inputs, joining = self.case.get("join_inputs"), self.case.get("join", {})
+        iterations = inputs[self.rank] if inputs else self.case.get("iterations", 4)
+        optimizer = torch.optim.SGD(self.learned, lr=1e-3)
+        with ddp.join(**joining) if inputs else contextlib.nullcontext():
+            for iteration in range(1, iterations + 1):
+                self._step(ddp, iteration)
+                self.diary.at("step")
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=self.case.get("zero_grad_to_none", True))
+            if inputs:
+                self.diary.enter("joined", iterations + 1, 0)
+
+    def _step(self, ddp: DistributedDataParallel, iteration: int) -> None:
+        self.net.iteration = iteration
+        self.ready.append([])
+        micro_batches = self.case.get("accumulation", 1)
+        for micro_batch in range(1, micro_batches + 1):
+            self.ready[-1].append([])
+            with ddp.no_sync() if micro_batch < micro_batches else contextlib.nullcontext():
+                self.diary.enter("before forward", iteration, micro_batch)
+                values, _ = ddp(*batch(self.case["layers"], self.inputs))
+                loss = values.float().pow(2).mean()
+                loss.register_hook(lambda _: self._queue_end())
+                self.diary.at("backward")
+                loss.backward(create_graph=self.case.get("create_graph", False))
+                self.diary.at("after backward")
+
+    def _hook_began(self, gradient: int) -> None:
+        self.ready[-1][-1].append(gradient)
+        self.diary.at("backward", gradient=gradient)
+
+    def _queue_end(self) -> None:
+        # Queued before DDP queues its own callback, and so runs just before it.
+        torch.autograd.Variable._execution_engine.queue_callback(lambda: self.diary.at("end of backward"))
+
+
+def _accumulator(parameter: Tensor) -> Any:
+    node = parameter.expand_as(parameter).grad_fn
+    assert node is not None
+    return node.next_functions[0][0]
+
+
+def _facts(name: str, tensor: Tensor) -> dict[str, Any]:
+    return {
+        "name": name,
+        "numel": tensor.numel(),
+        "shape": list(tensor.shape),
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+        "num_bytes": tensor.numel() * tensor.element_size(),
+    }
+
+
+@contextlib.contextmanager
+def _roots_noted(diary: Diary) -> Iterator[None]:
+    """The flight recorder tells no roots; whatever DDP sends from a rank but 0 goes through this one call."""
+    broadcast = dist._broadcast_coalesced
+
+    def noted(group: Any, tensors: Any, size: int, root: int = 0) -> None:
+        last = diary.marks[-1]
+        diary.at(last.phase, gradient=last.gradient, root=root)
+        broadcast(group, tensors, size, root)
+        diary.at(last.phase, gradient=last.gradient)
+
+    dist._broadcast_coalesced = noted
+    try:
+        yield
+    finally:
+        dist._broadcast_coalesced = broadcast
+
+
+if __name__ == "__main__":
+    main()
