@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sim.costs.scaling import scale
 from sim.engine.bucketing import check_reaches
+from sim.engine.ddp_logging import ddp_logging_data
 from sim.engine.run import run
 from sim.engine.sequences import explain
 from sim.engine.systems import assign
@@ -26,7 +27,6 @@ from sim.tuner.grid import sweep
 from sim.tuner.recommend import tune
 from sim.verdict import scoring
 from sim.verdict.attribution import attribute
-from sim.verdict.ddp_logging import ddp_logging_data
 from sim.verdict.metrics import summarize
 
 if TYPE_CHECKING:

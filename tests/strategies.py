@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from sim.nouns.assignment import Assignment, bucket_bytes
+from sim.nouns.explanation import Event, ExplainedIteration, Explanation
 from sim.nouns.hardware import Curve, CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.recommendation import Family, Gain, Plateau, Recommendation
@@ -345,6 +346,40 @@ recommendations = st.builds(
     provenance=words,
     extensions=words,
 )
+events = st.builds(
+    Event,
+    kind=st.sampled_from(["all_reduce", "broadcast", "reduce_scatter"]),
+    elements=times,
+    dtype=names,
+    num_bytes=times,
+    phase=st.sampled_from(["construction", "backward", "step"]),
+    purpose=names,
+    micro_batch=st.integers(1, 3),
+    gradient=st.none() | small,
+    name=st.none() | names,
+    bucket=st.none() | small,
+    root=st.none() | small,
+)
+explanations = st.builds(
+    Explanation,
+    policy=names,
+    workload=names,
+    world_size=st.integers(1, 64),
+    options=words,
+    construction=st.lists(events, max_size=2).map(tuple),
+    iterations=st.lists(
+        st.builds(
+            ExplainedIteration,
+            iteration=st.integers(1, 9),
+            bucket_indices=st.lists(st.lists(small, max_size=3).map(tuple), max_size=3).map(tuple),
+            events=st.lists(events, max_size=2).map(tuple),
+            notes=st.lists(names, max_size=2).map(tuple),
+        ),
+        max_size=2,
+    ).map(tuple),
+    ending=st.lists(events, max_size=1).map(tuple),
+    provenance=words,
+)
 NOUNS = {
     "workload": st.sampled_from([TINY, REAL]).flatmap(lambda scale: workloads(scale, dressed=True)),
     "hardware": hardwares(REAL, dressed=True),
@@ -352,4 +387,5 @@ NOUNS = {
     "report": reports,
     "measurement": measurements(),
     "recommendation": recommendations,
+    "explanation": explanations,
 }

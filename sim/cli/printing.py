@@ -1,7 +1,7 @@
 """What the terminal shows: red lines, tables, progress bars. Documents go to stdout, all else to stderr."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -44,11 +44,19 @@ def write(path: Path, text: str) -> None:
     note(f"wrote {path}")
 
 
-def table(title: str, columns: list[str], rows: list[list[str]]) -> None:
-    """A table on stdout; the first column to the left, the others to the right."""
+def table(title: str, columns: list[str], rows: list[list[str]], words: Collection[str] = ()) -> None:
+    """A table on stdout; the first column and those of ``words`` to the left, the others to the right.
+
+    Where there is too little room, the last column of ``words`` is broken into lines, else any.
+    """
     made = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for place, column in enumerate(columns):
-        made.add_column(column, justify="left" if place == 0 else "right", overflow="fold")
+        made.add_column(
+            column,
+            justify="left" if place == 0 or column in words else "right",
+            overflow="fold",
+            no_wrap=bool(words) and place < len(columns) - 1,
+        )
     for row in rows:
         made.add_row(*(Text(cell) for cell in row))
     out.print(made)

@@ -1,7 +1,6 @@
 """simulate, sweep, tune, export: from files to figures, without torch."""
 
 import json
-from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,12 +8,12 @@ from typing import Annotated, Any
 import typer
 
 import sim
+from sim.cli.explanations import print_explanation
 from sim.cli.printing import emit, emit_noun, note, table, write
 from sim.engine.switches import MODELLED_DDP_KWARGS, MODELLED_SETTINGS
 from sim.engine.systems import POLICIES
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
-from sim.nouns.explanation import Event, Explanation
 from sim.nouns.report import Report
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import Workload
@@ -74,8 +73,9 @@ def _switches(option: str, pairs: list[str]) -> dict[str, Any]:
             switches[name] = json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
         except json.JSONDecodeError:
             switches[name] = value
-    if "workload" in switches:
-        raise InputError(f"{option}: workload is no switch")
+    for name in ("workload", "world_size", "iterations"):
+        if name in switches:
+            raise InputError(f"{option}: {name} is no switch")
     for name in ("policy", "iteration", "bucket_cap_mb", "bucket_cap_mb_list", "first_bucket_mb"):
         if name in switches:
             raise InputError(f"{option}: {name} has an option of its own: --{name.replace('_', '-')}")
@@ -179,44 +179,6 @@ def explain(
         emit_noun(told)
     else:
         print_explanation(told)
-
-
-def print_explanation(told: Explanation) -> None:
-    """An explanation for people: one table an iteration."""
-    if told.construction:
-        _events(f"{told.workload}: {told.policy}, constructed on {told.world_size} ranks", told.construction)
-    for step in told.iterations:
-        _events(f"iteration {step.iteration}, {len(step.bucket_indices)} bucket(s)", step.events)
-        for line in step.notes:
-            note(f"note: {line}")
-    if told.ending:
-        _events("after the last iteration", told.ending)
-
-
-def _events(title: str, events: Sequence[Event]) -> None:
-    table(
-        title,
-        ["#", "collective", "elements", "dtype", "size", "for", "launched"],
-        [
-            [
-                str(number),
-                event.kind if event.root is None else f"{event.kind}, rank {event.root}",
-                f"{event.elements:,}",
-                event.dtype,
-                format_size(event.num_bytes),
-                event.purpose if event.bucket is None else f"bucket {event.bucket}",
-                _trigger(event),
-            ]
-            for number, event in enumerate(events)
-        ],
-    )
-
-
-def _trigger(event: Event) -> str:
-    where: str = event.phase
-    if event.gradient is not None:
-        where = f"when gradient {event.gradient} ({event.name}) is ready"
-    return where if event.micro_batch == 1 else f"{where}, micro-batch {event.micro_batch}"
 
 
 def print_report(report: Report, workload: Workload) -> None:

@@ -49,6 +49,10 @@ def validate(
         list[Path] | None,
         typer.Option("--assignment", help="Further assignments; repeatable. With --ab: the one to test."),
     ] = None,
+    systems: Annotated[
+        bool,
+        typer.Option("--systems", help="One candidate for each system and switch, instead of caps."),
+    ] = False,
     mode: Annotated[
         ReplayMode, typer.Option(help="paced: the recorded schedule, slept; model: --model, for real.")
     ] = ReplayMode.PACED,
@@ -102,6 +106,10 @@ def validate(
         raise typer.BadParameter(
             "--link emulated is one rank in paced mode: no --model, --box, --prepare, --ranks"
         )
+    if systems and (model is not None or is_emulated or device != "cpu" or _is_given(context, "caps")):
+        raise typer.BadParameter(
+            "--systems is a paced replay over gloo: no --model, --device, --link, --caps"
+        )
     if not ab and samples is not None:
         raise typer.BadParameter("--samples belongs to --ab")
     if ab and max_error is not None:
@@ -143,7 +151,14 @@ def validate(
     if is_emulated:
         note("measuring copies and launches of this machine")
         hardware = measure_machine(workload, hardware, device)
-    candidates = _candidates(user_model, assignments, workload, hardware, _caps(caps, "--caps"))
+    candidates = (
+        _systems(assignments, workload, hardware)
+        if systems
+        else _candidates(user_model, assignments, workload, hardware, _caps(caps, "--caps"))
+    )
+    for candidate in candidates:
+        assert candidate.assignment is not None
+        sim.simulate(workload, hardware, candidate.assignment)  # what cannot be predicted is told beforehand
     if prepare:
         prepare_job(workload, hardware, candidates, output, user_model, carrier, rounds, seed)
         return
@@ -158,11 +173,29 @@ def _candidates(
     hardware: Hardware,
     caps: list[float] | None,
 ) -> "list[Candidate]":
-    from sim.validator.candidates import Candidate, check_replayable, standing_candidates
+    from sim.validator.candidates import Candidate, standing_candidates
+    from sim.validator.replayable import check_replayable
 
     candidates = standing_candidates(workload, caps or [], sim.tune(workload, hardware).assignment)
     candidates += [Candidate(name=name, assignment=one) for name, one in assignments.items()]
     check_replayable(workload, candidates, "paced" if model is None else "model")
+    return candidates
+
+
+def _systems(assignments: dict[str, Assignment], workload: Workload, hardware: Hardware) -> "list[Candidate]":
+    from sim.validator.candidates import Candidate
+    from sim.validator.every_system import every_system
+    from sim.validator.replayable import check_replayable
+
+    every = every_system(workload, hardware)
+    for reason in dict.fromkeys(every.left_out.values()):
+        names = [name for name, why in every.left_out.items() if why == reason]
+        note(f"left out: {', '.join(names)}: {reason}")
+    candidates = [
+        *every.candidates,
+        *(Candidate(name=name, assignment=one) for name, one in assignments.items()),
+    ]
+    check_replayable(workload, candidates)
     return candidates
 
 

@@ -1,7 +1,7 @@
 """What DDP's communication hooks send and compute instead of its all-reduce (A3.17)."""
 
+import math
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 from sim.errors import InputError, NotModelledError
@@ -63,6 +63,8 @@ def read_comm_hook(value: Any) -> CommHook:
         least = 0 if field == "start_powerSGD_iter" else 1
         if isinstance(legal[field], int) and (not isinstance(number, int) or number < least):
             raise InputError(f"ddp: comm_hook.{field}={number!r} is not legal; give an integer >= {least}")
+        if not 0 <= number < math.inf:
+            raise InputError(f"ddp: comm_hook.{field}={number!r} is not legal; give a finite number >= 0")
     return CommHook(name=name, **fields)
 
 
@@ -109,7 +111,7 @@ def _power_sgd(hook: CommHook, bucket: list[Gradient], dtype: str) -> list[Messa
     left = rows = columns = matrices = 0
     for gradient in bucket:
         n = gradient.shape[0] if gradient.shape else 1
-        m = prod(gradient.shape[1:])
+        m = math.prod(gradient.shape[1:])
         rank = min(n, m, hook.matrix_approximation_rank)
         if (n + m) * rank * hook.min_compression_rate < n * m:
             rows, columns, matrices = rows + n * rank, columns + m * rank, matrices + n * m

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from sim.costs.collectives import all_reduce_ns
-from sim.engine.bucketing import initial_buckets, initial_limits
+from sim.engine.bucketing import constructed_buckets
 from sim.engine.comm_hooks import Message, messages
 from sim.engine.ddp_broadcasts import before_forward
 from sim.engine.program import (
@@ -20,12 +20,13 @@ from sim.engine.program import (
     works,
 )
 from sim.engine.switches import Switches, check_used, read_switches
+from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.collective import Collective, Phase
 from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import DTYPE_BYTES, Workload
-from sim.units import cap_bytes, transfer_ns
+from sim.units import transfer_ns
 
 
 def copied_bytes(workload: Workload, index: int) -> int:
@@ -47,9 +48,20 @@ def write(
     assignment.check_fits(workload)
     switches = read_switches(assignment)
     check_used(workload, switches)
+    _check_iteration(switches, iteration)
     writer = _Writer(workload, hardware, assignment, switches, iteration)
-    before = [writer.unsynchronised(number) for number in range(switches.accumulation_steps - 1)]
-    return (*before, writer.synchronised())
+    count = switches.accumulation_steps - 1
+    before = [writer.unsynchronised(number) for number in range(min(count, 2))]
+    return (*before, *before[1:] * (count - 2), writer.synchronised())  # all but the first are alike
+
+
+def _check_iteration(switches: Switches, iteration: Iteration) -> None:
+    inputs = switches.join_inputs
+    if inputs is not None and iteration != "steady" and iteration > max(inputs):
+        raise InputError(
+            f"iteration: {iteration} is not legal; with join_inputs {list(inputs)} no rank has more than "
+            f"{max(inputs)}"
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -298,6 +310,4 @@ class _Backward:
         if not self.switches.static_graph:
             return 0
         kwargs = self.writer.assignment.ddp_kwargs
-        caps = [cap_bytes(cap) for cap in kwargs.get("bucket_cap_mb_list", ())]
-        limits = initial_limits(caps, "bucket_cap_mb_list" in kwargs, searches=False)
-        return int(len(initial_buckets(self.workload, limits)) > 1)
+        return int(len(constructed_buckets(self.workload, kwargs, searches=False)) > 1)

@@ -93,7 +93,7 @@ def before_forward(
     sent: list[Collective] = []
     if assignment.by_keywords and iteration == switches.rebuilt_from and number == 0:
         words = len(workload.gradients) + 1, len(assignment.bucket_indices)
-        sent += [_broadcast(hardware, count, "int32", 0, "rebuilt buckets") for count in words]
+        sent += [_broadcast(hardware, 4 * count, "int32", 0, "rebuilt buckets") for count in words]
     if switches.syncs_buffers and workload.buffers and number == 0:
         sent += _buffers(workload, hardware, switches, iteration)
     uncounted = sum(collective.kind == "broadcast" for collective in sent)
@@ -109,11 +109,13 @@ def before_forward(
     return tuple(sent), () if counted else notes
 
 
-def _broadcast(hardware: Hardware, elements: int, dtype: str, root: int, purpose: str) -> Collective:
+def _broadcast(hardware: Hardware, num_bytes: int, dtype: str, root: int, purpose: str) -> Collective:
+    elements = num_bytes // DTYPE_BYTES[dtype]
     message = _message("broadcast", elements, dtype, "before forward", purpose, root)
+    message = replace(message, num_bytes=num_bytes)
     if hardware.broadcast is None or hardware.world_size == 1:
         return message
-    return replace(message, service_ns=service_ns(hardware.broadcast, message.num_bytes))
+    return replace(message, service_ns=service_ns(hardware.broadcast, num_bytes))
 
 
 def _buffers(
@@ -128,5 +130,5 @@ def _buffers(
     for buffer in workload.buffers:
         by_dtype[buffer.dtype] = by_dtype.get(buffer.dtype, 0) + buffer.num_bytes
     for dtype, size in by_dtype.items():
-        sent.append(_broadcast(hardware, size // DTYPE_BYTES[dtype], dtype, root, "buffers"))
+        sent.append(_broadcast(hardware, size, dtype, root, "buffers"))
     return sent

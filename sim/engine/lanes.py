@@ -18,16 +18,17 @@ from sim.nouns.timeline import ComputeSpan, SpanKind
 
 Kind = Literal["lane", "copy_in", "copy_out", "collective"]
 
-_AFTER_EVERYTHING = 2  # SimPy's priorities are URGENT 0 and NORMAL 1; this comes last in an instant.
+# SimPy's priorities are URGENT 0 and NORMAL 1; these come last in an instant, rates behind all launches.
+_CHAINED, _RATES = 2, 3
 
 Step = Generator[simpy.Event, Any, None]
 
 
-def _last_of_instant(env: simpy.Environment) -> simpy.Event:
-    """An event that fires when all others of this instant have."""
+def _last_of_instant(env: simpy.Environment, priority: int) -> simpy.Event:
+    """An event that fires when all others of this instant, of a lower ``priority``, have."""
     event = env.event()
     event._ok, event._value = True, None
-    env.schedule(event, priority=_AFTER_EVERYTHING)  # type: ignore[arg-type]
+    env.schedule(event, priority=priority)  # type: ignore[arg-type]
     return event
 
 
@@ -75,7 +76,7 @@ class _Stretch:
         if self._settling:
             return
         self._settling = True
-        event = _last_of_instant(self._env)
+        event = _last_of_instant(self._env, _RATES)
         event.callbacks = [self._settle]
 
     def _settle(self, _: simpy.Event) -> None:
@@ -208,7 +209,7 @@ class _Player:
         if delay:
             yield self.env.timeout(delay)
         self.chained.append(number)
-        yield _last_of_instant(self.env)
+        yield _last_of_instant(self.env, _CHAINED)
         if self.chained:
             due, self.chained = sorted(self.chained), []
             for follower in due:

@@ -26,8 +26,6 @@ def explain(
     Raises:
         InputError: an argument is not legal. NotModelledError: a policy or switch that is not modelled.
     """
-    if not 1 <= iterations <= MAX_ITERATIONS:
-        raise InputError(f"iterations: {iterations} is not legal; give an integer 1 to {MAX_ITERATIONS}")
     join_inputs = options.get("join_inputs")
     hardware = _without_times(world_size)
     told = []
@@ -36,6 +34,9 @@ def explain(
         iterations = max(join_inputs)
         if len(join_inputs) != world_size:
             raise InputError(f"join_inputs: {len(join_inputs)} ranks are given, world_size is {world_size}")
+    is_number = isinstance(iterations, int) and not isinstance(iterations, bool)
+    if not is_number or not 1 <= iterations <= MAX_ITERATIONS:
+        raise InputError(f"iterations: {iterations} is not legal; give an integer 1 to {MAX_ITERATIONS}")
     for number in range(1, iterations + 1):
         assignment = assign(workload, policy, iteration=number, **options)
         programs = write(workload, hardware, assignment, number)

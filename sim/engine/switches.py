@@ -6,7 +6,7 @@ from typing import Any
 from sim.engine.comm_hooks import CommHook, read_comm_hook
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import CAP_KWARGS, Assignment
-from sim.nouns.workload import DTYPE_BYTES, Workload
+from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
 
 # Arguments of DistributedDataParallel that the engines model.
 MODELLED_DDP_KWARGS = {
@@ -28,8 +28,9 @@ MODELLED_SETTINGS = {
 }
 # Arguments that change no step while they are off.
 _OFF_DDP_KWARGS = ("check_reduction", "delay_all_reduce_named_params", "param_to_hook_all_reduce")
-_WITHOUT_EFFECT = ("init_sync",)  # the constructor's own synchronisation
+_CONSTRUCTION = ("init_sync",)  # changes no step, only what the constructor sends (A2.8)
 _MIXED_PRECISION = ("param_dtype", "reduce_dtype", "buffer_dtype")
+MAX_ACCUMULATION_STEPS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,11 +74,11 @@ def check_ddp_kwargs(kwargs: dict[str, Any]) -> None:
         InputError: a value that is not legal. NotModelledError: a name that is not modelled, or is on.
     """
     for name, value in kwargs.items():
-        if name in CAP_KWARGS or name in _WITHOUT_EFFECT:
+        if name in CAP_KWARGS:
             continue
         if name in _OFF_DDP_KWARGS and (value is False or value is None):
             continue
-        if name not in MODELLED_DDP_KWARGS:
+        if name not in MODELLED_DDP_KWARGS and name not in _CONSTRUCTION:
             raise NotModelledError(
                 f"ddp: {name}={value!r} is not modelled; modelled switches: "
                 f"{', '.join((*MODELLED_DDP_KWARGS, *MODELLED_SETTINGS))}"
@@ -107,8 +108,11 @@ def read_switches(assignment: Assignment) -> Switches:
     if not isinstance(set_to_none, bool):
         raise InputError(f"ddp: set_to_none={set_to_none!r} is not legal; give true or false")
     steps = settings.get("accumulation_steps", 1)
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise InputError(f"ddp: accumulation_steps={steps!r} is not legal; give an integer >= 1")
+    is_number = isinstance(steps, int) and not isinstance(steps, bool)
+    if not is_number or not 1 <= steps <= MAX_ACCUMULATION_STEPS:
+        raise InputError(
+            f"ddp: accumulation_steps={steps!r} is not legal; give an integer 1 to {MAX_ACCUMULATION_STEPS}"
+        )
     hook = settings.get("comm_hook")
     switches = Switches(
         gradient_as_bucket_view=kwargs.get("gradient_as_bucket_view", False),
@@ -137,7 +141,7 @@ def _reduce_dtype(value: Any) -> str | None:
             f'{", ".join(_MIXED_PRECISION)}, such as {{"param_dtype": "bfloat16"}}'
         )
     for name, dtype in value.items():
-        if dtype not in DTYPE_BYTES:
+        if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
             raise InputError(
                 f"ddp: mixed_precision.{name}={dtype!r} is not legal; give one of {', '.join(DTYPE_BYTES)}"
             )
@@ -151,7 +155,7 @@ def _join_inputs(value: Any) -> tuple[int, ...] | None:
     legal = isinstance(value, list | tuple) and len(value) >= 2
     if not legal or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in value):
         raise InputError(
-            f"ddp: join_inputs={value!r} is not legal; give the number of inputs of each rank, such as [2, 4]"
+            f"ddp: join_inputs={value!r} is not legal; give the inputs of each rank, >= 1, such as [2, 4]"
         )
     return tuple(value)
 
@@ -178,6 +182,17 @@ def _check_together(switches: Switches) -> None:
         )
 
 
+def _check_sparse(gradient: Gradient, switches: Switches, what: str) -> None:
+    if switches.join_inputs is not None:
+        raise NotModelledError(f"{what} is sparse; DDP hangs with sparse gradients under Join")
+    if gradient.ready_ns is None:
+        raise NotModelledError(
+            f"{what} is sparse and never ready; DDP stops with 'Expected sparse gradient to be defined'"
+        )
+    if switches.comm_hook is not None and switches.comm_hook.name == "powerSGD":
+        raise NotModelledError(f"{what} is sparse; PowerSGD does not reduce sparse gradients")
+
+
 def check_used(workload: Workload, switches: Switches) -> None:
     """Raise ``NotModelledError`` where DDP itself would stop: unused parameters, or hooks that fire twice."""
     for gradient in workload.gradients:
@@ -188,8 +203,8 @@ def check_used(workload: Workload, switches: Switches) -> None:
                 f"{what} is never ready; DDP without find_unused_parameters or static_graph raises an error "
                 f"on it at the next forward (A3.21)"
             )
-        if gradient.sparse and switches.join_inputs is not None:
-            raise NotModelledError(f"{what} is sparse; DDP hangs with sparse gradients under Join")
+        if gradient.sparse:
+            _check_sparse(gradient, switches, what)
         if gradient.uses > 1 and not switches.static_graph:
             raise NotModelledError(
                 f"{what} becomes ready {gradient.uses} times in one backward; DDP without static_graph "

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sim.engine import bucketing, ddp, ddp_broadcasts, last_hook, textbook
+from sim.engine import bucketing, ddp, ddp_broadcasts, last_hook, textbook, zero
 from sim.engine.bucketing import Caps
 from sim.engine.program import Program
 from sim.errors import InputError, NotModelledError
@@ -52,6 +52,10 @@ SYSTEMS = {
     },
     "last-hook": System(assign=last_hook.assign, write=last_hook.write, takes_caps=True),
     "last-hook-safe": System(assign=last_hook.assign, write=last_hook.write, takes_caps=True),
+    **{
+        policy: System(assign=zero.assign, write=zero.write, construct=zero.construct)
+        for policy in zero.STAGES
+    },
 }
 _WRITERS: dict[str, Write] = {
     "explicit": ddp.write,

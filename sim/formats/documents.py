@@ -13,6 +13,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
+from sim.nouns.explanation import Explanation
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement
 from sim.nouns.recommendation import Recommendation
@@ -30,10 +31,11 @@ KINDS: dict[str, type[Any]] = {
     "report": Report,
     "measurement": Measurement,
     "recommendation": Recommendation,
+    "explanation": Explanation,
 }
 _KIND_OF = {noun: kind for kind, noun in KINDS.items()}
 
-Noun = TypeVar("Noun", Workload, Hardware, Assignment, Report, Measurement, Recommendation)
+Noun = TypeVar("Noun", Workload, Hardware, Assignment, Report, Measurement, Recommendation, Explanation)
 Body = TypeVar("Body")
 
 

@@ -23,6 +23,8 @@ Policy = Literal[
     "zero2",
 ]
 
+# What DistributedDataParallel does itself: the others are systems of their own.
+DDP_POLICIES: tuple[Policy, ...] = ("ddp", "per-parameter", "single", "explicit")
 CAP_KWARGS = ("bucket_cap_mb", "bucket_cap_mb_list")
 
 

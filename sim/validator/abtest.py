@@ -9,10 +9,12 @@ from sim.nouns.ab import AbTest
 from sim.nouns.assignment import Assignment
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Workload
-from sim.validator.candidates import Candidate, check_replayable
+from sim.validator.candidates import Candidate
+from sim.validator.carriers import Carrier
 from sim.validator.collecting import Collected, Progress
 from sim.validator.jobs import MIN_WARMUP, MODEL_TIMEOUT_S, UserModel, check_rounds, model_job
 from sim.validator.launch import Place, run_ranks
+from sim.validator.replayable import check_replayable
 from sim.verdict.ab import Turns, judge_turns
 
 _DEFAULT, _RECOMMENDED = "DDP default", "recommended"
@@ -60,7 +62,7 @@ def run_ab(
         Candidate(name=_RECOMMENDED, assignment=recommended),
     ]
     if workload is not None:
-        check_replayable(workload, candidates, "model")
+        check_replayable(workload, candidates, "model", Carrier(device=model.device))
     job = model_job(model, candidates, rounds, warmup, seed, workload=workload, probed=False)
     collected = Collected(candidates, lanes=3, rounds=rounds, warmup=warmup, progress=progress)
     complete = False

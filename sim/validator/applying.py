@@ -13,7 +13,7 @@ from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 
 from sim.errors import AssignmentError, InputError, MachineError, NotModelledError
-from sim.nouns.assignment import CAP_KWARGS, Assignment, MadeFor
+from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment, MadeFor
 from sim.recorder.live_header import log_buckets
 from sim.recorder.plainness import check_plain_module
 from sim.validator.ranks.building import reduced_parameters
@@ -22,7 +22,6 @@ from sim.validator.ranks.injection import InjectedDataParallel, missing_for_inje
 __all__ = ["DistributedDataParallel", "Module", "apply_to"]
 
 _LAST_CAP = "DDP_SET_LAST_BUCKET_CAP"  # A2.5
-_POLICIES = ("ddp", "per-parameter", "single", "explicit")
 _INSERTED = ("_orig_mod.", "_checkpoint_wrapped_module.")  # into names, by torch.compile and checkpointing
 _REFUSED = {
     "delay_all_reduce_named_params": "takes parameters out of the buckets",
@@ -49,10 +48,10 @@ def apply_to(model: nn.Module, assignment: Assignment, **ddp_kwargs: Any) -> Dis
 
 def _switches(assignment: Assignment, given: dict[str, Any]) -> dict[str, Any]:
     """The assignment's keywords and the user's, which may add to them but not say otherwise."""
-    if assignment.policy not in _POLICIES:
+    if assignment.policy not in DDP_POLICIES:
         raise NotModelledError(
             f"policy: {assignment.policy!r} is not a system of DistributedDataParallel; apply takes "
-            f"{', '.join(_POLICIES)}"
+            f"{', '.join(DDP_POLICIES)}"
         )
     for name, why in _REFUSED.items():
         if given.get(name) is not None:

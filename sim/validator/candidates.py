@@ -1,19 +1,15 @@
-"""Which assignments are replayed, and which cannot be."""
+"""Which assignments are replayed, and what the ranks are told about each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
-from sim.engine.bucketing import check_reaches
 from sim.engine.systems import assign
-from sim.errors import InputError, NotModelledError
-from sim.nouns.assignment import CAP_KWARGS, Assignment, bucket_bytes, made_for
-from sim.nouns.measurement import Mode
-from sim.nouns.workload import DTYPE_BYTES, Workload
+from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment, bucket_bytes, made_for
+from sim.nouns.workload import Workload
 from sim.units import MIB
 
-_DDP_POLICIES = ("ddp", "per-parameter", "single", "explicit")
+ZERO_POLICIES = ("zero1", "zero2")
 _SMALL_BYTES = 64 << 10
 
 
@@ -31,21 +27,41 @@ class Candidate:
     def is_injected(self) -> bool:
         """Whether no keyword of stock DDP reaches the buckets, so that the Reducer is given them."""
         assignment = self.assignment
-        return assignment is not None and (not assignment.by_keywords or "environment" in assignment.requires)
+        return assignment is not None and assignment.policy in DDP_POLICIES and not assignment.by_keywords
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether a second lane stamps every bucket, by a communication hook.
+
+        A candidate with a hook of its own has none, as DDP takes one hook; nor has one that leaves unused
+        buckets out (A3.14), which then have nothing to stamp, nor ZeRO, which takes no hook.
+        """
+        assignment = self.assignment
+        return assignment is None or not (
+            assignment.policy in ZERO_POLICIES
+            or assignment.settings.get("comm_hook") is not None
+            or assignment.ddp_kwargs.get("skip_all_reduce_unused_params")
+        )
 
     def order_to_ranks(self) -> dict[str, Any]:
         """What the ranks are told about this candidate."""
-        assignment = self.assignment
-        if assignment is None:
-            return {"name": self.name, "ddp_kwargs": {}, "bucket_indices": None}
-        if not self.is_injected:
-            return {"name": self.name, "ddp_kwargs": assignment.ddp_kwargs, "bucket_indices": None}
-        kwargs = {key: value for key, value in assignment.ddp_kwargs.items() if key not in CAP_KWARGS}
+        assignment = self.assignment or Assignment(policy="ddp", bucket_indices=((0,),))
+        injected = self.is_injected
+        kwargs = assignment.ddp_kwargs
         return {
             "name": self.name,
-            "ddp_kwargs": kwargs,
-            "bucket_indices": [list(bucket) for bucket in assignment.bucket_indices],
+            "policy": assignment.policy,
+            "ddp_kwargs": {k: v for k, v in kwargs.items() if not (injected and k in CAP_KWARGS)},
+            "settings": assignment.settings,
+            "environment": assignment.requires.get("environment", {}),
+            "bucket_indices": [list(bucket) for bucket in assignment.bucket_indices] if injected else None,
+            "traced": self.is_traced,
         }
+
+
+def lane_count(candidates: Sequence[Candidate]) -> int:
+    """How many lanes a round has: plain and noop, every candidate stock, and those that are traced again."""
+    return 2 + sum(1 + candidate.is_traced for candidate in candidates)
 
 
 def standing_candidates(
@@ -90,65 +106,3 @@ def _small_last(workload: Workload, recommended: Assignment) -> Assignment | Non
         made_for=made_for(workload),
         provenance={"source": "small gradients last", "workload": workload.name},
     )
-
-
-def check_replayable(workload: Workload, candidates: Sequence[Candidate], mode: Mode = "paced") -> None:
-    """Raise unless every candidate can be run on this workload, by stock DDP or by injection (B(ii)).
-
-    Raises:
-        InputError: no candidates, or a name twice.
-        AssignmentError: an assignment that does not fit, or keywords that reach other buckets.
-        NotModelledError: a workload or policy that cannot be run.
-    """
-    if not candidates:
-        raise InputError("candidates: none given; give at least one")
-    names = [candidate.name for candidate in candidates]
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(f"candidates: {name!r} is given twice; every name may occur once")
-        if name in ("plain", "noop"):
-            raise InputError(f"candidates: {name!r} is not legal; it names the run without communication")
-    for gradient in workload.gradients:
-        if gradient.ready_ns is None:
-            raise NotModelledError(
-                f"workload {workload.name!r}: gradient {gradient.index} ({gradient.name}) is never ready; "
-                f"DDP raises an error on it (A3.21)"
-            )
-    if mode == "paced":
-        _check_paced(workload)
-    for candidate in candidates:
-        _check_candidate(workload, candidate)
-
-
-def _check_paced(workload: Workload) -> None:
-    """Raise unless tensors of the recorded shapes and a slept schedule can stand for this workload."""
-    for gradient in workload.gradients:
-        what = f"workload {workload.name!r}: gradient {gradient.index} ({gradient.name})"
-        if gradient.sparse:
-            raise NotModelledError(f"{what} is sparse; paced replay takes dense gradients (--mode model)")
-        num_bytes = prod(gradient.shape) * DTYPE_BYTES[gradient.dtype]
-        if num_bytes != gradient.num_bytes or gradient.on_wire != gradient.num_bytes:
-            raise NotModelledError(
-                f"{what}: shape {list(gradient.shape)} of {gradient.dtype} must hold num_bytes, "
-                f"{gradient.num_bytes}, and wire_bytes, {gradient.on_wire}, must not differ from it; paced "
-                f"replay sends real tensors"
-            )
-    if workload.ready_includes:
-        raise NotModelledError(
-            f"workload {workload.name!r}: ready_includes {list(workload.ready_includes)} is not replayed; "
-            f"the real DDP would pay for these effects a second time"
-        )
-
-
-def _check_candidate(workload: Workload, candidate: Candidate) -> None:
-    assignment = candidate.assignment
-    if assignment is None:
-        return
-    assignment.check_fits(workload)
-    if assignment.policy not in _DDP_POLICIES:
-        raise NotModelledError(
-            f"candidate {candidate.name!r}: policy {assignment.policy!r} is not DistributedDataParallel's; "
-            f"replay takes {', '.join(_DDP_POLICIES)}"
-        )
-    if not candidate.is_injected:
-        check_reaches(workload, assignment)

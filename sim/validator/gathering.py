@@ -11,7 +11,7 @@ from sim.formats.documents import json_text, load, parse_json, save, write_atomi
 from sim.formats.records import save_measurement
 from sim.nouns.assignment import Assignment
 from sim.nouns.workload import Workload
-from sim.validator.candidates import Candidate
+from sim.validator.candidates import Candidate, lane_count
 from sim.validator.carriers import EMULATED, GLOO_ON_HOST, Carrier
 from sim.validator.collecting import Collected
 from sim.validator.jobs import UserModel, replay_job
@@ -85,7 +85,7 @@ def gather_record(directory: Path) -> None:
     ]
     collected = Collected(
         candidates,
-        lanes=2 + 2 * len(candidates),
+        lanes=lane_count(candidates),
         rounds=job["rounds"],
         warmup=job["warmup"],
         progress=None,

@@ -6,8 +6,9 @@ from typing import Any
 
 from sim.errors import InputError
 from sim.nouns.workload import DTYPE_BYTES, Workload
-from sim.validator.candidates import Candidate, check_replayable
+from sim.validator.candidates import Candidate
 from sim.validator.carriers import GLOO_ON_HOST, Carrier
+from sim.validator.replayable import check_replayable
 
 # The Reducer rebuilds its buckets before iteration 2 (A2.6); on CUDA iterations 2 to 11 wait for the
 # host, because DDP's logger reads its events there (A4.3).
@@ -53,10 +54,11 @@ def replay_job(
     Raises:
         NotModelledError: a candidate that cannot be run. InputError: illegal rounds.
     """
-    device = carrier.device if model is None else model.device
-    warmup = MIN_WARMUP[device] if warmup is None else warmup
-    check_replayable(workload, candidates, "paced" if model is None else "model")
-    check_rounds(rounds, warmup, device)
+    if model is not None:
+        carrier = Carrier(device=model.device)
+    warmup = MIN_WARMUP[carrier.device] if warmup is None else warmup
+    check_replayable(workload, candidates, "paced" if model is None else "model", carrier)
+    check_rounds(rounds, warmup, carrier.device)
     if model is None:
         return paced_job(workload, candidates, rounds, warmup, seed, carrier)
     return model_job(model, candidates, rounds, warmup, seed, workload=workload, probed=True)
@@ -78,6 +80,7 @@ def paced_job(
         **carrier.order_to_ranks(),
         "shapes": [list(gradient.shape) for gradient in workload.gradients],
         "dtypes": [gradient.dtype for gradient in workload.gradients],
+        "groups": [gradient.group for gradient in workload.gradients],
         "buffers": [[b.dtype, b.num_bytes // DTYPE_BYTES[b.dtype]] for b in workload.buffers],
         "order": list(order),
         "due_ns": [workload.gradients[index].ready_ns for index in order] + [workload.backward_ns],

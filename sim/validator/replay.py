@@ -6,11 +6,12 @@ from pathlib import Path
 from sim.formats.records import save_measurement
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Workload
-from sim.validator.candidates import Candidate
+from sim.validator.candidates import Candidate, lane_count
 from sim.validator.carriers import GLOO_ON_HOST, Carrier
 from sim.validator.collecting import Collected, Progress
 from sim.validator.jobs import MODEL_TIMEOUT_S, UserModel, replay_job
 from sim.validator.launch import Place, run_ranks
+from sim.validator.replayable import check_installed
 
 _TIMEOUT_S = 120.0
 
@@ -40,12 +41,19 @@ def replay(
     Raises:
         ReplayError: a rank failed, or DDP did not use the buckets asked for.
         NotModelledError: a candidate that cannot be run.
+        MachineError: a package that a candidate needs is not installed.
     """
     job = replay_job(
         workload, candidates, model=model, carrier=carrier, rounds=rounds, warmup=warmup, seed=seed
     )
-    lanes = 2 + 2 * len(candidates)
-    collected = Collected(candidates, lanes=lanes, rounds=rounds, warmup=job["warmup"], progress=progress)
+    check_installed(candidates)
+    collected = Collected(
+        candidates,
+        lanes=lane_count(candidates),
+        rounds=rounds,
+        warmup=job["warmup"],
+        progress=progress,
+    )
     backend = carrier.name if model is None else model.backend
     complete = False
     try:

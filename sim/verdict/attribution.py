@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, median
 
-from sim.nouns.assignment import Assignment
+from sim.nouns.assignment import DDP_POLICIES, Assignment
 from sim.nouns.comparison import Attribution
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import MeasuredIteration, Measurement, Role
@@ -37,10 +37,13 @@ def attribute(record: Record, measurement: Measurement, play: Play) -> Attributi
     5. wait: what is left. Waits for finished collectives that return late, copies back that collectives
        slow down, and what sets traced and stock iterations apart.
 
-    Medians over iterations throughout. Returns None where plain, noop or traced iterations are missing, or
-    a traced bucket's launch or end cannot be told.
+    Medians over iterations throughout. Returns None where plain, noop or traced iterations are missing, a
+    traced bucket's launch or end cannot be told, or another system than DDP does not launch and wait in
+    bucket order.
     """
     assert measurement.asked is not None
+    if measurement.asked.policy not in DDP_POLICIES:
+        return None
     plain, noop = _iterations(record, "plain"), _iterations(record, "noop")
     predicted = play(record.workload, record.hardware, measurement.asked)
     traced = _TracedBuckets.of(measurement, len(predicted.buckets))

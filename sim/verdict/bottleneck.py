@@ -8,6 +8,7 @@ from sim.verdict.critical_path import PathSpan, critical_path
 from sim.verdict.intervals import intersection_length
 
 NEGLIGIBLE = 0.01  # of the step: below this, communication is hidden for all that matters
+_AFTERWARDS = ("end of backward", "after backward", "step")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,10 +25,12 @@ def _total(path: list[PathSpan], *kinds: str) -> int:
 
 def _blocked(timeline: Timeline) -> tuple[BucketTimes, BucketTimes, int] | None:
     """The bucket that waited longest for an earlier one to become ready while the link was idle:
-    (waiting, blocking, idle ns)."""
+    (waiting, blocking, idle ns). Systems without DDP's order (A3.5) launch it before that one is ready."""
     worst: tuple[BucketTimes, BucketTimes, int] | None = None
     for k, waiting in enumerate(timeline.buckets):
-        earlier = [other for other in timeline.buckets[:k] if other.ready_ns > waiting.ready_ns]
+        earlier = [
+            other for other in timeline.buckets[:k] if waiting.ready_ns < other.ready_ns <= waiting.launch_ns
+        ]
         if not earlier:
             continue
         blocking = max(earlier, key=lambda bucket: bucket.ready_ns)
@@ -53,13 +56,13 @@ def _late_parameter(timeline: Timeline, bucket: int) -> str:
     members = timeline.assignment.bucket_indices[bucket]
     gradients = timeline.workload.gradients
     order = {index: place for place, index in enumerate(timeline.workload.order())}
-    return gradients[max(members, key=lambda index: order[index])].name
+    return gradients[max(members, key=lambda index: order.get(index, -1))].name
 
 
 def find_bottleneck(timeline: Timeline, step_ns: int) -> Bottleneck:
     """What to tell the user first. ``step_ns`` is the whole step, in ns.
 
-    The causes, in order: no communication, compute-bound, head-of-line, launch-, copy- and
+    The causes, in order: no communication, compute-bound, no overlap, head-of-line, hook-, launch-, copy- and
     interference-bound, latency-bound, tail bucket exposed, bandwidth-bound.
     """
     buckets = timeline.buckets
@@ -72,6 +75,12 @@ def find_bottleneck(timeline: Timeline, step_ns: int) -> Bottleneck:
             code="compute-bound",
             sentence=f"compute-bound: synchronising adds {format_ms(exposed)}, {share:.1%} of the step; "
             f"no assignment can gain more than that",
+        )
+    if all(played.collective.phase in _AFTERWARDS for played in timeline.collectives):
+        return Bottleneck(
+            code="no-overlap",
+            sentence=f"no overlap: all {len(timeline.collectives)} collectives are launched after backward, "
+            f"which hides none of the {format_ms(exposed)} that are exposed",
         )
     path = critical_path(timeline)
     blocked = _blocked(timeline)
@@ -87,9 +96,16 @@ def find_bottleneck(timeline: Timeline, step_ns: int) -> Bottleneck:
     launches = _total(path, "launch")
     stretch = _stretch(timeline, path)
     reduces = [span for span in path if span.kind == "all_reduce"]
-    # Half of what is exposed; without an all-reduce on the path, one of these three is the cause.
-    enough = exposed / 2 if reduces else max(launches, copies, stretch)
-    if launches >= enough:
+    hooks = _total(path, "hook", "settle")
+    # Half of what is exposed; without an all-reduce on the path, one of these is the cause.
+    enough = exposed / 2 if reduces else max(launches, copies, stretch, hooks)
+    if hooks and hooks >= enough:
+        return Bottleneck(
+            code="hook-bound",
+            sentence=f"hook-bound: what hooks compute takes {format_ms(hooks)} of the critical path, of "
+            f"{format_ms(exposed)} exposed",
+        )
+    if launches and launches >= enough:
         count = sum(span.kind == "launch" for span in path)
         return Bottleneck(
             code="launch-bound",

@@ -17,6 +17,7 @@ class PathSpan:
     """One link of the critical path, ns from the start of backward.
 
     ``settle`` is what a callback computes between collectives, or between one and the use of its result.
+    ``collective`` is the place among the timeline's: those of a chain may be alike but for it.
     """
 
     kind: PathKind
@@ -24,6 +25,7 @@ class PathSpan:
     end_ns: int
     bucket: int | None = None
     gradient: int | None = None
+    collective: int | None = None
 
 
 def dependencies(timeline: Timeline) -> "networkx.DiGraph[PathSpan]":
@@ -41,9 +43,16 @@ def dependencies(timeline: Timeline) -> "networkx.DiGraph[PathSpan]":
             graph.add_edge(before, after, weight=after.end_ns - after.start_ns)
 
     def add(
-        kind: PathKind, start: int, end: int, bucket: int | None, gradient: int | None = None
+        kind: PathKind,
+        start: int,
+        end: int,
+        bucket: int | None,
+        gradient: int | None = None,
+        collective: int | None = None,
     ) -> PathSpan:
-        span = PathSpan(kind=kind, start_ns=start, end_ns=end, bucket=bucket, gradient=gradient)
+        span = PathSpan(
+            kind=kind, start_ns=start, end_ns=end, bucket=bucket, gradient=gradient, collective=collective
+        )
         graph.add_node(span)
         return span
 
@@ -60,22 +69,23 @@ def dependencies(timeline: Timeline) -> "networkx.DiGraph[PathSpan]":
     launches: dict[int, PathSpan] = {}  # by end
     sent: dict[int, list[PathSpan]] = {}  # by end
     lives: list[PathSpan] = []  # the last span of each
-    for played in sorted(timeline.collectives, key=lambda played: (played.start_ns, played.launch_ns)):
+    numbered = enumerate(timeline.collectives)
+    for number, played in sorted(numbered, key=lambda pair: (pair[1].start_ns, pair[1].launch_ns)):
         what = played.collective
         launch = None
         if what.after is not None:
             earlier = timeline.collectives[what.after]
-            launch = add("settle", earlier.end_ns, played.launch_ns, what.bucket)
+            launch = add("settle", earlier.end_ns, played.launch_ns, what.bucket, collective=number)
             for before in sent.get(earlier.end_ns, ()):
                 join(before, launch)
         elif cost:
-            launch = add("launch", played.launch_ns - cost, played.launch_ns, what.bucket)
+            launch = add("launch", played.launch_ns - cost, played.launch_ns, what.bucket, collective=number)
             ready = what.bucket is not None and timeline.buckets[what.bucket].ready_ns == launch.start_ns
             if ready or launch.start_ns not in launches:
                 join(lane_ends.get(launch.start_ns), launch)
             join(launches.get(launch.start_ns), launch)
             launches[launch.end_ns] = launch
-        reduce = add(what.kind, played.start_ns, played.end_ns, what.bucket)
+        reduce = add(what.kind, played.start_ns, played.end_ns, what.bucket, collective=number)
         if played.start_ns == played.launch_ns:
             join(launch or lane_ends.get(played.start_ns), reduce)
         if played.start_ns > played.launch_ns or timeline.hardware.comm_channels == 1:
@@ -84,7 +94,7 @@ def dependencies(timeline: Timeline) -> "networkx.DiGraph[PathSpan]":
         sent.setdefault(played.end_ns, []).append(reduce)
         lives.append(reduce)
         if played.usable_ns > played.end_ns:
-            settle = add("settle", played.end_ns, played.usable_ns, what.bucket)
+            settle = add("settle", played.end_ns, played.usable_ns, what.bucket, collective=number)
             join(reduce, settle)
             if what.holds_channel:
                 sent.setdefault(settle.end_ns, []).append(settle)

@@ -74,7 +74,7 @@ def test_exit_0_on_success() -> None:
     [
         ["simulate", "nowhere.json", "--hardware", H],
         ["simulate", H, "--hardware", H],
-        ["simulate", *FILES, "--policy", "zero1"],
+        ["simulate", *FILES, "--policy", "zero3"],
         ["simulate", *FILES, "--policy", "best"],
         ["simulate", *FILES, "--iteration", "4"],
         ["simulate", *FILES, "--reduce-bucket-size", "1000"],
@@ -96,6 +96,9 @@ def test_exit_0_on_success() -> None:
         ["simulate", *FILES, "--ddp", "workload=x"],
         ["simulate", *FILES, "--ddp", "first_bucket_mb=1"],
         ["simulate", *FILES, "--ddp", "misspelt=false"],
+        ["explain", "nowhere.json"],
+        ["explain", H],
+        ["explain", W, "--iterations", "0"],
         ["sweep", *FILES, "--caps", ","],
         ["sweep", *FILES, "-o", "nowhere/sweep.csv", "--json"],
         ["tune", *FILES, "-o", "nowhere/best.json", "--json"],
@@ -180,10 +183,11 @@ def test_a_closed_pipe_is_no_error() -> None:
     ("words", "kind"),
     [
         (["simulate", *FILES, "--json"], "report"),
+        (["explain", W, "--json"], "explanation"),
         (["tune", *FILES, "--json"], "recommendation"),
         (["export", *FILES, "--as", "assignment"], "assignment"),
     ],
-    ids=["simulate", "tune", "export"],
+    ids=["simulate", "explain", "tune", "export"],
 )
 def test_json_is_one_document_that_reads_back(words: list[Any], kind: str) -> None:
     """CONTRACT, Command line: --json prints one document on stdout."""

@@ -27,6 +27,7 @@ from sim.validator.carriers import Carrier, with_local_costs
 from sim.validator.ranks.cuda_pacing import CudaPacer, check_gpus, check_sums, measure_spin_rate
 from sim.validator.ranks.links import CudaLink, HostLink, Wire, curve_from
 from sim.validator.ranks.paced_lanes import paced_lanes
+from sim.validator.ranks.wrapping import stock_ddp
 from tests.dist.paper_gpu import NS_PER_CYCLE, OVERHEAD_NS, PaperGpu, install
 
 pytestmark = pytest.mark.dist
@@ -269,8 +270,8 @@ def test_a_paced_backward_of_kernels_keeps_the_schedule_and_links_queue(
             "optimizer_ns": MS,
             "link": {"points": [[0, 5 * MS]], "channels": 1, "channel_slowdown": 1.0},
             "candidates": [
-                {"name": "each", "ddp_kwargs": {"bucket_cap_mb": 0.25}, "bucket_indices": None},
-                {"name": "whole", "ddp_kwargs": {"bucket_cap_mb": 25}, "bucket_indices": None},
+                stock_ddp(name) | {"ddp_kwargs": {"bucket_cap_mb": cap}, "traced": True}
+                for name, cap in (("each", 0.25), ("whole", 25))
             ],
         }
     )

@@ -1,11 +1,14 @@
 """The paced module keeps its schedule, hands gradients out without copies, and yields to DDP's hooks."""
 
+import os
 import time
 
 import pytest
 import torch
 
+from sim.validator.ranks.lane import Manner
 from sim.validator.ranks.pacing import PacedModule, Schedule, sharpen_sleep, sleep_until
+from sim.validator.ranks.stepping import clear_gradients
 
 MS = 1_000_000
 
@@ -81,6 +84,60 @@ def test_autograd_takes_the_preallocated_gradient_without_a_copy() -> None:
         assert parameter.grad is not None
         assert parameter.grad.data_ptr() == gradients[index].data_ptr()
         assert torch.equal(parameter.grad, torch.full((16, 16), float(index + 1)))
+
+
+def test_where_a_gradient_is_there_zeros_are_added_to_it() -> None:
+    """A sum over many steps stays what it is, and no preallocated gradient is added to itself."""
+    module, gradients = make(spacing_ns=0)
+    module.addends = [torch.zeros(16, 16) for _ in gradients]
+    clear_gradients(module, set_to_none=True)
+    for number in range(3):
+        loss = module(torch.zeros(1, requires_grad=True)).sum()
+        module.begin_backward()
+        assert module.schedule.adds == (number > 0)
+        loss.backward()
+    for index, parameter in enumerate(module.parameters()):
+        assert parameter.grad is not None
+        assert torch.equal(parameter.grad, torch.full((16, 16), float(index + 1)))
+    clear_gradients(module, set_to_none=False)
+    assert all(torch.count_nonzero(parameter.grad) == 0 for parameter in module.parameters())
+
+
+def test_adding_has_a_baseline_of_its_own() -> None:
+    schedule = Schedule(due_ns=[0, 0], baseline_ns=[0], adding_ns=[40 * MS])
+    shifts = []
+    for adds in (False, True):
+        schedule.begin(adds=adds)
+        schedule.enter(None)
+        burn(20 * MS)
+        schedule.leave(None, None)
+        shifts.append(schedule.shift)
+    assert shifts[0] >= 20 * MS
+    assert shifts[0] - shifts[1] > 20 * MS
+
+
+def test_what_a_hook_waits_for_holds_the_lane_up() -> None:
+    schedule = Schedule(due_ns=[MS, 2 * MS])
+    schedule.begin()
+    schedule.node(0)
+    schedule.stand_still(30 * MS)
+    schedule.node(1)
+    assert schedule.ready_ns[1] >= 32 * MS
+
+
+def test_the_environment_is_set_while_a_step_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BUCKETSIM_THERE", "before")
+    manner = Manner(environment={"BUCKETSIM_THERE": "1", "BUCKETSIM_NOT_THERE": "2"})
+
+    def fail() -> None:
+        with manner.surroundings():
+            assert (os.environ["BUCKETSIM_THERE"], os.environ["BUCKETSIM_NOT_THERE"]) == ("1", "2")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert os.environ["BUCKETSIM_THERE"] == "before"
+    assert "BUCKETSIM_NOT_THERE" not in os.environ
 
 
 @pytest.mark.parametrize("ahead", [-MS, 0, 3 * MS])

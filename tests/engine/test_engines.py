@@ -402,11 +402,10 @@ def test_broadcasts_come_before_forward(case: Case, iteration: Any) -> None:
         assert timeline.pre_forward_ns == sum(service(curve, size, ranks) for size in wanted)
 
 
-@given(cases(), st.sampled_from(["zero1", "zero2", "last-hook"]))
-@settings(max_examples=20)
-def test_what_is_not_modelled_is_refused(case: Case, policy: Any) -> None:
-    with pytest.raises(NotModelledError, match=policy):
-        simulate(replace(case, assignment=replace(case.assignment, policy=policy)))
+def test_what_is_not_modelled_is_refused() -> None:
+    case = tiny_case((1, 1), 1)
+    with pytest.raises(NotModelledError, match="zero3"):
+        simulate(replace(case, assignment=replace(case.assignment, policy="zero3")))  # type: ignore[arg-type]
 
 
 def test_an_unused_parameter_is_refused_by_name() -> None:

@@ -1,5 +1,6 @@
 """Both engines play any program alike, to the nanosecond, whatever system might have written it."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 from hypothesis import given, settings
@@ -89,6 +90,32 @@ def programs(draw: Draw) -> Program:
 @given(programs())
 def test_engines_agree_on_any_program(program: Program) -> None:
     assert lanes.play(program) == recurrence.solve(program)
+
+
+def test_a_chained_launch_counts_from_its_own_instant_on() -> None:
+    """One collective follows another without a pause, so that work beside both is stretched throughout: 3 ns
+    are done after 9, though 1/3 ns is left where the first collective ends."""
+    calm = Fraction(1)
+    first = Collective(
+        kind="all_reduce", elements=1, dtype="float32", num_bytes=4, service_ns=8, phase="backward", bucket=0
+    )
+    program = Program(
+        lane=(Launch(0), Work("backward", 3), BackwardEnd()),
+        collectives=(first, replace(first, service_ns=5, after=0)),
+        carriers=((0, 1),),
+        effects=Effects(
+            channels=1,
+            launch_cost_ns=0,
+            launch_blocks_compute=True,
+            compute_slowdown=Fraction(3),
+            comm_slowdown=calm,
+            channel_slowdown=calm,
+            copy_in_slowdown=calm,
+            copy_out_slowdown=calm,
+            comm_copy_out_slowdown=calm,
+        ),
+    )
+    assert lanes.play(program).backward_end_ns == recurrence.solve(program).backward_end_ns == 9
 
 
 @settings(max_examples=400, deadline=None)

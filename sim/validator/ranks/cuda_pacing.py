@@ -18,9 +18,10 @@ from torch.nn.parallel import DistributedDataParallel
 from sim.errors import InputError, MachineError
 from sim.recorder.clocks import Clock, CudaClock, Stamp
 from sim.units import NS_PER_MS
+from sim.validator.ranks.lane import Manner
 from sim.validator.ranks.links import CudaLink, EmulatedLink, curve_from
 from sim.validator.ranks.pacing import PacedModule
-from sim.validator.ranks.stepping import Recorder
+from sim.validator.ranks.stepping import PLAIN, Recorder
 
 # The host's head start in each step: enough to be ahead of the GPU from the first kernel on.
 _HEAD_START_NS = 3_000_000
@@ -205,17 +206,28 @@ class CudaPacer:
             return Recorder(self._clock.stamp, launch=link.launch)
         return Recorder(self._clock.stamp, stamp_end=None if self._ends is None else self._stamp_beside)
 
-    def prepare(self, ddp: DistributedDataParallel) -> None:
+    def prepare(self, model: Any) -> None:
         """DDP's logger waits for the host in forward: always up to iteration 11, then never again (A4.3)."""
-        ddp._set_ddp_runtime_logging_sample_rate(_NEVER)  # type: ignore[no-untyped-call]
+        if isinstance(model, DistributedDataParallel):
+            model._set_ddp_runtime_logging_sample_rate(_NEVER)  # type: ignore[no-untyped-call]
 
-    def settle(self, modules: Sequence[PacedModule], plain: PacedModule, optimizer_ns: int) -> None:
+    def settle(
+        self, modules: Sequence[PacedModule], plain: PacedModule, optimizer_ns: int, adds: bool = False
+    ) -> None:
         """Nothing to take off: the host's cost of a node is hidden behind the kernels before it."""
 
     def step(
-        self, model: Any, module: PacedModule, optimizer_ns: int, recorder: Recorder | None = None
+        self,
+        model: Any,
+        module: PacedModule,
+        optimizer_ns: int,
+        recorder: Recorder | None = None,
+        manner: Manner = PLAIN,
     ) -> dict[str, Any]:
-        """One step whose times are device times, read when it is over; ``hooks`` is empty."""
+        """One step whose times are device times, read when it is over; ``hooks`` is empty.
+
+        Of ``manner`` only ``environment`` is heeded: the kernels that add to gradients are in no schedule.
+        """
         assert isinstance(module, CudaPacedModule)
         for parameter in module.parameters():
             parameter.grad = None
@@ -224,7 +236,8 @@ class CudaPacer:
             recorder.rows.clear()
         clock = self._clock
         start = self._start()
-        loss = model(carry).sum()
+        with manner.surroundings():
+            loss = model(carry).sum()
         backward = clock.stamp()
         loss.backward()
         synchronised = clock.stamp()

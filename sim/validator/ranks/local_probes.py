@@ -14,7 +14,7 @@ from sim.validator.ranks.building import build
 from sim.validator.ranks.paced_lanes import pacer_for
 from sim.validator.ranks.pacers import Pacer
 from sim.validator.ranks.pacing import PacedModule, sharpen_sleep
-from sim.validator.ranks.probes import RankLike
+from sim.validator.ranks.rank_like import RankLike
 from sim.validator.ranks.stepping import gather
 
 _MIB = 1 << 20

@@ -10,6 +10,7 @@ A compiled model is compiled anew in each lane, since DDP's buckets decide how i
 
 import random
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -23,12 +24,12 @@ from sim.recorder.clocks import Clock, Stamp, clock_for, find_device
 from sim.recorder.factory import load_factory
 from sim.recorder.plainness import check_plain_module
 from sim.recorder.step import ModelStep, build_step, count_samples
-from sim.validator.ranks.building import build
 from sim.validator.ranks.compiling import check_compiled_anew, give_own_code, graphs_compiled, is_compiled
-from sim.validator.ranks.lane import Lane
+from sim.validator.ranks.lane import Lane, Manner
 from sim.validator.ranks.pacing import sleep_until
-from sim.validator.ranks.probes import RankLike
-from sim.validator.ranks.stepping import Recorder, common_start
+from sim.validator.ranks.rank_like import RankLike
+from sim.validator.ranks.stepping import PLAIN, Recorder, clear_gradients, common_start
+from sim.validator.ranks.wrapping import manner_of, stock_ddp, wrap
 
 _NEVER = 2**31 - 1
 _COMPILED = "_orig_mod."  # what torch.compile puts before a parameter's name
@@ -52,26 +53,27 @@ def model_lanes(rank: RankLike) -> list[Lane]:
     rank.tell("model", about=_about(job, owner))
     lanes = [_lane("plain", owner, partial(run_model_step, owner, owner, clock), 0)]
 
-    def add(name: str, candidate: dict[str, Any], recorder: Recorder | None) -> DistributedDataParallel:
+    def add(name: str, candidate: dict[str, Any], recorder: Recorder | None) -> Any:
         mine = _build_step(job, device)
         _share_parameters(mine.model, owner.model)
         _check_indices(name, candidate["bucket_indices"], len(_trained(mine.model)))
-        ddp = build(mine.model, candidate["ddp_kwargs"], candidate["bucket_indices"])
-        # DDP's logger waits for the host in forward: always up to iteration 11, then never again (A4.3).
-        ddp._set_ddp_runtime_logging_sample_rate(_NEVER)  # type: ignore[no-untyped-call]
+        wrapped = wrap(mine.model, candidate)
+        if isinstance(wrapped.model, DistributedDataParallel):
+            # DDP's logger waits for the host in forward: always up to iteration 11, then never again (A4.3).
+            wrapped.model._set_ddp_runtime_logging_sample_rate(_NEVER)  # type: ignore[no-untyped-call]
         if recorder is not None:
-            ddp.register_comm_hook(None, recorder.hook)
-        step = partial(run_model_step, ModelStep(ddp, owner.batch), owner, clock, recorder)
-        lanes.append(_lane(name, mine, step, len(lanes), ddp, recorder is not None))
+            wrapped.model.register_comm_hook(None, recorder.hook)
+        lane = ModelStep(wrapped.model, owner.batch)
+        step = partial(run_model_step, lane, owner, clock, recorder, manner_of(candidate))
+        lanes.append(_lane(name, mine, step, len(lanes), wrapped.observe, recorder is not None))
         rank.tell("built", lane=name)
-        return ddp
+        return wrapped.model
 
     if job["probed"]:
-        stock: dict[str, Any] = {"ddp_kwargs": {}, "bucket_indices": None}
-        add("noop", stock, None).register_comm_hook(None, noop_hook)
+        add("noop", stock_ddp("noop"), None).register_comm_hook(None, noop_hook)
     for candidate in job["candidates"]:
         add(candidate["name"], candidate, None)
-        if job["probed"]:
+        if job["probed"] and candidate["traced"]:
             add(candidate["name"], candidate, Recorder(clock.stamp, rank.world_size))
     return lanes
 
@@ -81,14 +83,14 @@ def _lane(
     built: ModelStep,
     step: Callable[[], dict[str, Any]],
     number: int,
-    ddp: DistributedDataParallel | None = None,
+    observe: Callable[[], list[list[int]]] | None = None,
     is_traced: bool = False,
 ) -> Lane:
     """A lane; with a compiled model one that compiles graphs of its own in its first step."""
     if is_compiled(built.model):
         give_own_code(built.model, number)
         step = _compiled_first(step, name)
-    return Lane(name=name, step=step, ddp=ddp, is_traced=is_traced)
+    return Lane(name=name, step=step, observe=observe, is_traced=is_traced)
 
 
 def _compiled_first(step: Callable[[], dict[str, Any]], name: str) -> Callable[[], dict[str, Any]]:
@@ -107,35 +109,46 @@ def _compiled_first(step: Callable[[], dict[str, Any]], name: str) -> Callable[[
 
 
 def run_model_step(
-    lane: ModelStep, owner: ModelStep, clock: Clock, recorder: Recorder | None = None
+    lane: ModelStep,
+    owner: ModelStep,
+    clock: Clock,
+    recorder: Recorder | None = None,
+    manner: Manner = PLAIN,
 ) -> dict[str, Any]:
     """One real training step of ``lane`` from a common start; times in ns.
 
-    Nothing inside it waits for a GPU: stamps are read when the step is over. ``backward_end`` is taken in a
-    callback that autograd runs after all other nodes and before DDP waits for its buckets (A3.9). The
-    gradients are handed to ``owner``, whose optimizer updates the storage that all lanes share.
+    Gradients are cleared before it, as ``manner`` says; every micro-batch is the same batch. Nothing inside
+    it waits for a GPU: stamps are read when the step is over. ``backward_end`` is taken in a callback that
+    autograd runs after all other nodes and before DDP waits for its buckets (A3.9). The gradients are handed
+    to ``owner``, whose optimizer updates the storage that all lanes share.
 
     Returns:
         ``step`` (from the common start), ``backward_end`` and ``sync_end`` (gradients available),
-        both from the start of backward, and with a recorder ``buckets``: [ready, launch, end] each.
+        both from the start of the last micro-batch's backward, and with a recorder ``buckets``: [ready,
+        launch, end] each.
     """
-    lane.model.zero_grad(set_to_none=True)
+    clear_gradients(lane.model, manner.set_to_none)
     over: list[Stamp] = []
     if recorder is not None:
         recorder.rows.clear()
     clock.begin()
     sleep_until(common_start())
     start = clock.stamp()
-    loss = lane.loss()
     engine: Any = torch.autograd.Variable._execution_engine
+    model: Any = lane.model
 
     def begin(_: torch.Tensor) -> None:
         """The loss has its gradient first, so this callback is queued, and runs, ahead of DDP's."""
         engine.queue_callback(lambda: over.append(clock.stamp()))
 
-    loss.register_hook(begin)  # type: ignore[no-untyped-call]
-    backward = clock.stamp()
-    loss.backward()  # type: ignore[no-untyped-call]
+    with manner.surroundings():
+        for left in reversed(range(manner.accumulation_steps)):
+            with model.no_sync() if left else nullcontext():
+                loss = lane.loss()
+                if not left:
+                    loss.register_hook(begin)  # type: ignore[no-untyped-call]
+                backward = clock.stamp()
+                loss.backward()  # type: ignore[no-untyped-call]
     synchronised = clock.stamp()
     if lane is not owner:
         for theirs, mine in zip(owner.model.parameters(), lane.model.parameters(), strict=True):

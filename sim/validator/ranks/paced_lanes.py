@@ -6,72 +6,98 @@ from typing import Any
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 
-from sim.validator.ranks.building import build
+from sim.validator.ranks.building import build, observed_buckets
 from sim.validator.ranks.cuda_pacing import CudaPacer, check_sums, spin_cycles
-from sim.validator.ranks.lane import Lane
+from sim.validator.ranks.lane import Lane, Manner
 from sim.validator.ranks.pacers import HostPacer, Pacer
 from sim.validator.ranks.pacing import PacedModule
-from sim.validator.ranks.probes import RankLike
-from sim.validator.ranks.stepping import Recorder
+from sim.validator.ranks.rank_like import RankLike
+from sim.validator.ranks.stepping import PLAIN, Recorder
+from sim.validator.ranks.wrapping import adds_to_gradients, manner_of, wrap
+from sim.validator.ranks.zero_lanes import STAGES, zero_lane
 
 _DELAY_CYCLES = 20_000_000  # some 10 ms: a sum that does not wait for the stream is wrong
 
 
 def paced_lanes(rank: RankLike) -> list[Lane]:
-    """Plain, noop, and every candidate stock and traced; their common baseline is measured here.
+    """Plain, noop, and every candidate stock and, where the job says so, traced.
 
-    With an emulated link there is no lane without a communication hook: ``stock`` is then the link's hook
-    without stamps, and what Python adds to a launch is seen in the noop lane.
+    Their common baseline is measured here. With an emulated link there is no lane without a communication
+    hook: ``stock`` is then the link's hook without stamps, and what Python adds to a launch is seen in the
+    noop lane.
     """
     job = rank.job
     pacer = pacer_for(rank)
-    dtypes = [getattr(torch, name) for name in job["dtypes"]]
-    tensors = [
-        torch.zeros(shape, dtype=dtype, device=pacer.device)
-        for shape, dtype in zip(job["shapes"], dtypes, strict=True)
-    ]
-    gradients = [torch.full_like(tensor, 0.5) for tensor in tensors]
+    made = _Modules(pacer, job)
     optimizer_ns: int = job["optimizer_ns"]
     link = None if job.get("link") is None else pacer.link(job["link"])
-    modules: list[PacedModule] = []
-
-    def module() -> PacedModule:
-        buffers = [
-            torch.zeros(numel, dtype=getattr(torch, dtype), device=pacer.device)
-            for dtype, numel in job["buffers"]
-        ]
-        modules.append(
-            pacer.module(tensors, gradients, job["order"], job["due_ns"], job["forward_ns"], buffers)
-        )
-        return modules[-1]
-
-    plain, noop = module(), module()
-    noop_ddp = build(noop, {})
+    plain, noop = made.module(), made.module()
+    # A static graph is the only DDP without unused parameters' costs that does without them.
+    noop_ddp = build(noop, {"static_graph": True} if made.has_unused else {})
     noop_ddp.register_comm_hook(None, noop_hook)
     pacer.prepare(noop_ddp)
     lanes = [
         Lane(name="plain", step=partial(_plain_step, rank, pacer, plain, optimizer_ns)),
-        Lane(name="noop", step=partial(_step, pacer, noop_ddp, noop, optimizer_ns), ddp=noop_ddp),
+        Lane(
+            name="noop",
+            step=partial(_step, pacer, noop_ddp, noop, optimizer_ns),
+            observe=partial(observed_buckets, noop_ddp),
+        ),
     ]
     for candidate in job["candidates"]:
-        for recorder in (None, pacer.recorder(link)):
-            owner = module()
-            ddp = build(owner, candidate["ddp_kwargs"], candidate["bucket_indices"])
-            pacer.prepare(ddp)
+        if candidate["policy"] in STAGES:
+            lanes.append(zero_lane(candidate, made.module(), job["groups"], optimizer_ns))
+            continue
+        for recorder in (None, pacer.recorder(link)) if candidate["traced"] else (None,):
+            owner = made.module()
+            wrapped = wrap(owner, candidate)
+            pacer.prepare(wrapped.model)
             if recorder is not None:
-                ddp.register_comm_hook(None, recorder.hook)
+                wrapped.model.register_comm_hook(None, recorder.hook)
             elif link is not None:
-                ddp.register_comm_hook(None, link.hook)
+                wrapped.model.register_comm_hook(None, link.hook)
+            manner = manner_of(candidate)
             lanes.append(
                 Lane(
                     name=candidate["name"],
-                    step=partial(_step, pacer, ddp, owner, optimizer_ns, recorder),
-                    ddp=ddp,
+                    step=partial(_step, pacer, wrapped.model, owner, optimizer_ns, recorder, manner),
+                    observe=wrapped.observe,
                     is_traced=recorder is not None,
                 )
             )
-    pacer.settle(modules, plain, optimizer_ns)
+    pacer.settle(made.modules, plain, optimizer_ns, adds=made.adds)
     return lanes
+
+
+class _Modules:
+    """Makes the module of each lane; all share their parameters and the gradients that they hand out."""
+
+    def __init__(self, pacer: Pacer, job: dict[str, Any]) -> None:
+        self._pacer, self._job = pacer, job
+        self._tensors = [
+            torch.zeros(shape, dtype=getattr(torch, dtype), device=pacer.device)
+            for shape, dtype in zip(job["shapes"], job["dtypes"], strict=True)
+        ]
+        self._gradients = [torch.full_like(tensor, 0.5) for tensor in self._tensors]
+        self.adds = any(adds_to_gradients(candidate) for candidate in job["candidates"])
+        # Zeros, so that sums over many steps stay what they are.
+        self._addends = [torch.zeros_like(tensor) for tensor in self._tensors] if self.adds else None
+        self.has_unused = len(job["order"]) < len(self._tensors)
+        self.modules: list[PacedModule] = []
+
+    def module(self) -> PacedModule:
+        """One more module."""
+        job, device = self._job, self._pacer.device
+        buffers = [
+            torch.zeros(numel, dtype=getattr(torch, dtype), device=device) for dtype, numel in job["buffers"]
+        ]
+        made = self._pacer.module(
+            self._tensors, self._gradients, job["order"], job["due_ns"], job["forward_ns"], buffers
+        )
+        if self._addends is not None:
+            made.addends = self._addends
+        self.modules.append(made)
+        return made
 
 
 def pacer_for(rank: RankLike) -> Pacer:
@@ -90,11 +116,15 @@ def pacer_for(rank: RankLike) -> Pacer:
 
 
 def _step(
-    pacer: Pacer, model: Any, module: PacedModule, optimizer_ns: int, recorder: Recorder | None = None
+    pacer: Pacer,
+    model: Any,
+    module: PacedModule,
+    optimizer_ns: int,
+    recorder: Recorder | None = None,
+    manner: Manner = PLAIN,
 ) -> dict[str, Any]:
-    row = pacer.step(model, module, optimizer_ns, recorder)
-    del row["hooks"]
-    return row
+    row = pacer.step(model, module, optimizer_ns, recorder, manner)
+    return {name: value for name, value in row.items() if name not in ("forward", "hooks")}
 
 
 def _plain_step(rank: RankLike, pacer: Pacer, module: PacedModule, optimizer_ns: int) -> dict[str, Any]:

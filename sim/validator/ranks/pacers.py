@@ -5,11 +5,18 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
+from sim.validator.ranks.lane import Manner
 from sim.validator.ranks.links import EmulatedLink, HostLink, curve_from
 from sim.validator.ranks.pacing import PacedModule, sleep_until
-from sim.validator.ranks.stepping import Recorder, all_reduce, common_start, run_step, set_baseline
+from sim.validator.ranks.stepping import (
+    PLAIN,
+    Recorder,
+    all_reduce,
+    common_start,
+    run_step,
+    set_baseline,
+)
 
 
 class Pacer(Protocol):
@@ -34,14 +41,24 @@ class Pacer(Protocol):
     def recorder(self, link: EmulatedLink | None) -> Recorder:
         """A communication hook that reduces, over ``link`` where there is one, and stamps what it sees."""
 
-    def prepare(self, ddp: DistributedDataParallel) -> None:
-        """Switch off what would disturb the steps of a new ``ddp``."""
+    def prepare(self, model: Any) -> None:
+        """Switch off what would disturb the steps of a new ``model``, where that is DDP's."""
 
-    def settle(self, modules: Sequence[PacedModule], plain: PacedModule, optimizer_ns: int) -> None:
-        """Make ready for steps once every DDP is built; ``plain`` has none."""
+    def settle(
+        self, modules: Sequence[PacedModule], plain: PacedModule, optimizer_ns: int, adds: bool = False
+    ) -> None:
+        """Make ready for steps once every DDP is built; ``plain`` has none.
+
+        ``adds``: some module adds to gradients that are there already.
+        """
 
     def step(
-        self, model: Any, module: PacedModule, optimizer_ns: int, recorder: Recorder | None = None
+        self,
+        model: Any,
+        module: PacedModule,
+        optimizer_ns: int,
+        recorder: Recorder | None = None,
+        manner: Manner = PLAIN,
     ) -> dict[str, Any]:
         """One step from a common start of all ranks, as a lane returns it."""
 
@@ -80,18 +97,25 @@ class HostPacer:
         """Stamps on the host's clock."""
         return Recorder(launch=all_reduce if link is None else link.launch)
 
-    def prepare(self, ddp: DistributedDataParallel) -> None:
+    def prepare(self, model: Any) -> None:
         """Nothing disturbs: DDP's logger reads the host's clock."""
 
-    def settle(self, modules: Sequence[PacedModule], plain: PacedModule, optimizer_ns: int) -> None:
+    def settle(
+        self, modules: Sequence[PacedModule], plain: PacedModule, optimizer_ns: int, adds: bool = False
+    ) -> None:
         """Measure what the nodes cost without DDP, and count its hooks from now on."""
-        set_baseline(modules, plain, optimizer_ns, repeats=self._baseline_repeats)
+        set_baseline(modules, plain, optimizer_ns, repeats=self._baseline_repeats, adds=adds)
 
     def step(
-        self, model: Any, module: PacedModule, optimizer_ns: int, recorder: Recorder | None = None
+        self,
+        model: Any,
+        module: PacedModule,
+        optimizer_ns: int,
+        recorder: Recorder | None = None,
+        manner: Manner = PLAIN,
     ) -> dict[str, Any]:
         """One slept step; it also returns ``hooks``, processor time of each AccumulateGrad."""
-        return run_step(model, module, optimizer_ns, recorder)
+        return run_step(model, module, optimizer_ns, recorder, manner=manner)
 
     def time(self, work: Callable[[], object]) -> int:
         """On the host's clock."""

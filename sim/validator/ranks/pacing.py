@@ -40,20 +40,24 @@ class Schedule:
     """When the nodes of one backward are due, ns from its start, and what happened.
 
     ``due_ns`` holds one entry a gradient in ready order and a last one for the end of backward.
-    ``baseline_ns`` is the processor time of each AccumulateGrad without DDP, in ready order; ``hooks_ns``
-    what it was in this backward, DDP's hook included.
+    ``baseline_ns`` is the processor time of each AccumulateGrad without DDP, in ready order, ``adding_ns``
+    the same where a gradient is there already and the new one is added to it; ``hooks_ns`` what it was in
+    this backward, DDP's hook included.
     """
 
     due_ns: Sequence[int]
     baseline_ns: list[int] = field(default_factory=list)
+    adding_ns: list[int] = field(default_factory=list)
+    adds: bool = False
     start: int = 0
     shift: int = 0
     entered: int = 0
     hooks_ns: list[int] = field(default_factory=list)
     ready_ns: list[int] = field(default_factory=list)
 
-    def begin(self) -> None:
-        """Start the clock of a backward."""
+    def begin(self, adds: bool = False) -> None:
+        """Start the clock of a backward, which ``adds`` to gradients that are there already."""
+        self.adds = adds
         self.hooks_ns = []
         self.ready_ns = []
         self.shift = 0
@@ -71,9 +75,14 @@ class Schedule:
     def leave(self, inputs: object, outputs: object) -> None:
         """It is accumulated and DDP's hook has returned: what DDP took delays what follows."""
         taken = time.thread_time_ns() - self.entered
-        if self.baseline_ns:
-            self.shift += taken - self.baseline_ns[len(self.hooks_ns)]
+        baseline_ns = self.adding_ns if self.adds else self.baseline_ns
+        if baseline_ns:
+            self.shift += taken - baseline_ns[len(self.hooks_ns)]
         self.hooks_ns.append(taken)
+
+    def stand_still(self, duration_ns: int) -> None:
+        """A hook has waited for so long, on no processor: what follows on the compute lane waits as well."""
+        self.shift += duration_ns
 
 
 class _Node(torch.autograd.Function):
@@ -121,6 +130,8 @@ class PacedModule(nn.Module):
         forward_ns: length of forward, counted from ``forward_start_ns`` (set before each step); with
             buffers from its own start, as DDP broadcasts them before.
         buffers: tensors that DDP broadcasts before each forward (A3.16).
+
+    ``addends`` are handed out in place of ``gradients`` where gradients are there already.
     """
 
     def __init__(
@@ -141,6 +152,7 @@ class PacedModule(nn.Module):
         self.schedule = Schedule(due_ns=due_ns)
         self.forward_ns = forward_ns
         self.forward_start_ns = 0
+        self.addends: Sequence[torch.Tensor] = gradients
         self._gradients = list(gradients)
         self._watched: list[Any] = []  # a node lives as long as something holds it
 
@@ -154,9 +166,14 @@ class PacedModule(nn.Module):
             node.register_hook(self.schedule.leave)
             self._watched.append(node)
 
+    def begin_backward(self) -> None:
+        """Start the clock; gradients that are there already are added to."""
+        self.schedule.begin(adds=self.weights[self.order[0]].grad is not None)
+
     def take_gradient(self, position: int) -> torch.Tensor:
         """A fresh alias of the preallocated gradient that is due at ``position`` in ready order."""
-        return self._gradients[self.order[position]].detach()
+        handed_out = self.addends if self.schedule.adds else self._gradients
+        return handed_out[self.order[position]].detach()
 
     def keep(self, position: int) -> None:
         """Let backward take its time up to the node at ``position``."""

@@ -6,15 +6,18 @@ small paced modules of their own.
 
 import gc
 import time
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 
 from sim.validator.ranks.building import build
+from sim.validator.ranks.curve_probes import shortest, tell_curves, tell_zero_curves, time_all_reduces
 from sim.validator.ranks.pacing import PacedModule, sharpen_sleep, sleep_until
+from sim.validator.ranks.rank_like import RankLike
 from sim.validator.ranks.stepping import common_start, gather, run_step, set_baseline
+from sim.validator.ranks.unused_probe import time_search
 
 _MIB = 1 << 20
 _SPACING_NS = 4_000_000
@@ -22,23 +25,12 @@ _SPACING_NS = 4_000_000
 _LAYER_BYTES = (2 * _MIB, 4096, _MIB, 4096, _MIB // 2, 4096)
 _SWEEP_BYTES = 192 * _MIB
 _CHUNKS_BESIDE = 8
+_ZERO_ROUNDS = 3
+_SEARCHED = 128
+_SEARCHED_SPACING_NS = 400_000
 _FRESH_BUCKETS = 2  # iterations whose buckets were never touched: the first, and the first after the rebuild
 _HEAD_STARTS = 4
 _LARGEST_BESIDE_BYTES = 256 * _MIB
-
-
-class RankLike(Protocol):
-    """What a task needs of its rank."""
-
-    job: dict[str, Any]
-    rank: int
-    world_size: int
-
-    def tell(self, event: str, **content: Any) -> None:
-        """Append one event to the job's event file (rank 0 only)."""
-
-    def must_agree(self, what: str, content: Any) -> None:
-        """Raise unless every rank holds the same content."""
 
 
 def calibrate(rank: RankLike) -> None:
@@ -46,58 +38,20 @@ def calibrate(rank: RankLike) -> None:
     sharpen_sleep()
     gc.disable()
     job = rank.job
-    last = ("launches", "copies out", *(["compute"] if job["computes"] else []))
+    measure = {"launches": _launches, "copies out": _copies_out, "search": _search, "compute": _compute}
+    last = [what for what in measure if what != "compute" or job["computes"]]
     total = job["rounds"] + len(last)
     for index in range(job["rounds"]):
         rank.tell("progress", done=index, total=total, what="curve")
-        for size in job["sizes"]:
-            samples = _time_all_reduces(size, _repeats(size, job), rank)
-            rank.tell("all_reduce", num_bytes=size, samples_ns=samples)
-        for size in job["broadcast_sizes"]:
-            samples = _time_broadcasts(size, _repeats(size, job), rank)
-            rank.tell("broadcast", num_bytes=size, samples_ns=samples)
+        tell_curves(rank)
+        if index < _ZERO_ROUNDS:
+            tell_zero_curves(rank)
         for size in job["pair_sizes"]:
             rank.tell("pair", num_bytes=size, **_time_pairs(size, rank))
         rank.tell("copies", **_copies(rank))
-    measure = {"launches": _launches, "copies out": _copies_out, "compute": _compute}
     for number, what in enumerate(last):
         rank.tell("progress", done=job["rounds"] + number, total=total, what=what)
         rank.tell(what, **measure[what](rank))
-
-
-def _repeats(size: int, job: dict[str, Any]) -> int:
-    """More repeats for small messages, whose times scatter most; large ones are paid for by the byte."""
-    return int(max(1, min(job["small_repeats"], job["bytes_per_round"] // max(size, 1))))
-
-
-def _shortest(samples: list[int], rank: RankLike) -> list[int]:
-    """Per call, the shortest duration over ranks: from the last arriver on, that is the transfer."""
-    return [min(column) for column in zip(*gather(samples, rank.world_size), strict=True)]
-
-
-def _time_all_reduces(size: int, repeats: int, rank: RankLike) -> list[int]:
-    tensor = torch.full((max(1, size // 4),), 0.5)
-    samples = []
-    dist.all_reduce(tensor)
-    for _ in range(repeats):
-        start = time.monotonic_ns()
-        dist.all_reduce(tensor, async_op=True).wait()
-        samples.append(time.monotonic_ns() - start)
-        tensor.mul_(0.5)
-    return _shortest(samples, rank)
-
-
-def _time_broadcasts(size: int, repeats: int, rank: RankLike) -> list[int]:
-    tensor = torch.full((max(1, size // 4),), 0.5)
-    dist.broadcast(tensor, src=0)
-    samples = []
-    for _ in range(repeats):
-        dist.barrier()
-        start = time.monotonic_ns()
-        dist.broadcast(tensor, src=0)
-        samples.append(time.monotonic_ns() - start)
-    # The source may return before the others have it: the slowest rank tells.
-    return [max(column) for column in zip(*gather(samples, rank.world_size), strict=True)]
 
 
 def _time_pairs(size: int, rank: RankLike) -> dict[str, list[int]]:
@@ -113,15 +67,15 @@ def _time_pairs(size: int, rank: RankLike) -> dict[str, list[int]]:
         for tensor in tensors:
             tensor.mul_(0.5)
     del times[2][0]  # the first warms up
-    return {"alone_ns": _shortest(times[1], rank), "both_ns": _shortest(times[2], rank)}
+    return {"alone_ns": shortest(times[1], rank), "both_ns": shortest(times[2], rank)}
 
 
-def _module(sizes: list[int]) -> PacedModule:
-    """A paced module whose gradients come one after the other, ``_SPACING_NS`` apart."""
+def _module(sizes: list[int], spacing_ns: int = _SPACING_NS) -> PacedModule:
+    """A paced module whose gradients come one after the other, ``spacing_ns`` apart."""
     tensors = [torch.full((size // 4,), 0.5) for size in sizes]
     gradients = [torch.full((size // 4,), 0.5) for size in sizes]
     order = list(range(len(sizes)))[::-1]
-    due = [_SPACING_NS * (place + 1) for place in range(len(sizes) + 1)]
+    due = [spacing_ns * (place + 1) for place in range(len(sizes) + 1)]
     return PacedModule(tensors, gradients, order, due, forward_ns=_SPACING_NS)
 
 
@@ -133,7 +87,7 @@ def _excess(row: dict[str, Any], module: PacedModule) -> list[int]:
 def _lasting(duration_ns: int, rank: RankLike) -> torch.Tensor:
     """A tensor whose all-reduce lasts some ``duration_ns``; the same size on every rank."""
     pilot = torch.full((8 * _MIB // 4,), 0.5)
-    took = min(_time_all_reduces(pilot.numel() * 4, 4, rank))
+    took = min(time_all_reduces(pilot.numel() * 4, 4, rank))
     size = min(_LARGEST_BESIDE_BYTES, pilot.numel() * 4 * duration_ns // max(1, took))
     agreed = torch.tensor([size])
     dist.broadcast(agreed, src=0)
@@ -202,6 +156,12 @@ def _launches(rank: RankLike) -> dict[str, Any]:
         if repeat >= 3:
             costs += [one - other for one, other in zip(apart[:-1], together[:-1], strict=True)]
     return {"samples_ns": costs}
+
+
+def _search(rank: RankLike) -> dict[str, Any]:
+    """What a search for unused parameters costs, on many small ones."""
+    one, other = (_module([4096] * _SEARCHED, _SEARCHED_SPACING_NS) for _ in range(2))
+    return time_search(one, other, rank, 2 * rank.job["copy_repeats"])
 
 
 def _copies_out(rank: RankLike) -> dict[str, Any]:

@@ -3,12 +3,11 @@
 import gc
 import random
 
-from sim.validator.ranks.building import observed_buckets
 from sim.validator.ranks.lane import Lane
 from sim.validator.ranks.model_lanes import model_lanes
 from sim.validator.ranks.paced_lanes import paced_lanes
 from sim.validator.ranks.pacing import sharpen_sleep
-from sim.validator.ranks.probes import RankLike
+from sim.validator.ranks.rank_like import RankLike
 from sim.validator.ranks.stepping import gather
 
 _LANES = {"paced": paced_lanes, "model": model_lanes}
@@ -37,6 +36,6 @@ def replay(rank: RankLike) -> None:
 
 def _tell_buckets(rank: RankLike, lanes: list[Lane]) -> None:
     for lane in lanes:
-        if lane.ddp is not None:
-            seen = gather(observed_buckets(lane.ddp), rank.world_size)
+        if lane.observe is not None:
+            seen = gather(lane.observe(), rank.world_size)
             rank.tell("buckets", lane=lane.name, traced=lane.is_traced, ranks=seen)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch._C._distributed_c10d import GradBucket
 
 from sim.recorder.clocks import Stamp
 from sim.validator.ranks.common_clock import lead_ns
+from sim.validator.ranks.lane import Manner
 from sim.validator.ranks.pacing import PacedModule, sleep_until
 
 _HEAD_START_NS = 2_000_000
@@ -80,22 +82,38 @@ class Recorder:
         return finished
 
 
+PLAIN = Manner()
+
+
+def clear_gradients(module: torch.nn.Module, set_to_none: bool) -> None:
+    """What ``zero_grad`` does; without ``set_to_none`` every gradient is a tensor from the first step on."""
+    for parameter in module.parameters():
+        if set_to_none:
+            parameter.grad = None
+        elif parameter.grad is not None:
+            parameter.grad.zero_()
+        elif parameter.requires_grad:
+            parameter.grad = torch.zeros_like(parameter)
+
+
 def run_step(
-    model: Callable[[torch.Tensor], torch.Tensor],
+    model: Any,
     module: PacedModule,
     optimizer_ns: int,
     recorder: Recorder | None = None,
     at_start: Callable[[], object] | None = None,
+    manner: Manner = PLAIN,
 ) -> dict[str, Any]:
     """One paced step from a common start, at which ``at_start`` is called; times in ns.
 
+    Gradients are cleared before the step begins: what that takes is part of no schedule.
+
     Returns ``step`` (from the common start), ``backward_end`` (end of the compute lane) and ``sync_end``
-    (backward returned), both from the start of backward, ``hooks`` (processor time of each
-    AccumulateGrad with DDP's hook), and with a recorder ``buckets``: [ready, launch, end] each, from the
-    start of backward.
+    (backward returned), both from the start of the last micro-batch's backward, processor times ``forward``
+    and ``hooks`` (each AccumulateGrad with DDP's hook), and with a recorder ``buckets``: [ready, launch, end]
+    each, from the start of backward.
     """
-    for parameter in module.parameters():
-        parameter.grad = None
+    clear_gradients(module, manner.set_to_none)
     carry = torch.zeros(1, requires_grad=True)
     if recorder is not None:
         recorder.rows.clear()
@@ -104,16 +122,22 @@ def run_step(
     module.forward_start_ns = start
     if at_start is not None:
         at_start()
-    loss = model(carry).sum()
     schedule = module.schedule
-    schedule.begin()
-    loss.backward()  # type: ignore[no-untyped-call]
-    sync_end = time.monotonic_ns()
+    with manner.surroundings():
+        for left in reversed(range(manner.accumulation_steps)):
+            with model.no_sync() if left else nullcontext():
+                worked = time.thread_time_ns()
+                loss = model(carry).sum()
+                forward = time.thread_time_ns() - worked
+                module.begin_backward()
+                loss.backward()
+            module.forward_start_ns = sync_end = time.monotonic_ns()
     end = sleep_until(sync_end + optimizer_ns)
     row: dict[str, Any] = {
         "step": end - start,
         "backward_end": schedule.ready_ns[-1],
         "sync_end": sync_end - schedule.start,
+        "forward": forward,
         "hooks": schedule.hooks_ns,
     }
     if recorder is not None:
@@ -123,11 +147,22 @@ def run_step(
     return row
 
 
-def set_baseline(modules: Sequence[PacedModule], plain: PacedModule, optimizer_ns: int, repeats: int) -> None:
-    """Count DDP's hooks in every module from now on, less what ``plain`` needs without DDP (median)."""
+def set_baseline(
+    modules: Sequence[PacedModule], plain: PacedModule, optimizer_ns: int, repeats: int, adds: bool = False
+) -> None:
+    """Count DDP's hooks in every module from now on, less what ``plain`` needs without DDP (median).
+
+    ``adds``: some module adds to gradients that are there already; what that takes is measured as well.
+    """
     for module in (plain, *modules):
         module.watch_hooks()
-    hooks = [run_step(plain, plain, optimizer_ns)["hooks"] for _ in range(repeats)]
-    baseline = [sorted(column)[len(column) // 2] for column in zip(*hooks[1:], strict=True)]
+
+    def baseline(manner: Manner) -> list[int]:
+        hooks = [run_step(plain, plain, optimizer_ns, manner=manner)["hooks"] for _ in range(repeats)]
+        return [sorted(column)[len(column) // 2] for column in zip(*hooks[1:], strict=True)]
+
+    baseline_ns = baseline(PLAIN)
+    adding_ns = baseline(Manner(set_to_none=False)) if adds else []
     for module in modules:
-        module.schedule.baseline_ns = baseline
+        module.schedule.baseline_ns = baseline_ns
+        module.schedule.adding_ns = adding_ns

@@ -1,0 +1,94 @@
+"""How long one collective of a given size lasts on real ranks, alone and back to back."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from sim.validator.ranks.rank_like import RankLike
+from sim.validator.ranks.stepping import gather
+
+_FEW = 4  # repeats of the collectives that only ZeRO sends, and those mostly large
+
+
+def repeats_of(size: int, job: dict[str, Any]) -> int:
+    """More repeats for small messages, whose times scatter most; large ones are paid for by the byte."""
+    return int(max(1, min(job["small_repeats"], job["bytes_per_round"] // max(size, 1))))
+
+
+def tell_curves(rank: RankLike) -> None:
+    """One round of the curves that DDP needs: an event for each size, with its samples in ns."""
+    job = rank.job
+    for size in job["sizes"]:
+        rank.tell(
+            "all_reduce", num_bytes=size, samples_ns=time_all_reduces(size, repeats_of(size, job), rank)
+        )
+    for size in job["broadcast_sizes"]:
+        samples = time_broadcasts(size, repeats_of(size, job), rank)
+        rank.tell("broadcast", num_bytes=size, samples_ns=samples)
+
+
+def tell_zero_curves(rank: RankLike) -> None:
+    """One round of the curves of what only ZeRO sends (A5.7, A5.11)."""
+    for size in rank.job["zero_sizes"]:
+        few = min(_FEW, repeats_of(size, rank.job))
+        rank.tell("all_gather", num_bytes=size, samples_ns=time_all_gathers(size, few, rank))
+        rank.tell("reduce", num_bytes=size, samples_ns=time_reduces(size, few, rank))
+
+
+def time_all_reduces(size: int, repeats: int, rank: RankLike) -> list[int]:
+    """All-reduces of ``size`` bytes, ns each; a single one is large enough to need no other to warm up."""
+    tensor = torch.full((max(1, size // 4),), 0.5)
+    samples = []
+    if repeats > 1:
+        dist.all_reduce(tensor)
+    for _ in range(repeats):
+        start = time.monotonic_ns()
+        dist.all_reduce(tensor, async_op=True).wait()
+        samples.append(time.monotonic_ns() - start)
+        tensor.mul_(0.5)
+    return shortest(samples, rank)
+
+
+def time_broadcasts(size: int, repeats: int, rank: RankLike) -> list[int]:
+    """Broadcasts of ``size`` bytes from rank 0, ns each."""
+    tensor = torch.full((max(1, size // 4),), 0.5)
+    return _time_rooted(lambda: dist.broadcast(tensor, src=0), repeats, rank)
+
+
+def time_reduces(size: int, repeats: int, rank: RankLike) -> list[int]:
+    """Reductions of ``size`` bytes to rank 0, ns each."""
+    tensor = torch.zeros(max(1, size // 4))
+    return _time_rooted(lambda: dist.reduce(tensor, dst=0), repeats, rank)
+
+
+def time_all_gathers(size: int, repeats: int, rank: RankLike) -> list[int]:
+    """All-gathers that leave ``size`` bytes on every rank, ns each."""
+    part = torch.full((max(1, size // 4 // rank.world_size),), 0.5)
+    whole = torch.empty(part.numel() * rank.world_size)
+    dist.all_gather_into_tensor(whole, part)
+    samples = []
+    for _ in range(repeats):
+        start = time.monotonic_ns()
+        dist.all_gather_into_tensor(whole, part)
+        samples.append(time.monotonic_ns() - start)
+    return shortest(samples, rank)
+
+
+def shortest(samples: list[int], rank: RankLike) -> list[int]:
+    """Per call, the shortest duration over ranks: from the last arriver on, that is the transfer."""
+    return [min(column) for column in zip(*gather(samples, rank.world_size), strict=True)]
+
+
+def _time_rooted(collective: Callable[[], object], repeats: int, rank: RankLike) -> list[int]:
+    """A collective in which a rank may return before others have what they get: the slowest rank tells."""
+    collective()
+    samples = []
+    for _ in range(repeats):
+        dist.barrier()
+        start = time.monotonic_ns()
+        collective()
+        samples.append(time.monotonic_ns() - start)
+    return [max(column) for column in zip(*gather(samples, rank.world_size), strict=True)]

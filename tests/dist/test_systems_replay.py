@@ -1,0 +1,230 @@
+"""Every system and switch, replayed for real: it runs, with its own buckets, and its step is predicted."""
+
+import json
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sim
+from sim.engine.systems import POLICIES
+from sim.errors import MachineError, NotModelledError
+from sim.formats.records import load_record, start_record
+from sim.nouns.assignment import DDP_POLICIES, Assignment
+from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.measurement import Measurement
+from sim.nouns.workload import Buffer, Workload
+from sim.validator.candidates import Candidate, lane_count
+from sim.validator.carriers import Carrier
+from sim.validator.every_system import every_system
+from sim.validator.launch import Place
+from sim.validator.ranks import requirements
+from sim.validator.replay import replay
+from sim.validator.replayable import check_replayable
+from tests.commands import bucketsim
+from tests.dist.conftest import needs_box
+
+pytestmark = pytest.mark.dist
+
+MS = 1_000_000
+CURVE = (CurvePoint(num_bytes=0, duration_ns=MS), CurvePoint(num_bytes=1 << 20, duration_ns=3 * MS))
+TWO = Hardware(name="two", world_size=2, all_reduce=CURVE, all_gather=CURVE, reduce=CURVE, broadcast=CURVE)
+needs_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs deepspeed")
+
+
+def shrunk(workload: Workload, unused: int = 0) -> Workload:
+    """The same at a third of the pace and size, the first ``unused`` parameters out of use."""
+    return replace(
+        workload,
+        gradients=tuple(
+            replace(
+                gradient,
+                shape=(256, 256 + gradient.index),
+                num_bytes=256 * (256 + gradient.index) * 4,
+                ready_ns=None if gradient.index < unused else (gradient.ready_ns or 0) // 3,
+            )
+            for gradient in workload.gradients
+        ),
+        forward_ns=3 * MS,
+        backward_ns=workload.backward_ns // 3,
+        buffers=(Buffer(dtype="float32", num_bytes=4096),),
+    )
+
+
+def replayed(workload: Workload, candidates: list[Candidate], folder: Path) -> dict[str, Measurement]:
+    """Two rounds over loopback; every candidate has its own buckets, and a prediction."""
+    start_record(folder, workload, TWO)
+    replay(workload, candidates, Place(), folder, rounds=2)
+    record = load_record(folder)
+    predicted = {row.name: row.predicted for row in sim.agreement(record).rows}
+    assert list(predicted) == [candidate.name for candidate in candidates]
+    for candidate, measured in zip(candidates, record.candidates, strict=True):
+        assert candidate.assignment is not None
+        assert measured.asked == candidate.assignment
+        assert measured.observed is not None
+        wanted = [sorted(bucket) for bucket in candidate.assignment.bucket_indices]
+        assert [sorted(bucket) for bucket in measured.observed] == wanted, candidate.name
+        assert len(measured.iterations) == 2
+        assert len(measured.traced) == 2 * candidate.is_traced
+        assert predicted[candidate.name].policy == candidate.assignment.policy
+        assert predicted[candidate.name].step_ns > 0
+        for iteration in measured.traced:
+            assert len(iteration.buckets) == len(wanted), candidate.name
+    return {measured.name: measured for measured in record.measurements}
+
+
+def floor_ns(workload: Workload, assignment: Assignment) -> int:
+    """What a step takes at least: all that is slept through."""
+    steps = assignment.settings.get("accumulation_steps", 1)
+    return int(steps * (workload.forward_ns + workload.backward_ns))
+
+
+def test_every_system_but_zero_is_replayed_with_its_own_buckets(
+    small_workload: Workload, tmp_path: Path
+) -> None:
+    workload = shrunk(small_workload)
+    every = every_system(workload, TWO)
+    candidates = [
+        one for one in every.candidates if one.assignment and not one.assignment.policy.startswith("zero")
+    ]
+    policies = {one.assignment.policy for one in candidates if one.assignment is not None}
+    assert policies == {policy for policy in POLICIES if not policy.startswith("zero")}
+    assert not [name for name in every.left_out if "zero" not in name]
+    # Buckets of 1 MiB, so that several are under way; and several of each kind of hook.
+    small = [
+        Candidate(name=f"small {policy}", assignment=sim.assign(workload, policy, 1))
+        for policy in ("ddp", "after-backward", "arrival-counted", "flat-views", "last-hook-safe")
+    ]
+    measured = replayed(workload, [*candidates, *small], tmp_path / "record")
+    for one in [*candidates, *small]:
+        assert one.assignment is not None
+        for iteration in measured[one.name].iterations:
+            assert iteration.step_ns >= floor_ns(workload, one.assignment), one.name
+
+
+def test_unused_parameters_are_in_no_graph(small_workload: Workload, tmp_path: Path) -> None:
+    workload = shrunk(small_workload, unused=3)
+    every = every_system(workload, TWO)
+    candidates = [one for one in every.candidates if "zero" not in one.name]
+    assert [one.name for one in candidates] == [
+        "find_unused_parameters",
+        "skip_all_reduce_unused_params",
+        "static_graph",
+    ]
+    assert "never ready" in every.left_out["DDP default"]
+    replayed(workload, candidates, tmp_path / "record")
+
+
+@needs_deepspeed
+def test_deepspeed_itself_is_replayed(small_workload: Workload, tmp_path: Path) -> None:
+    workload = shrunk(small_workload)
+    workload = replace(
+        workload, gradients=tuple(replace(g, group=g.index % 2) for g in workload.gradients), buffers=()
+    )
+    candidates = [one for one in every_system(workload, TWO).candidates if "zero" in one.name]
+    assert len(candidates) == 3
+    settings = {"accelerator": "cpu", "reduce_bucket_size": 200_000}
+    for policy in ("zero1", "zero2"):
+        made = sim.assign(workload, policy, **settings)
+        assert len(made.bucket_indices) > 2
+        candidates.append(Candidate(name=f"small {policy}", assignment=made))
+    measured = replayed(workload, candidates, tmp_path / "record")
+    for iteration in measured["small zero2"].iterations:
+        # The host waits in the hook for each flush, and the schedule with it.
+        assert iteration.backward_end_ns > workload.backward_ns
+
+
+def test_zero_without_deepspeed_says_what_to_install(
+    small_workload: Workload, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = sim.assign(small_workload, "zero1", accelerator="cpu")
+    monkeypatch.setattr(requirements, "find_spec", lambda name: None)
+    with pytest.raises(MachineError, match=r"DS_BUILD_OPS=0 pip install 'bucketsim\[deepspeed\]'"):
+        replay(small_workload, [Candidate(name="zero", assignment=made)], Place(), tmp_path)
+    assert "deepspeed is not installed" in every_system(small_workload, TWO).left_out["zero1"]
+
+
+POWER_SGD = {"name": "powerSGD", "start_powerSGD_iter": 2}
+
+
+@pytest.mark.parametrize(
+    ("policy", "options", "words"),
+    [
+        ("ddp", {"mixed_precision": {"param_dtype": "bfloat16"}}, "mixed_precision is not replayed"),
+        ("ddp", {"join_inputs": [1, 2]}, "join_inputs is not replayed"),
+        ("ddp", {"comm_hook": "bf16_compress"}, "bf16_compress is not replayed: torch refuses it"),
+        ("ddp", {"comm_hook": POWER_SGD}, "with 2 buckets over gloo it is a race"),
+        ("single", {"comm_hook": {**POWER_SGD, "start_powerSGD_iter": 1}}, "torch takes 2 or more"),
+        ("zero2", {}, "give accelerator=cpu"),
+        ("zero2", {"accelerator": "cpu", "gradient_accumulation_steps": 2}, "in no recorded schedule"),
+        ("zero1", {"accelerator": "cpu", "cpu_offload": True}, "cpu_offload is not replayed"),
+    ],
+)
+def test_what_cannot_be_replayed_is_refused_by_name(
+    small_workload: Workload, policy: str, options: dict[str, Any], words: str
+) -> None:
+    made = Candidate(name="it", assignment=sim.assign(small_workload, policy, **options))
+    with pytest.raises(NotModelledError, match=words):
+        check_replayable(small_workload, [made])
+
+
+def test_a_bucket_sent_too_early_is_refused(small_workload: Workload) -> None:
+    """Gradient 0 is ready first but hooked last: the bucket leaves without the others (A6.2)."""
+    swapped = replace(
+        small_workload,
+        gradients=tuple(replace(g, ready_ns=(g.index + 1) * 6 * MS) for g in small_workload.gradients),
+    )
+    made = Candidate(name="it", assignment=sim.assign(swapped, "last-hook"))
+    with pytest.raises(NotModelledError, match="wrong gradients: 1 of 1 buckets"):
+        check_replayable(swapped, [made])
+    (found,) = (one.assignment for one in every_system(swapped, TWO).candidates if one.name == "last-hook")
+    assert found is not None
+    assert len(found.bucket_indices) == len(swapped.gradients), "one parameter a bucket cannot be early"
+
+
+def test_hooks_and_zero_do_not_go_over_an_emulated_link(small_workload: Workload) -> None:
+    emulated = Carrier(emulated=TWO)
+    for policy, options in (("ddp", {"comm_hook": "allreduce"}), ("zero1", {"accelerator": "cpu"})):
+        made = Candidate(name="it", assignment=sim.assign(small_workload, policy, **options))
+        check_replayable(small_workload, [made])
+        with pytest.raises(NotModelledError, match="is not replayed"):
+            check_replayable(small_workload, [made], "paced", emulated)
+
+
+def test_what_the_hardware_has_no_curve_for_is_left_out(small_workload: Workload) -> None:
+    bare = replace(TWO, reduce=None)
+    left_out = every_system(small_workload, bare).left_out
+    assert list(left_out) == ["zero2, reduce to owners"]
+    assert "has no reduce curve" in left_out["zero2, reduce to owners"]
+
+
+@pytest.mark.parametrize("more", [["--caps", "1"], ["--device", "cuda"], ["--link", "emulated"]])
+def test_systems_is_a_paced_replay_over_gloo(more: list[str], tmp_path: Path) -> None:
+    said = bucketsim("validate", "w.json", "--hardware", "h.json", "-o", str(tmp_path), "--systems", *more)
+    assert said.code == 2
+    assert "--systems" in said.err
+
+
+@needs_box
+def test_every_system_crosses_the_wire_of_the_box(small_workload: Workload, tmp_path: Path) -> None:
+    """Through the command line: as many rows as candidates, each with its prediction."""
+    workload, hardware, record = tmp_path / "w.json", tmp_path / "h.json", tmp_path / "record"
+    workload.write_text(sim.to_text(shrunk(small_workload)))
+    hardware.write_text(sim.to_text(TWO))
+    said = bucketsim(
+        *("validate", str(workload), "--hardware", str(hardware), "-o", str(record), "--systems"),
+        *("--box", "2", "--rate", "1gbit", "--rounds", "1", "--json"),
+    )
+    assert said.code == 0, said.err
+    names = [row["name"] for row in json.loads(said.out)["rows"]]
+    assert names == [one.name for one in every_system(shrunk(small_workload), TWO).candidates]
+
+
+def test_candidates_with_a_hook_of_their_own_have_one_lane(small_workload: Workload) -> None:
+    stock = Candidate(name="stock", assignment=sim.assign(small_workload))
+    hooked = Candidate(name="hooked", assignment=sim.assign(small_workload, comm_hook="allreduce"))
+    assert lane_count([stock, hooked]) == 2 + 2 + 1
+    assert stock.assignment is not None
+    assert stock.assignment.policy in DDP_POLICIES

@@ -1,0 +1,165 @@
+"""Jobs under any legal combination of DDP's switches: workloads with unused parameters and repeated hooks."""
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from hypothesis import strategies as st
+
+import sim
+from sim.nouns.assignment import Assignment
+from sim.nouns.hardware import Hardware
+from sim.nouns.timeline import Iteration, Timeline
+from sim.nouns.workload import DTYPE_BYTES, Buffer, Gradient, Workload
+from tests.strategies import REAL, TINY, Draw, Scale, hardwares
+
+ITERATIONS: tuple[Iteration, ...] = (1, 2, 3, "steady")
+MIB = 1 << 20
+M1 = (64, 128, 96, 80, 112, 32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A workload on a machine, with options as ``sim.assign`` takes them."""
+
+    workload: Workload
+    hardware: Hardware
+    options: dict[str, Any]
+
+    def assign(self, iteration: Iteration) -> Assignment:
+        return sim.assign(self.workload, iteration=iteration, **self.options)
+
+    def simulate(self, iteration: Iteration, engine: str = "analytic") -> Timeline:
+        return sim.simulate(self.workload, self.hardware, self.assign(iteration), engine, iteration=iteration)
+
+    def has(self, name: str) -> Any:
+        return self.options.get(name, False)
+
+    @property
+    def searches(self) -> bool:
+        return bool(self.has("find_unused_parameters") and not self.has("static_graph"))
+
+    @property
+    def unused(self) -> set[int]:
+        return {gradient.index for gradient in self.workload.gradients if gradient.ready_ns is None}
+
+
+def _gradient(draw: Draw, index: int, dtypes: list[str], *, may_be_sparse: bool) -> Gradient:
+    shape = tuple(draw(st.lists(st.integers(1, 9), min_size=1, max_size=2)))
+    dtype = draw(st.sampled_from(dtypes))
+    numel = 1
+    for size in shape:
+        numel *= size
+    return Gradient(
+        index=index,
+        name=f"p{index}",
+        shape=shape,
+        dtype=dtype,
+        num_bytes=numel * DTYPE_BYTES[dtype],
+        ready_ns=0,
+        sparse=may_be_sparse and draw(st.integers(0, 5)) == 0,
+    )
+
+
+def _workload(draw: Draw, scale: Scale, graph: str, *, may_be_sparse: bool) -> Workload:
+    count = draw(st.integers(1, 8))
+    dtypes = draw(st.lists(st.sampled_from(["float32", "float64"]), min_size=1, max_size=2, unique=True))
+    gradients = [_gradient(draw, index, dtypes, may_be_sparse=may_be_sparse) for index in range(count)]
+    now, used = 0, 0
+    for index in draw(st.permutations(range(count))):
+        now += draw(st.integers(0, scale.work_ns))
+        is_used = graph == "plain" or gradients[index].sparse or draw(st.integers(0, 2)) > 0
+        used += is_used
+        uses = draw(st.integers(1, 2)) if graph == "static" and is_used else 1
+        gradients[index] = replace(gradients[index], ready_ns=now if is_used else None, uses=uses)
+    if not used:
+        gradients[0] = replace(gradients[0], ready_ns=now)
+    return Workload(
+        name="w",
+        gradients=tuple(gradients),
+        forward_ns=draw(st.integers(0, scale.work_ns)),
+        backward_ns=now + draw(st.integers(0, scale.work_ns)),
+        optimizer_ns=draw(st.integers(0, scale.work_ns)),
+        loss_ns=draw(st.integers(0, scale.work_ns)),
+        buffers=tuple(draw(st.lists(st.just(Buffer(dtype="float32", num_bytes=8)), max_size=2))),
+    )
+
+
+def _caps(draw: Draw) -> dict[str, Any]:
+    bytes_ = st.integers(0, 900)
+    match draw(st.sampled_from(["default", "cap", "cap", "list"])):
+        case "cap":
+            return {"bucket_cap_mb": draw(bytes_) / MIB}
+        case "list":
+            return {
+                "bucket_cap_mb_list": [size / MIB for size in draw(st.lists(bytes_, min_size=1, max_size=3))]
+            }
+        case _:
+            return {}
+
+
+def _hook(draw: Draw) -> Any:
+    name = draw(st.sampled_from(["allreduce", "fp16_compress", "bf16_compress", "noop", "powerSGD"]))
+    if name != "powerSGD":
+        return name
+    return {
+        "name": name,
+        "start_powerSGD_iter": draw(st.integers(0, 3)),
+        "matrix_approximation_rank": draw(st.integers(1, 2)),
+        "min_compression_rate": draw(st.sampled_from([0.5, 1, 2.0])),
+    }
+
+
+@st.composite
+def jobs(draw: Draw, **fixed: Any) -> Job:
+    """A job that DDP would run; ``fixed`` options are the same in all."""
+    graph = draw(st.sampled_from(["plain", "find_unused", "static"]))
+    switches = ["gradient_as_bucket_view", "batched_grad_copy", "set_to_none", "broadcast_buffers"]
+    options = {name: draw(st.booleans()) for name in switches if draw(st.booleans())}
+    options |= _caps(draw)
+    if graph == "find_unused":
+        options["find_unused_parameters"] = True
+    if graph == "static":
+        options |= {"static_graph": True, "find_unused_parameters": draw(st.booleans())}
+    if graph != "plain" and draw(st.booleans()):
+        options["skip_all_reduce_unused_params"] = True
+    if graph != "static":
+        options["accumulation_steps"] = draw(st.integers(1, 3))
+    match draw(st.sampled_from(["plain", "hook", "mixed_precision"])):
+        case "hook":
+            options["comm_hook"] = _hook(draw)
+        case "mixed_precision":
+            options["mixed_precision"] = {"param_dtype": draw(st.sampled_from(["bfloat16", "float16"]))}
+    if "comm_hook" in fixed:
+        options.pop("mixed_precision", None)
+    options |= fixed
+    hook = options.get("comm_hook")
+    scale = draw(st.sampled_from([TINY, TINY, REAL]))
+    hardware = draw(hardwares(scale))
+    return Job(
+        workload=_workload(draw, scale, graph, may_be_sparse=not isinstance(hook, dict)),
+        hardware=replace(
+            hardware,
+            search_unused_ns=draw(st.integers(0, 3)),
+            mark_used_ns=draw(st.integers(0, 3)),
+        ),
+        options=options,
+    )
+
+
+def mlp(dims: tuple[int, ...] = M1, **changes: Any) -> Workload:
+    """Linear layers; of each the bias is ready first (A6.5)."""
+    shapes = [shape for a, b in pairwise(dims) for shape in ((b, a), (b,))]
+    gradients = tuple(
+        Gradient(
+            index=index,
+            name=f"layers.{index // 2}.{'bias' if index % 2 else 'weight'}",
+            shape=shape,
+            dtype="float32",
+            num_bytes=4 * (shape[0] * shape[1] if len(shape) == 2 else shape[0]),
+            ready_ns=len(shapes) - index,
+        )
+        for index, shape in enumerate(shapes)
+    )
+    fields: dict[str, Any] = {"forward_ns": 0, "backward_ns": len(shapes), "optimizer_ns": 0}
+    return Workload(name="mlp", gradients=gradients, **fields | changes)

@@ -1,0 +1,345 @@
+"""How long a step under ZeRO takes: cases worked out by hand, and what holds for any."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.engine import lanes, recurrence, zero
+from sim.engine.bucketing import Caps
+from sim.engine.outcome import Outcome
+from sim.engine.program import CopyBack, Program
+from sim.errors import AssignmentError, InputError, NotModelledError
+from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.workload import Gradient, Workload
+from tests.strategies import TINY, hardwares, workloads
+
+FLAT = (CurvePoint(num_bytes=0, duration_ns=25),)
+HARDWARE = Hardware(name="h", world_size=2, all_reduce=FLAT)
+COPYING = replace(HARDWARE, copy_in_bytes_per_s=1e10, copy_out_bytes_per_s=2e10)  # 40 bytes: 4 ns, 2 ns
+OVERLAP = {"reduce_bucket_size": 10, "overlap_comm": True}
+
+
+def gradients(count: int = 3, **more: Any) -> Workload:
+    """Gradients of ten fp32 elements, ready 10 ns apart from the last to the first, and a tail of 10 ns."""
+    return Workload(
+        name="w",
+        gradients=tuple(
+            Gradient(
+                index=index,
+                name=f"p{index}",
+                shape=(10,),
+                dtype="float32",
+                num_bytes=40,
+                ready_ns=10 * (count - index),
+            )
+            for index in range(count)
+        ),
+        forward_ns=7,
+        backward_ns=10 * count + 10,
+        optimizer_ns=1000,
+        **more,
+    )
+
+
+def programs(
+    workload: Workload, hardware: Hardware, policy: str = "zero2", **options: Any
+) -> tuple[Program, ...]:
+    """One step's programs."""
+    assignment = zero.assign(workload, policy, Caps(), options, "steady")
+    return zero.write(workload, hardware, assignment, "steady")
+
+
+def played(
+    workload: Workload, hardware: Hardware = HARDWARE, policy: str = "zero2", **options: Any
+) -> Outcome:
+    """The only micro-batch of a step, on which both engines agree."""
+    (program,) = programs(workload, hardware, policy, **options)
+    outcome = lanes.play(program)
+    assert outcome == recurrence.solve(program)
+    return outcome
+
+
+def test_under_overlap_comm_one_reduction_is_under_way_at_most() -> None:
+    """A5.6: compute and reduction k both go on at max(flush k, end of reduction k-1)."""
+    outcome = played(gradients(), **OVERLAP)
+    assert outcome.ready_ns == (10, 20, 45)  # the second flush holds the lane from 30 on
+    assert outcome.launch_ns == outcome.start_ns == (20, 45, 70)
+    assert outcome.end_ns == (45, 70, 95)
+    assert (outcome.backward_end_ns, outcome.sync_end_ns) == (55, 95)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"reduce_bucket_size": 10},
+        {"reduce_bucket_size": 10, "accelerator": "cpu"},
+        OVERLAP | {"accelerator": "cpu"},  # collectives block the host: nothing is hidden
+        OVERLAP | {"cpu_offload": True, "offload_bytes_per_s": 1e18},  # the host tests for overflow
+    ],
+)
+def test_without_a_reduction_stream_every_flush_holds_the_lane(options: dict[str, Any]) -> None:
+    outcome = played(gradients(), **options)
+    assert outcome.launch_ns == (20, 55, 90)
+    assert (outcome.backward_end_ns, outcome.sync_end_ns) == (90, 115)
+
+
+def test_stage_1_without_overlap_reduces_after_backward_in_parameter_order() -> None:
+    """A5.9."""
+    outcome = played(gradients(), policy="zero1", reduce_bucket_size=10)
+    assert outcome.backward_end_ns == 40
+    assert outcome.launch_ns == (40, 65, 90)
+    (program,) = programs(gradients(), HARDWARE, "zero1", reduce_bucket_size=10)
+    assert [collective.gradient for collective in program.collectives] == [None] * 3
+    assert zero.assign(gradients(), "zero1", Caps(), {"reduce_bucket_size": 10}, 1).bucket_indices == (
+        (0,),
+        (1,),
+        (2,),
+    )
+
+
+def test_copies_in_hold_the_lane_and_copies_of_what_is_owned_the_reduction_stream() -> None:
+    """A5.5, A5.8. Two partitions of 16: the second gradient straddles them, 6 and 4.
+
+    Flush 0 and 2: division and the partition's buffer, 80 B, 4 ns. Flush 1: the same, and flattening two
+    slices (40 B) and copying back the larger (24 B), 3 ns.
+    """
+    outcome = played(gradients(), COPYING, **OVERLAP)
+    assert outcome.ready_ns == (14, 28, 57)
+    assert outcome.launch_ns == (24, 53, 85)
+    assert outcome.end_ns == (49, 78, 110)
+    assert outcome.usable_ns == (53, 85, 114)
+    assert (outcome.backward_end_ns, outcome.sync_end_ns) == (67, 114)
+
+
+def test_without_a_stream_the_lane_copies_itself() -> None:
+    outcome = played(gradients(), COPYING, reduce_bucket_size=10)
+    assert outcome.launch_ns == (24, 67, 113)
+    assert outcome.available_ns == (53, 99, 142)
+
+
+def test_recorded_copies_are_not_counted_again() -> None:
+    outcome = played(gradients(ready_includes=("copy_in",)), COPYING, **OVERLAP)
+    assert outcome.ready_ns == (10, 20, 49)
+
+
+def test_a_full_bucket_waits_for_the_gradient_that_does_not_fit() -> None:
+    """A5.2: flushed when the next one comes, not when it fills."""
+    outcome = played(gradients(), reduce_bucket_size=20, overlap_comm=True)
+    assert outcome.ready_ns[0] == 20
+    assert outcome.launch_ns == (30, 55)
+
+
+def test_a_gradient_larger_than_the_bucket_is_not_copied() -> None:
+    """A5.4: it is reduced when the next one arrives, and split where partitions meet (A5.7)."""
+    outcome = played(gradients(1), COPYING, reduce_bucket_size=5)
+    assert outcome.ready_ns == (10,)
+    (program,) = programs(gradients(1), HARDWARE, reduce_bucket_size=5)
+    assert [collective.elements for collective in program.collectives] == [6, 4]
+
+
+def test_under_overlap_comm_every_reduce_waits_for_the_one_before() -> None:
+    """A5.7: the device is synchronised before each; flush 0 holds 14 elements of rank 1 and 6 of rank 0."""
+    hardware = replace(HARDWARE, reduce=FLAT)
+    options = {"reduce_bucket_size": 20, "overlap_comm": True, "use_multi_rank_bucket_allreduce": False}
+    (program,) = programs(gradients(), hardware, **options)
+    sent = [(collective.elements, collective.root) for collective in program.collectives]
+    assert sent == [(14, 1), (6, 0), (10, 0)]
+    outcome = played(gradients(), hardware, **options)
+    assert outcome.launch_ns == (30, 55, 80)
+    assert (outcome.backward_end_ns, outcome.sync_end_ns) == (65, 105)
+
+
+def test_without_contiguous_gradients_the_bucket_is_flattened_when_it_is_flushed() -> None:
+    """A5.8, A8.8: no copies in; flattening two gradients, dividing, copying back: 240 B, 12 ns.
+
+    One gradient alone is only divided, 40 B.
+    """
+    outcome = played(gradients(), COPYING, reduce_bucket_size=20, contiguous_gradients=False)
+    assert outcome.ready_ns == (20, 67)
+    assert outcome.launch_ns == (30, 77)
+    assert outcome.available_ns == (67, 104)
+
+
+def test_a_cast_to_the_wire_and_back_is_paid_where_it_is_made() -> None:
+    """A5.8, A8.8: ten elements, 40 B, travel as 20; partitions hold 6 and 4 of them.
+
+    Cast there and back (60 B each), two slices flattened (40 B), 6 elements copied back (18 B): 118 B, 6 ns;
+    division and the partition's buffer: 4 ns.
+    """
+    curve = (CurvePoint(num_bytes=20, duration_ns=20), CurvePoint(num_bytes=40, duration_ns=40))
+    (program,) = programs(gradients(1), replace(COPYING, all_reduce=curve), communication_data_type="fp16")
+    (sent,) = program.collectives
+    assert (sent.num_bytes, sent.dtype, sent.service_ns) == (20, "float16", 20)
+    assert program.lane[-1] == CopyBack(0, 10)
+
+
+def test_step_sends_norms_and_parameters_and_works_on_its_share() -> None:
+    """A5.11, A8.8: 30 elements are padded to 32, so that a rank optimises 16 of 30."""
+    gathering = replace(HARDWARE, all_gather=(CurvePoint(num_bytes=128, duration_ns=77),))
+    (program,) = programs(gradients(), gathering)
+    assert [(c.kind, c.elements, c.purpose) for c in program.after_sync] == [
+        ("all_reduce", 1, "norm"),
+        ("all_gather", 32, "parameters"),
+    ]
+    assert program.post_sync_ns == 25 + 77
+    assert program.optimizer_ns == 533
+    grouped = replace(
+        gradients(), gradients=tuple(replace(g, group=g.index % 2) for g in gradients().gradients)
+    )
+    (program,) = programs(grouped, gathering)
+    assert [c.elements for c in program.after_sync] == [1, 1, 20, 12]
+    (program,) = programs(gradients(), gathering, compute_grad_norm=False, gradient_clipping=0)
+    assert [c.elements for c in program.after_sync] == [32]
+
+
+def test_half_precision_checks_for_overflow() -> None:
+    halves = replace(
+        gradients(),
+        gradients=tuple(replace(g, dtype="bfloat16", num_bytes=20) for g in gradients().gradients),
+    )
+    (program,) = programs(halves, HARDWARE)
+    assert [(c.elements, c.dtype) for c in program.after_sync] == [
+        (1, "uint8"),
+        (1, "float32"),
+        (32, "bfloat16"),
+    ]
+    (program,) = programs(halves, HARDWARE, check_grad_overflow=False)
+    assert [c.dtype for c in program.after_sync] == ["float32", "bfloat16"]
+
+
+def test_an_all_gather_without_a_curve_is_said_not_guessed() -> None:
+    (program,) = programs(gradients(), HARDWARE)
+    assert program.post_sync_ns == 25
+    assert "1 all-gather(s) of parameters in step() are not counted" in program.notes[0]
+
+
+def test_a_reduce_without_a_curve_is_refused_by_name() -> None:
+    with pytest.raises(NotModelledError, match="'h' has no reduce curve; use_multi_rank_bucket_allreduce"):
+        programs(gradients(), HARDWARE, use_multi_rank_bucket_allreduce=False)
+
+
+def test_accumulation_reduces_in_every_micro_batch_of_stage_2_and_in_the_last_of_stage_1() -> None:
+    """A5.9."""
+    for policy, sent in (("zero2", (3, 3)), ("zero1", (0, 3))):
+        step = programs(gradients(), HARDWARE, policy, reduce_bucket_size=10, gradient_accumulation_steps=2)
+        assert tuple(len(program.collectives) for program in step) == sent
+        assert [bool(program.after_sync) for program in step] == [False, True]
+        assert [program.optimizer_ns for program in step] == [0, 533]
+    first = programs(gradients(), HARDWARE, "zero1", gradient_accumulation_steps=2)[0]
+    assert lanes.play(first).sync_end_ns == 40
+
+
+def test_offloading_copies_to_the_host_at_each_flush_and_back_in_step() -> None:
+    """A8.8: 40 B to the host for each flush, and 16 elements, 64 B, back; at 1 byte a ns."""
+    options = {"reduce_bucket_size": 10, "cpu_offload": True, "offload_bytes_per_s": 1e9}
+    (program,) = programs(gradients(), HARDWARE, **options)
+    assert program.after_sync_ns == 64
+    outcome = lanes.play(program)
+    assert outcome.available_ns == (85, 144, 219)  # the second straddles: its busier owner has 6, 24 B
+    with pytest.raises(NotModelledError, match="give offload_bytes_per_s, or accelerator=cpu"):
+        programs(gradients(), HARDWARE, cpu_offload=True)
+
+
+def test_an_unused_gradient_is_never_sent_but_has_its_place() -> None:
+    """A8.8: it fills no bucket, and stays in the flat group that is gathered."""
+    workload = gradients()
+    workload = replace(
+        workload,
+        gradients=tuple(replace(g, ready_ns=None) if g.index == 1 else g for g in workload.gradients),
+    )
+    assert zero.assign(workload, "zero2", Caps(), {}, "steady").bucket_indices == ((2, 0), (1,))
+    (program,) = programs(workload, HARDWARE)
+    assert [collective.elements for collective in program.collectives] == [20]
+    assert program.carriers == ((0,), ())
+    assert program.after_sync[-1].elements == 32
+
+
+def test_experts_are_reduced_among_their_own_ranks() -> None:
+    """A8.8: for experts that are each on one rank of two, nothing travels, and nothing is gathered."""
+    workload = gradients()
+    workload = replace(
+        workload, gradients=tuple(replace(g, group=int(g.index == 1)) for g in workload.gradients)
+    )
+    (program,) = programs(workload, HARDWARE, expert_groups={1: 2})
+    assert [(c.elements, c.service_ns) for c in program.collectives] == [(20, 25), (10, 0)]
+    assert [(c.kind, c.elements) for c in program.after_sync] == [
+        *[("all_reduce", 1)] * 3,
+        ("all_gather", 20),
+    ]
+    with pytest.raises(NotModelledError, match="a group of 2 ranks reduces its experts"):
+        programs(workload, replace(HARDWARE, world_size=4), expert_groups={1: 2})
+    with pytest.raises(InputError, match="ep_size 2 is not legal; it must divide the world size, 3"):
+        programs(workload, replace(HARDWARE, world_size=3), expert_groups={1: 2})
+
+
+def test_buckets_that_the_settings_do_not_give_are_refused() -> None:
+    assignment = zero.assign(gradients(), "zero2", Caps(), {"reduce_bucket_size": 10}, "steady")
+    with pytest.raises(AssignmentError, match="not the buckets that zero2 flushes"):
+        zero.write(gradients(), HARDWARE, replace(assignment, settings={}), "steady")
+
+
+zero_workloads = workloads(TINY, dtypes=("float32",), devices=(None,), sparse=False).map(
+    lambda workload: replace(
+        workload,
+        gradients=tuple(replace(g, num_bytes=4 * (g.num_bytes + 1)) for g in workload.gradients),
+    )
+)
+zero_options = st.fixed_dictionaries(
+    {"reduce_bucket_size": st.integers(1, 30)},
+    optional={
+        "overlap_comm": st.booleans(),
+        "contiguous_gradients": st.booleans(),
+        "reduce_scatter": st.booleans(),
+        "round_robin_gradients": st.booleans(),
+        "use_multi_rank_bucket_allreduce": st.booleans(),
+        "gradient_accumulation_steps": st.integers(1, 3),
+        "communication_data_type": st.sampled_from(["fp32", "bf16"]),
+    },
+)
+policies = st.sampled_from(["zero1", "zero2"])
+
+
+@given(zero_workloads, hardwares(TINY), policies, zero_options)
+def test_both_engines_play_every_program_alike(
+    workload: Workload, hardware: Hardware, policy: str, options: dict[str, Any]
+) -> None:
+    for program in programs(workload, replace(hardware, reduce=FLAT), policy, **options):
+        assert lanes.play(program) == recurrence.solve(program)
+
+
+@given(zero_workloads, hardwares(TINY), policies, zero_options)
+def test_every_element_of_a_bucket_travels_once(
+    workload: Workload, hardware: Hardware, policy: str, options: dict[str, Any]
+) -> None:
+    """A5.2, A5.4, A5.7: buckets do not exceed the size but for single gradients; messages make up buckets."""
+    (*_, program) = programs(workload, replace(hardware, reduce=FLAT), policy, **options)
+    assignment = zero.assign(workload, policy, Caps(), options, "steady")
+    for bucket, carriers in zip(assignment.bucket_indices, program.carriers, strict=True):
+        elements = sum(workload.gradients[index].num_bytes // 4 for index in bucket)
+        assert elements == sum(program.collectives[number].elements for number in carriers)
+        assert elements <= options["reduce_bucket_size"] or len(bucket) == 1
+    assert sorted(i for bucket in assignment.bucket_indices for i in bucket) == list(
+        range(len(workload.gradients))
+    )
+
+
+@given(zero_workloads, hardwares(TINY, stretches=False), zero_options)
+@settings(max_examples=50)
+def test_a_reduction_stream_never_makes_a_step_longer(
+    workload: Workload, hardware: Hardware, options: dict[str, Any]
+) -> None:
+    """A5.6; and on the CPU overlap_comm changes nothing in stage 2."""
+    hardware = replace(hardware, reduce=FLAT)
+    ends = {}
+    for name, overlap, accelerator in (
+        ("stream", True, "cuda"),
+        ("serial", False, "cuda"),
+        ("cpu", True, "cpu"),
+    ):
+        options |= {"overlap_comm": overlap, "accelerator": accelerator}
+        (*_, program) = programs(workload, hardware, "zero2", **options)
+        ends[name] = lanes.play(program).sync_end_ns
+    assert ends["stream"] <= ends["serial"] == ends["cpu"]

@@ -1,0 +1,63 @@
+"""T6 to T9: the vectors of ZeRO, by simulation and by real DeepSpeed."""
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from sim.nouns.workload import Gradient, Workload
+from tests.systems.zero_cases import M1, VECTORS
+from tests.systems.zero_ranks import everyday_answers, simulated, told
+
+
+def m1_workload() -> Workload:
+    """M1's ten gradients, ready from the last to the first."""
+    dims: Any = M1["dims"]
+    shapes = [shape for a, b in pairwise(dims) for shape in ((b, a), (b,))]
+    return Workload(
+        name="M1",
+        gradients=tuple(
+            Gradient(
+                index=index,
+                name=f"p{index}",
+                shape=shape,
+                dtype="float32",
+                num_bytes=4 * math.prod(shape),
+                ready_ns=10 - index,
+            )
+            for index, shape in enumerate(shapes)
+        ),
+        forward_ns=0,
+        backward_ns=10,
+        optimizer_ns=0,
+    )
+
+
+def check(name: str, events: list[dict[str, Any]]) -> None:
+    """The vector's collectives, then what step() sends: a norm, and all parameters gathered (A5.11)."""
+    kind = "reduce" if name == "T9" else "all_reduce"
+    gradients = [
+        {"kind": kind, "elements": elements, "phase": phase, "gradient": gradient, "root": root}
+        for elements, phase, gradient, root in VECTORS[name][1]
+    ]
+    step = [
+        {"kind": kind, "elements": elements, "phase": "step", "gradient": None, "root": None}
+        for kind, elements in (("all_reduce", 1), ("all_gather", 41152))
+    ]
+    common = {"dtype": "float32", "micro_batch": 1}
+    assert events == [event | common for event in (*gradients, *step)]
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_the_simulation_gives_the_vector(name: str) -> None:
+    check(name, simulated(VECTORS[name][0], m1_workload()))
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("name", VECTORS)
+def test_real_deepspeed_gives_the_vector(name: str) -> None:
+    for answer in everyday_answers()[name]:
+        assert answer["error"] is None
+        for iteration in (1, 2):
+            check(name, told(answer, iteration))

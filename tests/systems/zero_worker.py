@@ -1,0 +1,183 @@
+"""Real DeepSpeed ZeRO on ranks of their own: cases in, which collectives they launched out.
+
+Usage: ``python -m tests.systems.zero_worker CASES ANSWERS STORE`` with RANK, WORLD_SIZE and
+DS_ACCELERATOR=cpu set; the answers of a rank go to ``ANSWERS.<rank>``, a line each. A case is a dict:
+
+- ``model`` (zero_models) and ``config``, DeepSpeed's own, without batch sizes;
+- ``groups``: None, or for each optimizer group the positions of its parameters; ``frozen``: positions;
+- ``iterations`` (2), each an optimizer step of gradient_accumulation_steps micro-batches.
+
+An answer is a dict: ``parameters`` (those that need a gradient, in the order of module.parameters()),
+``events`` (ddp_observing), ``ready`` (for each iteration and micro-batch the gradients whose hooks fired, in
+order), and ``error`` (None, or the type and text of what DeepSpeed raised).
+"""
+
+import contextlib
+import gc
+import json
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from deepspeed.accelerator import get_accelerator
+from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optimizer
+from torch import Tensor
+
+from tests.systems.ddp_observing import Diary
+from tests.systems.zero_models import build
+
+Case = dict[str, Any]
+Answer = dict[str, Any]
+
+
+def main() -> None:
+    """Answer every case, in the order given."""
+    cases, answers, store = sys.argv[1:]
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    os.environ["LOCAL_RANK"] = str(rank)
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    # Not used in training, and would be compiled here: a compiler is none of these tests' business.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    # Many CPUs have no fast fp16; what is sent does not depend on that.
+    type(get_accelerator()).is_fp16_supported = lambda self: True
+    dist.init_process_group("gloo", store=dist.FileStore(store, world_size), rank=rank, world_size=world_size)
+    deepspeed.init_distributed("gloo")
+    with open(f"{answers}.{rank}", "w") as file:
+        for case in json.loads(Path(cases).read_text()):
+            print(json.dumps(Run(case).answer()), file=file, flush=True)
+            gc.collect()
+    dist.barrier()
+    os._exit(0)  # gloo's threads may crash the interpreter's own exit (SEMANTICS, B(iii))
+
+
+class Run:
+    """One case on one rank."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.net, self.batch = build(case["model"])
+        self.everything = list(self.net.parameters())
+        for place in case.get("frozen", []):
+            self.everything[place].requires_grad_(False)
+        self.ready: list[list[list[int]]] = []
+        self.diary = Diary()
+        self.gathered: list[int] = []
+        self.roots: list[int] = []
+        self.groups = self._groups()
+        for index, parameter in enumerate(p for p in self.everything if p.requires_grad):
+            parameter.register_post_accumulate_grad_hook(lambda _, index=index: self._hook_began(index))
+
+    def answer(self) -> Answer:
+        """Train, and tell."""
+        error = None
+        self.diary.start()
+        self.diary.enter("construction", 0, 0)
+        with self._noted():
+            try:
+                self._train()
+            except Exception as caught:  # noqa: BLE001 - DeepSpeed refuses with whatever it has at hand
+                error = [type(caught).__name__, str(caught)]
+        group_of = {id(p): number for number, group in enumerate(self.groups) for p in group["params"]}
+        return {
+            "parameters": [
+                {
+                    "name": name,
+                    "elements": parameter.numel(),
+                    "num_bytes": parameter.numel() * parameter.element_size(),
+                    "dtype": str(parameter.dtype).removeprefix("torch."),
+                    "group": group_of[id(parameter)],
+                }
+                for name, parameter in self.net.named_parameters()
+                if parameter.requires_grad
+            ],
+            "events": self._events(),
+            "ready": self.ready,
+            "error": error,
+        }
+
+    def _events(self) -> list[dict[str, Any]]:
+        """What the diary tells, with the roots of reduces and the whole size of what is gathered."""
+        gathered, roots, events = iter(self.gathered), iter(self.roots), self.diary.events()
+        for event in events:
+            if "all_gather" in event["kind"]:
+                event |= {"kind": "all_gather", "elements": next(gathered)}
+            elif event["kind"] == "reduce":
+                event["root"] = next(roots)
+        return events
+
+    def _groups(self) -> list[dict[str, Any]]:
+        if self.case["model"]["kind"] == "experts":
+            parameters = [p for p in self.everything if p.requires_grad]
+            return split_params_into_different_moe_groups_for_optimizer(
+                [{"params": parameters, "name": "all"}]
+            )
+        groups = self.case.get("groups") or [range(len(self.everything))]
+        return [{"params": [self.everything[place] for place in group]} for group in groups]
+
+    def _train(self) -> None:
+        config = self.case["config"]
+        fixed = {
+            "train_micro_batch_size_per_gpu": 1,
+            "zero_allow_untested_optimizer": True,
+            "zero_force_ds_cpu_optimizer": False,  # its own one would be compiled
+        }
+        optimizer = torch.optim.SGD([dict(group) for group in self.groups], lr=1e-3)
+        engine, *_ = deepspeed.initialize(model=self.net, optimizer=optimizer, config=config | fixed)
+        batch = self.batch.to(next(engine.module.parameters()).dtype)
+        for iteration in range(1, self.case.get("iterations", 2) + 1):
+            self.ready.append([])
+            for micro_batch in range(1, config.get("gradient_accumulation_steps", 1) + 1):
+                self.ready[-1].append([])
+                self.diary.enter("before forward", iteration, micro_batch)
+                loss = engine(batch)
+                loss.register_hook(lambda _: self._queue_end())
+                self.diary.at("backward")
+                engine.backward(loss)
+                self.diary.at("step")
+                engine.step()
+        engine.destroy()
+
+    def _hook_began(self, gradient: int) -> None:
+        self.ready[-1][-1].append(gradient)
+        self.diary.at("backward", gradient=gradient)
+
+    def _queue_end(self) -> None:
+        torch.autograd.Variable._execution_engine.queue_callback(lambda: self.diary.at("end of backward"))
+
+    @contextlib.contextmanager
+    def _noted(self) -> Iterator[None]:
+        """Notes what the flight recorder does not tell: roots, what is gathered, when backward() returns."""
+        sender = deepspeed.comm.comm.cdb  # DeepSpeed's backend, which kept torch's function when it was made
+        reduce, gather, backward = dist.reduce, sender.all_gather_function, Tensor.backward
+
+        def noted_reduce(*, dst: int, group: dist.ProcessGroup, **kwargs: Any) -> Any:
+            stride = dist.get_world_size() // dist.get_world_size(group)
+            self.roots.append(dist.get_group_rank(group, dst) * stride)  # as rank 0 sees it in its own group
+            return reduce(dst=dst, group=group, **kwargs)
+
+        def noted_gather(*, output_tensor: Tensor, **kwargs: Any) -> Any:
+            self.gathered.append(output_tensor.numel())
+            return gather(output_tensor=output_tensor, **kwargs)
+
+        def noted_backward(loss: Tensor, *args: Any, **kwargs: Any) -> None:
+            backward(loss, *args, **kwargs)
+            self.diary.at("after backward")
+
+        dist.reduce, sender.all_gather_function = noted_reduce, noted_gather
+        Tensor.backward = noted_backward  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            dist.reduce, sender.all_gather_function = reduce, gather
+            Tensor.backward = backward  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    main()
