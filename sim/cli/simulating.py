@@ -168,7 +168,7 @@ def explain(
     zero: ZeroSwitches = None,
     reduce_bucket_size: ReduceBucketSize = None,
     ranks: Annotated[int, typer.Option(help="World size.", min=1)] = 2,
-    iterations: Annotated[int, typer.Option(help="How many, from the first.")] = 3,
+    iterations: Annotated[int, typer.Option(help="How many, from the first; under Join all.")] = 3,
     as_json: AsJson = False,
 ) -> None:
     """Say what happens in iterations 1, 2, 3: every collective in order, its bytes, what launches it."""

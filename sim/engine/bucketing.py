@@ -5,7 +5,7 @@ limits and which order it is given.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -141,10 +141,12 @@ def initial_buckets(workload: Workload, limits: Sequence[int]) -> list[list[int]
     return _cut(workload, range(len(workload.gradients)), limits, ordered=False)[::-1]
 
 
-def constructed_buckets(workload: Workload, ddp_kwargs: Mapping[str, Any], searches: bool) -> list[list[int]]:
-    """The buckets of DDP's constructor under its arguments; ``searches``: for unused parameters (A2.2)."""
-    limits = ddp_limits(ddp_kwargs.get("bucket_cap_mb"), None, ddp_kwargs.get("bucket_cap_mb_list"))
-    return initial_buckets(workload, initial_limits(limits, "bucket_cap_mb_list" in ddp_kwargs, searches))
+def constructed_in(workload: Workload, assignment: Assignment) -> list[list[int]]:
+    """The buckets of DDP's constructor under the arguments of ``assignment`` (A2.2)."""
+    kwargs = assignment.ddp_kwargs
+    limits = ddp_limits(kwargs.get("bucket_cap_mb"), None, kwargs.get("bucket_cap_mb_list"))
+    searches = read_switches(assignment).searches
+    return initial_buckets(workload, initial_limits(limits, "bucket_cap_mb_list" in kwargs, searches))
 
 
 def rebuilt_buckets(

@@ -14,6 +14,7 @@ _POWER_SGD = {
     "start_powerSGD_iter": 1000,
     "min_compression_rate": 2.0,
 }
+_POWER_SGD_FLAGS = {"use_error_feedback": True, "warm_start": True}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,8 @@ class CommHook:
     matrix_approximation_rank: int = 1
     start_powerSGD_iter: int = 1000
     min_compression_rate: float = 2.0
+    use_error_feedback: bool = True
+    warm_start: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,19 +56,38 @@ def read_comm_hook(value: Any) -> CommHook:
             f"ddp: comm_hook={value!r} is not legal; give {', '.join(_PLAIN)} or powerSGD, or an object with "
             f"name powerSGD and {', '.join(_POWER_SGD)}"
         )
-    legal = _POWER_SGD if name == "powerSGD" else {}
-    for field, number in fields.items():
-        if field not in legal or isinstance(number, bool) or not isinstance(number, int | float):
+    legal = {**_POWER_SGD, **_POWER_SGD_FLAGS} if name == "powerSGD" else {}
+    for field, given in fields.items():
+        if field not in legal:
             raise InputError(
-                f"ddp: comm_hook.{field}={number!r} is not legal for {name}; give "
+                f"ddp: comm_hook.{field}={given!r} is not legal for {name}; give "
                 f"{', '.join(legal) or 'its name alone'}"
             )
-        least = 0 if field == "start_powerSGD_iter" else 1
-        if isinstance(legal[field], int) and (not isinstance(number, int) or number < least):
-            raise InputError(f"ddp: comm_hook.{field}={number!r} is not legal; give an integer >= {least}")
-        if not 0 <= number < math.inf:
-            raise InputError(f"ddp: comm_hook.{field}={number!r} is not legal; give a finite number >= 0")
-    return CommHook(name=name, **fields)
+        if problem := _problem(given, legal[field], 0 if field == "start_powerSGD_iter" else 1):
+            raise InputError(f"ddp: comm_hook.{field}={given!r} is not legal; give {problem}")
+    hook = CommHook(name=name, **fields)
+    if hook.start_powerSGD_iter <= 1 and (hook.use_error_feedback or hook.warm_start):
+        raise InputError(
+            f"ddp: comm_hook.start_powerSGD_iter={hook.start_powerSGD_iter} is not legal; torch expects "
+            f"more than 1 if use_error_feedback or warm_start is enabled"
+        )
+    return hook
+
+
+def _problem(given: Any, default: object, least: int) -> str:
+    """What would be legal in place of ``given``; empty if it is."""
+    if isinstance(default, bool):
+        return "" if isinstance(given, bool) else "true or false"
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        return "a number"
+    if isinstance(default, int):
+        return "" if isinstance(given, int) and given >= least else f"an integer >= {least}"
+    return "" if 0 <= given < math.inf else "a finite number >= 0"
+
+
+def narrows(hook: CommHook | None) -> bool:
+    """Whether a hook sends another dtype than the bucket's."""
+    return hook is not None and hook.name in _COMPRESSED
 
 
 def messages(
@@ -76,12 +98,12 @@ def messages(
     Args:
         hook: None is DDP's own all-reduce, which divides while it copies in.
         bucket: its gradients; PowerSGD looks at their shapes.
-        num_bytes: size of the bucket's buffer.
+        num_bytes: what the bucket's buffer has on the wire; of a sparse gradient indices and values (A3.18).
         dtype: of the bucket's buffer.
         compresses: whether PowerSGD is past ``start_powerSGD_iter``.
     """
     width = DTYPE_BYTES[dtype]
-    elements = num_bytes // width
+    elements = sum(gradient.num_bytes // DTYPE_BYTES[gradient.dtype] for gradient in bucket)
     if hook is None:
         return [Message(num_bytes=num_bytes, elements=elements, dtype=dtype)]
     if hook.name == "noop":
@@ -118,13 +140,13 @@ def _power_sgd(hook: CommHook, bucket: list[Gradient], dtype: str) -> list[Messa
         else:
             left += n * m
     width = DTYPE_BYTES[dtype]
-    total = left + matrices
+    remembered = (left + matrices) * hook.use_error_feedback
     return [
         Message(
             num_bytes=width * left,
             elements=left,
             dtype=dtype,
-            before_bytes=width * (5 * total + 2 * left + matrices + rows),
+            before_bytes=width * (5 * remembered + 2 * left + matrices + rows),
             after_bytes=width * 4 * left,
         ),
         Message(
@@ -137,6 +159,6 @@ def _power_sgd(hook: CommHook, bucket: list[Gradient], dtype: str) -> list[Messa
             num_bytes=width * columns,
             elements=columns,
             dtype=dtype,
-            after_bytes=width * (2 * columns + rows + matrices + 3 * total),
+            after_bytes=width * (2 * columns + rows + matrices + 3 * remembered),
         ),
     ]

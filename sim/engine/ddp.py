@@ -1,10 +1,10 @@
 """DistributedDataParallel's Reducer: what a backward under it does, in every iteration."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sim.costs.collectives import all_reduce_ns
-from sim.engine.bucketing import constructed_buckets
-from sim.engine.comm_hooks import Message, messages
+from sim.engine.bucketing import constructed_in
+from sim.engine.comm_hooks import Message, messages, narrows
 from sim.engine.ddp_broadcasts import before_forward
 from sim.engine.program import (
     BackwardEnd,
@@ -20,7 +20,7 @@ from sim.engine.program import (
     works,
 )
 from sim.engine.switches import Switches, check_used, read_switches
-from sim.errors import InputError
+from sim.errors import AssignmentError, InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.collective import Collective, Phase
 from sim.nouns.hardware import Hardware
@@ -48,16 +48,33 @@ def write(
     assignment.check_fits(workload)
     switches = read_switches(assignment)
     check_used(workload, switches)
-    _check_iteration(switches, iteration)
+    _check_iteration(workload, assignment, switches, iteration)
+    if switches.join_inputs is not None and len(switches.join_inputs) != hardware.world_size:
+        raise InputError(
+            f"ddp: join_inputs={list(switches.join_inputs)} is not legal; give one number a rank, "
+            f"{hardware.world_size}"
+        )
     writer = _Writer(workload, hardware, assignment, switches, iteration)
     count = switches.accumulation_steps - 1
     before = [writer.unsynchronised(number) for number in range(min(count, 2))]
     return (*before, *before[1:] * (count - 2), writer.synchronised())  # all but the first are alike
 
 
-def _check_iteration(switches: Switches, iteration: Iteration) -> None:
-    inputs = switches.join_inputs
-    if inputs is not None and iteration != "steady" and iteration > max(inputs):
+def _check_iteration(
+    workload: Workload, assignment: Assignment, switches: Switches, iteration: Iteration
+) -> None:
+    """Raise unless the iteration exists, and its buckets are those that DDP has by then (A2.2, A2.6)."""
+    inputs, rebuilt_from = switches.join_inputs, switches.rebuilt_from
+    if iteration == "steady":
+        return
+    if assignment.by_keywords and rebuilt_from is not None and iteration < rebuilt_from:
+        constructed = constructed_in(workload, assignment)
+        if [set(bucket) for bucket in constructed] != [set(b) for b in assignment.bucket_indices]:
+            raise AssignmentError(
+                f"bucket_indices: in iteration {iteration} DDP still has the {len(constructed)} bucket(s) of "
+                f"its constructor; give the policy and its caps, or iteration {rebuilt_from}"
+            )
+    if inputs is not None and iteration > max(inputs):
         raise InputError(
             f"iteration: {iteration} is not legal; with join_inputs {list(inputs)} no rank has more than "
             f"{max(inputs)}"
@@ -235,15 +252,16 @@ class _Backward:
 
     def _launch(self, bucket: int, phase: Phase, gradient: int | None) -> None:
         members = [self.workload.gradients[index] for index in self.buckets[bucket]]
+        hook, reduce_dtype = self.switches.comm_hook, self.switches.reduce_dtype
         dtype, size = members[0].dtype, sum(member.on_wire for member in members)
-        if self.switches.reduce_dtype is not None and not members[0].sparse:
-            size = size * DTYPE_BYTES[self.switches.reduce_dtype] // DTYPE_BYTES[dtype]
-            dtype = self.switches.reduce_dtype
-        for number, message in enumerate(
-            messages(self.switches.comm_hook, members, size, dtype, self._compresses())
-        ):
-            if members[0].sparse:  # indices and values travel; the call says the dense size (A3.18)
-                message = replace(message, elements=members[0].num_bytes // DTYPE_BYTES[dtype])
+        if narrows(hook) and not members[0].sparse:  # and wire_bytes says so already where it is given
+            size = sum(member.num_bytes for member in members)
+        if reduce_dtype is not None and not members[0].sparse:
+            size = (
+                sum(member.num_bytes for member in members) * DTYPE_BYTES[reduce_dtype] // DTYPE_BYTES[dtype]
+            )
+            dtype = reduce_dtype
+        for number, message in enumerate(messages(hook, members, size, dtype, self._compresses())):
             self._send(message, bucket, phase, gradient, is_first=number == 0)
 
     def _send(
@@ -309,5 +327,8 @@ class _Backward:
         """A static graph's iteration 1 does not advance the counter unless it has a single bucket (A3.15)."""
         if not self.switches.static_graph:
             return 0
-        kwargs = self.writer.assignment.ddp_kwargs
-        return int(len(constructed_buckets(self.workload, kwargs, searches=False)) > 1)
+        assignment = self.writer.assignment
+        count = len(self.buckets)  # injected ones are there from the start
+        if assignment.by_keywords:
+            count = len(constructed_in(self.workload, assignment))
+        return int(count > 1)

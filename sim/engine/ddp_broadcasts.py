@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from sim.costs.collectives import all_reduce_ns, service_ns
 from sim.engine.bucketing import compute_bucket_assignment_by_size
-from sim.engine.switches import Switches, read_switches
+from sim.engine.switches import FLOATS, Switches, read_switches
 from sim.nouns.assignment import Assignment
 from sim.nouns.collective import Collective, CollectiveKind, Phase
 from sim.nouns.hardware import Hardware
@@ -25,8 +25,14 @@ def construct(workload: Workload, assignment: Assignment) -> tuple[Collective, .
     return (
         _message("all_gather", 1, "int64", "construction", "number of parameters"),
         _message("broadcast", words, "int64", "construction", "shapes", root=0),
-        *_states(workload, assignment.ddp_kwargs.get("broadcast_buffers", True), "construction", 0),
+        *_states(workload, _sends_buffers(assignment), "construction", 0),
     )
+
+
+def _sends_buffers(assignment: Assignment) -> bool:
+    """Whether the constructor sends buffers: always where ``forward_sync_buffers`` is given (D1.1)."""
+    kwargs = assignment.ddp_kwargs
+    return "forward_sync_buffers" in kwargs or bool(kwargs.get("broadcast_buffers", True))
 
 
 def end(workload: Workload, assignment: Assignment) -> tuple[Collective, ...]:
@@ -128,7 +134,11 @@ def _buffers(
         sent.append(replace(agreed, service_ns=all_reduce_ns(hardware, agreed.num_bytes)))
     by_dtype: dict[str, int] = {}
     for buffer in workload.buffers:
-        by_dtype[buffer.dtype] = by_dtype.get(buffer.dtype, 0) + buffer.num_bytes
+        dtype, size = buffer.dtype, buffer.num_bytes
+        if switches.buffer_dtype is not None and dtype in FLOATS:
+            size = size * DTYPE_BYTES[switches.buffer_dtype] // DTYPE_BYTES[dtype]
+            dtype = switches.buffer_dtype
+        by_dtype[dtype] = by_dtype.get(dtype, 0) + size
     for dtype, size in by_dtype.items():
         sent.append(_broadcast(hardware, size, dtype, root, "buffers"))
     return sent

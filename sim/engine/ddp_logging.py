@@ -2,13 +2,11 @@
 
 from typing import Any
 
-from sim.engine.bucketing import constructed_buckets, ddp_limits
+from sim.engine.bucketing import constructed_in, ddp_limits
 from sim.engine.switches import Switches, read_switches
 from sim.errors import NotModelledError
-from sim.nouns.assignment import bucket_bytes
+from sim.nouns.assignment import DDP_POLICIES, bucket_bytes
 from sim.nouns.timeline import Timeline
-
-_DDP_POLICIES = ("ddp", "per-parameter", "single", "explicit")
 
 
 def ddp_logging_data(timeline: Timeline) -> dict[str, Any]:
@@ -26,9 +24,9 @@ def ddp_logging_data(timeline: Timeline) -> dict[str, Any]:
         NotModelledError: the step is not DistributedDataParallel's.
     """
     assignment, workload = timeline.assignment, timeline.workload
-    if assignment.policy not in _DDP_POLICIES:
+    if assignment.policy not in DDP_POLICIES:
         raise NotModelledError(
-            f"policy: {assignment.policy!r} has no DDP logger; {', '.join(_DDP_POLICIES)} have"
+            f"policy: {assignment.policy!r} has no DDP logger; {', '.join(DDP_POLICIES)} have"
         )
     switches = read_switches(assignment)
     reduces_afterwards = switches.static_graph and timeline.iteration == 1
@@ -90,7 +88,7 @@ def _buckets(timeline: Timeline, switches: Switches) -> dict[str, Any]:
     )
     initial = used
     if is_rebuilt:
-        initial = tuple(map(tuple, constructed_buckets(workload, kwargs, switches.searches)))
+        initial = tuple(map(tuple, constructed_in(workload, assignment)))
     data: dict[str, Any] = {
         "bucket_cap_bytes": max(limits),
         "bucket_sizes": ", ".join(map(str, bucket_bytes(workload, initial))),

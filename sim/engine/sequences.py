@@ -32,8 +32,6 @@ def explain(
     first = assign(workload, policy, iteration=1, **options)  # refuses join_inputs that are not legal
     if join_inputs is not None:
         iterations = max(join_inputs)
-        if len(join_inputs) != world_size:
-            raise InputError(f"join_inputs: {len(join_inputs)} ranks are given, world_size is {world_size}")
     is_number = isinstance(iterations, int) and not isinstance(iterations, bool)
     if not is_number or not 1 <= iterations <= MAX_ITERATIONS:
         raise InputError(f"iterations: {iterations} is not legal; give an integer 1 to {MAX_ITERATIONS}")

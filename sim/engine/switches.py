@@ -6,7 +6,7 @@ from typing import Any
 from sim.engine.comm_hooks import CommHook, read_comm_hook
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import CAP_KWARGS, Assignment
-from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
+from sim.nouns.workload import Gradient, Workload
 
 # Arguments of DistributedDataParallel that the engines model.
 MODELLED_DDP_KWARGS = {
@@ -29,6 +29,7 @@ MODELLED_SETTINGS = {
 # Arguments that change no step while they are off.
 _OFF_DDP_KWARGS = ("check_reduction", "delay_all_reduce_named_params", "param_to_hook_all_reduce")
 _CONSTRUCTION = ("init_sync",)  # changes no step, only what the constructor sends (A2.8)
+FLOATS = ("float64", "float32", "float16", "bfloat16")
 _MIXED_PRECISION = ("param_dtype", "reduce_dtype", "buffer_dtype")
 MAX_ACCUMULATION_STEPS = 10_000
 
@@ -44,6 +45,7 @@ class Switches:
     static_graph: bool = False
     skip_all_reduce_unused_params: bool = False
     reduce_dtype: str | None = None
+    buffer_dtype: str | None = None
     comm_hook: CommHook | None = None
     set_to_none: bool = True
     accumulation_steps: int = 1
@@ -122,6 +124,7 @@ def read_switches(assignment: Assignment) -> Switches:
         static_graph=kwargs.get("static_graph", False),
         skip_all_reduce_unused_params=kwargs.get("skip_all_reduce_unused_params", False),
         reduce_dtype=_reduce_dtype(kwargs.get("mixed_precision")),
+        buffer_dtype=(kwargs.get("mixed_precision") or {}).get("buffer_dtype"),
         comm_hook=None if hook is None else read_comm_hook(hook),
         set_to_none=set_to_none,
         accumulation_steps=steps,
@@ -141,9 +144,9 @@ def _reduce_dtype(value: Any) -> str | None:
             f'{", ".join(_MIXED_PRECISION)}, such as {{"param_dtype": "bfloat16"}}'
         )
     for name, dtype in value.items():
-        if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
+        if not isinstance(dtype, str) or dtype not in FLOATS:
             raise InputError(
-                f"ddp: mixed_precision.{name}={dtype!r} is not legal; give one of {', '.join(DTYPE_BYTES)}"
+                f"ddp: mixed_precision.{name}={dtype!r} is not legal; give one of {', '.join(FLOATS)}"
             )
     dtype = value.get("reduce_dtype", value.get("param_dtype"))
     return dtype if dtype is None else str(dtype)

@@ -136,6 +136,7 @@ def write(
                 f"workload {workload.name!r}: gradient {gradient.index} ({gradient.name}) is never ready; "
                 f"{assignment.policy} has no average for it and stops"
             )
+    assignment.check_fits(workload)
     style = STYLES[assignment.policy]
     triggers = completing(workload, assignment) if style.overlaps else {}
     notes = (_ADDS_INTO_VIEWS,) if assignment.policy == "flat-views" else ()
@@ -175,7 +176,6 @@ def write_program(
         triggers: by gradient, the bucket that its hook sends; unused where nothing overlaps.
         notes: what the reader of a report should know.
     """
-    assignment.check_fits(workload)
     step = _Step(workload, hardware, assignment, style)
     for index, work in works(workload):
         step.work("backward", work, gradient=index)

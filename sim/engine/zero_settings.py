@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from sim.engine.switches import MAX_ACCUMULATION_STEPS
 from sim.errors import InputError, NotModelledError
 from sim.nouns.workload import Workload
 
@@ -142,6 +143,11 @@ def read_zero_settings(settings: Mapping[str, Any], stage: int, workload: Worklo
     made = ZeroSettings(stage=stage, dtype=dtype, **read)
     _check_together(made)
     _check_gradients(workload, made)
+    if made.gradient_accumulation_steps > MAX_ACCUMULATION_STEPS:
+        raise InputError(
+            f"zero{stage}: gradient_accumulation_steps={made.gradient_accumulation_steps} is not legal; give "
+            f"an integer 1 to {MAX_ACCUMULATION_STEPS}"
+        )
     return made
 
 
@@ -163,6 +169,11 @@ def _check_gradients(workload: Workload, settings: ZeroSettings) -> None:
         what = f"workload {workload.name!r}: gradient {gradient.index} ({gradient.name})"
         if gradient.sparse:
             raise NotModelledError(f"{what} is sparse; ZeRO cannot flatten it")
+        if gradient.on_wire != gradient.num_bytes:
+            raise NotModelledError(
+                f"{what} has wire_bytes {gradient.on_wire}; what ZeRO sends follows from num_bytes and "
+                f"communication_data_type"
+            )
         if gradient.uses > 1:
             raise NotModelledError(
                 f"{what} becomes ready {gradient.uses} times in one backward; DeepSpeed raises 'Gradient "
@@ -243,13 +254,13 @@ def _number(positive: bool) -> _Reader:
 
 
 def _dtype(stage: int, name: str, value: Any) -> str:
-    if value not in _DTYPES:
+    if not isinstance(value, str) or value not in _DTYPES:
         raise _refuse(stage, name, value, f"one of {', '.join(_DTYPES)}")
     return _DTYPES[value]
 
 
 def _accelerator(stage: int, name: str, value: Any) -> str:
-    if value not in _ACCELERATORS:
+    if not isinstance(value, str) or value not in _ACCELERATORS:
         raise _refuse(stage, name, value, f"one of {', '.join(_ACCELERATORS)}")
     return str(value)
 

@@ -2,8 +2,8 @@
 
 import json
 
-from sim.errors import InputError
-from sim.nouns.assignment import Assignment
+from sim.errors import InputError, NotModelledError
+from sim.nouns.assignment import DDP_POLICIES, Assignment
 from sim.nouns.workload import Workload
 from sim.units import format_size
 
@@ -17,8 +17,14 @@ def snippet(assignment: Assignment, workload: Workload) -> str:
     Raises:
         AssignmentError: the assignment does not fit ``workload``.
         InputError: a keyword that is no name.
+        NotModelledError: an assignment of another system than DistributedDataParallel.
     """
     assignment.check_fits(workload)
+    if assignment.policy not in DDP_POLICIES:
+        raise NotModelledError(
+            f"policy: {assignment.policy!r} is no system of DistributedDataParallel, whose lines these are; "
+            f"they are written for {', '.join(DDP_POLICIES)}"
+        )
     for name in assignment.ddp_kwargs:
         if not name.isidentifier():
             raise InputError(f"ddp_kwargs: {name!r} is not legal; give names of DistributedDataParallel")
@@ -29,7 +35,11 @@ def snippet(assignment: Assignment, workload: Workload) -> str:
         f"# bucketsim: {len(assignment.bucket_indices)} bucket(s) for {workload.name!r}, "
         f"{format_size(workload.total_bytes)} of gradients; {needs}"
     )
-    return "\n".join([title, *lines]) + "\n"
+    elsewhere = [
+        f"# Set elsewhere, and part of this assignment: {name}={value!r}"
+        for name, value in assignment.settings.items()
+    ]
+    return "\n".join([title, *elsewhere, *lines]) + "\n"
 
 
 def _by_keywords(assignment: Assignment) -> list[str]:

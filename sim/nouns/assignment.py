@@ -104,7 +104,9 @@ class Assignment:
     @property
     def by_keywords(self) -> bool:
         """Whether ``ddp_kwargs`` alone make stock DDP use these buckets; otherwise only injection does."""
-        return self.policy != "explicit" or any(name in self.ddp_kwargs for name in CAP_KWARGS)
+        if self.policy == "explicit":
+            return any(name in self.ddp_kwargs for name in CAP_KWARGS)
+        return self.policy in DDP_POLICIES
 
     def check_fits(self, workload: Workload) -> None:
         """Raise ``AssignmentError`` unless this is a legal assignment for ``workload`` (A8.3)."""

@@ -19,7 +19,6 @@ _ZERO_REFUSED = {
     "expert_groups": "a paced module has no experts",
     "cpu_offload": "its optimizer would have to compute on the CPU, and sleeps",
 }
-_POWER_SGD_FIRST = 2
 _FREE = (CurvePoint(num_bytes=0, duration_ns=0),)
 _ANY_HARDWARE = Hardware(name="any", world_size=2, all_reduce=_FREE, all_gather=_FREE, reduce=_FREE)
 
@@ -130,10 +129,6 @@ def _refused(assignment: Assignment, switches: Switches, mode: Mode, carrier: Ca
                 f"with {len(assignment.bucket_indices)} buckets over gloo it is a race in torch, whose later "
                 f"all-reduces are launched from gloo's threads, in an order of each rank's own; give it one "
                 f"bucket (single)"
-            )
-        if hook.start_powerSGD_iter < _POWER_SGD_FIRST:
-            found[f"start_powerSGD_iter={hook.start_powerSGD_iter}"] = (
-                f"torch takes {_POWER_SGD_FIRST} or more with error feedback"
             )
     if hook is not None and carrier.emulated is not None:
         found["comm_hook"] = "an emulated link is a communication hook itself, and DDP takes one"

@@ -156,7 +156,6 @@ POWER_SGD = {"name": "powerSGD", "start_powerSGD_iter": 2}
         ("ddp", {"join_inputs": [1, 2]}, "join_inputs is not replayed"),
         ("ddp", {"comm_hook": "bf16_compress"}, "bf16_compress is not replayed: torch refuses it"),
         ("ddp", {"comm_hook": POWER_SGD}, "with 2 buckets over gloo it is a race"),
-        ("single", {"comm_hook": {**POWER_SGD, "start_powerSGD_iter": 1}}, "torch takes 2 or more"),
         ("zero2", {}, "give accelerator=cpu"),
         ("zero2", {"accelerator": "cpu", "gradient_accumulation_steps": 2}, "in no recorded schedule"),
         ("zero1", {"accelerator": "cpu", "cpu_offload": True}, "cpu_offload is not replayed"),
@@ -208,6 +207,7 @@ def test_systems_is_a_paced_replay_over_gloo(more: list[str], tmp_path: Path) ->
 
 
 @needs_box
+@pytest.mark.slow
 def test_every_system_crosses_the_wire_of_the_box(small_workload: Workload, tmp_path: Path) -> None:
     """Through the command line: as many rows as candidates, each with its prediction."""
     workload, hardware, record = tmp_path / "w.json", tmp_path / "h.json", tmp_path / "record"

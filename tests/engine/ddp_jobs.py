@@ -105,6 +105,8 @@ def _hook(draw: Draw) -> Any:
     return {
         "name": name,
         "start_powerSGD_iter": draw(st.integers(0, 3)),
+        "use_error_feedback": False,
+        "warm_start": False,
         "matrix_approximation_rank": draw(st.integers(1, 2)),
         "min_compression_rate": draw(st.sampled_from([0.5, 1, 2.0])),
     }

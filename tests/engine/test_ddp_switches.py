@@ -18,7 +18,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Buffer, Gradient, Workload
-from tests.engine.ddp_jobs import ITERATIONS, MIB, Job, jobs
+from tests.engine.ddp_jobs import ITERATIONS, MIB, Job, jobs, mlp
 
 # Properties of any legal combination
 
@@ -683,3 +683,14 @@ def test_power_sgd_counts_a_static_graphs_first_iteration_only_with_one_bucket(
         made = by_hand(THREE, iteration, static_graph=True, comm_hook=hook, bucket_cap_mb_list=caps)
         sent = [c for c in made.collectives if c.collective.bucket == 0]
         assert len(sent) == (3 if iteration >= compressed_from else 1), iteration
+
+
+def test_rebuilt_buckets_are_not_those_of_iteration_1() -> None:
+    """A2.2, A2.6: an assignment of the steady state, by keywords, is refused before DDP has it."""
+    workload = mlp()
+    steady = sim.assign(workload, bucket_cap_mb=0.05)
+    hardware = Hardware(name="h", world_size=2, all_reduce=(CurvePoint(num_bytes=0, duration_ns=5),))
+    with pytest.raises(AssignmentError, match=r"iteration 1 DDP still has the 1 bucket\(s\)"):
+        sim.simulate(workload, hardware, steady, iteration=1)
+    injected = replace(steady, policy="explicit", ddp_kwargs={})
+    assert len(sim.simulate(workload, hardware, injected, iteration=1).buckets) == 2

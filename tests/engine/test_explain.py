@@ -189,7 +189,7 @@ def test_times_do_not_matter_but_for_order(job: Job) -> None:
         ({"iterations": 1.5}, "iterations: 1.5 is not legal"),
         ({"world_size": 0}, "world_size"),
         ({"join_inputs": [1, 10**9]}, "iterations: 1000000000 is not legal"),
-        ({"join_inputs": [2, 4], "world_size": 3}, "join_inputs: 2 ranks are given, world_size is 3"),
+        ({"join_inputs": [2, 4], "world_size": 3}, "give one number a rank, 3"),
         ({"bucket_cap_mb": -1}, "bucket cap: -1 MiB is not legal"),
         ({"static_graph": 1}, "static_graph=1 is not legal; give true or false"),
     ],

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 import sim
-from sim.errors import AssignmentError, InputError
+from sim.errors import AssignmentError, InputError, NotModelledError
 from sim.formats import documents
 from sim.nouns.assignment import Assignment, MadeFor, made_for
 from sim.nouns.hardware import CurvePoint, Hardware
@@ -94,3 +94,17 @@ def test_a_snippet_for_a_newer_torch_names_the_way_round() -> None:
     workload = example()
     text = sim.snippet(sim.assign(workload, bucket_cap_mb_list=[4.0, 8.0]), workload)
     assert "needs torch '>=2.11' (before: sim.apply)" in text
+
+
+@pytest.mark.parametrize("policy", ["zero2", "arrival-counted", "last-hook-safe"])
+def test_no_lines_of_ddp_for_another_system(policy: str) -> None:
+    workload = example()
+    with pytest.raises(NotModelledError, match=policy):
+        sim.snippet(sim.assign(workload, policy), workload)
+
+
+def test_what_is_set_elsewhere_is_said() -> None:
+    workload = example()
+    lines = sim.snippet(sim.assign(workload, comm_hook="fp16_compress", bucket_cap_mb=4), workload)
+    assert "# Set elsewhere, and part of this assignment: comm_hook='fp16_compress'" in lines
+    assert "DistributedDataParallel(model, bucket_cap_mb=4)" in lines

@@ -13,7 +13,13 @@ HOOKS = {
     "builtin_allreduce": "allreduce",
     "builtin_fp16_compress": "fp16_compress",
 }
-POWER_SGD = ("matrix_approximation_rank", "start_powerSGD_iter", "min_compression_rate")
+POWER_SGD = (
+    "matrix_approximation_rank",
+    "start_powerSGD_iter",
+    "min_compression_rate",
+    "use_error_feedback",
+    "warm_start",
+)
 
 
 def workload_of(answer: Answer, iteration: int = 1) -> Workload:

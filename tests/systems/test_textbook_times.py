@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.errors import InputError, NotModelledError
+from sim.errors import AssignmentError, InputError, NotModelledError
 from tests.strategies import SCALES, hardwares, workloads
 from tests.systems.textbook_cases import CAP_MB, HARDWARE, POLICIES, simulate, three
 
@@ -139,3 +139,11 @@ def test_no_bucket_is_said_to_wait_for_another_where_none_does() -> None:
     assert sim.summarize(simulate("flat-views", workload)).verdict_code != "head-of-line"
     held_back = replace(sim.assign(workload, "flat-views", CAP_MB), policy="explicit", settings={})
     assert sim.summarize(sim.simulate(workload, HARDWARE, held_back)).verdict_code == "head-of-line"
+
+
+@pytest.mark.parametrize("policy", ["arrival-counted", "per-parameter-async", "flat-views", "last-hook-safe"])
+def test_buckets_of_another_workload_are_refused(policy: str) -> None:
+    workload = three(10, 20, 30)
+    wrong = replace(sim.assign(workload, policy), bucket_indices=((0, 1), (999,)), bucket_bytes=None)
+    with pytest.raises(AssignmentError, match="999"):
+        sim.simulate(workload, HARDWARE, wrong)

@@ -284,7 +284,9 @@ def test_buckets_that_the_settings_do_not_give_are_refused() -> None:
 zero_workloads = workloads(TINY, dtypes=("float32",), devices=(None,), sparse=False).map(
     lambda workload: replace(
         workload,
-        gradients=tuple(replace(g, num_bytes=4 * (g.num_bytes + 1)) for g in workload.gradients),
+        gradients=tuple(
+            replace(g, num_bytes=4 * (g.num_bytes + 1), wire_bytes=None) for g in workload.gradients
+        ),
     )
 )
 zero_options = st.fixed_dictionaries(
