@@ -123,13 +123,13 @@ def _refused(assignment: Assignment, switches: Switches, mode: Mode, carrier: Ca
         found["join_inputs"] = "every rank of a replay makes the same steps"
     if hook is not None and hook.name == "bf16_compress" and device == "cpu":
         found["comm_hook bf16_compress"] = "torch refuses it without NCCL"
-    if hook is not None and hook.name == "powerSGD":
-        if device == "cpu" and len(assignment.bucket_indices) > 1:
-            found["comm_hook powerSGD"] = (
-                f"with {len(assignment.bucket_indices)} buckets over gloo it is a race in torch, whose later "
-                f"all-reduces are launched from gloo's threads, in an order of each rank's own; give it one "
-                f"bucket (single)"
-            )
+    several = device == "cpu" and len(assignment.bucket_indices) > 1
+    if hook is not None and hook.name == "powerSGD" and several:
+        found["comm_hook powerSGD"] = (
+            f"with {len(assignment.bucket_indices)} buckets over gloo it is a race in torch, whose later "
+            f"all-reduces are launched from gloo's threads, in an order of each rank's own; give it one "
+            f"bucket (single)"
+        )
     if hook is not None and carrier.emulated is not None:
         found["comm_hook"] = "an emulated link is a communication hook itself, and DDP takes one"
     adds = switches.accumulation_steps > 1 or not switches.set_to_none or assignment.policy == "flat-views"
