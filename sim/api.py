@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from sim.costs.scaling import scale
-from sim.engine.bucketing import check_reaches
+from sim.engine.ddp_assignment import check_reaches
 from sim.engine.ddp_logging import ddp_logging_data
 from sim.engine.run import run
 from sim.engine.sequences import explain

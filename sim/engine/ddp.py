@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from sim.costs.collectives import all_reduce_ns
-from sim.engine.bucketing import constructed_in
 from sim.engine.comm_hooks import Message, messages, narrows
+from sim.engine.ddp_assignment import constructed_in
 from sim.engine.ddp_broadcasts import before_forward
 from sim.engine.program import (
     BackwardEnd,

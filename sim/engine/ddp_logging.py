@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from sim.engine.bucketing import constructed_in, ddp_limits
+from sim.engine.bucketing import ddp_limits
+from sim.engine.ddp_assignment import constructed_in
 from sim.engine.switches import Switches, read_switches
 from sim.errors import NotModelledError
 from sim.nouns.assignment import DDP_POLICIES, bucket_bytes

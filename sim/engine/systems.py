@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sim.engine import bucketing, ddp, ddp_broadcasts, last_hook, textbook, zero
+from sim.engine import ddp, ddp_assignment, ddp_broadcasts, last_hook, textbook, zero
 from sim.engine.bucketing import Caps
 from sim.engine.program import Program
 from sim.errors import InputError, NotModelledError
@@ -40,7 +40,7 @@ class System:
 
 
 _DDP = System(
-    assign=bucketing.assign, write=ddp.write, construct=ddp_broadcasts.construct, end=ddp_broadcasts.end
+    assign=ddp_assignment.assign, write=ddp.write, construct=ddp_broadcasts.construct, end=ddp_broadcasts.end
 )
 SYSTEMS = {
     "ddp": replace(_DDP, takes_caps=True),

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import prod
 
-from sim.engine.bucketing import check_reaches
+from sim.engine.ddp_assignment import check_reaches
 from sim.engine.switches import Switches, check_used, read_switches
 from sim.engine.systems import assign, write
 from sim.errors import InputError, NotModelledError

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.engine.bucketing import MODELLED_SETTINGS
-from sim.engine.switches import MODELLED_DDP_KWARGS, read_switches
+from sim.engine.switches import MODELLED_DDP_KWARGS, MODELLED_SETTINGS, read_switches
 from sim.engine.systems import write
 from sim.errors import AssignmentError, InputError, NotModelledError
 from sim.nouns.assignment import Assignment
