@@ -35,6 +35,11 @@ def copied_bytes(workload: Workload, index: int) -> int:
     return 0 if gradient.sparse else gradient.on_wire
 
 
+def search_ns(workload: Workload, hardware: Hardware, switches: Switches) -> int:
+    """What the search for unused parameters adds at the end of a forward, in ns (A3.13)."""
+    return hardware.search_unused_ns * len(workload.gradients) if switches.searches else 0
+
+
 def write(
     workload: Workload, hardware: Hardware, assignment: Assignment, iteration: Iteration
 ) -> tuple[Program, ...]:
@@ -91,7 +96,7 @@ class _Writer:
 
     def unsynchronised(self, number: int) -> Program:
         """A micro-batch under ``no_sync``: gradients accumulate, nothing is copied or sent (A3.12)."""
-        before, notes = before_forward(self.workload, self.hardware, self.assignment, self.iteration, number)
+        before, notes = self._before_forward(number)
         lane: list[LaneItem] = [Work("backward", work, index) for index, work in works(self.workload) if work]
         return Program(
             lane=(*lane, Work("backward", tail_ns(self.workload)), BackwardEnd()),
@@ -105,8 +110,7 @@ class _Writer:
     def synchronised(self) -> Program:
         """The micro-batch that reduces."""
         workload, switches = self.workload, self.switches
-        last = switches.accumulation_steps - 1
-        before, notes = before_forward(workload, self.hardware, self.assignment, self.iteration, last)
+        before, notes = self._before_forward(switches.accumulation_steps - 1)
         backward = _Backward(self)
         if switches.static_graph and self.iteration == 1:
             backward.reduce_afterwards()
@@ -119,9 +123,14 @@ class _Writer:
             carriers=tuple(map(tuple, backward.carriers)),
             effects=effects_of(workload, self.hardware),
             before_forward=before,
-            before_forward_ns=self.hardware.search_unused_ns * len(workload.gradients) * switches.searches,
+            before_forward_ns=search_ns(workload, self.hardware, switches),
             optimizer_ns=workload.optimizer_ns,
             notes=(*notes, *self._notes()),
+        )
+
+    def _before_forward(self, number: int) -> tuple[tuple[Collective, ...], tuple[str, ...]]:
+        return before_forward(
+            self.workload, self.hardware, self.assignment, self.switches, self.iteration, number
         )
 
     def _notes(self) -> tuple[str, ...]:
@@ -158,6 +167,7 @@ class _Backward:
         included = self.workload.ready_includes
         self.copy_in_rate = None if "copy_in" in included else self.hardware.copy_in_bytes_per_s
         self.copy_out_rate = self.hardware.copy_out_bytes_per_s
+        self.compresses = self._compresses()
 
     def reduce_while_ready(self) -> None:
         """Copies in at each hook, launches in bucket order as soon as the next bucket is complete (A3.5).
@@ -261,7 +271,7 @@ class _Backward:
                 sum(member.num_bytes for member in members) * DTYPE_BYTES[reduce_dtype] // DTYPE_BYTES[dtype]
             )
             dtype = reduce_dtype
-        for number, message in enumerate(messages(hook, members, size, dtype, self._compresses())):
+        for number, message in enumerate(messages(hook, members, size, dtype, self.compresses)):
             self._send(message, bucket, phase, gradient, is_first=number == 0)
 
     def _send(

@@ -86,7 +86,12 @@ def _states(workload: Workload, with_buffers: bool, phase: Phase, root: int) -> 
 
 
 def before_forward(
-    workload: Workload, hardware: Hardware, assignment: Assignment, iteration: Iteration, number: int
+    workload: Workload,
+    hardware: Hardware,
+    assignment: Assignment,
+    switches: Switches,
+    iteration: Iteration,
+    number: int,
 ) -> tuple[tuple[Collective, ...], tuple[str, ...]]:
     """What precedes the forward of micro-batch ``number`` (from 0), and notes on what has no curve.
 
@@ -95,7 +100,6 @@ def before_forward(
     the ranks that have no more inputs twice, and waits for neither; ahead of buffers the ranks agree who
     sends them (A3.19).
     """
-    switches = read_switches(assignment)
     sent: list[Collective] = []
     if assignment.by_keywords and iteration == switches.rebuilt_from and number == 0:
         words = len(workload.gradients) + 1, len(assignment.bucket_indices)

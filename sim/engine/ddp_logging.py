@@ -3,6 +3,7 @@
 from typing import Any
 
 from sim.engine.bucketing import ddp_limits
+from sim.engine.ddp import search_ns
 from sim.engine.ddp_assignment import constructed_in
 from sim.engine.switches import Switches, read_switches
 from sim.errors import NotModelledError
@@ -59,11 +60,11 @@ def ddp_logging_data(timeline: Timeline) -> dict[str, Any]:
 
 def _times(timeline: Timeline, switches: Switches, reduces_afterwards: bool) -> dict[str, int]:
     workload, hardware = timeline.workload, timeline.hardware
-    search_ns = hardware.search_unused_ns * len(workload.gradients) * switches.searches
+    search = search_ns(workload, hardware, switches)
     first = timeline.backward_end_ns if reduces_afterwards else timeline.buckets[0].ready_ns
     return {
-        "forward_compute_time": timeline.pre_forward_ns - search_ns + workload.forward_ns,
-        "backward_compute_time": search_ns + workload.loss_ns + timeline.backward_end_ns,
+        "forward_compute_time": timeline.pre_forward_ns - search + workload.forward_ns,
+        "backward_compute_time": search + workload.loss_ns + timeline.backward_end_ns,
         "backward_comm_time": timeline.sync_end_ns - first,
         "backward_compute_comm_overlap_time": timeline.backward_end_ns - first,
     }

@@ -196,6 +196,12 @@ def _check_sparse(gradient: Gradient, switches: Switches, what: str) -> None:
         raise NotModelledError(f"{what} is sparse; PowerSGD does not reduce sparse gradients")
 
 
+def check_backward(workload: Workload) -> None:
+    """Raise ``InputError`` where no gradient ever becomes ready."""
+    if all(gradient.ready_ns is None for gradient in workload.gradients):
+        raise InputError(f"workload {workload.name!r}: no gradient ever becomes ready; there is no backward")
+
+
 def check_used(workload: Workload, switches: Switches) -> None:
     """Raise ``NotModelledError`` where DDP itself would stop: unused parameters, or hooks that fire twice."""
     for gradient in workload.gradients:
@@ -213,5 +219,4 @@ def check_used(workload: Workload, switches: Switches) -> None:
                 f"{what} becomes ready {gradient.uses} times in one backward; DDP without static_graph "
                 f"raises 'marked ready twice' (A8.5)"
             )
-    if all(gradient.ready_ns is None for gradient in workload.gradients):
-        raise InputError(f"workload {workload.name!r}: no gradient ever becomes ready; there is no backward")
+    check_backward(workload)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from sim.engine.switches import MAX_ACCUMULATION_STEPS
+from sim.engine.switches import MAX_ACCUMULATION_STEPS, check_backward
 from sim.errors import InputError, NotModelledError
 from sim.nouns.workload import Workload
 
@@ -185,8 +185,7 @@ def _check_gradients(workload: Workload, settings: ZeroSettings) -> None:
                 f"{what} is never ready; under cpu_offload with ignore_unused_parameters=false its owners "
                 f"raise an error and the other ranks hang"
             )
-    if all(gradient.ready_ns is None for gradient in workload.gradients):
-        raise InputError(f"workload {workload.name!r}: no gradient ever becomes ready; there is no backward")
+    check_backward(workload)
 
 
 def _check_together(settings: ZeroSettings) -> None:

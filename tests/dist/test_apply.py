@@ -5,16 +5,15 @@ All cases run in one job (``apply_worker``); the tests look at its answers from 
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.dist.pairs import run_pair
+
 pytestmark = pytest.mark.dist
 
-REPOSITORY = Path(__file__).parents[2]
 Answers = list[dict[str, Any]]
 
 
@@ -22,22 +21,8 @@ Answers = list[dict[str, Any]]
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Answers:
     """What each rank answered."""
     folder = tmp_path_factory.mktemp("apply")
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.dist.apply_worker", str(rank), str(folder)],
-            cwd=REPOSITORY,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in (0, 1)
-    ]
-    try:
-        errors = [process.communicate(timeout=540)[1] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    assert [process.returncode for process in started] == [0, 0], errors[0][-2000:] + errors[1][-2000:]
+    ended = run_pair("tests.dist.apply_worker", folder, timeout_s=540)
+    assert [code for code, _ in ended] == [0, 0], "".join(errors[-2000:] for _, errors in ended)
     return [json.loads((folder / f"answers-{rank}.json").read_text()) for rank in (0, 1)]
 
 

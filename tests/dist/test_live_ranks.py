@@ -5,8 +5,6 @@ All cases but the killed rank run in one job (``live_worker``); the tests look a
 
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,32 +12,17 @@ import pytest
 
 from sim.formats.recorded import measured_of, workload_of
 from sim.formats.recordings import load_recording
+from tests.dist.pairs import run_pair
 
 pytestmark = pytest.mark.dist
 
-REPOSITORY = Path(__file__).parents[2]
 KINDS = ("plain", "view", "static", "unused", "batched")
 Answers = list[dict[str, Any]]
 
 
 def run(folder: Path, *cases: str) -> list[tuple[int, str]]:
     """Exit codes and errors of both ranks."""
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.dist.live_worker", str(rank), str(folder), *cases],
-            cwd=REPOSITORY,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in (0, 1)
-    ]
-    try:
-        errors = [process.communicate(timeout=300)[1] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    return [(process.returncode, error) for process, error in zip(started, errors, strict=True)]
+    return run_pair("tests.dist.live_worker", folder, *cases, timeout_s=300)
 
 
 @pytest.fixture(scope="module")
