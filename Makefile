@@ -46,8 +46,11 @@ fix: .venv/installed  ## Let ruff fix and format
 gpu-battery:  ## Everything one GPU can tell, in under 10 minutes; needs torch and numpy, no .venv (OUT=...)
 	$(PYTHON) -m sim.validator.battery --out $(OUT)
 
-bench: .venv/installed  ## Benchmarks, as ratios
-	$(BIN)/python -m pytest tests/bench -m bench --benchmark-columns=median,iqr,rounds --benchmark-sort=name
+bench: .venv/installed  ## Benchmarks: writes tests/bench/README.md
+	mkdir -p runs
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/bench -m bench --benchmark-json=runs/bench.json \
+		--benchmark-columns=median,iqr,rounds --benchmark-sort=name --benchmark-group-by=group
+	$(BIN)/python -m tests.bench.table runs/bench.json tests/bench/README.md
 
 clean:  ## Remove what was built and run
 	rm -rf .venv runs build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -15,6 +15,7 @@ from app.labels import Pick
 from sim.nouns.assignment import Assignment
 from sim.nouns.comparison import Agreement
 from sim.nouns.hardware import Hardware
+from sim.nouns.memory import MemoryPoint
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.report import Report
 from sim.nouns.rows import SweepRow
@@ -160,6 +161,16 @@ def tune(inputs: Inputs) -> Recommendation:
 @st.cache_data(max_entries=32, show_spinner="Searching for the best assignment …")
 def _tune(_inputs: Inputs, key: str) -> Recommendation:
     return sim.tune(_inputs.workload, _inputs.hardware)
+
+
+def trade_off(inputs: Inputs) -> tuple[MemoryPoint, ...]:
+    """The best step under each limit on the largest bucket."""
+    return _trade_off(inputs, inputs.key)
+
+
+@st.cache_data(max_entries=32, show_spinner="Searching under each limit …")
+def _trade_off(_inputs: Inputs, key: str) -> tuple[MemoryPoint, ...]:
+    return sim.trade_off(_inputs.workload, _inputs.hardware)
 
 
 def sweep(inputs: Inputs) -> tuple[SweepRow, ...]:

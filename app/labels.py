@@ -1,12 +1,17 @@
 """Words: what things are called, how they are defined, sentences made of figures."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
+from sim.nouns.assignment import Assignment
 from sim.nouns.comparison import Agreement
-from sim.nouns.recommendation import Plateau
+from sim.nouns.path import PathSpan
+from sim.nouns.recommendation import Plateau, Recommendation
+from sim.nouns.robust import Robust
 from sim.nouns.workload import Workload
+from sim.units import format_ms
 
 Pick = Literal[
     "default",
@@ -43,10 +48,31 @@ PICK_WORDS: dict[str, str] = {
 FAMILY_WORDS: dict[str, str] = {
     "default": "DDP's default",
     "bucket_cap_mb": "bucket_cap_mb, one number",
+    "first_bucket_mb+bucket_cap_mb": "bucket_cap_mb_list=[first, cap]",
+    "DDP_SET_LAST_BUCKET_CAP": "DDP_SET_LAST_BUCKET_CAP=1 and a cap",
     "bucket_cap_mb_list": "bucket_cap_mb_list, one a bucket",
     "bucket_indices": "any buckets in ready order",
     "per-parameter": "one bucket per parameter",
     "single": "one bucket in all",
+    "mg-wfbp": "MG-WFBP's rule",
+    "horovod": "Horovod's fusion",
+    "zero1 reduce_bucket_size": "DeepSpeed ZeRO-1, reduce_bucket_size",
+    "zero2 reduce_bucket_size": "DeepSpeed ZeRO-2, reduce_bucket_size",
+}
+
+PATH_WORDS: dict[str, str] = {
+    "backward": "backward",
+    "copy_in": "copy into a bucket",
+    "launch": "launch",
+    "hook": "hook",
+    "copy_out": "copy back",
+    "settle": "what a hook computes",
+    "straggler": "waits for the slowest rank",
+    "all_reduce": "all-reduce",
+    "reduce": "reduce",
+    "reduce_scatter": "reduce-scatter",
+    "all_gather": "all-gather",
+    "broadcast": "broadcast",
 }
 
 HELP: dict[str, str] = {
@@ -80,6 +106,8 @@ NO_LONGER = (
     "The knobs have moved away from what was measured (bandwidth, latency or backward is not 1), so "
     "the measurement no longer applies. Set them back to compare."
 )
+_MOST_STRETCHES = 4
+_BYTE_MB = 2.0**-20
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+\-!|~$:&])")
 
 
@@ -112,12 +140,70 @@ def choice_words(pick: Pick, cap_mb: float | None, first_mb: float | None) -> st
 
 def plateau_sentence(plateau: Plateau) -> str:
     """What the flat part of the curve means for the reader."""
-    spans = [mib(low) if low == high else f"{mib(low)} to {mib(high)}" for low, high in plateau.stretches_mb]
-    span = (", ".join(spans[:-1]) + " and " if len(spans) > 1 else "") + f"{spans[-1]} MiB"
-    inside = "DDP's default is among them" if plateau.holds_default else "DDP's default is not"
-    if plateau.is_flat:
-        return f"The curve is flat: caps of {span} are within {plateau.tolerance:.0%} of the best; {inside}."
-    return f"Caps of {span} are within {plateau.tolerance:.0%} of the best; {inside}."
+    if plateau.decided_by == "noise":
+        alike, stretches = "cannot be told apart from the best", plateau.alike_mb
+        holds_default, is_flat = plateau.alike_holds_default, plateau.alike_is_flat
+    else:
+        alike, stretches = f"are within {plateau.tolerance:.0%} of the best", plateau.stretches_mb
+        holds_default, is_flat = plateau.holds_default, plateau.is_flat
+    inside = "DDP's default is among them" if holds_default else "DDP's default is not"
+    start = "The curve is flat: caps" if is_flat else "Caps"
+    return f"{start} of {_stretches_words(stretches)} {alike}; {inside}."
+
+
+def _stretches_words(stretches_mb: Sequence[tuple[float, float]]) -> str:
+    """Stretches of caps in words; of many the widest, by how many times its first cap the last is."""
+    widest = sorted(stretches_mb, key=lambda ends: (ends[0] + _BYTE_MB) / (ends[1] + _BYTE_MB))
+    words = [
+        mib(low) if mib(low) == mib(high) else f"{mib(low)} to {mib(high)}"
+        for low, high in sorted(widest[:_MOST_STRETCHES])
+    ]
+    more = len(widest) - len(words)
+    if more:
+        return f"{', '.join(words)} MiB and {more} narrower stretch{'es' if more > 1 else ''}"
+    return (", ".join(words[:-1]) + " and " if len(words) > 1 else "") + f"{words[-1]} MiB"
+
+
+def simplest_sentence(found: Recommendation) -> str | None:
+    """The easiest setting that is as good as the recommendation; None where that is the easiest itself."""
+    if found.simplest in ("default", "bucket_indices", "bucket_cap_mb_list"):
+        return None
+    easiest = found.families[found.simplest]
+    return f"Simplest: {setting_words(easiest.assignment)} is {format_ms(easiest.regret_ns)} behind."
+
+
+def setting_words(assignment: Assignment) -> str:
+    """All that has to be set for an assignment: environment, DDP's arguments, settings of other systems."""
+    environment = assignment.requires.get("environment", {})
+    words = [f"{name}={value}" for name, value in environment.items()]
+    knobs = {**assignment.ddp_kwargs, **assignment.settings}
+    return ", ".join([*words, knob_words(knobs)] if knobs or not words else words)
+
+
+def joined(path: Sequence[PathSpan]) -> list[PathSpan]:
+    """A path with neighbours of one kind joined: backward and its copies come gradient by gradient."""
+    made: list[PathSpan] = []
+    for span in path:
+        last = made[-1] if made else None
+        if last is not None and (last.kind, last.bucket) == (span.kind, span.bucket) and span.bucket is None:
+            made[-1] = replace(last, end_ns=span.end_ns, gradient=span.gradient)
+        else:
+            made.append(span)
+    return made
+
+
+def robust_sentence(robust: Robust) -> str:
+    """What was drawn, how much steps vary, and what was not known."""
+    words = (
+        f"{robust.draws} steps with seed {robust.seed}, the same for every candidate: "
+        f"{robust.calibrations} machines that the calibration allows, "
+        f"{robust.recorded_iterations} recorded iterations."
+    )
+    if robust.noise_ns is not None:
+        words += f" One step of DDP's default varies by {format_ms(robust.noise_ns)}."
+    if robust.not_known:
+        words += f" Not known, and taken as exact: {'; '.join(robust.not_known)}."
+    return words
 
 
 def overlay_caption(since: set[str]) -> str:

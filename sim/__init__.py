@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         load_hardware,
         load_record,
         load_workload,
+        pareto_front,
         parse_hardware,
         parse_workload,
         perfetto_json,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         sweep,
         sweep_csv,
         to_text,
+        trade_off,
         tune,
     )
 
@@ -47,6 +49,7 @@ __all__ = [
     "load_hardware",
     "load_record",
     "load_workload",
+    "pareto_front",
     "parse_hardware",
     "parse_workload",
     "perfetto_json",
@@ -58,6 +61,7 @@ __all__ = [
     "sweep",
     "sweep_csv",
     "to_text",
+    "trade_off",
     "tune",
 ]
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,11 +21,14 @@ from sim.formats.tables import sweep_csv
 from sim.nouns.assignment import Assignment
 from sim.nouns.comparison import Agreement
 from sim.nouns.hardware import Hardware
+from sim.nouns.memory import MemoryPoint
+from sim.nouns.recommendation import Recommendation
 from sim.nouns.records import Record
+from sim.nouns.robust import Criterion
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import Workload
 from sim.tuner.grid import sweep
-from sim.tuner.recommend import tune
+from sim.tuner.pareto import pareto_front
 from sim.verdict import scoring
 from sim.verdict.attribution import attribute
 from sim.verdict.metrics import summarize
@@ -49,6 +53,7 @@ __all__ = [
     "load_hardware",
     "load_record",
     "load_workload",
+    "pareto_front",
     "parse_hardware",
     "parse_workload",
     "perfetto_json",
@@ -60,6 +65,7 @@ __all__ = [
     "sweep",
     "sweep_csv",
     "to_text",
+    "trade_off",
     "tune",
 ]
 
@@ -88,6 +94,7 @@ def simulate(
     engine: Engine = "simpy",
     *,
     iteration: Iteration = "steady",
+    slowest: Workload | None = None,
 ) -> Timeline:
     """What happens in one step under ``assignment``.
 
@@ -97,8 +104,71 @@ def simulate(
         assignment: how the gradients are cut; it must fit the workload (A8.3).
         engine: ``simpy`` (every system and effect) or ``analytic`` (the recurrence); equal to the ns.
         iteration: which iteration the assignment belongs to: ``"steady"``, 1, 2 or 3.
+        slowest: the workload as the slowest other rank runs it: the same gradients at other times. Both ranks
+            begin the step together, and each collective starts once both have come to it; where this rank
+            has, ``late_ns`` says for how long it waited. None: no rank is later than this one.
+
+    Raises:
+        AssignmentError: the assignment does not fit ``workload`` or ``slowest`` (A8.3).
+        InputError, NotModelledError: an argument that is not legal, a system or switch that is not modelled,
+            or a ``slowest`` that does not send what this rank sends.
     """
-    return run(workload, hardware, assignment, engine, iteration)
+    return run(workload, hardware, assignment, engine, iteration, slowest)
+
+
+def tune(
+    workload: Workload,
+    hardware: Hardware,
+    *,
+    criterion: Criterion = "nominal",
+    seed: int = 0,
+    draws: int = 400,
+    max_bucket_bytes: int | None = None,
+    memory_limit_bytes: int | None = None,
+) -> Recommendation:
+    """The best contiguous assignment, its certificate, what each knob can reach, and whether it matters.
+
+    Contiguous means: in ready order, within each dtype and device. On one channel that nothing stretches or
+    blocks, or where all partitions can be simulated, the answer is proved; otherwise it is refined by
+    simulation and ``lower_bound_ns`` says how far from the optimum it can be at most.
+
+    Args:
+        workload: its ``samples`` say how iterations vary.
+        hardware: its ``spread`` says how all-reduces vary, and how well they were measured.
+        criterion: what is recommended: the best of the step as given (``nominal``), or the best over the
+            distribution of steps, by ``mean`` or by 95th percentile (``p95``).
+        seed: of that distribution.
+        draws: how many steps are drawn from it.
+        max_bucket_bytes: the largest bucket that is allowed, in parameter bytes.
+        memory_limit_bytes: the most that buckets may hold at once, on one rank.
+
+    Raises:
+        InputError: an argument that is not legal, or a limit that no assignment keeps to.
+        NotModelledError: a workload that DDP does not train as it is.
+    """
+    from sim.tuner import recommend  # compiled code; only what tunes waits for that
+
+    return recommend.tune(
+        workload,
+        hardware,
+        criterion=criterion,
+        seed=seed,
+        draws=draws,
+        max_bucket_bytes=max_bucket_bytes,
+        memory_limit_bytes=memory_limit_bytes,
+    )
+
+
+def trade_off(
+    workload: Workload, hardware: Hardware, limits: Sequence[int] | None = None
+) -> tuple[MemoryPoint, ...]:
+    """The best step that each limit on the largest bucket allows; ``limits`` in parameter bytes.
+
+    Without ``limits`` powers of two, from a 256th of all gradients on, and the largest gradient.
+    """
+    from sim.tuner import recommend
+
+    return recommend.trade_off(workload, hardware, limits)
 
 
 def parse_workload(text: str | bytes, source: str) -> Workload:

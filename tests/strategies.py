@@ -5,7 +5,7 @@ order decide) come up in most examples, and an oracle can step through them; *re
 those of training.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
@@ -13,8 +13,11 @@ from sim.nouns.assignment import Assignment, bucket_bytes
 from sim.nouns.explanation import Event, ExplainedIteration, Explanation
 from sim.nouns.hardware import Curve, CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
+from sim.nouns.memory import Memory
+from sim.nouns.path import PathSpan
 from sim.nouns.recommendation import Family, Gain, Plateau, Recommendation
 from sim.nouns.report import BucketRow, Report
+from sim.nouns.robust import Robust, RobustRow
 from sim.nouns.workload import Buffer, Gradient, Workload
 
 Draw = st.DrawFn
@@ -136,6 +139,26 @@ def workloads(
 
 
 @st.composite
+def other_ranks(draw: Draw, workload: Workload, scale: Scale) -> Workload:
+    """The same model on another rank: gradients ready at other times, in another order."""
+    work = st.just(0) | st.integers(0, 2 * scale.work_ns)
+    order = draw(st.just(workload.order()) | st.permutations(workload.order()))
+    ready: dict[int, int] = {}
+    now = 0
+    for index in order:
+        now += draw(work)
+        ready[index] = now
+    return replace(
+        workload,
+        name="other rank",
+        gradients=tuple(replace(gradient, ready_ns=ready[gradient.index]) for gradient in workload.gradients),
+        forward_ns=draw(st.just(workload.forward_ns) | work),
+        backward_ns=now + draw(work),
+        ready_order=tuple(order),
+    )
+
+
+@st.composite
 def curves(draw: Draw, scale: Scale = REAL, *, max_points: int = 4) -> Curve:
     """A curve of any shape: rising, falling, one point, flat."""
     sizes = draw(st.lists(st.integers(0, 2 * scale.num_bytes), min_size=1, max_size=max_points, unique=True))
@@ -200,11 +223,12 @@ def assignments(draw: Draw, workload: Workload) -> Assignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """All that one simulated step needs."""
+    """All that one simulated step needs; ``slowest`` is another rank."""
 
     workload: Workload
     hardware: Hardware
     assignment: Assignment
+    slowest: Workload | None = None
 
 
 @st.composite
@@ -225,6 +249,22 @@ def cases(
     )
 
 
+@st.composite
+def paired_cases(
+    draw: Draw, scales: st.SearchStrategy[Scale] = SCALES, *, stretches: bool = True, max_gradients: int = 8
+) -> Case:
+    """A case beside another rank."""
+    scale = draw(scales)
+    workload = draw(workloads(scale, max_gradients=max_gradients))
+    hardware = draw(hardwares(scale, stretches=stretches))
+    return Case(
+        workload=workload,
+        hardware=replace(hardware, world_size=max(2, hardware.world_size)),
+        assignment=draw(assignments(workload)),
+        slowest=draw(other_ranks(workload, scale)),
+    )
+
+
 bucket_rows = st.builds(
     BucketRow,
     index=small,
@@ -234,6 +274,7 @@ bucket_rows = st.builds(
     start_ns=times,
     end_ns=times,
     available_ns=times,
+    late_ns=times,
 )
 reports = st.builds(
     Report,
@@ -248,9 +289,12 @@ reports = st.builds(
     overlap_ratio=st.floats(0, 1),
     verdict=names,
     verdict_code=names,
+    verdict_ns=times,
     buckets=st.lists(bucket_rows, max_size=3).map(tuple),
     bucket_indices=st.lists(st.lists(small, max_size=3).map(tuple), max_size=3).map(tuple),
     engine=st.sampled_from(["simpy", "analytic"]),
+    memory=st.none()
+    | st.builds(Memory, buffers_bytes=times, transient_peak_bytes=times, largest_bucket_bytes=times),
     notes=st.lists(names, max_size=2).map(tuple),
     provenance=words,
     extensions=words,
@@ -312,7 +356,46 @@ def measurements(draw: Draw) -> Measurement:
     )
 
 
+path_spans = st.builds(
+    PathSpan,
+    kind=st.sampled_from(["backward", "copy_in", "hook", "all_reduce", "copy_out", "settle", "straggler"]),
+    start_ns=times,
+    end_ns=times,
+    bucket=st.none() | small,
+    gradient=st.none() | small,
+    collective=st.none() | small,
+)
 fractions = st.floats(-10, 10)
+differences = st.integers(-(2**62), 2**62)
+robust_rows = st.builds(
+    RobustRow,
+    name=names,
+    mean_step_ns=times,
+    mean_low_ns=differences,
+    mean_high_ns=times,
+    p95_step_ns=times,
+    p95_low_ns=times,
+    p95_high_ns=times,
+    gain_ns=differences,
+    gain_low_ns=differences,
+    gain_high_ns=differences,
+)
+robusts = st.builds(
+    Robust,
+    draws=small,
+    seed=small,
+    calibrations=small,
+    recorded_iterations=small,
+    criterion=st.sampled_from(["nominal", "mean", "p95"]),
+    noise_ns=maybe,
+    rows=st.lists(robust_rows, max_size=2).map(tuple),
+    mean_choice=names,
+    by_mean=any_assignments(),
+    p95_choice=names,
+    by_p95=any_assignments(),
+    not_known=st.lists(names, max_size=2).map(tuple),
+    notes=st.lists(names, max_size=2).map(tuple),
+)
 recommendations = st.builds(
     Recommendation,
     assignment=any_assignments(),
@@ -332,6 +415,9 @@ recommendations = st.builds(
         high_ns=maybe,
         significant=st.none() | st.booleans(),
         sentence=names,
+        mean_ns=maybe,
+        noise_ns=maybe,
+        not_known=st.lists(names, max_size=2).map(tuple),
     ),
     plateau=st.builds(
         Plateau,
@@ -342,7 +428,12 @@ recommendations = st.builds(
         stretches_mb=st.lists(st.tuples(fractions, fractions), max_size=2).map(tuple),
         holds_default=st.booleans(),
         is_flat=st.booleans(),
+        decided_by=st.sampled_from(["noise", "tolerance"]),
+        alike_mb=st.lists(st.tuples(fractions, fractions), max_size=2).map(tuple),
+        alike_holds_default=st.booleans(),
+        alike_is_flat=st.booleans(),
     ),
+    robust=st.none() | robusts,
     provenance=words,
     extensions=words,
 )

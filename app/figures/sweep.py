@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -72,13 +71,12 @@ def sweep_data(
 
 
 def _zones(curve: Sequence[SweepPoint], plateau: Plateau) -> tuple[tuple[float, float], ...]:
-    """Unbroken stretches of the curve whose caps are all on the plateau."""
-    good, zones = set(plateau.caps_mb), []
-    for is_good, stretch in groupby((point.cap_mb or 0.0 for point in curve), key=good.__contains__):
-        if is_good:
-            caps = list(stretch)
-            zones.append((caps[0], caps[-1]))
-    return tuple(zones)
+    """The plateau's stretches as far as the curve goes."""
+    if not curve:
+        return ()
+    first, last = curve[0].cap_mb or 0.0, curve[-1].cap_mb or 0.0
+    clipped = [(max(low, first), min(high, last)) for low, high in plateau.stretches_mb]
+    return tuple((low, high) for low, high in clipped if low <= high)
 
 
 def _point(row: SweepRow) -> SweepPoint:

@@ -12,8 +12,14 @@ from sim.units import MIB
 
 MAX_SPANS = 5000
 _LABELLED = 48  # beyond this many buckets their numbers no longer fit on the bars
-_KINDS = {"backward": "backward", "copy_in": "copy into bucket", "launch": "launch", "hook": "hook"}
-_PATTERNS = {"copy_in": ".", "launch": "|", "hook": "x"}
+_KINDS = {
+    "backward": "backward",
+    "copy_in": "copy into bucket",
+    "launch": "launch",
+    "hook": "hook",
+    "straggler": "waits for the slowest rank",
+}
+_PATTERNS = {"copy_in": ".", "launch": "|", "hook": "x", "straggler": "-"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +79,8 @@ def bucket_text(timeline: Timeline, bucket: BucketTimes) -> str:
         f"{len(members)} gradient{'s' if len(members) > 1 else ''}: {', '.join(names)}{more}",
         f"ready {ms_text(bucket.ready_ns)}",
         f"launch {ms_text(bucket.launch_ns)}",
-        f"start {ms_text(bucket.start_ns)}, waited {ms_text(bucket.start_ns - bucket.ready_ns)}",
+        f"start {ms_text(bucket.start_ns)}, waited {ms_text(bucket.start_ns - bucket.ready_ns)}"
+        + (f", for the slowest rank {ms_text(bucket.late_ns)}" if bucket.late_ns else ""),
         f"duration {ms_text(duration)}, effectively {rate}",
         f"end {ms_text(bucket.end_ns)}, copied back {ms_text(bucket.available_ns)}",
     ]
@@ -138,6 +145,11 @@ def _collectives(timeline: Timeline) -> Iterator[Span]:
             exposed=played.start_ns >= cut,
             text=_other_text(played) if number is None else bucket_text(timeline, timeline.buckets[number]),
         )
+        if played.late_ns:
+            taken = played.start_ns - played.late_ns
+            yield replace(
+                whole, kind="straggler", start_ns=taken, end_ns=played.start_ns, exposed=taken >= cut
+            )
         if played.start_ns < cut < played.end_ns:
             yield replace(whole, end_ns=cut)
             yield replace(whole, start_ns=cut, exposed=True)
@@ -169,7 +181,7 @@ def _copies(timeline: Timeline) -> Iterator[Span]:
 
 
 def _merge_neighbours(spans: Sequence[Span]) -> list[Span]:
-    """Spans of one bucket that touch on a lane become one, whatever their kind."""
+    """Spans of one bucket that touch on a lane become one, whatever their kind, but for waits."""
     merged: list[Span] = []
     for span in spans:
         last = merged[-1] if merged else None
@@ -177,6 +189,7 @@ def _merge_neighbours(spans: Sequence[Span]) -> list[Span]:
             last is not None
             and (last.lane, last.bucket, last.exposed) == (span.lane, span.bucket, span.exposed)
             and last.end_ns == span.start_ns
+            and "straggler" not in (last.kind, span.kind)
         ):
             merged[-1] = replace(
                 last,
@@ -193,7 +206,7 @@ def _merge_neighbours(spans: Sequence[Span]) -> list[Span]:
 
 
 def _pattern(span: Span) -> str:
-    return "/" if span.exposed else _PATTERNS.get(span.kind, "")
+    return "/" if span.exposed and span.kind != "straggler" else _PATTERNS.get(span.kind, "")
 
 
 def draw_timeline(data: TimelineData) -> go.Figure:

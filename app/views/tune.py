@@ -13,7 +13,7 @@ from app.figures.breakdown import breakdown_data, draw_breakdown
 from app.figures.sweep import draw_sweep, sweep_data
 from app.figures.timeline import draw_timeline, timeline_data
 from app.library import Library
-from app.views import export, knobs, truth
+from app.views import export, knobs, reasons, truth
 from app.views.knobs import Knobs, Upload
 from sim.errors import NotModelledError, SimError
 from sim.nouns.recommendation import Recommendation
@@ -203,6 +203,9 @@ def _recommendation(inputs: Inputs, found: Recommendation) -> None:
     with st.container(border=True):
         st.subheader("Recommended")
         st.markdown(f"**{labels.plain(found.gain.sentence)}**")
+        simplest = labels.simplest_sentence(found)
+        if simplest is not None:
+            st.markdown(labels.plain(simplest))
         st.markdown(labels.plain(labels.plateau_sentence(found.plateau)))
         if found.proved_optimal:
             st.badge("proved optimal", icon=":material/verified:", color="green")
@@ -213,6 +216,7 @@ def _recommendation(inputs: Inputs, found: Recommendation) -> None:
             st.code(sim.snippet(found.assignment, inputs.workload), language="python", wrap_lines=True)
         except NotModelledError as error:
             st.info(labels.plain(str(error)))
+        reasons.show(inputs, found)
 
 
 def _families(shown: Played, found: Recommendation, choice: Choice) -> None:
@@ -224,7 +228,8 @@ def _families(shown: Played, found: Recommendation, choice: Choice) -> None:
             "regret, ms": family.regret_ns / 1e6,
             "exposed, ms": family.report.exposed_comm_ns / 1e6,
             "buckets": len(family.assignment.bucket_indices),
-            "set": labels.knob_words(family.assignment.ddp_kwargs),
+            "set": labels.setting_words(family.assignment),
+            "tried": family.how,
         }
         for name, family in sorted(found.families.items(), key=lambda item: item[1].regret_ns)
     ]
@@ -234,11 +239,13 @@ def _families(shown: Played, found: Recommendation, choice: Choice) -> None:
         hide_index=True,
         column_config=dict.fromkeys(("step, ms", "regret, ms", "exposed, ms"), number),
     )
+    for name, why in found.absent.items():
+        st.caption(labels.plain(f"Not among them: {labels.FAMILY_WORDS.get(name, name)}: {why}"))
     reports = {f"shown: {choice.words}": shown.report} if choice.pick == "cap" else {}
     reports["recommended"] = found.report
     reports |= {
         labels.FAMILY_WORDS.get(name, name): found.families[name].report
-        for name in ("default", "bucket_cap_mb", "per-parameter", "single")
+        for name in ("default", "bucket_cap_mb", "mg-wfbp", "horovod", "per-parameter", "single")
         if name in found.families
     }
     st.plotly_chart(

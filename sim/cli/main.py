@@ -10,7 +10,18 @@ from typing import Annotated
 
 import typer
 
-from sim.cli import diagnosing, importing, judging, measuring, showing, simulating, spreading, validating
+from sim.cli import (
+    diagnosing,
+    importing,
+    judging,
+    measuring,
+    showing,
+    simulating,
+    spreading,
+    sweeping,
+    tuning,
+    validating,
+)
 from sim.cli.printing import fail
 from sim.errors import SimError
 
@@ -44,8 +55,8 @@ for command in (
     measuring.calibrate,
     simulating.simulate,
     simulating.explain,
-    simulating.sweep,
-    simulating.tune,
+    sweeping.sweep,
+    tuning.tune,
     simulating.export,
     validating.validate,
     spreading.gather,

@@ -1,6 +1,7 @@
-"""simulate, sweep, tune, export: from files to figures, without torch."""
+"""simulate, explain, export: from files to figures, without torch."""
 
 import json
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +15,7 @@ from sim.engine.switches import MODELLED_DDP_KWARGS, MODELLED_SETTINGS
 from sim.engine.systems import POLICIES
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
+from sim.nouns.hardware import Hardware
 from sim.nouns.report import Report
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import Workload
@@ -138,6 +140,10 @@ def simulate(
     assignment_file: Annotated[
         Path | None, typer.Option("--assignment", help="An assignment file instead of a policy.")
     ] = None,
+    slowest: Annotated[
+        str | None,
+        typer.Option(help="The slowest other rank: a factor on backward, such as 1.1, or its workload file."),
+    ] = None,
     engine: Annotated[Engine, typer.Option(help="Which engine; both give the same.")] = Engine.SIMPY,
     as_json: AsJson = False,
 ) -> None:
@@ -151,11 +157,25 @@ def simulate(
         assignment = sim.load_assignment(assignment_file)
     else:
         assignment = sim.assign(workload, iteration=number, **_given(policy, *caps_and_switches))
-    report = sim.summarize(sim.simulate(workload, hardware, assignment, engine.value, iteration=number))
+    other = None if slowest is None else _slowest(slowest, workload, hardware)
+    timeline = sim.simulate(workload, hardware, assignment, engine.value, iteration=number, slowest=other)
+    report = sim.summarize(timeline)
     if as_json:
         emit_noun(report)
     else:
         print_report(report, workload)
+
+
+def _slowest(text: str, workload: Workload, hardware: Hardware) -> Workload:
+    """The workload as the slowest other rank runs it, from a factor or a file."""
+    try:
+        factor = float(text)
+    except ValueError:
+        return sim.load_workload(text)
+    if not factor >= 1:
+        raise InputError(f"--slowest: {text!r} is not legal; give a factor of 1 or more, or a workload file")
+    slower, _ = sim.scale(workload, hardware, backward=factor)
+    return replace(slower, name=f"{workload.name}, backward x {factor:g}")
 
 
 def explain(
@@ -195,16 +215,21 @@ def print_report(report: Report, workload: Workload) -> None:
             ["gradients available", format_ms(report.sync_end_ns)],
         ],
     )
+    waits = ["waited"] if any(row.late_ns for row in report.buckets) else []
     table(
         "buckets (ms from the start of backward)",
-        ["bucket", "size", "ready", "launch", "start", "end", "available"],
+        ["bucket", "size", "ready", "launch", *waits, "start", "end", "available"],
         [
             [
                 str(row.index),
                 format_size(row.num_bytes),
                 *(
                     f"{time / 1e6:.2f}"
-                    for time in (row.ready_ns, row.launch_ns, row.start_ns, row.end_ns, row.available_ns)
+                    for time in (
+                        *(row.ready_ns, row.launch_ns),
+                        *((row.late_ns,) if waits else ()),
+                        *(row.start_ns, row.end_ns, row.available_ns),
+                    )
                 ),
             ]
             for row in report.buckets
@@ -213,78 +238,6 @@ def print_report(report: Report, workload: Workload) -> None:
     note(report.verdict)
     for line in report.notes:
         note(f"note: {line}")
-
-
-def sweep(
-    workload_file: WorkloadFile,
-    hardware_file: HardwareFile,
-    caps: Annotated[str | None, typer.Option(help="MiB, comma-separated; default: 0.25 to all.")] = None,
-    engine: Annotated[Engine, typer.Option(help="Which engine; both give the same.")] = Engine.SIMPY,
-    as_json: AsJson = False,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Write CSV here.")] = None,
-) -> None:
-    """Predict DDP's default and a range of bucket caps."""
-    workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
-    rows = sim.sweep(workload, hardware, _caps(caps, "--caps"), engine.value)
-    if output is not None:
-        write(output, sim.sweep_csv(rows))
-    if as_json:
-        from dataclasses import asdict
-
-        emit(json.dumps({"rows": [asdict(row) for row in rows]}, indent=1))
-    else:
-        best = min(row.step_ns for row in rows)
-        table(
-            f"{workload.name} on {hardware.name}",
-            ["candidate", "buckets", "largest", "step ms", "exposed ms", "overlap", ""],
-            [
-                [
-                    row.label,
-                    str(row.num_buckets),
-                    format_size(row.largest_bucket_bytes),
-                    f"{row.step_ns / 1e6:.2f}",
-                    f"{row.exposed_comm_ns / 1e6:.2f}",
-                    f"{row.overlap_ratio:.1%}",
-                    "best" if row.step_ns == best else "",
-                ]
-                for row in rows
-            ],
-        )
-
-
-def tune(
-    workload_file: WorkloadFile,
-    hardware_file: HardwareFile,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the assignment here.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Find the best assignment, its proof, and what each knob reaches."""
-    workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
-    answer = sim.tune(workload, hardware)
-    if output is not None:
-        write(output, sim.to_text(answer.assignment))
-    if as_json:
-        emit_noun(answer)
-        return
-    table(
-        f"{workload.name} on {hardware.name}",
-        ["what one can turn", "buckets", "step ms", "exposed ms", "regret ms"],
-        [
-            [
-                name,
-                str(len(family.assignment.bucket_indices)),
-                f"{family.report.step_ns / 1e6:.2f}",
-                f"{family.report.exposed_comm_ns / 1e6:.2f}",
-                f"{family.regret_ns / 1e6:.2f}",
-            ]
-            for name, family in sorted(answer.families.items(), key=lambda item: item[1].regret_ns)
-        ],
-    )
-    sizes = ", ".join(format_size(size) for size in answer.assignment.bucket_bytes or ())
-    note(f"recommended: {len(answer.assignment.bucket_indices)} bucket(s): {sizes}")
-    note(f"gain: {answer.gain.sentence}")
-    note(f"why: {answer.report.verdict}")
-    note(f"proof: {'optimal' if answer.proved_optimal else 'not proved optimal'}; {answer.proof}")
 
 
 def export(

@@ -16,7 +16,7 @@ from sim.errors import InputError
 from sim.formats.documents import json_text, write_atomically
 from sim.formats.records import start_record
 from sim.nouns.ab import AbTest
-from sim.nouns.assignment import Assignment
+from sim.nouns.assignment import DDP_POLICIES, Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 
@@ -56,6 +56,9 @@ def validate(
     mode: Annotated[
         ReplayMode, typer.Option(help="paced: the recorded schedule, slept; model: --model, for real.")
     ] = ReplayMode.PACED,
+    families: Annotated[
+        bool, typer.Option("--families", help="Replay what the tuner says that each knob and rule reaches.")
+    ] = False,
     ab: Annotated[
         bool, typer.Option("--ab", help="DDP's default against --assignment in your own model (--model).")
     ] = False,
@@ -110,6 +113,8 @@ def validate(
         raise typer.BadParameter(
             "--systems is a paced replay over gloo: no --model, --device, --link, --caps"
         )
+    if families and (systems or ab or _is_given(context, "caps")):
+        raise typer.BadParameter("--families takes its candidates from the tuner: no --systems, --ab, --caps")
     if not ab and samples is not None:
         raise typer.BadParameter("--samples belongs to --ab")
     if ab and max_error is not None:
@@ -151,11 +156,12 @@ def validate(
     if is_emulated:
         note("measuring copies and launches of this machine")
         hardware = measure_machine(workload, hardware, device)
-    candidates = (
-        _systems(assignments, workload, hardware)
-        if systems
-        else _candidates(user_model, assignments, workload, hardware, _caps(caps, "--caps"))
-    )
+    if systems:
+        candidates = _systems(assignments, workload, hardware)
+    elif families:
+        candidates = _families(user_model, assignments, workload, hardware)
+    else:
+        candidates = _candidates(user_model, assignments, workload, hardware, _caps(caps, "--caps"))
     for candidate in candidates:
         assert candidate.assignment is not None
         sim.simulate(workload, hardware, candidate.assignment)  # what cannot be predicted is told beforehand
@@ -177,6 +183,25 @@ def _candidates(
     from sim.validator.replayable import check_replayable
 
     candidates = standing_candidates(workload, caps or [], sim.tune(workload, hardware).assignment)
+    candidates += [Candidate(name=name, assignment=one) for name, one in assignments.items()]
+    check_replayable(workload, candidates, "paced" if model is None else "model")
+    return candidates
+
+
+def _families(
+    model: "UserModel | None", assignments: dict[str, Assignment], workload: Workload, hardware: Hardware
+) -> "list[Candidate]":
+    """The recommendation, and what each knob of DDP's and each rule of other systems reaches."""
+    from sim.validator.candidates import Candidate
+    from sim.validator.replayable import check_replayable
+
+    answer = sim.tune(workload, hardware)
+    names = {"default": "DDP default", "bucket_indices": "recommended"}
+    candidates = [
+        Candidate(name=names.get(name, name), assignment=family.assignment)
+        for name, family in answer.families.items()
+        if family.assignment.policy in DDP_POLICIES and name != "bucket_cap_mb_list"  # the recommended ones
+    ]
     candidates += [Candidate(name=name, assignment=one) for name, one in assignments.items()]
     check_replayable(workload, candidates, "paced" if model is None else "model")
     return candidates

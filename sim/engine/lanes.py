@@ -189,6 +189,9 @@ class _Player:
     def _collective(self, number: int, channel: simpy.resources.resource.Request) -> Step:
         collective = self.program.collectives[number]
         yield channel
+        if collective.arrival_ns > self.now:  # other ranks are not there yet; nothing moves, nothing slows
+            self.ledger.late[number] = collective.arrival_ns - self.now
+            yield self.env.timeout(self.ledger.late[number])
         self.ledger.start[number] = self.now
         yield self.stretch.work(collective.service_ns, "collective")
         self.ledger.end[number] = self.now

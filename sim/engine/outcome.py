@@ -1,5 +1,6 @@
 """What an engine hands back, and the timeline made of it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sim.engine.program import Program
@@ -15,7 +16,8 @@ class Outcome:
     """Raw result of playing a program, in ns from the start of backward.
 
     Per bucket: ``ready_ns``, ``copy_out_start_ns``, ``available_ns``. Per collective: ``launch_ns``,
-    ``start_ns``, ``end_ns``, ``usable_ns``. ``compute`` are the lane's spans, without copies back.
+    ``start_ns``, ``end_ns``, ``usable_ns``, and ``late_ns``, for which it had a channel before its start.
+    ``compute`` are the lane's spans, without copies back.
     """
 
     compute: tuple[ComputeSpan, ...]
@@ -26,8 +28,17 @@ class Outcome:
     start_ns: tuple[int, ...]
     end_ns: tuple[int, ...]
     usable_ns: tuple[int, ...]
+    late_ns: tuple[int, ...]
     backward_end_ns: int
     sync_end_ns: int
+
+    @property
+    def taken_ns(self) -> tuple[int, ...]:
+        """When each collective had a channel: from then on it waits for other ranks, if for anything."""
+        return tuple(start - late for start, late in zip(self.start_ns, self.late_ns, strict=True))
+
+
+Play = Callable[[Program], Outcome]
 
 
 class Ledger:
@@ -39,6 +50,7 @@ class Ledger:
         "compute",
         "copy_out_start",
         "end",
+        "late",
         "launch",
         "ready",
         "start",
@@ -55,6 +67,7 @@ class Ledger:
         self.start = [0] * collectives
         self.end = [0] * collectives
         self.usable = [0] * collectives
+        self.late = [0] * collectives
         self.backward_end = 0
 
     def outcome(self, sync_end_ns: int) -> Outcome:
@@ -68,18 +81,19 @@ class Ledger:
             start_ns=tuple(self.start),
             end_ns=tuple(self.end),
             usable_ns=tuple(self.usable),
+            late_ns=tuple(self.late),
             backward_end_ns=self.backward_end,
             sync_end_ns=sync_end_ns,
         )
 
 
 def _channels(program: Program, outcome: Outcome) -> list[int]:
-    """The lowest channel free at each collective's start: a label, the same whatever the engine."""
+    """The lowest channel free when each collective takes one: a label, the same whatever the engine."""
     free = [0] * program.effects.channels
     labels = [0] * len(program.collectives)
-    starts = outcome.start_ns
-    for number in sorted(range(len(labels)), key=lambda k: (starts[k], outcome.launch_ns[k], k)):
-        channel = next(place for place, time in enumerate(free) if time <= starts[number])
+    taken = outcome.taken_ns
+    for number in sorted(range(len(labels)), key=lambda k: (taken[k], outcome.launch_ns[k], k)):
+        channel = next(place for place, time in enumerate(free) if time <= taken[number])
         holds = program.collectives[number].holds_channel
         free[channel] = outcome.usable_ns[number] if holds else outcome.end_ns[number]
         labels[number] = channel
@@ -100,6 +114,7 @@ def _bucket(program: Program, outcome: Outcome, labels: list[int], k: int) -> Bu
         service_ns=sum(collective.service_ns for collective in collectives),
         copy_out_start_ns=outcome.copy_out_start_ns[k],
         channel=labels[carriers[0]] if carriers else 0,
+        late_ns=sum(outcome.late_ns[number] for number in carriers),
     )
 
 
@@ -113,6 +128,7 @@ def make_timeline(
     accumulation_ns: int,
     engine: str,
     iteration: Iteration,
+    slowest: Workload | None,
 ) -> Timeline:
     """The timeline of one played program, the step's last micro-batch."""
     labels = _channels(program, outcome)
@@ -134,6 +150,7 @@ def make_timeline(
                 end_ns=outcome.end_ns[number],
                 usable_ns=outcome.usable_ns[number],
                 channel=labels[number],
+                late_ns=outcome.late_ns[number],
             )
             for number, collective in enumerate(program.collectives)
         ),
@@ -143,4 +160,5 @@ def make_timeline(
         post_sync_ns=program.post_sync_ns,
         early_launches=program.early_launches,
         notes=program.notes,
+        slowest=slowest,
     )

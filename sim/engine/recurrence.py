@@ -39,11 +39,12 @@ def _recur(program: Program) -> Outcome:
                 launch = lane
             else:
                 last_launch = launch = max(last_launch, lane) + cost
-            start = max(launch, heapq.heappop(free))
+            taken = max(launch, heapq.heappop(free))
+            start = max(taken, collective.arrival_ns)
             end = start + collective.service_ns
             usable = end + collective.settle_ns
             heapq.heappush(free, usable if collective.holds_channel else end)
-            ledger.launch[number], ledger.start[number] = launch, start
+            ledger.launch[number], ledger.start[number], ledger.late[number] = launch, start, start - taken
             ledger.end[number], ledger.usable[number] = end, usable
         elif isinstance(item, Ready):
             ledger.ready[item.bucket] = lane
@@ -74,9 +75,10 @@ class _Stepper:
         self.to_launch: deque[tuple[int, int]] = deque()  # (time, collective), beside the lane, in order
         self.last_launch = 0
         self.queue: deque[int] = deque()  # launched, waiting for a channel
+        self.awaited: list[int] = []  # they have a channel, and wait for other ranks
         self.serving: dict[int, Fraction] = {}  # collective -> work that remains
         self.settling: list[tuple[int, int]] = []  # (time, collective)
-        self.held = 0  # channels that are busy with what follows a collective
+        self.held = 0  # channels that are busy with what comes before or after a collective
         self.usable: set[int] = set()
         self.to_follow: list[tuple[int, int]] = []  # (time, chained collective)
         self.followers: dict[int, list[int]] = {}
@@ -94,6 +96,7 @@ class _Stepper:
             }
             lane_end = self._due(self.busy_since, self.busy_left, rates[1]) if self.busy else None
             instants = [*ends.values(), *(time for time, _ in self.to_launch)]
+            instants += [self.program.collectives[number].arrival_ns for number in self.awaited]
             instants += [time for time, _ in self.settling]
             instants += [time for time, _ in self.to_follow]
             if lane_end is not None:
@@ -157,6 +160,10 @@ class _Stepper:
             while self.to_launch and self.to_launch[0][0] == self.now:
                 self._launched(self.to_launch.popleft()[1])
             self._serve()
+            for number in [one for one in self.awaited if self._is_attended(one)]:
+                self.awaited.remove(number)
+                self.held -= 1
+                self._start(number)
             for time, number in sorted(self.settling):
                 if time == self.now:
                     self.settling.remove((time, number))
@@ -173,7 +180,14 @@ class _Stepper:
 
     def _count(self) -> tuple[int, ...]:
         """Differs after anything has happened."""
-        return len(self.items), len(self.to_launch), len(self.queue), len(self.settling), len(self.usable)
+        return (
+            len(self.items),
+            len(self.to_launch),
+            len(self.queue),
+            len(self.awaited),
+            len(self.settling),
+            len(self.usable),
+        )
 
     def _run_lane(self) -> None:
         while self.busy is None and self.items:
@@ -212,11 +226,22 @@ class _Stepper:
     def _serve(self) -> None:
         while self.queue and len(self.serving) + self.held < self.effects.channels:
             number = self.queue.popleft()
-            self.ledger.start[number] = self.now
-            if self.program.collectives[number].service_ns:
-                self.serving[number] = Fraction(self.program.collectives[number].service_ns)
+            if self._is_attended(number):
+                self._start(number)
             else:
-                self._ended(number)
+                self.ledger.late[number] = self.program.collectives[number].arrival_ns - self.now
+                self.awaited.append(number)
+                self.held += 1
+
+    def _is_attended(self, number: int) -> bool:
+        return self.program.collectives[number].arrival_ns <= self.now
+
+    def _start(self, number: int) -> None:
+        self.ledger.start[number] = self.now
+        if self.program.collectives[number].service_ns:
+            self.serving[number] = Fraction(self.program.collectives[number].service_ns)
+        else:
+            self._ended(number)
 
     def _ended(self, number: int) -> None:
         self.ledger.end[number] = self.now

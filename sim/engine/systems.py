@@ -2,26 +2,38 @@
 
 ``assign`` says which buckets a system makes of a workload, in which order; ``write`` what a step with them
 is, as programs, one a micro-batch; ``construct`` and ``end`` what it sends before the first step and after
-the last one.
+the last one; ``hold`` what its buckets hold in memory.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sim.engine import ddp, ddp_assignment, ddp_broadcasts, last_hook, textbook, zero
+from sim.engine import (
+    ddp,
+    ddp_assignment,
+    ddp_broadcasts,
+    ddp_memory,
+    last_hook,
+    textbook,
+    textbook_memory,
+    zero,
+    zero_memory,
+)
 from sim.engine.bucketing import Caps
 from sim.engine.program import Program
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import Assignment
 from sim.nouns.collective import Collective
 from sim.nouns.hardware import Hardware
-from sim.nouns.timeline import Iteration
+from sim.nouns.memory import Holding
+from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import Workload
 
 Assign = Callable[[Workload, str, Caps, dict[str, Any], Iteration], Assignment]
 Write = Callable[[Workload, Hardware, Assignment, Iteration], tuple[Program, ...]]
 Around = Callable[[Workload, Assignment], tuple[Collective, ...]]
+Hold = Callable[[Timeline], tuple[Holding, ...]]
 
 
 def _nothing(workload: Workload, assignment: Assignment) -> tuple[Collective, ...]:
@@ -34,26 +46,39 @@ class System:
 
     assign: Assign
     write: Write
+    hold: Hold
     construct: Around = _nothing
     end: Around = _nothing
     takes_caps: bool = False
 
 
 _DDP = System(
-    assign=ddp_assignment.assign, write=ddp.write, construct=ddp_broadcasts.construct, end=ddp_broadcasts.end
+    assign=ddp_assignment.assign,
+    write=ddp.write,
+    hold=ddp_memory.hold,
+    construct=ddp_broadcasts.construct,
+    end=ddp_broadcasts.end,
+)
+_LAST_HOOK = System(
+    assign=last_hook.assign, write=last_hook.write, hold=textbook_memory.hold, takes_caps=True
 )
 SYSTEMS = {
     "ddp": replace(_DDP, takes_caps=True),
     "per-parameter": _DDP,
     "single": _DDP,
     **{
-        policy: System(assign=textbook.assign, write=textbook.write, takes_caps=style.by_size)
+        policy: System(
+            assign=textbook.assign,
+            write=textbook.write,
+            hold=textbook_memory.hold,
+            takes_caps=style.by_size,
+        )
         for policy, style in textbook.STYLES.items()
     },
-    "last-hook": System(assign=last_hook.assign, write=last_hook.write, takes_caps=True),
-    "last-hook-safe": System(assign=last_hook.assign, write=last_hook.write, takes_caps=True),
+    "last-hook": _LAST_HOOK,
+    "last-hook-safe": _LAST_HOOK,
     **{
-        policy: System(assign=zero.assign, write=zero.write, construct=zero.construct)
+        policy: System(assign=zero.assign, write=zero.write, hold=zero_memory.hold, construct=zero.construct)
         for policy in zero.STAGES
     },
 }
@@ -129,3 +154,8 @@ def write(
             f"policy: {assignment.policy!r} is not modelled; give one of {', '.join(_WRITERS)}"
         )
     return _WRITERS[assignment.policy](workload, hardware, assignment, iteration)
+
+
+def hold(timeline: Timeline) -> tuple[Holding, ...]:
+    """What the buckets of a timeline hold in memory on one rank, and when."""
+    return SYSTEMS.get(timeline.assignment.policy, _DDP).hold(timeline)

@@ -128,6 +128,8 @@ def _predicted(timeline: Timeline) -> list[Event]:
     events = [_compute(timeline, span) for span in timeline.compute]
     for played in timeline.collectives:
         events.append(_collective(timeline, played))
+        if played.late_ns:
+            events.append(_wait(played))
     for bucket in timeline.buckets:
         events += _bucket(timeline, bucket)
     if any(event["ph"] == "X" and event["tid"] == LAUNCH for event in events):
@@ -175,6 +177,12 @@ def _collective(timeline: Timeline, played: CollectiveTimes) -> Event:
         wait_us=_us(played.start_ns - bucket.ready_ns),
         available_us=_us(bucket.available_ns),
     )
+
+
+def _wait(played: CollectiveTimes) -> Event:
+    lane, taken = COMMUNICATION + played.channel, played.start_ns - played.late_ns
+    name = "waits for the slowest rank"
+    return _span(PREDICTED, lane, name, taken, played.start_ns, bucket=played.collective.bucket)
 
 
 def _bucket(timeline: Timeline, bucket: BucketTimes) -> list[Event]:

@@ -23,7 +23,8 @@ class Collective:
     carries. ``after`` chains it behind another collective of the same step: it is launched ``delay_ns`` after
     that one's result can be used, by a callback beside the compute lane. Its own result can be used
     ``settle_ns`` after its end; ``holds_channel`` says that its channel is busy until then. ``root`` is the
-    rank that a reduce ends at.
+    rank that a reduce ends at. Nothing moves before ``arrival_ns`` from the start of backward, when the last
+    of the other ranks has come to it.
     """
 
     kind: CollectiveKind
@@ -39,12 +40,16 @@ class Collective:
     settle_ns: int = 0
     holds_channel: bool = False
     root: int | None = None
+    arrival_ns: int = 0
     purpose: str = "gradients"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveTimes:
-    """One collective that was played, in ns from the start of backward; ``usable_ns``: its result is."""
+    """One collective that was played, in ns from the start of backward; ``usable_ns``: its result is.
+
+    ``late_ns`` before its start it had a channel, and waited there for the last rank to come to it.
+    """
 
     collective: Collective
     launch_ns: int
@@ -52,3 +57,4 @@ class CollectiveTimes:
     end_ns: int
     usable_ns: int
     channel: int
+    late_ns: int = 0

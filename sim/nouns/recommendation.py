@@ -1,27 +1,39 @@
 """What the tuner answers: an assignment, its proof, and what each knob can reach."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from sim.nouns.assignment import Assignment
+from sim.nouns.memory import MemoryPoint
+from sim.nouns.path import PathSpan
 from sim.nouns.report import Report
+from sim.nouns.robust import Robust
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """The best that one knob reaches; ``regret_ns`` is its step minus the recommended step."""
+    """The best that one knob reaches; ``regret_ns`` is its step minus the recommended step.
+
+    ``complete``: every assignment of the knob was tried; ``how`` says in words what was.
+    """
 
     assignment: Assignment
     report: Report
     regret_ns: int
+    complete: bool = True
+    how: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
     """What the recommendation saves against DDP's default, per step.
 
-    ``low_ns`` and ``high_ns`` bound the gain over the recorded iterations (2.5 and 97.5 percentiles);
-    None where the workload holds no samples. ``significant`` is False where the interval reaches 0.
+    ``gain_ns`` and ``fraction`` are those of the nominal step. ``mean_ns`` is the mean gain over recorded
+    iterations, jitter and machines that the calibration allows, ``low_ns`` to ``high_ns`` its 95 % interval
+    in a long run; None where nothing that varies was recorded. ``noise_ns`` is by how much one step of the
+    default varies. ``significant``: the interval is above 0, and the gain is more than that noise and
+    more than 0.1 % of the step; None where none of this fails, but how much steps vary is not known.
+    ``not_known`` names what was not recorded.
     """
 
     gain_ns: int
@@ -30,14 +42,22 @@ class Gain:
     high_ns: int | None
     significant: bool | None
     sentence: str
+    mean_ns: int | None = None
+    noise_ns: int | None = None
+    not_known: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plateau:
     """The caps (MiB) whose step is within ``tolerance`` of the best cap's, and whether the default is.
 
-    ``low_mb`` to ``high_mb`` is the unbroken stretch of such caps around the best; ``caps_mb`` are all
-    of the grid's, ``stretches_mb`` its unbroken stretches of them, [first, last] each.
+    ``stretches_mb`` are their unbroken stretches, [first, last] each, in true bounds of caps and not points
+    of a grid (beyond what holds everything in one bucket, caps are cut off there); ``low_mb`` to ``high_mb``
+    is the one around the best cap, and ``caps_mb`` one round cap of each layout.
+
+    ``decided_by`` says how caps were told apart from the best: ``"noise"`` over paired draws, where how much
+    steps vary was recorded, else ``"tolerance"``. ``alike_mb`` are the stretches of those that cannot be,
+    ``alike_holds_default`` whether DDP's default is one of them, ``alike_is_flat`` whether all are.
     """
 
     tolerance: float
@@ -47,12 +67,23 @@ class Plateau:
     high_mb: float
     holds_default: bool
     is_flat: bool
+    decided_by: Literal["noise", "tolerance"] = "tolerance"
+    alike_mb: tuple[tuple[float, float], ...] = ()
+    alike_holds_default: bool = False
+    alike_is_flat: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
     """The tuner's answer. ``lower_bound_ns`` bounds ``sync_end_ns`` over all partitions that are
-    contiguous in ready order within each dtype and device; ``proved_optimal`` is over the same."""
+    contiguous in ready order within each dtype and device; ``proved_optimal`` is over the same.
+
+    ``free_lower_bound_ns`` is the part of that certificate that needs no search. ``absent`` says why a
+    family is not among ``families``. ``critical_path`` and ``baseline_path`` are the spans that decide the
+    end of the recommended step and of DDP's default. ``memory`` is what a limit on the largest bucket costs,
+    where it was asked for. ``simplest`` names the family of DDP's own knobs that is easiest to set of those
+    within 0.1 % of the recommended step.
+    """
 
     assignment: Assignment
     report: Report
@@ -63,5 +94,12 @@ class Recommendation:
     families: dict[str, Family]
     gain: Gain
     plateau: Plateau
+    free_lower_bound_ns: int = 0
+    absent: dict[str, str] = field(default_factory=dict)
+    robust: Robust | None = None
+    critical_path: tuple[PathSpan, ...] = ()
+    baseline_path: tuple[PathSpan, ...] = ()
+    memory: tuple[MemoryPoint, ...] = ()
+    simplest: str = "bucket_indices"
     provenance: dict[str, Any] = field(default_factory=dict)
     extensions: dict[str, Any] = field(default_factory=dict)

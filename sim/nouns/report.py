@@ -4,11 +4,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sim.nouns.early_launch import EarlyLaunch
+from sim.nouns.memory import Memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketRow:
-    """One bucket of a report: ns from the start of backward; ``num_bytes`` is what travels."""
+    """One bucket of a report: ns from the start of backward; ``num_bytes`` is what travels.
+
+    For ``late_ns`` its collective had a channel, and waited there for the slowest rank.
+    """
 
     index: int
     num_bytes: int
@@ -17,6 +21,7 @@ class BucketRow:
     start_ns: int
     end_ns: int
     available_ns: int
+    late_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +32,8 @@ class Report:
     ``accumulation`` are the micro-batches before the last, ``optimizer`` the step as this system runs it;
     ``exposed_comm = sync_end - backward`` (a plain backward); ``overlap_ratio`` is the time in which
     the compute lane and at least one collective are busy over the time in which at least one
-    collective is busy (interval unions, HolisticTraceAnalysis's definition).
+    collective is busy (interval unions, HolisticTraceAnalysis's definition). ``verdict_ns`` is the time that
+    the verdict is about: what its cause takes.
     """
 
     policy: str
@@ -43,10 +49,12 @@ class Report:
     verdict_code: str
     buckets: tuple[BucketRow, ...]
     bucket_indices: tuple[tuple[int, ...], ...] = ()
+    verdict_ns: int = 0
     accumulation_ns: int = 0
     optimizer_ns: int = 0
     engine: str = "simpy"
     early_launches: tuple[EarlyLaunch, ...] = ()
     notes: tuple[str, ...] = ()
+    memory: Memory | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
     extensions: dict[str, Any] = field(default_factory=dict)

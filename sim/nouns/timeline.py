@@ -7,6 +7,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.collective import CollectiveTimes
 from sim.nouns.early_launch import EarlyLaunch
 from sim.nouns.hardware import Hardware
+from sim.nouns.memory import Holding
 from sim.nouns.workload import Workload
 
 SpanKind = Literal["backward", "copy_in", "launch", "hook"]
@@ -31,8 +32,10 @@ class ComputeSpan:
 class BucketTimes:
     """One bucket's life, in ns from the start of backward; ``num_bytes`` is what travels.
 
-    ready (all gradients copied in) -> launch -> start (has a channel) -> end of its collective ->
-    ``copy_out_start_ns`` -> ``available_ns`` (copied back). ``service_ns`` is the collective alone.
+    ready (all gradients copied in) -> launch -> start (has a channel, and all ranks are there) -> end of its
+    collective -> ``copy_out_start_ns`` -> ``available_ns`` (copied back). ``service_ns`` is the collective
+    alone. For ``late_ns`` it (or they, where several carry the bucket) had a channel and waited for the
+    slowest rank.
     """
 
     index: int
@@ -45,6 +48,7 @@ class BucketTimes:
     service_ns: int
     copy_out_start_ns: int
     channel: int
+    late_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +57,8 @@ class Timeline:
 
     The spans are those of its last micro-batch, from the start of its backward; ``accumulation_ns`` is what
     the micro-batches before it take. ``optimizer_ns`` is the optimizer's step as this system runs it,
-    ``post_sync_ns`` what else follows (ZeRO's all-gather).
+    ``post_sync_ns`` what else follows (ZeRO's all-gather). ``slowest`` is the workload as the slowest other
+    rank ran it; None: no rank was later than this one. ``holdings`` are what buckets hold in memory.
     """
 
     workload: Workload
@@ -72,3 +77,5 @@ class Timeline:
     accumulation_ns: int = 0
     early_launches: tuple[EarlyLaunch, ...] = ()
     notes: tuple[str, ...] = ()
+    slowest: Workload | None = None
+    holdings: tuple[Holding, ...] = ()

@@ -4,12 +4,13 @@ from fractions import Fraction
 from itertools import pairwise
 from math import ceil
 
-from sim.nouns.hardware import CurvePoint, Hardware
-from sim.nouns.workload import Workload
-from sim.tuner.partitions import runs
-from sim.tuner.prefixes import Prefixes
-from sim.units import transfer_ns
+import numpy as np
+from numpy.typing import NDArray
 
+from sim.nouns.hardware import CurvePoint
+from sim.tuner.problem import Ints, Machine, Problem
+
+Floats = NDArray[np.float64]
 Line = tuple[Fraction, Fraction]  # (ns per collective, ns per byte)
 
 
@@ -67,32 +68,82 @@ def least_service_ns(
     return best
 
 
-def lower_bound_ns(workload: Workload, hardware: Hardware) -> int:
-    """No contiguous partition synchronises before this, in ns from the start of backward.
+def least_services_ns(problem: Problem) -> Floats:
+    """``least_service_ns`` of what is ready from each place on, 0 at the end; a rounding error too low."""
+    sharing = problem.machine.channels > 1 and problem.machine.channel != 1
+    stretched = sharing or problem.machine.comm != 1 or problem.machine.comm_copy_out != 1
+    rounded = 1.0 if stretched else 0.5
+    rest = np.append(np.cumsum(problem.wire[::-1])[::-1], 0).astype(np.float64)
+    at_most = np.arange(len(problem), -1, -1)
+    best = np.zeros(len(problem) + 1)
+    for per_collective, per_byte in affine_minorants(problem.curve):
+        rounding = rounded if per_collective >= rounded else rounded * at_most
+        best = np.maximum(best, float(per_collective) + float(per_byte) * rest - rounding)
+    best[-1] = 0.0
+    return best * (1 - 1e-12)
+
+
+def lower_bound_ns(problem: Problem) -> int:
+    """No contiguous partition synchronises before this, in ns from the start of backward; needs no search.
 
     For every gradient i: what is ready from i on cannot start before i is ready and copied in, and
     must all be sent; the last of it must be copied back. And: nothing ends before the compute lane
-    and all copies back. Slow-downs only add; with several channels, work passes at most at the rate
-    of all channels together.
+    and all copies back. With several channels, work passes at most at the rate of all channels together.
+    Where backward and collectives slow each other down, what is sent beside backward makes it longer and
+    takes longer: the bound takes the best share of both. Every piece of the lane is rounded as it ends: half
+    a ns of each is given away there. Other slow-downs only add, and are left out.
     """
-    prefixes = Prefixes(workload, hardware)
-    count, copied, wire = len(prefixes.order), prefixes.copied, prefixes.wire
-    keys = len(runs(workload))
-    launch = hardware.launch_cost_ns
-    compute_end = prefixes.compute_end + (launch * keys if prefixes.launches_block else 0)
-    rate = hardware.copy_out_bytes_per_s
-    copy_out = Fraction(0)
-    if rate is not None:
-        copy_out = copied[-1] * 10**9 / Fraction(rate) - Fraction(count, 2)
-    bound = Fraction(compute_end) + max(Fraction(0), copy_out)
-    if hardware.world_size > 1:
-        lines = affine_minorants(hardware.all_reduce)
-        together = max(Fraction(1), hardware.comm_channels / Fraction(hardware.channel_slowdown))
-        rounded = Fraction(1 if hardware.comm_channels > 1 and hardware.channel_slowdown != 1 else 0.5)
+    machine, count, keys = problem.machine, len(problem), int(problem.run.max()) + 1
+    copied = problem.copied.sum()
+    copy_out = max(0.0, float(copied) * machine.copy_out_ns_per_byte - count / 2)
+    lane_end = problem.lane_end + (machine.launch_cost * keys if machine.blocks else 0)
+    bound = lane_end + copy_out
+    if problem.curve_ns.any():
+        together = max(1.0, machine.channels / machine.channel)
+        work = least_services_ns(problem)[:-1] / together
+        start = problem.ready + machine.launch_cost
         # Copies are in bucket order: with a single run, the last follows every collective.
-        last_copy = transfer_ns(copied[-1] - copied[-2], rate)
-        for place in range(count):
-            service = least_service_ns(lines, wire[-1] - wire[place], count - place, rounded) / together
-            tail = last_copy if keys == 1 or place == count - 1 else 0
-            bound = max(bound, prefixes.ready[place] + launch + service + tail)
-    return ceil(bound)
+        last = (
+            np.zeros(count)
+            if keys > 1
+            else np.full(count, float(problem.copies_back(problem.copied[-1:])[0]))
+        )
+        last[-1] = float(problem.copies_back(problem.copied[-1:])[0])
+        pieces = (problem.work > 0).astype(np.int64) + (problem.copy_in > 0) + machine.blocks
+        rounded = (np.cumsum(pieces[::-1])[::-1] + 1) / 2
+        bound = max(bound, float(np.max(_shared(machine, start, work, lane_end, rounded, last, copy_out))))
+    return ceil(bound - 1e-3)
+
+
+def _shared(
+    machine: Machine,
+    start: Ints,
+    work: Floats,
+    lane_end: int,
+    rounded: Floats,
+    last: Floats,
+    copy_out: float,
+) -> Floats:
+    """When ``work`` ns that begin at ``start`` can be over and copied back, beside what is left of the lane.
+
+    ``beside`` ns of the lane's time with a collective under way send ``beside / comm`` and make the lane
+    ``beside * (1 - 1 / compute)`` longer, less ``rounded`` ns. Between its corners the end is linear in
+    ``beside``.
+    """
+    lane = np.maximum(0.0, lane_end - start)
+    most = np.maximum(lane, machine.compute * (lane - rounded))
+    most = np.minimum(most, work * machine.comm)
+    growth = 1 - 1 / machine.compute
+
+    def over(beside: Floats) -> Floats:
+        longer = np.maximum(0.0, beside * growth - rounded)
+        left = work - beside / machine.comm
+        sent = np.where(left > 1e-9 * work, start + lane + longer + left, start + beside)
+        return np.maximum(sent + last, lane_end + longer + copy_out)
+
+    # Where the two lines of the maximum cross, as far as that is within reach.
+    cross = np.clip((start + lane + work + last - lane_end - copy_out) * machine.comm, 0.0, most)
+    # Up to here the lane grows no longer.
+    free = np.minimum(rounded / growth, most) if growth > 0 else most
+    corners = [over(beside) for beside in (np.zeros_like(most), most, cross, free)]
+    return np.asarray(np.min(corners, axis=0))

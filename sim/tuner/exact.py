@@ -1,156 +1,197 @@
-"""The exact optimum over contiguous partitions on one FIFO channel, by labels that cannot be compared.
+"""The best contiguous partition on one FIFO channel, with nothing that stretches or blocks: exact, and fast.
 
-A prefix of the ready order, cut somehow, leaves behind three times: when its last bucket was launched,
-when its collective ended, and when it was copied back. Every later time is monotone in all three, so a
-prefix that is no better than another in any of them can be dropped; the rest are kept. Earliest finish
-alone is not enough: with copies back in order, a later finish with less copied can win.
+With copies back in order, to finish by F is to end every all-reduce early enough for the copies of its bucket
+and of all that follow: a deadline that depends on where the bucket begins. For a given F the earliest end of
+each prefix then decides, and the least F for which there is one is found by bisection. Without copies one
+pass is enough. On any other machine the same search gives a bound: slow-downs and blocked launches only add,
+and several channels together pass no more than one that is as fast as all of them.
+
+Sums are float64: beyond 2**53 ns, 104 days, all of it is a few ns off.
 """
 
 from dataclasses import dataclass
-from fractions import Fraction
+from math import inf
 
-from sim.costs.collectives import all_reduce_ns
-from sim.nouns.hardware import Hardware
-from sim.nouns.workload import Workload
-from sim.tuner.bound import affine_minorants, least_service_ns
-from sim.tuner.partitions import Buckets, runs
-from sim.tuner.prefixes import Prefixes
-from sim.units import transfer_ns
+import numpy as np
+from numpy.typing import NDArray
 
-MAX_LABELS = 400  # per prefix; beyond it the search gives up its claim to be exact
-FEW_LABELS = 2  # per prefix in the first search, whose answer is the limit that prunes the second
+from sim.tuner import kernels
+from sim.tuner.bound import Floats, lower_bound_ns
+from sim.tuner.partitions import Buckets
+from sim.tuner.problem import Ints, Problem
+
+NO_LIMIT = 1 << 62  # bytes: any bucket is small enough
+LATE = 0.5 + 1e-3  # ns: the kernels compare with a deadline before they round, and sums of float64 may be off
+MOST_STEPS = 150_000_000  # of the lattice search, about a second
+MOST_POINTS = 20_000_000
 
 
-def applies(workload: Workload, hardware: Hardware) -> bool:
-    """Whether the exact search covers this case: one run, one channel, nothing that stretches or
-    blocks the compute lane."""
-    blocking = hardware.launch_blocks_compute and "launch" not in workload.ready_includes
-    slowed = hardware.compute_slowdown != 1 and "interference" not in workload.ready_includes
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What the search found: buckets in launch order, and the ns before which no partition is synchronised.
+
+    ``is_rounded``: not to the ns. Copies are rounded one by one, so that ``buckets`` may take longer than
+    ``at_least_ns`` by a ns for each gradient and one; by more if the curve falls where windows were searched.
+    """
+
+    buckets: Buckets
+    at_least_ns: int
+    is_rounded: bool
+
+
+def covers(problem: Problem) -> bool:
+    """Whether what is found is the optimum: one channel, nothing that stretches or blocks, and launches that
+    take no longer than the all-reduces they start, so that none waits for another's launch."""
+    machine = problem.machine
     return (
-        len(runs(workload)) == 1
-        and hardware.comm_channels == 1
-        and hardware.comm_slowdown == hardware.comm_copy_out_slowdown == 1
-        and hardware.copy_in_slowdown == hardware.copy_out_slowdown == 1
-        and not slowed
-        and not (blocking and hardware.launch_cost_ns)
+        machine.channels == 1
+        and not machine.stretches
+        and not machine.blocks
+        and machine.launch_cost <= int(problem.curve_ns.min())
     )
 
 
-@dataclass(slots=True, eq=False)
-class _Label:
-    """One way to cut a prefix: its three times in ns, where its last bucket began, and its own prefix."""
+class _Runs:
+    """The lattice of a problem: places and running sums, run after run."""
 
-    launch: int
-    end: int
-    available: int
-    start: int
-    before: "_Label | None"
+    def __init__(self, problem: Problem) -> None:
+        runs = [np.flatnonzero(problem.run == number) for number in range(int(problem.run.max()) + 1)]
+        self.places = np.concatenate(runs)
+        self.starts = np.cumsum([0, *map(len, runs)])
+        self.wire = self._sums(problem.wire, runs)
+        self.dense = self._sums(problem.dense, runs)
+        copied = self._sums(problem.copied, runs).astype(np.float64)
+        self.copied: Floats = copied * problem.machine.copy_out_ns_per_byte
+        lengths = [len(run) for run in runs]
+        self.points = int(np.prod([float(length + 1) for length in lengths]))
+        self.steps = self.points * max(lengths) / 2
+        self.count = len(runs)
+
+    def fit_lattice(self, copies: bool) -> bool:
+        """Whether every lattice point can be visited, some 30 times where there are copies back."""
+        return self.points <= MOST_POINTS and self.steps * (30 if copies else 1) <= MOST_STEPS
+
+    @staticmethod
+    def _sums(values: Ints, runs: list[NDArray[np.intp]]) -> Ints:
+        return np.concatenate([np.concatenate([[0], np.cumsum(values[run])]) for run in runs])
 
 
-def exact_optimum(workload: Workload, hardware: Hardware, upper_bound_ns: int) -> tuple[Buckets | None, bool]:
-    """The partition with the least ``sync_end_ns``, if it is below ``upper_bound_ns``.
+class _Search:
+    """Whether all can be sent by a given time, and how, if all-reduces take what the curve says."""
+
+    def __init__(
+        self, problem: Problem, runs: _Runs, curve_bytes: Ints, curve_ns: Ints, max_bytes: int
+    ) -> None:
+        self.problem, self.runs, self.max_bytes = problem, runs, max_bytes
+        self.curve = (curve_bytes, curve_ns)
+        self.first = problem.ready + problem.machine.launch_cost
+        self.copies = problem.machine.copy_out_ns_per_byte > 0
+
+    def ends(self, target: float) -> Floats:
+        """The earliest end in ns of each prefix if all is to be synchronised by ``target``."""
+        runs, curve = self.runs, self.curve
+        sums = (runs.wire, runs.dense, runs.copied)
+        limits = (target, self.max_bytes)
+        if runs.fit_lattice(self.copies):
+            return kernels.earliest_on_lattice(self.first, runs.places, runs.starts, *sums, *curve, *limits)
+        return kernels.earliest_by_windows(self.first, *sums, *curve, *limits)
+
+    def least(self, low_ns: int, high_ns: int) -> tuple[int, Floats]:
+        """The least ns by which all can be synchronised, ``high_ns`` at most, and each prefix's end."""
+        if not self.copies:
+            ends = self.ends(inf)
+            return max(self.problem.lane_end, int(ends[-1])), ends
+        low_ns = min(low_ns, high_ns) - 1
+        ends = self.ends(high_ns)
+        while high_ns - low_ns > 1:
+            middle = (low_ns + high_ns) // 2
+            tried = self.ends(middle)
+            if tried[-1] == inf:
+                low_ns = middle
+            else:
+                high_ns, ends = middle, tried
+        return high_ns, ends
+
+    def closes(self, target: int, ends: Floats) -> NDArray[np.bool_]:
+        """Where buckets end if all is synchronised by ``target``: long buckets, from the last."""
+        runs, problem = self.runs, self.problem
+        taken = np.diff(runs.starts)
+        strides = np.append(np.cumprod(taken[:0:-1] + 1)[::-1], 1)
+        closes = np.zeros(len(problem), dtype=np.bool_)
+        deadline = float(target)
+        total = sum(runs.copied[start + run - 1] for run, start in enumerate(runs.starts[1:], start=1))
+        while taken.any():
+            lasts = np.where(taken > 0, runs.places[runs.starts[:-1] + taken - 1], -1)
+            owner = int(np.argmax(lasts))
+            closes[lasts[owner]] = True
+            start, count = int(runs.starts[owner]) + owner, int(taken[owner])
+            begins = slice(start, start + count)
+            services = kernels.services(*self.curve, runs.wire[start + count] - runs.wire[begins])
+            others = sum(
+                runs.copied[s + r + t] for r, (s, t) in enumerate(zip(runs.starts, taken, strict=False))
+            )
+            others -= runs.copied[start + count]
+            before = int(taken @ strides) - strides[owner] * np.arange(count, 0, -1)
+            latest = np.minimum(deadline, target - (total - others - runs.copied[begins])) - services
+            in_time = np.maximum(ends[before], self.first[lasts[owner]]) <= latest + LATE
+            small = runs.dense[start + count] - runs.dense[begins] <= self.max_bytes
+            possible = in_time & small
+            possible[-1] = True
+            chosen = int(np.argmax(possible))
+            deadline = float(latest[chosen])
+            taken[owner] = chosen
+        return closes
+
+
+def exact_optimum(problem: Problem, upper_ns: int, max_bytes: int = NO_LIMIT) -> Found | None:
+    """The best contiguous partition on one FIFO channel (see ``covers``), or what stands for it elsewhere.
+
+    Args:
+        problem: the workload on the machine.
+        upper_ns: ``sync_end_ns`` of some partition that keeps to ``max_bytes``.
+        max_bytes: largest bucket, by DDP's caps; a gradient that is larger is a bucket alone.
 
     Returns:
-        The buckets in launch order, None if no partition is better than ``upper_bound_ns``; and
-        whether the search was complete (not cut short at ``MAX_LABELS``).
+        None where there are several dtypes or devices and too many gradients.
     """
-    best, complete = _search(workload, hardware, upper_bound_ns, FEW_LABELS)
-    if not complete:
-        limit = upper_bound_ns if best is None else best.available
-        better, complete = _search(workload, hardware, limit, MAX_LABELS)
-        best = better or best
-    (order,) = runs(workload)
-    return _trace(best, order), complete
+    runs = _Runs(problem)
+    sizes, curve, slack = _as_one_channel(problem)
+    copies = problem.machine.copy_out_ns_per_byte > 0
+    above = below = curve
+    if not runs.fit_lattice(copies):
+        if runs.count > 1:
+            return None
+        above = np.maximum.accumulate(curve)
+        below = np.minimum.accumulate(curve[::-1])[::-1]
+    known = lower_bound_ns(problem)
+    search = _Search(problem, runs, sizes, below, max_bytes)
+    # Copies are rounded one by one: half a ns of each is what a partition may be better for it.
+    slack += len(problem) // 2 + 1 if copies else 0
+    least, ends = search.least(known, upper_ns + slack)
+    at_least = max(known, least - slack)
+    if (above != below).any():
+        search = _Search(problem, runs, sizes, above, max_bytes)
+        least, ends = search.least(known, NO_LIMIT)
+    return Found(
+        buckets=problem.buckets(search.closes(least, ends)),
+        at_least_ns=at_least,
+        is_rounded=copies or bool((above != below).any()),
+    )
 
 
-def _search(
-    workload: Workload, hardware: Hardware, limit: int, max_labels: int
-) -> tuple[_Label | None, bool]:
-    """The best label of the whole order below ``limit``, and whether no front outgrew ``max_labels``."""
-    prefixes = Prefixes(workload, hardware)
-    count = len(prefixes.order)
-    ready, compute_end = prefixes.ready, prefixes.compute_end
-    wire_before, copied_before = prefixes.wire, prefixes.copied
-    cost, out_rate = hardware.launch_cost_ns, hardware.copy_out_bytes_per_s
+def _as_one_channel(problem: Problem) -> tuple[Ints, Ints, int]:
+    """A curve of one channel as fast as all together: bytes, ns, and ns that it may be too dear in all.
 
-    # Least time that the rest needs after a prefix, whatever is done with it.
-    lines = affine_minorants(hardware.all_reduce) if hardware.world_size > 1 else [(Fraction(0), Fraction(0))]
-    rest = [
-        int(least_service_ns(lines, wire_before[-1] - wire_before[at], count - at)) for at in range(count)
-    ] + [0]
-    # And the least time that its copies back need; the last copy holds at least the last gradient.
-    back_rest = [
-        max(0, transfer_ns(copied_before[-1] - copied_before[at], out_rate) - (count - at) // 2 - 1)
-        for at in range(count)
-    ] + [0]
-    last_back = transfer_ns(copied_before[-1] - copied_before[-2], out_rate)
-    rest = [time + last_back for time in rest[:-1]] + [0]
-    least_next = [
-        int(least_service_ns(lines, wire_before[at + 1] - wire_before[at], 1)) for at in range(count)
-    ]
-    not_before = [0] * (count + 1)
-    for at in range(count - 1, -1, -1):
-        not_before[at] = max(not_before[at + 1], ready[at] + cost + rest[at])
-
-    best: _Label | None = None
-    complete = True
-    fronts: list[list[_Label]] = [[] for _ in range(count + 1)]
-    fronts[0] = [_Label(0, 0, compute_end, 0, None)]
-    service_memo: dict[int, int] = {}
-    for at in range(count):
-        front = fronts[at]
-        fronts[at] = []
-        if not_before[at] >= limit or not front:
-            continue
-        for stop in range(at + 1, count + 1):
-            if ready[stop - 1] + cost >= limit:
-                break
-            wire = wire_before[stop] - wire_before[at]
-            service = service_memo.get(wire)
-            if service is None:
-                service = service_memo[wire] = all_reduce_ns(hardware, wire)
-            back = transfer_ns(copied_before[stop] - copied_before[at], out_rate)
-            for label in front:
-                launch = max(label.launch, ready[stop - 1]) + cost
-                end = max(label.end, launch) + service
-                available = max(label.available, end) + back
-                if available + back_rest[stop] >= limit or end + rest[stop] >= limit:
-                    continue
-                if stop == count:
-                    best, limit = _Label(launch, end, available, at, label), available
-                    continue
-                # What the next bucket waits for anyway is no difference between labels.
-                launch = max(launch, ready[stop])
-                end = max(end, launch + cost)
-                available = max(available, end + least_next[stop])
-                if not _insert(fronts[stop], _Label(launch, end, available, at, label)):
-                    continue
-                if len(fronts[stop]) > max_labels:
-                    fronts[stop].sort(key=lambda kept: (kept.end, kept.available))
-                    del fronts[stop][max_labels // 2 :]
-                    complete = False
-    return best, complete
-
-
-def _insert(front: list[_Label], made: _Label) -> bool:
-    """Keep ``made`` unless a label of the front is as good in all three times; drop what it beats."""
-    for kept in front:
-        if kept.end <= made.end and kept.available <= made.available and kept.launch <= made.launch:
-            return False
-    front[:] = [
-        kept
-        for kept in front
-        if not (made.end <= kept.end and made.available <= kept.available and made.launch <= kept.launch)
-    ]
-    front.append(made)
-    return True
-
-
-def _trace(label: _Label | None, order: list[int]) -> Buckets | None:
-    if label is None:
-        return None
-    buckets, stop = [], len(order)
-    while label.before is not None:
-        buckets.append(tuple(order[label.start : stop]))
-        stop, label = label.start, label.before
-    return tuple(reversed(buckets))
+    An all-reduce is rounded twice, its line once, and so is a point for all the bytes, beyond which no line
+    has to be drawn on.
+    """
+    sizes, curve = problem.curve_bytes, problem.curve_ns
+    together = problem.machine.channels / problem.machine.channel
+    if together <= 1:
+        return sizes, curve, 0
+    whole = np.array([problem.wire.sum()])
+    if whole[0] > sizes[-1]:
+        curve = np.append(curve, kernels.services(sizes, curve, whole))
+        sizes = np.append(sizes, whole)
+    curve = np.floor(curve / together).astype(np.int64) - 2
+    return sizes, np.maximum(0, curve), 2 * len(problem) if (curve < 0).any() else 0

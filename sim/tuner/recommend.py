@@ -1,99 +1,41 @@
-"""The recommendation: the best assignment, its proof, and what each of DDP's knobs reaches."""
+"""The recommendation: the best assignment, its proof, what each knob reaches, and whether it matters."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
-from typing import Any
+from typing import get_args
 
-import numpy as np
-
-from sim.engine import recurrence
 from sim.engine.bucketing import cap_list
 from sim.engine.run import run
-from sim.engine.systems import assign, write
-from sim.nouns.assignment import Assignment, bucket_bytes, made_for
-from sim.nouns.hardware import SLOWDOWNS, Hardware
-from sim.nouns.recommendation import Family, Gain, Plateau, Recommendation
-from sim.nouns.report import Report
+from sim.engine.systems import assign
+from sim.errors import InputError
+from sim.nouns.assignment import DDP_POLICIES, Assignment, bucket_bytes, made_for
+from sim.nouns.hardware import Hardware
+from sim.nouns.memory import MemoryPoint
+from sim.nouns.path import PathSpan
+from sim.nouns.recommendation import Family, Recommendation
+from sim.nouns.robust import Criterion
+from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
-from sim.tuner import exact
+from sim.tuner import memory
 from sim.tuner.bound import lower_bound_ns
-from sim.tuner.grid import default_caps
-from sim.tuner.partitions import Buckets, cut, cut_places, cuts_of, every_partition, runs
-from sim.tuner.refine import refine
+from sim.tuner.draws import draw
+from sim.tuner.exact import NO_LIMIT
+from sim.tuner.families import CAP, DEFAULT, FIRST_AND_CAP, LAST_CAP, Families, Reach, find_families
+from sim.tuner.gain import NOTHING, judge_gain
+from sim.tuner.optimum import Optimum, find_optimum
+from sim.tuner.partitions import Buckets
+from sim.tuner.plateau import find_plateau
+from sim.tuner.robust import Pool, assess, widen
 from sim.tuner.score import Scorer
-from sim.units import format_ms
-from sim.verdict.metrics import summarize
+from sim.units import format_size
+from sim.verdict.critical_path import critical_path
+from sim.verdict.metrics import step_ns, summarize
 
-EXHAUSTIVE_PLACES = 12  # 4,096 partitions
-PLATEAU = 0.01
-ROUGH_NS = 100  # far more than a rough score is off by; who is this close is played to the ns
-NOTHING = 0.001  # of the step: no gain worth a change, whatever is proved about it
-
-
-def _report(workload: Workload, hardware: Hardware, assignment: Assignment) -> Report:
-    return summarize(run(workload, hardware, assignment))
-
-
-def _best_cap(workload: Workload, scorer: Scorer) -> tuple[Assignment, list[tuple[float, int]]]:
-    """The best explicit cap of a grid, and (cap in MiB, sync_end in ns) of the whole grid."""
-    rows = []
-    best: Assignment | None = None
-    for cap in default_caps(workload):
-        assignment = assign(workload, bucket_cap_mb=cap)
-        rows.append((cap, scorer.sync_end_ns(assignment.bucket_indices)))
-        if best is None or rows[-1][1] < scorer.sync_end_ns(best.bucket_indices):
-            best = assignment
-    assert best is not None
-    return best, rows
-
-
-def _fewest(workload: Workload, scorer: Scorer, buckets: Buckets) -> Buckets:
-    """As few buckets as give the same ``sync_end_ns``: neighbours merged while nothing is lost."""
-    cuts = cuts_of(workload, buckets)
-    if cuts is None:
-        return buckets
-    merging = True
-    while merging:  # what could not be merged may be once others are
-        merging = False
-        for one in sorted(cuts):
-            merged = cut(workload, cuts - {one})
-            if scorer.rough_ns(merged) > scorer.sync_end_ns(buckets) + ROUGH_NS:
-                continue
-            if scorer.sync_end_ns(merged) <= scorer.sync_end_ns(buckets):
-                cuts, buckets, merging = cuts - {one}, merged, True
-    return buckets
-
-
-def find_optimum(
-    workload: Workload, hardware: Hardware, scorer: Scorer, known: Sequence[Buckets]
-) -> tuple[Buckets, bool, str]:
-    """The best buckets, whether they are proved optimal, and how (a sentence).
-
-    ``known`` are partitions to start from; the answer is never worse than any of them.
-    """
-    best = min(known, key=lambda buckets: (scorer.sync_end_ns(buckets), len(buckets)))
-    if exact.applies(workload, hardware):
-        better, complete = exact.exact_optimum(workload, hardware, scorer.sync_end_ns(best))
-        proof = "exact search over all contiguous partitions"
-        return better or best, complete, proof if complete else proof + ", cut short"
-    if len(cut_places(workload)) <= EXHAUSTIVE_PLACES:
-        every = [cut(workload, cuts) for cuts in every_partition(workload)]
-        least = min(map(scorer.rough_ns, every))
-        every_best = [buckets for buckets in every if scorer.rough_ns(buckets) <= least + ROUGH_NS]
-        best = min([best, *every_best], key=lambda buckets: (scorer.sync_end_ns(buckets), len(buckets)))
-        return best, True, f"all {len(every)} contiguous partitions simulated"
-    starts = [cuts for buckets in known if (cuts := cuts_of(workload, buckets)) is not None]
-    unhindered: dict[str, Any] = dict.fromkeys(SLOWDOWNS, 1.0)
-    plain = replace(hardware, comm_channels=1, launch_blocks_compute=False, **unhindered)
-    if exact.applies(workload, plain):
-        # One channel is what two that share a wire amount to: its optimum is a good place to start.
-        surrogate, _ = exact.exact_optimum(workload, plain, 2**62)
-        if surrogate is not None and (cuts := cuts_of(workload, surrogate)) is not None:
-            starts.append(cuts)
-    found = refine(workload, scorer, starts)
-    best = min([best, found], key=lambda buckets: (scorer.sync_end_ns(buckets), len(buckets)))
-    return best, False, "refined by simulation from the best of each family; not proved by search"
+FREE = "bucket_indices"
+CAP_LIST = "bucket_cap_mb_list"
+EASIEST_FIRST = (DEFAULT, CAP, FIRST_AND_CAP, LAST_CAP, CAP_LIST)
+OF_SINGLE_DRAWS = 3  # optima of single draws that join the pool of candidates
+LITTLE_EFFORT = 0.2  # for each of them, from the nominal optimum
 
 
 def as_assignment(workload: Workload, buckets: Buckets, world_size: int | None = None) -> Assignment:
@@ -115,149 +57,175 @@ def as_assignment(workload: Workload, buckets: Buckets, world_size: int | None =
     )
 
 
-def _gain(
+def tune(
     workload: Workload,
     hardware: Hardware,
-    best: Assignment,
-    default: Assignment,
-    baseline: Report,
-    gain_ns: int,
-) -> Gain:
-    fraction = gain_ns / baseline.step_ns if baseline.step_ns else 0.0
-    low = high = None
-    significant = None
-    sampled = _sampled(workload)
-    if len(sampled) >= 2:
-        gains = [
-            _sync_end(sample, hardware, default) - _sync_end(sample, hardware, best) for sample in sampled
-        ]
-        low_value, high_value = np.quantile(gains, [0.025, 0.975])
-        low, high = round(float(low_value)), round(float(high_value))
-        significant = low > 0
-    if gain_ns == 0:
-        sentence = "no contiguous assignment that was found is better than DDP's default; keep it"
-    elif significant is False:
-        sentence = (
-            f"no significant difference over the recorded iterations ({format_ms(low or 0)} to "
-            f"{format_ms(high or 0)} a step); keep the default"
-        )
-    elif fraction < NOTHING:
-        sentence = f"saves {gain_ns / 1000:.3g} us a step, less than {NOTHING:.1%} of it; keep DDP's default"
-    else:
-        sentence = f"saves {format_ms(gain_ns)} a step against DDP's default ({fraction:.1%})"
-        if low is not None and high is not None:
-            sentence += f", {format_ms(low)} to {format_ms(high)} over the recorded iterations"
-    return Gain(
-        gain_ns=gain_ns,
-        fraction=fraction,
-        low_ns=low,
-        high_ns=high,
-        significant=significant if gain_ns else False,
-        sentence=sentence,
-    )
-
-
-def _sampled(workload: Workload) -> list[Workload]:
-    """The workload as each recorded iteration saw it; one that missed a gradient is left out."""
-    made = []
-    for sample in workload.samples:
-        if None in sample:
-            continue
-        gradients = tuple(
-            replace(gradient, ready_ns=time)
-            for gradient, time in zip(workload.gradients, sample, strict=True)
-        )
-        latest = max((time for time in sample if time is not None), default=0)
-        made.append(
-            replace(
-                workload,
-                gradients=gradients,
-                ready_order=None,
-                samples=(),
-                backward_ns=max(workload.backward_ns, latest),
-            )
-        )
-    return made
-
-
-def _sync_end(workload: Workload, hardware: Hardware, assignment: Assignment) -> int:
-    return recurrence.solve(write(workload, hardware, assignment)[-1]).sync_end_ns
-
-
-def _plateau(rows: list[tuple[float, int]], default_sync_end: int, rest_ns: int) -> Plateau:
-    """Caps around the best within 1 % of its step; ``rest_ns`` is the step without ``sync_end``."""
-    best_at = min(range(len(rows)), key=lambda at: rows[at][1])
-    limit = (rows[best_at][1] + rest_ns) * (1 + PLATEAU) - rest_ns
-    low = high = best_at
-    while low > 0 and rows[low - 1][1] <= limit:
-        low -= 1
-    while high < len(rows) - 1 and rows[high + 1][1] <= limit:
-        high += 1
-    return Plateau(
-        tolerance=PLATEAU,
-        caps_mb=tuple(cap for cap, sync_end in rows if sync_end <= limit),
-        stretches_mb=tuple(
-            (caps[0], caps[-1])
-            for good, stretch in groupby(rows, key=lambda row: row[1] <= limit)
-            if good and (caps := [cap for cap, _ in stretch])
-        ),
-        low_mb=rows[low][0],
-        high_mb=rows[high][0],
-        holds_default=default_sync_end <= limit,
-        is_flat=all(sync_end <= limit for _, sync_end in rows),
-    )
-
-
-def _order_note(workload: Workload) -> str:
-    """What the proof leaves out where buckets of several dtypes or devices could change places."""
-    return "" if len(runs(workload)) == 1 else ", buckets launched in the order in which they are ready"
-
-
-def tune(workload: Workload, hardware: Hardware) -> Recommendation:
-    """The best contiguous assignment, its certificate, and what each of DDP's knobs reaches.
-
-    Contiguous means: in ready order, within each dtype and device. Where the exact search applies
-    (one channel, no slow-downs, launches beside the compute lane) or all partitions can be simulated,
-    the answer is proved; otherwise it is refined by simulation and ``lower_bound_ns`` says how far from
-    the optimum it can be at most. Reports come from the SimPy engine.
-    """
+    *,
+    criterion: Criterion = "nominal",
+    seed: int = 0,
+    draws: int = 400,
+    max_bucket_bytes: int | None = None,
+    memory_limit_bytes: int | None = None,
+) -> Recommendation:
+    """The best contiguous assignment, its certificate, and what each knob reaches: see ``sim.tune``."""
+    if criterion not in get_args(Criterion):
+        raise InputError(f"criterion: {criterion!r} is not legal; give one of {get_args(Criterion)}")
+    limit = _largest_allowed(workload, max_bucket_bytes)
     scorer = Scorer(workload, hardware)
-    default = assign(workload)
-    best_cap, rows = _best_cap(workload, scorer)
-    assignments = {
-        "default": default,
-        "bucket_cap_mb": best_cap,
-        "per-parameter": assign(workload, "per-parameter"),
-        "single": assign(workload, "single"),
+    found = _within(find_families(scorer, limit), workload, hardware, limit, memory_limit_bytes)
+    ddp = {
+        name: reach.assignment
+        for name, reach in found.reached.items()
+        if reach.assignment.policy in DDP_POLICIES  # other systems are not played by DDP's rules
     }
-    known = [assignment.bucket_indices for assignment in assignments.values()]
-    buckets, proved, proof = find_optimum(workload, hardware, scorer, known)
-    best = as_assignment(workload, _fewest(workload, scorer, buckets), hardware.world_size)
-    assignments["bucket_indices"] = best
-    if "bucket_cap_mb_list" in best.ddp_kwargs:
-        assignments["bucket_cap_mb_list"] = best
-    reports = {name: _report(workload, hardware, assignment) for name, assignment in assignments.items()}
-    report, baseline = reports["bucket_indices"], reports["default"]
-    bound = min(lower_bound_ns(workload, hardware), report.sync_end_ns)
-    if not proved and report.sync_end_ns == bound:
-        proved, proof = True, "meets the lower bound that needs no search"
-    gap = (report.sync_end_ns - bound) / bound if bound else 0.0
+    known = [made.bucket_indices for made in ddp.values()]
+    optimum = find_optimum(scorer, [*known, _singles(workload)], limit)
+    nominal = as_assignment(workload, optimum.buckets, hardware.world_size)
+    default = assign(workload)
+    if memory_limit_bytes is not None and not memory.fits(
+        memory.memory_of(workload, hardware, nominal), memory_limit_bytes
+    ):
+        raise InputError(
+            "memory_limit_bytes: " + memory.explain_misfit(workload, hardware, nominal, memory_limit_bytes)
+        )
+
+    timeline, baseline_timeline = run(workload, hardware, nominal), run(workload, hardware, default)
+    baseline = summarize(baseline_timeline)
+    rest_ns = baseline.step_ns - baseline.sync_end_ns
+    distribution = draw(scorer.problem, draws, seed)
+
+    def optimise(drawn_workload: Workload, drawn_hardware: Hardware) -> Assignment:
+        drawn = Scorer(drawn_workload, drawn_hardware)
+        buckets = find_optimum(drawn, [optimum.buckets], limit, LITTLE_EFFORT).buckets
+        return as_assignment(workload, buckets, hardware.world_size)
+
+    pool = Pool({**ddp, DEFAULT: default, FREE: nominal}, DEFAULT, FREE)
+    if len(distribution) > 1:
+        pool = widen(pool, distribution, optimise, OF_SINGLE_DRAWS)
+    robust = assess(pool, distribution, rest_ns=rest_ns, criterion=criterion)
+    name = {"nominal": FREE, "mean": robust.mean_choice, "p95": robust.p95_choice}[criterion]
+    best = pool.candidates[name]
+    if best is not nominal:
+        timeline = run(workload, hardware, best)
+    report = summarize(timeline)
+
+    found.reached[FREE] = Reach(assignment=nominal, complete=optimum.is_proved, how=optimum.proof)
+    if CAP_LIST in nominal.ddp_kwargs:
+        found.reached[CAP_LIST] = found.reached[FREE]
+    families = {
+        family: _family(workload, hardware, reach, report.step_ns) for family, reach in found.reached.items()
+    }
     return Recommendation(
         assignment=best,
         report=report,
         baseline=baseline,
-        lower_bound_ns=bound,
-        proved_optimal=proved,
-        proof=f"{proof}{_order_note(workload)}; {gap:.2%} above the lower bound that needs no search",
-        families={
-            name: Family(
-                assignment=assignment,
-                report=reports[name],
-                regret_ns=reports[name].step_ns - report.step_ns,
-            )
-            for name, assignment in assignments.items()
-        },
-        gain=_gain(workload, hardware, best, default, baseline, baseline.step_ns - report.step_ns),
-        plateau=_plateau(rows, baseline.sync_end_ns, baseline.step_ns - baseline.sync_end_ns),
+        lower_bound_ns=optimum.at_least_ns,
+        free_lower_bound_ns=min(lower_bound_ns(scorer.problem), optimum.at_least_ns),
+        proved_optimal=optimum.is_proved and report.sync_end_ns == optimum.sync_end_ns,
+        proof=_tell_proof(scorer, optimum),
+        families=families,
+        simplest=_simplest(families, report.step_ns),
+        absent=found.absent,
+        gain=judge_gain(robust, name, step_ns=report.step_ns, default_step_ns=baseline.step_ns),
+        plateau=find_plateau(
+            found.cap_rows,
+            default,
+            distribution,
+            robust,
+            default_sync_end_ns=baseline.sync_end_ns,
+            rest_ns=rest_ns,
+        ),
+        robust=robust,
+        critical_path=_path(timeline),
+        baseline_path=_path(baseline_timeline),
         provenance={"source": "sim.tune", "workload": workload.name, "hardware": hardware.name},
     )
+
+
+def trade_off(
+    workload: Workload, hardware: Hardware, limits: Sequence[int] | None = None
+) -> tuple[MemoryPoint, ...]:
+    """The best step under each limit on the largest bucket: see ``sim.trade_off``."""
+    scorer = Scorer(workload, hardware)
+    singles = _singles(workload)
+    default = run(workload, hardware, assign(workload), "analytic")
+    rest_ns = step_ns(default) - default.sync_end_ns
+    tried: list[Buckets] = [singles]
+
+    def optimum_under(limit: int | None) -> tuple[int, Assignment]:
+        allowed = NO_LIMIT if limit is None else limit
+        known = [buckets for buckets in tried if _largest(workload, buckets) <= allowed]
+        optimum = find_optimum(scorer, known, allowed)
+        tried.append(optimum.buckets)
+        return optimum.sync_end_ns + rest_ns, as_assignment(workload, optimum.buckets, hardware.world_size)
+
+    return memory.trade_off(optimum_under, [g.num_bytes for g in workload.gradients], limits)
+
+
+def _largest_allowed(workload: Workload, max_bucket_bytes: int | None) -> int:
+    largest = max(gradient.num_bytes for gradient in workload.gradients)
+    if max_bucket_bytes is None:
+        return NO_LIMIT
+    if max_bucket_bytes < largest:
+        raise InputError(
+            f"max_bucket_bytes: {max_bucket_bytes} is not legal; the largest gradient alone has {largest}"
+        )
+    return max_bucket_bytes
+
+
+def _largest(workload: Workload, buckets: Iterable[Sequence[int]]) -> int:
+    return max(sum(workload.gradients[index].num_bytes for index in bucket) for bucket in buckets)
+
+
+def _singles(workload: Workload) -> Buckets:
+    return tuple((index,) for index in workload.order())
+
+
+def _within(
+    found: Families, workload: Workload, hardware: Hardware, limit: int, memory_limit: int | None
+) -> Families:
+    """The families that keep to both limits; of the others why they do not."""
+    reached, absent = {}, dict(found.absent)
+    for name, reach in found.reached.items():
+        largest = _largest(workload, reach.assignment.bucket_indices)
+        if largest > limit:
+            absent[name] = f"its largest bucket, {format_size(largest)}, is above the limit"
+        elif memory_limit is not None and not memory.fits(
+            memory.memory_of(workload, hardware, reach.assignment), memory_limit
+        ):
+            absent[name] = memory.explain_misfit(workload, hardware, reach.assignment, memory_limit)
+        else:
+            reached[name] = reach
+    return replace(found, reached=reached, absent=absent)
+
+
+def _family(workload: Workload, hardware: Hardware, reach: Reach, recommended_ns: int) -> Family:
+    report = summarize(run(workload, hardware, reach.assignment, "analytic"))
+    return Family(
+        assignment=reach.assignment,
+        report=report,
+        regret_ns=report.step_ns - recommended_ns,
+        complete=reach.complete,
+        how=reach.how,
+    )
+
+
+def _simplest(families: Mapping[str, Family], recommended_ns: int) -> str:
+    """The family that is easiest to set of those whose regret is nothing to speak of."""
+    good = (name for name in EASIEST_FIRST if name in families)
+    return next((name for name in good if families[name].regret_ns <= NOTHING * recommended_ns), FREE)
+
+
+def _path(timeline: Timeline) -> tuple[PathSpan, ...]:
+    return tuple(critical_path(timeline))
+
+
+def _tell_proof(scorer: Scorer, optimum: Optimum) -> str:
+    """How the answer is known, what the proof leaves out, and how far both lower bounds are."""
+    end, words = optimum.sync_end_ns, optimum.proof
+    if scorer.problem.run.any():
+        words += ", buckets launched in the order in which they are ready"
+    if not optimum.is_proved and optimum.at_least_ns:
+        words += f"; at most {end / optimum.at_least_ns - 1:.2%} above the optimum"
+    free = min(lower_bound_ns(scorer.problem), optimum.at_least_ns)
+    return f"{words}; {end / free - 1 if free else 0.0:.2%} above the lower bound that needs no search"

@@ -1,46 +1,31 @@
 """The chain of spans that decides when the last gradient is available, as a networkx graph's longest path."""
 
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Literal
+from itertools import chain, pairwise
 
 import networkx
 
-from sim.nouns.collective import CollectiveKind
-from sim.nouns.timeline import SpanKind, Timeline
+from sim.nouns.path import PathKind, PathSpan
+from sim.nouns.timeline import Timeline
 
-PathKind = SpanKind | CollectiveKind | Literal["copy_out", "settle"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PathSpan:
-    """One link of the critical path, ns from the start of backward.
-
-    ``settle`` is what a callback computes between collectives, or between one and the use of its result.
-    ``collective`` is the place among the timeline's: those of a chain may be alike but for it.
-    """
-
-    kind: PathKind
-    start_ns: int
-    end_ns: int
-    bucket: int | None = None
-    gradient: int | None = None
-    collective: int | None = None
+_START = -1  # of backward, among the numbers of spans
 
 
-def dependencies(timeline: Timeline) -> "networkx.DiGraph[PathSpan]":
-    """Which span had to end for which to start; weights are durations in ns.
+def dependencies(timeline: Timeline) -> tuple["networkx.DiGraph[int]", list[PathSpan]]:
+    """Which span had to end for which to start, as a graph of their numbers, and the spans; weights in ns.
 
     An edge joins two spans only where the second waited for the first and starts the instant it ends,
     so the longest path runs without a gap from the start of backward to the end of synchronisation.
     """
-    graph: networkx.DiGraph[PathSpan] = networkx.DiGraph()
+    graph: networkx.DiGraph[int] = networkx.DiGraph()
+    spans: list[PathSpan] = []
+    numbers: dict[int, int] = {}  # by identity: hashing a span costs more than finding a path
 
     def join(before: PathSpan | None, after: PathSpan | None) -> None:
         if before is None or after is None or before is after:
             return
         if before.end_ns == after.start_ns:
-            graph.add_edge(before, after, weight=after.end_ns - after.start_ns)
+            weight = after.end_ns - after.start_ns
+            graph.add_edge(numbers[id(before)], numbers[id(after)], weight=weight)
 
     def add(
         kind: PathKind,
@@ -53,7 +38,9 @@ def dependencies(timeline: Timeline) -> "networkx.DiGraph[PathSpan]":
         span = PathSpan(
             kind=kind, start_ns=start, end_ns=end, bucket=bucket, gradient=gradient, collective=collective
         )
-        graph.add_node(span)
+        numbers[id(span)] = len(spans)
+        graph.add_node(len(spans))
+        spans.append(span)
         return span
 
     compute = [add(s.kind, s.start_ns, s.end_ns, s.bucket, s.gradient) for s in timeline.compute]
@@ -63,12 +50,22 @@ def dependencies(timeline: Timeline) -> "networkx.DiGraph[PathSpan]":
         join(before, after)
     lane_ends = {span.end_ns: span for span in lane if span.end_ns > span.start_ns}
 
-    # A collective's whole life: launched beside the lane, sent, and what follows until it can be used.
+    # A collective's whole life: launched beside the lane, waiting for the last rank, sent, and what follows
+    # until it can be used.
     beside = not timeline.hardware.launch_blocks_compute or "launch" in timeline.workload.ready_includes
     cost = timeline.hardware.launch_cost_ns if beside else 0
     launches: dict[int, PathSpan] = {}  # by end
     sent: dict[int, list[PathSpan]] = {}  # by end
-    lives: list[PathSpan] = []  # the last span of each
+    lives: dict[int, list[PathSpan]] = {}  # the last span of each, by end
+
+    def follow_lane(span: PathSpan) -> None:
+        """``span`` starts where the lane has come to: at an end of its work, or of what it waited for."""
+        if span.start_ns in lane_ends:
+            join(lane_ends[span.start_ns], span)
+        else:
+            for life in lives.get(span.start_ns, ()):
+                join(life, span)
+
     numbered = enumerate(timeline.collectives)
     for number, played in sorted(numbered, key=lambda pair: (pair[1].start_ns, pair[1].launch_ns)):
         what = played.collective
@@ -82,40 +79,47 @@ def dependencies(timeline: Timeline) -> "networkx.DiGraph[PathSpan]":
             launch = add("launch", played.launch_ns - cost, played.launch_ns, what.bucket, collective=number)
             ready = what.bucket is not None and timeline.buckets[what.bucket].ready_ns == launch.start_ns
             if ready or launch.start_ns not in launches:
-                join(lane_ends.get(launch.start_ns), launch)
+                follow_lane(launch)
             join(launches.get(launch.start_ns), launch)
             launches[launch.end_ns] = launch
         reduce = add(what.kind, played.start_ns, played.end_ns, what.bucket, collective=number)
-        if played.start_ns == played.launch_ns:
-            join(launch or lane_ends.get(played.start_ns), reduce)
-        if played.start_ns > played.launch_ns or timeline.hardware.comm_channels == 1:
-            for before in sent.get(played.start_ns, ()):
-                join(before, reduce)
+        first, taken = reduce, played.start_ns - played.late_ns
+        if played.late_ns:
+            first = add("straggler", taken, played.start_ns, what.bucket, collective=number)
+            join(first, reduce)
+        if taken == played.launch_ns and launch is not None:
+            join(launch, first)
+        elif taken == played.launch_ns:
+            follow_lane(first)
+        if taken > played.launch_ns or timeline.hardware.comm_channels == 1:
+            for before in sent.get(taken, ()):
+                join(before, first)
         sent.setdefault(played.end_ns, []).append(reduce)
-        lives.append(reduce)
+        last = reduce
         if played.usable_ns > played.end_ns:
             settle = add("settle", played.end_ns, played.usable_ns, what.bucket, collective=number)
             join(reduce, settle)
             if what.holds_channel:
                 sent.setdefault(settle.end_ns, []).append(settle)
-            lives[-1] = settle
+            last = settle
+        lives.setdefault(last.end_ns, []).append(last)
     # The lane waited where it starts anew the instant that a result can be used.
     starts: dict[int, list[PathSpan]] = {}
     for span in lane:
         starts.setdefault(span.start_ns, []).append(span)
-    for life in lives:
+    for life in chain.from_iterable(lives.values()):
         for span in starts.get(life.end_ns, ()):
             waited = life.bucket in (None, span.bucket) if span.kind == "copy_out" else True
             if waited and (span.kind == "copy_out" or life.end_ns not in lane_ends):
                 join(life, span)
-    return graph
+    return graph, spans
 
 
 def critical_path(timeline: Timeline) -> list[PathSpan]:
     """The spans that decide ``sync_end_ns``, in time order; spans of no length are left out."""
-    graph = dependencies(timeline)
-    source = PathSpan(kind="backward", start_ns=0, end_ns=0)
-    for span in list(graph.nodes):
+    graph, spans = dependencies(timeline)
+    for number, span in enumerate(spans):
         if span.start_ns == 0:
-            graph.add_edge(source, span, weight=span.end_ns)
-    return [span for span in networkx.dag_longest_path(graph) if span.end_ns > span.start_ns]
+            graph.add_edge(_START, number, weight=span.end_ns)
+    path = (spans[number] for number in networkx.dag_longest_path(graph) if number != _START)
+    return [span for span in path if span.end_ns > span.start_ns]

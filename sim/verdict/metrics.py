@@ -4,6 +4,7 @@ from sim.nouns.report import BucketRow, Report
 from sim.nouns.timeline import Timeline
 from sim.verdict.bottleneck import find_bottleneck
 from sim.verdict.intervals import intersection_length, length, union
+from sim.verdict.memory import buffer_memory
 
 
 def overlap_ratio(timeline: Timeline) -> float:
@@ -48,6 +49,7 @@ def summarize(timeline: Timeline) -> Report:
         overlap_ratio=overlap_ratio(timeline),
         verdict=verdict.sentence,
         verdict_code=verdict.code,
+        verdict_ns=verdict.part_ns,
         buckets=tuple(
             BucketRow(
                 index=bucket.index,
@@ -57,6 +59,7 @@ def summarize(timeline: Timeline) -> Report:
                 start_ns=bucket.start_ns,
                 end_ns=bucket.end_ns,
                 available_ns=bucket.available_ns,
+                late_ns=bucket.late_ns,
             )
             for bucket in timeline.buckets
         ),
@@ -64,9 +67,11 @@ def summarize(timeline: Timeline) -> Report:
         engine=timeline.engine,
         early_launches=timeline.early_launches,
         notes=timeline.notes,
+        memory=buffer_memory(timeline),
         provenance={
             "workload": timeline.workload.name,
             "hardware": timeline.hardware.name,
             "ddp_kwargs": timeline.assignment.ddp_kwargs,
+            **({} if timeline.slowest is None else {"slowest": timeline.slowest.name}),
         },
     )

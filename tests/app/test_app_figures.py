@@ -85,6 +85,27 @@ def test_two_channels_are_two_lanes(workload: Workload, hardware: Hardware) -> N
     assert timeline_data(timeline).lanes == ("compute", "communication 0", "communication 1", "copy back")
 
 
+def test_the_wait_for_the_slowest_rank_is_drawn(workload: Workload, hardware: Hardware) -> None:
+    slowest, _ = sim.scale(workload, hardware, backward=1.5)
+    assignment = sim.assign(workload, bucket_cap_mb=4)
+    timeline = sim.simulate(workload, hardware, assignment, slowest=slowest)
+    for data in (timeline_data(timeline), timeline_data(timeline, max_spans=10)):
+        waits = [span for span in data.spans if span.kind == "straggler"]
+        assert [(span.bucket, span.start_ns, span.end_ns) for span in waits] == [
+            (bucket.index, bucket.start_ns - bucket.late_ns, bucket.start_ns)
+            for bucket in timeline.buckets
+            if bucket.late_ns
+        ]
+        assert waits
+        bars = next(trace for trace in draw_timeline(data).data if trace.name == "communication")
+        spans = of_lane(data.spans, "communication")
+        patterns = dict(zip(spans, bars.marker.pattern.shape, strict=True))
+        assert {patterns[span] for span in waits} == {"-"}
+    late = next(bucket for bucket in timeline.buckets if bucket.late_ns)
+    assert f"for the slowest rank {late.late_ns / MS:,.3f} ms" in bucket_text(timeline, late)
+    assert "waits for the slowest rank" in {trace.name for trace in draw_timeline(data).data}
+
+
 def test_a_hover_tells_a_buckets_life(timeline: Timeline) -> None:
     bucket = timeline.buckets[1]
     text = bucket_text(timeline, bucket)
@@ -143,6 +164,11 @@ def row(cap: float | None, step: int) -> SweepRow:
     return SweepRow(
         label="",
         bucket_cap_mb=cap,
+        world_size=2,
+        precision=None,
+        bandwidth=1.0,
+        latency=1.0,
+        backward=1.0,
         num_buckets=3,
         largest_bucket_bytes=MIB,
         step_ns=step * MS,
@@ -174,6 +200,14 @@ def test_the_default_is_no_point_of_the_curve() -> None:
     assert data.chosen is not None
     assert data.chosen.step_ms == 85
     assert data.optimum_ms == 78
+
+
+def test_zones_end_where_the_curve_does() -> None:
+    """The plateau knows caps that the curve does not show, and bounds between its points."""
+    stretches = ((0.0, 0.5), (0.75, 1.5), (8.5, 300.0), (400.0, 500.0))
+    data = sweep_data(ROWS, replace(PLATEAU, stretches_mb=stretches))
+    assert data.zones_mb == ((1, 1.5), (8.5, 64))
+    assert sweep_data((), PLATEAU).zones_mb == ()
 
 
 def test_the_sweep_is_drawn_with_the_default_in_its_own_column() -> None:

@@ -90,6 +90,14 @@ def test_every_assignment_can_be_shown(page: AppTest, pick: str) -> None:
     assert is_clean(page)
 
 
+def test_the_cost_of_a_limit_is_searched_when_it_is_asked_for(page: AppTest) -> None:
+    page.run()
+    assert not [chart for chart in page.get("plotly_chart") if "memory" in str(chart.proto)]
+    page.button(key="search_memory").click().run()
+    assert is_clean(page)
+    assert [chart for chart in page.get("plotly_chart") if "memory" in str(chart.proto)]
+
+
 def test_a_cap_neither_searches_nor_sweeps_again(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
 

@@ -5,6 +5,7 @@ import io
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -13,6 +14,7 @@ from app import labels, launch, library
 from app.cached import Inputs
 from app.provenance import origin_words, provenance, signed, signed_csv, signed_snippet
 from sim.nouns.hardware import Hardware
+from sim.nouns.path import PathKind, PathSpan
 from sim.nouns.recommendation import Plateau
 from sim.nouns.workload import Workload
 
@@ -47,6 +49,29 @@ def test_the_plateau_in_words(is_flat: bool, start: str) -> None:
     assert sentence.startswith(start)
     assert "2 to 4 and 16 MiB" in sentence
     assert "DDP's default is among them" in sentence
+
+
+@pytest.mark.parametrize(("is_flat", "start"), [(True, "The curve is flat"), (False, "Caps of")])
+def test_a_plateau_of_noise_in_words(is_flat: bool, start: str) -> None:
+    """Six stretches: the four that are widest by ratio are named, in order."""
+    plateau = Plateau(
+        tolerance=0.01,
+        caps_mb=(2.0,),
+        stretches_mb=((2.0, 2.0),),
+        low_mb=2,
+        high_mb=2,
+        holds_default=True,
+        is_flat=False,
+        decided_by="noise",
+        alike_mb=((0.0, 0.5), (1.0, 1.0), (2.0, 8.0), (16.0, 17.0), (30.0, 31.0), (40.0, 80.0)),
+        alike_holds_default=False,
+        alike_is_flat=is_flat,
+    )
+    sentence = labels.plateau_sentence(plateau)
+    assert sentence.startswith(start)
+    assert "of 0 to 0.5, 2 to 8, 16 to 17, 40 to 80 MiB and 2 narrower stretches cannot be told" in sentence
+    assert "DDP's default is not" in sentence
+    assert "%" not in sentence
 
 
 def test_an_estimate_is_called_one(workload: Workload) -> None:
@@ -110,3 +135,44 @@ def test_exports_say_where_they_come_from(inputs: Inputs) -> None:
     compile(signed_snippet("x = 1\n", origin), "snippet", "exec")
     assert inputs.workload_digest[:12] in origin_words(origin)
     assert "bandwidth x0.5" in origin_words(origin)
+
+
+def test_the_path_joins_what_comes_gradient_by_gradient() -> None:
+    """Backward's spans become one; those of buckets stay as they are, and nothing is lost between them."""
+    path = [
+        PathSpan(kind="backward", start_ns=0, end_ns=4, gradient=3),
+        PathSpan(kind="backward", start_ns=4, end_ns=9, gradient=2),
+        PathSpan(kind="all_reduce", start_ns=9, end_ns=20, bucket=0),
+        PathSpan(kind="all_reduce", start_ns=20, end_ns=30, bucket=1),
+    ]
+    joined = labels.joined(path)
+    assert joined == [PathSpan(kind="backward", start_ns=0, end_ns=9, gradient=2), *path[2:]]
+    assert labels.joined([]) == []
+
+
+def test_every_span_of_a_path_has_words() -> None:
+    kinds = [kind for part in get_args(PathKind) for kind in (get_args(part) or (part,))]
+    assert set(kinds) == set(labels.PATH_WORDS)
+
+
+def test_the_simplest_setting_in_words(workload: Workload, hardware: Hardware) -> None:
+    found = sim.tune(workload, hardware)
+    for name, words in (
+        ("bucket_cap_mb", "Simplest: bucket_cap_mb="),
+        ("DDP_SET_LAST_BUCKET_CAP", "DDP_SET_LAST_BUCKET_CAP=1"),
+        ("first_bucket_mb+bucket_cap_mb", "Simplest: bucket_cap_mb_list="),
+    ):
+        sentence = labels.simplest_sentence(replace(found, simplest=name))
+        assert sentence is not None
+        assert words in sentence
+    for name in ("default", "bucket_cap_mb_list", "bucket_indices"):
+        assert labels.simplest_sentence(replace(found, simplest=name)) is None
+
+
+def test_what_was_drawn_in_words(workload: Workload, hardware: Hardware) -> None:
+    robust = sim.tune(workload, hardware, draws=50, seed=3).robust
+    assert robust is not None
+    sentence = labels.robust_sentence(replace(robust, noise_ns=2_000_000, not_known=("this", "that")))
+    assert f"{robust.draws} steps with seed 3" in sentence
+    assert "varies by 2.00 ms" in sentence
+    assert "taken as exact: this; that." in sentence

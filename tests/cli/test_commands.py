@@ -334,11 +334,11 @@ def test_the_command_line_starts_without_torch_and_streamlit() -> None:
         "import sys, sim.cli.main\n"
         "import sim\n"
         "[getattr(sim, name) for name in sim.__all__]\n"
-        "print(sorted({'torch', 'streamlit', 'plotly', 'playwright'} & set(sys.modules)))\n"
+        "print(sorted({'torch', 'numba', 'streamlit', 'plotly', 'playwright'} & set(sys.modules)))\n"
         f"sys.argv = ['bucketsim', 'simulate', {str(W)!r}, '--hardware', {str(H)!r}, '--json']\n"
         "try: sim.cli.main.main()\n"
         "except SystemExit as stop: assert not stop.code\n"
-        "print(sorted({'torch', 'streamlit', 'plotly', 'playwright'} & set(sys.modules)))\n"
+        "print(sorted({'torch', 'numba', 'streamlit', 'plotly', 'playwright'} & set(sys.modules)))\n"
     )
     said = process("-c", program)
     assert said.code == 0, said.err

@@ -5,7 +5,6 @@ All cases run in one job (``apply_worker``); the tests look at its answers from 
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest

@@ -14,8 +14,8 @@ import pytest
 
 from sim.formats.records import load_record
 from sim.nouns.workload import Workload
-from sim.validator.ranks import notices
 from sim.validator.launch import _free_port
+from sim.validator.ranks import notices
 from sim.validator.ranks.processes import holding
 from tests.dist.conftest import needs_box
 from tests.dist.starting import Validation, prepared, ranks_of, wait_for, worker

@@ -51,6 +51,7 @@ def programs(draw: Draw) -> Program:
                 delay_ns=draw(st.integers(0, 3)) if chained else 0,
                 settle_ns=draw(st.integers(0, 3)),
                 holds_channel=draw(st.booleans()),
+                arrival_ns=draw(st.just(0) | st.integers(-3, 30)),
             )
         )
     to_launch = [number for number, one in enumerate(collectives) if one.after is None]
@@ -125,7 +126,8 @@ def test_no_work_is_lost_and_nothing_comes_too_early(program: Program) -> None:
     for number, collective in enumerate(program.collectives):
         launch, start = outcome.launch_ns[number], outcome.start_ns[number]
         end, usable = outcome.end_ns[number], outcome.usable_ns[number]
-        assert launch <= start
+        assert start == max(outcome.taken_ns[number], collective.arrival_ns)
+        assert launch <= outcome.taken_ns[number] <= start
         assert end - start >= collective.service_ns
         assert usable == end + collective.settle_ns
         if collective.after is not None:
@@ -134,8 +136,8 @@ def test_no_work_is_lost_and_nothing_comes_too_early(program: Program) -> None:
     asked = sum(item.duration_ns for item in program.lane if isinstance(item, Work))
     assert busy >= asked
     assert outcome.backward_end_ns <= outcome.sync_end_ns
-    overlapping = sorted(
-        (outcome.start_ns[k], +1) for k, c in enumerate(program.collectives) if c.service_ns
+    overlapping = sorted(  # a channel is held while other ranks are waited for
+        (outcome.taken_ns[k], +1) for k, c in enumerate(program.collectives) if c.service_ns
     ) + sorted((outcome.end_ns[k], -1) for k, c in enumerate(program.collectives) if c.service_ns)
     active = 0
     for _, change in sorted(overlapping):

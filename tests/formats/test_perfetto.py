@@ -49,6 +49,17 @@ def make_timeline(**hardware: Any) -> Timeline:
     return sim.simulate(workload, machine, sim.assign(workload, bucket_cap_mb=4))
 
 
+def test_the_wait_for_the_slowest_rank_is_a_span_of_its_own() -> None:
+    timeline = make_timeline()
+    slowest, _ = sim.scale(timeline.workload, timeline.hardware, backward=1.5)
+    timeline = sim.simulate(timeline.workload, timeline.hardware, timeline.assignment, slowest=slowest)
+    waits = named(events_of(perfetto_json(timeline)), ph="X", name="waits for the slowest rank")
+    assert [(event["args"]["bucket"], event["ts"], event["dur"]) for event in waits] == [
+        (b.index, (b.start_ns - b.late_ns) / 1000, b.late_ns / 1000) for b in timeline.buckets if b.late_ns
+    ]
+    assert {event["tid"] for event in waits} == {COMMUNICATION}
+
+
 def events_of(text: str) -> list[dict[str, Any]]:
     return json.loads(text)["traceEvents"]
 

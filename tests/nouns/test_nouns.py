@@ -14,11 +14,15 @@ from sim.formats.documents import KINDS
 from sim.nouns.assignment import Assignment, bucket_bytes
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredIteration
+from sim.nouns.path import PathSpan
 from sim.nouns.timeline import BucketTimes, ComputeSpan, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Buffer, Gradient, Workload
 from tests.strategies import assignments, hardwares, workloads
 
-NOUNS = [*KINDS.values(), Gradient, Buffer, CurvePoint, MeasuredIteration, Timeline, BucketTimes, ComputeSpan]
+NOUNS = [
+    *KINDS.values(),
+    *(Gradient, Buffer, CurvePoint, MeasuredIteration, PathSpan, Timeline, BucketTimes, ComputeSpan),
+]
 
 
 @pytest.mark.parametrize("noun", NOUNS)

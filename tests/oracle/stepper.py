@@ -2,10 +2,12 @@
 
 Written from the contract's words and sharing nothing with ``sim.engine`` or ``sim.costs`` but the nouns.
 Slow and plain on purpose: it looks at every nanosecond, and asks of each piece of work whether it is done.
+Two ranks are stepped side by side, each asking in each nanosecond whether the other has come.
 """
 
 import itertools
 from collections import deque
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -53,6 +55,7 @@ class Fate:
     ready: list[int]
     launch: list[int]
     start: list[int]
+    late: list[int]
     end: list[int]
     copy_out_start: list[int]
     available: list[int]
@@ -74,8 +77,47 @@ class _Work:
     due: int = -1
 
 
-def step_through(workload: Workload, hardware: Hardware, assignment: Assignment) -> Fate:
-    """Play one backward pass under ``assignment``."""
+def step_through(
+    workload: Workload, hardware: Hardware, assignment: Assignment, slowest: Workload | None = None
+) -> Fate:
+    """Play one backward pass under ``assignment``, beside that of the slowest other rank if there is one.
+
+    Both begin their forward in the same nanosecond.
+    """
+    count = len(assignment.bucket_indices)
+    ranks = [workload] if slowest is None else [workload, slowest]
+    fates = [Fate(*([0] * count for _ in range(7)), [], []) for _ in ranks]
+    came = [0] * count  # ranks that have come to each collective
+    under_way = [
+        (rank.forward_ns + rank.loss_ns, _backward(rank, hardware, assignment, fate, came, len(ranks)))
+        for rank, fate in zip(ranks, fates, strict=True)
+    ]
+    clock = min(begin for begin, _ in under_way)
+    while under_way:
+        here = [rank for rank in under_way if rank[0] <= clock]
+        over = True
+        while over:  # each of them is asked, not until the first that says so
+            happened = True
+            while happened:
+                happened = sum(next(backward) for _, backward in here) > 0
+            over = sum(backward.send(True) for _, backward in here) > 0
+        for rank in here:
+            try:
+                rank[1].send(True)
+            except StopIteration:
+                under_way.remove(rank)
+        clock += 1
+    return fates[0]
+
+
+def _backward(
+    workload: Workload, hardware: Hardware, assignment: Assignment, fate: Fate, came: list[int], ranks: int
+) -> Generator[bool, bool | None, None]:
+    """One rank's backward, by turns with others.
+
+    In each nanosecond it yields whether anything happened; sent True, since nothing did anywhere, it sets the
+    rates and yields whether anything is over by them; sent True, since nothing is, it goes to the next one.
+    """
     buckets = assignment.bucket_indices
     count = len(buckets)
     includes = workload.ready_includes
@@ -100,7 +142,6 @@ def step_through(workload: Workload, hardware: Hardware, assignment: Assignment)
         order = tuple(sorted(range(len(workload.gradients)), reverse=True))
         order = tuple(sorted(order, key=lambda index: workload.gradients[index].ready_ns or 0))
     home = {index: k for k, bucket in enumerate(buckets) for index in bucket}
-    fate = Fate(*([0] * count for _ in range(6)), [], [])
     fate.wire = [sum(wire(index) for index in bucket) for bucket in buckets]
     fate.service = [service(hardware.all_reduce, size, hardware.world_size) for size in fate.wire]
 
@@ -119,6 +160,7 @@ def step_through(workload: Workload, hardware: Hardware, assignment: Assignment)
     may_launch: deque[int] = deque()  # launches beside the lane, waiting for their turn
     launched_at: tuple[int, int] | None = None  # (bucket, instant) of the launch under way beside the lane
     waiting: deque[int] = deque()  # launched, first come first served
+    spinning: list[int] = []  # on a channel, waiting for other ranks
     on_lane: _Work | None = None
     active: list[_Work] = []  # collectives
     over = False  # the compute lane
@@ -162,53 +204,62 @@ def step_through(workload: Workload, hardware: Hardware, assignment: Assignment)
         return [*active, *([on_lane] if on_lane else []), *([back] if back else [])]
 
     while True:
-        changed = True
-        while changed:
-            changed = False
-            # What is due by the rates that were in force up to this instant.
-            if on_lane is not None and on_lane.due == now:
-                done, on_lane, changed = on_lane, None, True
-                finish_lane(done)
-            for work in [work for work in active if work.due == now]:
-                assert work.bucket is not None
-                active.remove(work)
-                fate.end[work.bucket] = now
-                reduced.add(work.bucket)
-                changed = True
-            if back is not None and back.due == now:
-                fate.available[to_copy_out.popleft()] = now
-                back, changed = None, True
-            # What begins, and what takes no time.
-            while on_lane is None and lane:
-                kind, duration, gradient, bucket = lane.popleft()
-                work = _Work(kind, Fraction(duration), now, gradient, bucket)
-                if duration:
-                    on_lane = work
-                else:
-                    finish_lane(work)
-            while launched_at is not None or may_launch:
-                if launched_at is None:
-                    launched_at = (may_launch.popleft(), now + hardware.launch_cost_ns)
-                if launched_at[1] > now:
-                    break
-                fate.launch[launched_at[0]] = now
-                waiting.append(launched_at[0])
-                launched_at = None
-            while waiting and len(active) < hardware.comm_channels:
-                k = waiting.popleft()
-                fate.start[k] = now
-                if fate.service[k]:
-                    active.append(_Work("all_reduce", Fraction(fate.service[k]), now, bucket=k))
-                else:
-                    fate.end[k] = now
-                    reduced.add(k)
-            while over and back is None and to_copy_out and to_copy_out[0] in reduced:
-                k = to_copy_out[0]
-                fate.copy_out_start[k] = now
-                if size := copy(sum(copied(index) for index in buckets[k]), copies_out):
-                    back = _Work("copy_out", Fraction(size), now, bucket=k)
-                else:
+        while True:
+            while True:
+                changed = False
+                # What is due by the rates that were in force up to this instant.
+                if on_lane is not None and on_lane.due == now:
+                    done, on_lane, changed = on_lane, None, True
+                    finish_lane(done)
+                for work in [work for work in active if work.due == now]:
+                    assert work.bucket is not None
+                    active.remove(work)
+                    fate.end[work.bucket] = now
+                    reduced.add(work.bucket)
+                    changed = True
+                if back is not None and back.due == now:
                     fate.available[to_copy_out.popleft()] = now
+                    back, changed = None, True
+                # What begins, and what takes no time.
+                while on_lane is None and lane:
+                    kind, duration, gradient, bucket = lane.popleft()
+                    work = _Work(kind, Fraction(duration), now, gradient, bucket)
+                    if duration:
+                        on_lane = work
+                    else:
+                        finish_lane(work)
+                while launched_at is not None or may_launch:
+                    if launched_at is None:
+                        launched_at = (may_launch.popleft(), now + hardware.launch_cost_ns)
+                    if launched_at[1] > now:
+                        break
+                    fate.launch[launched_at[0]] = now
+                    waiting.append(launched_at[0])
+                    launched_at = None
+                while waiting and len(active) + len(spinning) < hardware.comm_channels:
+                    spinning.append(waiting.popleft())
+                    came[spinning[-1]] += 1
+                    fate.late[spinning[-1]] = -now
+                    changed = True
+                for k in [k for k in spinning if came[k] == ranks]:
+                    spinning.remove(k)
+                    fate.start[k] = now
+                    fate.late[k] += now
+                    changed = True
+                    if fate.service[k]:
+                        active.append(_Work("all_reduce", Fraction(fate.service[k]), now, bucket=k))
+                    else:
+                        fate.end[k] = now
+                        reduced.add(k)
+                while over and back is None and to_copy_out and to_copy_out[0] in reduced:
+                    k = to_copy_out[0]
+                    fate.copy_out_start[k] = now
+                    if size := copy(sum(copied(index) for index in buckets[k]), copies_out):
+                        back = _Work("copy_out", Fraction(size), now, bucket=k)
+                    else:
+                        fate.available[to_copy_out.popleft()] = now
+                if (yield changed):
+                    break
             # The rates from here on. What is left of less than half a nanosecond is done.
             for work in everything():
                 work.factor = Fraction(1)
@@ -221,7 +272,8 @@ def step_through(workload: Workload, hardware: Hardware, assignment: Assignment)
                     work.factor *= {"copy_in": slow_in, "copy_out": slow_out}.get(work.kind, 1)
                 work.due = work.start + half_even(now - work.start + work.left * work.factor)
                 assert work.due >= now
-                changed = changed or work.due == now
+            if (yield any(work.due == now for work in everything())):
+                break
         if over and not to_copy_out and not active and not waiting and launched_at is None:
             break
         for work in everything():
@@ -229,4 +281,3 @@ def step_through(workload: Workload, hardware: Hardware, assignment: Assignment)
         now += 1
 
     fate.sync_end = max(fate.backward_end, *fate.available)
-    return fate

@@ -9,7 +9,8 @@ DS_ACCELERATOR=cpu set; the answers of a rank go to ``ANSWERS.<rank>``, a line e
 
 An answer is a dict: ``parameters`` (those that need a gradient, in the order of module.parameters()),
 ``events`` (ddp_observing), ``ready`` (for each iteration and micro-batch the gradients whose hooks fired, in
-order), and ``error`` (None, or the type and text of what DeepSpeed raised).
+order), ``buffers_bytes`` (of the contiguous buffers at the end of a backward), and ``error`` (None, or the
+type and text of what DeepSpeed raised).
 """
 
 import contextlib
@@ -69,6 +70,8 @@ class Run:
         self.ready: list[list[list[int]]] = []
         self.diary = Diary()
         self.gathered: list[int] = []
+        self.buffers_bytes = 0
+        self.buckets: list[Any] = []
         self.roots: list[int] = []
         self.groups = self._groups()
         for index, parameter in enumerate(p for p in self.everything if p.requires_grad):
@@ -99,6 +102,7 @@ class Run:
             ],
             "events": self._events(),
             "ready": self.ready,
+            "buffers_bytes": self.buffers_bytes,
             "error": error,
         }
 
@@ -130,6 +134,7 @@ class Run:
         }
         optimizer = torch.optim.SGD([dict(group) for group in self.groups], lr=1e-3)
         engine, *_ = deepspeed.initialize(model=self.net, optimizer=optimizer, config=config | fixed)
+        self.buckets = list(engine.optimizer.ipg_buckets.values())
         batch = self.batch.to(next(engine.module.parameters()).dtype)
         for iteration in range(1, self.case.get("iterations", 2) + 1):
             self.ready.append([])
@@ -168,6 +173,7 @@ class Run:
 
         def noted_backward(loss: Tensor, *args: Any, **kwargs: Any) -> None:
             backward(loss, *args, **kwargs)
+            self.buffers_bytes = sum(buffer.nbytes for one in self.buckets for buffer in one.buffer)
             self.diary.at("after backward")
 
         dist.reduce, sender.all_gather_function = noted_reduce, noted_gather

@@ -5,13 +5,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import product
+from random import Random
 
+import numpy as np
 from hypothesis import strategies as st
 
 import sim
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Gradient, Workload
+from sim.tuner import kernels
+from sim.tuner.exact import NO_LIMIT
+from sim.tuner.problem import Problem
 from tests.oracle.stepper import copy, service
 from tests.strategies import REAL, TINY, Scale, hardwares, workloads
 
@@ -112,6 +117,40 @@ def one_channel_optimum(workload: Workload, hardware: Hardware) -> int:
     return best(0, 0, 0, workload.backward_ns + lane)
 
 
+def keeps_to(workload: Workload, buckets: Buckets, max_bytes: int) -> bool:
+    """Whether no bucket of several gradients holds more than ``max_bytes``."""
+    return all(
+        len(bucket) == 1 or sum(workload.gradients[index].num_bytes for index in bucket) <= max_bytes
+        for bucket in buckets
+    )
+
+
+def is_contiguous(workload: Workload, buckets: Buckets) -> bool:
+    """Whether these are all gradients, each bucket a stretch of one run, launched in ready order."""
+    place = ready_places(workload)
+    runs = {tuple(run) for run in oracle_runs(workload)}
+    put_together: dict[object, list[int]] = {}
+    for bucket in buckets:
+        gradient = workload.gradients[bucket[0]]
+        key = bucket[0] if gradient.sparse else (gradient.dtype, gradient.device)
+        put_together.setdefault(key, []).extend(bucket)
+    lasts = [max(place[index] for index in bucket) for bucket in buckets]
+    return lasts == sorted(lasts) and {tuple(run) for run in put_together.values()} == runs
+
+
+def compiled_minimum(problem: Problem, max_bytes: int = NO_LIMIT) -> int:
+    """Least ``sync_end_ns`` over all contiguous partitions by the compiled step, which tries thousands in a
+    moment; the analytic engine decides where that is not sure."""
+    places = np.flatnonzero(~problem.run_ends())
+    ends, sure = kernels.score_all(problem.machine, problem.tables, problem.run_ends(), places, max_bytes)
+    least = int(np.where(sure, ends, kernels.NEVER).min())
+    for number in np.flatnonzero(~sure & (ends <= min(least, int(ends.min())) + 50)).tolist():
+        closes = problem.run_ends()
+        closes[places] = [bool(number >> bit & 1) for bit in range(len(places))]
+        least = min(least, simulated(problem.workload, problem.hardware, problem.buckets(closes)))
+    return least
+
+
 # ---------------------------------------------------------------------------------------------------
 # Random cases.
 
@@ -130,6 +169,31 @@ def one_run(draw: st.DrawFn, max_gradients: int) -> Case:
     if draw(st.booleans()):  # launches that take longer than what they launch
         machine = replace(machine, launch_cost_ns=draw(st.integers(0, 2 * scale.service_ns)))
     return workload, replace(machine, comm_channels=1, launch_blocks_compute=False)
+
+
+@st.composite
+def limits(draw: st.DrawFn, workload: Workload) -> int:
+    """A limit of a bucket's bytes: none, tight or loose."""
+    largest = max(gradient.num_bytes for gradient in workload.gradients)
+    return draw(st.just(NO_LIMIT) | st.integers(0, 2 * largest + 1) | st.integers(0, workload.total_bytes))
+
+
+def tiny(
+    ready: list[int], sizes: list[int], curve: dict[int, int], backward_ns: int, **machine: object
+) -> Case:
+    """Gradients by their ready times and sizes; ``curve`` from bytes to ns."""
+    workload = Workload(
+        name="tiny",
+        gradients=tuple(
+            Gradient(index=k, name=f"g{k}", shape=(), dtype="float32", num_bytes=size, ready_ns=time)
+            for k, (time, size) in enumerate(zip(ready, sizes, strict=True))
+        ),
+        forward_ns=0,
+        backward_ns=backward_ns,
+        optimizer_ns=0,
+    )
+    points = tuple(CurvePoint(num_bytes=size, duration_ns=time) for size, time in curve.items())
+    return workload, Hardware(name="tiny", **{"world_size": 2, "all_reduce": points, **machine})  # type: ignore[arg-type]
 
 
 @st.composite
@@ -232,6 +296,29 @@ def transformer(blocks: int, width: int = 768, vocabulary: int = 50257, backward
     layers.append(("ln.weight", (width,), 0.0))
     layers.append(("ln.bias", (width,), 0.0))
     return from_layers(f"gpt{blocks}", layers, round(backward_ms * MS))
+
+
+def large(count: int, seed: int = 0) -> Workload:
+    """So many gradients of 4 bytes to 4 MB in a second of backward."""
+    random = Random(seed)
+    ready = sorted(random.randrange(10**9) for _ in range(count))
+    return Workload(
+        name="large",
+        gradients=tuple(
+            Gradient(
+                index=count - 1 - place,
+                name="g",
+                shape=(),
+                dtype="float32",
+                num_bytes=4 * round(10 ** random.uniform(0, 6)),
+                ready_ns=ready[place],
+            )
+            for place in reversed(range(count))
+        ),
+        forward_ns=0,
+        backward_ns=10**9 + 10**6,
+        optimizer_ns=0,
+    )
 
 
 def link(gbit_per_s: float, latency_us: float = 50.0, world_size: int = 2, **further: object) -> Hardware:

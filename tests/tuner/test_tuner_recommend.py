@@ -1,7 +1,9 @@
-"""The recommendation: families and regrets, the gain and its interval, the plateau."""
+"""The recommendation: families and regrets, the gain and its interval."""
 
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,54 +11,153 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
+from sim.errors import InputError
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.workload import Gradient, Workload
-from sim.tuner.grid import default_caps
-from tests.tuner.cases import MIB, MS, Case, anything, link, one_run, resnet50, transformer
+from tests.tuner.cases import (
+    MIB,
+    MS,
+    Case,
+    anything,
+    contiguous_partitions,
+    link,
+    one_run,
+    resnet50,
+    simulated,
+)
+
+TRACES = Path(__file__).parents[2] / "traces"
+GPT = TRACES / "workloads" / "gpt-13.8M-cpu.json"
+WIRE_FILE = TRACES / "hardware" / "box-2x1gbit-every-collective.json"
 
 # ---------------------------------------------------------------------------------------------------
 # Families.
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(anything(max_gradients=7))
 def test_no_family_is_better(case: Case) -> None:
-    """Regret is a family's step minus the recommended step, and never below zero."""
+    """Regret is a family's step minus the recommended step; only ZeRO, a system of its own, may be ahead."""
     workload, hardware = case
     recommendation = sim.tune(workload, hardware)
-    assert {"default", "bucket_cap_mb", "per-parameter", "single", "bucket_indices"} <= set(
-        recommendation.families
-    )
-    for name, family in recommendation.families.items():
-        report = sim.summarize(sim.simulate(workload, hardware, family.assignment, "simpy"))
-        assert family.report == report, name
-        assert family.regret_ns == report.step_ns - recommendation.report.step_ns
-        assert family.regret_ns >= 0
     families = recommendation.families
+    assert {"default", "bucket_cap_mb", "per-parameter", "single", "bucket_indices"} <= set(families)
+    assert {"first_bucket_mb+bucket_cap_mb", "DDP_SET_LAST_BUCKET_CAP", "mg-wfbp", "horovod"} <= set(families)
+    for policy in ("zero1", "zero2"):
+        name = f"{policy} reduce_bucket_size"
+        assert (name in families) != (name in recommendation.absent)
+    for name, family in families.items():
+        report = sim.summarize(sim.simulate(workload, hardware, family.assignment, "analytic"))
+        assert replace(family.report, engine="") == replace(report, engine=""), name
+        assert family.regret_ns == report.step_ns - recommendation.report.step_ns
+        assert family.regret_ns >= 0 or name.startswith("zero"), name
     assert families["default"].assignment == sim.assign(workload)
-    assert families["default"].report == recommendation.baseline
+    assert replace(families["default"].report, engine="simpy") == recommendation.baseline
     assert families["per-parameter"].assignment == sim.assign(workload, "per-parameter")
     assert families["single"].assignment == sim.assign(workload, "single")
     assert families["bucket_indices"].assignment == recommendation.assignment
-    assert families["bucket_indices"].report == recommendation.report
+    assert replace(families["bucket_indices"].report, engine="simpy") == recommendation.report
     assert families["bucket_indices"].regret_ns == 0
+    assert recommendation.report.engine == recommendation.baseline.engine == "simpy"
 
 
-@settings(max_examples=150)
-@given(anything(max_gradients=7))
-def test_no_cap_of_the_grid_is_better(case: Case) -> None:
-    """``bucket_cap_mb`` is the best cap of the grid, and never better than what is recommended."""
+@settings(max_examples=60)
+@given(anything(max_gradients=7), st.lists(st.floats(0, 64), max_size=20, unique=True))
+def test_no_cap_is_better_than_the_best_cap(case: Case, caps: list[float]) -> None:
+    """``bucket_cap_mb`` is the best of all caps, and never better than what is recommended."""
     workload, hardware = case
     recommendation = sim.tune(workload, hardware)
-    best = min(row.sync_end_ns for row in sim.sweep(workload, hardware)[1:])
     family = recommendation.families["bucket_cap_mb"]
-    assert family.report.sync_end_ns == best >= recommendation.report.sync_end_ns
+    rows = sim.sweep(workload, hardware, caps) if caps else sim.sweep(workload, hardware)
+    for row in rows[1:]:
+        assert family.report.sync_end_ns <= row.sync_end_ns
+    assert family.report.sync_end_ns >= recommendation.report.sync_end_ns
     cap = family.assignment.ddp_kwargs["bucket_cap_mb"]
     assert sim.assign(workload, bucket_cap_mb=cap) == family.assignment
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
+@given(anything(max_gradients=7))
+def test_the_simplest_setting_is_as_good(case: Case) -> None:
+    workload, hardware = case
+    recommendation = sim.tune(workload, hardware)
+    easy = ("default", "bucket_cap_mb", "first_bucket_mb+bucket_cap_mb", "DDP_SET_LAST_BUCKET_CAP")
+    limit = recommendation.report.step_ns / 1000
+    as_good = [name for name in easy if recommendation.families[name].regret_ns <= limit]
+    if as_good:
+        assert recommendation.simplest == as_good[0]
+    else:
+        assert recommendation.simplest in ("bucket_cap_mb_list", "bucket_indices")
+
+
+@settings(max_examples=60)
+@given(anything(max_gradients=7), st.data())
+def test_a_limit_on_the_largest_bucket_is_kept(case: Case, data: st.DataObject) -> None:
+    """And what is best under it is no better than what is best without, and is what brute force finds."""
+    workload, hardware = case
+    sizes = [gradient.num_bytes for gradient in workload.gradients]
+    limit = data.draw(st.integers(max(sizes), sum(sizes)))
+    within = sim.tune(workload, hardware, max_bucket_bytes=limit)
+    assert max(within.assignment.bucket_bytes or ()) <= limit
+    for name, family in within.families.items():
+        assert max(family.assignment.bucket_bytes or ()) <= limit, name
+    assert within.report.sync_end_ns >= sim.tune(workload, hardware).report.sync_end_ns
+    kept = [
+        buckets
+        for buckets in contiguous_partitions(workload)
+        if max(sum(sizes[index] for index in bucket) for bucket in buckets) <= limit
+    ]
+    assert within.report.sync_end_ns <= min(simulated(workload, hardware, buckets) for buckets in kept)
+    assert within.proved_optimal
+
+
+def test_limits_that_cannot_be_kept() -> None:
+    workload = resnet50()
+    with pytest.raises(InputError, match="max_bucket_bytes: 1000 is not legal; the largest gradient alone"):
+        sim.tune(workload, link(4), max_bucket_bytes=1000)
+    with pytest.raises(InputError, match="hold 0 B, which fits"):
+        sim.tune(workload, link(4), memory_limit_bytes=1000)
+
+
+def test_the_trade_off_ends_at_the_optimum() -> None:
+    """Looser limits are no slower, and without a limit it is what ``tune`` finds."""
+    workload, hardware = resnet50(), link(4, copy_out_bytes_per_s=1e10)
+    points = sim.trade_off(workload, hardware)
+    steps = [point.step_ns for point in points if point.step_ns is not None]
+    assert steps == sorted(steps, reverse=True)
+    assert points[-1].limit_bytes is None
+    assert points[-1].step_ns == sim.tune(workload, hardware).report.step_ns
+    assert steps[0] > steps[-1]
+
+
+@pytest.mark.parametrize("criterion", ["mean", "p95"])
+def test_a_criterion_recommends_what_is_best_by_it(criterion: Any) -> None:
+    """Whichever it is, it is in the pool, and its figures are those of the report."""
+    workload, hardware = sim.load_workload(GPT), sim.load_hardware(WIRE_FILE)
+    answer = sim.tune(workload, hardware, criterion=criterion, draws=100)
+    assert answer.robust is not None
+    chosen = answer.robust.by_mean if criterion == "mean" else answer.robust.by_p95
+    assert answer.assignment == chosen
+    assert answer.report == sim.summarize(sim.simulate(workload, hardware, chosen))
+    assert answer.robust.criterion == criterion
+
+
+def test_an_unknown_criterion_is_refused() -> None:
+    with pytest.raises(InputError, match="criterion: 'worst' is not legal"):
+        sim.tune(resnet50(), link(4), criterion="worst")  # type: ignore[arg-type]
+
+
+def test_the_paths_are_those_of_both_timelines() -> None:
+    workload, hardware = resnet50(), link(4, copy_out_bytes_per_s=1e10)
+    answer = sim.tune(workload, hardware)
+    for path, report in ((answer.critical_path, answer.report), (answer.baseline_path, answer.baseline)):
+        assert path[0].start_ns == 0
+        assert path[-1].end_ns == report.sync_end_ns
+        assert all(one.end_ns == other.start_ns for one, other in pairwise(path))
+
+
+@settings(max_examples=100)
 @given(one_run(max_gradients=9))
 def test_the_cap_list_reaches_what_is_recommended(case: Case) -> None:
     """B(i): where a ``bucket_cap_mb_list`` is offered, DDP's own rules make of it the same buckets; and one
@@ -175,7 +276,10 @@ def test_gain_by_hand() -> None:
     assert gain.gain_ns == 10 * MS == recommendation.families["default"].regret_ns
     assert gain.fraction == pytest.approx(10 / 61.001)
     assert (gain.low_ns, gain.high_ns, gain.significant) == (None, None, None)
-    assert gain.sentence == "saves 10.00 ms a step against DDP's default (16.4%)"
+    assert gain.sentence == (
+        "saves 10.00 ms a step against DDP's default (16.4%); not recorded, so not known: "
+        "how iterations vary and how all-reduces vary"
+    )
 
 
 def test_a_gain_in_every_iteration_is_significant() -> None:
@@ -185,10 +289,15 @@ def test_a_gain_in_every_iteration_is_significant() -> None:
     assert min(gains) > 0
     gain = recommendation.gain
     assert gain.significant is True
-    assert (gain.low_ns, gain.high_ns) == tuple(np.quantile(gains, [0.025, 0.975]).round().astype(int))
+    half = 3.182 * np.std(gains, ddof=1) / 2  # Student's t, 3 degrees of freedom; 4 iterations
+    assert (gain.low_ns, gain.high_ns) == pytest.approx(
+        (np.mean(gains) - half, np.mean(gains) + half), rel=1e-3
+    )
+    assert gain.mean_ns == np.mean(gains)
     assert gain.sentence == (
         f"saves 10.00 ms a step against DDP's default (16.4%), {gain.low_ns / 1e6:.2f} ms to "
-        f"{gain.high_ns / 1e6:.2f} ms over the recorded iterations"
+        f"{gain.high_ns / 1e6:.2f} ms with 95% confidence; not recorded, so not known: "
+        "how all-reduces vary"
     )
 
 
@@ -201,11 +310,13 @@ def test_a_gain_that_comes_and_goes_is_not_significant() -> None:
     assert min(gains) == -1 * MS
     gain = recommendation.gain
     assert gain.gain_ns == 10 * MS
-    assert (gain.low_ns, gain.high_ns) == (-1 * MS, 10 * MS)
+    assert gain.mean_ns == 4.5 * MS
+    assert gain.low_ns is not None
+    assert gain.low_ns < 0
     assert gain.significant is False
     assert gain.sentence == (
-        "no significant difference over the recorded iterations (-1.00 ms to 10.00 ms a step); "
-        "keep the default"
+        f"no significant difference: {gain.low_ns / 1e6:.2f} ms to {gain.high_ns / 1e6:.2f} ms with 95% "
+        "confidence; keep the default"
     )
 
 
@@ -247,13 +358,16 @@ def test_a_default_that_is_best_is_kept() -> None:
 
 
 def test_a_gain_of_nanoseconds_is_no_advice() -> None:
-    """Copies are rounded bucket by bucket: clever cuts gain 25 ns of 173 ms, and that is not worth a word
+    """Copies are rounded bucket by bucket: clever cuts gain some ns of 173 ms, and that is not worth a word
     of praise."""
     recommendation = sim.tune(resnet50(), link(10, copy_in_bytes_per_s=10e9, copy_out_bytes_per_s=10e9))
     gain = recommendation.gain
     assert 0 < gain.gain_ns < 1000
-    assert gain.sentence.endswith("less than 0.1% of it; keep DDP's default")
-    assert gain.sentence.startswith(f"saves {gain.gain_ns / 1000:.3g} us a step")
+    assert gain.significant is False
+    assert gain.sentence == (
+        f"no significant difference: {gain.gain_ns / 1000:.3g} us a step is less than 0.1% of it; "
+        "keep the default"
+    )
 
 
 @settings(max_examples=100)
@@ -270,91 +384,18 @@ def test_gain_is_the_difference_of_steps(case: Case, data: st.DataObject) -> Non
     if recommendation.baseline.step_ns:
         assert gain.fraction == gain.gain_ns / recommendation.baseline.step_ns
     if len(samples) < 2:
-        assert gain.low_ns is gain.high_ns is None
-        assert gain.significant is (None if gain.gain_ns else False)
+        assert gain.low_ns is gain.high_ns is gain.noise_ns is None
+        assert gain.significant is (None if gain.fraction >= 0.001 else False)
     else:
         assert gain.low_ns is not None
         assert gain.high_ns is not None
-        assert gain.low_ns <= gain.high_ns
-        assert gain.significant is (gain.gain_ns > 0 and gain.low_ns > 0)
-    if not gain.gain_ns or gain.significant is False or gain.fraction < 0.001:
+        assert gain.noise_ns is not None
+        assert gain.low_ns <= gain.mean_ns <= gain.high_ns
+        if gain.significant:
+            assert gain.low_ns > 0
+            assert max(gain.gain_ns, gain.mean_ns) > gain.noise_ns
+    if gain.significant is False:
         assert "keep" in gain.sentence
     else:
         assert gain.sentence.startswith("saves ")
         assert "keep" not in gain.sentence
-
-
-# ---------------------------------------------------------------------------------------------------
-# The plateau.
-
-
-def check_plateau(workload: Workload, hardware: Hardware, recommendation: Recommendation) -> None:
-    """The plateau, recomputed from simulated steps."""
-    plateau = recommendation.plateau
-    caps = default_caps(workload)
-    steps = []
-    for cap in caps:
-        assignment = sim.assign(workload, bucket_cap_mb=cap)
-        steps.append(sim.summarize(sim.simulate(workload, hardware, assignment, "analytic")).step_ns)
-    best = min(steps)
-    # A hair's breadth of freedom where the limit itself is a product of floats.
-    near = [step <= best * (1 + plateau.tolerance) + 1e-6 * best / 100 for step in steps]
-    clearly = [step <= best * (1 + plateau.tolerance) - 1e-6 * best / 100 for step in steps]
-    if near != clearly:
-        return
-    assert plateau.tolerance == 0.01
-    assert plateau.caps_mb == tuple(cap for cap, is_near in zip(caps, near, strict=True) if is_near)
-    assert plateau.is_flat == all(near)
-    assert plateau.low_mb in plateau.caps_mb
-    assert plateau.high_mb in plateau.caps_mb
-    low, high = caps.index(plateau.low_mb), caps.index(plateau.high_mb)
-    assert low <= steps.index(best) <= high
-    assert all(near[low : high + 1])
-    assert low == 0 or not near[low - 1]
-    assert high == len(caps) - 1 or not near[high + 1]
-    assert plateau.holds_default == (recommendation.baseline.step_ns <= best * (1 + plateau.tolerance))
-    # Stretches: unbroken, apart from each other, and all caps between them.
-    inside = [cap for first, last in plateau.stretches_mb for cap in caps if first <= cap <= last]
-    assert tuple(inside) == plateau.caps_mb
-    for (_, last), (first, _) in pairwise(plateau.stretches_mb):
-        assert any(last < cap < first for cap in caps)
-    assert (plateau.low_mb, plateau.high_mb) in plateau.stretches_mb
-
-
-@settings(max_examples=100)
-@given(anything(max_gradients=8), st.integers(1, 2000))
-def test_plateau_of_any_case(case: Case, factor: int) -> None:
-    """Gradients of up to some 100 MiB, so that caps from 0.25 MiB on cut in many ways."""
-    workload, hardware = case
-    grown = replace(
-        workload,
-        gradients=tuple(
-            replace(
-                gradient, num_bytes=gradient.num_bytes * (factor * 100 if gradient.num_bytes < 1000 else 1)
-            )
-            for gradient in workload.gradients
-        ),
-    )
-    check_plateau(grown, hardware, sim.tune(grown, hardware))
-
-
-@pytest.mark.parametrize("gbit", [1, 10, 100])
-@pytest.mark.parametrize("workload", [resnet50(), transformer(4)], ids=["resnet50", "gpt4"])
-def test_plateau_of_real_models(workload: Workload, gbit: float) -> None:
-    hardware = link(gbit, latency_us=500)
-    check_plateau(workload, hardware, sim.tune(workload, hardware))
-
-
-def test_a_link_that_costs_nothing_is_flat() -> None:
-    plateau = sim.tune(resnet50(), replace(link(1), world_size=1)).plateau
-    assert plateau.is_flat
-    assert plateau.holds_default
-    assert plateau.caps_mb == tuple(default_caps(resnet50()))
-    assert plateau.stretches_mb == ((plateau.low_mb, plateau.high_mb),)
-
-
-def test_latency_makes_small_caps_bad() -> None:
-    """161 collectives of 20 ms do not hide in 100 ms."""
-    plateau = sim.tune(resnet50(), link(100, latency_us=20_000)).plateau
-    assert not plateau.is_flat
-    assert 0.25 not in plateau.caps_mb

@@ -1,15 +1,22 @@
 """The critical path: a chain without a gap, made of spans that exist."""
 
-from hypothesis import given, settings
+import json
+from dataclasses import asdict, replace
+
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import sim
+from sim.errors import SimError
+from sim.formats.documents import parse_body
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.path import PathSpan
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Gradient, Workload
-from sim.verdict.critical_path import PathSpan, critical_path, dependencies
-from tests.strategies import Case, cases
+from sim.verdict.critical_path import critical_path, dependencies
+from tests.strategies import Case, cases, paired_cases, path_spans
+from tests.systems.any_system import system_cases
 
 
 def check_exists(span: PathSpan, timeline: Timeline) -> None:
@@ -25,6 +32,8 @@ def check_exists(span: PathSpan, timeline: Timeline) -> None:
     bucket = timeline.buckets[span.bucket]
     if span.kind == "all_reduce":
         assert (span.start_ns, span.end_ns) == (bucket.start_ns, bucket.end_ns)
+    elif span.kind == "straggler":
+        assert (span.start_ns, span.end_ns) == (bucket.start_ns - bucket.late_ns, bucket.start_ns)
     elif span.kind == "copy_out":
         assert (span.start_ns, span.end_ns) == (bucket.copy_out_start_ns, bucket.available_ns)
     else:
@@ -49,13 +58,15 @@ def check_cause(before: PathSpan, after: PathSpan, timeline: Timeline) -> None:
         assert on_lane
         return
     bucket = timeline.buckets[after.bucket]
-    waited = bucket.start_ns > bucket.launch_ns
+    waited = bucket.start_ns - bucket.late_ns > bucket.launch_ns
     if after.kind == "launch":
         if before.kind == "launch" and not on_lane:
             assert before.bucket == after.bucket - 1
         else:
             assert bucket.ready_ns == after.start_ns
-    elif after.kind == "all_reduce":
+    elif after.kind == "all_reduce" and bucket.late_ns:
+        assert (before.kind, before.bucket) == ("straggler", after.bucket)
+    elif after.kind in ("straggler", "all_reduce"):
         if before.kind == "all_reduce":
             assert waited or timeline.hardware.comm_channels == 1
             assert before.bucket is not None
@@ -74,9 +85,9 @@ def check_cause(before: PathSpan, after: PathSpan, timeline: Timeline) -> None:
 
 
 @settings(max_examples=500)
-@given(cases(), st.sampled_from(["simpy", "analytic"]))
+@given(cases() | paired_cases(), st.sampled_from(["simpy", "analytic"]))
 def test_path_is_gapless_and_real(case: Case, engine: str) -> None:
-    timeline = sim.simulate(case.workload, case.hardware, case.assignment, engine)
+    timeline = sim.simulate(case.workload, case.hardware, case.assignment, engine, slowest=case.slowest)
     path = critical_path(timeline)
     now = 0
     for span in path:
@@ -86,12 +97,33 @@ def test_path_is_gapless_and_real(case: Case, engine: str) -> None:
         check_exists(span, timeline)
     assert now == timeline.sync_end_ns
     if all(bucket.start_ns < bucket.end_ns for bucket in timeline.buckets):  # no links through empty spans
-        for before, after in dependencies(timeline).edges:
-            check_cause(before, after, timeline)
+        graph, spans = dependencies(timeline)
+        for before, after in graph.edges:
+            check_cause(spans[before], spans[after], timeline)
 
 
-def example(launch_cost_ns: int = 0, **machine: object) -> list[tuple[str, int, int, int | None]]:
-    """Ready at 10, 20, 30 of 40; collectives of 15; the path as plain tuples."""
+@settings(max_examples=300, deadline=None)
+@given(system_cases())
+def test_path_is_gapless_where_the_lane_waits(case: Case) -> None:
+    """Other systems wait for a collective and launch the next one: the chain goes through both."""
+    try:
+        timeline = sim.simulate(
+            case.workload, case.hardware, case.assignment, "analytic", slowest=case.slowest
+        )
+    except SimError:  # ranks that launch in different orders
+        assume(False)
+    now = 0
+    for span in critical_path(timeline):
+        assert span.start_ns == now
+        now = span.end_ns
+    assert now == timeline.sync_end_ns
+    assert sim.summarize(timeline).verdict
+
+
+def example(
+    launch_cost_ns: int = 0, slowest: tuple[int, int, int] | None = None, **machine: object
+) -> list[tuple[str, int, int, int | None]]:
+    """Ready at 10, 20, 30 of 40, and there at ``slowest``; collectives of 15; the path as plain tuples."""
     gradients = tuple(
         Gradient(index=index, name="g", shape=(), dtype="float32", num_bytes=8, ready_ns=30 - 10 * index)
         for index in range(3)
@@ -104,7 +136,16 @@ def example(launch_cost_ns: int = 0, **machine: object) -> list[tuple[str, int, 
         launch_cost_ns=launch_cost_ns,
         **machine,  # type: ignore[arg-type]
     )
-    timeline = sim.simulate(workload, hardware, Assignment(bucket_indices=((2,), (1,), (0,))))
+    late = slowest and replace(
+        workload,
+        backward_ns=max(slowest),
+        gradients=tuple(
+            replace(gradient, ready_ns=time)
+            for gradient, time in zip(gradients, reversed(slowest), strict=True)
+        ),
+    )
+    assignment = Assignment(bucket_indices=((2,), (1,), (0,)))
+    timeline = sim.simulate(workload, hardware, assignment, slowest=late)
     return [(span.kind, span.start_ns, span.end_ns, span.bucket) for span in critical_path(timeline)]
 
 
@@ -173,6 +214,23 @@ def test_launches_that_the_times_already_contain() -> None:
         ("launch", 10, 17),
         ("all_reduce", 17, 32),
     ]
+
+
+def test_the_wait_for_the_slowest_rank() -> None:
+    """It comes to the first at 18 and to the third at 60; the second starts behind the first, at 33."""
+    assert example(slowest=(18, 30, 60)) == [
+        ("backward", 0, 10, None),
+        ("straggler", 10, 18, 0),
+        ("all_reduce", 18, 33, 0),
+        ("all_reduce", 33, 48, 1),
+        ("straggler", 48, 60, 2),
+        ("all_reduce", 60, 75, 2),
+    ]
+
+
+@given(path_spans)
+def test_a_path_can_be_held_in_json(span: PathSpan) -> None:
+    assert parse_body(json.loads(json.dumps(asdict(span))), PathSpan, "f.json") == span
 
 
 def test_nothing_at_all_is_an_empty_path() -> None:

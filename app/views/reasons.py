@@ -1,0 +1,77 @@
+"""Beside the recommendation: why a step takes what it takes, whether a gain shows, and what memory costs."""
+
+import streamlit as st
+
+from app import cached, labels
+from app.cached import Inputs
+from app.figures.memory import draw_memory, memory_data
+from sim.nouns.path import PathSpan
+from sim.nouns.recommendation import Recommendation
+from sim.nouns.report import Report
+from sim.nouns.robust import Robust
+from sim.nouns.workload import Workload
+
+
+def show(inputs: Inputs, found: Recommendation) -> None:
+    """Three expanders; the last one searches only once it is asked to."""
+    with st.expander("Why: the critical path"):
+        _path("Recommended", found.report, found.critical_path, inputs.workload)
+        _path("DDP's default", found.baseline, found.baseline_path, inputs.workload)
+    if found.robust is not None:
+        with st.expander("Does it show? Steps as they vary"):
+            _robust(found.robust)
+    with st.expander("What does a limit on the largest bucket cost?"):
+        _memory(inputs)
+
+
+def _path(title: str, report: Report, path: tuple[PathSpan, ...], workload: Workload) -> None:
+    st.markdown(f"**{title}**: {labels.plain(report.verdict)}")
+    names = [gradient.name for gradient in workload.gradients]
+    st.dataframe(
+        [
+            {
+                "span": labels.PATH_WORDS[span.kind],
+                "bucket": span.bucket,
+                "gradient": None if span.gradient is None else names[span.gradient],
+                "from, ms": span.start_ns / 1e6,
+                "to, ms": span.end_ns / 1e6,
+                "takes, ms": (span.end_ns - span.start_ns) / 1e6,
+            }
+            for span in labels.joined(path)
+        ],
+        hide_index=True,
+        column_config=dict.fromkeys(
+            ("from, ms", "to, ms", "takes, ms"), st.column_config.NumberColumn(format="%.2f")
+        ),
+    )
+
+
+def _robust(robust: Robust) -> None:
+    if robust.draws > 1:
+        st.dataframe(
+            [
+                {
+                    "candidate": labels.FAMILY_WORDS.get(row.name, row.name),
+                    "mean, ms": row.mean_step_ns / 1e6,
+                    "95th percentile, ms": row.p95_step_ns / 1e6,
+                    "gain, ms": row.gain_ns / 1e6,
+                    "at least, ms": row.gain_low_ns / 1e6,
+                    "at most, ms": row.gain_high_ns / 1e6,
+                }
+                for row in sorted(robust.rows, key=lambda row: row.mean_step_ns)
+            ],
+            hide_index=True,
+        )
+    st.caption(labels.plain(labels.robust_sentence(robust)))
+
+
+@st.fragment
+def _memory(inputs: Inputs) -> None:
+    if st.button("Search under each limit", key="search_memory") or st.session_state.get("memory_shown"):
+        st.session_state["memory_shown"] = True
+        st.plotly_chart(
+            draw_memory(memory_data(cached.trade_off(inputs))),
+            key="memory",
+            config={"displaylogo": False},
+            alt="The best step over the size of the largest bucket",
+        )

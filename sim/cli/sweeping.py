@@ -1,0 +1,158 @@
+"""sweep: one workload under many caps and what-ifs, as a table, CSV or JSON."""
+
+import json
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+import sim
+from sim.cli.printing import emit, note, progress, table, write
+from sim.cli.simulating import AsJson, Engine, HardwareFile, WorkloadFile
+from sim.errors import InputError
+from sim.nouns.rows import SweepRow
+from sim.tuner.axes import WHAT_IFS
+from sim.tuner.workers import process_pool
+from sim.units import format_size, parse_cap_mb
+
+MOST_LINES = 60
+_HEADS = {"world_size": "ranks", "precision": "dtype"}
+
+Value = TypeVar("Value")
+
+
+def sweep(
+    workload_file: WorkloadFile,
+    hardware_file: HardwareFile,
+    caps: Annotated[str | None, typer.Option(help="MiB, comma-separated; default: 0.25 to all.")] = None,
+    bandwidth: Annotated[str, typer.Option(help="Factors on the wire's bandwidth, comma-separated.")] = "1",
+    latency: Annotated[str, typer.Option(help="Factors on the wire's latency, comma-separated.")] = "1",
+    backward: Annotated[str, typer.Option(help="Factors on backward's duration, comma-separated.")] = "1",
+    world_size: Annotated[
+        str | None, typer.Option(help="Numbers of ranks in a ring, comma-separated; default: the measured.")
+    ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(help="Dtypes of the gradients, such as recorded,bfloat16; default: recorded."),
+    ] = None,
+    engine: Annotated[Engine, typer.Option(help="Which engine; both give the same.")] = Engine.ANALYTIC,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Processes, at most one a core; default: 1, or all for a large grid."),
+    ] = None,
+    max_rows: Annotated[int, typer.Option(min=1, help="Refuse more rows than these.")] = 100_000,
+    as_json: AsJson = False,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Write CSV here.")] = None,
+) -> None:
+    """Predict DDP's default and a range of bucket caps, under any combination of what-ifs."""
+    workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
+    axes: dict[str, Any] = {
+        "bandwidth": _values("--bandwidth", bandwidth, float),
+        "latency": _values("--latency", latency, float),
+        "backward": _values("--backward", backward, float),
+        "world_size": None if world_size is None else _values("--world-size", world_size, int),
+        "precision": None if precision is None else _values("--precision", precision, _dtype),
+    }
+    with ExitStack() as stack:
+        rows = sim.sweep(
+            workload,
+            hardware,
+            None if caps is None else _values("--caps", caps, parse_cap_mb),
+            engine.value,
+            **axes,
+            executor=None if jobs is None else stack.enter_context(_executor(jobs)),
+            progress=stack.enter_context(progress("simulating")),
+            max_rows=max_rows,
+        )
+    if output is not None:
+        write(output, sim.sweep_csv(rows))
+    if as_json:
+        emit(json.dumps({"rows": [asdict(row) for row in rows]}, indent=1))
+    else:
+        print_rows(f"{workload.name} on {hardware.name}", rows)
+
+
+def print_rows(title: str, rows: tuple[SweepRow, ...]) -> None:
+    """A sweep for people: what-ifs that vary as columns; where it is long, the default and the best only."""
+    best = _best(rows)
+    lines = rows
+    if len(rows) > MOST_LINES:
+        lines = tuple(row for row in rows if row.bucket_cap_mb is None or row is best[_what_ifs(row)])
+    varied = [name for name in WHAT_IFS if len({getattr(row, name) for row in rows}) > 1]
+    shown = lines[:MOST_LINES]
+    table(
+        title,
+        [
+            "cap MiB",
+            *(_HEADS.get(name, name) for name in varied),
+            "buckets",
+            "largest",
+            "step ms",
+            "exposed ms",
+            "overlap",
+            "",
+        ],
+        [
+            [
+                "default" if row.bucket_cap_mb is None else f"{row.bucket_cap_mb:g}",
+                *(_word(getattr(row, name)) for name in varied),
+                str(row.num_buckets),
+                format_size(row.largest_bucket_bytes),
+                f"{row.step_ns / 1e6:.2f}",
+                f"{row.exposed_comm_ns / 1e6:.2f}",
+                f"{row.overlap_ratio:.1%}",
+                "best" if row.step_ns == best[_what_ifs(row)].step_ns else "",
+            ]
+            for row in shown
+        ],
+    )
+    if len(shown) < len(rows):
+        cut = f", the first {MOST_LINES} lines" if len(shown) < len(lines) else ""
+        note(f"{len(rows)} rows; shown are DDP's default and the best cap{cut}; -o FILE writes all as CSV")
+
+
+def _what_ifs(row: SweepRow) -> tuple[object, ...]:
+    return tuple(getattr(row, name) for name in WHAT_IFS)
+
+
+def _best(rows: tuple[SweepRow, ...]) -> dict[tuple[object, ...], SweepRow]:
+    """The fastest row under each combination of what-ifs, the first of equals."""
+    best: dict[tuple[object, ...], SweepRow] = {}
+    for row in rows:
+        known = best.setdefault(_what_ifs(row), row)
+        if row.step_ns < known.step_ns:
+            best[_what_ifs(row)] = row
+    return best
+
+
+def _word(value: float | str | None) -> str:
+    if value is None:
+        return "recorded"
+    return value if isinstance(value, str) else f"{value:g}"
+
+
+def _dtype(text: str) -> str | None:
+    return None if text == "recorded" else text
+
+
+def _values(option: str, text: str, read: Callable[[str], Value]) -> list[Value]:
+    made = []
+    for part in text.split(","):
+        if not part.strip():
+            raise InputError(f"{option}: {text!r} is not legal; give values with commas between them")
+        try:
+            made.append(read(part.strip()))
+        except InputError:
+            raise
+        except ValueError as error:
+            raise InputError(f"{option}: {part.strip()!r} is not legal; {error}") from error
+    return made
+
+
+def _executor(jobs: int) -> Executor:
+    """``jobs`` processes; one job is a thread of this process, which starts at once."""
+    return ThreadPoolExecutor(1) if jobs == 1 else process_pool(jobs)

@@ -1,0 +1,140 @@
+"""tune: the best assignment, its proof, what each knob reaches, and whether it matters."""
+
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import sim
+from sim.cli.printing import emit_noun, note, table, write
+from sim.cli.simulating import AsJson, HardwareFile, WorkloadFile
+from sim.nouns.memory import MemoryPoint
+from sim.nouns.recommendation import Recommendation
+from sim.nouns.robust import Robust
+from sim.units import format_size, parse_size
+
+ROBUST_ROWS = 8
+
+
+class Wanted(StrEnum):
+    """What is recommended: the best step as given, on average, or at the 95th percentile."""
+
+    NOMINAL = "nominal"
+    MEAN = "mean"
+    P95 = "p95"
+
+
+Size = Annotated[str | None, typer.Option(help="A size such as 25MiB; the largest bucket that is allowed.")]
+Limit = Annotated[str | None, typer.Option(help="A size; the most that buckets may hold at once on a rank.")]
+
+
+def tune(
+    workload_file: WorkloadFile,
+    hardware_file: HardwareFile,
+    criterion: Annotated[
+        Wanted, typer.Option(help="The best step as given, or the best mean or 95th percentile of many.")
+    ] = Wanted.NOMINAL,
+    seed: Annotated[int, typer.Option(help="Of the steps that are drawn.", min=0)] = 0,
+    draws: Annotated[int, typer.Option(help="How many steps are drawn.", min=1)] = 400,
+    max_bucket: Size = None,
+    memory_limit: Limit = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the assignment here.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find the best assignment, its proof, and what each knob reaches."""
+    workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
+    answer = sim.tune(
+        workload,
+        hardware,
+        criterion=criterion.value,
+        seed=seed,
+        draws=draws,
+        max_bucket_bytes=None if max_bucket is None else parse_size(max_bucket),
+        memory_limit_bytes=None if memory_limit is None else parse_size(memory_limit),
+    )
+    answer = replace(answer, memory=sim.trade_off(workload, hardware))
+    if output is not None:
+        write(output, sim.to_text(answer.assignment))
+    if as_json:
+        emit_noun(answer)
+    else:
+        _print(answer, f"{workload.name} on {hardware.name}")
+
+
+def _print(answer: Recommendation, title: str) -> None:
+    table(
+        title,
+        ["what one can turn", "buckets", "step ms", "exposed ms", "regret ms", "buffers"],
+        [
+            [
+                name,
+                str(len(family.assignment.bucket_indices)),
+                f"{family.report.step_ns / 1e6:.2f}",
+                f"{family.report.exposed_comm_ns / 1e6:.2f}",
+                f"{family.regret_ns / 1e6:.2f}",
+                "" if family.report.memory is None else format_size(family.report.memory.peak_bytes),
+            ]
+            for name, family in sorted(answer.families.items(), key=lambda item: item[1].regret_ns)
+        ],
+    )
+    for name, family in answer.families.items():
+        if not family.complete and name not in ("bucket_indices", "bucket_cap_mb_list"):
+            note(f"{name}: not all there are, but {family.how}")
+    for name, why in answer.absent.items():
+        note(f"not among them: {name}: {why}")
+    if answer.robust is not None and answer.robust.draws > 1:
+        _print_robust(answer.robust)
+    _print_memory(answer.memory)
+    sizes = ", ".join(format_size(size) for size in answer.assignment.bucket_bytes or ())
+    note(f"recommended: {len(answer.assignment.bucket_indices)} bucket(s): {sizes}")
+    note(f"gain: {answer.gain.sentence}")
+    if answer.simplest not in ("default", "bucket_indices", "bucket_cap_mb_list"):
+        easiest = answer.families[answer.simplest]
+        settings = {**easiest.assignment.requires.get("environment", {}), **easiest.assignment.ddp_kwargs}
+        words = ", ".join(f"{name}={value}" for name, value in settings.items())
+        note(f"simplest within 0.1 % of it: {words} ({easiest.regret_ns / 1e6:.2f} ms behind)")
+    note(f"why: {answer.report.verdict}")
+    note(f"DDP's default: {answer.baseline.verdict}")
+    note(f"proof: {'optimal' if answer.proved_optimal else 'not proved optimal'}; {answer.proof}")
+
+
+def _print_robust(robust: Robust) -> None:
+    rows = sorted(robust.rows, key=lambda row: row.mean_step_ns)[:ROBUST_ROWS]
+    table(
+        f"over {robust.draws} steps drawn with seed {robust.seed}, the best {len(rows)} by their mean",
+        ["candidate", "mean ms", "p95 ms", "gain ms", "95 % interval"],
+        [
+            [
+                row.name,
+                f"{row.mean_step_ns / 1e6:.2f}",
+                f"{row.p95_step_ns / 1e6:.2f}",
+                f"{row.gain_ns / 1e6:.2f}",
+                f"{row.gain_low_ns / 1e6:.2f} to {row.gain_high_ns / 1e6:.2f}",
+            ]
+            for row in rows
+        ],
+    )
+    note(f"best mean: {robust.mean_choice}; best 95th percentile: {robust.p95_choice}")
+    if robust.noise_ns is not None:
+        note(f"one step of DDP's default varies by {robust.noise_ns / 1e6:.2f} ms")
+    for line in robust.not_known:
+        note(f"not known, and taken as exact: {line}")
+
+
+def _print_memory(points: tuple[MemoryPoint, ...]) -> None:
+    table(
+        "what a limit on the largest bucket costs",
+        ["no bucket above", "largest", "buckets", "step ms"],
+        [
+            [
+                "no limit" if point.limit_bytes is None else format_size(point.limit_bytes),
+                format_size(point.largest_bucket_bytes),
+                str(point.num_buckets),
+                f"{point.step_ns / 1e6:.2f}",
+            ]
+            for point in points
+            if point.step_ns is not None and point.largest_bucket_bytes is not None
+        ],
+    )

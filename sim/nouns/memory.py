@@ -1,0 +1,73 @@
+"""What buckets cost in memory, and what a limit on the largest bucket costs in time."""
+
+from dataclasses import dataclass
+
+from sim.nouns.checks import at_least
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """Memory that a system takes for its buckets on one rank, for a while or for good.
+
+    ``start_ns`` and ``end_ns`` count from the start of backward; both None: held all through it, by most
+    systems from step to step. What ends in the instant in which something else starts is gone by then.
+    """
+
+    what: str
+    num_bytes: int
+    start_ns: int | None = None
+    end_ns: int | None = None
+
+    def __post_init__(self) -> None:
+        at_least("num_bytes", self.num_bytes, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What buckets cost on one rank, in bytes, beside the gradients themselves.
+
+    ``buffers_bytes`` are held all through a backward (by DDP from step to step), ``transient_peak_bytes`` is
+    the most that is held on top of them at any one moment. ``largest_bucket_bytes`` are parameter bytes, as
+    DDP's logger counts them (A4.4). Not counted: what the communication library takes for itself (gloo's and
+    NCCL's scratch), maps of one number a parameter, and gradients or partitions that a system keeps whatever
+    its buckets are.
+    """
+
+    buffers_bytes: int
+    transient_peak_bytes: int
+    largest_bucket_bytes: int
+
+    def __post_init__(self) -> None:
+        for name in ("buffers_bytes", "transient_peak_bytes", "largest_bucket_bytes"):
+            at_least(name, getattr(self, name), 0)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that buckets ever hold at once."""
+        return self.buffers_bytes + self.transient_peak_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPoint:
+    """The best step that no bucket above ``limit_bytes`` allows; None is no limit.
+
+    ``step_ns`` and ``largest_bucket_bytes`` are None where a single gradient is larger than the limit.
+    ``on_front``: no other point has buckets as small and a step as short, one of them smaller.
+    """
+
+    limit_bytes: int | None
+    largest_bucket_bytes: int | None
+    step_ns: int | None
+    num_buckets: int | None
+    on_front: bool
+
+    def __post_init__(self) -> None:
+        at_least("limit_bytes", self.limit_bytes, 0)
+        at_least("largest_bucket_bytes", self.largest_bucket_bytes, 0)
+        at_least("step_ns", self.step_ns, 0)
+        at_least("num_buckets", self.num_buckets, 1)
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether buckets within the limit exist."""
+        return self.step_ns is not None

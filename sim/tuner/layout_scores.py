@@ -1,0 +1,64 @@
+"""``sync_end_ns`` of many cap layouts at once."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.tuner import kernels
+from sim.tuner.caps import Array, Walk, add_up, count_buckets
+from sim.tuner.kernels import Flags
+from sim.tuner.problem import Ints, Problem
+
+MOST_BUCKETS = 1_000_000  # held in memory at a time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayoutScores:
+    """One entry a layout: ``sync_end_ns``; ``sure``: whether that is to the ns, or only within a few ns, as
+    may be where work stretches; ``num_buckets``; ``largest_bytes``: of its largest bucket, by caps."""
+
+    sync_end_ns: Ints
+    sure: Flags
+    num_buckets: Ints
+    largest_bytes: Ints
+
+
+def score_layouts(problem: Problem, walk: Walk, firsts: Array, laters: Array) -> LayoutScores:
+    """Score the layouts of the limits [firsts[k], laters[k]] in bytes.
+
+    ``walk`` is over the gradients of ``problem``, all of which become ready.
+    """
+    counts = count_buckets(walk.sizes, walk.keys, walk.num_keys, firsts, laters)
+    ends, sure = np.empty(len(counts), np.int64), np.empty(len(counts), np.bool_)
+    largest = np.empty(len(counts), np.int64)
+    parts = np.cumsum(counts) // MOST_BUCKETS
+    for part in np.unique(parts).tolist():
+        rows = np.flatnonzero(parts == part)
+        starts = np.concatenate(([0], np.cumsum(counts[rows])))
+        stops, wires, copied, dense = add_up(
+            walk.sizes,
+            walk.keys,
+            walk.num_keys,
+            walk.is_reversed,
+            problem.wire,
+            problem.copied,
+            firsts[rows],
+            laters[rows],
+            starts,
+        )
+        largest[rows] = np.maximum.reduceat(dense, starts[:-1])
+        services = kernels.services(problem.curve_bytes, problem.curve_ns, wires)
+        sizes, which = np.unique(copied, return_inverse=True)  # one size is in many layouts
+        back = problem.copies_back(sizes)[which]
+        bounds = starts.tolist()
+        for row, start, stop in zip(rows.tolist(), bounds, bounds[1:], strict=False):
+            ends[row], sure[row] = kernels.play_surely(
+                problem.machine,
+                problem.work,
+                problem.copy_in,
+                problem.tail,
+                stops[start:stop],
+                services[start:stop],
+                back[start:stop],
+            )
+    return LayoutScores(sync_end_ns=ends, sure=sure, num_buckets=counts, largest_bytes=largest)

@@ -1,0 +1,56 @@
+"""Tasks spread over an executor: results in order, errors as ours, nothing left running."""
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
+from typing import TypeVar
+
+from sim.errors import MachineError, SimError
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+def process_pool(most: int | None = None) -> ProcessPoolExecutor:
+    """A pool of spawned processes, at most ``most`` and as many as there are cores.
+
+    Spawned, since a fork of a process with threads (torch's, streamlit's) may hang. A spawned process imports
+    the script that started it: what the script runs belongs under ``if __name__ == "__main__":``. Ctrl-C is
+    for the parent, which shuts the pool down.
+    """
+    cores = os.cpu_count() or 1
+    return ProcessPoolExecutor(
+        max_workers=cores if most is None else max(1, min(most, cores)),
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=signal.signal,
+        initargs=(signal.SIGINT, signal.SIG_IGN),
+    )
+
+
+def spread(
+    function: Callable[[Task], Result], tasks: Sequence[Task], executor: Executor
+) -> Generator[Result, None, None]:
+    """``function`` of each task, in order, as results come in; on any error the rest is cancelled.
+
+    Raises:
+        SimError: as a worker raised it.
+        MachineError: a worker died, or raised anything else.
+    """
+    futures = [executor.submit(function, task) for task in tasks]
+    try:
+        for future in futures:
+            yield future.result()
+    except SimError:
+        raise
+    except BrokenExecutor as error:
+        raise MachineError(
+            f"sweep: a worker process died ({error}); a script that sweeps needs its own lines under "
+            'if __name__ == "__main__":, as each worker imports it'
+        ) from error
+    except Exception as error:
+        raise MachineError(f"sweep: a worker of {type(executor).__name__} failed: {error!r}") from error
+    finally:
+        for future in futures:
+            future.cancel()

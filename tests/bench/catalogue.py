@@ -1,0 +1,260 @@
+"""All benchmarks as data: what is timed, at which sizes, and what its answer is worth."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from sim.engine import lanes, recurrence
+from sim.engine.systems import assign, write
+from sim.tuner.baselines import fit_alpha_beta, fuse_in_cycles, merge_wisely
+from sim.tuner.caps import find_intervals, make_walk
+from sim.tuner.exact import exact_optimum
+from sim.tuner.families import find_families
+from sim.tuner.grid import sweep
+from sim.tuner.layout_scores import LayoutScores, score_layouts
+from sim.tuner.optimum import Optimum, find_optimum
+from sim.tuner.partitions import Buckets
+from sim.tuner.problem import Problem
+from sim.tuner.recommend import tune
+from sim.tuner.score import Scorer
+from sim.units import format_ms
+from tests.bench.machines import MACHINES, machine, model
+from tests.bench.plain_dp import earliest_finish
+
+Timed = Callable[[], Any]
+
+SMALL, LARGE = (161, 1_000), (161, 1_000, 10_000, 100_000)
+CANDIDATES = 10_000
+SWEPT = {"bandwidth": tuple(np.geomspace(0.25, 4, 8)), "latency": tuple(np.geomspace(0.25, 4, 8))}
+CAPS_MB = tuple(np.geomspace(0.25, 64, 30).round(3))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One row of a table.
+
+    ``prepare`` makes, for a number of tensors, what is timed; ``judge`` says in a few words what its answer
+    is worth. ``is_reference``: the others of its table are given as multiples of it. ``units``, such as
+    candidates, are what one call gets through.
+    """
+
+    table: str
+    row: str
+    sizes: tuple[int, ...]
+    prepare: Callable[[int], Timed]
+    judge: Callable[[int, Any], str] | None = None
+    is_reference: bool = False
+    units: int | None = None
+    unit: str = ""
+
+
+@cache
+def _scorer(name: str, count: int) -> Scorer:
+    return Scorer(model(count, name), machine(name))
+
+
+@cache
+def _default(name: str, count: int) -> Buckets:
+    return assign(model(count, name)).bucket_indices
+
+
+@cache
+def best(name: str, count: int) -> Optimum:
+    """The best buckets, never worse than any baseline."""
+    workload, hardware = model(count, name), machine(name)
+    baselines = [merge_wisely(workload, *fit_alpha_beta(hardware)), fuse_in_cycles(workload)]
+    return find_optimum(_scorer(name, count), [_default(name, count), *baselines])
+
+
+def _above_best(name: str, count: int, buckets: Buckets) -> str:
+    """How much later all gradients are there than they could be."""
+    least = best(name, count).sync_end_ns
+    above = _scorer(name, count).sync_end_ns(buckets) - least
+    return "the best" if above == 0 else f"{above / least:+.2%}, {_amount(above)}"
+
+
+def _gap(name: str, count: int, found: Optimum) -> str:
+    """What is proved about an answer."""
+    above = found.sync_end_ns - found.at_least_ns
+    if found.is_proved:
+        return "proved optimal" if above == 0 else f"proved optimal, to {_amount(above)}"
+    return f"at most {above / found.at_least_ns:.2%}, {_amount(above)} above the optimum"
+
+
+def _amount(ns: int) -> str:
+    """A difference of times: next to nothing in ns, all else in ms."""
+    return f"{ns} ns" if abs(ns) < 10_000 else format_ms(ns)
+
+
+def _best_buckets(name: str) -> Iterator[Entry]:
+    """Every way to cut, on one machine."""
+    hardware = machine(name)
+    is_exact = name != "two channels"
+    common = {"table": f"Best buckets: {MACHINES[name]}"}
+
+    def search(count: int) -> Timed:
+        scorer = _scorer(name, count)
+        upper = scorer.sync_end_ns(_default(name, count))
+        return partial(exact_optimum, scorer.problem, upper)
+
+    def whole(count: int) -> Timed:
+        default = [_default(name, count)]
+        return lambda: find_optimum(Scorer(model(count, name), hardware), default)
+
+    def plain(count: int) -> Timed:
+        return partial(earliest_finish, Problem(model(count, name), hardware))
+
+    def merge(count: int) -> Timed:
+        return lambda: merge_wisely(model(count, name), *fit_alpha_beta(hardware))
+
+    if is_exact:
+        yield Entry(
+            **common,
+            row="exact search",
+            sizes=LARGE,
+            prepare=search,
+            judge=lambda count, found: _above_best(name, count, found.buckets),
+            is_reference=True,
+        )
+    yield Entry(
+        **common,
+        row="from the workload to the answer and its proof" if is_exact else "search and its bound",
+        sizes=LARGE if is_exact else LARGE[:3],
+        prepare=whole,
+        judge=partial(_gap, name),
+        is_reference=not is_exact,
+    )
+    rules = {
+        "dynamic programme in numpy, O(n^2)": (LARGE[:3], plain),
+        "MG-WFBP's merge": (LARGE if is_exact else LARGE[:3], merge),
+        "Horovod's fusion, 128 MiB and 1 ms": (
+            LARGE if is_exact else LARGE[:3],
+            lambda count: partial(fuse_in_cycles, model(count, name)),
+        ),
+        "DDP's default": (
+            LARGE if is_exact else LARGE[:3],
+            lambda count: lambda: assign(model(count, name)).bucket_indices,
+        ),
+    }
+    for row, (sizes, prepare) in rules.items():
+        yield Entry(**common, row=row, sizes=sizes, prepare=prepare, judge=partial(_above_best, name))
+
+
+def _all_caps(name: str) -> Entry:
+    def prepare(count: int) -> Timed:
+        problem = _scorer(name, count).problem
+
+        def run() -> LayoutScores:
+            walk = make_walk(problem.workload)
+            caps = find_intervals(walk).low_bytes
+            return score_layouts(problem, walk, caps, caps)
+
+        return run
+
+    return Entry(
+        table="Every distinct layout of bucket_cap_mb: found and scored",
+        row=MACHINES[name],
+        sizes=SMALL,
+        prepare=prepare,
+        judge=lambda _, scores: f"{len(scores.sync_end_ns):,} layouts",
+    )
+
+
+def _candidates(name: str) -> Entry:
+    def prepare(count: int) -> Timed:
+        problem = _scorer(name, count).problem
+        walk = make_walk(problem.workload)
+        draw, total = np.random.default_rng(count), int(walk.sizes.sum())
+        firsts, laters = (draw.integers(1, total // part, CANDIDATES) for part in (4, 2))
+        return partial(score_layouts, problem, walk, firsts, laters)
+
+    return Entry(
+        table=f"{CANDIDATES:,} candidates: random first buckets and caps, scored",
+        row=MACHINES[name],
+        sizes=SMALL,
+        prepare=prepare,
+        judge=lambda _, scores: f"{scores.sure.mean():.1%} of them to the ns",
+        units=CANDIDATES,
+        unit="candidate",
+    )
+
+
+def _engines(name: str) -> Iterator[Entry]:
+    common = {"table": f"One candidate, DDP's default: {MACHINES[name]}", "sizes": SMALL}
+
+    def engine(play: Callable[[Any], Any]) -> Callable[[int], Timed]:
+        def prepare(count: int) -> Timed:
+            (program,) = write(model(count, name), machine(name), assign(model(count, name)))
+            return partial(play, program)
+
+        return prepare
+
+    def score(count: int) -> Timed:
+        workload, hardware, buckets = model(count, name), machine(name), _default(name, count)
+        return lambda: Scorer(workload, hardware).sync_end_ns(buckets)
+
+    ends = [
+        ("SimPy engine", lanes.play, False),
+        ("analytic engine", recurrence.solve, True),
+    ]
+    for row, play, is_reference in ends:
+        yield Entry(
+            **common,
+            row=row,
+            prepare=engine(play),
+            judge=lambda _, outcome: f"{outcome.sync_end_ns} ns",
+            is_reference=is_reference,
+        )
+    yield Entry(
+        **common,
+        row="the tuner's scorer, from the workload on",
+        prepare=score,
+        judge=lambda _, end: f"{end} ns",
+    )
+
+
+def _sweep(name: str) -> Entry:
+    def prepare(count: int) -> Timed:
+        return lambda: sweep(model(count, name), machine(name), CAPS_MB, **SWEPT)
+
+    return Entry(
+        table="Sweep: caps x bandwidth x latency, in this process",
+        row=MACHINES[name],
+        sizes=SMALL[:1],
+        prepare=prepare,
+        judge=lambda _, rows: f"{len(rows):,} rows",
+        units=(len(CAPS_MB) + 1) * len(SWEPT["bandwidth"]) * len(SWEPT["latency"]),
+        unit="row",
+    )
+
+
+def _families(name: str) -> Entry:
+    return Entry(
+        table="The best of every family",
+        row=MACHINES[name],
+        sizes=SMALL,
+        prepare=lambda count: lambda: find_families(Scorer(model(count, name), machine(name))),
+        judge=lambda _, found: f"{len(found.reached)} reached, {len(found.absent)} not to be had",
+    )
+
+
+def _tune(name: str) -> Entry:
+    return Entry(
+        table="sim.tune, all of it",
+        row=MACHINES[name],
+        sizes=SMALL if name != "two channels" else SMALL[:1],
+        prepare=lambda count: partial(tune, model(count, name), machine(name)),
+        judge=lambda _, made: "proved optimal" if made.proved_optimal else "not proved",
+    )
+
+
+ENTRIES: tuple[Entry, ...] = (
+    *(entry for name in MACHINES for entry in _best_buckets(name)),
+    *(make(name) for make in (_all_caps, _candidates) for name in ("affine", "two channels")),
+    *(entry for name in ("affine", "two channels") for entry in _engines(name)),
+    *(_sweep(name) for name in ("affine", "two channels")),
+    *(make(name) for make in (_families, _tune) for name in ("affine", "measured", "two channels")),
+)

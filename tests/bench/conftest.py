@@ -1,0 +1,14 @@
+"""What pytest-benchmark writes down about the machine, beside its own."""
+
+import os
+from importlib.metadata import version
+from typing import Any
+
+VERSIONS = ("bucketsim", "numpy", "numba", "simpy")
+LOAD = os.getloadavg()[0]  # as pytest begins
+
+
+def pytest_benchmark_update_machine_info(config: object, machine_info: dict[str, Any]) -> None:
+    """Versions, and how busy the machine was when it began."""
+    machine_info["versions"] = {name: version(name) for name in VERSIONS}
+    machine_info["load"] = LOAD

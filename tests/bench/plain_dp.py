@@ -1,0 +1,42 @@
+"""The textbook way to merge tensors: a dynamic programme over prefixes, in plain numpy."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.nouns.hardware import CurvePoint
+from sim.tuner.partitions import Buckets
+from sim.tuner.problem import Problem
+
+
+def earliest_finish(problem: Problem) -> Buckets:
+    """Buckets whose last all-reduce ends earliest on one channel, one dtype; copies back are not thought of.
+
+    ``end[j] = min over i < j of max(end[i], ready[j - 1] + launch) + service(bytes i to j)``, one row of
+    numpy a prefix: O(n**2) in time, O(n) in memory.
+    """
+    count = len(problem)
+    sizes, times = _without_end(problem.curve)
+    wire = np.concatenate([[0], np.cumsum(problem.wire)]).astype(np.float64)
+    first = (problem.ready + problem.machine.launch_cost).astype(np.float64)
+    ends, came_from = np.zeros(count + 1), np.zeros(count + 1, dtype=np.int64)
+    for stop in range(1, count + 1):
+        services = np.interp(wire[stop] - wire[:stop], sizes, times)
+        tried = np.maximum(ends[:stop], first[stop - 1]) + services
+        came_from[stop] = np.argmin(tried)
+        ends[stop] = tried[came_from[stop]]
+    buckets, stop = [], count
+    while stop:
+        buckets.append(problem.order[came_from[stop] : stop])
+        stop = int(came_from[stop])
+    return tuple(reversed(buckets))
+
+
+def _without_end(curve: tuple[CurvePoint, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """A curve's points and one more, far on the line through the last two."""
+    sizes = [float(point.num_bytes) for point in curve]
+    times = [float(point.duration_ns) for point in curve]
+    if len(curve) > 1:
+        slope = (times[-1] - times[-2]) / (sizes[-1] - sizes[-2])
+        sizes.append(2.0**52)
+        times.append(max(0.0, times[-1] + slope * (2.0**52 - sizes[-2])))
+    return np.array(sizes), np.array(times)

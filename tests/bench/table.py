@@ -1,0 +1,121 @@
+"""From pytest-benchmark's JSON to README.md: ``python -m tests.bench.table BENCHMARKS.json README.md``."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from sim.errors import InputError
+from sim.formats.documents import parse_json, read_bytes, write_atomically
+
+Row = dict[str, Any]
+
+HEAD = """# Benchmarks
+
+Written by `make bench` (`tests/bench/table.py`); do not edit. Each figure is the median of at least five
+rounds, in processor time (all run in one thread), with the distance between its quartiles in brackets, and
+where a row is marked 1x, as a multiple of that. Models are made up (`machines.py`): weights and biases in
+turn, in blocks that backward passes at different speeds; backward takes as long as the wire needs for all of
+it in pieces of 8 MiB. Kernels are compiled before they are timed. "Worth" compares `sync_end`, when all
+gradients are available, with that of the best assignment found, which is never worse than any other row of
+its table.
+"""
+
+
+def main(arguments: list[str]) -> None:
+    """Write the tables, whole or not at all."""
+    if len(arguments) != 2:
+        raise InputError(f"arguments: {arguments} are not legal; give BENCHMARKS.json README.md")
+    source, target = arguments
+    write_atomically(target, tell(parse_json(read_bytes(source), source), source))
+
+
+def tell(document: Any, source: str) -> str:
+    """The whole of README.md.
+
+    Raises:
+        InputError: ``document`` is not of pytest-benchmark, or holds no entry of the catalogue.
+    """
+    try:
+        rows = [
+            one["extra_info"] | {name: one["stats"][name] for name in ("median", "iqr", "rounds")}
+            for one in document["benchmarks"]
+            if "table" in one["extra_info"]
+        ]
+        head = _conditions(document)
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{source}: {error} is missing; give what --benchmark-json wrote") from None
+    if not rows:
+        raise InputError(f"{source}: no benchmark of the catalogue; run make bench")
+    tables = dict.fromkeys(row["table"] for row in rows)
+    parts = [_table([row for row in rows if row["table"] == name]) for name in tables]
+    return "\n".join([HEAD, head, *parts])
+
+
+def _conditions(document: dict[str, Any]) -> str:
+    """Who measured what, on what, and when."""
+    info, commit = document["machine_info"], document["commit_info"]
+    cpu = info["cpu"]
+    versions = ", ".join(f"{name} {number}" for name, number in info["versions"].items())
+    changed = " with changes that were not committed" if commit.get("dirty") else ""
+    return "\n".join(
+        [
+            f"- Measured: {document['datetime'][:10]}, by `make bench` at commit "
+            f"{str(commit.get('id', 'unknown'))[:10]}{changed}",
+            f"- Hardware: {cpu.get('brand_raw', info['machine'])}, {cpu.get('count', '?')} cores, one of "
+            f"them used; load {info['load']:.1f} when it began",
+            f"- Versions: {versions}, {info['python_implementation']} {info['python_version']}, "
+            f"{info['system']} {info['release'].split('-')[0]}",
+            "",
+        ]
+    )
+
+
+def _table(rows: list[Row]) -> str:
+    """Times, and below them what the answers are worth: a line a way, a column a number of tensors."""
+    sizes = sorted({row["size"] for row in rows})
+    names = list(dict.fromkeys(row["row"] for row in rows))
+    cells = {(row["row"], row["size"]): row for row in rows}
+    references = {row["size"]: row["median"] for row in rows if row["is_reference"]}
+    times = [
+        [name, *(_time(cells.get((name, size)), references.get(size)) for size in sizes)] for name in names
+    ]
+    worth = [[name, *(_worth(cells.get((name, size))) for size in sizes)] for name in names]
+    columns = [f"{size:,} tensors" for size in sizes]
+    parts = [f"## {rows[0]['table']}", "", *_markdown(["Time", *columns], times), ""]
+    if any(row["worth"] for row in rows):
+        parts += [*_markdown(["Worth", *columns], worth), ""]
+    return "\n".join(parts)
+
+
+def _time(row: Row | None, reference: float | None) -> str:
+    if row is None:
+        return "-"
+    text = f"{_seconds(row['median'])} ({_seconds(row['iqr'])})"
+    if row["units"]:
+        text += f", {_seconds(row['median'] / row['units'])} a {row['unit']}"
+    return text if reference is None else f"{text}, {row['median'] / reference:.3g}x"
+
+
+def _worth(row: Row | None) -> str:
+    return "-" if row is None else row["worth"]
+
+
+def _seconds(value: float) -> str:
+    """Three digits in the unit that suits."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value / 1e-9:.3g} ns"
+
+
+def _markdown(head: list[str], rows: list[list[str]]) -> list[str]:
+    return [_line(head), _line(["---"] + ["---:"] * (len(head) - 1)), *map(_line, rows)]
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
+    print(Path(sys.argv[2]).resolve())

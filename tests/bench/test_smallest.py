@@ -1,0 +1,107 @@
+"""Every benchmark once, at a size at which it takes no time: not a measurement, but a check that it runs."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sim.errors import InputError
+from sim.tuner.problem import Problem
+from sim.tuner.score import Scorer
+from tests.bench import table
+from tests.bench.catalogue import ENTRIES, Entry, best
+from tests.bench.machines import MACHINES, machine, model
+from tests.bench.plain_dp import earliest_finish
+
+FEW = 13
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry.table}; {entry.row}")
+def test_an_entry_runs_and_judges_its_answer(entry: Entry) -> None:
+    answer = entry.prepare(FEW)()
+    assert entry.judge is None or entry.judge(FEW, answer)
+
+
+@pytest.mark.parametrize("name", ["affine", "concave"])
+@pytest.mark.parametrize("count", [2, FEW, 161])
+def test_the_plain_programme_is_exact_without_copies(name: str, count: int) -> None:
+    buckets = earliest_finish(Problem(model(count, name), machine(name)))
+    end = Scorer(model(count, name), machine(name)).sync_end_ns(buckets)
+    # The programme counts in floats, the engines round each all-reduce.
+    assert end == pytest.approx(best(name, count).sync_end_ns, abs=len(buckets))
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_models_keep_the_wire_about_as_busy_as_backward(name: str) -> None:
+    """Else no way to cut would differ from another."""
+    made = model(161, name)
+    assert best(name, 161).sync_end_ns == pytest.approx(made.backward_ns, rel=0.3)
+    times = [made.gradients[index].ready_ns or 0 for index in made.order()]
+    assert all(before <= after for before, after in pairwise(times))
+
+
+def test_engines_agree_on_what_is_timed() -> None:
+    for name in ("affine", "two channels"):
+        said = {
+            entry.judge(FEW, entry.prepare(FEW)())
+            for entry in ENTRIES
+            if entry.judge
+            and entry.table.startswith("One candidate")
+            and entry.table.endswith(MACHINES[name])
+        }
+        assert len(said) == 1
+
+
+def benchmark(row: str, size: int, median: float, **more: Any) -> dict[str, Any]:
+    info = {"table": "T", "row": row, "size": size, "is_reference": False, "units": None, "unit": ""}
+    stats = {"median": median, "iqr": median / 10, "rounds": 5}
+    return {"extra_info": info | {"worth": ""} | more, "stats": stats}
+
+
+def document(*benchmarks: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "machine_info": {
+            "cpu": {"brand_raw": "A CPU", "count": 2},
+            "versions": {"numpy": "1.2"},
+            "load": 0.04,
+            "machine": "x86_64",
+            "python_implementation": "CPython",
+            "python_version": "3.11",
+            "system": "Linux",
+            "release": "6.1.0-any",
+        },
+        "commit_info": {"id": "0123456789abcdef", "dirty": False},
+        "datetime": "2026-01-02T03:04:05",
+        "benchmarks": list(benchmarks),
+    }
+
+
+def test_the_table_has_medians_quartiles_ratios_and_worth(tmp_path: Path) -> None:
+    source, target = tmp_path / "benchmarks.json", tmp_path / "README.md"
+    made = document(
+        benchmark("ours", 161, 0.0012, is_reference=True, worth="best"),
+        benchmark("ours", 1000, 0.5, is_reference=True, worth="best"),
+        benchmark("theirs", 161, 0.0036, units=3, unit="row"),
+        {"extra_info": {}, "stats": {}},  # of some other test
+    )
+    source.write_text(json.dumps(made))
+    table.main([str(source), str(target)])
+    lines = target.read_text().splitlines()
+    assert "| Time | 161 tensors | 1,000 tensors |" in lines
+    assert "| ours | 1.2 ms (120 us), 1x | 500 ms (50 ms), 1x |" in lines
+    assert "| theirs | 3.6 ms (360 us), 1.2 ms a row, 3x | - |" in lines
+    assert "| ours | best | best |" in lines
+    assert "- Measured: 2026-01-02, by `make bench` at commit 0123456789" in lines
+    assert "- Hardware: A CPU, 2 cores, one of them used; load 0.0 when it began" in lines
+
+
+@pytest.mark.parametrize("made", [{}, {"benchmarks": []}, document(), [], {"benchmarks": [{}]}])
+def test_what_is_no_benchmark_is_refused_and_leaves_the_table_alone(made: Any, tmp_path: Path) -> None:
+    source, target = tmp_path / "benchmarks.json", tmp_path / "README.md"
+    source.write_text(json.dumps(made))
+    target.write_text("before")
+    with pytest.raises(InputError, match=r"benchmarks\.json: "):
+        table.main([str(source), str(target)])
+    assert target.read_text() == "before"

@@ -1,0 +1,129 @@
+"""``bucketsim sweep``: what-ifs on the command line, tables for people, files for the rest."""
+
+import csv
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sim
+from sim.cli.sweeping import MOST_LINES
+from tests.commands import bucketsim
+
+EXAMPLES = Path(__file__).parents[1] / "contracts" / "examples"
+W, H = EXAMPLES / "workload.json", EXAMPLES / "hardware.json"
+FILES = (W, "--hardware", H)
+WHAT_IFS = ("--world-size", "2,8", "--precision", "recorded,bfloat16", "--bandwidth", "1,0.5")
+
+
+def rows_of(*words: str) -> list[dict[str, Any]]:
+    said = bucketsim("sweep", *FILES, *words, "--json")
+    assert said.code == 0, said.err
+    rows: list[dict[str, Any]] = json.loads(said.out)["rows"]
+    return rows
+
+
+def test_axes_are_those_of_python(tmp_path: Path) -> None:
+    rows = rows_of("--caps", "4,8MiB", "--latency", "2", "--backward", "1,1.5", *WHAT_IFS)
+    asked = sim.sweep(
+        sim.load_workload(W),
+        sim.load_hardware(H),
+        [4, 8],
+        world_size=[2, 8],
+        precision=[None, "bfloat16"],
+        bandwidth=[1, 0.5],
+        latency=[2],
+        backward=[1, 1.5],
+    )
+    assert len(rows) == 3 * 2 * 2 * 2 * 2
+    assert [row["step_ns"] for row in rows] == [row.step_ns for row in asked]
+    assert [row["precision"] for row in rows] == [row.precision for row in asked]
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_jobs_change_nothing(jobs: str) -> None:
+    assert rows_of("--jobs", jobs, *WHAT_IFS) == rows_of(*WHAT_IFS)
+
+
+def table(said: str) -> list[Sequence[str]]:
+    return [line.split() for line in said.splitlines()[1:]]
+
+
+FIGURES = ["buckets", "largest", "step", "ms", "exposed", "ms", "overlap"]
+
+
+def test_only_what_varies_is_a_column() -> None:
+    heads, *lines = table(bucketsim("sweep", *FILES, "--caps", "4,8", *WHAT_IFS[:4]).out)
+    assert heads == ["cap", "MiB", "ranks", "dtype", *FIGURES]
+    assert len(lines) == 3 * 4
+    assert sum(line[-1] == "best" for line in lines) >= 4
+    assert lines[0][:3] == ["default", "2", "recorded"]
+    assert lines[-1][:3] == ["8", "8", "bfloat16"]
+    heads, *_ = table(bucketsim("sweep", *FILES, "--caps", "4,8", "--bandwidth", "2").out)
+    assert heads == ["cap", "MiB", *FIGURES]
+
+
+def test_long_tables_are_cut_and_say_so(tmp_path: Path) -> None:
+    said = bucketsim("sweep", *FILES, "--bandwidth", "1,2,3", "-o", tmp_path / "s.csv")
+    _, *lines = table(said.out)
+    assert len(lines) == 6
+    assert [line[-1] == "best" for line in lines[1::2]] == [True] * 3
+    with (tmp_path / "s.csv").open() as file:
+        written = list(csv.DictReader(file))
+    assert len(written) > MOST_LINES
+    assert f"{len(written)} rows; shown are DDP's default and the best cap; -o FILE writes all" in said.err
+    many = ",".join(str(k) for k in range(1, 51))
+    said = bucketsim("sweep", *FILES, "--caps", "4", "--bandwidth", many)
+    assert len(table(said.out)) == 1 + MOST_LINES
+    assert f"100 rows; shown are DDP's default and the best cap, the first {MOST_LINES} lines" in said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--bandwidth", "1,,2"], "--bandwidth: '1,,2' is not legal; give values with commas between them"),
+        (["--bandwidth", "fast"], "--bandwidth: 'fast' is not legal; could not convert string to float"),
+        (["--bandwidth", "0"], "bandwidth: a factor of 0.0 is not legal; give a number 1e-6 to 1e6"),
+        (["--latency", "1,1.0"], "latency: 1.0 occurs twice"),
+        (["--world-size", "1"], "world_size: 1 is not legal; give an integer 2 to 1000000"),
+        (["--world-size", "2.5"], "--world-size: '2.5' is not legal; invalid literal"),
+        (["--precision", "half"], "precision: 'half' is not legal; give one of float64"),
+        (["--caps", "5apples"], "bucket cap: '5apples' is not legal"),
+        (["--caps", "1,2", "--max-rows", "2"], "sweep: 3 rows (3 caps and the default) are more than 2"),
+    ],
+)
+def test_bad_input_is_named_in_one_line(words: list[str], said: str) -> None:
+    answer = bucketsim("sweep", *FILES, *words)
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err.startswith(f"error: {said}")
+    assert answer.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [["--jobs", "0"], ["--max-rows", "0"], ["--jobs", "many"]])
+def test_counts_below_one_are_usage(words: list[str]) -> None:
+    assert bucketsim("sweep", *FILES, *words).code == 2
+
+
+def test_a_progress_bar_on_a_terminal_only() -> None:
+    """stderr is a terminal, stdout is not: a bar that leaves nothing behind, and one document."""
+    command = [sys.executable, "-m", "sim", "sweep", str(W), "--hardware", str(H), "--json", "--bandwidth"]
+    leader, follower = pty.openpty()
+    with subprocess.Popen(
+        [*command, "1,2,3"], stdout=subprocess.PIPE, stderr=follower, env={**os.environ, "TERM": "xterm"}
+    ) as process:
+        out, _ = process.communicate(timeout=60)
+    os.close(follower)
+    shown = os.read(leader, 1 << 16).decode()
+    os.close(leader)
+    assert process.returncode == 0
+    assert len(json.loads(out)["rows"]) > 100
+    assert "simulating" in shown
+    assert "\x1b[" in shown
+    done = subprocess.run([*command, "1,2,3"], capture_output=True, text=True, check=True, timeout=60)
+    assert (done.stdout.encode(), done.stderr) == (out, "")

@@ -1,0 +1,98 @@
+"""What real buckets hold in memory, on one gloo rank: cases in, bytes out.
+
+Usage: ``python -m tests.systems.memory_worker CASES ANSWERS STORE`` with RANK and WORLD_SIZE set, and glibc
+told to map every tensor by itself (``test_memory_ranks``), so that the process's resident memory follows what
+is allocated, whichever thread frees it. A case is a dict:
+
+- ``sizes`` (the shape of each gradient), ``policy`` (``ddp`` or a textbook system) and ``cap_mb``;
+- for DDP ``ddp_kwargs``, ``comm_hook`` (ddp_hooks), ``accumulation_steps`` and ``set_to_none``.
+
+An answer: ``kept`` and ``peak``, bytes beside parameters and gradients, after a backward and at its worst.
+"""
+
+import gc
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from sim.validator.ranks.systems.catalogue import build_system
+from tests.systems import ddp_hooks
+
+STEPS = 4  # buckets are rebuilt before the second, PowerSGD compresses from the third on
+
+
+class Scalars(nn.Module):
+    """Nothing but parameters, and gradients that need no memory until they are accumulated."""
+
+    def __init__(self, sizes: list[list[int]]) -> None:
+        super().__init__()
+        self.all = nn.ParameterList(nn.Parameter(torch.ones(*size)) for size in sizes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([parameter.sum() for parameter in self.all]).sum() * x
+
+
+def main() -> None:
+    """Answer every case, in the order given; each runs twice, as a first run loads libraries."""
+    cases, answers, store = sys.argv[1:]
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    dist.init_process_group("gloo", store=dist.FileStore(store, world_size), rank=rank, world_size=world_size)
+    with open(f"{answers}.{rank}", "w") as file:
+        for case in json.loads(Path(cases).read_text()):
+            measure(**case)
+            print(json.dumps({"events": []} | measure(**case)), file=file, flush=True)
+    os._exit(0)  # gloo's threads may crash the interpreter's own exit (SEMANTICS, B(iii))
+
+
+def measure(
+    sizes: list[list[int]],
+    policy: str,
+    cap_mb: float,
+    ddp_kwargs: dict[str, Any] | None = None,
+    comm_hook: dict[str, Any] | None = None,
+    accumulation_steps: int = 1,
+    set_to_none: bool = True,
+) -> dict[str, int]:
+    """Train a few steps, and tell of the last one."""
+    net = Scalars(sizes)
+    gc.collect()
+    before = resident("VmRSS") + sum(parameter.nbytes for parameter in net.parameters())
+    if policy == "ddp":
+        model: Any = DistributedDataParallel(net, bucket_cap_mb=cap_mb, **(ddp_kwargs or {}))
+        if comm_hook is not None:
+            ddp_hooks.register(model, **comm_hook)
+    else:
+        model = build_system(policy, net, {"bucket_cap_mb": cap_mb} if cap_mb else {})
+    x = torch.ones(())
+    for _ in range(STEPS):
+        model.zero_grad(set_to_none=set_to_none)
+        for _ in range(accumulation_steps - 1):
+            with model.no_sync():
+                model(x).backward()
+        loss = model(x)
+        Path("/proc/self/clear_refs").write_text("5")  # VmHWM counts from here
+        loss.backward()
+        del loss
+    return {"kept": resident("VmRSS") - before, "peak": resident("VmHWM") - before}
+
+
+def resident(name: str) -> int:
+    """Resident memory of this process in bytes: ``VmRSS`` now, ``VmHWM`` at its highest."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) << 10
+    raise ValueError(f"/proc/self/status has no {name}")
+
+
+if __name__ == "__main__":
+    main()

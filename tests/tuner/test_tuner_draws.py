@@ -1,0 +1,370 @@
+"""Draws: what was recorded varies as it was recorded, what was not does not, and steps are the engine's."""
+
+from dataclasses import replace
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.engine import recurrence
+from sim.engine.systems import write
+from sim.errors import InputError
+from sim.nouns.assignment import Assignment
+from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.workload import Gradient, Workload
+from sim.tuner import draws as drawing
+from sim.tuner.draws import NO_BAND, NO_ITERATIONS, NO_SCATTER, Draws, draw
+from sim.tuner.problem import Problem
+from sim.tuner.scatter import read_scatter
+from tests.tuner.cases import MS, Buckets, Case, anything, contiguous_partitions, one_run, simulated
+
+Z = NormalDist()
+
+
+def scattered(center_ns: int, share: float, count: int, quantile: str = "median") -> dict[str, Any]:
+    """What a calibration keeps of lognormal samples; ``share`` is their relative standard deviation."""
+    p10, p90 = (round(center_ns * np.exp(share * Z.inv_cdf(level))) for level in (0.1, 0.9))
+    least = round(center_ns * np.exp(share * Z.inv_cdf(0.5 / count)))
+    return {
+        "count": count,
+        "quantile": quantile,
+        "min_ns": least,
+        "p10_ns": p10,
+        "p90_ns": p90,
+        "median_ns": center_ns,
+    }
+
+
+def with_spread(
+    hardware: Hardware, share: float = 0.05, count: int = 40, quantile: str = "median"
+) -> Hardware:
+    spread = {
+        str(point.num_bytes): scattered(point.duration_ns, share, count, quantile)
+        for point in hardware.all_reduce
+    }
+    return replace(hardware, spread={"all_reduce": spread})
+
+
+WIRE = Hardware(
+    name="1 ms + 1 ms a MB",
+    world_size=2,
+    all_reduce=(
+        CurvePoint(num_bytes=0, duration_ns=MS),
+        CurvePoint(num_bytes=10_000_000, duration_ns=11 * MS),
+        CurvePoint(num_bytes=100_000_000, duration_ns=101 * MS),
+    ),
+)
+
+
+def three(
+    *ready_ms: float, tail_ms: float = 2, samples: tuple[tuple[float | None, ...], ...] = ()
+) -> Workload:
+    """Three gradients of 10 MB; ready times and samples in ready order, which is that of descending index."""
+
+    def ns(time: float | None) -> int | None:
+        return None if time is None else round(time * MS)
+
+    return Workload(
+        name="three",
+        gradients=tuple(
+            Gradient(
+                index=index,
+                name=f"g{index}",
+                shape=(),
+                dtype="float32",
+                num_bytes=10_000_000,
+                ready_ns=ns(ready_ms[2 - index]),
+            )
+            for index in range(3)
+        ),
+        forward_ns=10 * MS,
+        backward_ns=round((ready_ms[-1] + tail_ms) * MS),
+        optimizer_ns=MS,
+        samples=tuple(tuple(map(ns, reversed(row))) for row in samples),
+    )
+
+
+def ready_ms(draws: Draws) -> list[list[float]]:
+    return (np.cumsum(draws.works, axis=1) / MS).tolist()
+
+
+# ---------------------------------------------------------------------------------------------------
+# Against the analytic engine, which is given each draw as a program of its own.
+
+
+def played_slowly(draws: Draws, number: int, buckets: Buckets) -> int:
+    """One draw by the analytic engine: its lane as a workload, its service times put into the program."""
+    problem = draws.problem
+    workload, _ = draws.one(number)
+    program = write(workload, problem.hardware, Assignment(bucket_indices=buckets))[-1]
+    stops, wires, _ = problem.stops(buckets)
+    services = draws.services(stops, wires)[number].tolist()
+    collectives = tuple(
+        replace(collective, service_ns=services[collective.bucket]) for collective in program.collectives
+    )
+    return recurrence.solve(replace(program, collectives=collectives)).sync_end_ns
+
+
+@settings(max_examples=150)
+@given(anything(max_gradients=6), st.data())
+def test_steps_are_those_of_the_engine(case: Case, data: st.DataObject) -> None:
+    workload, hardware = case
+    times = [gradient.ready_ns or 0 for gradient in workload.gradients]
+    factors = data.draw(st.lists(st.floats(0.5, 2), max_size=4))
+    samples = tuple(tuple(round(time * factor) for time in times) for factor in factors)
+    if data.draw(st.booleans()):
+        hardware = with_spread(hardware, count=5)
+    problem = Problem(replace(workload, samples=samples), hardware)
+    draws = draw(problem, 8, seed=data.draw(st.integers(0, 9)))
+    buckets = data.draw(st.sampled_from(list(contiguous_partitions(workload))[:20]))
+    ends = draws.sync_ends(buckets).ravel().tolist()
+    freedom = 3 * (len(times) + len(buckets)) if problem.machine.stretches else 0
+    for number, end in enumerate(ends):
+        assert abs(end - played_slowly(draws, number, buckets)) <= freedom
+
+
+@given(anything(max_gradients=6))
+def test_without_records_there_is_one_step_the_nominal_one(case: Case) -> None:
+    workload, hardware = case
+    problem = Problem(replace(workload, samples=()), hardware)
+    draws = draw(problem, 400, seed=0)
+    assert (len(draws), draws.recorded, draws.luck) == (1, 0, None)
+    assert draws.works.tolist() == [problem.work.tolist()]
+    assert draws.tails.tolist() == [problem.tail]
+    assert draws.not_known == (NO_ITERATIONS, *([NO_SCATTER] if hardware.world_size > 1 else []))
+
+
+# ---------------------------------------------------------------------------------------------------
+# Recorded iterations.
+
+
+def test_each_recorded_iteration_is_played_and_the_tail_kept() -> None:
+    rows = ((10, 20, 30), (11, 22, 29), (9, 21, 33))
+    draws = draw(Problem(three(10, 20, 30, samples=rows), WIRE), 400, seed=0)
+    assert (draws.machines, draws.iterations, draws.recorded) == (1, 3, 3)
+    assert ready_ms(draws) == [list(row) for row in rows]
+    assert draws.tails.tolist() == [2 * MS] * 3
+    assert draws.not_known == (NO_SCATTER,)
+
+
+def test_an_iteration_that_missed_a_gradient_is_left_out() -> None:
+    draws = draw(
+        Problem(three(10, 20, 30, samples=((10, 20, 31), (10, None, 30), (10, 20, 32))), WIRE), 9, seed=0
+    )
+    assert ready_ms(draws) == [[10, 20, 31], [10, 20, 32]]
+    assert draws.notes == ("1 of 3 recorded iterations left out: a gradient missed",)
+
+
+def test_an_unused_parameter_is_missed_by_nobody() -> None:
+    workload = three(10, 20, 30, samples=((10, 20, 31), (10, 20, 32)))
+    unused = replace(workload.gradients[0], index=3, ready_ns=None)
+    workload = replace(
+        workload,
+        gradients=(*workload.gradients, unused),
+        samples=tuple((*row, None) for row in workload.samples),
+    )
+    assert draw(Problem(workload, WIRE), 9, seed=0).recorded == 2
+
+
+def test_another_order_is_taken_in_the_nominal_one() -> None:
+    draws = draw(Problem(three(10, 20, 30, samples=((10, 33, 31), (10, 20, 30))), WIRE), 9, seed=0)
+    assert ready_ms(draws) == [[10, 33, 33], [10, 20, 30]]
+    assert draws.notes == ("1 recorded iterations had another order; taken in the nominal one",)
+
+
+@settings(max_examples=150)
+@given(one_run(max_gradients=6), st.data())
+def test_an_order_that_changes_moves_no_launch(case: Case, data: st.DataObject) -> None:
+    """Without copies, DDP plays an iteration in another order as the draw does in the nominal one (A3.5)."""
+    workload, hardware = case
+    hardware = replace(hardware, copy_in_bytes_per_s=None)
+    moments = st.lists(st.integers(0, 40), min_size=len(workload.gradients), max_size=len(workload.gradients))
+    samples = tuple(map(tuple, data.draw(st.lists(moments, min_size=2, max_size=3))))
+    problem = Problem(replace(workload, samples=samples), hardware)
+    buckets = data.draw(st.sampled_from(list(contiguous_partitions(workload))))
+    ends = draw(problem, 400, seed=0).sync_ends(buckets).ravel().tolist()
+    for sample, end in zip(samples, ends, strict=True):
+        as_recorded = replace(
+            workload,
+            gradients=tuple(replace(g, ready_ns=sample[g.index]) for g in workload.gradients),
+            ready_order=None,
+            backward_ns=max(sample) + problem.tail,
+        )
+        assert simulated(as_recorded, hardware, buckets) == end
+
+
+def test_one_iteration_says_nothing_of_how_they_vary() -> None:
+    draws = draw(Problem(three(10, 20, 30, samples=((9, 19, 29),)), WIRE), 9, seed=0)
+    assert draws.recorded == 0
+    assert NO_ITERATIONS in draws.not_known
+    assert ready_ms(draws) == [[10, 20, 30]]
+
+
+def test_many_iterations_leave_room_for_machines() -> None:
+    rows = tuple((10, 20, 30 + k / 100) for k in range(100))
+    draws = draw(Problem(three(10, 20, 30, samples=rows), with_spread(WIRE)), 400, seed=3)
+    assert (draws.machines, draws.iterations, draws.recorded) == (20, 20, 20)
+    kept = [row[2] for row in ready_ms(draws)]
+    assert kept[:20] == kept[20:40] == sorted(set(kept[:20]))
+    assert draws.notes == ("20 of the recorded iterations were drawn",)
+
+
+# ---------------------------------------------------------------------------------------------------
+# The link.
+
+
+def test_jitter_has_the_recorded_quantiles() -> None:
+    scatter = read_scatter(with_spread(WIRE, share=0.2))
+    wires = np.array([0, 10_000_000])
+    luck = np.random.default_rng(0).standard_normal((100_000, 2))
+    factors = scatter.jitter(wires, luck)
+    middle = np.median(factors, axis=0)
+    for level in (0.1, 0.9):
+        expected = middle * np.exp(0.2 * Z.inv_cdf(level))
+        assert np.quantile(factors, level, axis=0) == pytest.approx(expected, rel=0.005)
+
+
+@pytest.mark.parametrize("quantile", ["median", "mean without the slowest 2 %"])
+def test_jitter_moves_no_point(quantile: str) -> None:
+    scatter = read_scatter(with_spread(WIRE, share=0.5, quantile=quantile))
+    luck = np.random.default_rng(0).standard_normal((100_000, 1))
+    assert scatter.jitter(np.array([10_000_000]), luck).mean() == pytest.approx(1, abs=0.005)
+
+
+@pytest.mark.parametrize(("quantile", "wider"), [("median", (np.pi / 2) ** 0.5), ("mean", 1.0)])
+@pytest.mark.parametrize("count", [25, 400])
+def test_a_repeated_calibration_is_off_by_its_standard_error(quantile: str, wider: float, count: int) -> None:
+    scatter = read_scatter(with_spread(WIRE, share=0.05, count=count, quantile=quantile))
+    factors = scatter.repeat_calibrations(4000, np.random.default_rng(0))
+    assert factors.mean(axis=0) == pytest.approx(1)
+    assert factors.std(axis=0) == pytest.approx(wider * 0.05 / count**0.5, rel=0.1)
+    assert np.abs(np.corrcoef(factors.T) - np.eye(3)).max() < 0.1
+
+
+def test_very_many_samples_cost_no_more() -> None:
+    """A point of 10**9 samples is known as well as they say, and is not drawn one by one."""
+    scatter = read_scatter(with_spread(WIRE, share=0.05, count=10**9))
+    assert scatter.repeat_calibrations(50, np.random.default_rng(0)).std() < 1e-5
+
+
+def test_between_points_jitter_is_interpolated_and_beyond_them_kept() -> None:
+    spread = {str(p.num_bytes): scattered(p.duration_ns, 0.05 * k, 40) for k, p in enumerate(WIRE.all_reduce)}
+    scatter = read_scatter(replace(WIRE, spread={"all_reduce": spread}))
+    factors = scatter.jitter(np.array([0, 2_500_000, 10_000_000, 10**9]), np.full((1, 4), 1.0))[0]
+    at_points = scatter.jitter(scatter.num_bytes, np.full((1, 3), 1.0))[0]
+    assert at_points == pytest.approx(np.exp([0.0, 0.05, 0.1]), rel=0.02)
+    between = (3 * at_points[0] + at_points[1]) / 4
+    assert factors == pytest.approx([at_points[0], between, at_points[1], at_points[2]])
+
+
+def test_between_points_a_machine_has_its_own_curve() -> None:
+    """A measured point that is off is off for what is interpolated from it, by bytes."""
+    draws = draw(Problem(three(10, 20, 30), with_spread(WIRE)), 400, seed=0)
+    services = draws.services(np.array([1, 2]), np.array([5_000_000, 55_000_000]), jitters=False)
+    durations = draws.curve * [point.duration_ns for point in WIRE.all_reduce]
+    between = np.stack([durations[:, :2].mean(axis=1), durations[:, 1:].mean(axis=1)], axis=1)
+    assert services == pytest.approx(np.repeat(between, draws.iterations, axis=0), abs=1)
+
+
+def test_an_error_of_the_calibration_is_the_same_in_all_steps_of_a_machine() -> None:
+    problem = Problem(three(10, 20, 30), with_spread(WIRE, share=0.1))
+    draws = replace(draw(problem, 400, seed=0), luck=None)
+    ends = draws.sync_ends(((2,), (1, 0)))
+    assert (draws.machines, draws.iterations) == (20, 20)
+    assert (np.ptp(ends, axis=1) == 0).all()
+    assert len(set(ends[:, 0].tolist())) == 20
+    assert (np.ptp(draw(problem, 400, seed=0).sync_ends(((2,), (1, 0))), axis=1) > 0).all()
+
+
+def test_buckets_that_end_at_the_same_place_have_the_same_luck() -> None:
+    draws = draw(Problem(three(10, 20, 30), with_spread(WIRE)), 400, seed=0)
+    split = draws.services(np.array([0, 1, 2]), np.array([5_000_000] * 3))
+    merged = draws.services(np.array([1, 2]), np.array([5_000_000] * 2))
+    assert split[:, 1:].tolist() == merged.tolist()
+    assert (split[:, 0] != split[:, 1]).any()
+
+
+def test_points_without_scatter_are_named() -> None:
+    spread = {"0": scattered(MS, 0.05, 40)}
+    draws = draw(Problem(three(10, 20, 30), replace(WIRE, spread={"all_reduce": spread})), 400, seed=0)
+    assert draws.not_known == (NO_ITERATIONS, f"{NO_SCATTER} at 2 of 3 sizes")
+    assert (draws.curve[:, 1:] == 1).all()
+
+
+def test_a_single_rank_has_no_link_to_be_unsure_of() -> None:
+    draws = draw(Problem(three(10, 20, 30), with_spread(replace(WIRE, world_size=1))), 400, seed=0)
+    assert draws.not_known == (NO_ITERATIONS,)
+    assert len(draws) == 1
+
+
+@pytest.mark.parametrize(
+    ("known", "message"),
+    [
+        (7, "spread.all_reduce.0: 7 is not legal"),
+        ({"count": 3.5, "p10_ns": 1, "p90_ns": 2}, "spread.all_reduce.0.count: 3.5 is not legal"),
+        ({"count": 9, "p10_ns": -1, "p90_ns": 2}, "spread.all_reduce.0.p10_ns: -1 is not legal"),
+    ],
+)
+def test_a_spread_that_makes_no_sense_is_an_error(known: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_scatter(replace(WIRE, spread={"all_reduce": {"0": known}}))
+
+
+def test_a_spread_without_quantiles_is_none() -> None:
+    assert read_scatter(replace(WIRE, spread={"all_reduce": {"0": {"count": 9}}})).known == 0
+    least_and_most = {"count": 3, "min_ns": 9 * MS // 10, "median_ns": MS, "max_ns": 12 * MS // 10}
+    assert read_scatter(replace(WIRE, spread={"all_reduce": {"0": least_and_most}})).known == 1
+
+
+# ---------------------------------------------------------------------------------------------------
+# Estimates, seeds, limits.
+
+
+def test_a_band_scales_all_times_of_a_machine() -> None:
+    estimated = replace(three(10, 20, 30), estimated=True, band=(0.5, 2.0))
+    draws = draw(Problem(estimated, WIRE), 400, seed=0)
+    assert (draws.machines, draws.iterations) == (400, 1)
+    last = np.array(ready_ms(draws))[:, -1]
+    assert last == pytest.approx(30 * draws.paces, abs=1e-5)
+    assert (draws.tails / MS) == pytest.approx(2 * draws.paces, abs=1e-5)
+    assert draws.paces.min() >= 0.5
+    assert draws.paces.max() <= 2.0
+    assert np.median(draws.paces) == pytest.approx(1, abs=0.05)
+
+
+def test_an_estimate_without_a_band_is_not_known() -> None:
+    draws = draw(Problem(replace(three(10, 20, 30), estimated=True), WIRE), 400, seed=0)
+    assert NO_BAND in draws.not_known
+    assert len(draws) == 1
+
+
+def test_a_seed_is_a_seed() -> None:
+    rows = tuple((10, 20, 30 + k) for k in range(5))
+    problem = Problem(three(10, 20, 30, samples=rows), with_spread(WIRE))
+    buckets = ((2,), (1, 0))
+    first = draw(problem, 100, seed=7).sync_ends(buckets)
+    assert (first == draw(problem, 100, seed=7).sync_ends(buckets)).all()
+    assert (first != draw(problem, 100, seed=8).sync_ends(buckets)).any()
+
+
+def test_draws_are_fewer_where_memory_would_not_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drawing, "MOST_CELLS", 300)
+    draws = draw(Problem(three(10, 20, 30), with_spread(WIRE)), 400, seed=0)
+    assert (draws.machines, draws.iterations) == (20, 5)
+
+
+@pytest.mark.parametrize(("count", "seed", "name"), [(0, 0, "draws"), (9, -1, "seed")])
+def test_what_is_not_legal(count: int, seed: int, name: str) -> None:
+    with pytest.raises(InputError, match=f"{name}: .* is not legal"):
+        draw(Problem(three(10, 20, 30), WIRE), count, seed)
+
+
+def test_times_that_cannot_be_counted_with() -> None:
+    with pytest.raises(InputError, match="samples"):
+        draw(Problem(three(10, 20, 30, samples=((1, 2, 2**50),) * 2), WIRE), 9, seed=0)
+    endless = replace(three(10, 20, 30), estimated=True, band=(1.0, 1e300))
+    with pytest.raises(InputError, match="band"):
+        draw(Problem(endless, WIRE), 9, seed=0)

@@ -1,0 +1,556 @@
+"""Sweeps: each row is a simulation, whatever computes it; axes that are not legal; the Pareto front."""
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import asdict, fields, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sim
+from sim.costs.scaling import PRECISIONS
+from sim.errors import InputError, MachineError
+from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.rows import SweepRow
+from sim.nouns.workload import Gradient, Workload
+from sim.tuner import batches, grid
+from sim.tuner.axes import WHAT_IFS
+from sim.tuner.grid import default_caps
+from sim.tuner.workers import process_pool, spread
+from sim.units import MIB
+from tests import strategies
+from tests.tuner.cases import Case, anything, link, resnet50
+
+ENGINES = ("simpy", "analytic")
+ONE = Gradient(index=0, name="g", shape=(), dtype="float32", num_bytes=4, ready_ns=0)
+SMALL = Workload(name="w", gradients=(ONE,), forward_ns=0, backward_ns=9, optimizer_ns=0)
+
+# ---------------------------------------------------------------------------------------------------
+# Rows.
+
+
+@given(strategies.workloads(strategies.REAL), st.integers(2, 60))
+def test_default_caps_span_the_workload(workload: Workload, count: int) -> None:
+    caps = default_caps(workload, count)
+    assert caps == sorted(set(caps))
+    assert caps[0] == 0.25
+    assert caps[-1] * MIB >= workload.total_bytes
+    assert len(caps) <= count + 1
+
+
+@pytest.mark.parametrize(
+    ("mib", "last", "holds_25"),
+    [(0, 1, False), (1, 2, False), (23, 24, False), (25, 26, True), (30, 31, True)],
+)
+def test_default_caps_hold_an_explicit_25_where_it_cuts(mib: int, last: float, holds_25: bool) -> None:
+    workload = replace(SMALL, gradients=(replace(ONE, num_bytes=mib * MIB),))
+    caps = default_caps(workload)
+    assert (caps[0], caps[-1]) == (0.25, last)
+    assert (25.0 in caps) == holds_25
+    assert len(caps) == 40 + holds_25
+
+
+caps_of = st.lists(st.floats(0, 50), max_size=5, unique=True)
+some_factors = st.lists(st.sampled_from([1.0, 0.5, 2.0, 7.3, 1e-6]), min_size=1, max_size=2, unique=True)
+some_ranks = st.none() | st.lists(st.sampled_from([2, 3, 8, 64]), min_size=1, max_size=2, unique=True)
+some_dtypes = st.none() | st.lists(
+    st.sampled_from([None, "float32", "bfloat16", "float64"]), min_size=1, max_size=2, unique=True
+)
+
+
+def check_row(case: Case, row: SweepRow) -> None:
+    """By the public functions, one candidate alone."""
+    what_ifs: dict[str, Any] = {name: getattr(row, name) for name in WHAT_IFS}
+    if case[1].world_size == 1:
+        del what_ifs["world_size"]
+    workload, hardware = sim.scale(*case, **what_ifs)
+    assignment = sim.assign(workload, bucket_cap_mb=row.bucket_cap_mb)
+    report = sim.summarize(sim.simulate(workload, hardware, assignment, "analytic"))
+    assert row.sync_end_ns == report.sync_end_ns
+    assert row.step_ns == report.step_ns
+    assert row.exposed_comm_ns == report.exposed_comm_ns
+    assert row.overlap_ratio == report.overlap_ratio
+    assert row.num_buckets == len(assignment.bucket_indices)
+    assert row.largest_bucket_bytes == max(assignment.bucket_bytes or ())
+
+
+@settings(max_examples=60)
+@given(anything(max_gradients=8), caps_of, st.sampled_from(ENGINES))
+def test_sweep_rows_are_simulations(case: Case, caps: list[float], engine: str) -> None:
+    rows = sim.sweep(*case, caps, engine)
+    assert [row.bucket_cap_mb for row in rows] == [None, *caps]
+    assert rows[0].label == "DDP default"
+    for row in rows:
+        check_row(case, row)
+
+
+@settings(max_examples=100)
+@given(
+    anything(max_gradients=8),
+    caps_of,
+    some_factors,
+    some_factors,
+    some_factors,
+    some_ranks,
+    some_dtypes,
+    st.booleans(),
+)
+def test_rows_are_the_product_of_all_axes(
+    case: Case,
+    caps: list[float],
+    bandwidth: list[float],
+    latency: list[float],
+    backward: list[float],
+    world_size: list[int] | None,
+    precision: list[str | None] | None,
+    compiled: bool,
+) -> None:
+    """By the engine or by its compiled twin."""
+    workload, hardware = case
+    if hardware.world_size == 1:
+        hardware = replace(hardware, world_size=2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grid, "COMPILED_FROM", 0 if compiled else 10**9)
+        rows = sim.sweep(
+            workload,
+            hardware,
+            caps,
+            bandwidth=bandwidth,
+            latency=latency,
+            backward=backward,
+            world_size=world_size,
+            precision=precision,
+        )
+    asked = product(
+        world_size or [hardware.world_size], precision or [None], bandwidth, latency, backward, [None, *caps]
+    )
+    assert [tuple(getattr(row, name) for name in (*WHAT_IFS, "bucket_cap_mb")) for row in rows] == [*asked]
+    for row in rows:
+        check_row((workload, hardware), row)
+
+
+def test_rows_are_tidy() -> None:
+    """Flat, plain, and the same in JSON, CSV and pandas, even where numpy made the axes."""
+    rows = sim.sweep(
+        resnet50(),
+        link(4),
+        np.array([1.0, 25.0], dtype=np.float32),
+        bandwidth=np.linspace(1, 2, 2),
+        world_size=np.array([2, 4]),
+        precision=[None, "bfloat16"],
+    )
+    assert len(rows) == 3 * 2 * 2 * 2
+    assert json.loads(json.dumps([asdict(row) for row in rows])) == [asdict(row) for row in rows]
+    frame = pd.DataFrame(map(asdict, rows))
+    assert list(frame.columns) == [field.name for field in fields(SweepRow)]
+    assert not frame.duplicated([*WHAT_IFS, "bucket_cap_mb"]).any()
+    assert frame.groupby("world_size").step_ns.min().is_monotonic_increasing
+    text = sim.sweep_csv(rows).splitlines()
+    assert text[0].split(",") == list(frame.columns)
+    assert len(text) == 1 + len(rows)
+
+
+def test_caps_that_cut_alike_may_differ_where_the_order_does() -> None:
+    """A backward so short that both gradients are ready at once: then the last one comes first."""
+    gradients = (
+        replace(ONE, num_bytes=4 * MIB, ready_ns=1),
+        replace(ONE, index=1, num_bytes=MIB, ready_ns=2),
+    )
+    workload = replace(SMALL, gradients=gradients)
+    rows = sim.sweep(workload, link(4), [1.0, 2.0], backward=[1.0, 1e-6])
+    assert [row.num_buckets for row in rows if row.bucket_cap_mb] == [2, 2, 2, 1]
+
+
+def test_what_cuts_alike_is_simulated_once_a_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    real = batches.run
+
+    def counting(workload: Workload, hardware: Hardware, *further: Any) -> Any:
+        calls.append(hardware.all_reduce)
+        return real(workload, hardware, *further)
+
+    monkeypatch.setattr(batches, "run", counting)
+    done: list[tuple[int, int]] = []
+    caps = [24.0, 24.0001, 1000.0, 2000.0, 3000.0]
+    rows = sim.sweep(resnet50(), link(4), caps, bandwidth=[1, 2, 4], progress=lambda *args: done.append(args))
+    layouts = {sim.assign(resnet50(), bucket_cap_mb=cap).bucket_indices for cap in (None, *caps)}
+    assert len(rows) == 18
+    assert len(calls) == 3 * len(layouts) < 18
+    assert done[-1] == (len(calls), len(calls))
+    assert [one for one, _ in done] == sorted({one for one, _ in done})
+    assert {total for _, total in done} == {len(calls)}
+
+
+@pytest.mark.parametrize("times", [1, 1 << 48], ids=["a tie", "too long"])
+def test_what_floats_cannot_tell_goes_to_the_engine(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rates that change so that a half is left of odd times; and a backward of a month."""
+    ready = (2, 3, 4)
+    workload = replace(
+        SMALL,
+        gradients=tuple(replace(ONE, index=k, ready_ns=times * ready[k]) for k in range(3)),
+        backward_ns=6 * times,
+    )
+    hardware = Hardware(
+        name="h",
+        world_size=2,
+        all_reduce=(CurvePoint(num_bytes=0, duration_ns=2),),
+        comm_channels=2,
+        comm_slowdown=1.5,
+        channel_slowdown=1.25,
+    )
+    by_engine = sim.sweep(workload, hardware, [0.0])
+    calls, real = [], batches.run
+    monkeypatch.setattr(batches, "run", lambda *arguments: calls.append(arguments) or real(*arguments))
+    monkeypatch.setattr(grid, "COMPILED_FROM", 0)
+    assert sim.sweep(workload, hardware, [0.0]) == by_engine
+    assert calls
+
+
+@pytest.mark.parametrize("hardware", ["box-2x1gbit", "loopback-2"])
+def test_compiled_rows_are_the_engines_on_real_machines(
+    hardware: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the ns, buffers and slow-downs included."""
+    traces = Path(__file__).parents[2] / "traces"
+    case = (
+        sim.load_workload(traces / "workloads" / "gpt-13.8M-cpu.json"),
+        sim.load_hardware(traces / "hardware" / f"{hardware}.json"),
+    )
+    axes: dict[str, Any] = {"bandwidth": [0.5, 3.3], "backward": [1, 0.77], "world_size": [2, 6]}
+    by_engine = sim.sweep(*case, [1.0, 10.0], **axes)
+    monkeypatch.setattr(grid, "COMPILED_FROM", 0)
+    assert sim.sweep(*case, [1.0, 10.0], **axes) == by_engine
+
+
+def test_sweep_refuses_an_engine_it_does_not_know() -> None:
+    with pytest.raises(InputError, match="'fast' is not legal"):
+        sim.sweep(resnet50(), link(4), [1.0], engine="fast")
+
+
+# ---------------------------------------------------------------------------------------------------
+# Axes that are not legal.
+
+
+@pytest.mark.parametrize(
+    ("axes", "words"),
+    [
+        ({"bandwidth": []}, "bandwidth: an empty axis is not legal"),
+        ({"world_size": ()}, "world_size: an empty axis is not legal"),
+        ({"precision": []}, "precision: an empty axis is not legal"),
+        ({"latency": [2, 1, 2.0]}, "latency: 2.0 occurs twice"),
+        ({"caps_mb": [25, 25.0]}, "caps_mb: 25.0 occurs twice"),
+        ({"precision": [None, None]}, "precision: None occurs twice"),
+        ({"bandwidth": [1, 0]}, "bandwidth: a factor of 0 is not legal; give a number 1e-6 to 1e6"),
+        ({"backward": [float("nan")]}, "backward: a factor of nan is not legal"),
+        ({"latency": ["2"]}, "latency: a factor of '2' is not legal"),
+        ({"bandwidth": 2.0}, r"bandwidth: 2.0 is not legal; give a sequence of values, such as \[2.0\]"),
+        ({"precision": "bfloat16"}, "precision: 'bfloat16' is not legal; give a sequence"),
+        ({"precision": ["bf16"]}, "precision: 'bf16' is not legal; give one of float64, float32"),
+        ({"world_size": [2, 1]}, "world_size: 1 is not legal; give an integer 2 to 1000000"),
+        ({"world_size": [2.5]}, "world_size: 2.5 is not legal"),
+        ({"caps_mb": [-1.0]}, "bucket cap: -1.0 MiB is not legal"),
+        ({"caps_mb": ["25"]}, "caps_mb: '25' is not legal; give numbers of MiB"),
+        (
+            {"caps_mb": range(200), "bandwidth": range(1, 501)},
+            r"100500 rows \(500 bandwidth x 201 caps and the default\) are more than 100000",
+        ),
+        ({"caps_mb": [1.0], "max_rows": 1}, "2 rows .* are more than 1; give fewer, or max_rows=2"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_axes_that_are_not_legal_are_named(axes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        sim.sweep(SMALL, link(4), **axes)
+
+
+def test_more_rows_than_usual_where_they_are_asked_for() -> None:
+    rows = sim.sweep(SMALL, link(4), range(200), bandwidth=range(1, 501), max_rows=100_500)
+    assert len(rows) == 100_500
+
+
+# ---------------------------------------------------------------------------------------------------
+# Executors.
+
+
+@pytest.fixture(scope="module")
+def threads() -> Iterator[Executor]:
+    with ThreadPoolExecutor(3) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Executor]:
+    with process_pool(2) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def dask() -> Iterator[Executor]:
+    """A cluster of dask's in this process: its own scheduler, worker, messages and pickles."""
+    if importlib.util.find_spec("distributed") is None:
+        missing = "no dask: pip install 'bucketsim[dask]'"
+        if os.environ.get("BUCKETSIM_REQUIRE_DASK") == "1":
+            pytest.fail(missing)
+        pytest.skip(missing)
+    import distributed
+
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None, protocol="tcp://"
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client.get_executor()
+
+
+EXECUTORS = ("threads", "processes", "dask")
+
+
+@pytest.fixture(scope="module", params=EXECUTORS)
+def executor(request: pytest.FixtureRequest) -> Executor:
+    made: Executor = request.getfixturevalue(request.param)
+    return made
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    anything(max_gradients=8), caps_of, some_factors, some_dtypes, st.sampled_from([1, 9, 60]), st.booleans()
+)
+def test_every_executor_gives_the_same_rows(
+    executor: Executor,
+    case: Case,
+    caps: list[float],
+    factors: list[float],
+    precision: list[str | None] | None,
+    work: int,
+    compiled: bool,
+) -> None:
+    """In order and equal to the serial ones, however the grid is cut into tasks, by engine or twin."""
+    axes: dict[str, Any] = {"bandwidth": factors, "backward": factors, "precision": precision}
+    serial = sim.sweep(*case, caps, **axes)
+    done: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grid, "TASK", work)
+        patch.setattr(grid, "COMPILED_TASK", work)
+        patch.setattr(grid, "COMPILED_FROM", 0 if compiled else 10**9)
+        rows = sim.sweep(
+            *case, caps, **axes, executor=executor, progress=lambda now, total: done.append(total - now)
+        )
+    assert rows == serial
+    assert done == sorted(set(done), reverse=True)
+    assert done[-1] == 0
+
+
+def refuses(task: int) -> int:
+    if task == 2:
+        raise InputError("task: 2 is not legal")
+    return task
+
+
+def breaks(task: int) -> int:
+    return task // 0
+
+
+def dies(task: int) -> int:
+    os._exit(3)
+
+
+def test_results_come_in_order(executor: Executor) -> None:
+    assert list(spread(abs, [-3, 2, -1], executor)) == [3, 2, 1]
+
+
+def test_an_error_of_ours_comes_back_as_it_is(executor: Executor) -> None:
+    with pytest.raises(InputError, match=r"^task: 2 is not legal$"):
+        list(spread(refuses, [1, 2, 3], executor))
+
+
+def test_any_other_error_is_named(executor: Executor) -> None:
+    with pytest.raises(MachineError, match=r"a worker of \w+ failed: ZeroDivisionError"):
+        list(spread(breaks, [1], executor))
+
+
+def test_a_worker_that_dies_is_an_error_of_ours() -> None:
+    with process_pool(1) as pool, pytest.raises(MachineError, match="a worker process died"):
+        list(spread(dies, [1, 2], pool))
+
+
+def test_whoever_stops_early_leaves_nothing_queued() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with closing(spread(time.sleep, [0.05] * 1000, pool)) as results:
+            next(results)
+        assert pool.submit(abs, -1).result(timeout=5) == 1
+
+
+@pytest.mark.parametrize(
+    ("engine", "compiled_from", "start"),
+    [
+        ("simpy", 0, "POOL_FROM"),
+        ("analytic", 10**9, "POOL_FROM"),
+        ("analytic", 0, "COMPILED_POOL_FROM"),
+    ],
+    ids=["simpy", "analytic", "compiled"],
+)
+def test_a_large_grid_gets_a_pool_and_a_small_one_none(
+    engine: str, compiled_from: int, start: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def pool(most: int) -> Executor:
+        asked.append(most)
+        return ThreadPoolExecutor(1)
+
+    monkeypatch.setattr(grid, "process_pool", pool)
+    monkeypatch.setattr(grid, "COMPILED_FROM", compiled_from)
+    small = sim.sweep(resnet50(), link(4), [1.0], engine)
+    assert asked == []
+    monkeypatch.setattr(grid, start, 2 * 161)
+    assert sim.sweep(resnet50(), link(4), [1.0], engine) == small
+    assert asked == [1]
+
+
+def test_a_pool_is_no_larger_than_the_machine() -> None:
+    for asked, workers in ((None, os.cpu_count()), (1, 1), (10_000, os.cpu_count()), (0, 1)):
+        with process_pool(asked) as pool:
+            assert pool._max_workers == workers
+            assert isinstance(pool, ProcessPoolExecutor)
+
+
+SCRIPT = """
+import sim
+from sim.tuner import grid
+from tests.tuner.cases import resnet50, link
+
+grid.POOL_FROM = grid.COMPILED_POOL_FROM = 0
+def main():
+    axes = {{"bandwidth": [1 + k / 1000 for k in range(1000)]}}
+    hardware = link(4, compute_slowdown=1.1)
+    sim.sweep(resnet50(), hardware, progress=lambda *done: print("going", flush=True), **axes)
+{call}
+"""
+
+
+def start(folder: Path, call: str) -> subprocess.Popen[str]:
+    script = folder / "sweeps.py"
+    script.write_text(SCRIPT.format(call=call))
+    root = str(Path(__file__).parents[2])
+    return subprocess.Popen(
+        [sys.executable, script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": root},
+    )
+
+
+def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
+    """As a terminal sends it, to all processes of the group."""
+    script = start(tmp_path, 'if __name__ == "__main__": main()')
+    try:
+        assert script.stdout is not None
+        assert script.stdout.readline() == "going\n"
+        os.killpg(script.pid, signal.SIGINT)
+        _, said = script.communicate(timeout=60)
+        assert said.count("KeyboardInterrupt") == 1
+        assert script.returncode != 0
+        for _ in range(100):
+            try:
+                os.killpg(script.pid, 0)
+            except ProcessLookupError:
+                return
+            time.sleep(0.1)
+        pytest.fail("processes are left")
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(script.pid, signal.SIGKILL)
+
+
+def test_a_script_without_its_guard_is_told_so(tmp_path: Path) -> None:
+    script = start(tmp_path, "main()")
+    _, said = script.communicate(timeout=60)
+    assert script.returncode == 1
+    assert "MachineError: sweep: a worker process died" in said
+    assert 'needs its own lines under if __name__ == "__main__":' in said
+
+
+# ---------------------------------------------------------------------------------------------------
+# The Pareto front.
+
+FIGURES = ("step_ns", "largest_bucket_bytes", "overlap_ratio")
+
+
+def row(step: int, largest: int, overlap: float, bandwidth: float) -> SweepRow:
+    return SweepRow(
+        label="",
+        bucket_cap_mb=None,
+        world_size=2,
+        precision=None,
+        bandwidth=bandwidth,
+        latency=1.0,
+        backward=1.0,
+        num_buckets=1,
+        largest_bucket_bytes=largest,
+        step_ns=step,
+        sync_end_ns=step,
+        exposed_comm_ns=0,
+        overlap_ratio=overlap,
+    )
+
+
+few = st.integers(0, 4)
+some_rows = st.lists(st.builds(row, few, few, few.map(float), st.sampled_from([1.0, 2.0])), max_size=20)
+
+
+def beats(one: SweepRow, two: SweepRow, figures: list[str]) -> bool:
+    signs = [-1 if name == "overlap_ratio" else 1 for name in figures]
+    costs = [[sign * getattr(r, name) for sign, name in zip(signs, figures, strict=True)] for r in (one, two)]
+    return costs[0] != costs[1] and all(a <= b for a, b in zip(*costs, strict=True))
+
+
+@given(some_rows, st.lists(st.sampled_from(FIGURES), min_size=1, unique=True), st.booleans())
+def test_the_front_is_whom_nobody_beats(rows: list[SweepRow], figures: list[str], apart: bool) -> None:
+    within = ("bandwidth",) if apart else ()
+    front = sim.pareto_front(rows, figures, within=within)
+    assert front == tuple(
+        not any(beats(b, a, figures) and (not apart or a.bandwidth == b.bandwidth) for b in rows)
+        for a in rows
+    )
+    assert any(front) or not rows
+
+
+def test_a_faster_wire_beats_no_slower_one_by_default() -> None:
+    rows = [row(1, 1, 0.5, 2.0), row(2, 2, 0.5, 1.0)]
+    assert sim.pareto_front(rows) == (True, True)
+    assert sim.pareto_front(rows, within=()) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"figures": []}, "figures: an empty list is not legal"),
+        ({"figures": ["label"]}, "figures: 'label' is not legal; give some of num_buckets"),
+        ({"within": ["wire"]}, "within: 'wire' is not legal; give some of label"),
+    ],
+)
+def test_figures_that_are_none(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        sim.pareto_front([], **arguments)
+
+
+def test_every_precision_can_be_swept() -> None:
+    rows = sim.sweep(SMALL, link(4), [], precision=PRECISIONS)
+    assert [r.largest_bucket_bytes for r in rows] == [8, 4, 2, 2, 1, 1]

@@ -1,0 +1,135 @@
+"""The plateau: true intervals of caps, told apart from the best by noise where it is known, else by 1 %."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sim
+from sim.engine.systems import assign
+from sim.nouns.hardware import Hardware
+from sim.nouns.recommendation import Plateau
+from sim.nouns.workload import Workload
+from sim.tuner import plateau as plateaus
+from sim.tuner.draws import draw
+from sim.tuner.families import find_families
+from sim.tuner.plateau import find_plateau
+from sim.tuner.robust import Pool, assess
+from sim.tuner.score import Scorer
+from tests.strategies import TINY, hardwares, workloads
+from tests.tuner.cases import MIB, MS, Case, link, resnet50, simulated
+
+Stretches = tuple[tuple[float, float], ...]
+
+
+def found(workload: Workload, hardware: Hardware, rest_ns: int) -> Plateau:
+    """The plateau as ``tune`` asks for it."""
+    scorer = Scorer(workload, hardware)
+    default = assign(workload)
+    draws = draw(scorer.problem, 400, seed=0)
+    robust = assess(Pool({"default": default}, "default", "default"), draws, rest_ns=rest_ns)
+    return find_plateau(
+        find_families(scorer).cap_rows,
+        default,
+        draws,
+        robust,
+        default_sync_end_ns=scorer.sync_end_ns(default.bucket_indices),
+        rest_ns=rest_ns,
+    )
+
+
+def holds(stretches: Stretches, cap_bytes: int) -> bool:
+    return any(low <= cap_bytes / MIB <= high for low, high in stretches)
+
+
+@st.composite
+def small(draw: st.DrawFn) -> Case:
+    """A few bytes in all, so that every cap can be tried."""
+    return draw(workloads(TINY, max_gradients=6)), draw(hardwares(TINY, stretches=False))
+
+
+@settings(max_examples=100)
+@given(small(), st.integers(0, 300))
+def test_every_cap_is_where_it_belongs(case: Case, rest_ns: int) -> None:
+    workload, hardware = case
+    plateau = found(workload, hardware, rest_ns)
+    assert plateau.decided_by == "tolerance"
+    assert plateau.alike_mb == plateau.stretches_mb
+    most = workload.total_bytes + 1
+    steps = {
+        cap: simulated(workload, hardware, sim.assign(workload, bucket_cap_mb=cap / MIB).bucket_indices)
+        + rest_ns
+        for cap in range(most + 1)
+    }
+    best = min(steps.values())
+    near = {cap for cap, step in steps.items() if step <= best * 1.01}
+    assert {cap for cap in steps if holds(plateau.stretches_mb, cap)} == near
+    assert plateau.is_flat == (len(near) == len(steps))
+    assert best in {steps[min(round(cap * MIB), most)] for cap in plateau.caps_mb}
+    ends = [end for stretch in plateau.stretches_mb for end in stretch]
+    assert ends == sorted(ends)
+    for (_, last), (first, _) in pairwise(plateau.stretches_mb):
+        assert (first - last) * MIB > 1  # otherwise it would be one stretch
+    assert (plateau.low_mb, plateau.high_mb) in plateau.stretches_mb
+    default = simulated(workload, hardware, sim.assign(workload).bucket_indices) + rest_ns
+    assert plateau.holds_default == plateau.alike_holds_default == (default <= best * 1.01)
+
+
+@pytest.mark.parametrize("noise_ms", [1.0, 8.0])
+def test_noise_widens_the_plateau(noise_ms: float) -> None:
+    """Iterations that are faster or slower as a whole: what is lost by no more than they vary is alike."""
+    workload, hardware = resnet50(), link(10, latency_us=300)
+    backward = workload.backward_ns
+    paces = [1 + noise_ms * MS * z / backward for z in (-1.4826, -0.6, -0.2, 0, 0.2, 0.6, 1.4826)]
+    noisy = replace(
+        workload,
+        samples=tuple(tuple(round(p * (g.ready_ns or 0)) for g in workload.gradients) for p in paces),
+    )
+    plateau = found(noisy, hardware, 0)
+    assert plateau.decided_by == "noise"
+    quiet = found(workload, hardware, 0)
+    assert plateau.stretches_mb == quiet.stretches_mb  # the zone of 1 % is nominal
+
+    def loss(cap: int) -> int:
+        cut = sim.assign(workload, bucket_cap_mb=cap / MIB).bucket_indices
+        return simulated(workload, hardware, cut)
+
+    caps = [round(0.25 * 1.3**k * MIB) for k in range(23)]
+    best = min(loss(round(mb * MIB)) for mb in quiet.caps_mb)
+    alike = [holds(plateau.alike_mb, cap) for cap in caps]
+    surely = [loss(cap) - best < 0.5 * noise_ms * MS for cap in caps]
+    possibly = [loss(cap) - best < 1.5 * noise_ms * MS for cap in caps]
+    assert all(a >= s for a, s in zip(alike, surely, strict=True))
+    assert all(a <= p for a, p in zip(alike, possibly, strict=True))
+    assert sum(surely) > 0
+    assert sum(possibly) < len(caps)
+
+
+def test_what_is_not_played_is_judged_by_its_nominal_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    workload, hardware = resnet50(), link(10, latency_us=300)
+    rows = tuple(tuple(round(p * (g.ready_ns or 0)) for g in workload.gradients) for p in (0.97, 1, 1.03))
+    noisy = replace(workload, samples=rows)
+    played = found(noisy, hardware, 0)
+    monkeypatch.setattr(plateaus, "MOST_PLAYED", 1)
+    nominal = found(noisy, hardware, 0)
+    assert nominal.stretches_mb == played.stretches_mb
+    assert nominal.alike_mb[0][0] == pytest.approx(played.alike_mb[0][0], rel=0.5)
+    assert nominal.alike_holds_default == played.alike_holds_default
+
+
+def test_a_link_that_costs_nothing_is_flat() -> None:
+    plateau = found(resnet50(), replace(link(1), world_size=1), 0)
+    assert plateau.is_flat
+    assert plateau.alike_is_flat
+    assert plateau.holds_default
+    assert plateau.stretches_mb == ((0.0, (resnet50().total_bytes + 1) / MIB),)
+    assert (plateau.low_mb, plateau.high_mb) == plateau.stretches_mb[0]
+
+
+def test_latency_makes_small_caps_bad() -> None:
+    """161 collectives of 20 ms do not hide in 100 ms."""
+    plateau = found(resnet50(), link(100, latency_us=20_000), 0)
+    assert not plateau.is_flat
+    assert not holds(plateau.stretches_mb, MIB // 4)

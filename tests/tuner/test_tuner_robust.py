@@ -1,0 +1,340 @@
+"""Candidates over the draws: common random numbers, choices, intervals that hold the truth, verdicts."""
+
+import json
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sim.formats.documents import parse_body
+from sim.nouns.assignment import Assignment
+from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.robust import Robust, RobustRow
+from sim.nouns.workload import Gradient, Workload
+from sim.tuner.crossed import estimate_mean
+from sim.tuner.draws import NO_ITERATIONS, NO_SCATTER, draw
+from sim.tuner.gain import judge_gain
+from sim.tuner.problem import Problem
+from sim.tuner.robust import Pool, assess, play_steps, widen
+from tests.tuner.cases import MS, Buckets
+from tests.tuner.test_tuner_draws import WIRE, scattered, three, with_spread
+
+SPLIT: Buckets = ((2,), (1,), (0,))
+JOINED: Buckets = ((2, 1), (0,))
+WHOLE: Buckets = ((2, 1, 0),)
+
+
+def pool(**buckets: Buckets) -> Pool:
+    """Candidates by name; the first is DDP's default, the last the nominal optimum."""
+    names = list(buckets)
+    made = {name: Assignment(bucket_indices=value) for name, value in buckets.items()}
+    return Pool(made, default=names[0], nominal=names[-1])
+
+
+def tail_case(samples: tuple[tuple[float | None, ...], ...] = ()) -> tuple[Workload, Hardware]:
+    """One collective at a time; 10 MB each."""
+    return three(10, 20, 40, samples=samples), WIRE
+
+
+# ---------------------------------------------------------------------------------------------------
+# One step, many steps.
+
+
+def test_without_records_figures_are_nominal_and_intervals_have_no_width() -> None:
+    """Default: all in one bucket, 42 ms (tail_ms 2), 40 + 31 = 71. Split: 40 + 11 = 51."""
+    workload, hardware = tail_case()
+    robust = assess(
+        pool(default=WHOLE, split=SPLIT), draw(Problem(workload, hardware), 400, seed=0), rest_ns=11 * MS
+    )
+    assert (robust.draws, robust.calibrations, robust.recorded_iterations) == (1, 1, 0)
+    assert robust.noise_ns is None
+    row = robust.row("split")
+    assert {row.mean_step_ns, row.mean_low_ns, row.mean_high_ns} == {62 * MS}
+    assert {row.p95_step_ns, row.p95_low_ns, row.p95_high_ns} == {62 * MS}
+    assert {row.gain_ns, row.gain_low_ns, row.gain_high_ns} == {20 * MS}
+    assert robust.not_known == (NO_ITERATIONS, NO_SCATTER)
+    gain = judge_gain(robust, "split", step_ns=62 * MS, default_step_ns=82 * MS)
+    assert (gain.gain_ns, gain.low_ns, gain.high_ns, gain.mean_ns, gain.noise_ns) == (20 * MS,) + (None,) * 4
+    assert gain.significant is None
+    assert gain.sentence == (
+        "saves 20.00 ms a step against DDP's default (24.4%); not recorded, so not known: "
+        "how iterations vary and how all-reduces vary"
+    )
+
+
+def test_the_same_buckets_have_the_same_figures() -> None:
+    rows = tuple((10 + k / 7, 20 + k / 5, 40 + k / 3) for k in range(6))
+    workload, hardware = tail_case(rows)
+    draws = draw(Problem(workload, with_spread(hardware, 0.2)), 200, seed=1)
+    robust = assess(pool(default=WHOLE, one=SPLIT, two=SPLIT), draws, rest_ns=0)
+    assert replace(robust.row("one"), name="two") == robust.row("two")
+    assert robust.row("default").gain_ns == 0
+    assert robust.row("default").gain_low_ns == robust.row("default").gain_high_ns == 0
+
+
+def test_rows_are_means_and_percentiles_of_the_draws() -> None:
+    rows = tuple((10 + k / 7, 20 + k / 5, 40 + k / 3) for k in range(6))
+    workload, hardware = tail_case(rows)
+    draws = draw(Problem(workload, with_spread(hardware, 0.2)), 200, seed=1)
+    robust = assess(pool(default=WHOLE, split=SPLIT), draws, rest_ns=7 * MS)
+    one, other = (draws.sync_ends(buckets) + 7 * MS for buckets in (WHOLE, SPLIT))
+    row = robust.row("split")
+    assert row.mean_step_ns == round(other.mean())
+    assert row.p95_step_ns == round(np.quantile(other, 0.95))
+    assert row.gain_ns == round((one - other).mean())
+    assert row.gain_low_ns < row.gain_ns < row.gain_high_ns
+    assert row.p95_low_ns < row.p95_step_ns < row.p95_high_ns
+
+
+def test_seeds_reproduce() -> None:
+    rows = tuple((10 + k / 7, 20 + k / 5, 40 + k / 3) for k in range(6))
+    problem = Problem(tail_case(rows)[0], with_spread(WIRE, 0.2))
+    candidates = pool(default=WHOLE, split=SPLIT)
+    first, again, other = (assess(candidates, draw(problem, 200, seed), rest_ns=0) for seed in (4, 4, 5))
+    assert first == again
+    assert first.rows != other.rows
+    assert first.seed == 4
+
+
+def test_it_is_a_document() -> None:
+    robust = assess(
+        pool(default=WHOLE, split=SPLIT), draw(Problem(*tail_case()), 400, seed=0), rest_ns=0, criterion="p95"
+    )
+    assert parse_body(json.loads(json.dumps(asdict(robust))), Robust, "here") == robust
+    with pytest.raises(KeyError):
+        robust.row("nobody")
+
+
+# ---------------------------------------------------------------------------------------------------
+# A nominal optimum on a cliff.
+
+
+def cliff(late: int, of: int) -> tuple[Workload, Hardware]:
+    """10 MB, 14 MB and 1 kB. Nominally the first two are ready 0.5 ms apart and best sent together: 15 + 25 =
+    40 ms, just when the last is ready; apart they are through at 14.5 + 11 + 15 = 40.5. In ``late`` of
+    ``of`` iterations the second comes 2 ms later: together through at 42, apart at 40.5 as before."""
+    base = three(14.5, 15, 40, tail_ms=0)
+    sizes = {2: 10_000_000, 1: 14_000_000, 0: 1000}
+    gradients: tuple[Gradient, ...] = tuple(
+        replace(gradient, num_bytes=sizes[gradient.index]) for gradient in base.gradients
+    )
+    rows = [(14.5, 17, 40)] * late + [(14.5, 15, 40)] * (of - late)
+    samples = tuple(tuple(round(time * MS) for time in reversed(row)) for row in rows)
+    return replace(base, gradients=gradients, samples=samples), WIRE
+
+
+@pytest.mark.parametrize(
+    ("late", "by_mean", "by_p95"), [(0, "joined", "joined"), (10, "joined", "split"), (30, "split", "split")]
+)
+def test_off_the_cliff(late: int, by_mean: str, by_p95: str) -> None:
+    """Joined is better by 0.5 ms, or worse by 1.5: with a quarter of iterations late, alike in the mean."""
+    problem = Problem(*cliff(late, 40))
+    robust = assess(pool(default=WHOLE, split=SPLIT, joined=JOINED), draw(problem, 400, seed=0), rest_ns=0)
+    assert robust.mean_choice == by_mean
+    assert robust.p95_choice == by_p95
+    assert robust.by_mean.bucket_indices == {"joined": JOINED, "split": SPLIT}[by_mean]
+    assert robust.by_p95.bucket_indices == {"joined": JOINED, "split": SPLIT}[by_p95]
+
+
+def test_ties_go_to_the_nominal_optimum() -> None:
+    candidates = pool(default=SPLIT, other=SPLIT, nominal=SPLIT)
+    robust = assess(candidates, draw(Problem(*cliff(10, 20)), 400, seed=0), rest_ns=0)
+    assert robust.mean_choice == robust.p95_choice == "nominal"
+
+
+def test_the_pool_is_widened_by_optima_of_single_draws() -> None:
+    """The optimiser is given iterations as they were, once with the cliff and once without."""
+    draws = draw(Problem(*cliff(1, 2)), 400, seed=0)
+    seen = []
+
+    def optimise(workload: Workload, hardware: Hardware) -> Assignment:
+        assert hardware.all_reduce == WIRE.all_reduce
+        seen.append(workload.gradients[1].ready_ns)
+        return Assignment(bucket_indices=SPLIT if seen[-1] == 17 * MS else JOINED)
+
+    wider = widen(pool(default=WHOLE, joined=JOINED), draws, optimise, count=2)
+    assert seen == [17 * MS, 15 * MS]
+    assert list(wider.candidates) == ["default", "joined", "optimum of draw 0"]
+    assert wider.candidates["optimum of draw 0"].bucket_indices == SPLIT
+    assert (wider.default, wider.nominal) == ("default", "joined")
+    assert len(widen(pool(default=WHOLE, joined=JOINED), draws, optimise, count=50).candidates) == 3
+
+
+# ---------------------------------------------------------------------------------------------------
+# The interval holds the true gain as often as it says.
+
+EXPERIMENTS = 300
+SLACK = 4 * (0.95 * 0.05 / EXPERIMENTS) ** 0.5
+RECORDED = 12
+
+
+def measured(generator: np.random.Generator, share: float, count: int, is_mean: bool) -> dict[int, Any]:
+    """A calibration of WIRE's curve, whose collectives are lognormal: duration and spread by size."""
+    found = {}
+    for point in WIRE.all_reduce:
+        samples = point.duration_ns * np.exp(share * generator.standard_normal(count))
+        known = {
+            "count": count,
+            "quantile": "mean without the slowest 2 %" if is_mean else "median",
+            "min_ns": round(samples.min()),
+            "p10_ns": round(np.quantile(samples, 0.1)),
+            "median_ns": round(np.median(samples)),
+            "p90_ns": round(np.quantile(samples, 0.9)),
+        }
+        found[point.num_bytes] = round(samples.mean() if is_mean else np.median(samples)), known
+    return found
+
+
+@pytest.mark.parametrize("is_mean", [True, False])
+@pytest.mark.parametrize(("gap_ms", "share"), [(0.0, 0.05), (0.6, 0.05), (0.6, 0.001)])
+def test_the_interval_of_the_gain_holds_the_truth(gap_ms: float, share: float, is_mean: bool) -> None:
+    """Two gradients of 10 MB, the second 6 ms behind the first: apart, the second ends at first + S + S; in
+    one bucket at second + S(20 MB), with S linear between its points. The gain is the difference,
+    ``gap + S(20) - 2 S(10)``, of which the gap varies between iterations and S was calibrated.
+    """
+    generator = np.random.default_rng(8)
+    excess = np.exp(share**2 / 2)  # of a lognormal mean over its median
+    s20 = WIRE.all_reduce[1].duration_ns * 8 / 9 + WIRE.all_reduce[2].duration_ns / 9
+    truth = 6 * MS + excess * (s20 - 2 * WIRE.all_reduce[1].duration_ns)
+    hits, widths = 0, []
+    for experiment in range(EXPERIMENTS):
+        gaps = 6 + gap_ms * generator.standard_normal(RECORDED)
+        rows = tuple((10.0, 10 + max(0.0, gap), 10 + max(0.0, gap)) for gap in gaps.tolist())
+        workload = three(10, 16, 16, tail_ms=0, samples=rows)
+        gradients = (replace(workload.gradients[0], num_bytes=0), *workload.gradients[1:])
+        found = measured(generator, share, 60, is_mean)
+        hardware = replace(
+            WIRE,
+            all_reduce=tuple(
+                CurvePoint(num_bytes=size, duration_ns=duration) for size, (duration, _) in found.items()
+            ),
+            spread={"all_reduce": {str(size): known for size, (_, known) in found.items()}},
+        )
+        problem = Problem(replace(workload, gradients=gradients), hardware)
+        draws = draw(problem, 400, experiment)
+        default, apart = (
+            play_steps(draws, Assignment(bucket_indices=buckets), 0) for buckets in (WHOLE, ((2,), (1, 0)))
+        )
+        gain = estimate_mean(default.minus(apart))
+        hits += gain.low <= truth <= gain.high
+        widths.append(gain.high - gain.low)
+    assert hits / EXPERIMENTS >= 0.95 - SLACK
+    # No wider than need be: what 12 iterations and 60 samples leave open, and a quarter for not knowing it.
+    one = share * (1.0 if is_mean else (np.pi / 2) ** 0.5) / 60**0.5
+    parts = (
+        gap_ms * MS / RECORDED**0.5,
+        one * WIRE.all_reduce[1].duration_ns * (2 - 8 / 9),
+        one * WIRE.all_reduce[2].duration_ns / 9,
+    )
+    assert np.median(widths) / 2 <= 1.25 * 2.2 * float(np.hypot.reduce(parts))
+
+
+# ---------------------------------------------------------------------------------------------------
+# The verdict on the gain.
+
+
+def judged(
+    gain_ns: int,
+    low_ns: int,
+    high_ns: int,
+    *,
+    noise_ns: int | None,
+    not_known: tuple[str, ...] = (),
+    nominal_ns: int,
+) -> Any:
+    """The verdict on a candidate that saves ``nominal_ns`` of 200 ms."""
+
+    def row(name: str, gain: tuple[int, int, int]) -> RobustRow:
+        same = dict.fromkeys(
+            ("mean_step_ns", "mean_low_ns", "mean_high_ns", "p95_step_ns", "p95_low_ns", "p95_high_ns"), 0
+        )
+        return RobustRow(name=name, gain_ns=gain[0], gain_low_ns=gain[1], gain_high_ns=gain[2], **same)
+
+    assignment = Assignment(bucket_indices=SPLIT)
+    robust = Robust(
+        draws=1 if noise_ns is None else 400,
+        seed=0,
+        calibrations=20,
+        recorded_iterations=20,
+        criterion="nominal",
+        noise_ns=noise_ns,
+        rows=(row("it", (gain_ns, low_ns, high_ns)),),
+        mean_choice="it",
+        by_mean=assignment,
+        p95_choice="it",
+        by_p95=assignment,
+        not_known=not_known,
+    )
+    return judge_gain(robust, "it", step_ns=200 * MS - nominal_ns, default_step_ns=200 * MS)
+
+
+def test_a_gain_that_is_clear() -> None:
+    gain = judged(41 * MS, 39 * MS, 43 * MS, noise_ns=5 * MS, nominal_ns=40 * MS)
+    assert gain.significant is True
+    assert gain.sentence == (
+        "saves 40.00 ms a step against DDP's default (20.0%), 39.00 ms to 43.00 ms with 95% confidence"
+    )
+    assert (gain.gain_ns, gain.mean_ns, gain.noise_ns) == (40 * MS, 41 * MS, 5 * MS)
+    assert gain.fraction == 0.2
+
+
+def test_a_nominal_gain_that_the_draws_deny_is_not_told() -> None:
+    gain = judged(41 * MS, 39 * MS, 43 * MS, noise_ns=5 * MS, nominal_ns=50 * MS)
+    assert gain.sentence.startswith("saves 41.00 ms a step against DDP's default (20.5%), 39.00 ms to")
+    assert gain.gain_ns == 50 * MS
+
+
+def test_a_gain_that_may_be_none() -> None:
+    gain = judged(41 * MS, -1, 83 * MS, noise_ns=5 * MS, nominal_ns=40 * MS)
+    assert gain.significant is False
+    assert gain.sentence == (
+        "no significant difference: -0.001 us to 83.00 ms with 95% confidence; keep the default"
+    )
+
+
+def test_a_gain_that_steps_hide() -> None:
+    gain = judged(MS, MS // 2, 2 * MS, noise_ns=5 * MS, nominal_ns=MS)
+    assert gain.significant is False
+    assert gain.sentence == (
+        "no significant difference: 1.00 ms (0.5%) is less than steps vary by (5.00 ms); keep the default"
+    )
+
+
+def test_a_gain_of_next_to_nothing() -> None:
+    gain = judged(MS // 8, MS // 10, MS // 4, noise_ns=0, nominal_ns=MS // 8)
+    assert gain.significant is False
+    assert gain.sentence == (
+        "no significant difference: 0.12 ms a step is less than 0.1% of it; keep the default"
+    )
+
+
+def test_no_gain_at_all() -> None:
+    gain = judged(0, 0, 0, noise_ns=0, nominal_ns=0)
+    assert gain.significant is False
+    assert gain.sentence.endswith("is better than DDP's default; keep it")
+
+
+def test_what_is_not_known_is_said() -> None:
+    gain = judged(41 * MS, 39 * MS, 43 * MS, noise_ns=0, nominal_ns=40 * MS, not_known=(NO_SCATTER,))
+    assert gain.significant is True
+    assert gain.sentence.endswith(f"with 95% confidence; not recorded, so not known: {NO_SCATTER}")
+    unsure = judged(41 * MS, 39 * MS, 43 * MS, noise_ns=MS, nominal_ns=40 * MS, not_known=(NO_ITERATIONS,))
+    assert unsure.significant is None
+    assert unsure.not_known == (NO_ITERATIONS,)
+
+
+def test_scatter_alone_can_deny_a_gain() -> None:
+    """Where no iteration is recorded: steps vary by at least what their collectives do."""
+    known = {"all_reduce": {str(p.num_bytes): scattered(p.duration_ns, 0.5, 40) for p in WIRE.all_reduce}}
+    problem = Problem(three(10, 20, 40), replace(WIRE, spread=known))
+    robust = assess(pool(default=((2,), (1, 0)), joined=JOINED), draw(problem, 400, seed=0), rest_ns=0)
+    assert robust.noise_ns is not None
+    assert robust.row("joined").gain_ns > 0
+    gain = judge_gain(
+        robust,
+        "joined",
+        step_ns=500 * MS - robust.row("joined").gain_ns // 8,
+        default_step_ns=500 * MS,
+    )
+    assert gain.significant in (False, None)

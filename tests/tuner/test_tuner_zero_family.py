@@ -1,0 +1,112 @@
+"""The best ``reduce_bucket_size``: as good as trying every size there is."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sim
+from sim.engine.zero_settings import read_zero_settings
+from sim.errors import InputError, NotModelledError
+from sim.nouns.hardware import Hardware
+from sim.nouns.workload import DTYPE_BYTES, Workload
+from sim.tuner.caps import NO_LIMIT
+from sim.tuner.zero_family import find_zero, size_intervals
+from sim.verdict.metrics import step_ns
+from tests.strategies import TINY, curves, hardwares, workloads
+from tests.tuner.cases import link, resnet50
+
+POLICIES = st.sampled_from(["zero1", "zero2"])
+
+
+@st.composite
+def cases(draw: st.DrawFn, max_gradients: int = 7) -> tuple[Workload, Hardware]:
+    """What ZeRO can train: one dtype, nothing sparse, no ``wire_bytes``; with all curves."""
+    dtype = draw(st.sampled_from(["float32", "bfloat16"]))
+    workload = draw(
+        workloads(TINY, max_gradients=max_gradients, dtypes=(dtype,), devices=(None,), sparse=False)
+    )
+    gradients = [
+        replace(
+            gradient,
+            num_bytes=gradient.num_bytes * DTYPE_BYTES[dtype],
+            wire_bytes=None,
+            group=draw(st.integers(0, 1)) if gradient.num_bytes else 0,
+        )
+        for gradient in workload.gradients
+    ]
+    gradients[0] = replace(gradients[0], num_bytes=4 * DTYPE_BYTES[dtype], group=0)
+    machine = draw(hardwares(TINY))
+    return (
+        replace(workload, gradients=tuple(gradients)),
+        replace(machine, all_gather=draw(curves(TINY)), reduce=draw(curves(TINY))),
+    )
+
+
+def step(workload: Workload, hardware: Hardware, policy: str, size: int) -> int:
+    assignment = sim.assign(workload, policy, reduce_bucket_size=size)
+    return step_ns(sim.simulate(workload, hardware, assignment, engine="analytic"))
+
+
+def elements(workload: Workload) -> int:
+    return workload.total_bytes // DTYPE_BYTES[workload.gradients[0].dtype]
+
+
+@given(cases(), POLICIES)
+def test_no_size_is_better(case, policy):
+    workload, hardware = case
+    found = find_zero(workload, hardware, policy)
+    every = [step(workload, hardware, policy, size) for size in range(1, elements(workload) + 2)]
+    assert found.complete
+    assert found.step_ns == min(every)
+    size = found.assignment.settings["reduce_bucket_size"]
+    assert step(workload, hardware, policy, size) == found.step_ns
+
+
+@given(cases(), POLICIES)
+def test_sizes_of_one_interval_take_the_same_step(case, policy):
+    workload, hardware = case
+    settings = read_zero_settings({}, 1 if policy == "zero1" else 2, workload)
+    intervals, complete = size_intervals(workload, settings, hardware.world_size, 10_000)
+    assert complete
+    assert (intervals[0][0], intervals[-1][1]) == (1, NO_LIMIT)
+    assert all(after[0] == before[1] + 1 for before, after in pairwise(intervals))
+    for low, high in intervals:
+        highest = min(high, elements(workload) + 5)
+        assert step(workload, hardware, policy, low) == step(workload, hardware, policy, highest)
+
+
+def equipped() -> Hardware:
+    machine = link(10)
+    return replace(machine, all_gather=machine.all_reduce)
+
+
+def test_too_many_sizes_are_thinned_out_and_say_so():
+    few = find_zero(resnet50(), equipped(), "zero2", most=8)
+    assert not few.complete
+    assert few.how.endswith("sizes on a logarithmic grid")
+    assert few.step_ns <= step(resnet50(), equipped(), "zero2", 500_000_000)
+
+
+def test_a_thinned_grid_holds_deepspeeds_default():
+    small = resnet50()
+    large = tuple(replace(gradient, num_bytes=100 * gradient.num_bytes) for gradient in small.gradients)
+    workload = replace(small, gradients=large)
+    zero2 = read_zero_settings({}, 2, workload)
+    thinned, complete = size_intervals(workload, zero2, 2, 8)
+    assert not complete
+    assert len(thinned) <= 8
+    assert any(low <= zero2.reduce_bucket_size <= high for low, high in thinned[:-1])
+
+
+def test_what_cannot_be_trained_or_timed_says_why():
+    with pytest.raises(NotModelledError, match="no all_gather curve"):
+        find_zero(resnet50(), link(10), "zero1")
+    workload = resnet50()
+    sparse = replace(
+        workload, gradients=(replace(workload.gradients[0], sparse=True), *workload.gradients[1:])
+    )
+    with pytest.raises((InputError, NotModelledError), match="sparse"):
+        find_zero(sparse, equipped(), "zero1")
