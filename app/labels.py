@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 from sim.nouns.assignment import Assignment
 from sim.nouns.comparison import Agreement
 from sim.nouns.path import PathSpan
-from sim.nouns.recommendation import Plateau, Recommendation
+from sim.nouns.recommendation import Recommendation
 from sim.nouns.robust import Robust
 from sim.nouns.workload import Workload
 from sim.units import format_ms
@@ -106,8 +106,6 @@ NO_LONGER = (
     "The knobs have moved away from what was measured (bandwidth, latency or backward is not 1), so "
     "the measurement no longer applies. Set them back to compare."
 )
-_MOST_STRETCHES = 4
-_BYTE_MB = 2.0**-20
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+\-!|~$:&])")
 
 
@@ -136,32 +134,6 @@ def choice_words(pick: Pick, cap_mb: float | None, first_mb: float | None) -> st
     if pick != "cap" or cap_mb is None:
         return PICK_WORDS[pick]
     return f"cap {cap_mb:g} MiB" + (f", first {first_mb:g} MiB" if first_mb is not None else "")
-
-
-def plateau_sentence(plateau: Plateau) -> str:
-    """What the flat part of the curve means for the reader."""
-    if plateau.decided_by == "noise":
-        alike, stretches = "cannot be told apart from the best", plateau.alike_mb
-        holds_default, is_flat = plateau.alike_holds_default, plateau.alike_is_flat
-    else:
-        alike, stretches = f"are within {plateau.tolerance:.0%} of the best", plateau.stretches_mb
-        holds_default, is_flat = plateau.holds_default, plateau.is_flat
-    inside = "DDP's default is among them" if holds_default else "DDP's default is not"
-    start = "The curve is flat: caps" if is_flat else "Caps"
-    return f"{start} of {_stretches_words(stretches)} {alike}; {inside}."
-
-
-def _stretches_words(stretches_mb: Sequence[tuple[float, float]]) -> str:
-    """Stretches of caps in words; of many the widest, by how many times its first cap the last is."""
-    widest = sorted(stretches_mb, key=lambda ends: (ends[0] + _BYTE_MB) / (ends[1] + _BYTE_MB))
-    words = [
-        mib(low) if mib(low) == mib(high) else f"{mib(low)} to {mib(high)}"
-        for low, high in sorted(widest[:_MOST_STRETCHES])
-    ]
-    more = len(widest) - len(words)
-    if more:
-        return f"{', '.join(words)} MiB and {more} narrower stretch{'es' if more > 1 else ''}"
-    return (", ".join(words[:-1]) + " and " if len(words) > 1 else "") + f"{words[-1]} MiB"
 
 
 def simplest_sentence(found: Recommendation) -> str | None:
@@ -194,11 +166,14 @@ def joined(path: Sequence[PathSpan]) -> list[PathSpan]:
 
 def robust_sentence(robust: Robust) -> str:
     """What was drawn, how much steps vary, and what was not known."""
-    words = (
-        f"{robust.draws} steps with seed {robust.seed}, the same for every candidate: "
-        f"{robust.calibrations} machines that the calibration allows, "
-        f"{robust.recorded_iterations} recorded iterations."
-    )
+    words = "One step, as given: nothing that varies was recorded."
+    if robust.draws > 1:
+        words = (
+            f"{robust.draws} steps with seed {robust.seed}, the same for every candidate: "
+            f"{robust.calibrations} machine{'s' if robust.calibrations > 1 else ''} that calibration and "
+            f"estimate allow, each with {robust.draws // robust.calibrations} steps; "
+            f"{robust.recorded_iterations} iterations were recorded."
+        )
     if robust.noise_ns is not None:
         words += f" One step of DDP's default varies by {format_ms(robust.noise_ns)}."
     if robust.not_known:

@@ -66,9 +66,9 @@ def parse_cap_mb(text: str) -> float:
     return number if unit == "" else number * _SIZE_UNITS[unit] / MIB
 
 
-def parse_size(text: str) -> int:
-    """A size in bytes: ``4096``, ``4KiB``, ``256MiB``."""
-    number, unit = _number_and_unit(text, "size", _SIZE_UNITS)
+def parse_size(text: str, what: str = "size") -> int:
+    """A size in bytes: ``4096``, ``4KiB``, ``256MiB``; ``what`` is what an error calls it."""
+    number, unit = _number_and_unit(text, what, _SIZE_UNITS)
     return round(number * _SIZE_UNITS[unit])
 
 

@@ -61,14 +61,19 @@ def _robust(robust: Robust) -> None:
                 for row in sorted(robust.rows, key=lambda row: row.mean_step_ns)
             ],
             hide_index=True,
+            column_config=dict.fromkeys(
+                ("mean, ms", "95th percentile, ms", "gain, ms", "at least, ms", "at most, ms"),
+                st.column_config.NumberColumn(format="%.2f"),
+            ),
         )
     st.caption(labels.plain(labels.robust_sentence(robust)))
 
 
 @st.fragment
 def _memory(inputs: Inputs) -> None:
-    if st.button("Search under each limit", key="search_memory") or st.session_state.get("memory_shown"):
-        st.session_state["memory_shown"] = True
+    if st.button("Search under each limit", key="search_memory"):
+        st.session_state["memory_asked_for"] = inputs.key
+    if st.session_state.get("memory_asked_for") == inputs.key:
         st.plotly_chart(
             draw_memory(memory_data(cached.trade_off(inputs))),
             key="memory",

@@ -206,7 +206,7 @@ def _recommendation(inputs: Inputs, found: Recommendation) -> None:
         simplest = labels.simplest_sentence(found)
         if simplest is not None:
             st.markdown(labels.plain(simplest))
-        st.markdown(labels.plain(labels.plateau_sentence(found.plateau)))
+        st.markdown(labels.plain(found.plateau.sentence))
         if found.proved_optimal:
             st.badge("proved optimal", icon=":material/verified:", color="green")
         else:

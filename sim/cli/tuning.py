@@ -27,7 +27,7 @@ class Wanted(StrEnum):
 
 
 Size = Annotated[str | None, typer.Option(help="A size such as 25MiB; the largest bucket that is allowed.")]
-Limit = Annotated[str | None, typer.Option(help="A size; the most that buckets may hold at once on a rank.")]
+Limit = Annotated[str | None, typer.Option(help="A size; refuse what holds more than this on a rank.")]
 
 
 def tune(
@@ -51,8 +51,8 @@ def tune(
         criterion=criterion.value,
         seed=seed,
         draws=draws,
-        max_bucket_bytes=None if max_bucket is None else parse_size(max_bucket),
-        memory_limit_bytes=None if memory_limit is None else parse_size(memory_limit),
+        max_bucket_bytes=None if max_bucket is None else parse_size(max_bucket, "--max-bucket"),
+        memory_limit_bytes=None if memory_limit is None else parse_size(memory_limit, "--memory-limit"),
     )
     answer = replace(answer, memory=sim.trade_off(workload, hardware))
     if output is not None:
@@ -90,6 +90,7 @@ def _print(answer: Recommendation, title: str) -> None:
     sizes = ", ".join(format_size(size) for size in answer.assignment.bucket_bytes or ())
     note(f"recommended: {len(answer.assignment.bucket_indices)} bucket(s): {sizes}")
     note(f"gain: {answer.gain.sentence}")
+    note(f"caps: {answer.plateau.sentence}")
     if answer.simplest not in ("default", "bucket_indices", "bucket_cap_mb_list"):
         easiest = answer.families[answer.simplest]
         settings = {**easiest.assignment.requires.get("environment", {}), **easiest.assignment.ddp_kwargs}

@@ -31,8 +31,9 @@ class Gain:
     ``gain_ns`` and ``fraction`` are those of the nominal step. ``mean_ns`` is the mean gain over recorded
     iterations, jitter and machines that the calibration allows, ``low_ns`` to ``high_ns`` its 95 % interval
     in a long run; None where nothing that varies was recorded. ``noise_ns`` is by how much one step of the
-    default varies. ``significant``: the interval is above 0, and the gain is more than that noise and
-    more than 0.1 % of the step; None where none of this fails, but how much steps vary is not known.
+    default varies. ``significant``: the interval is above 0, and the gain is more than 0.1 % of the step and,
+    unless it is 1 % of it, more than that noise; None where none of this fails, but how much steps vary is
+    not known.
     ``not_known`` names what was not recorded.
     """
 
@@ -58,6 +59,7 @@ class Plateau:
     ``decided_by`` says how caps were told apart from the best: ``"noise"`` over paired draws, where how much
     steps vary was recorded, else ``"tolerance"``. ``alike_mb`` are the stretches of those that cannot be,
     ``alike_holds_default`` whether DDP's default is one of them, ``alike_is_flat`` whether all are.
+    ``sentence`` says it in words.
     """
 
     tolerance: float
@@ -71,12 +73,14 @@ class Plateau:
     alike_mb: tuple[tuple[float, float], ...] = ()
     alike_holds_default: bool = False
     alike_is_flat: bool = False
+    sentence: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
     """The tuner's answer. ``lower_bound_ns`` bounds ``sync_end_ns`` over all partitions that are
-    contiguous in ready order within each dtype and device; ``proved_optimal`` is over the same.
+    contiguous in ready order within each dtype and device; ``proved_optimal`` is over the same, to within
+    one ns a gradient where copies back are rounded one by one (``lower_bound_ns`` then says how far).
 
     ``free_lower_bound_ns`` is the part of that certificate that needs no search. ``absent`` says why a
     family is not among ``families``. ``critical_path`` and ``baseline_path`` are the spans that decide the

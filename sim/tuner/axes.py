@@ -50,11 +50,6 @@ class Grid:
     caps_mb: tuple[float | None, ...]
     points: tuple[Point, ...]
 
-    @property
-    def num_rows(self) -> int:
-        """Candidates in all."""
-        return len(self.caps_mb) * len(self.points)
-
 
 def make_grid(
     workload: Workload,

@@ -57,6 +57,7 @@ class CapRow:
     high_bytes: int | None
     cap_mb: float
     num_buckets: int
+    largest_bytes: int
     sync_end_ns: int
 
 
@@ -179,12 +180,14 @@ def _rows(intervals: Intervals, scores: LayoutScores) -> tuple[CapRow, ...]:
             high_bytes=None if high == NO_LIMIT else high,
             cap_mb=round_cap_mb(low, high),
             num_buckets=count,
+            largest_bytes=largest,
             sync_end_ns=end,
         )
-        for low, high, count, end in zip(
+        for low, high, count, largest, end in zip(
             intervals.low_bytes.tolist(),
             intervals.high_bytes.tolist(),
             scores.num_buckets.tolist(),
+            scores.largest_bytes.tolist(),
             scores.sync_end_ns.tolist(),
             strict=True,
         )

@@ -9,6 +9,7 @@ from sim.engine.run import run
 from sim.engine.systems import assign
 from sim.errors import InputError
 from sim.nouns.assignment import DDP_POLICIES, Assignment, bucket_bytes, made_for
+from sim.nouns.checks import at_least
 from sim.nouns.hardware import Hardware
 from sim.nouns.memory import MemoryPoint
 from sim.nouns.path import PathSpan
@@ -70,6 +71,9 @@ def tune(
     """The best contiguous assignment, its certificate, and what each knob reaches: see ``sim.tune``."""
     if criterion not in get_args(Criterion):
         raise InputError(f"criterion: {criterion!r} is not legal; give one of {get_args(Criterion)}")
+    at_least("seed", seed, 0)
+    at_least("draws", draws, 1)
+    at_least("memory_limit_bytes", memory_limit_bytes, 0)
     limit = _largest_allowed(workload, max_bucket_bytes)
     scorer = Scorer(workload, hardware)
     found = _within(find_families(scorer, limit), workload, hardware, limit, memory_limit_bytes)
@@ -99,7 +103,8 @@ def tune(
         buckets = find_optimum(drawn, [optimum.buckets], limit, LITTLE_EFFORT).buckets
         return as_assignment(workload, buckets, hardware.world_size)
 
-    pool = Pool({**ddp, DEFAULT: default, FREE: nominal}, DEFAULT, FREE)
+    barred = frozenset({DEFAULT} - set(ddp))  # by a limit
+    pool = Pool({**ddp, DEFAULT: default, FREE: nominal}, DEFAULT, FREE, barred)
     if len(distribution) > 1:
         pool = widen(pool, distribution, optimise, OF_SINGLE_DRAWS)
     robust = assess(pool, distribution, rest_ns=rest_ns, criterion=criterion)
@@ -122,11 +127,18 @@ def tune(
         lower_bound_ns=optimum.at_least_ns,
         free_lower_bound_ns=min(lower_bound_ns(scorer.problem), optimum.at_least_ns),
         proved_optimal=optimum.is_proved and report.sync_end_ns == optimum.sync_end_ns,
-        proof=_tell_proof(scorer, optimum),
+        proof=("" if best is nominal else "not what is recommended, but of the step as given: ")
+        + _tell_proof(scorer, optimum),
         families=families,
         simplest=_simplest(families, report.step_ns),
         absent=found.absent,
-        gain=judge_gain(robust, name, step_ns=report.step_ns, default_step_ns=baseline.step_ns),
+        gain=judge_gain(
+            robust,
+            name,
+            step_ns=report.step_ns,
+            default_step_ns=baseline.step_ns,
+            default_is_allowed=not barred,
+        ),
         plateau=find_plateau(
             found.cap_rows,
             default,
@@ -134,6 +146,7 @@ def tune(
             robust,
             default_sync_end_ns=baseline.sync_end_ns,
             rest_ns=rest_ns,
+            max_bytes=limit,
         ),
         robust=robust,
         critical_path=_path(timeline),
@@ -146,6 +159,8 @@ def trade_off(
     workload: Workload, hardware: Hardware, limits: Sequence[int] | None = None
 ) -> tuple[MemoryPoint, ...]:
     """The best step under each limit on the largest bucket: see ``sim.trade_off``."""
+    for number, limit in enumerate(limits or ()):
+        at_least(f"limits.{number}", limit, 0)
     scorer = Scorer(workload, hardware)
     singles = _singles(workload)
     default = run(workload, hardware, assign(workload), "analytic")
@@ -166,6 +181,7 @@ def _largest_allowed(workload: Workload, max_bucket_bytes: int | None) -> int:
     largest = max(gradient.num_bytes for gradient in workload.gradients)
     if max_bucket_bytes is None:
         return NO_LIMIT
+    at_least("max_bucket_bytes", max_bucket_bytes, 0)
     if max_bucket_bytes < largest:
         raise InputError(
             f"max_bucket_bytes: {max_bucket_bytes} is not legal; the largest gradient alone has {largest}"

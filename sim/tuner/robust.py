@@ -27,11 +27,15 @@ Optimise = Callable[[Workload, Hardware], Assignment]
 
 
 class Pool(NamedTuple):
-    """Candidates by name, of which ``default`` is DDP's and ``nominal`` the optimum of the nominal step."""
+    """Candidates by name, of which ``default`` is DDP's and ``nominal`` the optimum of the nominal step.
+
+    ``barred`` may not be chosen: gains are measured against the default even where it breaks a limit.
+    """
 
     candidates: Mapping[str, Assignment]
     default: str
     nominal: str
+    barred: frozenset[str] = frozenset()
 
 
 def widen(pool: Pool, draws: Draws, optimise: Optimise, count: int) -> Pool:
@@ -72,6 +76,8 @@ def assess(pool: Pool, draws: Draws, *, rest_ns: int, criterion: Criterion = "no
         low, high = np.quantile(resampled[:, at], LEVELS)
         p95 = Estimate(highest[at], min(low, highest[at]), max(high, highest[at]))
         rows.append(_row(name, mean, p95, gain))
+        if name in pool.barred:
+            continue
         ahead = estimate_mean(tables[pool.nominal].minus(steps))
         if ahead.low > 0 and ahead.value > NOTHING * mean.value:
             mean_better[name] = mean.value

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from sim.errors import InputError
 from sim.nouns.hardware import CurvePoint, Hardware
+from sim.tuner.problem import MOST
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -102,8 +103,8 @@ def _quantiles(point: CurvePoint, known: Any) -> Floats | None:
         raise InputError(f"{where}: {known!r} is not legal; give an object with count, p10_ns and p90_ns")
     for name in ("count", *_NAMES):
         value = known.get(name, 0)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise InputError(f"{where}.{name}: {value!r} is not legal; give an integer >= 0")
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST:
+            raise InputError(f"{where}.{name}: {value!r} is not legal; give an integer 0 to {MOST}")
     if not known.get("count") or not {"p90_ns", "max_ns"} & set(known):
         return None
     values: dict[str, int] = {"median_ns": point.duration_ns, **known}  # where none is kept, the point is one

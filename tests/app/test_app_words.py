@@ -15,7 +15,6 @@ from app.cached import Inputs
 from app.provenance import origin_words, provenance, signed, signed_csv, signed_snippet
 from sim.nouns.hardware import Hardware
 from sim.nouns.path import PathKind, PathSpan
-from sim.nouns.recommendation import Plateau
 from sim.nouns.workload import Workload
 
 
@@ -32,46 +31,6 @@ def test_choices_in_words() -> None:
     assert labels.choice_words("default", None, None) == "DDP's default"
     assert labels.choice_words("cap", 4.0, None) == "cap 4 MiB"
     assert labels.choice_words("cap", 4.0, 0.5) == "cap 4 MiB, first 0.5 MiB"
-
-
-@pytest.mark.parametrize(("is_flat", "start"), [(True, "The curve is flat"), (False, "Caps of")])
-def test_the_plateau_in_words(is_flat: bool, start: str) -> None:
-    plateau = Plateau(
-        tolerance=0.01,
-        caps_mb=(2.0, 4.0, 16.0),
-        stretches_mb=((2.0, 4.0), (16.0, 16.0)),
-        low_mb=2,
-        high_mb=4,
-        holds_default=True,
-        is_flat=is_flat,
-    )
-    sentence = labels.plateau_sentence(plateau)
-    assert sentence.startswith(start)
-    assert "2 to 4 and 16 MiB" in sentence
-    assert "DDP's default is among them" in sentence
-
-
-@pytest.mark.parametrize(("is_flat", "start"), [(True, "The curve is flat"), (False, "Caps of")])
-def test_a_plateau_of_noise_in_words(is_flat: bool, start: str) -> None:
-    """Six stretches: the four that are widest by ratio are named, in order."""
-    plateau = Plateau(
-        tolerance=0.01,
-        caps_mb=(2.0,),
-        stretches_mb=((2.0, 2.0),),
-        low_mb=2,
-        high_mb=2,
-        holds_default=True,
-        is_flat=False,
-        decided_by="noise",
-        alike_mb=((0.0, 0.5), (1.0, 1.0), (2.0, 8.0), (16.0, 17.0), (30.0, 31.0), (40.0, 80.0)),
-        alike_holds_default=False,
-        alike_is_flat=is_flat,
-    )
-    sentence = labels.plateau_sentence(plateau)
-    assert sentence.startswith(start)
-    assert "of 0 to 0.5, 2 to 8, 16 to 17, 40 to 80 MiB and 2 narrower stretches cannot be told" in sentence
-    assert "DDP's default is not" in sentence
-    assert "%" not in sentence
 
 
 def test_an_estimate_is_called_one(workload: Workload) -> None:
@@ -172,7 +131,10 @@ def test_the_simplest_setting_in_words(workload: Workload, hardware: Hardware) -
 def test_what_was_drawn_in_words(workload: Workload, hardware: Hardware) -> None:
     robust = sim.tune(workload, hardware, draws=50, seed=3).robust
     assert robust is not None
-    sentence = labels.robust_sentence(replace(robust, noise_ns=2_000_000, not_known=("this", "that")))
-    assert f"{robust.draws} steps with seed 3" in sentence
+    assert labels.robust_sentence(robust).startswith("One step, as given: nothing that varies was recorded.")
+    drawn = replace(robust, draws=400, calibrations=20, noise_ns=2_000_000, not_known=("this", "that"))
+    sentence = labels.robust_sentence(drawn)
+    assert sentence.startswith("400 steps with seed 3, the same for every candidate: 20 machines")
+    assert "each with 20 steps" in sentence
     assert "varies by 2.00 ms" in sentence
     assert "taken as exact: this; that." in sentence

@@ -202,6 +202,7 @@ def test_two_hosts_of_two_rates() -> None:
 
 
 @needs_box
+@pytest.mark.slow
 def test_two_flows_share_the_uplink() -> None:
     with box([200 * _MBIT] * 4, uplink_bits=100 * _MBIT) as hosts:
         num_bytes = 16 << 20

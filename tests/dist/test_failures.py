@@ -64,7 +64,7 @@ def test_a_hung_rank_is_named(small_workload: Workload, tmp_path: Path, victim: 
         check_kept(run.record)
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_ctrl_c_keeps_what_was_measured(
     small_workload: Workload, tmp_path: Path, sent: signal.Signals
 ) -> None:

@@ -126,6 +126,7 @@ def test_a_host_link_is_never_early_and_keeps_the_order() -> None:
     assert all(at >= 5 * MS * (place + 1) for place, at in enumerate(sorted(ended)))
 
 
+@pytest.mark.slow
 def test_validate_over_an_emulated_link_gives_an_agreed_record(
     small_workload: Workload, tmp_path: Path
 ) -> None:
