@@ -9,14 +9,13 @@ from sim.nouns.path import PathSpan
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.report import Report
 from sim.nouns.robust import Robust
-from sim.nouns.workload import Workload
 
 
 def show(inputs: Inputs, found: Recommendation) -> None:
     """Three expanders; the last one searches only once it is asked to."""
     with st.expander("Why: the critical path"):
-        _path("Recommended", found.report, found.critical_path, inputs.workload)
-        _path("DDP's default", found.baseline, found.baseline_path, inputs.workload)
+        _path("Recommended", found.report, found.critical_path)
+        _path("DDP's default", found.baseline, found.baseline_path)
     if found.robust is not None:
         with st.expander("Does it show? Steps as they vary"):
             _robust(found.robust)
@@ -24,20 +23,18 @@ def show(inputs: Inputs, found: Recommendation) -> None:
         _memory(inputs)
 
 
-def _path(title: str, report: Report, path: tuple[PathSpan, ...], workload: Workload) -> None:
+def _path(title: str, report: Report, path: tuple[PathSpan, ...]) -> None:
     st.markdown(f"**{title}**: {labels.plain(report.verdict)}")
-    names = [gradient.name for gradient in workload.gradients]
     st.dataframe(
         [
             {
-                "span": labels.PATH_WORDS[span.kind],
-                "bucket": span.bucket,
-                "gradient": None if span.gradient is None else names[span.gradient],
-                "from, ms": span.start_ns / 1e6,
-                "to, ms": span.end_ns / 1e6,
-                "takes, ms": (span.end_ns - span.start_ns) / 1e6,
+                "what": row.words,
+                "bucket": row.bucket,
+                "from, ms": row.start_ns / 1e6,
+                "to, ms": row.end_ns / 1e6,
+                "takes, ms": (row.end_ns - row.start_ns) / 1e6,
             }
-            for span in labels.joined(path)
+            for row in labels.path_rows(path)
         ],
         hide_index=True,
         column_config=dict.fromkeys(

@@ -96,17 +96,32 @@ def test_exports_say_where_they_come_from(inputs: Inputs) -> None:
     assert "bandwidth x0.5" in origin_words(origin)
 
 
-def test_the_path_joins_what_comes_gradient_by_gradient() -> None:
-    """Backward's spans become one; those of buckets stay as they are, and nothing is lost between them."""
+def test_a_path_in_rows() -> None:
+    """What the lane does on end is one row; nothing is lost between rows."""
     path = [
-        PathSpan(kind="backward", start_ns=0, end_ns=4, gradient=3),
-        PathSpan(kind="backward", start_ns=4, end_ns=9, gradient=2),
-        PathSpan(kind="all_reduce", start_ns=9, end_ns=20, bucket=0),
-        PathSpan(kind="all_reduce", start_ns=20, end_ns=30, bucket=1),
+        PathSpan(kind="backward", start_ns=0, end_ns=4_000_000, gradient=3),
+        PathSpan(kind="copy_in", start_ns=4_000_000, end_ns=5_000_000, gradient=3),
+        PathSpan(kind="backward", start_ns=5_000_000, end_ns=9_000_000, gradient=2),
+        PathSpan(kind="copy_in", start_ns=9_000_000, end_ns=9_500_000, gradient=2),
+        PathSpan(kind="launch", start_ns=9_500_000, end_ns=9_600_000, bucket=0),
+        PathSpan(kind="all_reduce", start_ns=9_600_000, end_ns=20_000_000, bucket=0),
+        PathSpan(kind="all_reduce", start_ns=20_000_000, end_ns=30_000_000, bucket=1),
     ]
-    joined = labels.joined(path)
-    assert joined == [PathSpan(kind="backward", start_ns=0, end_ns=9, gradient=2), *path[2:]]
-    assert labels.joined([]) == []
+    assert labels.path_rows(path) == [
+        ("backward; 2 copies into buckets 1.50 ms; 1 launch 0.10 ms", None, 0, 9_600_000),
+        ("all-reduce", 0, 9_600_000, 20_000_000),
+        ("all-reduce", 1, 20_000_000, 30_000_000),
+    ]
+    assert labels.path_rows([]) == []
+
+
+def test_what_has_to_be_set_in_words(workload: Workload) -> None:
+    assert labels.setting_words(sim.assign(workload)) == "nothing to set"
+    assert labels.setting_words(sim.assign(workload, bucket_cap_mb=2.5)) == "bucket_cap_mb=2.5"
+    env = sim.assign(workload, bucket_cap_mb=2, set_last_bucket_cap=True)
+    assert labels.setting_words(env) == "DDP_SET_LAST_BUCKET_CAP=1, bucket_cap_mb=2"
+    bare = replace(sim.assign(workload), policy="explicit", ddp_kwargs={})
+    assert labels.setting_words(bare) == "sim.apply gives DDP these buckets"
 
 
 def test_every_span_of_a_path_has_words() -> None:
