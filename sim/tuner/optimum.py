@@ -23,12 +23,14 @@ _OFF = 4  # ns that a score which is not sure may be off by, and that again for 
 class Optimum:
     """The best partition that was found, in launch order.
 
-    No partition is synchronised before ``at_least_ns``; ``proof`` says in words how that is known.
+    No partition is synchronised before ``at_least_ns``, of which ``free_at_least_ns`` is known without a
+    search; ``proof`` says in words how.
     """
 
     buckets: Buckets
     sync_end_ns: int
     at_least_ns: int
+    free_at_least_ns: int
     is_proved: bool
     proof: str
 
@@ -46,9 +48,9 @@ def find_optimum(
     """
     problem = scorer.problem
     pool = list(known)
-    at_least = lower_bound_ns(problem)
+    at_least = free = lower_bound_ns(problem)
     exact = exact_optimum(problem, min(map(scorer.sync_end_ns, pool)), max_bytes)
-    proof, is_proved = "", False
+    is_proved, left_open = False, 0  # ns that a proof leaves open
     if exact is not None:
         pool.append(exact.buckets)
         at_least = max(at_least, exact.at_least_ns)
@@ -64,21 +66,27 @@ def find_optimum(
         proof, is_proved = f"all {count} contiguous partitions simulated", True
     elif exact is not None and covers(problem):
         # Roundings leave no more open than half a ns a bucket, twice, and one; a curve that falls may.
-        gap = max(0, scorer.sync_end_ns(best) - at_least)
-        is_proved = gap <= len(problem) + 1
+        left_open = max(0, scorer.sync_end_ns(best) - at_least)
+        is_proved = left_open <= len(problem) + 1
         why = "" if is_proved else "; not proved, as the curve falls somewhere"
-        proof = f"exact search, to {gap} ns{why}"
+        proof = f"exact search, to {left_open} ns{why}"
     else:
         best = _best(scorer, [best, *_climb(scorer, pool, max_bytes, effort)])
         proof = "refined by simulation; not proved by search"
     best = _fewest(scorer, best, max_bytes)
     end = scorer.sync_end_ns(best)
-    if is_proved and not proof.startswith("exact search, to"):
-        at_least = max(at_least, end)
-    if not is_proved and end <= at_least:
+    if is_proved:
+        at_least = max(at_least, end - left_open)
+    elif end <= at_least:
         is_proved, proof = True, "meets the lower bound"
+    at_least = min(at_least, end)
     return Optimum(
-        buckets=best, sync_end_ns=end, at_least_ns=min(at_least, end), is_proved=is_proved, proof=proof
+        buckets=best,
+        sync_end_ns=end,
+        at_least_ns=at_least,
+        free_at_least_ns=min(free, at_least),
+        is_proved=is_proved,
+        proof=proof,
     )
 
 

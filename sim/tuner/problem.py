@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from sim.costs.collectives import service_ns
 from sim.engine.ddp import copied_bytes
+from sim.engine.program import effects_of
 from sim.errors import InputError
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload
@@ -56,18 +57,17 @@ class Tables(NamedTuple):
 
 
 def _machine(workload: Workload, hardware: Hardware) -> Machine:
-    included = workload.ready_includes
-    rate = hardware.copy_out_bytes_per_s
+    effects, rate = effects_of(workload, hardware), hardware.copy_out_bytes_per_s
     return Machine(
-        channels=hardware.comm_channels,
-        launch_cost=hardware.launch_cost_ns,
-        blocks=hardware.launch_blocks_compute and "launch" not in included and hardware.launch_cost_ns > 0,
-        compute=1.0 if "interference" in included else float(hardware.compute_slowdown),
-        comm=float(hardware.comm_slowdown),
-        channel=float(hardware.channel_slowdown),
-        copy_in=float(hardware.copy_in_slowdown),
-        copy_out=float(hardware.copy_out_slowdown),
-        comm_copy_out=float(hardware.comm_copy_out_slowdown),
+        channels=effects.channels,
+        launch_cost=effects.launch_cost_ns,
+        blocks=effects.launch_blocks_compute and effects.launch_cost_ns > 0,
+        compute=float(effects.compute_slowdown),
+        comm=float(effects.comm_slowdown),
+        channel=float(effects.channel_slowdown),
+        copy_in=float(effects.copy_in_slowdown),
+        copy_out=float(effects.copy_out_slowdown),
+        comm_copy_out=float(effects.comm_copy_out_slowdown),
         copy_out_ns_per_byte=0.0 if rate is None else NS_PER_S / rate,
     )
 

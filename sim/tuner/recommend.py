@@ -14,11 +14,11 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.memory import MemoryPoint
 from sim.nouns.path import PathSpan
 from sim.nouns.recommendation import Family, Recommendation
+from sim.nouns.report import Report
 from sim.nouns.robust import Criterion
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 from sim.tuner import memory
-from sim.tuner.bound import lower_bound_ns
 from sim.tuner.draws import draw
 from sim.tuner.exact import NO_LIMIT
 from sim.tuner.families import CAP, DEFAULT, FIRST_AND_CAP, LAST_CAP, Families, Reach, find_families
@@ -76,7 +76,9 @@ def tune(
     at_least("memory_limit_bytes", memory_limit_bytes, 0)
     limit = _largest_allowed(workload, max_bucket_bytes)
     scorer = Scorer(workload, hardware)
-    found = _within(find_families(scorer, limit), workload, hardware, limit, memory_limit_bytes)
+    found = find_families(scorer, limit)
+    default = found.reached[DEFAULT].assignment
+    found = _within(found, workload, hardware, limit, memory_limit_bytes)
     ddp = {
         name: reach.assignment
         for name, reach in found.reached.items()
@@ -85,13 +87,9 @@ def tune(
     known = [made.bucket_indices for made in ddp.values()]
     optimum = find_optimum(scorer, [*known, _singles(workload)], limit)
     nominal = as_assignment(workload, optimum.buckets, hardware.world_size)
-    default = assign(workload)
-    if memory_limit_bytes is not None and not memory.fits(
-        memory.memory_of(workload, hardware, nominal), memory_limit_bytes
-    ):
-        raise InputError(
-            "memory_limit_bytes: " + memory.explain_misfit(workload, hardware, nominal, memory_limit_bytes)
-        )
+    misfit = _misfit(workload, hardware, nominal, memory_limit_bytes)
+    if misfit is not None:
+        raise InputError(f"memory_limit_bytes: {misfit}")
 
     timeline, baseline_timeline = run(workload, hardware, nominal), run(workload, hardware, default)
     baseline = summarize(baseline_timeline)
@@ -110,22 +108,29 @@ def tune(
     robust = assess(pool, distribution, rest_ns=rest_ns, criterion=criterion)
     name = {"nominal": FREE, "mean": robust.mean_choice, "p95": robust.p95_choice}[criterion]
     best = pool.candidates[name]
+    reports = {DEFAULT: baseline, FREE: summarize(timeline)}
+    report = reports[FREE]
     if best is not nominal:
         timeline = run(workload, hardware, best)
-    report = summarize(timeline)
+        report = summarize(timeline)
 
     found.reached[FREE] = Reach(assignment=nominal, complete=optimum.is_proved, how=optimum.proof)
-    if CAP_LIST in nominal.ddp_kwargs:
-        found.reached[CAP_LIST] = found.reached[FREE]
     families = {
-        family: _family(workload, hardware, reach, report.step_ns) for family, reach in found.reached.items()
+        family: _family(
+            reach,
+            reports.get(family) or summarize(run(workload, hardware, reach.assignment, "analytic")),
+            report.step_ns,
+        )
+        for family, reach in found.reached.items()
     }
+    if CAP_LIST in nominal.ddp_kwargs:
+        families[CAP_LIST] = families[FREE]
     return Recommendation(
         assignment=best,
         report=report,
         baseline=baseline,
         lower_bound_ns=optimum.at_least_ns,
-        free_lower_bound_ns=min(lower_bound_ns(scorer.problem), optimum.at_least_ns),
+        free_lower_bound_ns=optimum.free_at_least_ns,
         proved_optimal=optimum.is_proved and report.sync_end_ns == optimum.sync_end_ns,
         proof=("" if best is nominal else "not what is recommended, but of the step as given: ")
         + _tell_proof(scorer, optimum),
@@ -206,17 +211,23 @@ def _within(
         largest = _largest(workload, reach.assignment.bucket_indices)
         if largest > limit:
             absent[name] = f"its largest bucket, {format_size(largest)}, is above the limit"
-        elif memory_limit is not None and not memory.fits(
-            memory.memory_of(workload, hardware, reach.assignment), memory_limit
-        ):
-            absent[name] = memory.explain_misfit(workload, hardware, reach.assignment, memory_limit)
+        elif (misfit := _misfit(workload, hardware, reach.assignment, memory_limit)) is not None:
+            absent[name] = misfit
         else:
             reached[name] = reach
     return replace(found, reached=reached, absent=absent)
 
 
-def _family(workload: Workload, hardware: Hardware, reach: Reach, recommended_ns: int) -> Family:
-    report = summarize(run(workload, hardware, reach.assignment, "analytic"))
+def _misfit(
+    workload: Workload, hardware: Hardware, assignment: Assignment, memory_limit: int | None
+) -> str | None:
+    """Why these buckets hold more than the limit; None where they do not."""
+    if memory_limit is None or memory.fits(memory.memory_of(workload, hardware, assignment), memory_limit):
+        return None
+    return memory.explain_misfit(workload, hardware, assignment, memory_limit)
+
+
+def _family(reach: Reach, report: Report, recommended_ns: int) -> Family:
     return Family(
         assignment=reach.assignment,
         report=report,
@@ -243,5 +254,5 @@ def _tell_proof(scorer: Scorer, optimum: Optimum) -> str:
         words += ", buckets launched in the order in which they are ready"
     if not optimum.is_proved and optimum.at_least_ns:
         words += f"; at most {end / optimum.at_least_ns - 1:.2%} above the optimum"
-    free = min(lower_bound_ns(scorer.problem), optimum.at_least_ns)
+    free = optimum.free_at_least_ns
     return f"{words}; {end / free - 1 if free else 0.0:.2%} above the lower bound that needs no search"
