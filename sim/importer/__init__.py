@@ -1,0 +1,1 @@
+"""What clusters already write, as our nouns: traces, logs and dumps of other tools."""

@@ -1,0 +1,227 @@
+"""From what ranks show to a workload, a hardware and a record of what they did."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from statistics import median
+from typing import Any
+
+from sim.formats.recorded import median_ns
+from sim.importer.kineto.layout import Layout
+from sim.importer.kineto.ranks import Aligned, Transfer
+from sim.importer.kineto.seen import SeenRank, SeenStep
+from sim.nouns.assignment import Assignment, bucket_bytes, made_for
+from sim.nouns.hardware import Curve, CurvePoint, Hardware
+from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
+from sim.nouns.workload import ReadyIncludes, Workload
+from sim.units import NS_PER_S
+
+GLOO_CHANNELS = 2  # A3.8
+_SENT: tuple[ReadyIncludes, ...] = ("copy_in", "launch", "interference")
+_ALONE: tuple[ReadyIncludes, ...] = ("copy_in", "launch")
+
+
+def make_workload(rank: SeenRank, steps: Sequence[SeenStep], layout: Layout, name: str) -> Workload:
+    """Medians over ``steps`` of one rank. What DDP itself does in backward is in the times, and said so."""
+    backward_ns = median_ns([step.backward_end_ns - step.backward_start_ns for step in steps])
+    samples = [layout.ready_ns(step) for step in steps]
+    ready = [min(median_ns(column), backward_ns) for column in zip(*samples, strict=True)]
+    order: list[int] = []
+    latest = 0
+    for gradient in layout.gradients:  # hook order: the lane has them in it, to the nanosecond
+        latest = max(latest, ready[gradient.index])
+        ready[gradient.index] = latest
+        order.append(gradient.index)
+    reductions = [one for step in steps for one in step.reductions]
+    sent = any(one.on_device for one in reductions) or (bool(reductions) and not rank.on_gpu)
+    return Workload(
+        name=name,
+        gradients=tuple(
+            replace(gradient, ready_ns=ready[gradient.index])
+            for gradient in sorted(layout.gradients, key=lambda one: one.index)
+        ),
+        forward_ns=median_ns([step.backward_start_ns - step.start_ns for step in steps]),
+        backward_ns=backward_ns,
+        optimizer_ns=median_ns([step.end_ns - step.sync_end_ns for step in steps]),
+        ready_order=tuple(order),
+        ready_includes=_SENT if sent else _ALONE if reductions else (),
+        samples=tuple(samples) if len(samples) > 1 else (),
+        provenance={
+            **provenance(rank),
+            "made_from": f"{len(steps)} steps",
+            "rank": rank.rank,
+            "gradients": layout.told_by,
+        },
+    )
+
+
+def provenance(rank: SeenRank) -> dict[str, Any]:
+    """Where a noun comes from."""
+    return {
+        "source": "bucketsim import kineto",
+        "trace": rank.source,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "device": rank.device,
+        "host": rank.host,
+        **rank.header,
+    }
+
+
+def make_hardware(
+    aligned: Aligned, steps: Sequence[SeenStep], layout: Layout, *, world_size: int, name: str
+) -> Hardware | None:
+    """The all-reduces as they ran within the step; None where no kernel shows how long one takes.
+
+    Of several ranks the shortest kernel of each collective is its transfer, and the median over steps is
+    taken. One rank alone gives upper bounds: the least over steps is taken, and no size is given longer than
+    a larger one.
+    """
+    by_size: dict[int, list[int]] = defaultdict(list)
+    for one in aligned.transfers:
+        if one.num_bytes:
+            by_size[one.num_bytes].append(one.duration_ns)
+    if not by_size or not any(one.on_device for step in steps for one in step.reductions):
+        return None
+    several = len(aligned.ranks) > 1
+    first = aligned.ranks[0]
+    total = sum(gradient.on_wire for gradient in layout.gradients)
+    return Hardware(
+        name=name,
+        world_size=world_size,
+        all_reduce=_medians(by_size) if several else _bounds(by_size),
+        copy_in_bytes_per_s=_rate(total, [step.copy_in_ns for step in steps]),
+        copy_out_bytes_per_s=_rate(total, [step.copy_out_ns for step in steps]),
+        spread={
+            "all_reduce": {
+                str(size): {
+                    "count": len(times),
+                    "min_ns": min(times),
+                    "median_ns": median_ns(times),
+                    "max_ns": max(times),
+                    "quantile": "median over steps of the shortest over ranks" if several else "upper bound",
+                }
+                for size, times in sorted(by_size.items())
+            }
+        },
+        provenance={
+            **provenance(first),
+            "curve": "within the training step, by last arriver" if several else "one rank: an upper bound",
+            "ranks": [rank.rank for rank in aligned.ranks],
+        },
+    )
+
+
+def _medians(by_size: Mapping[int, Sequence[int]]) -> Curve:
+    return tuple(
+        CurvePoint(num_bytes=size, duration_ns=median_ns(times)) for size, times in sorted(by_size.items())
+    )
+
+
+def _bounds(by_size: Mapping[int, Sequence[int]]) -> Curve:
+    points: list[CurvePoint] = []
+    least: int | None = None
+    for size, times in sorted(by_size.items(), reverse=True):
+        least = min(times) if least is None else min(least, *times)
+        points.append(CurvePoint(num_bytes=size, duration_ns=least))
+    return tuple(reversed(points))
+
+
+def _rate(num_bytes: int, times_ns: Sequence[int]) -> float | None:
+    """Bytes a second; None where no copies were seen."""
+    middle = median(times_ns)
+    return num_bytes * NS_PER_S / middle if middle > 0 and num_bytes else None
+
+
+def make_measurement(
+    aligned: Aligned,
+    place: int,
+    steps: Sequence[SeenStep],
+    layout: Layout,
+    workload: Workload,
+    *,
+    world_size: int,
+    dropped: int,
+) -> Measurement:
+    """What the cluster did, as a candidate of a record; buckets as the ``place``-th rank's clock has them."""
+    rank = aligned.ranks[place]
+    by_step: dict[int, list[Transfer]] = defaultdict(list)
+    for one in aligned.transfers:
+        by_step[one.step].append(one)
+    asked = Assignment(
+        policy="explicit" if sends_from_hooks(steps[0], layout) else "after-backward",
+        bucket_indices=layout.buckets,
+        bucket_bytes=bucket_bytes(workload, layout.buckets),
+        made_for=made_for(workload, world_size),
+        provenance=provenance(rank),
+    )
+    iterations = tuple(_iteration(step, by_step[step.number], aligned.offsets_ns[place]) for step in steps)
+    return Measurement(
+        name="as run",
+        role="candidate",
+        mode="model",
+        backend=rank.backend or "unknown",
+        world_size=world_size,
+        asked=asked,
+        observed=layout.buckets,
+        iterations=iterations,
+        traced=iterations,
+        plain_backward_ns=workload.backward_ns,
+        plain_step_ns=workload.forward_ns + workload.backward_ns + workload.optimizer_ns,
+        dropped_warmup=dropped,
+        environment={"place": rank.device, "traced_ranks": len(aligned.ranks)},
+        provenance=provenance(rank),
+    )
+
+
+def sends_from_hooks(step: SeenStep, layout: Layout) -> bool:
+    """Whether buckets were sent as they became ready, which DDP does; else all after the last gradient.
+
+    All after the last is DDP's own way too where the first bucket holds the last gradient (A3.5).
+    """
+    if len(step.reductions) < 2 or step.reductions[0].launched_ns <= step.gradients[-1].hooked_at_ns:
+        return True
+    return layout.gradients[-1].index in layout.buckets[0]
+
+
+def _iteration(step: SeenStep, transfers: Sequence[Transfer], offset_ns: int) -> MeasuredIteration:
+    begin = step.backward_start_ns
+    buckets = []
+    for one, seen in zip(transfers, step.reductions, strict=True):
+        ready = (seen.ready_ns or begin) - begin
+        buckets.append(
+            MeasuredBucket(
+                index=one.place,
+                ready_ns=max(0, ready),
+                launch_ns=max(0, ready, seen.launched_ns - begin),
+                start_ns=max(0, one.start_ns + offset_ns - begin) if seen.on_device else None,
+                end_ns=max(0, one.end_ns + offset_ns - begin) if seen.on_device else None,
+            )
+        )
+    return MeasuredIteration(
+        step_ns=step.end_ns - step.start_ns,
+        backward_end_ns=step.backward_end_ns - begin,
+        sync_end_ns=step.sync_end_ns - begin,
+        buckets=tuple(buckets),
+    )
+
+
+def regular_steps(rank: SeenRank) -> tuple[tuple[SeenStep, ...], tuple[str, ...]]:
+    """The steps that did what most did, and a sentence for each that did not."""
+
+    def signature(step: SeenStep) -> tuple[Any, ...]:
+        return (
+            len(step.gradients),
+            step.micro_batches,
+            tuple((one.num_elements, one.dtype) for one in step.reductions),
+        )
+
+    usual = Counter(signature(step) for step in rank.steps).most_common(1)[0][0]
+    kept = tuple(step for step in rank.steps if signature(step) == usual)
+    dropped = tuple(
+        f"step {step.number}: {len(step.gradients)} gradients in {len(step.reductions)} all-reduces, unlike "
+        f"most others"
+        for step in rank.steps
+        if signature(step) != usual
+    )
+    return kept, dropped

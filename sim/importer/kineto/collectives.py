@@ -1,0 +1,123 @@
+"""The collectives in a trace: kernels joined with the operators that launched them, where sizes stand."""
+
+import bisect
+from collections import defaultdict
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from sim.importer.dtypes import torch_dtype
+from sim.importer.kineto.events import GpuSpan, Operator, TraceEvents
+from sim.importer.kineto.kernels import collective_of, is_communication
+from sim.importer.kineto.seen import SeenCollective
+
+_OPERATORS = ("nccl:", "gloo:", "rccl:", "record_param_comms", "c10d::")
+_ANNOTATIONS = ("nccl:", "gloo:", "rccl:")
+
+
+def dtype_of(word: Any) -> str | None:
+    """torch's name of a dtype as a trace has it; None: unknown."""
+    return torch_dtype(word) if isinstance(word, str) else None
+
+
+def find_collectives(trace: TraceEvents) -> list[tuple[SeenCollective, str]]:
+    """Every collective with the thread that launched it, by launch; ``role`` is still ``other``.
+
+    One a communication kernel; where the whole trace has none (world size 1, gloo), one an annotation.
+    """
+    operators = _by_thread(trace)
+    kernels = [span for span in trace.gpu if is_communication(span.name)]
+    if kernels:
+        found = [_of_kernel(span, trace, operators) for span in kernels]
+    else:
+        found = [
+            (_made(operator, None, _around(operator.start_ns, operators[operator.thread])), operator.thread)
+            for operator in trace.operators
+            if operator.name.startswith(_ANNOTATIONS)
+        ]
+    return sorted(found, key=lambda one: (one[0].launched_ns, one[0].start_ns))
+
+
+def _by_thread(trace: TraceEvents) -> dict[str, list[Operator]]:
+    threads: dict[str, list[Operator]] = defaultdict(list)
+    for operator in trace.operators:
+        if operator.name.startswith(_OPERATORS):
+            threads[operator.thread].append(operator)
+    for operators in threads.values():
+        operators.sort(key=lambda operator: operator.start_ns)
+    return threads
+
+
+def _around(time_ns: int, operators: Sequence[Operator]) -> list[Operator]:
+    """Operators that contain an instant, outermost first. They nest at most a few deep."""
+    place = bisect.bisect_right(operators, time_ns, key=lambda operator: operator.start_ns)
+    return [one for one in operators[max(0, place - 8) : place] if one.end_ns >= time_ns]
+
+
+def _of_kernel(
+    span: GpuSpan, trace: TraceEvents, operators: dict[str, list[Operator]]
+) -> tuple[SeenCollective, str]:
+    launch = trace.launches.get(span.correlation) if span.correlation is not None else None
+    if launch is None:
+        return _made(span, span.start_ns, []), ""
+    return _made(span, launch[0], _around(launch[0], operators.get(launch[1], []))), launch[1]
+
+
+def _made(seen: GpuSpan | Operator, launched_ns: int | None, around: Sequence[Operator]) -> SeenCollective:
+    """A collective from its span and the operators around its launch; the innermost is the surest."""
+    facts: dict[str, Any] = {}
+    for operator in around:
+        facts.update(operator.arguments)
+    facts.update(seen.arguments or {})
+    on_device = isinstance(seen, GpuSpan)
+    named = [facts.get("Collective name"), *(one.name.split(":", 1)[-1] for one in reversed(around))]
+    kind = collective_of(*((*named, seen.name) if "Generic" in seen.name else (seen.name, *named)))
+    if kind in (None, "send_recv"):
+        # A SendRecv kernel is an all-to-all, or a send, or a receive: the operator knows.
+        kind = next((told for name in named if (told := collective_of(name)) is not None), kind)
+    elements = facts.get("In msg nelems")
+    dtype = dtype_of(facts.get("dtype"))
+    if type(elements) is not int or elements < 0:
+        elements, dtype = _from_dims(facts.get("dims"), facts.get("types"))
+    group = facts.get("Process Group Name", facts.get("Process Group Ranks"))
+    return SeenCollective(
+        kind=kind or "other",
+        role="other",
+        launched_ns=seen.start_ns if launched_ns is None else launched_ns,
+        ready_ns=None,
+        start_ns=seen.start_ns,
+        end_ns=seen.end_ns,
+        num_elements=elements,
+        dtype=dtype,
+        group=None if group is None else str(group),
+        on_device=on_device,
+    )
+
+
+def _from_dims(dims: Any, types: Any) -> tuple[int | None, str | None]:
+    """Elements and dtype from Input Dims; tensors of a coalesced collective are added up."""
+    if not isinstance(dims, list):
+        return None, None
+    total, known = 0, False
+    for shape in _shapes(dims):
+        total, known = total + prod(shape), True
+    words = [dtype_of(word) for word in types] if isinstance(types, list) else []
+    return (total if known else None), next((word for word in words if word is not None), None)
+
+
+def _shapes(dims: list[Any]) -> list[tuple[int, ...]]:
+    """The shapes in Input Dims, of tensors and of lists of tensors; scalars are left out."""
+    found = []
+    for item in dims:
+        for shape in item if isinstance(item, list) and item and isinstance(item[0], list) else [item]:
+            sizes = shape_of(shape)
+            if sizes:
+                found.append(sizes)
+    return found
+
+
+def shape_of(value: Any) -> tuple[int, ...] | None:
+    """A shape as a trace has it; None where it is no list of sizes, or of more than 2**62 elements."""
+    if not isinstance(value, list) or not all(type(size) is int and size >= 0 for size in value):
+        return None
+    return tuple(value) if prod(value) < 1 << 62 else None

@@ -1,0 +1,185 @@
+"""A Kineto trace as what is needed of it: GPU spans, what launched them, and a few kinds of operators."""
+
+import os
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from sys import intern
+from typing import Any
+
+from sim.errors import InputError
+from sim.importer.streaming import stream_members
+from sim.nouns.imported import Progress, no_progress
+
+ARRAY = "traceEvents"
+_LARGEST_NS = 1 << 62
+_GPU = {"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"}
+_LAUNCHES = {"cuda_runtime", "cuda_driver", "runtime", "driver", "hip_runtime", "xpu_runtime"}
+_OPERATORS = {"cpu_op", "operator", "user_annotation"}
+_NUMBER = re.compile(r"(-?)([0-9]+)(?:\.([0-9]{1,9})[0-9]*)?")
+
+ACCUMULATE = "torch::autograd::AccumulateGrad"
+NODE = "autograd::engine::evaluate_function: "
+_KEPT = re.compile(
+    r"torch::autograd::AccumulateGrad$|autograd::engine::evaluate_function: |ProfilerStep#|Optimizer\.|"
+    r"DistributedDataParallel\.forward|record_param_comms|c10d::|nccl:|gloo:|rccl:|torch::distributed::|"
+    r"torch\.distributed\.|FullyShardedDataParallel|FSDP::|fsdp|\w+Backward\d*$|DeepSpeed"
+)
+# Arguments that are kept of operators; names differ in case and spelling between versions.
+_DIMS, _TYPES = ("Input Dims", "Input dims"), ("Input type",)
+_COMM_ARGUMENTS = (
+    "Collective name",
+    "In msg nelems",
+    "dtype",
+    "Group size",
+    "Process Group Name",
+    "Process Group Ranks",
+)
+
+
+@dataclass(slots=True)
+class GpuSpan:
+    """A kernel, copy or memset: when the device ran it, and the correlation to what launched it."""
+
+    start_ns: int
+    end_ns: int
+    stream: int
+    name: str
+    correlation: int | None
+    arguments: dict[str, Any] | None
+
+
+@dataclass(slots=True)
+class Operator:
+    """An operator or annotation on a CPU thread."""
+
+    start_ns: int
+    end_ns: int
+    thread: str
+    name: str
+    arguments: dict[str, Any]
+
+
+@dataclass(slots=True)
+class TraceEvents:
+    """One rank's trace. ``launches``: by correlation, when and on which thread the CPU launched it."""
+
+    source: str
+    gpu: list[GpuSpan] = field(default_factory=list)
+    operators: list[Operator] = field(default_factory=list)
+    launches: dict[int, tuple[int, str]] = field(default_factory=dict)
+    header: dict[str, Any] = field(default_factory=dict)
+    dropped: Counter[str] = field(default_factory=Counter)
+
+
+def read_events(path: str | os.PathLike[str], progress: Progress = no_progress) -> TraceEvents:
+    """Read a trace in bounded memory.
+
+    Raises:
+        InputError: not a Kineto trace, or an event whose times or identifiers are not legal, by its number.
+    """
+    source = os.fspath(path)
+    trace = TraceEvents(source=source)
+    count = 0
+    for key, value in stream_members(path, ARRAY, progress):
+        if key != ARRAY:
+            trace.header[key] = value
+            continue
+        count += 1
+        if not isinstance(value, dict):
+            raise InputError(f"{source}: {ARRAY}.{count - 1}: {value!r:.60} is not legal; give an object")
+        if value.get("ph") == "X":
+            _take(value, trace, f"{source}: {ARRAY}.{count - 1}")
+    if not count:
+        raise InputError(f"{source}: {ARRAY}: no events; give a trace that torch.profiler exported")
+    # A launch is needed only where the device ran something of it.
+    wanted = {span.correlation for span in trace.gpu}
+    trace.launches = {number: launch for number, launch in trace.launches.items() if number in wanted}
+    return trace
+
+
+def time_ns(value: Any, source: str) -> int:
+    """Microseconds as in the file (int, or decimal text) in ns. Raises ``InputError``."""
+    if type(value) is int:
+        time = value * 1000
+    elif isinstance(value, str) and (match := _NUMBER.fullmatch(value)) is not None:
+        fraction = (match[3] or "").ljust(3, "0")
+        time = int(match[2]) * 1000 + int(fraction[:3]) + (fraction[3:4] >= "5")
+        time = -time if match[1] else time
+    else:
+        try:
+            number = Decimal(value) * 1000 if isinstance(value, str) else None
+        except InvalidOperation:
+            number = None
+        if number is None or not number.is_finite() or abs(number) > _LARGEST_NS:
+            raise InputError(f"{source}: {value!r:.60} is not legal; give a time in microseconds")
+        time = round(number)
+    if abs(time) > _LARGEST_NS:
+        raise InputError(f"{source}: {value!r:.60} is not legal; give a time in microseconds")
+    return time
+
+
+def _take(event: dict[str, Any], trace: TraceEvents, place: str) -> None:
+    category = event.get("cat")
+    if not isinstance(category, str):
+        return
+    category = category.lower()
+    name = event.get("name")
+    if category in _OPERATORS:
+        if isinstance(name, str) and (category == "user_annotation" or _KEPT.match(name)):
+            _take_operator(event, name, trace, place)
+    elif category in _GPU:
+        if not isinstance(name, str):
+            raise InputError(f"{place}: name: {name!r:.60} is not legal; give text")
+        _take_gpu(event, name, trace, place)
+    elif category in _LAUNCHES:
+        correlation = _arguments(event, place).get("correlation")
+        if type(correlation) is int and correlation:
+            start = time_ns(event.get("ts"), f"{place}: ts")
+            trace.launches[correlation] = (start, intern(str(event.get("tid"))))
+
+
+def _take_operator(event: dict[str, Any], name: str, trace: TraceEvents, place: str) -> None:
+    times = _times(event, trace, place)
+    if times is None:
+        return
+    given = _arguments(event, place)
+    kept: dict[str, Any] = {}
+    if name == ACCUMULATE or name.startswith(("nccl:", "gloo:", "rccl:", "record_param_comms", "c10d::")):
+        for names, key in ((_DIMS, "dims"), (_TYPES, "types")):
+            for word in names:
+                if isinstance(given.get(word), list):
+                    kept[key] = given[word]
+        kept.update({word: given[word] for word in _COMM_ARGUMENTS if word in given})
+    trace.operators.append(Operator(*times, intern(str(event.get("tid"))), intern(name), kept))
+
+
+def _take_gpu(event: dict[str, Any], name: str, trace: TraceEvents, place: str) -> None:
+    times = _times(event, trace, place)
+    if times is None:
+        return
+    given = _arguments(event, place)
+    stream, correlation = given.get("stream"), given.get("correlation")
+    if type(stream) is not int:
+        stream = event["tid"] if type(event.get("tid")) is int else -1
+    kept = {word: given[word] for word in _COMM_ARGUMENTS if word in given}
+    trace.gpu.append(
+        GpuSpan(*times, stream, intern(name), correlation if type(correlation) is int else None, kept or None)
+    )
+
+
+def _times(event: dict[str, Any], trace: TraceEvents, place: str) -> tuple[int, int] | None:
+    start = time_ns(event.get("ts"), f"{place}: ts")
+    duration = time_ns(event.get("dur", 0), f"{place}: dur")
+    if duration < 0:
+        trace.dropped["events that end before they start"] += 1
+        return None
+    return start, start + duration
+
+
+def _arguments(event: dict[str, Any], place: str) -> dict[str, Any]:
+    given = event.get("args", {})
+    if not isinstance(given, dict):
+        raise InputError(f"{place}: args: {given!r:.60} is not legal; give an object")
+    return given

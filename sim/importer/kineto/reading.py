@@ -1,0 +1,78 @@
+"""One rank's file: its steps, what its device was busy with, and who it is."""
+
+from pathlib import Path
+from typing import Any
+
+from sim.importer.kineto.collectives import find_collectives
+from sim.importer.kineto.events import TraceEvents, read_events
+from sim.importer.kineto.kernels import is_communication, is_computation
+from sim.importer.kineto.refusals import decline
+from sim.importer.kineto.seen import SeenRank
+from sim.importer.kineto.steps import find_steps
+from sim.nouns.imported import Progress
+from sim.verdict.intervals import Interval, union
+
+_MOST_RANKS = 1 << 24
+
+
+def read_rank(path: Path, progress: Progress) -> SeenRank:
+    """Read one trace; what is not needed of it is gone when this returns.
+
+    Raises:
+        InputError: not a trace, or one without whole training steps.
+        NotModelledError: a trace of something else than replicated data parallelism.
+    """
+    trace = read_events(path, progress)
+    steps = find_steps(trace)
+    decline(trace, steps)
+    info = trace.header.get("distributedInfo")
+    facts: dict[str, Any] = info if isinstance(info, dict) else {}
+    return SeenRank(
+        source=str(path),
+        rank=_count(facts.get("rank"), 0),
+        world_size=_count(facts.get("world_size"), 1),
+        backend=_text(facts.get("backend")),
+        device=_device(trace),
+        on_gpu=bool(trace.gpu),
+        host=_text(trace.header.get("host_name")),
+        steps=steps,
+        computation=_busy(trace, computes=True),
+        communication=_busy(trace, computes=False),
+        all_reduces=tuple(
+            union(
+                (one.start_ns, one.end_ns)
+                for one, _ in find_collectives(trace)
+                if one.kind == "all_reduce" and one.on_device
+            )
+        ),
+        dropped=tuple(f"{count} {what}" for what, count in trace.dropped.items()),
+        header={key: facts[key] for key in ("backend", "nccl_version", "rank", "world_size") if key in facts},
+    )
+
+
+def _busy(trace: TraceEvents, *, computes: bool) -> tuple[Interval, ...]:
+    """When the device computed, or communicated, in all of the trace."""
+    belongs = is_computation if computes else is_communication
+    told: dict[str, bool] = {}
+    spans = []
+    for span in trace.gpu:
+        if told.setdefault(span.name, belongs(span.name)):
+            spans.append((span.start_ns, span.end_ns))
+    return tuple(union(spans))
+
+
+def _count(value: Any, least: int) -> int | None:
+    return value if type(value) is int and least <= value < _MOST_RANKS else None
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _device(trace: TraceEvents) -> str:
+    """What the lane runs on; where the trace lists several GPUs they are taken to be alike."""
+    if not trace.gpu:
+        return "CPU"
+    devices = trace.header.get("deviceProperties")
+    first = devices[0] if isinstance(devices, list) and devices else None
+    return (_text(first.get("name")) if isinstance(first, dict) else None) or "GPU"

@@ -1,0 +1,57 @@
+"""Traces of other ways to train, or of no training: recognised, and declined with a word."""
+
+import re
+from collections import Counter
+
+from sim.errors import NotModelledError
+from sim.importer.kineto.events import TraceEvents
+from sim.importer.kineto.seen import SeenStep
+
+_FSDP = re.compile(r"FullyShardedDataParallel|FSDP::|fsdp", re.IGNORECASE)
+_PARTS = ("all_gather", "reduce_scatter")
+# All-reduces of activations, against those of gradients: a metric or a batch norm's statistics are less.
+_FEWEST_ACTIVATIONS = 4
+_SHARE = 0.05
+
+
+def decline(trace: TraceEvents, steps: tuple[SeenStep, ...]) -> None:
+    """Raise ``NotModelledError`` where gradients were not reduced as replicated data parallelism does."""
+    sharded = next((one.name for one in trace.operators if _FSDP.match(one.name)), None)
+    if sharded is not None:
+        raise NotModelledError(
+            f"{trace.source}: {sharded!r} in it: trained by FSDP, which gathers parameters and scatters "
+            f"gradients; only replicated data parallelism (DDP, ZeRO-1/2) is modelled"
+        )
+    step = steps[len(steps) // 2]
+    kinds = Counter(one.kind for one in step.collectives)
+    if all(kinds[kind] >= 2 for kind in _PARTS) and not step.reductions:
+        raise NotModelledError(
+            f"{trace.source}: {kinds['all_gather']} all-gathers, {kinds['reduce_scatter']} reduce-scatters "
+            f"a step and no all-reduce of gradients: sharded (FSDP, ZeRO-3), which is not modelled"
+        )
+    points = kinds["send"] + kinds["recv"] + kinds["send_recv"]
+    if points:
+        raise NotModelledError(
+            f"{trace.source}: {points} sends and receives a step: pipeline parallelism, which is not modelled"
+        )
+    _decline_tensor_parallel(trace, step)
+    if kinds["reduce_scatter"] and not step.reductions:
+        raise NotModelledError(
+            f"{trace.source}: gradients are reduce-scattered, {kinds['reduce_scatter']} times a step: a "
+            f"sharded optimizer; `bucketsim simulate --policy zero2` predicts DeepSpeed's from a workload"
+        )
+
+
+def _decline_tensor_parallel(trace: TraceEvents, step: SeenStep) -> None:
+    others = [one for one in step.collectives if one.kind == "all_reduce" and one.role == "other"]
+    if len(others) < _FEWEST_ACTIVATIONS:
+        return
+    sizes = [one.num_elements for one in others if one.num_elements is not None]
+    gradients = [one.num_elements for one in step.reductions if one.num_elements is not None]
+    told = len(sizes) == len(others) and gradients and len(gradients) == len(step.reductions)
+    if told and sum(sizes) < _SHARE * sum(gradients):
+        return
+    raise NotModelledError(
+        f"{trace.source}: {len(others)} all-reduces a step in forward or within backward's operators, not of "
+        f"gradients: tensor parallelism, which is not modelled"
+    )

@@ -1,0 +1,92 @@
+"""What one rank's trace shows of its training steps. Times in ns by that rank's own clock."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sim.verdict.intervals import Interval
+
+Role = Literal["gradients", "map", "other"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenCollective:
+    """One collective: its kernel's span, and when the CPU launched it.
+
+    Where no kernel ran (world size 1) ``start_ns`` and ``end_ns`` are those of the operator. ``role`` is
+    ``gradients`` where backward's hooks sent it (or its end, after the last gradient), ``map`` for
+    ``find_unused_parameters``'s, ``other`` for all else: activations, embeddings, buffers. ``ready_ns`` is
+    when the compute lane came to the launch of one of gradients.
+    """
+
+    kind: str
+    role: Role
+    launched_ns: int
+    ready_ns: int | None
+    start_ns: int
+    end_ns: int
+    num_elements: int | None
+    dtype: str | None
+    group: str | None
+    on_device: bool
+
+    @property
+    def duration_ns(self) -> int:
+        """How long the kernel was resident: its transfer, and its wait for the last rank."""
+        return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenGradient:
+    """One gradient in hook order: when the compute lane had it; None where the trace has no shapes."""
+
+    ready_ns: int
+    hooked_at_ns: int
+    shape: tuple[int, ...] | None
+    dtype: str | None
+    reduced: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenStep:
+    """One training step on the device.
+
+    ``backward_end_ns`` is the end of the compute lane's backward, DDP's copies into buckets in it;
+    ``sync_end_ns`` the end of the last copy out of a bucket, or of the last collective. ``copy_out_ns`` is
+    what copies out add to it: not their waits for collectives, but those for the CPU that launches them.
+    """
+
+    number: int
+    start_ns: int
+    end_ns: int
+    backward_start_ns: int
+    backward_end_ns: int
+    sync_end_ns: int
+    copy_in_ns: int
+    copy_out_ns: int
+    micro_batches: int
+    gradients: tuple[SeenGradient, ...]
+    collectives: tuple[SeenCollective, ...]
+
+    @property
+    def reductions(self) -> tuple[SeenCollective, ...]:
+        """The all-reduces of gradients, in launch order."""
+        return tuple(one for one in self.collectives if one.role == "gradients")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenRank:
+    """One rank: its whole steps, what the device was busy with, and who it is."""
+
+    source: str
+    rank: int | None
+    world_size: int | None
+    backend: str | None
+    device: str
+    on_gpu: bool
+    host: str | None
+    steps: tuple[SeenStep, ...]
+    computation: tuple[Interval, ...]
+    communication: tuple[Interval, ...]
+    all_reduces: tuple[Interval, ...]
+    dropped: tuple[str, ...] = ()
+    header: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,77 @@
+"""Opening what others wrote: plain or gzip, within limits, text that is text."""
+
+import gzip
+import io
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from sim.errors import InputError
+
+MAX_TEXT_BYTES = 256 << 20
+# What a gzip file may inflate to, against bombs; the largest traces seen are a tenth of it.
+MAX_INFLATED_BYTES = 8 << 30
+
+_GZIP, _ZIP, _PICKLE = b"\x1f\x8b", b"PK\x03\x04", b"\x80"
+
+
+@contextmanager
+def open_bytes(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """The bytes of a file, inflated where it is gzip, to be read from the start.
+
+    Raises:
+        InputError: it cannot be opened or read, is damaged, a pickle, a zip or another binary archive.
+    """
+    source = Path(path)
+    try:
+        if not source.is_file():
+            raise InputError(f"{source}: {'a directory' if source.is_dir() else 'no such file'}; give a file")
+        with source.open("rb") as raw:
+            head = raw.read(4)
+            raw.seek(0)
+            _refuse(head, source)
+            if head.startswith(_GZIP):
+                with gzip.GzipFile(fileobj=raw) as inflated:
+                    yield io.BufferedReader(inflated)
+            else:
+                yield raw
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise InputError(f"{source}: damaged gzip ({error}); give the whole file") from None
+    except OSError as error:
+        raise InputError(f"{source}: cannot be read: {error.strerror or error}") from None
+
+
+def _refuse(head: bytes, source: Path) -> None:
+    if head.startswith(_ZIP):
+        raise InputError(f"{source}: a zip archive (or a torch.save file); unpack it and give what is in it")
+    if head.startswith(_PICKLE) and len(head) > 1 and head[1] in range(6):
+        raise InputError(
+            f"{source}: a pickle, which could run code when it is read; give JSON (for a flight recorder "
+            f"dump: torch._C._distributed_c10d._dump_nccl_trace_json())"
+        )
+
+
+def read_head(path: str | os.PathLike[str], num_bytes: int = 1 << 16) -> bytes:
+    """The first ``num_bytes`` of the (inflated) content. Raises ``InputError`` as ``open_bytes`` does."""
+    with open_bytes(path) as stream:
+        return stream.read(num_bytes)
+
+
+def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_TEXT_BYTES) -> str:
+    """All of a file as text: UTF-8, with or without a byte order mark, or UTF-16 with one.
+
+    Raises:
+        InputError: as ``open_bytes``, more than ``max_bytes`` of content, or bytes that are no such text.
+    """
+    with open_bytes(path) as stream:
+        content = stream.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise InputError(f"{path}: holds more than {max_bytes >> 20} MiB; give a smaller file")
+    encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    try:
+        return content.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not {encoding[:6].upper()} text (byte {error.start}); give text") from None

@@ -1,0 +1,76 @@
+"""What an importer makes of other tools' files."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sim.nouns.hardware import Hardware
+from sim.nouns.measurement import Measurement
+from sim.nouns.workload import Workload
+
+# Called with (done, total, what): bytes or files read so far.
+Progress = Callable[[int, int, str], None]
+
+
+def no_progress(done: int, total: int, what: str = "") -> None:
+    """Tell nobody."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportOptions:
+    """What the user can add to the files; None: the files have to say it.
+
+    ``model`` names the gradients (index, name, shape, dtype) and their ready order: a recorded or an
+    estimated workload of the model that was trained. ``backward_ns`` and the others stand in for times
+    that the files do not hold.
+    """
+
+    name: str | None = None
+    model: Workload | None = None
+    world_size: int | None = None
+    forward_ns: int | None = None
+    backward_ns: int | None = None
+    optimizer_ns: int | None = None
+    progress: Progress = no_progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRow:
+    """One rank among several: its clock against the first rank's, and how late it came to collectives.
+
+    ``clock_offset_ns`` is what its clock shows more than the first rank's, told by the ends of collectives;
+    ``clock_scatter_ns`` the largest distance of an aligned end from the median of its collective.
+    ``came_last`` of ``collectives``; ``waited_ns`` is the median time that it waited for the last to
+    arrive. None where a single rank cannot tell.
+    """
+
+    rank: int
+    host: str | None = None
+    clock_offset_ns: int | None = None
+    clock_scatter_ns: int | None = None
+    collectives: int = 0
+    came_last: int | None = None
+    waited_ns: int | None = None
+    backward_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """What was read, and what was not.
+
+    ``found`` is what the files say, ``assumed`` what they do not and was filled in, ``missing`` what could
+    not be had, ``dropped`` what was read and left out: a sentence each. ``details`` is for the summary file:
+    JSON values only.
+    """
+
+    format: str
+    name: str
+    workload: Workload | None = None
+    hardware: tuple[Hardware, ...] = ()
+    measurements: tuple[Measurement, ...] = ()
+    ranks: tuple[RankRow, ...] = ()
+    found: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    details: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,154 @@
+"""Buckets told by their sizes, against DDP's rules (A1 to A2) on random models."""
+
+import random
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.engine.bucketing import initial_buckets, rebuilt_buckets
+from sim.errors import InputError
+from sim.importer.matching import match_buckets
+from sim.nouns.assignment import bucket_bytes
+from sim.nouns.workload import Gradient, Workload
+
+Buckets = tuple[tuple[int, ...], ...]
+
+
+@st.composite
+def models(
+    draw: st.DrawFn, dtypes: tuple[str, ...], least_bytes: int = 1, most_bytes: int = 10**6
+) -> Workload:
+    """A model whose gradients become ready in any order; some may stay unused."""
+    count = draw(st.integers(1, 25))
+    times = draw(st.permutations(range(count)))
+    unused = draw(st.sets(st.integers(0, count - 1), max_size=2)) if count > 2 else set()
+    gradients = []
+    for index in range(count):
+        size = draw(st.integers(least_bytes, most_bytes))
+        gradients.append(
+            Gradient(
+                index=index,
+                name=f"p{index}",
+                shape=(size,),
+                dtype=draw(st.sampled_from(dtypes)),
+                num_bytes=size,
+                ready_ns=None if index in unused else times[index],
+                sparse=draw(st.integers(0, 9)) == 0,
+            )
+        )
+    return Workload(name="model", gradients=tuple(gradients), forward_ns=0, backward_ns=count, optimizer_ns=0)
+
+
+LIMITS = st.lists(st.integers(0, 3_000_000), min_size=1, max_size=4)
+
+
+def as_tuples(buckets: list[list[int]]) -> Buckets:
+    return tuple(map(tuple, buckets))
+
+
+@settings(max_examples=150, deadline=None)
+@given(models(("float32",)), LIMITS)
+def test_the_rebuilt_buckets_of_one_dtype_come_back(model: Workload, limits: list[int]) -> None:
+    """A2.4, with sparse and unused gradients; every size is positive, so the answer is the only one."""
+    buckets = as_tuples(rebuilt_buckets(model, limits))
+    sizes = bucket_bytes(model, buckets)
+    found = match_buckets(sizes, model, "log")
+    assert bucket_bytes(model, found) == sizes
+    if not any(gradient.sparse for gradient in model.gradients):
+        assert found == buckets
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    models(("float32", "bfloat16", "float64"), most_bytes=10**12),
+    LIMITS,
+    st.sampled_from(["ready", "last cap", "constructor"]),
+)
+def test_every_walk_of_ddp_comes_back(model: Workload, limits: list[int], walk: str) -> None:
+    """A2.3 to A2.5 over several dtypes: sizes drawn from so many that equal sums do not occur."""
+    if walk == "constructor":
+        buckets = as_tuples(initial_buckets(model, limits))
+    else:
+        buckets = as_tuples(rebuilt_buckets(model, limits, set_last_bucket_cap=walk == "last cap"))
+    found = match_buckets(bucket_bytes(model, buckets), model, "log")
+    assert [sorted(bucket) for bucket in found] == [sorted(bucket) for bucket in buckets]
+
+
+@settings(max_examples=150, deadline=None)
+@given(models(("float32", "bfloat16"), least_bytes=0, most_bytes=3), st.lists(st.integers(0, 6), min_size=1))
+def test_where_sizes_leave_a_choice_the_answer_is_a_legal_one(model: Workload, limits: list[int]) -> None:
+    """Empty tensors and equal sums: whatever comes back has these sizes, every index once, one dtype each."""
+    sizes = bucket_bytes(model, as_tuples(rebuilt_buckets(model, limits)))
+    found = match_buckets(sizes, model, "log")
+    assert bucket_bytes(model, found) == sizes
+    assert sorted(index for bucket in found for index in bucket) == list(range(len(model.gradients)))
+    assert all(len({model.gradients[index].key for index in bucket}) == 1 for bucket in found)
+
+
+@settings(max_examples=100, deadline=None)
+@given(models(("float32",)), LIMITS, st.data())
+def test_a_wrong_size_is_named(model: Workload, limits: list[int], data: st.DataObject) -> None:
+    """One bucket a byte larger fits nowhere, and the total tells."""
+    sizes = list(bucket_bytes(model, as_tuples(rebuilt_buckets(model, limits))))
+    wrong = data.draw(st.integers(0, len(sizes) - 1))
+    sizes[wrong] += 1
+    with pytest.raises(
+        InputError, match=r"log: bucket \d+: \d+ bytes fits nowhere.*(the nearest is|all gradients are in)"
+    ):
+        match_buckets(sizes, model, "log")
+
+
+def test_what_travels_matches_as_well() -> None:
+    """Sparse gradients and compressed ones are seen with their wire sizes."""
+    gradients = tuple(
+        Gradient(
+            index=i, name=f"p{i}", shape=(8,), dtype="float32", num_bytes=32, wire_bytes=16, ready_ns=9 - i
+        )
+        for i in range(5)
+    )
+    model = Workload(name="m", gradients=gradients, forward_ns=0, backward_ns=10, optimizer_ns=0)
+    assert match_buckets([32, 48], model, "trace") == ((4, 3), (2, 1, 0))
+    assert match_buckets([64, 96], model, "trace") == ((4, 3), (2, 1, 0))
+
+
+def test_errors_name_the_first_bucket_that_fits_nowhere_and_the_nearest_sum() -> None:
+    gradients = tuple(
+        Gradient(index=i, name=f"p{i}", shape=(10,), dtype="float32", num_bytes=40, ready_ns=9 - i)
+        for i in range(4)
+    )
+    model = Workload(name="m", gradients=gradients, forward_ns=0, backward_ns=10, optimizer_ns=0)
+    with pytest.raises(InputError) as error:
+        match_buckets([40, 90, 30], model, "trace.json")
+    assert str(error.value) == (
+        "trace.json: bucket 1: 90 bytes fits nowhere: no gradients that follow one another in ready order "
+        "have this sum; the nearest is 80 bytes ('p2' to 'p1'); all buckets have 160 bytes, the 4 gradients "
+        "of 'm' 160"
+    )
+    with pytest.raises(
+        InputError, match=r"2 gradients are in no bucket; all buckets have 80 bytes.*half travels"
+    ):
+        match_buckets([40, 40], model, "t")
+    with pytest.raises(InputError, match=r"bucket 4: 40 bytes fits nowhere.*all gradients are in the buckets"):
+        match_buckets([40, 40, 40, 40, 40], model, "t")
+    with pytest.raises(InputError, match="no buckets"):
+        match_buckets([], model, "t")
+    with pytest.raises(InputError, match="bucket 1: -4 bytes is not legal"):
+        match_buckets([4, -4], model, "t")
+
+
+def test_many_equal_gradients_of_many_dtypes_end_in_time() -> None:
+    """The search branches at every bucket here; it gives up rather than hang."""
+    dtypes = ("float32", "int32", "float64", "int64", "complex64", "float16", "bfloat16", "int8")
+    order = list(range(160))
+    random.Random(7).shuffle(order)
+    gradients = tuple(
+        Gradient(index=i, name=f"p{i}", shape=(2,), dtype=dtypes[i % 8], num_bytes=8, ready_ns=order[i])
+        for i in range(160)
+    )
+    model = Workload(name="m", gradients=gradients, forward_ns=0, backward_ns=200, optimizer_ns=0)
+    start = time.monotonic()
+    with pytest.raises(InputError, match="fits nowhere"):
+        match_buckets([16] * 79 + [15, 1], model, "t")
+    assert time.monotonic() - start < 10
