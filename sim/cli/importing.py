@@ -5,104 +5,138 @@ from typing import Annotated, Any
 
 import typer
 
-from sim.cli.printing import emit, note, table, write
+import sim
+from sim.cli.imported_tables import as_run_document, bucket_rows, print_as_run, print_imported
+from sim.cli.printing import emit, note, progress
 from sim.cli.simulating import AsJson
-from sim.errors import InputError, NotModelledError
-from sim.formats.documents import json_text, to_text
-from sim.formats.recorded import keep, measured_of, torn_ranks, warmup_steps, workload_of
-from sim.formats.recordings import load_recording
-from sim.nouns.recording import Recording
+from sim.errors import InputError, SimError
+from sim.formats.documents import json_text
+from sim.importer.readers import READABLE, reader
+from sim.importer.writing import (
+    SUMMARY,
+    check_directory,
+    hardware_names,
+    main_hardware,
+    summary_of,
+    write_imported,
+)
+from sim.nouns.comparison import Agreement
+from sim.nouns.imported import Imported, ImportOptions
+from sim.nouns.records import Record
 from sim.nouns.workload import Workload
-from sim.units import format_ms, format_size
+from sim.units import NS_PER_MS
 
-WORKLOAD, MEASURED = "workload.json", "measured.json"
-_LATER = ("auto", "kineto", "nccl-tests", "flight-recorder", "ddp-log", "chakra")
+_FORMATS = f"{', '.join(READABLE)}. auto tells each file by its content, and puts several together."
+MOST_MS = 1e9  # eleven days
+Milliseconds = Annotated[float | None, typer.Option(help="Where the files do not say it.")]
 
 
 def import_(
-    form: Annotated[str, typer.Argument(metavar="FORMAT", help="recording: what sim.record wrote.")],
+    form: Annotated[str, typer.Argument(metavar="FORMAT", help=_FORMATS)],
     paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="What to read.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Directory to write to.")],
+    name: Annotated[str | None, typer.Option(help="Name of what is imported.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="The model that was trained, for names and shapes: W.json or MODULE:FACTORY."),
+    ] = None,
+    world_size: Annotated[int | None, typer.Option(help="Ranks, where the files do not say it.")] = None,
+    forward_ms: Milliseconds = None,
+    backward_ms: Milliseconds = None,
+    optimizer_ms: Milliseconds = None,
+    anonymize: Annotated[
+        bool, typer.Option("--anonymize", help="Strip names, paths and hosts of what is written.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Turn a recording of a real training run into a workload and a summary of what was measured."""
-    if form in _LATER:
-        raise NotModelledError(f"FORMAT: {form!r} is not built yet; give recording")
-    if form != "recording":
-        raise InputError(f"FORMAT: {form!r} is not legal; give recording")
-    if len(paths) != 1:
-        raise InputError(f"PATH: {len(paths)} paths are not legal; give one directory of a recording")
-    recording = load_recording(paths[0])
-    workload, measured = workload_of(recording), measured_of(recording)
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{output}: cannot be made: {error.strerror or error}") from None
-    write(output / WORKLOAD, to_text(workload))
-    write(output / MEASURED, json_text(measured))
-    summary = _summary(recording, workload)
-    if as_json:
-        files = [str(output / WORKLOAD), str(output / MEASURED)]
-        emit(json_text({"kind": "import", "format": form, "files": files, **summary}))
-        return
-    for title in ("found", "assumed", "dropped"):
-        for line in summary[title]:
-            note(f"{title}: {line}")
-    _print_buckets(measured)
-
-
-def _summary(recording: Recording, workload: Workload) -> dict[str, list[str]]:
-    """What was found, assumed and dropped, one line each."""
-    header = recording.ranks[0].header
-    kept = keep(recording)
-    steps = sum(len(rank.steps) for rank in recording.ranks)
-    found = [
-        f"{len(recording.ranks)} of {recording.world_size} ranks, {header.level} level, {header.backend} on "
-        f"{header.device}, {steps} steps in all",
-        f"{len(workload.gradients)} gradients, {format_size(workload.total_bytes)}; forward "
-        f"{format_ms(workload.forward_ns)}, backward {format_ms(workload.backward_ns)}, optimizer "
-        f"{format_ms(workload.optimizer_ns)}",
-    ]
-    if header.comm_hook is not None:
-        found.append(f"the communication hook {header.comm_hook}")
-    assumed = [
-        f"made from {workload.provenance['made_from']} of rank {workload.provenance['rank']}, "
-        f"{workload.provenance['rank_is']}",
-        "backward starts at the end of forward; the loss is in it",
-    ]
-    if workload.ready_includes:
-        assumed.append(
-            f"the times contain {', '.join(workload.ready_includes)}; to be rid of them, run a few backwards "
-            f"under no_sync while recording"
+    """Turn traces, logs, benchmarks and recordings into a workload, hardware and a measured record."""
+    read = reader(form)
+    if world_size is not None and world_size < 1:
+        raise InputError(f"--world-size: {world_size} is not legal; give an integer >= 1")
+    times = {
+        field: _ns(option, value)
+        for field, option, value in (
+            ("forward_ns", "--forward-ms", forward_ms),
+            ("backward_ns", "--backward-ms", backward_ms),
+            ("optimizer_ns", "--optimizer-ms", optimizer_ms),
         )
-    if not workload.provenance["optimizer_seen"]:
-        assumed.append("no optimizer step was seen; optimizer_ns is 0")
-    dropped = [f"the first {warmup_steps(recording)} steps of each rank, as warm-up"]
-    shared = sum(rank.dropped for rank in kept)
-    if shared:
-        dropped.append(f"{shared} backwards that followed several forwards with gradients")
-    if recording.missing_ranks:
-        dropped.append(f"no file of ranks {', '.join(map(str, recording.missing_ranks))}")
-    for rank in torn_ranks(recording):
-        dropped.append(f"the last line of rank {rank}, which was cut off")
-    return {"found": found, "assumed": assumed, "dropped": dropped}
+    }
+    check_directory(output)
+    with progress("importing") as report:
+        imported = read(
+            paths,
+            ImportOptions(
+                name=name,
+                model=None if model is None else _model(model, times["backward_ns"]),
+                world_size=world_size,
+                progress=report,
+                **times,
+            ),
+        )
+    if anonymize:
+        from sim.importer.anonymizing import anonymize as strip_names
 
-
-def _print_buckets(measured: dict[str, Any]) -> None:
-    if not measured["buckets"]:
+        imported = strip_names(imported)
+    files = write_imported(imported, output)
+    as_run = _as_run(imported)
+    if as_json:
+        emit(json_text(_document(imported, files, output, as_run)))
         return
-    table(
-        "buckets, slowest rank, medians, from the end of forward",
-        ["bucket", "size", "ready", "launch", "end", "last to launch"],
-        [
-            [
-                str(row["index"]),
-                format_size(row["num_bytes"]),
-                format_ms(row["ready_ns"]),
-                format_ms(row["launch_ns"]),
-                format_ms(row["end_ns"]),
-                ", ".join(f"rank {rank}: {count}" for rank, count in row["last_arriver"].items()),
-            ]
-            for row in measured["buckets"]
+    for path in (*files, output / SUMMARY):
+        note(f"wrote {path}")
+    print_imported(imported)
+    if as_run is not None:
+        print_as_run(imported, as_run)
+
+
+def _document(
+    imported: Imported, files: list[Path], output: Path, as_run: "Agreement | str | None"
+) -> dict[str, Any]:
+    return {
+        **summary_of(imported),
+        "files": [str(path) for path in files],
+        "summary": str(output / SUMMARY),
+        "world_size": main.world_size if (main := main_hardware(imported)) is not None else None,
+        "hardware": [
+            {"file": file, "name": one.name, "world_size": one.world_size, "sizes": len(one.all_reduce)}
+            for file, one in zip(hardware_names(imported), imported.hardware, strict=True)
         ],
-    )
+        "buckets": bucket_rows(imported),
+        "as_run": as_run_document(as_run),
+    }
+
+
+def _as_run(imported: Imported) -> Agreement | str | None:
+    """The step that was measured, predicted from its own parts; a sentence where that cannot be done."""
+    hardware = main_hardware(imported)
+    if imported.workload is None or hardware is None or not imported.measurements:
+        return None
+    try:
+        return sim.agreement(
+            Record(
+                name=imported.name,
+                workload=imported.workload,
+                hardware=hardware,
+                measurements=imported.measurements,
+            )
+        )
+    except SimError as error:
+        return f"the imported step cannot be predicted: {error}"
+
+
+def _ns(option: str, milliseconds: float | None) -> int | None:
+    if milliseconds is None:
+        return None
+    if not 0 <= milliseconds <= MOST_MS:
+        raise InputError(f"{option}: {milliseconds} is not legal; give milliseconds from 0 to {MOST_MS:g}")
+    return round(milliseconds * NS_PER_MS)
+
+
+def _model(given: str, backward_ns: int | None) -> Workload:
+    """The gradients of the model: a workload's, or those of a model that is made without its memory."""
+    if ":" not in given or Path(given).is_file():
+        return sim.load_workload(Path(given))
+    from sim.recorder.estimate import estimate
+
+    # Of it only the gradients and their order are used; a reader without a backward time asks for one.
+    return estimate(given, name=given.rpartition(":")[2], backward_ns=backward_ns or NS_PER_MS)

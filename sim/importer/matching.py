@@ -35,7 +35,9 @@ class _Step:
     number: int = 0
 
 
-def match_buckets(sizes: Sequence[int], model: Workload, source: str) -> tuple[tuple[int, ...], ...]:
+def match_buckets(
+    sizes: Sequence[int], model: Workload, source: str, *, wrapped_apart: bool = True
+) -> tuple[tuple[int, ...], ...]:
     """The buckets of DDP that have these sizes: parameter indices, in launch order.
 
     Within each dtype and device a bucket is a run of the order walked, and buckets come in the order in
@@ -48,6 +50,7 @@ def match_buckets(sizes: Sequence[int], model: Workload, source: str) -> tuple[t
         sizes: bytes of each bucket in launch order, as parameters or as they travel.
         model: its gradients, and their ready order.
         source: what errors call the sizes.
+        wrapped_apart: whether the last of these is tried.
 
     Raises:
         InputError: no such buckets; names the first that fits nowhere and the nearest sum.
@@ -72,8 +75,9 @@ def match_buckets(sizes: Sequence[int], model: Workload, source: str) -> tuple[t
             found := _search(sizes[::-1], _runs(model, parameters, measure), closes_in_order=False)
         ) is not None:
             return found[::-1]
-    if (found := _search_nested(sizes, model, walked)) is not None:
-        return found
+    for measure in dict.fromkeys(measures) if wrapped_apart else ():
+        if (found := _search_nested(sizes, model, walked, measure)) is not None:
+            return found
     raise InputError(f"{source}: {_why_not(sizes, model, _runs(model, walked, measures[0]))}")
 
 
@@ -152,13 +156,13 @@ def _buckets(step: _Step) -> tuple[tuple[int, ...], ...]:
 
 
 def _search_nested(
-    sizes: Sequence[int], model: Workload, walked: Sequence[int]
+    sizes: Sequence[int], model: Workload, walked: Sequence[int], measure: Sequence[int]
 ) -> tuple[tuple[int, ...], ...] | None:
     """Several wrapped modules: each bucket is a run of what those before it left, and they close in order.
 
     Every bucket is launched as its last member is ready (A3.5), so these come in ready order.
     """
-    if sum(sizes) != model.total_bytes:
+    if sum(sizes) != sum(measure):
         return None
     gradients, place = model.gradients, {index: number for number, index in enumerate(walked)}
     Left = tuple[tuple[int, ...], int, tuple[tuple[int, ...], ...]]
@@ -171,7 +175,7 @@ def _search_nested(
                 return buckets
             continue
         work += len(left)
-        sums = list(accumulate((gradients[index].num_bytes for index in left), initial=0))
+        sums = list(accumulate((measure[index] for index in left), initial=0))
         found: list[Left] = []
         for start in range(len(left)):
             end = bisect_left(sums, sums[start] + sizes[len(buckets)], start + 1)

@@ -13,6 +13,7 @@ from sim.nouns.imported import Progress, no_progress
 
 _CHUNK_BYTES = 4 << 20
 MAX_MEMBER_CHARS = 64 << 20
+_NUMBER_TAIL = len("e+")  # of a number that is cut off, what json leaves over
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
@@ -144,7 +145,7 @@ class _Text:
                 raise self.fault("nested too deeply") from None
             except ValueError as error:
                 raise self.fault(str(error)) from None
-            if end == len(self._buffer) and self._fill():
+            if end + _NUMBER_TAIL >= len(self._buffer) and self._fill():
                 continue  # a number may go on
             self._at = end
             return value
@@ -155,7 +156,7 @@ class _Text:
         self._at = match.end()
 
     def _fill(self) -> bool:
-        """Read on; False at the end of the file. Drops what was used."""
+        """Read on and drop what was used; False, and nothing is moved, at the end of the file."""
         if self._ended:
             return False
         if len(self._buffer) - self._at > MAX_MEMBER_CHARS:
@@ -169,11 +170,13 @@ class _Text:
             more = self._decode(chunk, not chunk)
         except UnicodeDecodeError as error:
             raise InputError(f"{self._source}: not UTF-8 text ({error.reason})") from None
+        if not chunk:
+            return False
         self._behind += self._at
         self._buffer = self._buffer[self._at :] + more
         self._at = 0
         self._progress(min(_position(self._stream, self._read), self._total), self._total, "reading")
-        return bool(chunk)
+        return True
 
 
 def _position(stream: IO[bytes], otherwise: int) -> int:

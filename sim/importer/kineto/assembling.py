@@ -34,7 +34,7 @@ def make_workload(rank: SeenRank, steps: Sequence[SeenStep], layout: Layout, nam
         ready[gradient.index] = latest
         order.append(gradient.index)
     reductions = [one for step in steps for one in step.reductions]
-    sent = any(one.on_device for one in reductions) or (bool(reductions) and not rank.on_gpu)
+    sent = any(one.timed for one in reductions) or (bool(reductions) and not rank.on_gpu)
     return Workload(
         name=name,
         gradients=tuple(
@@ -81,15 +81,17 @@ def make_hardware(
     for one in aligned.transfers:
         if one.num_bytes:
             by_size[one.num_bytes].append(one.duration_ns)
-    if not by_size or not any(one.on_device for step in steps for one in step.reductions):
+    if not by_size or not any(one.timed for step in steps for one in step.reductions):
         return None
     several = len(aligned.ranks) > 1
     first = aligned.ranks[0]
+    launches = _launches(aligned)
     total = sum(gradient.on_wire for gradient in layout.gradients)
     return Hardware(
         name=name,
         world_size=world_size,
         all_reduce=_medians(by_size) if several else _bounds(by_size),
+        launch_cost_ns=median_ns(launches) if launches else 0,
         copy_in_bytes_per_s=_rate(total, [step.copy_in_ns for step in steps]),
         copy_out_bytes_per_s=_rate(total, [step.copy_out_ns for step in steps]),
         spread={
@@ -110,6 +112,22 @@ def make_hardware(
             "ranks": [rank.rank for rank in aligned.ranks],
         },
     )
+
+
+def _launches(aligned: Aligned) -> list[int]:
+    """From a bucket's being ready to its collective's start on that rank, where no other ran meanwhile."""
+    steps = {one.step for one in aligned.transfers}
+    costs = []
+    for step in (step for rank in aligned.ranks for step in rank.steps if step.number in steps):
+        for one in step.reductions:
+            ready = step.backward_start_ns if one.ready_ns is None else one.ready_ns
+            behind = any(
+                other is not one and other.start_ns < one.start_ns and other.end_ns > ready
+                for other in step.collectives
+            )
+            if not behind:
+                costs.append(max(0, one.start_ns - ready))
+    return costs
 
 
 def _medians(by_size: Mapping[int, Sequence[int]]) -> Curve:
@@ -194,8 +212,8 @@ def _iteration(step: SeenStep, transfers: Sequence[Transfer], offset_ns: int) ->
                 index=one.place,
                 ready_ns=max(0, ready),
                 launch_ns=max(0, ready, seen.launched_ns - begin),
-                start_ns=max(0, one.start_ns + offset_ns - begin) if seen.on_device else None,
-                end_ns=max(0, one.end_ns + offset_ns - begin) if seen.on_device else None,
+                start_ns=max(0, one.start_ns + offset_ns - begin) if seen.timed else None,
+                end_ns=max(0, one.end_ns + offset_ns - begin) if seen.timed else None,
             )
         )
     return MeasuredIteration(

@@ -12,6 +12,7 @@ from sim.importer.kineto.kernels import collective_of, is_communication
 from sim.importer.kineto.seen import SeenCollective
 
 _OPERATORS = ("nccl:", "gloo:", "rccl:", "record_param_comms", "c10d::")
+_MOST_ELEMENTS = 1 << 60
 _ANNOTATIONS = ("nccl:", "gloo:", "rccl:")
 
 
@@ -30,12 +31,42 @@ def find_collectives(trace: TraceEvents) -> list[tuple[SeenCollective, str]]:
     if kernels:
         found = [_of_kernel(span, trace, operators) for span in kernels]
     else:
-        found = [
-            (_made(operator, None, _around(operator.start_ns, operators[operator.thread])), operator.thread)
-            for operator in trace.operators
-            if operator.name.startswith(_ANNOTATIONS)
-        ]
+        annotations = [one for one in trace.operators if one.name.startswith(_ANNOTATIONS)]
+        calls = _calls(annotations, operators)
+        found = [_of_annotation(one, calls.get(place), operators) for place, one in enumerate(annotations)]
     return sorted(found, key=lambda one: (one[0].launched_ns, one[0].start_ns))
+
+
+def _calls(annotations: Sequence[Operator], operators: dict[str, list[Operator]]) -> dict[int, Operator]:
+    """By place: the call of c10d behind each of gloo's annotations, which are on gloo's own threads.
+
+    A queue feeds these threads, so the earliest call of this collective and these shapes is taken.
+    """
+    waiting: dict[str, list[Operator]] = defaultdict(list)
+    for one in sorted((one for of in operators.values() for one in of), key=lambda one: one.start_ns):
+        if one.name.startswith("c10d::"):
+            waiting[_alike(one)].append(one)
+    found: dict[int, Operator] = {}
+    for place, one in sorted(enumerate(annotations), key=lambda pair: pair[1].start_ns):
+        queue = waiting[_alike(one)] if one.name.startswith("gloo:") else []
+        if queue and queue[0].start_ns <= one.start_ns:
+            found[place] = queue.pop(0)
+    return found
+
+
+def _alike(operator: Operator) -> str:
+    dims, types = operator.arguments.get("dims"), operator.arguments.get("types")
+    return f"{collective_of(operator.name.split(':')[-1])} {_from_dims(dims, types)[0]}"
+
+
+def _of_annotation(
+    annotation: Operator, call: Operator | None, operators: dict[str, list[Operator]]
+) -> tuple[SeenCollective, str]:
+    """A collective without a kernel. Gloo's lasts from when a thread of gloo's takes it to its end."""
+    if call is None or call.thread == annotation.thread:
+        around = _around(annotation.start_ns, operators[annotation.thread])
+        return _made(annotation, annotation.start_ns, around, timed=False), annotation.thread
+    return _made(annotation, call.start_ns, [call], timed=True), call.thread
 
 
 def _by_thread(trace: TraceEvents) -> dict[str, list[Operator]]:
@@ -59,17 +90,19 @@ def _of_kernel(
 ) -> tuple[SeenCollective, str]:
     launch = trace.launches.get(span.correlation) if span.correlation is not None else None
     if launch is None:
-        return _made(span, span.start_ns, []), ""
-    return _made(span, launch[0], _around(launch[0], operators.get(launch[1], []))), launch[1]
+        return _made(span, span.start_ns, [], timed=True), ""
+    around = _around(launch[0], operators.get(launch[1], []))
+    return _made(span, launch[0], around, timed=True), launch[1]
 
 
-def _made(seen: GpuSpan | Operator, launched_ns: int | None, around: Sequence[Operator]) -> SeenCollective:
+def _made(
+    seen: GpuSpan | Operator, launched_ns: int, around: Sequence[Operator], *, timed: bool
+) -> SeenCollective:
     """A collective from its span and the operators around its launch; the innermost is the surest."""
     facts: dict[str, Any] = {}
     for operator in around:
         facts.update(operator.arguments)
     facts.update(seen.arguments or {})
-    on_device = isinstance(seen, GpuSpan)
     named = [facts.get("Collective name"), *(one.name.split(":", 1)[-1] for one in reversed(around))]
     kind = collective_of(*((*named, seen.name) if "Generic" in seen.name else (seen.name, *named)))
     if kind in (None, "send_recv"):
@@ -77,20 +110,20 @@ def _made(seen: GpuSpan | Operator, launched_ns: int | None, around: Sequence[Op
         kind = next((told for name in named if (told := collective_of(name)) is not None), kind)
     elements = facts.get("In msg nelems")
     dtype = dtype_of(facts.get("dtype"))
-    if type(elements) is not int or elements < 0:
+    if type(elements) is not int or not 0 <= elements < _MOST_ELEMENTS:
         elements, dtype = _from_dims(facts.get("dims"), facts.get("types"))
     group = facts.get("Process Group Name", facts.get("Process Group Ranks"))
     return SeenCollective(
         kind=kind or "other",
         role="other",
-        launched_ns=seen.start_ns if launched_ns is None else launched_ns,
+        launched_ns=launched_ns,
         ready_ns=None,
         start_ns=seen.start_ns,
         end_ns=seen.end_ns,
         num_elements=elements,
         dtype=dtype,
         group=None if group is None else str(group),
-        on_device=on_device,
+        timed=timed,
     )
 
 
@@ -98,26 +131,32 @@ def _from_dims(dims: Any, types: Any) -> tuple[int | None, str | None]:
     """Elements and dtype from Input Dims; tensors of a coalesced collective are added up."""
     if not isinstance(dims, list):
         return None, None
-    total, known = 0, False
-    for shape in _shapes(dims):
-        total, known = total + prod(shape), True
     words = [dtype_of(word) for word in types] if isinstance(types, list) else []
+    total, known = 0, False
+    for shape in _shapes(dims, words):
+        total, known = total + prod(shape), True
     return (total if known else None), next((word for word in words if word is not None), None)
 
 
-def _shapes(dims: list[Any]) -> list[tuple[int, ...]]:
-    """The shapes in Input Dims, of tensors and of lists of tensors; scalars are left out."""
+def _shapes(dims: list[Any], dtypes: Sequence[str | None]) -> list[tuple[int, ...]]:
+    """The shapes in Input Dims, of tensors and of lists of tensors.
+
+    A number's dims are empty, as a tensor's without dimensions are: the latter has a dtype, or is in a list.
+    """
     found = []
-    for item in dims:
-        for shape in item if isinstance(item, list) and item and isinstance(item[0], list) else [item]:
-            sizes = shape_of(shape)
-            if sizes:
-                found.append(sizes)
+    for place, item in enumerate(dims):
+        if isinstance(item, list) and item and isinstance(item[0], list):
+            given = [shape_of(shape) for shape in item]
+        elif item or (place < len(dtypes) and dtypes[place] is not None):
+            given = [shape_of(item)]
+        else:
+            continue
+        found += [shape for shape in given if shape is not None]
     return found
 
 
 def shape_of(value: Any) -> tuple[int, ...] | None:
-    """A shape as a trace has it; None where it is no list of sizes, or of more than 2**62 elements."""
+    """A shape as a trace has it; None where it is no list of sizes, or of 2**60 elements and more."""
     if not isinstance(value, list) or not all(type(size) is int and size >= 0 for size in value):
         return None
-    return tuple(value) if prod(value) < 1 << 62 else None
+    return tuple(value) if prod(value) < _MOST_ELEMENTS else None

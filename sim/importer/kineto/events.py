@@ -4,7 +4,7 @@ import os
 import re
 from collections import Counter
 from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from sys import intern
 from typing import Any
 
@@ -17,7 +17,7 @@ _LARGEST_NS = 1 << 62
 _GPU = {"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"}
 _LAUNCHES = {"cuda_runtime", "cuda_driver", "runtime", "driver", "hip_runtime", "xpu_runtime"}
 _OPERATORS = {"cpu_op", "operator", "user_annotation"}
-_NUMBER = re.compile(r"(-?)([0-9]+)(?:\.([0-9]{1,9})[0-9]*)?")
+_NUMBER = re.compile(r"(-?)([0-9]{1,20})(?:\.([0-9]{1,9})[0-9]*)?")
 
 ACCUMULATE = "torch::autograd::AccumulateGrad"
 NODE = "autograd::engine::evaluate_function: "
@@ -63,9 +63,13 @@ class Operator:
 
 @dataclass(slots=True)
 class TraceEvents:
-    """One rank's trace. ``launches``: by correlation, when and on which thread the CPU launched it."""
+    """One rank's trace. ``launches``: by correlation, when and on which thread the CPU launched it.
+
+    ``began_ns`` is when the first of all its CPU operators began, those that are not kept too; None: none.
+    """
 
     source: str
+    began_ns: int | None = None
     gpu: list[GpuSpan] = field(default_factory=list)
     operators: list[Operator] = field(default_factory=list)
     launches: dict[int, tuple[int, str]] = field(default_factory=dict)
@@ -110,7 +114,7 @@ def time_ns(value: Any, source: str) -> int:
     else:
         try:
             number = Decimal(value) * 1000 if isinstance(value, str) else None
-        except InvalidOperation:
+        except ArithmeticError:
             number = None
         if number is None or not number.is_finite() or abs(number) > _LARGEST_NS:
             raise InputError(f"{source}: {value!r:.60} is not legal; give a time in microseconds")
@@ -127,6 +131,9 @@ def _take(event: dict[str, Any], trace: TraceEvents, place: str) -> None:
     category = category.lower()
     name = event.get("name")
     if category in _OPERATORS:
+        if category != "user_annotation":
+            start = time_ns(event.get("ts"), f"{place}: ts")
+            trace.began_ns = start if trace.began_ns is None else min(start, trace.began_ns)
         if isinstance(name, str) and (category == "user_annotation" or _KEPT.match(name)):
             _take_operator(event, name, trace, place)
     elif category in _GPU:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from sim.errors import InputError
 from sim.formats.recorded import median_ns
@@ -14,16 +13,13 @@ from sim.importer.kineto.assembling import (
     make_workload,
     regular_steps,
 )
-from sim.importer.kineto.layout import Layout, lay_out, size_of
-from sim.importer.kineto.ranks import Aligned, align, rank_rows
+from sim.importer.kineto.layout import lay_out, size_of
+from sim.importer.kineto.ranks import align, rank_rows
 from sim.importer.kineto.reading import read_rank
 from sim.importer.kineto.seen import SeenRank, SeenStep
+from sim.importer.kineto.telling import Told
 from sim.nouns.hardware import Hardware
 from sim.nouns.imported import Imported, ImportOptions
-from sim.nouns.measurement import Measurement
-from sim.nouns.workload import Workload
-from sim.units import format_ms, format_size
-from sim.verdict.intervals import Interval, intersection_length, length
 
 
 def read_kineto(paths: Sequence[Path], options: ImportOptions) -> Imported:
@@ -61,7 +57,7 @@ def read_kineto(paths: Sequence[Path], options: ImportOptions) -> Imported:
                 world_size=hardware.world_size,
                 dropped=len(rank.steps) - len(steps),
             )
-    told = _Told(aligned, rank, steps, layout, world_size, workload, hardware, measurement)
+    told = Told(aligned, rank, steps, layout, world_size, workload, hardware, measurement)
     return Imported(
         format="kineto",
         name=name,
@@ -121,195 +117,3 @@ def _world_size(ranks: Sequence[SeenRank], options: ImportOptions) -> int | None
 
 def _on_gloo(hardware: Hardware) -> Hardware:
     return replace(hardware, comm_channels=GLOO_CHANNELS)
-
-
-def overlap_ratio(computation: Sequence[Interval], communication: Sequence[Interval]) -> float | None:
-    """Share of the time of communication kernels in which computation kernels run, as
-    HolisticTraceAnalysis defines it; None without communication.
-    """
-    busy = length(communication)
-    return intersection_length(computation, communication) / busy if busy else None
-
-
-def behind_others_ns(step: SeenStep) -> list[int]:
-    """By reduction: how long it was ready and launched while collectives that are not modelled ran."""
-    others = [(one.start_ns, one.end_ns) for one in step.collectives if one.role == "other"]
-    return [
-        intersection_length(others, [(max(one.ready_ns or 0, one.launched_ns), one.start_ns)])
-        for one in step.reductions
-    ]
-
-
-class _Told:
-    """The sentences and figures of an import."""
-
-    def __init__(
-        self,
-        aligned: Aligned,
-        rank: SeenRank,
-        steps: Sequence[SeenStep],
-        layout: Layout | None,
-        world_size: int | None,
-        workload: Workload | None,
-        hardware: Hardware | None,
-        measurement: Measurement | None,
-    ) -> None:
-        self._aligned = aligned
-        self._rank = rank
-        self._steps = steps
-        self._layout = layout
-        self._world_size = world_size
-        self._workload = workload
-        self._hardware = hardware
-        self._measurement = measurement
-        self._reductions = steps[0].reductions
-
-    def found(self) -> tuple[str, ...]:
-        steps = self._steps
-        ranks = len(self._aligned.ranks)
-        of = f" of {self._world_size}" if self._world_size else ""
-        lines = [
-            f"{_count(ranks, 'rank')}{of}, {self._rank.backend or 'backend unknown'}, on "
-            f"{self._rank.device}; {_count(len(steps), 'step')} of {_middle(steps, 'start_ns', 'end_ns')}",
-            f"backward {_middle(steps, 'backward_start_ns', 'backward_end_ns')}, gradients synchronised "
-            f"after {_middle(steps, 'backward_start_ns', 'sync_end_ns')}",
-        ]
-        if self._workload is not None:
-            lines.append(
-                f"{len(self._workload.gradients)} gradients, {format_size(self._workload.total_bytes)}"
-            )
-        if self._reductions:
-            sizes = [size_of(one) for one in self._reductions]
-            shown = ", ".join("?" if size is None else format_size(size) for size in sizes[:8])
-            lines.append(
-                f"{len(sizes)} all-reduces of gradients a step: {shown}{', ...' if len(sizes) > 8 else ''}"
-            )
-        every, reduces = self._overlaps(self._rank)
-        if every is not None:
-            lines.append(
-                f"computation overlaps {every:.1%} of all communication kernels"
-                + ("" if reduces is None else f", {reduces:.1%} of the all-reduces")
-            )
-        behind = median_ns([sum(behind_others_ns(step)) for step in steps])
-        if behind:
-            lines.append(
-                f"all-reduces waited {format_ms(behind)} a step behind other collectives: a prediction of "
-                f"these steps misses that"
-            )
-        others = [one for one in steps[0].collectives if one.role == "other"]
-        if others:
-            kinds = sorted({one.kind for one in others})
-            lines.append(
-                f"{len(others)} other collectives a step ({', '.join(kinds)}), "
-                f"{format_ms(sum(one.duration_ns for one in others))}: part of the times, not modelled"
-            )
-        if steps[0].micro_batches > 1:
-            lines.append(
-                f"{steps[0].micro_batches} micro-batches a step; those before the last are in forward_ns"
-            )
-        return tuple(lines)
-
-    def assumed(self) -> tuple[str, ...]:
-        lines = []
-        if self._layout is not None:
-            lines.append(self._layout.told_by)
-        if any(one.dtype is None for one in self._reductions):
-            lines.append("the trace names no dtype for all-reduces; float32 is assumed")
-        if self._workload is not None and self._workload.ready_includes:
-            lines.append(
-                f"the times contain {', '.join(self._workload.ready_includes)} as they were with these "
-                f"buckets; a prediction for others keeps them"
-            )
-        if self._hardware is not None and len(self._aligned.ranks) == 1:
-            lines.append(
-                "WARNING: one rank only: a kernel lasts from its own rank's arrival, not the last one's; "
-                "the least over steps is taken, an upper bound of the transfer; give the traces of all ranks"
-            )
-        if self._hardware is not None and len(self._hardware.all_reduce) < 3:
-            lines.append(
-                f"the curve has {len(self._hardware.all_reduce)} sizes; others are drawn from them (give an "
-                f"nccl-tests log as well: bucketsim import auto)"
-            )
-        if (
-            self._measurement is not None
-            and self._measurement.asked is not None
-            and (self._measurement.asked.policy != "explicit")
-        ):
-            lines.append("all-reduces were sent after the last gradient, one by one: no DDP")
-        if self._hardware is not None and self._hardware.copy_out_bytes_per_s is None:
-            lines.append("no copies out of buckets were seen: gradient_as_bucket_view=True, or no DDP")
-        return tuple(lines)
-
-    def missing(self) -> tuple[str, ...]:
-        lines = []
-        if self._workload is None:
-            lines.append(
-                "sizes of gradients: the trace has neither Input Dims nor In msg nelems; give --model, or "
-                "profile with record_shapes=True; without them there is no workload"
-            )
-        if self._hardware is None:
-            why = (
-                "the job had one rank"
-                if self._world_size == 1
-                else "no communication kernel of known size"
-                if self._world_size
-                else "the world size is not in the trace; give --world-size"
-            )
-            lines.append(f"an all-reduce curve: {why}")
-        if self._layout is not None and not self._layout.buckets:
-            lines.append("buckets: no all-reduce of gradients in the trace")
-        return tuple(lines)
-
-    def _overlaps(self, rank: SeenRank) -> tuple[float | None, float | None]:
-        return (
-            overlap_ratio(rank.computation, rank.communication),
-            overlap_ratio(rank.computation, rank.all_reduces),
-        )
-
-    def details(self) -> dict[str, Any]:
-        """Figures for the summary: steps, buckets and overlaps."""
-        rows = []
-        for place, one in enumerate(self._reductions):
-            transfers = [move for move in self._aligned.transfers if move.place == place]
-            rows.append(
-                {
-                    "index": place,
-                    "num_elements": one.num_elements,
-                    "dtype": one.dtype,
-                    "num_bytes": size_of(one),
-                    "behind_others_ns": median_ns([behind_others_ns(step)[place] for step in self._steps]),
-                    "transfer_ns": [move.duration_ns for move in transfers],
-                    "waited_for_last_ns": [max(move.arrived_ns) - min(move.arrived_ns) for move in transfers]
-                    if len(self._aligned.ranks) > 1
-                    else None,
-                }
-            )
-        return {
-            "steps": [
-                {
-                    "number": step.number,
-                    "step_ns": step.end_ns - step.start_ns,
-                    "forward_ns": step.backward_start_ns - step.start_ns,
-                    "backward_ns": step.backward_end_ns - step.backward_start_ns,
-                    "sync_end_ns": step.sync_end_ns - step.backward_start_ns,
-                    "copy_in_ns": step.copy_in_ns,
-                    "copy_out_ns": step.copy_out_ns,
-                }
-                for step in self._steps
-            ],
-            "buckets": rows,
-            "overlap_ratio": {
-                str(rank.rank or 0): {"communication": every, "all_reduce": reduces}
-                for rank in self._aligned.ranks
-                for every, reduces in [self._overlaps(rank)]
-            },
-            "matched_collectives": self._aligned.matched,
-        }
-
-
-def _middle(steps: Sequence[SeenStep], since: str, until: str) -> str:
-    return format_ms(median_ns([getattr(step, until) - getattr(step, since) for step in steps]))
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

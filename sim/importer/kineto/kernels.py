@@ -6,7 +6,6 @@ from typing import Any
 # NCCL's and RCCL's kernels by one rule, HolisticTraceAnalysis's: ncclKernel_AllReduce_RING_LL_Sum_float(...),
 # ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(...), ncclSymkDevKernel_..., ncclKernel(...).
 _COMMUNICATION = re.compile(r"(void )?nccl.*Kernel")
-_MEMORY = re.compile(r"Memcpy|Memset|dma")
 _NEITHER = re.compile(r".*(Memcpy|Memset|Sync)")
 
 # A part of a kernel's name, or of a collective's name in c10d, its annotations and NCCL's own arguments.
@@ -30,11 +29,6 @@ _COLLECTIVES = (
 def is_communication(name: str) -> bool:
     """Whether a kernel of this name is NCCL's or RCCL's."""
     return _COMMUNICATION.match(name) is not None
-
-
-def is_memory(name: str) -> bool:
-    """Whether a span of this name copies or sets memory."""
-    return _MEMORY.match(name) is not None
 
 
 def is_computation(name: str) -> bool:

@@ -57,7 +57,7 @@ def lay_out(step: SeenStep, model: Workload | None, source: str) -> Layout | Non
     if model is not None:
         return _by_model(step, model, complete, before_last, source)
     if before_last and all(one.shape is not None for _, one in before_last):
-        made = _by_shapes(before_last, complete, source)
+        made = _by_shapes(before_last, complete, step.reductions, source)
         if made is not None:
             return made
     if not complete:
@@ -79,29 +79,45 @@ def _reduced(step: SeenStep) -> list[tuple[int, SeenGradient]]:
 
 
 def _by_shapes(
-    placed: Sequence[tuple[int, SeenGradient]], sizes: Sequence[int] | None, source: str
+    placed: Sequence[tuple[int, SeenGradient]],
+    sizes: Sequence[int] | None,
+    reductions: Sequence[SeenCollective],
+    source: str,
 ) -> Layout | None:
     """By the trace's own shapes, if the buckets are made of them."""
     # A scalar and a gradient that is not there look alike; where sizes need it, the latter is meant.
     for kept in (placed, [(place, one) for place, one in placed if one.shape]):
-        gradients = tuple(_unnamed(len(kept) - 1 - rank, one) for rank, (_, one) in enumerate(kept))
-        if not gradients:
-            continue
-        buckets: tuple[tuple[int, ...], ...] = ()
-        if sizes:
-            try:
-                buckets = match_buckets(sizes, _as_model(gradients), source)
-            except InputError:
-                continue
-        return Layout(
-            gradients=gradients,
-            places=tuple(place for place, _ in kept),
-            by_bucket=False,
-            buckets=buckets,
-            told_by="shapes are the trace's own; names and the order of parameters are not in it: gradients "
-            "are numbered against the order in which they were ready",
-        )
+        plain = tuple(_unnamed(len(kept) - 1 - rank, one) for rank, (_, one) in enumerate(kept))
+        for gradients in dict.fromkeys((plain, _on_wire(plain, reductions))) if plain else ():
+            buckets: tuple[tuple[int, ...], ...] = ()
+            if sizes:
+                try:
+                    buckets = match_buckets(sizes, _as_model(gradients), source)
+                except InputError:
+                    continue
+            return Layout(
+                gradients=gradients,
+                places=tuple(place for place, _ in kept),
+                by_bucket=False,
+                buckets=buckets,
+                told_by="shapes are the trace's own; names and the order of parameters are not in it: "
+                "gradients are numbered against the order in which they were ready",
+            )
     return None
+
+
+def _on_wire(gradients: tuple[Gradient, ...], reductions: Sequence[SeenCollective]) -> tuple[Gradient, ...]:
+    """The gradients as a comm hook sends them, in the one dtype that all reductions have."""
+    dtypes = {one.dtype for one in reductions}
+    dtype = dtypes.pop() if len(dtypes) == 1 else None
+    if dtype is None:
+        return gradients
+    return tuple(
+        gradient
+        if gradient.dtype == dtype or gradient.wire_bytes is not None
+        else replace(gradient, wire_bytes=prod(gradient.shape) * DTYPE_BYTES[dtype])
+        for gradient in gradients
+    )
 
 
 def _unnamed(index: int, one: SeenGradient) -> Gradient:
@@ -144,12 +160,13 @@ def _by_model(
             f"{model.name!r} has {len(order)}; give the model that was trained"
         )
     ordered = _in_trace_order(model, placed, source)
-    buckets = match_buckets(sizes, model, source) if sizes else ()
+    sent = replace(model, gradients=_on_wire(model.gradients, step.reductions))
+    buckets = match_buckets(sizes, sent, source) if sizes else ()
     by_bucket = False
     if step.reductions and step.gradients[-1].hooked_at_ns > step.reductions[-1].launched_ns:
         by_bucket = len(step.reductions) == len(order)  # sent before AccumulateGrad: ready when sent
     return Layout(
-        gradients=tuple(replace(model.gradients[index], ready_ns=None) for index in ordered),
+        gradients=tuple(replace(sent.gradients[index], ready_ns=None) for index in ordered),
         places=tuple(range(len(ordered))) if by_bucket else tuple(place for place, _ in placed),
         by_bucket=by_bucket,
         buckets=buckets,

@@ -94,7 +94,7 @@ def _same(ranks: Sequence[SeenRank], steps: Sequence[SeenStep]) -> list[list[See
     rows = []
     for kind in sorted({one.kind for step in steps for one in step.collectives}):
         columns = [
-            sorted((one for one in step.collectives if one.kind == kind and one.on_device), key=_start)
+            sorted((one for one in step.collectives if one.kind == kind and one.timed), key=_start)
             for step in steps
         ]
         if len({len(column) for column in columns}) == 1:

@@ -42,11 +42,11 @@ def read_rank(path: Path, progress: Progress) -> SeenRank:
             union(
                 (one.start_ns, one.end_ns)
                 for one, _ in find_collectives(trace)
-                if one.kind == "all_reduce" and one.on_device
+                if one.kind == "all_reduce" and one.timed and trace.gpu
             )
         ),
         dropped=tuple(f"{count} {what}" for what, count in trace.dropped.items()),
-        header={key: facts[key] for key in ("backend", "nccl_version", "rank", "world_size") if key in facts},
+        header={key: text for key in ("backend", "nccl_version") if (text := _text(facts.get(key)))},
     )
 
 
@@ -66,7 +66,8 @@ def _count(value: Any, least: int) -> int | None:
 
 
 def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None
+    """A word that can be shown; None: none."""
+    return value if isinstance(value, str) and value and value.isprintable() else None
 
 
 def _device(trace: TraceEvents) -> str:

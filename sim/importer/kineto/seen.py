@@ -12,7 +12,8 @@ Role = Literal["gradients", "map", "other"]
 class SeenCollective:
     """One collective: its kernel's span, and when the CPU launched it.
 
-    Where no kernel ran (world size 1) ``start_ns`` and ``end_ns`` are those of the operator. ``role`` is
+    ``timed`` says whether ``start_ns`` and ``end_ns`` are those of the collective itself, a kernel's or those
+    of gloo's thread; else (world size 1) they are those of the call. ``role`` is
     ``gradients`` where backward's hooks sent it (or its end, after the last gradient), ``map`` for
     ``find_unused_parameters``'s, ``other`` for all else: activations, embeddings, buffers. ``ready_ns`` is
     when the compute lane came to the launch of one of gradients.
@@ -27,7 +28,7 @@ class SeenCollective:
     num_elements: int | None
     dtype: str | None
     group: str | None
-    on_device: bool
+    timed: bool
 
     @property
     def duration_ns(self) -> int:
@@ -37,7 +38,11 @@ class SeenCollective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenGradient:
-    """One gradient in hook order: when the compute lane had it; None where the trace has no shapes."""
+    """One gradient in hook order: when the compute lane had it, and its copy in a bucket.
+
+    ``hooked_at_ns`` is when AccumulateGrad ended on the CPU; ``shape`` and ``dtype`` are None where the trace
+    has none; ``reduced`` says whether DDP copied it, None where that cannot be seen.
+    """
 
     ready_ns: int
     hooked_at_ns: int

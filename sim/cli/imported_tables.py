@@ -1,0 +1,187 @@
+"""What an import shows: sentences on stderr; ranks, buckets, curves and the as-run check on stdout."""
+
+from dataclasses import asdict
+from typing import Any
+
+from sim.cli.printing import note, table
+from sim.importer.recording import MEASURED
+from sim.importer.writing import hardware_names
+from sim.nouns.comparison import Agreement, CandidateAgreement
+from sim.nouns.hardware import Curve
+from sim.nouns.imported import Imported
+from sim.units import NS_PER_MS, format_ms, format_size
+
+MOST_POINTS, MOST_BUCKETS = 12, 40
+
+
+def print_imported(imported: Imported) -> None:
+    """All that was imported, but for the as-run check."""
+    for title in ("found", "assumed", "missing", "dropped"):
+        for line in getattr(imported, title):
+            note(f"{title}: {line}")
+    _print_ranks(imported)
+    _print_recorded(imported)
+    for file, hardware in zip(hardware_names(imported), imported.hardware, strict=True):
+        note(f"{file}: {hardware.name}")
+        _print_curve(file, hardware.world_size, hardware.all_reduce)
+
+
+def bucket_rows(imported: Imported) -> list[dict[str, Any]]:
+    """The buckets that ran: medians of the first measurement, or of a recording."""
+    measured = imported.details.get(MEASURED)
+    if measured is not None:
+        return list(measured["buckets"])
+    if not imported.measurements:
+        return []
+    first = imported.measurements[0]
+    sizes = first.asked.bucket_bytes if first.asked is not None else None
+    return [
+        {"index": place, "indices": list(indices), "num_bytes": None if sizes is None else sizes[place]}
+        for place, indices in enumerate(first.observed or ())
+    ]
+
+
+def as_run_document(as_run: Agreement | str | None) -> dict[str, Any] | None:
+    """The as-run check as JSON: measured and predicted steps, and ends of buckets."""
+    if as_run is None:
+        return None
+    if isinstance(as_run, str):
+        return {"error": as_run}
+    return {
+        "rows": [
+            {
+                "name": row.name,
+                "steps": row.iterations,
+                "measured_step_ns": row.measured_step_ns,
+                "predicted_step_ns": row.predicted_step_ns,
+                "step_error": row.step_error,
+                "measured_sync_end_ns": row.measured_sync_end_ns,
+                "predicted_sync_end_ns": row.predicted.sync_end_ns,
+                "buckets": [asdict(end) for end in row.bucket_ends],
+            }
+            for row in as_run.rows
+        ]
+    }
+
+
+def print_as_run(imported: Imported, as_run: Agreement | str) -> None:
+    """Prediction over measurement: the step, what is synchronised, and each bucket's end."""
+    if isinstance(as_run, str):
+        note(as_run)
+        return
+    for row in as_run.rows:
+        table(
+            f"as run: predicted over measured, {row.iterations} {'step' if row.iterations == 1 else 'steps'}",
+            ["what", "size", "measured ms", "95 % interval", "predicted ms", "error"],
+            [
+                _compared(
+                    "step", "", row.measured_step_ns, row.predicted_step_ns, row.step_low_ns, row.step_high_ns
+                ),
+                _compared("gradients available", "", row.measured_sync_end_ns, row.predicted.sync_end_ns),
+                *_ends(row),
+            ],
+        )
+    note(f"predicted from the trace itself: {', '.join(_own_parts(imported))}")
+
+
+def _own_parts(imported: Imported) -> list[str]:
+    """What the prediction has from the step that it is laid over, so that it cannot miss it."""
+    parts = ["forward, backward, optimizer, ready times and bucket layout"]
+    effects = imported.workload.ready_includes if imported.workload is not None else ()
+    if effects:
+        parts.append(f"with {', '.join(effects)} in them")
+    if "curves_in_the_step" in imported.details:
+        parts.append("but all-reduces from beside the step")
+    else:
+        parts.append("and how long each all-reduce took; it tests how they overlap, not how long they are")
+    return parts
+
+
+def _ends(row: CandidateAgreement) -> list[list[str]]:
+    shown = [
+        _compared(
+            f"bucket {end.index} ends",
+            format_size(end.num_bytes),
+            end.measured_ns,
+            end.predicted_ns,
+            end.low_ns,
+            end.high_ns,
+        )
+        for end in row.bucket_ends[:MOST_BUCKETS]
+    ]
+    more = len(row.bucket_ends) - len(shown)
+    return [*shown, *([[f"and {more} more", "", "", "", "", ""]] if more else [])]
+
+
+def _compared(
+    what: str, size: str, measured: int, predicted: int, low: int | None = None, high: int | None = None
+) -> list[str]:
+    interval = "" if low is None or high is None else f"{low / NS_PER_MS:.2f}-{high / NS_PER_MS:.2f}"
+    error = f"{predicted / measured - 1:+.1%}" if measured else "-"
+    return [what, size, f"{measured / NS_PER_MS:.2f}", interval, f"{predicted / NS_PER_MS:.2f}", error]
+
+
+def _print_ranks(imported: Imported) -> None:
+    if not imported.ranks:
+        return
+    table(
+        "ranks",
+        ["rank", "host", "clock", "scatter", "came last", "waited", "backward"],
+        [
+            [
+                str(row.rank),
+                row.host or "-",
+                _us(row.clock_offset_ns),
+                _us(row.clock_scatter_ns),
+                "-" if row.came_last is None else f"{row.came_last} of {row.collectives}",
+                _us(row.waited_ns),
+                "-" if row.backward_ns is None else format_ms(row.backward_ns),
+            ]
+            for row in imported.ranks
+        ],
+    )
+
+
+def _us(ns: int | None) -> str:
+    return "-" if ns is None else f"{ns / 1000:.1f} us"
+
+
+def _print_recorded(imported: Imported) -> None:
+    measured = imported.details.get(MEASURED)
+    if not measured or not measured["buckets"]:
+        return
+    table(
+        "buckets, slowest rank, medians, from the end of forward",
+        ["bucket", "size", "ready", "launch", "end", "last to launch"],
+        [
+            [
+                str(row["index"]),
+                format_size(row["num_bytes"]),
+                format_ms(row["ready_ns"]),
+                format_ms(row["launch_ns"]),
+                format_ms(row["end_ns"]),
+                ", ".join(f"rank {rank}: {count}" for rank, count in row["last_arriver"].items()),
+            ]
+            for row in measured["buckets"]
+        ],
+    )
+
+
+def _print_curve(file: str, ranks: int, curve: Curve) -> None:
+    """A curve's points; of many, as many spread over them."""
+    every = -(-len(curve) // MOST_POINTS)
+    shown = [*curve[:-1:every], curve[-1]]
+    table(
+        f"{file}: all-reduce",
+        ["size", "time", "bus bandwidth"],
+        [
+            [
+                format_size(point.num_bytes),
+                format_ms(point.duration_ns) if point.duration_ns >= NS_PER_MS else _us(point.duration_ns),
+                f"{point.num_bytes / point.duration_ns * 2 * (ranks - 1) / ranks:.2f} GB/s"
+                if point.duration_ns
+                else "-",
+            ]
+            for point in shown
+        ],
+    )

@@ -1,0 +1,190 @@
+"""Files of several formats as one import: each read by its own reader, then put together."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from sim.errors import InputError
+from sim.formats.documents import load
+from sim.importer.joining import join_hardware, world_size_of
+from sim.importer.readers import reader
+from sim.importer.recording import MEASURED
+from sim.importer.sniffing import recognise
+from sim.nouns.hardware import Hardware
+from sim.nouns.imported import Imported, ImportOptions
+from sim.nouns.workload import Workload
+from sim.units import NS_PER_MS
+
+# Whose workload counts, where several formats give one: those with times of single gradients first.
+_WORKLOADS = ("kineto", "recording", "ddp-log", "flight-recorder")
+# Those with times of their own, for which a model is only names, shapes and an order.
+_TIMED = {"kineto", "flight-recorder", "ddp-log"}
+_RANKS = ("kineto", "flight-recorder", "ddp-log", "chakra", "recording", "nccl-tests")
+_EVERYTHING = ("nccl-tests", "chakra", "kineto", "recording", "ddp-log", "flight-recorder")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Notes:
+    """Sentences for the summary."""
+
+    found: list[str] = field(default_factory=list)
+    assumed: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+
+
+def read_auto(paths: Sequence[Path], options: ImportOptions) -> Imported:
+    """Whatever the files hold, put together: the workload of a trace with the curve of a link benchmark.
+
+    Shapes come from a workload file or a Chakra trace given beside (``options.model`` of the other readers),
+    the all-reduce from a hardware file or nccl-tests before that of a trace, measurements and ranks from
+    the traces. In a directory each file is taken for itself, and what is not recognised left out.
+
+    Raises:
+        InputError: a file that is not recognised, two of what there can be one of (workloads, hardware of
+            one number of ranks), or as the readers.
+    """
+    notes = _Notes()
+    groups = _groups(paths, notes)
+    workloads = [load(path, Workload) for path in groups.pop("workload", [])]
+    given = [load(path, Hardware) for path in groups.pop("hardware", [])]
+    if len(workloads) + (options.model is not None) > 1:
+        raise InputError("PATH: several workload files (with --model) are not legal; give one")
+    model = options.model or (workloads[0] if workloads else None)
+    shapes = model
+    parts: dict[str, Imported] = {}
+    for form in _EVERYTHING:
+        if form not in groups:
+            continue
+        # A wire keeps its own name where the run has another.
+        name = None if form == "nccl-tests" and len(groups) > 1 else options.name
+        part = reader(form)(groups[form], replace(options, model=shapes, name=name))
+        parts[form] = part
+        if form == "chakra" and model is None:
+            shapes = part.workload or _shapes(groups, options)
+    if len(parts) == 1 and not given and not workloads:
+        (part,) = parts.values()
+        return replace(part, found=(*notes.found, *part.found), dropped=(*notes.dropped, *part.dropped))
+    return _combined(parts, given, model, options, notes)
+
+
+def _shapes(groups: dict[str, list[Path]], options: ImportOptions) -> Workload | None:
+    """Gradients of the execution traces for a trace beside them, which has the times that these lack."""
+    if not groups.keys() & _TIMED:
+        return None
+    return reader("chakra")(groups["chakra"], replace(options, backward_ns=NS_PER_MS)).workload
+
+
+def _groups(paths: Sequence[Path], notes: _Notes) -> dict[str, list[Path]]:
+    """Files by format."""
+    groups: dict[str, list[Path]] = defaultdict(list)
+    for path in paths:
+        entries = _files_in(path)
+        for entry in entries if entries is not None else [path]:
+            try:
+                form = recognise(entry)
+            except InputError as error:
+                if entries is None:
+                    raise
+                notes.dropped.append(str(error))
+                continue
+            groups[form].append(entry)
+        if entries is not None and not any(entry in group for group in groups.values() for entry in entries):
+            raise InputError(f"{path}: no file in it is recognised; give the files of a run")
+    for form, members in groups.items():
+        names = ", ".join(member.name or str(member) for member in members[:3])
+        more = f" and {len(members) - 3} more" if len(members) > 3 else ""
+        notes.found.append(f"{form}: {names}{more}")
+    return groups
+
+
+def _files_in(path: Path) -> list[Path] | None:
+    """The files of a directory that is no recording; None for anything else."""
+    if not path.is_dir() or any(path.glob("rank-*.jsonl")):
+        return None
+    return sorted(entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith("."))
+
+
+def _combined(
+    parts: dict[str, Imported],
+    given: list[Hardware],
+    model: Workload | None,
+    options: ImportOptions,
+    notes: _Notes,
+) -> Imported:
+    workload = _workload(parts, model, notes)
+    measurements = tuple(one for part in parts.values() for one in part.measurements)
+    for form, part in parts.items():
+        notes.found += [f"{form}: {line}" for line in part.found]
+        notes.assumed += [f"{form}: {line}" for line in part.assumed]
+        if form == "chakra" and workload is not part.workload:
+            notes.missing.append("chakra: names of the parameters, and those without a gradient")
+        else:
+            notes.missing += [f"{form}: {line}" for line in part.missing]
+        notes.dropped += [f"{form}: {line}" for line in part.dropped]
+    ranks = _world_size(parts, measurements, workload, options)
+    links = parts["nccl-tests"].hardware if "nccl-tests" in parts else ()
+    traced = [one for form, part in parts.items() if form != "nccl-tests" for one in part.hardware]
+    details: dict[str, Any] = {form: dict(part.details) for form, part in parts.items() if part.details}
+    if MEASURED in details.get("recording", {}):
+        details[MEASURED] = details["recording"].pop(MEASURED)
+    hardware, said, curves = join_hardware(given, links, traced, ranks)
+    notes.assumed += said
+    if curves:
+        details["curves_in_the_step"] = curves
+    rows = next((parts[form].ranks for form in _RANKS if form in parts and parts[form].ranks), ())
+    names = [part.name for form, part in parts.items() if form in _WORKLOADS] or [
+        part.name for part in parts.values()
+    ]
+    return Imported(
+        format="auto",
+        name=options.name or (names[0] if names else "imported"),
+        workload=workload,
+        hardware=hardware,
+        measurements=measurements,
+        ranks=rows,
+        found=tuple(notes.found),
+        assumed=tuple(notes.assumed),
+        missing=tuple(notes.missing),
+        dropped=tuple(notes.dropped),
+        details=details,
+    )
+
+
+def _workload(parts: dict[str, Imported], model: Workload | None, notes: _Notes) -> Workload | None:
+    """The workload that counts. Raises ``InputError`` where a trace and a recording both give one."""
+    having = [form for form in _WORKLOADS if form in parts and parts[form].workload is not None]
+    if "kineto" in having and "recording" in having:
+        raise InputError("PATH: a Kineto trace and a recording both give a workload; give one of them")
+    for form in having[1:]:
+        notes.dropped.append(f"{form}: its workload, as that of {having[0]} is used")
+    if having:
+        return parts[having[0]].workload
+    return model or (parts["chakra"].workload if "chakra" in parts else None)
+
+
+def _world_size(
+    parts: dict[str, Imported],
+    measurements: Sequence[Any],
+    workload: Workload | None,
+    options: ImportOptions,
+) -> int | None:
+    """The ranks of the run. Raises ``InputError`` where its files disagree."""
+    said: dict[int, str] = {}
+    for form, part in parts.items():
+        if form == "nccl-tests":
+            continue
+        seen = world_size_of(part)
+        if seen is not None:
+            said.setdefault(seen, form)
+    if len(said) > 1:
+        words = ", ".join(f"{form} {ranks}" for ranks, form in sorted(said.items()))
+        raise InputError(f"PATH: runs on different numbers of ranks ({words}); give the files of one")
+    told = next(iter(said), None)
+    if told is not None and options.world_size not in (None, told):
+        raise InputError(
+            f"--world-size: {options.world_size} is not legal here; the files are of a run on {told} ranks"
+        )
+    return told or options.world_size

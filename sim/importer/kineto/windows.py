@@ -1,0 +1,58 @@
+"""Where a trace's steps begin and end on the CPU."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from sim.errors import InputError
+from sim.importer.kineto.events import Operator, TraceEvents
+
+_STEP = re.compile(r"ProfilerStep#([0-9]{1,18})$")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A step on the CPU."""
+
+    number: int
+    start_ns: int
+    end_ns: int
+
+
+def find_windows(trace: TraceEvents, accumulated: Sequence[Operator]) -> list[Window]:
+    """Steps: the profiler's own, else from one optimizer step to the next, else the only one.
+
+    Raises:
+        InputError: nothing tells where a step begins.
+    """
+    marked = sorted(
+        {
+            (operator.start_ns, operator.end_ns, int(match[1]))
+            for operator in trace.operators
+            if (match := _STEP.match(operator.name))
+        }
+    )
+    if marked:
+        return [Window(number, start, end) for start, end, number in marked]
+    begin = min(operator.start_ns for operator in trace.operators)
+    begin = begin if trace.began_ns is None else min(begin, trace.began_ns)
+    end = max(operator.end_ns for operator in trace.operators)
+    ends = sorted(one.end_ns for one in trace.operators if one.name.startswith("Optimizer.step"))
+    if ends:
+        edges = [begin, *ends]
+        return [Window(number, *edge) for number, edge in enumerate(pairwise(edges))]
+    forwards = [one for one in trace.operators if one.name.startswith("DistributedDataParallel.forward")]
+    if len(forwards) <= 1 and _backwards(accumulated) == 1:
+        return [Window(0, begin, end)]
+    raise InputError(
+        f"{trace.source}: nothing tells where a step begins; call prof.step() after each step, or profile "
+        f"with the optimizer's step in it"
+    )
+
+
+def _backwards(accumulated: Sequence[Operator]) -> int:
+    """How many backwards a lone stretch may hold: it is one if no pause stands out."""
+    gaps = sorted(after.start_ns - before.end_ns for before, after in pairwise(accumulated))
+    span = accumulated[-1].end_ns - accumulated[0].start_ns
+    return 1 + sum(gap > span / 3 for gap in gaps)

@@ -1,0 +1,145 @@
+"""What the rows of a link benchmark say beside their times: how many ranks, and whether they agree."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+from sim.importer.columns import Variant
+from sim.importer.link_rows import LinkRow, LinkTable, Timing
+
+MOST_RANKS = 1_000_000
+# nccl-tests' names of its types, and numpy's and torch's.
+_WIDTHS = {
+    **dict.fromkeys(("int8", "uint8", "char", "f8e4m3", "f8e5m2", "fp8_e4m3", "fp8_e5m2"), 1),
+    **dict.fromkeys(("half", "float16", "bfloat16", "fp16", "bf16"), 2),
+    **dict.fromkeys(("int32", "uint32", "float", "float32", "fp32", "int"), 4),
+    **dict.fromkeys(("int64", "uint64", "double", "float64"), 8),
+}
+# Of these nccl-tests' size is the whole tensor's, its count that of one rank's part.
+_BY_PARTS = ("all_gather", "reduce_scatter", "alltoall")
+
+
+def bus_factor(collective: str, ranks: int) -> float:
+    """Bus over algorithm bandwidth (nccl-tests' PERFORMANCE.md)."""
+    if collective == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    if collective in ("all_gather", "reduce_scatter"):
+        return (ranks - 1) / ranks
+    return 1.0
+
+
+def ranks_by_counts(table: LinkTable, collective: str) -> int | None:
+    """Ranks told by whole tensors and the parts of one rank; None where they do not say, or do not agree."""
+    if collective not in _BY_PARTS:
+        return None
+    told = set()
+    for row in table.rows:
+        part = (row.count or 0) * _WIDTHS.get(row.dtype or "", 0)
+        if part and row.num_bytes and row.num_bytes % part == 0:
+            told.add(row.num_bytes // part)
+        elif part and row.num_bytes:
+            return None
+    return told.pop() if len(told) == 1 else None
+
+
+def ranks_by_bandwidths(table: LinkTable, collective: str) -> int | None:
+    """Ranks told by bus over algorithm bandwidth, 2(n-1)/n for an all-reduce.
+
+    Each row allows a range, as its digits are few. What most rows allow is taken where it is one number
+    only, and at least half of them allow it.
+    """
+    if bus_factor(collective, 2) == 1 and collective != "all_reduce":
+        return None
+    top = 2.0 if collective == "all_reduce" else 1.0
+    starts, ends = Counter[int](), Counter[int]()
+    rows = 0
+    for _, timing, num_bytes in _timings(table):
+        if timing.busbw is None or timing.duration_ns <= timing.slack_ns:
+            continue
+        low = (timing.busbw - timing.busbw_slack) * (timing.duration_ns - timing.slack_ns) / num_bytes
+        high = (timing.busbw + timing.busbw_slack) * (timing.duration_ns + timing.slack_ns) / num_bytes
+        if low >= top:
+            continue
+        rows += 1
+        first = max(2, _above(top / (top - max(0.0, low))))
+        last = MOST_RANKS if high >= top else min(MOST_RANKS, int(top / (top - high) + 1e-9))
+        if first <= last:
+            starts[first] += 1
+            ends[last + 1] += 1
+    if not starts:
+        return None
+    most, here, best = 0, 0, (0, 0)
+    edges = sorted({*starts, *ends})
+    for edge, after in zip(edges, [*edges[1:], MOST_RANKS + 1], strict=True):
+        here += starts[edge] - ends[edge]
+        if here > most:
+            most, best = here, (edge, after)
+    return best[0] if best[1] - best[0] == 1 and 2 * most >= rows else None
+
+
+def _above(number: float) -> int:
+    whole = int(number)
+    return whole if number - whole < 1e-9 else whole + 1
+
+
+def _timings(table: LinkTable) -> Iterator[tuple[Variant, Timing, int]]:
+    for row in table.rows:
+        for variant, timing in row.timings.items():
+            if row.num_bytes:
+                yield variant, timing, row.num_bytes
+
+
+def sound_rows(table: LinkTable, collective: str, ranks: int) -> tuple[list[LinkRow], dict[str, list[str]]]:
+    """The rows without timings that contradict the rest of their row, and why these were left out.
+
+    A timing with wrong results is left out as well: what delivered another sum did not do the work that
+    the curve stands for.
+    """
+    kept: list[LinkRow] = []
+    why: dict[str, list[str]] = {}
+    for row in table.rows:
+        fault = _fault_of_sizes(row, collective, ranks)
+        sound: dict[Variant, Timing] = {}
+        for variant, timing in row.timings.items():
+            reason = fault or _fault(timing, row.num_bytes, collective, ranks)
+            if reason is None:
+                sound[variant] = timing
+            else:
+                why.setdefault(reason[0], []).append(f"{row.where}: {reason[1]}")
+        if sound:
+            kept.append(replace(row, timings=sound))
+    return kept, why
+
+
+CONTRADICTS = "contradict themselves"
+
+
+def _fault_of_sizes(row: LinkRow, collective: str, ranks: int) -> tuple[str, str] | None:
+    if row.num_bytes == 0:
+        return "carry nothing", "size 0"
+    part = (row.count or 0) * _WIDTHS.get(row.dtype or "", 0)
+    whole = part * ranks if collective in _BY_PARTS else part
+    if part and row.num_bytes not in (part, whole):
+        return CONTRADICTS, f"{row.num_bytes} B are not {row.count} of {row.dtype}"
+    return None
+
+
+def _fault(timing: Timing, num_bytes: int, collective: str, ranks: int) -> tuple[str, str] | None:
+    if timing.wrong > 0:
+        return "have wrong results", f"{num_bytes} B, {timing.wrong:g} wrong"
+    rate = num_bytes / timing.duration_ns
+    relative = timing.slack_ns / timing.duration_ns
+    for name, said, slack, factor in (
+        ("algbw", timing.algbw, timing.algbw_slack, 1.0),
+        ("busbw", timing.busbw, timing.busbw_slack, bus_factor(collective, ranks)),
+    ):
+        expected = rate * factor
+        # A table may have made its bus bandwidth of the rounded one beside it.
+        rounded = timing.algbw_slack * factor if name == "busbw" else 0.0
+        if said is not None and abs(said - expected) > slack + rounded + expected * relative + 1e-9:
+            return (
+                CONTRADICTS,
+                f"{num_bytes} B in {timing.duration_ns / 1000:g} us are {expected:.4g} GB/s, "
+                f"{name} says {said:g}",
+            )
+    return None

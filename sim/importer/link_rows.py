@@ -1,0 +1,58 @@
+"""Rows of a link benchmark, whatever file they came from: one collective of one size, timed."""
+
+from dataclasses import dataclass, field
+
+from sim.importer.columns import Variant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """How long it took, in ns, and what else its row says of it.
+
+    ``slack_ns`` is one unit of the last digit written; bandwidths are in GB/s (1e9 bytes) with theirs.
+    ``wrong`` counts wrong results, ``scatter`` holds members of a ``spread`` (``count``, ``min_ns``...).
+    """
+
+    duration_ns: int
+    slack_ns: float
+    algbw: float | None = None
+    algbw_slack: float = 0.0
+    busbw: float | None = None
+    busbw_slack: float = 0.0
+    wrong: float = 0.0
+    scatter: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkRow:
+    """One line of a table: ``num_bytes`` as nccl-tests counts them, timings by where the result went."""
+
+    where: str
+    num_bytes: int
+    timings: dict[Variant, Timing]
+    count: int | None = None
+    dtype: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkTable:
+    """The rows of one collective on one set of ranks, and what the file says of these.
+
+    ``ranks`` is what the file says, ``ranks_by`` how it says it; None where only bandwidths may tell.
+    ``place`` is what sets a table apart from others with as many ranks: ``devices_per_node 4``.
+    ``statistic`` says what a time is: ``mean`` of nccl-tests' iterations, ``median``.
+    """
+
+    source: str
+    rows: tuple[LinkRow, ...]
+    collective: str | None
+    ranks: int | None = None
+    ranks_by: str = ""
+    place: str = ""
+    statistic: str = "mean"
+    iterations: int | None = None
+    devices: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    unit_by: str | None = None

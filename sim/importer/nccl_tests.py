@@ -1,0 +1,322 @@
+"""What nccl-tests and its like measured, as Hardware: one for each number of ranks and each file."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sim.errors import InputError
+from sim.importer.curves import chosen, curve_of, in_place_ratio
+from sim.importer.link_checks import (
+    CONTRADICTS,
+    MOST_RANKS,
+    ranks_by_bandwidths,
+    ranks_by_counts,
+    sound_rows,
+)
+from sim.importer.link_rows import LinkRow, LinkTable
+from sim.importer.nccl_json import read_json_tables
+from sim.importer.opening import read_text
+from sim.importer.tables import read_tables
+from sim.nouns.hardware import CURVES, Hardware
+from sim.nouns.imported import Imported, ImportOptions
+
+FORMAT = "nccl-tests"
+_SUFFIX = re.compile(r"(\.(txt|csv|log|out|json|gz))+$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Key:
+    """What sets the systems measured apart: the file, the ranks, and what its columns and devices say."""
+
+    source: str
+    ranks: int
+    place: str
+    hosts: tuple[str, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class _System:
+    """The tables of one system by collective, and rows by collective."""
+
+    tables: dict[str, list[LinkTable]] = field(default_factory=dict)
+    rows: dict[str, list[LinkRow]] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Notes:
+    """Sentences for the summary."""
+
+    found: list[str] = field(default_factory=list)
+    assumed: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+
+
+def read_nccl_tests(paths: Sequence[Path], options: ImportOptions) -> Imported:
+    """Curves from nccl-tests' text and ``-J`` reports, CSV, OSU's and other tables, by their content.
+
+    Repeated rows of one file are medians; several files are several systems, but for a file without an
+    all-reduce, whose curves go to the one system with as many ranks. Sizes are those of the whole tensor
+    (nccl-tests' PERFORMANCE.md), as ``Hardware`` has them. A curve is measured beside the step, not in it.
+
+    Raises:
+        InputError: no table, a unit or a number of ranks that cannot be told, or rows that mostly
+            contradict what is said of them.
+    """
+    if not paths:
+        raise InputError("PATH: no file; give what nccl-tests wrote")
+    notes = _Notes()
+    tables = []
+    for number, path in enumerate(paths):
+        options.progress(number, len(paths), path.name)
+        alone = sum(other.name == path.name for other in paths) == 1
+        tables += _tables_of(path, path.name if alone else str(path))
+    options.progress(len(paths), len(paths), "")
+    for table in tables:
+        notes.dropped += table.left_out
+        if table.unread:
+            notes.dropped.append(f"{table.source}: columns {', '.join(dict.fromkeys(table.unread))}")
+        if table.unit_by:
+            notes.assumed.append(table.unit_by)
+    systems = _systems(tables, options.world_size, notes)
+    orphans = _join(systems, notes)
+    name = options.name or _stem(paths[0].name)
+    details: dict[str, Any] = {"systems": []}
+    hardware = tuple(
+        _hardware(key, system, _name(options.name, key, len(systems)), notes, details)
+        for key, system in systems.items()
+    )
+    if orphans:
+        details["curves_without_all_reduce"] = orphans
+    return Imported(
+        format=FORMAT,
+        name=name,
+        hardware=hardware,
+        found=tuple(dict.fromkeys(notes.found)),
+        assumed=tuple(dict.fromkeys(notes.assumed)),
+        missing=tuple(dict.fromkeys(notes.missing)),
+        dropped=tuple(dict.fromkeys(notes.dropped)),
+        details=details,
+    )
+
+
+def _tables_of(path: Path, source: str) -> list[LinkTable]:
+    text = read_text(path)
+    is_json = text.lstrip()[:1] == "{"
+    tables = read_json_tables(text, source) if is_json else read_tables(text, source)
+    if not any(table.rows for table in tables):
+        raise InputError(f"{path}: no row in it; give the output of a run that got so far")
+    return tables
+
+
+def _systems(tables: Iterable[LinkTable], wanted: int | None, notes: _Notes) -> dict[_Key, _System]:
+    """Tables by system, their rows checked; of several numbers of ranks only the wanted one."""
+    told: list[tuple[LinkTable, str, int]] = []
+    for table in tables:
+        collective = _collective(table, notes)
+        if collective is not None and table.rows:
+            told.append((table, collective, _ranks(table, collective, wanted, notes)))
+    if not told:
+        raise InputError("PATH: no collective that fills a curve; give a run of all_reduce_perf")
+    if wanted is not None and all(ranks != wanted for *_, ranks in told):
+        seen = ", ".join(str(ranks) for ranks in sorted({ranks for *_, ranks in told}))
+        raise InputError(
+            f"--world-size: {wanted} is not legal here; {told[0][0].source} was measured on {seen}"
+        )
+    systems: dict[_Key, _System] = {}
+    for table, collective, ranks in told:
+        if wanted is not None and ranks != wanted:
+            notes.dropped.append(f"{table.source}: what was measured on {ranks} ranks")
+            continue
+        rows, why = sound_rows(table, collective, ranks)
+        _say_faults(table, collective, ranks, rows, why, notes)
+        key = _Key(source=table.source, ranks=ranks, place=table.place, hosts=table.hosts)
+        system = systems.setdefault(key, _System())
+        system.tables.setdefault(collective, []).append(table)
+        system.rows.setdefault(collective, []).extend(rows)
+    return systems
+
+
+def _collective(table: LinkTable, notes: _Notes) -> str | None:
+    if table.collective is None:
+        notes.assumed.append(f"{table.source}: does not name its collective; taken for all-reduces")
+        return "all_reduce"
+    if table.collective not in CURVES:
+        notes.dropped.append(f"{table.source}: {table.collective}, which reduces no bucket")
+        return None
+    return table.collective
+
+
+def _ranks(table: LinkTable, collective: str, wanted: int | None, notes: _Notes) -> int:
+    """How many ranks a table was measured on. Raises ``InputError`` where that cannot be told."""
+    by_bandwidths = ranks_by_counts(table, collective) or ranks_by_bandwidths(table, collective)
+    said = table.ranks
+    if said is not None and not 1 <= said <= MOST_RANKS:
+        raise InputError(f"{table.source}: {said} ranks are not legal; give 1 to {MOST_RANKS}")
+    if said is not None and table.ranks_by != "the command line":
+        if by_bandwidths not in (None, said):
+            raise InputError(
+                f"{table.source}: {said} ranks by {table.ranks_by}, {by_bandwidths} by its sizes and "
+                f"bandwidths; give a file of one run"
+            )
+        if table.ranks_by != "its column":
+            notes.found.append(f"{table.source}: {said} ranks, told by {table.ranks_by}")
+        return said
+    if by_bandwidths is not None:
+        formula = "2(n-1)/n" if collective == "all_reduce" else "(n-1)/n"
+        notes.assumed.append(
+            f"{table.source}: {by_bandwidths} ranks, told by bus over algorithm bandwidth, {formula}"
+            if ranks_by_counts(table, collective) is None
+            else f"{table.source}: {by_bandwidths} ranks, told by its sizes and counts"
+        )
+        return by_bandwidths
+    if wanted is not None:
+        notes.assumed.append(f"{table.source}: {wanted} ranks, as --world-size says")
+        return wanted
+    if said is not None:
+        notes.assumed.append(f"{table.source}: {said} ranks, told by {table.ranks_by}")
+        return said
+    raise InputError(f"{table.source}: does not say on how many ranks it was measured; give --world-size N")
+
+
+def _say_faults(
+    table: LinkTable,
+    collective: str,
+    ranks: int,
+    rows: Sequence[LinkRow],
+    why: dict[str, list[str]],
+    notes: _Notes,
+) -> None:
+    timings = sum(len(row.timings) for row in table.rows)
+    for reason, examples in why.items():
+        notes.dropped.append(f"{table.source}: {len(examples)} timings that {reason} ({examples[0]})")
+    contradictions = why.get(CONTRADICTS, [])
+    if 2 * len(contradictions) > timings:
+        raise InputError(
+            f"{contradictions[0]}; so do {len(contradictions)} of {timings} timings of {collective} on "
+            f"{ranks} ranks; give the right --world-size, or another file"
+        )
+    if not rows:
+        reasons = ", ".join(why)
+        raise InputError(f"{table.source}: no row is left of {collective}: all {reasons}; measure again")
+
+
+def _join(systems: dict[_Key, _System], notes: _Notes) -> list[dict[str, Any]]:
+    """Give curves of files without an all-reduce to the one system that they fit; returns those of none."""
+    orphans = []
+    for key in [key for key, system in systems.items() if "all_reduce" not in system.rows]:
+        system = systems.pop(key)
+        for collective, rows in system.rows.items():
+            fitting = [
+                other
+                for other, with_all_reduce in systems.items()
+                if other.ranks == key.ranks
+                and "all_reduce" in with_all_reduce.rows
+                and collective not in with_all_reduce.rows
+                and (not key.hosts or not other.hosts or key.hosts == other.hosts)
+            ]
+            if len(fitting) == 1:
+                systems[fitting[0]].rows[collective] = rows
+                systems[fitting[0]].tables[collective] = system.tables[collective]
+                notes.assumed.append(f"{key.source}: {collective} of the system of {fitting[0].source}")
+                continue
+            curve, _ = curve_of(rows, "mean")
+            orphans.append(
+                {
+                    "source": key.source,
+                    "world_size": key.ranks,
+                    "collective": collective,
+                    "points": [[point.num_bytes, point.duration_ns] for point in curve],
+                }
+            )
+            notes.missing.append(
+                f"an all_reduce of the {key.ranks} ranks of {key.source}, without which its {collective} is "
+                f"kept in the summary only; give all_reduce_perf's file too"
+                if not fitting
+                else f"which of {len(fitting)} systems the {collective} of {key.source} is of"
+            )
+    return orphans
+
+
+def _stem(name: str) -> str:
+    return _SUFFIX.sub("", name) or name
+
+
+def _name(given: str | None, key: _Key, systems: int) -> str:
+    stem = _stem(key.source)
+    name = stem if given is None else given if systems == 1 else f"{given}, {stem}"
+    return f"{name}, {key.ranks} ranks" + (f", {key.place}" if key.place else "")
+
+
+def _hardware(key: _Key, system: _System, name: str, notes: _Notes, details: dict[str, Any]) -> Hardware:
+    curves, spread, ratios = {}, {}, {}
+    for collective, rows in system.rows.items():
+        tables = system.tables[collective]
+        curve, known = curve_of(rows, _statistic(tables))
+        curves[collective] = curve
+        if known:
+            spread[collective] = known
+        notes.found.append(
+            f"{key.source}: {collective} on {key.ranks} ranks{f' ({key.place})' if key.place else ''}, "
+            f"{len(curve)} sizes from {curve[0].num_bytes} to {curve[-1].num_bytes} B"
+        )
+        if len(rows) > len(curve):
+            notes.assumed.append(f"{key.source}: {collective}: medians where a size comes more than once")
+        if (ratio := in_place_ratio(rows)) is not None:
+            ratios[collective] = ratio
+        _say_columns(key.source, rows, known, len(curve), notes)
+    tables = [table for several in system.tables.values() for table in several]
+    details["systems"].append(
+        {"name": name, "world_size": key.ranks, "source": key.source, "in_place_over_out_of_place": ratios}
+    )
+    provenance: dict[str, Any] = {
+        "source": "bucketsim import nccl-tests",
+        "files": list(dict.fromkeys(table.source for table in tables)),
+        "statistic": _statistic(tables),
+        "measured": "beside the step, back to back",
+    }
+    for word, values in (("devices", tables[0].devices), ("hosts", tables[0].hosts)):
+        if values:
+            provenance[word] = list(values)
+    if key.place:
+        provenance["place"] = key.place
+    return Hardware(
+        name=name,
+        world_size=key.ranks,
+        all_reduce=curves["all_reduce"],
+        reduce_scatter=curves.get("reduce_scatter"),
+        all_gather=curves.get("all_gather"),
+        reduce=curves.get("reduce"),
+        broadcast=curves.get("broadcast"),
+        spread=spread,
+        provenance=provenance,
+    )
+
+
+def _statistic(tables: Sequence[LinkTable]) -> str:
+    """What one time is: ``mean of 20 iterations``, ``median``."""
+    first = tables[0]
+    if first.statistic == "mean" and first.iterations:
+        return f"mean of {first.iterations} iterations"
+    return first.statistic
+
+
+def _say_columns(
+    source: str, rows: Sequence[LinkRow], spread: dict[str, Any], sizes: int, notes: _Notes
+) -> None:
+    variants = {chosen(row)[0] for row in rows}
+    if "in" in variants:
+        notes.assumed.append(
+            f"{source}: the times in place, as DDP reduces a bucket in the buffer that it fills; the summary "
+            f"has their ratio to those out of place"
+        )
+    if "out" in variants:
+        notes.assumed.append(f"{source}: times out of place where there are none in place")
+    if any(known["of"] == "in place and out of place" for known in spread.values()):
+        notes.assumed.append(f"{source}: a size scatters by the distance of its two columns, each a mean")
+    if not spread:
+        notes.missing.append(f"{source}: how times scatter: a size has one value; repeat the run in one file")
+    elif len(spread) < sizes:
+        notes.missing.append(f"{source}: how times scatter at {sizes - len(spread)} of {sizes} sizes")

@@ -1,0 +1,71 @@
+"""What ``sim.record`` wrote beside a real training run, through the door of the other formats."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from sim.errors import InputError
+from sim.formats.recorded import keep, measured_of, torn_ranks, warmup_steps, workload_of
+from sim.formats.recordings import load_recording
+from sim.nouns.imported import Imported, ImportOptions
+from sim.units import format_ms, format_size
+
+FORMAT, MEASURED = "recording", "measured"
+
+
+def read_recording(paths: Sequence[Path], options: ImportOptions) -> Imported:
+    """A workload and, in ``details["measured"]``, medians of steps and buckets, from one recording.
+
+    Args:
+        paths: its directory, or files of one directory's ranks.
+        options: only the name counts; a recording holds the rest.
+
+    Raises:
+        InputError: several recordings, or as ``load_recording`` and ``workload_of``.
+        NotModelledError: as ``workload_of``.
+    """
+    folders = list(dict.fromkeys(path.parent if path.is_file() else path for path in paths))
+    if len(folders) != 1:
+        raise InputError(f"PATH: {len(folders)} paths are not legal; give one directory of a recording")
+    recording = load_recording(folders[0])
+    workload, measured = workload_of(recording), measured_of(recording)
+    header = recording.ranks[0].header
+    kept = keep(recording)
+    steps = sum(len(rank.steps) for rank in recording.ranks)
+    found = [
+        f"{len(recording.ranks)} of {recording.world_size} ranks, {header.level} level, {header.backend} on "
+        f"{header.device}, {steps} steps in all",
+        f"{len(workload.gradients)} gradients, {format_size(workload.total_bytes)}; forward "
+        f"{format_ms(workload.forward_ns)}, backward {format_ms(workload.backward_ns)}, optimizer "
+        f"{format_ms(workload.optimizer_ns)}",
+    ]
+    if header.comm_hook is not None:
+        found.append(f"the communication hook {header.comm_hook}")
+    assumed = [
+        f"made from {workload.provenance['made_from']} of rank {workload.provenance['rank']}, "
+        f"{workload.provenance['rank_is']}",
+        "backward starts at the end of forward; the loss is in it",
+    ]
+    if workload.ready_includes:
+        assumed.append(
+            f"the times contain {', '.join(workload.ready_includes)}; to be rid of them, run a few backwards "
+            f"under no_sync while recording"
+        )
+    if not workload.provenance["optimizer_seen"]:
+        assumed.append("no optimizer step was seen; optimizer_ns is 0")
+    dropped = [f"the first {warmup_steps(recording)} steps of each rank, as warm-up"]
+    shared = sum(rank.dropped for rank in kept)
+    if shared:
+        dropped.append(f"{shared} backwards that followed several forwards with gradients")
+    if recording.missing_ranks:
+        dropped.append(f"no file of ranks {', '.join(map(str, recording.missing_ranks))}")
+    for rank in torn_ranks(recording):
+        dropped.append(f"the last line of rank {rank}, which was cut off")
+    return Imported(
+        format=FORMAT,
+        name=options.name or recording.name,
+        workload=workload,
+        found=tuple(found),
+        assumed=tuple(assumed),
+        dropped=tuple(dropped),
+        details={MEASURED: measured},
+    )

@@ -1,0 +1,122 @@
+"""An import on disk: workload, hardware, measurements and a summary, as a record where all are there."""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from sim.errors import InputError
+from sim.formats.documents import json_text, parse_json, read_bytes, to_text, write_atomically
+from sim.formats.records import HARDWARE, WORKLOAD, save_measurement
+from sim.importer.joining import world_size_of
+from sim.importer.recording import MEASURED
+from sim.nouns.hardware import Hardware
+from sim.nouns.imported import Imported
+
+_OURS = re.compile(r"(workload|measured|hardware.*|measurement-.*)\.json")
+SUMMARY, MEASURED_FILE = "summary.json", "measured.json"
+
+
+def write_imported(imported: Imported, directory: str | os.PathLike[str]) -> list[Path]:
+    """Write an import, each file atomically, the summary last; returns the files, without the summary.
+
+    ``workload.json``; ``hardware.json``, or of several the one of the run, the others as
+    ``hardware-<n>ranks.json``; ``measurement-*.json``; ``measured.json`` of a recording. With the first
+    three the directory is a record. What an earlier import left is taken away first.
+
+    Raises:
+        InputError: ``directory`` holds anything but an import, or cannot be written.
+    """
+    folder = Path(directory)
+    stale = _stale(folder)
+    names = hardware_names(imported)
+    texts = [] if imported.workload is None else [(WORKLOAD, to_text(imported.workload))]
+    texts += [(name, to_text(one)) for name, one in zip(names, imported.hardware, strict=True)]
+    details = dict(imported.details)
+    measured = details.pop(MEASURED, None)
+    if measured is not None:
+        texts.append((MEASURED_FILE, json_text(measured)))
+    summary = {**summary_of(imported), "details": details}
+    json_text(summary)  # before anything is written
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in stale:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be made: {error.strerror or error}") from None
+    files = []
+    for name, text in texts:
+        write_atomically(folder / name, text)
+        files.append(folder / name)
+    for number, measurement in enumerate(imported.measurements):
+        files.append(save_measurement(folder, number, measurement))
+    summary["files"] = [path.name for path in files]
+    write_atomically(folder / SUMMARY, json_text(summary))
+    return files
+
+
+def summary_of(imported: Imported) -> dict[str, Any]:
+    """What was found, assumed, missing and dropped, and the ranks; JSON values."""
+    return {
+        "kind": "import",
+        "format": imported.format,
+        "name": imported.name,
+        "found": list(imported.found),
+        "assumed": list(imported.assumed),
+        "missing": list(imported.missing),
+        "dropped": list(imported.dropped),
+        "ranks": [asdict(rank) for rank in imported.ranks],
+    }
+
+
+def hardware_names(imported: Imported) -> list[str]:
+    """File names of the hardware, in order: ``hardware.json`` for the one of the run, or the only one."""
+    ranks = world_size_of(imported)
+    names = [f"hardware-{one.world_size}ranks.json" for one in imported.hardware]
+    of_run = main_hardware(imported)
+    seen: Counter[str] = Counter()
+    for place, name in enumerate(names):
+        if imported.hardware[place] is of_run and (len(names) == 1 or ranks is not None):
+            names[place] = HARDWARE
+            continue
+        seen[name] += 1
+        if seen[name] > 1:
+            names[place] = name.replace(".json", f"-{seen[name]}.json")
+    return names
+
+
+def main_hardware(imported: Imported) -> Hardware | None:
+    """The hardware of the run: the only one, or the first with its number of ranks; None where none is."""
+    if len(imported.hardware) == 1:
+        return imported.hardware[0]
+    ranks = world_size_of(imported)
+    return next((one for one in imported.hardware if one.world_size == ranks), None)
+
+
+def check_directory(directory: str | os.PathLike[str]) -> None:
+    """Raise ``InputError`` where an import may not be written to ``directory``: before a long one."""
+    _stale(Path(directory))
+
+
+def _stale(folder: Path) -> list[Path]:
+    """The files of an import that was there; refused are other files alone, and such with names of ours."""
+    if not folder.exists() and not folder.is_symlink():
+        return []
+    try:
+        entries = {entry.name for entry in folder.iterdir()}
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be made: {error.strerror or error}") from None
+    if not entries:
+        return []
+    mine: Sequence[Any] = ()
+    if SUMMARY in entries:
+        summary = parse_json(read_bytes(folder / SUMMARY), str(folder / SUMMARY))
+        if isinstance(summary, dict) and summary.get("kind") == "import":
+            files = summary.get("files")
+            mine = [SUMMARY, *files] if isinstance(files, list) else [SUMMARY]
+    if SUMMARY not in mine or any(_OURS.fullmatch(name) for name in entries - set(map(str, mine))):
+        raise InputError(f"{folder}: holds other files already; give a new or empty directory")
+    return [folder / name for name in entries if name in mine]

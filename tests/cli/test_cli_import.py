@@ -1,0 +1,182 @@
+"""``bucketsim import``: what it writes, prints and refuses."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sim
+import sim.cli.importing
+from sim.formats.documents import save
+from sim.formats.records import load_record
+from sim.nouns.imported import Imported, ImportOptions
+from tests.commands import bucketsim
+from tests.importer.link_texts import Line, today
+
+DATA = os.environ.get("BUCKETSIM_DATA")
+RECORD = Path(__file__).parents[2] / "traces" / "measured" / "gpt-loopback-2"
+LINES = [Line(num_bytes=1 << 20, in_us=100.0, out_us=110.0), Line(num_bytes=1 << 24, in_us=1e3, out_us=1e3)]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "klondike.txt"
+    path.write_text("\n".join(today(LINES, 4)) + "\n")
+    return path
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> list[ImportOptions]:
+    """Every format reads as a measured record; the options that the reader was called with."""
+    record = load_record(RECORD)
+    seen: list[ImportOptions] = []
+
+    def read(paths: Sequence[Path], options: ImportOptions) -> Imported:
+        seen.append(options)
+        return Imported(
+            format="kineto",
+            name=options.name or "run",
+            workload=record.workload,
+            hardware=(record.hardware, replace(record.hardware, world_size=8)),
+            measurements=record.candidates[:2],
+            missing=("the price of it",),
+            details={"a": [1]},
+        )
+
+    monkeypatch.setattr(sim.cli.importing, "reader", lambda form: read)
+    return seen
+
+
+def test_a_link_becomes_a_hardware_that_commands_take(log: Path, tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    said = bucketsim("import", "auto", log, "-o", made, "--json")
+    assert said.code == 0, said.err
+    document = json.loads(said.out)
+    assert document["files"] == [str(made / "hardware.json")]
+    assert document["summary"] == str(made / "summary.json")
+    assert (document["kind"], document["format"], document["world_size"]) == ("import", "nccl-tests", 4)
+    for key in ("found", "assumed", "missing", "dropped", "ranks", "buckets"):
+        assert isinstance(document[key], list)
+    assert document["as_run"] is None
+    summary = json.loads((made / "summary.json").read_text())
+    assert summary["files"] == ["hardware.json"]
+    assert summary["details"]["systems"][0]["in_place_over_out_of_place"]["all_reduce"]["rows"] == 2
+    hardware = sim.load_hardware(made / "hardware.json")
+    assert [point.duration_ns for point in hardware.all_reduce] == [100_000, 1_000_000]
+
+
+def test_lines_go_to_stderr_and_tables_to_stdout(log: Path, tmp_path: Path) -> None:
+    said = bucketsim("import", "nccl-tests", log, "-o", tmp_path / "made", "--name", "my wire")
+    assert said.code == 0, said.err
+    assert "hardware.json: all-reduce" in said.out
+    assert "hardware.json: my wire, 4 ranks" in said.err
+    assert "16 MiB" in said.out
+    assert "25.17 GB/s" in said.out  # 16 MiB in 1 ms, x 1.5
+    assert "found: klondike.txt: 4 ranks, told by its list of ranks" in said.err
+    assert "wrote" in said.err
+
+
+def test_a_trace_is_laid_over_its_prediction_and_agrees_again(
+    traced: list[ImportOptions], tmp_path: Path
+) -> None:
+    made = tmp_path / "made"
+    said = bucketsim("import", "kineto", "x", "-o", made)
+    assert said.code == 0, said.err
+    assert "as run: predicted over measured" in said.out
+    assert "bucket 0 ends" in said.out
+    assert "predicted from the trace itself" in said.err
+    assert "missing: the price of it" in said.err
+    names = sorted(path.name for path in made.iterdir())
+    assert names[:2] == ["hardware-8ranks.json", "hardware.json"]
+    assert [name[:14] for name in names[2:4]] == ["measurement-00", "measurement-01"]
+    document = json.loads(bucketsim("import", "kineto", "x", "-o", made, "--json").out)
+    again = json.loads(bucketsim("agree", made, "--json").out)
+    rows = document["as_run"]["rows"]
+    assert [row["predicted_step_ns"] for row in rows] == [row["predicted_step_ns"] for row in again["rows"]]
+    assert [row["step_error"] for row in rows] == [row["step_error"] for row in again["rows"]]
+    assert document["buckets"][0]["num_bytes"] > 0
+
+
+def test_options_reach_the_reader(traced: list[ImportOptions], tmp_path: Path) -> None:
+    model = load_record(RECORD).workload
+    save(tmp_path / "w.json", model)
+    words: list[object] = ["--model", tmp_path / "w.json", "--name", "n", "--world-size", 2]
+    words += ["--forward-ms", 1.5, "--backward-ms", 2, "--optimizer-ms", 0]
+    assert bucketsim("import", "kineto", "x", "-o", tmp_path / "made", *words).code == 0
+    (options,) = traced
+    assert replace(options, progress=print) == ImportOptions(
+        name="n",
+        model=model,
+        world_size=2,
+        forward_ns=1_500_000,
+        backward_ns=2_000_000,
+        optimizer_ns=0,
+        progress=print,
+    )
+
+
+def test_a_directory_takes_another_import_but_nothing_else(
+    log: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    made = tmp_path / "made"
+    two = tmp_path / "two.txt"
+    two.write_text("\n".join(today(LINES, 2)) + "\n")
+    assert bucketsim("import", "nccl-tests", log, two, "-o", made).code == 0
+    assert sorted(path.name for path in made.iterdir()) == [
+        "hardware-2ranks.json",
+        "hardware-4ranks.json",
+        "summary.json",
+    ]
+    assert bucketsim("import", "nccl-tests", log, "-o", made).code == 0
+    assert sorted(path.name for path in made.iterdir()) == ["hardware.json", "summary.json"]
+    (made / "workload.json").write_text("mine")
+    said = bucketsim("import", "nccl-tests", log, "-o", made)
+    assert said.code == 1
+    assert "holds other files already" in said.err
+    (made / "workload.json").unlink()
+    (made / "summary.json").unlink()
+    assert bucketsim("import", "nccl-tests", log, "-o", made).code == 1
+    assert bucketsim("import", "nccl-tests", log, "-o", log).code == 1
+
+
+def test_nothing_of_names_is_left_where_they_are_to_go(log: Path, tmp_path: Path) -> None:
+    said = bucketsim("import", "auto", log, "-o", tmp_path / "made", "--anonymize", "--json")
+    assert said.code == 0, said.err
+    written = "".join(path.read_text() for path in (tmp_path / "made").iterdir())
+    for secret in ("node0", "klondike", str(tmp_path)):
+        assert secret not in written
+    assert sim.load_hardware(tmp_path / "made" / "hardware.json").world_size == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["csv", "x"], "FORMAT: 'csv' is not legal; give auto, kineto, nccl-tests"),
+        (["auto", "nowhere"], "nowhere: no such file"),
+        (["nccl-tests", "nowhere"], "nowhere: no such file"),
+        (["auto", "x", "--world-size", "0"], "--world-size: 0 is not legal"),
+        (["auto", "x", "--backward-ms", "nan"], "--backward-ms: nan is not legal"),
+        (["auto", "x", "--forward-ms", "-1"], "--forward-ms: -1.0 is not legal"),
+        (["auto", "x", "--model", "nowhere.json"], "nowhere.json: cannot be read"),
+    ],
+)
+def test_what_cannot_be_imported_is_named(words: list[str], message: str, tmp_path: Path) -> None:
+    said = bucketsim("import", *words, "-o", tmp_path / "made")
+    assert said.code == 1
+    assert message in said.err
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.skipif(DATA is None, reason="BUCKETSIM_DATA is unset")
+def test_eight_public_ranks_become_a_record(tmp_path: Path) -> None:
+    assert DATA is not None
+    paths = sorted((Path(DATA) / "traces/param").glob("param_dlrm_v100x8*"))
+    made = tmp_path / "made"
+    document = json.loads(bucketsim("import", "auto", *paths, "-o", made, "--json").out)
+    assert document["world_size"] == 8
+    assert [row["num_bytes"] for row in document["buckets"]] == [4 * 394241, 4 * 112, 4 * 226960]
+    assert bucketsim("agree", made).code == 0

@@ -1,0 +1,65 @@
+"""What two real ranks under DDP write of themselves; run once in a session of tests."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+from sim.nouns.workload import Gradient, Workload
+from tests.importer.ddp_run_worker import DIMS
+
+BUCKETS = ((9, 8, 7, 6, 5, 4), (3, 2, 1, 0))
+SIZES = (20448 * 4, 20704 * 4)
+_kept: list[tempfile.TemporaryDirectory[str]] = []
+
+
+@cache
+def folder_of_run() -> Path:
+    """A folder with ``recorder_R.json``, ``log_R.json``, ``printed_R.txt`` and ``trace_R.json`` of rank R."""
+    _kept.append(tempfile.TemporaryDirectory())
+    folder = _kept[0].name
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "TORCH_FR_BUFFER_SIZE": "2000", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tests.importer.ddp_run_worker"]
+    ranks = [
+        subprocess.Popen([*command, str(rank), folder], cwd=root, env=environment, stderr=subprocess.PIPE)
+        for rank in range(2)
+    ]
+    for rank in ranks:
+        _, errors = rank.communicate(timeout=120)
+        assert rank.returncode == 0, errors.decode()
+    return Path(folder)
+
+
+def files(kind: str, ending: str = "json") -> list[Path]:
+    """The two ranks' files of one kind."""
+    return [folder_of_run() / f"{kind}_{rank}.{ending}" for rank in range(2)]
+
+
+def model() -> Workload:
+    """The model of the run, ready from the back, 1 us a gradient."""
+    sizes = [size for a, b in pairwise(DIMS) for size in ((b, a), (b,))]
+    gradients = []
+    for index, shape in enumerate(sizes):
+        elements = shape[0] * (shape[1] if len(shape) > 1 else 1)
+        gradients.append(
+            Gradient(
+                index=index,
+                name=f"{index // 2}.{'bias' if index % 2 else 'weight'}",
+                shape=shape,
+                dtype="float32",
+                num_bytes=4 * elements,
+                ready_ns=1000 * (len(sizes) - index),
+            )
+        )
+    return Workload(
+        name="mlp",
+        gradients=tuple(gradients),
+        forward_ns=5000,
+        backward_ns=1000 * len(sizes),
+        optimizer_ns=2000,
+        loss_ns=100,
+    )

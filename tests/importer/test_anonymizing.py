@@ -1,0 +1,192 @@
+"""Whatever stands in an import: nothing that names its owner is in what is written."""
+
+import json
+from dataclasses import asdict, fields, is_dataclass, replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.formats.documents import parse_text, to_text
+from sim.importer.anonymizing import anonymize
+from sim.importer.chakra import read_chakra
+from sim.importer.ddp_log import read_ddp_log
+from sim.importer.flight_recorder import read_flight_recorder
+from sim.nouns.assignment import Assignment, MadeFor
+from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.imported import Imported, ImportOptions, RankRow
+from sim.nouns.measurement import Measurement
+from sim.nouns.workload import Workload
+from tests.importer.ddp_run import files, model
+from tests.strategies import hardwares, measurements, workloads
+
+# What the nouns themselves check, and what is a word of ours in every one of them.
+CHECKED = {"dtype", "policy", "role", "mode", "ready_includes"}
+KEYS = ("source", "file", "torch", "host", "device", "records", "library", "group", "statistic", "backend")
+
+shapes = st.sampled_from(
+    [
+        "zq{}",
+        "/home/zq{}/runs/model.json",
+        "zq{}@example.org",
+        "node-zq{}.cluster.local",
+        "job zq{} of the team",
+        "gradient zq{}",
+        "10.{}.77.3",
+        "cuda:zq{}",
+        "NVIDIA zq{}",
+        "2.8.0+zq{}",
+    ]
+)
+numbers = st.integers(100, 255)
+
+
+@st.composite
+def secrets(draw: st.DrawFn) -> str:
+    """A path, an address, a name: all hold ``zq`` or ``.77.3``."""
+    return draw(shapes).format(draw(numbers))
+
+
+@st.composite
+def objects(draw: st.DrawFn, depth: int = 0) -> dict[str, Any]:
+    """Provenance at any depth: secrets as values under known and unknown keys, and as keys."""
+    leaves: Any = secrets() | st.integers(0, 9) | st.booleans() | st.none() | st.lists(secrets(), max_size=2)
+    if depth < 3:
+        leaves = leaves | objects(depth + 1) | st.lists(objects(depth + 1), max_size=2)
+    return draw(st.dictionaries(st.sampled_from(KEYS) | secrets(), leaves, max_size=3))
+
+
+def plant(draw: st.DrawFn, value: Any) -> Any:
+    """``value`` with a secret in each text and each free object of it."""
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    changes: dict[str, Any] = {}
+    for part in fields(value):
+        own = getattr(value, part.name)
+        if part.name in CHECKED:
+            continue
+        if isinstance(own, str) or (own is None and part.type in (str | None, "str | None")):
+            changes[part.name] = draw(secrets())
+        elif isinstance(own, dict):
+            changes[part.name] = {**draw(objects()), draw(secrets()): 1}
+        elif isinstance(own, tuple) and own and all(isinstance(item, str) for item in own):
+            changes[part.name] = tuple(draw(secrets()) for _ in own)
+        elif isinstance(own, tuple):
+            changes[part.name] = tuple(plant(draw, item) for item in own)
+        elif is_dataclass(own):
+            changes[part.name] = plant(draw, own)
+    return replace(value, **changes)
+
+
+@st.composite
+def imports(draw: st.DrawFn) -> Imported:
+    """All that an import can hold, with a secret wherever a text can stand."""
+    measurement = draw(measurements())
+    assignment = Assignment(
+        bucket_indices=((0,),),
+        made_for=MadeFor(workload="w", names=("a",), num_bytes=(4,), dtypes=("float32",)),
+    )
+    if measurement.asked is not None:
+        measurement = replace(measurement, asked=assignment)
+    sentence = st.lists(
+        secrets() | st.sampled_from(["3 steps of", "'", "(", "rank 1:"]), min_size=1, max_size=4
+    )
+    sentences = st.lists(sentence.map(" ".join), min_size=1, max_size=2).map(tuple)
+    empty = Imported(
+        format="kineto",
+        name="n",
+        workload=draw(workloads(dressed=True)),
+        hardware=tuple(draw(st.lists(hardwares(dressed=True), max_size=2))),
+        measurements=(measurement,),
+        ranks=(RankRow(rank=0, host="h"), RankRow(rank=1)),
+        details={"a": 1},
+    )
+    planted: Imported = plant(draw, empty)
+    return replace(
+        planted,
+        found=draw(sentences),
+        assumed=draw(sentences),
+        missing=draw(sentences),
+        dropped=draw(sentences),
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(imports())
+def test_no_secret_is_written(imported: Imported) -> None:
+    assert "zq" in json.dumps(asdict(imported)) or ".77.3" in json.dumps(asdict(imported))
+    plain = anonymize(imported)
+    written = json.dumps(asdict(plain))
+    assert "zq" not in written
+    assert ".77.3" not in written
+    assert plain.workload is not None
+    assert imported.workload is not None
+    assert [g.num_bytes for g in plain.workload.gradients] == [
+        g.num_bytes for g in imported.workload.gradients
+    ]
+    assert [g.ready_ns for g in plain.workload.gradients] == [g.ready_ns for g in imported.workload.gradients]
+    keys = [[g.key for g in workload.gradients] for workload in (plain.workload, imported.workload)]
+    assert [keys[0].index(key) for key in keys[0]] == [keys[1].index(key) for key in keys[1]]
+    assert [h.all_reduce for h in plain.hardware] == [h.all_reduce for h in imported.hardware]
+    assert parse_text(to_text(plain.workload), Workload, "w") == plain.workload
+    for hardware in plain.hardware:
+        assert parse_text(to_text(hardware), Hardware, "h") == hardware
+    for measurement in plain.measurements:
+        assert parse_text(to_text(measurement), Measurement, "m") == measurement
+    assert anonymize(plain) == plain
+
+
+def test_what_a_reader_needs_stays() -> None:
+    hardware = Hardware(
+        name="alice's cluster",
+        world_size=4,
+        all_reduce=(CurvePoint(num_bytes=4, duration_ns=5),),
+        spread={"all_reduce": {"4": {"count": 9, "quantile": "median", "median_ns": 5}}},
+        provenance={
+            "torch": "2.8.0+cu128",
+            "nccl": "2.27.3",
+            "device": "NVIDIA A100-SXM4-80GB",
+            "library": "10.1.2.3",
+            "file": "/home/alice/trace.json",
+            "statistic": "median",
+        },
+    )
+    imported = Imported(
+        format="kineto",
+        name="alice",
+        hardware=(hardware,),
+        ranks=(RankRow(rank=0, host="n1"), RankRow(rank=1, host="n2"), RankRow(rank=2, host="n1")),
+        found=(
+            "3 steps of 2 buckets, one every 1.60 ms",
+            "bert.encoder: 'alice bert' at /data/x.json on gpu-07a",
+        ),
+    )
+    plain = anonymize(imported)
+    assert plain.hardware[0].spread == hardware.spread
+    assert plain.hardware[0].provenance == {
+        "torch": "2.8.0+cu128",
+        "nccl": "2.27.3",
+        "device": "NVIDIA A100-SXM4-80GB",
+        "statistic": "median",
+    }
+    assert [row.host for row in plain.ranks] == ["host 0", "host 1", "host 0"]
+    assert plain.found[0] == imported.found[0]
+    assert plain.found[1] == "... at ... on ..."
+
+
+def test_the_sentences_of_real_imports_stay_as_they_are() -> None:
+    """None of them names anything but the files and the model, which are alone replaced."""
+    options = ImportOptions(backward_ns=50_000)
+    for imported in (
+        read_chakra(files("trace"), options),
+        read_ddp_log(files("log"), options),
+        read_flight_recorder(files("recorder"), options),
+    ):
+        plain = anonymize(imported)
+        for kind in ("found", "assumed", "missing", "dropped"):
+            assert getattr(plain, kind) == getattr(imported, kind)
+    named = anonymize(read_flight_recorder(files("recorder"), ImportOptions(model=model(), backward_ns=9)))
+    assert "... stretched to the backward given" in named.found
+    assert named.details["buckets"][0]["num_bytes"] == 81792
+    assert "mlp" not in json.dumps(asdict(named))
+    assert "0.weight" not in json.dumps(asdict(named))

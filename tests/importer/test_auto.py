@@ -1,0 +1,183 @@
+"""Files of several formats, put together."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sim.importer.auto as auto
+from sim.errors import InputError
+from sim.formats.documents import save
+from sim.formats.records import load_record
+from sim.importer.auto import read_auto
+from sim.importer.readers import reader
+from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.imported import Imported, ImportOptions, RankRow
+from sim.nouns.workload import Gradient, Workload
+from tests.importer.link_texts import Line, today
+
+DATA = os.environ.get("BUCKETSIM_DATA")
+RECORD = Path(__file__).parents[2] / "traces" / "measured" / "gpt-loopback-2"
+LINES = [Line(num_bytes=1 << power, in_us=10.0 * 2 ** (power - 20), out_us=900.0) for power in range(20, 28)]
+
+MODEL = Workload(
+    name="model",
+    gradients=(Gradient(index=0, name="w", shape=(4,), dtype="float32", num_bytes=16, ready_ns=5),),
+    forward_ns=5,
+    backward_ns=10,
+    optimizer_ns=1,
+)
+
+
+def link(tmp_path: Path, ranks: int, name: str = "link") -> Path:
+    path = tmp_path / f"{name}-{ranks}.txt"
+    path.write_text("\n".join(today(LINES, ranks)) + "\n")
+    return path
+
+
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "trace.json"
+    path.write_text('{"traceEvents": []}')
+    return path
+
+
+def document(tmp_path: Path, name: str, content: Any) -> Path:
+    path = tmp_path / name
+    path.write_text(json.dumps(content))
+    return path
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Sequence[Path], ImportOptions]]:
+    """Traces read as a measured record of two ranks; by format, what its reader was called with."""
+    calls: dict[str, tuple[Sequence[Path], ImportOptions]] = {}
+    record = load_record(RECORD)
+    slow = tuple(CurvePoint(num_bytes=1 << power, duration_ns=10**6) for power in (20, 24))
+    made = {
+        "kineto": Imported(
+            format="kineto",
+            name="run",
+            workload=record.workload,
+            hardware=(replace(record.hardware, all_reduce=slow, compute_slowdown=1.25),),
+            measurements=(record.candidates[0],),
+            ranks=(RankRow(rank=0), RankRow(rank=1)),
+            found=("a step",),
+        ),
+        "chakra": Imported(format="chakra", name="shapes", workload=MODEL, ranks=(RankRow(rank=7),)),
+        "ddp-log": Imported(format="ddp-log", name="log", workload=MODEL, details={"world_size": 4}),
+    }
+
+    def stub(form: str) -> Any:
+        if form not in made:
+            return reader(form)
+
+        def read(paths: Sequence[Path], options: ImportOptions) -> Imported:
+            calls[form] = (paths, options)
+            return made[form]
+
+        return read
+
+    monkeypatch.setattr(auto, "reader", stub)
+    return calls
+
+
+def test_one_format_is_what_its_reader_makes(tmp_path: Path) -> None:
+    path = link(tmp_path, 4)
+    alone = reader("nccl-tests")([path], ImportOptions())
+    found = read_auto([path], ImportOptions())
+    assert found == replace(alone, found=("nccl-tests: link-4.txt", *alone.found))
+
+
+def test_the_curve_beside_the_step_is_taken_before_that_of_the_trace(tmp_path: Path, seen: Any) -> None:
+    paths = [link(tmp_path, 4), trace(tmp_path), link(tmp_path, 2)]
+    found = read_auto(paths, ImportOptions())
+    used, other = found.hardware
+    assert (used.world_size, other.world_size) == (2, 4)
+    assert used.all_reduce[0].duration_ns == 10_000
+    assert used.compute_slowdown == 1.25  # what only the step shows stays
+    assert used.spread["all_reduce"]["1048576"]["count"] == 2
+    assert found.details["curves_in_the_step"][0]["all_reduce"] == [[1 << 20, 10**6], [1 << 24, 10**6]]
+    said = " ".join(found.assumed)
+    assert "in place of the trace's own" in said
+    assert "2 of 2 sizes differ by more than 10%" in said
+    assert "1 MiB took 1.00 ms in the step and take 0.01 ms beside it" in said
+    assert "kineto: a step" in found.found
+    assert len(found.measurements) == 1
+
+
+def test_a_curve_that_agrees_is_not_said_to_differ(tmp_path: Path, seen: Any) -> None:
+    wire = Hardware(
+        name="mine", world_size=2, all_reduce=(CurvePoint(num_bytes=1 << 20, duration_ns=1_050_000),)
+    )
+    save(tmp_path / "wire.json", wire)
+    found = read_auto([trace(tmp_path), tmp_path / "wire.json"], ImportOptions())
+    assert found.hardware == (wire,)  # a hardware file says all there is to say
+    assert "differ by more" not in " ".join(found.assumed)
+
+
+def test_a_link_of_other_ranks_is_kept_beside(tmp_path: Path, seen: Any) -> None:
+    found = read_auto([trace(tmp_path), link(tmp_path, 8)], ImportOptions())
+    assert [one.world_size for one in found.hardware] == [2, 8]
+    assert "those beside it are of 8 ranks" in " ".join(found.assumed)
+
+
+def test_shapes_come_from_a_workload_before_an_execution_trace(tmp_path: Path, seen: Any) -> None:
+    shapes = document(tmp_path, "et.json", {"schema": "1.0.1", "nodes": []})
+    found = read_auto([trace(tmp_path), shapes], ImportOptions(name="mine"))
+    assert seen["kineto"][1].model == MODEL
+    assert seen["kineto"][1].name == "mine"
+    assert (found.name, [row.rank for row in found.ranks]) == ("mine", [0, 1])
+    save(tmp_path / "model.json", replace(MODEL, name="given"))
+    read_auto([trace(tmp_path), shapes, tmp_path / "model.json"], ImportOptions())
+    assert seen["kineto"][1].model.name == "given"
+    with pytest.raises(InputError, match="several workload files"):
+        read_auto([trace(tmp_path), tmp_path / "model.json"], ImportOptions(model=MODEL))
+
+
+def test_a_workload_and_a_link_are_what_tune_needs(tmp_path: Path) -> None:
+    save(tmp_path / "model.json", MODEL)
+    found = read_auto([link(tmp_path, 4), tmp_path / "model.json"], ImportOptions())
+    assert found.workload == MODEL
+    assert [one.world_size for one in found.hardware] == [4]
+
+
+def test_conflicts_are_refused(tmp_path: Path, seen: Any) -> None:
+    log = document(tmp_path, "log.json", {"bucket_sizes": "4"})
+    with pytest.raises(InputError, match=r"different numbers of ranks \(kineto 2, ddp-log 4\)"):
+        read_auto([trace(tmp_path), log], ImportOptions())
+    two = [link(tmp_path, 2, name) for name in ("ib", "ethernet")]
+    with pytest.raises(InputError, match=r"2 link benchmarks of 2 ranks \('ib-2, 2 ranks'"):
+        read_auto([trace(tmp_path), *two], ImportOptions())
+    with pytest.raises(InputError, match="--world-size: 3 is not legal here"):
+        read_auto([trace(tmp_path), link(tmp_path, 3)], ImportOptions(world_size=3))
+    with pytest.raises(InputError, match="not recognised"):
+        read_auto([trace(tmp_path), document(tmp_path, "x.json", {"a": 1})], ImportOptions())
+
+
+def test_a_directory_is_its_files(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    link(folder, 4)
+    (folder / "notes.txt").write_text("hello")
+    found = read_auto([folder], ImportOptions())
+    assert [one.world_size for one in found.hardware] == [4]
+    assert "notes.txt: not recognised" in found.dropped[0]
+    (folder / "link-4.txt").unlink()
+    with pytest.raises(InputError, match="no file in it is recognised"):
+        read_auto([folder], ImportOptions())
+
+
+@pytest.mark.skipif(DATA is None, reason="BUCKETSIM_DATA is unset")
+def test_eight_public_ranks_their_shapes_and_a_wire() -> None:
+    assert DATA is not None
+    paths = sorted((Path(DATA) / "traces/param").glob("param_dlrm*"))
+    wire = Path(DATA) / "nccl_tests/dominator_rtxpro6000_pcie_allreduce_n2_n4_n8.csv"
+    found = read_auto([*paths, wire], ImportOptions())
+    assert found.workload is not None
+    assert [one.world_size for one in found.hardware] == [8, 2, 4]
+    assert len(found.ranks) == 8
+    assert len(found.measurements) == 1

@@ -1,0 +1,236 @@
+"""What a trace was built from comes back, to the nanosecond, in every dialect."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.api import simulate, summarize
+from sim.formats.recorded import median_ns
+from sim.importer.kineto import read_kineto
+from sim.nouns.imported import Imported, ImportOptions
+from tests.importer.built_traces import Dialect, Job, TrueStep, build, write
+
+NCCL_NAMES = (
+    "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)",
+    "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+    "ncclSymkDevKernel_AllReduce_RSxLD_AGxST_sum_f32(ncclSymkDevWorkArgs4K)",
+    "void ncclSymkDevKernel_AllReduce_AGxLL_R(ncclSymkDevWorkArgs)",
+    "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)",
+    "ncclDevKernel_Generic(ncclDevComm*, channelMasks, ncclWork*) [clone .kd]",
+)
+
+
+@st.composite
+def dialects(draw: st.DrawFn) -> Dialect:
+    wrappers = draw(st.booleans())
+    return Dialect(
+        kernel=draw(st.sampled_from(["kernel", "Kernel"])),
+        operator=draw(st.sampled_from(["cpu_op", "Operator"])),
+        runtime=draw(st.sampled_from(["cuda_runtime", "Runtime", "cuda_driver", "hip_runtime"])),
+        dims=draw(st.sampled_from(["Input Dims", "Input dims", None])),
+        wrappers=wrappers,
+        steps=draw(st.booleans()),
+        decimals=draw(st.booleans()),
+        zipped=draw(st.booleans()),
+        named_copies=wrappers,
+        nccl=draw(st.sampled_from(NCCL_NAMES)),
+        arguments_on=draw(st.sampled_from(["record_param_comms", "kernel", "nccl:all_reduce"])),
+    )
+
+
+@st.composite
+def jobs(draw: st.DrawFn, dialect: Dialect) -> Job:
+    unit = 1 if dialect.decimals else 1_000
+    times = st.integers(1, 400_000).map(lambda ns: ns // unit * unit + unit)
+    shapes = st.lists(st.integers(2, 60), min_size=1, max_size=3).map(tuple)
+    buckets = tuple(draw(st.lists(st.integers(1, 3), min_size=1, max_size=4)))
+    count = sum(buckets)
+    ranks = draw(st.integers(1, 3))
+    offset = st.integers(-(10**12), 10**12).map(lambda ns: ns // unit * unit)
+    return Job(
+        shapes=tuple(draw(st.lists(shapes, min_size=count, max_size=count))),
+        buckets=buckets,
+        gradient_ns=tuple(draw(st.lists(times, min_size=count, max_size=count))),
+        transfer_ns=tuple(draw(st.lists(times, min_size=len(buckets), max_size=len(buckets)))),
+        forward_ns=tuple(
+            tuple(draw(st.lists(times, min_size=ranks, max_size=ranks)))
+            for _ in range(draw(st.integers(1, 3)))
+        ),
+        optimizer_ns=draw(times),
+        copy_in_ns=draw(st.one_of(st.just(0), times)) if dialect.wrappers else 0,
+        copy_out_ns=draw(st.one_of(st.just(0), times)),
+        offsets_ns=tuple(draw(st.lists(offset, min_size=ranks, max_size=ranks))),
+    )
+
+
+@st.composite
+def built(draw: st.DrawFn) -> tuple[Job, Dialect]:
+    dialect = draw(dialects())
+    return draw(jobs(dialect)), dialect
+
+
+def imported(job: Job, dialect: Dialect) -> tuple[Imported, list[list[TrueStep]]]:
+    texts, truth = build(job, dialect)
+    with tempfile.TemporaryDirectory() as folder:
+        return read_kineto(write(texts, Path(folder), dialect), ImportOptions(world_size=job.ranks)), truth
+
+
+def slowest(truth: list[list[TrueStep]]) -> int:
+    """The rank that the workload is made of."""
+    backwards = [
+        median_ns([step.backward_end_ns - step.backward_start_ns for step in steps]) for steps in truth
+    ]
+    return backwards.index(max(backwards))
+
+
+@settings(max_examples=120, deadline=None)
+@given(built())
+def test_what_was_built_comes_back(case: tuple[Job, Dialect]) -> None:
+    job, dialect = case
+    found, truth = imported(job, dialect)
+    steps = truth[slowest(truth)]
+    rows = found.details["steps"]
+    assert len(rows) == len(steps)
+    for row, step in zip(rows, steps, strict=True):
+        assert row["forward_ns"] == step.backward_start_ns - step.start_ns
+        assert row["backward_ns"] == step.backward_end_ns - step.backward_start_ns
+        assert row["sync_end_ns"] == step.sync_end_ns - step.backward_start_ns
+        assert step.end_ns == 0 or row["step_ns"] == step.end_ns - step.start_ns
+    elements = [row["num_elements"] for row in found.details["buckets"]]
+    workload = found.workload
+    assert workload is not None
+    sizes, first = [], 0
+    for count in job.buckets:
+        inside = [gradient.num_bytes for gradient in workload.gradients[::-1]]
+        shapes = job.shapes[first : first + count]
+        sizes.append(sum(_elements(shape) for shape in shapes))
+        first += count
+        assert sum(inside) == 4 * sum(map(_elements, job.shapes))
+    assert elements == sizes
+    if dialect.dims is not None:
+        order = workload.ready_order
+        assert order is not None
+        assert [workload.gradients[index].shape for index in order] == list(job.shapes)
+        backward = median_ns([step.backward_end_ns - step.backward_start_ns for step in steps])
+        ready = [
+            min(backward, median_ns([step.ready_ns[place] for step in steps]))
+            for place in range(len(job.shapes))
+        ]
+        for place in range(1, len(ready)):
+            ready[place] = max(ready[place - 1], ready[place])
+        assert [workload.gradients[index].ready_ns for index in order] == ready
+
+
+def _elements(shape: tuple[int, ...]) -> int:
+    total = 1
+    for size in shape:
+        total *= size
+    return total
+
+
+@settings(max_examples=80, deadline=None)
+@given(built())
+def test_transfers_clocks_and_last_comers_come_back(case: tuple[Job, Dialect]) -> None:
+    job, dialect = case
+    found, truth = imported(job, dialect)
+    steps = range(len(job.forward_ns))
+    several = job.ranks > 1
+    for bucket, row in enumerate(found.details["buckets"]):
+        arrived = [[truth[rank][step].arrived_ns[bucket] for rank in range(job.ranks)] for step in steps]
+        assert row["transfer_ns"] == [job.transfer_ns[bucket]] * len(steps)
+        if several:
+            assert row["waited_for_last_ns"] == [max(times) - min(times) for times in arrived]
+    for rank, row in enumerate(found.ranks):
+        assert row.rank == rank
+        if several:
+            assert row.clock_offset_ns == job.offsets_ns[rank] - job.offsets_ns[0]
+            assert row.clock_scatter_ns == 0
+            last = [
+                max(truth[other][step].arrived_ns[bucket] for other in range(job.ranks))
+                == truth[rank][step].arrived_ns[bucket]
+                for step in steps
+                for bucket in range(len(job.buckets))
+            ]
+            assert row.came_last == sum(last)
+        else:
+            assert row.clock_offset_ns is None
+            assert row.came_last is None
+    if found.hardware and several:
+        for point in found.hardware[0].all_reduce:
+            rows = [row for row in found.details["buckets"] if row["num_bytes"] == point.num_bytes]
+            times = [time for row in rows for time in row["transfer_ns"]]
+            assert point.duration_ns == median_ns(times)
+
+
+@settings(max_examples=60, deadline=None)
+@given(built())
+def test_the_parts_of_a_step_sum_to_it(case: tuple[Job, Dialect]) -> None:
+    """And the record says when each bucket was ready, ran and ended, by the clock of the rank shown."""
+    job, dialect = case
+    found, truth = imported(job, dialect)
+    steps = truth[slowest(truth)]
+    if not found.measurements:
+        assert job.ranks == 1
+        return
+    (measurement,) = found.measurements
+    for iteration, step in zip(measurement.iterations, steps, strict=True):
+        begin = step.backward_start_ns
+        for bucket, seen in enumerate(iteration.buckets):
+            arrived = max(rank[steps.index(step)].arrived_ns[bucket] for rank in truth)
+            assert seen.start_ns == max(0, arrived - begin)
+            assert seen.end_ns == step.ended_ns[bucket] - begin
+        assert iteration.sync_end_ns >= iteration.backward_end_ns
+        assert iteration.step_ns >= iteration.sync_end_ns
+
+
+@pytest.mark.parametrize("wrappers", [True, False])
+@pytest.mark.parametrize("arguments_on", ["record_param_comms", "kernel"])
+def test_the_loss_of_all_ranks_is_no_bucket(wrappers: bool, arguments_on: str) -> None:
+    job = Job(
+        shapes=((64, 64), (64,), (32, 64), (32,)),
+        buckets=(2, 2),
+        gradient_ns=(50_000,) * 4,
+        transfer_ns=(90_000, 60_000),
+        forward_ns=((100_000, 130_000),) * 3,
+        offsets_ns=(0, 7_000),
+        loss_all_reduce=True,
+    )
+    for dims in ("Input Dims", None):
+        dialect = Dialect(wrappers=wrappers, arguments_on=arguments_on, dims=dims)
+        found, _ = imported(job, dialect)
+        assert [row["num_elements"] for row in found.details["buckets"]] == [4160, 2080]
+        assert any("1 other collectives" in line for line in found.found)
+
+
+def test_a_rank_played_from_its_own_parts_takes_as_long_as_it_did() -> None:
+    """Ranks alike, buckets of sizes apart, no copies: to the nanosecond."""
+    job = Job(
+        shapes=((256, 256), (256,), (128, 256), (128,), (64, 128)),
+        buckets=(1, 2, 2),
+        gradient_ns=(80_000, 20_000, 150_000, 30_000, 60_000),
+        transfer_ns=(300_000, 120_000, 90_000),
+        forward_ns=((400_000, 400_000),) * 4,
+        offsets_ns=(0, -12_345),
+    )
+    found, truth = imported(job, Dialect())
+    assert found.workload is not None
+    assert found.measurements[0].asked is not None
+    report = summarize(simulate(found.workload, found.hardware[0], found.measurements[0].asked))
+    step = truth[0][0]
+    assert report.sync_end_ns == step.sync_end_ns - step.backward_start_ns
+
+
+def test_a_bare_list_of_events_is_a_trace() -> None:
+    job = Job(
+        shapes=((8, 8), (8,)),
+        buckets=(2,),
+        gradient_ns=(10_000, 20_000),
+        transfer_ns=(30_000,),
+        forward_ns=((50_000,),) * 2,
+    )
+    found, _ = imported(job, Dialect(bare_list=True))
+    assert found.workload is not None
+    assert [gradient.shape for gradient in found.workload.gradients] == [(8,), (8, 8)]

@@ -1,0 +1,158 @@
+"""Public traces of real clusters: what is known of each comes out of it. Nothing is fitted."""
+
+import os
+from functools import cache
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from sim.api import agreement
+from sim.importer.kineto import read_kineto
+from sim.nouns.comparison import Agreement
+from sim.nouns.imported import Imported, ImportOptions
+from sim.nouns.records import Record
+
+DATA = os.environ.get("BUCKETSIM_DATA", "")
+pytestmark = pytest.mark.skipif(not DATA, reason="BUCKETSIM_DATA does not name the public measurements")
+
+A100X2 = ("hta/hta_nccl_data_a100x2.json.gz",)
+A100X8 = ("hta/hta_trace_diff_control_a100x8_r3.json.gz",)
+UNBUCKETED = ("hta/hta_df_index_resolver_v100x2_r1.json.gz",)
+ALONE = ("hta/hta_ns_resolution_v100_ws1.json.gz",)
+DLRM = tuple(f"param/param_dlrm_v100x8_r{rank}.pt.trace.json.gz" for rank in range(8))
+RESNET50_BUCKETS = [2049000, 7875584, 6563840, 6637568, 2431040]
+RESNET50_ELEMENTS = 25_557_032
+
+
+@cache
+def imported(names: tuple[str, ...]) -> Imported:
+    return read_kineto([Path(DATA) / "traces" / name for name in names], ImportOptions())
+
+
+def bucket_elements(found: Imported) -> list[int | None]:
+    return [row["num_elements"] for row in found.details["buckets"]]
+
+
+def step_ms(found: Imported) -> float:
+    return median(row["step_ns"] for row in found.details["steps"]) / 1e6
+
+
+@pytest.mark.parametrize(
+    ("names", "steps", "length_ms", "buckets"),
+    [
+        (A100X2, 3, 220, RESNET50_BUCKETS),
+        (A100X8, 6, 76.5, [45310188, 267040, 4432073]),
+        (ALONE, 5, 95.7, RESNET50_BUCKETS),
+        (DLRM, 1, 16.5, [394241, 112, 226960]),
+    ],
+)
+def test_steps_and_buckets(names: tuple[str, ...], steps: int, length_ms: float, buckets: list[int]) -> None:
+    found = imported(names)
+    assert len(found.details["steps"]) == steps
+    assert step_ms(found) == pytest.approx(length_ms, rel=0.02)
+    assert bucket_elements(found) == buckets
+    assert {row["dtype"] for row in found.details["buckets"]} == {"float32"}
+    assert found.workload is not None
+    assert found.workload.total_bytes == 4 * sum(buckets)
+
+
+@pytest.mark.parametrize(
+    ("names", "communication", "all_reduce"),
+    [
+        (A100X2, 0.156, 0.156),
+        (A100X8, 0.462, 0.864),
+        (UNBUCKETED, 0.0, 0.0),
+        (ALONE, None, None),
+    ],
+)
+def test_overlaps(names: tuple[str, ...], communication: float | None, all_reduce: float | None) -> None:
+    (overlap,) = imported(names).details["overlap_ratio"].values()
+    for key, value in (("communication", communication), ("all_reduce", all_reduce)):
+        assert overlap[key] == (None if value is None else pytest.approx(value, abs=0.0006))
+
+
+def test_all_reduces_of_a_compiled_backward_are_seen_though_no_size_is_told() -> None:
+    found = imported(UNBUCKETED)
+    assert len(found.details["buckets"]) == 404
+    assert len(found.details["steps"]) == 5
+    assert found.workload is None
+    assert any("sizes of gradients" in line for line in found.missing)
+
+
+@pytest.mark.parametrize("how", ["nw0", "autogradapi_nw0"])
+def test_one_gpu_alone_shows_the_gradients(how: str) -> None:
+    found = imported((f"kineto/kineto_tb_resnet50_{how}_singlegpu.json.gz",))
+    workload = found.workload
+    assert workload is not None
+    assert len(workload.gradients) == 161
+    assert workload.total_bytes == 4 * RESNET50_ELEMENTS
+    assert len(found.details["steps"]) == 6
+    order = workload.ready_order
+    assert order is not None
+    # The classifier's weight and bias first, the first convolution last.
+    assert {workload.gradients[index].shape for index in order[:2]} == {(1000, 2048), (1000,)}
+    assert (64, 3, 7, 7) in {workload.gradients[index].shape for index in order[-3:]}
+    times = [workload.gradients[index].ready_ns or 0 for index in order]
+    assert times == sorted(times)
+    assert 0.95 * workload.backward_ns < times[-1] <= workload.backward_ns
+    assert not workload.ready_includes
+    assert any("buckets" in line for line in found.missing)
+
+
+def test_eight_ranks_are_laid_on_one_clock() -> None:
+    found = imported(DLRM)
+    assert [row.rank for row in found.ranks] == list(range(8))
+    for row in found.ranks:
+        assert row.clock_scatter_ns is not None
+        assert row.clock_scatter_ns <= 10_000
+        assert abs(row.clock_offset_ns or 0) <= 10_000  # one machine
+    assert sum(row.came_last or 0 for row in found.ranks) >= 3
+    late = {row.rank for row in found.ranks if row.came_last}
+    waited = {row.rank: row.waited_ns or 0 for row in found.ranks}
+    assert max(waited[rank] for rank in late) < min(waited[rank] for rank in set(waited) - late)
+
+
+def test_a_transfer_is_the_shortest_kernel_of_all_ranks() -> None:
+    """Early ranks' kernels of the 112 elements last up to 30 times as long: they wait."""
+    together, alone = imported(DLRM), [imported((name,)) for name in DLRM]
+    for place, row in enumerate(together.details["buckets"]):
+        each = [found.details["buckets"][place]["transfer_ns"][0] for found in alone]
+        assert row["transfer_ns"] == [min(each)]
+    each = [found.details["buckets"][1]["transfer_ns"][0] for found in alone]
+    assert max(each) / min(each) == pytest.approx(30, rel=0.1)
+    assert all("upper bound" in " ".join(found.assumed) for found in alone)
+    assert "upper bound" not in " ".join(together.assumed)
+
+
+def as_run(names: tuple[str, ...]) -> Agreement:
+    found = imported(names)
+    assert found.workload is not None
+    return agreement(
+        Record(
+            name="as run",
+            workload=found.workload,
+            hardware=found.hardware[0],
+            measurements=found.measurements,
+        )
+    )
+
+
+@pytest.mark.parametrize("names", [DLRM, A100X2, A100X8])
+def test_steps_are_predicted_from_their_own_parts(names: tuple[str, ...]) -> None:
+    (row,) = as_run(names).rows
+    assert abs(row.step_error) < 0.02
+
+
+def test_buckets_of_eight_ranks_end_when_they_did() -> None:
+    """One step: all that is between are the microseconds in which a kernel starts."""
+    (row,) = as_run(DLRM).rows
+    assert len(row.bucket_ends) == 3
+    for end in row.bucket_ends:
+        assert abs(end.error_ns) < 20_000
+
+
+def test_collectives_that_are_not_modelled_are_told() -> None:
+    found = " ".join(imported(A100X8).found)
+    assert "behind other collectives" in found
+    assert "7 other collectives a step (all_to_all)" in found

@@ -1,0 +1,92 @@
+"""What kernels do, by names of several versions of CUDA, NCCL, ROCm and RCCL."""
+
+import pytest
+
+from sim.importer.kineto.kernels import collective_of, is_communication, is_computation
+
+COLLECTIVES = {
+    "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)": "all_reduce",
+    "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)": "all_reduce",
+    "ncclAllReduceRingLLKernel_sum_f32(ncclColl)": "all_reduce",
+    "ncclKernel_AllReduce_TREE_LL_Sum_half(ncclWorkElem)": "all_reduce",
+    "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*, unsigned long, ncclWork*)": "all_reduce",
+    "ncclDevKernel_AllReduce_Sum_bf16_TREE_LL(ncclDevKernelArgsStorage<4096ul>)": "all_reduce",
+    "ncclSymkDevKernel_AllReduce_RSxLD_AGxST_sum_f32(ncclSymkDevWorkArgs4K)": "all_reduce",
+    "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)": "reduce_scatter",
+    "ncclKernel_ReduceScatter_RING_LL_Sum_float(ncclWorkElem)": "reduce_scatter",
+    "ncclSymkDevKernel_ReduceScatter_LD_sum_bf16(ncclSymkDevWorkArgs4K)": "reduce_scatter",
+    "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)": "all_gather",
+    "ncclKernel_AllGather_RING_LL_Sum_int8_t(ncclWorkElem)": "all_gather",
+    "ncclDevKernel_Broadcast_RING_LL(ncclDevComm*, unsigned long, ncclWork*)": "broadcast",
+    "ncclKernel_Broadcast_RING_LL_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)": "broadcast",
+    "ncclDevKernel_Reduce_Sum_f32_RING_LL(ncclDevComm*, unsigned long, ncclWork*)": "reduce",
+    "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)": "send_recv",
+    "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)": "send_recv",
+    "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem) [clone .kd]": "all_reduce",
+}
+SILENT = (
+    "ncclDevKernel_Generic(ncclDevComm*, channelMasks, ncclWork*)",
+    "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>) [clone .kd]",
+    "ncclKernel_Generic(ncclDevComm*)",
+)
+MEMORY = (
+    "Memcpy DtoD (Device -> Device)",
+    "Memcpy HtoD (Pinned -> Device)",
+    "Memset (Device)",
+)
+COMPUTATION = (
+    "volta_sgemm_128x64_nt",
+    "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nt",
+    "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float> >(int)",
+    "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float> >(at::native::ReduceOp<float>)",
+    "Cijk_Ailk_Bljk_SB_MT64x64x16_SE_K1",
+    "void flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd_kernel_traits<64> >(Flash_bwd_params)",
+    "void multi_tensor_apply_kernel<TensorListMetadata<4> >(int)",
+)
+
+
+@pytest.mark.parametrize(("name", "collective"), COLLECTIVES.items())
+def test_a_communication_kernel_names_its_collective(name: str, collective: str) -> None:
+    assert is_communication(name)
+    assert not is_computation(name)
+    assert collective_of(name) == collective
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_a_generic_kernel_names_none_and_the_operator_does(name: str) -> None:
+    assert is_communication(name)
+    assert collective_of(name) is None
+    assert collective_of(name, "allreduce") == "all_reduce"
+    assert collective_of(None, 7, "_allgather_base", name) == "all_gather"
+
+
+@pytest.mark.parametrize("name", MEMORY)
+def test_copies_are_neither(name: str) -> None:
+    assert not is_computation(name)
+    assert not is_communication(name)
+
+
+@pytest.mark.parametrize("name", COMPUTATION)
+def test_all_else_computes(name: str) -> None:
+    assert is_computation(name)
+    assert not is_communication(name)
+
+
+@pytest.mark.parametrize(
+    ("word", "collective"),
+    [
+        ("allreduce_coalesced", "all_reduce"),
+        ("_reduce_scatter_base", "reduce_scatter"),
+        ("reduce_scatter_tensor_coalesced", "reduce_scatter"),
+        ("all_to_allv", "all_to_all"),
+        ("alltoall_base_", "all_to_all"),
+        ("allgather_into_tensor_coalesced", "all_gather"),
+        ("broadcast_", "broadcast"),
+        ("barrier", "barrier"),
+        ("send", "send"),
+        ("recv_any_source", "recv"),
+        ("monitored", None),
+    ],
+)
+def test_c10ds_own_words(word: str, collective: str | None) -> None:
+    assert collective_of(word) == collective

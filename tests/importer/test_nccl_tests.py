@@ -1,0 +1,402 @@
+"""nccl-tests' output, and other tables of collectives, as Hardware."""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sim.errors import InputError, SimError
+from sim.formats.documents import parse_text, to_text
+from sim.importer.nccl_tests import read_nccl_tests
+from sim.nouns.hardware import Curve, Hardware
+from sim.nouns.imported import ImportOptions
+from sim.tuner.scatter import read_scatter
+from tests.importer.link_texts import Line, body, bus, comma, head, named, old, report, spaced, today
+
+DATA = os.environ.get("BUCKETSIM_DATA")
+with_data = pytest.mark.skipif(DATA is None, reason="BUCKETSIM_DATA is unset")
+quick = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+hundredths = st.integers(200, 9_999_999).map(lambda number: number / 100)
+curves = st.lists(
+    st.builds(
+        Line,
+        num_bytes=st.integers(1, 1 << 28).map(lambda words: 4 * words),
+        in_us=hundredths,
+        out_us=hundredths,
+    ),
+    min_size=1,
+    max_size=8,
+    unique_by=lambda line: line.num_bytes,
+).map(lambda lines: sorted(lines, key=lambda line: line.num_bytes))
+ranks_of = st.integers(2, 24)
+WRITERS = [today, old, comma, named, spaced]
+
+
+def read(tmp_path: Path, text: str | bytes, name: str = "log.txt", **options: int) -> Hardware:
+    """The only Hardware of one file."""
+    path = tmp_path / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    (hardware,) = read_nccl_tests([path], ImportOptions(**options)).hardware
+    return hardware
+
+
+def outcome(tmp_path: Path, text: str | bytes) -> Hardware | str:
+    """What a file gives: its Hardware, or the words that refuse it or say what is missing."""
+    path = tmp_path / "log.txt"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    try:
+        imported = read_nccl_tests([path], ImportOptions())
+    except SimError as error:
+        return str(error)
+    return imported.hardware[0] if imported.hardware else imported.missing[0]
+
+
+def points(curve: Curve) -> list[tuple[int, int]]:
+    return [(point.num_bytes, point.duration_ns) for point in curve]
+
+
+def expected(lines: Sequence[Line]) -> list[tuple[int, int]]:
+    """In place, to the nanosecond."""
+    return [(line.num_bytes, round(line.in_us * 1000)) for line in lines]
+
+
+@pytest.mark.parametrize("write", WRITERS)
+@quick
+@given(lines=curves, ranks=ranks_of)
+def test_what_was_written_comes_back(
+    write: Callable[[Sequence[Line], int], list[str]], lines: list[Line], ranks: int, tmp_path: Path
+) -> None:
+    hardware = read(tmp_path, "\n".join(write(lines, ranks)) + "\n")
+    assert points(hardware.all_reduce) == expected(lines)
+    assert hardware.world_size == ranks
+    assert parse_text(to_text(hardware), Hardware, "again") == hardware
+    read_scatter(hardware)
+
+
+@quick
+@given(lines=curves, ranks=ranks_of)
+def test_a_report_comes_back(lines: list[Line], ranks: int, tmp_path: Path) -> None:
+    hardware = read(tmp_path, report(lines, ranks))
+    assert points(hardware.all_reduce) == expected(lines)
+    assert hardware.world_size == ranks
+
+
+NOISE = [
+    "node3:14031:14077 [0] NCCL INFO Channel 00/02 :    0   1   2   3",
+    "node3:14031:14077 [2] NCCL INFO Trees [0] 1/-1/-1->0->-1 [1] 1/-1/-1->0->-1",
+    "2026-11-21 10:00:00 WARNING: size and time of something else",
+    "[node0:901] 7 more processes have sent help message help-mpi-btl.txt",
+    "$ nvidia-smi",
+    "[...]",
+    "",
+    "   ",
+    "# ",
+    "Traceback (most recent call last):",
+    "slurmstepd: error: *** STEP 1.0 ON node3 CANCELLED AT 2026-11-21 ***",
+]
+
+
+@quick
+@given(
+    lines=curves,
+    ranks=ranks_of,
+    noise=st.lists(st.tuples(st.integers(0, 60), st.sampled_from(NOISE)), max_size=12),
+    prefix=st.sampled_from(["", "0: ", "[1,0]<stdout>:", "[prterun-node0-9@1,0]<stdout>: "]),
+    ending=st.sampled_from(["\n", "\r\n"]),
+)
+def test_noise_and_prefixes_change_nothing(
+    lines: list[Line], ranks: int, noise: list[tuple[int, str]], prefix: str, ending: str, tmp_path: Path
+) -> None:
+    text = [prefix + line for line in today(lines, ranks)]
+    first = next(number for number, line in enumerate(text) if "(us)" in line)
+    for place, line in noise:
+        # Between the header and its row of units nothing is printed.
+        text.insert(place if place < first - 1 else max(place, first + 1), line)
+        first += place < first - 1
+    hardware = read(tmp_path, ending.join(text) + ending)
+    assert points(hardware.all_reduce) == expected(lines)
+    assert hardware.world_size == ranks
+
+
+@pytest.mark.parametrize("write", WRITERS)
+@quick
+@given(lines=curves, ranks=ranks_of, data=st.data())
+def test_a_text_cut_anywhere_is_a_prefix_or_an_error(
+    write: Callable[[Sequence[Line], int], list[str]],
+    lines: list[Line],
+    ranks: int,
+    data: st.DataObject,
+    tmp_path: Path,
+) -> None:
+    text = "\n".join(write(lines, ranks)) + "\n"
+    cut = text[: data.draw(st.integers(0, len(text)))]
+    hardware = outcome(tmp_path, cut)
+    if isinstance(hardware, str):
+        assert "log.txt" in hardware
+        return
+    found = points(hardware.all_reduce)
+    assert found == expected(lines)[: len(found)]
+    assert hardware.world_size == ranks or cut.count(" on node") < ranks
+
+
+@quick
+@given(lines=curves, ranks=ranks_of, data=st.data())
+def test_bytes_that_change_make_no_traceback(
+    lines: list[Line], ranks: int, data: st.DataObject, tmp_path: Path
+) -> None:
+    write = data.draw(st.sampled_from(WRITERS))
+    whole = data.draw(st.booleans())
+    content = bytearray((report(lines, ranks) if whole else "\n".join(write(lines, ranks))).encode())
+    for _ in range(data.draw(st.integers(1, 6))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    made = outcome(tmp_path, bytes(content))
+    assert isinstance(made, Hardware) or "\n" not in made
+
+
+@quick
+@given(lines=curves, ranks=st.integers(2, 512))
+def test_ranks_told_by_bandwidths_are_right_or_not_told(
+    lines: list[Line], ranks: int, tmp_path: Path
+) -> None:
+    rows = [f"{one.num_bytes} {one.in_us:.2f} {bus(one.num_bytes, one.in_us, ranks):.2f}" for one in lines]
+    text = "\n".join(["size_B time_us busbw_GBps", *rows]) + "\n"
+    made = outcome(tmp_path, text)
+    if isinstance(made, str):
+        assert "give --world-size N" in made
+        made = read(tmp_path, text, world_size=ranks)
+    assert made.world_size == ranks
+
+
+LINES = [
+    Line(num_bytes=4 << 20, in_us=100.0, out_us=110.0),
+    Line(num_bytes=64 << 20, in_us=1000.0, out_us=990.0),
+]
+
+
+def test_repeated_runs_are_medians_with_a_spread(tmp_path: Path) -> None:
+    runs = [[Line(num_bytes=1 << 20, in_us=us, out_us=us)] for us in (52.0, 50.0, 57.0)]
+    hardware = read(tmp_path, "\n".join(line for run in runs for line in today(run, 4)))
+    assert points(hardware.all_reduce) == [(1 << 20, 52_000)]
+    known = hardware.spread["all_reduce"]["1048576"]
+    assert (known["count"], known["min_ns"], known["max_ns"], known["quantile"]) == (
+        3,
+        50_000,
+        57_000,
+        "median",
+    )
+    assert read_scatter(hardware).known == 1
+
+
+def test_two_columns_are_the_spread_of_a_single_run(tmp_path: Path) -> None:
+    hardware = read(tmp_path, "\n".join(today(LINES, 4)) + "\n")
+    known = hardware.spread["all_reduce"][str(4 << 20)]
+    assert (known["min_ns"], known["median_ns"], known["max_ns"]) == (100_000, 100_000, 110_000)
+    assert known["quantile"] == "mean of 20 iterations"
+    assert hardware.provenance["devices"] == ["NVIDIA H100 80GB HBM3"]
+
+
+def test_columns_of_single_iterations_are_the_spread_of_a_table(tmp_path: Path) -> None:
+    group = "time algbw busbw #wrong i_min i_max i_p99 i_cv%"
+    text = [
+        *head(4),
+        f"# size count type redop root {group} {group} timestamp",
+        "# (B) (elements) (us) (GB/s) (GB/s) (us) (us) (us) (%) (us) (GB/s) (GB/s) (us) (us) (us) (%) %Y",
+        "4194304 1048576 float sum -1 110.0 38.13 57.20 0 99 130 129 2.5 "
+        "100.0 41.94 62.91 N/A 91 120 119 2.5 2026-01-01 10:00:00",
+    ]
+    hardware = read(tmp_path, "\n".join(text) + "\n")
+    assert points(hardware.all_reduce) == [(4 << 20, 100_000)]
+    known = hardware.spread["all_reduce"][str(4 << 20)]
+    assert (known["count"], known["min_ns"], known["max_ns"]) == (20, 91_000, 120_000)
+
+
+def test_least_and_greatest_over_ranks_are_no_spread(tmp_path: Path) -> None:
+    columns = "# Size  Avg Latency(us)  Min Latency(us)  Max Latency(us)  Iterations"
+    text = f"# OSU MPI Allreduce Latency Test v7.0\n{columns}\n"
+    hardware = read(tmp_path, text + "4 9.5 9.1 9.9 1000\n", world_size=2)
+    assert points(hardware.all_reduce) == [(4, 9_500)]
+    assert hardware.spread == {}
+
+
+def test_times_of_every_iteration_are_the_spread_of_a_report(tmp_path: Path) -> None:
+    document = json.loads(report(LINES[:1], 4))
+    document["results"][0]["in_place_per_iter"] = {"times_us": [90.0 + number for number in range(21)]}
+    hardware = read(tmp_path, json.dumps(document))
+    known = hardware.spread["all_reduce"][str(4 << 20)]
+    assert (known["count"], known["p10_ns"], known["p90_ns"], known["min_ns"]) == (
+        21,
+        92_000,
+        108_000,
+        90_000,
+    )
+
+
+@pytest.mark.parametrize("gpus", [1, 4, 8])
+def test_a_report_lists_one_device_a_process(gpus: int, tmp_path: Path) -> None:
+    assert read(tmp_path, report(LINES, 8, gpus=gpus)).world_size == 8
+
+
+def test_an_all_gather_goes_with_the_all_reduce_of_as_many_ranks(tmp_path: Path) -> None:
+    rows = [
+        f"{line.num_bytes} {line.num_bytes // 4 // 4} float none -1 " + " ".join(body(line, 4, "all_gather"))
+        for line in LINES
+    ]
+    columns = "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong"
+    gather = [
+        *head(4, "all_gather_perf")[:2],
+        columns,
+        "# (B) (elements) (us) (GB/s) (GB/s) (us) (GB/s) (GB/s)",
+        *rows,
+    ]
+    (tmp_path / "gather.txt").write_text("\n".join(gather) + "\n")
+    (tmp_path / "reduce.txt").write_text("\n".join(today(LINES, 4)) + "\n")
+    alone = read_nccl_tests([tmp_path / "gather.txt"], ImportOptions())
+    assert alone.hardware == ()
+    assert "give all_reduce_perf's file too" in alone.missing[-1]
+    assert alone.details["curves_without_all_reduce"][0]["world_size"] == 4  # by its counts: a part a rank
+    (hardware,) = read_nccl_tests(
+        [tmp_path / "gather.txt", tmp_path / "reduce.txt"], ImportOptions()
+    ).hardware
+    assert hardware.all_gather is not None
+    assert points(hardware.all_gather) == expected(LINES)
+
+
+def test_two_files_are_two_systems_and_one_can_be_picked(tmp_path: Path) -> None:
+    for ranks in (4, 8):
+        (tmp_path / f"{ranks}.txt").write_text("\n".join(today(LINES, ranks)) + "\n")
+    (tmp_path / "again.txt").write_text("\n".join(today(LINES, 8)) + "\n")
+    paths = sorted(tmp_path.iterdir())
+    both = read_nccl_tests(paths, ImportOptions())
+    assert [one.world_size for one in both.hardware] == [4, 8, 8]
+    assert len({one.name for one in both.hardware}) == 3
+    (four,) = read_nccl_tests(paths, ImportOptions(world_size=4)).hardware
+    assert four.world_size == 4
+    with pytest.raises(InputError, match="--world-size: 3 is not legal here"):
+        read_nccl_tests(paths, ImportOptions(world_size=3))
+
+
+def test_rows_that_contradict_themselves_or_are_wrong_are_left_out(tmp_path: Path) -> None:
+    lines = [Line(num_bytes=1 << power, in_us=100.0, out_us=100.0) for power in range(20, 26)]
+    text = today(lines, 4)
+    rows = [number for number, line in enumerate(text) if line.startswith("  ")]
+    text[rows[1]] = text[rows[1]].replace("100.00", "900.00")
+    text[rows[2]] = text[rows[2]].replace(str(1 << 20), str((1 << 20) + 1))  # the count of floats
+    text[rows[3]] = "  ".join([*text[rows[3]].split()[:-1], "512"])
+    (tmp_path / "log.txt").write_text("\n".join(text) + "\n")
+    imported = read_nccl_tests([tmp_path / "log.txt"], ImportOptions())
+    sizes = [point.num_bytes for point in imported.hardware[0].all_reduce]
+    assert sizes == [1 << power for power in (20, 23, 24, 25)]
+    said = " ".join(imported.dropped)
+    assert "4 timings that contradict themselves" in said
+    assert "1 timings that have wrong results" in said
+    assert "8388608 B, 512 wrong" in said
+    # The row with wrong results in place stands by its time out of place.
+    assert "out of place where there are none in place" in " ".join(imported.assumed)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no table of collectives"),
+        ("size time\n8 5.0\n", "'time': its unit cannot be told; name it time_us"),
+        ("size_MB time_us\n8 5.0\n", "10^n to some, 2^n to others"),
+        ("size_B time_us\n8 5.0\n", "give --world-size N"),
+        ("size_B time_us nranks\n", "no whole row below it"),
+        ("# size count type cputime algbw busbw\n8 2 float 5.0 1 1\n", "without -C"),
+        ("size_B time_us algbw_GBps nranks\n1000000 10.0 7.0 4\n", "algbw says 7"),
+        ("op,size_B,time_us\nalltoall,8,5.0\n", "no collective that fills a curve"),
+        ('{"results": 3}', "results: not a list"),
+        ('{"results": []}', "no row in it"),
+        ('{"a": 1}', "results: missing"),
+        (report(LINES, 4)[:900], "not JSON at line 1"),
+    ],
+)
+def test_what_makes_no_curve_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, text)
+    assert message in str(caught.value)
+
+
+def test_a_list_of_ranks_and_bandwidths_that_disagree_are_refused(tmp_path: Path) -> None:
+    text = "\n".join(today(LINES, 4)[:6] + today(LINES, 8)[14:])
+    with pytest.raises(InputError, match=r"1 ranks by its list of ranks, 8 by its sizes"):
+        read(tmp_path, text)
+
+
+def test_lines_without_end_take_no_time(tmp_path: Path) -> None:
+    for line in (
+        "a" * (1 << 20) + "_perfx ",
+        "nThread 1 nGpus 1 " * 60_000,
+        "size_" + "_" * 65_000,
+        '"size,' * 9999,
+    ):
+        text = "\n".join([line, *today(LINES, 4), line]) + "\n"
+        assert points(read(tmp_path, text).all_reduce) == expected(LINES)
+
+
+CASES = [
+    ("nccl_tests/aws_p4de_2node_16xA100_80G_EFA400.txt", 16, 29, {8: 163_300, 2147483648: 51_406_000}),
+    ("nccl_tests/hkbu_32gpu_8node_100gIB_pow2.txt", 32, 28, {33554432: 12_302_000, 536870912: 188_878_000}),
+    ("nccl_tests/hkbu_32gpu_8node_10gbe_pow2.txt", 32, 28, {524288: 2_022_000, 536870912: 887_027_000}),
+    ("nccl_tests/kopernik_2xL4_pcie_allreduce.txt", 2, 18, {8: 6_910, 134217728: 12_205_400}),
+    ("nccl_tests/stas00_a100_8gpu_nvlink3.txt", 8, 20, {1048576: 101_900, 17179869184: 127_997_000}),
+    ("nccl_tests/thanos_8xA100_80G_nvlink_mpirun.txt", 8, 19, {8: 20_260, 1073741824: 8_244_500}),
+    ("nccl_tests/alps_gh200/ofi1.13.0_job-n-00004-N-0001.csv", 4, 30, {8: 8_050, 4294967296: 19_023_000}),
+    ("nccl_tests/alps_gh200/ofi1.13.0_job-n-00008-N-0002.csv", 8, 30, {1048576: 912_300, 2097152: 127_800}),
+    ("nccl_tests/alps_gh200/ofi1.13.0_job-n-00016-N-0004.csv", 16, 30, {64: 86_500, 16384: 178_000}),
+    ("nccl_tests/alps_gh200/ofi1.13.0_job-n-00032-N-0008.csv", 32, 29, {16777216: 2_296_400}),
+]
+
+
+@with_data
+@pytest.mark.parametrize(("path", "ranks", "sizes", "times"), CASES)
+def test_public_benchmarks(path: str, ranks: int, sizes: int, times: dict[int, int]) -> None:
+    assert DATA is not None
+    (hardware,) = read_nccl_tests([Path(DATA) / path], ImportOptions()).hardware
+    assert hardware.world_size == ranks
+    found = dict(points(hardware.all_reduce))
+    assert len(found) == sizes
+    assert {size: found[size] for size in times} == times
+
+
+@with_data
+def test_a_public_csv_of_three_numbers_of_ranks() -> None:
+    assert DATA is not None
+    path = Path(DATA) / "nccl_tests/dominator_rtxpro6000_pcie_allreduce_n2_n4_n8.csv"
+    two, four, eight = read_nccl_tests([path], ImportOptions()).hardware
+    assert [one.world_size for one in (two, four, eight)] == [2, 4, 8]
+    assert dict(points(eight.all_reduce))[1 << 30] == 105_301_000
+    assert dict(points(two.all_reduce))[4096] == 11_400
+
+
+@with_data
+def test_public_files_that_do_not_say_their_ranks() -> None:
+    assert DATA is not None
+    for path, size, duration in (
+        ("nccl_tests/kopernik_4xA40_shm_partial.txt", 330405888, 85_400_000),
+        ("link_calibration/nnscaler_mi200_intra_4.json", 1 << 29, None),
+    ):
+        with pytest.raises(InputError, match="give --world-size N"):
+            read_nccl_tests([Path(DATA) / path], ImportOptions())
+        (hardware,) = read_nccl_tests([Path(DATA) / path], ImportOptions(world_size=4)).hardware
+        assert duration in (None, dict(points(hardware.all_reduce))[size])
+
+
+@with_data
+def test_public_profiles_by_arrangement() -> None:
+    assert DATA is not None
+    imported = read_nccl_tests(
+        [Path(DATA) / "link_calibration/vidur_a100_dgx_all_reduce.csv.gz"], ImportOptions()
+    )
+    assert [one.world_size for one in imported.hardware] == [2, 2, 4, 4, 8, 8, 16]
+    apart, within, *_, across = imported.hardware
+    assert dict(points(within.all_reduce))[1 << 26] == 430_000  # two of one server
+    assert dict(points(apart.all_reduce))[1 << 26] == 11_439_000  # one each of two
+    assert dict(points(across.all_reduce))[1 << 26] == 7_193_000
+    assert len(across.all_reduce) == 993
+    assert across.spread["all_reduce"][str(1 << 26)]["count"] == 3

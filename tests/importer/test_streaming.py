@@ -1,0 +1,237 @@
+"""JSON member by member, against ``json.loads`` of the whole, however the file is cut into pieces."""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.errors import InputError
+from sim.importer import streaming
+from sim.importer.streaming import stream_members
+from tests.importer.built_traces import Dialect, Job, build
+
+Members = list[tuple[str, Any]]
+NUMBERS = st.one_of(
+    st.integers(-(10**30), 10**30),
+    st.floats(allow_nan=True, allow_infinity=True),
+    st.sampled_from([1.5, -0.25, 1e-7, 1e22, 2.5e300]),
+)
+LEAVES = st.one_of(st.none(), st.booleans(), NUMBERS, st.text(max_size=12))
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=6), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+DOCUMENTS = st.one_of(
+    st.lists(VALUES, max_size=6),
+    st.dictionaries(
+        st.one_of(st.just("events"), st.text(max_size=6)),
+        VALUES,
+        max_size=5,
+    ).map(lambda found: found | {"events": found.get("events") if _is_list(found) else []}),
+)
+INDENTS = st.sampled_from([None, 0, 3])
+
+
+def _is_list(found: dict[str, Any]) -> bool:
+    return isinstance(found.get("events"), list)
+
+
+def whole(text: str) -> Members:
+    """What is expected: by the standard library, numbers that are not whole as they are written."""
+    document = json.loads(text, parse_float=str, parse_constant=lambda word: None)
+    if isinstance(document, list):
+        return [("events", element) for element in document]
+    members: Members = []
+    for key, value in document.items():
+        members += [(key, element) for element in value] if key == "events" else [(key, value)]
+    return members
+
+
+def stream(content: bytes, chunk: int = 4 << 20) -> Members:
+    before = streaming._CHUNK_BYTES
+    streaming._CHUNK_BYTES = chunk
+    try:
+        with tempfile.NamedTemporaryFile(suffix=".json") as file:
+            file.write(content)
+            file.flush()
+            return list(stream_members(file.name, "events"))
+    finally:
+        streaming._CHUNK_BYTES = before
+
+
+@settings(max_examples=300, deadline=None)
+@given(DOCUMENTS, st.integers(1, 9), INDENTS, st.booleans(), st.booleans())
+def test_pieces_of_any_size_give_what_the_whole_gives(
+    document: Any, chunk: int, indent: int | None, ascii_only: bool, mark: bool
+) -> None:
+    text = json.dumps(document, indent=indent, ensure_ascii=ascii_only)
+    content = text.encode("utf-8-sig" if mark else "utf-8", "surrogatepass")
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        with pytest.raises(InputError, match="not UTF-8"):
+            stream(content, chunk)
+        return
+    assert stream(content, chunk) == whole(text)
+
+
+@settings(max_examples=40, deadline=None)
+@given(DOCUMENTS, st.integers(1, 9), st.integers(0, 10**6))
+def test_a_document_that_is_cut_off_is_an_error(document: Any, chunk: int, at: int) -> None:
+    content = json.dumps(document, ensure_ascii=False).encode("utf-8", "replace")
+    with pytest.raises(InputError):
+        stream(content[: at % len(content)], chunk)
+
+
+def test_every_cut_of_a_trace_is_an_error() -> None:
+    job = Job(
+        shapes=((4,),), buckets=(1,), gradient_ns=(9_000,), transfer_ns=(3_000,), forward_ns=((7_000,),)
+    )
+    content = build(job, Dialect())[0][0].encode()
+    for end in range(len(content)):
+        with pytest.raises(InputError, match=r"not JSON|truncated|empty"):
+            stream(content[:end])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"a": 1234567890123456.789, "events": [1e5, -0.0, 12.5e-3]}', ["1234567890123456.789", "1e5"]),
+        ('{"a": NaN, "events": [Infinity, -Infinity]}', [None, None]),
+        ('{"a": 1, "a": 2, "events": []}', [1, 2]),
+        ('{"a": 1, "events": [1], "b": 3, "events": [2]}', [1, 1]),
+        (' \n[ "\\ud83d\\ude00" , "😀" ]\t\r\n', ["😀", "😀"]),
+    ],
+)
+@pytest.mark.parametrize("chunk", [1, 2, 3, 1 << 20])
+def test_numbers_as_written_constants_and_repeated_keys(text: str, expected: list[Any], chunk: int) -> None:
+    assert [value for _, value in stream(text.encode(), chunk)][:2] == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "the file is empty"),
+        (b" \n", "the file is empty"),
+        (b"7", "an object or a list was expected"),
+        (b'"text"', "an object or a list was expected"),
+        (b'{"events": {}}', "events must be a list"),
+        (b'{"events": 1}', "events must be a list"),
+        (b'{"events": [1,]}', "follows a comma"),
+        (b'{"a": 1,}', "follows a comma"),
+        (b'{"events": [1 2]}', "',' was expected"),
+        (b'{"a" 1}', "':' was expected"),
+        (b"{1: 2}", "a key was expected"),
+        (b"[1] []", "something follows the end"),
+        (b"[1]]", "something follows the end"),
+        (b"[tru]", "Expecting value"),
+        (b"[" * 200_000, "nested too deeply|ends early"),
+        (b'[{"a":' * 200_000, "nested too deeply"),
+        (b"[" + b"9" * 5000 + b"]", "digits"),
+        (b'["\xff"]', "not UTF-8"),
+        ("[1]".encode("utf-16"), "not UTF-8"),
+        (b'["\xe2\x82', "not UTF-8"),
+    ],
+)
+@pytest.mark.parametrize("chunk", [5, 4 << 20])
+def test_what_is_no_json_is_an_error_of_one_line(content: bytes, why: str, chunk: int) -> None:
+    with pytest.raises(InputError, match=why) as error:
+        stream(content, chunk)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_one_member_may_not_be_larger_than_memory_should_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "MAX_MEMBER_CHARS", 1000)
+    with pytest.raises(InputError, match="one member is longer"):
+        stream(b'{"a": "' + b"x" * 5000 + b'"}', 64)
+    assert stream(b'{"a": "' + b"x" * 500 + b'"}', 64) == [("a", "x" * 500)]
+
+
+def test_a_file_that_inflates_without_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "MAX_INFLATED_BYTES", 10_000)
+    with pytest.raises(InputError, match="it holds more than"):
+        stream(b"[" + b"1," * 20_000 + b"1]", 64)
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_progress_goes_up_to_the_size_of_the_file(
+    zipped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import gzip
+
+    monkeypatch.setattr(streaming, "_CHUNK_BYTES", 1000)
+    content = json.dumps([{"number": number} for number in range(20_000)]).encode()
+    path = tmp_path / "a.json"
+    path.write_bytes(gzip.compress(content) if zipped else content)
+    told: list[tuple[int, int]] = []
+    assert (
+        len(list(stream_members(path, "events", lambda done, total, _: told.append((done, total))))) == 20_000
+    )
+    done = [row[0] for row in told]
+    assert done == sorted(done)
+    assert len(set(done)) > 3
+    assert {row[1] for row in told} == {path.stat().st_size}
+    assert done[-1] == path.stat().st_size
+
+
+def _large_trace(path: Path, megabytes: int) -> None:
+    """Steps like a recorded one, one after another, until the file is this large."""
+    job = Job(
+        shapes=((512, 512), (512,)) * 100,
+        buckets=(50,) * 4,
+        gradient_ns=(40_000, 10_000) * 100,
+        transfer_ns=(300_000,) * 4,
+        forward_ns=((2_000_000,),) * 20,
+        copy_in_ns=2_000,
+    )
+    begin = 10**15
+    with path.open("w") as file:
+        info = {"backend": "nccl", "rank": 0, "world_size": 2}
+        file.write(f'{{"distributedInfo": {json.dumps(info)}, "traceEvents": [')
+        separator = ""
+        while file.tell() < megabytes << 20:
+            text = build(job, Dialect(bare_list=True, dims="Input Dims"), begin)[0][0]
+            for line in text[1:-1].splitlines():
+                file.write(separator + line.rstrip(","))
+                separator = ",\n"
+                # Most events of a trace are of no use: they are passed over.
+                stack = '{"ph": "X", "cat": "python_function", "name": "%s", "ts": 1, "dur": 1, "args": {}}'
+                file.write(separator + stack % ("torch/nn/modules/module.py(1773): _call_impl" * 2))
+            begin += 10**9
+        file.write("]}")
+
+
+READ = """
+import json, resource, sys
+from sim.importer.kineto import read_kineto
+from sim.nouns.imported import ImportOptions
+from pathlib import Path
+found = read_kineto([Path(sys.argv[1])], ImportOptions())
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(json.dumps([peak, len(found.details["steps"]), len(found.workload.gradients)]))
+"""
+
+
+@pytest.mark.slow
+def test_300_mb_are_read_in_less_than_1_gb(tmp_path: Path) -> None:
+    path = tmp_path / "large.json"
+    _large_trace(path, 300)
+    begin = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", READ, str(path)], capture_output=True, text=True, check=True, timeout=600
+    )
+    peak_kib, steps, gradients = json.loads(done.stdout)
+    print(f"{path.stat().st_size / 2**20:.0f} MiB in {time.monotonic() - begin:.0f} s, {peak_kib >> 10} MiB")
+    assert peak_kib < 1 << 20
+    assert steps % 20 == 0
+    assert gradients == 200
