@@ -12,6 +12,7 @@ import typer
 
 from sim.cli import (
     diagnosing,
+    estimating,
     importing,
     judging,
     measuring,
@@ -52,6 +53,7 @@ def _options(
 
 for command in (
     measuring.record,
+    estimating.estimate,
     measuring.calibrate,
     simulating.simulate,
     simulating.explain,

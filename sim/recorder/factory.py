@@ -70,7 +70,7 @@ def load_factory(spec: str, *, arguments: Mapping[str, Any] | None = None) -> St
         raise InputError(
             f"factory: {spec!r} is not legal; give MODULE:FACTORY, such as sim.recorder.models:gpt"
         )
-    factory = _find(_import(module_name), attribute, spec)
+    factory = _find(import_named(module_name), attribute, spec)
     given = dict(arguments or {})
     _check_arguments(factory, given, spec)
     try:
@@ -99,7 +99,8 @@ def _near(name: str, names: Sequence[str]) -> str:
     return f"; it has: {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
 
 
-def _import(name: str) -> ModuleType:
+def import_named(name: str) -> ModuleType:
+    """Import a module, from the working directory too. Raises ``InputError`` where it cannot be."""
     if not all(part.isidentifier() for part in name.split(".")):
         raise InputError(f"factory: module {name!r} is not legal; give a dotted name, such as package.module")
     here = os.getcwd()

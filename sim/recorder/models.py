@@ -20,13 +20,15 @@ IGNORED = -100  # cross_entropy's label for "no loss here"
 
 
 @contextmanager
-def _seeded() -> Iterator[None]:
+def seeded() -> Iterator[None]:
+    """The same weights and batches each time; the caller's random state is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield
 
 
-def _check(**sizes: int) -> None:
+def check_sizes(**sizes: int) -> None:
+    """Raise ``InputError`` unless all are integers >= 1 and ``heads`` divides ``width``."""
     for name, value in sizes.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise InputError(f"{name}: {value!r} is not legal; give an integer >= 1")
@@ -113,8 +115,8 @@ def gpt(
 
     ``tied`` shares the embedding with the head, which then becomes ready last instead of first.
     """
-    _check(layers=layers, width=width, heads=heads, vocab=vocab, context=context, batch=batch)
-    with _seeded():
+    check_sizes(layers=layers, width=width, heads=heads, vocab=vocab, context=context, batch=batch)
+    with seeded():
         model = Gpt(layers=layers, width=width, heads=heads, vocab=vocab, context=context, tied=tied)
         text = torch.randint(vocab, (batch, context + 1))
     return model, (text[:, :-1].contiguous(), text[:, 1:].contiguous())
@@ -174,8 +176,8 @@ def bert(
     batch: int = 8,
 ) -> tuple[Bert, Batch]:
     """A small BERT and a batch of ``[batch, context]`` tokens, 15 % of them masked (token 0)."""
-    _check(layers=layers, width=width, heads=heads, vocab=vocab, context=context, batch=batch)
-    with _seeded():
+    check_sizes(layers=layers, width=width, heads=heads, vocab=vocab, context=context, batch=batch)
+    with seeded():
         model = Bert(layers=layers, width=width, heads=heads, vocab=vocab, context=context)
         text = torch.randint(vocab, (batch, context))
         masked = torch.rand(batch, context) < MASKED_FRACTION
@@ -243,13 +245,13 @@ class ResNet50(nn.Module):
 
 def resnet50(*, batch: int = 8, image: int = 160, classes: int = 1000) -> tuple[ResNet50, Batch]:
     """ResNet-50 (25,557,032 parameters in 161 tensors) and ``batch`` images of ``image`` pixels square."""
-    _check(batch=batch, image=image, classes=classes)
+    check_sizes(batch=batch, image=image, classes=classes)
     if batch == 1 and image <= 32:
         raise InputError(
             f"image: {image} is not legal with batch 1: one value per channel is left for the last batch "
             f"norm; give an image above 32 or a batch of at least 2"
         )
-    with _seeded():
+    with seeded():
         model = ResNet50(classes=classes)
         pictures = torch.randn(batch, 3, image, image)
         labels = torch.randint(classes, (batch,))

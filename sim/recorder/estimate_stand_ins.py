@@ -1,0 +1,138 @@
+"""Stand-ins for real tensors: shape, dtype and autograd without memory (torch's ``FakeTensorMode``).
+
+They call themselves CPU tensors, so that torch chooses the operators that it chooses for real ones
+(fused attention, autocast), where plain ``meta`` tensors take other routes.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from sim.recorder.estimate_autocast import autocast_for_gpus_works
+from sim.recorder.factory import Pair
+
+READ_AS = 1.0  # what reading a floating-point value of a stand-in gives
+
+
+@contextmanager
+def stand_ins() -> Iterator[FakeTensorMode]:
+    """Tensors that are made inside have no data, take no memory and are on the CPU, GPUs asked for or not."""
+    original = nn.Module._apply
+    nn.Module._apply = _apply  # type: ignore[method-assign]
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode, _OnCpu(), autocast_for_gpus_works():
+            yield mode
+    finally:
+        nn.Module._apply = original  # type: ignore[method-assign]
+
+
+def _apply(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+    """``Module._apply`` (behind ``.to()``, ``.half()``): torch's own cannot swap stand-ins (2.13)."""
+    for part in module.children() if recurse else ():
+        part._apply(fn)  # type: ignore[no-untyped-call]
+    for parameter in module._parameters.values():
+        if parameter is not None:
+            with torch.no_grad():
+                parameter.data = fn(parameter)
+    for name, buffer in module._buffers.items():
+        if buffer is not None:
+            module._buffers[name] = fn(buffer)
+    return module
+
+
+class _OnCpu(TorchFunctionMode):
+    """Keeps what is meant for a GPU on the CPU: a stand-in there would need the GPU's own torch.
+
+    Dropout inside fused attention is left out, since the CPU's fused kernel has none and torch would
+    write the attention out; GPUs' kernels have it, and it moves no memory there.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func is Tensor.cuda:
+            return args[0]
+        given = {key: _cpu(value) if key == "device" else value for key, value in (kwargs or {}).items()}
+        if func is functional.scaled_dot_product_attention:
+            args = (*args[:4], *(0.0 for _ in args[4:5]), *args[5:])
+            given = {key: 0.0 if key == "dropout_p" else value for key, value in given.items()}
+        if func is Tensor.to:
+            args = (args[0], *(_cpu(value) for value in args[1:]))
+        return func(*args, **given)
+
+
+def _cpu(device: Any) -> Any:
+    """The CPU instead of a GPU, which may go by its number; anything else as it is."""
+    if isinstance(device, int) and not isinstance(device, bool):
+        return torch.device("cpu")
+    if isinstance(device, (str, torch.device)) and str(device).startswith("cuda"):
+        return torch.device("cpu")
+    return device
+
+
+class ScalarReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Lets a step read single floating-point values of stand-ins, for logging or clipping.
+
+    They read as 1.0, and ``count`` says how often. Integers and booleans are not answered: they
+    choose what runs, and torch's own error says so.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+        self.answers_all = False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Answer reads of one value; run everything else."""
+        if func is torch.ops.aten._local_scalar_dense.default and isinstance(args[0], FakeTensor):
+            if self.answers_all:
+                return True
+            if args[0].is_floating_point():
+                self.count += 1
+                return READ_AS
+        return func(*args, **(kwargs or {}))
+
+
+def stand_in_pair(pair: Pair) -> Pair:
+    """The same model and batch with stand-ins in place of all tensors, tied parameters still tied.
+
+    The pair itself is left alone. Call it inside ``stand_ins``; real, meta and stand-in tensors are
+    taken, each a stand-in on the CPU afterwards.
+    """
+    model, batch = pair
+    made: dict[int, Any] = {}
+    for tensor in (*model.parameters(), *model.buffers(), *_tensors(batch)):
+        made.setdefault(id(tensor), _stand_in(tensor))
+    twin: Pair = copy.deepcopy((model, batch), made)
+    return twin
+
+
+def _stand_in(tensor: Tensor) -> Tensor:
+    if isinstance(tensor, FakeTensor) and tensor.device.type == "cpu":
+        return tensor
+    with torch.no_grad():
+        empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(empty, requires_grad=tensor.requires_grad)
+    return empty.requires_grad_(tensor.requires_grad)
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _tensors(item)

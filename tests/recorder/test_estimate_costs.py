@@ -1,0 +1,132 @@
+"""What an operator costs: against sizes that can be counted by hand."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from sim.recorder.estimate_costs import CountingMode, Work
+from sim.recorder.estimate_devices import Device, custom_device
+from sim.recorder.estimate_stand_ins import stand_ins
+
+aten = torch.ops.aten
+SLOW_MEMORY = custom_device(flops=1e30, bytes_per_s=1.0)
+SIZES = st.integers(1, 64)
+
+
+def count(run: Any, device: Device = SLOW_MEMORY) -> Work:
+    """The work of what ``run`` does to stand-ins that it makes."""
+    with stand_ins():
+        run_it = run()
+        mode = CountingMode(device)
+        with mode:
+            run_it()
+    return mode.work
+
+
+@given(m=SIZES, k=SIZES, n=SIZES)
+@settings(max_examples=10)
+def test_a_product_reads_both_sides_and_writes_the_third(m: int, k: int, n: int) -> None:
+    def make() -> Any:
+        a, b = torch.empty(m, k), torch.empty(k, n)
+        return lambda: a @ b
+
+    work = count(make)
+    assert work.flops == 2 * m * n * k
+    assert work.num_bytes == 4 * (m * k + k * n + m * n)
+    assert work.seconds == work.num_bytes
+
+
+@given(m=SIZES, k=SIZES, n=SIZES, flops=st.floats(1, 1e9), rate=st.floats(1, 1e9))
+@settings(max_examples=10)
+def test_an_operator_takes_the_longer_of_both(m: int, k: int, n: int, flops: float, rate: float) -> None:
+    def make() -> Any:
+        a, b = torch.empty(m, k), torch.empty(k, n)
+        return lambda: a @ b
+
+    work = count(make, custom_device(flops=flops, bytes_per_s=rate))
+    by_flops, by_bytes = 2 * m * n * k / flops, 4 * (m * k + k * n + m * n) / rate
+    assert work.seconds == pytest.approx(max(by_flops, by_bytes))
+    assert (work.flop_bound_seconds > 0) == (by_flops >= by_bytes)
+
+
+@pytest.mark.parametrize(
+    ("elements", "run"),
+    [
+        (0, lambda x: x.view(-1)),
+        (0, lambda x: x.t().detach()),
+        (0, torch.empty_like),
+        (1, lambda x: x.zero_()),
+        (1, torch.zeros_like),
+        (2, lambda x: x.mul_(2)),
+        (2, lambda x: x * 2),
+        (2, lambda x: x.clone()),
+        (3, lambda x: x.add_(torch.empty(8, 4))),
+        (2, lambda x: x.copy_(torch.empty(8, 4))),
+        (1 + 1 / 8, lambda x: x.sum(0)),
+        (2 + 1 / 8, lambda x: torch.add(x, torch.empty(1, 4).expand(8, 4))),
+        (2 * 3 / 8 + 6 / 32, lambda x: functional.embedding(torch.empty(3, dtype=torch.int64), x)),
+    ],
+)
+def test_bytes_of_an_operator(elements: float, run: Any) -> None:
+    def make() -> Any:
+        x = torch.empty(8, 4)
+        return lambda: run(x)
+
+    assert count(make).num_bytes == round(elements * 8 * 4 * 4)
+
+
+def test_a_half_is_two_bytes() -> None:
+    def make() -> Any:
+        x = torch.empty(8, 4)
+        return lambda: x.bfloat16()
+
+    assert count(make).num_bytes == 8 * 4 * (4 + 2)
+
+
+def test_backward_of_a_product_is_two_of_them() -> None:
+    def make() -> Any:
+        a = torch.empty(3, 5, requires_grad=True)
+        b = torch.empty(5, 7, requires_grad=True)
+        loss = (a @ b).sum()
+        return loss.backward
+
+    assert count(make).flops == 2 * (2 * 3 * 5 * 7)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_causal_attention_is_half_the_work(causal: bool) -> None:
+    def make() -> Any:
+        parts = [torch.empty(2, 4, 64, 16, requires_grad=True) for _ in range(3)]
+        return lambda: functional.scaled_dot_product_attention(*parts, is_causal=causal)
+
+    assert count(make).flops == 2 * 2 * (2 * 4) * 64 * 64 * 16 // (2 if causal else 1)
+
+
+def test_dropout_does_not_write_attention_out() -> None:
+    def make(dropout: float) -> Any:
+        parts = [torch.empty(2, 4, 64, 16) for _ in range(3)]
+        return lambda: functional.scaled_dot_product_attention(*parts, None, dropout, True)
+
+    assert count(lambda: make(0.1)) == count(lambda: make(0.0))
+
+
+def test_convolutions_may_use_tf32_and_products_may_not_by_default() -> None:
+    device = Device(name="two rates", flops={"float32": 1.0, "tf32": 8.0, "bfloat16": 16.0}, bytes_per_s=1e30)
+
+    def convolution() -> Any:
+        x, w = torch.empty(1, 1, 1, 1), torch.empty(1, 1, 1, 1)
+        return lambda: functional.conv2d(x, w)
+
+    def product(dtype: torch.dtype) -> Any:
+        x = torch.empty(1, 1, dtype=dtype)
+        return lambda: x @ x
+
+    assert count(convolution, device).seconds == 2 / 8
+    assert count(convolution, device).is_convolutional
+    assert count(lambda: product(torch.float32), device).seconds == 2
+    assert count(lambda: product(torch.bfloat16), device).seconds == 2 / 16
+    assert not count(lambda: product(torch.bfloat16), device).is_convolutional

@@ -1,0 +1,205 @@
+"""The estimated ready order is the one that hooks see in a real backward on the CPU (A3.2, A6.5)."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from sim.recorder import models, record
+from sim.recorder import published_models as published
+from sim.recorder.estimate import estimate
+from sim.recorder.step import ModelStep
+
+TINY = {"layers": 2, "width": 16, "heads": 2, "vocab": 32, "context": 8, "batch": 2}
+SMALL = {
+    "gpt": (models.gpt, TINY),
+    "tied gpt": (models.gpt, {**TINY, "tied": True}),
+    "bert": (models.bert, TINY),
+    "resnet50": (models.resnet50, {"batch": 2, "image": 32, "classes": 10}),
+    "gpt_82m": (published.gpt_82m, TINY),
+    "nanogpt": (published.nanogpt_124m, TINY),
+    "nanogpt without biases": (published.nanogpt_124m, {**TINY, "bias": False}),
+    "gpt2": (published.gpt2_124m, {**TINY, "tokens": 8}),
+    "gpt2 774M": (published.gpt2_774m, {**TINY, "tokens": 8}),
+    "bert_base": (published.bert_base, {**TINY, "tokens": 8}),
+    "llama": (
+        published.llama_8b,
+        {"layers": 2, "width": 16, "heads": 4, "kv_heads": 2, "hidden": 32, "vocab": 32, "tokens": 8},
+    ),
+    "dlrm": (published.dlrm, {"tables": 3, "rows": 10, "width": 4, "batch": 4}),
+    "sparse dlrm": (published.dlrm, {"tables": 3, "rows": 10, "width": 4, "batch": 4, "sparse": True}),
+    "resnet18": (published.resnet18, {"batch": 2, "image": 32, "classes": 10}),
+    "torchvision's resnet50": (published.resnet50, {"batch": 2, "image": 32, "classes": 10}),
+    "vgg13": (published.vgg13, {"batch": 1, "image": 32, "classes": 10, "hidden": 16}),
+    "googlenet": (published.googlenet, {"batch": 2, "image": 64, "classes": 10}),
+}
+
+
+def real_order(model: nn.Module, batch: Any, autocast: bool = False) -> tuple[int, ...]:
+    """Indices by the last firing of their hooks, in one true backward."""
+    step = ModelStep(model.train(), batch)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    fired: dict[int, None] = {}
+
+    def hook_of(index: int) -> Any:
+        def hook(_: Tensor) -> None:
+            fired.pop(index, None)
+            fired[index] = None
+
+        return hook
+
+    handles = [p.register_post_accumulate_grad_hook(hook_of(index)) for index, p in enumerate(trained)]
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        loss = step.loss()
+    loss.backward()
+    for handle in handles:
+        handle.remove()
+    model.zero_grad()
+    return tuple(fired)
+
+
+LARGE = ("resnet50", "torchvision's resnet50", "googlenet", "resnet18")  # whatever their arguments
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LARGE[1:] else []) for name in SMALL]
+)
+def test_ready_made_models(name: str) -> None:
+    factory, arguments = SMALL[name]
+    pair = factory(**arguments)
+    assert estimate(pair, name=name, backward_ns=10**9).order() == real_order(*pair)
+
+
+@pytest.mark.parametrize("name", ["gpt", "tied gpt", "gpt_82m", "gpt2", "bert_base", "vgg13", "llama"])
+def test_ready_made_models_under_autocast(name: str) -> None:
+    """Casts are nodes too: a Linear's weight is then ready before its bias."""
+    factory, arguments = SMALL[name]
+    pair = factory(**arguments)
+    workload = estimate(pair, name=name, backward_ns=10**9, autocast="bfloat16")
+    assert workload.order() == real_order(*pair, autocast=True)
+
+
+def test_autocast_turns_weight_and_bias_round() -> None:
+    pair = (nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)), torch.ones(1, 4))
+    assert estimate(pair, name="plain", backward_ns=10).order() == (1, 0)
+    assert estimate(pair, name="cast", backward_ns=10, autocast="bfloat16").order() == (0, 1)
+
+
+class Casting(nn.Module):
+    """A forward that enters a GPU's autocast itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            return self.inner(x).sum()
+
+
+def test_a_models_own_autocast_is_a_gpus() -> None:
+    own = estimate((Casting(), torch.ones(1, 4)), name="own", backward_ns=10**6)
+    assert own.order() == (4, 5, 2, 3, 0, 1)
+    assert not torch.is_autocast_enabled("cpu")
+    assert torch.autocast("cpu", dtype=torch.float16).fast_dtype is torch.float16
+
+
+class Encoder(nn.Module):
+    """``nn.TransformerEncoder``, whose norms are declared last and called in between."""
+
+    def __init__(self, *, norm_first: bool) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=norm_first)
+        self.inner = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inner(x)
+        return out.square().mean()
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_torchs_own_encoder(norm_first: bool) -> None:
+    pair = (Encoder(norm_first=norm_first), torch.randn(2, 5, 16))
+    assert estimate(pair, name="encoder", backward_ns=10**9).order() == real_order(*pair)
+
+
+PARTS = st.sampled_from(
+    ["linear", "bare", "again", "norm", "skip", "branch", "unused", "checkpoint", "frozen", "scale", "tied"]
+)
+
+
+class Random(nn.Module):
+    """Parts of width 4 one after the other, as drawn; every parameter is declared before any is used."""
+
+    def __init__(self, kinds: list[str], turned: bool) -> None:
+        super().__init__()
+        self.kinds = kinds
+        made: list[nn.Module] = []
+        for kind in kinds:
+            part: nn.Module = nn.LayerNorm(4) if kind in ("norm", "skip") else nn.Linear(4, 4, kind != "bare")
+            linears = [one for one in made if isinstance(one, nn.Linear)]
+            if kind == "tied" and linears:
+                part.weight = linears[-1].weight
+            if kind == "frozen":
+                part.requires_grad_(False)
+            made.append(part)
+        self.declared = nn.ModuleList(reversed(made) if turned else made)
+        self.turned = turned
+        self.scale = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = list(reversed(self.declared)) if self.turned else list(self.declared)
+        x = x * self.scale
+        for place, (kind, part) in enumerate(zip(self.kinds, parts, strict=True)):
+            if kind == "again":
+                x = part(part(x))
+            elif kind == "skip":
+                x = x + part(x)
+            elif kind == "branch":
+                x = parts[place // 2](x) + part(x).relu()
+            elif kind == "checkpoint":
+                x = checkpoint(part, x, use_reentrant=False)
+            elif kind == "scale":
+                x = part(x * self.scale)
+            elif kind != "unused":
+                x = part(x)
+        return x.sum()
+
+
+@given(kinds=st.lists(PARTS, min_size=1, max_size=8), turned=st.booleans(), autocast=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_random_models(kinds: list[str], turned: bool, autocast: bool) -> None:
+    """Tied, frozen, unused, reused and checkpointed parameters, declared forwards or backwards."""
+    pair = (Random(kinds, turned), torch.randn(2, 4))
+    dtype = "bfloat16" if autocast else None
+    workload = estimate(pair, name="random", backward_ns=10**9, autocast=dtype)
+    assert workload.order() == real_order(*pair, autocast=autocast)
+
+
+@pytest.mark.parametrize("name", ["tied gpt", "sparse dlrm"])
+def test_all_that_is_no_time_is_what_record_finds(name: str) -> None:
+    factory, arguments = SMALL[name]
+    pair = factory(**arguments)
+    estimated = estimate(pair, name=name, backward_ns=10**9)
+    recorded = record(pair, name=name, warmup=1, repeats=1)
+    assert estimated.buffers == recorded.buffers
+    for guess, seen in zip(estimated.gradients, recorded.gradients, strict=True):
+        assert (guess.name, guess.shape, guess.dtype, guess.num_bytes, guess.uses) == (
+            seen.name,
+            seen.shape,
+            seen.dtype,
+            seen.num_bytes,
+            seen.uses,
+        )
+        assert (guess.sparse, guess.wire_bytes, guess.group) == (seen.sparse, seen.wire_bytes, seen.group)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("factory", [models.gpt, models.bert, models.resnet50])
+def test_models_of_the_traces_at_their_true_size(factory: Any) -> None:
+    pair = factory()
+    assert estimate(pair, name="full", backward_ns=10**9).order() == real_order(*pair)
