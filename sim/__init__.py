@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sim.api import (
         agreement,
+        anchor,
         apply,
         assign,
         bucket_indices_json,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "agreement",
+    "anchor",
     "apply",
     "assign",
     "bucket_indices_json",

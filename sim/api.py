@@ -18,6 +18,7 @@ from sim.formats.pasting import bucket_indices_json
 from sim.formats.perfetto import perfetto_json
 from sim.formats.records import find_records, load_record
 from sim.formats.tables import sweep_csv
+from sim.nouns.anchored import Anchored, Factor, InStepTimes, MeasuredStep
 from sim.nouns.assignment import Assignment
 from sim.nouns.comparison import Agreement
 from sim.nouns.hardware import Hardware
@@ -29,7 +30,7 @@ from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import Workload
 from sim.tuner.grid import sweep
 from sim.tuner.pareto import pareto_front
-from sim.verdict import scoring
+from sim.verdict import anchoring, scoring
 from sim.verdict.attribution import attribute
 from sim.verdict.metrics import summarize
 
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "agreement",
+    "anchor",
     "apply",
     "assign",
     "bucket_indices_json",
@@ -114,6 +116,37 @@ def simulate(
             or a ``slowest`` that does not send what this rank sends.
     """
     return run(workload, hardware, assignment, engine, iteration, slowest)
+
+
+def anchor(
+    workload: Workload,
+    hardware: Hardware,
+    measured: MeasuredStep,
+    *,
+    factor: Factor | None = None,
+    seen: InStepTimes | None = None,
+    second: MeasuredStep | None = None,
+) -> Anchored:
+    """Hardware that makes the prediction of one measured step true: what parts measured apart leave open.
+
+    Args:
+        workload: what a single GPU computes, recorded or estimated.
+        hardware: a link measured beside the step, and what copies cost.
+        measured: a step of the job as it runs, and its assignment.
+        factor: what to fix: ``mutual`` (both slow-downs alike), ``compute_slowdown``, ``comm_slowdown`` or
+            ``curve``. None: the slow-down that is not known, or both alike.
+        seen: durations of that step's all-reduces, from a profile: they give the curve in the step.
+        second: a step with another number of buckets: it gives what each collective costs the compute lane.
+
+    Raises:
+        InputError: the step is shorter than the parts allow without interference, longer than interference
+            can explain, or says nothing of the factor; or the second cannot be true beside it.
+    """
+    return anchoring.anchor(workload, hardware, measured, _play, factor=factor, seen=seen, second=second)
+
+
+def _play(workload: Workload, hardware: Hardware, assignment: Assignment) -> Timeline:
+    return run(workload, hardware, assignment, "analytic")
 
 
 def tune(

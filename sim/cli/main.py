@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from sim.cli import (
+    anchoring,
     diagnosing,
     estimating,
     importing,
@@ -58,6 +59,7 @@ for command in (
     simulating.simulate,
     simulating.explain,
     sweeping.sweep,
+    anchoring.anchor,
     tuning.tune,
     simulating.export,
     validating.validate,

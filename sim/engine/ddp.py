@@ -1,6 +1,6 @@
 """DistributedDataParallel's Reducer: what a backward under it does, in every iteration."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sim.costs.collectives import all_reduce_ns
 from sim.engine.comm_hooks import Message, messages, narrows
@@ -20,7 +20,7 @@ from sim.engine.program import (
     works,
 )
 from sim.engine.switches import Switches, check_used, read_switches
-from sim.errors import AssignmentError, InputError
+from sim.errors import AssignmentError, InputError, NotModelledError
 from sim.nouns.assignment import Assignment
 from sim.nouns.collective import Collective, Phase
 from sim.nouns.hardware import Hardware
@@ -45,6 +45,9 @@ def write(
 ) -> tuple[Program, ...]:
     """The programs of one step, one a micro-batch; all but the last run under ``no_sync`` (A3.12).
 
+    With the setting ``no_sync=false`` each of them reduces. From the second one on, a gradient is added to
+    what is there already.
+
     Raises:
         AssignmentError: the assignment does not fit the workload (A8.3).
         InputError, NotModelledError: a switch that is not legal or not modelled, or a parameter on which DDP
@@ -61,8 +64,9 @@ def write(
         )
     writer = _Writer(workload, hardware, assignment, switches, iteration)
     count = switches.accumulation_steps - 1
-    before = [writer.unsynchronised(number) for number in range(min(count, 2))]
-    return (*before, *before[1:] * (count - 2), writer.synchronised())  # all but the first are alike
+    write_one = writer.unsynchronised if switches.no_sync else writer.synchronised
+    before = [replace(write_one(number), optimizer_ns=0) for number in range(min(count, 2))]
+    return (*before, *before[1:] * (count - 2), writer.synchronised(count))  # all but the first are alike
 
 
 def _check_iteration(
@@ -72,6 +76,11 @@ def _check_iteration(
     inputs, rebuilt_from = switches.join_inputs, switches.rebuilt_from
     if iteration == "steady":
         return
+    if switches.syncs_each:
+        raise NotModelledError(
+            f"iteration: {iteration} is not modelled with accumulation_steps={switches.accumulation_steps} "
+            f"and no_sync=false, where DDP rebuilds its buckets within a step; give steady"
+        )
     if assignment.by_keywords and rebuilt_from is not None and iteration < rebuilt_from:
         constructed = constructed_in(workload, assignment)
         if [set(bucket) for bucket in constructed] != [set(b) for b in assignment.bucket_indices]:
@@ -97,7 +106,8 @@ class _Writer:
     def unsynchronised(self, number: int) -> Program:
         """A micro-batch under ``no_sync``: gradients accumulate, nothing is copied or sent (A3.12)."""
         before, notes = self._before_forward(number)
-        lane: list[LaneItem] = [Work("backward", work, index) for index, work in works(self.workload) if work]
+        cut = [(index, work + self.addition_ns(index, number)) for index, work in works(self.workload)]
+        lane: list[LaneItem] = [Work("backward", work, index) for index, work in cut if work]
         return Program(
             lane=(*lane, Work("backward", tail_ns(self.workload)), BackwardEnd()),
             collectives=(),
@@ -107,11 +117,11 @@ class _Writer:
             notes=notes,
         )
 
-    def synchronised(self) -> Program:
-        """The micro-batch that reduces."""
+    def synchronised(self, number: int) -> Program:
+        """A micro-batch that reduces: the last one, or each where none is under ``no_sync``."""
         workload, switches = self.workload, self.switches
-        before, notes = self._before_forward(switches.accumulation_steps - 1)
-        backward = _Backward(self)
+        before, notes = self._before_forward(number)
+        backward = _Backward(self, number)
         if switches.static_graph and self.iteration == 1:
             backward.reduce_afterwards()
         else:
@@ -128,14 +138,26 @@ class _Writer:
             notes=(*notes, *self._notes()),
         )
 
+    def addition_ns(self, index: int, number: int) -> int:
+        """What AccumulateGrad takes to add one gradient to that of the micro-batches before (A3.12).
+
+        The first micro-batch of a step has nothing to add to; without ``set_to_none`` it adds to zeros, and
+        recorded times are then taken to contain additions.
+        """
+        gradient = self.workload.gradients[index]
+        if number == 0 or gradient.sparse or not self.switches.set_to_none:
+            return 0
+        return transfer_ns(gradient.num_bytes, self.hardware.accumulate_bytes_per_s)
+
     def _before_forward(self, number: int) -> tuple[tuple[Collective, ...], tuple[str, ...]]:
+        follows_synchronised = 0 if self.switches.syncs_each else number
         return before_forward(
-            self.workload, self.hardware, self.assignment, self.switches, self.iteration, number
+            self.workload, self.hardware, self.assignment, self.switches, self.iteration, follows_synchronised
         )
 
     def _notes(self) -> tuple[str, ...]:
         switches, notes = self.switches, []
-        if switches.keeps_views:
+        if switches.gradient_as_bucket_view and not switches.set_to_none:
             notes.append(
                 "gradients are accumulated in place into their buckets, and zeroed in each step; that work "
                 "is part of the recorded backward only if it was recorded with set_to_none=False"
@@ -150,11 +172,14 @@ class _Writer:
 class _Backward:
     """The lane of one synchronised backward, as it is written (A3)."""
 
-    def __init__(self, writer: _Writer) -> None:
+    def __init__(self, writer: _Writer, number: int) -> None:
         self.writer = writer
+        self.number = number
         self.workload = writer.workload
         self.hardware = writer.hardware
         self.switches = writer.switches
+        first_views = number == 0 and writer.switches.set_to_none  # gradients are None when it begins
+        self.keeps_views = writer.switches.keeps_views and not first_views
         self.buckets = writer.assignment.bucket_indices
         self.home = {index: number for number, bucket in enumerate(self.buckets) for index in bucket}
         self.pending = [len(bucket) for bucket in self.buckets]
@@ -176,7 +201,7 @@ class _Backward:
         """
         marks = self.hardware.mark_used_ns * self.switches.searches
         for number, (index, work) in enumerate(works(self.workload)):
-            self._work("backward", work, index)
+            self._work("backward", work + self.writer.addition_ns(index, self.number), index)
             self._work("hook", marks, index)
             for unused in sorted(self.unused) if number == 0 else ():
                 self._arrive(unused, index)
@@ -245,7 +270,7 @@ class _Backward:
         size = copied_bytes(self.workload, index)
         if index in self.unused:
             size = size // 2  # written, not read
-        elif switches.keeps_views and switches.comm_hook is not None:
+        elif self.keeps_views and switches.comm_hook is not None:
             return
         self._work("copy_in", transfer_ns(size, self.copy_in_rate), index)
 
@@ -254,7 +279,7 @@ class _Backward:
         switches = self.switches
         if switches.batched_grad_copy:
             size = sum(copied_bytes(self.workload, index) for index in self.buckets[bucket])
-            passes = (not switches.keeps_views) + (switches.comm_hook is None)
+            passes = (not self.keeps_views) + (switches.comm_hook is None)
             duration = transfer_ns(passes * size, self.copy_in_rate)
             if duration:
                 self.lane.append(Work("copy_in", duration, bucket=bucket))

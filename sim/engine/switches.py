@@ -23,7 +23,8 @@ MODELLED_DDP_KWARGS = {
 MODELLED_SETTINGS = {
     "comm_hook": "a communication hook: allreduce, fp16_compress, bf16_compress, powerSGD, noop (A3.17)",
     "set_to_none": "zero_grad's argument; false keeps gradients in their buckets (A3.4)",
-    "accumulation_steps": "micro-batches a step, all but the last under no_sync (A3.12)",
+    "accumulation_steps": "micro-batches a step (A3.12)",
+    "no_sync": "whether all of them but the last run under no_sync; false: each one reduces (A3.12)",
     "join_inputs": "under Join: how many inputs each rank has (A3.19)",
 }
 # Arguments that change no step while they are off.
@@ -49,6 +50,7 @@ class Switches:
     comm_hook: CommHook | None = None
     set_to_none: bool = True
     accumulation_steps: int = 1
+    no_sync: bool = True
     join_inputs: tuple[int, ...] | None = None
 
     @property
@@ -57,9 +59,17 @@ class Switches:
         return self.find_unused_parameters and not self.static_graph
 
     @property
+    def syncs_each(self) -> bool:
+        """Whether a step has several micro-batches that each reduce."""
+        return self.accumulation_steps > 1 and not self.no_sync
+
+    @property
     def keeps_views(self) -> bool:
-        """Whether a gradient is accumulated into its bucket, where it stays from step to step (A3.4)."""
-        return self.gradient_as_bucket_view and not self.set_to_none
+        """Whether the last micro-batch accumulates gradients into their buckets, as views of them (A3.4).
+
+        They stay there from step to step, or from one synchronised micro-batch to the next.
+        """
+        return self.gradient_as_bucket_view and (not self.set_to_none or self.syncs_each)
 
     @property
     def rebuilt_from(self) -> int | None:
@@ -115,6 +125,9 @@ def read_switches(assignment: Assignment) -> Switches:
         raise InputError(
             f"ddp: accumulation_steps={steps!r} is not legal; give an integer 1 to {MAX_ACCUMULATION_STEPS}"
         )
+    no_sync = settings.get("no_sync", True)
+    if not isinstance(no_sync, bool):
+        raise InputError(f"ddp: no_sync={no_sync!r} is not legal; give true or false")
     hook = settings.get("comm_hook")
     switches = Switches(
         gradient_as_bucket_view=kwargs.get("gradient_as_bucket_view", False),
@@ -128,6 +141,7 @@ def read_switches(assignment: Assignment) -> Switches:
         comm_hook=None if hook is None else read_comm_hook(hook),
         set_to_none=set_to_none,
         accumulation_steps=steps,
+        no_sync=no_sync,
         join_inputs=_join_inputs(settings.get("join_inputs")),
     )
     _check_together(switches)
@@ -169,6 +183,7 @@ def _check_together(switches: Switches) -> None:
         "comm_hook and mixed_precision": switches.comm_hook is not None and switches.reduce_dtype is not None,
         "join_inputs and skip_all_reduce_unused_params": switches.join_inputs is not None
         and switches.skip_all_reduce_unused_params,
+        "join_inputs and no_sync=false": switches.join_inputs is not None and switches.syncs_each,
     }
     for names, clash in clashes.items():
         if clash:
@@ -178,7 +193,7 @@ def _check_together(switches: Switches) -> None:
             "ddp: static_graph and join_inputs: rank 0 has joined before the order of gradients is recorded; "
             "give it at least 2 inputs"
         )
-    if switches.static_graph and switches.accumulation_steps > 1:
+    if switches.static_graph and switches.accumulation_steps > 1 and switches.no_sync:
         raise NotModelledError(
             "ddp: static_graph and accumulation_steps: torch stops where the first backward of a static "
             "graph is under no_sync"

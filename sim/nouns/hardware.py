@@ -40,13 +40,14 @@ CURVES = ("all_reduce", "reduce_scatter", "all_gather", "reduce", "broadcast")
 class Hardware:
     """One machine or cluster as a backward pass sees it.
 
-    Copy bandwidths in bytes/s, None is free. Slow-downs are factors >= 1: ``compute_slowdown`` of the
-    compute lane beside a collective, ``comm_slowdown`` of a collective beside the compute lane,
-    ``channel_slowdown`` beside another collective, ``copy_in_slowdown`` and ``copy_out_slowdown`` of copies
-    into and out of buckets beside a collective, ``comm_copy_out_slowdown`` of a collective beside copies
-    out of buckets, which come in one go. ``search_unused_ns`` and ``mark_used_ns`` are what
-    ``find_unused_parameters`` adds per parameter, to a forward and to each hook. ``spread``
-    keeps, for each measured quantity, what is known of its scatter.
+    Copy bandwidths in bytes/s, None is free; ``accumulate_bytes_per_s`` is that at which a micro-batch's
+    gradients are added to those of the ones before it (A3.12). Slow-downs are factors >= 1:
+    ``compute_slowdown`` of the compute lane beside a collective, ``comm_slowdown`` of a collective beside
+    the compute lane, ``channel_slowdown`` beside another collective, ``copy_in_slowdown`` and
+    ``copy_out_slowdown`` of copies into and out of buckets beside a collective, ``comm_copy_out_slowdown``
+    of a collective beside copies out of buckets, which come in one go. ``search_unused_ns`` and
+    ``mark_used_ns`` are what ``find_unused_parameters`` adds per parameter, to a forward and to each hook.
+    ``spread`` keeps, for each measured quantity, what is known of its scatter.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Hardware:
     launch_blocks_compute: bool = False
     copy_in_bytes_per_s: float | None = None
     copy_out_bytes_per_s: float | None = None
+    accumulate_bytes_per_s: float | None = None
     compute_slowdown: float = 1.0
     comm_slowdown: float = 1.0
     copy_in_slowdown: float = 1.0
@@ -86,6 +88,7 @@ class Hardware:
             factor(name, getattr(self, name), 1.0)
         rate("copy_in_bytes_per_s", self.copy_in_bytes_per_s)
         rate("copy_out_bytes_per_s", self.copy_out_bytes_per_s)
+        rate("accumulate_bytes_per_s", self.accumulate_bytes_per_s)
         for name in CURVES:
             curve: Curve | None = getattr(self, name)
             if curve is None:

@@ -121,6 +121,8 @@ def _refused(assignment: Assignment, switches: Switches, mode: Mode, carrier: Ca
         found["mixed_precision"] = "DDP needs GPUs for it, and its casts are in no recorded schedule"
     if switches.join_inputs is not None:
         found["join_inputs"] = "every rank of a replay makes the same steps"
+    if switches.syncs_each:
+        found["no_sync=false"] = "a replay accumulates under no_sync"
     if hook is not None and hook.name == "bf16_compress" and device == "cpu":
         found["comm_hook bf16_compress"] = "torch refuses it without NCCL"
     several = device == "cpu" and len(assignment.bucket_indices) > 1

@@ -10,6 +10,20 @@ import sim.cli.main
 from tests.commands import bucketsim
 
 FROZEN = {
+    "anchor": [
+        "--after-backward-ms",
+        "--caps",
+        "--factor",
+        "--hardware",
+        "--in-step",
+        "--json",
+        "--launch-cost",
+        "--measured",
+        "--memory-bandwidth",
+        "--output",
+        "-o",
+        "workload_file",
+    ],
     "agree": ["--json", "--markdown", "--max-error", "directories"],
     "calibrate": [
         "--box",

@@ -154,6 +154,7 @@ POWER_SGD = {"name": "powerSGD", "start_powerSGD_iter": 2}
     [
         ("ddp", {"mixed_precision": {"param_dtype": "bfloat16"}}, "mixed_precision is not replayed"),
         ("ddp", {"join_inputs": [1, 2]}, "join_inputs is not replayed"),
+        ("ddp", {"accumulation_steps": 2, "no_sync": False}, "no_sync=false is not replayed"),
         ("ddp", {"comm_hook": "bf16_compress"}, "bf16_compress is not replayed: torch refuses it"),
         ("ddp", {"comm_hook": POWER_SGD}, "with 2 buckets over gloo it is a race"),
         ("zero2", {}, "give accelerator=cpu"),

@@ -144,6 +144,7 @@ def jobs(draw: Draw, **fixed: Any) -> Job:
             hardware,
             search_unused_ns=draw(st.integers(0, 3)),
             mark_used_ns=draw(st.integers(0, 3)),
+            accumulate_bytes_per_s=draw(st.none() | st.sampled_from(scale.rates)),
         ),
         options=options,
     )

@@ -6,7 +6,8 @@ a rank go to ``ANSWERS.<rank>``, a line each. A case is a dict:
 - ``layers``: the model (ddp_models);
 - ``ddp``: keywords of DistributedDataParallel;
 - ``hook``: {"name": ..., and what the hook's state takes} (ddp_hooks), or absent;
-- ``iterations`` (4), each a step of ``accumulation`` (1) micro-batches, all but the last under no_sync;
+- ``iterations`` (4), each a step of ``accumulation`` (1) micro-batches, all but the last under no_sync, or
+  with ``no_sync`` (True) False none;
 - ``zero_grad_to_none`` (True), ``create_graph`` (False);
 - ``join_inputs``: how many iterations each rank has, then trained under ``ddp.join(**join)``.
 
@@ -131,7 +132,8 @@ class Run:
         micro_batches = self.case.get("accumulation", 1)
         for micro_batch in range(1, micro_batches + 1):
             self.ready[-1].append([])
-            with ddp.no_sync() if micro_batch < micro_batches else contextlib.nullcontext():
+            is_synchronised = micro_batch == micro_batches or not self.case.get("no_sync", True)
+            with contextlib.nullcontext() if is_synchronised else ddp.no_sync():
                 self.diary.enter("before forward", iteration, micro_batch)
                 values, _ = ddp(*batch(self.case["layers"], self.inputs))
                 loss = values.float().pow(2).mean()

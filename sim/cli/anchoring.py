@@ -1,0 +1,257 @@
+"""anchor: a machine whose parts were measured apart, made true for one step of the job as it runs."""
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import sim
+from sim.cli.printing import emit, note, table, write
+from sim.cli.simulating import AsJson, WorkloadFile
+from sim.costs.in_step import in_step_times
+from sim.costs.memory_traffic import with_memory_bandwidth
+from sim.errors import InputError
+from sim.formats.documents import json_text, load
+from sim.nouns.anchored import Anchored, InStepTimes, MeasuredStep
+from sim.nouns.hardware import Hardware
+from sim.nouns.measurement import Measurement
+from sim.nouns.workload import Workload
+from sim.units import NS_PER_MS, format_ms, parse_cap_mb
+
+_TIMES = ("step_ms", "backward_ms", "noise_ms")
+_CAPS = ("bucket_cap_mb", "first_bucket_mb")
+_BYTES_PER_GB = 1e9
+
+
+class FactorName(StrEnum):
+    """What one measured step can fix."""
+
+    MUTUAL = "mutual"
+    COMPUTE_SLOWDOWN = "compute_slowdown"
+    COMM_SLOWDOWN = "comm_slowdown"
+    CURVE = "curve"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """One step as the command line gives it: options of ``sim.assign``, and what was measured."""
+
+    options: dict[str, Any]
+    measured: MeasuredStep
+
+    @property
+    def label(self) -> str:
+        told = (f"{value:g}" if isinstance(value, float) else value for value in self.options.values())
+        return (
+            ", ".join(f"{name}={value}" for name, value in zip(self.options, told, strict=True)) or "default"
+        )
+
+
+def anchor(
+    workload_file: WorkloadFile,
+    hardware_file: Annotated[
+        Path, typer.Option("--hardware", help="A hardware file: a link measured beside the step.")
+    ],
+    measured: Annotated[
+        list[str],
+        typer.Option(
+            help="A step as it runs now: bucket_cap_mb=25,step_ms=159.6 and, where known, backward_ms, "
+            "noise_ms and DDP's switches. The first is made true, further ones are compared."
+        ),
+    ],
+    in_step: Annotated[
+        str | None,
+        typer.Option(
+            help="Durations of that step's all-reduces in ms, in launch order, comma-separated; or the "
+            "measurement that import made of a trace."
+        ),
+    ] = None,
+    after_backward_ms: Annotated[
+        float | None, typer.Option(help="How much of them lies after the end of backward, in ms.")
+    ] = None,
+    factor: Annotated[
+        FactorName | None, typer.Option(help="What to fix; default: the slow-down that is not known.")
+    ] = None,
+    launch_cost: Annotated[
+        bool, typer.Option("--launch-cost", help="Fix what a collective costs too, by the second --measured.")
+    ] = False,
+    memory_bandwidth: Annotated[
+        float | None, typer.Option(help="GB/s of the GPU's memory: gives copies their cost where it is free.")
+    ] = None,
+    caps: Annotated[str | None, typer.Option(help="MiB, comma-separated: predict these too.")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the hardware here.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fix what the parts leave open (interference, the link in the step) by one step of the job as it is."""
+    workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
+    if memory_bandwidth is not None:
+        hardware = with_memory_bandwidth(hardware, memory_bandwidth * _BYTES_PER_GB)
+    rows = [_row(workload, text) for text in measured]
+    if launch_cost and len(rows) < 2:
+        raise InputError("--launch-cost: takes a second --measured, with another number of buckets")
+    found = sim.anchor(
+        workload,
+        hardware,
+        rows[0].measured,
+        factor=None if factor is None else factor.value,
+        seen=_seen(in_step, after_backward_ms),
+        second=rows[1].measured if launch_cost else None,
+    )
+    checks = [_check(workload, hardware, found, row) for row in rows]
+    predictions = [_predict(workload, hardware, found, rows[0], cap) for cap in _caps(caps)]
+    if output is not None:
+        write(output, sim.to_text(found.hardware))
+    if as_json:
+        emit(json_text({"kind": "anchor", **_facts(found), "checks": checks, "predictions": predictions}))
+        return
+    _print(found, checks, predictions)
+
+
+def _row(workload: Workload, text: str) -> _Row:
+    given: dict[str, Any] = {}
+    for pair in text.split(","):
+        name, equals, value = (part.strip() for part in pair.partition("="))
+        if not name or not equals or not value:
+            raise InputError(
+                f"--measured: {pair!r} is not legal; give name=value, such as bucket_cap_mb=25,step_ms=159.6"
+            )
+        if name in given:
+            raise InputError(f"--measured: {name} occurs twice in {text!r}; each may occur once")
+        given[name] = _value(name, value)
+    times = {name: given.pop(name) for name in _TIMES if name in given}
+    if "step_ms" not in times:
+        raise InputError(f"--measured: {text!r} has no step_ms; give it, such as step_ms=159.6")
+    if {"workload", "iteration"} & given.keys():
+        raise InputError(f"--measured: {text!r} is not legal; workload and iteration are no switches")
+    return _Row(
+        options=given,
+        measured=MeasuredStep(
+            assignment=sim.assign(workload, **given),
+            step_ns=round(times["step_ms"] * NS_PER_MS),
+            sync_end_ns=round(times["backward_ms"] * NS_PER_MS) if "backward_ms" in times else None,
+            noise_ns=round(times["noise_ms"] * NS_PER_MS) if "noise_ms" in times else None,
+        ),
+    )
+
+
+def _value(name: str, value: str) -> Any:
+    if name in _CAPS:
+        return parse_cap_mb(value)
+    if name in _TIMES:
+        return _ms("--measured: " + name, value)
+    try:
+        return json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
+    except json.JSONDecodeError:
+        return value
+
+
+def _ms(what: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1e9:
+        raise InputError(f"{what}: {text!r} is not legal; give milliseconds, 0 to 1e9")
+    return value
+
+
+def _seen(in_step: str | None, after_backward_ms: float | None) -> InStepTimes | None:
+    if in_step is None:
+        if after_backward_ms is not None:
+            raise InputError("--after-backward-ms: belongs to --in-step; give the durations too")
+        return None
+    if in_step.endswith(".json"):
+        if after_backward_ms is not None:
+            raise InputError(
+                "--after-backward-ms: a measurement says it itself; give durations, or leave it out"
+            )
+        return in_step_times(load(in_step, Measurement))
+    if after_backward_ms is not None:
+        _ms("--after-backward-ms", str(after_backward_ms))
+    return InStepTimes(
+        durations_ns=tuple(round(_ms("--in-step", part) * NS_PER_MS) for part in in_step.split(",")),
+        after_backward_ns=None if after_backward_ms is None else round(after_backward_ms * NS_PER_MS),
+    )
+
+
+def _caps(text: str | None) -> list[float]:
+    return [] if text is None else [parse_cap_mb(part) for part in text.split(",")]
+
+
+def _step_ns(workload: Workload, hardware: Hardware, options: dict[str, Any]) -> int:
+    timeline = sim.simulate(workload, hardware, sim.assign(workload, **options), "analytic")
+    return sim.summarize(timeline).step_ns
+
+
+def _figures(
+    workload: Workload, hardware: Hardware, found: Anchored, options: dict[str, Any]
+) -> dict[str, Any]:
+    """The step of one row: by the parts alone, anchored, and the least and most by any factor."""
+    anchored = _step_ns(workload, found.hardware, options)
+    alike = [anchored, *(_step_ns(workload, other, options) for _, _, other in found.others)]
+    return {
+        "parts_alone_ns": _step_ns(workload, hardware, options),
+        "predicted_ns": anchored,
+        "least_ns": min(alike),
+        "most_ns": max(alike),
+    }
+
+
+def _check(workload: Workload, hardware: Hardware, found: Anchored, row: _Row) -> dict[str, Any]:
+    figures = _figures(workload, hardware, found, row.options)
+    measured_ns = row.measured.step_ns
+    error = (figures["predicted_ns"] - measured_ns) / measured_ns
+    return {"row": row.label, "measured_ns": measured_ns, **figures, "error": error}
+
+
+def _predict(
+    workload: Workload, hardware: Hardware, found: Anchored, row: _Row, cap: float
+) -> dict[str, Any]:
+    options = {**row.options, "bucket_cap_mb": cap}
+    return {"bucket_cap_mb": cap, **_figures(workload, hardware, found, options)}
+
+
+def _facts(found: Anchored) -> dict[str, Any]:
+    return {
+        "factor": found.factor,
+        "value": found.value,
+        "launch_cost_ns": found.hardware.launch_cost_ns,
+        "fitted": found.fitted,
+        "measured_ns": found.measured_ns,
+        "plain_ns": found.plain_ns,
+        "predicted_ns": found.predicted_ns,
+        "residual_ns": found.residual_ns,
+        "others": {name: value for name, value, _ in found.others},
+        "reasons": list(found.reasons),
+    }
+
+
+def _print(found: Anchored, checks: list[dict[str, Any]], predictions: list[dict[str, Any]]) -> None:
+    for reason in found.reasons:
+        note(reason)
+    told = "step" if found.fitted == "step" else "backward"
+    others = ", ".join(f"{name} {value:.4g}" for name, value, _ in found.others)
+    note(
+        f"{found.factor} {found.value:.4g}: a {told} of {format_ms(found.predicted_ns)}, measured "
+        f"{format_ms(found.measured_ns)}, {format_ms(found.plain_ns)} without; "
+        f"left over {found.residual_ns} ns" + (f"; or instead {others}" if others else "")
+    )
+    columns = ["", "measured", "parts alone", "anchored", "by other factors", "error"]
+    rows = [_cells(row["row"], row) for row in checks]
+    rows += [_cells(f"bucket_cap_mb={row['bucket_cap_mb']:g}", row) for row in predictions]
+    table("steps, ms", columns, rows)
+
+
+def _cells(label: str, row: dict[str, Any]) -> list[str]:
+    least, most = (f"{row[name] / NS_PER_MS:.2f}" for name in ("least_ns", "most_ns"))
+    return [
+        label,
+        f"{row['measured_ns'] / NS_PER_MS:.2f}" if "measured_ns" in row else "",
+        f"{row['parts_alone_ns'] / NS_PER_MS:.2f}",
+        f"{row['predicted_ns'] / NS_PER_MS:.2f}",
+        "" if least == most else f"{least} to {most}",
+        f"{row['error']:+.2%}" if "error" in row else "",
+    ]

@@ -1,0 +1,99 @@
+"""What a job's own step says of its machine: measured steps, collectives seen in them, and what they fix."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sim.errors import InputError
+from sim.nouns.assignment import Assignment
+from sim.nouns.checks import at_least
+from sim.nouns.hardware import Hardware
+
+Factor = Literal["mutual", "compute_slowdown", "comm_slowdown", "curve"]
+SLOWDOWN_FACTORS: tuple[Factor, ...] = ("mutual", "compute_slowdown", "comm_slowdown")
+FACTORS: tuple[Factor, ...] = (*SLOWDOWN_FACTORS, "curve")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredStep:
+    """A step as a dashboard shows it, in ns, and the assignment that it ran with.
+
+    ``sync_end_ns`` is from the start of backward until all gradients are available, where that was measured
+    too. ``noise_ns`` is by how much the measured figure may be off; None: by what steps of one job usually
+    differ from run to run.
+    """
+
+    assignment: Assignment
+    step_ns: int
+    sync_end_ns: int | None = None
+    noise_ns: int | None = None
+
+    def __post_init__(self) -> None:
+        at_least("step_ns", self.step_ns, 1)
+        at_least("sync_end_ns", self.sync_end_ns, 1)
+        at_least("noise_ns", self.noise_ns, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InStepTimes:
+    """How long each bucket's collective took in the step, in launch order, in ns.
+
+    ``after_backward_ns`` of them lie after the end of backward; None: it is not known.
+    """
+
+    durations_ns: tuple[int, ...]
+    after_backward_ns: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.durations_ns:
+            raise InputError("durations_ns: an empty list is not legal; give one duration a bucket")
+        for duration in self.durations_ns:
+            at_least("durations_ns", duration, 1)
+        at_least("after_backward_ns", self.after_backward_ns, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InStepCurve:
+    """A link as it is in the step, against the same link measured beside it.
+
+    ``ratio`` is duration in the step over duration beside it, of collectives that no computation slows
+    (``alone`` of them), else of all; ``low`` and ``high`` are the least and largest of a single one, all of
+    them counted. ``comm_slowdown`` is by how much longer the others took. ``least_bytes`` and
+    ``most_bytes`` are the sizes that were seen: beyond them the ratio is carried over.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    comm_slowdown: float
+    alone: int
+    count: int
+    least_bytes: int
+    most_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anchored:
+    """Hardware that makes the prediction of one measured step true, and by how much it had to change.
+
+    ``hardware`` is the given one with ``factor`` set to ``value``. ``measured_ns`` is what was fitted: the
+    step, or ``sync_end`` where that was measured; ``plain_ns`` is its prediction without the factor,
+    ``predicted_ns`` with it.
+    ``others`` is the same with another factor in its place, where one could take it: one number fixes one
+    factor, so what differs between them is not known.
+    """
+
+    hardware: Hardware
+    factor: Factor
+    value: float
+    fitted: Literal["step", "sync_end"]
+    measured_ns: int
+    plain_ns: int
+    predicted_ns: int
+    in_step: InStepCurve | None = None
+    others: tuple[tuple[Factor, float, Hardware], ...] = ()
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def residual_ns(self) -> int:
+        """Predicted minus measured, once anchored."""
+        return self.predicted_ns - self.measured_ns

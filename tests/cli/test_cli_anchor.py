@@ -1,0 +1,193 @@
+"""``bucketsim anchor``: from two files and a number off a dashboard to a machine that can be asked."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import sim
+from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
+from sim.nouns.workload import Gradient, Workload
+from tests.commands import bucketsim
+
+MIB, MS = 1 << 20, 1_000_000
+# 1 ms a MiB: 10 ms of all-reduce beside 20 ms of backward, then 2 ms that nothing hides.
+PAIR = Workload(
+    name="pair",
+    gradients=tuple(
+        Gradient(index=i, name=f"p{i}", shape=(), dtype="float32", num_bytes=mib * MIB, ready_ns=ms * MS)
+        for i, (ms, mib) in enumerate(((30, 2), (10, 10)))
+    ),
+    forward_ns=50 * MS,
+    backward_ns=30 * MS,
+    optimizer_ns=0,
+)
+LINK = Hardware(
+    name="link",
+    world_size=4,
+    all_reduce=(CurvePoint(num_bytes=0, duration_ns=0), CurvePoint(num_bytes=MIB, duration_ns=MS)),
+)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[object]:
+    """The words that every command here begins with."""
+    (tmp_path / "w.json").write_text(sim.to_text(PAIR))
+    (tmp_path / "h.json").write_text(sim.to_text(LINK))
+    return ["anchor", tmp_path / "w.json", "--hardware", tmp_path / "h.json"]
+
+
+def test_from_a_step_to_hardware(files: list[object], tmp_path: Path) -> None:
+    output = tmp_path / "anchored.json"
+    said = bucketsim(
+        *files, "--measured", "bucket_cap_mb=1,step_ms=84", "--factor", "compute_slowdown", "-o", output
+    )
+    assert said.code == 0, said.err
+    hardware = sim.load_hardware(output)
+    assert hardware.compute_slowdown == pytest.approx(1.25)
+    assert hardware.provenance["anchored"]["measured_step_ns"] == 84 * MS
+    assert "compute_slowdown 1.25: a step of 84.00 ms, measured 84.00 ms, 82.00 ms without" in said.err
+    assert "bucket_cap_mb=1" in said.out
+
+
+def test_json_has_the_factor_its_rivals_and_the_predictions(files: list[object]) -> None:
+    said = bucketsim(
+        *files,
+        *("--measured", "bucket_cap_mb=1MiB,step_ms=84,gradient_as_bucket_view=true"),
+        *("--measured", "bucket_cap_mb=1000,step_ms=90"),
+        *("--caps", "0,1000", "--json"),
+    )
+    assert said.code == 0, said.err
+    told = json.loads(said.out)
+    assert (told["kind"], told["factor"], told["fitted"], told["measured_ns"]) == (
+        "anchor",
+        "mutual",
+        "step",
+        84 * MS,
+    )
+    assert set(told["others"]) == {"compute_slowdown", "comm_slowdown"}
+    assert [check["error"] for check in told["checks"]] == [pytest.approx(0, abs=1e-5), pytest.approx(2 / 90)]
+    one, all_ = told["predictions"]
+    assert one["parts_alone_ns"] == 82 * MS
+    assert one["least_ns"] <= one["predicted_ns"] <= one["most_ns"]
+    assert all_["parts_alone_ns"] == all_["predicted_ns"] == 92 * MS
+
+
+def test_durations_in_the_step_and_the_memory_bandwidth(files: list[object], tmp_path: Path) -> None:
+    """5 ms for the 10 MiB beside backward, 0.5 ms for the 2 MiB after it: a quarter, and twice that."""
+    output = tmp_path / "anchored.json"
+    said = bucketsim(
+        *files,
+        *("--measured", "bucket_cap_mb=1,step_ms=81.5,backward_ms=31.5"),
+        *("--in-step", "5,0.5", "--after-backward-ms", 0.5, "--memory-bandwidth", 696, "-o", output),
+    )
+    assert said.code == 0, said.err
+    hardware = sim.load_hardware(output)
+    assert (hardware.copy_in_bytes_per_s, hardware.accumulate_bytes_per_s) == (348e9, 232e9)
+    assert [point.duration_ns for point in hardware.all_reduce] == [0, MS // 4]
+    assert hardware.comm_slowdown == 2
+    assert hardware.compute_slowdown > 1
+    assert "those during backward 2 times that" in said.err
+    assert "compute_slowdown" in said.err
+
+
+def test_two_steps_fix_two_numbers(files: list[object], tmp_path: Path) -> None:
+    """Made with 1.25 and 0.5 ms a collective: two buckets, and one."""
+    truth = replace(LINK, compute_slowdown=1.25, launch_cost_ns=MS // 2, launch_blocks_compute=True)
+    steps = [
+        sim.summarize(sim.simulate(PAIR, truth, sim.assign(PAIR, bucket_cap_mb=cap))).step_ns / MS
+        for cap in (1, 1000)
+    ]
+    output = tmp_path / "anchored.json"
+    said = bucketsim(
+        *files,
+        *("--measured", f"bucket_cap_mb=1,step_ms={steps[0]}", "--factor", "compute_slowdown"),
+        *("--measured", f"bucket_cap_mb=1000,step_ms={steps[1]},noise_ms=0", "--launch-cost", "-o", output),
+    )
+    assert said.code == 0, said.err
+    hardware = sim.load_hardware(output)
+    assert hardware.launch_blocks_compute
+    assert hardware.launch_cost_ns == pytest.approx(MS // 2, rel=1e-3)
+    assert hardware.compute_slowdown == pytest.approx(1.25, rel=1e-3)
+    assert "each collective costs the compute lane 500 us" in said.err
+
+
+def test_durations_of_an_imported_trace(files: list[object], tmp_path: Path) -> None:
+    """The same as a list would say: 5 ms, and 0.5 ms after backward."""
+    assignment = sim.assign(PAIR, bucket_cap_mb=1)
+    times = ((10 * MS, 15 * MS), (31 * MS, 31 * MS + MS // 2))
+    step = MeasuredIteration(
+        step_ns=81 * MS,
+        backward_end_ns=31 * MS,
+        sync_end_ns=32 * MS,
+        buckets=tuple(
+            MeasuredBucket(index=i, ready_ns=None, launch_ns=None, start_ns=start, end_ns=end)
+            for i, (start, end) in enumerate(times)
+        ),
+    )
+    measurement = Measurement(
+        name="as run",
+        role="candidate",
+        mode="model",
+        backend="nccl",
+        world_size=4,
+        asked=assignment,
+        observed=assignment.bucket_indices,
+        iterations=(step,),
+        traced=(step,),
+        plain_backward_ns=30 * MS,
+        plain_step_ns=80 * MS,
+        dropped_warmup=0,
+    )
+    trace = tmp_path / "measured.json"
+    trace.write_text(sim.to_text(measurement))
+    row = ("--measured", "bucket_cap_mb=1,step_ms=81.5", "--json")
+    said = bucketsim(*files, *row, "--in-step", trace)
+    assert said.code == 0, said.err
+    assert said.out == bucketsim(*files, *row, "--in-step", "5,0.5", "--after-backward-ms", 0.5).out
+    both = bucketsim(*files, *row, "--in-step", trace, "--after-backward-ms", 0.5)
+    assert "a measurement says it itself" in both.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--measured", "bucket_cap_mb=1"], "has no step_ms; give it, such as step_ms=159.6"),
+        (["--measured", "bucket_cap_mb=1,step_ms"], "'step_ms' is not legal; give name=value"),
+        (["--measured", "step_ms=80,step_ms=81"], "step_ms occurs twice"),
+        (["--measured", "step_ms=fast"], "--measured: step_ms: 'fast' is not legal; give milliseconds"),
+        (["--measured", "step_ms=nan"], "--measured: step_ms: 'nan' is not legal"),
+        (["--measured", "step_ms=0"], "step_ns: 0 is not legal"),
+        (["--measured", "step_ms=84,iteration=1"], "workload and iteration are no switches"),
+        (["--measured", "step_ms=84,wings=2"], "wings"),
+        (["--measured", "bucket_cap_mb=1,step_ms=70"], "is shorter by 12.00 ms than the parts allow"),
+        (["--measured", "bucket_cap_mb=1,step_ms=700"], "is beyond what mutual explains"),
+        (["--measured", "bucket_cap_mb=99,step_ms=95"], "says nothing of mutual"),
+        (["--measured", "step_ms=84", "--launch-cost"], "takes a second --measured"),
+        (["--measured", "step_ms=84", "--after-backward-ms", "3"], "belongs to --in-step"),
+        (["--measured", "step_ms=84", "--in-step", "3,x"], "--in-step: 'x' is not legal"),
+        (["--measured", "bucket_cap_mb=1,step_ms=84", "--in-step", "3"], "1 durations for 2 buckets"),
+        (
+            ["--measured", "step_ms=84", "--in-step", "3,3", "--after-backward-ms", "-1"],
+            "'-1.0' is not legal",
+        ),
+        (["--measured", "step_ms=84", "--memory-bandwidth", "0"], "memory bandwidth: 0.0 is not legal"),
+        (["--measured", "bucket_cap_mb=1,step_ms=84", "--caps", "1,x"], "'x' is not legal"),
+    ],
+)
+def test_what_is_refused(files: list[object], words: list[str], message: str) -> None:
+    said = bucketsim(*files, *words)
+    assert said.code == 1
+    assert said.out == ""
+    assert said.err.startswith("error: ")
+    assert message in said.err
+    assert "Traceback" not in said.err
+
+
+def test_one_rank_is_refused(files: list[object], tmp_path: Path) -> None:
+    (tmp_path / "h.json").write_text(sim.to_text(replace(LINK, world_size=1)))
+    said = bucketsim(*files, "--measured", "bucket_cap_mb=1,step_ms=84")
+    assert (said.code, said.out) == (1, "")
+    assert "world_size=1 is not legal here" in said.err

@@ -1,0 +1,267 @@
+"""Two clusters that others measured, predicted from rows that are not scored.
+
+``python -m tests.contracts.clusters`` prints README's tables; ``BUCKETSIM_DATA`` names the measurements.
+Each cluster is what a user has: a model, one or more times of a single GPU, a link's curve measured beside
+the step, one step of the job. Nothing else is read of the rows that are predicted.
+"""
+
+import csv
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import sim
+from sim.costs.memory_traffic import with_memory_bandwidth
+from sim.errors import InputError
+from sim.importer.nccl_tests import read_nccl_tests
+from sim.nouns.anchored import Anchored, Factor, InStepTimes, MeasuredStep
+from sim.nouns.hardware import Hardware
+from sim.nouns.imported import ImportOptions
+from sim.nouns.workload import Workload
+from sim.recorder.estimate import estimate
+from sim.recorder.estimate_devices import find_gpu
+from sim.recorder.published_language import gpt_82m, nanogpt_124m
+from sim.units import NS_PER_MS
+
+DATA = Path(os.environ.get("BUCKETSIM_DATA", ""))
+A40, RTX = "4x A40, GPT 82M", "8x RTX PRO 6000, nanoGPT 124M"
+VIEWS = {"gradient_as_bucket_view": True}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One measured step: its options for ``sim.assign``, in ms."""
+
+    label: str
+    options: dict[str, Any]
+    measured_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """A workload and a machine by their parts, the row that anchors them, and the rows to predict.
+
+    ``second`` is a row that may be given as well, where the first is not enough.
+    """
+
+    name: str
+    workload: Workload
+    beside: Hardware
+    given: Row
+    rows: tuple[Row, ...]
+    seen: InStepTimes | None = None
+    second: Row | None = None
+
+    def anchor(
+        self, row: Row | None = None, factor: Factor | None = None, second: Row | None = None
+    ) -> Anchored:
+        """Anchored on ``row``, by default the given one, whose profile goes with it."""
+        row = row or self.given
+        hardware, seen = self.beside, self.seen
+        if seen is not None and row != self.given:  # the profile stays that of the given row
+            hardware, seen = replace(self.anchor().hardware, compute_slowdown=1.0), None
+        return sim.anchor(
+            self.workload,
+            hardware,
+            self._measured(row),
+            factor=factor,
+            seen=seen,
+            second=None if second is None else self._measured(second),
+        )
+
+    def _measured(self, row: Row) -> MeasuredStep:
+        assignment = sim.assign(self.workload, **row.options)
+        return MeasuredStep(assignment=assignment, step_ns=round(row.measured_ms * NS_PER_MS))
+
+    def step_ms(self, hardware: Hardware, row: Row) -> float:
+        """The predicted step of one row."""
+        timeline = sim.simulate(self.workload, hardware, sim.assign(self.workload, **row.options), "analytic")
+        return sim.summarize(timeline).step_ns / NS_PER_MS
+
+    def errors(self, hardware: Hardware) -> dict[str, float]:
+        """(predicted - measured) / measured of each row that is predicted."""
+        return {row.label: self.step_ms(hardware, row) / row.measured_ms - 1 for row in self.rows}
+
+
+def table(name: str) -> list[dict[str, str]]:
+    """A CSV of measured steps, without its comments."""
+    with (DATA / "bucket_sweeps" / name).open() as file:
+        return list(csv.DictReader(line for line in file if not line.startswith("#")))
+
+
+def link(name: str, world_size: int, gpu: str) -> Hardware:
+    """A link's curve as ``bucketsim import nccl-tests`` reads it, with the copies of a GPU's memory."""
+    found = read_nccl_tests([DATA / "nccl_tests" / name], ImportOptions(world_size=world_size)).hardware
+    (hardware,) = (one for one in found if one.world_size == world_size)
+    return with_memory_bandwidth(hardware, find_gpu(gpu).bytes_per_s)
+
+
+@cache
+def a40() -> Cluster:
+    """Given: the single GPU's parts of a step, the link file, the 25 MiB row and its profile."""
+    rows = {
+        row["bucket_cap_mb"]: Row(
+            label=f"{row['bucket_cap_mb']} MiB",
+            options={"bucket_cap_mb": int(row["bucket_cap_mb"])},
+            measured_ms=float(row["step_ms"]),
+        )
+        for row in table("kopernik_a40x4_gpt82M_hostA.csv")
+        if row["bucket_cap_mb"].isdigit()
+    }
+    timelines = json.loads((DATA / "ddp_logging" / "kopernik_a40x4_hostA_timelines.json").read_text())
+    (profile,) = (one for one in timelines["timelines"] if one["cap_mb"] == 25)
+    return Cluster(
+        name=A40,
+        workload=estimate(
+            gpt_82m(),
+            name="gpt 82M",
+            forward_ns=46_650_000,
+            backward_ns=87_350_000,
+            optimizer_ns=7_130_000,
+            gpu="a40",
+            autocast="bfloat16",
+        ),
+        beside=link("kopernik_4xA40_shm_partial.txt", 4, "a40"),
+        given=rows.pop("25"),
+        rows=tuple(rows.values()),
+        seen=InStepTimes(
+            durations_ns=tuple(round(ms * NS_PER_MS) for ms in profile["allreduce_durations_ms"]),
+            after_backward_ns=round(profile["after_bwd_ms"] * NS_PER_MS),
+        ),
+    )
+
+
+@cache
+def rtx() -> Cluster:
+    """Given: the single GPU's step, the link's curve at 8 ranks, the 25 MiB row; or the 10 MiB row too."""
+    rows = {}
+    for row in table("dominator_rtxpro6000x8_nanogpt124M.csv"):
+        if row["mode"] != "ddp":
+            continue
+        cap, steps = float(row["bucket_cap_mb"]), int(row["gas"])
+        label, options = f"{cap:g} MiB", {"bucket_cap_mb": cap, **VIEWS}
+        if steps > 1:
+            under = row["no_sync"] == "1"
+            label += f", {steps} micro-batches{' under no_sync' if under else ', each synchronised'}"
+            options |= {"accumulation_steps": steps, "no_sync": under}
+        rows[label] = Row(label=label, options=options, measured_ms=float(row["step_ms"]))
+    return Cluster(
+        name=RTX,
+        workload=nanogpt(),
+        beside=link("dominator_rtxpro6000_pcie_allreduce_n2_n4_n8.csv", 8, "rtx-pro-6000-blackwell"),
+        given=rows.pop("25 MiB"),
+        rows=tuple(rows.values()),
+        second=rows["10 MiB"],
+    )
+
+
+def nanogpt(**known: int) -> Workload:
+    """The single GPU's step of 122.18 ms, split by the estimate; ``known`` parts in ns go before it."""
+    return estimate(
+        nanogpt_124m(),
+        name="nanoGPT 124M",
+        step_ns=122_180_000,
+        gpu="rtx-pro-6000-blackwell",
+        autocast="bfloat16",
+        **known,
+    )
+
+
+def percent(error: float) -> str:
+    """A signed error for README."""
+    return f"{round(error * 100, 1) + 0.0:+.1f} %"  # no -0.0
+
+
+def prediction_rows() -> Iterator[str]:
+    """What was measured, predicted by the parts alone, anchored on the given row, and on a second one too."""
+    yield (
+        "| cluster | `bucket_cap_mb` | measured, ms | parts alone | anchored on one row | error | "
+        "and on a second | error |"
+    )
+    yield "|---" * 8 + "|"
+    for cluster in (a40(), rtx()):
+        one = cluster.anchor().hardware
+        two = None if cluster.second is None else cluster.anchor(second=cluster.second).hardware
+        for row in (cluster.given, *cluster.rows):
+            cells = [f"{row.measured_ms:.2f}", f"{cluster.step_ms(cluster.beside, row):.2f}"]
+            cells += _predicted(cluster, one, row, {cluster.given.label})
+            if two is not None and cluster.second is not None:
+                cells += _predicted(cluster, two, row, {cluster.given.label, cluster.second.label})
+            else:
+                cells += ["", ""]
+            yield f"| {cluster.name} | {row.label} | {' | '.join(cells)} |"
+
+
+def _predicted(cluster: Cluster, hardware: Hardware, row: Row, given: set[str]) -> list[str]:
+    """A prediction and its error; of a row that was given none."""
+    predicted = cluster.step_ms(hardware, row)
+    error = "given" if row.label in given else percent(predicted / row.measured_ms - 1)
+    return [f"{predicted:.2f}", error]
+
+
+def anchor_rows() -> Iterator[str]:
+    """The largest error of the other caps when another row, or another factor, is taken."""
+    yield "| cluster | anchored on | factor | value | largest error of the other caps | at |"
+    yield "|---|---|---|---|---|---|"
+    for cluster in (a40(), rtx()):
+        for row in single_steps(cluster):
+            try:
+                found = cluster.anchor(row)
+            except InputError:
+                yield f"| {cluster.name} | {row.label} | none | | says nothing of interference | |"
+                continue
+            every = [(found.factor, found.value, found.hardware), *found.others]
+            for factor, value, hardware in every if row == cluster.given else every[:1]:
+                error, label = worst(cluster, hardware, row)
+                told = f"{factor} | {value:.3f} | {percent(error)} | {label}"
+                yield f"| {cluster.name} | {row.label} | {told} |"
+
+
+def single_steps(cluster: Cluster) -> tuple[Row, ...]:
+    """The rows of one micro-batch, the given one first."""
+    rows = (cluster.given, *cluster.rows)
+    return tuple(row for row in rows if "accumulation_steps" not in row.options)
+
+
+def worst(cluster: Cluster, hardware: Hardware, left_out: Row) -> tuple[float, str]:
+    """The largest error among the single steps but one, and its row."""
+    rows = [row for row in single_steps(cluster) if row != left_out]
+    errors = [(cluster.step_ms(hardware, row) / row.measured_ms - 1, row.label) for row in rows]
+    return max(errors, key=lambda found: abs(found[0]))
+
+
+# Splits of the single GPU's 122.18 ms: parts in ns.
+SPLITS: dict[str, dict[str, int]] = {
+    "as estimated": {},
+    "optimizer at the memory's peak": {"optimizer_ns": 1_945_000},
+    "no optimizer": {"optimizer_ns": 0},
+    "forward a tenth shorter": {"forward_ns": 37_930_000},
+    "forward a tenth longer": {"forward_ns": 46_360_000},
+}
+
+
+def split_rows() -> Iterator[str]:
+    """The second cluster's errors under other splits of its single GPU's step."""
+    cluster = rtx()
+    labels = [row.label.removeprefix("25 MiB, ") for row in cluster.rows]
+    yield f"| forward, backward, optimizer, ms | {' | '.join(labels)} |"
+    yield "|---" * (1 + len(labels)) + "|"
+    for name, known in SPLITS.items():
+        workload = nanogpt(**known)
+        other = replace(cluster, workload=workload)
+        parts = workload.forward_ns, workload.backward_ns, workload.optimizer_ns
+        errors = other.errors(other.anchor().hardware)
+        yield (
+            f"| {name}: {', '.join(f'{part / NS_PER_MS:.1f}' for part in parts)} | "
+            f"{' | '.join(map(percent, errors.values()))} |"
+        )
+
+
+TABLES = (prediction_rows, anchor_rows, split_rows)
+
+if __name__ == "__main__":
+    print("\n\n".join("\n".join(rows()) for rows in TABLES))
