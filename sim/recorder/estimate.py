@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from sim.nouns.workload import Workload
-from sim.recorder.estimate_attempts import walk_given
-from sim.recorder.estimate_costs import PS_PER_S
-from sim.recorder.estimate_times import PARTS, Known, Times, find_device, split_step
-from sim.recorder.estimate_walk import Walk
+from sim.recorder.estimating.attempts import walk_given
+from sim.recorder.estimating.costs import PS_PER_S
+from sim.recorder.estimating.times import PARTS, Known, Times, find_device, split_step
+from sim.recorder.estimating.walk import Walk
 from sim.recorder.factory import Pair, Step
 from sim.recorder.profile import build_workload
 from sim.recorder.surroundings import surroundings

@@ -19,7 +19,7 @@ from sim.errors import InputError, NotModelledError
 from sim.nouns.workload import Workload
 from sim.recorder import models
 from sim.recorder.estimate import READY_BAND, READY_BAND_OF_CONVOLUTIONS, estimate
-from sim.recorder.estimate_devices import GPUS, PRECISIONS, find_gpu, typical_device
+from sim.recorder.estimating.devices import GPUS, PRECISIONS, find_gpu, typical_device
 
 TINY = {"layers": 2, "width": 16, "heads": 2, "vocab": 32, "context": 8, "batch": 2}
 GPT = "sim.recorder.models:gpt"
@@ -291,6 +291,7 @@ def test_the_a40s_step_falls_into_its_parts() -> None:
     assert guess.forward_ns / 1e6 == pytest.approx(46.65, rel=0.1)
 
 
+@pytest.mark.slow
 def test_a_large_model_takes_seconds_and_no_memory() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.perf_counter()

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from sim.recorder.estimate_costs import CountingMode, Work
-from sim.recorder.estimate_devices import Device, custom_device
-from sim.recorder.estimate_stand_ins import stand_ins
+from sim.recorder.estimating.costs import CountingMode, Work
+from sim.recorder.estimating.devices import Device, custom_device
+from sim.recorder.estimating.stand_ins import stand_ins
 
 aten = torch.ops.aten
 SLOW_MEMORY = custom_device(flops=1e30, bytes_per_s=1.0)

@@ -10,10 +10,10 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from sim.errors import InputError, NotModelledError
-from sim.recorder.estimate_autocast import gpu_autocast
-from sim.recorder.estimate_costs import CountingMode, Work, WorkClock
-from sim.recorder.estimate_devices import Device
-from sim.recorder.estimate_stand_ins import ScalarReads
+from sim.recorder.estimating.autocast import gpu_autocast
+from sim.recorder.estimating.costs import CountingMode, Work, WorkClock
+from sim.recorder.estimating.devices import Device
+from sim.recorder.estimating.stand_ins import ScalarReads
 from sim.recorder.factory import Pair, Step
 from sim.recorder.instruments import Iteration, Survey, measure, survey
 from sim.recorder.step import ModelStep, build_step

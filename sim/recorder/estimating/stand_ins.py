@@ -16,7 +16,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sim.recorder.estimate_autocast import autocast_for_gpus_works
+from sim.recorder.estimating.autocast import autocast_for_gpus_works
 from sim.recorder.factory import Pair
 
 READ_AS = 1.0  # what reading a floating-point value of a stand-in gives

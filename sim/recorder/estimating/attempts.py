@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from sim.errors import InputError
-from sim.recorder.estimate_devices import Device
-from sim.recorder.estimate_stand_ins import stand_in_pair, stand_ins
-from sim.recorder.estimate_walk import Walk, walk
+from sim.recorder.estimating.devices import Device
+from sim.recorder.estimating.stand_ins import stand_in_pair, stand_ins
+from sim.recorder.estimating.walk import Walk, walk
 from sim.recorder.factory import Pair, Step, describe, import_named, load_factory
 
 _STAND_INS = "stand-ins without data"

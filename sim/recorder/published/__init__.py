@@ -1,0 +1,1 @@
+"""Models that others published, in plain torch; ``sim.recorder.published_models`` names them all."""
