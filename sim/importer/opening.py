@@ -28,20 +28,28 @@ def open_bytes(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     source = Path(path)
     try:
         if not source.is_file():
-            raise InputError(f"{source}: {'a directory' if source.is_dir() else 'no such file'}; give a file")
+            raise InputError(f"{source}: {_what(source)}; give a file")
         with source.open("rb") as raw:
             head = raw.read(4)
             raw.seek(0)
             _refuse(head, source)
             if head.startswith(_GZIP):
                 with gzip.GzipFile(fileobj=raw) as inflated:
-                    yield io.BufferedReader(inflated)
+                    content = io.BufferedReader(inflated)
+                    _refuse(content.peek(4), source)
+                    yield content
             else:
                 yield raw
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InputError(f"{source}: damaged gzip ({error}); give the whole file") from None
     except OSError as error:
         raise InputError(f"{source}: cannot be read: {error.strerror or error}") from None
+
+
+def _what(source: Path) -> str:
+    if source.is_dir():
+        return "a directory"
+    return "a pipe or a device, which can be read only once" if source.exists() else "no such file"
 
 
 def _refuse(head: bytes, source: Path) -> None:
@@ -74,4 +82,6 @@ def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_TEXT_BYTES) -> 
     try:
         return content.decode(encoding)
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not {encoding[:6].upper()} text (byte {error.start}); give text") from None
+        raise InputError(
+            f"{path}: not {encoding.removesuffix('-sig').upper()} text (byte {error.start}); give text"
+        ) from None

@@ -12,7 +12,7 @@ from sim.importer.opening import MAX_INFLATED_BYTES, open_bytes
 from sim.nouns.imported import Progress, no_progress
 
 _CHUNK_BYTES = 4 << 20
-MAX_MEMBER_CHARS = 64 << 20
+MAX_MEMBER_CHARS = 8 << 20
 _NUMBER_TAIL = len("e+")  # of a number that is cut off, what json leaves over
 _SPACE = re.compile(r"[ \t\n\r]*")
 

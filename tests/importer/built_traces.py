@@ -47,8 +47,9 @@ class Job:
     optimizer_ns: int = 50_000
     copy_in_ns: int = 0  # a gradient; 0: gradient_as_bucket_view
     copy_out_ns: int = 0  # a bucket
+    clip_ns: int = 0  # clips gradients before the optimizer, on autograd's thread; 0: not
     offsets_ns: tuple[int, ...] = (0,)
-    loss_all_reduce: bool = False
+    loss_elements: int = 0  # all-reduced between backward and the optimizer; 0: not
 
     @property
     def ranks(self) -> int:
@@ -72,12 +73,12 @@ class TrueStep:
 class _Rank:
     """One rank's clock, streams and events."""
 
-    def __init__(self, rank: int, job: Job, dialect: Dialect, begin_ns: int) -> None:
+    def __init__(self, rank: int, job: Job, dialect: Dialect, begin_ns: int, first: int) -> None:
         self.rank, self.job, self.dialect = rank, job, dialect
         self.cpu = begin_ns
         self.free = {_COMPUTE: 0, _COMMUNICATION: 0}
         self.events: list[str] = []
-        self.correlation = 1000 * (rank + 1)
+        self.correlation = 100_000 + 10_000 * first
         self.buckets: list[tuple[int, int]] = []  # correlation, when the compute stream came to it
         self.sent: list[dict[str, Any]] = []
         self.steps: list[TrueStep] = []
@@ -217,12 +218,13 @@ class _Rank:
                 if self.dialect.named_copies:
                     name = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
                     self.operator(name, copy, self.tick())
-        if self.job.loss_all_reduce:
+        if self.job.clip_ns:
+            self.kernel("norm_kernel", self.job.clip_ns, after=self.true.sync_end_ns)
+        if self.job.loss_elements:
+            facts = {"In msg nelems": self.job.loss_elements, "dtype": "Float"}
             begin = self.tick()
             at, correlation = self.launch(_THREAD)
-            self.operator(
-                "record_param_comms", begin, self.tick(), _THREAD, **{"In msg nelems": 1, "dtype": "Float"}
-            )
+            self.operator("record_param_comms", begin, self.tick(), _THREAD, **facts)
             start = max(self.free[_COMMUNICATION], self.true.sync_end_ns, at)
             self.free[_COMMUNICATION] = start + 20_000
             self.event(
@@ -233,7 +235,7 @@ class _Rank:
                 _COMMUNICATION,
                 stream=_COMMUNICATION,
                 correlation=correlation,
-                **({"In msg nelems": 1, "dtype": "Float"} if self.dialect.arguments_on == "kernel" else {}),
+                **(facts if self.dialect.arguments_on == "kernel" else {}),
             )
         began = self.tick()
         self.kernel("adam", self.job.optimizer_ns, _THREAD, after=self.true.sync_end_ns)
@@ -254,9 +256,11 @@ class _Rank:
         )
 
 
-def build(job: Job, dialect: Dialect, begin_ns: int = 10**15) -> tuple[list[str], list[list[TrueStep]]]:
-    """Each rank's trace as text, and its true steps."""
-    ranks = [_Rank(rank, job, dialect, begin_ns) for rank in range(job.ranks)]
+def build(
+    job: Job, dialect: Dialect, begin_ns: int = 10**15, first: int = 0
+) -> tuple[list[str], list[list[TrueStep]]]:
+    """Each rank's trace as text, and its true steps, numbered from ``first``."""
+    ranks = [_Rank(rank, job, dialect, begin_ns, first) for rank in range(job.ranks)]
     for number in range(len(job.forward_ns)):
         for rank in ranks:
             rank.forward(number)
@@ -266,7 +270,7 @@ def build(job: Job, dialect: Dialect, begin_ns: int = 10**15) -> tuple[list[str]
             for rank in ranks:
                 rank.end(bucket, end)
         for rank in ranks:
-            rank.finish(number)
+            rank.finish(first + number)
     for rank in ranks:
         for before, after in zip(rank.steps, rank.steps[1:], strict=False):
             before.end_ns = after.start_ns

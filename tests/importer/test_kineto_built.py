@@ -186,9 +186,23 @@ def test_the_parts_of_a_step_sum_to_it(case: tuple[Job, Dialect]) -> None:
         assert iteration.step_ns >= iteration.sync_end_ns
 
 
-@pytest.mark.parametrize("wrappers", [True, False])
+@pytest.mark.parametrize(
+    ("wrappers", "dims", "elements"),
+    [
+        (True, "Input Dims", 1),
+        (True, "Input Dims", 10),
+        (True, None, 1),
+        (True, None, 10),
+        (False, "Input Dims", 1),
+        (False, "Input Dims", 10),
+        (False, None, 1),
+    ],
+)
 @pytest.mark.parametrize("arguments_on", ["record_param_comms", "kernel"])
-def test_the_loss_of_all_ranks_is_no_bucket(wrappers: bool, arguments_on: str) -> None:
+def test_the_loss_of_all_ranks_is_no_bucket(
+    wrappers: bool, dims: str | None, elements: int, arguments_on: str
+) -> None:
+    """Without the engine's calls and without shapes only a single element tells it."""
     job = Job(
         shapes=((64, 64), (64,), (32, 64), (32,)),
         buckets=(2, 2),
@@ -196,13 +210,12 @@ def test_the_loss_of_all_ranks_is_no_bucket(wrappers: bool, arguments_on: str) -
         transfer_ns=(90_000, 60_000),
         forward_ns=((100_000, 130_000),) * 3,
         offsets_ns=(0, 7_000),
-        loss_all_reduce=True,
+        loss_elements=elements,
     )
-    for dims in ("Input Dims", None):
-        dialect = Dialect(wrappers=wrappers, arguments_on=arguments_on, dims=dims)
-        found, _ = imported(job, dialect)
-        assert [row["num_elements"] for row in found.details["buckets"]] == [4160, 2080]
-        assert any("1 other collectives" in line for line in found.found)
+    dialect = Dialect(wrappers=wrappers, arguments_on=arguments_on, dims=dims)
+    found, _ = imported(job, dialect)
+    assert [row["num_elements"] for row in found.details["buckets"]] == [4160, 2080]
+    assert any("1 other collectives" in line for line in found.found)
 
 
 def test_a_rank_played_from_its_own_parts_takes_as_long_as_it_did() -> None:
@@ -234,3 +247,45 @@ def test_a_bare_list_of_events_is_a_trace() -> None:
     found, _ = imported(job, Dialect(bare_list=True))
     assert found.workload is not None
     assert [gradient.shape for gradient in found.workload.gradients] == [(8,), (8, 8)]
+
+
+def test_a_step_unlike_the_others_is_left_out_on_all_ranks() -> None:
+    """Rank 1's second step lost a kernel of an all-reduce: the profiler's buffer was full."""
+    job = Job(
+        shapes=((8, 8), (8,), (8, 4)),
+        buckets=(1, 2),
+        gradient_ns=(40_000, 20_000, 30_000),
+        transfer_ns=(30_000, 20_000),
+        forward_ns=((50_000, 60_000),) * 4,
+        offsets_ns=(0, 5_000),
+    )
+    dialect = Dialect()
+    texts, truth = build(job, dialect)
+    lines = texts[1].splitlines()
+    kernels = [place for place, line in enumerate(lines) if "ncclDevKernel" in line]
+    del lines[kernels[2]]
+    with tempfile.TemporaryDirectory() as folder:
+        found = read_kineto(write([texts[0], "\n".join(lines)], Path(folder), dialect), ImportOptions())
+    assert any("rank1" in line and "step 1: 3 gradients in 1 all-reduces" in line for line in found.dropped)
+    assert found.details["buckets"][0]["transfer_ns"] == [30_000] * 3
+    assert found.ranks[1].clock_offset_ns == 5_000
+    assert {row["number"] for row in found.details["steps"]} == {0, 2, 3}
+    assert len(truth[0]) == 4
+
+
+@pytest.mark.parametrize("copy_out_ns", [0, 9_000])
+def test_clipping_after_backward_is_no_copy_out(copy_out_ns: int) -> None:
+    job = Job(
+        shapes=((8, 8), (8,), (8, 4)),
+        buckets=(1, 2),
+        gradient_ns=(40_000, 20_000, 30_000),
+        transfer_ns=(30_000, 20_000),
+        forward_ns=((50_000,),) * 3,
+        copy_in_ns=4_000,
+        copy_out_ns=copy_out_ns,
+        clip_ns=70_000,
+    )
+    found, truth = imported(job, Dialect())
+    for row, step in zip(found.details["steps"], truth[0], strict=True):
+        assert row["sync_end_ns"] == step.sync_end_ns - step.backward_start_ns
+        assert row["copy_out_ns"] <= 2 * copy_out_ns

@@ -35,12 +35,12 @@ def one_line(error: pytest.ExceptionInfo[InputError], path: Path) -> None:
 def test_text_comes_back_plain_or_zipped_whatever_the_file_is_called(
     text: str, zipped: bool, tmp_path: Path
 ) -> None:
-    if text.encode()[:1] == b"\x80" or text.startswith("\ufeff"):
+    if text.startswith(("\ufeff", "PK\x03\x04")):
         return
     for encoding in ("utf-8", "utf-8-sig", "utf-16"):
         content = text.encode(encoding)
         path = put(tmp_path, gzip.compress(content) if zipped else content, "a.txt")
-        assert read_text(path) == text.replace("PK\x03\x04", "PK\x03\x04")
+        assert read_text(path) == text
         assert read_head(path, 10) == content[:10]
 
 
@@ -48,11 +48,12 @@ def test_text_comes_back_plain_or_zipped_whatever_the_file_is_called(
 @given(content=st.binary(min_size=1, max_size=200))
 def test_any_bytes_are_text_or_an_error_of_one_line(content: bytes, tmp_path: Path) -> None:
     path = put(tmp_path, content)
+    told = ""
     try:
         read_text(path)
     except InputError as error:
-        assert str(path) in str(error)
-        assert len(str(error).splitlines()) == 1
+        told = str(error)
+    assert told == "" or (str(path) in told and len(told.splitlines()) == 1)
 
 
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
@@ -110,7 +111,7 @@ def test_more_than_allowed_is_an_error_before_it_is_held(tmp_path: Path) -> None
 @pytest.mark.parametrize("content", [b"\xff\xfeabc", b"caf\xe9", b"\xef\xbb\xbf\xff", b"\xff\xfe\x00\xd8"])
 def test_bytes_that_are_no_text_are_an_error(content: bytes, tmp_path: Path) -> None:
     path = put(tmp_path, content)
-    with pytest.raises(InputError, match="not UTF-") as error:
+    with pytest.raises(InputError, match=r"not UTF-(8|16) text") as error:
         read_text(path)
     one_line(error, path)
 

@@ -194,20 +194,20 @@ def _large_trace(path: Path, megabytes: int) -> None:
         forward_ns=((2_000_000,),) * 20,
         copy_in_ns=2_000,
     )
-    begin = 10**15
+    begin, first = 10**15, 0
     with path.open("w") as file:
         info = {"backend": "nccl", "rank": 0, "world_size": 2}
         file.write(f'{{"distributedInfo": {json.dumps(info)}, "traceEvents": [')
         separator = ""
         while file.tell() < megabytes << 20:
-            text = build(job, Dialect(bare_list=True, dims="Input Dims"), begin)[0][0]
+            text = build(job, Dialect(bare_list=True, dims="Input Dims"), begin, first)[0][0]
             for line in text[1:-1].splitlines():
                 file.write(separator + line.rstrip(","))
                 separator = ",\n"
                 # Most events of a trace are of no use: they are passed over.
                 stack = '{"ph": "X", "cat": "python_function", "name": "%s", "ts": 1, "dur": 1, "args": {}}'
                 file.write(separator + stack % ("torch/nn/modules/module.py(1773): _call_impl" * 2))
-            begin += 10**9
+            begin, first = begin + 10**9, first + len(job.forward_ns)
         file.write("]}")
 
 

@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any
 
 from sim.formats.recorded import median_ns
+from sim.importer.kineto.interference import Interference
 from sim.importer.kineto.layout import Layout
 from sim.importer.kineto.ranks import Aligned, Transfer
 from sim.importer.kineto.seen import SeenRank, SeenStep
@@ -81,11 +82,13 @@ def make_hardware(
     for one in aligned.transfers:
         if one.num_bytes:
             by_size[one.num_bytes].append(one.duration_ns)
-    if not by_size or not any(one.timed for step in steps for one in step.reductions):
+    if world_size == 1 or not by_size or not any(one.timed for step in steps for one in step.reductions):
         return None
     several = len(aligned.ranks) > 1
     first = aligned.ranks[0]
     launches = _launches(aligned)
+    seen = [rank.interference for rank in aligned.ranks if rank.interference is not None]
+    interference = sorted(seen, key=lambda one: one.slowdown)[len(seen) // 2] if seen else None
     total = sum(gradient.on_wire for gradient in layout.gradients)
     return Hardware(
         name=name,
@@ -94,7 +97,9 @@ def make_hardware(
         launch_cost_ns=median_ns(launches) if launches else 0,
         copy_in_bytes_per_s=_rate(total, [step.copy_in_ns for step in steps]),
         copy_out_bytes_per_s=_rate(total, [step.copy_out_ns for step in steps]),
+        compute_slowdown=1.0 if interference is None else round(interference.slowdown, 4),
         spread={
+            **({} if interference is None else {"compute_slowdown": _scatter(interference)}),
             "all_reduce": {
                 str(size): {
                     "count": len(times),
@@ -104,7 +109,7 @@ def make_hardware(
                     "quantile": "median over steps of the shortest over ranks" if several else "upper bound",
                 }
                 for size, times in sorted(by_size.items())
-            }
+            },
         },
         provenance={
             **provenance(first),
@@ -112,6 +117,11 @@ def make_hardware(
             "ranks": [rank.rank for rank in aligned.ranks],
         },
     )
+
+
+def _scatter(interference: Interference) -> dict[str, Any]:
+    low, middle, high = interference.quartiles
+    return {"count": interference.kernels, "p25": low, "median": middle, "p75": high}
 
 
 def _launches(aligned: Aligned) -> list[int]:

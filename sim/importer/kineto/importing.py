@@ -31,7 +31,12 @@ def read_kineto(paths: Sequence[Path], options: ImportOptions) -> Imported:
     """
     ranks = _one_job([read_rank(path, options.progress) for path in paths])
     regular = [regular_steps(rank) for rank in ranks]
-    sizes = {step.number: [size_of(one) for one in step.reductions] for step in regular[0][0]}
+    everywhere = set.intersection(*({step.number for step in kept} for kept, _ in regular))
+    sizes = {
+        step.number: [size_of(one) for one in step.reductions]
+        for step in regular[0][0]
+        if step.number in everywhere
+    }
     aligned = align(ranks, sizes)
     place = max(range(len(ranks)), key=lambda number: _backward_ns(regular[number][0]))
     rank = ranks[place]

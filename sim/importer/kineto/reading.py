@@ -1,13 +1,17 @@
 """One rank's file: its steps, what its device was busy with, and who it is."""
 
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from sim.importer.kineto.collectives import find_collectives
 from sim.importer.kineto.events import TraceEvents, read_events
+from sim.importer.kineto.interference import Kernel, find_interference
 from sim.importer.kineto.kernels import is_communication, is_computation
 from sim.importer.kineto.refusals import decline
-from sim.importer.kineto.seen import SeenRank
+from sim.importer.kineto.seen import SeenRank, SeenStep
 from sim.importer.kineto.steps import find_steps
 from sim.nouns.imported import Progress
 from sim.verdict.intervals import Interval, union
@@ -25,6 +29,7 @@ def read_rank(path: Path, progress: Progress) -> SeenRank:
     trace = read_events(path, progress)
     steps = find_steps(trace)
     decline(trace, steps)
+    communication = _busy(trace, computes=False)
     info = trace.header.get("distributedInfo")
     facts: dict[str, Any] = info if isinstance(info, dict) else {}
     return SeenRank(
@@ -37,7 +42,7 @@ def read_rank(path: Path, progress: Progress) -> SeenRank:
         host=_text(trace.header.get("host_name")),
         steps=steps,
         computation=_busy(trace, computes=True),
-        communication=_busy(trace, computes=False),
+        communication=communication,
         all_reduces=tuple(
             union(
                 (one.start_ns, one.end_ns)
@@ -45,6 +50,7 @@ def read_rank(path: Path, progress: Progress) -> SeenRank:
                 if one.kind == "all_reduce" and one.timed and trace.gpu
             )
         ),
+        interference=find_interference(_kernels(trace, steps), communication),
         dropped=tuple(f"{count} {what}" for what, count in trace.dropped.items()),
         header={key: text for key in ("backend", "nccl_version") if (text := _text(facts.get(key)))},
     )
@@ -59,6 +65,24 @@ def _busy(trace: TraceEvents, *, computes: bool) -> tuple[Interval, ...]:
         if told.setdefault(span.name, belongs(span.name)):
             spans.append((span.start_ns, span.end_ns))
     return tuple(union(spans))
+
+
+def _kernels(trace: TraceEvents, steps: Sequence[SeenStep]) -> list[list[Kernel]]:
+    """By step, the kernels of the stream that computes most, in order."""
+    computing = [span for span in trace.gpu if is_computation(span.name)]
+    busy: Counter[int] = Counter()
+    for span in computing:
+        busy[span.stream] += span.end_ns - span.start_ns
+    lane = busy.most_common(1)[0][0] if busy else None
+    ordered = sorted((span for span in computing if span.stream == lane), key=lambda span: span.start_ns)
+    starts = [span.start_ns for span in ordered]
+    return [
+        [
+            Kernel(span.name, span.start_ns, span.end_ns)
+            for span in ordered[bisect_left(starts, step.start_ns) : bisect_left(starts, step.end_ns)]
+        ]
+        for step in steps
+    ]
 
 
 def _count(value: Any, least: int) -> int | None:

@@ -9,6 +9,7 @@ from sim.importer.kineto.seen import SeenStep
 
 _FSDP = re.compile(r"FullyShardedDataParallel|FSDP::|fsdp", re.IGNORECASE)
 _PARTS = ("all_gather", "reduce_scatter")
+_STATISTICS = "SyncBatchNorm"
 # All-reduces of activations, against those of gradients: a metric or a batch norm's statistics are less.
 _FEWEST_ACTIVATIONS = 4
 _SHARE = 0.05
@@ -43,8 +44,14 @@ def decline(trace: TraceEvents, steps: tuple[SeenStep, ...]) -> None:
 
 
 def _decline_tensor_parallel(trace: TraceEvents, step: SeenStep) -> None:
-    others = [one for one in step.collectives if one.kind == "all_reduce" and one.role == "other"]
-    if len(others) < _FEWEST_ACTIVATIONS:
+    """All-reduces before the last gradient that are not of gradients; those after it are metrics."""
+    last = step.gradients[-1].hooked_at_ns
+    others = [
+        one
+        for one in step.collectives
+        if one.kind == "all_reduce" and one.role == "other" and one.launched_ns < last
+    ]
+    if len(others) < _FEWEST_ACTIVATIONS or any(_STATISTICS in one.name for one in trace.operators):
         return
     sizes = [one.num_elements for one in others if one.num_elements is not None]
     gradients = [one.num_elements for one in step.reductions if one.num_elements is not None]

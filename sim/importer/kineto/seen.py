@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from sim.importer.kineto.interference import Interference
 from sim.verdict.intervals import Interval
 
 Role = Literal["gradients", "map", "other"]
@@ -93,5 +94,6 @@ class SeenRank:
     computation: tuple[Interval, ...]
     communication: tuple[Interval, ...]
     all_reduces: tuple[Interval, ...]
+    interference: Interference | None = None
     dropped: tuple[str, ...] = ()
     header: dict[str, Any] = field(default_factory=dict)

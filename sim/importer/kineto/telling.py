@@ -83,13 +83,21 @@ class Told:
                 f"computation overlaps {every:.1%} of all communication kernels"
                 + ("" if reduces is None else f", {reduces:.1%} of the all-reduces")
             )
+        interference = self._rank.interference
+        if interference is not None:
+            low, _, high = interference.quartiles
+            lines.append(
+                f"computation takes {interference.slowdown:.2f} times as long beside a collective "
+                f"({interference.kernels} kernels that ran alone in another step; quartiles {low:.2f} and "
+                f"{high:.2f})"
+            )
         behind = median_ns([sum(behind_others_ns(step)) for step in steps])
         if behind:
             lines.append(
                 f"all-reduces waited {format_ms(behind)} a step behind other collectives: a prediction of "
                 f"these steps misses that"
             )
-        others = [one for one in steps[0].collectives if one.role == "other"]
+        others = [one for one in steps[len(steps) // 2].collectives if one.role == "other"]
         if others:
             kinds = sorted({one.kind for one in others})
             lines.append(
@@ -126,8 +134,8 @@ class Told:
             )
         if self._hardware is not None and len(self._hardware.all_reduce) < 3:
             lines.append(
-                f"the curve has {len(self._hardware.all_reduce)} sizes; others are drawn from them (give an "
-                f"nccl-tests log as well: bucketsim import auto)"
+                f"the curve has {_count(len(self._hardware.all_reduce), 'size')}; others are drawn from them "
+                f"(give an nccl-tests log as well: bucketsim import auto)"
             )
         if (
             self._measurement is not None

@@ -1,5 +1,6 @@
 """Where a trace's steps begin and end on the CPU."""
 
+import bisect
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,6 +40,9 @@ def find_windows(trace: TraceEvents, accumulated: Sequence[Operator]) -> list[Wi
     begin = begin if trace.began_ns is None else min(begin, trace.began_ns)
     end = max(operator.end_ns for operator in trace.operators)
     ends = sorted(one.end_ns for one in trace.operators if one.name.startswith("Optimizer.step"))
+    # Optimizers within another's step, or after another's, end the same step: backward begins the next.
+    backward = {bisect.bisect_left(ends, one.start_ns) for one in accumulated}
+    ends = [end for place, end in enumerate(ends, 1) if place in backward or place == len(ends)]
     if ends:
         edges = [begin, *ends]
         return [Window(number, *edge) for number, edge in enumerate(pairwise(edges))]

@@ -1,0 +1,220 @@
+"""Traces that torch.profiler writes of real gloo ranks, against what DDP says of itself."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from sim.errors import NotModelledError
+from sim.importer.kineto import read_kineto
+from sim.nouns.imported import Imported, ImportOptions
+from sim.nouns.workload import Gradient, Workload
+from tests.importer.profiled_runs import SHAPES, STEPS, log, traces
+
+pytestmark = pytest.mark.dist
+SHUFFLED = tuple(shape for width in (128, 96, 80, 112, 32) for shape in ((width, 64), (width,)))
+REBUILT = (
+    *("default", "small", "static", "hook", "accumulation", "no-steps", "view", "shuffled"),
+    *("loss", "loss-before", "clip", "norm", "metrics", "zero"),
+)
+
+
+def imported(case: str, ranks: int = 2) -> Imported:
+    return read_kineto(traces(case)[:ranks], ImportOptions())
+
+
+def logged_buckets(case: str) -> list[list[int]]:
+    """DDP's own buckets, parameter indices in the order in which the Reducer saw them."""
+    return [
+        [int(word) for word in part.split()]
+        for part in log(case)["rebuilt_per_bucket_param_indices"].split(",")
+    ]
+
+
+def model() -> Workload:
+    """The model of most runs, by name."""
+    gradients = tuple(
+        Gradient(
+            index=index,
+            name=f"layer {index}",
+            shape=shape,
+            dtype="float32",
+            num_bytes=4 * math.prod(shape),
+            ready_ns=len(SHAPES) - index,
+        )
+        for index, shape in enumerate(SHAPES)
+    )
+    return Workload(name="mlp", gradients=gradients, forward_ns=0, backward_ns=len(SHAPES), optimizer_ns=0)
+
+
+@pytest.mark.parametrize("case", REBUILT)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_buckets_and_ready_order_are_ddps_own(case: str, ranks: int) -> None:
+    found = imported(case, ranks)
+    shapes = SHUFFLED if case == "shuffled" else SHAPES
+    buckets = logged_buckets(case)
+    elements = [sum(math.prod(shapes[index]) for index in bucket) for bucket in buckets]
+    assert [row["num_elements"] for row in found.details["buckets"]] == elements
+    assert len(found.details["steps"]) == STEPS
+    workload = found.workload
+    assert workload is not None
+    order = workload.ready_order
+    assert order is not None
+    assert [workload.gradients[index].shape for index in order] == [
+        shapes[index] for bucket in buckets for index in bucket
+    ]
+    observed = found.measurements[0].observed
+    assert [[workload.gradients[index].shape for index in bucket] for bucket in observed] == [
+        [shapes[index] for index in bucket] for bucket in buckets
+    ]
+    times = [workload.gradients[index].ready_ns or 0 for index in order]
+    assert times == sorted(times)
+    assert times[0] > 0
+    assert times[-1] <= workload.backward_ns
+
+
+@pytest.mark.parametrize("case", REBUILT)
+def test_collectives_run_between_their_launch_and_the_end_of_synchronisation(case: str) -> None:
+    found = imported(case)
+    (hardware,) = found.hardware
+    assert hardware.world_size == 2
+    assert hardware.comm_channels == 2
+    assert hardware.provenance["backend"] == "gloo"
+    assert all(point.duration_ns > 0 for point in hardware.all_reduce)
+    alone = imported(case, 1)
+    for iteration in alone.measurements[0].iterations:
+        for bucket in iteration.buckets:
+            assert bucket.start_ns is not None
+            assert bucket.end_ns is not None
+            assert bucket.ready_ns <= bucket.launch_ns <= bucket.start_ns < bucket.end_ns
+            assert bucket.end_ns <= iteration.sync_end_ns <= iteration.step_ns
+    assert any("a thread of gloo" in line for line in found.assumed)
+
+
+@pytest.mark.parametrize("case", ["small", "no-steps", "accumulation"])
+def test_ranks_of_one_machine_share_their_clock(case: str) -> None:
+    first, second = imported(case).ranks
+    assert (first.rank, second.rank) == (0, 1)
+    assert second.clock_scatter_ns is not None
+    assert second.clock_offset_ns is not None
+    # Gloo's ends are apart by what the scheduler does to its threads; no GPU spins for the last.
+    assert abs(second.clock_offset_ns) < 100_000_000
+    assert (first.came_last or 0) + (second.came_last or 0) >= 2 * STEPS
+
+
+def test_what_is_no_gradient_becomes_no_bucket() -> None:
+    for case, others in (("loss", 1), ("loss-before", 1), ("norm", 1), ("metrics", 5)):
+        assert any(f"{others} other collectives a step (all_reduce)" in line for line in imported(case).found)
+    for case in ("clip", "small", "static"):
+        assert not any("other collectives" in line for line in imported(case).found)
+    assert any("other collectives a step (broadcast)" in line for line in imported("zero").found)
+
+
+def test_what_a_comm_hook_sends_is_on_the_wire_only() -> None:
+    found = imported("hook")
+    assert found.workload is not None
+    for gradient in found.workload.gradients:
+        assert gradient.dtype == "float32"
+        assert gradient.wire_bytes == gradient.num_bytes // 2
+    assert {row["dtype"] for row in found.details["buckets"]} == {"float16"}
+    named = read_kineto(traces("hook"), ImportOptions(model=model()))
+    assert named.measurements[0].observed == ((9, 8, 7, 6, 5, 4), (3, 2, 1, 0))
+
+
+def test_micro_batches_before_the_last_belong_to_forward() -> None:
+    found, plain = imported("accumulation"), imported("small")
+    assert any("2 micro-batches a step" in line for line in found.found)
+    assert not any("micro-batches" in line for line in plain.found)
+
+
+def test_a_model_gives_its_names_and_indices() -> None:
+    found = read_kineto(traces("small"), ImportOptions(model=model()))
+    assert found.workload is not None
+    assert [gradient.name for gradient in found.workload.gradients] == [f"layer {n}" for n in range(10)]
+    assert [list(bucket) for bucket in found.measurements[0].observed] == logged_buckets("small")
+
+
+def test_unused_parameters_leave_the_buckets_as_they_ran() -> None:
+    """The trace has no AccumulateGrad of theirs, but DDP reduces them: buckets stand for their gradients."""
+    found = imported("unused")
+    spare = 7 * 5 + 5
+    total = sum(math.prod(shape) for shape in SHUFFLED) + spare
+    assert sum(row["num_elements"] for row in found.details["buckets"]) == total
+    assert any("each bucket that ran stands for its gradients" in line for line in found.assumed)
+
+
+def test_without_shapes_nothing_is_made_up() -> None:
+    found = imported("no-shapes")
+    assert len(found.details["buckets"]) == 2
+    assert found.workload is None
+    assert not found.hardware
+    assert not found.measurements
+    assert any("record_shapes=True" in line for line in found.missing)
+    assert len(found.details["steps"]) == STEPS
+
+
+def test_no_curve_is_made_where_only_the_sending_is_seen(tmp_path: Path) -> None:
+    """As older versions write it: gloo's all-reduces on the thread that sends them."""
+    document = json.loads(traces("small")[0].read_text())
+    events = document["traceEvents"]
+    calls = [event for event in events if event["name"] == "c10d::allreduce_"]
+    for event in events:
+        if event["name"] == "gloo:all_reduce":
+            shape = event["args"]["Input Dims"][0]
+            sent = max(
+                call["ts"]
+                for call in calls
+                if call["ts"] <= event["ts"] and call["args"]["Input Dims"][0] == [shape]
+            )
+            event |= {"tid": calls[0]["tid"], "dur": event["dur"] + event["ts"] - sent, "ts": sent}
+    path = tmp_path / "older.json"
+    path.write_text(json.dumps(document))
+    found = read_kineto([path], ImportOptions())
+    assert [row["num_elements"] for row in found.details["buckets"]] == [20448, 20704]
+    assert found.workload is not None
+    assert not found.hardware
+    assert any("when all-reduces were sent, not when they ran" in line for line in found.missing)
+
+
+def test_all_reduces_after_backward_are_told_from_ddps() -> None:
+    found = imported("after-backward")
+    assert [row["num_elements"] for row in found.details["buckets"]] == [
+        math.prod(shape) for shape in reversed(SHAPES)
+    ]
+    assert found.measurements[0].asked is not None
+    assert found.measurements[0].asked.policy == "after-backward"
+    assert any("no DDP" in line for line in found.assumed)
+
+
+@pytest.mark.parametrize(("case", "buckets"), [("alone", 0), ("alone-ddp", 2)])
+def test_one_rank_has_steps_and_gradients_and_no_curve(case: str, buckets: int) -> None:
+    found = imported(case)
+    assert len(found.details["steps"]) == STEPS
+    assert len(found.details["buckets"]) == buckets
+    assert found.workload is not None
+    assert [gradient.shape for gradient in found.workload.gradients] == list(SHAPES)
+    assert not found.hardware
+    assert any("the job had one rank" in line for line in found.missing)
+    for row in found.details["steps"]:
+        assert 0 < row["forward_ns"] < row["step_ns"]
+        assert 0 < row["backward_ns"] <= row["sync_end_ns"] < row["step_ns"]
+
+
+@pytest.mark.parametrize(
+    ("case", "word"),
+    [
+        pytest.param("fsdp1", "FSDP", marks=pytest.mark.slow),
+        pytest.param("fsdp2", "FSDP", marks=pytest.mark.slow),
+        pytest.param("tensor", "tensor parallelism", marks=pytest.mark.slow),
+        pytest.param("pipeline", "pipeline parallelism", marks=pytest.mark.slow),
+        ("send", "pipeline parallelism"),
+        ("inference", "inference"),
+    ],
+)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_other_ways_to_train_are_declined_with_a_word(case: str, word: str, ranks: int) -> None:
+    with pytest.raises(NotModelledError, match=word) as error:
+        imported(case, ranks)
+    assert len(str(error.value).splitlines()) == 1
+    assert f"{case}_" in str(error.value)
