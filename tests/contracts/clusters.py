@@ -23,8 +23,8 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.imported import ImportOptions
 from sim.nouns.workload import Workload
 from sim.recorder.estimate import estimate
-from sim.recorder.estimate_devices import find_gpu
-from sim.recorder.published_language import gpt_82m, nanogpt_124m
+from sim.recorder.estimating.devices import find_gpu
+from sim.recorder.published.language import gpt_82m, nanogpt_124m
 from sim.units import NS_PER_MS
 
 DATA = Path(os.environ.get("BUCKETSIM_DATA", ""))
