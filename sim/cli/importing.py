@@ -12,6 +12,7 @@ from sim.cli.simulating import AsJson
 from sim.errors import InputError, SimError
 from sim.formats.documents import json_text
 from sim.importer.readers import READABLE, reader
+from sim.importer.sniffing import recognise
 from sim.importer.writing import (
     SUMMARY,
     check_directory,
@@ -63,16 +64,18 @@ def import_(
     }
     check_directory(output)
     with progress("importing") as report:
-        imported = read(
-            paths,
-            ImportOptions(
-                name=name,
-                model=None if model is None else _model(model, times["backward_ns"]),
-                world_size=world_size,
-                progress=report,
-                **times,
-            ),
+        options = ImportOptions(
+            name=name,
+            model=None if model is None else _model(model, times["backward_ns"]),
+            world_size=world_size,
+            progress=report,
+            **times,
         )
+        try:
+            imported = read(paths, options)
+        except InputError:
+            _check_format(form, paths)
+            raise
     if anonymize:
         from sim.importer.anonymizing import anonymize as strip_names
 
@@ -87,6 +90,18 @@ def import_(
     print_imported(imported)
     if as_run is not None:
         print_as_run(imported, as_run)
+
+
+def _check_format(form: str, paths: list[Path]) -> None:
+    """Raise ``InputError`` where a file that could not be read is of another format than was said."""
+    for path in paths if form != "auto" else ():
+        try:
+            found = recognise(path)
+        except (InputError, OSError):
+            continue
+        if found != form:
+            legal = f"{found} or auto" if found in READABLE else "auto"
+            raise InputError(f"{path}: {found} by its content, not {form}; give {legal} as FORMAT") from None
 
 
 def _document(

@@ -10,6 +10,7 @@ from sim.errors import InputError
 from sim.importer.blocks import Block
 from sim.importer.columns import NUMBER, TIME_UNITS, Column, Variant, collective_of
 from sim.importer.link_rows import LinkRow, LinkTable, Timing
+from sim.importer.wording import plain
 
 MOST_NS, MOST_BYTES = 10**15, 1 << 50  # eleven days, a pebibyte
 _SCATTER = {"min": "min_ns", "p10": "p10_ns", "median": "median_ns", "p90": "p90_ns", "max": "max_ns"}
@@ -82,8 +83,8 @@ def read_cells(block: Block, source: str) -> list[LinkTable]:
                 place=place,
                 statistic="median" if any("median" in group.times for group in groups) else "mean",
                 iterations=block.iterations,
-                devices=tuple(dict.fromkeys(name for _, name in block.ranks.values() if name)),
-                hosts=tuple(dict.fromkeys(host for host, _ in block.ranks.values())),
+                devices=tuple(dict.fromkeys(plain(name) for _, name in block.ranks.values() if name)),
+                hosts=tuple(dict.fromkeys(plain(host) for host, _ in block.ranks.values())),
                 left_out=tuple(left_out),
                 unread=tuple(column.name for column in columns if column.kind == "other" and column.name),
                 unit_by=unit_by,
@@ -175,7 +176,7 @@ def _timing(group: _Group, fields: list[str], block: Block, scale: Decimal | Non
     columns = block.header.columns
     main = _main(group)
     time, unit = _number(fields[main]), columns[main].scale or scale
-    if time is None or unit is None or not 0 < time * unit <= MOST_NS:
+    if time is None or unit is None or not 0 < round(time * unit) <= MOST_NS:
         return None
     found: dict[str, int] = {}
     for statistic, place in group.times.items():

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import InputError, NotModelledError
-from sim.formats.documents import parse_json
+from sim.importer.bounded_json import parse_bounded
 from sim.importer.chakra_nodes import Node, TensorRow, read_nodes, world_size_of
 from sim.importer.estimated_times import split_backward, split_band
 from sim.importer.matching import match_buckets
@@ -62,7 +62,7 @@ def read_chakra(paths: Sequence[Path], options: ImportOptions) -> Imported:
     traces = []
     for number, path in enumerate(paths):
         options.progress(number, len(paths), str(path))
-        traces.append(_read(parse_json(read_text(path), str(path)), str(path)))
+        traces.append(_read(parse_bounded(read_text(path), str(path)), str(path)))
     options.progress(len(paths), len(paths), "")
     trace, source = traces[0], str(paths[0])
     name = options.name or paths[0].name.removesuffix(".gz").removesuffix(".json")

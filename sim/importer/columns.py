@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 from typing import Literal
 
 Kind = Literal[
@@ -141,6 +142,7 @@ def collective_of(cell: str) -> str | None:
     return word if word in ("alltoall", "alltoallv", "sendrecv", "scatter", "gather") else None
 
 
+@lru_cache(maxsize=4096)
 def column_of(name: str) -> Column:
     """What a column's name says of it."""
     name = name.strip().strip('"')

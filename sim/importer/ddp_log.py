@@ -6,7 +6,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from sim.errors import InputError
+from sim.errors import AssignmentError, InputError
 from sim.formats.documents import to_document
 from sim.importer.ddp_log_records import DdpLog, read_logs
 from sim.importer.dtypes import torch_dtype
@@ -50,6 +50,11 @@ def read_ddp_log(paths: Sequence[Path], options: ImportOptions) -> Imported:
     if not with_buckets:
         raise InputError(f"{paths[0]}: bucket_sizes: missing; give a log of a step that was synchronised")
     layouts = [list(group) for _, group in groupby(sorted(with_buckets, key=_layout), key=_layout)]
+    for source, log in with_buckets:
+        if log.world_size is not None and options.world_size not in (None, log.world_size):
+            raise InputError(
+                f"--world-size: {options.world_size} is not legal here; {source} is of {log.world_size} ranks"
+            )
     entries, found = [], []
     for layout in layouts:
         source, log = layout[0]
@@ -76,7 +81,7 @@ def read_ddp_log(paths: Sequence[Path], options: ImportOptions) -> Imported:
         assumed=tuple(assumed),
         missing=tuple(missing),
         dropped=tuple(dropped),
-        details={"world_size": options.world_size or log.world_size, "layouts": entries},
+        details={"world_size": log.world_size or options.world_size, "layouts": entries},
     )
 
 
@@ -129,16 +134,7 @@ def _entry(
     source, log = layout[0]
     assignment = None
     if indices is not None:
-        assignment = to_document(
-            Assignment(
-                bucket_indices=indices,
-                bucket_bytes=log.buckets,
-                ddp_kwargs=dict(log.switches),
-                settings={} if log.comm_hook is None else {"comm_hook": log.comm_hook},
-                made_for=made_for(model, log.world_size) if model is not None else None,
-                provenance={"source": "DDP's logger", "file": source},
-            )
-        )
+        assignment = to_document(_assignment(log, indices, model, source))
     return {
         "bucket_bytes": list(log.buckets or ()),
         "rebuilt": log.rebuilt_bucket_sizes is not None,
@@ -162,6 +158,20 @@ def _entry(
             for _, rank in layout
         ],
     }
+
+
+def _assignment(log: DdpLog, indices: Indices, model: Workload | None, source: str) -> Assignment:
+    try:
+        return Assignment(
+            bucket_indices=indices,
+            bucket_bytes=log.buckets,
+            ddp_kwargs=dict(log.switches),
+            settings={} if log.comm_hook is None else {"comm_hook": log.comm_hook},
+            made_for=made_for(model, log.world_size) if model is not None else None,
+            provenance={"source": "DDP's logger", "file": source},
+        )
+    except AssignmentError as error:
+        raise InputError(f"{source}: rebuilt_per_bucket_param_indices: {error}") from None
 
 
 def _say_layout(log: DdpLog, indices: Indices | None) -> str:

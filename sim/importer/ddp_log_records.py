@@ -2,12 +2,13 @@
 
 import ast
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sim.errors import InputError
-from sim.formats.documents import parse_json
+from sim.importer.bounded_json import parse_bounded
 
 # Keys that only DDP's logger writes (A4): one of them makes an object a log.
 MARKS = (
@@ -16,8 +17,9 @@ MARKS = (
     "avg_backward_comm_time",
     "prev_iteration_grad_ready_order_indices",
 )
+_ANY_MARK = re.compile("|".join(MARKS))
 MOST = 2**62
-MAX_LINE = 4 << 20
+MAX_LINE = 1 << 19  # of a log in one line; reading a Python dict takes 400 times its text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +80,7 @@ def read_logs(text: str, source: str) -> tuple[list[DdpLog], int]:
     broken = 0
     if text.lstrip()[:1] in ("{", "["):
         try:
-            found = list(_logs_in(parse_json(text, source)))
+            found = list(_logs_in(parse_bounded(text, source)))
         except InputError as error:
             fault = error
     if not found:
@@ -105,14 +107,23 @@ def _logs_in(document: Any) -> list[Mapping[str, Any]]:
 def _in_lines(text: str) -> tuple[list[Mapping[str, Any]], int]:
     found: list[Mapping[str, Any]] = []
     broken = 0
-    for line in text.splitlines():
-        if any(mark in line for mark in MARKS):
-            log = _in_line(line)
-            if log is None:
-                broken += 1
-            else:
-                found.extend(_logs_in(log))
+    for line in _lines(text):
+        log = _in_line(line)
+        if log is None:
+            broken += 1
+        else:
+            found.extend(_logs_in(log))
     return found, broken
+
+
+def _lines(text: str) -> Iterator[str]:
+    """The lines with a mark: of a job's output there may be millions of others."""
+    end = 0
+    while (mark := _ANY_MARK.search(text, end)) is not None:
+        start = text.rfind("\n", end, mark.start()) + 1 or end
+        end = text.find("\n", mark.end())
+        end = len(text) if end < 0 else end
+        yield text[start:end]
 
 
 def _in_line(line: str) -> Any:

@@ -8,7 +8,8 @@ from statistics import median
 from typing import Any
 
 from sim.errors import InputError, NotModelledError
-from sim.formats.documents import parse_json, to_document
+from sim.formats.documents import to_document
+from sim.importer.bounded_json import parse_bounded
 from sim.importer.estimated_times import stretch_backward
 from sim.importer.flight_recorder_calls import Call, Dump, read_dump
 from sim.importer.flight_recorder_ranks import align, arrivals, common, curve, spread, transfers
@@ -39,7 +40,7 @@ def read_flight_recorder(paths: Sequence[Path], options: ImportOptions) -> Impor
     dumps = []
     for number, path in enumerate(paths):
         options.progress(number, len(paths), str(path))
-        dumps.append(read_dump(parse_json(read_text(path), str(path)), path, number))
+        dumps.append(read_dump(parse_bounded(read_text(path), str(path)), path, number))
     options.progress(len(paths), len(paths), "")
     by_order = len({dump.rank for dump in dumps}) < len(dumps)
     if by_order:
@@ -52,7 +53,7 @@ def read_flight_recorder(paths: Sequence[Path], options: ImportOptions) -> Impor
     ranks = [{key_of(call): call for call in dump.calls if _belongs(call, group)} for dump in dumps]
     first = [ranks[0][key] for key in sorted(ranks[0])]
     steps = find_steps(first, options.model, dumps[0].source)
-    world_size = options.world_size or _world_size(dumps, group)
+    world_size = _world_size(dumps, group, options.world_size)
     found, assumed, missing, dropped = _opening(dumps, group, first, world_size)
     if by_order:
         assumed.append("ranks are in the order of the files: their names do not end in different numbers")
@@ -118,10 +119,14 @@ def _busiest_group(dump: Dump) -> str:
     return max(sent, key=lambda group: sent[group])
 
 
-def _world_size(dumps: Sequence[Dump], group: str) -> int | None:
+def _world_size(dumps: Sequence[Dump], group: str, given: int | None) -> int | None:
     groups = dumps[0].group_ranks
     members = groups.get(group) or (next(iter(groups.values())) if len(groups) == 1 else ())
-    return len(members) or (len(dumps) if len(dumps) > 1 else None)
+    if members and given not in (None, len(members)):
+        raise InputError(
+            f"--world-size: {given} is not legal here; {dumps[0].source} has {len(members)} in pg_config"
+        )
+    return len(members) or given or (len(dumps) if len(dumps) > 1 else None)
 
 
 def _opening(

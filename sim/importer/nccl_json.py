@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from sim.errors import InputError
-from sim.formats.documents import parse_json
+from sim.importer.bounded_json import parse_bounded
 from sim.importer.cells import MOST_BYTES, MOST_NS
 from sim.importer.columns import Variant, collective_in, collective_of
 from sim.importer.link_rows import LinkRow, LinkTable, Timing
+from sim.importer.wording import plain
 from sim.units import MIB
 
 # nccl-tests writes its doubles with six decimals, times in us and bandwidths in GB/s (its src/util.cu).
@@ -21,7 +22,7 @@ _DIGIT = 1e-6
 
 def read_json_tables(text: str, source: str) -> list[LinkTable]:
     """The tables of a JSON file. Raises ``InputError`` naming what is missing or not legal."""
-    document = parse_json(text, source)
+    document = parse_bounded(text, source)
     if isinstance(document, dict) and "results" in document:
         return [_report(document, source)]
     if isinstance(document, dict) and document:
@@ -60,12 +61,16 @@ def _report(document: dict[str, Any], source: str) -> LinkTable:
         ranks=ranks,
         ranks_by="" if ranks is None else "its list of devices",
         iterations=iterations if isinstance(iterations, int) and iterations > 0 else None,
-        devices=tuple(dict.fromkeys(str(one["device_info"]) for one in devices if one.get("device_info"))),
-        hosts=tuple(dict.fromkeys(str(one["hostname"]) for one in devices if one.get("hostname"))),
+        devices=_words(devices, "device_info"),
+        hosts=_words(devices, "hostname"),
         left_out=(f"{source}: {len(broken)} results that are no whole row (the first: {broken[0]})",)
         if broken
         else (),
     )
+
+
+def _words(devices: Sequence[dict[str, Any]], key: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(plain(one[key]) for one in devices if one.get(key) and type(one[key]) is str))
 
 
 def _ranks(config: dict[str, Any], devices: Sequence[dict[str, Any]]) -> int | None:
@@ -127,7 +132,7 @@ def _timing(body: dict[str, Any], by_iteration: Any) -> Timing | None:
         algbw_slack=_DIGIT,
         busbw=busbw,
         busbw_slack=_DIGIT,
-        wrong=float(wrong) if isinstance(wrong, int | float) else 0.0,
+        wrong=float(min(wrong, MOST_BYTES)) if isinstance(wrong, int | float) else 0.0,
         scatter=_scatter(whole) if len(whole) == len(samples) > 1 else {},
     )
 
@@ -157,7 +162,9 @@ def _nnscaler(profile: Any, ranks: str, source: str) -> list[LinkTable]:
         for number, (size, time) in enumerate(zip(sizes, times, strict=True)):
             num_bytes, duration = _ns(size, MIB), _ns(time, 10**9)
             if not num_bytes or not duration:
-                raise InputError(f"{source}: {name}: entry {number}: {size!r} MiB in {time!r} s is not legal")
+                raise InputError(
+                    f"{source}: {name}: entry {number}: {size!r:.40} MiB in {time!r:.40} s is not legal"
+                )
             rows.append(
                 LinkRow(
                     where=f"{source}: {name}.{number}",

@@ -15,6 +15,15 @@ MAX_TEXT_BYTES = 256 << 20
 # What a gzip file may inflate to, against bombs; the largest traces seen are a tenth of it.
 MAX_INFLATED_BYTES = 8 << 30
 
+_FOREIGN = {
+    b"\x28\xb5\x2f\xfd": "compressed with zstd; unpack it (zstd -d) and give what is in it",
+    b"\xfd7zXZ": "compressed with xz; unpack it (xz -d) and give what is in it",
+    b"BZh": "compressed with bzip2; unpack it (bzip2 -d) and give what is in it",
+    b"SQLite format 3": "an SQLite database (of Nsight Systems?); give a trace that torch.profiler exported",
+    b"version https://git-lfs": "a Git LFS pointer in place of the file; fetch it (git lfs pull)",
+}
+_PAGE = (b"<!doctype html", b"<html")
+_HEAD_BYTES = 64
 _GZIP, _ZIP, _PICKLE = b"\x1f\x8b", b"PK\x03\x04", b"\x80"
 
 
@@ -30,13 +39,13 @@ def open_bytes(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         if not source.is_file():
             raise InputError(f"{source}: {_what(source)}; give a file")
         with source.open("rb") as raw:
-            head = raw.read(4)
+            head = raw.read(_HEAD_BYTES)
             raw.seek(0)
             _refuse(head, source)
             if head.startswith(_GZIP):
                 with gzip.GzipFile(fileobj=raw) as inflated:
                     content = io.BufferedReader(inflated)
-                    _refuse(content.peek(4), source)
+                    _refuse(content.peek(_HEAD_BYTES), source)
                     yield content
             else:
                 yield raw
@@ -55,6 +64,11 @@ def _what(source: Path) -> str:
 def _refuse(head: bytes, source: Path) -> None:
     if head.startswith(_ZIP):
         raise InputError(f"{source}: a zip archive (or a torch.save file); unpack it and give what is in it")
+    for mark, what in _FOREIGN.items():
+        if head.startswith(mark):
+            raise InputError(f"{source}: {what}")
+    if head.lstrip().lower().startswith(_PAGE):
+        raise InputError(f"{source}: a web page in place of the file; download the raw file")
     if head.startswith(_PICKLE) and len(head) > 1 and head[1] in range(6):
         raise InputError(
             f"{source}: a pickle, which could run code when it is read; give JSON (for a flight recorder "

@@ -1,10 +1,13 @@
 """The reader of each format, imported when it is needed."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import wraps
 from importlib import import_module
 from pathlib import Path
 
-from sim.errors import InputError
+from sim.errors import InputError, SimError
+from sim.importer.wording import LONGEST_LINE, plain
 from sim.nouns.imported import Imported, ImportOptions
 
 Reader = Callable[[Sequence[Path], ImportOptions], Imported]
@@ -22,9 +25,36 @@ READABLE = tuple(_READERS)
 
 
 def reader(form: str) -> Reader:
-    """The function that reads a format. Raises ``InputError`` where there is no such format."""
+    """The function that reads a format; what it says, in errors too, is a line that a terminal may show.
+
+    Raises:
+        InputError: there is no such format.
+    """
     if form not in _READERS:
         raise InputError(f"FORMAT: {form!r} is not legal; give {', '.join(READABLE[:-1])} or {READABLE[-1]}")
     module, function = _READERS[form]
-    read: Reader = getattr(import_module(module), function)
-    return read
+    return _in_lines(getattr(import_module(module), function))
+
+
+def _in_lines(read: Reader) -> Reader:
+    """Values of files are quoted in sentences: no control characters of theirs, and not all of a long one."""
+
+    @wraps(read)
+    def read_in_lines(paths: Sequence[Path], options: ImportOptions) -> Imported:
+        longest = LONGEST_LINE + max((len(str(path)) for path in paths), default=0)
+        try:
+            imported = read(paths, options)
+        except SimError as error:
+            raise type(error)(plain(str(error), longest)) from error.__cause__
+        except OSError as error:  # of a path itself: no permission on its directory, a name too long
+            shown = plain(f"{error.filename}: cannot be read: {error.strerror or error}", longest)
+            raise InputError(shown) from None
+        return replace(
+            imported,
+            found=tuple(plain(line, longest) for line in imported.found),
+            assumed=tuple(plain(line, longest) for line in imported.assumed),
+            missing=tuple(plain(line, longest) for line in imported.missing),
+            dropped=tuple(plain(line, longest) for line in imported.dropped),
+        )
+
+    return read_in_lines

@@ -14,9 +14,10 @@ from sim.importer.tables import has_table
 
 FORMATS = ("kineto", "nccl-tests", "flight-recorder", "ddp-log", "chakra", "recording")
 DOCUMENTS = ("workload", "hardware")
-# Of a file whose first 32 MiB do not tell what it is, the rest is not read.
-MOST_BYTES = 32 << 20
+# Of a file whose first bytes do not tell what it is, the rest is not read; logs may begin with much else.
+MOST_BYTES, MOST_JSON_BYTES, MOST_KEYS = 32 << 20, 8 << 20, 4096
 
+_RANKS = re.compile(r"[0-9]{1,6}(x[0-9]{1,6})?")
 _RANK_FILE = re.compile(r"rank-[0-9]+\.jsonl")
 # Members of what DistributedDataParallel._get_ddp_logging_data() returns that nothing else has.
 _DDP_KEYS = frozenset(
@@ -57,11 +58,12 @@ def recognise(path: str | os.PathLike[str]) -> str:
         if not head.strip():
             raise InputError(f"{source}: the file is empty; {_LEGAL}")
         is_json = head.lstrip()[:1] in (b"{", b"[")
-        found = (_of_json if is_json else _of_text)(chain([head], chunks), source)
+        every = chain([head], chunks)
+        found = _of_json(_first(every, MOST_JSON_BYTES), source) if is_json else _of_text(every)
     if found is None and is_json:
         # Logs begin with brackets too: [1,0]<stdout>:
         with open_bytes(source) as stream:
-            found = _of_text(utf8_chunks(stream, MOST_BYTES), source)
+            found = _of_text(utf8_chunks(stream, MOST_BYTES))
     if found is not None:
         return found
     if b"\0" in head:
@@ -75,6 +77,15 @@ _LEGAL = (
 )
 
 
+def _first(chunks: Iterator[bytes], most: int) -> Iterator[bytes]:
+    """Chunks of ``most`` bytes together."""
+    for chunk in chunks:
+        yield chunk[:most]
+        most -= len(chunk)
+        if most <= 0:
+            return
+
+
 def _of_json(chunks: Iterator[bytes], source: Path) -> str | None:
     """The format of a JSON document, as soon as its keys tell it."""
     seen: set[tuple[int, str]] = set()
@@ -83,6 +94,8 @@ def _of_json(chunks: Iterator[bytes], source: Path) -> str | None:
         if (depth, key) in seen and depth > 1:
             continue
         seen.add((depth, key))
+        if len(seen) > MOST_KEYS:
+            return None
         if depth == 1:
             top[key] = value
         if (found := _told_by(top, seen)) is None:
@@ -90,8 +103,10 @@ def _of_json(chunks: Iterator[bytes], source: Path) -> str | None:
         if found not in (*FORMATS, *DOCUMENTS):
             raise InputError(f"{source}: kind: {found!r} is not legal here; give a workload or hardware")
         return found
-    if top and all(collective_of(key) for key in top):
-        return "nccl-tests"  # nnscaler's profile: lists by collective
+    below = [key for depth, key in seen if depth == 2]
+    profile = below if all(_RANKS.fullmatch(key) for key in top) else list(top)
+    if profile and all(collective_of(key) for key in profile):
+        return "nccl-tests"  # nnscaler's profile: lists by collective, or by ranks and collective
     if "schema" in top and "nodes" in top:
         return "chakra"
     return "flight-recorder" if "entries" in top else None
@@ -119,7 +134,7 @@ def _told_by(top: dict[str, str | None], seen: set[tuple[int, str]]) -> str | No
     return None
 
 
-def _of_text(chunks: Iterator[bytes], _: Path) -> str | None:
+def _of_text(chunks: Iterator[bytes]) -> str | None:
     """The format of a text: nccl-tests' and other tables, or DDP's logging data in a log."""
     kept = ""
     for chunk in islice(chunks, 64):

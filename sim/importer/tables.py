@@ -10,8 +10,9 @@ from sim.importer.blocks import Block, Header
 from sim.importer.cells import read_cells
 from sim.importer.columns import NUMBER, TIME_UNITS, Column, collective_in, column_of
 from sim.importer.link_rows import LinkTable
+from sim.importer.wording import plain
 
-LONGEST_LINE = 1 << 16
+LONGEST_LINE, MOST_COLUMNS, MOST_ROWS = 1 << 16, 200, 100_000
 
 # mpirun --tag-output: [1,0]<stdout>: or [host@1,0]<stdout>:, srun -l: 0:
 _TAG = re.compile(r"^\s*(?:\[[^\]\s]*\]<\w+>:?|\d+:(?=\s|$))")
@@ -23,6 +24,7 @@ _THREADS = re.compile(r"nThread\s+\d+\s+nGpus\s+\d+\b.*?(?<!warmup )(?<!agg )\bi
 _OWN_LINES = re.compile(
     r"^[^\n]{0,80}#\s*(nThread \d+ nGpus|nccl-tests version|Collective test starting)", re.MULTILINE
 )
+_FAILURE = re.compile(r"Test (?:NCCL|CUDA) failure[^\n]{0,200}")
 _NRANKS = re.compile(r"\bn[rR]anks[ :=]+(\d{1,7})\b")
 _COMMAND = re.compile(r"(\S{0,200}_perf)\s+(-.*)")
 _MAY_BE_HEADER = re.compile(r"size|bytes|message|msg", re.IGNORECASE)
@@ -45,7 +47,12 @@ class _Said:
 
 def read_tables(text: str, source: str) -> list[LinkTable]:
     """All tables of a text. Raises ``InputError`` where there is none, or a time without a unit."""
-    blocks = _blocks(text)
+    blocks = _blocks(text, source)
+    if not blocks and _OWN_LINES.search(text):
+        raise InputError(
+            f"{source}: nccl-tests' first lines without its table: the run ended before its first size"
+            f"{_failure(text)}; give the output of a run that got further"
+        )
     if not blocks:
         raise InputError(
             f"{source}: no table of collectives in it; give nccl-tests' output, or a header that names a "
@@ -53,8 +60,18 @@ def read_tables(text: str, source: str) -> list[LinkTable]:
         )
     tables = [table for block in blocks for table in read_cells(block, source)]
     if not any(table.rows for table in tables):
-        raise InputError(f"{source}: a header, but no whole row below it (truncated?)")
+        raise InputError(f"{source}: a header, but no whole row below it (truncated?){_failure(text)}")
+    if _FAILURE.search(text) is not None:
+        tables[0] = replace(
+            tables[0], left_out=(*tables[0].left_out, f"{source}: what follows a failure{_failure(text)}")
+        )
     return tables
+
+
+def _failure(text: str) -> str:
+    """What nccl-tests says where it fails, in brackets; empty where it did not."""
+    failed = _FAILURE.search(text)
+    return "" if failed is None else f" ({plain(failed[0].strip())})"
 
 
 def has_table(text: str) -> bool:
@@ -72,9 +89,10 @@ def has_table(text: str) -> bool:
     )
 
 
-def _blocks(text: str) -> list[Block]:
+def _blocks(text: str, source: str) -> list[Block]:
     said, blocks = _Said(), list[Block]()
     after_header = False
+    rows = 0
     for number, (line, is_whole) in enumerate(_lines(text), start=1):
         if " NCCL INFO " in line or " NCCL WARN " in line:
             continue
@@ -98,7 +116,9 @@ def _blocks(text: str) -> list[Block]:
             if said.weak is None or not NUMBER.fullmatch(fields[0]) or len(fields) > len(said.weak):
                 continue
             blocks.append(_block(Header(columns=said.weak[: len(fields)]), said))
-        _row(blocks[-1], number, content, is_whole)
+        rows += _row(blocks[-1], number, content, is_whole)
+        if rows > MOST_ROWS:
+            raise InputError(f"{source}: more than {MOST_ROWS} rows; give the output of one run")
     return blocks
 
 
@@ -176,6 +196,8 @@ def _header(line: str) -> Header | None:
                 names = next(csv.reader([content], delimiter=delimiter))
             except csv.Error:
                 continue
+            if len(names) > MOST_COLUMNS:
+                continue
             columns = tuple(column_of(name) for name in names)
             if _has_size_and_time(columns) and not any(NUMBER.fullmatch(name.strip()) for name in names):
                 return Header(columns=columns, delimiter=delimiter)
@@ -222,14 +244,15 @@ def _with_units(header: Header, row: str) -> Header:
     return Header(columns=tuple(columns), delimiter=header.delimiter)
 
 
-def _row(block: Block, number: int, content: str, is_whole: bool) -> None:
+def _row(block: Block, number: int, content: str, is_whole: bool) -> bool:
+    """Take a row into its table; False where the line is none."""
     header = block.header
     last = header.columns[-1].kind
     if header.delimiter is not None:
         try:
             fields = [field.strip() for field in next(csv.reader([content], delimiter=header.delimiter))]
         except csv.Error:
-            return
+            return False
     else:
         fields = content.split()
         for _ in range(3):
@@ -248,3 +271,6 @@ def _row(block: Block, number: int, content: str, is_whole: bool) -> None:
         block.rows.append((number, fields if is_whole else [*fields[:-1], ""]))
     elif fields and NUMBER.fullmatch(fields[0]) and 2 * numbers > len(fields) > 1:
         block.broken.append(number)
+    else:
+        return False
+    return True

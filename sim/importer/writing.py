@@ -47,14 +47,19 @@ def write_imported(imported: Imported, directory: str | os.PathLike[str]) -> lis
             path.unlink(missing_ok=True)
     except OSError as error:
         raise InputError(f"{folder}: cannot be made: {error.strerror or error}") from None
-    files = []
-    for name, text in texts:
-        write_atomically(folder / name, text)
-        files.append(folder / name)
-    for number, measurement in enumerate(imported.measurements):
-        files.append(save_measurement(folder, number, measurement))
-    summary["files"] = [path.name for path in files]
-    write_atomically(folder / SUMMARY, json_text(summary))
+    files: list[Path] = []
+    try:
+        for name, text in texts:
+            files.append(folder / name)
+            write_atomically(files[-1], text)
+        for number, measurement in enumerate(imported.measurements):
+            files.append(save_measurement(folder, number, measurement))
+        summary["files"] = [path.name for path in files]
+        write_atomically(folder / SUMMARY, json_text(summary))
+    except BaseException:  # an interrupt too: half an import is none, and would be in the next one's way
+        for path in files:
+            path.unlink(missing_ok=True)
+        raise
     return files
 
 

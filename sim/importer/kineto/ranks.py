@@ -99,6 +99,13 @@ def _same(ranks: Sequence[SeenRank], steps: Sequence[SeenStep]) -> list[list[See
         ]
         if len({len(column) for column in columns}) == 1:
             rows += [list(row) for row in zip(*columns, strict=True)]
+    for rank, step in zip(ranks, steps, strict=True):
+        for place, (one, other) in enumerate(zip(step.reductions, steps[0].reductions, strict=False)):
+            if None not in (one.num_elements, other.num_elements) and one.num_elements != other.num_elements:
+                raise InputError(
+                    f"{rank.source}: step {step.number}: all-reduce {place} has {one.num_elements} "
+                    f"elements, that of {ranks[0].source} {other.num_elements}; give the traces of one job"
+                )
     first = [len(step.reductions) for step in steps]
     for rank, count in zip(ranks, first, strict=True):
         if count != first[0]:

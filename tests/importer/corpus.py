@@ -1,0 +1,159 @@
+"""Valid files of every format that import reads: what damage and metamorphic tests begin with."""
+
+import gzip
+import json
+import os
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+from sim.formats.documents import to_text
+from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.workload import Gradient, Workload
+from tests.formats.test_recordings import backward, rank_of, step
+from tests.importer import link_texts
+from tests.importer.built_traces import Dialect, Job, build
+from tests.importer.recorder_dumps import Cluster, dumps
+from tests.importer.test_chakra import trace
+from tests.importer.test_ddp_log import FUZZED
+
+LARGEST_PUBLIC = 60_000  # bytes, as stored
+LINES = [
+    link_texts.Line(num_bytes=1 << power, in_us=5.0 + 2 ** (power - 10), out_us=6.0 + 2 ** (power - 10))
+    for power in range(10, 22, 2)
+]
+JOB = Job(
+    shapes=((8, 4), (4,), (16, 8), (8,), (3, 3)),
+    buckets=(2, 2, 1),
+    gradient_ns=(40_000, 20_000, 60_000, 10_000, 30_000),
+    transfer_ns=(50_000, 90_000, 20_000),
+    forward_ns=((100_000, 120_000), (110_000, 100_000), (105_000, 130_000)),
+    optimizer_ns=40_000,
+    copy_in_ns=3_000,
+    copy_out_ns=2_000,
+    offsets_ns=(0, 7_000_000),
+)
+CLUSTER = Cluster(
+    elements=(1000, 4000, 500),
+    transfer_ns=(400_000, 900_000, 300_000),
+    late_ns=((0, 50_000), (20_000, 0), (0, 10_000), (5_000, 0)),
+    clock_ns=(0, 3_000_000),
+)
+MODEL = Workload(
+    name="model",
+    gradients=tuple(
+        Gradient(
+            index=index,
+            name=f"w{index}",
+            shape=(index + 1, 4),
+            dtype="float32",
+            num_bytes=16 * (index + 1),
+            ready_ns=900 - 200 * index,
+        )
+        for index in range(4)
+    ),
+    forward_ns=500,
+    backward_ns=1_000,
+    optimizer_ns=100,
+)
+WIRE = Hardware(
+    name="wire",
+    world_size=2,
+    all_reduce=tuple(CurvePoint(num_bytes=1 << power, duration_ns=1 << power) for power in (10, 14, 20)),
+)
+_DIALECTS = {
+    "": Dialect(),
+    "-old": Dialect(
+        kernel="Kernel", operator="Operator", runtime="Runtime", dims="Input dims", bare_list=True
+    ),
+    "-bare": Dialect(wrappers=False, steps=False, dims=None, arguments_on="kernel", zipped=True),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """Files by name, of one import in one format. A recording's stand in a directory of their own."""
+
+    form: str
+    files: dict[str, bytes]
+    is_public: bool = False
+
+    def write(self, folder: Path) -> list[Path]:
+        """The files in ``folder``; returns what import is to be given."""
+        for name, content in self.files.items():
+            (folder / name).write_bytes(content)
+        return [folder] if self.form == "recording" else [folder / name for name in self.files]
+
+
+@cache
+def corpus() -> tuple[Case, ...]:
+    """Every format in its dialects, small; the public files too where ``BUCKETSIM_DATA`` is set."""
+    return (*_traces(), *_links(), *_logs(), *_ours(), *_public())
+
+
+def _case(form: str, **files: str) -> Case:
+    return Case(form=form, files={name: text.encode() for name, text in files.items()})
+
+
+def _traces() -> list[Case]:
+    cases = []
+    for word, dialect in _DIALECTS.items():
+        texts, _ = build(JOB, dialect)
+        texts = texts[: 1 if dialect.bare_list else 2]  # a list does not say which rank it is of
+        pack = gzip.compress if dialect.zipped else bytes
+        files = {f"trace{word}-{rank}.json": pack(text.encode()) for rank, text in enumerate(texts)}
+        cases.append(Case(form="kineto", files=files))
+    return cases
+
+
+def _links() -> list[Case]:
+    writers = (link_texts.today, link_texts.old, link_texts.comma, link_texts.named, link_texts.spaced)
+    cases = [_case("nccl-tests", **{"link.txt": "\n".join(write(LINES, 4)) + "\n"}) for write in writers]
+    profile = {"2": {"all reduce": [[1, 4, 16], [1e-3, 2e-3, 7e-3]]}}
+    for text in (link_texts.report(LINES, 4), json.dumps(profile)):
+        cases.append(_case("nccl-tests", **{"link.json": text}))
+    return cases
+
+
+def _logs() -> list[Case]:
+    printed = "".join(f"[{rank}] ddp: {log}\n" for rank, log in enumerate(FUZZED))
+    shapes = [([4, 2], "float"), ([3], "float"), ([8, 8], "float")]
+    return [
+        _case(
+            "flight-recorder",
+            **{f"dump_rank_{rank}.json": json.dumps(one) for rank, one in enumerate(dumps(CLUSTER))},
+        ),
+        _case("ddp-log", **{"log.json": json.dumps({"records": FUZZED})}),
+        _case("ddp-log", **{"log.txt": printed}),
+        *(
+            _case("chakra", **{"et.json": json.dumps(trace(schema, 2, shapes, {1}))})
+            for schema in ("1.0.1", "1.1.1-chakra.0.0.4")
+        ),
+    ]
+
+
+def _ours() -> list[Case]:
+    steps = tuple(step(number, backward((400, 300 + number, 200, 100))) for number in range(1, 8))
+    lines = {}
+    for rank in (0, 1):
+        made = rank_of(rank, steps)
+        rows = [{"kind": "recording", "schema_version": 1, **asdict(made.header)}]
+        rows += [{"kind": "buckets", **asdict(one)} for one in made.layouts]
+        rows += [{"kind": "step", **asdict(one)} for one in made.steps]
+        lines[f"rank-{rank}.jsonl"] = "".join(json.dumps(row) + "\n" for row in rows)
+    return [
+        _case("recording", **lines),
+        _case("auto", **{"model.json": to_text(MODEL), "wire.json": to_text(WIRE)}),
+    ]
+
+
+def _public() -> list[Case]:
+    data = os.environ.get("BUCKETSIM_DATA")
+    forms = {"nccl_tests": "nccl-tests", "link_calibration": "nccl-tests", "ddp_logging": "ddp-log"}
+    cases = []
+    for folder in ("nccl_tests", "link_calibration", "ddp_logging", "traces") if data else ():
+        for path in sorted((Path(data or "") / folder).rglob("*")):
+            if path.is_file() and path.stat().st_size < LARGEST_PUBLIC:
+                form = forms.get(folder, "chakra" if "_et" in path.name else "kineto")
+                cases.append(Case(form=form, files={path.name: path.read_bytes()}, is_public=True))
+    return cases

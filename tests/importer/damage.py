@@ -1,0 +1,191 @@
+"""Ways in which a file comes damaged: of its bytes, of its words, of a member of its JSON."""
+
+import gzip
+import json
+import random
+import re
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+from tests.importer.mutations import JUNK, places
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|[A-Za-z_]+|[^\sA-Za-z_0-9]')
+_DEEP = 100_000
+WORDS = (
+    *("NaN", "Infinity", "-Infinity", "1e999", "-1e999", "1e-400", "9" * 5000, "-1", "0", "0.0", "00", "-0"),
+    *("1e308", str(2**31), str(2**63), str(2**64), "18446744073709551615.999", "1" * 400, "1_000", "0x10"),
+    *(
+        "null",
+        "true",
+        '"',
+        "'",
+        "{",
+        "}",
+        "[",
+        "]",
+        ",",
+        ":",
+        '""',
+        '"\\ud800"',
+        '"\\u0000"',
+        '"a\\nb"',
+        "\\",
+    ),
+    *('"\x1b[31mred"', "\x1b[2J", "\x00", "\r", "\u2028", "\u202e", '"' + "x" * 5000 + '"', "# ", "٣", "½"),
+    *('"' + "é" * 300 + '"', "{}", "[]", "[[]]", '{"a": 1}', '"float"', "float", "N/A", "1.5", "1,5"),
+)
+HUGE: tuple[Any, ...] = (
+    *(float("nan"), float("inf"), 10**4000, -1, 2**53 + 1, 1e-300, "9" * 5000, "\x1b[31m", "\ud800", "a\nb"),
+    *("x" * 5000, [[]] * 2000, list(range(3000)), {str(number): number for number in range(2000)}),
+)
+_Deed = Callable[[random.Random, bytes, bytes], bytes]
+
+
+def damaged(draw: random.Random, content: bytes, other: bytes) -> bytes:
+    """A file's content with one to three things wrong; ``other`` is a valid file to take pieces of."""
+    zipped = content.startswith(b"\x1f\x8b")
+    content = gzip.decompress(content) if zipped else content
+    other = gzip.decompress(other) if other.startswith(b"\x1f\x8b") else other
+    for _ in range(draw.choice((1, 1, 1, 1, 2, 3))):
+        content = draw.choice(_DEEDS)(draw, content, other)
+    if zipped or draw.random() < 0.05:
+        content = gzip.compress(content, 1)
+        if draw.random() < 0.2:
+            content = draw.choice((_cut, _flip))(draw, content, other)
+    return content
+
+
+def _at(draw: random.Random, content: bytes) -> int:
+    return draw.randint(0, len(content))
+
+
+def _cut(draw: random.Random, content: bytes, other: bytes) -> bytes:
+    return content[: _at(draw, content)]
+
+
+def _behead(draw: random.Random, content: bytes, other: bytes) -> bytes:
+    return content[_at(draw, content) :]
+
+
+def _flip(draw: random.Random, content: bytes, other: bytes) -> bytes:
+    made = bytearray(content)
+    for _ in range(draw.randint(1, 8) if made else 0):
+        made[draw.randrange(len(made))] ^= 1 << draw.randrange(8)
+    return bytes(made)
+
+
+def _splice(draw: random.Random, content: bytes, other: bytes) -> bytes:
+    return content[: _at(draw, content)] + other[_at(draw, other) :]
+
+
+def _drop(draw: random.Random, content: bytes, other: bytes) -> bytes:
+    first, last = sorted((_at(draw, content), _at(draw, content)))
+    return content[:first] + content[last:]
+
+
+def _double(draw: random.Random, content: bytes, other: bytes) -> bytes:
+    first = _at(draw, content)
+    return content[:first] + content[first : first + draw.randint(1, 3000)] + content[first:]
+
+
+def _lines(draw: random.Random, content: bytes, other: bytes) -> bytes:
+    lines = content.split(b"\n")
+    deed = draw.randrange(4)
+    place = draw.randrange(len(lines))
+    if deed == 0:
+        draw.shuffle(lines)
+    elif deed == 1:
+        del lines[place]
+    elif deed == 2:
+        lines[place:place] = [lines[place]] * draw.choice((1, 50))
+    else:
+        lines[place] += b" " + lines[place] * draw.choice((1, 300))
+    return b"\n".join(lines)
+
+
+def _encode(draw: random.Random, content: bytes, other: bytes) -> bytes:
+    text = content.decode("utf-8", "replace")
+    encoding = draw.choice(("utf-16", "utf-16-le", "utf-32", "utf-8-sig", "latin-1", "cp500"))
+    return text.replace("a", draw.choice("aäß")).encode(encoding, "replace")
+
+
+def _noise(draw: random.Random, content: bytes, other: bytes) -> bytes:
+    piece = draw.choice(
+        (b"\0" * 50, b"\xff\xfe\xc3\x28", b" " * 10_000, b"\n" * 3000, b"," * 5000, b"x" * 200_000)
+    )
+    place = _at(draw, content)
+    return content[:place] + piece + content[place:]
+
+
+def _nest(draw: random.Random, content: bytes, other: bytes) -> bytes:
+    place = _at(draw, content)
+    if draw.random() < 0.5 and (found := content.rfind(b":", 0, place)) >= 0:
+        place = found + 1
+    return content[:place] + draw.choice((b"[", b'{"a":', b"(")) * _DEEP + content[place:]
+
+
+def _words(draw: random.Random, content: bytes, other: bytes) -> bytes:
+    """Tokens replaced, by those of another document too."""
+    text, strange = content.decode("utf-8", "replace"), other.decode("utf-8", "replace")
+    spans = [found.span() for found in _TOKEN.finditer(text)]
+    words = [found[0] for found in _TOKEN.finditer(strange)] or ["x"]
+    chosen = draw.sample(spans, min(len(spans), draw.choice((1, 1, 2, 5))))
+    for first, last in sorted(chosen, reverse=True):
+        word = draw.choice(WORDS) if draw.random() < 0.7 else draw.choice(words)
+        text = text[:first] + word + text[last:]
+    return text.encode("utf-8", "replace")
+
+
+def _members(draw: random.Random, content: bytes, other: bytes) -> bytes:
+    """A member of a JSON document, or of one of its lines, replaced, deleted, doubled or given twice."""
+    lines = content.split(b"\n")
+    try:
+        place, document = 0, json.loads(content)
+        lines = [content]
+    except (ValueError, RecursionError):
+        place = draw.randrange(len(lines))
+        try:
+            document = json.loads(lines[place])
+        except (ValueError, RecursionError):
+            return _words(draw, content, other)
+    ways = places(document)
+    for _ in range(draw.choice((1, 1, 2, 4)) if ways else 0):
+        *path, last = draw.choice(ways)
+        holder = document
+        try:
+            for member in path:
+                holder = holder[member]
+            _change(draw, holder, last)
+        except (KeyError, IndexError, TypeError):
+            continue  # an earlier change took it away
+    lines[place] = json.dumps(document).encode("utf-8", "replace")
+    if ways and draw.random() < 0.1:  # a key of the top twice
+        lines[place] = b'{"' + str(ways[0][0]).encode() + b'": 1, ' + lines[place][1:]
+    return b"\n".join(lines)
+
+
+def _change(draw: random.Random, holder: Any, key: Any) -> None:
+    deed = draw.randrange(8)
+    value = holder[key]
+    if deed == 0:
+        del holder[key]
+    elif deed == 1 and isinstance(holder, list):
+        holder.insert(key, deepcopy(value))
+    elif deed == 2 and isinstance(value, int | float) and abs(value) < 1e300:
+        holder[key] = draw.choice((-value, str(value), value * 1e6, value + 0.5, [value], bool(value)))
+    elif deed == 3 and isinstance(value, str):
+        holder[key] = draw.choice(
+            (value.upper(), value + "\x1b[0m", value[:1], [value], {value: value}, len(value))
+        )
+    elif deed == 4 and isinstance(value, list):
+        holder[key] = draw.choice((value[::-1], value * 3, value[:1], {"values": value}, str(value)))
+    else:
+        holder[key] = deepcopy(draw.choice(JUNK if draw.random() < 0.6 else HUGE))
+
+
+_DEEDS: tuple[_Deed, ...] = (
+    *(_cut, _behead, _flip, _splice, _drop, _double, _lines, _encode, _noise, _nest),
+    *(_words,) * 6,
+    *(_members,) * 18,
+)

@@ -1,0 +1,62 @@
+"""Starts real gloo ranks that torch.profiler watches; each set of cases runs once in a session of tests."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+DIMS = (64, 128, 96, 80, 112, 32)
+SHAPES = tuple(shape for a, b in pairwise(DIMS) for shape in ((b, a), (b,)))
+STEPS = 4
+EVERYDAY = (
+    *("default", "small", "static", "unused", "hook", "accumulation", "no-steps", "no-shapes", "view"),
+    *("shuffled", "loss", "loss-before", "clip", "norm", "metrics", "zero", "after-backward"),
+    *("inference", "send"),
+)
+SHARDED = ("fsdp1", "fsdp2", "tensor", "pipeline")
+ALONE = ("alone", "alone-ddp")
+_kept: list[tempfile.TemporaryDirectory[str]] = []
+
+
+@cache
+def _run(world_size: int, cases: tuple[str, ...]) -> Path:
+    _kept.append(tempfile.TemporaryDirectory())
+    folder = _kept[-1].name
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tests.importer.profiled_worker"]
+    ranks = [
+        subprocess.Popen(
+            [*command, str(rank), str(world_size), folder, *cases],
+            cwd=root,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        for rank in range(world_size)
+    ]
+    for rank in ranks:
+        _, errors = rank.communicate(timeout=240)
+        assert rank.returncode == 0, errors.decode()
+    return Path(folder)
+
+
+def _folder(case: str) -> Path:
+    cases = next(cases for cases in (EVERYDAY, SHARDED, ALONE) if case in cases)
+    return _run(1 if cases is ALONE else 2, cases)
+
+
+def traces(case: str) -> list[Path]:
+    """The traces of a case, by rank."""
+    return sorted(_folder(case).glob(f"{case}_[0-9].json"))
+
+
+def log(case: str) -> dict[str, Any]:
+    """What rank 0's DDP says of itself."""
+    found: dict[str, Any] = json.loads((_folder(case) / f"{case}_log_0.json").read_text())
+    return found
