@@ -92,10 +92,14 @@ def _channels(program: Program, outcome: Outcome) -> list[int]:
     free = [0] * program.effects.channels
     labels = [0] * len(program.collectives)
     taken = outcome.taken_ns
-    for number in sorted(range(len(labels)), key=lambda k: (taken[k], outcome.launch_ns[k], k)):
+    until = [
+        outcome.usable_ns[k] if collective.holds_channel else outcome.end_ns[k]
+        for k, collective in enumerate(program.collectives)
+    ]
+    # Of several that take one in the same instant, those that take no time have left it for the others.
+    for number in sorted(range(len(labels)), key=lambda k: (taken[k], until[k], outcome.launch_ns[k], k)):
         channel = next(place for place, time in enumerate(free) if time <= taken[number])
-        holds = program.collectives[number].holds_channel
-        free[channel] = outcome.usable_ns[number] if holds else outcome.end_ns[number]
+        free[channel] = until[number]
         labels[number] = channel
     return labels
 

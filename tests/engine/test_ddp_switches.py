@@ -114,6 +114,22 @@ def test_batched_copies_are_made_when_a_bucket_is_complete(job: Job, iteration: 
         assert timeline.buckets[span.bucket].ready_ns == span.end_ns
 
 
+def test_messages_that_take_no_time_share_a_channel_with_those_that_do() -> None:
+    """PowerSGD's first message is empty where it compresses all: at 0 ns it passes before the other bucket's."""
+    gradients = tuple(
+        Gradient(index=index, name=dtype, shape=(2,), dtype=dtype, num_bytes=size, ready_ns=0)
+        for index, (dtype, size) in enumerate([("float32", 8), ("float64", 16)])
+    )
+    workload = Workload(name="w", gradients=gradients, forward_ns=0, backward_ns=0, optimizer_ns=0)
+    points = (CurvePoint(num_bytes=0, duration_ns=0), CurvePoint(num_bytes=1, duration_ns=1))
+    hardware = Hardware(name="h", world_size=2, all_reduce=points)
+    hook = {"name": "powerSGD", "start_powerSGD_iter": 0, "use_error_feedback": False, "warm_start": False}
+    made = sim.assign(workload, comm_hook=hook, iteration=1)
+    for engine in ("simpy", "analytic"):
+        timeline = sim.simulate(workload, hardware, made, engine, iteration=1)
+        assert {bucket.channel for bucket in timeline.buckets} == {0}
+
+
 @settings(max_examples=200)
 @given(jobs(gradient_as_bucket_view=True, set_to_none=False, comm_hook="allreduce"), iterations)
 def test_kept_views_under_a_hook_are_not_copied_at_all(job: Job, iteration: Iteration) -> None:
