@@ -124,6 +124,7 @@ def test_messages_that_take_no_time_share_a_channel_with_those_that_do() -> None
     points = (CurvePoint(num_bytes=0, duration_ns=0), CurvePoint(num_bytes=1, duration_ns=1))
     hardware = Hardware(name="h", world_size=2, all_reduce=points)
     hook = {"name": "powerSGD", "start_powerSGD_iter": 0, "use_error_feedback": False, "warm_start": False}
+    hook |= {"matrix_approximation_rank": 1, "min_compression_rate": 0.5}
     made = sim.assign(workload, comm_hook=hook, iteration=1)
     for engine in ("simpy", "analytic"):
         timeline = sim.simulate(workload, hardware, made, engine, iteration=1)
