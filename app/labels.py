@@ -224,19 +224,49 @@ def estimated_sentence(workload: Workload) -> str | None:
     """A warning where no profile stands behind the times."""
     if not workload.estimated:
         return None
-    band = workload.band
-    width = f", good to a factor of {band[0]:g} to {band[1]:g}" if band is not None else ""
-    return f"Estimated: no profile stands behind these times{width}."
+    if workload.band is None:
+        return "Estimated: no profile stands behind these times."
+    low, high = workload.band
+    how = workload.provenance.get("band")
+    width = f"a band of {low:g} to {high:g}{f': {how}' if isinstance(how, str) else ''}"
+    return f"Estimated: no profile stands behind these times; {width}."
 
 
 def verdict_words(agreement: Agreement) -> str:
-    """The pass rule's outcome in one line."""
+    """The pass rule's outcome in one line; of a trace, which neither passes nor fails, what was tested."""
+    if agreement.passed is None:
+        return f"{_ends_words(agreement)}; {_exposed_words(agreement)}."
     order = f"{agreement.order_right} of {agreement.order_pairs} pairs in the right order"
     noise = f", {agreement.order_within_noise} within noise" if agreement.order_within_noise else ""
     return (
         f"{'Passed' if agreement.passed else 'Not passed'}: median step error "
         f"{agreement.median_step_error:.2%}, worst {agreement.worst_step_error:.2%}, {order}{noise}."
     )
+
+
+def _ends_words(agreement: Agreement) -> str:
+    error_ns = agreement.median_bucket_end_error_ns
+    if error_ns is None:
+        return "The ends of buckets cannot be told"
+    relative = agreement.median_bucket_end_error
+    return f"Bucket ends: median error {format_ms(error_ns)}{'' if relative is None else f', {relative:.1%}'}"
+
+
+def _exposed_words(agreement: Agreement) -> str:
+    if agreement.median_exposed_error is None:
+        return "no communication was exposed"
+    return f"exposed communication: median error {agreement.median_exposed_error:.1%}"
+
+
+def rule_words(agreement: Agreement) -> str:
+    """The rule in a sentence, or why there is none."""
+    rule = agreement.rule
+    return f"The rule: {rule}." if agreement.passed is not None else f"{rule[:1].upper()}{rule[1:]}."
+
+
+def interval_words(low_ns: int, high_ns: int, *, told: bool) -> str:
+    """From low to high in ms; a dash where too few iterations were measured to tell."""
+    return f"{low_ns / 1e6:.2f} to {high_ns / 1e6:.2f}" if told else "-"
 
 
 def knob_words(kwargs: Mapping[str, Any]) -> str:

@@ -34,7 +34,10 @@ MECHANISMS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPair:
-    """One candidate's step, ns: measured with its 95 % interval, and predicted."""
+    """One candidate's step, ns: measured with its 95 % interval, and predicted.
+
+    Of too few iterations the interval is the measured step alone.
+    """
 
     name: str
     measured_ns: int
@@ -76,8 +79,8 @@ def steps_data(agreement: Agreement) -> tuple[StepPair, ...]:
         StepPair(
             name=row.name,
             measured_ns=row.measured_step_ns,
-            low_ns=row.step_low_ns,
-            high_ns=row.step_high_ns,
+            low_ns=row.step_low_ns if row.has_interval else row.measured_step_ns,
+            high_ns=row.step_high_ns if row.has_interval else row.measured_step_ns,
             predicted_ns=row.predicted_step_ns,
             error=row.step_error,
         )

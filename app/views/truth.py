@@ -73,11 +73,15 @@ def row_of(agreement: Agreement, shown: Played) -> CandidateAgreement | None:
 
 def _verdict(agreement: Agreement) -> None:
     words = labels.plain(labels.verdict_words(agreement))
-    if agreement.passed:
+    if agreement.passed is None:
+        st.info(words, icon=":material/info:")
+    elif agreement.passed:
         st.success(words, icon=":material/check_circle:")
     else:
         st.warning(words, icon=":material/error:")
-    st.caption(labels.plain(f"The rule: {agreement.rule}."))
+    st.caption(labels.plain(labels.rule_words(agreement)))
+    if agreement.passed is None:
+        return
     if agreement.best_measured == agreement.best_predicted:
         best = f"Best measured and best predicted: {agreement.best_measured}."
     else:
@@ -103,10 +107,12 @@ def regret_words(regret: Regret) -> str:
     """What the recommendation lost against the best measured, in one sentence."""
     if not regret.regret_ns:
         return "The recommendation was the fastest."
+    shown = f"over {regret.paired_rounds} rounds, too few for an interval"
+    if regret.has_interval:
+        shown = f"95 % interval {labels.interval_words(regret.low_ns, regret.high_ns, told=True)} ms"
     return (
         f"The recommendation was {regret.regret_ns / 1e6:.2f} ms ({regret.relative:.2%}) behind "
-        f"{regret.best}, 95 % interval {regret.low_ns / 1e6:.2f} to {regret.high_ns / 1e6:.2f} ms"
-        f"{': within noise' if regret.within_noise else ''}."
+        f"{regret.best}, {shown}{': within noise' if regret.within_noise else ''}."
     )
 
 
@@ -133,7 +139,7 @@ def _table(agreement: Agreement) -> None:
             "candidate": row.name,
             "buckets": len(row.bucket_indices),
             "measured, ms": row.measured_step_ns / 1e6,
-            "95 % interval": f"{row.step_low_ns / 1e6:.2f} to {row.step_high_ns / 1e6:.2f}",
+            "95 % interval": labels.interval_words(row.step_low_ns, row.step_high_ns, told=row.has_interval),
             "predicted, ms": row.predicted_step_ns / 1e6,
             "error, %": row.step_error * 100,
             "exposed measured, ms": row.measured_exposed_ns / 1e6,

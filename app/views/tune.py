@@ -129,7 +129,7 @@ def _headline(shown: Played, default: Played) -> DeltaGenerator:
     st.markdown(f"**{labels.plain(report.verdict)}**")
     estimated = labels.estimated_sentence(shown.timeline.workload)
     if estimated is not None:
-        st.warning(estimated)
+        st.warning(labels.plain(estimated))
     for note in report.notes:
         st.caption(labels.plain(note))
     return place

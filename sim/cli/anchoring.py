@@ -13,9 +13,10 @@ from sim.cli.printing import emit, note, table, write
 from sim.cli.simulating import AsJson, WorkloadFile
 from sim.costs.in_step import in_step_times
 from sim.costs.memory_traffic import with_memory_bandwidth
-from sim.errors import InputError
+from sim.errors import AssignmentError, InputError
 from sim.formats.documents import json_text, load
 from sim.nouns.anchored import Anchored, InStepTimes, MeasuredStep
+from sim.nouns.assignment import CAP_KWARGS, Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Workload
@@ -39,15 +40,9 @@ class FactorName(StrEnum):
 class _Row:
     """One step as the command line gives it: options of ``sim.assign``, and what was measured."""
 
+    label: str
     options: dict[str, Any]
     measured: MeasuredStep
-
-    @property
-    def label(self) -> str:
-        told = (f"{value:g}" if isinstance(value, float) else value for value in self.options.values())
-        return (
-            ", ".join(f"{name}={value}" for name, value in zip(self.options, told, strict=True)) or "default"
-        )
 
 
 def anchor(
@@ -66,7 +61,7 @@ def anchor(
         str | None,
         typer.Option(
             help="Durations of that step's all-reduces in ms, in launch order, comma-separated; or the "
-            "measurement that import made of a trace."
+            "measurement that import made of a trace, whose buckets are the step's where it names none."
         ),
     ] = None,
     after_backward_ms: Annotated[
@@ -89,7 +84,8 @@ def anchor(
     workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
     if memory_bandwidth is not None:
         hardware = with_memory_bandwidth(hardware, memory_bandwidth * _BYTES_PER_GB)
-    rows = [_row(workload, text) for text in measured]
+    seen, trace = _seen(in_step, after_backward_ms)
+    rows = [_row(workload, text, None if place else trace) for place, text in enumerate(measured)]
     if launch_cost and len(rows) < 2:
         raise InputError("--launch-cost: takes a second --measured, with another number of buckets")
     found = sim.anchor(
@@ -97,7 +93,7 @@ def anchor(
         hardware,
         rows[0].measured,
         factor=None if factor is None else factor.value,
-        seen=_seen(in_step, after_backward_ms),
+        seen=seen,
         second=rows[1].measured if launch_cost else None,
     )
     checks = [_check(workload, hardware, found, row) for row in rows]
@@ -110,7 +106,8 @@ def anchor(
     _print(found, checks, predictions)
 
 
-def _row(workload: Workload, text: str) -> _Row:
+def _row(workload: Workload, text: str, trace: Measurement | None) -> _Row:
+    """One ``--measured``; of a step whose durations are a trace's, with the trace's buckets."""
     given: dict[str, Any] = {}
     for pair in text.split(","):
         name, equals, value = (part.strip() for part in pair.partition("="))
@@ -126,15 +123,37 @@ def _row(workload: Workload, text: str) -> _Row:
         raise InputError(f"--measured: {text!r} has no step_ms; give it, such as step_ms=159.6")
     if {"workload", "iteration"} & given.keys():
         raise InputError(f"--measured: {text!r} is not legal; workload and iteration are no switches")
+    label, assignment = _label(given) or "default", None
+    if trace is not None:
+        assert trace.asked is not None
+        if not given:
+            label, assignment = trace.name, trace.asked
+            try:
+                assignment.check_fits(workload)
+            except AssignmentError as error:
+                raise InputError(f"--in-step: the trace is of other gradients: {error}") from None
+            switches = {**assignment.ddp_kwargs, **assignment.settings}
+            given = {name: value for name, value in switches.items() if name not in CAP_KWARGS}
+        elif sim.assign(workload, **given).bucket_indices != trace.asked.bucket_indices:
+            raise InputError(
+                f"--measured: {label} does not make the {len(trace.asked.bucket_indices)} buckets that "
+                f"--in-step has durations of; leave the options out, and they are the trace's"
+            )
     return _Row(
+        label=label,
         options=given,
         measured=MeasuredStep(
-            assignment=sim.assign(workload, **given),
+            assignment=sim.assign(workload, **given) if assignment is None else assignment,
             step_ns=round(times["step_ms"] * NS_PER_MS),
             sync_end_ns=round(times["backward_ms"] * NS_PER_MS) if "backward_ms" in times else None,
             noise_ns=round(times["noise_ms"] * NS_PER_MS) if "noise_ms" in times else None,
         ),
     )
+
+
+def _label(options: dict[str, Any]) -> str:
+    told = (f"{value:g}" if isinstance(value, float) else value for value in options.values())
+    return ", ".join(f"{name}={value}" for name, value in zip(options, told, strict=True))
 
 
 def _value(name: str, value: str) -> Any:
@@ -158,42 +177,51 @@ def _ms(what: str, text: str) -> float:
     return value
 
 
-def _seen(in_step: str | None, after_backward_ms: float | None) -> InStepTimes | None:
+def _seen(
+    in_step: str | None, after_backward_ms: float | None
+) -> tuple[InStepTimes | None, Measurement | None]:
+    """Durations in the step, and the measurement that they are from, if they are from one."""
     if in_step is None:
         if after_backward_ms is not None:
             raise InputError("--after-backward-ms: belongs to --in-step; give the durations too")
-        return None
+        return None, None
     if in_step.endswith(".json"):
         if after_backward_ms is not None:
             raise InputError(
                 "--after-backward-ms: a measurement says it itself; give durations, or leave it out"
             )
-        return in_step_times(load(in_step, Measurement))
+        trace = load(in_step, Measurement)
+        if trace.asked is None:
+            raise InputError(
+                f"{in_step}: role={trace.role!r} is not legal here; give a candidate, as import's"
+            )
+        return in_step_times(trace), trace
     if after_backward_ms is not None:
         _ms("--after-backward-ms", str(after_backward_ms))
-    return InStepTimes(
+    typed = InStepTimes(
         durations_ns=tuple(round(_ms("--in-step", part) * NS_PER_MS) for part in in_step.split(",")),
         after_backward_ns=None if after_backward_ms is None else round(after_backward_ms * NS_PER_MS),
     )
+    return typed, None
 
 
 def _caps(text: str | None) -> list[float]:
     return [] if text is None else [parse_cap_mb(part) for part in text.split(",")]
 
 
-def _step_ns(workload: Workload, hardware: Hardware, options: dict[str, Any]) -> int:
-    timeline = sim.simulate(workload, hardware, sim.assign(workload, **options), "analytic")
+def _step_ns(workload: Workload, hardware: Hardware, assignment: Assignment) -> int:
+    timeline = sim.simulate(workload, hardware, assignment, "analytic")
     return sim.summarize(timeline).step_ns
 
 
 def _figures(
-    workload: Workload, hardware: Hardware, found: Anchored, options: dict[str, Any]
+    workload: Workload, hardware: Hardware, found: Anchored, assignment: Assignment
 ) -> dict[str, Any]:
     """The step of one row: by the parts alone, anchored, and the least and most by any factor."""
-    anchored = _step_ns(workload, found.hardware, options)
-    alike = [anchored, *(_step_ns(workload, other, options) for _, _, other in found.others)]
+    anchored = _step_ns(workload, found.hardware, assignment)
+    alike = [anchored, *(_step_ns(workload, other, assignment) for _, _, other in found.others)]
     return {
-        "parts_alone_ns": _step_ns(workload, hardware, options),
+        "parts_alone_ns": _step_ns(workload, hardware, assignment),
         "predicted_ns": anchored,
         "least_ns": min(alike),
         "most_ns": max(alike),
@@ -201,7 +229,7 @@ def _figures(
 
 
 def _check(workload: Workload, hardware: Hardware, found: Anchored, row: _Row) -> dict[str, Any]:
-    figures = _figures(workload, hardware, found, row.options)
+    figures = _figures(workload, hardware, found, row.measured.assignment)
     measured_ns = row.measured.step_ns
     error = (figures["predicted_ns"] - measured_ns) / measured_ns
     return {"row": row.label, "measured_ns": measured_ns, **figures, "error": error}
@@ -210,8 +238,8 @@ def _check(workload: Workload, hardware: Hardware, found: Anchored, row: _Row) -
 def _predict(
     workload: Workload, hardware: Hardware, found: Anchored, row: _Row, cap: float
 ) -> dict[str, Any]:
-    options = {**row.options, "bucket_cap_mb": cap}
-    return {"bucket_cap_mb": cap, **_figures(workload, hardware, found, options)}
+    assignment = sim.assign(workload, **{**row.options, "bucket_cap_mb": cap})
+    return {"bucket_cap_mb": cap, **_figures(workload, hardware, found, assignment)}
 
 
 def _facts(found: Anchored) -> dict[str, Any]:
@@ -239,6 +267,11 @@ def _print(found: Anchored, checks: list[dict[str, Any]], predictions: list[dict
         f"{format_ms(found.measured_ns)}, {format_ms(found.plain_ns)} without; "
         f"left over {found.residual_ns} ns" + (f"; or instead {others}" if others else "")
     )
+    if found.fitted == "sync_end":
+        note(
+            "the given backward is made true, not the step: what is left in its row is the error of forward "
+            "and optimizer"
+        )
     columns = ["", "measured", "parts alone", "anchored", "by other factors", "error"]
     rows = [_cells(row["row"], row) for row in checks]
     rows += [_cells(f"bucket_cap_mb={row['bucket_cap_mb']:g}", row) for row in predictions]

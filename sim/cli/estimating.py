@@ -90,4 +90,4 @@ def _say(workload: Workload) -> None:
         note(f"{part.removesuffix('_ns')}: {facts['times'][part]}")
     if workload.band is not None:
         low, high = workload.band
-        note(f"estimated, not recorded: ready times are within {low:.2f} to {high:.2f} of what is written")
+        note(f"estimated, not recorded; a band of {low:.2f} to {high:.2f}: {facts['band']}")

@@ -1,9 +1,10 @@
 """What an import shows: sentences on stderr; ranks, buckets, curves and the as-run check on stdout."""
 
-from dataclasses import asdict
 from typing import Any
 
 from sim.cli.printing import note, table
+from sim.cli.score_documents import bucket_end_document
+from sim.cli.scores import interval, tested_words
 from sim.importer.recording import MEASURED
 from sim.importer.writing import hardware_names
 from sim.nouns.comparison import Agreement, CandidateAgreement
@@ -57,15 +58,20 @@ def as_run_document(as_run: Agreement | str | None) -> dict[str, Any] | None:
                 "step_error": row.step_error,
                 "measured_sync_end_ns": row.measured_sync_end_ns,
                 "predicted_sync_end_ns": row.predicted.sync_end_ns,
-                "buckets": [asdict(end) for end in row.bucket_ends],
+                "measured_exposed_ns": row.measured_exposed_ns,
+                "predicted_exposed_ns": row.predicted_exposed_ns,
+                "exposed_error": row.exposed_error,
+                "median_bucket_end_error": row.median_bucket_end_error,
+                "buckets": [bucket_end_document(end) for end in row.bucket_ends],
             }
             for row in as_run.rows
-        ]
+        ],
+        "rule": as_run.rule,
     }
 
 
-def print_as_run(imported: Imported, as_run: Agreement | str) -> None:
-    """Prediction over measurement: the step, what is synchronised, and each bucket's end."""
+def print_as_run(as_run: Agreement | str) -> None:
+    """Prediction over measurement: each bucket's end, exposed communication, and the step."""
     if isinstance(as_run, str):
         note(as_run)
         return
@@ -74,38 +80,34 @@ def print_as_run(imported: Imported, as_run: Agreement | str) -> None:
             f"as run: predicted over measured, {row.iterations} {'step' if row.iterations == 1 else 'steps'}",
             ["what", "size", "measured ms", "95 % interval", "predicted ms", "error"],
             [
-                _compared(
-                    "step", "", row.measured_step_ns, row.predicted_step_ns, row.step_low_ns, row.step_high_ns
-                ),
-                _compared("gradients available", "", row.measured_sync_end_ns, row.predicted.sync_end_ns),
                 *_ends(row),
+                _compared(
+                    "exposed",
+                    row.measured_exposed_ns,
+                    row.predicted_exposed_ns,
+                    shown=interval(row.exposed_low_ns, row.exposed_high_ns, told=row.has_interval, digits=2),
+                ),
+                _compared("gradients available", row.measured_sync_end_ns, row.predicted.sync_end_ns),
+                _compared(
+                    "step",
+                    row.measured_step_ns,
+                    row.predicted_step_ns,
+                    shown=interval(row.step_low_ns, row.step_high_ns, told=row.has_interval, digits=2),
+                ),
             ],
         )
-    note(f"predicted from the trace itself: {', '.join(_own_parts(imported))}")
-
-
-def _own_parts(imported: Imported) -> list[str]:
-    """What the prediction has from the step that it is laid over, so that it cannot miss it."""
-    parts = ["forward, backward, optimizer, ready times and bucket layout"]
-    effects = imported.workload.ready_includes if imported.workload is not None else ()
-    if effects:
-        parts.append(f"with {', '.join(effects)} in them")
-    if "curves_in_the_step" in imported.details:
-        parts.append("but all-reduces from beside the step")
-    else:
-        parts.append("and how long each all-reduce took; it tests how they overlap, not how long they are")
-    return parts
+    note(tested_words(as_run))
+    note(as_run.rule)
 
 
 def _ends(row: CandidateAgreement) -> list[list[str]]:
     shown = [
         _compared(
             f"bucket {end.index} ends",
-            format_size(end.num_bytes),
             end.measured_ns,
             end.predicted_ns,
-            end.low_ns,
-            end.high_ns,
+            size=format_size(end.num_bytes),
+            shown=interval(end.low_ns, end.high_ns, told=end.has_interval, digits=2),
         )
         for end in row.bucket_ends[:MOST_BUCKETS]
     ]
@@ -113,16 +115,24 @@ def _ends(row: CandidateAgreement) -> list[list[str]]:
     return [*shown, *([[f"and {more} more", "", "", "", "", ""]] if more else [])]
 
 
-def _compared(
-    what: str, size: str, measured: int, predicted: int, low: int | None = None, high: int | None = None
-) -> list[str]:
-    interval = "" if low is None or high is None else f"{low / NS_PER_MS:.2f}-{high / NS_PER_MS:.2f}"
-    error = f"{predicted / measured - 1:+.1%}" if measured else "-"
-    return [what, size, f"{measured / NS_PER_MS:.2f}", interval, f"{predicted / NS_PER_MS:.2f}", error]
+def _compared(what: str, measured: int, predicted: int, *, size: str = "", shown: str = "") -> list[str]:
+    error = f"{predicted / measured - 1:+.1%}" if measured > 0 else "-"
+    return [what, size, f"{measured / NS_PER_MS:.2f}", shown, f"{predicted / NS_PER_MS:.2f}", error]
 
 
 def _print_ranks(imported: Imported) -> None:
-    if not imported.ranks:
+    told = (
+        value
+        for row in imported.ranks
+        for value in (
+            row.clock_offset_ns,
+            row.clock_scatter_ns,
+            row.came_last,
+            row.waited_ns,
+            row.backward_ns,
+        )
+    )
+    if all(value is None for value in told):
         return
     table(
         "ranks",

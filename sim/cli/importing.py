@@ -11,6 +11,7 @@ from sim.cli.printing import emit, note, progress
 from sim.cli.simulating import AsJson
 from sim.errors import InputError, SimError
 from sim.formats.documents import json_text
+from sim.formats.records import WORKLOAD
 from sim.importer.readers import READABLE, reader
 from sim.importer.sniffing import recognise
 from sim.importer.writing import (
@@ -25,7 +26,7 @@ from sim.nouns.comparison import Agreement
 from sim.nouns.imported import Imported, ImportOptions
 from sim.nouns.records import Record
 from sim.nouns.workload import Workload
-from sim.units import NS_PER_MS
+from sim.units import NS_PER_MS, format_size
 
 _FORMATS = f"{', '.join(READABLE)}. auto tells each file by its content, and puts several together."
 MOST_MS = 1e9  # eleven days
@@ -89,7 +90,41 @@ def import_(
         note(f"wrote {path}")
     print_imported(imported)
     if as_run is not None:
-        print_as_run(imported, as_run)
+        print_as_run(as_run)
+    for line in _advice(imported, output):
+        note(line)
+
+
+def _advice(imported: Imported, output: Path) -> list[str]:
+    """What the curve cannot tell, and the command to go on with or what is missing for it."""
+    hardware, workload = main_hardware(imported), "WORKLOAD.json"
+    if imported.workload is not None:
+        workload = str(output / WORKLOAD)
+    if hardware is None:
+        several = ", ".join(str(output / name) for name in hardware_names(imported))
+        given = f"HARDWARE.json (one of {several})" if several else "HARDWARE.json"
+    else:
+        (place,) = [place for place, one in enumerate(imported.hardware) if one is hardware]
+        given = str(output / hardware_names(imported)[place])
+    lines = []
+    if hardware is not None and imported.workload is not None:
+        least, gradients = hardware.all_reduce[0].num_bytes, imported.workload.gradients
+        smaller = sum(gradient.num_bytes < least for gradient in gradients)
+        if smaller:
+            lines.append(
+                f"hint: {format_size(least)} is the smallest size of {given}, and an all-reduce of less is "
+                f"taken to last as long; {smaller} of {len(gradients)} gradients are smaller: to judge "
+                f"buckets of few of them, import an nccl-tests log that begins lower as well "
+                f"(bucketsim import auto)"
+            )
+    if imported.workload is None and not imported.hardware:
+        return [*lines, f"next: give what is missing above, and import again with -o {output}"]
+    ends = ""
+    if imported.workload is None:
+        ends = "; these files give no workload: import a trace with them, or bucketsim record or estimate"
+    elif not imported.hardware:
+        ends = "; these files give no hardware: import an nccl-tests log with them, or bucketsim calibrate"
+    return [*lines, f"next: bucketsim tune {workload} --hardware {given}{ends}"]
 
 
 def _check_format(form: str, paths: list[Path]) -> None:

@@ -1,8 +1,7 @@
 """How agreements are shown: tables of one record, a summary of several, the README's table."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from sim.cli.printing import note, table
 from sim.nouns.comparison import Agreement, CandidateAgreement, Regret
@@ -32,17 +31,6 @@ class Scored:
     incomplete: tuple[str, ...]
 
 
-def score_document(scored: Scored) -> dict[str, Any]:
-    """What ``agree --json`` prints for one record."""
-    return {
-        **asdict(scored.agreement),
-        "without_copies": {
-            "median_step_error": scored.without.median_step_error,
-            "worst_step_error": scored.without.worst_step_error,
-        },
-    }
-
-
 def print_summary(scores: Sequence[Scored]) -> None:
     """Several records, a row each."""
     agreements = [scored.agreement for scored in scores]
@@ -57,11 +45,10 @@ def print_summary(scores: Sequence[Scored]) -> None:
         [
             [
                 one.name,
-                _percent(one.median_step_error, 2),
-                _percent(one.worst_step_error, 2),
+                *(_percent(error, 2) for error in _step_errors(one)),
                 _percent(one.median_exposed_error),
                 _percent(one.median_bucket_end_error),
-                f"{one.order_right}/{one.order_pairs}",
+                "-" if one.passed is None else f"{one.order_right}/{one.order_pairs}",
                 _regret_cell(one.regret),
                 _verdict_cell(one),
             ]
@@ -69,7 +56,12 @@ def print_summary(scores: Sequence[Scored]) -> None:
         ],
     )
     note("median, worst: of the step error; exposed, ends (of buckets): medians; ~: within noise")
-    note(f"rule: {agreements[0].rule}; then how many targets are met")
+    judged = next((one for one in agreements if one.passed is not None), None)
+    if judged is not None:
+        note(f"rule: {judged.rule}; then how many targets are met")
+    for one in agreements:
+        if one.passed is None:
+            note(f"{one.name}: {one.rule}")
     _note_incomplete(scores)
 
 
@@ -85,7 +77,7 @@ def print_one(scored: Scored) -> None:
                 row.name,
                 str(len(row.bucket_indices)),
                 _ms(row.measured_step_ns),
-                _interval(row.step_low_ns, row.step_high_ns),
+                interval(row.step_low_ns, row.step_high_ns, told=row.has_interval),
                 _ms(row.predicted_step_ns),
                 _signed(row.step_error),
                 _signed(bare[row.name].step_error),
@@ -100,7 +92,7 @@ def print_one(scored: Scored) -> None:
             [
                 row.name,
                 _ms(row.measured_exposed_ns),
-                _interval(row.exposed_low_ns, row.exposed_high_ns),
+                interval(row.exposed_low_ns, row.exposed_high_ns, told=row.has_interval),
                 _ms(row.predicted_exposed_ns),
                 _signed(row.exposed_error),
                 _signed(row.probe_effect),
@@ -149,13 +141,14 @@ def markdown(scores: Sequence[Scored]) -> str:
         cells = [
             f"`{one.name}`",
             _span(one, " to "),
-            _spaced(one.median_step_error, 2),
-            _spaced(one.worst_step_error, 2),
-            f"{one.order_right} of {one.order_pairs}",
+            *(_spaced(error, 2) for error in _step_errors(one)),
+            "-" if one.passed is None else f"{one.order_right} of {one.order_pairs}",
             _spaced(one.median_exposed_error, 1),
             _ends_words(one),
             _regret_words(one.regret),
-            f"{_spaced(without.median_step_error, 2)}, worst {_spaced(without.worst_step_error, 2)}",
+            "-"
+            if one.passed is None
+            else f"{_spaced(without.median_step_error, 2)}, worst {_spaced(without.worst_step_error, 2)}",
             _verdict_cell(one),
         ]
         lines.append("| " + " | ".join(cells) + " |")
@@ -165,21 +158,17 @@ def markdown(scores: Sequence[Scored]) -> str:
 def _print_notes(scored: Scored) -> None:
     agreement, without = scored.agreement, scored.without
     where = ", ".join(word for word in (agreement.place, agreement.mode) if word)
+    if agreement.passed is None:
+        note(f"{where}: {tested_words(agreement)}")
+        note(agreement.rule)
+        _note_incomplete([scored])
+        return
     note(
         f"{where}: step error: median {agreement.median_step_error:.2%}, worst "
         f"{agreement.worst_step_error:.2%} "
         f"(without copies in the model: {without.median_step_error:.2%}, {without.worst_step_error:.2%})"
     )
-    ends = ""
-    if agreement.median_bucket_end_error_ns is not None and agreement.worst_bucket_end_error_ns is not None:
-        ends = (
-            f", {_ms(agreement.median_bucket_end_error_ns)} ms; worst "
-            f"{_ms(agreement.worst_bucket_end_error_ns)} ms"
-        )
-    note(
-        f"exposed communication error: median {_percent(agreement.median_exposed_error)}; bucket "
-        f"ends: median {_percent(agreement.median_bucket_end_error)}{ends}"
-    )
+    note(tested_words(agreement))
     note(
         f"order: {agreement.order_right} of {agreement.order_pairs} pairs right, "
         f"{agreement.order_within_noise} within noise; best measured: {agreement.best_measured}, best "
@@ -190,8 +179,7 @@ def _print_notes(scored: Scored) -> None:
         regret = agreement.regret
         note(
             f"regret of the recommendation: {_ms(regret.regret_ns)} ms ({regret.relative:.2%}) behind "
-            f"{regret.best}, 95 % interval {_interval(regret.low_ns, regret.high_ns, ' to ')} ms over "
-            f"{regret.paired_rounds} paired rounds{', within noise' if regret.within_noise else ''}"
+            f"{regret.best}, {_regret_interval(regret)}{', within noise' if regret.within_noise else ''}"
         )
     if agreement.targets:
         checks = ", ".join(
@@ -200,6 +188,27 @@ def _print_notes(scored: Scored) -> None:
         note(f"targets (set for paced replays in the box): {checks}")
     note(f"{'within' if agreement.passed else 'outside'} the rule: {agreement.rule}")
     _note_incomplete([scored])
+
+
+def tested_words(agreement: Agreement) -> str:
+    """How far exposed communication and the ends of buckets are off."""
+    ends = ""
+    if agreement.median_bucket_end_error_ns is not None and agreement.worst_bucket_end_error_ns is not None:
+        ends = (
+            f", {_ms(agreement.median_bucket_end_error_ns)} ms; worst "
+            f"{_ms(agreement.worst_bucket_end_error_ns)} ms"
+        )
+    return (
+        f"exposed communication error: median {_percent(agreement.median_exposed_error)}; bucket "
+        f"ends: median {_percent(agreement.median_bucket_end_error)}{ends}"
+    )
+
+
+def _regret_interval(regret: Regret) -> str:
+    over = f"over {regret.paired_rounds} paired rounds"
+    if not regret.has_interval:
+        return f"{over}, too few for an interval"
+    return f"95 % interval {regret.low_ns / NS_PER_MS:.1f} to {regret.high_ns / NS_PER_MS:.1f} ms {over}"
 
 
 def _note_incomplete(scores: Sequence[Scored]) -> None:
@@ -217,7 +226,7 @@ def _bucket_cells(row: CandidateAgreement) -> list[str]:
         "-" if row.median_bucket_end_error_ns is None else _ms(row.median_bucket_end_error_ns),
         str(worst.index),
         _ms(worst.measured_ns),
-        _interval(worst.low_ns, worst.high_ns),
+        interval(worst.low_ns, worst.high_ns, told=worst.has_interval),
         _ms(worst.predicted_ns),
     ]
 
@@ -226,8 +235,9 @@ def _ms(ns: int) -> str:
     return f"{ns / NS_PER_MS:.2f}"
 
 
-def _interval(low_ns: int, high_ns: int, between: str = "-") -> str:
-    return f"{low_ns / NS_PER_MS:.1f}{between}{high_ns / NS_PER_MS:.1f}"
+def interval(low_ns: int, high_ns: int, *, told: bool, digits: int = 1) -> str:
+    """From low to high in ms; a dash where there are too few iterations to tell."""
+    return f"{low_ns / NS_PER_MS:.{digits}f}-{high_ns / NS_PER_MS:.{digits}f}" if told else "-"
 
 
 def _percent(value: float | None, digits: int = 1) -> str:
@@ -247,7 +257,16 @@ def _span(agreement: Agreement, between: str) -> str:
     return f"{min(steps):.1f}{between}{max(steps):.1f}"
 
 
+def _step_errors(agreement: Agreement) -> tuple[float | None, float | None]:
+    """Median and worst; none of a step that is predicted from itself."""
+    if agreement.passed is None:
+        return None, None
+    return agreement.median_step_error, agreement.worst_step_error
+
+
 def _verdict_cell(agreement: Agreement) -> str:
+    if agreement.passed is None:
+        return "not judged"
     verdict = "passed" if agreement.passed else "missed"
     if not agreement.targets:
         return verdict

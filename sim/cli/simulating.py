@@ -21,8 +21,10 @@ from sim.nouns.timeline import Iteration
 from sim.nouns.workload import Workload
 from sim.units import format_ms, format_size, parse_cap_mb
 
-WorkloadFile = Annotated[Path, typer.Argument(metavar="WORKLOAD.json", help="A recorded workload.")]
-HardwareFile = Annotated[Path, typer.Option("--hardware", help="A calibrated hardware file.")]
+WorkloadFile = Annotated[
+    Path, typer.Argument(metavar="WORKLOAD.json", help="A workload: recorded, imported or estimated.")
+]
+HardwareFile = Annotated[Path, typer.Option("--hardware", help="A hardware file: calibrated or imported.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 PolicyName = Annotated[str, typer.Option(help=f"{', '.join(POLICIES)}.")]
 BucketCap = Annotated[str | None, typer.Option(help="MiB, or a size such as 25MiB.")]

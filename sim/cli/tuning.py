@@ -61,6 +61,21 @@ def tune(
         emit_noun(answer)
     else:
         _print(answer, f"{workload.name} on {hardware.name}")
+        _print_below(answer, hardware.all_reduce[0].num_bytes)
+
+
+def _print_below(answer: Recommendation, least_bytes: int) -> None:
+    """What was predicted with all-reduces smaller than the smallest that was measured."""
+    below = [
+        name
+        for name, family in answer.families.items()
+        if min(family.assignment.bucket_bytes or (least_bytes,)) < least_bytes
+    ]
+    if below:
+        note(
+            f"below {format_size(least_bytes)}, the smallest size of the curve, all-reduces are taken to "
+            f"last as long as that one; measure smaller ones to be sure of {', '.join(below)}"
+        )
 
 
 def _print(answer: Recommendation, title: str) -> None:

@@ -1,5 +1,6 @@
 """A link as it is in the step: a curve measured beside the step, carried over by what was seen in it."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
@@ -7,9 +8,13 @@ from typing import Any
 
 from sim.costs.collectives import service_ns
 from sim.errors import InputError
-from sim.nouns.anchored import InStepCurve, InStepTimes
+from sim.nouns.anchored import InStepCurve, InStepTimes, Place
 from sim.nouns.hardware import Curve, CurvePoint, Hardware
 from sim.nouns.measurement import Measurement
+
+# Of a collective, on the other side of backward's end: so little changes its time by less than a step tells,
+# and numbers that were rounded do not decide what it is.
+_SLIVER = 0.01
 
 
 def in_step_curve(beside: Curve, sizes: Sequence[int], seen: InStepTimes) -> InStepCurve:
@@ -19,8 +24,9 @@ def in_step_curve(beside: Curve, sizes: Sequence[int], seen: InStepTimes) -> InS
     tells apart. After it nothing computes: there the ratio is that of the link itself (another channel count,
     warm buffers, another day), and that of their total is ``ratio``. Before it computation runs beside; how
     much longer those took, against the ratio of the others, is ``comm_slowdown`` (their median, since the
-    first waits for the last rank to arrive). A collective across the end is left out of both. Where none lies
-    wholly after backward, the two cannot be told apart: all go into the ratio.
+    first waits for the last rank to arrive). A collective across the end is left out of both; a hundredth of
+    one on the other side does not count. Where none lies wholly after backward, the two cannot be told apart:
+    all go into the ratio.
 
     Args:
         beside: all-reduce durations beside the step.
@@ -39,17 +45,18 @@ def in_step_curve(beside: Curve, sizes: Sequence[int], seen: InStepTimes) -> InS
     if not all(known):
         raise InputError("all_reduce: a curve of durations of 0 ns is not legal here; give a measured one")
     ratios = [duration / time for duration, time in zip(seen.durations_ns, known, strict=True)]
-    during, alone = _apart(seen)
+    places = _places(seen) if seen.places is None else seen.places
+    during, alone = ([k for k, one in enumerate(places) if one == what] for what in ("during", "after"))
     ratio, comm_slowdown = median(ratios), 1.0
     if alone:
-        ratio = sum(seen.durations_ns[-alone:]) / sum(known[-alone:])
-        comm_slowdown = max(1.0, median(ratios[:during]) / ratio) if during else 1.0
+        ratio = sum(seen.durations_ns[k] for k in alone) / sum(known[k] for k in alone)
+        comm_slowdown = max(1.0, median(ratios[k] for k in during) / ratio) if during else 1.0
     return InStepCurve(
         ratio=ratio,
         low=min(ratios),
         high=max(ratios),
         comm_slowdown=comm_slowdown,
-        alone=alone,
+        alone=len(alone),
         count=len(ratios),
         least_bytes=min(sizes),
         most_bytes=max(sizes),
@@ -57,7 +64,7 @@ def in_step_curve(beside: Curve, sizes: Sequence[int], seen: InStepTimes) -> InS
 
 
 def in_step_times(measurement: Measurement) -> InStepTimes:
-    """Durations of the collectives of an imported trace, medians over its steps.
+    """Durations of the collectives of an imported trace, medians over its steps, and where each lies in most.
 
     Raises:
         InputError: no traced step, or a collective whose start or end cannot be told.
@@ -66,35 +73,50 @@ def in_step_times(measurement: Measurement) -> InStepTimes:
     counts = {len(step.buckets) for step in steps}
     if len(counts) != 1:
         raise InputError(f"{measurement.name}: has no traced steps of one and the same number of buckets")
-    durations: list[list[int]] = [[] for _ in range(counts.pop())]
+    count = counts.pop()
+    durations: list[list[int]] = [[] for _ in range(count)]
+    places: list[list[Place]] = [[] for _ in range(count)]
     after = []
     for step in steps:
         late = 0
         for place, bucket in enumerate(step.buckets):
             if bucket.start_ns is None or bucket.end_ns is None:
                 raise InputError(f"{measurement.name}: bucket {place} has no start or no end")
-            durations[place].append(bucket.end_ns - bucket.start_ns)
-            late += max(0, bucket.end_ns - max(bucket.start_ns, step.backward_end_ns))
+            duration = bucket.end_ns - bucket.start_ns
+            alone = max(0, bucket.end_ns - max(bucket.start_ns, step.backward_end_ns))
+            durations[place].append(duration)
+            places[place].append(_place(duration, alone))
+            late += alone
         after.append(late)
     return InStepTimes(
         durations_ns=tuple(round(median(each)) for each in durations),
         after_backward_ns=round(median(after)),
+        places=tuple(map(_most, places)),
     )
 
 
-def _apart(seen: InStepTimes) -> tuple[int, int]:
-    """How many collectives, which run one after another, ended before backward's end, and began after it."""
-    count = len(seen.durations_ns)
-    if seen.after_backward_ns is None:
-        return count, 0
-    alone, left = 0, seen.after_backward_ns
+def _place(duration_ns: int, alone_ns: int) -> Place:
+    """Where a collective lies of which ``alone_ns`` are after the end of backward."""
+    sliver = _SLIVER * duration_ns
+    if alone_ns >= duration_ns - sliver:
+        return "after"
+    return "across" if alone_ns > sliver else "during"
+
+
+def _most(places: Sequence[Place]) -> Place:
+    """Where a collective lies in more than half of the steps; where in none so, across the end."""
+    place, count = Counter(places).most_common(1)[0]
+    return place if 2 * count > len(places) else "across"
+
+
+def _places(seen: InStepTimes) -> tuple[Place, ...]:
+    """Where collectives lie that run one after another, by how much of them is after the end of backward."""
+    places: list[Place] = []
+    left = seen.after_backward_ns or 0
     for duration in reversed(seen.durations_ns):
-        if duration > left:
-            break
-        left -= duration
-        alone += 1
-    across = 1 if left and alone < count else 0
-    return count - alone - across, alone
+        places.append(_place(duration, min(left, duration)))
+        left -= min(left, duration)
+    return tuple(reversed(places))
 
 
 def with_in_step(hardware: Hardware, found: InStepCurve) -> Hardware:

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from sim.importer.vocabulary import vocabulary
+from sim.importer.readers import READABLE
+from sim.importer.vocabulary import KEYS, VERSION_KEYS, WORDS
 from sim.nouns.assignment import Assignment, MadeFor
 from sim.nouns.hardware import Hardware
 from sim.nouns.imported import Imported, RankRow
@@ -14,41 +15,17 @@ from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
 
 GONE = "..."
 BACKENDS = ("nccl", "rccl", "gloo", "mpi", "ucc", "xccl", "hccl")
-# Under these keys a version number may stand; elsewhere four numbers with dots are an address.
-VERSION_KEYS = frozenset(
-    f"{name}{ending}"
-    for name in (
-        *("torch", "nccl", "rccl", "gloo", "cuda", "cuda_runtime", "cuda_driver", "driver", "hip", "python"),
-        *("tool", "comm_lib", "library", "format", "schema", "version"),
-    )
-    for ending in ("", "_version")
-)
-# Under these a sentence of ours stands, with numbers in it: how a curve's points were made of samples.
-_SENTENCE_KEYS = ("quantile", "statistic", "curve", "made_from")
 _VERSION = re.compile(r"v?\d{1,5}(\.\d{1,5}){0,3}([+-](cu|rocm|cpu|chakra)\.?[\d.]{0,12})?")
-_ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+")
+_ADDRESS = re.compile(r"\d+([.-]\d+){3,}")
 _DEVICE = re.compile(r"(cuda|cpu|xpu|hip|mps|hpu|npu|meta)(:\d{1,4})?")
-_DEVICE_WORDS = frozenset(
-    (
-        *(
-            "NVIDIA",
-            "AMD",
-            "Intel",
-            "Tesla",
-            "GeForce",
-            "RTX",
-            "GTX",
-            "Quadro",
-            "TITAN",
-            "Instinct",
-            "Radeon",
-        ),
-        *("Gaudi", "Ada", "Generation", "Blackwell", "Hopper", "PRO", "Pro", "Server", "Edition", "Ti"),
-        *("Workstation", "Super", "SUPER", "PCIe", "PCIE", "NVL", "OAM"),
-    )
-)
+_ACCELERATORS = """
+NVIDIA AMD Intel Tesla GeForce RTX GTX RX Quadro TITAN Instinct Radeon Gaudi Ada Generation Blackwell Hopper
+PRO Pro Server Max-Q Workstation Edition Laptop GPU Graphics Ti D XT XTX Super SUPER PCIe PCIE NVL OAM
+"""
+_DEVICE_WORDS = frozenset(_ACCELERATORS.split())
 _DEVICE_MODEL = re.compile(
-    r"((A|B|H|K|L|P|T|V|GB|GH|MI|HL|SXM|HBM)-?\d{1,4}[A-Za-z]{0,3}|\d{3,4}|\d{1,3}GB)(-(SXM\d?|PCIE|\d{1,3}GB))*"
+    r"((A|B|H|K|L|P|T|V|GB|GH|MI|HL|SXM|HBM)-?\d{1,4}[A-Za-z]{0,3}|\d{3,4}|\d{1,3}GB)"
+    r"(-(SXM\d?|PCIE|\d{1,3}GB|PG\d{3}|\d{3}|LS|N))*"
 )
 _QUOTED = re.compile(r"(?<!\w)(['\"])(.*?)\1(?!\w)")
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?(%|x)?")
@@ -60,15 +37,15 @@ def anonymize(imported: Imported) -> Imported:
     """``imported`` without what tells whose it is.
 
     Names of parameters, modules, workloads, machines and files give way to numbered ones ("gradient 12",
-    "host 1"). Of provenance, details, environments and extensions only keys and words that stand in our own
-    source remain, numbers and booleans under them, dtypes, versions of software and models of accelerators:
-    sizes, shapes, times, versions and the device model are what a reader needs. In sentences what is not a
-    word of our own or a number becomes "...".
+    "host 1"). Of provenance, details, environments and extensions the keys listed in ``vocabulary`` remain;
+    under them numbers and booleans, texts of listed words, dtypes, versions of software and models of
+    accelerators: sizes, shapes, times, versions and the device model are what a reader needs. In sentences a
+    quotation, and what is neither a listed word nor a number, becomes "...".
     """
     hosts = _numbered("host", [row.host for row in imported.ranks])
     return replace(
         imported,
-        format=_known(imported.format) or "import",
+        format=imported.format if imported.format in READABLE else "import",
         name="import",
         workload=None if imported.workload is None else _workload(imported.workload),
         hardware=tuple(
@@ -157,24 +134,20 @@ def _made_for(made_for: MadeFor) -> MadeFor:
 
 
 def _object(value: Mapping[str, Any]) -> dict[str, Any]:
-    """The members with known keys, as far as their values are known.
-
-    The fingerprint of a model and lists of names hold nothing else than names, and are left out.
-    """
-    known = vocabulary()
+    """The members with listed keys, or with sizes and ranks for keys, as far as their values may stay."""
     kept = {}
     for key, item in value.items():
-        if isinstance(key, str) and known.knows_key(key) and key not in ("names", "made_for"):
+        if isinstance(key, str) and (key in KEYS or (key.isascii() and key.isdigit())):
             kept[key] = _value(item, key)
     return {key: item for key, item in kept.items() if item is not None or value[key] is None}
 
 
 def _value(value: Any, key: str) -> Any:
-    """Numbers and booleans as they are; texts, lists and objects as far as they are known, else None."""
+    """Numbers and booleans as they are; texts, lists and objects as far as they may stay, else None."""
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, str):
-        return _known(value, key)
+        return value if _names_nothing(value, key) else None
     if isinstance(value, Mapping):
         return _object(value)
     if isinstance(value, (list, tuple)):
@@ -183,15 +156,11 @@ def _value(value: Any, key: str) -> Any:
     return None
 
 
-def _known(text: str, key: str = "") -> str | None:
-    """``text`` where it is of our own source, a dtype, a device or (under a version's key) a version."""
-    if text in vocabulary().literals or text in DTYPE_BYTES or text in BACKENDS or _DEVICE.fullmatch(text):
-        return text
-    if key in _SENTENCE_KEYS:
-        return _sentence(text)
+def _names_nothing(text: str, key: str) -> bool:
+    """A device, the model of one, a version under a key of a version, or nothing but words of the list."""
     if key in VERSION_KEYS and _VERSION.fullmatch(text) and not _ADDRESS.fullmatch(text):
-        return text
-    return text if _is_device_model(text) else None
+        return True
+    return _DEVICE.fullmatch(text) is not None or _is_device_model(text) or _sentence(text) == text
 
 
 def _is_device_model(text: str) -> bool:
@@ -201,24 +170,30 @@ def _is_device_model(text: str) -> bool:
 
 
 def _sentence(text: str) -> str:
-    """``text`` with each quotation, and each word that is not ours, replaced; runs of them by one "..."."""
-    unquoted = _QUOTED.sub(lambda quote: quote[0] if _is_known_word(quote[2]) else GONE, text)
+    """``text`` with each quotation, and each word that is not listed, replaced; runs of them by one "..."."""
     words: list[str] = []
-    for chunk in unquoted.split():
+    in_device = False  # behind a maker's name a model may follow: "NVIDIA A10"; alone it may be anything
+    for chunk in _QUOTED.sub(GONE, text).split():
         core = chunk.strip(_EDGES + "'\"")
-        if chunk != GONE and (not core or _is_known_word(core)):
+        in_device = core in _DEVICE_WORDS or (in_device and _DEVICE_MODEL.fullmatch(core) is not None)
+        if chunk != GONE and (not core or in_device or _is_plain(core)):
             words.append(chunk)
         elif words[-1:] != [GONE]:
             words.append(GONE)
     return " ".join(words)
 
 
-def _is_known_word(core: str) -> bool:
-    """A number, a rule of our own ("A3.5"), or words of ours that hyphens, dots and the like join."""
+def _is_plain(core: str) -> bool:
+    """A number, a dtype, a backend, a device, a rule ("A3.5"), or listed words that hyphens and such join."""
     if _ADDRESS.fullmatch(core):
         return False
-    if _NUMBER.fullmatch(core) or _RULE.fullmatch(core):
+    if core in DTYPE_BYTES or core in BACKENDS:
         return True
-    known = vocabulary()
-    parts = [part for part in re.split(r"[-.'=()]", core) if part]
-    return all(known.knows_word(part) or (part.isdigit() and len(part) < 4) for part in parts)
+    if any(pattern.fullmatch(core) for pattern in (_NUMBER, _RULE, _DEVICE)):
+        return True
+    parts = [part for part in re.split(r"[-._'=()]", core) if part]
+    return all(_is_listed(part.lower()) or (part.isdigit() and len(part) < 4) for part in parts)
+
+
+def _is_listed(word: str) -> bool:
+    return word in WORDS or word.removesuffix("s") in WORDS

@@ -2,13 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sim.errors import InputError
 from sim.formats.documents import load
 from sim.importer.joining import join_hardware, world_size_of
+from sim.importer.notes import Notes
 from sim.importer.readers import reader
 from sim.importer.recording import MEASURED
 from sim.importer.sniffing import recognise
@@ -21,18 +22,8 @@ from sim.units import NS_PER_MS
 _WORKLOADS = ("kineto", "recording", "ddp-log", "flight-recorder")
 # Those with times of their own, for which a model is only names, shapes and an order.
 _TIMED = {"kineto", "flight-recorder", "ddp-log"}
-_RANKS = ("kineto", "flight-recorder", "ddp-log", "chakra", "recording", "nccl-tests")
+_RANKS = ("kineto", "flight-recorder", "ddp-log")
 _EVERYTHING = ("nccl-tests", "chakra", "kineto", "recording", "ddp-log", "flight-recorder")
-
-
-@dataclass(slots=True, kw_only=True)
-class _Notes:
-    """Sentences for the summary."""
-
-    found: list[str] = field(default_factory=list)
-    assumed: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
-    dropped: list[str] = field(default_factory=list)
 
 
 def read_auto(paths: Sequence[Path], options: ImportOptions) -> Imported:
@@ -46,7 +37,7 @@ def read_auto(paths: Sequence[Path], options: ImportOptions) -> Imported:
         InputError: a file that is not recognised, two of what there can be one of (workloads, hardware of
             one number of ranks), or as the readers.
     """
-    notes = _Notes()
+    notes = Notes()
     groups = _groups(paths, notes)
     workloads = [load(path, Workload) for path in groups.pop("workload", [])]
     given = [load(path, Hardware) for path in groups.pop("hardware", [])]
@@ -77,7 +68,7 @@ def _shapes(groups: dict[str, list[Path]], options: ImportOptions) -> Workload |
     return reader("chakra")(groups["chakra"], replace(options, backward_ns=NS_PER_MS)).workload
 
 
-def _groups(paths: Sequence[Path], notes: _Notes) -> dict[str, list[Path]]:
+def _groups(paths: Sequence[Path], notes: Notes) -> dict[str, list[Path]]:
     """Files by format."""
     groups: dict[str, list[Path]] = defaultdict(list)
     for path in paths:
@@ -112,17 +103,18 @@ def _combined(
     given: list[Hardware],
     model: Workload | None,
     options: ImportOptions,
-    notes: _Notes,
+    notes: Notes,
 ) -> Imported:
     workload = _workload(parts, model, notes)
     measurements = tuple(one for part in parts.values() for one in part.measurements)
+    missing: list[tuple[str, str]] = []
     for form, part in parts.items():
         notes.found += [f"{form}: {line}" for line in part.found]
         notes.assumed += [f"{form}: {line}" for line in part.assumed]
         if form == "chakra" and workload is not part.workload:
             notes.missing.append("chakra: names of the parameters, and those without a gradient")
         else:
-            notes.missing += [f"{form}: {line}" for line in part.missing]
+            missing += [(form, line) for line in part.missing]
         notes.dropped += [f"{form}: {line}" for line in part.dropped]
     ranks = _world_size(parts, measurements, workload, options)
     links = parts["nccl-tests"].hardware if "nccl-tests" in parts else ()
@@ -132,6 +124,13 @@ def _combined(
         details[MEASURED] = details["recording"].pop(MEASURED)
     hardware, said, curves = join_hardware(given, links, traced, ranks)
     notes.assumed += said
+    is_linked = len(hardware) == 1 or any(one.world_size == ranks for one in hardware)
+    notes.missing += [
+        f"{form}: {line}"
+        for form, line in missing
+        if not (is_linked and "all-reduce curve" in line)
+        and not (workload is not None and line.startswith("a workload"))
+    ]
     if curves:
         details["curves_in_the_step"] = curves
     rows = next((parts[form].ranks for form in _RANKS if form in parts and parts[form].ranks), ())
@@ -153,7 +152,7 @@ def _combined(
     )
 
 
-def _workload(parts: dict[str, Imported], model: Workload | None, notes: _Notes) -> Workload | None:
+def _workload(parts: dict[str, Imported], model: Workload | None, notes: Notes) -> Workload | None:
     """The workload that counts. Raises ``InputError`` where a trace and a recording both give one."""
     having = [form for form in _WORKLOADS if form in parts and parts[form].workload is not None]
     if "kineto" in having and "recording" in having:

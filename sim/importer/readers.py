@@ -15,7 +15,7 @@ Reader = Callable[[Sequence[Path], ImportOptions], Imported]
 _READERS = {
     "auto": ("sim.importer.auto", "read_auto"),
     "kineto": ("sim.importer.kineto", "read_kineto"),
-    "nccl-tests": ("sim.importer.nccl_tests", "read_nccl_tests"),
+    "nccl-tests": ("sim.importer.links", "read_nccl_tests"),
     "flight-recorder": ("sim.importer.flight_recorder", "read_flight_recorder"),
     "ddp-log": ("sim.importer.ddp_log", "read_ddp_log"),
     "chakra": ("sim.importer.chakra", "read_chakra"),

@@ -7,10 +7,10 @@ from itertools import chain, islice
 from pathlib import Path
 
 from sim.errors import InputError
-from sim.importer.columns import collective_of
+from sim.importer.links.columns import named_collective
+from sim.importer.links.tables import has_table
 from sim.importer.opening import open_bytes
 from sim.importer.scanning import json_keys, utf8_chunks
-from sim.importer.tables import has_table
 
 FORMATS = ("kineto", "nccl-tests", "flight-recorder", "ddp-log", "chakra", "recording")
 DOCUMENTS = ("workload", "hardware")
@@ -105,7 +105,7 @@ def _of_json(chunks: Iterator[bytes], source: Path) -> str | None:
         return found
     below = [key for depth, key in seen if depth == 2]
     profile = below if all(_RANKS.fullmatch(key) for key in top) else list(top)
-    if profile and all(collective_of(key) for key in profile):
+    if profile and all(named_collective(key) for key in profile):
         return "nccl-tests"  # nnscaler's profile: lists by collective, or by ranks and collective
     if "schema" in top and "nodes" in top:
         return "chakra"

@@ -1,63 +1,69 @@
-"""The words of our own that may be written out: what stands in the source of importers, nouns and formats."""
+"""The keys and the words that may be written out whatever import they stand in; all others are left out.
 
-import ast
-import re
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
+Of a new reader add the keys whose values name nothing, and the words of its sentences.
+"""
 
-_PACKAGES = ("importer", "nouns", "formats")
-_WORD = re.compile(r"[A-Za-z][A-Za-z_]*")
-# What torch calls the collectives (torch.distributed.flight_recorder) and their states.
-_COLLECTIVES = frozenset(
-    (
-        *("all_reduce", "broadcast", "reduce", "all_gather", "_all_gather_base", "reduce_scatter", "gather"),
-        *("_reduce_scatter_base", "scatter", "all_to_all", "all_to_allv", "alltoall_base", "barrier", "send"),
-        *("allreduce_coalesced", "all_reduce_barrier", "recv", "scheduled", "started", "completed"),
-    )
-)
-_UNITS = frozenset({"ns", "us", "ms", "s", "B", "KiB", "MiB", "GiB", "GB", "MB", "KB", "x"})
+# A version number may stand under these and their ``_version``; elsewhere it may be an address.
+_SOFTWARE = "comm_lib cuda cuda_driver cuda_runtime driver format gloo hip nccl python rccl schema tool torch"
 
+_KEYS = """
+accumulation_steps after_backward_ns all_gather all_reduce all_reduce_bytes all_to_all anchored assignment
+assumed auto autocast backend backward_comm_ns backward_compute_comm_overlap_ns backward_compute_ns
+backward_ns backward_starts backwards band barrier batched_grad_copy behind_others_ns beside_the_curves
+broadcast broadcast_buffers bucket_bytes bucket_cap_bytes bucket_cap_mb bucket_cap_mb_list bucket_indices
+buckets buffers bytes chakra clock collective collectives comm_hook comm_slowdown communication
+compute_slowdown copies copy_in copy_in_bytes_per_s copy_in_ns copy_out copy_out_bytes_per_s copy_out_ns count
+curve curves_in_the_step curves_without_all_reduce ddp ddp-log ddp_kwargs details device device_name devices
+dropped dropped_warmup_steps dtype end_ns environment estimated every extensions factor find_unused_parameters
+first_bucket_mb first_launch_ns flight-recorder flop_bound_share flops flops_per_byte forward_compute_ns
+forward_ns forward_sync_buffers found gather gloo_num_threads gradient_as_bucket_view gradients greatest high
+hooked_backward_ns in_place_over_out_of_place in_step in_step_durations_ns index init_sync iteration
+iterations join_inputs kind kineto last_arriver launch_after_first_ns launch_cost_ns launch_ns layouts least
+least_bytes level library low made_from matched_collectives max max_ns mean mean_ns measured measured_step_ns
+measured_sync_end_ns median median_ns min min_ns missing missing_ranks mode most_bytes nccl-tests no_sync
+no_sync_backward_ns num_bytes num_elements num_nodes number of operators optimizer optimizer_ns optimizer_seen
+optimizer_step_only_ns overlap_ratio p10 p10_ns p25 p50 p75 p90 p90_ns p95 p95_ns p99 p99_ns parameters place
+plain_backward_ns points policy provenance quantile rank rank_is ranks ratio ready_includes ready_ns
+ready_order rebuilt rebuilt_buckets recording recv reduce reduce_scatter repeats requires roofline rows
+scatter second_step_ns send set_to_none settings shape skip_all_reduce_unused_params source sparse spread
+static_graph statistic std std_ns step_ns steps sync_end_ns systems tensors threads times torn_ranks
+traced_ranks transfer_ns value values_read_as_1 wait waited_for_last_ns warmup work world_size
+"""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Vocabulary:
-    """``literals``: whole texts of our source; ``names``: its keywords and fields; ``words``: of both."""
+# In lower case, without the s of a plural. What hyphens, dots and underscores join is looked up in parts.
+_WORDS = """
+a accumulate accumulategrad accumulation adam adamw add after against agg agree ahead algorithm align alike
+all allgather allreduce alltoall alone also always among an anchor and another are around arrival arrive
+arriver as assignment assumed at auto autograd average b back backend backward bandwidth barrier base batches
+be because before began begins behind belong below benchmark beside between beyond bf both bound broadcast
+bucket bucketsim buffer built bus but by byte callable came can cannot cap carry chakra channel clock
+coalesced collective column comes comm command communication compiled completed compress compressed
+computation compute constructor contain contradict copies copy cost count counted cpu cuda curve cut ddp
+default details device did differ different dims disagree distance distributed distributeddataparallel divided
+do does done drawn drift dtype dump dur duration each eager edge either element else empty enable end ended
+engine entries entry estimate estimated evenly event every exact execution explicit exported factor failure
+fast faster few file fills find finer finest fire firing first fits flight float follow followed for format
+forward four fp from fsdp full function fused gather gb gib give given gloo goes gpu grad gradient graph group
+had half hardware has have held hold hook host how idle import in index indices info init input int
+interference into is it iterations its job join json kb keeps kept kernel key kib kind kineto know known last
+late launch launched launches lay layout least left legal length less level lie light line link list live log
+logged logger logging long longest loss lower lr made margin max mb mean measure measured measurement median
+merged metric mib micro min minutes miss misses missing model modelled more most ms msccl mscclpp msg name
+nccl nearest neither nelems never no node noise none noop nor not nothing nowhere nranks ns number numbered of
+off offset often on once one only operator optimizer or order ordering other out output outside over overlaps
+own pair paired param parameter part pattern pause per percentile perf place policy powersgd prediction
+process prof profile profiler profilerstep proportion quartile ran rank ratio rccl reach reached read ready
+rebuilt record recorded recorder recording recv reduce reduced reducescatter repeat repeated rest results
+reverse rid right row run runtime s sample say scaled scatter schedule scheduled schema seconds seen sees send
+sent sentence set settings several sgd shape shift short shortest shows side since single size skip slope slow
+slowdown slower smallest so split stands start started starting static step storage stream stretched such sum
+summary sure sync synchronisation synchronised system table take taken tell tensor test than that the their
+them themselves there these they this those thread three tie time timing to together told too took torch trace
+training transfer travels true truth tune two type under unknown unless unsure until unused up upon upper us
+used value version view void wait waited waiting warm warmup warn warning was well were what when where which
+while who whole whose wire with within without word work workload world writes written wrong x zero
+"""
 
-    literals: frozenset[str]
-    names: frozenset[str]
-    words: frozenset[str]
-
-    def knows_key(self, key: str) -> bool:
-        """A key that our source wrote, or a number (a size, a rank)."""
-        return key in self.names or key in self.literals or (key.isascii() and key.isdigit())
-
-    def knows_word(self, word: str) -> bool:
-        """A word of a sentence, or its plural."""
-        return word in self.words or word.removesuffix("s") in self.words or word.lower() in self.words
-
-
-@cache
-def vocabulary() -> Vocabulary:
-    """Read once from the source files. What is found there says nothing of a user, wherever it turns up."""
-    literals: set[str] = set()
-    names: set[str] = set()
-    root = Path(__file__).parent.parent
-    for package in _PACKAGES:
-        for path in sorted((root / package).rglob("*.py")):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-            for node in ast.walk(tree):
-                if (
-                    isinstance(node, ast.Constant)
-                    and isinstance(node.value, str)
-                    and id(node) not in docstrings
-                ):
-                    literals.add(node.value)
-                elif isinstance(node, ast.keyword) and node.arg is not None:
-                    names.add(node.arg)
-                elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                    names.add(node.target.id)
-    words = {word for text in literals | names for word in _WORD.findall(text)}
-    return Vocabulary(
-        literals=frozenset(literals), names=frozenset(names), words=frozenset(words | _UNITS | _COLLECTIVES)
-    )
+VERSION_KEYS = frozenset(_SOFTWARE.split()) | {f"{name}_version" for name in _SOFTWARE.split()}
+KEYS = frozenset(_KEYS.split()) | VERSION_KEYS
+WORDS = frozenset(_WORDS.split())

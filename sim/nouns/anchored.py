@@ -9,6 +9,8 @@ from sim.nouns.checks import at_least
 from sim.nouns.hardware import Hardware
 
 Factor = Literal["mutual", "compute_slowdown", "comm_slowdown", "curve"]
+# Where a collective lies against the end of backward.
+Place = Literal["during", "across", "after"]
 SLOWDOWN_FACTORS: tuple[Factor, ...] = ("mutual", "compute_slowdown", "comm_slowdown")
 FACTORS: tuple[Factor, ...] = (*SLOWDOWN_FACTORS, "curve")
 
@@ -37,11 +39,14 @@ class MeasuredStep:
 class InStepTimes:
     """How long each bucket's collective took in the step, in launch order, in ns.
 
-    ``after_backward_ns`` of them lie after the end of backward; None: it is not known.
+    ``after_backward_ns`` of them lie after the end of backward; None: it is not known. ``places`` says it of
+    each, where a profile shows it; None: it is told by ``after_backward_ns``, as of collectives that run one
+    after another.
     """
 
     durations_ns: tuple[int, ...]
     after_backward_ns: int | None = None
+    places: tuple[Place, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.durations_ns:
@@ -49,6 +54,8 @@ class InStepTimes:
         for duration in self.durations_ns:
             at_least("durations_ns", duration, 1)
         at_least("after_backward_ns", self.after_backward_ns, 0)
+        if self.places is not None and len(self.places) != len(self.durations_ns):
+            raise InputError(f"places: {len(self.places)} places for {len(self.durations_ns)} durations")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

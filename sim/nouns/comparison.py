@@ -5,24 +5,32 @@ from dataclasses import dataclass
 from sim.nouns.measurement import MeasuredBucket, Mode
 from sim.nouns.report import Report
 
+LEAST_FOR_INTERVAL = 3  # iterations: fewer say nothing of how far a median may be trusted
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketEnd:
     """When one bucket's collective ended, ns from the start of backward.
 
-    ``measured_ns`` is the median of the traced iterations, ``low_ns`` and ``high_ns`` its 95 % confidence
-    interval. ``error_ns`` is predicted minus measured; ``error`` the same over measured, None where the
-    measured end is 0.
+    ``measured_ns`` is the median of the ``iterations`` in which it can be told, ``low_ns`` and ``high_ns``
+    its 95 % confidence interval. ``error_ns`` is predicted minus measured; ``error`` the same over measured,
+    None where the measured end is 0.
     """
 
     index: int
     num_bytes: int
+    iterations: int
     measured_ns: int
     low_ns: int
     high_ns: int
     predicted_ns: int
     error_ns: int
     error: float | None
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether there are iterations enough for the interval to mean anything."""
+        return self.iterations >= LEAST_FOR_INTERVAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +84,11 @@ class CandidateAgreement:
     attribution: Attribution | None
     predicted: Report
 
+    @property
+    def has_interval(self) -> bool:
+        """Whether there are iterations enough for the intervals to mean anything."""
+        return self.iterations >= LEAST_FOR_INTERVAL
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regret:
@@ -93,6 +106,11 @@ class Regret:
     relative: float
     within_noise: bool
     paired_rounds: int
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether there are rounds enough for the interval to mean anything."""
+        return self.paired_rounds >= LEAST_FOR_INTERVAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +130,8 @@ class Agreement:
     A pair of candidates counts for the order only where their measured intervals are apart.
     ``regret`` is None where no candidate is named ``recommended``. ``targets`` are stricter than the rule
     and decide nothing. ``place`` is empty where the record does not say where it was measured.
+    ``passed`` is None in mode ``trace``: such a step is predicted from its own parts, and what is tested
+    instead, as ``rule`` says, are the ends of buckets and exposed communication.
     """
 
     name: str
@@ -132,5 +152,5 @@ class Agreement:
     best_within_noise: bool
     regret: Regret | None
     rule: str
-    passed: bool
+    passed: bool | None
     targets: tuple[TargetCheck, ...]

@@ -7,7 +7,7 @@ from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.checks import at_least
 
-Mode = Literal["paced", "model"]
+Mode = Literal["paced", "model", "trace"]
 Role = Literal["candidate", "plain", "noop"]
 
 
@@ -48,8 +48,9 @@ class Measurement:
     communication). ``iterations`` are stock DDP; ``traced`` are the same candidate with a recording
     communication hook, which alone can see buckets. ``asked`` is the assignment asked for,
     ``observed`` the one read back from the Reducer; with a compiled model they may differ (A8.10), otherwise
-    the replay fails. ``mode`` is ``paced`` (backward slept through the recorded schedule) or ``model``
-    (the user's own model, described in ``environment``). ``dropped_warmup`` iterations came before.
+    the replay fails. ``mode`` is ``paced`` (backward slept through the recorded schedule), ``model``
+    (the user's own model, described in ``environment``) or ``trace`` (nothing was replayed: steps of the job
+    itself, read from its trace). ``dropped_warmup`` iterations came before.
     """
 
     name: str

@@ -65,7 +65,7 @@ def estimate(
         forward_ns: None: by its work, in proportion to backward's.
         optimizer_ns: None: the bytes of a fused AdamW, in the same proportion.
         step_ns: a whole step without communication; what is not known of it is split by work.
-        gpu: a name of ``estimate_devices.GPUS``.
+        gpu: a name of ``sim.recorder.estimating.devices.GPUS``.
         device_flops: matrix FLOP/s of another device, in every precision; with ``device_bytes_per_s``.
         device_bytes_per_s: its memory bandwidth. Without any device, the table's mean ratio is used.
         dtype: for the module and its floating inputs, as for ``record``. Not for a callable.

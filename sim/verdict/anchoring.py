@@ -5,12 +5,13 @@ from dataclasses import replace
 
 from sim.costs.in_step import in_step_curve, scaled, with_in_step
 from sim.errors import InputError
-from sim.nouns.anchored import SLOWDOWN_FACTORS, Anchored, Factor, InStepCurve, InStepTimes, MeasuredStep
+from sim.nouns.anchored import SLOWDOWN_FACTORS, Anchored, Factor, InStepTimes, MeasuredStep
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 from sim.units import format_ms
+from sim.verdict.anchor_reasons import told_of_link, why
 from sim.verdict.metrics import summarize
 
 Play = Callable[[Workload, Hardware, Assignment], Timeline]
@@ -46,6 +47,10 @@ def anchor(
     - ``comm_slowdown``: the default where ``compute_slowdown`` is known.
     - ``curve``: the link itself is faster or slower in the step than beside it; never the default.
 
+    Where the workload's times contain interference already, as those of a trace do, what collectives do to
+    computation cannot be told again: ``comm_slowdown`` is the default there, ``mutual`` and
+    ``compute_slowdown`` are refused.
+
     A slow-down that ``hardware`` has, and that is not to be fixed, stays. ``seen`` first turns the curve
     measured beside the step into that in it (``in_step_curve``). A second step, with another number of
     buckets, fixes what each collective costs on the compute lane (``launch_cost_ns``), which no curve of
@@ -62,7 +67,8 @@ def anchor(
 
     Raises:
         InputError: the step is shorter than any interference allows, longer than it can explain, or the same
-            whatever the factor is; or no cost of a collective makes the second step true as well.
+            whatever the factor is; no cost of a collective makes the second step true as well; or the
+            workload's times contain what the factor would fix.
     """
     if hardware.world_size == 1:
         raise InputError("hardware: world_size=1 is not legal here; one rank has no communication to anchor")
@@ -72,9 +78,16 @@ def anchor(
         sizes = [bucket.num_bytes for bucket in timeline.buckets]
         found = in_step_curve(hardware.all_reduce, sizes, seen)
         hardware = with_in_step(hardware, found)
-        reasons.append(_told(found))
-    chosen = _default(hardware) if factor is None else factor
-    reasons.append(_why(chosen, hardware, asked=factor is not None))
+        reasons.append(told_of_link(found))
+    slowed = "interference" in workload.ready_includes
+    chosen = _default(hardware, slowed=slowed) if factor is None else factor
+    if slowed and chosen in ("mutual", "compute_slowdown"):
+        raise InputError(
+            f"workload: ready_includes has interference: its times contain what collectives do to "
+            f"computation, so that {chosen} cannot be fixed; give a workload of a single GPU's step, or fix "
+            f"the factor comm_slowdown or curve"
+        )
+    reasons.append(why(chosen, hardware, asked=factor is not None, slowed=slowed))
     search = _Search(workload, measured, play, profiled=seen is not None)
     if second is not None:
         other_search = _Search(workload, second, play, profiled=seen is not None)
@@ -92,7 +105,7 @@ def anchor(
         )
     anchored = apply_factor(hardware, chosen, value)
     others: list[tuple[Factor, float, Hardware]] = []
-    nothing_known = hardware.compute_slowdown == hardware.comm_slowdown == 1
+    nothing_known = not slowed and hardware.compute_slowdown == hardware.comm_slowdown == 1
     for other in SLOWDOWN_FACTORS if nothing_known else ():
         if other == chosen:
             continue
@@ -138,37 +151,10 @@ def apply_factor(hardware: Hardware, factor: Factor, value: float) -> Hardware:
     return replace(hardware, comm_slowdown=value)
 
 
-def _default(hardware: Hardware) -> Factor:
+def _default(hardware: Hardware, *, slowed: bool) -> Factor:
     if hardware.comm_slowdown > 1:
         return "compute_slowdown"
-    return "comm_slowdown" if hardware.compute_slowdown > 1 else "mutual"
-
-
-def _why(factor: Factor, hardware: Hardware, *, asked: bool) -> str:
-    if asked:
-        return f"one number fixes one factor: {factor}, as asked for"
-    if factor == "mutual":
-        return (
-            "one number fixes one factor: computation and communication share one GPU, and who yields is not "
-            "known, so that both are slowed alike"
-        )
-    known = "comm_slowdown" if factor == "compute_slowdown" else "compute_slowdown"
-    return f"one number fixes one factor: {factor}; {known} is known, {getattr(hardware, known):.3g}"
-
-
-def _told(found: InStepCurve) -> str:
-    sizes = f"{found.least_bytes / 1e6:.3g} to {found.most_bytes / 1e6:.3g} MB"
-    if not found.alone:
-        return (
-            f"all-reduces in the step take {found.ratio:.3g} of their time beside it (median of "
-            f"{found.count}, {found.low:.3g} to {found.high:.3g}, {sizes}); none is known to lie wholly "
-            f"after backward, so that what computation adds to them is in it"
-        )
-    return (
-        f"all-reduces after backward take {found.ratio:.3g} of their time beside the step ({found.alone} of "
-        f"{found.count}; all: {found.low:.3g} to {found.high:.3g}, {sizes}), those during backward "
-        f"{found.comm_slowdown:.3g} times that"
-    )
+    return "comm_slowdown" if slowed or hardware.compute_slowdown > 1 else "mutual"
 
 
 def _with_launch_cost(hardware: Hardware, cost_ns: int) -> Hardware:
@@ -178,8 +164,9 @@ def _with_launch_cost(hardware: Hardware, cost_ns: int) -> Hardware:
 def _launch_cost_ns(first: "_Search", second: "_Search", hardware: Hardware, factor: Factor) -> int:
     """The cost of a collective at which the second step is true too, the factor fixed by the first.
 
-    It lies between nothing and all that the first step leaves open, where nothing is left to the factor. It
-    is nothing where the second step is true without it, within its noise.
+    It lies between nothing, or what the first step needs where the factor alone cannot explain it, and all
+    that the first step leaves open, where nothing is left to the factor. It is the least of these where the
+    second step is true with that, within its noise.
     """
     if hardware.launch_cost_ns:
         raise InputError(
@@ -193,26 +180,36 @@ def _launch_cost_ns(first: "_Search", second: "_Search", hardware: Hardware, fac
     def fits(cost_ns: int) -> bool:
         return first.figure(_with_launch_cost(hardware, cost_ns)) <= first.target_ns
 
-    at_none = missing_ns(0)
-    if abs(at_none) <= second.noise_ns:
-        return 0
+    def falls_short(cost_ns: int) -> bool:
+        most_ns = first.figure(apply_factor(_with_launch_cost(hardware, cost_ns), factor, most_of(factor)))
+        return most_ns < first.target_ns - first.noise_ns
+
     most = _last(fits, first.target_ns)
+    least = _last(falls_short, most) + _COST_STEP_NS if falls_short(0) else 0
+    at_least = missing_ns(least)
+    if abs(at_least) <= second.noise_ns:
+        return least
     at_most = missing_ns(most)
-    if (at_none > 0) == (at_most > 0):
+    if (at_least > 0) == (at_most > 0):
         raise InputError(
             f"second: a {second.what} of {format_ms(second.target_ns)} cannot be true beside the first; with "
-            f"0 to {most} ns a collective it is {format_ms(second.target_ns - at_none)} to "
+            f"{least} to {most} ns a collective it is {format_ms(second.target_ns - at_least)} to "
             f"{format_ms(second.target_ns - at_most)}"
         )
-    return _last(lambda cost_ns: (missing_ns(cost_ns) > 0) == (at_none > 0), most)
+    return _last(lambda cost_ns: (missing_ns(cost_ns) > 0) == (at_least > 0), most, least)
 
 
-def _last(holds: Callable[[int], bool], most: int) -> int:
-    """The largest multiple of a tenth of a microsecond up to ``most`` for which it holds.
+def most_of(factor: Factor) -> float:
+    """The largest value that a factor may take."""
+    return MOST_RATIO if factor == "curve" else MOST_SLOWDOWN
+
+
+def _last(holds: Callable[[int], bool], most: int, least: int = 0) -> int:
+    """The largest multiple of a tenth of a microsecond from ``least`` to ``most`` for which it holds.
 
     It holds up to some number and not beyond.
     """
-    low, high = 0, most // _COST_STEP_NS + 1
+    low, high = least // _COST_STEP_NS, most // _COST_STEP_NS + 1
     while high - low > 1:
         middle = (low + high) // 2
         if holds(middle * _COST_STEP_NS):
@@ -244,13 +241,10 @@ class _Search:
         def at(value: float) -> int:
             return self.figure(apply_factor(hardware, factor, value))
 
-        least, most = (1 / MOST_RATIO, MOST_RATIO) if factor == "curve" else (1.0, MOST_SLOWDOWN)
+        least, most = 1 / MOST_RATIO if factor == "curve" else 1.0, most_of(factor)
         low_ns, high_ns = at(least), at(most)
         if low_ns == high_ns:
-            raise InputError(
-                f"measured: this {self.what} says nothing of {factor}; it is {format_ms(low_ns)} whatever "
-                f"that is; give a row in which communication is hidden in part"
-            )
+            raise InputError(self._says_nothing(low_ns, factor))
         short_ns = low_ns - self.target_ns
         if short_ns >= 0:
             if short_ns <= self.noise_ns:
@@ -270,6 +264,15 @@ class _Search:
             else:
                 high = middle
         return round(high, 6)
+
+    def _says_nothing(self, figure_ns: int, factor: Factor) -> str:
+        nothing = f"this {self.what} says nothing of {factor}; it is {format_ms(figure_ns)} whatever that is"
+        if "interference" in self.workload.ready_includes and factor != "curve":
+            return (
+                f"workload: ready_includes has interference: its times contain what collectives do to "
+                f"computation; of what is left {nothing}; give a workload of a single GPU's step"
+            )
+        return f"measured: {nothing}; give a row in which communication is hidden in part"
 
     def _too_short(self, low_ns: int, short_ns: int, factor: Factor) -> str:
         said = (

@@ -1,8 +1,13 @@
-"""When a prediction is good enough: the rule that gives the verdict, and the targets beyond it."""
+"""When a prediction is good enough: the rule that gives the verdict, the targets beyond it, and what of a
+trace can be tested at all.
+"""
 
 from dataclasses import dataclass
 
 from sim.nouns.comparison import TargetCheck
+from sim.nouns.hardware import Hardware
+from sim.nouns.measurement import Measurement
+from sim.nouns.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +36,21 @@ class Limits:
 RULE = Limits(median_step=0.02, worst_step=0.05)
 # What the project aims at for paced replays in the box.
 TARGETS = Limits(median_step=0.015, worst_step=0.04, median_bucket_end=0.03, median_exposed=0.08)
+
+
+def trace_rule(workload: Workload, hardware: Hardware, measurement: Measurement) -> str:
+    """In place of the rule for steps of a trace: which parts are the trace's own, and what is tested."""
+    effects = workload.ready_includes
+    own = f"ready times (with {', '.join(effects)} in them)" if effects else "ready times"
+    source = hardware.provenance.get("source")
+    if source is not None and source == measurement.provenance.get("source"):
+        own += ", buckets and how long each all-reduce took"
+    else:
+        own += " and buckets; how long all-reduces take is from another file"
+    return (
+        f"no pass or fail of a step that is predicted from the trace itself: its own are forward, backward, "
+        f"optimizer, {own}; tested are the ends of buckets and exposed communication"
+    )
 
 
 def check_targets(

@@ -10,7 +10,7 @@ from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.records import Record
 from sim.nouns.report import BucketRow, Report
 from sim.verdict.noise import difference_interval, median_interval
-from sim.verdict.rule import RULE, TARGETS, Limits, check_targets
+from sim.verdict.rule import RULE, TARGETS, Limits, check_targets, trace_rule
 
 _RECOMMENDED = "recommended"
 
@@ -40,6 +40,7 @@ def _bucket_end(row: BucketRow, rows: Sequence[MeasuredBucket]) -> BucketEnd | N
     return BucketEnd(
         index=row.index,
         num_bytes=row.num_bytes,
+        iterations=len(ends),
         measured_ns=measured,
         low_ns=low,
         high_ns=high,
@@ -144,7 +145,7 @@ def agree(
 
     The rule: median step error and worst step error within ``limits``, and every pair of candidates whose
     measured intervals are apart in the predicted order. ``TARGETS`` are checked in paced mode, for which
-    they are set.
+    they are set. Steps of a trace are predicted from their own parts, and neither pass nor fail.
     """
     measured = [measurement for measurement in record.candidates if measurement.iterations]
     for measurement in measured:
@@ -181,6 +182,8 @@ def agree(
     median_end = median(end_errors) if end_errors else None
     median_exposed = median(exposed_errors) if exposed_errors else None
     mode = measured[0].mode
+    within = median_step <= limits.median_step and worst_step <= limits.worst_step and right == apart
+    judged = mode != "trace"
     return Agreement(
         name=record.name,
         place=str(measured[0].environment.get("place", "")),
@@ -199,8 +202,8 @@ def agree(
         best_predicted=best_predicted.name,
         best_within_noise=best_predicted.step_low_ns <= best_measured.step_high_ns,
         regret=_regret(measured, rows),
-        rule=limits.rule,
-        passed=median_step <= limits.median_step and worst_step <= limits.worst_step and right == apart,
+        rule=limits.rule if judged else trace_rule(record.workload, record.hardware, measured[0]),
+        passed=within if judged else None,
         targets=check_targets(
             TARGETS,
             median_step=median_step,

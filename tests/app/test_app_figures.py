@@ -259,6 +259,14 @@ def test_steps_are_sorted_by_what_was_measured(agreement: Agreement) -> None:
     assert "ms" in figure.layout.xaxis.title.text
 
 
+def test_a_step_measured_once_has_no_interval(agreement: Agreement) -> None:
+    once = replace(agreement.rows[0], iterations=1)
+    pairs = steps_data(replace(agreement, rows=(once, *agreement.rows[1:])))
+    (pair,) = (pair for pair in pairs if pair.name == once.name)
+    assert pair.low_ns == pair.measured_ns == pair.high_ns
+    assert any(other.low_ns < other.measured_ns for other in pairs if other is not pair)
+
+
 def test_the_bars_of_an_attribution_add_up_to_the_error(agreement: Agreement) -> None:
     rows = attribution_data(agreement)
     assert [name for name, _ in rows] == [pair.name for pair in steps_data(agreement)]

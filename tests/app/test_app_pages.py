@@ -1,6 +1,7 @@
 """The pages, run without a browser."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import sim
 from app.launch import MAIN
 from app.views.truth import regret_words
 from sim.formats import documents
+from sim.formats.records import load_record, save_measurement
 from sim.nouns.comparison import Regret
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.units import format_ms
+from tests.app.conftest import make_traces
 
 
 @pytest.fixture
@@ -216,6 +219,39 @@ def test_regret_in_words(regret_ns: int, low_ns: int, words: str) -> None:
         paired_rounds=10,
     )
     assert regret_words(regret) == words
+
+
+def test_a_regret_of_few_rounds_has_no_interval() -> None:
+    regret = Regret(
+        best="a", regret_ns=10**6, low_ns=0, high_ns=10**6, relative=0.01, within_noise=False, paired_rounds=2
+    )
+    assert regret_words(regret) == (
+        "The recommendation was 1.00 ms (1.00%) behind a, over 2 rounds, too few for an interval."
+    )
+
+
+def test_steps_of_a_trace_are_laid_over_without_a_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Imported: what is tested is said, and which parts are its own; no pass, no fail, no best."""
+    folder = make_traces(tmp_path / "traces")
+    record = folder / "measured" / "made-up"
+    read = load_record(record)
+    for path in record.glob("measurement-*.json"):
+        path.unlink()
+    for number, one in enumerate(read.candidates):
+        few = replace(one, mode="trace", iterations=one.iterations[:1], traced=one.traced[:1])
+        save_measurement(record, number, few)
+    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(folder)])
+    page = AppTest.from_file(str(MAIN), default_timeout=60).run()
+    assert is_clean(page)
+    assert any("Bucket ends" in found.value for found in page.info)
+    assert not any("median step error" in found.value for found in (*page.success, *page.warning))
+    said = [found.value for found in page.caption]
+    assert any("No pass or fail of a step that is predicted from the trace itself" in one for one in said)
+    assert not any("Best measured" in found.value for found in page.markdown)
+    (shown,) = (found.value for found in page.dataframe if "95 % interval" in found.value.columns)
+    assert set(shown["95 % interval"]) == {"-"}
 
 
 def test_copies_can_be_left_out_of_the_model(page: AppTest) -> None:

@@ -35,7 +35,10 @@ def test_choices_in_words() -> None:
 
 def test_an_estimate_is_called_one(workload: Workload) -> None:
     assert labels.estimated_sentence(workload) is None
-    assert "0.5 to 2" in (labels.estimated_sentence(replace(workload, estimated=True, band=(0.5, 2.0))) or "")
+    estimated = replace(workload, estimated=True, band=(0.5, 2.0))
+    assert "0.5 to 2" in (labels.estimated_sentence(estimated) or "")
+    said = replace(estimated, provenance={"band": "nine of ten of them"})
+    assert "a band of 0.5 to 2: nine of ten of them." in (labels.estimated_sentence(said) or "")
 
 
 def test_long_lists_of_caps_are_cut_short() -> None:

@@ -1,11 +1,13 @@
 """bucketsim agree: one record in full, several side by side, Markdown, the gate."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import sim
+from sim.formats.records import save_measurement, start_record
 from tests.commands import bucketsim
 
 MEASURED = Path(__file__).parents[2] / "traces" / "measured"
@@ -51,6 +53,7 @@ def test_json_is_a_document_for_one_and_a_list_for_several() -> None:
     assert {"place", "mode", "targets"} <= one.keys()
 
 
+@pytest.mark.slow
 def test_a_record_named_twice_is_scored_once() -> None:
     said = bucketsim("agree", MEASURED, ONE, ONE, "--json")
     assert [document["name"] for document in json.loads(said.out)] == [path.name for path in RECORDS]
@@ -78,6 +81,61 @@ def test_any_record_beyond_the_gate_exits_3_and_is_named() -> None:
     assert f"missed: {above}: worst step error" in said.err
     assert f"missed: {below}" not in said.err
     assert bucketsim("agree", ONE, OTHER, "--max-error", 100 * worst[above] + 0.01).code == 0
+
+
+@pytest.fixture
+def imported(tmp_path: Path) -> Path:
+    """A record whose steps are those of a trace, two of each candidate."""
+    folder = tmp_path / "imported"
+    record = sim.load_record(ONE)
+    start_record(folder, record.workload, record.hardware)
+    for number, one in enumerate(record.candidates[:2]):
+        few = replace(one, mode="trace", iterations=one.iterations[:2], traced=one.traced[:2])
+        save_measurement(folder, number, few)
+    return folder
+
+
+def test_steps_of_a_trace_get_no_verdict_and_few_no_interval(imported: Path) -> None:
+    said = bucketsim("agree", imported)
+    assert said.code == 0, said.err
+    assert "no pass or fail of a step that is predicted from the trace itself" in said.err
+    assert "tested are the ends of buckets and exposed communication" in said.err
+    assert "within the rule" not in said.err
+    assert "outside the rule" not in said.err
+    found = sim.agreement(sim.load_record(imported))
+    for row in found.rows:
+        assert f"{row.step_low_ns / 1e6:.1f}-{row.step_high_ns / 1e6:.1f}" not in said.out
+    document = json.loads(bucketsim("agree", imported, "--json").out)
+    assert document["passed"] is None
+    for row in document["rows"]:
+        assert (row["step_low_ns"], row["exposed_high_ns"]) == (None, None)
+        assert all(end["low_ns"] is end["high_ns"] is None for end in row["bucket_ends"])
+
+
+def test_beside_replays_a_trace_has_no_step_error(imported: Path) -> None:
+    said = bucketsim("agree", imported, ONE)
+    assert "not judged" in said.out
+    assert "imported: no pass or fail" in said.err
+    assert "rule: median step error" in said.err
+    (line,) = bucketsim("agree", imported, "--markdown").out.splitlines()[2:]
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert cells[2:5] == ["-", "-", "-"]
+    assert cells[-1] == "not judged"
+
+
+def test_the_gate_holds_a_trace_to_the_ends_of_its_buckets(imported: Path) -> None:
+    error = sim.agreement(sim.load_record(imported)).median_bucket_end_error
+    assert error is not None
+    assert bucketsim("agree", imported, "--max-error", 100 * error + 0.01).code == 0
+    said = bucketsim("agree", imported, "--max-error", 100 * error - 0.01)
+    assert said.code == 3
+    assert "missed: median error of bucket ends" in said.err
+    record = sim.load_record(imported)
+    for number, one in enumerate(record.candidates):
+        save_measurement(imported, number, replace(one, traced=()))
+    said = bucketsim("agree", imported, "--max-error", 99)
+    assert said.code == 3
+    assert "missed: median error of bucket ends cannot be told" in said.err
 
 
 @pytest.mark.parametrize("bad", ["nowhere", "."])

@@ -114,9 +114,10 @@ def test_two_steps_fix_two_numbers(files: list[object], tmp_path: Path) -> None:
     assert "each collective costs the compute lane 500 us" in said.err
 
 
-def test_durations_of_an_imported_trace(files: list[object], tmp_path: Path) -> None:
-    """The same as a list would say: 5 ms, and 0.5 ms after backward."""
-    assignment = sim.assign(PAIR, bucket_cap_mb=1)
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """What an import measured of one step with a bucket a gradient: 5 ms, and 0.5 ms after backward."""
+    assignment = replace(sim.assign(PAIR, bucket_cap_mb=1), policy="explicit", ddp_kwargs={})
     times = ((10 * MS, 15 * MS), (31 * MS, 31 * MS + MS // 2))
     step = MeasuredIteration(
         step_ns=81 * MS,
@@ -130,7 +131,7 @@ def test_durations_of_an_imported_trace(files: list[object], tmp_path: Path) -> 
     measurement = Measurement(
         name="as run",
         role="candidate",
-        mode="model",
+        mode="trace",
         backend="nccl",
         world_size=4,
         asked=assignment,
@@ -141,14 +142,58 @@ def test_durations_of_an_imported_trace(files: list[object], tmp_path: Path) -> 
         plain_step_ns=80 * MS,
         dropped_warmup=0,
     )
-    trace = tmp_path / "measured.json"
-    trace.write_text(sim.to_text(measurement))
+    path = tmp_path / "measured.json"
+    path.write_text(sim.to_text(measurement))
+    return path
+
+
+def test_durations_of_an_imported_trace(files: list[object], trace: Path) -> None:
+    """The same as a list would say."""
     row = ("--measured", "bucket_cap_mb=1,step_ms=81.5", "--json")
     said = bucketsim(*files, *row, "--in-step", trace)
     assert said.code == 0, said.err
     assert said.out == bucketsim(*files, *row, "--in-step", "5,0.5", "--after-backward-ms", 0.5).out
     both = bucketsim(*files, *row, "--in-step", trace, "--after-backward-ms", 0.5)
     assert "a measurement says it itself" in both.err
+
+
+def test_an_imported_trace_brings_its_buckets(files: list[object], trace: Path, tmp_path: Path) -> None:
+    """No cap is given, or the one that makes them; another is refused."""
+    words = ("--in-step", trace, "--caps", 1, "--json")
+    said = bucketsim(*files, "--measured", "step_ms=81.5", *words)
+    assert said.code == 0, said.err
+    told = json.loads(said.out)
+    (check,) = told["checks"]
+    assert check["row"] == "as run"
+    (one,) = told["predictions"]
+    assert one["predicted_ns"] == check["predicted_ns"]
+    asked = json.loads(bucketsim(*files, "--measured", "bucket_cap_mb=1,step_ms=81.5", *words).out)
+    assert asked["value"] == told["value"]
+    other = bucketsim(*files, "--measured", "bucket_cap_mb=99,step_ms=81.5", *words)
+    assert (other.code, other.out) == (1, "")
+    assert "bucket_cap_mb=99 does not make the 2 buckets that --in-step has durations of" in other.err
+    alone = replace(PAIR, gradients=(replace(PAIR.gradients[0], index=0),))
+    (tmp_path / "w.json").write_text(sim.to_text(alone))
+    misfit = bucketsim(*files, "--measured", "step_ms=81.5", *words)
+    assert misfit.code == 1
+    assert "--in-step: the trace is of other gradients: bucket_indices" in misfit.err
+
+
+def test_a_step_that_was_not_fixed_is_said_to_be_none(files: list[object]) -> None:
+    """With backward_ms the backward is made true, and what the step's row shows is an error."""
+    row = "bucket_cap_mb=1,step_ms=90"
+    said = bucketsim(*files, "--measured", row + ",backward_ms=34", "--factor", "compute_slowdown")
+    assert said.code == 0, said.err
+    assert "the given backward is made true, not the step" in said.err
+    assert "-6.67%" in said.out
+    assert "not the step" not in bucketsim(*files, "--measured", row).err
+
+
+def test_a_workload_of_a_trace_is_refused_by_its_own_name(files: list[object], tmp_path: Path) -> None:
+    (tmp_path / "w.json").write_text(sim.to_text(replace(PAIR, ready_includes=("interference",))))
+    said = bucketsim(*files, "--measured", "bucket_cap_mb=99,step_ms=95")
+    assert (said.code, said.out) == (1, "")
+    assert said.err.startswith("error: workload: ready_includes has interference")
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,9 @@ def test_it_writes_a_workload_that_the_others_read(tmp_path: Path) -> None:
     assert workload.backward_ns == 87_350_000
     assert workload.provenance["arguments"]["tied"] is True
     assert sim.assign(workload, bucket_cap_mb=0).bucket_indices
-    assert "estimated, not recorded" in said.err
+    assert "estimated, not recorded; a band of " in said.err
+    assert workload.provenance["band"] in said.err
+    assert "nine of ten ready times past the first tenth" in said.err
 
 
 def test_it_says_where_each_time_comes_from(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ import sim
 import sim.cli.importing
 from sim.formats.documents import save
 from sim.formats.records import load_record
-from sim.nouns.imported import Imported, ImportOptions
+from sim.nouns.hardware import CurvePoint
+from sim.nouns.imported import Imported, ImportOptions, RankRow
 from tests.commands import bucketsim
 from tests.importer.link_texts import Line, today
 
@@ -42,7 +43,7 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> list[ImportOptions]:
             name=options.name or "run",
             workload=record.workload,
             hardware=(record.hardware, replace(record.hardware, world_size=8)),
-            measurements=record.candidates[:2],
+            measurements=tuple(replace(one, mode="trace") for one in record.candidates[:2]),
             missing=("the price of it",),
             details={"a": [1]},
         )
@@ -89,6 +90,7 @@ def test_a_trace_is_laid_over_its_prediction_and_agrees_again(
     assert "as run: predicted over measured" in said.out
     assert "bucket 0 ends" in said.out
     assert "predicted from the trace itself" in said.err
+    assert "tested are the ends of buckets and exposed communication" in said.err
     assert "missing: the price of it" in said.err
     names = sorted(path.name for path in made.iterdir())
     assert names[:2] == ["hardware-8ranks.json", "hardware.json"]
@@ -99,6 +101,80 @@ def test_a_trace_is_laid_over_its_prediction_and_agrees_again(
     assert [row["predicted_step_ns"] for row in rows] == [row["predicted_step_ns"] for row in again["rows"]]
     assert [row["step_error"] for row in rows] == [row["step_error"] for row in again["rows"]]
     assert document["buckets"][0]["num_bytes"] > 0
+    assert "no pass or fail" in document["as_run"]["rule"]
+    assert {"exposed_error", "median_bucket_end_error"} <= rows[0].keys()
+
+
+def test_a_table_of_dashes_is_not_printed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of ranks of which nothing is known; one figure brings the table."""
+    ranks = (RankRow(rank=0), RankRow(rank=1))
+
+    def read(rows: tuple[RankRow, ...]) -> str:
+        found = Imported(format="chakra", name="n", ranks=rows)
+        monkeypatch.setattr(sim.cli.importing, "reader", lambda form: lambda paths, options: found)
+        said = bucketsim("import", "chakra", "x", "-o", tmp_path / "made")
+        assert said.code == 0, said.err
+        return said.out
+
+    assert "came last" not in read(ranks)
+    assert "came last" in read((replace(ranks[0], backward_ns=1), ranks[1]))
+
+
+@pytest.mark.parametrize(
+    ("has_workload", "ranks", "line"),
+    [
+        (True, (2,), "next: bucketsim tune {made}/workload.json --hardware {made}/hardware.json"),
+        (
+            False,
+            (2,),
+            "next: bucketsim tune WORKLOAD.json --hardware {made}/hardware.json; these files give no",
+        ),
+        (True, (), "next: bucketsim tune {made}/workload.json --hardware HARDWARE.json; these files give no"),
+        (
+            True,
+            (4, 8),
+            "--hardware HARDWARE.json (one of {made}/hardware-4ranks.json, {made}/hardware-8ranks.json)",
+        ),
+        (False, (), "next: give what is missing above, and import again with -o {made}"),
+    ],
+)
+def test_the_last_line_is_the_next_command(
+    has_workload: bool, ranks: tuple[int, ...], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = load_record(RECORD)
+    hardware = tuple(replace(record.hardware, world_size=number) for number in ranks)
+    imported = Imported(
+        format="kineto", name="n", workload=record.workload if has_workload else None, hardware=hardware
+    )
+    monkeypatch.setattr(sim.cli.importing, "reader", lambda form: lambda paths, options: imported)
+    made = tmp_path / "made"
+    said = bucketsim("import", "kineto", "x", "-o", made)
+    assert line.format(made=made) in said.err.splitlines()[-1]
+    files = [
+        word for word in said.err.splitlines()[-1].split() if word.startswith(str(made)) and "json" in word
+    ]
+    assert all(Path(file.strip(",)(;")).is_file() for file in files)
+
+
+def test_gradients_below_the_curve_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an import, and of tune's families that have such buckets; not where the curve begins lower."""
+    record = load_record(RECORD)
+    sizes = sorted(gradient.num_bytes for gradient in record.workload.gradients)
+    smaller = sum(size < sizes[-1] for size in sizes)
+    made = tmp_path / "made"
+    for least, said_so in ((sizes[-1], True), (sizes[0], False)):
+        curve = tuple(CurvePoint(num_bytes=size, duration_ns=10**6 + size) for size in (least, 2 * sizes[-1]))
+        imported = Imported(
+            format="kineto",
+            name="n",
+            workload=record.workload,
+            hardware=(replace(record.hardware, all_reduce=curve, spread={}),),
+        )
+        monkeypatch.setattr(sim.cli.importing, "reader", lambda form, made=imported: lambda *_: made)
+        said = bucketsim("import", "kineto", "x", "-o", made).err
+        assert (f"{smaller} of {len(sizes)} gradients are smaller" in said) == said_so
+        tuned = bucketsim("tune", made / "workload.json", "--hardware", made / "hardware.json").err
+        assert ("the smallest size of the curve" in tuned) == said_so
 
 
 def test_options_reach_the_reader(traced: list[ImportOptions], tmp_path: Path) -> None:

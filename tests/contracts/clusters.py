@@ -17,7 +17,7 @@ from typing import Any
 import sim
 from sim.costs.memory_traffic import with_memory_bandwidth
 from sim.errors import InputError
-from sim.importer.nccl_tests import read_nccl_tests
+from sim.importer.links import read_nccl_tests
 from sim.nouns.anchored import Anchored, Factor, InStepTimes, MeasuredStep
 from sim.nouns.hardware import Hardware
 from sim.nouns.imported import ImportOptions
@@ -101,6 +101,7 @@ def link(name: str, world_size: int, gpu: str) -> Hardware:
 
 
 @cache
+@cache
 def a40() -> Cluster:
     """Given: the single GPU's parts of a step, the link file, the 25 MiB row and its profile."""
     rows = {
@@ -135,6 +136,7 @@ def a40() -> Cluster:
     )
 
 
+@cache
 @cache
 def rtx() -> Cluster:
     """Given: the single GPU's step, the link's curve at 8 ranks, the 25 MiB row; or the 10 MiB row too."""

@@ -66,8 +66,9 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Sequence[Path], Imp
             measurements=(record.candidates[0],),
             ranks=(RankRow(rank=0), RankRow(rank=1)),
             found=("a step",),
+            missing=("an all-reduce curve: only sent", "a workload: no model", "copies"),
         ),
-        "chakra": Imported(format="chakra", name="shapes", workload=MODEL, ranks=(RankRow(rank=7),)),
+        "chakra": Imported(format="chakra", name="shapes", workload=MODEL),
         "ddp-log": Imported(format="ddp-log", name="log", workload=MODEL, details={"world_size": 4}),
     }
 
@@ -106,6 +107,7 @@ def test_the_curve_beside_the_step_is_taken_before_that_of_the_trace(tmp_path: P
     assert "2 of 2 sizes differ by more than 10%" in said
     assert "1 MiB took 1.00 ms in the step and take 0.01 ms beside it" in said
     assert "kineto: a step" in found.found
+    assert found.missing == ("kineto: copies",)  # curve and workload are there
     assert len(found.measurements) == 1
 
 
@@ -123,6 +125,21 @@ def test_a_link_of_other_ranks_is_kept_beside(tmp_path: Path, seen: Any) -> None
     found = read_auto([trace(tmp_path), link(tmp_path, 8)], ImportOptions())
     assert [one.world_size for one in found.hardware] == [2, 8]
     assert "those beside it are of 8 ranks" in " ".join(found.assumed)
+
+
+def test_a_link_of_other_ranks_leaves_the_curve_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: Any
+) -> None:
+    bare = auto.reader("kineto")([], ImportOptions())
+    read = auto.reader
+    monkeypatch.setattr(
+        auto,
+        "reader",
+        lambda form: (lambda *_: replace(bare, hardware=())) if form == "kineto" else read(form),
+    )
+    found = read_auto([trace(tmp_path), link(tmp_path, 8), link(tmp_path, 4)], ImportOptions())
+    assert [one.world_size for one in found.hardware] == [8, 4]
+    assert "kineto: an all-reduce curve: only sent" in found.missing
 
 
 def test_shapes_come_from_a_workload_before_an_execution_trace(tmp_path: Path, seen: Any) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from sim.errors import InputError, NotModelledError, SimError
 from sim.importer.chakra import gradients_of, read_chakra
+from sim.importer.chakra.nodes import PROCESS_GROUPS
 from sim.importer.matching import match_buckets
 from sim.importer.opening import read_text
 from sim.nouns.imported import Imported, ImportOptions
@@ -116,7 +117,6 @@ def test_real_ranks() -> None:
     assert imported.workload is not None
     assert [g.shape for g in imported.workload.gradients] == [g.shape for g in model().gradients]
     assert match_buckets(SIZES, imported.workload, "trace") == BUCKETS
-    assert not any("other gradients" in sentence for sentence in imported.found)
     named = read_chakra(files("trace"), ImportOptions(model=model()))
     assert named.workload == model()
 
@@ -145,8 +145,9 @@ def test_dlrm_on_eight_gpus() -> None:
     paths = [folder / f"param_dlrm_et_r{rank}.json.gz" for rank in range(8)]
     imported = read_chakra(paths, ImportOptions(backward_ns=10**7))
     assert [size // 4 for size in imported.details["all_reduce_bytes"]] == [394241, 112, 226960]
-    assert imported.details["world_size"] == 8
-    assert not any("other gradients" in sentence for sentence in imported.found)
+    assert imported.details["world_size"] is None  # these name no process group; files are no ranks
+    assert any("give --world-size" in sentence for sentence in imported.missing)
+    assert read_chakra(paths, ImportOptions(world_size=8)).details["world_size"] == 8
     assert imported.workload is not None
     buckets = match_buckets(imported.details["all_reduce_bytes"], imported.workload, "trace")
     assert [len(bucket) for bucket in buckets] == [6, 1, 8]
@@ -161,6 +162,43 @@ def test_without_marks_all_reduces_tell_where_a_backward_ends() -> None:
     imported = read(json.dumps(document))
     assert imported.details["backwards"] == 3
     assert [gradient["shape"] for gradient in imported.details["gradients"]] == [[6], [5]]
+
+
+def test_traces_of_different_jobs_are_refused(tmp_path: Path) -> None:
+    """Other gradients, other buckets, another process group, more files than ranks: the file is named."""
+    shapes = [([32], "float"), ([32, 112], "float")]
+    documents = {
+        "first": trace("1.1.1", 1, shapes, {0}),
+        "other": trace("1.1.1", 1, shapes[:1], {0}),
+        "merged": trace("1.1.1", 1, shapes, set()),
+        "wider": with_group(trace("1.1.1", 1, shapes, {0}), 4),
+        "one": with_group(trace("1.1.1", 1, shapes, {0}), 1),
+    }
+    for name, content in documents.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+
+    def together(*names: str) -> Imported:
+        return read_chakra([tmp_path / f"{name}.json" for name in names], ImportOptions())
+
+    for names, message in (
+        (("first", "other"), r"other\.json: its gradients differ from those of \S*first\.json"),
+        (("first", "first", "merged"), r"merged\.json: its all-reduces of gradients differ"),
+        (("first", "wider", "one"), r"one\.json: its process groups differ"),
+        (("one", "one"), r"one\.json: one of 2 files, where the process group has 1 rank;"),
+    ):
+        with pytest.raises(InputError, match=message):
+            together(*names)
+    found = together("first", "first", "wider")
+    assert (found.details["world_size"], found.ranks) == (4, ())
+
+
+def with_group(document: dict[str, Any], size: int) -> dict[str, Any]:
+    """``document`` with one process group of ``size`` ranks, and nothing else."""
+    nodes = [node for node in document["nodes"] if node["name"] != PROCESS_GROUPS]
+    told = json.dumps([{"pg_name": "0", "group_size": size}])
+    group = {**document["nodes"][0], "id": 1, "name": PROCESS_GROUPS}
+    group["inputs"] = {"values": [told], "shapes": [[]], "types": ["String"]}
+    return {**document, "nodes": [*nodes, group]}
 
 
 def test_a_model_is_held_against_the_trace() -> None:

@@ -17,7 +17,7 @@ from tests.importer.corpus import MODEL, Case, corpus
 from tests.importer.damage import damaged
 from tests.importer.judging import MOST_SECONDS, Tally, judge, no_constant
 
-FAST, MANY = 300, 10_000
+FAST, MANY = 100, 10_000
 _OPTIONS = (
     *(ImportOptions(),) * 3,
     ImportOptions(world_size=2, backward_ns=10**6),

@@ -339,6 +339,47 @@ def test_targets_are_for_paced_runs_only() -> None:
     assert (found.targets, found.mode, found.place) == ((), "model", "somewhere")
 
 
+def as_run(steps: int = 1, source: str | None = None) -> Measurement:
+    """Steps of a trace, a bucket of which ends 20 % earlier than predicted; exposed 400 for 200."""
+    probes = [traced(3000, 1000, 1200)] * steps
+    made = measured("as run", [3000] * steps, sync_ends=[1400] * steps, traced=probes)
+    return replace(made, mode="trace", provenance={} if source is None else {"source": source})
+
+
+def test_a_step_of_a_trace_neither_passes_nor_fails() -> None:
+    """Its step is predicted from itself: what is tested are ends of buckets and what is exposed."""
+    for report in (PREDICTED, predicted(3000)):
+        found = agree(record(as_run()), {"as run": report})
+        assert found.passed is None
+        assert found.targets == ()
+        assert found.median_bucket_end_error == pytest.approx(0.1)
+        assert found.median_exposed_error == pytest.approx(0.5)
+        assert "tested are the ends of buckets and exposed communication" in found.rule
+
+
+def test_which_parts_are_the_traces_own_is_said() -> None:
+    """The link, where workload, hardware and steps come from one trace; and what is in its ready times."""
+    made = record(as_run(source="a trace"))
+    beside = agree(made, {"as run": PREDICTED}).rule
+    assert "how long all-reduces take is from another file" in beside
+    inside = replace(
+        made,
+        workload=replace(WORKLOAD, ready_includes=("copy_in", "interference")),
+        hardware=replace(HARDWARE, provenance={"source": "a trace"}),
+    )
+    rule = agree(inside, {"as run": PREDICTED}).rule
+    assert "how long each all-reduce took" in rule
+    assert "ready times (with copy_in, interference in them)" in rule
+
+
+def test_too_few_steps_have_no_interval() -> None:
+    for steps in (1, 2, 3, 4):
+        (row,) = agree(record(as_run(steps)), {"as run": PREDICTED}).rows
+        assert row.has_interval == (steps >= 3)
+        assert [end.iterations for end in row.bucket_ends] == [steps, steps]
+        assert all(end.has_interval == (steps >= 3) for end in row.bucket_ends)
+
+
 # ---------------------------------------------------------------------------------------------------
 # The regret of the recommendation.
 

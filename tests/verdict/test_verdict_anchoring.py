@@ -134,6 +134,17 @@ def test_a_second_step_that_is_true_already_costs_nothing() -> None:
     assert (found.hardware.launch_cost_ns, found.value) == (0, pytest.approx(1.25))
 
 
+def test_a_cost_makes_up_for_what_the_factor_cannot_explain() -> None:
+    """The first step is longer than any slow-down makes it, but for what a collective costs."""
+    link = replace(LINK, all_reduce=(CurvePoint(num_bytes=0, duration_ns=1000),))
+    truth = replace(link, compute_slowdown=2.0, launch_cost_ns=MS // 2, launch_blocks_compute=True)
+    first, second = measure(PAIR, truth, 1), measure(PAIR, truth, 1000)
+    most = step_ns(PAIR, replace(link, compute_slowdown=MOST_SLOWDOWN), 1)
+    assert most < first.step_ns
+    found = sim.anchor(PAIR, link, first, factor="compute_slowdown", second=second)
+    assert found.hardware.launch_cost_ns == pytest.approx(MS // 2, rel=0.01)
+
+
 def test_a_second_step_that_cannot_be_true_is_refused() -> None:
     first = measure(PAIR, replace(LINK, compute_slowdown=1.25), 1)
     for step in (80 * MS, 120 * MS):
@@ -333,6 +344,29 @@ def test_without_the_end_of_backward_all_goes_into_the_ratio() -> None:
         assert found.ratio == 1.25
 
 
+@settings(max_examples=100)
+@given(
+    st.lists(st.integers(1 * MS, 60 * MS), min_size=2, max_size=10),
+    st.integers(1, 9),
+    st.integers(-500, 500),
+)
+def test_a_number_typed_from_a_dashboard_does_not_decide(
+    durations: list[int], alone: int, off_ns: int
+) -> None:
+    """Half a microsecond more or less after backward: as many collectives are alone, at the same ratio."""
+    alone = min(alone, len(durations) - 1)
+    sizes = [4 * MIB] * len(durations)
+    after = sum(durations[-alone:])
+    exact, typed = (
+        in_step_curve(
+            LINK.all_reduce, sizes, InStepTimes(durations_ns=tuple(durations), after_backward_ns=number)
+        )
+        for number in (after, after + off_ns)
+    )
+    assert exact == typed
+    assert exact.alone == alone
+
+
 def test_scatter_is_scaled_with_its_curve() -> None:
     spread = {"all_reduce": {str(MIB): {"count": 3, "median_ns": MS, "quantile": 0.5}}, "other": {"a_ns": 1}}
     seen = InStepTimes(durations_ns=(2 * MS,))
@@ -379,7 +413,45 @@ def as_run(*steps: MeasuredIteration) -> Measurement:
 
 def test_durations_of_an_imported_trace_are_medians_over_its_steps() -> None:
     seen = in_step_times(as_run(traced((1, 6), (8, 14)), traced((1, 7), (8, 15)), traced((1, 9), (9, 20))))
-    assert seen == InStepTimes(durations_ns=(6 * MS, 7 * MS), after_backward_ns=5 * MS)
+    assert seen == InStepTimes(
+        durations_ns=(6 * MS, 7 * MS), after_backward_ns=5 * MS, places=("during", "across")
+    )
+
+
+def test_where_a_collective_lies_is_seen_in_each_step() -> None:
+    """Two after backward whose lengths change places: their medians add up to more than lay after it."""
+    steps = [traced((1, 5), (10, 10 + a), (10 + a, 10 + a + b)) for a, b in ((10, 30), (20, 30), (30, 10))]
+    seen = in_step_times(as_run(*steps))
+    assert seen.places == ("during", "after", "after")
+    assert seen.after_backward_ns is not None
+    assert sum(seen.durations_ns[1:]) > seen.after_backward_ns
+    found = in_step_curve(LINK.all_reduce, [4 * MIB] * 3, seen)
+    assert (found.alone, found.ratio) == (2, (20 + 30) / (4 + 4))
+
+
+def test_a_collective_that_lies_here_and_there_is_across() -> None:
+    """After backward in one of two steps, before it ends in the other."""
+    seen = in_step_times(as_run(traced((1, 5), (6, 9)), traced((1, 5), (11, 14))))
+    assert seen.places == ("during", "across")
+
+
+def test_what_contains_interference_says_nothing_more_of_it() -> None:
+    """A trace's times: no factor of computation, and comm_slowdown by default."""
+    slowed = replace(PAIR, ready_includes=("copy_in", "launch", "interference"))
+    measured = measure(slowed, replace(LINK, comm_slowdown=2.5), 1)
+    for factor in ("mutual", "compute_slowdown"):
+        with pytest.raises(InputError, match=f"ready_includes has interference.* {factor} cannot be fixed"):
+            sim.anchor(slowed, LINK, measured, factor=factor)
+    with pytest.raises(InputError, match="compute_slowdown cannot be fixed"):
+        sim.anchor(slowed, replace(LINK, comm_slowdown=1.2), measured)
+    for link in (LINK, replace(LINK, compute_slowdown=1.2)):
+        found = sim.anchor(slowed, link, measured)
+        assert (found.factor, found.others) == ("comm_slowdown", ())
+        assert found.value == pytest.approx(2.5, abs=1e-4)
+        assert any("in the workload's times already" in reason for reason in found.reasons)
+    whole = MeasuredStep(assignment=sim.assign(slowed, bucket_cap_mb=1000), step_ns=95 * MS)
+    with pytest.raises(InputError, match=r"^workload: ready_includes has interference: .* says nothing of"):
+        sim.anchor(slowed, LINK, whole)
 
 
 def test_an_imported_trace_without_what_it_takes_is_refused() -> None:
@@ -412,6 +484,8 @@ def test_in_step_durations_that_are_refused() -> None:
         InStepTimes(durations_ns=())
     with pytest.raises(InputError, match="durations_ns: 0 is not legal"):
         InStepTimes(durations_ns=(0,))
+    with pytest.raises(InputError, match="places: 1 places for 2 durations"):
+        InStepTimes(durations_ns=(MS, MS), places=("after",))
 
 
 def test_a_profile_turns_the_curve_and_leaves_compute_open() -> None:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from sim.errors import InputError
-from sim.importer.blocks import Block, Header
-from sim.importer.cells import read_cells
-from sim.importer.columns import NUMBER, TIME_UNITS, Column, collective_in, column_of
-from sim.importer.link_rows import LinkTable
+from sim.importer.links.blocks import Block, Header
+from sim.importer.links.cells import read_cells
+from sim.importer.links.columns import NUMBER, TIME_UNITS, Column, collective_in, column_of
+from sim.importer.links.rows import LinkTable
 from sim.importer.wording import plain
 
 LONGEST_LINE, MOST_COLUMNS, MOST_ROWS = 1 << 16, 200, 100_000

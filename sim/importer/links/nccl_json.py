@@ -10,9 +10,9 @@ import numpy as np
 
 from sim.errors import InputError
 from sim.importer.bounded_json import parse_bounded
-from sim.importer.cells import MOST_BYTES, MOST_NS
-from sim.importer.columns import Variant, collective_in, collective_of
-from sim.importer.link_rows import LinkRow, LinkTable, Timing
+from sim.importer.links.cells import MOST_BYTES, MOST_NS
+from sim.importer.links.columns import Variant, collective_in, named_collective
+from sim.importer.links.rows import LinkRow, LinkTable, Timing
 from sim.importer.wording import plain
 from sim.units import MIB
 
@@ -26,7 +26,7 @@ def read_json_tables(text: str, source: str) -> list[LinkTable]:
     if isinstance(document, dict) and "results" in document:
         return [_report(document, source)]
     if isinstance(document, dict) and document:
-        profiles = {"": document} if collective_of(next(iter(document))) else document
+        profiles = {"": document} if named_collective(next(iter(document))) else document
         tables = [
             table for ranks, profile in profiles.items() for table in _nnscaler(profile, str(ranks), source)
         ]
@@ -152,7 +152,7 @@ def _nnscaler(profile: Any, ranks: str, source: str) -> list[LinkTable]:
     """One profile: by collective, sizes in MiB (of the whole tensor) and times in s, two lists as long."""
     tables = []
     for name, lists in profile.items() if isinstance(profile, dict) else ():
-        collective = collective_of(name)
+        collective = named_collective(name)
         if collective is None or not isinstance(lists, list) or len(lists) != 2:
             return []
         sizes, times = lists

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from sim.importer.flight_recorder_calls import Call
-from sim.importer.flight_recorder_steps import Key, is_bucket
+from sim.importer.flight_recorder.calls import Call
+from sim.importer.flight_recorder.steps import Key, is_bucket
 from sim.nouns.hardware import CurvePoint
 from sim.nouns.imported import RankRow
 

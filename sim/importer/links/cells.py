@@ -7,9 +7,9 @@ from decimal import Decimal
 from statistics import median
 
 from sim.errors import InputError
-from sim.importer.blocks import Block
-from sim.importer.columns import NUMBER, TIME_UNITS, Column, Variant, collective_of
-from sim.importer.link_rows import LinkRow, LinkTable, Timing
+from sim.importer.links.blocks import Block
+from sim.importer.links.columns import NUMBER, TIME_UNITS, Column, Variant, named_collective
+from sim.importer.links.rows import LinkRow, LinkTable, Timing
 from sim.importer.wording import plain
 
 MOST_NS, MOST_BYTES = 10**15, 1 << 50  # eleven days, a pebibyte
@@ -227,7 +227,7 @@ def _key(block: Block, columns: tuple[Column, ...], fields: list[str]) -> tuple[
     for column, cell in zip(columns, fields, strict=True):
         collective = collective or column.collective
         if column.kind == "collective":
-            collective = collective_of(cell) or collective
+            collective = named_collective(cell) or collective
         elif column.kind == "world_size":
             ranks = _whole(cell, Decimal(1), 10**7) or ranks
         elif column.kind == "place":

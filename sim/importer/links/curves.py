@@ -6,8 +6,8 @@ from statistics import median
 from typing import Any
 
 from sim.formats.recorded import median_ns
-from sim.importer.columns import Variant
-from sim.importer.link_rows import LinkRow, Timing
+from sim.importer.links.columns import Variant
+from sim.importer.links.rows import LinkRow, Timing
 from sim.nouns.hardware import Curve, CurvePoint
 
 # DDP reduces its buckets in place: the buffer that goes in is the one that comes out.

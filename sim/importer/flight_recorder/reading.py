@@ -11,9 +11,9 @@ from sim.errors import InputError, NotModelledError
 from sim.formats.documents import to_document
 from sim.importer.bounded_json import parse_bounded
 from sim.importer.estimated_times import stretch_backward
-from sim.importer.flight_recorder_calls import Call, Dump, read_dump
-from sim.importer.flight_recorder_ranks import align, arrivals, common, curve, spread, transfers
-from sim.importer.flight_recorder_steps import Key, Steps, find_steps, is_bucket, key_of
+from sim.importer.flight_recorder.calls import Call, Dump, read_dump
+from sim.importer.flight_recorder.ranks import align, arrivals, common, curve, spread, transfers
+from sim.importer.flight_recorder.steps import Key, Steps, find_steps, is_bucket, key_of
 from sim.importer.opening import read_text
 from sim.importer.wording import count_of
 from sim.nouns.assignment import Assignment, made_for

@@ -7,9 +7,9 @@ from itertools import pairwise
 from statistics import median
 
 from sim.errors import InputError
-from sim.importer.flight_recorder_calls import Call
+from sim.importer.flight_recorder.calls import Call
+from sim.importer.flight_recorder.repeating import find_repeat
 from sim.importer.matching import match_buckets
-from sim.importer.repeating import find_repeat
 from sim.nouns.workload import Workload
 
 Key = tuple[int, int]  # (collective_seq_id, op_id) within a process group

@@ -7,18 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import InputError
-from sim.importer.curves import chosen, curve_of, in_place_ratio
-from sim.importer.link_checks import (
+from sim.importer.links.checks import (
     CONTRADICTS,
     MOST_RANKS,
     ranks_by_bandwidths,
     ranks_by_counts,
     sound_rows,
 )
-from sim.importer.link_rows import LinkRow, LinkTable
-from sim.importer.nccl_json import read_json_tables
+from sim.importer.links.curves import chosen, curve_of, in_place_ratio
+from sim.importer.links.nccl_json import read_json_tables
+from sim.importer.links.rows import LinkRow, LinkTable
+from sim.importer.links.tables import read_tables
+from sim.importer.notes import Notes
 from sim.importer.opening import read_text
-from sim.importer.tables import read_tables
 from sim.nouns.hardware import CURVES, Hardware
 from sim.nouns.imported import Imported, ImportOptions
 
@@ -44,16 +45,6 @@ class _System:
     rows: dict[str, list[LinkRow]] = field(default_factory=dict)
 
 
-@dataclass(slots=True, kw_only=True)
-class _Notes:
-    """Sentences for the summary."""
-
-    found: list[str] = field(default_factory=list)
-    assumed: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
-    dropped: list[str] = field(default_factory=list)
-
-
 def read_nccl_tests(paths: Sequence[Path], options: ImportOptions) -> Imported:
     """Curves from nccl-tests' text and ``-J`` reports, CSV, OSU's and other tables, by their content.
 
@@ -67,7 +58,7 @@ def read_nccl_tests(paths: Sequence[Path], options: ImportOptions) -> Imported:
     """
     if not paths:
         raise InputError("PATH: no file; give what nccl-tests wrote")
-    notes = _Notes()
+    notes = Notes()
     tables = []
     for number, path in enumerate(paths):
         options.progress(number, len(paths), path.name)
@@ -111,7 +102,7 @@ def _tables_of(path: Path, source: str) -> list[LinkTable]:
     return tables
 
 
-def _systems(tables: Iterable[LinkTable], wanted: int | None, notes: _Notes) -> dict[_Key, _System]:
+def _systems(tables: Iterable[LinkTable], wanted: int | None, notes: Notes) -> dict[_Key, _System]:
     """Tables by system, their rows checked; of several numbers of ranks only the wanted one."""
     told: list[tuple[LinkTable, str, int]] = []
     for table in tables:
@@ -139,7 +130,7 @@ def _systems(tables: Iterable[LinkTable], wanted: int | None, notes: _Notes) -> 
     return systems
 
 
-def _collective(table: LinkTable, notes: _Notes) -> str | None:
+def _collective(table: LinkTable, notes: Notes) -> str | None:
     if table.collective is None:
         notes.assumed.append(f"{table.source}: does not name its collective; taken for all-reduces")
         return "all_reduce"
@@ -149,7 +140,7 @@ def _collective(table: LinkTable, notes: _Notes) -> str | None:
     return table.collective
 
 
-def _ranks(table: LinkTable, collective: str, wanted: int | None, notes: _Notes) -> int:
+def _ranks(table: LinkTable, collective: str, wanted: int | None, notes: Notes) -> int:
     """How many ranks a table was measured on. Raises ``InputError`` where that cannot be told."""
     by_bandwidths = ranks_by_counts(table, collective) or ranks_by_bandwidths(table, collective)
     said = table.ranks
@@ -187,7 +178,7 @@ def _say_faults(
     ranks: int,
     rows: Sequence[LinkRow],
     why: dict[str, list[str]],
-    notes: _Notes,
+    notes: Notes,
 ) -> None:
     timings = sum(len(row.timings) for row in table.rows)
     for reason, examples in why.items():
@@ -203,7 +194,7 @@ def _say_faults(
         raise InputError(f"{table.source}: no row is left of {collective}: all {reasons}; measure again")
 
 
-def _join(systems: dict[_Key, _System], notes: _Notes) -> list[dict[str, Any]]:
+def _join(systems: dict[_Key, _System], notes: Notes) -> list[dict[str, Any]]:
     """Give curves of files without an all-reduce to the one system that they fit; returns those of none."""
     orphans = []
     for key in [key for key, system in systems.items() if "all_reduce" not in system.rows]:
@@ -250,7 +241,7 @@ def _name(given: str | None, key: _Key, systems: int) -> str:
     return f"{name}, {key.ranks} ranks" + (f", {key.place}" if key.place else "")
 
 
-def _hardware(key: _Key, system: _System, name: str, notes: _Notes, details: dict[str, Any]) -> Hardware:
+def _hardware(key: _Key, system: _System, name: str, notes: Notes, details: dict[str, Any]) -> Hardware:
     curves, spread, ratios = {}, {}, {}
     for collective, rows in system.rows.items():
         tables = system.tables[collective]
@@ -304,7 +295,7 @@ def _statistic(tables: Sequence[LinkTable]) -> str:
 
 
 def _say_columns(
-    source: str, rows: Sequence[LinkRow], spread: dict[str, Any], sizes: int, notes: _Notes
+    source: str, rows: Sequence[LinkRow], spread: dict[str, Any], sizes: int, notes: Notes
 ) -> None:
     variants = {chosen(row)[0] for row in rows}
     if "in" in variants:

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from sim.importer.columns import Variant
-from sim.importer.link_rows import LinkRow, LinkTable, Timing
+from sim.importer.links.columns import Variant
+from sim.importer.links.rows import LinkRow, LinkTable, Timing
 
 MOST_RANKS = 1_000_000
 # nccl-tests' names of its types, and numpy's and torch's.

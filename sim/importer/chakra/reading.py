@@ -8,12 +8,12 @@ from typing import Any
 
 from sim.errors import InputError, NotModelledError
 from sim.importer.bounded_json import parse_bounded
-from sim.importer.chakra_nodes import Node, TensorRow, read_nodes, world_size_of
+from sim.importer.chakra.nodes import Node, TensorRow, read_nodes, world_size_of
 from sim.importer.estimated_times import split_backward, split_band
 from sim.importer.matching import match_buckets
 from sim.importer.opening import read_text
 from sim.importer.wording import count_of
-from sim.nouns.imported import Imported, ImportOptions, RankRow
+from sim.nouns.imported import Imported, ImportOptions
 from sim.nouns.workload import Gradient, Workload
 
 ACCUMULATE = "torch::autograd::AccumulateGrad"
@@ -54,7 +54,8 @@ def read_chakra(paths: Sequence[Path], options: ImportOptions) -> Imported:
     """What execution traces, one a rank, say of gradients and collectives.
 
     Raises:
-        InputError: a file is no execution trace, has no backward, or does not fit ``options.model``.
+        InputError: a file is no execution trace, has no backward, is of another job than the first, or does
+            not fit ``options.model``.
         NotModelledError: gradients are reduce-scattered (FSDP, ZeRO).
     """
     if not paths:
@@ -64,23 +65,20 @@ def read_chakra(paths: Sequence[Path], options: ImportOptions) -> Imported:
         options.progress(number, len(paths), str(path))
         traces.append(_read(parse_bounded(read_text(path), str(path)), str(path)))
     options.progress(len(paths), len(paths), "")
+    ranks = _ranks_of_job(traces, paths)
     trace, source = traces[0], str(paths[0])
     name = options.name or paths[0].name.removesuffix(".gz").removesuffix(".json")
-    found, assumed, missing, dropped = _sentences(trace, traces, paths)
+    found, assumed, missing, dropped = _sentences(trace, ranks)
     gradients = _as_gradients(trace, options.backward_ns)
-    world_size = options.world_size or trace.world_size
-    if world_size is None and len(paths) > 1:
-        world_size = len(paths)
-        assumed.append(f"{world_size} ranks: as many as files, the traces name no process group")
+    world_size = options.world_size or ranks
     if world_size is None:
-        missing.append("the world size; add it where a curve is to be scaled")
+        missing.append("the world size: the trace names no process group; give --world-size")
     workload = _workload(name, gradients, trace, options, source, found, assumed, missing)
     _say_buckets(trace, workload or _bare(name, gradients), source, found, missing)
     return Imported(
         format="chakra",
         name=name,
         workload=workload,
-        ranks=_ranks(traces),
         found=tuple(found),
         assumed=tuple(assumed),
         missing=tuple(missing),
@@ -98,6 +96,28 @@ def read_chakra(paths: Sequence[Path], options: ImportOptions) -> Imported:
             "collectives": trace.collectives,
         },
     )
+
+
+def _ranks_of_job(traces: Sequence[_Trace], paths: Sequence[Path]) -> int | None:
+    """The ranks of the one job that the traces are of: same gradients, all-reduces and process groups."""
+    ranks: int | None = None
+    for trace, path in zip(traces, paths, strict=True):
+        for what, same in (
+            ("gradients", trace.gradients == traces[0].gradients),
+            ("all-reduces of gradients", trace.all_reduces == traces[0].all_reduces),
+            ("process groups", None in (ranks, trace.world_size) or ranks == trace.world_size),
+        ):
+            if not same:
+                raise InputError(
+                    f"{path}: its {what} differ from those of {paths[0]}; give traces of one job"
+                )
+        ranks = trace.world_size or ranks
+    if ranks is not None and len(paths) > ranks:
+        raise InputError(
+            f"{paths[ranks]}: one of {len(paths)} files, where the process group has "
+            f"{count_of(ranks, 'rank')}; give one file a rank"
+        )
+    return ranks
 
 
 def _read(document: Any, source: str) -> _Trace:
@@ -204,22 +224,17 @@ def _bare(name: str, gradients: tuple[Gradient, ...]) -> Workload:
     )
 
 
-def _sentences(
-    trace: _Trace, traces: Sequence[_Trace], paths: Sequence[Path]
-) -> tuple[list[str], list[str], list[str], list[str]]:
+def _sentences(trace: _Trace, ranks: int | None) -> tuple[list[str], list[str], list[str], list[str]]:
     elements = sum(row.num_elements for row in trace.gradients)
     found = [
         f"{count_of(trace.backwards, 'backward')} of {len(trace.gradients)} gradients, {elements} elements "
         f"(schema {trace.schema})"
     ]
-    if trace.world_size is not None:
-        found.append(f"a process group of {trace.world_size} ranks")
+    if ranks is not None:
+        found.append(f"a process group of {count_of(ranks, 'rank')}")
     kinds = {kind: count for kind, count in trace.collectives.items() if kind != "wait"}
     if kinds:
         found.append("collectives: " + ", ".join(f"{count} {kind}" for kind, count in kinds.items()))
-    for other, path in zip(traces[1:], paths[1:], strict=True):
-        if other.gradients != trace.gradients or other.all_reduces != trace.all_reduces:
-            found.append(f"{path.name}: other gradients or all-reduces than {paths[0].name}, whose are used")
     assumed = ["parameters are in the reverse of their ready order: an execution trace does not number them"]
     missing = [
         "names of the parameters, and parameters without a gradient: an execution trace has neither",
@@ -303,10 +318,3 @@ def _say_buckets(trace: _Trace, model: Workload, source: str, found: list[str], 
         found.append(f"buckets of {sizes} bytes, exact sums of runs of gradients in ready order")
     except InputError as error:
         missing.append(f"which gradients are in which all-reduce ({sizes} bytes): {error}")
-
-
-def _ranks(traces: Sequence[_Trace]) -> tuple[RankRow, ...]:
-    return tuple(
-        RankRow(rank=number, collectives=len(trace.all_reduces) * trace.backwards)
-        for number, trace in enumerate(traces)
-    )

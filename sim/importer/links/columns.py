@@ -134,7 +134,7 @@ def collective_in(text: str) -> str | None:
     return _OURS.get(word, word)
 
 
-def collective_of(cell: str) -> str | None:
+def named_collective(cell: str) -> str | None:
     """The collective that a cell names, in our spelling; None where it is no name of one."""
     word = re.sub(r"[\s_-]", "", cell.lower())
     if word in _OURS:
@@ -154,7 +154,7 @@ def column_of(name: str) -> Column:
             kind="time",
             scale=TIME_UNITS["ms"],
             statistic=vidur[2],
-            collective=collective_of(vidur[1]),
+            collective=named_collective(vidur[1]),
         )
     text = _BANDWIDTH_UNIT.sub("", name).lower()
     unit: str | None = None

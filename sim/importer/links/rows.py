@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from sim.importer.columns import Variant
+from sim.importer.links.columns import Variant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

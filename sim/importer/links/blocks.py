@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from sim.importer.columns import Column
+from sim.importer.links.columns import Column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
