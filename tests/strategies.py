@@ -19,6 +19,7 @@ from sim.nouns.recommendation import Family, Gain, Plateau, Recommendation
 from sim.nouns.report import BucketRow, Report
 from sim.nouns.robust import Robust, RobustRow
 from sim.nouns.workload import Buffer, Gradient, Workload
+from tests.cluster_strategies import clusters
 
 Draw = st.DrawFn
 
@@ -339,7 +340,7 @@ def measurements(draw: Draw) -> Measurement:
     return Measurement(
         name=draw(names),
         role=role,
-        mode=draw(st.sampled_from(["paced", "model"])),
+        mode=draw(st.sampled_from(["paced", "model", "trace"])),
         backend=draw(st.sampled_from(["gloo", "nccl"])),
         world_size=draw(st.integers(1, 64)),
         asked=asked,
@@ -479,4 +480,5 @@ NOUNS = {
     "measurement": measurements(),
     "recommendation": recommendations,
     "explanation": explanations,
+    "cluster": clusters(),
 }

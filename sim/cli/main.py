@@ -12,6 +12,7 @@ import typer
 
 from sim.cli import (
     anchoring,
+    clustering,
     diagnosing,
     estimating,
     importing,
@@ -56,6 +57,7 @@ for command in (
     measuring.record,
     estimating.estimate,
     measuring.calibrate,
+    clustering.cluster,
     simulating.simulate,
     simulating.explain,
     sweeping.sweep,

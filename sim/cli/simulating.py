@@ -67,16 +67,22 @@ def _caps(text: str | None, option: str) -> list[float] | None:
     return [parse_cap_mb(part) for part in parts]
 
 
-def _switches(option: str, pairs: list[str]) -> dict[str, Any]:
-    switches = {}
+def key_values(pairs: list[str], option: str) -> dict[str, Any]:
+    """``key=value`` words; values are JSON or Python's constants, and text where they are neither."""
+    found = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise InputError(f"{option}: {pair!r} is not legal; give key=value")
         try:
-            switches[name] = json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
+            found[name] = json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
         except json.JSONDecodeError:
-            switches[name] = value
+            found[name] = value
+    return found
+
+
+def _switches(option: str, pairs: list[str]) -> dict[str, Any]:
+    switches = key_values(pairs, option)
     for name in ("workload", "world_size", "iterations"):
         if name in switches:
             raise InputError(f"{option}: {name} is no switch")

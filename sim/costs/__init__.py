@@ -1,1 +1,1 @@
-"""What a transfer costs: curves today; topology and ranks live here when they come."""
+"""What a transfer costs: measured curves, what-if scaling, machines as graphs, NCCL's own cost model."""

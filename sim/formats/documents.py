@@ -13,6 +13,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
+from sim.nouns.cluster import Cluster
 from sim.nouns.explanation import Explanation
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement
@@ -23,6 +24,7 @@ from sim.nouns.workload import Workload
 SCHEMA_VERSION = 1
 MAX_FILE_BYTES = 512 << 20
 MAX_DEPTH = 64
+_LONGEST_MESSAGE = 400
 
 KINDS: dict[str, type[Any]] = {
     "workload": Workload,
@@ -32,10 +34,13 @@ KINDS: dict[str, type[Any]] = {
     "measurement": Measurement,
     "recommendation": Recommendation,
     "explanation": Explanation,
+    "cluster": Cluster,
 }
 _KIND_OF = {noun: kind for kind, noun in KINDS.items()}
 
-Noun = TypeVar("Noun", Workload, Hardware, Assignment, Report, Measurement, Recommendation, Explanation)
+Noun = TypeVar(
+    "Noun", Workload, Hardware, Assignment, Report, Measurement, Recommendation, Explanation, Cluster
+)
 Body = TypeVar("Body")
 
 
@@ -158,6 +163,8 @@ def _explain(error: ValidationError, source: str) -> InputError:
     kind = first["type"]
     if kind == "value_error":
         message = str(first["ctx"]["error"])
+        if len(message) > _LONGEST_MESSAGE:
+            message = f"{message[: _LONGEST_MESSAGE // 2]} ... {message[-_LONGEST_MESSAGE // 2 :]}"
         text = f"{where}.{message}" if where else message
     elif kind in ("missing", "missing_argument", "missing_keyword_only_argument"):
         text = f"{where}: missing; it is required"

@@ -37,6 +37,7 @@ FROZEN = {
         "--uplink",
         "-o",
     ],
+    "cluster": ["--json", "--output", "--save-cluster", "-o", "machine", "settings"],
     "dash": ["--port", "--traces", "--watch"],
     "doctor": ["--json"],
     "estimate": [

@@ -1,0 +1,116 @@
+"""Time of a collective by NCCL's cost model, and what NCCL would choose: the least of them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sim.costs.nccl.bandwidths import bytes_per_us, corrected
+from sim.costs.nccl.fabric import NVLINKS, Fabric, Protocol
+from sim.costs.nccl.latencies import latency_us
+from sim.costs.nccl.tuning import PROTOCOLS, Algorithm
+from sim.errors import InputError, NotModelledError
+from sim.nouns.checks import at_least
+from sim.nouns.hardware import CURVES, Curve, CurvePoint
+
+_MOST_DIRECT = 8  # NCCL_MAX_DIRECT_ARITY + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """An algorithm with a protocol."""
+
+    algorithm: Algorithm
+    protocol: Protocol
+
+
+def methods(fabric: Fabric, collective: str) -> tuple[Method, ...]:
+    """What NCCL may choose from for ``collective`` on this fabric; none with one rank.
+
+    PAT, which it uses for reduce-scatter and all-gather with one GPU a host, is not modelled.
+
+    Raises:
+        InputError: a collective that fills no curve.
+    """
+    if collective not in CURVES:
+        raise InputError(f"collective: {collective!r} is not legal; give one of {', '.join(CURVES)}")
+    if fabric.world_size == 1:
+        return ()
+    allowed = [protocol for protocol in PROTOCOLS if protocol in fabric.protocols]
+    if "LL128" in allowed and fabric.ranks_per_host > 1 and fabric.intra.kind not in NVLINKS:
+        allowed.remove("LL128")
+    found = [Method(algorithm="ring", protocol=protocol) for protocol in allowed]
+    if collective == "all_reduce":
+        found += [Method(algorithm="tree", protocol=protocol) for protocol in allowed]
+    found += [Method(algorithm=algorithm, protocol="Simple") for algorithm in _in_network(fabric, collective)]
+    return tuple(found)
+
+
+def _in_network(fabric: Fabric, collective: str) -> list[Algorithm]:
+    found: list[Algorithm] = []
+    nvls = fabric.nvls and fabric.ranks_per_host > 1
+    if nvls and fabric.hosts == 1 and collective in ("all_reduce", "reduce_scatter", "all_gather"):
+        found.append("nvls")
+    if collective != "all_reduce" or fabric.hosts == 1:
+        return found
+    if nvls:
+        found.append("nvls_tree")
+    if fabric.sharp:
+        if nvls:
+            found.append("nvls")
+        if fabric.ranks_per_host <= _MOST_DIRECT:
+            found.append("collnet_chain")
+            if fabric.intra.kind == "nvswitch":
+                found.append("collnet_direct")
+    return found
+
+
+def time_ns(fabric: Fabric, collective: str, num_bytes: int, method: Method) -> int:
+    """Time of one collective of ``num_bytes`` (the whole tensor) by ``method``, in ns, half to even.
+
+    Raises:
+        NotModelledError: a method that NCCL would not use there.
+    """
+    at_least("num_bytes", num_bytes, 0)
+    if method not in methods(fabric, collective):
+        raise NotModelledError(
+            f"{method.algorithm} with {method.protocol}: not for {collective} on {fabric.world_size} ranks "
+            f"of {fabric.hosts} hosts; choose from methods()"
+        )
+    return round(_time_us(fabric, collective, num_bytes, method) * 1000)
+
+
+def _time_us(fabric: Fabric, collective: str, num_bytes: int, method: Method) -> float:
+    algorithm, protocol = method.algorithm, method.protocol
+    loaded = corrected(num_bytes, protocol) if algorithm == "tree" else float(num_bytes)
+    bandwidth = bytes_per_us(fabric, collective, algorithm, protocol)
+    return latency_us(fabric, collective, num_bytes, algorithm, protocol) + loaded / bandwidth
+
+
+def choose(fabric: Fabric, collective: str, num_bytes: int) -> Method | None:
+    """What takes least by the model; None with one rank, where there is nothing to do."""
+    at_least("num_bytes", num_bytes, 0)
+    return min(
+        methods(fabric, collective),
+        key=lambda method: _time_us(fabric, collective, num_bytes, method),
+        default=None,
+    )
+
+
+def collective_ns(fabric: Fabric, collective: str, num_bytes: int) -> int:
+    """Time of one collective by the method that NCCL chooses; 0 with one rank."""
+    method = choose(fabric, collective, num_bytes)
+    return 0 if method is None else time_ns(fabric, collective, num_bytes, method)
+
+
+def curve(fabric: Fabric, collective: str, sizes: Iterable[int]) -> Curve:
+    """The curve of ``collective`` at ``sizes`` in bytes, in ascending order, each once."""
+    wanted = sorted(set(sizes))
+    if not wanted:
+        raise InputError("sizes: none; give at least one size in bytes")
+    return tuple(
+        CurvePoint(num_bytes=size, duration_ns=collective_ns(fabric, collective, size)) for size in wanted
+    )
+
+
+def all_reduce_curve(fabric: Fabric, sizes: Iterable[int]) -> Curve:
+    """The all-reduce curve at ``sizes`` in bytes."""
+    return curve(fabric, "all_reduce", sizes)

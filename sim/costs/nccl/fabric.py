@@ -1,0 +1,98 @@
+"""A machine as NCCL's cost model sees it: two kinds of hop, and how many ranks and channels there are."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from sim.errors import InputError
+from sim.nouns.checks import at_least, rate
+
+Generation = Literal["volta", "ampere", "hopper", "blackwell"]
+Kind = Literal["nvlink", "nvswitch", "pcie", "shm", "qpi", "net"]
+Cpu = Literal["intel", "amd", "arm"]
+Protocol = Literal["LL", "LL128", "Simple"]
+NVLINKS = ("nvlink", "nvswitch")
+MOST_RANKS = 1_000_000
+MOST_CHANNELS = 64  # MAXCHANNELS, src/include/nccl_device/core.h and device.h of NCCL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hop:
+    """One kind of step between neighbours in a ring.
+
+    ``bytes_per_s`` is the bus bandwidth that a ring over all channels gets through it, as NCCL's search would
+    count it (src/graph/topo.h): within a host what one GPU sends and at the same time receives, between hosts
+    what all the NICs of a host send together. ``latency_ns`` is what one step takes beyond NCCL's table for
+    its kind, whose links and switches are in it; null adds nothing. Between hosts that is what a network
+    plugin reports (``ncclNetProperties_t.latency``).
+    """
+
+    kind: Kind
+    bytes_per_s: float
+    latency_ns: int | None = None
+
+    def __post_init__(self) -> None:
+        _one_of("kind", self.kind, get_args(Kind))
+        rate("bytes_per_s", self.bytes_per_s)
+        at_least("latency_ns", self.latency_ns, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fabric:
+    """Ranks on hosts, ``ranks_per_host`` on each, with hops within (``intra``) and between them (``inter``).
+
+    ``intra`` counts only where a host has two ranks or more, ``inter`` only with two hosts or more.
+    ``channels`` are those that NCCL's search finds (it doubles them afterwards). ``nvls`` and ``sharp`` say
+    whether NVSwitches and network switches reduce in flight. ``protocols`` are those that may be used:
+    LL128 needs writes of 128 bytes that stay whole, which PCIe and some networks do not give.
+    """
+
+    world_size: int
+    hosts: int
+    ranks_per_host: int
+    generation: Generation
+    intra: Hop
+    inter: Hop | None
+    channels: int
+    nvls: bool = False
+    sharp: bool = False
+    cpu: Cpu = "intel"
+    protocols: tuple[Protocol, ...] = ("LL", "LL128", "Simple")
+
+    def __post_init__(self) -> None:
+        for name, most in (("world_size", MOST_RANKS), ("channels", MOST_CHANNELS)):
+            at_least(name, getattr(self, name), 1)
+            if getattr(self, name) > most:
+                raise InputError(f"{name}: {getattr(self, name)} is not legal; give an integer 1 to {most}")
+        at_least("hosts", self.hosts, 1)
+        at_least("ranks_per_host", self.ranks_per_host, 1)
+        if self.hosts * self.ranks_per_host != self.world_size:
+            raise InputError(
+                f"ranks_per_host: {self.ranks_per_host} on each of {self.hosts} hosts are not the world_size "
+                f"of {self.world_size}; every host must have as many"
+            )
+        _one_of("generation", self.generation, get_args(Generation))
+        _one_of("cpu", self.cpu, get_args(Cpu))
+        for number, protocol in enumerate(self.protocols):
+            _one_of(f"protocols.{number}", protocol, get_args(Protocol))
+        if "Simple" not in self.protocols:
+            raise InputError(
+                f"protocols: {list(self.protocols)} is not legal; Simple is always there, so list it"
+            )
+        if self.intra.kind == "net":
+            raise InputError("intra.kind: 'net' is not legal; it is what lies between hosts")
+        if self.hosts > 1 and self.inter is None:
+            raise InputError(f"inter: null is not legal with {self.hosts} hosts; give the hop between them")
+        if self.inter is not None and self.inter.kind != "net":
+            raise InputError(f"inter.kind: {self.inter.kind!r} is not legal; between hosts it is 'net'")
+        if self.sharp and self.hosts == 1:
+            raise InputError("sharp: true is not legal with one host; it reduces in the network between them")
+        if self.nvls and (self.intra.kind != "nvswitch" or self.generation in ("volta", "ampere")):
+            raise InputError(
+                f"nvls: true is not legal with {self.intra.kind} of {self.generation}; it takes an nvswitch "
+                "of hopper or later"
+            )
+
+
+def _one_of(field: str, value: str, legal: tuple[str, ...]) -> None:
+    if value not in legal:
+        raise InputError(f"{field}: {value!r} is not legal; give one of {', '.join(legal)}")

@@ -1,0 +1,147 @@
+"""The network between hosts: which links lie between two NICs, and what each carries."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Protocol
+
+import networkx as nx
+
+from sim.errors import InputError
+from sim.nouns.cluster import Cluster, Link, Network
+
+LinkEnds = tuple[str, str]
+
+
+class Wiring(Protocol):
+    """What rings ask of a network. NICs and switches have full names: ``host3.nic0``, ``leaf0.1``."""
+
+    def path(self, a: str, b: str) -> tuple[LinkEnds, ...]:
+        """The links, in order and direction, from NIC ``a`` to NIC ``b``. Raises ``InputError``."""
+
+    def bytes_per_s(self, link: LinkEnds) -> float:
+        """What a link carries in that direction."""
+
+    def port_bytes_per_s(self, nic: str) -> float:
+        """What a NIC's own ports carry each way; 0 where it is plugged into nothing."""
+
+    def latency_ns(self, path: tuple[LinkEnds, ...]) -> int:
+        """What a path takes one way beyond what NCCL's own table holds, which is a switch."""
+
+
+def wiring_of(cluster: Cluster) -> Wiring:
+    """The network of ``cluster``."""
+    return FatTree(cluster, cluster.network) if cluster.network is not None else OwnNetwork(cluster)
+
+
+def network_links(cluster: Cluster) -> Iterator[Link]:
+    """Every link of the network, once."""
+    if cluster.network is None:
+        yield from cluster.links
+    else:
+        yield from FatTree(cluster, cluster.network).links()
+
+
+class FatTree:
+    """Two tiers, by arithmetic: no graph, so that any number of hosts costs nothing until it is asked for."""
+
+    def __init__(self, cluster: Cluster, network: Network) -> None:
+        self._network = network
+        self._owners = cluster.owners()
+        self._index = {
+            template.name: {nic: number for number, nic in enumerate(template.of_kind("nic"))}
+            for template in cluster.templates
+        }
+        nics = max(len(self._index[template.name]) for template in cluster.templates)
+        ports = network.hosts_per_leaf * -(-nics // network.rails)
+        self._uplink = ports * network.bytes_per_s / network.oversubscription / network.spines
+
+    def _place(self, nic: str) -> tuple[int, int]:
+        """Group of hosts and number within the host of a NIC."""
+        host, _, device = nic.partition(".")
+        number = int(host[4:])
+        return number // self._network.hosts_per_leaf, self._index[self._owners[number].name][device]
+
+    def _leaf(self, group: int, nic: int) -> str:
+        return f"leaf{group}.{nic % self._network.rails}"
+
+    def path(self, a: str, b: str) -> tuple[LinkEnds, ...]:
+        """Over one leaf, or up to the spine of the sender's NIC and down."""
+        (group_a, nic_a), (group_b, nic_b) = self._place(a), self._place(b)
+        leaf_a, leaf_b = self._leaf(group_a, nic_a), self._leaf(group_b, nic_b)
+        if leaf_a == leaf_b:
+            return (a, leaf_a), (leaf_b, b)
+        spine = f"spine{nic_a % self._network.spines}"
+        return (a, leaf_a), (leaf_a, spine), (spine, leaf_b), (leaf_b, b)
+
+    def bytes_per_s(self, link: LinkEnds) -> float:
+        """A port's, or an uplink's between a leaf and one spine."""
+        is_port = link[0].startswith("host") or link[1].startswith("host")
+        return self._network.bytes_per_s if is_port else self._uplink
+
+    def port_bytes_per_s(self, nic: str) -> float:
+        """A port's."""
+        return self._network.bytes_per_s
+
+    def latency_ns(self, path: tuple[LinkEnds, ...]) -> int:
+        """What the driver tells, and each switch after the first."""
+        return (self._network.latency_ns or 0) + (len(path) - 2) * self._network.switch_latency_ns
+
+    def links(self) -> Iterator[Link]:
+        """Ports by host, then uplinks by leaf."""
+        leaves: dict[str, None] = {}
+        for host, template in enumerate(self._owners):
+            for number, nic in enumerate(template.of_kind("nic")):
+                leaf = self._leaf(host // self._network.hosts_per_leaf, number)
+                leaves[leaf] = None
+                yield Link(a=f"host{host}.{nic}", b=leaf, kind="net", bytes_per_s=self._network.bytes_per_s)
+        for leaf in leaves if len(leaves) > 1 else ():
+            for spine in range(self._network.spines):
+                yield Link(a=leaf, b=f"spine{spine}", kind="net", bytes_per_s=self._uplink)
+
+
+class OwnNetwork:
+    """Switches and links as they are listed; the way with the least latency, then the fewest links."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._graph: nx.DiGraph[str] = nx.DiGraph()
+        self._switches = frozenset(cluster.switches)
+        self._paths: dict[LinkEnds, tuple[LinkEnds, ...]] = {}
+        for link in cluster.links:
+            for ends in ((link.a, link.b), (link.b, link.a)):
+                width = link.bytes_per_s * link.count
+                if self._graph.has_edge(*ends):
+                    self._graph.edges[ends]["bytes_per_s"] += width
+                else:
+                    # One a link beside them breaks ties between ways of no latency by the number of links.
+                    weight = (link.latency_ns << 20) + 1
+                    self._graph.add_edge(*ends, bytes_per_s=width, latency_ns=link.latency_ns, weight=weight)
+
+    def path(self, a: str, b: str) -> tuple[LinkEnds, ...]:
+        """Through switches only."""
+        if (a, b) not in self._paths:
+            self._paths[a, b] = self._search(a, b)
+        return self._paths[a, b]
+
+    def _search(self, a: str, b: str) -> tuple[LinkEnds, ...]:
+        def weight(start: str, _end: str, edge: dict[str, int]) -> int | None:
+            return edge["weight"] if start == a or start in self._switches else None
+
+        try:
+            _, way = nx.bidirectional_dijkstra(self._graph, a, b, weight=weight)
+        except (nx.NetworkXNoPath, nx.NodeNotFound):
+            raise InputError(f"links: no way from {a!r} to {b!r}; link them over switches") from None
+        return tuple(pairwise(way))
+
+    def bytes_per_s(self, link: LinkEnds) -> float:
+        """Of all links side by side."""
+        return float(self._graph.edges[link]["bytes_per_s"])
+
+    def port_bytes_per_s(self, nic: str) -> float:
+        """Of all the links that it has."""
+        if nic not in self._graph:
+            return 0.0
+        return float(sum(edge["bytes_per_s"] for _, _, edge in self._graph.out_edges(nic, data=True)))
+
+    def latency_ns(self, path: tuple[LinkEnds, ...]) -> int:
+        """The sum over its links."""
+        return sum(int(self._graph.edges[link]["latency_ns"]) for link in path)
