@@ -36,6 +36,7 @@ sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
 """
 
 
+@pytest.mark.slow
 def test_battery_then_gather_then_agree(tmp_path: Path) -> None:
     out, records = tmp_path / "battery", tmp_path / "records"
     # Ranks are started as ``python -m``: a site file blocks the modules for them too.

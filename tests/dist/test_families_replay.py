@@ -22,6 +22,7 @@ TWO = Hardware(
 )
 
 
+@pytest.mark.slow
 def test_every_knob_is_replayed_with_its_own_buckets(small_workload: Workload, tmp_path: Path) -> None:
     """Through the command line: DDP's knobs, MG-WFBP's and Horovod's rule; ranks ran what the tuner says."""
     workload, hardware, record = tmp_path / "w.json", tmp_path / "h.json", tmp_path / "record"

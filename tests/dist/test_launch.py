@@ -144,6 +144,7 @@ def test_two_agents_of_torchrun_make_a_record(small_workload: Workload, tmp_path
     assert "by torchrun on" in kept.measurements[0].environment["place"]
 
 
+@pytest.mark.slow
 def test_the_sbatch_example_makes_a_record(small_workload: Workload, tmp_path: Path) -> None:
     """With an srun that starts two local tasks and sets the variables that SLURM's would."""
     record = prepared(small_workload, tmp_path / "record")
