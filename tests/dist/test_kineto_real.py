@@ -100,7 +100,8 @@ def test_ranks_of_one_machine_share_their_clock(case: str) -> None:
     assert second.clock_offset_ns is not None
     # Gloo's ends are apart by what the scheduler does to its threads; no GPU spins for the last.
     assert abs(second.clock_offset_ns) < 100_000_000
-    assert (first.came_last or 0) + (second.came_last or 0) >= 2 * STEPS
+    # Where their ends scatter, who came last cannot be told of most; none is told twice.
+    assert (first.came_last or 0) + (second.came_last or 0) == first.collectives
 
 
 def test_what_is_no_gradient_becomes_no_bucket() -> None:

@@ -1,7 +1,8 @@
 """Kineto traces made from a known truth: a small data-parallel job on several ranks, in several dialects.
 
 A rank's CPU launches ahead of its device. Its compute stream runs forward, a kernel a gradient, copies and
-the optimizer; an all-reduce begins on a rank when that rank comes to it and ends on all ranks together.
+the optimizer; an all-reduce begins on a rank when that rank comes to it and ends on all ranks together. A
+step may have several micro-batches, and the CPU may begin the next one before the device has ended.
 """
 
 import gzip
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 CPU_NS = 2_000  # between two launches
-_COMPUTE, _COMMUNICATION = 7, 20
+_COMPUTE, _COMMUNICATION, _SIDE = 7, 20, 24
 _THREAD, _AUTOGRAD = 100, 101
 
 
@@ -33,6 +34,7 @@ class Dialect:
     named_copies: bool = True
     nccl: str = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
     arguments_on: str = "record_param_comms"  # or "kernel", or "nccl:all_reduce" (dims only)
+    names_forward: bool = False  # DistributedDataParallel.forward
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +52,10 @@ class Job:
     clip_ns: int = 0  # clips gradients before the optimizer, on autograd's thread; 0: not
     offsets_ns: tuple[int, ...] = (0,)
     loss_elements: int = 0  # all-reduced between backward and the optimizer; 0: not
+    micro_batches: int = 1
+    synchronises: str = "last"  # of the micro-batches; or "each", or "none": no DDP
+    runs_ahead: bool = False  # the CPU waits for the device after no step
+    prefetch_ns: int = 0  # the next batch's copy, by a stream of its own, first of all in a step; 0: none
 
     @property
     def ranks(self) -> int:
@@ -67,6 +73,7 @@ class TrueStep:
     end_ns: int = 0
     ready_ns: list[int] = field(default_factory=list)  # copied, from the start of backward, in hook order
     arrived_ns: list[int] = field(default_factory=list)  # by bucket
+    queued: list[bool] = field(default_factory=list)  # by bucket: its channel was busy
     ended_ns: list[int] = field(default_factory=list)
 
 
@@ -76,10 +83,11 @@ class _Rank:
     def __init__(self, rank: int, job: Job, dialect: Dialect, begin_ns: int, first: int) -> None:
         self.rank, self.job, self.dialect = rank, job, dialect
         self.cpu = begin_ns
-        self.free = {_COMPUTE: 0, _COMMUNICATION: 0}
+        self.free = {_COMPUTE: 0, _COMMUNICATION: 0, _SIDE: 0}
         self.events: list[str] = []
         self.correlation = 100_000 + 10_000 * first
         self.buckets: list[tuple[int, int]] = []  # correlation, when the compute stream came to it
+        self.came: list[int] = []
         self.sent: list[dict[str, Any]] = []
         self.steps: list[TrueStep] = []
         self.true = TrueStep()
@@ -128,24 +136,40 @@ class _Rank:
         )
         return start, start + duration
 
-    def forward(self, number: int) -> None:
+    def begin(self) -> None:
+        """A step, with what runs beside its first forward."""
         self.window = self.tick()
         self.true = TrueStep()
-        self.operator("aten::linear", self.cpu, self.cpu + 1_000, _THREAD)
-        begin, _ = self.kernel("gemm", self.job.forward_ns[number][self.rank], _THREAD)
-        self.true.start_ns = begin
+        if self.job.prefetch_ns:
+            began = self.tick()
+            at, correlation = self.launch(_THREAD)
+            self.operator("aten::_to_copy", began, self.tick(), _THREAD)
+            start = max(self.free[_SIDE], at + CPU_NS)
+            self.free[_SIDE] = start + self.job.prefetch_ns
+            name, facts = "Memcpy HtoD (Pinned -> Device)", {"stream": _SIDE, "correlation": correlation}
+            self.event("gpu_memcpy", name, start, self.free[_SIDE], _SIDE, **facts)
+            self.true.start_ns = start if start >= self.free[_COMPUTE] else 0
 
-    def backward(self) -> None:
+    def forward(self, number: int) -> None:
+        if self.dialect.names_forward:
+            self.operator("DistributedDataParallel.forward", self.tick(), self.cpu + 3 * CPU_NS, _THREAD)
+        self.operator("aten::linear", self.tick(), self.cpu + 1_000, _THREAD)
+        begin, _ = self.kernel("gemm", self.job.forward_ns[number][self.rank], _THREAD)
+        self.true.start_ns = min(self.true.start_ns or begin, begin)
+
+    def backward(self, synchronises: bool) -> None:
         """All kernels of backward, and the launches of the all-reduces; they run later."""
-        self.buckets, self.sent = [], []
+        self.buckets, self.sent, self.came = [], [], []
+        true = self.true
+        true.ready_ns, true.arrived_ns, true.queued, true.ended_ns = [], [], [], []
         place = 0
         for bucket, count in enumerate(self.job.buckets):
             for inside in range(count):
-                self.gradient(place, bucket if inside == count - 1 else None)
+                self.gradient(place, bucket if inside == count - 1 and synchronises else None, synchronises)
                 place += 1
         self.true.backward_end_ns = self.free[_COMPUTE]
 
-    def gradient(self, place: int, closes: int | None) -> None:
+    def gradient(self, place: int, closes: int | None, synchronises: bool) -> None:
         job = self.job
         began = self.tick()
         start, end = self.kernel("volta_sgemm_backward", job.gradient_ns[place])
@@ -161,7 +185,7 @@ class _Rank:
         if self.dialect.dims:
             shown = {self.dialect.dims: [list(job.shapes[place])], "Input type": ["float"]}
         self.operator("torch::autograd::AccumulateGrad", inner, self.tick(), **shown)
-        if job.copy_in_ns:
+        if job.copy_in_ns and synchronises:
             copy = self.tick()
             _, end = self.kernel("copy_kernel", job.copy_in_ns)
             if self.dialect.named_copies:
@@ -186,12 +210,14 @@ class _Rank:
             shown = {self.dialect.dims or "Input Dims": [[elements]], "Input type": ["float"]}
             self.operator("nccl:all_reduce", begin, self.tick(), **shown)
         self.buckets.append((correlation, max(self.free[_COMPUTE], at + CPU_NS)))
+        self.came.append(max(self.free[_COMPUTE], at))
         self.sent.append(facts if self.dialect.arguments_on == "kernel" else {})
 
     def arrive(self, bucket: int) -> int:
         """When this rank comes to an all-reduce."""
         arrived = max(self.buckets[bucket][1], self.free[_COMMUNICATION])
         self.true.arrived_ns.append(arrived)
+        self.true.queued.append(self.came[bucket] < self.free[_COMMUNICATION])
         return arrived
 
     def end(self, bucket: int, end: int) -> None:
@@ -208,9 +234,9 @@ class _Rank:
             **self.sent[bucket],
         )
 
-    def finish(self, number: int) -> None:
-        """Copies out, a loss's all-reduce, the optimizer."""
-        self.true.sync_end_ns = max(self.true.backward_end_ns, *self.true.ended_ns)
+    def copy_out(self) -> None:
+        """What ends a backward."""
+        self.true.sync_end_ns = max([self.true.backward_end_ns, *self.true.ended_ns])
         if self.job.copy_out_ns:
             for ended in self.true.ended_ns:
                 copy = self.tick()
@@ -218,6 +244,9 @@ class _Rank:
                 if self.dialect.named_copies:
                     name = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
                     self.operator(name, copy, self.tick())
+
+    def finish(self, number: int) -> None:
+        """A loss's all-reduce, the optimizer."""
         if self.job.clip_ns:
             self.kernel("norm_kernel", self.job.clip_ns, after=self.true.sync_end_ns)
         if self.job.loss_elements:
@@ -243,7 +272,8 @@ class _Rank:
         if self.dialect.steps:
             self.event("user_annotation", f"ProfilerStep#{number}", self.window, self.tick(), _THREAD)
         self.steps.append(self.true)
-        self.cpu = max(self.cpu, *self.free.values()) + CPU_NS
+        if not self.job.runs_ahead:
+            self.cpu = max(self.cpu, *self.free.values()) + CPU_NS
 
     def text(self) -> str:
         events = "[" + ",\n".join(self.events) + "]"
@@ -263,18 +293,30 @@ def build(
     ranks = [_Rank(rank, job, dialect, begin_ns, first) for rank in range(job.ranks)]
     for number in range(len(job.forward_ns)):
         for rank in ranks:
-            rank.forward(number)
-            rank.backward()
-        for bucket, transfer in enumerate(job.transfer_ns):
-            end = max([rank.arrive(bucket) for rank in ranks]) + transfer
-            for rank in ranks:
-                rank.end(bucket, end)
+            rank.begin()
+        for micro_batch in range(1, job.micro_batches + 1):
+            is_last = micro_batch == job.micro_batches
+            _micro_batch(
+                ranks, number, job.synchronises == "each" or (is_last and job.synchronises == "last")
+            )
         for rank in ranks:
             rank.finish(first + number)
     for rank in ranks:
         for before, after in zip(rank.steps, rank.steps[1:], strict=False):
             before.end_ns = after.start_ns
     return [rank.text() for rank in ranks], [rank.steps for rank in ranks]
+
+
+def _micro_batch(ranks: Sequence[_Rank], number: int, synchronises: bool) -> None:
+    for rank in ranks:
+        rank.forward(number)
+        rank.backward(synchronises)
+    for bucket, transfer in enumerate(ranks[0].job.transfer_ns if synchronises else ()):
+        end = max([rank.arrive(bucket) for rank in ranks]) + transfer
+        for rank in ranks:
+            rank.end(bucket, end)
+    for rank in ranks:
+        rank.copy_out()
 
 
 def write(texts: Sequence[str], folder: Path, dialect: Dialect) -> list[Path]:

@@ -107,10 +107,12 @@ def test_eight_ranks_are_laid_on_one_clock() -> None:
         assert row.clock_scatter_ns is not None
         assert row.clock_scatter_ns <= 10_000
         assert abs(row.clock_offset_ns or 0) <= 10_000  # one machine
-    assert sum(row.came_last or 0 for row in found.ranks) >= 3
-    late = {row.rank for row in found.ranks if row.came_last}
+    # One of the three came too close to tell: within what the clocks are known to.
+    assert sum(row.came_last or 0 for row in found.ranks) == found.ranks[0].collectives == 2
     waited = {row.rank: row.waited_ns or 0 for row in found.ranks}
-    assert max(waited[rank] for rank in late) < min(waited[rank] for rank in set(waited) - late)
+    slow = {row.rank for row in found.ranks if (row.backward_ns or 0) > 4_500_000}
+    assert slow == {4, 5}
+    assert 10 * max(waited[rank] for rank in slow) < min(waited[rank] for rank in set(waited) - slow)
 
 
 def test_a_transfer_is_the_shortest_kernel_of_all_ranks() -> None:

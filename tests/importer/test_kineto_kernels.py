@@ -23,11 +23,15 @@ COLLECTIVES = {
     "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)": "send_recv",
     "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)": "send_recv",
     "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem) [clone .kd]": "all_reduce",
+    "void allreduce7<float>(float*, mscclpp::DeviceHandle<mscclpp::MemoryChannel>*, int)": "all_reduce",
+    "void mscclpp::allgather6<false>(void*, mscclpp::DeviceHandle<mscclpp::MemoryChannel>*)": "all_gather",
 }
 SILENT = (
     "ncclDevKernel_Generic(ncclDevComm*, channelMasks, ncclWork*)",
     "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>) [clone .kd]",
     "ncclKernel_Generic(ncclDevComm*)",
+    "mscclKernel_Sum_float_LL_false(ncclDevComm*, mscclAlgo*, mscclWork*)",
+    "mscclKernel_MinMax_half_Simple_true(ncclDevComm*, mscclAlgo*, mscclWork*) [clone .kd]",
 )
 MEMORY = (
     "Memcpy DtoD (Device -> Device)",

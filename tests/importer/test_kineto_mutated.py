@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,8 @@ DIALECTS = (
     Dialect(arguments_on="kernel"),
     Dialect(wrappers=False, steps=False, named_copies=False, arguments_on="nccl:all_reduce"),
 )
-TRACES = [[json.loads(text) for text in build(JOB, dialect)[0]] for dialect in DIALECTS]
+JOBS = (JOB, replace(JOB, micro_batches=2, synchronises="each", runs_ahead=True, prefetch_ns=9_000))
+TRACES = [[json.loads(text) for text in build(job, dialect)[0]] for dialect in DIALECTS for job in JOBS]
 
 
 def read_or_refuse(texts: list[str]) -> None:

@@ -1,6 +1,7 @@
 """What is no replicated data parallelism is declined, and what only looks like it is not."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 
 from sim.errors import InputError, NotModelledError
 from sim.importer.kineto import read_kineto
+from sim.importer.kineto.collectives import unseen_calls
+from sim.importer.kineto.events import read_events
 from sim.nouns.imported import Imported, ImportOptions
 from tests.importer.built_traces import Dialect, Job, build
 
@@ -119,6 +122,76 @@ def test_statistics_of_batch_norms_are_no_activations(tmp_path: Path) -> None:
     assert len(read(trace, tmp_path).details["buckets"]) == 2
 
 
+def test_several_models_in_turn_are_declined(tmp_path: Path) -> None:
+    """A GAN: an optimizer's step lies between two backwards of one of the profiler's steps."""
+    for sizes in (2, 6):
+        job = replace(JOB, buckets=(1,) * sizes, shapes=((64, 64),) * sizes, gradient_ns=(50_000,) * sizes)
+        job = replace(job, transfer_ns=(90_000,) * sizes, micro_batches=2, synchronises="each")
+        trace = events(job=job)
+        assert len(read(trace, tmp_path).details["buckets"]) == sizes
+        steps = [event for event in trace if event["name"].startswith("ProfilerStep")]
+        forwards = [event for event in trace if event["name"] == "aten::linear"]
+        for step in steps:
+            inside = [one for one in forwards if step["ts"] < one["ts"] < step["ts"] + step["dur"]]
+            name = {"name": "Optimizer.step#Adam.step", "cat": "user_annotation"}
+            trace.append(inside[1] | name | {"ts": inside[1]["ts"] - 0.5, "dur": 0.1})
+        with pytest.raises(NotModelledError, match=r"step 1 has 2 backwards .* several models in turn"):
+            read(trace, tmp_path)
+
+
+@pytest.mark.parametrize("what", ["shapes", "sizes"])
+def test_backwards_of_different_gradients_are_declined(what: str, tmp_path: Path) -> None:
+    trace = events(job=replace(JOB, micro_batches=2, synchronises="each" if what == "sizes" else "last"))
+    names = {"shapes": "torch::autograd::AccumulateGrad", "sizes": "ncclDevKernel_AllReduce"}
+    each = 4 if what == "shapes" else 2  # a micro-batch
+    for place, event in enumerate(one for one in trace if one["name"].startswith(names[what])):
+        if what == "shapes" and place // each % 2 == 0:
+            event["args"]["Input Dims"] = [[32, 7 + place % each]]
+    kernels = [one for one in trace if names["sizes"] in one["name"] and what == "sizes"]
+    for place, event in enumerate(kernels):
+        if place // each % 2 == 0:
+            event["args"]["In msg nelems"] = 4_000
+    with pytest.raises(NotModelledError, match="several models in turn"):
+        read(trace, tmp_path)
+
+
+def test_calls_without_a_kernel_are_counted(tmp_path: Path) -> None:
+    trace = events(Dialect())
+    path = tmp_path / "trace.json"
+
+    def unseen(kept: list[dict[str, Any]], world_size: int = 2) -> int:
+        facts = {"distributedInfo": {"world_size": world_size}, "traceEvents": kept}
+        path.write_text(json.dumps(facts))
+        return unseen_calls(read_events(path))
+
+    assert unseen(trace) == 0
+    kernels = [one for one in trace if "AllReduce" in one["name"]]
+    assert len(kernels) == 6
+    assert unseen([one for one in trace if one not in kernels[:2]]) == 2
+    assert unseen([one for one in trace if one not in kernels]) == 6
+    assert unseen([one for one in trace if one not in kernels], world_size=1) == 0
+    assert unseen([one for one in trace if one["cat"] != "kernel"]) == 0
+    unknown = [one | {"name": "reduce_by_mail"} if one in kernels else one for one in trace]
+    assert unseen(unknown) == 6
+
+
+def test_buckets_that_are_no_sums_of_shapes_are_told_apart_from_no_shapes(tmp_path: Path) -> None:
+    def told(dialect: Dialect, elements: int) -> str:
+        trace = events(dialect)
+        for event in trace:
+            if "AllReduce" in event["name"]:
+                event["args"]["In msg nelems"] += elements
+        found = read(trace, tmp_path)
+        assert found.workload is not None
+        return next(line for line in found.assumed if "each bucket that ran" in line or "own" in line)
+
+    assert "shapes are the trace's own" in told(Dialect(arguments_on="kernel"), 0)
+    assert told(Dialect(arguments_on="kernel", dims=None), 0).startswith("no shapes of gradients in the")
+    other = told(Dialect(arguments_on="kernel"), 1_000)
+    assert "bucket 0: 267168 bytes fits nowhere" in other
+    assert "no shapes" not in other
+
+
 def test_metrics_after_the_optimizer_are_no_activations(tmp_path: Path) -> None:
     trace = events()
     added(trace, NCCL % "AllReduce_Sum_f32_RING_LL", 6, "Optimizer.step")
@@ -223,5 +296,5 @@ def test_files_of_one_rank_or_of_several_jobs_are_errors(tmp_path: Path) -> None
     second.write_text(texts[1].replace("ProfilerStep#", "ProfilerStep#10"))
     with pytest.raises(InputError, match="shares no step"):
         read_kineto([first, second], ImportOptions())
-    with pytest.raises(InputError, match="world_size: 2, but 8 was given"):
+    with pytest.raises(InputError, match="over 2 ranks, but --world-size says 8"):
         read_kineto([first], ImportOptions(world_size=8))

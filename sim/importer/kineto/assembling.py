@@ -74,9 +74,9 @@ def make_hardware(
 ) -> Hardware | None:
     """The all-reduces as they ran within the step; None where no kernel shows how long one takes.
 
-    Of several ranks the shortest kernel of each collective is its transfer, and the median over steps is
-    taken. One rank alone gives upper bounds: the least over steps is taken, and no size is given longer than
-    a larger one.
+    Of all ranks the shortest kernel of each collective is its transfer, and the median over steps is taken.
+    Where ranks are missing there are upper bounds: the least over steps is taken, and no size is given longer
+    than a larger one.
     """
     by_size: dict[int, list[int]] = defaultdict(list)
     for one in aligned.transfers:
@@ -84,7 +84,6 @@ def make_hardware(
             by_size[one.num_bytes].append(one.duration_ns)
     if world_size == 1 or not by_size or not any(one.timed for step in steps for one in step.reductions):
         return None
-    several = len(aligned.ranks) > 1
     first = aligned.ranks[0]
     launches = _launches(aligned)
     seen = [rank.interference for rank in aligned.ranks if rank.interference is not None]
@@ -93,7 +92,7 @@ def make_hardware(
     return Hardware(
         name=name,
         world_size=world_size,
-        all_reduce=_medians(by_size) if several else _bounds(by_size),
+        all_reduce=_medians(by_size) if aligned.complete else _bounds(by_size),
         launch_cost_ns=median_ns(launches) if launches else 0,
         copy_in_bytes_per_s=_rate(total, [step.copy_in_ns for step in steps]),
         copy_out_bytes_per_s=_rate(total, [step.copy_out_ns for step in steps]),
@@ -106,14 +105,18 @@ def make_hardware(
                     "min_ns": min(times),
                     "median_ns": median_ns(times),
                     "max_ns": max(times),
-                    "quantile": "median over steps of the shortest over ranks" if several else "upper bound",
+                    "quantile": "median over steps of the shortest over ranks"
+                    if aligned.complete
+                    else "upper bound",
                 }
                 for size, times in sorted(by_size.items())
             },
         },
         provenance={
             **provenance(first),
-            "curve": "within the training step, by last arriver" if several else "one rank: an upper bound",
+            "curve": "within the training step, by last arriver"
+            if aligned.complete
+            else "ranks are missing: an upper bound",
             "ranks": [rank.rank for rank in aligned.ranks],
         },
     )
@@ -183,11 +186,13 @@ def make_measurement(
         made_for=made_for(workload, world_size),
         provenance=provenance(rank),
     )
-    iterations = tuple(_iteration(step, by_step[step.number], aligned.offsets_ns[place]) for step in steps)
+    iterations = tuple(
+        _iteration(step, by_step[step.number], aligned.offsets_ns[step.number][place]) for step in steps
+    )
     return Measurement(
         name="as run",
         role="candidate",
-        mode="model",
+        mode="trace",
         backend=rank.backend or "unknown",
         world_size=world_size,
         asked=asked,
@@ -244,11 +249,13 @@ def regular_steps(rank: SeenRank) -> tuple[tuple[SeenStep, ...], tuple[str, ...]
             tuple((one.num_elements, one.dtype) for one in step.reductions),
         )
 
-    usual = Counter(signature(step) for step in rank.steps).most_common(1)[0][0]
+    often = Counter(signature(step) for step in rank.steps)
+    # Of equally many the fuller: a step that the profiler cut has less in it.
+    usual = max(often, key=lambda one: (often[one], one[0], len(one[2])))
     kept = tuple(step for step in rank.steps if signature(step) == usual)
     dropped = tuple(
-        f"step {step.number}: {len(step.gradients)} gradients in {len(step.reductions)} all-reduces, unlike "
-        f"most others"
+        f"step {step.number}: {len(step.gradients)} gradients in {len(step.reductions)} all-reduces, where "
+        f"{len(kept)} others have {usual[0]} in {len(usual[2])}"
         for step in rank.steps
         if signature(step) != usual
     )

@@ -10,9 +10,11 @@ from sim.importer.dtypes import torch_dtype
 from sim.importer.kineto.events import GpuSpan, Operator, TraceEvents
 from sim.importer.kineto.kernels import collective_of, is_communication
 from sim.importer.kineto.seen import SeenCollective
+from sim.verdict.intervals import union
 
 _OPERATORS = ("nccl:", "gloo:", "rccl:", "record_param_comms", "c10d::")
 _MOST_ELEMENTS = 1 << 60
+_NCCL = ("nccl:", "rccl:")
 _ANNOTATIONS = ("nccl:", "gloo:", "rccl:")
 
 
@@ -35,6 +37,44 @@ def find_collectives(trace: TraceEvents) -> list[tuple[SeenCollective, str]]:
         calls = _calls(annotations, operators)
         found = [_of_annotation(one, calls.get(place), operators) for place, one in enumerate(annotations)]
     return sorted(found, key=lambda one: (one[0].launched_ns, one[0].start_ns))
+
+
+def unseen_calls(trace: TraceEvents) -> int:
+    """How many calls of collectives on a GPU of several ranks launched no communication kernel that is known.
+
+    Their kernels are not in the trace, or have a name that is not known as communication's. Nested operators
+    are one call. Those of a group of one rank, and the ends of coalesced ones, need no kernel of their own.
+    """
+    info = trace.header.get("distributedInfo")
+    world_size = info.get("world_size") if isinstance(info, dict) else None
+    kernels = [span for span in trace.gpu if is_communication(span.name)]
+    if not trace.gpu or world_size == 1 or (world_size is None and not kernels):
+        return 0
+    launched: dict[str, list[int]] = defaultdict(list)
+    unknown = 0
+    for span in kernels:
+        launch = trace.launches.get(span.correlation) if span.correlation is not None else None
+        if launch is None:
+            unknown += 1
+        else:
+            launched[launch[1]].append(launch[0])
+    names_it = any(one.name.startswith(_NCCL) for one in trace.operators)
+    calls = _NCCL if names_it else ("record_param_comms",)
+    unseen = 0
+    for thread, operators in _by_thread(trace).items():
+        times = sorted(launched[thread])
+        spans = [(one.start_ns, one.end_ns) for one in operators if one.name.startswith(calls) and _runs(one)]
+        for start, end in union(spans):
+            place = bisect.bisect_left(times, start)
+            unseen += place == len(times) or times[place] > end
+    return max(0, unseen - unknown)
+
+
+def _runs(operator: Operator) -> bool:
+    """Whether a call needs a kernel."""
+    name = operator.arguments.get("Collective name", operator.name.split(":", 1)[-1])
+    one_rank = operator.arguments.get("Group size") == 1
+    return not one_rank and collective_of(name) not in (None, "coalesced", "barrier", "send", "recv")
 
 
 def _calls(annotations: Sequence[Operator], operators: dict[str, list[Operator]]) -> dict[int, Operator]:
@@ -112,6 +152,7 @@ def _made(
     dtype = dtype_of(facts.get("dtype"))
     if type(elements) is not int or not 0 <= elements < _MOST_ELEMENTS:
         elements, dtype = _from_dims(facts.get("dims"), facts.get("types"))
+    size = facts.get("Group size")
     group = facts.get("Process Group Name", facts.get("Process Group Ranks"))
     return SeenCollective(
         kind=kind or "other",
@@ -124,6 +165,7 @@ def _made(
         dtype=dtype,
         group=None if group is None else str(group),
         timed=timed,
+        group_size=size if type(size) is int and 0 < size < _MOST_ELEMENTS else None,
     )
 
 

@@ -14,7 +14,7 @@ from sim.importer.kineto.assembling import (
     regular_steps,
 )
 from sim.importer.kineto.layout import lay_out, size_of
-from sim.importer.kineto.ranks import align, rank_rows
+from sim.importer.kineto.ranks import align, group_size, number_alike, rank_rows
 from sim.importer.kineto.reading import read_rank
 from sim.importer.kineto.seen import SeenRank, SeenStep
 from sim.importer.kineto.telling import Told
@@ -29,7 +29,7 @@ def read_kineto(paths: Sequence[Path], options: ImportOptions) -> Imported:
         InputError: a file that is no trace, lacks what is needed, or belongs to another job.
         NotModelledError: FSDP, tensor or pipeline parallelism, inference.
     """
-    ranks = _one_job([read_rank(path, options.progress) for path in paths])
+    ranks, still_open = number_alike(_one_job([read_rank(path, options.progress) for path in paths]))
     regular = [regular_steps(rank) for rank in ranks]
     everywhere = set.intersection(*({step.number for step in kept} for kept, _ in regular))
     sizes = {
@@ -37,13 +37,13 @@ def read_kineto(paths: Sequence[Path], options: ImportOptions) -> Imported:
         for step in regular[0][0]
         if step.number in everywhere
     }
-    aligned = align(ranks, sizes)
+    world_size = _world_size(ranks, options)
+    aligned = align(ranks, sizes, world_size)
     place = max(range(len(ranks)), key=lambda number: _backward_ns(regular[number][0]))
     rank = ranks[place]
     common = {one.step for one in aligned.transfers} or set(sizes)
     steps = tuple(step for step in regular[place][0] if step.number in common)
     layout = lay_out(steps[0], options.model, rank.source)
-    world_size = _world_size(ranks, options)
     name = options.name or Path(rank.source).name.split(".")[0]
     workload = hardware = measurement = None
     if layout is not None:
@@ -71,7 +71,7 @@ def read_kineto(paths: Sequence[Path], options: ImportOptions) -> Imported:
         measurements=() if measurement is None else (measurement,),
         ranks=rank_rows(aligned),
         found=told.found(),
-        assumed=told.assumed(),
+        assumed=(*told.assumed(), *([still_open] if still_open else ())),
         missing=told.missing(),
         dropped=tuple(
             f"{one.source}: {what}"
@@ -111,13 +111,20 @@ def _backward_ns(steps: Sequence[SeenStep]) -> int:
 
 
 def _world_size(ranks: Sequence[SeenRank], options: ImportOptions) -> int | None:
-    told = ranks[0].world_size
+    """How many ranks reduce gradients together: those of their process group, not of the whole job."""
+    told = group_size(ranks)
     if told is not None and options.world_size is not None and told != options.world_size:
         raise InputError(
-            f"{ranks[0].source}: distributedInfo.world_size: {told}, but {options.world_size} was given; "
-            f"leave it out"
+            f"{ranks[0].source}: gradients are reduced over {told} ranks, but --world-size says "
+            f"{options.world_size}; leave it out"
         )
-    return told or options.world_size
+    world_size = told or options.world_size
+    if world_size is not None and len(ranks) > world_size:
+        raise InputError(
+            f"{ranks[0].source}: gradients are reduced over {world_size} ranks, and there are {len(ranks)} "
+            f"traces; give those of one process group"
+        )
+    return world_size
 
 
 def _on_gloo(hardware: Hardware) -> Hardware:

@@ -4,8 +4,9 @@ import re
 from typing import Any
 
 # NCCL's and RCCL's kernels by one rule, HolisticTraceAnalysis's: ncclKernel_AllReduce_RING_LL_Sum_float(...),
-# ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(...), ncclSymkDevKernel_..., ncclKernel(...).
-_COMMUNICATION = re.compile(r"(void )?nccl.*Kernel")
+# ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(...), ncclSymkDevKernel_..., ncclKernel(...). RCCL sends small
+# sizes by MSCCL's: mscclKernel_Sum_float_LL_false(...), or MSCCL++'s, which have it in their arguments.
+_COMMUNICATION = re.compile(r"(void )?nccl.*Kernel|.*msccl")
 _NEITHER = re.compile(r".*(Memcpy|Memset|Sync)")
 
 # A part of a kernel's name, or of a collective's name in c10d, its annotations and NCCL's own arguments.
@@ -27,7 +28,7 @@ _COLLECTIVES = (
 
 
 def is_communication(name: str) -> bool:
-    """Whether a kernel of this name is NCCL's or RCCL's."""
+    """Whether a kernel of this name is NCCL's or RCCL's, or one of MSCCL's in it."""
     return _COMMUNICATION.match(name) is not None
 
 

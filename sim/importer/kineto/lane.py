@@ -11,8 +11,12 @@ from sim.importer.kineto.kernels import is_communication
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """What the device ran of autograd's thread and when the CPU launched it, by launch."""
+    """What the device ran of autograd's thread and when the CPU launched it, by launch.
 
+    ``stream`` is the device's, None where autograd's thread launched nothing.
+    """
+
+    stream: int | None
     launched_ns: list[int]
     start_ns: list[int]
     end_ns: list[int]
@@ -53,6 +57,7 @@ def make_lane(spans: Sequence[tuple[int, str, GpuSpan]], thread: str) -> Lane:
     for _, span in here:
         reached.append(max(reached[-1], span.end_ns) if reached else span.end_ns)
     return Lane(
+        stream,
         [launch for launch, _ in here],
         [span.start_ns for _, span in here],
         [span.end_ns for _, span in here],

@@ -56,25 +56,28 @@ def lay_out(step: SeenStep, model: Workload | None, source: str) -> Layout | Non
     before_last = _reduced(step)
     if model is not None:
         return _by_model(step, model, complete, before_last, source)
+    why = "no shapes of gradients in the trace (give --model, or profile with record_shapes=True)"
     if before_last and all(one.shape is not None for _, one in before_last):
         made = _by_shapes(before_last, complete, step.reductions, source)
-        if made is not None:
+        if isinstance(made, Layout):
             return made
+        why = f"the buckets are not made of the gradients whose shapes the trace has ({made}); give --model"
     if not complete:
         return None
-    return _by_bucket(step, complete)
+    return _by_bucket(step, complete, why)
 
 
 def _reduced(step: SeenStep) -> list[tuple[int, SeenGradient]]:
     """Gradients that the reductions can hold, with their places: those that DDP copied, if that can be seen,
-    and none that came after the last was sent.
+    and none that came after the last was sent, unless all did: a compiled backward reduces, then accumulates.
     """
     placed = list(enumerate(step.gradients))
     if any(one.reduced for _, one in placed):
         placed = [(place, one) for place, one in placed if one.reduced]
     if step.reductions:
         last = step.reductions[-1].launched_ns
-        placed = [(place, one) for place, one in placed if one.hooked_at_ns <= last]
+        before = [(place, one) for place, one in placed if one.hooked_at_ns <= last]
+        placed = before or placed
     return placed
 
 
@@ -83,8 +86,9 @@ def _by_shapes(
     sizes: Sequence[int] | None,
     reductions: Sequence[SeenCollective],
     source: str,
-) -> Layout | None:
-    """By the trace's own shapes, if the buckets are made of them."""
+) -> Layout | str:
+    """By the trace's own shapes, if the buckets are made of them; else why they are not."""
+    why = ""
     # A scalar and a gradient that is not there look alike; where sizes need it, the latter is meant.
     for kept in (placed, [(place, one) for place, one in placed if one.shape]):
         plain = tuple(_unnamed(len(kept) - 1 - rank, one) for rank, (_, one) in enumerate(kept))
@@ -93,7 +97,8 @@ def _by_shapes(
             if sizes:
                 try:
                     buckets = match_buckets(sizes, _as_model(gradients), source)
-                except InputError:
+                except InputError as error:
+                    why = why or str(error).removeprefix(f"{source}: ").split("; ")[0]
                     continue
             return Layout(
                 gradients=gradients,
@@ -103,7 +108,7 @@ def _by_shapes(
                 told_by="shapes are the trace's own; names and the order of parameters are not in it: "
                 "gradients are numbered against the order in which they were ready",
             )
-    return None
+    return why or "all are empty"
 
 
 def _on_wire(gradients: tuple[Gradient, ...], reductions: Sequence[SeenCollective]) -> tuple[Gradient, ...]:
@@ -198,8 +203,8 @@ def _in_trace_order(
     return tuple(found)
 
 
-def _by_bucket(step: SeenStep, sizes: Sequence[int]) -> Layout:
-    """Nothing tells gradients apart: one a bucket stands for all in it."""
+def _by_bucket(step: SeenStep, sizes: Sequence[int], why: str) -> Layout:
+    """Nothing tells gradients apart, ``why`` says what: one a bucket stands for all in it."""
     count = len(sizes)
     gradients = tuple(
         Gradient(
@@ -217,6 +222,6 @@ def _by_bucket(step: SeenStep, sizes: Sequence[int]) -> Layout:
         places=tuple(range(count)),
         by_bucket=True,
         buckets=tuple((gradient.index,) for gradient in gradients),
-        told_by="no shapes of gradients in the trace: each bucket that ran stands for its gradients, so that "
-        "they can be merged but not divided; give --model, or profile with record_shapes=True",
+        told_by=f"{why}: each bucket that ran stands for its gradients, so that they can be merged but not "
+        f"divided",
     )

@@ -5,7 +5,7 @@ spins until the last one has: so ends tell the clocks apart, and the shortest ke
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sim.errors import InputError
 from sim.formats.recorded import median_ns
@@ -14,6 +14,12 @@ from sim.nouns.imported import RankRow
 
 # Collectives in which every rank waits for data of every other, so that they end together.
 _END_TOGETHER = ("all_reduce", "coalesced", "all_gather", "reduce_scatter")
+# With so many in a step their ends tell the clocks step by step, and so their drift too.
+_ENOUGH_FOR_A_STEP = 3
+_MOST_SHIFT = 3
+_FEWEST_TO_TELL = 2  # steps: the ends within one keep their distances wherever it belongs
+
+Rows = Sequence[Sequence[SeenCollective]]  # a row a collective, a column a rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +27,9 @@ class Transfer:
     """One reduction of one step over the ranks that were traced; times by the first rank's clock.
 
     ``start_ns`` is when the last rank came, ``duration_ns`` the shortest kernel: the transfer itself, or
-    an upper bound of it where one rank stands alone. ``arrived_ns`` is by rank, in the ranks' order.
+    an upper bound of it where ranks are missing. ``arrived_ns`` is by rank, in the ranks' order; None for a
+    rank that came to it while its channel was still busy with another collective. ``longest_wait_ns`` is from
+    the first kernel's start to the last one's.
     """
 
     step: int
@@ -30,26 +38,50 @@ class Transfer:
     start_ns: int
     end_ns: int
     duration_ns: int
-    arrived_ns: tuple[int, ...]
+    longest_wait_ns: int
+    arrived_ns: tuple[int | None, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aligned:
-    """Ranks on one clock. ``offsets_ns``: what each rank's clock shows more than the first rank's."""
+    """Ranks on one clock.
+
+    ``offsets_ns``: by step number and rank, what the rank's clock shows more than the first rank's.
+    ``scatters_ns``: by rank, the largest distance of an aligned end from its collective's median.
+    ``complete``: no rank of the group is missing.
+    """
 
     ranks: tuple[SeenRank, ...]
-    offsets_ns: tuple[int, ...]
+    complete: bool
+    offsets_ns: Mapping[int, tuple[int, ...]]
     scatters_ns: tuple[int, ...]
     transfers: tuple[Transfer, ...]
     matched: int
 
 
-def align(ranks: Sequence[SeenRank], sizes: Mapping[int, Sequence[int | None]]) -> Aligned:
-    """Lay the ranks' clocks over each other by the ends of their collectives.
+def group_size(ranks: Sequence[SeenRank]) -> int | None:
+    """How many ranks reduce gradients together; None where the traces do not say."""
+    told = {
+        one.group_size
+        for rank in ranks
+        for step in rank.steps
+        for one in step.reductions
+        if one.group_size is not None
+    }
+    return told.pop() if len(told) == 1 else ranks[0].world_size
+
+
+def align(
+    ranks: Sequence[SeenRank], sizes: Mapping[int, Sequence[int | None]], world_size: int | None
+) -> Aligned:
+    """Lay the ranks' clocks over each other by the ends of the collectives that reduce gradients.
+
+    Where there are none, by other collectives of the same kinds and sizes.
 
     Args:
         ranks: of one job, at least one.
         sizes: by step number, the bytes of its reductions in launch order: only these steps are compared.
+        world_size: how many ranks reduce together; None: unknown, and those given are taken for all.
 
     Raises:
         InputError: ranks that share no step, or did different things in it.
@@ -60,59 +92,125 @@ def align(ranks: Sequence[SeenRank], sizes: Mapping[int, Sequence[int | None]]) 
         raise InputError(
             f"{ranks[0].source}: shares no step with the other ranks' traces; give traces of the same steps"
         )
-    pairs = [_same(ranks, [of[number] for of in steps]) for number in common]
-    together = [row for rows in pairs for row in rows if row[0].kind in _END_TOGETHER] or [
-        row for rows in pairs for row in rows
-    ]
-    offsets, scatters = [0] * len(ranks), [0] * len(ranks)
-    if len(ranks) > 1:
-        if not together:
-            raise InputError(
-                f"{ranks[0].source}: no collective of all ranks, which would tell their clocks apart"
-            )
-        for place in range(1, len(ranks)):
-            offsets[place] = median_ns([row[place].end_ns - row[0].end_ns for row in together])
+    rows = {number: _same(ranks, [of[number] for of in steps]) for number in common}
+    if len(ranks) > 1 and not any(rows.values()):
+        raise InputError(
+            f"{ranks[0].source}: no collective of all ranks, which would tell their clocks apart"
+        )
+    offsets = _offsets(rows, len(ranks))
+    scatters = [0] * len(ranks)
+    for number, together in rows.items():
         for row in together:
-            ends = [one.end_ns - offset for one, offset in zip(row, offsets, strict=True)]
+            ends = [one.end_ns - offset for one, offset in zip(row, offsets[number], strict=True)]
             middle = median_ns(ends)
             scatters = [max(worst, abs(end - middle)) for worst, end in zip(scatters, ends, strict=True)]
     return Aligned(
         ranks=tuple(ranks),
-        offsets_ns=tuple(offsets),
+        complete=len(ranks) == world_size if world_size is not None else len(ranks) > 1,
+        offsets_ns=offsets,
         scatters_ns=tuple(scatters),
         transfers=tuple(
-            _transfer(number, place, sizes[number][place], [of[number] for of in steps], offsets)
+            _transfer(number, place, sizes[number][place], [of[number] for of in steps], offsets[number])
             for number in common
             for place in range(len(sizes[number]))
         ),
-        matched=len(together),
+        matched=sum(map(len, rows.values())),
     )
 
 
+def number_alike(ranks: Sequence[SeenRank]) -> tuple[list[SeenRank], str | None]:
+    """The ranks with their steps numbered alike, where the profiler did not; and a sentence on what is open.
+
+    Each rank's profile may have begun some steps later: of all shifts the one is taken at which the ends of
+    collectives keep the same distance best; where several do, none, or else that of the least distance.
+    """
+    if len(ranks) < 2 or all(rank.is_marked for rank in ranks):
+        return list(ranks), None
+    numbered, is_open = [ranks[0]], False
+    for rank in ranks[1:]:
+        found = sorted(
+            (spread, shift != 0, abs(offset), shift)
+            for shift in range(-_MOST_SHIFT, _MOST_SHIFT + 1)
+            if (fit := _fit(ranks[0], rank, shift)) is not None
+            for spread, offset in [fit]
+        )
+        if not found:
+            numbered.append(rank)
+            continue
+        best = min((one for one in found if one[0] <= 2 * found[0][0]), key=lambda one: one[1:])
+        is_open = is_open or sum(one[0] <= 2 * found[0][0] for one in found) > 1
+        moved = (replace(step, number=step.number + best[3]) for step in rank.steps)
+        numbered.append(replace(rank, steps=tuple(moved)))
+    if not is_open:
+        return numbered, None
+    return numbered, (
+        "the profiler did not number steps (prof.step() with a schedule does), and they are too alike to "
+        "tell which belong together: clocks are known up to whole steps"
+    )
+
+
+def _fit(first: SeenRank, other: SeenRank, shift: int) -> tuple[int, int] | None:
+    """How evenly the other's collectives end after the first's at a shift of its steps, and how far."""
+    theirs = {step.number + shift: step for step in other.steps}
+    distances = [
+        two.end_ns - one.end_ns
+        for step in first.steps
+        if step.number in theirs and len(step.reductions) == len(theirs[step.number].reductions)
+        for one, two in zip(step.reductions, theirs[step.number].reductions, strict=True)
+    ]
+    common = [step for step in first.steps if step.number in theirs]
+    if not distances or len(common) < _FEWEST_TO_TELL:
+        return None
+    return max(distances) - min(distances), median_ns(distances)
+
+
+def _offsets(
+    rows: Mapping[int, Sequence[Sequence[SeenCollective]]], count: int
+) -> dict[int, tuple[int, ...]]:
+    """By step: medians of that step where it has enough collectives, else of all of them."""
+
+    def medians(together: Sequence[Sequence[SeenCollective]]) -> tuple[int, ...]:
+        return tuple(
+            median_ns([row[place].end_ns - row[0].end_ns for row in together]) for place in range(count)
+        )
+
+    every = [row for together in rows.values() for row in together]
+    overall = medians(every) if every else (0,) * count
+    return {
+        number: medians(together) if len(together) >= _ENOUGH_FOR_A_STEP else overall
+        for number, together in rows.items()
+    }
+
+
 def _same(ranks: Sequence[SeenRank], steps: Sequence[SeenStep]) -> list[list[SeenCollective]]:
-    """The collectives of one step, a row each, a column a rank; kind by kind in the order of their starts."""
-    rows = []
-    for kind in sorted({one.kind for step in steps for one in step.collectives}):
-        columns = [
-            sorted((one for one in step.collectives if one.kind == kind and one.timed), key=_start)
-            for step in steps
-        ]
-        if len({len(column) for column in columns}) == 1:
-            rows += [list(row) for row in zip(*columns, strict=True)]
+    """The collectives of one step that all ranks took part in: a row each, a column a rank."""
     for rank, step in zip(ranks, steps, strict=True):
-        for place, (one, other) in enumerate(zip(step.reductions, steps[0].reductions, strict=False)):
+        if len(step.reductions) != len(steps[0].reductions):
+            raise InputError(
+                f"{rank.source}: step {step.number} has {len(step.reductions)} all-reduces of gradients, "
+                f"that of {ranks[0].source} has {len(steps[0].reductions)}; give the traces of one job"
+            )
+        for place, (one, other) in enumerate(zip(step.reductions, steps[0].reductions, strict=True)):
             if None not in (one.num_elements, other.num_elements) and one.num_elements != other.num_elements:
                 raise InputError(
                     f"{rank.source}: step {step.number}: all-reduce {place} has {one.num_elements} "
                     f"elements, that of {ranks[0].source} {other.num_elements}; give the traces of one job"
                 )
-    first = [len(step.reductions) for step in steps]
-    for rank, count in zip(ranks, first, strict=True):
-        if count != first[0]:
-            raise InputError(
-                f"{rank.source}: step {steps[0].number} has {count} all-reduces of gradients, that of "
-                f"{ranks[0].source} has {first[0]}; give the traces of one job"
-            )
+    reduced = [list(row) for row in zip(*(step.reductions for step in steps), strict=True) if row[0].timed]
+    return reduced or _others(steps)
+
+
+def _others(steps: Sequence[SeenStep]) -> list[list[SeenCollective]]:
+    """Other collectives that end together, kind by kind in the order of their starts, of equal sizes."""
+    rows: list[list[SeenCollective]] = []
+    for kind in _END_TOGETHER:
+        columns = [
+            sorted((one for one in step.collectives if one.kind == kind and one.timed), key=_start)
+            for step in steps
+        ]
+        same = [list(row) for row in zip(*columns, strict=False)]
+        if len({len(column) for column in columns}) == 1:
+            rows += [row for row in same if len({(one.num_elements, one.group) for one in row}) == 1]
     return rows
 
 
@@ -124,34 +222,62 @@ def _transfer(
     number: int, place: int, num_bytes: int | None, steps: Sequence[SeenStep], offsets: Sequence[int]
 ) -> Transfer:
     here = [step.reductions[place] for step in steps]
-    arrived = tuple(one.start_ns - offset for one, offset in zip(here, offsets, strict=True))
+    starts = [one.start_ns - offset for one, offset in zip(here, offsets, strict=True)]
     ends = [one.end_ns - offset for one, offset in zip(here, offsets, strict=True)]
     return Transfer(
         step=number,
         place=place,
         num_bytes=num_bytes,
-        start_ns=max(arrived),
+        start_ns=max(starts),
         end_ns=median_ns(ends),
         duration_ns=min(one.duration_ns for one in here),
-        arrived_ns=arrived,
+        longest_wait_ns=max(starts) - min(starts),
+        arrived_ns=tuple(
+            None if _was_queued(one, step) else start
+            for one, step, start in zip(here, steps, starts, strict=True)
+        ),
     )
 
 
+def _was_queued(one: SeenCollective, step: SeenStep) -> bool:
+    """Whether it was launched, and the lane had come to it, while another collective still ran."""
+    came = one.launched_ns if one.ready_ns is None else max(one.ready_ns, one.launched_ns)
+    return any(other is not one and came < other.end_ns <= one.start_ns for other in step.collectives)
+
+
 def rank_rows(aligned: Aligned) -> tuple[RankRow, ...]:
-    """One row a rank: its clock, how often it came last, and how long it waited for the last."""
+    """One row a rank: its clock, how often it came last, and how long it waited for the last.
+
+    Only collectives to which every rank came with an idle channel tell who came last, and only where the last
+    came later than the one before by more than the clocks are known to.
+    """
     several = len(aligned.ranks) > 1
+    telling = [
+        [time for time in one.arrived_ns if time is not None]
+        for one in aligned.transfers
+        if aligned.complete and None not in one.arrived_ns
+    ]
+    blur = 2 * max(aligned.scatters_ns)
+    last = [max(times) for times in telling]
+    clear = [
+        times.index(end)
+        for times, end in zip(telling, last, strict=True)
+        if len(times) > 1 and end - sorted(times)[-2] > blur
+    ]
+    first = aligned.ranks[0]
     rows = []
     for place, rank in enumerate(aligned.ranks):
-        waits = [max(one.arrived_ns) - one.arrived_ns[place] for one in aligned.transfers]
+        waits = [end - times[place] for times, end in zip(telling, last, strict=True)]
         backwards = [step.backward_end_ns - step.backward_start_ns for step in rank.steps]
+        offset = median_ns([by_rank[place] for by_rank in aligned.offsets_ns.values()])
         rows.append(
             RankRow(
                 rank=place if rank.rank is None else rank.rank,
                 host=rank.host,
-                clock_offset_ns=aligned.offsets_ns[place] if several else None,
+                clock_offset_ns=offset + rank.base_ns - first.base_ns if several else None,
                 clock_scatter_ns=aligned.scatters_ns[place] if several else None,
-                collectives=len(aligned.transfers),
-                came_last=sum(wait == 0 for wait in waits) if several and waits else None,
+                collectives=len(clear),
+                came_last=clear.count(place) if several and clear else None,
                 waited_ns=median_ns(waits) if several and waits else None,
                 backward_ns=median_ns(backwards),
             )

@@ -24,6 +24,12 @@ def decline(trace: TraceEvents, steps: tuple[SeenStep, ...]) -> None:
             f"gradients; only replicated data parallelism (DDP, ZeRO-1/2) is modelled"
         )
     step = steps[len(steps) // 2]
+    if step.other_backwards:
+        raise NotModelledError(
+            f"{trace.source}: step {step.number} has {step.micro_batches} backwards of different gradients, "
+            f"or with an optimizer's step between them: several models in turn (a GAN), which is not "
+            f"modelled; if each is a step of one model, call prof.step() after it"
+        )
     kinds = Counter(one.kind for one in step.collectives)
     if all(kinds[kind] >= 2 for kind in _PARTS) and not step.reductions:
         raise NotModelledError(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from sim.importer.kineto.backwards import of_one_model
 from sim.importer.kineto.events import Operator
 from sim.importer.kineto.seen import Role, SeenCollective, SeenGradient
 
@@ -26,6 +27,44 @@ class Backward:
     accumulated: Sequence[Operator]
     hooks: Sequence[Operator]
     nodes: Sequence[Operator]
+
+
+def give_all_roles(
+    found: Sequence[tuple[SeenCollective, str]],
+    gradients: Sequence[Sequence[SeenGradient]],
+    backwards: Sequence[Backward],
+) -> list[SeenCollective]:
+    """The collectives of a step of several backwards, each with its role; ``gradients`` are by backward."""
+    roles: dict[int, Role] = {}
+    for number, (ready, backward) in enumerate(zip(gradients, backwards, strict=True), 1):
+        for place, one in enumerate(give_roles(found, ready, backward)):
+            if one.role != "other":
+                earlier = one.role == "gradients" and number < len(backwards)
+                roles[place] = "earlier" if earlier else one.role
+    return [replace(one, role=roles.get(place, "other")) for place, (one, _) in enumerate(found)]
+
+
+def count_backwards(
+    backwards: Sequence[Backward], collectives: Sequence[SeenCollective], optimizer_at: Sequence[int]
+) -> tuple[int, int]:
+    """How many backwards were reduced, and how many are no micro-batches of the last one's model.
+
+    Micro-batches have the same gradients, reduce the same sizes, and no optimizer's step lies between them.
+    """
+    borders = [one.accumulated[0].start_ns for one in backwards[1:]]
+    sizes: list[list[int | None]] = [[] for _ in backwards]
+    for one in collectives:
+        if one.role in ("earlier", "gradients"):
+            sizes[bisect.bisect_right(borders, one.launched_ns)].append(one.num_elements)
+    last = backwards[-1].accumulated
+    stepped = bisect.bisect_left(optimizer_at, last[0].start_ns)
+    others = sum(
+        (stepped and optimizer_at[stepped - 1] > one.accumulated[-1].end_ns)
+        or not of_one_model(one.accumulated, last)
+        or bool(reduced and sizes[-1] and reduced != sizes[-1])
+        for one, reduced in zip(backwards[:-1], sizes, strict=False)
+    )
+    return sum(map(bool, sizes)), others
 
 
 def give_roles(

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from sim.importer.kineto.interference import Interference
 from sim.verdict.intervals import Interval
 
-Role = Literal["gradients", "map", "other"]
+Role = Literal["gradients", "earlier", "map", "other"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +15,8 @@ class SeenCollective:
 
     ``timed`` says whether ``start_ns`` and ``end_ns`` are those of the collective itself, a kernel's or those
     of gloo's thread; else (world size 1) they are those of the call. ``role`` is
-    ``gradients`` where backward's hooks sent it (or its end, after the last gradient), ``map`` for
+    ``gradients`` where the hooks of the step's last backward sent it (or its end, after the last gradient),
+    ``earlier`` for those of the micro-batches before, ``map`` for
     ``find_unused_parameters``'s, ``other`` for all else: activations, embeddings, buffers. ``ready_ns`` is
     when the compute lane came to the launch of one of gradients.
     """
@@ -30,6 +31,7 @@ class SeenCollective:
     dtype: str | None
     group: str | None
     timed: bool
+    group_size: int | None = None
 
     @property
     def duration_ns(self) -> int:
@@ -59,6 +61,8 @@ class SeenStep:
     ``backward_end_ns`` is the end of the compute lane's backward, DDP's copies into buckets in it;
     ``sync_end_ns`` the end of the last copy out of a bucket, or of the last collective. ``copy_out_ns`` is
     what copies out add to it: not their waits for collectives, but those for the CPU that launches them.
+    ``synchronised_batches`` of the ``micro_batches`` were reduced; ``other_backwards`` of them are of
+    another model than the last, or lie before an optimizer's step.
     """
 
     number: int
@@ -72,16 +76,22 @@ class SeenStep:
     micro_batches: int
     gradients: tuple[SeenGradient, ...]
     collectives: tuple[SeenCollective, ...]
+    synchronised_batches: int = 0
+    other_backwards: int = 0
 
     @property
     def reductions(self) -> tuple[SeenCollective, ...]:
-        """The all-reduces of gradients, in launch order."""
+        """The all-reduces of the last backward's gradients, in launch order."""
         return tuple(one for one in self.collectives if one.role == "gradients")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenRank:
-    """One rank: its whole steps, what the device was busy with, and who it is."""
+    """One rank: its whole steps, what the device was busy with, and who it is.
+
+    ``is_marked``: steps have the profiler's own numbers. ``base_ns`` is what all times count from;
+    ``unseen_calls`` are calls of collectives without a kernel that is known to communicate.
+    """
 
     source: str
     rank: int | None
@@ -95,5 +105,8 @@ class SeenRank:
     communication: tuple[Interval, ...]
     all_reduces: tuple[Interval, ...]
     interference: Interference | None = None
+    is_marked: bool = True
+    unseen_calls: int = 0
+    base_ns: int = 0
     dropped: tuple[str, ...] = ()
     header: dict[str, Any] = field(default_factory=dict)

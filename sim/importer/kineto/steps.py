@@ -6,22 +6,23 @@ time, which may be far behind the CPU's. Without a GPU the lane is autograd's th
 """
 
 import bisect
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 from sim.errors import InputError, NotModelledError
+from sim.importer.kineto.autograd import AutogradThread, between, is_node, start_of
 from sim.importer.kineto.collectives import dtype_of, find_collectives, shape_of
-from sim.importer.kineto.events import ACCUMULATE, NODE, Operator, TraceEvents
+from sim.importer.kineto.copies import added_by_copies
+from sim.importer.kineto.events import ACCUMULATE, Operator, TraceEvents
+from sim.importer.kineto.kernels import is_computation
 from sim.importer.kineto.lane import launched_spans, make_lane
-from sim.importer.kineto.roles import Backward, give_roles
+from sim.importer.kineto.roles import Backward, count_backwards, give_all_roles
 from sim.importer.kineto.seen import SeenCollective, SeenGradient, SeenStep
 from sim.importer.kineto.windows import Window, find_windows
+from sim.verdict.intervals import union
 
-_BACKWARD = re.compile(r"\w+Backward\d*$")
-_COPY_OUT = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
-_COPIES = ("torch::distributed::reducer::", "torch.distributed.ddp.reducer::copy_")
+_ALWAYS = 1 << 62
 
 
 def find_steps(trace: TraceEvents) -> tuple[SeenStep, ...]:
@@ -38,7 +39,7 @@ def find_steps(trace: TraceEvents) -> tuple[SeenStep, ...]:
         )
     accumulated = [one for one in trace.operators if one.name == ACCUMULATE]
     if not accumulated:
-        if any(_is_node(one) for one in trace.operators):
+        if any(is_node(one) for one in trace.operators):
             raise NotModelledError(
                 f"{trace.source}: backward accumulates no gradient (torch::autograd::AccumulateGrad is "
                 f"missing): nothing is trained by it, or the trace leaves it out"
@@ -46,31 +47,20 @@ def find_steps(trace: TraceEvents) -> tuple[SeenStep, ...]:
         raise NotModelledError(
             f"{trace.source}: no backward in it: an inference trace, or a forward alone; give one of training"
         )
-    accumulated.sort(key=_start)
+    accumulated.sort(key=start_of)
     thread = Counter(one.thread for one in accumulated).most_common(1)[0][0]
     accumulated = [one for one in accumulated if one.thread == thread]
-    windows = find_windows(trace, accumulated)
-    reader = _Reader(trace, thread, accumulated, find_collectives(trace))
-    steps = [
-        reader.read(window, following)
-        for window, following in zip(windows, [*windows[1:], None], strict=True)
-    ]
-    whole = tuple(step for step in steps if step is not None)
+    cpu = AutogradThread(trace, thread, accumulated)
+    reader = _Reader(trace, cpu, find_collectives(trace))
+    windows = find_windows(trace, accumulated, reader.count_backwards())
+    whole: list[SeenStep] = []
+    for window, following in zip(windows, [*windows[1:], None], strict=True):
+        step = reader.read(window, following, whole[-1].sync_end_ns if whole else None)
+        if step is not None:
+            whole.append(step)
     if not whole:
         raise InputError(f"{trace.source}: no whole training step in it; profile at least one more")
-    return whole
-
-
-def _start(operator: Operator) -> int:
-    return operator.start_ns
-
-
-def _is_node(operator: Operator) -> bool:
-    return operator.name.startswith(NODE) or _BACKWARD.match(operator.name) is not None
-
-
-def _is_hook(operator: Operator) -> bool:
-    return operator.name.startswith(NODE) and operator.name.endswith(ACCUMULATE)
+    return tuple(whole)
 
 
 class _Reader:
@@ -79,52 +69,55 @@ class _Reader:
     def __init__(
         self,
         trace: TraceEvents,
-        thread: str,
-        accumulated: Sequence[Operator],
+        cpu: AutogradThread,
         collectives: Sequence[tuple[SeenCollective, str]],
     ) -> None:
-        here = sorted((one for one in trace.operators if one.thread == thread), key=_start)
-        self._thread = thread
-        self._accumulated = accumulated
-        self._accumulated_at = [one.start_ns for one in accumulated]
-        self._nodes = [one for one in here if _is_node(one)]
-        self._others = [one for one in self._nodes if not _is_hook(one)]
-        self._hooks = [one for one in here if _is_hook(one)]
-        self._copies_in = [one for one in here if one.name.startswith(_COPIES) and one.name != _COPY_OUT]
-        self._copies_out = [one for one in here if one.name == _COPY_OUT]
-        self._names_copies = bool(self._copies_in or self._copies_out)
+        self._trace = trace
+        self._cpu = cpu
         self._collectives = collectives
         self._collectives_at = [one.launched_ns for one, _ in collectives]
-        self._optimizer_at = sorted(
-            one.start_ns for one in trace.operators if one.name.startswith("Optimizer.step")
-        )
-        self._forwards_at = sorted(
-            one.start_ns for one in trace.operators if one.name.startswith("DistributedDataParallel.forward")
-        )
         spans = launched_spans(trace)
-        self._device_at = sorted((launch, span.start_ns, span.end_ns) for launch, _, span in spans)
-        self._lane = make_lane(spans, thread) if trace.gpu else None
+        self._lane = lane = make_lane(spans, cpu.thread) if trace.gpu else None
+        self._stream = None if lane is None else lane.stream
+        self._device_at = sorted(
+            (launch, span.start_ns, span.end_ns, span.stream) for launch, _, span in spans
+        )
+        self._stream_at = sorted(
+            (one.start_ns, one.end_ns) for one in trace.gpu if one.stream == self._stream
+        )
+        ours = [(launch, by, span.name) for launch, by, span in spans if span.stream == self._stream]
+        self._launches_at = [launch for launch, _, _ in ours]
+        work = [launch for launch, by, name in ours if by != cpu.thread and is_computation(name)]
+        self._forward_at = sorted([*cpu.forwards_at, *work])
 
-    def read(self, window: Window, following: Window | None) -> SeenStep | None:
-        """A step, or None where its backward is not in the trace, or not all of it."""
-        first = bisect.bisect_left(self._accumulated_at, window.start_ns)
-        last = bisect.bisect_left(self._accumulated_at, window.end_ns)
-        if first == last:
+    def count_backwards(self) -> int:
+        """How many backwards the whole trace shows."""
+        return len(self._cpu.backwards(Window(0, -_ALWAYS, _ALWAYS), self._forward_at))
+
+    def read(self, window: Window, following: Window | None, synchronised_ns: int | None) -> SeenStep | None:
+        """A step, or None where its forward or its backward is not in the trace, or not all of it.
+
+        ``synchronised_ns`` is when the gradients of the step before were.
+        """
+        backwards = self._cpu.backwards(window, self._forward_at)
+        if not backwards:
             return None
-        backwards = self._split(first, last)
-        accumulated = backwards[-1]
-        begin_cpu, end_cpu = self._backward_on_cpu(accumulated, backwards, window)
-        until = self._until(end_cpu, window.end_ns)
-        start_ns, end_ns = self._step_edges(window, following)
-        edges = self._edges(begin_cpu, end_cpu)
+        backward = backwards[-1]
+        if not self._has_forward(window, backwards[0].start_ns):
+            self._trace.dropped["steps without their forward in the trace"] += 1
+            return None
+        edges = self._edges(backward)
+        start_ns, end_ns = self._step_edges(window, following, synchronised_ns)
         if edges is None or start_ns is None:
             return None
         backward_start, backward_end = edges
-        gradients = tuple(self._gradient(one, backward_start) for one in accumulated)
-        collectives = self._in_step(window, accumulated, gradients, begin_cpu, end_cpu, until, backward_start)
-        sent = [one for one in collectives if one.role != "other"]
-        copy_out, out_end = self._copy_out(end_cpu, until, backward_end, sent)
-        sync_end = max([backward_end, out_end, *(one.end_ns for one in sent)])
+        gradients = [self._gradients(one, backward_start) for one in backwards]
+        collectives = self._in_step(window, backwards, gradients, backward_start)
+        backward_end = self._plain_end(backward, collectives, backward_end)
+        copy_out, out_end = self._copy_out(backward, window, backward_end, collectives)
+        sent = [one.end_ns for one in collectives if one.role != "other"]
+        sync_end = max([backward_end, out_end, *sent])
+        synchronised, others = count_backwards(backwards, collectives, self._cpu.optimizer_at)
         return SeenStep(
             number=window.number,
             start_ns=min(start_ns, backward_start),
@@ -132,125 +125,135 @@ class _Reader:
             backward_start_ns=backward_start,
             backward_end_ns=backward_end,
             sync_end_ns=sync_end,
-            copy_in_ns=self._copy_in(accumulated, end_cpu),
+            copy_in_ns=self._copy_in(backward),
             copy_out_ns=copy_out,
             micro_batches=len(backwards),
-            gradients=gradients,
+            gradients=gradients[-1],
             collectives=tuple(collectives),
+            synchronised_batches=synchronised,
+            other_backwards=others,
         )
 
-    def _split(self, first: int, last: int) -> list[Sequence[Operator]]:
-        """The backwards of a step: a forward of DDP's begins a new one."""
-        parts: list[Sequence[Operator]] = []
-        begin = first
-        for place in range(first + 1, last):
-            before, here = self._accumulated_at[place - 1], self._accumulated_at[place]
-            lo = bisect.bisect_right(self._forwards_at, before)
-            if lo < len(self._forwards_at) and self._forwards_at[lo] < here:
-                parts.append(self._accumulated[begin:place])
-                begin = place
-        parts.append(self._accumulated[begin:last])
-        return parts
+    def _has_forward(self, window: Window, backward_ns: int) -> bool:
+        """Whether what comes before a step's first backward is in the trace: work for the device, by another
+        thread than autograd's where there is one; and, in a step that the trace's own beginning may cut, a
+        forward of DDP's where others have it.
+        """
+        if (
+            window.cut
+            and self._cpu.forwards_at
+            and not _any_between(self._cpu.forwards_at, window.start_ns, backward_ns)
+        ):
+            return False
+        if self._lane is None:
+            return window.start_ns < backward_ns
+        return _any_between(self._forward_at or self._launches_at, window.start_ns, backward_ns)
 
-    def _backward_on_cpu(
-        self, accumulated: Sequence[Operator], backwards: Sequence[Sequence[Operator]], window: Window
-    ) -> tuple[int, int]:
-        """From the first node of the last backward to the end of its last node."""
-        after = backwards[-2][-1].end_ns if len(backwards) > 1 else window.start_ns
-        lo = bisect.bisect_left(self._nodes, after, key=_start)
-        hi = bisect.bisect_right(self._nodes, accumulated[-1].end_ns, key=_start)
-        begin = self._nodes[lo].start_ns if lo < hi else accumulated[0].start_ns
-        end = accumulated[-1].end_ns
-        stop = bisect.bisect_left(self._nodes, window.end_ns, key=_start)
-        for node in self._nodes[lo:stop]:
-            end = max(end, node.end_ns)
-        return min(begin, accumulated[0].start_ns), min(end, max(window.end_ns, accumulated[-1].end_ns))
-
-    def _until(self, end_cpu: int, window_end: int) -> int:
-        """When what belongs to backward was launched: before the optimizer, and within the step."""
-        place = bisect.bisect_left(self._optimizer_at, end_cpu)
-        found = self._optimizer_at[place] if place < len(self._optimizer_at) else window_end
-        return min(found, window_end) if found > end_cpu else window_end
-
-    def _step_edges(self, window: Window, following: Window | None) -> tuple[int | None, int]:
-        """Where a step begins and ends on the device: with its first work, and the next one's."""
+    def _step_edges(
+        self, window: Window, following: Window | None, synchronised_ns: int | None
+    ) -> tuple[int | None, int]:
+        """Where a step begins and ends on the device: with its first work after the step before was
+        synchronised, and the next one's. On the CPU alone: as it is marked.
+        """
         if self._lane is None:
             return window.start_ns, window.end_ns
         start = self._first_work(window)
+        if start is not None and synchronised_ns is not None:
+            start = max(start, synchronised_ns)
         end = self._first_work(following) if following is not None else None
         if end is None or start is None:
-            lo = bisect.bisect_left(self._device_at, (window.start_ns,))
-            hi = bisect.bisect_left(self._device_at, (window.end_ns,))
-            end = max([window.end_ns, *(span[2] for span in self._device_at[lo:hi])])
+            end = max([window.end_ns, *(ended for _, _, ended, _ in self._launched_in(window))])
         return start, end
 
     def _first_work(self, window: Window) -> int | None:
-        lo = bisect.bisect_left(self._device_at, (window.start_ns,))
-        if lo == len(self._device_at) or self._device_at[lo][0] >= window.end_ns:
+        """When the device began a step; what other streams do while the lane's is still at the step before
+        (copies of the next batch) is ahead of it.
+        """
+        launched = self._launched_in(window)
+        ours = next((start for _, start, _, stream in launched if stream == self._stream), None)
+        if ours is None:
             return None
-        return self._device_at[lo][1]
+        first = launched[0][1]
+        place = bisect.bisect_left(self._stream_at, (ours,))
+        return ours if place and self._stream_at[place - 1][1] > first else min(first, ours)
 
-    def _edges(self, begin_cpu: int, end_cpu: int) -> tuple[int, int] | None:
+    def _launched_in(self, window: Window) -> Sequence[tuple[int, int, int, int]]:
+        lo = bisect.bisect_left(self._device_at, (window.start_ns,))
+        return self._device_at[lo : bisect.bisect_left(self._device_at, (window.end_ns,))]
+
+    def _edges(self, backward: Backward) -> tuple[int, int] | None:
         """Start and end of backward on the lane."""
         if self._lane is None:
-            return begin_cpu, end_cpu
-        work = self._lane.between(begin_cpu, end_cpu)
+            return backward.start_ns, backward.end_ns
+        work = self._lane.between(backward.start_ns, backward.end_ns)
         if not work:
             return None
         begin = self._lane.start_ns[work.start]
         return begin, max(self._lane.reached_ns[work.stop - 1], begin)
 
-    def _copy_in(self, accumulated: Sequence[Operator], end_cpu: int) -> int:
+    def _plain_end(self, backward: Backward, collectives: Sequence[SeenCollective], end: int) -> int:
+        """The end of backward's own work on the lane.
+
+        A compiled backward also waits for its all-reduces and accumulates what they bring: then it ends with
+        what it did before them, or beside them.
+        """
+        sent = _sent_before_accumulating(backward, collectives)
+        if not sent or self._lane is None:
+            return end
+        busy = union((one.start_ns, one.end_ns) for one in sent)
+        plain = self._lane.reached(sent[0].launched_ns, end)
+        for place in self._lane.between(sent[0].launched_ns, sent[-1].launched_ns):
+            began, ended = self._lane.start_ns[place], self._lane.end_ns[place]
+            beside = bisect.bisect_left(busy, (ended,))
+            since, until = busy[beside - 1] if beside else (began, began)
+            # Half of either beside the other: clocks of two streams may let them touch.
+            if 2 * (min(ended, until) - max(began, since)) > min(ended - began, until - since):
+                plain = max(plain, ended)
+        return min(plain, end)
+
+    def _copy_in(self, backward: Backward) -> int:
         """The copies into buckets: the lane's work in hooks, or DDP's own operators on the CPU."""
         if self._lane is None:
-            copies = _between(self._copies_in, accumulated[0].start_ns, end_cpu)
+            copies = between(self._cpu.copies_in, backward.accumulated[0].start_ns, backward.end_ns)
             return sum(one.end_ns - one.start_ns for one in copies)
         return sum(
             self._lane.end_ns[place] - self._lane.start_ns[place]
-            for one in accumulated
-            if (hook := self._hook(one)) is not None
+            for one in backward.accumulated
+            if (hook := self._cpu.hook(one)) is not None
             for place in self._lane.between(one.end_ns + 1, hook.end_ns)
         )
 
     def _copy_out(
-        self, end_cpu: int, until: int, backward_end: int, collectives: Sequence[SeenCollective]
+        self, backward: Backward, window: Window, backward_end: int, collectives: Sequence[SeenCollective]
     ) -> tuple[int, int]:
         """What copies out of buckets add after backward, and their end; waits for collectives are not
-        counted. Traces too old to name copies: all that the lane does before the optimizer.
+        counted. Traces too old to name copies: all that the lane does before the optimizer; of a compiled
+        backward: all that it does after its last all-reduce.
         """
-        ends = sorted(one.end_ns for one in collectives)
-        spans: Sequence[tuple[int, int]] = []
+        ends = sorted(one.end_ns for one in collectives if one.role != "other")
         if not ends:
             return 0, backward_end
-        named = _between(self._copies_out, end_cpu, until)
+        until = self._cpu.until(backward.end_ns, window.end_ns)
+        named = between(self._cpu.copies_out, backward.end_ns, until)
         if self._lane is None:
             spans = [(one.start_ns, one.end_ns) for one in named]
         else:
-            last = max((one.end_ns for one in named), default=end_cpu) if self._names_copies else until
-            work = self._lane.between(end_cpu + 1, last)
+            sent = _sent_before_accumulating(backward, collectives)
+            since = sent[-1].launched_ns if sent else backward.end_ns
+            last = max((one.end_ns for one in named), default=backward.end_ns)
+            work = self._lane.between(since + 1, last if self._cpu.names_copies or sent else until)
             spans = [(self._lane.start_ns[place], self._lane.end_ns[place]) for place in work]
-        added, free = 0, backward_end
-        for start, end in spans:
-            arrived = bisect.bisect_right(ends, start)
-            since = max(free, ends[arrived - 1]) if arrived else free
-            added += max(0, end - since)
-            free = max(free, end)
-        return added, free
+        return added_by_copies(spans, ends, backward_end)
 
-    def _hook(self, accumulated: Operator) -> Operator | None:
-        """The engine's call around an AccumulateGrad: what it does after it are hooks."""
-        place = bisect.bisect_right(self._hooks, accumulated.start_ns, key=_start)
-        if not place:
-            return None
-        hook = self._hooks[place - 1]
-        return hook if hook.end_ns >= accumulated.end_ns else None
+    def _gradients(self, backward: Backward, begin: int) -> tuple[SeenGradient, ...]:
+        return tuple(self._gradient(one, begin) for one in backward.accumulated)
 
     def _gradient(self, accumulated: Operator, begin: int) -> SeenGradient:
         dims, types = accumulated.arguments.get("dims"), accumulated.arguments.get("types")
         shape = shape_of(dims[0]) if isinstance(dims, list) and len(dims) == 1 else None
         word = types[0] if isinstance(types, list) and types else None
-        hook = self._hook(accumulated)
-        copies = _between(self._copies_in, accumulated.end_ns, hook.end_ns) if hook is not None else ()
+        hook = self._cpu.hook(accumulated)
+        copies = between(self._cpu.copies_in, accumulated.end_ns, hook.end_ns) if hook is not None else ()
         ready = accumulated.end_ns
         if copies:
             ready = copies[-1].end_ns
@@ -263,33 +266,20 @@ class _Reader:
             hooked_at_ns=accumulated.end_ns,
             shape=shape,
             dtype=dtype_of(word),
-            reduced=bool(copies) if self._copies_in and hook is not None else None,
+            reduced=bool(copies) if self._cpu.copies_in and hook is not None else None,
         )
 
     def _in_step(
         self,
         window: Window,
-        accumulated: Sequence[Operator],
-        gradients: Sequence[SeenGradient],
-        begin_cpu: int,
-        end_cpu: int,
-        until: int,
+        backwards: Sequence[Backward],
+        gradients: Sequence[Sequence[SeenGradient]],
         begin: int,
     ) -> list[SeenCollective]:
         """The step's collectives with their roles; those of gradients as the lane came to them."""
         lo = bisect.bisect_left(self._collectives_at, window.start_ns)
         hi = bisect.bisect_left(self._collectives_at, window.end_ns)
-        copied = _between(self._copies_out, end_cpu, until)
-        backward = Backward(
-            thread=self._thread,
-            start_ns=begin_cpu,
-            end_ns=end_cpu,
-            until_ns=min(until, copied[0].start_ns) if copied else until,
-            accumulated=accumulated,
-            hooks=_between(self._hooks, begin_cpu, end_cpu),
-            nodes=_between(self._others, begin_cpu, end_cpu),
-        )
-        found = give_roles(self._collectives[lo:hi], gradients, backward)
+        found = give_all_roles(self._collectives[lo:hi], gradients, backwards)
         return [self._reached(one, begin) if one.role == "gradients" else one for one in found]
 
     def _reached(self, one: SeenCollective, begin: int) -> SeenCollective:
@@ -299,10 +289,15 @@ class _Reader:
         return replace(one, ready_ns=at) if one.timed else replace(one, ready_ns=at, start_ns=at, end_ns=at)
 
 
-def _between(operators: Sequence[Operator], start_ns: int, end_ns: int) -> Sequence[Operator]:
-    """Those of a sorted list that begin in a span of time."""
-    return operators[
-        bisect.bisect_left(operators, start_ns, key=_start) : bisect.bisect_left(
-            operators, end_ns, key=_start
-        )
-    ]
+def _any_between(times_ns: Sequence[int], start_ns: int, end_ns: int) -> bool:
+    """Whether one of sorted times lies in a span."""
+    place = bisect.bisect_left(times_ns, start_ns)
+    return place < len(times_ns) and times_ns[place] < end_ns
+
+
+def _sent_before_accumulating(
+    backward: Backward, collectives: Sequence[SeenCollective]
+) -> list[SeenCollective]:
+    """The reductions of a backward that sends all before its first AccumulateGrad; of others none."""
+    sent = [one for one in collectives if one.role == "gradients"]
+    return sent if sent and sent[-1].launched_ns < backward.accumulated[0].start_ns else []

@@ -55,18 +55,27 @@ class Told:
         self._hardware = hardware
         self._measurement = measurement
         self._reductions = steps[0].reductions
+        self._behind = [behind_others_ns(step) for step in steps]
 
     def found(self) -> tuple[str, ...]:
         """What the traces say."""
         steps = self._steps
         ranks = len(self._aligned.ranks)
         of = f" of {self._world_size}" if self._world_size else ""
+        whose = f"rank {self._rank.rank}: " if ranks > 1 else ""
         lines = [
             f"{_count(ranks, 'rank')}{of}, {self._rank.backend or 'backend unknown'}, on "
             f"{self._rank.device}; {_count(len(steps), 'step')} of {_middle(steps, 'start_ns', 'end_ns')}",
-            f"backward {_middle(steps, 'backward_start_ns', 'backward_end_ns')}, gradients synchronised "
-            f"after {_middle(steps, 'backward_start_ns', 'sync_end_ns')}",
+            f"{whose}backward {_middle(steps, 'backward_start_ns', 'backward_end_ns')}"
+            + (
+                f", gradients synchronised after {_middle(steps, 'backward_start_ns', 'sync_end_ns')}"
+                if self._reductions
+                else ""
+            ),
         ]
+        job = self._rank.world_size
+        if self._world_size and job and job != self._world_size:
+            lines.append(f"gradients are reduced over {self._world_size} of the job's {job} ranks")
         if self._workload is not None:
             lines.append(
                 f"{len(self._workload.gradients)} gradients, {format_size(self._workload.total_bytes)}"
@@ -80,7 +89,7 @@ class Told:
         every, reduces = self._overlaps(self._rank)
         if every is not None:
             lines.append(
-                f"computation overlaps {every:.1%} of all communication kernels"
+                f"{whose}computation overlaps {every:.1%} of all communication kernels"
                 + ("" if reduces is None else f", {reduces:.1%} of the all-reduces")
             )
         interference = self._rank.interference
@@ -91,7 +100,7 @@ class Told:
                 f"({interference.kernels} kernels that ran alone in another step; quartiles {low:.2f} and "
                 f"{high:.2f})"
             )
-        behind = median_ns([sum(behind_others_ns(step)) for step in steps])
+        behind = median_ns([sum(waits) for waits in self._behind])
         if behind:
             lines.append(
                 f"all-reduces waited {format_ms(behind)} a step behind other collectives: a prediction of "
@@ -104,9 +113,17 @@ class Told:
                 f"{len(others)} other collectives a step ({', '.join(kinds)}), "
                 f"{format_ms(sum(one.duration_ns for one in others))}: part of the times, not modelled"
             )
-        if steps[0].micro_batches > 1:
+        batches, reduced = steps[0].micro_batches, steps[0].synchronised_batches
+        if batches > 1:
+            which = "each of them reduced" if reduced == batches else f"{reduced} of them reduced"
             lines.append(
-                f"{steps[0].micro_batches} micro-batches a step; those before the last are in forward_ns"
+                f"{batches} micro-batches a step, {which}; all before the last one's backward, with its "
+                f"all-reduces, is in forward_ns"
+            )
+        if self._rank.unseen_calls:
+            lines.append(
+                f"{_count(self._rank.unseen_calls, 'call')} of collectives without a known communication "
+                f"kernel: the trace's communication is incomplete"
             )
         return tuple(lines)
 
@@ -122,10 +139,14 @@ class Told:
                 f"the times contain {', '.join(self._workload.ready_includes)} as they were with these "
                 f"buckets; a prediction for others keeps them"
             )
-        if self._hardware is not None and len(self._aligned.ranks) == 1:
+        if len(self._aligned.ranks) > 1:
+            lines.append(f"the workload is rank {self._rank.rank}'s, whose backward is the longest")
+        if self._hardware is not None and not self._aligned.complete:
+            there = f"{len(self._aligned.ranks)} of {self._world_size} ranks"
             lines.append(
-                "WARNING: one rank only: a kernel lasts from its own rank's arrival, not the last one's; "
-                "the least over steps is taken, an upper bound of the transfer; give the traces of all ranks"
+                f"WARNING: {there}: a kernel lasts from its own rank's arrival, not the last one's; the "
+                f"least over steps is taken, an upper bound of the transfer, also below the smallest size; "
+                f"give the traces of all ranks"
             )
         if self._hardware is not None and not self._rank.on_gpu:
             lines.append(
@@ -187,9 +208,9 @@ class Told:
                     "num_elements": one.num_elements,
                     "dtype": one.dtype,
                     "num_bytes": size_of(one),
-                    "behind_others_ns": median_ns([behind_others_ns(step)[place] for step in self._steps]),
+                    "behind_others_ns": median_ns([waits[place] for waits in self._behind]),
                     "transfer_ns": [move.duration_ns for move in transfers],
-                    "waited_for_last_ns": [max(move.arrived_ns) - min(move.arrived_ns) for move in transfers]
+                    "waited_for_last_ns": [move.longest_wait_ns for move in transfers]
                     if len(self._aligned.ranks) > 1
                     else None,
                 }

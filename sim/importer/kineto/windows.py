@@ -14,15 +14,18 @@ _STEP = re.compile(r"ProfilerStep#([0-9]{1,18})$")
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A step on the CPU."""
+    """A step on the CPU; ``cut``: it begins with the trace, perhaps in the midst of the step."""
 
     number: int
     start_ns: int
     end_ns: int
+    cut: bool = False
 
 
-def find_windows(trace: TraceEvents, accumulated: Sequence[Operator]) -> list[Window]:
+def find_windows(trace: TraceEvents, accumulated: Sequence[Operator], backwards: int) -> list[Window]:
     """Steps: the profiler's own, else from one optimizer step to the next, else the only one.
+
+    ``backwards`` is how many the whole trace shows.
 
     Raises:
         InputError: nothing tells where a step begins.
@@ -45,18 +48,16 @@ def find_windows(trace: TraceEvents, accumulated: Sequence[Operator]) -> list[Wi
     ends = [end for place, end in enumerate(ends, 1) if place in backward or place == len(ends)]
     if ends:
         edges = [begin, *ends]
-        return [Window(number, *edge) for number, edge in enumerate(pairwise(edges))]
-    forwards = [one for one in trace.operators if one.name.startswith("DistributedDataParallel.forward")]
-    if len(forwards) <= 1 and _backwards(accumulated) == 1:
-        return [Window(0, begin, end)]
+        return [Window(number, *edge, cut=number == 0) for number, edge in enumerate(pairwise(edges))]
+    if backwards == 1 and not _pauses(accumulated):
+        return [Window(0, begin, end, cut=True)]
     raise InputError(
-        f"{trace.source}: nothing tells where a step begins; call prof.step() after each step, or profile "
-        f"with the optimizer's step in it"
+        f"{trace.source}: {max(backwards, 2)} backwards or more in it, and nothing tells where a step "
+        f"begins; call prof.step() after each step, or profile with the optimizer's step in it"
     )
 
 
-def _backwards(accumulated: Sequence[Operator]) -> int:
-    """How many backwards a lone stretch may hold: it is one if no pause stands out."""
-    gaps = sorted(after.start_ns - before.end_ns for before, after in pairwise(accumulated))
+def _pauses(accumulated: Sequence[Operator]) -> bool:
+    """Whether a pause stands out in a stretch, so that it may be more than one backward."""
     span = accumulated[-1].end_ns - accumulated[0].start_ns
-    return 1 + sum(gap > span / 3 for gap in gaps)
+    return any(after.start_ns - before.end_ns > span / 3 for before, after in pairwise(accumulated))

@@ -1,0 +1,254 @@
+"""Steps that are not one forward and one backward after another: micro-batches, a CPU ahead, cut traces."""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sim.errors import InputError
+from sim.importer.kineto import read_kineto
+from sim.importer.kineto.reading import read_rank
+from sim.nouns.imported import ImportOptions, no_progress
+from sim.nouns.workload import Gradient, Workload
+from tests.importer.built_traces import Dialect, Job, build, write
+from tests.importer.test_kineto_built import imported
+
+DATA = os.environ.get("BUCKETSIM_DATA", "")
+STEP = Job(
+    shapes=((100, 100), (100,), (200, 100), (200,), (300, 200), (300,)),
+    buckets=(2, 2, 2),
+    gradient_ns=(300_000,) * 6,
+    transfer_ns=(400_000, 500_000, 600_000),
+    forward_ns=((1_000_000, 1_020_000),) * 4,
+    copy_in_ns=5_000,
+    copy_out_ns=10_000,
+    offsets_ns=(0, 3_000_000_000),
+)
+ALONE = replace(STEP, offsets_ns=(0,), copy_in_ns=0, copy_out_ns=0, synchronises="none")
+
+
+@pytest.mark.parametrize(("micro_batches", "steps"), [(1, True), (2, True), (4, True), (2, False)])
+def test_micro_batches_on_one_gpu_are_not_one_backward(micro_batches: int, steps: bool) -> None:
+    found, truth = imported(replace(ALONE, micro_batches=micro_batches), Dialect(steps=steps))
+    assert found.workload is not None
+    assert [gradient.shape for gradient in found.workload.gradients[::-1]] == list(STEP.shapes)
+    assert found.workload.backward_ns == 1_800_000
+    assert found.workload.forward_ns == truth[0][0].backward_start_ns - truth[0][0].start_ns
+    assert found.workload.optimizer_ns < 100_000
+
+
+def cpu_alone(micro_batches: int, shapes: Sequence[Sequence[int]], pause_ns: int) -> str:
+    """Steps of one thread of the CPU, which runs forward and backward."""
+    lines, now = [], 10**12
+
+    def event(name: str, length: int, category: str = "cpu_op", **arguments: object) -> None:
+        head = {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": 1, "args": arguments}
+        lines.append(head | {"ts": now // 1000, "dur": length // 1000})
+
+    for number in range(3):
+        began = now
+        for _ in range(micro_batches):
+            event("aten::linear", pause_ns)
+            now += pause_ns
+            for shape in shapes:
+                event("autograd::engine::evaluate_function: AddmmBackward0", 90_000)
+                now += 100_000
+                event("torch::autograd::AccumulateGrad", 4_000, **{"Input Dims": [list(shape)]})
+                now += 10_000
+        event("Optimizer.step#SGD.step", 50_000, "user_annotation")
+        now += 60_000
+        length, now = now - began, began
+        event(f"ProfilerStep#{number}", length - 1_000, "user_annotation")
+        now += length
+    return json.dumps({"traceEvents": lines})
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2, 3])
+@pytest.mark.parametrize("shapes", [[(8, 8), (8,), (8, 8), (8,)], [(4, 4)] * 4, [(3, 2), (3,)]])
+def test_micro_batches_on_the_cpu_are_copies_with_a_pause(
+    micro_batches: int, shapes: list[tuple[int, ...]], tmp_path: Path
+) -> None:
+    """Layers alike are no micro-batches: no forward lies between them."""
+    path = tmp_path / "trace.json"
+    path.write_text(cpu_alone(micro_batches, shapes, 200_000))
+    workload = read_kineto([path], ImportOptions(world_size=1)).workload
+    assert workload is not None
+    assert [gradient.shape for gradient in workload.gradients[::-1]] == shapes
+    assert workload.backward_ns == 110_000 * len(shapes) - 6_000
+
+
+@pytest.mark.parametrize("micro_batches", [2, 4])
+@pytest.mark.parametrize("names_forward", [True, False])
+@pytest.mark.parametrize("wrappers", [True, False])
+def test_micro_batches_that_all_reduce_are_no_tensor_parallelism(
+    micro_batches: int, names_forward: bool, wrappers: bool
+) -> None:
+    job = replace(STEP, micro_batches=micro_batches, synchronises="each")
+    found, truth = imported(job, Dialect(names_forward=names_forward, wrappers=wrappers))
+    assert [row["num_elements"] for row in found.details["buckets"]] == [10_100, 20_200, 60_300]
+    assert found.workload is not None
+    assert len(found.workload.gradients) == 6
+    assert found.workload.forward_ns == truth[0][0].backward_start_ns - truth[0][0].start_ns
+    assert not any("not modelled" in line for line in found.found)
+
+
+@pytest.mark.parametrize(("synchronises", "count"), [("each", 3), ("last", 1), ("none", 0)])
+def test_it_is_counted_how_many_micro_batches_were_reduced(
+    synchronises: str, count: int, tmp_path: Path
+) -> None:
+    job = replace(STEP, micro_batches=3, synchronises=synchronises)
+    (path, _) = write(build(job, Dialect())[0], tmp_path, Dialect())
+    for step in read_rank(path, no_progress).steps:
+        assert (step.micro_batches, step.synchronised_batches, step.other_backwards) == (3, count, 0)
+        assert len(step.reductions) == (3 if count else 0)
+        assert sum(one.role == "earlier" for one in step.collectives) == 3 * max(0, count - 1)
+
+
+@pytest.mark.parametrize("steps", [True, False])
+@pytest.mark.parametrize("prefetch_ns", [0, 50_000, 900_000])
+def test_a_side_stream_that_works_ahead_begins_no_step(prefetch_ns: int, steps: bool) -> None:
+    job = replace(STEP, runs_ahead=True, prefetch_ns=prefetch_ns)
+    rows = imported(job, Dialect(steps=steps))[0].details["steps"]
+    alone = imported(replace(STEP, runs_ahead=True), Dialect(steps=steps))[0].details["steps"]
+    assert [row["sync_end_ns"] for row in rows] == [row["sync_end_ns"] for row in alone]
+    for row, plain in zip(rows[1:3], alone[1:3], strict=True):
+        assert row["forward_ns"] == plain["forward_ns"] == 1_000_000
+        assert abs(row["step_ns"] - plain["step_ns"]) < 10_000
+        assert row["step_ns"] > row["forward_ns"] + row["sync_end_ns"]
+
+
+@pytest.mark.parametrize("late_ns", [0, 1, 500, 1_000])
+def test_a_copy_out_may_seem_to_begin_before_its_collective_ends(late_ns: int, tmp_path: Path) -> None:
+    """Streams' times have a resolution: a nanosecond is no wait of 0.6 ms."""
+    text = build(replace(STEP, offsets_ns=(0,)), Dialect())[0][0]
+    trace = json.loads(text)
+    for event in trace["traceEvents"]:
+        if event["name"].startswith("nccl"):
+            event["dur"] = round(event["dur"] + late_ns / 1000, 3)
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(trace))
+    (rate,) = {row["copy_out_ns"] for row in read_kineto([path], ImportOptions()).details["steps"]}
+    assert rate == 30_000
+
+
+def without(text: str, dropped: Callable[[dict[str, Any]], bool]) -> str:
+    trace = json.loads(text)
+    trace["traceEvents"] = [event for event in trace["traceEvents"] if not dropped(event)]
+    return json.dumps(trace)
+
+
+def test_a_first_step_that_the_trace_cuts_is_dropped(tmp_path: Path) -> None:
+    """In the midst of backward; the one that follows is whole."""
+    job = replace(STEP, forward_ns=STEP.forward_ns[:2], offsets_ns=(0,))
+    text = build(job, Dialect(steps=False))[0][0]
+    accumulated = [
+        one for one in json.loads(text)["traceEvents"] if one["name"] == "torch::autograd::AccumulateGrad"
+    ]
+    path = tmp_path / "trace.json"
+    path.write_text(without(text, lambda event: event["ts"] <= accumulated[2]["ts"] + 1))
+    found = read_kineto([path], ImportOptions())
+    (row,) = found.details["steps"]
+    assert row["forward_ns"] == 1_000_000
+    assert found.workload is not None
+    assert len(found.workload.gradients) == 6
+    assert any("1 steps without their forward in the trace" in line for line in found.dropped)
+
+
+def test_a_step_whose_forward_the_device_lost_is_dropped(tmp_path: Path) -> None:
+    text = build(STEP, Dialect())[0][0]
+    first = min(event["ts"] for event in json.loads(text)["traceEvents"] if event["name"].startswith("nccl"))
+    path = tmp_path / "trace.json"
+    path.write_text(without(text, lambda event: event["cat"] == "kernel" and event["ts"] < first))
+    found = read_kineto([path], ImportOptions())
+    assert [row["number"] for row in found.details["steps"]] == [1, 2, 3]
+    assert {row["forward_ns"] for row in found.details["steps"]} == {1_000_000}
+
+
+@pytest.mark.parametrize("steps", [2, 3, 4, 7])
+def test_steps_that_nothing_tells_apart_are_refused(steps: int, tmp_path: Path) -> None:
+    job = replace(STEP, forward_ns=STEP.forward_ns[:1] * steps, offsets_ns=(0,))
+    text = build(job, Dialect(steps=False))[0][0]
+    path = tmp_path / "trace.json"
+    path.write_text(without(text, lambda event: event["name"].startswith("Optimizer")))
+    with pytest.raises(
+        InputError, match=rf"{steps} backwards or more .* call prof\.step\(\) after each step"
+    ):
+        read_kineto([path], ImportOptions())
+
+
+def compiled(text: str, *, overlaps: bool) -> str:
+    """A backward that all-reduces within its own nodes and accumulates at its end: AccumulateGrads of a step
+    move behind its last node; where all-reduces do not overlap, they run one by one after its kernels.
+    """
+    trace = json.loads(text)
+    events = trace["traceEvents"]
+    for step in [one for one in events if one["name"].startswith("ProfilerStep")]:
+        inside = [one for one in events if step["ts"] <= one["ts"] < step["ts"] + step["dur"]]
+        optimizer = next(one for one in inside if one["name"].startswith("Optimizer"))
+        moved = [one for one in inside if one["name"] == "torch::autograd::AccumulateGrad"]
+        for place, one in enumerate(moved):
+            one |= {"ts": round(optimizer["ts"] - 1 + place * 0.01, 3), "dur": 0.005}
+    trace["traceEvents"] = [
+        event for event in events if not event["name"].endswith("function: torch::autograd::AccumulateGrad")
+    ]
+    kernels = [one for one in events if one["name"] == "volta_sgemm_backward"]
+    reduces = [one for one in events if one["name"].startswith("nccl")]
+    for place, one in enumerate(reduces if not overlaps else ()):
+        last = kernels[place // 6 * 6 + 5]
+        one |= {"ts": last["ts"] + last["dur"] + 100 * (place % 6), "dur": 100}
+        called = [(each, each["args"].get("correlation")) for each in events if each["cat"] == "cuda_runtime"]
+        at = next(each["ts"] for each, of in called if of == last["args"]["correlation"])
+        launch = next(each for each, of in called if of == one["args"]["correlation"])
+        launch |= {"ts": round(at + 0.2 + 0.1 * (place % 6), 3), "dur": 0.05}
+    return json.dumps(trace)
+
+
+@pytest.mark.parametrize("overlaps", [True, False])
+def test_a_compiled_backward_ends_with_its_own_work(overlaps: bool, tmp_path: Path) -> None:
+    """Gradients are accumulated after the last all-reduce, and are still those that were reduced."""
+    job = replace(STEP, offsets_ns=(0,), buckets=(1,) * 6, transfer_ns=(100_000,) * 6, copy_in_ns=0)
+    job = replace(job, copy_out_ns=0)
+    path = tmp_path / "trace.json"
+    path.write_text(compiled(build(job, Dialect())[0][0], overlaps=overlaps))
+    plain = read_kineto([path], ImportOptions())
+    assert plain.workload is not None
+    assert len(plain.details["buckets"]) == len(plain.workload.gradients) == 6
+    for row in plain.details["steps"]:
+        assert row["backward_ns"] == 1_800_000
+        assert row["sync_end_ns"] >= 1_900_000 if overlaps else row["sync_end_ns"] == 2_400_000
+    found = read_kineto([path], ImportOptions(model=plain.workload))
+    assert found.workload is not None
+    assert found.workload.ready_order == plain.workload.ready_order
+
+
+@pytest.mark.skipif(not DATA, reason="BUCKETSIM_DATA does not name the public measurements")
+def test_a_compiled_backward_of_404_gradients_takes_a_model() -> None:
+    """All-reduces run from 106 to 227 ms and nothing of the lane beside them."""
+    count = 404
+    model = Workload(
+        name="404",
+        gradients=tuple(
+            Gradient(
+                index=index,
+                name=f"p{index}",
+                shape=(10,),
+                dtype="float32",
+                num_bytes=40,
+                ready_ns=count - index,
+            )
+            for index in range(count)
+        ),
+        forward_ns=1,
+        backward_ns=count + 1,
+        optimizer_ns=1,
+    )
+    path = Path(DATA) / "traces" / "hta" / "hta_df_index_resolver_v100x2_r1.json.gz"
+    found = read_kineto([path], ImportOptions(model=model))
+    assert found.workload is not None
+    assert len(found.workload.gradients) == count
+    assert 105e6 < found.workload.backward_ns < 107e6
+    assert 250e6 < found.details["steps"][2]["sync_end_ns"] < 252e6
