@@ -115,7 +115,7 @@ def test_batched_copies_are_made_when_a_bucket_is_complete(job: Job, iteration: 
 
 
 def test_messages_that_take_no_time_share_a_channel_with_those_that_do() -> None:
-    """PowerSGD's first message is empty where it compresses all: at 0 ns it passes before the other bucket's."""
+    """PowerSGD's first message is empty where it compresses all: it passes before the other bucket's."""
     gradients = tuple(
         Gradient(index=index, name=dtype, shape=(2,), dtype=dtype, num_bytes=size, ready_ns=0)
         for index, (dtype, size) in enumerate([("float32", 8), ("float64", 16)])
