@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Sequence
 
 from sim.errors import InputError
 
@@ -30,6 +31,15 @@ def divide_half_even(numerator: int, denominator: int) -> int:
     if twice > denominator or (twice == denominator and quotient & 1):
         quotient += 1
     return quotient
+
+
+def median_ns(times: Sequence[int]) -> int:
+    """Median of ints, half to even where two middle ones are averaged."""
+    ordered = sorted(times)
+    middle = len(ordered) // 2
+    if len(ordered) % 2:
+        return ordered[middle]
+    return divide_half_even(ordered[middle - 1] + ordered[middle], 2)
 
 
 def transfer_ns(num_bytes: int, bytes_per_s: float | None) -> int:

@@ -9,7 +9,7 @@ from sim.errors import InputError, NotModelledError
 from sim.formats.documents import SCHEMA_VERSION
 from sim.nouns.recording import RecordedBackward, RecordedRank, RecordedStep, Recording
 from sim.nouns.workload import Gradient, ReadyIncludes, Workload
-from sim.units import divide_half_even
+from sim.units import median_ns
 
 FEWEST_BACKWARDS = 3
 _OWN_EFFECTS: tuple[ReadyIncludes, ...] = ("copy_in", "launch", "interference")
@@ -158,15 +158,6 @@ def measured_of(recording: Recording) -> dict[str, Any]:
         ],
         "buckets": _buckets(kept),
     }
-
-
-def median_ns(times: Sequence[int]) -> int:
-    """Median of ints, half to even where two middle ones are averaged."""
-    ordered = sorted(times)
-    middle = len(ordered) // 2
-    if len(ordered) % 2:
-        return ordered[middle]
-    return divide_half_even(ordered[middle - 1] + ordered[middle], 2)
 
 
 def torn_ranks(recording: Recording) -> list[int]:

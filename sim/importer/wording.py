@@ -1,11 +1,18 @@
 """Small words of the sentences that importers write, and what others wrote as it may stand in them."""
 
+from pathlib import Path
+
 LONGEST_WORD, LONGEST_LINE = 120, 380
 
 
 def count_of(number: int, noun: str) -> str:
     """``1 bucket``, ``2 buckets``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def stem_of(path: Path) -> str:
+    """The name of a file without ``.json`` or ``.json.gz``."""
+    return path.name.removesuffix(".gz").removesuffix(".json")
 
 
 def plain(text: str, longest: int = LONGEST_WORD) -> str:

@@ -20,7 +20,7 @@ from sim.recorder.factory import Pair, Step
 from sim.recorder.instruments import Iteration, Parameter, Survey, measure, survey
 from sim.recorder.step import build_step
 from sim.recorder.surroundings import surroundings
-from sim.units import divide_half_even
+from sim.units import divide_half_even, median_ns
 
 Progress = Callable[[int, int], None]
 Sample = tuple[int | None, ...]
@@ -168,15 +168,6 @@ def build_workload(
             "optimizer_step_only_ns": median_ns([times.inside_optimizer_ns for times in plain]),
         },
     )
-
-
-def median_ns(times: Sequence[int]) -> int:
-    """Median of ints, half to even where two middle ones are averaged."""
-    ordered = sorted(times)
-    middle = len(ordered) // 2
-    if len(ordered) % 2:
-        return ordered[middle]
-    return divide_half_even(ordered[middle - 1] + ordered[middle], 2)
 
 
 def spread(times: Sequence[int]) -> dict[str, int]:

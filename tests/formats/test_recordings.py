@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import sim
 from sim.errors import InputError, NotModelledError
-from sim.formats.recorded import measured_of, median_ns, workload_of
+from sim.formats.recorded import measured_of, workload_of
 from sim.formats.recordings import load_recording
 from sim.nouns.recording import (
     RecordedBackward,
@@ -24,6 +24,7 @@ from sim.nouns.recording import (
     Recording,
     RecordingHeader,
 )
+from sim.units import median_ns
 from tests.commands import bucketsim
 
 COUNT = 4

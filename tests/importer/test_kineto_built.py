@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.api import simulate, summarize
-from sim.formats.recorded import median_ns
 from sim.importer.kineto import read_kineto
 from sim.nouns.imported import Imported, ImportOptions
+from sim.units import median_ns
 from tests.importer.built_traces import Dialect, Job, TrueStep, build, write
 
 NCCL_NAMES = (

@@ -17,7 +17,8 @@ from sim.formats.documents import parse_text, to_text
 from sim.nouns.workload import Workload
 from sim.recorder import models, record
 from sim.recorder.instruments import Iteration, Parameter, Survey
-from sim.recorder.profile import build_workload, median_ns
+from sim.recorder.profile import build_workload
+from sim.units import median_ns
 
 MS = 1_000_000
 TINY = {"layers": 2, "width": 16, "heads": 2, "vocab": 32, "context": 8, "batch": 2}

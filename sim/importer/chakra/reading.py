@@ -12,7 +12,7 @@ from sim.importer.chakra.nodes import Node, TensorRow, read_nodes, world_size_of
 from sim.importer.estimated_times import split_backward, split_band
 from sim.importer.matching import match_buckets
 from sim.importer.opening import read_text
-from sim.importer.wording import count_of
+from sim.importer.wording import count_of, stem_of
 from sim.nouns.imported import Imported, ImportOptions
 from sim.nouns.workload import Gradient, Workload
 
@@ -67,7 +67,7 @@ def read_chakra(paths: Sequence[Path], options: ImportOptions) -> Imported:
     options.progress(len(paths), len(paths), "")
     ranks = _ranks_of_job(traces, paths)
     trace, source = traces[0], str(paths[0])
-    name = options.name or paths[0].name.removesuffix(".gz").removesuffix(".json")
+    name = options.name or stem_of(paths[0])
     found, assumed, missing, dropped = _sentences(trace, ranks)
     gradients = _as_gradients(trace, options.backward_ns)
     world_size = options.world_size or ranks

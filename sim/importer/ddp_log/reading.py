@@ -13,7 +13,7 @@ from sim.importer.dtypes import torch_dtype
 from sim.importer.estimated_times import bounds_band, split_backward, stretch_backward
 from sim.importer.matching import match_buckets
 from sim.importer.opening import read_text
-from sim.importer.wording import count_of
+from sim.importer.wording import count_of, stem_of
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.imported import Imported, ImportOptions, RankRow
 from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
@@ -63,7 +63,7 @@ def read_ddp_log(paths: Sequence[Path], options: ImportOptions) -> Imported:
         found.append(_say_layout(log, indices))
     finest = max(layouts, key=lambda layout: len(layout[0][1].buckets or ()))
     source, log = finest[0]
-    name = options.name or Path(source).name.removesuffix(".gz").removesuffix(".json")
+    name = options.name or stem_of(Path(source))
     assumed: list[str] = []
     missing = [
         "the duration of each collective, and so an all-reduce curve: DDP's logger sums them up",

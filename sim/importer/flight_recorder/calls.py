@@ -10,6 +10,7 @@ from typing import Any
 
 from sim.errors import InputError
 from sim.importer.dtypes import tensor_bytes, torch_dtype
+from sim.importer.wording import stem_of
 
 MOST = 2**62
 
@@ -65,7 +66,7 @@ def read_dump(document: Any, path: Path, number: int) -> Dump:
             f"{source}: entries: none; the recorder was off or empty (TORCH_FR_BUFFER_SIZE sets its length)"
         )
     calls = [_call(entry, f"{source}: entries.{place}") for place, entry in enumerate(entries)]
-    ends = re.search(r"(\d{1,6})$", path.name.removesuffix(".gz").removesuffix(".json"))
+    ends = re.search(r"(\d{1,6})$", stem_of(path))
     groups = _groups(document.get("pg_config"), source)
     return Dump(
         source=source,

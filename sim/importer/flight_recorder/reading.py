@@ -15,7 +15,7 @@ from sim.importer.flight_recorder.calls import Call, Dump, read_dump
 from sim.importer.flight_recorder.ranks import align, arrivals, common, curve, spread, transfers
 from sim.importer.flight_recorder.steps import Key, Steps, find_steps, is_bucket, key_of
 from sim.importer.opening import read_text
-from sim.importer.wording import count_of
+from sim.importer.wording import count_of, stem_of
 from sim.nouns.assignment import Assignment, made_for
 from sim.nouns.hardware import Hardware
 from sim.nouns.imported import Imported, ImportOptions
@@ -48,7 +48,7 @@ def read_flight_recorder(paths: Sequence[Path], options: ImportOptions) -> Impor
     dumps.sort(key=lambda dump: dump.rank)
     for dump in dumps:
         _refuse(dump)
-    name = options.name or Path(dumps[0].source).name.removesuffix(".gz").removesuffix(".json")
+    name = options.name or stem_of(Path(dumps[0].source))
     group = _busiest_group(dumps[0])
     ranks = [{key_of(call): call for call in dump.calls if _belongs(call, group)} for dump in dumps]
     first = [ranks[0][key] for key in sorted(ranks[0])]

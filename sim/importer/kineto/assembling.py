@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
-from sim.formats.recorded import median_ns
 from sim.importer.kineto.interference import Interference
 from sim.importer.kineto.layout import Layout
 from sim.importer.kineto.ranks import Aligned, Transfer
@@ -16,7 +15,7 @@ from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.hardware import Curve, CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.workload import ReadyIncludes, Workload
-from sim.units import NS_PER_S
+from sim.units import NS_PER_S, median_ns
 
 GLOO_CHANNELS = 2  # A3.8
 _SENT: tuple[ReadyIncludes, ...] = ("copy_in", "launch", "interference")

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from sim.errors import InputError
-from sim.formats.recorded import median_ns
 from sim.importer.kineto.assembling import (
     GLOO_CHANNELS,
     make_hardware,
@@ -20,6 +19,7 @@ from sim.importer.kineto.seen import SeenRank, SeenStep
 from sim.importer.kineto.telling import Told
 from sim.nouns.hardware import Hardware
 from sim.nouns.imported import Imported, ImportOptions
+from sim.units import median_ns
 
 
 def read_kineto(paths: Sequence[Path], options: ImportOptions) -> Imported:

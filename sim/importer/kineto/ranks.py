@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sim.errors import InputError
-from sim.formats.recorded import median_ns
 from sim.importer.kineto.seen import SeenCollective, SeenRank, SeenStep
 from sim.nouns.imported import RankRow
+from sim.units import median_ns
 
 # Collectives in which every rank waits for data of every other, so that they end together.
 _END_TOGETHER = ("all_reduce", "coalesced", "all_gather", "reduce_scatter")

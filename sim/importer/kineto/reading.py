@@ -27,7 +27,8 @@ def read_rank(path: Path, progress: Progress) -> SeenRank:
         NotModelledError: a trace of something else than replicated data parallelism.
     """
     trace = read_events(path, progress)
-    steps = find_steps(trace)
+    collectives = find_collectives(trace)
+    steps = find_steps(trace, collectives)
     decline(trace, steps)
     communication = _busy(trace, computes=False)
     info = trace.header.get("distributedInfo")
@@ -46,7 +47,7 @@ def read_rank(path: Path, progress: Progress) -> SeenRank:
         all_reduces=tuple(
             union(
                 (one.start_ns, one.end_ns)
-                for one, _ in find_collectives(trace)
+                for one, _ in collectives
                 if one.kind == "all_reduce" and one.timed and trace.gpu
             )
         ),

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from sim.errors import InputError, NotModelledError
 from sim.importer.kineto.autograd import AutogradThread, between, is_node, start_of
-from sim.importer.kineto.collectives import dtype_of, find_collectives, shape_of
+from sim.importer.kineto.collectives import dtype_of, shape_of
 from sim.importer.kineto.copies import added_by_copies
 from sim.importer.kineto.events import ACCUMULATE, Operator, TraceEvents
 from sim.importer.kineto.kernels import is_computation
@@ -25,8 +25,8 @@ from sim.verdict.intervals import union
 _ALWAYS = 1 << 62
 
 
-def find_steps(trace: TraceEvents) -> tuple[SeenStep, ...]:
-    """The steps of a trace, whole ones only, in order.
+def find_steps(trace: TraceEvents, collectives: Sequence[tuple[SeenCollective, str]]) -> tuple[SeenStep, ...]:
+    """The steps of a trace, whole ones only, in order; ``collectives`` are those of ``find_collectives``.
 
     Raises:
         NotModelledError: no backward in it: inference, or a forward alone.
@@ -51,7 +51,7 @@ def find_steps(trace: TraceEvents) -> tuple[SeenStep, ...]:
     thread = Counter(one.thread for one in accumulated).most_common(1)[0][0]
     accumulated = [one for one in accumulated if one.thread == thread]
     cpu = AutogradThread(trace, thread, accumulated)
-    reader = _Reader(trace, cpu, find_collectives(trace))
+    reader = _Reader(trace, cpu, collectives)
     windows = find_windows(trace, accumulated, reader.count_backwards())
     whole: list[SeenStep] = []
     for window, following in zip(windows, [*windows[1:], None], strict=True):

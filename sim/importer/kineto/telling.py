@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sim.formats.recorded import median_ns
 from sim.importer.kineto.assembling import GLOO_CHANNELS
 from sim.importer.kineto.layout import Layout, size_of
 from sim.importer.kineto.ranks import Aligned
 from sim.importer.kineto.seen import SeenRank, SeenStep
+from sim.importer.wording import count_of
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Workload
-from sim.units import format_ms, format_size
+from sim.units import format_ms, format_size, median_ns
 from sim.verdict.intervals import Interval, intersection_length, length
 
 
@@ -64,8 +64,8 @@ class Told:
         of = f" of {self._world_size}" if self._world_size else ""
         whose = f"rank {self._rank.rank}: " if ranks > 1 else ""
         lines = [
-            f"{_count(ranks, 'rank')}{of}, {self._rank.backend or 'backend unknown'}, on "
-            f"{self._rank.device}; {_count(len(steps), 'step')} of {_middle(steps, 'start_ns', 'end_ns')}",
+            f"{count_of(ranks, 'rank')}{of}, {self._rank.backend or 'backend unknown'}, on "
+            f"{self._rank.device}; {count_of(len(steps), 'step')} of {_middle(steps, 'start_ns', 'end_ns')}",
             f"{whose}backward {_middle(steps, 'backward_start_ns', 'backward_end_ns')}"
             + (
                 f", gradients synchronised after {_middle(steps, 'backward_start_ns', 'sync_end_ns')}"
@@ -122,7 +122,7 @@ class Told:
             )
         if self._rank.unseen_calls:
             lines.append(
-                f"{_count(self._rank.unseen_calls, 'call')} of collectives without a known communication "
+                f"{count_of(self._rank.unseen_calls, 'call')} of collectives without a known communication "
                 f"kernel: the trace's communication is incomplete"
             )
         return tuple(lines)
@@ -155,8 +155,8 @@ class Told:
             )
         if self._hardware is not None and len(self._hardware.all_reduce) < 3:
             lines.append(
-                f"the curve has {_count(len(self._hardware.all_reduce), 'size')}; others are drawn from them "
-                f"(give an nccl-tests log as well: bucketsim import auto)"
+                f"the curve has {count_of(len(self._hardware.all_reduce), 'size')}; others are drawn from "
+                f"them (give an nccl-tests log as well: bucketsim import auto)"
             )
         if (
             self._measurement is not None
@@ -240,7 +240,3 @@ class Told:
 
 def _middle(steps: Sequence[SeenStep], since: str, until: str) -> str:
     return format_ms(median_ns([getattr(step, until) - getattr(step, since) for step in steps]))
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from statistics import median
 from typing import Any
 
-from sim.formats.recorded import median_ns
 from sim.importer.links.columns import Variant
 from sim.importer.links.rows import LinkRow, Timing
 from sim.nouns.hardware import Curve, CurvePoint
+from sim.units import median_ns
 
 # DDP reduces its buckets in place: the buffer that goes in is the one that comes out.
 _PREFERRED: tuple[Variant, ...] = ("in", "only", "out")
