@@ -5,7 +5,7 @@ import sys
 import streamlit as st
 
 from app import launch, library
-from app.views import about, tune
+from app.views import about, cluster, tune
 from app.views.errors import told
 
 
@@ -17,9 +17,13 @@ def main() -> None:
     def tune_page() -> None:
         tune.show(found)
 
+    def cluster_page() -> None:
+        cluster.show(found)
+
     page = st.navigation(
         [
             st.Page(tune_page, title="Tune", icon=":material/tune:", url_path="tune", default=True),
+            st.Page(cluster_page, title="Cluster", icon=":material/hub:", url_path="cluster"),
             st.Page(about.show, title="About", icon=":material/help:", url_path="about"),
         ]
     )

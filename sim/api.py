@@ -6,6 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from sim.cluster_api import (
+    cluster,
+    cluster_hardware,
+    hardware_beside,
+    hardware_on,
+    link_loads,
+    load_cluster,
+    play_jobs,
+)
 from sim.costs.scaling import scale
 from sim.engine.ddp_assignment import check_reaches
 from sim.engine.ddp_logging import ddp_logging_data
@@ -17,9 +26,10 @@ from sim.formats.documents import to_text
 from sim.formats.pasting import bucket_indices_json
 from sim.formats.perfetto import perfetto_json
 from sim.formats.records import find_records, load_record
-from sim.formats.tables import sweep_csv
+from sim.formats.tables import scaling_csv, sweep_csv
 from sim.nouns.anchored import Anchored, Factor, InStepTimes, MeasuredStep
 from sim.nouns.assignment import Assignment
+from sim.nouns.cluster import Cluster
 from sim.nouns.comparison import Agreement
 from sim.nouns.hardware import Hardware
 from sim.nouns.memory import MemoryPoint
@@ -28,11 +38,14 @@ from sim.nouns.records import Record
 from sim.nouns.robust import Criterion
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import Workload
+from sim.planner.scaling import scaling
 from sim.tuner.grid import sweep
 from sim.tuner.pareto import pareto_front
 from sim.verdict import anchoring, scoring
 from sim.verdict.attribution import attribute
 from sim.verdict.metrics import summarize
+from sim.world.distribution import compare_assignments, step_distribution
+from sim.world.loading import load_ranks
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -47,22 +60,36 @@ __all__ = [
     "apply",
     "assign",
     "bucket_indices_json",
+    "cluster",
+    "cluster_hardware",
+    "compare_assignments",
     "ddp_logging_data",
     "digest",
     "explain",
+    "extrapolate_hardware",
     "find_records",
+    "hardware_beside",
+    "hardware_on",
+    "link_loads",
     "load_assignment",
+    "load_cluster",
     "load_hardware",
+    "load_ranks",
     "load_record",
     "load_workload",
     "pareto_front",
+    "parse_cluster",
     "parse_hardware",
     "parse_workload",
     "perfetto_json",
+    "play_jobs",
     "record",
     "scale",
+    "scaling",
+    "scaling_csv",
     "simulate",
     "snippet",
+    "step_distribution",
     "summarize",
     "sweep",
     "sweep_csv",
@@ -204,6 +231,22 @@ def trade_off(
     return recommend.trade_off(workload, hardware, limits)
 
 
+def extrapolate_hardware(
+    measured: Sequence[tuple[Cluster, Hardware]], cluster: Cluster, name: str | None = None
+) -> Hardware:
+    """The Hardware of ``cluster`` from Hardware measured on other clusters, or on itself at a few sizes.
+
+    ``spread`` keeps the range of each point, ``provenance.uncertainty`` states it. ``measured`` holds each
+    cluster, with the placement that was measured, and its Hardware; ``name`` None: the cluster's.
+
+    Raises:
+        InputError, NotModelledError: as ``sim.costs.extrapolated`` says.
+    """
+    from sim.costs import extrapolated  # networkx, which nothing else here needs
+
+    return extrapolated.extrapolate_hardware(measured, cluster, name)
+
+
 def parse_workload(text: str | bytes, source: str) -> Workload:
     """A Workload from JSON text; ``source`` is what errors call it."""
     return documents.parse_text(text, Workload, source)
@@ -212,6 +255,11 @@ def parse_workload(text: str | bytes, source: str) -> Workload:
 def parse_hardware(text: str | bytes, source: str) -> Hardware:
     """A Hardware from JSON text; ``source`` is what errors call it."""
     return documents.parse_text(text, Hardware, source)
+
+
+def parse_cluster(text: str | bytes, source: str) -> Cluster:
+    """A Cluster from JSON text; ``source`` is what errors call it."""
+    return documents.parse_text(text, Cluster, source)
 
 
 def snippet(assignment: Assignment, workload: Workload) -> str:
@@ -302,16 +350,25 @@ def digest(noun: Any) -> str:
 def agreement(record: Record, copies: bool = True) -> Agreement:
     """A measured record against what the model of today predicts for it.
 
-    ``copies`` False switches the copies into and out of buckets off in the model, to show their effect.
+    ``copies`` False switches the copies into and out of buckets off in the model, to show their effect. A
+    record of another box than its hardware's, of slow ranks or of a neighbour is predicted as it was
+    measured, from the hardware of the job alone in its box.
     """
     if not copies:
         record = replace(
             record, hardware=replace(record.hardware, copy_in_bytes_per_s=None, copy_out_bytes_per_s=None)
         )
+    from sim.engine import in_box  # networkx, which nothing else here needs
+
+    limits = in_box.limits_of(record)
+    record = in_box.as_measured(record)
     predictions, attributions = {}, {}
     for candidate in record.candidates:
         assert candidate.asked is not None
+        if record.neighbour is not None:
+            predictions[candidate.name] = in_box.report_beside(record, candidate.asked)
+            continue
         predictions[candidate.name] = summarize(simulate(record.workload, record.hardware, candidate.asked))
         if candidate.iterations:
             attributions[candidate.name] = attribute(record, candidate, simulate)
-    return scoring.agree(record, predictions, attributions)
+    return scoring.agree(record, predictions, attributions, limits)

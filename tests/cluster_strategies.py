@@ -5,6 +5,12 @@ from hypothesis import strategies as st
 from sim.nouns.cluster import Cluster, Device, Hosts, HostTemplate, Link, Network
 
 RATES = st.floats(1, 1e13)
+# What presets cannot be made without.
+NEEDED: dict[str, dict[str, int]] = {
+    "pcie_hosts": {"hosts": 2, "gpus": 4, "gbit_per_s": 10},
+    "hgx_ethernet": {"hosts": 2, "gbit_per_s": 25},
+    **{f"ethernet_{speed}g": {"hosts": 2} for speed in (10, 25, 100)},
+}
 
 
 @st.composite
@@ -51,6 +57,7 @@ networks = st.builds(
     switch_latency_ns=st.integers(0, 10**6),
     sharp=st.booleans(),
     ll128=st.booleans(),
+    ll=st.booleans(),
 )
 
 

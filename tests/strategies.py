@@ -10,14 +10,25 @@ from dataclasses import dataclass, replace
 from hypothesis import strategies as st
 
 from sim.nouns.assignment import Assignment, bucket_bytes
+from sim.nouns.box import Neighbour
 from sim.nouns.explanation import Event, ExplainedIteration, Explanation
 from sim.nouns.hardware import Curve, CurvePoint, Hardware
+from sim.nouns.jobs import JobsReport, PlayedJob, SharedLink, Start
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.memory import Memory
 from sim.nouns.path import PathSpan
+from sim.nouns.ranks import RankGroup, Ranks, SlowRanks
 from sim.nouns.recommendation import Family, Gain, Plateau, Recommendation
 from sim.nouns.report import BucketRow, Report
 from sim.nouns.robust import Robust, RobustRow
+from sim.nouns.step_distribution import (
+    AssignmentComparison,
+    ClockReading,
+    CollectiveWait,
+    PairedRow,
+    RankPart,
+    StepDistribution,
+)
 from sim.nouns.workload import Buffer, Gradient, Workload
 from tests.cluster_strategies import clusters
 
@@ -472,6 +483,177 @@ explanations = st.builds(
     ending=st.lists(events, max_size=1).map(tuple),
     provenance=words,
 )
+jobs_reports = st.builds(
+    JobsReport,
+    cluster=names,
+    jobs=st.lists(
+        st.builds(
+            PlayedJob,
+            name=names,
+            ranks=st.lists(names, max_size=2).map(tuple),
+            alone_step_ns=times,
+            alone_exposed_comm_ns=differences,
+            mean_step_ns=times,
+            p5_step_ns=times,
+            median_step_ns=times,
+            p95_step_ns=times,
+            mean_exposed_comm_ns=differences,
+            always_beside_step_ns=times,
+            slowdown=fractions,
+            step_ns=st.lists(times, max_size=3).map(tuple),
+        ),
+        max_size=2,
+    ).map(tuple),
+    shared_links=st.lists(
+        st.builds(
+            SharedLink,
+            a=names,
+            b=names,
+            bytes_per_s=st.floats(1, 1e13),
+            jobs=st.lists(names, max_size=2).map(tuple),
+            shares_bytes_per_s=st.lists(st.floats(1, 1e13), max_size=2).map(tuple),
+        ),
+        max_size=2,
+    ).map(tuple),
+    steps=small,
+    warmup=small,
+    offsets_ns=st.lists(times, max_size=2).map(tuple),
+    starts=st.lists(
+        st.builds(
+            Start,
+            offsets_ns=st.lists(times, max_size=2).map(tuple),
+            mean_step_ns=st.lists(times, max_size=2).map(tuple),
+        ),
+        max_size=2,
+    ).map(tuple),
+    provenance=words,
+    extensions=words,
+)
+
+
+@st.composite
+def ranks(draw: Draw) -> Ranks:
+    """Ranks that differ in any way, of any job."""
+    sigmas = st.just(0.0) | st.floats(0, 2)
+    stalls = draw(st.booleans())
+    firsts = draw(st.lists(st.integers(0, 99), max_size=3, unique=True))
+    return Ranks(
+        name=draw(names),
+        pace_jitter=draw(sigmas),
+        pace_spread=draw(sigmas),
+        slow=draw(
+            st.lists(
+                st.builds(SlowRanks, first=small, count=st.integers(1, 10**6), pace=st.floats(0.001, 1000)),
+                max_size=2,
+            ).map(tuple)
+        ),
+        groups=tuple(
+            RankGroup(
+                first=10 * first,
+                count=draw(st.integers(1, 10)),
+                workload=draw(st.text(characters, min_size=1)),
+            )
+            for first in firsts
+        ),
+        stall_probability=draw(st.floats(0.001, 1)) if stalls else 0.0,
+        stall_ns=draw(st.integers(1, 10**9)) if stalls else 0,
+        clock_offset_ns=draw(times),
+        clock_drift=draw(st.floats(0, 0.01)),
+        provenance=draw(words),
+        extensions=draw(words),
+    )
+
+
+rank_parts = st.builds(
+    RankPart,
+    name=names,
+    first=small,
+    count=small,
+    pace=fractions,
+    last_share=st.floats(0, 1),
+    waited_ns=times,
+)
+step_distributions = st.builds(
+    StepDistribution,
+    workload=names,
+    hardware=names,
+    ranks=names,
+    policy=names,
+    bucket_count=small,
+    world_size=small,
+    samples=small,
+    jobs=small,
+    seed=small,
+    mean_step_ns=times,
+    mean_low_ns=maybe,
+    mean_high_ns=maybe,
+    p5_step_ns=times,
+    median_step_ns=times,
+    p95_step_ns=times,
+    p99_step_ns=times,
+    quantiles_ns=st.lists(times, max_size=3).map(tuple),
+    nominal_step_ns=times,
+    slowest_cost_ns=differences,
+    mean_pace=fractions,
+    even_step_ns=times,
+    imbalance_cost_ns=differences,
+    waited_ns=times,
+    parts=st.lists(rank_parts, max_size=2).map(tuple),
+    worst=st.lists(rank_parts, max_size=2).map(tuple),
+    collectives=st.lists(
+        st.builds(
+            CollectiveWait,
+            bucket=st.none() | small,
+            num_bytes=times,
+            waited_ns=times,
+            longest_ns=times,
+            straggler_share=st.floats(0, 1),
+        ),
+        max_size=2,
+    ).map(tuple),
+    clocks=st.none()
+    | st.builds(
+        ClockReading,
+        steps=small,
+        collectives=small,
+        raw_right=st.floats(0, 1),
+        aligned_right=st.floats(0, 1),
+        raw_error_ns=times,
+        aligned_error_ns=times,
+    ),
+    played_exactly=small,
+    not_known=st.lists(names, max_size=2).map(tuple),
+    notes=st.lists(names, max_size=2).map(tuple),
+    provenance=words,
+)
+assignment_comparisons = st.builds(
+    AssignmentComparison,
+    rows=st.lists(
+        st.builds(
+            PairedRow,
+            name=names,
+            gain_ns=differences,
+            gain_low_ns=st.none() | differences,
+            gain_high_ns=st.none() | differences,
+            nominal_gain_ns=differences,
+            distribution=step_distributions,
+        ),
+        max_size=2,
+    ).map(tuple),
+    best_by_mean=names,
+    best_by_nominal=names,
+    provenance=words,
+)
+neighbours = st.builds(
+    Neighbour,
+    workload=workloads(),
+    assignment=any_assignments(),
+    hosts=st.lists(st.integers(0, 63), min_size=2, max_size=4, unique=True).map(tuple),
+    alone_ns=st.lists(times, max_size=3).map(tuple),
+    beside_ns=st.lists(times, max_size=3).map(tuple),
+    provenance=words,
+    extensions=words,
+)
 NOUNS = {
     "workload": st.sampled_from([TINY, REAL]).flatmap(lambda scale: workloads(scale, dressed=True)),
     "hardware": hardwares(REAL, dressed=True),
@@ -481,4 +663,9 @@ NOUNS = {
     "recommendation": recommendations,
     "explanation": explanations,
     "cluster": clusters(),
+    "ranks": ranks(),
+    "step_distribution": step_distributions,
+    "assignment_comparison": assignment_comparisons,
+    "jobs": jobs_reports,
+    "neighbour": neighbours,
 }

@@ -14,6 +14,7 @@ free. After backward, each bucket in order is waited for and copied back.
 _FILES = """
 - **Workload**: the gradients of a model, and when backward makes each ready (`bucketsim record`).
 - **Hardware**: how long a collective takes by its size, and the effects beside it (`bucketsim calibrate`).
+- **Cluster**: hosts, their links, and the network; its Hardware is computed (`bucketsim cluster`).
 - **Assignment**: which gradients share a bucket, and what to pass to DistributedDataParallel for it.
 - **Record**: what real ranks did with a set of assignments (`bucketsim validate`).
 """

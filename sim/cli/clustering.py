@@ -1,25 +1,60 @@
 """cluster: the hardware of a machine that nobody measured, computed from published figures."""
 
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from sim.cli.printing import emit_noun, note, table, write
+import sim
+from sim.cli.clustering_tables import print_curve, print_loads
+from sim.cli.printing import emit_noun, note, write
 from sim.cli.simulating import AsJson, key_values
+from sim.costs.nccl.fabric import MOST_RANKS
 from sim.errors import InputError
-from sim.formats.documents import load, to_text
-from sim.nouns.cluster import Cluster
-from sim.nouns.hardware import Hardware
-from sim.units import NS_PER_MS, NS_PER_S, format_ms, format_size
+from sim.formats.documents import load, to_text, write_atomically
+from sim.nouns.cluster import Cluster, check_ranks
+from sim.nouns.hardware import CURVES, Hardware
 
-_SHOWN = tuple(1 << power for power in range(10, 34, 3))
+_RANKS = "GPUs such as host0.gpu0,host1.gpu0, or how many of the first"
 
 
 def cluster(
     machine: Annotated[str, typer.Argument(metavar="PRESET|C.json", help="A preset's name, or a cluster.")],
     settings: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Of the preset: hosts=4.")
+    ] = None,
+    ranks: Annotated[
+        str | None, typer.Option("--ranks", help=f"Where the job's ranks are: {_RANKS}. Default: all.")
+    ] = None,
+    beside: Annotated[
+        list[str] | None,
+        typer.Option("--beside", help="The GPUs of another job that runs at the same time; may be repeated."),
+    ] = None,
+    algorithm: Annotated[
+        str,
+        typer.Option(
+            "--algorithm",
+            help="What all-reduces go by: auto (NCCL's choice), ring, tree, nvls, nvls_tree, collnet_direct, "
+            "collnet_chain, hierarchical, halving_doubling.",
+        ),
+    ] = "auto",
+    collective: Annotated[
+        str, typer.Option("--collective", help=f"Whose curve is printed: {', '.join(CURVES)}.")
+    ] = "all_reduce",
+    measured: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--measured",
+            metavar="H.json@KEY=VALUE,...|H.json@C.json",
+            help="Hardware measured on the preset with other settings (hosts=2; ranks=4 for the first 4 "
+            "GPUs) or on another cluster; may be repeated. Its curves are taken to this cluster.",
+        ),
+    ] = None,
+    loads: Annotated[bool, typer.Option("--loads", help="Also what one all-reduce puts on links.")] = False,
+    picture: Annotated[
+        Path | None, typer.Option("--picture", help="Write a picture of the cluster here, as HTML.")
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the hardware here.")] = None,
     save: Annotated[
@@ -28,29 +63,43 @@ def cluster(
     as_json: AsJson = False,
 ) -> None:
     """Compute a cluster's collectives by NCCL's own cost model, from data sheets: nothing is measured."""
-    from sim.costs.nccl.from_cluster import fabric_of  # networkx, which nothing else here needs
-    from sim.costs.nccl.hardware import hardware_of, uncertainty
-
-    made = _machine(machine, settings or [])
-    fabric = fabric_of(made)
-    hardware = hardware_of(fabric, f"{made.name}, {fabric.world_size} ranks")
+    if collective not in CURVES:
+        raise InputError(f"--collective: {collective!r} is not legal; give one of {', '.join(CURVES)}")
+    if loads and as_json:
+        raise InputError("--loads: not legal with --json, which is one hardware; sim.link_loads gives them")
+    if measured and (beside or algorithm != "auto"):
+        raise InputError(
+            "--measured: not legal with --beside or --algorithm; measurements say by what they went"
+        )
+    loaded = _with_loads(algorithm) if loads or picture is not None else None
+    made = _placed(_machine(machine, settings or []), ranks, "--ranks")
+    others = [_gpus(made, text, "--beside") for text in beside or []]
+    _check_free(made, others)
+    if measured:
+        hardware = _extrapolated(machine, settings or [], measured, made)
+    else:
+        hardware = sim.cluster_hardware(made, beside=others, algorithm=algorithm)
+        _say_how_far_off(hardware)
+    shown = sim.link_loads(made, algorithm=loaded) if loaded is not None else ()
     if save is not None:
         write(save, to_text(made))
     if output is not None:
         write(output, to_text(hardware))
-    low, high = uncertainty(fabric)
-    note(
-        f"computed, not measured: of nine sizes in ten from 1 MiB to 1 GiB a measurement was {low:g} to "
-        f"{high:g} times as long on public systems of this kind; measure the link where you can"
-    )
+    if picture is not None:
+        from app.figures.topology import topology_figure  # plotly, which nothing else here needs
+
+        write_atomically(picture, topology_figure(made, shown).to_html(include_plotlyjs=True))
+        note(f"wrote {picture}")
     if as_json:
         emit_noun(hardware)
         return
-    _print(hardware)
+    print_curve(hardware, collective)
+    if loads and loaded is not None:
+        print_loads(shown, loaded)
 
 
 def _machine(machine: str, settings: list[str]) -> Cluster:
-    from sim.costs.topology.presets import PRESETS, preset
+    from sim.costs.topology.presets import PRESETS, preset  # networkx, which nothing else here needs
 
     given = key_values(settings, "KEY=VALUE")
     if machine in PRESETS:
@@ -65,27 +114,94 @@ def _machine(machine: str, settings: list[str]) -> Cluster:
     return load(machine, Cluster)
 
 
-def _print(hardware: Hardware) -> None:
-    methods: dict[str, Any] = hardware.provenance["methods"]
-    factor = 2 * (hardware.world_size - 1) / hardware.world_size
-    table(
-        f"{hardware.name}: all-reduce",
-        ["size", "time", "bus bandwidth", "by"],
-        [
-            [
-                format_size(point.num_bytes),
-                _time(point.duration_ns),
-                f"{factor * point.num_bytes * NS_PER_S / point.duration_ns / 1e9:.1f} GB/s"
-                if point.duration_ns
-                else "-",
-                str(methods.get(str(point.num_bytes), "-")),
-            ]
-            for point in hardware.all_reduce
-            if point.num_bytes in _SHOWN
-        ],
-        words=["by"],
-    )
+def _placed(cluster: Cluster, text: str | None, option: str) -> Cluster:
+    """The cluster with the ranks that ``text`` names, or so many of the first."""
+    if text is None:
+        return cluster
+    if not text.isascii() or not text.isdigit():
+        return replace(cluster, placement=_gpus(cluster, text, option))
+    first = cluster.placement if cluster.placement is not None else cluster.all_gpus()
+    count = int(text) if len(text) <= len(str(MOST_RANKS)) else MOST_RANKS + 1
+    placement = tuple(islice(first, count))
+    if len(placement) != count or not placement or count > MOST_RANKS:
+        said = text if len(text) <= 20 else f"{text[:20]}..."
+        raise InputError(
+            f"{option}: {said} is not legal; {cluster.name!r} has {len(placement) or 'at least 1'} ranks, so "
+            f"give {_RANKS}"
+        )
+    return replace(cluster, placement=placement)
 
 
-def _time(duration_ns: int) -> str:
-    return f"{duration_ns / 1000:.1f} us" if duration_ns < NS_PER_MS else format_ms(duration_ns)
+def _check_free(cluster: Cluster, others: list[tuple[str, ...]]) -> None:
+    """Raise ``InputError`` where another job has a GPU of this one, and say how this one gives it up."""
+    own = set(cluster.placement if cluster.placement is not None else cluster.all_gpus()) if others else set()
+    for gpus in others:
+        taken = sorted(own.intersection(gpus))
+        if taken:
+            raise InputError(
+                f"--beside: {taken[0]} is not legal; a rank of this job is there, and a GPU holds one, so "
+                f"give the GPUs of this job with --ranks"
+            )
+
+
+def _gpus(cluster: Cluster, text: str, option: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    check_ranks(cluster, names, option)
+    return names
+
+
+def _with_loads(algorithm: str) -> str:
+    """Whose loads are shown: a ring's where the algorithm changes with the size."""
+    if algorithm == "auto":
+        return "ring"
+    from sim.costs.topology.loads import LOADS
+
+    if algorithm not in LOADS:
+        raise InputError(
+            f"--algorithm: {algorithm} has no loads on links; give one of {', '.join(LOADS)} with --loads "
+            f"or --picture"
+        )
+    return algorithm
+
+
+def _extrapolated(machine: str, settings: list[str], measured: list[str], made: Cluster) -> Hardware:
+    """Curves measured elsewhere, taken to ``made``."""
+    pairs = []
+    for text in measured:
+        path, at, where = text.partition("@")
+        if not path or not at or not where:
+            raise InputError(
+                f"--measured: {text!r} is not legal; give a hardware and where it was measured, such as "
+                f"H.json@hosts=2"
+            )
+        if where.endswith(".json"):
+            cluster = load(where, Cluster)
+        else:
+            changed = key_values(where.split(","), "--measured")
+            ranks = changed.pop("ranks", None)
+            known = {**key_values(settings, "KEY=VALUE"), **changed}
+            cluster = _machine(machine, [f"{key}={value}" for key, value in known.items()])
+            cluster = _placed(cluster, None if ranks is None else str(ranks), "--measured ranks")
+        hardware = sim.load_hardware(path)
+        if hardware.world_size == 1:
+            raise InputError(
+                f"--measured: {path} is not legal; it has one rank, which measures no collective"
+            )
+        pairs.append((cluster, hardware))
+    extrapolated = sim.extrapolate_hardware(pairs, made)
+    note(f"extrapolated from {len(pairs)} measurements; spread holds the range of each point")
+    return extrapolated
+
+
+def _say_how_far_off(hardware: Hardware) -> None:
+    """The range of the model, as the hardware's ``spread`` has it."""
+    for point in hardware.all_reduce:
+        known = hardware.spread.get("all_reduce", {}).get(str(point.num_bytes))
+        if known and point.num_bytes >= 1 << 20:
+            low, high = known["min_ns"] / point.duration_ns, known["max_ns"] / point.duration_ns
+            note(
+                f"computed, not measured: machines of this kind that were measured took {low:.2g} to "
+                f"{high:.2g} times as long; measure the link where you can"
+            )
+            return
+    note("computed, not measured; measure the link where you can")

@@ -2,24 +2,16 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 import sim
+from sim.cli.placing import Box, On, Ranks, Rate, Uplink, place_of
 from sim.cli.printing import emit_noun, note, progress, write
 from sim.cli.simulating import AsJson
 from sim.formats.documents import check_writable
-from sim.units import format_ms, format_size, parse_rate_bits, parse_size
-
-Box = Annotated[int | None, typer.Option("--box", help="Hosts of a cluster in a box (root).")]
-Rate = Annotated[
-    str | None, typer.Option("--rate", help="The box's wire, such as 4gbit; or one a host: 4gbit,1gbit.")
-]
-Uplink = Annotated[
-    str | None, typer.Option("--uplink", help="A wire that the two halves of the box share, such as 2gbit.")
-]
-Ranks = Annotated[int, typer.Option("--ranks", help="Local ranks over loopback.")]
+from sim.units import format_ms, format_size, parse_size
 
 
 class ReplayMode(StrEnum):
@@ -80,24 +72,21 @@ def record(
     )
 
 
-def _place(ranks: int, box: int | None, rate: str | None, uplink: str | None) -> Any:
-    from sim.validator.launch import Place
-
-    rates = None if rate is None else tuple(parse_rate_bits(word) for word in rate.split(","))
-    return Place(
-        ranks=ranks,
-        box=box,
-        rate_bits=rates[0] if rates is not None and len(rates) == 1 else rates,
-        uplink_bits=None if uplink is None else parse_rate_bits(uplink),
-    )
-
-
 def calibrate(
     output: Annotated[Path, typer.Option("-o", "--output", help="Write the hardware here.")],
     ranks: Ranks = 2,
     box: Box = None,
     rate: Rate = None,
     uplink: Uplink = None,
+    on: On = None,
+    neighbour: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Measure beside endless all-reduces of SIZE, such as 16MiB, on every other host of the box "
+            "or on those that --on leaves.",
+        ),
+    ] = None,
     largest: Annotated[str, typer.Option(help="Largest message.")] = "256MiB",
     rounds: Annotated[int, typer.Option(help="Interleaved rounds.")] = 5,
     mode: Annotated[
@@ -109,10 +98,20 @@ def calibrate(
     from sim.validator.calibrate import calibrate as measure
 
     check_writable(output)
-    place = _place(ranks, box, rate, uplink)
+    place, beside = place_of(ranks, box, rate, uplink, on), None
+    if neighbour is not None:
+        from sim.validator.neighbouring import endless_all_reduce, place_two
+
+        place, hosts = place_two(place)
+        beside = endless_all_reduce(parse_size(neighbour, "neighbour"), hosts)
     with progress("calibrating") as report:
         hardware = measure(
-            place, largest=parse_size(largest), rounds=rounds, mode=mode.value, progress=report
+            place,
+            largest=parse_size(largest),
+            rounds=rounds,
+            mode=mode.value,
+            beside=beside,
+            progress=report,
         )
     write(output, sim.to_text(hardware))
     if as_json:

@@ -56,9 +56,11 @@ def print_summary(scores: Sequence[Scored]) -> None:
         ],
     )
     note("median, worst: of the step error; exposed, ends (of buckets): medians; ~: within noise")
-    judged = next((one for one in agreements if one.passed is not None), None)
-    if judged is not None:
-        note(f"rule: {judged.rule}; then how many targets are met")
+    rules = dict.fromkeys(one.rule for one in agreements if one.passed is not None)
+    for rule in rules:
+        names = [one.name for one in agreements if one.rule == rule]
+        of = f" of {', '.join(names)}" if len(rules) > 1 else ""
+        note(f"rule{of}: {rule}; then how many targets are met")
     for one in agreements:
         if one.passed is None:
             note(f"{one.name}: {one.rule}")

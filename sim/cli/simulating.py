@@ -68,17 +68,34 @@ def _caps(text: str | None, option: str) -> list[float] | None:
 
 
 def key_values(pairs: list[str], option: str) -> dict[str, Any]:
-    """``key=value`` words; values are JSON or Python's constants, and text where they are neither."""
-    found = {}
+    """``key=value`` words; values are JSON or Python's constants, and text where they are neither.
+
+    Raises:
+        InputError: a word that is no ``key=value``, a key given twice, or a number of thousands of digits.
+    """
+    return {name: _value(name, text, option) for name, text in key_texts(pairs, option).items()}
+
+
+def key_texts(pairs: list[str], option: str) -> dict[str, str]:
+    """As ``key_values``, each value as it was written."""
+    found: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise InputError(f"{option}: {pair!r} is not legal; give key=value")
-        try:
-            found[name] = json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
-        except json.JSONDecodeError:
-            found[name] = value
+        if name in found:
+            raise InputError(f"{option}: {name} is given twice; give it once")
+        found[name] = value
     return found
+
+
+def _value(name: str, text: str, option: str) -> Any:
+    try:
+        return json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))
+    except json.JSONDecodeError:
+        return text
+    except (ValueError, RecursionError):  # Python reads no integer of over 4300 digits
+        raise InputError(f"{option}: {name}={text[:20]}... is not legal; it is too long") from None
 
 
 def _switches(option: str, pairs: list[str]) -> dict[str, Any]:

@@ -51,20 +51,20 @@ def sweep(
     """Predict DDP's default and a range of bucket caps, under any combination of what-ifs."""
     workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
     axes: dict[str, Any] = {
-        "bandwidth": _values("--bandwidth", bandwidth, float),
-        "latency": _values("--latency", latency, float),
-        "backward": _values("--backward", backward, float),
-        "world_size": None if world_size is None else _values("--world-size", world_size, int),
-        "precision": None if precision is None else _values("--precision", precision, _dtype),
+        "bandwidth": values_of("--bandwidth", bandwidth, float),
+        "latency": values_of("--latency", latency, float),
+        "backward": values_of("--backward", backward, float),
+        "world_size": None if world_size is None else values_of("--world-size", world_size, int),
+        "precision": None if precision is None else values_of("--precision", precision, _dtype),
     }
     with ExitStack() as stack:
         rows = sim.sweep(
             workload,
             hardware,
-            None if caps is None else _values("--caps", caps, parse_cap_mb),
+            None if caps is None else values_of("--caps", caps, parse_cap_mb),
             engine.value,
             **axes,
-            executor=None if jobs is None else stack.enter_context(_executor(jobs)),
+            executor=None if jobs is None else stack.enter_context(executor_of(jobs)),
             progress=stack.enter_context(progress("simulating")),
             max_rows=max_rows,
         )
@@ -139,7 +139,8 @@ def _dtype(text: str) -> str | None:
     return None if text == "recorded" else text
 
 
-def _values(option: str, text: str, read: Callable[[str], Value]) -> list[Value]:
+def values_of(option: str, text: str, read: Callable[[str], Value]) -> list[Value]:
+    """The values of an axis, with commas between them. Raises ``InputError`` naming the option."""
     made = []
     for part in text.split(","):
         if not part.strip():
@@ -153,6 +154,6 @@ def _values(option: str, text: str, read: Callable[[str], Value]) -> list[Value]
     return made
 
 
-def _executor(jobs: int) -> Executor:
+def executor_of(jobs: int) -> Executor:
     """``jobs`` processes; one job is a thread of this process, which starts at once."""
     return ThreadPoolExecutor(1) if jobs == 1 else process_pool(jobs)

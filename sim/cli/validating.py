@@ -1,32 +1,38 @@
 """validate: assignments on real ranks, against the prediction or against each other."""
 
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import sim
+from sim.cli.ab_testing import print_ab, run_ab_test
 from sim.cli.judging import check_threshold, judge
-from sim.cli.measuring import Box, LinkKind, Ranks, Rate, ReplayMode, Uplink, _place
-from sim.cli.printing import emit, note, progress, table
+from sim.cli.measuring import LinkKind, ReplayMode
+from sim.cli.placing import (
+    Box,
+    On,
+    Ranks,
+    Rate,
+    Uplink,
+    hardware_there,
+    neighbour_of,
+    place_of,
+    slow_ranks,
+)
+from sim.cli.printing import note, progress
 from sim.cli.simulating import AsJson, _caps
 from sim.cli.spreading import prepare_job
 from sim.errors import InputError
-from sim.formats.documents import json_text, write_atomically
 from sim.formats.records import start_record
-from sim.nouns.ab import AbTest
 from sim.nouns.assignment import DDP_POLICIES, Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 
 if TYPE_CHECKING:
     from sim.validator.candidates import Candidate
-    from sim.validator.carriers import Carrier
     from sim.validator.jobs import UserModel
     from sim.validator.launch import Place
-
-AB_FILE = "ab.json"
 
 
 def validate(
@@ -44,6 +50,19 @@ def validate(
     box: Box = None,
     rate: Rate = None,
     uplink: Uplink = None,
+    on: On = None,
+    neighbour: Annotated[
+        str | None,
+        typer.Option(
+            metavar="bucket_cap_mb=F",
+            help="Beside a second job of the same workload, with these buckets, on every other host of the "
+            "box or on those that --on leaves.",
+        ),
+    ] = None,
+    slow: Annotated[
+        list[str] | None,
+        typer.Option(metavar="RANK=FACTOR", help="A rank's backward, so many times as long; repeatable."),
+    ] = None,
     caps: Annotated[str, typer.Option(help="Explicit caps to replay, MiB.")] = "1,4,10,25",
     assignment_file: Annotated[
         list[Path] | None,
@@ -96,6 +115,7 @@ def validate(
     from sim.recorder import parse_arguments
     from sim.validator.carriers import Carrier, emulating_place, measure_machine
     from sim.validator.jobs import UserModel
+    from sim.validator.replay import replay
 
     check_threshold(max_error)
     if (ab or mode is ReplayMode.MODEL) != (model is not None):
@@ -119,6 +139,10 @@ def validate(
         raise typer.BadParameter("--samples belongs to --ab")
     if ab and max_error is not None:
         raise typer.BadParameter("--max-error belongs to a comparison with the prediction, not to --ab")
+    if (neighbour or slow) and (model is not None or is_emulated or prepare or device != "cpu"):
+        raise typer.BadParameter(
+            "--neighbour and --slow are a paced replay over gloo: no --model, --device, --link, --prepare"
+        )
     if prepare and (ab or box is not None or max_error is not None):
         raise typer.BadParameter("--prepare leaves ranks to torchrun or srun: no --ab, --box, --max-error")
     user_model = (
@@ -131,8 +155,12 @@ def validate(
     place: Place = (
         emulating_place(hardware)
         if is_emulated and hardware is not None
-        else _place(ranks, box, rate, uplink)
+        else place_of(ranks, box, rate, uplink, on)
     )
+    beside = None
+    if neighbour is not None and workload is not None:
+        place, beside = neighbour_of(neighbour, workload, place)
+    behind = slow_ranks(slow or [], place.world_size)
     if hardware is not None and not is_emulated and place.world_size != hardware.world_size:
         raise InputError(
             f"{hardware_file}: world_size: {hardware.world_size} does not fit the replay's "
@@ -143,8 +171,10 @@ def validate(
         rounds = 30 if ab else 10
     if ab:
         assert user_model is not None
-        result = _run_ab(user_model, assignments, place, workload, hardware, output, rounds, seed, samples)
-        _print_ab(result, as_json)
+        result = run_ab_test(
+            user_model, assignments, place, workload, hardware, output, rounds, seed, samples
+        )
+        print_ab(result, as_json)
         return
     if workload is None or hardware is None or output is None:
         raise typer.BadParameter("give WORKLOAD.json, --hardware and -o (only --ab needs none of them)")
@@ -156,19 +186,35 @@ def validate(
     if is_emulated:
         note("measuring copies and launches of this machine")
         hardware = measure_machine(workload, hardware, device)
+    there = hardware_there(hardware, workload, place, beside)
     if systems:
-        candidates = _systems(assignments, workload, hardware)
+        candidates = _systems(assignments, workload, there)
     elif families:
-        candidates = _families(user_model, assignments, workload, hardware)
+        candidates = _families(user_model, assignments, workload, there)
     else:
-        candidates = _candidates(user_model, assignments, workload, hardware, _caps(caps, "--caps"))
+        candidates = _candidates(user_model, assignments, workload, there, _caps(caps, "--caps"))
     for candidate in candidates:
         assert candidate.assignment is not None
-        sim.simulate(workload, hardware, candidate.assignment)  # what cannot be predicted is told beforehand
+        sim.simulate(workload, there, candidate.assignment)  # what cannot be predicted is told beforehand
     if prepare:
         prepare_job(workload, hardware, candidates, output, user_model, carrier, rounds, seed)
         return
-    directory = _replay(user_model, carrier, candidates, place, workload, hardware, output, rounds, seed)
+    directory = start_record(output, workload, hardware)
+    with progress("replaying") as report:
+        replay(
+            workload,
+            candidates,
+            place,
+            directory,
+            model=user_model,
+            carrier=carrier,
+            rounds=rounds,
+            seed=seed,
+            slow=behind,
+            beside=beside,
+            progress=report,
+        )
+    note(f"wrote {directory}")
     judge([directory], max_error, as_json)
 
 
@@ -228,130 +274,3 @@ def _is_given(context: typer.Context, option: str) -> bool:
     """Whether ``option`` stands on the command line."""
     source = context.get_parameter_source(option)
     return source is not None and source.name == "COMMANDLINE"
-
-
-def _replay(
-    model: "UserModel | None",
-    carrier: "Carrier",
-    candidates: "list[Candidate]",
-    place: "Place",
-    workload: Workload,
-    hardware: Hardware,
-    output: Path,
-    rounds: int,
-    seed: int,
-) -> Path:
-    from sim.validator.replay import replay
-
-    directory = start_record(output, workload, hardware)
-    with progress("replaying") as report:
-        replay(
-            workload,
-            candidates,
-            place,
-            directory,
-            model=model,
-            carrier=carrier,
-            rounds=rounds,
-            seed=seed,
-            progress=report,
-        )
-    note(f"wrote {directory}")
-    return directory
-
-
-def _run_ab(
-    model: "UserModel",
-    assignments: dict[str, Assignment],
-    place: "Place",
-    workload: Workload | None,
-    hardware: Hardware | None,
-    output: Path | None,
-    rounds: int,
-    seed: int,
-    samples: int | None,
-) -> AbTest:
-    from sim.validator.abtest import run_ab
-
-    if len(assignments) > 1 or not (assignments or (workload and hardware)):
-        raise typer.BadParameter("--ab: give one --assignment, or WORKLOAD.json and --hardware to tune for")
-    if assignments:
-        (recommended,) = assignments.values()
-    else:
-        assert workload is not None
-        assert hardware is not None
-        recommended = sim.tune(workload, hardware).assignment
-    directory = None if output is None else _ab_directory(output, workload, hardware)
-    with progress("A/B") as report:
-        result = run_ab(
-            model,
-            recommended,
-            place,
-            workload=workload,
-            directory=directory,
-            rounds=rounds,
-            seed=seed,
-            samples_per_rank=samples,
-            predicted_gain_ns=_predicted_gain_ns(workload, hardware, recommended),
-            progress=report,
-        )
-    if directory is not None:
-        write_atomically(directory / AB_FILE, json_text(_ab_document(result)))
-        note(f"wrote {directory}")
-    return result
-
-
-def _ab_directory(output: Path, workload: Workload | None, hardware: Hardware | None) -> Path:
-    """A directory for the measurements: a record, where there is a prediction to hold them against."""
-    if workload is not None and hardware is not None:
-        return start_record(output, workload, hardware)
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{output}: cannot be made: {error.strerror or error}") from None
-    if any(output.iterdir()):
-        raise InputError(f"{output}: holds files already; give a new or empty directory")
-    return output
-
-
-def _predicted_gain_ns(
-    workload: Workload | None, hardware: Hardware | None, recommended: Assignment
-) -> int | None:
-    if workload is None or hardware is None:
-        return None
-    steps = [
-        sim.summarize(sim.simulate(workload, hardware, one)).step_ns
-        for one in (sim.assign(workload), recommended)
-    ]
-    return steps[0] - steps[1]
-
-
-def _ab_document(result: AbTest) -> dict[str, Any]:
-    return {"schema_version": 1, "kind": "ab", **asdict(result)}
-
-
-def _print_ab(result: AbTest, as_json: bool) -> None:
-    if as_json:
-        emit(json_text(_ab_document(result)))
-        return
-
-    def row(name: str, step_ns: int, samples_per_s: float | None) -> list[str]:
-        return [name, f"{step_ns / 1e6:.2f}", "-" if samples_per_s is None else f"{samples_per_s:.1f}"]
-
-    table(
-        f"{result.name}: {result.world_size} ranks, {result.rounds} rounds",
-        ["", "step ms", "samples/s"],
-        [
-            row("DDP default", result.default_step_ns, result.default_samples_per_s),
-            row("recommended", result.recommended_step_ns, result.recommended_samples_per_s),
-            row("without communication", result.plain_step_ns, None),
-        ],
-    )
-    note(
-        f"gain: {result.gain_ns / 1e6:+.2f} ms a step ({result.gain_fraction:+.2%}), 95 % interval "
-        f"{result.gain_low_ns / 1e6:+.2f} to {result.gain_high_ns / 1e6:+.2f} ms; "
-        f"{result.gpu_hours_saved_per_day:+.3g} GPU-hours a day"
-    )
-    if result.predicted_gain_ns is not None:
-        note(f"predicted: {result.predicted_gain_ns / 1e6:+.2f} ms a step")
-    note(result.sentence)

@@ -2,7 +2,7 @@
 
 Every process here is one sentence of "How time runs": the compute lane runs its program, the launcher
 launches one after the other, channels serve first come first served, a chained collective follows another.
-Stretching (interference) lives in ``_Stretch`` alone.
+Stretching (interference) lives in ``Stretch`` alone.
 """
 
 from collections.abc import Generator
@@ -14,17 +14,18 @@ import simpy
 
 from sim.engine.outcome import Ledger, Outcome
 from sim.engine.program import CopyBack, Effects, Launch, Program, Ready, Wait, Work
+from sim.nouns.collective import Collective
 from sim.nouns.timeline import ComputeSpan, SpanKind
 
 Kind = Literal["lane", "copy_in", "copy_out", "collective"]
 
 # SimPy's priorities are URGENT 0 and NORMAL 1; these come last in an instant, rates behind all launches.
-_CHAINED, _RATES = 2, 3
+CHAINED, RATES = 2, 3
 
 Step = Generator[simpy.Event, Any, None]
 
 
-def _last_of_instant(env: simpy.Environment, priority: int) -> simpy.Event:
+def last_of_instant(env: simpy.Environment, priority: int) -> simpy.Event:
     """An event that fires when all others of this instant, of a lower ``priority``, have."""
     event = env.event()
     event._ok, event._value = True, None
@@ -33,7 +34,7 @@ def _last_of_instant(env: simpy.Environment, priority: int) -> simpy.Event:
 
 
 @dataclass(slots=True, eq=False)
-class _Task:
+class Task:
     """Work in progress: what remains of it at factor 1, and how much it is stretched now."""
 
     done: simpy.Event
@@ -41,11 +42,12 @@ class _Task:
     kind: Kind
     start: int
     since: int
+    collective: Collective | None = None
     factor: Fraction = Fraction(1)
     alarm: int = 0
 
 
-class _Stretch:
+class Stretch:
     """Stretches work while other work is active (rule 4 of "How time runs").
 
     Rates change only at integer instants and remaining work is an exact fraction, so that the end of
@@ -56,14 +58,15 @@ class _Stretch:
     def __init__(self, env: simpy.Environment, effects: Effects) -> None:
         self._env = env
         self._effects = effects
-        self._active: list[_Task] = []
+        self._active: list[Task] = []
         self._settling = False
+        self._stretches = effects.stretches
 
-    def work(self, duration_ns: int, kind: Kind) -> simpy.Event:
+    def work(self, duration_ns: int, kind: Kind, collective: Collective | None = None) -> simpy.Event:
         """An event that fires when ``duration_ns`` of work is done, however long that takes."""
-        if not self._effects.stretches or duration_ns == 0:
+        if not self._stretches or duration_ns == 0:
             return self._env.timeout(duration_ns)
-        task = _Task(self._env.event(), Fraction(duration_ns), kind, start=self._now, since=self._now)
+        task = Task(self._env.event(), Fraction(duration_ns), kind, self._now, self._now, collective)
         self._active.append(task)
         self._request_settle()
         return task.done
@@ -76,7 +79,7 @@ class _Stretch:
         if self._settling:
             return
         self._settling = True
-        event = _last_of_instant(self._env, _RATES)
+        event = last_of_instant(self._env, RATES)
         event.callbacks = [self._settle]
 
     def _settle(self, _: simpy.Event) -> None:
@@ -85,7 +88,7 @@ class _Stretch:
         for task in self._active:
             task.remaining -= (self._now - task.since) / task.factor
             task.since = self._now
-            task.factor = self._factor(task.kind, under_way)
+            task.factor = self._factor(task.kind, under_way) * self._beside(task)
             task.alarm += 1
             elapsed = self._now - task.start
             left = round(elapsed + task.remaining * task.factor) - elapsed
@@ -109,6 +112,10 @@ class _Stretch:
                 factor *= effects.copy_in_slowdown
         return factor
 
+    def _beside(self, task: Task) -> Fraction:
+        """What others than this rank's own work stretch ``task`` by; nothing where it is alone."""
+        return Fraction(1)
+
     def _finish(self, alarm: simpy.Event) -> None:
         assert alarm.value is not None
         task, number = alarm.value
@@ -119,13 +126,16 @@ class _Stretch:
         self._request_settle()
 
 
-class _Player:
-    """One program being played: the processes and what they write down."""
+class Player:
+    """One program being played: the processes and what they write down.
 
-    def __init__(self, env: simpy.Environment, program: Program) -> None:
+    ``stretch`` is whose rates its work goes by; None: its own, of a rank alone.
+    """
+
+    def __init__(self, env: simpy.Environment, program: Program, stretch: Stretch | None = None) -> None:
         self.env = env
         self.program = program
-        self.stretch = _Stretch(env, program.effects)
+        self.stretch = stretch or Stretch(env, program.effects)
         self.channels = simpy.Resource(env, capacity=program.effects.channels)
         self.launches = simpy.Store(env)
         self.ledger = Ledger(program)
@@ -138,6 +148,7 @@ class _Player:
 
     @property
     def now(self) -> int:
+        """The instant in ns, on this player's clock."""
         return int(self.env.now)
 
     def _occupy(
@@ -189,11 +200,9 @@ class _Player:
     def _collective(self, number: int, channel: simpy.resources.resource.Request) -> Step:
         collective = self.program.collectives[number]
         yield channel
-        if collective.arrival_ns > self.now:  # other ranks are not there yet; nothing moves, nothing slows
-            self.ledger.late[number] = collective.arrival_ns - self.now
-            yield self.env.timeout(self.ledger.late[number])
+        yield from self._await_others(number)
         self.ledger.start[number] = self.now
-        yield self.stretch.work(collective.service_ns, "collective")
+        yield self.stretch.work(collective.service_ns, "collective", collective)
         self.ledger.end[number] = self.now
         if not collective.holds_channel:
             self.channels.release(channel)
@@ -206,13 +215,20 @@ class _Player:
         for follower in self.followers.get(number, ()):
             self.env.process(self._follow(follower))
 
+    def _await_others(self, number: int) -> Step:
+        """Other ranks that are not there yet: nothing moves, nothing slows."""
+        late = self.program.collectives[number].arrival_ns - self.now
+        if late > 0:
+            self.ledger.late[number] = late
+            yield self.env.timeout(late)
+
     def _follow(self, number: int) -> Step:
         """A chained collective: launched by a callback, after all else that happens in that instant."""
         delay = self.program.collectives[number].delay_ns
         if delay:
             yield self.env.timeout(delay)
         self.chained.append(number)
-        yield _last_of_instant(self.env, _CHAINED)
+        yield last_of_instant(self.env, CHAINED)
         if self.chained:
             due, self.chained = sorted(self.chained), []
             for follower in due:
@@ -222,7 +238,7 @@ class _Player:
 def play(program: Program) -> Outcome:
     """Play a program in SimPy."""
     env = simpy.Environment()
-    player = _Player(env, program)
+    player = Player(env, program)
     lane = env.process(player.lane())
     if not program.effects.launch_blocks_compute:
         env.process(player.launcher())

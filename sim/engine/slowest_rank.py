@@ -36,7 +36,7 @@ def play_beside(
     outcomes = []
     behind = 0  # ns, by which the other rank's micro-batch or backward starts after this one's
     for number, (mine, theirs) in enumerate(zip(programs, others, strict=True)):
-        _check_alike(mine, theirs, number)
+        check_alike(mine, theirs, number)
         behind += theirs.pre_forward_ns + slowest.forward_ns + slowest.loss_ns
         behind -= mine.pre_forward_ns + workload.forward_ns + workload.loss_ns
         outcome, other = _play_both(mine, theirs, behind, play)
@@ -70,18 +70,18 @@ def _waiting(program: Program, other: Outcome, behind_ns: int) -> Program:
     )
 
 
-def _check_alike(mine: Program, theirs: Program, micro_batch: int) -> None:
-    """Raise ``InputError`` unless both launch the same collectives in the same order."""
+def check_alike(mine: Program, theirs: Program, micro_batch: int, whose: str = "slowest") -> None:
+    """Raise ``InputError`` unless both launch the same collectives in the same order; ``whose`` theirs is."""
     ours, others = _launched(mine), _launched(theirs)
     for place, (one, two) in enumerate(zip(ours, others, strict=False)):
         if one != two:
             raise InputError(
-                f"slowest: its collective {place} of micro-batch {micro_batch} is {_words(two)}, and "
+                f"{whose}: its collective {place} of micro-batch {micro_batch} is {_words(two)}, and "
                 f"{_words(one)} here; give the same model under the same assignment"
             )
     if len(ours) != len(others):
         raise InputError(
-            f"slowest: it sends {len(others)} collectives in micro-batch {micro_batch}, and {len(ours)} are "
+            f"{whose}: it sends {len(others)} collectives in micro-batch {micro_batch}, and {len(ours)} are "
             f"sent here; give the same model under the same assignment"
         )
 

@@ -13,12 +13,16 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
+from sim.nouns.box import Neighbour
 from sim.nouns.cluster import Cluster
 from sim.nouns.explanation import Explanation
 from sim.nouns.hardware import Hardware
+from sim.nouns.jobs import JobsReport
 from sim.nouns.measurement import Measurement
+from sim.nouns.ranks import Ranks
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.report import Report
+from sim.nouns.step_distribution import AssignmentComparison, StepDistribution
 from sim.nouns.workload import Workload
 
 SCHEMA_VERSION = 1
@@ -35,11 +39,29 @@ KINDS: dict[str, type[Any]] = {
     "recommendation": Recommendation,
     "explanation": Explanation,
     "cluster": Cluster,
+    "ranks": Ranks,
+    "step_distribution": StepDistribution,
+    "assignment_comparison": AssignmentComparison,
+    "neighbour": Neighbour,
+    "jobs": JobsReport,
 }
 _KIND_OF = {noun: kind for kind, noun in KINDS.items()}
 
 Noun = TypeVar(
-    "Noun", Workload, Hardware, Assignment, Report, Measurement, Recommendation, Explanation, Cluster
+    "Noun",
+    Workload,
+    Hardware,
+    Assignment,
+    Report,
+    Measurement,
+    Recommendation,
+    Explanation,
+    Cluster,
+    Ranks,
+    StepDistribution,
+    AssignmentComparison,
+    Neighbour,
+    JobsReport,
 )
 Body = TypeVar("Body")
 

@@ -1,16 +1,19 @@
 """Records on disk: a directory with workload.json, hardware.json and measurement-*.json."""
 
+import math
 import os
 from pathlib import Path
+from typing import Any
 
 from sim.errors import InputError
 from sim.formats import documents
+from sim.nouns.box import Box, Neighbour
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement
 from sim.nouns.records import Record
 from sim.nouns.workload import Workload
 
-WORKLOAD, HARDWARE = "workload.json", "hardware.json"
+WORKLOAD, HARDWARE, NEIGHBOUR = "workload.json", "hardware.json", "neighbour.json"
 
 
 def save_measurement(directory: Path, number: int, measurement: Measurement) -> Path:
@@ -18,6 +21,13 @@ def save_measurement(directory: Path, number: int, measurement: Measurement) -> 
     slug = "".join(c if c.isalnum() else "-" for c in measurement.name).strip("-")
     path = directory / f"measurement-{number:02d}-{slug}.json"
     documents.save(path, measurement)
+    return path
+
+
+def save_neighbour(directory: Path, neighbour: Neighbour) -> Path:
+    """Write what ran beside into a record, atomically; returns its path."""
+    path = directory / NEIGHBOUR
+    documents.save(path, neighbour)
     return path
 
 
@@ -43,12 +53,53 @@ def load_record(directory: str | os.PathLike[str]) -> Record:
     measurements = [documents.load(path, Measurement) for path in sorted(folder.glob("measurement-*.json"))]
     if not measurements:
         raise InputError(f"{folder}: no measurement-*.json in it; give the directory of a record")
+    hardware = documents.load(folder / HARDWARE, Hardware)
+    environment = measurements[0].environment
     return Record(
         name=folder.name,
         workload=documents.load(folder / WORKLOAD, Workload),
-        hardware=documents.load(folder / HARDWARE, Hardware),
+        hardware=hardware,
         measurements=tuple(measurements),
+        neighbour=_load_neighbour(folder, environment),
+        box=box_in(environment, f"{folder}: environment"),
+        calibrated_in=box_in(hardware.provenance, f"{folder / HARDWARE}: provenance"),
+        slow=_slow(environment.get("slow"), measurements[0].world_size, folder),
     )
+
+
+def _load_neighbour(folder: Path, environment: dict[str, Any]) -> Neighbour | None:
+    """The job beside, where there was one: a record that names one must not be scored without it."""
+    path = folder / NEIGHBOUR
+    if path.exists():
+        return documents.load(path, Neighbour)
+    if "beside" in environment:
+        raise InputError(f"{path}: not there, but it was measured beside {environment['beside']}; restore it")
+    return None
+
+
+def box_in(said: dict[str, Any], source: str) -> Box | None:
+    """The ``box`` that provenance or a measurement's environment tells; None where it tells none."""
+    found = said.get("box")
+    if found is None:
+        return None
+    if not isinstance(found, dict):
+        raise InputError(f"{source}: box: {str(found)[:60]!r} is not legal; give an object")
+    return documents.parse_body(found, Box, f"{source}: box")
+
+
+def _slow(said: Any, world_size: int, folder: Path) -> tuple[tuple[int, float], ...]:
+    if said is None:
+        return ()
+    try:
+        found = tuple((int(rank), float(factor)) for rank, factor in said.items())
+    except (AttributeError, TypeError, ValueError):
+        found = ((-1, 0.0),)
+    if not all(0 <= rank < world_size and 1 <= factor < math.inf for rank, factor in found):
+        raise InputError(
+            f"{folder}: environment: slow: {str(said)[:60]!r} is not legal; give factors of 1 or more, by "
+            f"rank from 0 to {world_size - 1}"
+        )
+    return found
 
 
 def find_records(directory: str | os.PathLike[str]) -> list[Path]:

@@ -1,6 +1,6 @@
 """The machine as a description: hosts by template, what links their parts, and the network between them."""
 
-import math
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -14,7 +14,9 @@ Generation = Literal["volta", "ampere", "hopper", "blackwell"]
 CpuVendor = Literal["intel", "amd", "arm"]
 
 MAX_HOSTS = 1_000_000
+MAX_RANKS = 1_000_000  # of one job
 MAX_GPUS = 576  # in one host: the largest NVLink domain announced
+_MOST_DIGITS = 9  # of the number of a host
 MAX_COUNT = 65_536  # links side by side, spines, rails
 
 
@@ -23,10 +25,29 @@ def _one_of(field_name: str, value: str, legal: tuple[str, ...]) -> None:
         raise InputError(f"{field_name}: {value!r} is not legal; give one of {', '.join(legal)}")
 
 
+def _short(value: object) -> str:
+    """A value for a message; of a very long one the beginning."""
+    if isinstance(value, int) and abs(value) > 10**40:
+        return "a number of more than 40 digits"
+    written = repr(value)
+    return written if len(written) <= 80 else f"{written[:60]}… ({len(written)} characters)"
+
+
+def _is_number(value: float, least: float, most: float) -> bool:
+    """Whether it is a finite number in [least, most]; integers are compared before they become floats."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= most
+
+
+def _text(field_name: str, value: str) -> None:
+    if not isinstance(value, str):
+        raise InputError(f"{field_name}: {value!r} is not legal; give text")
+
+
 def _rate(field_name: str, value: float) -> None:
-    if isinstance(value, bool) or not (math.isfinite(value) and value >= 1):
+    if not _is_number(value, 1, sys.float_info.max):
         raise InputError(
-            f"{field_name}: {value!r} is not legal; give bytes/s >= 1, and leave out a link that is down"
+            f"{field_name}: {_short(value)} is not legal; give bytes/s >= 1, and leave out a link that is "
+            f"down"
         )
 
 
@@ -54,6 +75,7 @@ class Device:
 
     def __post_init__(self) -> None:
         _one_of("kind", self.kind, get_args(DeviceKind))
+        _text("name", self.name)
         if not self.name or "." in self.name:
             raise InputError(f"name: {self.name!r} is not legal; give a device a name without dots")
 
@@ -62,7 +84,8 @@ class Device:
 class Link:
     """``count`` equal links side by side between ``a`` and ``b``.
 
-    Each carries ``bytes_per_s`` in each direction at once, and takes ``latency_ns`` one way.
+    Each carries ``bytes_per_s`` in each direction at once. ``latency_ns`` is what it takes one way beyond the
+    cost model's own table, in which are ordinary links of every kind and one switch.
     """
 
     a: str
@@ -146,7 +169,7 @@ class Network:
     equal parts. A sender's NIC ``k`` always takes spine ``k % spines``; 1 spine stands for all of them under
     adaptive routing. ``latency_ns`` is the one-way latency that the NIC's driver tells NCCL (None: it tells
     none); ``switch_latency_ns`` that of one switch. ``sharp`` says that its switches reduce in flight,
-    ``ll128`` that NCCL's protocol of that name may go through it.
+    ``ll`` and ``ll128`` that NCCL's protocols of these names may go through it.
     """
 
     bytes_per_s: float
@@ -158,6 +181,7 @@ class Network:
     switch_latency_ns: int = 0
     sharp: bool = False
     ll128: bool = True
+    ll: bool = True
 
     def __post_init__(self) -> None:
         _rate("bytes_per_s", self.bytes_per_s)
@@ -166,10 +190,13 @@ class Network:
         _count("spines", self.spines, MAX_COUNT)
         at_least("latency_ns", self.latency_ns, 0)
         at_least("switch_latency_ns", self.switch_latency_ns, 0)
-        if not (math.isfinite(self.oversubscription) and 1e-3 <= self.oversubscription <= 1e6):
+        for name in ("sharp", "ll128", "ll"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(f"{name}: {_short(getattr(self, name))} is not legal; give true or false")
+        if not _is_number(self.oversubscription, 1e-3, 1e6):
             raise InputError(
-                f"oversubscription: {self.oversubscription} is not legal; give what leaves can take in over "
-                f"what they can pass up, 0.001 to 1e6 (1: full bisection)"
+                f"oversubscription: {_short(self.oversubscription)} is not legal; give what leaves can take "
+                f"in over what they can pass up, 0.001 to 1e6 (1: full bisection)"
             )
 
 
@@ -232,6 +259,12 @@ class Cluster:
         """How many hosts there are."""
         return sum(group.count for group in self.hosts)
 
+    @property
+    def gpu_count(self) -> int:
+        """How many GPUs there are."""
+        gpus = {template.name: len(template.of_kind("gpu")) for template in self.templates}
+        return sum(group.count * gpus[group.template] for group in self.hosts)
+
     def owners(self) -> list[HostTemplate]:
         """The template of every host, in order."""
         by_name = {template.name: template for template in self.templates}
@@ -248,26 +281,30 @@ def split_name(name: str) -> tuple[int, str]:
     """Number of the host and the device of a full name such as ``host3.gpu0``. Raises ``InputError``."""
     host, dot, device = name.partition(".")
     number = host.removeprefix("host")
-    if not dot or not host.startswith("host") or not (number.isascii() and number.isdigit()):
-        raise InputError(f"{name!r} is not legal; give a host's part such as host0.gpu0")
+    is_number = number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS
+    if not dot or not host.startswith("host") or not is_number:
+        raise InputError(f"{_short(name)} is not legal; give a host's part such as host0.gpu0")
     return int(number), device
 
 
-def check_ranks(cluster: Cluster, ranks: tuple[str, ...], field_name: str) -> None:
+def check_ranks(cluster: Cluster, ranks: Sequence[str], field_name: str) -> None:
     """Raise ``InputError`` unless ``ranks`` are different GPUs of ``cluster``, one at least."""
+    if isinstance(ranks, str) or not isinstance(ranks, Sequence):
+        raise InputError(f"{field_name}: {_short(ranks)} is not legal; give a list such as ['host0.gpu0']")
     if not ranks:
         raise InputError(f"{field_name}: an empty list is not legal; give the GPU of each rank")
     gpus = {template.name: template.of_kind("gpu") for template in cluster.templates}
     owners = cluster.owners()
     seen: set[tuple[int, str]] = set()
     for rank, name in enumerate(ranks):
+        _text(f"{field_name}.{rank}", name)
         try:
             host, device = split_name(name)
         except InputError as error:
             raise InputError(f"{field_name}.{rank}: {error}") from None
         if host >= len(owners):
             raise InputError(
-                f"{field_name}.{rank}: {name!r} is not legal; {cluster.name!r} has host0 to "
+                f"{field_name}.{rank}: {_short(name)} is not legal; {cluster.name!r} has host0 to "
                 f"host{len(owners) - 1}"
             )
         template = owners[host].name

@@ -71,7 +71,7 @@ def play_on_machines(program: Program, services_ns: Sequence[Sequence[int]]) -> 
         raise InputError(f"program: more than {MOST_NS} ns are the engines'")
     kinds, durations, numbers = _lane(program)
     services = np.array(services_ns, dtype=np.int64).reshape(len(services_ns), len(program.collectives))
-    made = _play_many(_factors(program.effects), kinds, durations, numbers, services)
+    made = _play_many(factors_of(program.effects), kinds, durations, numbers, services)
     return Played(made[:, 0], made[:, 1], made[:, 2], made[:, 3].astype(np.bool_))
 
 
@@ -91,7 +91,8 @@ def _lane(program: Program) -> tuple[Ints, Ints, Ints]:
     return columns[:, 0].copy(), columns[:, 1].copy(), columns[:, 2].copy()
 
 
-def _factors(effects: Effects) -> Factors:
+def factors_of(effects: Effects) -> Factors:
+    """``effects`` as kernels read them."""
     return Factors(
         effects.channels,
         effects.launch_cost_ns,
@@ -106,7 +107,7 @@ def _factors(effects: Effects) -> Factors:
 
 
 @compiled
-def _times(a: float, b: float) -> tuple[float, float]:
+def exact_product(a: float, b: float) -> tuple[float, float]:
     """``a * b``, exactly, as the sum of two floats."""
     high = a * b
     split = 134217729.0 * a  # 2**27 + 1
@@ -119,7 +120,7 @@ def _times(a: float, b: float) -> tuple[float, float]:
 
 
 @compiled
-def _plus(a: float, b: float) -> tuple[float, float]:
+def exact_sum(a: float, b: float) -> tuple[float, float]:
     """``a + b``, exactly, as the sum of two floats."""
     high = a + b
     part = high - a
@@ -127,29 +128,29 @@ def _plus(a: float, b: float) -> tuple[float, float]:
 
 
 @compiled
-def _worked(
+def work_left(
     left: float, left_low: float, elapsed: float, rate: float, rate_low: float
 ) -> tuple[float, float, bool]:
     """What is left after ``elapsed`` ns in which work took ``rate`` times as long, and whether exactly so."""
     done = elapsed / rate
-    product, product_low = _times(done, rate)
+    product, product_low = exact_product(done, rate)
     rest = (elapsed - product) - product_low - done * rate_low
     done_low = rest / rate
-    high, low = _plus(left, -done)
-    high, low = _plus(high, low + (left_low - done_low))
+    high, low = exact_sum(left, -done)
+    high, low = exact_sum(high, low + (left_low - done_low))
     return high, low, rest == 0.0 and rate_low == 0.0
 
 
 @compiled
-def _end(
+def rounded_end(
     elapsed: float, left: float, left_low: float, rate: float, rate_low: float, whole: float, changes: int
 ) -> tuple[int, bool]:
     """``elapsed + left * rate`` rounded half to even, and whether that is sure.
 
     ``whole`` is the work in all, ``changes`` how often what is left of it was not exact.
     """
-    product, product_low = _times(left, rate)
-    total, total_low = _plus(elapsed, product)
+    product, product_low = exact_product(left, rate)
+    total, total_low = exact_sum(elapsed, product)
     total_low += product_low + (left * rate_low + left_low * rate)
     floor = np.floor(total)
     above_half = ((total - floor) - 0.5) + total_low
@@ -223,11 +224,11 @@ def _play(
         if busy != _IDLE:
             comm = factors.comm_copy_out if busy == _COPY_BACK else factors.comm
         if in_service > 1:
-            comm, comm_low = _times(comm, factors.channel)
+            comm, comm_low = exact_product(comm, factors.channel)
         if in_service > 0:
             compute = factors.copy_out if busy == _COPY_BACK else factors.compute
             if busy == _COPY_IN:
-                compute, compute_low = _times(compute, factors.copy_in)
+                compute, compute_low = exact_product(compute, factors.copy_in)
         then = _NEVER
         if begun < turn and in_service < factors.channels:
             then = launched[begun]
@@ -242,12 +243,12 @@ def _play(
                 if rate[task] == 0.0:
                     left[task], left_low[task], changes[task] = float(whole[task]), 0.0, 0
                 else:
-                    left[task], left_low[task], is_exact = _worked(
+                    left[task], left_low[task], is_exact = work_left(
                         left[task], left_low[task], float(now - since[task]), rate[task], rate_low[task]
                     )
                     changes[task] += not is_exact
                 since[task], rate[task], rate_low[task] = now, new, new_low
-                lasts, clear[task] = _end(
+                lasts, clear[task] = rounded_end(
                     float(now - began[task]),
                     left[task],
                     left_low[task],

@@ -1,7 +1,10 @@
 """Loops that run as machine code: one decorator, so that every kernel is compiled alike."""
 
+import functools
+import hashlib
 from collections.abc import Callable
-from typing import TypeVar, cast
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
 import numba
 
@@ -12,11 +15,34 @@ def compiled(function: Kernel) -> Kernel:
     """``function`` in numba's nopython mode, without the GIL, kept on disk between processes if it can be.
 
     Arguments are int64, float64 and bool arrays and scalars; integers wrap beyond 63 bits and indices out of
-    range are not noticed. Numba notices a change of the file that holds ``function``, not of the kernels that
-    it calls from other files: kernels that call each other belong into one file.
+    range are not noticed. Numba by itself notices a change of the file that holds ``function`` only; here
+    also one of the kernels and numbers that the file imports from others before ``function``.
     """
+    digest = _digest(function)
     try:
-        made = numba.njit(cache=True, nogil=True)(function)
-    except RuntimeError:  # no directory that it could be kept in: compiled anew in every process
+        made: Any = numba.njit(cache=True, nogil=True)(function)
+        kept = made._cache._cache_file
+        kept._source_stamp = (kept._source_stamp, digest)
+    except (RuntimeError, AttributeError):
+        # No directory to keep it in, or another numba, that keeps it otherwise: compiled anew each time.
         made = numba.njit(nogil=True)(function)
+    made.bucketsim_digest = digest
     return cast(Kernel, made)
+
+
+def _digest(function: Callable[..., object]) -> str:
+    """What machine code of ``function`` is made from: its file, and what of other files is frozen into it."""
+    parts = [_text(function.__code__.co_filename)]
+    for name, value in sorted(function.__globals__.items(), key=lambda item: item[0]):
+        if isinstance(value, (bool, int, float, tuple)):
+            parts.append(f"{name}={value!r}")
+        elif isinstance(value, type) and hasattr(value, "_fields"):
+            parts.append(f"{name}={cast(Any, value)._fields}")
+        elif hasattr(value, "bucketsim_digest"):
+            parts.append(f"{name}={cast(Any, value).bucketsim_digest}")
+    return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
+
+
+@functools.cache
+def _text(path: str) -> str:
+    return Path(path).read_text(encoding="utf-8") if Path(path).exists() else ""

@@ -17,6 +17,7 @@ from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import Mode
 from sim.units import MIB
 from sim.validator.launch import Place, run_ranks
+from sim.validator.second_job import SecondJob
 
 Progress = Callable[[int, int, str], None]
 
@@ -106,6 +107,7 @@ def calibrate(
     rounds: int = 5,
     small_repeats: int = 30,
     mode: Mode = "paced",
+    beside: SecondJob | None = None,
     progress: Progress | None = None,
 ) -> Hardware:
     """Measure curves, channel sharing, copies, launches and what slows what, over gloo.
@@ -114,9 +116,10 @@ def calibrate(
     an accelerator; ``"model"`` a matrix multiplication on each rank, as when real models train there.
     Every duration is the median of repeats interleaved over ``rounds``, of small messages their mean
     (``service_ns``); the scatter is kept in ``spread``. ``largest`` is the largest message in bytes.
+    ``beside`` is another job on other hosts of the same box: what is measured is then what is left beside it.
 
     Raises:
-        ReplayError: a rank failed. MachineError: the box cannot be made here.
+        ReplayError: a rank failed, or the job beside did not last. MachineError: the box cannot be made here.
     """
     if place.world_size < 2:
         raise InputError("ranks: 1 is not legal for calibrate; give at least 2")
@@ -161,11 +164,11 @@ def calibrate(
         else:
             found[kind] = event
 
-    run_ranks(place, job, take, _TIMEOUT_S)
+    run_ranks(place, job, take, _TIMEOUT_S, beside=beside)
     missing = {"launches", "copies out", "search"} - set(found)
     if missing:
         raise ReplayError(f"calibrate: the ranks ended before {', '.join(sorted(missing))} were measured")
-    return _hardware(place, mode, curves, pairs, found)
+    return _hardware(place, mode, curves, pairs, found, beside)
 
 
 def _hardware(
@@ -174,6 +177,7 @@ def _hardware(
     curves: dict[str, dict[int, list[int]]],
     pairs: dict[int, tuple[list[int], list[int]]],
     found: dict[str, Any],
+    beside: SecondJob | None = None,
 ) -> Hardware:
     def curve(name: str) -> tuple[CurvePoint, ...]:
         return tuple(
@@ -197,7 +201,7 @@ def _hardware(
         slowed["comm_slowdown"] = slowdown(compute["comm_ns"], compute["comm_beside_ns"])
     ratios = {size: median(both) / median(alone) for size, (alone, both) in sorted(pairs.items())}
     return Hardware(
-        name=place.describe(),
+        name=place.describe() + ("" if beside is None else f", beside {beside.describe()}"),
         world_size=place.world_size,
         all_reduce=curve("all_reduce"),
         all_gather=curve("all_gather"),
@@ -234,6 +238,8 @@ def _hardware(
             "backend": "gloo",
             "place": place.describe(),
             "mode": mode,
+            **place.document(),
+            **({} if beside is None else {"beside": beside.document()}),
             **environment(),
         },
     )

@@ -1,10 +1,12 @@
 """What the ranks of a replay are told to do."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sim.costs.scaling import scale
 from sim.errors import InputError
+from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.validator.candidates import Candidate
 from sim.validator.carriers import GLOO_ON_HOST, Carrier
@@ -48,8 +50,11 @@ def replay_job(
     rounds: int,
     warmup: int | None,
     seed: int,
+    slow: Mapping[int, float] | None = None,
 ) -> dict[str, Any]:
     """The job of a replay: paced on ``carrier``, or ``model`` for real; ``warmup`` None: the device's least.
+
+    ``slow`` ranks have a backward that is so many times as long; only a paced replay can have them.
 
     Raises:
         NotModelledError: a candidate that cannot be run. InputError: illegal rounds.
@@ -60,7 +65,10 @@ def replay_job(
     check_replayable(workload, candidates, "paced" if model is None else "model", carrier)
     check_rounds(rounds, warmup, carrier.device)
     if model is None:
-        return paced_job(workload, candidates, rounds, warmup, seed, carrier)
+        job = paced_job(workload, candidates, rounds, warmup, seed, carrier)
+        return {**job, "slow_due_ns": slow_schedules(workload, slow)} if slow else job
+    if slow:
+        raise InputError("slow: a model computes as fast as it can; give slow ranks without one")
     return model_job(model, candidates, rounds, warmup, seed, workload=workload, probed=True)
 
 
@@ -73,7 +81,6 @@ def paced_job(
     carrier: Carrier = GLOO_ON_HOST,
 ) -> dict[str, Any]:
     """The recorded schedule, kept by sleeping or by timed kernels, with every candidate stock and traced."""
-    order = workload.order()
     return {
         **_rounds(candidates, rounds, warmup, seed),
         "mode": "paced",
@@ -82,11 +89,26 @@ def paced_job(
         "dtypes": [gradient.dtype for gradient in workload.gradients],
         "groups": [gradient.group for gradient in workload.gradients],
         "buffers": [[b.dtype, b.num_bytes // DTYPE_BYTES[b.dtype]] for b in workload.buffers],
-        "order": list(order),
-        "due_ns": [workload.gradients[index].ready_ns for index in order] + [workload.backward_ns],
+        "order": list(workload.order()),
+        "due_ns": _due_ns(workload),
         "forward_ns": workload.forward_ns + workload.loss_ns,
         "optimizer_ns": workload.optimizer_ns,
     }
+
+
+def slow_schedules(workload: Workload, slow: Mapping[int, float]) -> dict[str, list[int]]:
+    """The schedule of each slow rank, by its number: what ``sim.scale`` makes of ready times and backward."""
+    any_hardware = Hardware(name="any", world_size=1, all_reduce=(CurvePoint(num_bytes=0, duration_ns=0),))
+    return {
+        str(rank): _due_ns(scale(workload, any_hardware, backward=factor)[0])
+        for rank, factor in sorted(slow.items())
+    }
+
+
+def _due_ns(workload: Workload) -> list[int]:
+    """When the nodes of a backward are due: ready times in ready order, and its end."""
+    ready = [workload.gradients[index].ready_ns for index in workload.order()]
+    return [*(time for time in ready if time is not None), workload.backward_ns]
 
 
 def model_job(

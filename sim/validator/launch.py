@@ -1,25 +1,20 @@
 """Starts the worker on local ranks through torch.distributed's elastic launch."""
 
-import json
-import os
 import socket
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, BinaryIO
+from functools import partial
+from typing import Any
 
 from sim.errors import InputError
 from sim.validator.box import Host, box
-from sim.validator.ranks.processes import die_with_parent, holding, kill
+from sim.validator.second_job import SecondJob, check_lasts, running_beside
 from sim.validator.signals import exit_on_signals
-from sim.validator.watch import Launched, watch
+from sim.validator.starting import started
+from sim.validator.watch import watch
 
 _BOX_PORT = 29500
-_STOP_S = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +22,8 @@ class Place:
     """Where ranks run: over loopback, one rank a host in a box, or where another launcher put them.
 
     ``box`` is its number of hosts, ``rate_bits`` their links in bit/s (one for all, or one a host), and
-    ``uplink_bits`` the link that the two halves of the hosts share, where there is one. ``spread`` says
-    in words where another launcher put the ranks.
+    ``uplink_bits`` the link that the two halves of the hosts share, where there is one. ``on`` are the hosts
+    that have a rank, in rank order; None: all. ``spread`` says in words where another launcher put the ranks.
     """
 
     ranks: int = 2
@@ -36,6 +31,7 @@ class Place:
     rate_bits: int | tuple[int, ...] | None = None
     uplink_bits: int | None = None
     spread: str | None = None
+    on: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if (self.box is None) != (self.rate_bits is None):
@@ -49,11 +45,27 @@ class Place:
                 f"rate: {len(self.rate_bits)} rates are not legal for {self.box} hosts; give one for all, or "
                 f"one for each"
             )
+        if self.on is not None:
+            self._check_on(self.on)
+
+    def _check_on(self, on: tuple[int, ...]) -> None:
+        if self.box is None:
+            raise InputError("on: --on is a box's; give --box and --rate too")
+        if len(on) < 2 or len(set(on)) < len(on) or not all(0 <= host < self.box for host in on):
+            raise InputError(
+                f"on: {','.join(map(str, on))} is not legal; give two different hosts or more of 0 to "
+                f"{self.box - 1}, such as 0,{self.box // 2}"
+            )
+
+    @property
+    def hosts(self) -> tuple[int, ...]:
+        """The hosts of the box that have a rank, in rank order; empty over loopback."""
+        return tuple(range(self.box or 0)) if self.on is None else self.on
 
     @property
     def world_size(self) -> int:
         """Number of ranks."""
-        return self.box or self.ranks
+        return len(self.hosts) or self.ranks
 
     @property
     def rates_bits(self) -> tuple[int, ...]:
@@ -68,8 +80,16 @@ class Place:
             count = "1 rank" if self.ranks == 1 else f"{self.ranks} ranks"
             return f"{count} {self.spread or 'over loopback'}"
         rates = self.rates_bits[:1] if len(set(self.rates_bits)) == 1 else self.rates_bits
-        said = f"{self.box} hosts in a box, {', '.join(f'{rate / 1e9:g}' for rate in rates)} Gbit/s"
+        count = "" if self.on is None else f"hosts {' and '.join(map(str, self.on))} of "
+        said = f"{count}{self.box} hosts in a box, {', '.join(f'{rate / 1e9:g}' for rate in rates)} Gbit/s"
         return said if self.uplink_bits is None else f"{said}, uplink {self.uplink_bits / 1e9:g} Gbit/s"
+
+    def document(self) -> dict[str, Any]:
+        """The ``box`` that the ranks are in, for later predictions; nothing over loopback."""
+        if not self.rates_bits:
+            return {}
+        hosts = list(self.hosts)
+        return {"box": {"rates_bits": list(self.rates_bits), "uplink_bits": self.uplink_bits, "hosts": hosts}}
 
 
 @contextmanager
@@ -88,73 +108,42 @@ def _free_port() -> int:
 
 
 def run_ranks(
-    place: Place, job: dict[str, Any], on_event: Callable[[dict[str, Any]], None], timeout_s: float
+    place: Place,
+    job: dict[str, Any],
+    on_event: Callable[[dict[str, Any]], None],
+    timeout_s: float,
+    beside: SecondJob | None = None,
 ) -> None:
     """Run a worker job on the ranks of ``place``; events that rank 0 writes are handed to ``on_event``.
 
     ``timeout_s`` is how long the ranks may be quiet before they make steps; steps then set the measure
-    (``sim.validator.ranks.beats``).
+    (``sim.validator.ranks.beats``). The job ``beside`` is started first, on other hosts of the same box,
+    runs until this one is done, and is then ended.
 
     Raises:
-        ReplayError: a rank failed, died, hung or disagreed; named, with its reason.
+        ReplayError: a rank failed, died, hung or disagreed; named, with its reason. Or the job beside did.
         MachineError: the box cannot be made here.
     """
     with ExitStack() as stack:
         stack.enter_context(exit_on_signals())
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bucketsim-")))
-        job_file = folder / "job.json"
-        job_file.write_text(json.dumps({**job, "world_size": place.world_size}))
         hosts = stack.enter_context(_hosts(place))
+        meanwhile = None
+        heard = on_event
+        if beside is not None:
+            meanwhile = partial(check_lasts, beside, stack.enter_context(running_beside(beside, hosts)))
+            heard = partial(_hear, on_event, beside.see)
+        ours = [hosts[k] for k in place.hosts] if place.rates_bits else hosts
         port = _free_port() if place.box is None else _BOX_PORT
-        ranks_per_host = place.world_size // len(hosts)
-        launched: list[Launched] = []
-        stack.callback(_stop, launched, job_file)
-        for number, host in enumerate(hosts):
-            first = number * ranks_per_host
-            log = stack.enter_context(os.fdopen(os.memfd_create(f"host-{number}"), "w+b"))
-            launched.append(
-                Launched(
-                    process=_start(host, number, hosts, ranks_per_host, port, job_file, log),
-                    ranks=tuple(range(first, first + ranks_per_host)),
-                    log=log,
-                )
-            )
-        watch(launched, folder, on_event, timeout_s)
+        ranks = stack.enter_context(
+            started(ours, place.world_size // len(ours), port, {**job, "world_size": place.world_size})
+        )
+        watch(ranks.launched, ranks.folder, heard, timeout_s, meanwhile)
+        if meanwhile is not None:
+            meanwhile()  # it must have lasted to the end
 
 
-def _start(
-    host: Host, number: int, hosts: Sequence[Host], ranks: int, port: int, job_file: Path, log: BinaryIO
-) -> subprocess.Popen[bytes]:
-    environment = os.environ | {
-        "GLOO_SOCKET_IFNAME": host.interface,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONUNBUFFERED": "1",
-        "TMPDIR": str(job_file.parent),
-        "BUCKETSIM_PARENT": str(os.getpid()),
-    }
-    command = [
-        *host.prefix,
-        *(sys.executable, "-m", "torch.distributed.run"),
-        *("--nnodes", str(len(hosts)), "--node-rank", str(number), "--nproc-per-node", str(ranks)),
-        *("--master-addr", hosts[0].address, "--master-port", str(port), "--local-addr", host.address),
-        *("--max-restarts", "0", "--monitor-interval", "1"),
-        *("-m", "sim.validator.worker", str(job_file)),
-    ]
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        env=environment,
-        start_new_session=True,
-        preexec_fn=die_with_parent,
-    )
-
-
-def _stop(launched: Sequence[Launched], job_file: Path) -> None:
-    """SIGKILL whatever still runs this job, launchers first, and wait until it is gone."""
-    for one in launched:
-        one.process.kill()
-        one.process.wait(timeout=_STOP_S)
-    while ranks := holding(str(job_file)):
-        kill(ranks)
+def _hear(*arguments: Any) -> None:
+    """Hand an event, the last argument, to every one of the others."""
+    *takers, event = arguments
+    for take in takers:
+        take(event)

@@ -1,9 +1,9 @@
 """Replays candidate assignments on real ranks and keeps what was measured."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sim.formats.records import save_measurement
+from sim.formats.records import save_measurement, save_neighbour
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Workload
 from sim.validator.candidates import Candidate, lane_count
@@ -11,6 +11,7 @@ from sim.validator.carriers import GLOO_ON_HOST, Carrier
 from sim.validator.collecting import Collected, Progress
 from sim.validator.jobs import MODEL_TIMEOUT_S, UserModel, replay_job
 from sim.validator.launch import Place, run_ranks
+from sim.validator.neighbouring import PacedNeighbour
 from sim.validator.replayable import check_installed
 
 _TIMEOUT_S = 120.0
@@ -27,25 +28,43 @@ def replay(
     rounds: int = 10,
     warmup: int | None = None,
     seed: int = 0,
+    slow: Mapping[int, float] | None = None,
+    beside: PacedNeighbour | None = None,
     progress: Progress | None = None,
 ) -> list[Measurement]:
     """Replay candidates on real ranks, interleaved with plain and noop runs.
 
     Without ``model`` the replay is paced: backward keeps the recorded schedule, and ``carrier`` says on what
     device, and what sums up the buckets. With it the user's own model computes for real, and its parameters
-    must be those of ``workload``.
+    must be those of ``workload``. ``slow`` ranks have a backward that is so many times as long; ``beside``
+    is another job, on other hosts of the same box, for as long as this one runs.
 
     Measurements are written to ``directory`` when they are complete; after a failure or Ctrl-C what
-    was measured so far is written too, marked incomplete.
+    was measured so far is written too, marked incomplete, unless it was the job beside that failed.
 
     Raises:
-        ReplayError: a rank failed, or DDP did not use the buckets asked for.
+        ReplayError: a rank failed, DDP did not use the buckets asked for, or the job beside did not last.
         NotModelledError: a candidate that cannot be run.
         MachineError: a package that a candidate needs is not installed.
     """
     job = replay_job(
-        workload, candidates, model=model, carrier=carrier, rounds=rounds, warmup=warmup, seed=seed
+        workload,
+        candidates,
+        model=model,
+        carrier=carrier,
+        rounds=rounds,
+        warmup=warmup,
+        seed=seed,
+        slow=slow,
     )
+    surroundings = {"place": place.describe(), **place.document()}
+    if slow:
+        surroundings["slow"] = {str(rank): slow[rank] for rank in sorted(slow)}
+        said = " and ".join(f"rank {rank}'s backward x {slow[rank]:g}" for rank in sorted(slow))
+        surroundings["place"] += f", {said}"
+    if beside is not None:
+        surroundings["beside"] = beside.describe()
+        surroundings["place"] += f", beside {beside.describe()}"
     check_installed(candidates)
     collected = Collected(
         candidates,
@@ -53,14 +72,18 @@ def replay(
         rounds=rounds,
         warmup=job["warmup"],
         progress=progress,
+        surroundings=surroundings,
     )
     backend = carrier.name if model is None else model.backend
     complete = False
     try:
-        run_ranks(place, job, collected.take, _TIMEOUT_S if model is None else MODEL_TIMEOUT_S)
+        run_ranks(place, job, collected.take, _TIMEOUT_S if model is None else MODEL_TIMEOUT_S, beside=beside)
         complete = True
     finally:
-        measurements = collected.measurements(place, job["mode"], backend, complete)
+        refused = beside is not None and beside.failure is not None
+        if beside is not None and not refused:
+            save_neighbour(directory, beside.noun())
+        measurements = [] if refused else collected.measurements(place, job["mode"], backend, complete)
         for number, measurement in enumerate(measurements):
             save_measurement(directory, number, measurement)
     return measurements

@@ -15,7 +15,7 @@ from sim.errors import ReplayError
 from sim.validator.ranks import notices
 from sim.validator.ranks.beats import Fault, Observer, WakingClock
 
-_POLL_S = 0.1
+POLL_S = 0.1
 _GRACE_S, _LONG_GRACE_S = 3.0, 15.0
 # What torchrun reports of a rank that a signal ended.
 _SIGNALLED = re.compile(r"rank\s+: (\d+) \(local_rank: \d+\)\s+exitcode\s+: -(\d+) \(pid")
@@ -55,39 +55,75 @@ class EventFile:
                 yield json.loads(line)
 
 
+class Watch:
+    """Ranks that run: hands on their events, and names the one that fails.
+
+    Args:
+        launched: the launchers, with the ranks of each.
+        folder: where the ranks leave events, beats and failures.
+        on_event: is handed every event.
+        quiet_s: how long the ranks may be quiet before they make steps.
+    """
+
+    def __init__(
+        self,
+        launched: Sequence[Launched],
+        folder: Path,
+        on_event: Callable[[dict[str, Any]], None],
+        quiet_s: float,
+    ) -> None:
+        self._launched, self._folder, self._on_event = launched, folder, on_event
+        self._observer = Observer((rank for one in launched for rank in one.ranks), quiet_s, WakingClock())
+        self._events = EventFile(folder / notices.EVENTS)
+        self._finished = False
+        self._failed_at: float | None = None
+
+    def poll(self) -> bool:
+        """Hand on what is new; True once all ranks have ended with a result. Ask every tenth of a second.
+
+        Raises:
+            ReplayError: a rank failed, died, or is silent or behind; the message names it.
+        """
+        launched, folder = self._launched, self._folder
+        codes = [one.process.poll() for one in launched]
+        for event in self._events.fresh():
+            self._finished = self._finished or event["event"] == "finished"
+            self._on_event(event)
+        for rank, beat in notices.read_beats(folder).items():
+            self._observer.see(rank, beat)
+        if any(codes) or notices.failures(folder) or notices.left_alone(folder):
+            # Those that lost touch often complain before their launcher sees who died.
+            self._failed_at = self._failed_at or time.monotonic()
+            culprit = _culprit(launched, folder, self._observer)
+            grace_s = _LONG_GRACE_S if culprit is None else _GRACE_S
+            if None not in codes or time.monotonic() - self._failed_at > grace_s:
+                raise ReplayError(f"replay: {culprit or _left_alone(launched, folder, self._observer)}")
+        elif None not in codes:
+            if not self._finished:
+                raise ReplayError(f"replay: the ranks ended without a result: {_last_line(launched)}")
+            return True
+        elif (fault := self._observer.silent() or self._observer.standing_still()) is not None:
+            raise ReplayError(f"replay: {in_words(fault)}")
+        return False
+
+
 def watch(
-    launched: Sequence[Launched], folder: Path, on_event: Callable[[dict[str, Any]], None], quiet_s: float
+    launched: Sequence[Launched],
+    folder: Path,
+    on_event: Callable[[dict[str, Any]], None],
+    quiet_s: float,
+    meanwhile: Callable[[], object] | None = None,
 ) -> None:
-    """Hand every event to ``on_event`` until all ranks have ended.
+    """Hand every event to ``on_event`` until all ranks have ended; ``meanwhile`` is called at every look.
 
     Raises:
         ReplayError: a rank failed, died, or is silent or behind; the message names it.
     """
-    observer = Observer((rank for one in launched for rank in one.ranks), quiet_s, WakingClock())
-    events = EventFile(folder / notices.EVENTS)
-    finished = False
-    failed_at: float | None = None
-    while True:
-        codes = [one.process.poll() for one in launched]
-        for event in events.fresh():
-            finished = finished or event["event"] == "finished"
-            on_event(event)
-        for rank, beat in notices.read_beats(folder).items():
-            observer.see(rank, beat)
-        if any(codes) or notices.failures(folder) or notices.left_alone(folder):
-            # Those that lost touch often complain before their launcher sees who died.
-            failed_at = failed_at or time.monotonic()
-            culprit = _culprit(launched, folder, observer)
-            grace_s = _LONG_GRACE_S if culprit is None else _GRACE_S
-            if None not in codes or time.monotonic() - failed_at > grace_s:
-                raise ReplayError(f"replay: {culprit or _left_alone(launched, folder, observer)}")
-        elif None not in codes:
-            if not finished:
-                raise ReplayError(f"replay: the ranks ended without a result: {_last_line(launched)}")
-            return
-        elif (fault := observer.silent() or observer.standing_still()) is not None:
-            raise ReplayError(f"replay: {in_words(fault)}")
-        time.sleep(_POLL_S)
+    ranks = Watch(launched, folder, on_event, quiet_s)
+    while not ranks.poll():
+        if meanwhile is not None:
+            meanwhile()
+        time.sleep(POLL_S)
 
 
 def in_words(fault: Fault) -> str:

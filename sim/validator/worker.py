@@ -29,6 +29,7 @@ from sim.validator.ranks.beats import Fault
 from sim.validator.ranks.cuda_pacing import check_gpus
 from sim.validator.ranks.joining import Seat, find_seat
 from sim.validator.ranks.local_probes import probe_machine
+from sim.validator.ranks.occupying import occupy
 from sim.validator.ranks.peers import Parent, Peers
 from sim.validator.ranks.probes import calibrate
 from sim.validator.ranks.processes import die_with_parent, started_at
@@ -38,7 +39,7 @@ from sim.validator.ranks.stepping import gather
 from sim.validator.ranks.unanimity import Disagreement, check_unanimous
 
 WATCHED = "BUCKETSIM_PARENT"  # set, to its process id, by a parent that watches the job's folder
-_TASKS = {"calibrate": calibrate, "probe": probe_machine, "replay": replay}
+_TASKS = {"calibrate": calibrate, "occupy": occupy, "probe": probe_machine, "replay": replay}
 _QUIET_S = 120.0
 _JOIN_S = 300
 

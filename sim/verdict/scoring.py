@@ -144,8 +144,9 @@ def agree(
     """A record against the predictions of its candidates, by name.
 
     The rule: median step error and worst step error within ``limits``, and every pair of candidates whose
-    measured intervals are apart in the predicted order. ``TARGETS`` are checked in paced mode, for which
-    they are set. Steps of a trace are predicted from their own parts, and neither pass nor fail.
+    measured intervals are apart in the predicted order. ``TARGETS`` are checked in paced mode under
+    ``RULE``, for which they are set. Steps of a trace are predicted from their own parts, and neither pass
+    nor fail.
     """
     measured = [measurement for measurement in record.candidates if measurement.iterations]
     for measurement in measured:
@@ -211,6 +212,6 @@ def agree(
             median_bucket_end=median_end,
             median_exposed=median_exposed,
         )
-        if mode == "paced"
+        if mode == "paced" and limits is RULE
         else (),
     )

@@ -87,8 +87,9 @@ def wait_for(url: str, server: "subprocess.Popen[bytes]", log: Path) -> None:
 
 @pytest.fixture(scope="module")
 def browser(address: str) -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=str(CHROMIUM), args=QUIET)
         yield chromium
@@ -116,9 +117,15 @@ def expected(workload: Workload, hardware: Hardware, cap: float | None) -> str:
     )
 
 
+def is_settled(page: Any) -> None:
+    """The page computes nothing more: what is drawn belongs to the knobs, and a click is not lost."""
+    page.locator("[data-test-script-state=notRunning]").wait_for()
+
+
 def is_drawn(page: Any) -> None:
     """The page is whole: its last section is there, and no error is."""
     page.get_by_text("Take it home").wait_for()
+    is_settled(page)
     assert page.get_by_test_id("stException").count() == 0
     assert page.get_by_text("Traceback").count() == 0
 
@@ -138,6 +145,7 @@ def test_a_visit(address: str, page: Any, workload: Workload, hardware: Hardware
     expect(step_time(page)).to_have_text(expected(workload, hardware, 4))
     print(f"a cap move took {1000 * (time.monotonic() - moved):.0f} ms")
     expect(page).to_have_url(re.compile(r"cap=4\b"))
+    is_settled(page)
 
     with page.expect_download() as waiting:
         page.get_by_role("button", name="bucket_indices JSON").click()
@@ -185,3 +193,27 @@ def test_it_fits_a_narrow_window(address: str, page: Any) -> None:
 def test_the_about_page_opens(address: str, page: Any) -> None:
     page.goto(f"{address}/about")
     page.get_by_role("heading", name="About").wait_for()
+
+
+def test_the_cluster_page(address: str, page: Any, tmp_path: Path) -> None:
+    """Choose a machine, see it, take its collectives to the Tune page's file format, come back by URL."""
+    from playwright.sync_api import expect
+
+    page.goto(f"{address}/cluster?machine=AWS+p4de+%28and+p4d%29&most_hosts=2")
+    is_drawn(page)
+    expect(page.locator(".js-plotly-plot")).to_have_count(3)
+    expect(page.get_by_test_id("stMetricValue").first).to_have_text("32")
+    hosts = page.get_by_label("Hosts", exact=True)
+    hosts.fill("2")
+    hosts.press("Enter")
+    expect(page.get_by_test_id("stMetricValue").first).to_have_text("16")
+    expect(page).to_have_url(re.compile(r"p4de_hosts=2\b"))
+    is_drawn(page)
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="Hardware JSON").click()
+    target = tmp_path / "hardware.json"
+    waiting.value.save_as(target)
+    assert target.read_text() == sim.to_text(sim.cluster_hardware(sim.cluster("p4de", hosts=2)))
+    page.set_viewport_size({"width": 400, "height": 900})
+    page.wait_for_timeout(500)
+    assert page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth") <= 400

@@ -1,7 +1,7 @@
 """All benchmarks as data: what is timed, at which sizes, and what its answer is worth."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from sim.engine import lanes, recurrence
 from sim.engine.systems import assign, write
+from sim.nouns.ranks import Ranks
 from sim.tuner.baselines import fit_alpha_beta, fuse_in_cycles, merge_wisely
 from sim.tuner.caps import find_intervals, make_walk
 from sim.tuner.exact import exact_optimum
@@ -21,6 +22,10 @@ from sim.tuner.problem import Problem
 from sim.tuner.recommend import tune
 from sim.tuner.score import Scorer
 from sim.units import format_ms
+from sim.world.distribution import step_distribution
+from sim.world.lanes import Lanes, make_lanes
+from sim.world.playing import Met, Together, play_by_simpy
+from sim.world.playing import play as play_together
 from tests.bench.machines import MACHINES, machine, model
 from tests.bench.plain_dp import earliest_finish
 
@@ -251,10 +256,67 @@ def _tune(name: str) -> Entry:
     )
 
 
+def _iteration_of_ranks(name: str) -> Iterator[Entry]:
+    """One iteration of ranks whose paces differ: by SimPy, and in compiled loops."""
+    common = {
+        "table": f"One iteration of many ranks, DDP's default: {MACHINES[name]}",
+        "sizes": SMALL[:1],
+        "judge": lambda _, met: f"all have their gradients at {met.sync_ends_ns.max()} ns",
+        "unit": "rank",
+    }
+
+    def play_ranks(count: int, ranks: int, way: Callable[[Lanes, Together], Met]) -> Timed:
+        workload, hardware = model(count, name), replace(machine(name), world_size=ranks)
+        lanes = make_lanes([workload], write(workload, hardware, assign(workload)), 0)
+        nothing = np.zeros(ranks, np.int64)
+        together = Together(
+            variants=nothing,
+            paces=np.exp(0.05 * np.random.default_rng(ranks).standard_normal(ranks)),
+            stalled=nothing - 1,
+            stall_ns=0,
+            begins_ns=nothing,
+        )
+        return partial(way, lanes, together)
+
+    for row, ranks, way in (
+        ("SimPy, 50 ranks", 50, play_by_simpy),
+        ("50 ranks", 50, play_together),
+        ("100,000 ranks", 100_000, play_together),
+    ):
+        yield Entry(
+            **common,
+            row=row,
+            prepare=partial(play_ranks, ranks=ranks, way=way),
+            is_reference=way is play_by_simpy,
+            units=ranks,
+        )
+
+
+def _steps_of_ranks(name: str) -> Entry:
+    ranks, samples = 1024, 100
+    jitter = Ranks(name="jitter", pace_jitter=0.05)
+
+    def prepare(count: int) -> Timed:
+        workload, hardware = model(count, name), replace(machine(name), world_size=ranks)
+        return partial(step_distribution, workload, hardware, assign(workload), jitter, samples=samples)
+
+    return Entry(
+        table=f"Distribution of the step: {samples} steps of {ranks:,} ranks, DDP's default",
+        row=MACHINES[name],
+        sizes=SMALL[:1],
+        prepare=prepare,
+        judge=lambda _, told: f"the slowest costs {told.slowest_cost_ns / told.mean_step_ns:.1%} of the step",
+        units=samples * ranks,
+        unit="rank and step",
+    )
+
+
 ENTRIES: tuple[Entry, ...] = (
     *(entry for name in MACHINES for entry in _best_buckets(name)),
     *(make(name) for make in (_all_caps, _candidates) for name in ("affine", "two channels")),
     *(entry for name in ("affine", "two channels") for entry in _engines(name)),
     *(_sweep(name) for name in ("affine", "two channels")),
     *(make(name) for make in (_families, _tune) for name in ("affine", "measured", "two channels")),
+    *(entry for name in ("affine", "two channels") for entry in _iteration_of_ranks(name)),
+    *(_steps_of_ranks(name) for name in ("affine", "two channels")),
 )

@@ -12,12 +12,12 @@ Row = dict[str, Any]
 HEAD = """# Benchmarks
 
 Written by `make bench` (`tests/bench/table.py`); do not edit. Each figure is the median of at least five
-rounds, in processor time (all run in one thread), with the distance between its quartiles in brackets, and
-where a row is marked 1x, as a multiple of that. Models are made up (`machines.py`): weights and biases in
-turn, in blocks that backward passes at different speeds; backward takes as long as the wire needs for all of
-it in pieces of 8 MiB. Kernels are compiled before they are timed. "Worth" compares `sync_end`, when all
-gradients are available, with that of the best assignment found, which is never worse than any other row of
-its table.
+rounds, in processor time (of all threads: many ranks have several, all else has one), with the distance
+between its quartiles in brackets, and where a row is marked 1x, as a multiple of that. Models are made up
+(`machines.py`): weights and biases in turn, in blocks that backward passes at different speeds; backward
+takes as long as the wire needs for all of it in pieces of 8 MiB. Kernels are compiled before they are timed.
+"Worth" compares `sync_end`, when all gradients are available, with that of the best assignment found, which
+is never worse than any other row of its table.
 """
 
 

@@ -34,9 +34,104 @@ def test_one_gpu_has_nothing_to_send(tmp_path: Path) -> None:
     assert {point["duration_ns"] for point in made["all_reduce"]} == {0}
 
 
+def test_ranks_are_named_or_counted() -> None:
+    by_name = bucketsim("cluster", "dgx_h100", "hosts=2", "--ranks", "host0.gpu0,host0.gpu1", "--json")
+    counted = bucketsim("cluster", "dgx_h100", "hosts=2", "--ranks", "2", "--json")
+    assert json.loads(by_name.out) == json.loads(counted.out)
+    assert json.loads(counted.out)["world_size"] == 2
+    uneven = bucketsim("cluster", "dgx_h100", "hosts=2", "--ranks", "9", "--json")
+    assert json.loads(uneven.out)["world_size"] == 9
+
+
+def test_another_job_beside_slows() -> None:
+    words = ["cluster", "pcie_hosts", "hosts=4", "gpus=1", "gbit_per_s=10", "hosts_per_leaf=2"]
+    words += ["oversubscription=2.0", "--ranks", "host0.gpu0,host2.gpu0", "--json"]
+    alone = json.loads(bucketsim(*words).out)
+    shared = json.loads(bucketsim(*words, "--beside", "host1.gpu0,host3.gpu0").out)
+    last = [made["all_reduce"][-1]["duration_ns"] for made in (alone, shared)]
+    assert last[1] == pytest.approx(2 * last[0], rel=0.01)
+
+
+def test_loads_are_a_table_and_a_picture(tmp_path: Path) -> None:
+    made = bucketsim("cluster", "dgx_h100", "hosts=2", "--loads", "--picture", tmp_path / "picture.html")
+    assert made.code == 0
+    assert "host0.gpu0 > host0.nvswitch" in made.out
+    page = (tmp_path / "picture.html").read_text()
+    assert "<html>" in page[:100]
+    assert "nvswitch" in page
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "tree", "nvls_tree", "hierarchical", "halving_doubling"])
+def test_every_algorithm_has_its_curve_and_loads(algorithm: str) -> None:
+    made = bucketsim("cluster", "dgx_h100", "hosts=4", "--algorithm", algorithm, "--loads")
+    assert made.code == 0
+    assert f"GB/s  {algorithm}" in made.out
+    assert f"by {algorithm.replace('_', ' ')} keeps them busy" in made.out
+    auto = json.loads(bucketsim("cluster", "dgx_h100", "hosts=4", "--json").out)
+    forced = json.loads(bucketsim("cluster", "dgx_h100", "hosts=4", "--algorithm", algorithm, "--json").out)
+    for chosen, one in zip(auto["all_reduce"], forced["all_reduce"], strict=True):
+        if auto["provenance"]["methods"][str(chosen["num_bytes"])].split()[0] == algorithm:
+            assert one == chosen
+
+
+def test_another_curve_is_printed() -> None:
+    made = bucketsim("cluster", "dgx_h100", "--collective", "reduce_scatter")
+    assert "reduce-scatter" in made.out
+
+
+def test_a_measurement_is_taken_to_another_size(tmp_path: Path) -> None:
+    bucketsim("cluster", "dgx_h100", "hosts=2", "-o", tmp_path / "two.json")
+    made = bucketsim(
+        "cluster", "dgx_h100", "hosts=4", "--measured", f"{tmp_path / 'two.json'}@hosts=2", "--json"
+    )
+    assert made.code == 0
+    hardware = json.loads(made.out)
+    assert hardware["world_size"] == 32
+    assert hardware["spread"]["all_reduce"]
+    four = json.loads(bucketsim("cluster", "dgx_h100", "hosts=4", "--json").out)
+    computed = {point["num_bytes"]: point["duration_ns"] for point in four["all_reduce"]}
+    for point in hardware["all_reduce"]:  # what was measured was the model, so it finds itself
+        assert point["duration_ns"] == pytest.approx(computed[point["num_bytes"]], rel=0.5)
+
+
+@pytest.mark.parametrize(
+    "words", [["ethernet_10g", "hosts=2", "gpus=2"], ["pcie_hosts", "hosts=2", "gpus=1", "gbit_per_s=40"]]
+)
+def test_hosts_on_ethernet_go_by_the_name_of_their_preset(words: list[str]) -> None:
+    assert json.loads(bucketsim("cluster", *words, "--json").out)["name"].startswith(f"{words[0]}, ")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["dgx_a100", "--ranks", "9"], "--ranks: 9 is not legal; 'dgx_a100' has 8 ranks"),
+        (["dgx_a100", "--ranks", "0"], "--ranks: 0 is not legal"),
+        (["dgx_a100", "--ranks", "gpu0"], "--ranks.0: 'gpu0' is not legal; give a host's part such as"),
+        (["dgx_a100", "--ranks", ","], "--ranks: an empty list is not legal"),
+        (["dgx_a100", "--ranks", "9" * 23], "--ranks: 99999999999999999999... is not legal"),
+        (["dgx_a100", "--ranks", "9" * 5000], "--ranks: 99999999999999999999... is not legal"),
+        (["dgx_a100", "hosts=" + "9" * 5000], "KEY=VALUE: hosts=99999999999999999999... is not legal"),
+        (["dgx_a100", "hosts=2", "hosts=4"], "KEY=VALUE: hosts is given twice; give it once"),
+        (["dgx_a100", "--beside", "host0.gpu0"], "--beside: host0.gpu0 is not legal; a rank of this job"),
+        (["dgx_a100", "--measured", "@hosts=2"], "--measured: '@hosts=2' is not legal"),
+        (["dgx_a100", "--algorithm", "star"], "algorithm: 'star' is not legal; give one of auto, ring"),
+        (["dgx_a100", "--algorithm", "nvls"], "algorithm: nvls is not for 8 ranks on 1 hosts of this kind"),
+        (
+            ["dgx_h100", "--algorithm", "collnet_chain", "--loads"],
+            "--algorithm: collnet_chain has no loads on",
+        ),
+        (
+            ["dgx_h100", "hosts=2", "--ranks", "9", "--algorithm", "hierarchical"],
+            "hierarchical is not modelled on hosts with 1 to 8 ranks",
+        ),
+        (["dgx_a100", "--collective", "scan"], "--collective: 'scan' is not legal"),
+        (["dgx_a100", "--loads", "--json"], "--loads: not legal with --json"),
+        (["dgx_a100", "--measured", "none.json"], "--measured: 'none.json' is not legal"),
+        (["dgx_a100", "--measured", "none.json@hosts=2"], "none.json: cannot be read"),
+        (
+            ["dgx_a100", "--measured", "n.json@hosts=2", "--beside", "host0.gpu0"],
+            "--measured: not legal with",
+        ),
         (["dgx_a300"], "'dgx_a300' is not legal; give one of dgx_a100, dgx_h100"),
         (["dgx_a100", "hosts=0"], "hosts: 0 is not legal"),
         (["dgx_a100", "hosts=many"], "hosts: 'many' is not legal"),

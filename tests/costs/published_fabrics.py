@@ -6,9 +6,12 @@ Gbit/s carry 1.2 of the speeds that its search tries (src/graph/search.cc).
 """
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
+from math import log2
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -26,6 +29,9 @@ GB = 10**9
 A100_NVLINK = 12 * 20 * GB
 GH200_NVLINK = round(18 * 20.6 * GB)
 PCIE_3, PCIE_4, PCIE_5 = 12 * GB, 24 * GB, 48 * GB
+# Eight GPUs on slots of their own need two sockets. Which processors is not said: of those with PCIe 5 NCCL
+# counts 22 GB/s (Sapphire Rapids) to 40 between two; the least is taken.
+SOCKETS_5 = 22 * GB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +89,7 @@ def alps(hosts: int) -> Fabric:
 def p4de(hosts: int) -> Fabric:
     """AWS p4de.24xlarge: DGX A100's NVLink, four EFA of 100 Gbit/s.
 
-    aws-ofi-nccl (src/platform-aws.c) reports 75 us for it and refuses LL128 over send and receive.
+    aws-ofi-nccl (src/platform-aws.c) reports 75 us for it to choose by, and lets NCCL use Simple alone.
     """
     return Fabric(
         world_size=8 * hosts,
@@ -91,9 +97,9 @@ def p4de(hosts: int) -> Fabric:
         ranks_per_host=8,
         generation="ampere",
         intra=Hop(kind="nvswitch", bytes_per_s=A100_NVLINK),
-        inter=Hop(kind="net", bytes_per_s=4 * 12 * GB, latency_ns=75_000),
+        inter=Hop(kind="net", bytes_per_s=4 * 12 * GB, reported_ns=75_000),
         channels=4,
-        protocols=("LL", "Simple"),
+        protocols=("Simple",),
     )
 
 
@@ -213,8 +219,8 @@ SYSTEMS = (
         System(
             name=f"dominator, {ranks} RTX PRO 6000",
             path=DOMINATOR,
-            fabric=box(ranks, "pcie", PCIE_5, "blackwell", 1),
-            source="RTX PRO 6000 Blackwell data sheet: PCIe 5.0 x16",
+            fabric=box(ranks, *(("pcie", PCIE_5) if ranks < 8 else ("qpi", SOCKETS_5)), "blackwell", 1),
+            source="RTX PRO 6000 Blackwell data sheet: PCIe 5.0 x16; topo.h SRP_QPI_BW",
             ranks=ranks,
         )
         for ranks in (2, 4, 8)
@@ -224,11 +230,51 @@ SYSTEMS = (
 
 BY_NAME = {system.name: system for system in SYSTEMS}
 
+# What the model lacks where figures alone are further off than the aim; test_nccl_published shows it.
+AIM = 15.0
+ONE_RANK = "kernels of one rank by a profiler, which wait for the others too"
+EFA = "steps over EFA up to 32 MiB take up to twice as long"
+SLINGSHOT = "steps over Slingshot at some sizes take up to four times as long"
+HOST_MEMORY = "a constant factor of host memory: 1.4 to 14.9 GB/s on other machines"
+SLOT = "a constant factor of the way between the slots, which is not published"
+MISSING = {
+    "stas00, 8 A100, one process": "one process launches for eight GPUs in turn: constant times",
+    "p4de, 2 hosts of 8 A100, EFA": EFA,
+    "alps, 16 GH200": SLINGSHOT,
+    "alps, 32 GH200": SLINGSHOT,
+    "hkbu, 32 2080 Ti, 100G IB": HOST_MEMORY,
+    "vidur, 2 A100 of a DGX": ONE_RANK,
+    "vidur, 4 A100 of a DGX": ONE_RANK,
+    "vidur, 8 A100 of a DGX": ONE_RANK,
+    "kopernik, 2 L4": SLOT,
+    "kopernik, 4 A40, SHM": HOST_MEMORY,
+    "dominator, 2 RTX PRO 6000": SLOT,
+    "dominator, 4 RTX PRO 6000": SLOT,
+    "dominator, 8 RTX PRO 6000": "a constant factor of the way between sockets, which is not published",
+}
+
+
+def three_of(points: Curve) -> Curve:
+    """The least, the one nearest to the middle in logarithms, and the greatest."""
+    middle = (log2(points[0].num_bytes) + log2(points[-1].num_bytes)) / 2
+    return (points[0], min(points, key=lambda point: abs(log2(point.num_bytes) - middle)), points[-1])
+
+
+def median_error(durations_ns: Iterable[float], points: Curve) -> float:
+    """Median of |computed / measured - 1| over the points, in per cent."""
+    pairs = zip(durations_ns, points, strict=True)
+    return 100 * median(abs(duration_ns / point.duration_ns - 1) for duration_ns, point in pairs)
+
 
 @cache
-def measured(system: System) -> Curve:
-    """The points of 1 MiB to 1 GiB."""
+def every_point(system: System) -> Curve:
+    """All that was measured."""
     imported = read_nccl_tests([Path(DATA) / system.path], ImportOptions(world_size=system.ranks))
     (hardware,) = (each for each in imported.hardware if system.place in each.name)
     assert hardware.world_size == system.fabric.world_size
-    return tuple(point for point in hardware.all_reduce if MIB <= point.num_bytes <= GIB)
+    return hardware.all_reduce
+
+
+def measured(system: System) -> Curve:
+    """The points of 1 MiB to 1 GiB."""
+    return tuple(point for point in every_point(system) if MIB <= point.num_bytes <= GIB)

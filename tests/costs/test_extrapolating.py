@@ -3,9 +3,11 @@
 The measurements are public ones, in the folder that ``BUCKETSIM_DATA`` names.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
-from math import log2
+from math import ceil, exp, log
+from pathlib import Path
 from statistics import median
 
 import pytest
@@ -13,29 +15,55 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.costs.collectives import service_ns
-from sim.costs.extrapolating import Estimate, MeasuredCurve, extrapolate, extrapolated_hardware
-from sim.costs.nccl.choosing import all_reduce_curve, collective_ns
+from sim.costs.extrapolating import COVERED, LINE_RATE, SHAPE, Estimate, MeasuredCurve, extrapolate
+from sim.costs.nccl.choosing import collective_ns, nccl_ns
 from sim.costs.nccl.fabric import Fabric, Hop
+from sim.costs.topology.links import tcp_port
 from sim.errors import InputError
-from sim.nouns.hardware import Curve, CurvePoint
+from sim.formats.documents import load
+from sim.nouns.hardware import Curve, CurvePoint, Hardware
+from tests.costs.measured_paths import NVLINK_MACHINES
 from tests.costs.published_fabrics import (
     BY_NAME,
+    MIB,
     SYSTEMS,
     System,
     alps,
     box,
     dgx_a100,
     measured,
+    median_error,
     needs_data,
     p4de,
+    three_of,
 )
 
 FABRICS = (dgx_a100(8), p4de(2), alps(8), box(4, "pcie", 24e9, "ampere", 1))
 SIZES = tuple(2**power for power in range(3, 33))
+TRACES = Path(__file__).parents[2] / "traces" / "hardware"
 
 curves = st.lists(
     st.tuples(st.integers(0, 2**32), st.integers(1, 10**11)), min_size=1, max_size=8, unique_by=lambda p: p[0]
 ).map(lambda points: tuple(CurvePoint(num_bytes=size, duration_ns=time) for size, time in sorted(points)))
+
+
+def ethernet(hosts: int) -> Fabric:
+    """Hosts of one GPU each with TCP at 1 Gbit/s."""
+    return Fabric(
+        world_size=hosts,
+        hosts=hosts,
+        ranks_per_host=1,
+        generation="ampere",
+        intra=Hop(kind="pcie", bytes_per_s=1e10),
+        inter=Hop(kind="net", bytes_per_s=tcp_port(1)),
+        channels=1,
+        protocols=("LL", "Simple"),
+    )
+
+
+def all_reduce_curve(fabric: Fabric, sizes: Iterable[int]) -> Curve:
+    """As NCCL itself counts, whose shape is carried."""
+    return tuple(CurvePoint(num_bytes=s, duration_ns=nccl_ns(fabric, "all_reduce", s)) for s in sorted(sizes))
 
 
 def scaled(curve: Curve, factor: float) -> Curve:
@@ -65,9 +93,9 @@ def test_measured_points_stay_and_others_lie_within_their_range(
 
 @given(st.sampled_from(FABRICS), curves, st.integers(0, 2**33))
 def test_between_points_the_ratio_lies_between_theirs(fabric: Fabric, curve: Curve, size: int) -> None:
-    ratios = [p.duration_ns / collective_ns(fabric, "all_reduce", p.num_bytes) for p in curve]
+    ratios = [p.duration_ns / nccl_ns(fabric, "all_reduce", p.num_bytes) for p in curve]
     (found,) = extrapolate([MeasuredCurve(fabric=fabric, curve=curve)], fabric, [size])
-    computed = collective_ns(fabric, "all_reduce", size)
+    computed = nccl_ns(fabric, "all_reduce", size)
     assert min(ratios) * computed - 1 <= found.duration_ns <= max(ratios) * computed + 1
 
 
@@ -91,8 +119,8 @@ def test_leaving_points_out_is_what_is_known() -> None:
     assert found.duration_ns / found.least_ns == pytest.approx(1.2, rel=1e-3)
     two = MeasuredCurve(fabric=fabric, curve=exact[:2])
     (found,) = extrapolate([two], fabric, [2**22])
-    assert found.least_ns == pytest.approx(0.8 * found.duration_ns, rel=1e-3)
-    assert found.greatest_ns == pytest.approx(2.0 * found.duration_ns, rel=1e-3)
+    assert found.least_ns == pytest.approx(0.9 * found.duration_ns, rel=1e-3)
+    assert found.greatest_ns == pytest.approx(2.2 * found.duration_ns, rel=1e-3)
 
 
 def test_the_range_grows_beyond_the_points_and_with_every_doubling_of_ranks() -> None:
@@ -109,15 +137,63 @@ def test_the_range_grows_beyond_the_points_and_with_every_doubling_of_ranks() ->
     assert width(2, 2**22 + 1) < width(4, 2**22 + 1) < width(8, 2**22 + 1) < width(16, 2**22 + 1)
 
 
+ports = st.sampled_from([ethernet(2), ethernet(4), p4de(2), p4de(3), alps(8)])
+
+
+@given(ports, ports, curves, st.lists(st.integers(1, 2**36), min_size=1, max_size=5))
+def test_the_fast_end_is_not_faster_than_the_ports_of_a_host(
+    known: Fabric, fabric: Fabric, curve: Curve, sizes: list[int]
+) -> None:
+    """At line rate each host sends 2 (hosts - 1) / hosts of the bytes, unless measurements say it is less."""
+    assert fabric.inter is not None
+    for each in extrapolate([MeasuredCurve(fabric=known, curve=curve)], fabric, sizes):
+        sent = 2 * (fabric.hosts - 1) / fabric.hosts * each.num_bytes
+        line_ns = sent / (fabric.inter.bytes_per_s * LINE_RATE) * 1e9
+        if each.num_bytes > curve[-1].num_bytes and known == fabric:
+            sent_before = 2 * (fabric.hosts - 1) / fabric.hosts * curve[-1].num_bytes
+            before_ns = sent_before / (fabric.inter.bytes_per_s * LINE_RATE) * 1e9
+            line_ns += min(curve[-1].duration_ns, each.duration_ns) - before_ns
+        if each.num_bytes not in {point.num_bytes for point in curve} or known != fabric:
+            assert each.least_ns >= min(line_ns, each.duration_ns) - 1
+
+
+@given(st.sampled_from([ethernet(2), p4de(2), dgx_a100(8)]), st.integers(0, 2**30), st.floats(0.5, 3))
+def test_beyond_the_last_point_a_range_begins_without_a_step(
+    fabric: Fabric, more: int, factor: float
+) -> None:
+    """What was measured is not in doubt any more; what is added to it is, by the same factors as ever."""
+    curve = scaled(all_reduce_curve(fabric, SIZES[17:24]), factor)
+    source, last = [MeasuredCurve(fabric=fabric, curve=curve)], curve[-1]
+    near, far = extrapolate(source, fabric, [last.num_bytes + 1, last.num_bytes + 2 + more])
+    for each in (near, far):
+        added = each.duration_ns - last.duration_ns
+        assert last.duration_ns + exp(-SHAPE - 0.01) * added - 2 <= each.least_ns <= each.duration_ns
+        assert each.greatest_ns <= last.duration_ns + exp(SHAPE + 0.01) * added + 2
+    assert near.greatest_ns - near.least_ns <= 1e-3 * last.duration_ns
+
+
+def test_small_messages_of_gloo_are_outside_of_what_is_known() -> None:
+    """Shown: two hosts taken to four, at 1 Gbit/s. From 256 KiB on in the range, below far beyond it."""
+    two, four = (load(TRACES / f"box-{hosts}x1gbit.json", Hardware).all_reduce for hosts in (2, 4))
+    source = [MeasuredCurve(fabric=ethernet(2), curve=two)]
+    found = extrapolate(source, ethernet(4), [point.num_bytes for point in four])
+    for each, point in zip(found, four, strict=True):
+        if point.num_bytes >= 256 << 10:
+            assert each.least_ns <= point.duration_ns <= each.greatest_ns
+        else:
+            assert point.duration_ns > 1.3 * each.greatest_ns
+            assert 2.9 < point.duration_ns / each.duration_ns < 9.2
+
+
 def test_between_two_numbers_of_ranks_ratios_are_interpolated() -> None:
     """Off by 1 with 16 and by 4 with 64 ranks: by 2 with 32, half-way in logarithms."""
     few, many = (MeasuredCurve(fabric=p4de(h), curve=all_reduce_curve(p4de(h), SIZES)) for h in (2, 8))
     many = replace(many, curve=scaled(many.curve, 4.0))
     for each in extrapolate([many, few], p4de(4), SIZES):
-        expected = 2 * collective_ns(p4de(4), "all_reduce", each.num_bytes)
+        expected = 2 * nccl_ns(p4de(4), "all_reduce", each.num_bytes)
         assert each.duration_ns == pytest.approx(expected, rel=1e-3)
     for each in extrapolate([many, few], p4de(16), SIZES):
-        expected = 4 * collective_ns(p4de(16), "all_reduce", each.num_bytes)
+        expected = 4 * nccl_ns(p4de(16), "all_reduce", each.num_bytes)
         assert each.duration_ns == pytest.approx(expected, rel=1e-3)
 
 
@@ -127,16 +203,10 @@ def test_one_host_does_not_stand_for_several_where_there_are_such() -> None:
     assert extrapolate([one, two], p4de(4), SIZES) == extrapolate([two], p4de(4), SIZES)
 
 
-def test_one_rank_costs_nothing_and_hardware_says_what_it_is() -> None:
+def test_one_rank_costs_nothing() -> None:
     source = [MeasuredCurve(fabric=p4de(2), curve=all_reduce_curve(p4de(2), SIZES))]
     alone = box(1, "nvlink", 1e9, "ampere", 1)
     assert [each.duration_ns for each in extrapolate(source, alone, (8, 2**30))] == [0, 0]
-    hardware = extrapolated_hardware(source, p4de(4), "four", (2**20, 2**28))
-    assert hardware.world_size == 32
-    assert hardware.provenance["measured"] == [{"world_size": 16, "hosts": 2, "points": len(SIZES)}]
-    for point in hardware.all_reduce:
-        known = hardware.spread["all_reduce"][str(point.num_bytes)]
-        assert known["min_ns"] < point.duration_ns < known["max_ns"]
 
 
 def test_what_cannot_be_taken_anywhere() -> None:
@@ -158,22 +228,54 @@ def test_what_cannot_be_taken_anywhere() -> None:
         MeasuredCurve(fabric=box(1, "pcie", 1e9, "ampere", 1), curve=exact)
 
 
+def test_what_three_points_miss_comes_from_other_machines() -> None:
+    """``SHAPE``: nine in ten of the other sizes of machines that are not predicted elsewhere."""
+    missed = []
+    for machine in NVLINK_MACHINES:
+        points = tuple(
+            CurvePoint(num_bytes=size * MIB, duration_ns=round(time * 1000))
+            for size, time in machine.time_us.items()
+        )
+        rest = tuple(point for point in points if point not in three_of(points))
+        source = [MeasuredCurve(fabric=machine.fabric, curve=three_of(points))]
+        found = extrapolate(source, machine.fabric, [point.num_bytes for point in rest])
+        missed += [
+            abs(log(each.duration_ns / point.duration_ns)) for each, point in zip(found, rest, strict=True)
+        ]
+    assert round(sorted(missed)[ceil(COVERED * len(missed)) - 1], 2) == SHAPE
+
+
+def test_a_point_at_a_protocol_switch_stays_and_says_nothing_of_its_neighbours() -> None:
+    """Eight times as long as a larger one: between the others the shape is theirs."""
+    fabric = p4de(2)
+    exact = all_reduce_curve(fabric, (2**20, 2**25, 2**30))
+    curve = (*scaled(exact[:1], 30.0), *exact[1:])
+    assert curve[0].duration_ns > curve[1].duration_ns
+    source = [MeasuredCurve(fabric=fabric, curve=curve)]
+    for each in extrapolate(source, fabric, [2**20, 2**21, 2**27]):
+        expected = 30.0 if each.num_bytes == 2**20 else 1.0
+        computed = nccl_ns(fabric, "all_reduce", each.num_bytes)
+        assert each.duration_ns == pytest.approx(expected * computed, rel=1e-4)
+    (carried,) = extrapolate(source, p4de(4), [2**20])
+    assert carried.duration_ns == pytest.approx(30 * nccl_ns(p4de(4), "all_reduce", 2**20), rel=1e-4)
+
+
 # Medians, in per cent, over the sizes that are left, from the least, the middle and the greatest of 1 MiB to
 # 1 GiB. Alps between hosts and 100G IB miss 7: there the model changes its method at sizes where the machine
-# does not, or the machine changes (1 MiB takes eight times as long as 2 MiB).
+# does not, or the machine changes (1 MiB takes eight times as long as 2 MiB). EFA misses it between the first
+# two points: of what the model counts it takes 1.4 at 1 MiB, 1.9 at 8 MiB and 1.2 at 32 MiB.
 AIM = 7.0
-BEYOND_AIM = {"alps, 8 GH200": 20, "alps, 16 GH200": 44, "alps, 32 GH200": 40, "hkbu, 32 2080 Ti, 100G IB": 8}
-
-
-def three_of(points: Curve) -> Curve:
-    middle = (log2(points[0].num_bytes) + log2(points[-1].num_bytes)) / 2
-    return (points[0], min(points, key=lambda point: abs(log2(point.num_bytes) - middle)), points[-1])
+BEYOND_AIM = {
+    "p4de, 2 hosts of 8 A100, EFA": 12,
+    "alps, 8 GH200": 13,
+    "alps, 16 GH200": 20,
+    "alps, 32 GH200": 40,
+    "hkbu, 32 2080 Ti, 100G IB": 8,
+}
 
 
 def error(found: tuple[Estimate, ...], points: Curve) -> float:
-    return 100 * median(
-        abs(each.duration_ns / point.duration_ns - 1) for each, point in zip(found, points, strict=True)
-    )
+    return median_error((each.duration_ns for each in found), points)
 
 
 @needs_data
@@ -230,5 +332,5 @@ def test_another_wire_carries_the_ratio_and_is_no_measured_point() -> None:
     source = [MeasuredCurve(fabric=fabric, curve=scaled(all_reduce_curve(fabric, SIZES), 1.5))]
     slower = replace(fabric, intra=Hop(kind="nvswitch", bytes_per_s=fabric.intra.bytes_per_s / 2))
     for each in extrapolate(source, slower, SIZES):
-        computed = collective_ns(slower, "all_reduce", each.num_bytes)
+        computed = nccl_ns(slower, "all_reduce", each.num_bytes)
         assert each.duration_ns == pytest.approx(1.5 * computed, rel=1e-4)

@@ -17,6 +17,7 @@ from sim.costs.topology.shares import max_min_shares
 from sim.costs.topology.sharing import ring_shares
 from sim.errors import InputError
 from sim.nouns.cluster import Cluster, Device, Hosts, HostTemplate, Link, Network
+from tests.cluster_strategies import NEEDED
 
 
 def some_clusters(hosts: int) -> list[Cluster]:
@@ -84,10 +85,11 @@ def test_shares_by_kinds_of_host_are_those_of_the_whole_graph(case: tuple[Cluste
     cluster, parts = case
     graph = cluster_graph(cluster)
     together = [rings_of(cluster, ranks) for ranks in parts]
-    flows = [flow for rings in together for flow in crossings(rings)]
+    flows = [dict(sum(map(Counter, crossings(rings)), Counter())) for rings in together]
     capacity = {(a, b): edge["bytes_per_s"] for a, b, edge in graph.edges(data=True)}
-    shares = [rate for job in ring_shares(*together) for rate in job.rings]
-    assert shares == pytest.approx(max_min_shares(flows, capacity))
+    rates = max_min_shares(flows, capacity)
+    for rings, job, rate in zip(together, ring_shares(*together), rates, strict=True):
+        assert job.rings == pytest.approx((rate,) * rings.channels)
 
 
 @given(jobs())
@@ -240,8 +242,7 @@ def test_a_slower_kind_of_host_holds_the_ring() -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_are_made_by_name(name: str) -> None:
-    settings = {"hosts": 2, "gpus": 4, "gbit_per_s": 10} if name == "pcie_hosts" else {}
-    cluster = preset(name, **settings)
+    cluster = preset(name, **NEEDED.get(name, {}))
     assert ring_shares(rings_of(cluster))[0].bytes_per_s > 0
     with pytest.raises(InputError, match=f"racks: is not a setting of preset '{name}'"):
         preset(name, racks=1)
@@ -263,6 +264,19 @@ def test_two_racks_of_nvl72_are_joined() -> None:
     rings = rings_of(nvl72(2))
     assert rings.world_size == 144
     assert 700e9 < ring_shares(rings)[0].bytes_per_s < 72 * 48e9
+
+
+def test_ethernet_between_strong_hosts_is_the_bottleneck() -> None:
+    """HGX H100 over 25 GbE goes at the port; p5 at its PCIe switches' 48 GB/s a GPU."""
+    rings = rings_of(preset("hgx_ethernet", hosts=4, gbit_per_s=25))
+    assert (rings.world_size, rings.channels) == (32, 1)
+    assert ring_shares(rings)[0].bytes_per_s == pytest.approx(tcp_port(25))
+    assert ring_shares(rings_of(preset("p5", hosts=2)))[0].bytes_per_s == pytest.approx(8 * 4 * pcie(4, 8))
+    assert ring_shares(rings_of(preset("ethernet_10g", hosts=4)))[0].bytes_per_s == pytest.approx(
+        tcp_port(10)
+    )
+    with pytest.raises(InputError, match="generation: 'volta' is not legal; give ampere or hopper"):
+        preset("hgx_ethernet", hosts=2, gbit_per_s=25, generation="volta")
 
 
 def test_tcp_takes_its_headers_off() -> None:

@@ -130,3 +130,32 @@ def test_names_are_taken_apart() -> None:
     for wrong in ("", "host.gpu0", "host1gpu0", "node1.gpu0", "host-1.gpu0"):
         with pytest.raises(InputError, match="is not legal; give a host's part such as host0"):
             split_name(wrong)
+
+
+HUGE = 10**400  # no float holds it
+DIGITS = "9" * 5000  # no int is read from so many
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: replace(LINK, bytes_per_s=HUGE), "bytes_per_s: a number of more than 40 digits"),
+        (lambda: replace(LINK, bytes_per_s="3"), "bytes_per_s: '3' is not legal"),
+        (lambda: replace(NETWORK, oversubscription=HUGE), "oversubscription: a number of more than 40"),
+        (lambda: replace(NETWORK, oversubscription="1"), "oversubscription: '1' is not legal"),
+        (lambda: replace(NETWORK, sharp=3), "sharp: 3 is not legal; give true or false"),
+        (lambda: Device(name=3, kind="gpu"), "name: 3 is not legal; give text"),
+        (
+            lambda: check_ranks(CLUSTER, "host0.gpu0", "ranks"),
+            "ranks: 'host0.gpu0' is not legal; give a list",
+        ),
+        (lambda: check_ranks(CLUSTER, 3, "ranks"), "ranks: 3 is not legal; give a list"),
+        (lambda: check_ranks(CLUSTER, (None,), "ranks"), "ranks.0: None is not legal; give text"),
+        (lambda: split_name(f"host{DIGITS}.gpu0"), "'host999"),
+    ],
+)
+def test_what_no_number_and_no_list_can_be(make: Any, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        make()
+    assert str(caught.value).startswith(message)
+    assert len(str(caught.value)) < 250

@@ -72,19 +72,19 @@ def test_without_slow_downs_all_is_sure(case: strategies.Case) -> None:
 
 def test_a_true_tie_is_left_to_the_engine() -> None:
     """Of 3 ns of work at 1.5 there are 7/3 left after 1 ns, which no float holds; 1 + 7/3 * 1.5 is a half."""
-    assert bulk._worked(3.0, 0.0, 1.0, 1.5, 0.0)[2] is False
-    left, low, _ = bulk._worked(3.0, 0.0, 1.0, 1.5, 0.0)
+    assert bulk.work_left(3.0, 0.0, 1.0, 1.5, 0.0)[2] is False
+    left, low, _ = bulk.work_left(3.0, 0.0, 1.0, 1.5, 0.0)
     assert Fraction(left) + Fraction(low) == pytest.approx(Fraction(7, 3), rel=1e-30)
-    rounded, is_sure = bulk._end(1.0, left, low, 1.5, 0.0, 3.0, 1)
+    rounded, is_sure = bulk.rounded_end(1.0, left, low, 1.5, 0.0, 3.0, 1)
     assert (rounded, is_sure) == (4, False)
 
 
 @given(st.integers(0, 1 << 40), st.integers(0, 1 << 40), st.floats(1, 3), st.floats(1, 3))
 def test_rounding_is_that_of_fractions(elapsed: int, left: int, one: float, two: float) -> None:
     """Half to even, of the exact product, however close to a half."""
-    rate, low = bulk._times(one, two)
+    rate, low = bulk.exact_product(one, two)
     assert Fraction(rate) + Fraction(low) == Fraction(one) * Fraction(two)
-    rounded, is_sure = bulk._end(float(elapsed), float(left), 0.0, rate, low, float(left), 0)
+    rounded, is_sure = bulk.rounded_end(float(elapsed), float(left), 0.0, rate, low, float(left), 0)
     exact = elapsed + left * Fraction(one) * Fraction(two)
     assert rounded == round(exact) or not is_sure
 
@@ -102,13 +102,13 @@ def test_what_changing_rates_leave_is_told_or_left_open(
     for taken, rate in pieces:
         if exact <= taken / Fraction(rate):
             break
-        left, low, is_exact = bulk._worked(left, low, float(taken), rate, 0.0)
+        left, low, is_exact = bulk.work_left(left, low, float(taken), rate, 0.0)
         exact -= taken / Fraction(rate)
         changes += not is_exact
         elapsed += taken
     assert abs(Fraction(left) + Fraction(low) - exact) <= whole * (changes + 1) * Fraction(2) ** -100
     assert changes or Fraction(left) + Fraction(low) == exact
-    rounded, is_sure = bulk._end(float(elapsed), left, low, last, 0.0, float(whole), changes)
+    rounded, is_sure = bulk.rounded_end(float(elapsed), left, low, last, 0.0, float(whole), changes)
     true = elapsed + exact * Fraction(last)
     assert rounded == round(true) or not is_sure
     assert is_sure or abs(true - math.floor(true) - Fraction(1, 2)) < 1e-12
@@ -119,7 +119,10 @@ def test_what_changing_rates_leave_is_told_or_left_open(
 )
 def test_halves_that_floats_cannot_tell(left: int, rate: float) -> None:
     """10 * 1.05 is 10.5 to a float, and a little more in truth."""
-    assert bulk._end(0.0, float(left), 0.0, rate, 0.0, float(left), 0) == (round(left * Fraction(rate)), True)
+    assert bulk.rounded_end(0.0, float(left), 0.0, rate, 0.0, float(left), 0) == (
+        round(left * Fraction(rate)),
+        True,
+    )
 
 
 def test_longer_service_is_never_earlier() -> None:

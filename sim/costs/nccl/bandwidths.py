@@ -4,6 +4,8 @@ from sim.costs.nccl.fabric import Fabric, Protocol
 from sim.costs.nccl.tuning import (
     CORRECTED_FROM,
     LL_MOST,
+    MOST_NVLS,
+    NVLS_LEFT,
     NVLS_SPEEDS,
     PROTOCOLS,
     RING_LL128_MOST,
@@ -37,7 +39,7 @@ def bytes_per_us(fabric: Fabric, collective: str, algorithm: Algorithm, protocol
         if collective == "all_reduce":
             bus = (heads if fabric.hosts == 1 else min(heads, _inter(fabric))) * 5 / 6
         else:  # a rank's own part need not travel; 0.9 is NCCL's
-            bus = heads * min((fabric.ranks_per_host - 1) / fabric.ranks_per_host, 0.9)
+            bus = heads * min((fabric.mean_ranks - 1) / fabric.mean_ranks, 0.9)
     elif algorithm == "nvls_tree":
         inter = _inter(fabric) if fabric.hosts == 2 else _inter(fabric) / 2
         bus = min(_nvls_bus(fabric), inter) * 5 / 6
@@ -79,7 +81,7 @@ def _tree_bus(fabric: Fabric, protocol: Protocol) -> float:
         flags = 7 / 9 if fabric.hosts == 1 else 120 / 128
         bus = min(bus * flags, fabric.channels * TREE_LL128_MOST[row(fabric)][column(fabric)])
     # With one GPU in a host all of a tree's traffic goes through it (NCCL_TOPO_PATTERN_TREE).
-    return bus * 0.85 if fabric.ranks_per_host == 1 else bus
+    return bus * 0.85 if fabric.least_ranks == 1 else bus
 
 
 def _ll_most(fabric: Fabric) -> float:
@@ -87,11 +89,22 @@ def _ll_most(fabric: Fabric) -> float:
     return LL_MOST[by][column(fabric)]
 
 
+def nvls_speed(fabric: Fabric) -> float:
+    """What NCCL's search finds for each head of NVLS, in GB/s; 0 where no speed of its list fits.
+
+    There are as many heads as the smallest host has GPUs, 32 at most. Through a GPU's links goes what it
+    sends to each of them, and twice that if it is one (ncclTopoSearchTryNvls, src/graph/search.cc).
+    """
+    most = fabric.intra.bytes_per_s / _GB / (_nvls_heads(fabric) + 1)
+    return next((speed for speed in NVLS_SPEEDS[fabric.generation] if speed <= most), 0.0)
+
+
+def _nvls_heads(fabric: Fabric) -> int:
+    return min(fabric.least_ranks, MOST_NVLS)
+
+
 def _nvls_bus(fabric: Fabric) -> float:
-    """One head a GPU, all at the greatest speed of the search's list that its links carry."""
-    each = fabric.intra.bytes_per_s / _GB / fabric.ranks_per_host
-    speeds = NVLS_SPEEDS[fabric.generation]
-    return fabric.ranks_per_host * next((speed for speed in speeds if speed <= each), each)
+    return _nvls_heads(fabric) * nvls_speed(fabric) * NVLS_LEFT[fabric.generation]
 
 
 def _collnet_bus(fabric: Fabric, algorithm: Algorithm) -> float:
@@ -99,7 +112,7 @@ def _collnet_bus(fabric: Fabric, algorithm: Algorithm) -> float:
     bus = min(fabric.intra.bytes_per_s / _GB, 2 * _inter(fabric))
     if algorithm == "collnet_chain":
         return bus
-    gpus_per_nic = fabric.ranks_per_host / fabric.channels
+    gpus_per_nic = fabric.mean_ranks / fabric.channels
     bus /= gpus_per_nic - (gpus_per_nic - 1) / 2
     return bus * 0.85 if fabric.generation in ("hopper", "blackwell") else bus
 

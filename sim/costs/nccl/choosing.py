@@ -1,12 +1,13 @@
-"""Time of a collective by NCCL's cost model, and what NCCL would choose: the least of them."""
+"""What NCCL would choose by its cost model, and how long that takes over links as they are."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sim.costs.nccl.bandwidths import bytes_per_us, corrected
+from sim.costs.nccl.bandwidths import bytes_per_us, corrected, nvls_speed
 from sim.costs.nccl.fabric import NVLINKS, Fabric, Protocol
 from sim.costs.nccl.latencies import latency_us
-from sim.costs.nccl.tuning import PROTOCOLS, Algorithm
+from sim.costs.nccl.paths import as_reached, as_stepped
+from sim.costs.nccl.tuning import MOST_NVLS, PROTOCOLS, Algorithm
 from sim.errors import InputError, NotModelledError
 from sim.nouns.checks import at_least
 from sim.nouns.hardware import CURVES, Curve, CurvePoint
@@ -46,8 +47,9 @@ def methods(fabric: Fabric, collective: str) -> tuple[Method, ...]:
 
 def _in_network(fabric: Fabric, collective: str) -> list[Algorithm]:
     found: list[Algorithm] = []
-    nvls = fabric.nvls and fabric.ranks_per_host > 1
-    if nvls and fabric.hosts == 1 and collective in ("all_reduce", "reduce_scatter", "all_gather"):
+    nvls = fabric.nvls and fabric.ranks_per_host > 1 and nvls_speed(fabric) > 0
+    scattered = collective in ("reduce_scatter", "all_gather") and fabric.ranks_per_host <= MOST_NVLS
+    if nvls and fabric.hosts == 1 and (collective == "all_reduce" or scattered):
         found.append("nvls")
     if collective != "all_reduce" or fabric.hosts == 1:
         return found
@@ -66,6 +68,8 @@ def _in_network(fabric: Fabric, collective: str) -> list[Algorithm]:
 def time_ns(fabric: Fabric, collective: str, num_bytes: int, method: Method) -> int:
     """Time of one collective of ``num_bytes`` (the whole tensor) by ``method``, in ns, half to even.
 
+    NCCL's own time, at the bandwidth that links within hosts reach (``paths``).
+
     Raises:
         NotModelledError: a method that NCCL would not use there.
     """
@@ -75,7 +79,22 @@ def time_ns(fabric: Fabric, collective: str, num_bytes: int, method: Method) -> 
             f"{method.algorithm} with {method.protocol}: not for {collective} on {fabric.world_size} ranks "
             f"of {fabric.hosts} hosts; choose from methods()"
         )
+    reached = as_reached(fabric, method.algorithm, method.protocol, num_bytes)
+    return round(_time_us(reached, collective, num_bytes, method) * 1000)
+
+
+def nccl_time_ns(fabric: Fabric, collective: str, num_bytes: int, method: Method) -> int:
+    """The time that NCCL itself counts, by which it chooses."""
     return round(_time_us(fabric, collective, num_bytes, method) * 1000)
+
+
+def nccl_ns(fabric: Fabric, collective: str, num_bytes: int) -> int:
+    """The time that NCCL itself counts for what it chooses; 0 with one rank.
+
+    A step takes what it takes, and not what a plugin reports of it (``paths``).
+    """
+    method = choose(fabric, collective, num_bytes)
+    return 0 if method is None else nccl_time_ns(as_stepped(fabric), collective, num_bytes, method)
 
 
 def _time_us(fabric: Fabric, collective: str, num_bytes: int, method: Method) -> float:
@@ -86,7 +105,7 @@ def _time_us(fabric: Fabric, collective: str, num_bytes: int, method: Method) ->
 
 
 def choose(fabric: Fabric, collective: str, num_bytes: int) -> Method | None:
-    """What takes least by the model; None with one rank, where there is nothing to do."""
+    """What takes least by NCCL's own model; None with one rank, where there is nothing to do."""
     at_least("num_bytes", num_bytes, 0)
     return min(
         methods(fabric, collective),

@@ -22,28 +22,32 @@ class Hop:
     ``bytes_per_s`` is the bus bandwidth that a ring over all channels gets through it, as NCCL's search would
     count it (src/graph/topo.h): within a host what one GPU sends and at the same time receives, between hosts
     what all the NICs of a host send together. ``latency_ns`` is what one step takes beyond NCCL's table for
-    its kind, whose links and switches are in it; null adds nothing. Between hosts that is what a network
-    plugin reports (``ncclNetProperties_t.latency``).
+    its kind, whose links and switches are in it; null adds nothing. ``reported_ns`` is what a network plugin
+    tells NCCL of a step (``ncclNetProperties_t.latency``), set so that it chooses well (NVIDIA/nccl#625): it
+    counts for the choice, and ``paths`` says how long a step takes.
     """
 
     kind: Kind
     bytes_per_s: float
     latency_ns: int | None = None
+    reported_ns: int | None = None
 
     def __post_init__(self) -> None:
         _one_of("kind", self.kind, get_args(Kind))
         rate("bytes_per_s", self.bytes_per_s)
         at_least("latency_ns", self.latency_ns, 0)
+        at_least("reported_ns", self.reported_ns, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fabric:
-    """Ranks on hosts, ``ranks_per_host`` on each, with hops within (``intra``) and between them (``inter``).
+    """Ranks on hosts, with hops within (``intra``) and between them (``inter``).
 
-    ``intra`` counts only where a host has two ranks or more, ``inter`` only with two hosts or more.
-    ``channels`` are those that NCCL's search finds (it doubles them afterwards). ``nvls`` and ``sharp`` say
-    whether NVSwitches and network switches reduce in flight. ``protocols`` are those that may be used:
-    LL128 needs writes of 128 bytes that stay whole, which PCIe and some networks do not give.
+    A host has ``fewest_ranks`` to ``ranks_per_host`` of them (None: each has ``ranks_per_host``). ``intra``
+    counts only where a host has two ranks or more, ``inter`` only with two hosts or more. ``channels`` are
+    those that NCCL's search finds (it doubles them afterwards). ``nvls`` and ``sharp`` say whether NVSwitches
+    and network switches reduce in flight. ``protocols`` are those that may be used: LL128 needs writes of 128
+    bytes that stay whole, which PCIe and some networks do not give.
     """
 
     world_size: int
@@ -57,6 +61,7 @@ class Fabric:
     sharp: bool = False
     cpu: Cpu = "intel"
     protocols: tuple[Protocol, ...] = ("LL", "LL128", "Simple")
+    fewest_ranks: int | None = None
 
     def __post_init__(self) -> None:
         for name, most in (("world_size", MOST_RANKS), ("channels", MOST_CHANNELS)):
@@ -65,11 +70,7 @@ class Fabric:
                 raise InputError(f"{name}: {getattr(self, name)} is not legal; give an integer 1 to {most}")
         at_least("hosts", self.hosts, 1)
         at_least("ranks_per_host", self.ranks_per_host, 1)
-        if self.hosts * self.ranks_per_host != self.world_size:
-            raise InputError(
-                f"ranks_per_host: {self.ranks_per_host} on each of {self.hosts} hosts are not the world_size "
-                f"of {self.world_size}; every host must have as many"
-            )
+        self._check_ranks()
         _one_of("generation", self.generation, get_args(Generation))
         _one_of("cpu", self.cpu, get_args(Cpu))
         for number, protocol in enumerate(self.protocols):
@@ -91,6 +92,28 @@ class Fabric:
                 f"nvls: true is not legal with {self.intra.kind} of {self.generation}; it takes an nvswitch "
                 "of hopper or later"
             )
+
+    def _check_ranks(self) -> None:
+        at_least("fewest_ranks", self.fewest_ranks, 1)
+        least, most, others = self.least_ranks, self.ranks_per_host, self.hosts - 1
+        if least > most:
+            raise InputError(f"fewest_ranks: {least} is not legal; give an integer 1 to {most}")
+        # One host at least has the most ranks, one the fewest.
+        if not others * least + most <= self.world_size <= least + others * most:
+            raise InputError(
+                f"ranks_per_host: {least} to {most} on each of {self.hosts} hosts are not the world_size of "
+                f"{self.world_size}; say in fewest_ranks where a host has fewer"
+            )
+
+    @property
+    def least_ranks(self) -> int:
+        """Ranks of the host with the fewest."""
+        return self.ranks_per_host if self.fewest_ranks is None else self.fewest_ranks
+
+    @property
+    def mean_ranks(self) -> float:
+        """Ranks of a host on average: NCCL's ``ppn``."""
+        return self.world_size / self.hosts
 
 
 def _one_of(field: str, value: str, legal: tuple[str, ...]) -> None:

@@ -1,12 +1,12 @@
 """A fabric from a cluster: what its best rings get of the links, beside other jobs where there are any."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from sim.costs.nccl.fabric import NVLINKS, Fabric, Generation, Hop, Kind, Protocol
-from sim.costs.topology.rings import HostRings, Rings, by_host, rings_of
+from sim.costs.nccl.fabric import NVLINKS, Cpu, Fabric, Generation, Hop, Kind, Protocol
+from sim.costs.topology.rings import HostRings, Rings, rings_of
 from sim.costs.topology.routes import routes_of
 from sim.costs.topology.sharing import ring_shares
-from sim.errors import NotModelledError
+from sim.errors import InputError
 from sim.nouns.cluster import Cluster
 
 # Speeds that NCCL's search tries for a channel within a host, in GB/s (src/graph/search.cc, speedArrayIntra,
@@ -18,6 +18,7 @@ _SPEEDS = {
     "blackwell": (90, 80, 70, 60, 50, 40, 30, 24, 20, 19, 18),
 }
 _MOST_FOUND = 32  # MAXCHANNELS / 2
+_LEAST_NVLS = 3  # GPUs of a host (ncclNvlsInit, src/transport/nvls.cc)
 _WORST_FIRST: tuple[Kind, ...] = ("shm", "qpi", "pcie", "nvswitch", "nvlink")
 _OLDEST_FIRST: tuple[Generation, ...] = ("volta", "ampere", "hopper", "blackwell")
 
@@ -27,6 +28,9 @@ def fabric_of(
 ) -> Fabric:
     """The fabric of a job with its ranks on ``ranks`` (None: the cluster's placement).
 
+    What hosts differ in counts as NCCL makes it count for all of them: the fewest channels, the least
+    bandwidths, the worst kind of step, the oldest GPU (src/init.cc, the loop over allGather3Data).
+
     Args:
         cluster: the machine.
         ranks: full names of GPUs, such as ``host0.gpu3``.
@@ -34,42 +38,56 @@ def fabric_of(
 
     Raises:
         InputError: ranks that are no GPUs, that two jobs have, or that no way joins.
-        NotModelledError: hosts with different numbers of ranks.
     """
     rings = rings_of(cluster, ranks)
-    placed = by_host(cluster, ranks if ranks is not None else cluster.placement)
-    counts = sorted({len(gpus) for gpus in placed.values()})
-    if len(counts) > 1:
-        raise NotModelledError(
-            f"placement: hosts with {counts[0]} to {counts[-1]} ranks are not modelled; put as many on each"
-        )
+    others = [rings_of(cluster, each) for each in beside]
+    counts = [len(gpus) for gpus in rings.gpus]
     owners = cluster.owners()
-    templates = {owners[host].name: owners[host] for host in placed}.values()
-    generation = min((each.generation for each in templates), key=_OLDEST_FIRST.index)
-    share = ring_shares(rings, *(rings_of(cluster, others) for others in beside))[0]
+    templates = {owners[host].name: owners[host] for host in rings.hosts}.values()
+    generations = {each.generation for each in templates}
+    generation = min(generations, key=_OLDEST_FIRST.index)
+    share = ring_shares(rings, *others)[0]
+    if rings.channels and share.bytes_per_s < 1:
+        raise InputError(
+            f"bytes_per_s: links that leave the job {share.bytes_per_s} bytes/s are not legal; give each 1 "
+            f"byte/s for every ring that crosses it"
+        )
     inter = None
-    if len(placed) > 1:
-        inter = Hop(kind="net", bytes_per_s=share.bytes_per_s, latency_ns=_network_latency_ns(rings))
-    intra = _intra(cluster, rings, share.bytes_per_s)
+    if len(rings.hosts) > 1:
+        reported = None if cluster.network is None else cluster.network.latency_ns
+        inter = Hop(
+            kind="net",
+            bytes_per_s=share.bytes_per_s,
+            latency_ns=_network_latency_ns(rings, reported or 0),
+            reported_ns=reported or None,
+        )
+    intra = _intra(cluster, rings, share.bytes_per_s, others)
     return Fabric(
         world_size=rings.world_size,
-        hosts=len(placed),
-        ranks_per_host=counts[0],
+        hosts=len(rings.hosts),
+        ranks_per_host=max(counts),
+        fewest_ranks=min(counts) if min(counts) < max(counts) else None,
         generation=generation,
         intra=intra,
         inter=inter,
         channels=_channels(generation, share.rings, intra.kind, across_hosts=inter is not None),
-        nvls=all(each.nvls for each in templates) and intra.kind == "nvswitch",
+        nvls=all(each.nvls for each in templates) and intra.kind == "nvswitch" and min(counts) >= _LEAST_NVLS,
         sharp=inter is not None and cluster.network is not None and cluster.network.sharp,
-        cpu=next(iter(templates)).cpu,
-        protocols=_protocols(cluster, rings, intra.kind),
+        cpu=_cpu({each.cpu for each in templates}),
+        protocols=_protocols(cluster, rings, intra.kind, generations),
     )
 
 
-def _intra(cluster: Cluster, rings: Rings, shared: float) -> Hop:
-    """The step within a host: of the kinds of host the slowest, by rings that close there.
+def _cpu(vendors: set[Cpu]) -> Cpu:
+    """Sockets of several vendors count as AMD's (llMaxBws, src/graph/tuning.cc)."""
+    return vendors.pop() if len(vendors) == 1 else "amd"
 
-    Those of a job on several hosts are taken alone: between hosts is where jobs meet.
+
+def _intra(cluster: Cluster, rings: Rings, shared: float, others: Sequence[Rings]) -> Hop:
+    """The step within a host: of all hosts the slowest, by rings that close there.
+
+    Those of a job on several hosts are its own alone there, without its steps to other hosts; other jobs on
+    the same host have their share all the same.
     """
     if rings.world_size == 1:
         # Nothing is sent; a Fabric of one rank has a hop all the same.
@@ -77,16 +95,29 @@ def _intra(cluster: Cluster, rings: Rings, shared: float) -> Hop:
     if len(rings.hosts) == 1:
         return _hop(rings.host_rings[0], shared)
     hops = []
-    for number, kind in enumerate(rings.host_rings):
-        host = rings.hosts[rings.kinds.index(number)]
+    for place in _different(rings, others):
+        kind, host = rings.host_rings[rings.kinds[place]], rings.hosts[place]
         if len(kind.gpus) == 1:
             hops.append(Hop(kind="nvlink", bytes_per_s=shared))
             continue
         closed = rings_of(cluster, [f"host{host}.{gpu}" for gpu in kind.gpus])
-        hops.append(_hop(closed.host_rings[0], ring_shares(closed)[0].bytes_per_s))
+        neighbours = [each for each in others if host in each.hosts]
+        hops.append(_hop(closed.host_rings[0], ring_shares(closed, *neighbours)[0].bytes_per_s))
     slowest = min(hops, key=lambda hop: hop.bytes_per_s)
     worst = min((hop.kind for hop in hops), key=_WORST_FIRST.index)
     return Hop(kind=worst, bytes_per_s=slowest.bytes_per_s, latency_ns=slowest.latency_ns)
+
+
+def _different(rings: Rings, others: Sequence[Rings]) -> Iterable[int]:
+    """One place of every kind of host, and of every way in which other jobs use it."""
+    beside: dict[int, list[tuple[int, int, int]]] = {}
+    for job, each in enumerate(others):
+        for place, host in enumerate(each.hosts):
+            beside.setdefault(host, []).append((job, each.kinds[place], place % 2))
+    places: dict[tuple[int, tuple[tuple[int, int, int], ...]], int] = {}
+    for place, host in enumerate(rings.hosts):
+        places.setdefault((rings.kinds[place], tuple(beside.get(host, ()))), place)
+    return places.values()
 
 
 def _hop(kind: HostRings, bytes_per_s: float) -> Hop:
@@ -97,10 +128,11 @@ def _hop(kind: HostRings, bytes_per_s: float) -> Hop:
     return Hop(kind=min(kinds, key=_WORST_FIRST.index), bytes_per_s=bytes_per_s, latency_ns=latency or None)
 
 
-def _network_latency_ns(rings: Rings) -> int | None:
-    """The mean over the steps of the first ring between hosts; None where NCCL's table says it all."""
+def _network_latency_ns(rings: Rings, reported: int) -> int | None:
+    """The mean over the steps of the first ring between hosts, without what is only reported to NCCL; None
+    where NCCL's table says it all."""
     steps = [rings.between(0, place) for place in range(len(rings.hosts))]
-    return round(sum(rings.wiring.latency_ns(path) for path in steps) / len(steps)) or None
+    return round(sum(rings.wiring.latency_ns(path) for path in steps) / len(steps)) - reported or None
 
 
 def _channels(generation: Generation, rings: Sequence[float], kind: Kind, *, across_hosts: bool) -> int:
@@ -126,13 +158,25 @@ def _channels(generation: Generation, rings: Sequence[float], kind: Kind, *, acr
     return min(found * 2 if halved else found, _MOST_FOUND)
 
 
-def _protocols(cluster: Cluster, rings: Rings, kind: Kind) -> tuple[Protocol, ...]:
-    """LL128 over NVLink, and to NICs not beyond a socket (ncclTopoTuneModel, src/graph/tuning.cc)."""
-    whole = kind in NVLINKS
+def _protocols(
+    cluster: Cluster, rings: Rings, kind: Kind, generations: set[Generation]
+) -> tuple[Protocol, ...]:
+    """LL where the network has it; LL128 over NVLink between GPUs of one generation, and to NICs that are not
+    beyond a socket.
+
+    From Hopper on a NIC may be on a socket that its GPU reaches over C2C (ncclTopoTuneModel of
+    src/graph/tuning.cc: typeIntra, minCompCap == maxCompCap, typeInter up to PATH_P2C).
+    """
+    whole = kind in NVLINKS and len(generations) == 1
     if len(rings.hosts) > 1:
         whole = whole and (cluster.network is None or cluster.network.ll128)
+        newer = generations <= {"hopper", "blackwell"}
         for host in rings.host_rings:
             sockets = set(host.template.of_kind("cpu"))
-            legs = [leg for ring in host.forth for leg in (ring.legs[0], ring.legs[-1])]
-            whole = whole and not any(a in sockets for leg in legs for a, _ in leg)
-    return ("LL", "LL128", "Simple") if whole else ("LL", "Simple")
+            graph = routes_of(host.template).graph
+            for leg in (leg for ring in host.forth for leg in (ring.legs[0], ring.legs[-1])):
+                over_c2c = newer and any(graph.edges[link]["kind"] == "c2c" for link in leg)
+                whole = whole and (over_c2c or not any(a in sockets for a, _ in leg))
+    low = len(rings.hosts) == 1 or cluster.network is None or cluster.network.ll
+    allowed: dict[Protocol, bool] = {"LL": low, "LL128": whole, "Simple": True}
+    return tuple(protocol for protocol, is_allowed in allowed.items() if is_allowed)

@@ -24,18 +24,18 @@ def latency_us(
     number = PROTOCOLS.index(protocol)
     base = BASE_US[algorithm][number]
     intra = STEP_US[wire(fabric)][algorithm][number] + _beyond_us(fabric.intra)
-    net: Algorithm = "tree" if fabric.ranks_per_host == 1 else algorithm  # nothing hides a step
+    net: Algorithm = "tree" if fabric.world_size == fabric.hosts else algorithm  # nothing hides a step
     inter = STEP_US["net"][net][number] + _beyond_us(fabric.inter) * (2 if protocol == "Simple" else 1)
     levels = fabric.hosts.bit_length() - 1
+    others = fabric.world_size // fabric.hosts - 1  # NCCL divides integers
     if algorithm == "ring":
         return base + _ring_us(fabric, collective, num_bytes, protocol, base, intra, inter)
     if algorithm == "tree":
-        return base + 2 * ((fabric.ranks_per_host - 1) * intra + levels * inter)
+        return base + 2 * (others * intra + levels * inter)
     if algorithm == "nvls":
         return intra + (inter if fabric.hosts > 1 else 0.0)
     if algorithm == "nvls_tree":
         return intra + 2 * levels * inter
-    others = fabric.ranks_per_host - 1
     if algorithm == "collnet_direct":
         return base + 2 * (min(1, others) * intra + others * _ARITY_US) + inter
     return base + 2 * others * intra + inter
@@ -69,4 +69,4 @@ def _ring_us(
 
 
 def _beyond_us(hop: Hop | None) -> float:
-    return 0.0 if hop is None or hop.latency_ns is None else hop.latency_ns / 1000
+    return 0.0 if hop is None else ((hop.latency_ns or 0) + (hop.reported_ns or 0)) / 1000

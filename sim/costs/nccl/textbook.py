@@ -1,12 +1,19 @@
-"""All-reduces that NCCL does not run and other libraries do, over the same fabric, for comparison.
+"""All-reduces that NCCL does not run and other libraries do, for comparison: on a graph or a fabric.
 
 Latencies of a step are those of NCCL's ring with Simple (``tuning``), so that the algorithms differ in their
 schedule alone.
 """
 
+from collections.abc import Sequence
+
 from sim.costs.nccl.fabric import Fabric
+from sim.costs.nccl.paths import REPORTED_NS
 from sim.costs.nccl.tuning import PROTOCOLS, STEP_US, wire
+from sim.costs.topology.textbook_traffic import Phase
+from sim.costs.topology.traffic import busiest_s_per_byte
+from sim.errors import NotModelledError
 from sim.nouns.checks import at_least
+from sim.units import NS_PER_S
 
 _SIMPLE = PROTOCOLS.index("Simple")
 
@@ -14,8 +21,16 @@ _SIMPLE = PROTOCOLS.index("Simple")
 def step_us(fabric: Fabric, between_hosts: bool) -> float:
     """What one step takes before its first byte arrives."""
     hop = fabric.inter if between_hosts else fabric.intra
-    beyond = 0.0 if hop is None or hop.latency_ns is None else hop.latency_ns / 1000
-    return STEP_US["net" if between_hosts else wire(fabric)]["ring"][_SIMPLE] + beyond
+    beyond_ns = 0 if hop is None else (hop.latency_ns or 0) + min(hop.reported_ns or 0, REPORTED_NS)
+    return STEP_US["net" if between_hosts else wire(fabric)]["ring"][_SIMPLE] + beyond_ns / 1000
+
+
+def phases_ns(fabric: Fabric, phases: Sequence[Phase], num_bytes: int) -> int:
+    """Phases one after the other, each as long as its steps take to start and its busiest link is busy."""
+    at_least("num_bytes", num_bytes, 0)
+    latency_us = sum(phase.steps * step_us(fabric, phase.across) for phase in phases)
+    busy_s = sum(busiest_s_per_byte(phase.traffic) for phase in phases) * num_bytes
+    return round(latency_us * 1000 + busy_s * NS_PER_S)
 
 
 def halving_doubling_ns(fabric: Fabric, num_bytes: int) -> int:
@@ -26,6 +41,7 @@ def halving_doubling_ns(fabric: Fabric, num_bytes: int) -> int:
     result last, two whole messages more.
     """
     at_least("num_bytes", num_bytes, 0)
+    check_even(fabric, "halving_doubling")
     core = 1 << (fabric.world_size.bit_length() - 1)
     total = 0.0
     if core != fabric.world_size:
@@ -46,6 +62,7 @@ def hierarchical_ns(fabric: Fabric, num_bytes: int) -> int:
     proceedings.mlsys.org/paper_files/paper/2019).
     """
     at_least("num_bytes", num_bytes, 0)
+    check_even(fabric, "hierarchical")
     local, hosts = fabric.ranks_per_host, fabric.hosts
     total = 0.0
     if local > 1:
@@ -53,6 +70,15 @@ def hierarchical_ns(fabric: Fabric, num_bytes: int) -> int:
     if hosts > 1:  # 1/local of the bytes at 1/local of the NICs
         total += 2 * (hosts - 1) * (step_us(fabric, True) + num_bytes / hosts / _rate(fabric, True))
     return round(total * 1000)
+
+
+def check_even(fabric: Fabric, algorithm: str) -> None:
+    """Raise ``NotModelledError`` where hosts have different numbers of ranks, as no textbook has them."""
+    if fabric.least_ranks != fabric.ranks_per_host:
+        raise NotModelledError(
+            f"algorithm: {algorithm} is not modelled on hosts with {fabric.least_ranks} to "
+            f"{fabric.ranks_per_host} ranks; put as many on each, or use ring or tree"
+        )
 
 
 def _bytes_per_us(fabric: Fabric, across: bool) -> float:

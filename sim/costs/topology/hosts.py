@@ -1,10 +1,21 @@
 """Hosts in the two shapes that most have: GPUs on NVSwitches, and GPUs on PCIe alone."""
 
+from dataclasses import replace
 from typing import cast
 
 from sim.costs.topology.links import HOST_MEMORY, NVLINK, SOCKETS, pcie
 from sim.errors import InputError
-from sim.nouns.cluster import CpuVendor, Device, DeviceKind, Generation, HostTemplate, Link
+from sim.nouns.cluster import (
+    Cluster,
+    CpuVendor,
+    Device,
+    DeviceKind,
+    Generation,
+    Hosts,
+    HostTemplate,
+    Link,
+    Network,
+)
 
 
 def numbered(kind: str, count: int) -> tuple[str, ...]:
@@ -51,6 +62,52 @@ def switched(
         links=tuple(links),
         nvls=nvls,
         cpu=_vendor(sockets),
+    )
+
+
+def board(name: str, generation: Generation) -> HostTemplate:
+    """The eight A100 or H100 of a DGX or HGX with its sockets, PCIe switches and NICs.
+
+    DGX A100: two GPUs and two NICs below each PCIe switch, as NCCL saw one (NVIDIA/nccl issue 1505). DGX
+    H100: every GPU with a NIC of its own, four on each of two Xeon 8480C (NVIDIA DGX H100 User Guide, table
+    6; DGX BasePOD Reference Architecture, core components).
+    """
+    if generation == "ampere":
+        return switched(name, "ampere", nvlinks=12, sockets="rome", pcie_gen=4, gpus_per_switch=2)
+    if generation == "hopper":
+        sockets = "sapphire_rapids"
+        return switched(name, "hopper", nvlinks=18, sockets=sockets, pcie_gen=5, gpus_per_switch=1, nvls=True)
+    raise InputError(f"generation: {generation!r} is not legal; give ampere or hopper")
+
+
+def with_ethernet(template: HostTemplate, pcie_gen: int) -> HostTemplate:
+    """The host with one Ethernet port on its first socket in place of its NICs; data goes through memory."""
+    nics = set(template.of_kind("nic"))
+    kept = tuple(device for device in template.devices if device.kind != "nic")
+    cpus = template.of_kind("cpu")
+    memories = numbered("memory", len(cpus))
+    links = [link for link in template.links if not {link.a, link.b} & nics]
+    links += [
+        Link(a=cpu, b=memory, kind="memory", bytes_per_s=HOST_MEMORY)
+        for cpu, memory in zip(cpus, memories, strict=True)
+    ]
+    links.append(Link(a=cpus[0], b="nic0", kind="pcie", bytes_per_s=pcie(pcie_gen)))
+    return replace(
+        template,
+        devices=(*kept, *devices(memory=memories, nic=("nic0",))),
+        links=tuple(links),
+        gpu_direct=False,
+    )
+
+
+def cluster_of(template: HostTemplate, hosts: int, network: Network | None, source: str) -> Cluster:
+    """So many hosts of one template."""
+    return Cluster(
+        name=template.name,
+        templates=(template,),
+        hosts=(Hosts(template=template.name, count=hosts),),
+        network=network,
+        provenance={"source": source},
     )
 
 

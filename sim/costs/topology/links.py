@@ -33,6 +33,7 @@ C2C_GH200 = 450e9
 C2C_GB200 = 225e9
 # Eight channels of DDR4-3200 a socket, at 8 bytes a transfer (JEDEC JESD79-4): what host memory can move.
 HOST_MEMORY = 204.8e9
+_MOST_GBIT_PER_S = 1_000_000
 
 
 def pcie(generation: int, lanes: int = 16) -> float:
@@ -45,7 +46,9 @@ def pcie(generation: int, lanes: int = 16) -> float:
 
 
 def port(gbit_per_s: float) -> float:
-    """Bytes/s of a network port of so many Gbit/s."""
+    """Bytes/s of a network port of so many Gbit/s, at most a million."""
+    if not gbit_per_s <= _MOST_GBIT_PER_S:
+        raise InputError(f"gbit_per_s: more than {_MOST_GBIT_PER_S} is not legal; give Gbit/s of a port")
     return gbit_per_s * 1e9 / 8
 
 

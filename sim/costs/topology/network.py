@@ -115,6 +115,8 @@ class OwnNetwork:
                     # One a link beside them breaks ties between ways of no latency by the number of links.
                     weight = (link.latency_ns << 20) + 1
                     self._graph.add_edge(*ends, bytes_per_s=width, latency_ns=link.latency_ns, weight=weight)
+        self._between_switches = self._graph.subgraph(self._switches).copy()
+        self._ways: dict[LinkEnds, tuple[int, tuple[str, ...]]] = {}
 
     def path(self, a: str, b: str) -> tuple[LinkEnds, ...]:
         """Through switches only."""
@@ -123,14 +125,31 @@ class OwnNetwork:
         return self._paths[a, b]
 
     def _search(self, a: str, b: str) -> tuple[LinkEnds, ...]:
-        def weight(start: str, _end: str, edge: dict[str, int]) -> int | None:
-            return edge["weight"] if start == a or start in self._switches else None
+        ways: list[tuple[int, tuple[str, ...]]] = []
+        if self._graph.has_edge(a, b):
+            ways.append((self._graph.edges[a, b]["weight"], (a, b)))
+        for first in self._switches_at(a):
+            for last in self._switches_at(b):
+                weight, way = self._between(first, last)
+                if way:
+                    ends = self._graph.edges[a, first]["weight"] + self._graph.edges[last, b]["weight"]
+                    ways.append((weight + ends, (a, *way, b)))
+        if not ways:
+            raise InputError(f"links: no way from {a!r} to {b!r}; link them over switches")
+        return tuple(pairwise(min(ways, key=lambda each: each[0])[1]))
 
-        try:
-            _, way = nx.bidirectional_dijkstra(self._graph, a, b, weight=weight)
-        except (nx.NetworkXNoPath, nx.NodeNotFound):
-            raise InputError(f"links: no way from {a!r} to {b!r}; link them over switches") from None
-        return tuple(pairwise(way))
+    def _switches_at(self, nic: str) -> list[str]:
+        return [switch for switch in self._graph.adj.get(nic, ()) if switch in self._switches]
+
+    def _between(self, first: str, last: str) -> tuple[int, tuple[str, ...]]:
+        """The weight of the best way between two switches, and its switches; none where there is no way."""
+        if (first, last) not in self._ways:
+            try:
+                weight, way = nx.bidirectional_dijkstra(self._between_switches, first, last)
+                self._ways[first, last] = int(weight), tuple(way)
+            except nx.NetworkXNoPath:
+                self._ways[first, last] = 0, ()
+        return self._ways[first, last]
 
     def bytes_per_s(self, link: LinkEnds) -> float:
         """Of all links side by side."""

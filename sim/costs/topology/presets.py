@@ -1,69 +1,102 @@
 """Ready-made clusters. Bandwidths by ``links``; the shape of each by the source in its docstring."""
 
 from inspect import Parameter, signature
-from typing import Any, Literal
+from typing import Any
 
-from sim.costs.topology.hosts import devices, numbered, plain, switched
-from sim.costs.topology.links import C2C_GB200, C2C_GH200, NVLINK, pcie, port, tcp_port
+from sim.costs.topology.ethernet import (
+    ethernet_10g,
+    ethernet_25g,
+    ethernet_100g,
+    hgx_ethernet,
+    pcie_box,
+    pcie_hosts,
+)
+from sim.costs.topology.hosts import board, cluster_of, devices, numbered, switched
+from sim.costs.topology.links import C2C_GB200, C2C_GH200, NVLINK, pcie, port
 from sim.errors import InputError
-from sim.nouns.cluster import Cluster, Generation, Hosts, HostTemplate, Link, Network
+from sim.nouns.cluster import Cluster, HostTemplate, Link, Network
 
 
 def dgx_a100(hosts: int = 1, *, hosts_per_leaf: int = 20, oversubscription: float = 1.0) -> Cluster:
     """DGX A100 in a rail-optimised fat tree.
 
-    8 A100, each with 12 NVLinks to the NVSwitches; two sockets (Rome), with two PCIe gen 4 switches each,
-    below each of which are two GPUs and two NICs of 200 Gbit/s (NVIDIA DGX A100 System User Guide). Rails of
-    HDR switches with 40 ports, 20 of them down (NVIDIA DGX SuperPOD Reference Architecture, A100).
+    8 A100, each with 12 NVLinks to the NVSwitches and a NIC of 200 Gbit/s, as ``board`` has them. Rails of
+    HDR switches with 40 ports, 20 of them down to the 20 hosts of a scalable unit (NVIDIA DGX SuperPOD:
+    Scalable Infrastructure for AI Leadership, DGX A100, RA-09950-001, November 2020).
     """
-    template = switched("dgx_a100", "ampere", nvlinks=12, sockets="rome", pcie_gen=4, gpus_per_switch=2)
     network = Network(
         bytes_per_s=port(200), hosts_per_leaf=hosts_per_leaf, rails=8, oversubscription=oversubscription
     )
-    return _cluster(template, hosts, network, "NVIDIA DGX A100 System User Guide; NCCL src/graph/topo.h")
+    return cluster_of(board("dgx_a100", "ampere"), hosts, network, "RA-09950-001; NCCL src/graph/topo.h")
 
 
 def dgx_h100(hosts: int = 1, *, hosts_per_leaf: int = 32, oversubscription: float = 1.0) -> Cluster:
     """DGX H100 in a rail-optimised fat tree.
 
-    8 H100, each with 18 NVLinks to NVSwitches that reduce in flight; each GPU with one NIC of 400 Gbit/s
-    below a PCIe gen 5 switch of their own, four such on each of two sockets (Sapphire Rapids); rails of NDR
-    switches with 64 ports, 32 of them down, to 32 hosts (NVIDIA DGX H100 System User Guide; DGX SuperPOD
-    Reference Architecture, H100).
+    8 H100, each with 18 NVLinks to NVSwitches that reduce in flight and a NIC of 400 Gbit/s, as ``board`` has
+    them; rails of NDR switches with 64 ports, 32 of them down to the 32 hosts of a scalable unit (NVIDIA DGX
+    SuperPOD Reference Architecture, DGX H100, RA-11333-001, September 2023).
     """
-    template = switched(
-        "dgx_h100", "hopper", nvlinks=18, sockets="sapphire_rapids", pcie_gen=5, gpus_per_switch=1, nvls=True
-    )
     network = Network(
         bytes_per_s=port(400), hosts_per_leaf=hosts_per_leaf, rails=8, oversubscription=oversubscription
     )
-    return _cluster(template, hosts, network, "NVIDIA DGX H100 System User Guide; NCCL src/graph/topo.h")
+    return cluster_of(board("dgx_h100", "hopper"), hosts, network, "RA-11333-001; NCCL src/graph/topo.h")
 
 
 def p4de(hosts: int = 1) -> Cluster:
     """AWS p4de.24xlarge (and p4d) with four EFA ports of 100 Gbit/s.
 
     8 A100 as in DGX A100; two sockets (Cascade Lake) with two PCIe gen 3 switches each, below each of which
-    are two GPUs and one NIC (aws-ofi-nccl topology/p4de-24xl-topo.xml); a port tells NCCL of 75 us, and its
-    plugin refuses LL128 over send and receive (aws-ofi-nccl src/platform-aws.c). The network between hosts is
-    taken as one without a bottleneck.
+    are two GPUs and one NIC (aws/aws-ofi-nccl topology/p4de-24xl-topo.xml, commit f8e0ad92). A port tells
+    NCCL of 75 us, by which it chooses (src/platform-aws.cpp, commit 01666ece), and without order of bytes
+    over send and receive the plugin leaves Simple alone (there, platform_config_endpoint; "not safe
+    (P4d/P4e)" in commit 008a28b4).
+    The network between hosts is taken as one without a bottleneck: AWS says nothing of it.
     """
     template = switched(
         "p4de", "ampere", nvlinks=12, sockets="skylake", pcie_gen=3, gpus_per_switch=2, nics_per_switch=1
     )
-    network = Network(bytes_per_s=port(100), hosts_per_leaf=max(1, hosts), latency_ns=75_000, ll128=False)
-    return _cluster(template, hosts, network, "aws-ofi-nccl p4de-24xl-topo.xml; NCCL src/graph/topo.h")
+    network = Network(
+        bytes_per_s=port(100), hosts_per_leaf=max(1, hosts), latency_ns=75_000, ll=False, ll128=False
+    )
+    return cluster_of(template, hosts, network, "aws-ofi-nccl p4de-24xl-topo.xml; NCCL src/graph/topo.h")
 
 
-def gh200_slingshot(hosts: int = 1, *, hosts_per_leaf: int = 4) -> Cluster:
+def p5(hosts: int = 1) -> Cluster:
+    """AWS p5.48xlarge: 8 H100, each with four EFA ports of 100 Gbit/s, 3,200 in all.
+
+    All on one socket (Genoa) over PCIe switches of their own, gen 4 x16 up, gen 5 x16 to the GPU and gen 4 x8
+    to each port (aws/aws-ofi-nccl topology/p5.48xl-topo.xml, commit 79565c0e). The plugin makes one NIC of a
+    GPU's ports and tells NCCL of 75 us, to choose by (src/platform-aws.cpp, commit 01666ece). The
+    network between hosts is taken as one without a bottleneck: AWS says nothing of it.
+    """
+    gpus, nics, tops = numbered("gpu", 8), numbered("nic", 8), numbered("pcie", 8)
+    links = [Link(a="cpu0", b=top, kind="pcie", bytes_per_s=pcie(4)) for top in tops]
+    for gpu, nic, top in zip(gpus, nics, tops, strict=True):
+        links.append(Link(a=gpu, b="nvswitch", kind="nvlink", bytes_per_s=NVLINK["hopper"], count=18))
+        links.append(Link(a=top, b=gpu, kind="pcie", bytes_per_s=pcie(5)))
+        links.append(Link(a=top, b=nic, kind="pcie", bytes_per_s=pcie(4, lanes=8), count=4))
+    template = HostTemplate(
+        name="p5",
+        generation="hopper",
+        devices=devices(gpu=gpus, nvswitch=("nvswitch",), cpu=("cpu0",), pcie_switch=tops, nic=nics),
+        links=tuple(links),
+        nvls=True,
+        cpu="amd",
+    )
+    network = Network(bytes_per_s=port(400), hosts_per_leaf=max(1, hosts), latency_ns=75_000)
+    return cluster_of(template, hosts, network, "aws-ofi-nccl p5.48xl-topo.xml; NCCL src/graph/topo.h")
+
+
+def gh200_slingshot(hosts: int = 1, *, hosts_per_leaf: int = 4, ll128: bool = False) -> Cluster:
     """Four GH200 a host, each with its own Slingshot-11 port of 200 Gbit/s.
 
-    Every two GPUs are joined by six NVLinks, and so are the Graces by links of their own, which rings do not
-    need (Fusco et al., Understanding Data Movement in Tightly Coupled Heterogeneous Systems: A Case Study
-    with the Grace Hopper Superchip, 2024). A NIC is on its Grace, PCIe gen 4 x16 (HPE Slingshot 200Gb NIC
-    data sheet). A switch has 64 ports, 16 of them to NICs and 48 to other switches, and takes 350 ns (De
-    Sensi et al., An In-Depth Analysis of the Slingshot Interconnect, SC20). The dragonfly is taken as a fat
-    tree: with adaptive routing, the 48 ports together are the way to everything beyond the switch.
+    The 18 NVLinks of a GPU go to the three others, six to each; the Graces have links of their own, which
+    rings do not need (the quad GH200 node of Alps: Fusco et al., arXiv:2408.11556). A NIC is on its Grace;
+    PCIe gen 4 x16 is assumed, which carries 200 Gbit/s. A switch has 64 ports, 16 of them to NICs and 31 and
+    17 to other switches, and takes 350 ns (De Sensi et al., SC20, arXiv:2008.08886). The dragonfly is taken
+    as a fat tree: with adaptive routing, the 48 ports together are the way to everything beyond the switch.
+    NCCL before 2.27 has no LL128 to a NIC behind a Grace; ``ll128`` lets it (NCCL_LL128_C2C).
     """
     gpus, cpus, nics = numbered("gpu", 4), numbered("cpu", 4), numbered("nic", 4)
     six = NVLINK["hopper"]
@@ -87,8 +120,9 @@ def gh200_slingshot(hosts: int = 1, *, hosts_per_leaf: int = 4) -> Cluster:
         hosts_per_leaf=hosts_per_leaf,
         oversubscription=16 / 48,
         switch_latency_ns=350,
+        ll128=ll128,
     )
-    return _cluster(
+    return cluster_of(
         template, hosts, network, "De Sensi et al., SC20; Fusco et al. 2024; NCCL src/graph/topo.h"
     )
 
@@ -97,8 +131,9 @@ def nvl72(hosts: int = 1, *, hosts_per_leaf: int = 32, oversubscription: float =
     """GB200 NVL72: 72 GPUs on one NVLink switch system, which counts as one host.
 
     Each GPU has 18 NVLinks, to switches that reduce in flight (taken as one); two GPUs share a Grace; each
-    GPU has a NIC of 400 Gbit/s, PCIe gen 5 x16 on its Grace (NVIDIA GB200 NVL72 data sheet; DGX SuperPOD
-    Reference Architecture, GB200). NICs of the same number in all racks are one rail.
+    GPU has a NIC of 400 Gbit/s (NVIDIA DGX SuperPOD Reference Architecture, DGX GB200, key components: 18
+    trays of four GPUs, NDR), for which PCIe gen 5 x16 on its Grace is assumed. That NICs of the same number
+    in all racks are one rail, of switches with 64 ports, is assumed too.
     """
     gpus, cpus, nics = numbered("gpu", 72), numbered("cpu", 36), numbered("nic", 72)
     links = [
@@ -117,87 +152,22 @@ def nvl72(hosts: int = 1, *, hosts_per_leaf: int = 32, oversubscription: float =
     network = Network(
         bytes_per_s=port(400), hosts_per_leaf=hosts_per_leaf, rails=72, oversubscription=oversubscription
     )
-    return _cluster(template, hosts, network, "NVIDIA GB200 NVL72 data sheet; NCCL src/graph/topo.h")
-
-
-def pcie_box(
-    gpus: int = 4,
-    *,
-    generation: Generation = "ampere",
-    pcie_gen: int = 4,
-    sockets: int = 1,
-    socket_link: str = "milan",
-    peer_to_peer: bool = True,
-    gpus_per_switch: int | None = None,
-) -> Cluster:
-    """One host whose GPUs are on PCIe x16, straight on one or two sockets or so many below a PCIe switch.
-
-    Without ``peer_to_peer`` data goes through host memory (NCCL's SHM transport). Bandwidths by
-    ``sim.costs.topology.links``; ``socket_link`` is one of its ``SOCKETS``.
-    """
-    template = plain(
-        gpus,
-        generation,
-        pcie_gen,
-        sockets,
-        socket_link,
-        peer_to_peer=peer_to_peer,
-        nic=False,
-        gpus_per_switch=gpus_per_switch,
-    )
-    return _cluster(template, 1, None, "NCCL src/graph/topo.h and topo.cc")
-
-
-def pcie_hosts(
-    hosts: int,
-    gpus: int,
-    *,
-    gbit_per_s: float,
-    protocol: Literal["tcp", "rdma"] = "tcp",
-    mtu: int = 1500,
-    generation: Generation = "ampere",
-    pcie_gen: int = 3,
-    sockets: int = 2,
-    socket_link: str = "skylake",
-    peer_to_peer: bool = False,
-    gpu_direct: bool = False,
-    gpus_per_switch: int | None = None,
-    hosts_per_leaf: int | None = None,
-    oversubscription: float = 1.0,
-) -> Cluster:
-    """Hosts of PCIe GPUs with one network port each, such as 10, 25 or 100 GbE, on one switch by default.
-
-    ``protocol`` tcp takes Ethernet's and TCP's headers off the line rate (``tcp_port``), rdma nothing.
-    """
-    if protocol not in ("tcp", "rdma"):
-        raise InputError(f"protocol: {protocol!r} is not legal; give one of tcp, rdma")
-    template = plain(
-        gpus,
-        generation,
-        pcie_gen,
-        sockets,
-        socket_link,
-        peer_to_peer=peer_to_peer,
-        nic=True,
-        gpu_direct=gpu_direct,
-        gpus_per_switch=gpus_per_switch,
-    )
-    network = Network(
-        bytes_per_s=tcp_port(gbit_per_s, mtu) if protocol == "tcp" else port(gbit_per_s),
-        hosts_per_leaf=hosts_per_leaf or max(1, hosts),
-        oversubscription=oversubscription,
-    )
-    return _cluster(template, hosts, network, "NCCL src/graph/topo.h; IEEE 802.3; RFC 791, 9293, 7323")
+    return cluster_of(template, hosts, network, "NVIDIA GB200 NVL72 data sheet; NCCL src/graph/topo.h")
 
 
 PRESETS = {
     "dgx_a100": dgx_a100,
     "dgx_h100": dgx_h100,
     "p4de": p4de,
+    "p5": p5,
     "gh200_slingshot": gh200_slingshot,
     "nvl72": nvl72,
     "pcie_box": pcie_box,
     "pcie_hosts": pcie_hosts,
+    "ethernet_10g": ethernet_10g,
+    "ethernet_25g": ethernet_25g,
+    "ethernet_100g": ethernet_100g,
+    "hgx_ethernet": hgx_ethernet,
 }
 
 
@@ -235,13 +205,3 @@ def _check_type(name: str, setting: str, value: object, default: object) -> None
         legal, kind = isinstance(value, (int, float)) and not isinstance(value, bool), "a number"
     if not legal:
         raise InputError(f"{setting}: {value!r} is not legal for preset {name!r}; give {kind}")
-
-
-def _cluster(template: HostTemplate, hosts: int, network: Network | None, source: str) -> Cluster:
-    return Cluster(
-        name=template.name,
-        templates=(template,),
-        hosts=(Hosts(template=template.name, count=hosts),),
-        network=network,
-        provenance={"source": source},
-    )

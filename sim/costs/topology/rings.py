@@ -5,17 +5,23 @@ ranks first name them, as in NCCL. Hosts of one template with ranks on the same 
 alike are of one kind, which is searched once. A ring leaves a host by a NIC and comes into the next by the
 NIC of the same number. Where that serves better it comes in by one and leaves by its neighbour, and every
 other host runs backwards, so that each step between hosts stays on its rail (NCCL_CROSS_NIC=2 of NCCL's user
-guide).
+guide). With an odd number of hosts the last step leaves its rail, as in NCCL (ncclTopoPostset,
+src/graph/connect.cc: odd nodes swap their rings, whatever their number).
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
+from sim.costs.topology.gates import PATTERNS, Pattern, gates_of, nearest_first
 from sim.costs.topology.network import Wiring, wiring_of
-from sim.costs.topology.packing import Gate, LocalRing, best_rings, reverse, uses
-from sim.costs.topology.routes import LinkEnds, Route, Routes, routes_of
+from sim.costs.topology.packing import LocalRing, best_rings, reverse, uses
+from sim.costs.topology.routes import LinkEnds, Route, routes_of
 from sim.errors import InputError
-from sim.nouns.cluster import Cluster, HostTemplate, check_ranks, split_name
+from sim.nouns.cluster import MAX_RANKS, Cluster, HostTemplate, check_ranks, split_name
+
+_MOST_KINDS = 64  # of hosts by the widths of their ports
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +45,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rings:
-    """A job's rings. ``hosts`` in ring order, of ``kinds`` the number in ``host_rings``.
+    """A job's rings. ``hosts`` in ring order with the ``gpus`` of each, of ``kinds`` the number in
+    ``host_rings``.
 
     One rank has no rings: there is nothing to send.
     """
 
     world_size: int
     hosts: tuple[int, ...]
+    gpus: tuple[tuple[str, ...], ...]
     kinds: tuple[int, ...]
     host_rings: tuple[HostRings, ...]
     wiring: Wiring
@@ -103,34 +111,87 @@ def rings_of(cluster: Cluster, ranks: Sequence[str] | None = None) -> Rings:
     Raises:
         InputError: ranks that are no GPUs of the cluster, or that no way joins.
     """
+    if not isinstance(cluster, Cluster):
+        raise InputError(f"cluster: {type(cluster).__name__} is not legal; give a Cluster")
     if ranks is not None:
-        check_ranks(cluster, tuple(ranks), "ranks")
-    placed = by_host(cluster, ranks if ranks is not None else cluster.placement)
-    world_size = sum(map(len, placed.values()))
+        check_ranks(cluster, ranks, "ranks")
+    ranks = ranks if ranks is not None else cluster.placement
+    world_size = cluster.gpu_count if ranks is None else len(ranks)
+    if world_size > MAX_RANKS:
+        raise InputError(f"world_size: {world_size} ranks are not legal; give {MAX_RANKS} at most")
+    placed = by_host(cluster, ranks)
     wiring = wiring_of(cluster)
     hosts = tuple(placed)
     if world_size == 1:
-        return Rings(world_size=1, hosts=hosts, kinds=(0,), host_rings=(), wiring=wiring)
+        gpus_of = tuple(placed.values())
+        return Rings(world_size=1, hosts=hosts, gpus=gpus_of, kinds=(0,), host_rings=(), wiring=wiring)
+    kinds, first = _kinds(cluster, placed, wiring)
+
+    def through(patterns: tuple[Pattern, ...]) -> Rings:
+        found = [
+            rings_in_host(
+                template, gpus, host, wiring, alone=len(hosts) == 1, patterns=patterns, kinds=len(first)
+            )
+            for host, template, gpus in first
+        ]
+        if patterns != PATTERNS:
+            found = _by_gate(found)
+        fewest = min(len(kind.forth) for kind in found)
+        return Rings(
+            world_size=world_size,
+            hosts=hosts,
+            gpus=tuple(placed.values()),
+            kinds=kinds,
+            host_rings=tuple(_only(kind, fewest) for kind in found),
+            wiring=wiring,
+        )
+
+    return _on_own_network(through) if cluster.network is None and len(hosts) > 1 else through(PATTERNS)
+
+
+def _kinds(
+    cluster: Cluster, placed: dict[int, tuple[str, ...]], wiring: Wiring
+) -> tuple[tuple[int, ...], list[tuple[int, HostTemplate, tuple[str, ...]]]]:
+    """Of each host the number of its kind; of each kind the first host, its template and its GPUs.
+
+    With very many kinds, hosts whose NICs differ in width alone take the rings of the first of them.
+    """
     owners = cluster.owners()
-    nics = {template.name: template.of_kind("nic") for template in cluster.templates}
-    numbers: dict[tuple[str, tuple[str, ...], tuple[float, ...]], int] = {}
-    found: list[HostRings] = []
-    kinds = []
-    for host, gpus in placed.items():
-        ports = tuple(wiring.port_bytes_per_s(f"host{host}.{nic}") for nic in nics[owners[host].name])
-        key = owners[host].name, gpus, ports
-        if key not in numbers:
-            numbers[key] = len(found)
-            found.append(_host_rings(owners[host], gpus, host, wiring, alone=len(hosts) == 1))
-        kinds.append(numbers[key])
-    fewest = min(len(kind.forth) for kind in found)
-    return Rings(
-        world_size=world_size,
-        hosts=hosts,
-        kinds=tuple(kinds),
-        host_rings=tuple(_only(kind, fewest) for kind in found),
-        wiring=wiring,
-    )
+    keys = {
+        host: (owners[host].name, gpus, _widths(owners[host], host, wiring)) for host, gpus in placed.items()
+    }
+    if len(set(keys.values())) > _MOST_KINDS:
+        keys = {
+            host: (name, gpus, tuple(min(1.0, width) for width in widths))
+            for host, (name, gpus, widths) in keys.items()
+        }
+    first: dict[tuple[str, tuple[str, ...], tuple[float, ...]], int] = {}
+    for host, key in keys.items():
+        first.setdefault(key, host)
+    numbers = {key: number for number, key in enumerate(first)}
+    kinds = tuple(numbers[key] for key in keys.values())
+    return kinds, [(host, owners[host], placed[host]) for host in first.values()]
+
+
+def _on_own_network(through: Callable[[tuple[Pattern, ...]], Rings]) -> Rings:
+    """The best rings; where these leave rails that nothing joins, those that do not.
+
+    NCCL_CROSS_NIC=0 does so in NCCL, and the user guide asks for it on rails that are networks of their own.
+    """
+    refused = None
+    ways: tuple[tuple[Pattern, ...], ...] = (PATTERNS, ("same",), ("crossed",))
+    for patterns in ways:
+        try:
+            rings = through(patterns)
+            for ring in range(rings.channels):
+                for place in range(len(rings.hosts)):
+                    rings.between(ring, place)
+        except InputError as error:
+            refused = refused or error
+        else:
+            return rings
+    assert refused is not None
+    raise refused
 
 
 def by_host(cluster: Cluster, ranks: Sequence[str] | None) -> dict[int, tuple[str, ...]]:
@@ -149,44 +210,98 @@ def by_host(cluster: Cluster, ranks: Sequence[str] | None) -> dict[int, tuple[st
 
 
 def _only(kind: HostRings, count: int) -> HostRings:
-    return HostRings(template=kind.template, gpus=kind.gpus, forth=kind.forth[:count], back=kind.back[:count])
+    return replace(kind, forth=kind.forth[:count], back=kind.back[:count])
 
 
-def _host_rings(
-    template: HostTemplate, gpus: tuple[str, ...], host: int, wiring: Wiring, *, alone: bool
+def _by_gate(kinds: list[HostRings]) -> list[HostRings]:
+    """Of each kind the rings through gates that all kinds have, in one order; all, where they have none."""
+    counts = [Counter(ring.gate for ring in kind.forth) for kind in kinds]
+    common = counts[0]
+    for count in counts[1:]:
+        common &= count
+    if not common:
+        return kinds
+    sorted_kinds = []
+    for kind in kinds:
+        places = [
+            place
+            for gate in common
+            for place in [n for n, ring in enumerate(kind.forth) if ring.gate == gate][: common[gate]]
+        ]
+        forth, back = (tuple(rings[place] for place in places) for rings in (kind.forth, kind.back))
+        sorted_kinds.append(replace(kind, forth=forth, back=back))
+    return sorted_kinds
+
+
+def rings_in_host(
+    template: HostTemplate,
+    gpus: tuple[str, ...],
+    host: int,
+    wiring: Wiring,
+    *,
+    alone: bool,
+    patterns: tuple[Pattern, ...] = PATTERNS,
+    kinds: int = 1,
 ) -> HostRings:
-    routes = routes_of(template)
-    capacity = {(a, b): float(edge["bytes_per_s"]) for a, b, edge in routes.graph.edges(data=True)}
+    """The best rings through ``gpus`` of a host: ``alone`` closed within it, else from NIC to NIC.
+
+    Raises ``InputError`` where no way joins them. ``kinds`` of hosts share the work of the search.
+    """
     if alone:
-        rings = [ring for ring, _ in best_rings(routes, gpus, capacity)]
-        if not rings:
+        closed = _closed(template, gpus)
+        if not closed:
             raise InputError(
-                f"links: no ring joins {', '.join(gpus)} of template {template.name!r}; link them, "
+                f"links: no ring joins {_some(gpus)} of template {template.name!r}; link them, "
                 f"directly or over switches and sockets"
             )
-        return HostRings(template=template, gpus=gpus, forth=tuple(rings), back=tuple(rings))
-    for nic in template.of_kind("nic"):
-        width = wiring.port_bytes_per_s(f"host{host}.{nic}")
-        capacity["", nic] = capacity[nic, ""] = width
-    nics = _nearest_first(routes, gpus, [nic for nic in template.of_kind("nic") if capacity[nic, ""]])
-    if not nics:
+        return HostRings(template=template, gpus=gpus, forth=closed, back=closed)
+    routes, widths = routes_of(template), _widths(template, host, wiring)
+    nics = [nic for nic, width in zip(template.of_kind("nic"), widths, strict=True) if width]
+    if not nearest_first(routes, gpus, nics):
         raise InputError(
             f"hosts: host{host} has no NIC in the network that its GPUs reach, and ranks are on other hosts "
             f"too; give its template NICs, and the cluster a network"
         )
-    best = max((best_rings(routes, gpus, capacity, gates) for gates in _gates(nics)), key=_worth)
-    if not best:
+    rings = _from_nic_to_nic(template, gpus, widths, patterns, kinds)
+    if not rings:
         raise InputError(
-            f"links: no way through host{host} joins its NICs and {', '.join(gpus)}; link them, directly "
+            f"links: no way through host{host} joins its NICs and {_some(gpus)}; link them, directly "
             f"or over switches and sockets"
         )
-    rings = [ring for ring, _ in best]
-    return HostRings(
-        template=template,
-        gpus=gpus,
-        forth=tuple(rings),
-        back=tuple(reverse(routes, ring) for ring in rings),
-    )
+    back = tuple(reverse(routes, ring) for ring in rings)
+    return HostRings(template=template, gpus=gpus, forth=rings, back=back)
+
+
+def _widths(template: HostTemplate, host: int, wiring: Wiring) -> tuple[float, ...]:
+    """Bytes/s of each NIC's ports to three digits: which rings are best hangs on no more."""
+    widths = (wiring.port_bytes_per_s(f"host{host}.{nic}") for nic in template.of_kind("nic"))
+    return tuple(float(f"{width:.2e}") for width in widths)
+
+
+@lru_cache(maxsize=256)
+def _closed(template: HostTemplate, gpus: tuple[str, ...]) -> tuple[LocalRing, ...]:
+    routes = routes_of(template)
+    return tuple(ring for ring, _ in best_rings(routes, gpus, routes.capacity()))
+
+
+@lru_cache(maxsize=256)
+def _from_nic_to_nic(
+    template: HostTemplate,
+    gpus: tuple[str, ...],
+    widths: tuple[float, ...],
+    patterns: tuple[Pattern, ...],
+    kinds: int,
+) -> tuple[LocalRing, ...]:
+    """The best of ``patterns``, of equals the first."""
+    routes = routes_of(template)
+    capacity, nics = routes.capacity(), template.of_kind("nic")
+    for nic, width in zip(nics, widths, strict=True):
+        capacity["", nic] = capacity[nic, ""] = width
+    near = nearest_first(routes, gpus, [nic for nic, width in zip(nics, widths, strict=True) if width])
+    gates = [gates_of(routes, gpus, near, pattern) for pattern in patterns]
+    found = [best_rings(routes, gpus, capacity, each, share=1 / kinds) for each in gates if each]
+    best = max((rings for rings in found if rings), key=_worth, default=[])
+    return tuple(ring for ring, _ in best)
 
 
 def _worth(rings: list[tuple[LocalRing, float]]) -> tuple[float, float]:
@@ -195,21 +310,7 @@ def _worth(rings: list[tuple[LocalRing, float]]) -> tuple[float, float]:
     return round(sum(speed for _, speed in rings), -3), -links / max(1, len(rings))
 
 
-def _gates(nics: list[str]) -> list[list[Gate]]:
-    """In and out by the same NIC; or, of two neighbours, in by one and out by the other."""
-    same = [(nic, nic) for nic in nics]
-    if len(nics) == 1:
-        return [same]
-    crossed = []
-    for place in range(0, len(nics) - 1, 2):
-        one, other = nics[place : place + 2]
-        crossed += [(one, other), (other, one)]
-    return [same, crossed + same[len(nics) // 2 * 2 :]]
-
-
-def _nearest_first(routes: Routes, gpus: tuple[str, ...], nics: list[str]) -> list[str]:
-    """NICs that any of ``gpus`` reaches, by the number of links to the nearest."""
-    hops = {
-        nic: min((len(route) for gpu in gpus if (route := routes.route(gpu, nic))), default=0) for nic in nics
-    }
-    return sorted((nic for nic in nics if hops[nic]), key=hops.__getitem__)
+def _some(gpus: tuple[str, ...]) -> str:
+    """Names of GPUs, the first few of many."""
+    few = ", ".join(gpus[:8])
+    return f"{few} and {len(gpus) - 8} more" if len(gpus) > 8 else few

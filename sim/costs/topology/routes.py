@@ -31,6 +31,7 @@ class Routes:
         self.template = template
         self.graph = host_graph(template)
         self._from: dict[str, dict[str, Route]] = {}
+        self._found: dict[LinkEnds, Route | None] = {}
         self._near: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {}
         self._memories = template.of_kind("memory")
         self._nics = frozenset(template.of_kind("nic"))
@@ -39,6 +40,10 @@ class Routes:
         """What a link of the host carries in that direction."""
         return float(self.graph.edges[link]["bytes_per_s"])
 
+    def capacity(self) -> dict[LinkEnds, float]:
+        """Bytes/s of every link of the host, by direction."""
+        return {(a, b): float(edge["bytes_per_s"]) for a, b, edge in self.graph.edges(data=True)}
+
     def route(self, a: str, b: str) -> Route | None:
         """Links from ``a`` to ``b``, None where there is no way.
 
@@ -46,6 +51,11 @@ class Routes:
         the memory nearest to the receiver, which is where NCCL's shared buffers are (NCCL_SHM_LOCALITY's
         default, NCCL src/transport/shm.cc).
         """
+        if (a, b) not in self._found:
+            self._found[a, b] = self._search(a, b)
+        return self._found[a, b]
+
+    def _search(self, a: str, b: str) -> Route | None:
         direct = self._direct(a).get(b)
         network = a in self._nics or b in self._nics
         allowed = self.template.gpu_direct if network else self.template.peer_to_peer
@@ -105,8 +115,13 @@ class Routes:
 def widest_shortest(graph: "nx.DiGraph[str]", source: str) -> dict[str, Route]:
     """From ``source`` to all that can be reached: widest, then least latency, then fewest links."""
     widths = _widths(graph, source)
-    routes: dict[str, Route] = {}
-    for width in sorted(set(widths.values()), reverse=True):
+    # The quickest way of all is the widest too where it is as wide: no other need be looked for.
+    routes = {
+        target: route
+        for target, route in _shortest(graph, source, 0.0).items()
+        if min(graph.edges[link]["bytes_per_s"] for link in route) == widths[target]
+    }
+    for width in sorted({widths[target] for target in widths if target not in routes}, reverse=True):
         for target, route in _shortest(graph, source, width).items():
             if widths[target] == width:
                 routes[target] = route

@@ -1,89 +1,102 @@
-"""What each ring of each job gets, where they share links."""
+"""What each job gets, where jobs share links."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sim.costs.topology.packing import uses
-from sim.costs.topology.rings import Rings
+from sim.costs.topology.rings import Rings, rings_of
 from sim.costs.topology.routes import routes_of
 from sim.costs.topology.shares import max_min_shares
+from sim.costs.topology.traffic import TRAFFIC, hosts_alike
 from sim.errors import InputError
+from sim.nouns.cluster import Cluster
+
+Name = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobShare:
-    """A job's rings beside those of other jobs: bytes/s of each ring, and of all together."""
+    """A job beside others: the bus bandwidth of each of its rings, all at one pace, and of all together."""
 
     rings: tuple[float, ...]
 
     @property
     def bytes_per_s(self) -> float:
-        """The bus bandwidth of the job's rings together; 0 for one rank, which sends nothing."""
+        """The job's bus bandwidth; 0 for one rank, which sends nothing."""
         return float(sum(self.rings))
 
 
-def ring_shares(*jobs: Rings) -> list[JobShare]:
-    """Max-min fair shares of the rings of jobs that run at once on one cluster.
+def ring_shares(*jobs: Rings, algorithm: str = "ring") -> list[JobShare]:
+    """Max-min fair shares of jobs that run at once on one cluster.
 
-    A ring goes at one pace all round, since all its steps carry the same bytes; so it takes of every link its
-    rate as often as it crosses it. Hosts that all jobs use alike count once.
+    NCCL cuts a message into equal parts, one for each channel, so that all channels of a job, and all steps
+    of each, go at one pace: that of the step that gets least. Where jobs meet, each crossing of a link gets
+    as much as any other. Hosts that all jobs use alike count once.
 
     Args:
         jobs: rings of the same cluster, on different GPUs.
+        algorithm: what all of them run, one of ``TRAFFIC``.
 
     Raises:
         InputError: two jobs on one GPU.
     """
-    flows: list[dict[tuple[str, ...], float]] = [{} for job in jobs for _ in range(job.channels)]
-    capacity: dict[tuple[str, ...], float] = {}
-    firsts = [sum(job.channels for job in jobs[:number]) for number in range(len(jobs))]
-    for host, uses_of_host in _alike(jobs).items():
-        for job, place in uses_of_host:
-            rings = jobs[job]
-            if not rings.channels:
-                continue
-            graph = routes_of(rings.host_rings[rings.kinds[place]].template)
-            for ring in range(rings.channels):
-                for link, times in uses(rings.local(ring, place)).items():
-                    name = (f"host{host}", *link)
-                    capacity[name] = graph.bytes_per_s(link)
-                    flows[firsts[job] + ring][name] = times
-    for first, rings in zip(firsts, jobs, strict=True):
-        if len(rings.hosts) == 1:
-            continue
-        for ring in range(rings.channels):
-            flow = flows[first + ring]
-            for place in range(len(rings.hosts)):
-                for link in rings.between(ring, place):
-                    flow[link] = flow.get(link, 0.0) + 1
-                    if link not in capacity:
-                        capacity[link] = rings.wiring.bytes_per_s(link)
-    rates = max_min_shares(flows, capacity)
-    return [
-        JobShare(rings=tuple(rates[first : first + job.channels]))
-        for first, job in zip(firsts, jobs, strict=True)
-    ]
+    _no_gpu_twice(jobs)
+    traffic = [TRAFFIC[algorithm](rings) for rings in jobs]
+    flows: list[dict[Name, float]] = [{} for _ in jobs]
+    capacity: dict[Name, float] = {}
+    for uses_of_host, hosts in hosts_alike(traffic).items():
+        for job, number in uses_of_host:
+            kind = traffic[job].within[number]
+            routes = routes_of(kind.template)
+            for link, times in kind.times.items():
+                name = (f"host{hosts[0]}", *link)
+                capacity[name] = routes.bytes_per_s(link)
+                flows[job][name] = times
+    for flow, each in zip(flows, traffic, strict=True):
+        for way, times in each.between.items():
+            flow[way] = times
+            if way not in capacity:
+                capacity[way] = each.wiring.bytes_per_s(way)
+    shares = []
+    paces = _paces(flows, capacity)
+    for rings, each, pace in zip(jobs, traffic, paces, strict=True):
+        # nccl-tests' bus bandwidth: the message's rate times 2 (n - 1) / n.
+        bus = pace / each.part * 2 * (rings.world_size - 1) / rings.world_size if rings.channels else 0.0
+        shares.append(JobShare(rings=(bus / max(1, rings.channels),) * rings.channels))
+    return shares
 
 
-def _alike(jobs: Sequence[Rings]) -> dict[int, list[tuple[int, int]]]:
-    """One host of each way in which jobs use hosts: its number, and job and place of each use."""
-    used: dict[int, list[tuple[int, int]]] = {}
-    for job, rings in enumerate(jobs):
-        for place, host in enumerate(rings.hosts):
-            used.setdefault(host, []).append((job, place))
-    kept: dict[tuple[tuple[int, int, int], ...], int] = {}
-    for host, uses_of_host in used.items():
-        if len(uses_of_host) > 1:
-            _no_gpu_twice(jobs, host, uses_of_host)
-        kept.setdefault(tuple((job, jobs[job].kinds[place], place % 2) for job, place in uses_of_host), host)
-    return {host: used[host] for host in kept.values()}
+def _paces(flows: list[dict[Name, float]], capacity: dict[Name, float]) -> list[float]:
+    """Max-min fair; a job alone goes at its narrowest link for each time it is crossed."""
+    if len(flows) > 1:
+        return max_min_shares(flows, capacity)
+    return [min((capacity[link] / times for link, times in flows[0].items() if times), default=math.inf)]
 
 
-def _no_gpu_twice(jobs: Sequence[Rings], host: int, uses_of_host: list[tuple[int, int]]) -> None:
-    taken: set[str] = set()
-    for job, place in uses_of_host:
-        gpus = jobs[job].host_rings[jobs[job].kinds[place]].gpus if jobs[job].channels else ()
-        for gpu in gpus:
-            if gpu in taken:
-                raise InputError(f"jobs: host{host}.{gpu} holds ranks of two jobs; each GPU holds one rank")
-            taken.add(gpu)
+def job_bandwidths(cluster: Cluster, jobs: Sequence[Sequence[str]], algorithm: str = "ring") -> list[float]:
+    """The bus bandwidth of each job in bytes/s while all of them run; 0 for one rank, which sends nothing.
+
+    Args:
+        cluster: the machine.
+        jobs: the ranks of each, as full names of GPUs.
+        algorithm: what all of them run: ``ring`` or ``tree``.
+
+    Raises:
+        InputError: ranks that are no GPUs, that two jobs have, or that no way joins; another algorithm.
+    """
+    if algorithm not in TRAFFIC:
+        raise InputError(f"algorithm: {algorithm!r} is not legal; give one of {', '.join(TRAFFIC)}")
+    shares = ring_shares(*(rings_of(cluster, ranks) for ranks in jobs), algorithm=algorithm)
+    return [share.bytes_per_s for share in shares]
+
+
+def _no_gpu_twice(jobs: Sequence[Rings]) -> None:
+    taken: dict[int, set[str]] = {}
+    for rings in jobs if len(jobs) > 1 else ():
+        for host, gpus in zip(rings.hosts, rings.gpus, strict=True):
+            both = taken.setdefault(host, set()) & set(gpus)
+            if both:
+                raise InputError(
+                    f"jobs: host{host}.{min(both)} holds ranks of two jobs; each GPU holds one rank"
+                )
+            taken[host] |= set(gpus)

@@ -28,7 +28,9 @@ def paced_lanes(rank: RankLike) -> list[Lane]:
     """
     job = rank.job
     pacer = pacer_for(rank)
-    made = _Modules(pacer, job)
+    # A slow rank has a schedule of its own.
+    due_ns = job.get("slow_due_ns", {}).get(str(rank.rank), job["due_ns"])
+    made = Modules(pacer, {**job, "due_ns": due_ns})
     optimizer_ns: int = job["optimizer_ns"]
     link = None if job.get("link") is None else pacer.link(job["link"])
     plain, noop = made.module(), made.module()
@@ -69,7 +71,7 @@ def paced_lanes(rank: RankLike) -> list[Lane]:
     return lanes
 
 
-class _Modules:
+class Modules:
     """Makes the module of each lane; all share their parameters and the gradients that they hand out."""
 
     def __init__(self, pacer: Pacer, job: dict[str, Any]) -> None:

@@ -103,9 +103,11 @@ def run_step(
     recorder: Recorder | None = None,
     at_start: Callable[[], object] | None = None,
     manner: Manner = PLAIN,
+    begin: Callable[[], int] = common_start,
 ) -> dict[str, Any]:
     """One paced step from a common start, at which ``at_start`` is called; times in ns.
 
+    ``begin`` says when that is; where it is not ``common_start``, only collectives keep the ranks together.
     Gradients are cleared before the step begins: what that takes is part of no schedule.
 
     Returns ``step`` (from the common start), ``backward_end`` (end of the compute lane) and ``sync_end``
@@ -117,7 +119,7 @@ def run_step(
     carry = torch.zeros(1, requires_grad=True)
     if recorder is not None:
         recorder.rows.clear()
-    start = common_start()
+    start = begin()
     sleep_until(start)
     module.forward_start_ns = start
     if at_start is not None:

@@ -1,0 +1,128 @@
+"""What a picture of a cluster says in words: its title, and what a part and a link are."""
+
+from app.figures.machine import Box, Machine, Part, PartKind, Wire
+from app.figures.style import safe
+from sim.nouns.cluster import HostTemplate, LinkKind
+
+KIND_WORDS: dict[PartKind, str] = {
+    "gpu": "GPUs",
+    "nic": "NICs",
+    "nvswitch": "NVSwitch",
+    "pcie_switch": "PCIe switches",
+    "cpu": "sockets",
+    "memory": "memory",
+    "switch": "switches",
+    "hosts": "hosts",
+}
+ONE_WORDS: dict[PartKind, str] = {
+    "gpu": "GPU",
+    "nic": "NIC",
+    "nvswitch": "NVSwitch",
+    "pcie_switch": "PCIe switch",
+    "cpu": "socket",
+    "memory": "host memory",
+    "switch": "switch",
+    "hosts": "hosts",
+}
+LINK_WORDS: dict[LinkKind, str] = {
+    "nvlink": "NVLink",
+    "pcie": "PCIe",
+    "c2c": "chip to chip",
+    "qpi": "socket to socket",
+    "memory": "memory",
+    "net": "network",
+}
+
+
+def rate_words(low: float, high: float) -> str:
+    """Bandwidths in GB/s, powers of ten."""
+    words = _rate(low)
+    return f"{words} GB/s" if words == _rate(high) else f"{words} to {_rate(high)} GB/s"
+
+
+def _number(value: float) -> str:
+    """Three digits, and never a power of ten for what is large."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _rate(bytes_per_s: float) -> str:
+    return f"{bytes_per_s / 1e9:,.4g}" if bytes_per_s < 1e12 else f"{bytes_per_s / 1e9:,.0f}"
+
+
+def title_words(machine: Machine) -> tuple[str, str]:
+    """The name, and what the machine is in one line."""
+    cluster = machine.cluster
+    by_template: dict[str, int] = {}
+    for group in cluster.hosts:
+        by_template[group.template] = by_template.get(group.template, 0) + group.count
+    kinds = {template.name: template for template in cluster.templates}
+    hosts = " and ".join(
+        f"{count:,} host{'s' if count > 1 else ''} of {_gpus(kinds[name])}"
+        for name, count in list(by_template.items())[:3]
+    )
+    if len(by_template) > 3:
+        hosts += f" and {len(by_template) - 3} kinds more"
+    gpus = sum(len(kinds[name].of_kind("gpu")) * count for name, count in by_template.items())
+    words = [hosts, f"{gpus:,} GPUs"]
+    if cluster.placement is not None:
+        words.append(f"{len(cluster.placement):,} ranks")
+    if cluster.network is not None:
+        network = cluster.network
+        words.append(f"ports of {rate_words(network.bytes_per_s, network.bytes_per_s)}")
+        rails = min(network.rails, max(len(kinds[name].of_kind("nic")) for name in by_template))
+        if rails > 1:
+            words.append(f"{rails} rails")
+        if cluster.host_count > network.hosts_per_leaf or rails > 1:
+            words.append(f"uplinks {network.oversubscription:.3g} : 1")
+    return safe(cluster.name), ", ".join(words)
+
+
+def _gpus(template: HostTemplate) -> str:
+    count = len(template.of_kind("gpu"))
+    return f"{count} {template.generation.title()} GPU{'s' if count > 1 else ''}"
+
+
+def box_words(box: Box, is_only_kind: bool, letters: float) -> str:
+    """Below a host: its number, and its template where there are others; of several: how many are alike."""
+    name = safe(box.segments[0].template.name, 24)
+    if not box.is_detailed:
+        kinds = {one.template.name for one in box.segments}
+        alike = f"{box.count:,} like {name}" if len(kinds) == 1 else f"{box.count:,} of {len(kinds)} kinds"
+        return f"<b>{box.name.replace(' … ', '<br>… ')}</b><br>{alike}"
+    number = box.name if len(box.name) <= letters else box.name.removeprefix("host")
+    return number if is_only_kind else f"{number}<br>{name}"
+
+
+def part_text(part: Part) -> str:
+    """The hover of a part."""
+    where = "" if part.host is None else f" of host{part.host}"
+    lines = [f"<b>{safe(part.label)}</b>{where}", ONE_WORDS[part.kind]]
+    if part.count > 1:
+        lines[1] = f"{part.count:,} {KIND_WORDS[part.kind]}"
+    if part.kind == "gpu" and part.count == 1:
+        lines.append("no rank runs on it" if part.rank is None else f"rank {part.rank:,}")
+    return "<br>".join(lines)
+
+
+def wire_text(wire: Wire, names: tuple[str, str], busy: float | None) -> str:
+    """The hover of a link: what it carries each way, how it is made up, what a collective puts on it."""
+    lines = [
+        f"<b>{safe(names[0])} – {safe(names[1])}</b>",
+        f"{LINK_WORDS[wire.kind]}, {rate_words(wire.low_bytes_per_s, wire.high_bytes_per_s)} each way",
+    ]
+    if wire.count > 1:
+        lines.append(
+            f"{wire.count} side by side, {rate_words(*[wire.high_bytes_per_s / wire.count] * 2)} each"
+        )
+    if wire.alike > 1:
+        lines.append(f"{wire.alike:,} of these")
+    if wire.latency_ns:
+        lines.append(f"latency {_number(wire.latency_ns / 1000)} us one way")
+    if wire.share is not None and wire.s_per_byte is not None:
+        if not wire.share:
+            lines.append("the all-reduce does not use it")
+        else:
+            busy_us = wire.s_per_byte * (1 << 20) * 1e6
+            lines.append(f"{wire.share:.3g} bytes cross it for each byte of the message:")
+            lines.append(f"busy for {_number(busy_us)} us a MiB, {busy or 0:.0%} of the busiest link's time")
+    return "<br>".join(lines)

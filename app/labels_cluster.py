@@ -1,0 +1,106 @@
+"""Words of the Cluster page: names, help, captions, sentences made of figures."""
+
+from app.figures.curve import CurveRow
+from sim.nouns.scaling import ScalingRow
+from sim.nouns.step_distribution import PairedRow, StepDistribution
+from sim.units import NS_PER_MS, format_ms, format_size
+
+MACHINE_WORDS: dict[str, str] = {
+    "dgx_h100": "DGX H100",
+    "dgx_a100": "DGX A100",
+    "p5": "AWS p5",
+    "p4de": "AWS p4de (and p4d)",
+    "gh200_slingshot": "4 x GH200 on Slingshot",
+    "nvl72": "GB200 NVL72",
+    "pcie_box": "one host of PCIe GPUs",
+    "pcie_hosts": "hosts of PCIe GPUs on Ethernet",
+    "hgx_ethernet": "8 GPUs on NVSwitches, hosts on Ethernet",
+    "upload": "upload",
+}
+HOST_STOPS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+TOPOLOGY_CAPTION = (
+    "A wider line carries more. Hover over a part or a link for its bandwidth each way, latency and number. "
+    "Large clusters are summarised: the first host of each kind is drawn with all its parts."
+)
+TOPOLOGY_LOADS_CAPTION = (
+    "A wider line is busy for longer; orange: the links that all others wait for, so that only they limit "
+    "large messages. Grey: the ring does not use it. Hover over a link for its figures."
+)
+CURVE_CAPTION = (
+    "Computed by NCCL's own cost model from data sheets: nothing is measured. Shaded: the range in which a "
+    "measurement may be expected. Bus bandwidth is nccl-tests': 2 (n - 1) / n times size over time."
+)
+SCALING_CAPTION = (
+    "Each GPU keeps its batch. Efficiency: samples a second and GPU over those of one GPU alone. Best "
+    "buckets: the best found that are contiguous in ready order; hover for whether it is proved. Exposed: "
+    "copies and launches too. Shaded: what the range of the all-reduce curve allows, and the caps around the "
+    "best that are within 0.1 % of it. A ring around a cap: hover for why it changes."
+)
+RANKS_CAPTION = (
+    "A collective starts when its last rank has come, so a step follows the slowest. Solid: the mean. "
+    "Dashed: the step if all ranks were alike. The same draws for each assignment."
+)
+
+HELP: dict[str, str] = {
+    "machine": "A ready-made cluster, from data sheets, or one of your own as JSON (`kind: cluster`).",
+    "up_cluster": "What `bucketsim cluster PRESET --save-cluster C.json` writes; change it by hand.",
+    "hosts_per_leaf": "Hosts that share the leaf switches; traffic to others goes over the spines.",
+    "oversubscription": "What a leaf's hosts can send, over what it can pass up: 1 is full bisection.",
+    "peer_to_peer": "Off: data between GPUs without NVLink goes through host memory.",
+    "scaled": "What each GPU computes and sends in a step; it stays the same at every size.",
+    "most_hosts": "Powers of two up to so many hosts.",
+    "loads": "Bytes over each link for each byte of a message, over what the link carries.",
+    "jitter": "Sigma of a lognormal factor of mean 1 on all that a rank computes, drawn anew in each step.",
+    "spread": "Sigma of such a factor that each rank draws once and keeps: no two GPUs are equally fast.",
+    "slow": "Rank 0 takes so many times as long for all that it computes.",
+    "computed": "By NCCL's cost model over the links of this machine; nobody measured it.",
+    "cluster_json": "The machine, to be changed by hand and uploaded, or given to `bucketsim cluster`",
+    "hardware_json": "Its collectives, for the Tune page and every command that takes a hardware",
+}
+
+
+def duration_words(ns: int) -> str:
+    """A time in microseconds up to a millisecond, else in milliseconds."""
+    return f"{ns / 1000:.1f} us" if ns < NS_PER_MS else format_ms(ns)
+
+
+def range_words(row: CurveRow | None) -> str:
+    """What a measurement of one size may come to; nothing where no range is stated."""
+    if row is None or row.low_ns == row.high_ns:
+        return ""
+    low, high = duration_words(row.low_ns), duration_words(row.high_ns)
+    return f"A measurement of {format_size(row.num_bytes)} may be expected from {low} to {high}."
+
+
+def scaling_sentence(workload: str, row: ScalingRow) -> str:
+    """What the largest machine comes to, in one sentence."""
+    behind = row.default_step_ns - row.cap_step_ns
+    against = (
+        f"DDP's default is {format_ms(behind)} slower" if behind > 0 else "DDP's default is as good or better"
+    )
+    unsure = ""
+    if not row.cap_is_sure:
+        low, high = sorted((row.best_cap_low_mb, row.best_cap_high_mb))
+        unsure = (
+            f" Not certain: at the ends of the range of the all-reduce curve the best caps are {low:.4g} and "
+            f"{high:.4g}."
+        )
+    return (
+        f"{workload} on {row.world_size:,} GPUs: {row.cap_efficiency:.1%} of what one GPU alone does, with "
+        f"bucket_cap_mb={row.bucket_cap_mb:.4g}; {format_ms(row.cap_exposed_comm_ns)} of communication is "
+        f"exposed. {against}.{unsure}"
+    )
+
+
+def ranks_sentence(default: StepDistribution, best: PairedRow) -> str:
+    """What differing ranks cost under DDP's default, and which assignment is the best of them."""
+    cost = (
+        f"With {default.ranks}, {default.world_size:,} ranks take {format_ms(default.mean_step_ns)} a step "
+        f"in the mean, {format_ms(default.slowest_cost_ns)} more than if all were alike, under DDP's default."
+    )
+    if best.distribution is default or best.gain_ns <= 0:
+        return f"{cost} None of the other assignments does better."
+    how = ""
+    if best.gain_low_ns is not None and best.gain_high_ns is not None:
+        how = f" (95 % interval {format_ms(best.gain_low_ns)} to {format_ms(best.gain_high_ns)})"
+    return f"{cost} {best.name.capitalize()}: {format_ms(best.gain_ns)} less{how}."

@@ -1,0 +1,152 @@
+"""The sidebar of the Cluster page: which machine, and what of it can be set."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import streamlit as st
+
+from app import labels_cluster
+from app.library import Library
+from app.views.knobs import Upload
+
+UPLOAD = "upload"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting of a preset and its widget: a number, a switch, or one of ``choices``."""
+
+    name: str
+    label: str
+    default: Any
+    choices: tuple[Any, ...] = ()
+    most: int = 100_000
+
+
+def _hosts(default: int) -> Setting:
+    return Setting(name="hosts", label="Hosts", default=default, most=20_000)
+
+
+def _leaf(default: int) -> Setting:
+    return Setting(name="hosts_per_leaf", label="Hosts a leaf switch", default=default)
+
+
+_OVERSUBSCRIPTION = Setting(
+    name="oversubscription", label="Oversubscription", default=1.0, choices=(1.0, 1.5, 2.0, 3.0, 4.0, 8.0)
+)
+_PCIE = Setting(name="pcie_gen", label="PCIe generation", default=4, choices=(3, 4, 5))
+_SOCKETS = Setting(name="sockets", label="Sockets", default=2, choices=(1, 2))
+_PEER = Setting(name="peer_to_peer", label="GPUs reach each other over PCIe", default=True)
+
+_GBIT = Setting(name="gbit_per_s", label="Network, Gbit/s", default=10, choices=(1, 10, 25, 40, 100, 200))
+
+# What each preset lets one set here; what is not listed keeps the preset's own value.
+PRESETS: dict[str, tuple[Setting, ...]] = {
+    "dgx_h100": (_hosts(4), _leaf(32), _OVERSUBSCRIPTION),
+    "dgx_a100": (_hosts(4), _leaf(20), _OVERSUBSCRIPTION),
+    "p5": (_hosts(4),),
+    "p4de": (_hosts(4),),
+    "gh200_slingshot": (_hosts(4), _leaf(4)),
+    "nvl72": (_hosts(1), _leaf(32), _OVERSUBSCRIPTION),
+    "pcie_box": (Setting(name="gpus", label="GPUs", default=4, most=16), _PCIE, _SOCKETS, _PEER),
+    "pcie_hosts": (
+        _hosts(4),
+        Setting(name="gpus", label="GPUs a host", default=4, most=16),
+        _GBIT,
+        Setting(name="protocol", label="Protocol", default="tcp", choices=("tcp", "rdma")),
+        _PCIE,
+        _SOCKETS,
+        Setting(name="peer_to_peer", label="GPUs reach each other over PCIe", default=False),
+        _OVERSUBSCRIPTION,
+    ),
+    "hgx_ethernet": (
+        _hosts(4),
+        _GBIT,
+        Setting(name="generation", label="GPUs", default="hopper", choices=("ampere", "hopper")),
+        _OVERSUBSCRIPTION,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What the sidebar asks for: a preset with its settings, or an upload; neither before one is given."""
+
+    preset: str | None
+    settings: dict[str, Any]
+    upload: Upload | None
+    workload: str | None
+    most_hosts: int
+
+
+def show(library: Library) -> Asked:
+    """Draw the sidebar and read it."""
+    with st.sidebar:
+        machine = st.selectbox(
+            "Machine",
+            [*PRESETS, UPLOAD],
+            format_func=labels_cluster.MACHINE_WORDS.__getitem__,
+            key="machine",
+            bind="query-params",
+            help=labels_cluster.HELP["machine"],
+        )
+        settings, upload = {}, None
+        if machine == UPLOAD:
+            file = st.file_uploader(
+                "Cluster JSON", type=["json"], key="up_c", help=labels_cluster.HELP["up_cluster"]
+            )
+            upload = None if file is None else Upload(name=file.name, content=file.getvalue())
+        else:
+            settings = {one.name: _widget(machine, one) for one in PRESETS[machine]}
+        st.divider()
+        workload = None
+        if library.workloads:
+            workload = st.selectbox(
+                "Workload",
+                list(library.workloads),
+                key="scaled",
+                bind="query-params",
+                help=labels_cluster.HELP["scaled"],
+            )
+        most = st.select_slider(
+            "Scale up to, hosts",
+            labels_cluster.HOST_STOPS,
+            value=64,
+            key="most_hosts",
+            bind="query-params",
+            help=labels_cluster.HELP["most_hosts"],
+        )
+        st.caption("The address of this page holds every knob; uploads are not in it.")
+    return Asked(
+        preset=None if machine == UPLOAD else machine,
+        settings=settings,
+        upload=upload,
+        workload=workload,
+        most_hosts=most,
+    )
+
+
+def _widget(preset: str, setting: Setting) -> Any:
+    key = f"{preset}_{setting.name}"
+    help_text = labels_cluster.HELP.get(setting.name)
+    if setting.choices:
+        return st.selectbox(
+            setting.label,
+            setting.choices,
+            index=setting.choices.index(setting.default),
+            key=key,
+            bind="query-params",
+            help=help_text,
+        )
+    if isinstance(setting.default, bool):
+        return st.toggle(setting.label, value=setting.default, key=key, bind="query-params", help=help_text)
+    return st.number_input(
+        setting.label,
+        min_value=1,
+        max_value=setting.most,
+        value=setting.default,
+        step=1,
+        key=key,
+        bind="query-params",
+        help=help_text,
+    )

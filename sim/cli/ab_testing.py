@@ -1,0 +1,122 @@
+"""validate --ab: DDP's default against one assignment in the user's own model, and how that is shown."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+import sim
+from sim.cli.printing import emit, note, progress, table
+from sim.errors import InputError
+from sim.formats.documents import json_text, write_atomically
+from sim.formats.records import start_record
+from sim.nouns.ab import AbTest
+from sim.nouns.assignment import Assignment
+from sim.nouns.hardware import Hardware
+from sim.nouns.workload import Workload
+
+if TYPE_CHECKING:
+    from sim.validator.jobs import UserModel
+    from sim.validator.launch import Place
+
+AB_FILE = "ab.json"
+
+
+def run_ab_test(
+    model: "UserModel",
+    assignments: dict[str, Assignment],
+    place: "Place",
+    workload: Workload | None,
+    hardware: Hardware | None,
+    output: Path | None,
+    rounds: int,
+    seed: int,
+    samples: int | None,
+) -> AbTest:
+    """Measure, write down where ``output`` says so, and return what was found."""
+    from sim.validator.abtest import run_ab
+
+    if len(assignments) > 1 or not (assignments or (workload and hardware)):
+        raise typer.BadParameter("--ab: give one --assignment, or WORKLOAD.json and --hardware to tune for")
+    if assignments:
+        (recommended,) = assignments.values()
+    else:
+        assert workload is not None
+        assert hardware is not None
+        recommended = sim.tune(workload, hardware).assignment
+    directory = None if output is None else _ab_directory(output, workload, hardware)
+    with progress("A/B") as report:
+        result = run_ab(
+            model,
+            recommended,
+            place,
+            workload=workload,
+            directory=directory,
+            rounds=rounds,
+            seed=seed,
+            samples_per_rank=samples,
+            predicted_gain_ns=_predicted_gain_ns(workload, hardware, recommended),
+            progress=report,
+        )
+    if directory is not None:
+        write_atomically(directory / AB_FILE, json_text(_ab_document(result)))
+        note(f"wrote {directory}")
+    return result
+
+
+def _ab_directory(output: Path, workload: Workload | None, hardware: Hardware | None) -> Path:
+    """A directory for the measurements: a record, where there is a prediction to hold them against."""
+    if workload is not None and hardware is not None:
+        return start_record(output, workload, hardware)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{output}: cannot be made: {error.strerror or error}") from None
+    if any(output.iterdir()):
+        raise InputError(f"{output}: holds files already; give a new or empty directory")
+    return output
+
+
+def _predicted_gain_ns(
+    workload: Workload | None, hardware: Hardware | None, recommended: Assignment
+) -> int | None:
+    if workload is None or hardware is None:
+        return None
+    steps = [
+        sim.summarize(sim.simulate(workload, hardware, one)).step_ns
+        for one in (sim.assign(workload), recommended)
+    ]
+    return steps[0] - steps[1]
+
+
+def _ab_document(result: AbTest) -> dict[str, Any]:
+    return {"schema_version": 1, "kind": "ab", **asdict(result)}
+
+
+def print_ab(result: AbTest, as_json: bool) -> None:
+    """For people, or as one JSON document."""
+    if as_json:
+        emit(json_text(_ab_document(result)))
+        return
+
+    def row(name: str, step_ns: int, samples_per_s: float | None) -> list[str]:
+        return [name, f"{step_ns / 1e6:.2f}", "-" if samples_per_s is None else f"{samples_per_s:.1f}"]
+
+    table(
+        f"{result.name}: {result.world_size} ranks, {result.rounds} rounds",
+        ["", "step ms", "samples/s"],
+        [
+            row("DDP default", result.default_step_ns, result.default_samples_per_s),
+            row("recommended", result.recommended_step_ns, result.recommended_samples_per_s),
+            row("without communication", result.plain_step_ns, None),
+        ],
+    )
+    note(
+        f"gain: {result.gain_ns / 1e6:+.2f} ms a step ({result.gain_fraction:+.2%}), 95 % interval "
+        f"{result.gain_low_ns / 1e6:+.2f} to {result.gain_high_ns / 1e6:+.2f} ms; "
+        f"{result.gpu_hours_saved_per_day:+.3g} GPU-hours a day"
+    )
+    if result.predicted_gain_ns is not None:
+        note(f"predicted: {result.predicted_gain_ns / 1e6:+.2f} ms a step")
+    note(result.sentence)

@@ -1,0 +1,70 @@
+"""Tables of ``bucketsim cluster``: one curve, and the most loaded links."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sim.cli.printing import table
+from sim.nouns.hardware import Hardware
+from sim.nouns.link_load import LinkLoad
+from sim.units import NS_PER_MS, NS_PER_S, format_ms, format_size
+
+_SHOWN = tuple(1 << power for power in range(10, 34, 3))
+_MOST_LOADS = 16
+
+
+def print_curve(hardware: Hardware, collective: str) -> None:
+    """Times and bus bandwidths (as nccl-tests count them) at powers of eight."""
+    methods: dict[str, Any] = hardware.provenance.get("methods", {}) if collective == "all_reduce" else {}
+    factor = bus_factor(collective, hardware.world_size)
+    rows = [
+        [
+            format_size(point.num_bytes),
+            _time(point.duration_ns),
+            f"{factor * point.num_bytes * NS_PER_S / point.duration_ns / 1e9:.1f} GB/s"
+            if point.duration_ns
+            else "-",
+            str(methods.get(str(point.num_bytes), "-")),
+        ]
+        for point in getattr(hardware, collective) or ()
+        if point.num_bytes in _SHOWN
+    ]
+    columns = ["size", "time", "bus bandwidth", *(["by"] if methods else [])]
+    table(
+        f"{hardware.name}: {collective.replace('_', '-')}",
+        columns,
+        [row[: len(columns)] for row in rows],
+        words=["by"],
+    )
+
+
+def print_loads(loads: Sequence[LinkLoad], algorithm: str) -> None:
+    """The links that are busy longest, for 1 GiB of message; those with equal figures in one row."""
+    rows: dict[tuple[str, ...], list[LinkLoad]] = {}
+    for load in loads:
+        key = (
+            load.kind,
+            f"{load.bytes_per_s / 1e9:.4g} GB/s",
+            f"{load.share:.4g}",
+            _time(round(load.s_per_byte * (1 << 30) * NS_PER_S)),
+        )
+        rows.setdefault(key, []).append(load)
+    table(
+        f"links by the time that 1 GiB by {algorithm.replace('_', ' ')} keeps them busy",
+        ["link", "of", "kind", "carries", "bytes per byte", "busy"],
+        [
+            [f"{alike[0].a} > {alike[0].b}", str(sum(load.count for load in alike)), *key]
+            for key, alike in list(rows.items())[:_MOST_LOADS]
+        ],
+        words=["kind"],
+    )
+
+
+def bus_factor(collective: str, world_size: int) -> float:
+    """What nccl-tests multiply the message's rate by (nccl-tests doc/PERFORMANCE.md)."""
+    if collective in ("reduce", "broadcast"):
+        return 1.0
+    return (2 if collective == "all_reduce" else 1) * (world_size - 1) / world_size
+
+
+def _time(duration_ns: int) -> str:
+    return f"{duration_ns / 1000:.1f} us" if duration_ns < NS_PER_MS else format_ms(duration_ns)

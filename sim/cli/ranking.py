@@ -1,0 +1,249 @@
+"""ranks: steps of a job whose ranks differ, what the slowest costs, and what each bucket cap makes of it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import sim
+from sim.cli.printing import emit_noun, note, progress, table, write
+from sim.cli.simulating import AsJson, BucketCap, HardwareFile, WorkloadFile
+from sim.errors import InputError
+from sim.nouns.assignment import Assignment
+from sim.nouns.ranks import Ranks, SlowRanks
+from sim.nouns.step_distribution import AssignmentComparison, RankPart, StepDistribution
+from sim.nouns.workload import Workload
+from sim.units import NS_PER_MS, format_ms, format_size, parse_cap_mb
+
+_DEFAULT = "DDP's default"
+
+
+def ranks(
+    workload_file: WorkloadFile,
+    hardware_file: HardwareFile,
+    ranks_file: Annotated[
+        Path | None, typer.Argument(metavar="RANKS.json", help="A file of ranks, instead of the options.")
+    ] = None,
+    pace_jitter: Annotated[
+        float, typer.Option(help="Sigma of log pace, drawn for each rank and step, such as 0.02.")
+    ] = 0.0,
+    pace_spread: Annotated[
+        float, typer.Option(help="Sigma of log pace, drawn once for each rank: the GPU lottery.")
+    ] = 0.0,
+    slow: Annotated[
+        list[str] | None, typer.Option(help="RANK=FACTOR or FIRST-LAST=FACTOR on times; may be repeated.")
+    ] = None,
+    stalls: Annotated[
+        str | None,
+        typer.Option(help="P,MS: a rank stands still so long, its GPU idle, in a share P of its steps."),
+    ] = None,
+    assignment_file: Annotated[
+        Path | None, typer.Option("--assignment", help="An assignment file instead of DDP's default.")
+    ] = None,
+    bucket_cap_mb: BucketCap = None,
+    caps: Annotated[
+        str | None, typer.Option(help="MiB, comma-separated: each against DDP's default, on the same draws.")
+    ] = None,
+    samples: Annotated[int, typer.Option(help="Steps that are drawn.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Of all draws.")] = 0,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Write these ranks here, to be changed by hand.")
+    ] = None,
+    figure: Annotated[Path | None, typer.Option(help="Write a figure (HTML) here.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let the hardware's ranks differ: how long steps are, what the slowest costs, what buckets change."""
+    from sim.world.loading import load_groups, moved
+
+    workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
+    given = _ranks(pace_jitter, pace_spread, slow or [], stalls)
+    others: dict[str, Workload] = {}
+    if ranks_file is not None:
+        if given != _ranks(0.0, 0.0, [], None):
+            raise InputError("RANKS.json: give it alone, or --pace-jitter and its kin")
+        given = sim.load_ranks(ranks_file)
+        others = load_groups(ranks_file, given)
+    assignments = _assignments(workload, assignment_file, bucket_cap_mb, caps)
+    if output is not None:
+        given.check_fits(hardware.world_size)
+        write(output, sim.to_text(given if ranks_file is None else moved(given, ranks_file, output)))
+    with progress("steps") as report:
+        compared = sim.compare_assignments(
+            workload,
+            hardware,
+            assignments,
+            given,
+            samples=samples,
+            seed=seed,
+            others=others,
+            progress=report,
+        )
+    told = compared.rows[0].distribution
+    if figure is not None:
+        _draw(compared if len(compared.rows) > 1 else told, figure)
+    if as_json:
+        emit_noun(compared if len(compared.rows) > 1 else told)
+    elif len(compared.rows) > 1:
+        _print_comparison(compared)
+    else:
+        _print_distribution(told)
+    for line in dict.fromkeys(line for row in compared.rows for line in row.distribution.not_known):
+        note(f"not known, so it does not vary: {line}")
+    for line in dict.fromkeys(line for row in compared.rows for line in row.distribution.notes):
+        note(f"note: {line}")
+
+
+def _draw(told: StepDistribution | AssignmentComparison, path: Path) -> None:
+    from app.figures.ranks import distribution_figure  # plotly, which only a figure waits for
+
+    write(path, distribution_figure(told).to_html(include_plotlyjs=True))
+
+
+def _ranks(pace_jitter: float, pace_spread: float, slow: list[str], stalls: str | None) -> Ranks:
+    """The ranks that the options describe."""
+    probability, stall_ns = 0.0, 0
+    if stalls is not None:
+        try:
+            probability, milliseconds = map(float, stalls.split(","))
+            stall_ns = round(milliseconds * NS_PER_MS)
+        except (ValueError, OverflowError):
+            raise InputError(f"--stalls: {stalls!r} is not legal; give P,MS, such as 0.001,50") from None
+    return Ranks(
+        name="from options",
+        pace_jitter=pace_jitter,
+        pace_spread=pace_spread,
+        slow=tuple(map(_slow, slow)),
+        stall_probability=probability,
+        stall_ns=stall_ns,
+        provenance={"source": "bucketsim ranks"},
+    )
+
+
+def _slow(text: str) -> SlowRanks:
+    ends, equals, factor = text.partition("=")
+    first, dash, last = ends.partition("-")
+    try:
+        pace = float(factor)
+        begin = int(first)
+        end = int(last) if dash else begin
+    except ValueError:
+        equals = ""
+    if not equals or end < begin:
+        raise InputError(f"--slow: {text!r} is not legal; give RANK=FACTOR, such as 3=1.2 or 8-15=1.05")
+    return SlowRanks(first=begin, count=end - begin + 1, pace=pace)
+
+
+def _assignments(
+    workload: Workload, assignment_file: Path | None, bucket_cap_mb: str | None, caps: str | None
+) -> dict[str, Assignment]:
+    """By name; the first is what others are compared with."""
+    if (assignment_file is not None) + (bucket_cap_mb is not None) + (caps is not None) > 1:
+        raise InputError("--caps: give one of --assignment, --bucket-cap-mb and --caps")
+    if assignment_file is not None:
+        return {str(assignment_file): sim.load_assignment(assignment_file)}
+    if bucket_cap_mb is not None:
+        cap = parse_cap_mb(bucket_cap_mb)
+        return {f"{cap:g} MiB": sim.assign(workload, bucket_cap_mb=cap)}
+    made = {_DEFAULT: sim.assign(workload)}
+    for text in caps.split(",") if caps is not None else ():
+        if not text.strip():
+            raise InputError(f"--caps: {caps!r} is not legal; give caps in MiB, such as 1,25")
+        cap = parse_cap_mb(text)
+        made[f"{cap:g} MiB"] = sim.assign(workload, bucket_cap_mb=cap)
+    return made
+
+
+def _print_distribution(told: StepDistribution) -> None:
+    table(
+        f"{told.workload}: {told.samples:,} steps, {told.world_size:,} ranks, {told.bucket_count} bucket(s)",
+        ["figure", "value"],
+        [
+            ["mean step", _with_interval(told.mean_step_ns, told.mean_low_ns, told.mean_high_ns)],
+            *_quantile_rows(told),
+            ["if all ranks were the workload", format_ms(told.nominal_step_ns)],
+            ["the slowest costs", _cost(told.slowest_cost_ns, told.mean_step_ns)],
+            [f"if all computed the mean, pace {told.mean_pace:.4g}", format_ms(told.even_step_ns)],
+            ["unevenness costs", _cost(told.imbalance_cost_ns, told.mean_step_ns)],
+            ["its collectives wait for the last rank", format_ms(told.waited_ns)],
+        ],
+    )
+    rows: tuple[RankPart, ...] = told.parts if len(told.parts) > 1 else told.parts + told.worst
+    table(
+        "who came last (share of all collectives)",
+        ["ranks", "first", "count", "mean pace", "last", "collectives wait"],
+        [
+            [
+                part.name,
+                str(part.first),
+                str(part.count),
+                f"{part.pace:.4g}",
+                f"{part.last_share:.1%}",
+                format_ms(part.waited_ns),
+            ]
+            for part in rows
+        ],
+    )
+    if told.clocks is not None:
+        note(
+            f"the ranks' own clocks name the last rank rightly in {told.clocks.raw_right:.1%} of cases, and "
+            f"aligned by the ends of collectives in {told.clocks.aligned_right:.1%}"
+        )
+    table(
+        "collectives, in the order of launches (waiting for the last rank, means over steps)",
+        ["bucket", "size", "a rank waits", "the first waits", "ranks wait in"],
+        [
+            [
+                "-" if one.bucket is None else str(one.bucket),
+                format_size(one.num_bytes),
+                format_ms(one.waited_ns),
+                format_ms(one.longest_ns),
+                f"{one.straggler_share:.1%}",
+            ]
+            for one in told.collectives
+        ],
+    )
+
+
+def _quantile_rows(told: StepDistribution) -> list[list[str]]:
+    return [
+        ["median", format_ms(told.median_step_ns)],
+        ["5th and 95th percentile", f"{format_ms(told.p5_step_ns)}, {format_ms(told.p95_step_ns)}"],
+        ["99th percentile", format_ms(told.p99_step_ns)],
+    ]
+
+
+def _print_comparison(compared: AssignmentComparison) -> None:
+    first = compared.rows[0].distribution
+    table(
+        f"{first.workload}: {first.samples:,} steps of {first.world_size:,} ranks, the same for every row",
+        ["buckets", "count", "all alike", "mean", "95th percentile", "slowest costs", "gain in the mean"],
+        [
+            [
+                row.name,
+                str(row.distribution.bucket_count),
+                format_ms(row.distribution.nominal_step_ns),
+                format_ms(row.distribution.mean_step_ns),
+                format_ms(row.distribution.p95_step_ns),
+                _cost(row.distribution.slowest_cost_ns, row.distribution.mean_step_ns),
+                _with_interval(row.gain_ns, row.gain_low_ns, row.gain_high_ns),
+            ]
+            for row in compared.rows
+        ],
+    )
+    if compared.best_by_mean == compared.best_by_nominal:
+        note(f"best with ranks that differ, and with ranks all alike: {compared.best_by_mean}")
+    else:
+        note(
+            f"best with ranks that differ: {compared.best_by_mean}; with ranks all alike it would be "
+            f"{compared.best_by_nominal}"
+        )
+
+
+def _cost(cost_ns: int, step_ns: int) -> str:
+    return f"{format_ms(cost_ns)} ({cost_ns / step_ns:.1%})" if step_ns else format_ms(cost_ns)
+
+
+def _with_interval(value_ns: int, low_ns: int | None, high_ns: int | None) -> str:
+    if low_ns is None or high_ns is None:
+        return format_ms(value_ns)
+    return f"{format_ms(value_ns)} [{format_ms(low_ns)}, {format_ms(high_ns)}]"

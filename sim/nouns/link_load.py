@@ -1,0 +1,26 @@
+"""What one collective puts on one link."""
+
+from dataclasses import dataclass
+
+from sim.nouns.cluster import LinkKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkLoad:
+    """``share`` bytes cross the link from ``a`` to ``b`` for each byte of the message.
+
+    It carries ``bytes_per_s`` in that direction. ``count`` links of as many bytes/s have this load; ``a`` and
+    ``b`` name the first of them.
+    """
+
+    a: str
+    b: str
+    kind: LinkKind
+    bytes_per_s: float
+    share: float
+    count: int = 1
+
+    @property
+    def s_per_byte(self) -> float:
+        """How long the link is busy for each byte of the message: the greatest of all holds them up."""
+        return self.share / self.bytes_per_s

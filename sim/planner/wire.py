@@ -1,0 +1,43 @@
+"""What buckets take on the wire, each alone; and the last one's share that nothing hides."""
+
+from collections.abc import Sequence
+
+from sim.costs.collectives import service_ns
+from sim.nouns.assignment import Assignment
+from sim.nouns.hardware import Curve
+from sim.nouns.timeline import Timeline
+from sim.nouns.workload import Workload
+from sim.units import divide_half_even
+
+
+def bucket_sizes(workload: Workload, assignment: Assignment) -> list[int]:
+    """Bytes on the wire of each bucket."""
+    return [
+        sum(workload.gradients[index].on_wire for index in bucket) for bucket in assignment.bucket_indices
+    ]
+
+
+def wire_ns(curve: Curve, sizes: Sequence[int]) -> int:
+    """What buckets of these bytes take together, each alone on its channel."""
+    return sum(service_ns(curve, size) for size in sizes)
+
+
+def bucket_ns(curve: Curve, sizes: Sequence[int], others: Sequence[int], smallest: int) -> int | None:
+    """What one bucket more takes with the bytes the same: these sizes against so many others.
+
+    None where that is no bucket's cost, since the curve bends between them: below 0, or more than what a
+    bucket of ``smallest`` bytes takes with its bytes. What rounding service times can do to it is let pass.
+    """
+    more = len(sizes) - len(others)
+    rise = wire_ns(curve, sizes) - wire_ns(curve, others)
+    cost = divide_half_even(rise if more > 0 else -rise, abs(more))
+    rounded = len(sizes) + len(others)
+    whole = service_ns(curve, smallest)
+    return min(max(cost, 0), whole) if -rounded <= cost <= whole + rounded else None
+
+
+def tail_ns(timeline: Timeline) -> int | None:
+    """What the last bucket's all-reduce takes; None unless the others are done when it is launched."""
+    last = timeline.buckets[-1]
+    others = [bucket.end_ns for bucket in timeline.buckets[:-1]]
+    return last.service_ns if max(others, default=0) <= last.launch_ns else None

@@ -1,0 +1,1 @@
+"""Worlds of many ranks that differ: what their steps take, and what the slowest of them costs."""

@@ -1,0 +1,256 @@
+"""Figures of a cluster's curve, of scaling and of ranks that differ: what is drawn is what was given."""
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+import sim
+from app.figures.curve import curve_rows, draw_curve, row_text
+from app.figures.ranks import distribution_figure
+from app.figures.scaling import scaling_figure, series_of
+from app.figures.scaling_words import CURVES, cap_text, text_of
+from sim.nouns.hardware import Hardware
+from sim.nouns.scaling import ScalingRow
+from sim.nouns.step_distribution import AssignmentComparison, PairedRow, RankPart, StepDistribution
+from sim.nouns.workload import Workload
+from tests.app.conftest import MS, make_workload
+from tests.planner.cases import workload_of
+
+EVIL = "<script>alert(1)</script>"
+
+
+def traces_of(figure: Any, name: str) -> list[Any]:
+    return [trace for trace in figure.data if trace.name == name]
+
+
+@pytest.fixture(scope="module")
+def rows() -> tuple[ScalingRow, ...]:
+    return sim.scaling(
+        make_workload(), "pcie_hosts", hosts=[1, 2, 4, 8], settings={"gpus": [2], "gbit_per_s": [10]}
+    )
+
+
+def test_a_scaling_figure_shows_its_rows(rows: tuple[ScalingRow, ...]) -> None:
+    figure = scaling_figure(rows)
+    for curve in CURVES:
+        drawn = traces_of(figure, curve.name)[:2]
+        assert [list(trace.x) for trace in drawn] == [[2, 4, 8, 16]] * 2
+        assert list(drawn[0].y) == [100 * curve.efficiency(row) for row in rows]
+        assert list(drawn[1].y) == [curve.exposed_ns(row) / MS for row in rows]
+        for text, row in zip(drawn[0].customdata, rows, strict=True):
+            assert f"{row.world_size} ranks" in text
+    caps = traces_of(figure, "best cap")[2]
+    assert list(caps.y) == [row.bucket_cap_mb for row in rows]
+    assert figure.layout.xaxis3.type == figure.layout.yaxis3.type == "log"
+    assert [
+        axis.title.text for axis in (figure.layout.yaxis, figure.layout.yaxis2, figure.layout.yaxis3)
+    ] == [
+        "of one GPU alone, %",
+        "ms a step",
+        "MiB (log)",
+    ]
+
+
+def test_the_range_of_the_curve_is_a_band(rows: tuple[ScalingRow, ...]) -> None:
+    (band,) = traces_of(scaling_figure(rows), "best cap over the range of the curve")
+    assert band.y[0] == 100 * rows[0].single_step_ns / rows[0].cap_step_high_ns
+    assert band.y[-1] == 100 * rows[0].single_step_ns / rows[0].cap_step_low_ns
+    sure = [replace(row, cap_step_low_ns=row.cap_step_ns, cap_step_high_ns=row.cap_step_ns) for row in rows]
+    assert not traces_of(scaling_figure(sure), "best cap over the range of the curve")
+
+
+def test_a_change_of_the_best_cap_is_marked_with_its_reason(rows: tuple[ScalingRow, ...]) -> None:
+    quiet = [replace(row, reason="", reason_code="") for row in rows]
+    told = [*quiet[:2], replace(quiet[2], reason=f"latency grew {EVIL}", reason_code="latency"), quiet[3]]
+    assert not traces_of(scaling_figure(quiet), "best cap changes: hover for why")
+    (marks,) = traces_of(scaling_figure(told), "best cap changes: hover for why")
+    assert list(marks.x) == [8]
+    assert "latency grew &lt;script" in marks.customdata[0]
+
+
+def test_a_plateau_without_an_end_reaches_the_edge(rows: tuple[ScalingRow, ...]) -> None:
+    endless = [replace(row, bucket_cap_mb=8.0, cap_low_mb=4.0, cap_high_mb=None) for row in rows]
+    (band,) = traces_of(scaling_figure(endless), "caps around the best within 0.1 % of it")
+    assert set(band.y) == {4.0, 16.0}
+    assert "without end" in cap_text(endless[0])
+
+
+def test_a_cap_of_zero_is_drawn_below_all_others(rows: tuple[ScalingRow, ...]) -> None:
+    zero = [replace(rows[0], bucket_cap_mb=0.0, cap_low_mb=0.0, cap_high_mb=2.0), *rows[1:]]
+    caps = traces_of(scaling_figure(zero), "best cap")[2]
+    assert 0 < caps.y[0] < min(caps.y[1:])
+    assert "bucket_cap_mb=0," in caps.customdata[0]
+
+
+def test_several_series_are_told_apart(rows: tuple[ScalingRow, ...]) -> None:
+    both = [*rows, *(replace(row, settings="oversubscription=2") for row in rows)]
+    assert list(series_of(rows)) == [""]
+    assert list(series_of(both)) == [rows[0].settings, "oversubscription=2"]
+    figure = scaling_figure([replace(row, machine=EVIL) for row in rows] + list(rows))
+    names = {trace.name for trace in figure.data}
+    assert not any("<script" in (name or "") for name in names)
+    assert any("&lt;script" in (name or "") for name in names)
+
+
+def test_jitter_is_a_curve_of_its_own(rows: tuple[ScalingRow, ...]) -> None:
+    shaky = [
+        replace(
+            row, jitter="5 %", samples=10, mean_step_ns=2 * row.cap_step_ns, p95_step_ns=3 * row.cap_step_ns
+        )
+        for row in rows
+    ]
+    (mean,) = traces_of(scaling_figure(shaky), "best cap, mean with jitter")
+    assert list(mean.y) == [50 * row.single_step_ns / row.cap_step_ns for row in rows]
+    assert "p95" in text_of(CURVES[1], shaky[0])
+
+
+def test_one_row_and_none_draw(rows: tuple[ScalingRow, ...]) -> None:
+    assert scaling_figure(rows[:1]).data
+    assert scaling_figure(()).data == ()
+
+
+def test_a_reason_is_marked_in_whatever_order_sizes_were_asked_for(rows: tuple[ScalingRow, ...]) -> None:
+    """From 8 GPUs to 2: the row of 2 is the first on the axis, and has a row before it all the same."""
+    quiet = replace(rows[2], reason="", reason_code="")
+    told = replace(rows[0], reason="bandwidth shrank", reason_code="bandwidth")
+    (marks,) = traces_of(scaling_figure([quiet, told]), "best cap changes: hover for why")
+    assert list(marks.x) == [rows[0].world_size]
+
+
+def test_a_workload_without_times_draws() -> None:
+    """One host of one GPU: the step is 0 ns, and nothing of it is exposed."""
+    still = workload_of([0, 0], [1, 1], forward_ms=0)
+    made = sim.scaling(still, "pcie_hosts", hosts=[1, 2], settings={"gpus": [1], "gbit_per_s": [10]})
+    assert made[0].cap_step_ns == 0 < made[1].cap_step_ns
+    (curve, *_) = traces_of(scaling_figure(made), CURVES[0].name)
+    assert list(curve.y) == [100, 0]
+    assert "exposed 0.00 ms, 0.0% of the step" in text_of(CURVES[0], made[0])
+    shaky = [replace(row, mean_step_ns=row.cap_step_ns, jitter="r") for row in made]
+    (mean,) = traces_of(scaling_figure(shaky), "best cap, mean with jitter")
+    assert list(mean.y) == [100, 0]
+
+
+def test_stretches_elsewhere_are_counted(rows: tuple[ScalingRow, ...]) -> None:
+    assert "elsewhere" not in cap_text(replace(rows[1], cap_num_stretches=1))
+    assert "; 1 stretch elsewhere too" in cap_text(replace(rows[1], cap_num_stretches=2))
+    assert "; 9 stretches elsewhere too" in cap_text(replace(rows[1], cap_num_stretches=10))
+
+
+def distribution(**changes: Any) -> StepDistribution:
+    known: dict[str, Any] = {
+        "workload": "w",
+        "hardware": "h",
+        "ranks": "some jitter",
+        "policy": "ddp",
+        "bucket_count": 3,
+        "world_size": 64,
+        "samples": 1000,
+        "jobs": 10,
+        "seed": 0,
+        "mean_step_ns": 120 * MS,
+        "mean_low_ns": 118 * MS,
+        "mean_high_ns": 122 * MS,
+        "p5_step_ns": 105 * MS,
+        "median_step_ns": 118 * MS,
+        "p95_step_ns": 190 * MS,
+        "p99_step_ns": 198 * MS,
+        "quantiles_ns": tuple((100 + place) * MS for place in range(101)),
+        "nominal_step_ns": 100 * MS,
+        "slowest_cost_ns": 20 * MS,
+        "mean_pace": 1.04,
+        "even_step_ns": 104 * MS,
+        "imbalance_cost_ns": 16 * MS,
+        "waited_ns": 8 * MS,
+    }
+    return StepDistribution(**{**known, **changes})
+
+
+def test_a_distribution_is_drawn_by_its_quantiles() -> None:
+    figure = distribution_figure(distribution())
+    steps = figure.data[0]
+    assert list(steps.x) == list(range(100, 201))
+    assert list(steps.y) == list(range(101))
+    marked = {trace.name: trace.x[0] for trace in figure.data[1:]}
+    assert marked == {"mean: 120.00 ms": 120, "all ranks alike: 100.00 ms": 100}
+    assert "costs 20.00 ms in the mean" in figure.data[2].customdata[0]
+    assert "64 ranks (some jitter), 1,000 steps, seed 0" in figure.layout.title.text
+    assert "ms" in figure.layout.xaxis.title.text
+
+
+def test_the_parts_that_come_last_are_bars() -> None:
+    parts = tuple(
+        RankPart(name=name, first=first, count=32, pace=1.0, last_share=share, waited_ns=MS)
+        for name, first, share in ((EVIL, 0, 0.25), ("slow", 32, 0.75))
+    )
+    (bars,) = (trace for trace in distribution_figure(distribution(parts=parts)).data if trace.type == "bar")
+    assert list(bars.x) == [25, 75]
+    assert "32 of the ranks, the first is 32" in bars.customdata[1]
+    assert not any("<script" in text for text in (*bars.y, *bars.customdata))
+
+
+def test_each_assignment_has_its_curve() -> None:
+    rows = tuple(
+        PairedRow(
+            name=name,
+            gain_ns=0,
+            gain_low_ns=None,
+            gain_high_ns=None,
+            nominal_gain_ns=0,
+            distribution=distribution(bucket_count=count),
+        )
+        for name, count in (("default", 3), (EVIL, 7))
+    )
+    figure = distribution_figure(AssignmentComparison(rows=rows, best_by_mean="a", best_by_nominal="a"))
+    told = [trace.name for trace in figure.data if trace.showlegend is not False]
+    evil = "&lt;script&gt;alert(1)&lt;/script&gt;"
+    assert told == ["default, 3 buckets", f"{evil}, 7 buckets", "mean", "all ranks alike"]
+    assert len({trace.line.color for trace in figure.data[:6]}) == 2
+
+
+def test_a_computed_curve_shows_its_range_and_methods() -> None:
+    hardware = sim.cluster_hardware(sim.cluster("dgx_h100", hosts=2))
+    rows = curve_rows(hardware)
+    assert [(row.num_bytes, row.duration_ns) for row in rows] == [
+        (point.num_bytes, point.duration_ns) for point in hardware.all_reduce
+    ]
+    factor = 2 * 15 / 16
+    for row in rows:
+        assert row.low_ns < row.duration_ns < row.high_ns
+        assert row.bytes_per_s == pytest.approx(factor * row.num_bytes / row.duration_ns * 1e9)
+        assert (row.low_bytes_per_s or 0) < (row.bytes_per_s or 0) < (row.high_bytes_per_s or 0)
+    figure = draw_curve(rows)
+    methods = set(hardware.provenance["methods"].values())
+    assert {trace.name for trace in figure.data} == {*methods, "stated range", None}
+    points = {
+        (x, y)
+        for trace in figure.data
+        if trace.name in methods and trace.xaxis == "x"
+        for x, y in zip(trace.x, trace.y, strict=True)
+    }
+    assert points == {(row.num_bytes, row.duration_ns / 1000) for row in rows}
+
+
+def test_a_measured_curve_has_neither(hardware: Hardware) -> None:
+    rows = curve_rows(hardware)
+    assert [row.num_bytes for row in rows] == [1 << 20, 64 << 20]
+    assert all(row.low_ns == row.duration_ns == row.high_ns and not row.method for row in rows)
+    assert {trace.name for trace in draw_curve(rows).data} == {None, "measured"}
+    assert "bus bandwidth 0.6554 GB/s" in row_text(rows[0])
+    alone = curve_rows(replace(hardware, world_size=1))
+    assert {row.bytes_per_s for row in alone} == {None}
+    assert draw_curve(alone).data
+
+
+def test_a_range_that_is_no_range_of_ours_is_left_out(hardware: Hardware) -> None:
+    """``spread`` is free text in a file: what it says otherwise is not drawn."""
+    odd = replace(hardware, spread={"all_reduce": {str(1 << 20): {"min_ns": "x", "max_ns": None}}})
+    assert all(row.low_ns == row.high_ns for row in curve_rows(odd))
+    assert all(row.low_ns == row.high_ns for row in curve_rows(replace(hardware, spread={"all_reduce": [1]})))
+
+
+def test_the_workload_fixture_scales(workload: Workload, rows: tuple[ScalingRow, ...]) -> None:
+    """More ranks never make a step of these shorter."""
+    assert [row.world_size for row in rows] == [2, 4, 8, 16]
+    assert all(before.cap_step_ns <= after.cap_step_ns for before, after in pairwise(rows))

@@ -1,0 +1,300 @@
+"""The Cluster page, run without a browser."""
+
+import inspect
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+import sim
+from app import labels_cluster
+from app.cached_cluster import Made
+from app.views import cluster_knobs
+from app.views.cluster import host_counts
+from app.views.cluster_ranks import MOST_RANKS, samples_for, words_of
+from sim.costs.topology.presets import PRESETS
+from sim.nouns.cluster import Hosts, Link
+from sim.nouns.ranks import Ranks
+from sim.units import format_ms
+from tests.app.conftest import make_hardware, make_workload
+
+FILE = "cluster.json"
+
+
+def cluster_page() -> None:
+    import sys
+
+    from app import launch, library
+    from app.views import cluster
+    from app.views.errors import told
+
+    with told():
+        cluster.show(library.find(launch.settings(sys.argv[1:])))
+
+
+@pytest.fixture
+def page(traces: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
+    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(traces)])
+    page = AppTest.from_function(cluster_page, default_timeout=60)
+    page.query_params["most_hosts"] = "2"
+    return page
+
+
+def is_clean(page: AppTest) -> bool:
+    return not page.exception and not page.error
+
+
+def charts(page: AppTest) -> dict[str, Any]:
+    return {
+        chart.proto.id.rsplit("-", 1)[-1]: json.loads(chart.proto.spec) for chart in page.get("plotly_chart")
+    }
+
+
+def upload(page: AppTest, text: str) -> AppTest:
+    page.query_params["machine"] = "upload"
+    page.run()
+    page.file_uploader(key="up_c").set_value((FILE, text.encode(), "application/json")).run()
+    return page
+
+
+def test_the_default_run_is_clean_and_whole(page: AppTest) -> None:
+    page.run()
+    assert is_clean(page)
+    hardware = sim.cluster_hardware(sim.cluster("dgx_h100", hosts=4))
+    times = {point.num_bytes: point.duration_ns for point in hardware.all_reduce}
+    shown = {found.label: found.value for found in page.metric}
+    assert shown == {
+        "Ranks": "32",
+        "All-reduce of 1 MiB": f"{times[1 << 20] / 1000:.1f} us",
+        "All-reduce of 1 GiB": format_ms(times[1 << 30]),
+    }
+    assert [found.value for found in page.subheader] == [
+        "What does an all-reduce take?",
+        "How does a workload scale on it?",
+        "What if ranks differ?",
+        "Take it home",
+    ]
+    assert list(charts(page)) == ["topology", "curve", "scaling"]
+    assert [button.label for button in page.get("download_button")] == [
+        "Cluster JSON",
+        "Hardware JSON",
+        "Scaling CSV",
+    ]
+    (said,) = (found.value for found in page.caption if "nothing of it is measured" in found.value)
+    stated = hardware.spread["all_reduce"][str(1 << 30)]
+    assert f"from {format_ms(stated['min_ns'])} to {format_ms(stated['max_ns'])}" in said.replace("\\", "")
+
+
+@pytest.mark.parametrize("preset", ["gh200_slingshot", "hgx_ethernet", "pcie_box", "pcie_hosts"])
+def test_presets_are_drawn(page: AppTest, preset: str) -> None:
+    page.query_params["machine"] = labels_cluster.MACHINE_WORDS[preset]
+    page.run()
+    assert is_clean(page)
+    assert page.selectbox(key="machine").value == preset
+    assert {"topology", "curve"} <= set(charts(page))
+
+
+def test_the_page_offers_every_preset_and_only_its_settings() -> None:
+    """But for those that are another with some of its settings fixed."""
+    fixed = {name for name in PRESETS if name.startswith("ethernet_")}  # pcie_hosts
+    assert set(cluster_knobs.PRESETS) == set(PRESETS) - fixed
+    assert set(labels_cluster.MACHINE_WORDS) == {*cluster_knobs.PRESETS, cluster_knobs.UPLOAD}
+    for preset, settings in cluster_knobs.PRESETS.items():
+        legal = inspect.signature(PRESETS[preset]).parameters
+        assert {one.name for one in settings} <= set(legal)
+        assert all(not one.choices or one.default in one.choices for one in settings)
+        assert sim.cluster(preset, **{one.name: one.default for one in settings}).host_count
+
+
+def test_a_knob_changes_the_machine(page: AppTest) -> None:
+    page.run()
+    page.number_input(key="dgx_h100_hosts").set_value(40).run()
+    assert is_clean(page)
+    assert next(found.value for found in page.metric if found.label == "Ranks") == "320"
+    assert "40 hosts of 8 Hopper GPUs" in str(charts(page)["topology"]["layout"]["title"])
+
+
+def test_a_url_restores_the_knobs(page: AppTest) -> None:
+    knobs = {
+        "machine": labels_cluster.MACHINE_WORDS["pcie_hosts"],
+        "pcie_hosts_hosts": "3",
+        "pcie_hosts_gbit_per_s": "25",
+        "pcie_hosts_gpus": "2",
+        "scaled": "another",
+        "loads": "false",
+    }
+    for name, value in knobs.items():
+        page.query_params[name] = value
+    page.run()
+    assert is_clean(page)
+    hardware = sim.cluster_hardware(
+        sim.cluster("pcie_hosts", hosts=3, gpus=2, gbit_per_s=25, pcie_gen=4, peer_to_peer=False)
+    )
+    times = {point.num_bytes: point.duration_ns for point in hardware.all_reduce}
+    shown = {found.label: found.value for found in page.metric}
+    assert shown["Ranks"] == "6"
+    assert shown["All-reduce of 1 GiB"] == format_ms(times[1 << 30])
+    assert any("another on 4 GPUs" in found.value for found in page.markdown)
+    assert "busiest" not in json.dumps(charts(page)["topology"])
+
+
+def test_a_broken_url_is_no_error(page: AppTest) -> None:
+    for name, value in (("machine", "nonsense"), ("dgx_h100_hosts", "-3"), ("most_hosts", "x")):
+        page.query_params[name] = value
+    page.run()
+    assert is_clean(page)
+    assert page.selectbox(key="machine").value == "dgx_h100"
+    assert page.number_input(key="dgx_h100_hosts").value == 4
+
+
+def test_loads_can_be_left_out(page: AppTest) -> None:
+    page.run()
+    assert "busiest: holds the all-reduce up" in json.dumps(charts(page)["topology"])
+    page.toggle(key="loads").set_value(False).run()
+    assert is_clean(page)
+    assert "busiest" not in json.dumps(charts(page)["topology"])
+
+
+def test_a_cluster_of_ones_own_is_shown(page: AppTest) -> None:
+    upload(page, sim.to_text(sim.cluster("dgx_a100", hosts=2)))
+    assert is_clean(page)
+    assert "2 hosts of 8 Ampere GPUs" in str(charts(page)["topology"]["layout"]["title"])
+    assert "scaling" in charts(page)
+
+
+def test_ranks_that_differ_cost_time(page: AppTest) -> None:
+    page.query_params["machine"] = labels_cluster.MACHINE_WORDS["pcie_hosts"]
+    page.query_params["slow"] = "1.5"
+    page.run()
+    assert is_clean(page)
+    assert "ranks" in charts(page)
+    (told,) = (found.value for found in page.markdown if "16 ranks take" in found.value)
+    assert "rank 0 takes 1.5 times as long" in told.replace("\\", "")
+    assert "nobody waits" not in "".join(found.value for found in page.info)
+    page.select_slider(key="slow").set_value(1.0).run()
+    assert is_clean(page)
+    assert "ranks" not in charts(page)
+    assert any("nobody waits" in found.value for found in page.info)
+
+
+def test_a_cap_that_is_not_certain_is_called_so() -> None:
+    rows = sim.scaling(make_workload(), "pcie_hosts", hosts=[2], settings={"gpus": [2], "gbit_per_s": [10]})
+    sure = replace(rows[0], cap_is_sure=True, default_step_ns=rows[0].cap_step_ns + 2_000_000)
+    words = labels_cluster.scaling_sentence("w", sure)
+    assert words.startswith(f"w on 4 GPUs: {sure.cap_efficiency:.1%} of what one GPU alone does")
+    assert words.endswith("DDP's default is 2.00 ms slower.")
+    unsure = replace(sure, cap_is_sure=False, best_cap_low_mb=9.0, best_cap_high_mb=3.0)
+    assert labels_cluster.scaling_sentence("w", unsure).endswith("the best caps are 3 and 9.")
+
+
+def test_what_is_no_gain_is_not_called_one() -> None:
+    found = sim.compare_assignments(
+        make_workload(),
+        make_hardware(),
+        {"a": sim.assign(make_workload()), "b": sim.assign(make_workload(), "single")},
+        Ranks(name="jitter", pace_jitter=0.05),
+        samples=40,
+    )
+    first, other = found.rows
+    assert "None of the other assignments" in labels_cluster.ranks_sentence(first.distribution, first)
+    better = replace(other, gain_ns=3_000_000, gain_low_ns=2_000_000, gain_high_ns=4_000_000)
+    assert labels_cluster.ranks_sentence(first.distribution, better).endswith(
+        "B: 3.00 ms less (95 % interval 2.00 ms to 4.00 ms)."
+    )
+
+
+def test_fewer_steps_of_very_many_ranks() -> None:
+    assert samples_for(2) == 400
+    assert samples_for(1_000) == 200
+    assert samples_for(MOST_RANKS) == 20
+    assert words_of(0.05, 0.0, 1.2) == "jitter 5 %, rank 0 takes 1.2 times as long"
+
+
+def test_before_an_upload_the_page_says_what_it_wants(page: AppTest) -> None:
+    page.query_params["machine"] = "upload"
+    page.run()
+    assert is_clean(page)
+    assert any("Upload the JSON of a cluster" in found.value for found in page.info)
+    assert not page.get("plotly_chart")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{not json", "not JSON at line 1"),
+        ('{"schema_version": 1, "kind": "workload"}', "kind"),
+        (sim.to_text(sim.cluster("p4de")).replace("ampere", "kepler"), "kepler"),
+    ],
+    ids=["no json", "another kind", "an illegal value"],
+)
+def test_a_bad_upload_is_one_line(page: AppTest, text: str, words: str) -> None:
+    upload(page, text)
+    assert not page.exception
+    (error,) = page.error
+    assert words in error.value.replace("\\", "")
+    assert FILE.replace(".", "") in error.value.replace(".", "").replace("\\", "")
+    assert "Traceback" not in error.value
+
+
+def test_what_cannot_be_computed_leaves_the_picture(page: AppTest) -> None:
+    """Two hosts that no way joins: the picture shows just that, and one line says so."""
+    whole = sim.cluster("pcie_hosts", hosts=2, gpus=1, gbit_per_s=10)
+    port = Link(a="host0.nic0", b="s", kind="net", bytes_per_s=1e9)
+    apart = replace(whole, network=None, switches=("s",), links=(port,))
+    upload(page, sim.to_text(apart))
+    assert not page.exception
+    assert page.error
+    assert all("no way" in found.value or "host1" in found.value for found in page.error)
+    page.toggle(key="loads").set_value(False).run()
+    assert list(charts(page)) == ["topology"]
+    assert [button.label for button in page.get("download_button")] == ["Cluster JSON"]
+
+
+def test_names_of_an_upload_are_no_markup(page: AppTest) -> None:
+    evil = replace(sim.cluster("dgx_h100"), name="<script>alert(1)</script>")
+    upload(page, sim.to_text(evil))
+    assert is_clean(page)
+    assert "<script>" not in json.dumps(charts(page)["topology"])
+
+
+def made(cluster: Any) -> Made:
+    return Made(cluster=cluster, digest="")
+
+
+def test_numbers_of_hosts_are_powers_of_two_as_far_as_there_are_hosts() -> None:
+    regular = sim.cluster("dgx_h100", hosts=3)
+    assert host_counts(made(regular), 16) == (1, 2, 4, 8, 16)
+    placed = replace(regular, placement=("host0.gpu0", "host1.gpu0"))
+    assert host_counts(made(placed), 16) == (1, 2)
+    grown = sim.scaling(make_workload(), placed, hosts=host_counts(made(placed), 16))
+    assert [row.world_size for row in grown] == [1, 2]
+    mixed = replace(regular, hosts=(*regular.hosts, Hosts(template="dgx_h100", count=3)))
+    assert host_counts(made(mixed), 4) == (1, 2, 4)
+    assert host_counts(made(sim.cluster("pcie_box")), 64) == (1,)
+
+
+def test_moving_a_knob_back_computes_nothing_again(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def counted(name: str) -> Any:
+        real = getattr(sim, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            calls.append(name)
+            return real(*args, **kwargs)
+
+        return call
+
+    for name in ("cluster_hardware", "scaling", "link_loads"):
+        monkeypatch.setattr(sim, name, counted(name), raising=False)
+    page.run()
+    assert sorted(calls) == ["cluster_hardware", "link_loads", "scaling"]
+    page.toggle(key="loads").set_value(False).run()
+    page.toggle(key="loads").set_value(True).run()
+    assert len(calls) == 3
+    page.number_input(key="dgx_h100_hosts").set_value(2).run()
+    assert calls[3:].count("cluster_hardware") == calls[3:].count("link_loads") == 1

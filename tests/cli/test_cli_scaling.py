@@ -1,0 +1,183 @@
+"""bucketsim scaling: rows as a table, CSV, JSON and a figure; machines, measurements and ranks by file."""
+
+import csv
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+import sim
+from sim.cli.scaling import around_words, print_rows
+from sim.nouns.ranks import Ranks
+from tests.commands import Said, bucketsim
+from tests.planner.cases import hosts_of, measured, workload_of
+
+WORKLOAD = workload_of([10, 20], [1, 1])
+WIRE = ("pcie_hosts", "gpus=1", "gbit_per_s=10")
+
+
+@pytest.fixture
+def scaling(tmp_path: Path) -> "Scaling":
+    (tmp_path / "w.json").write_text(sim.to_text(WORKLOAD))
+    return Scaling(tmp_path / "w.json")
+
+
+class Scaling:
+    def __init__(self, workload: Path) -> None:
+        self.workload = workload
+
+    def __call__(self, *words: object) -> Said:
+        return bucketsim("scaling", self.workload, *words)
+
+
+def test_the_command_gives_the_facades_rows(scaling: Scaling, tmp_path: Path) -> None:
+    words = ("pcie_hosts", "gpus=1,2", "gbit_per_s=10", "--hosts", "1,4", "--json")
+    said = scaling(*words, "-o", tmp_path / "rows.csv")
+    assert said.code == 0
+    rows = sim.scaling(WORKLOAD, "pcie_hosts", hosts=[1, 4], settings={"gpus": [1, 2], "gbit_per_s": [10]})
+    assert json.loads(said.out) == {"rows": [asdict(row) for row in rows]}
+    assert (tmp_path / "rows.csv").read_text() == sim.scaling_csv(rows)
+    assert scaling(*words, "--jobs", 1).out == said.out
+
+
+def test_people_get_tables_and_reasons(scaling: Scaling) -> None:
+    said = scaling(*WIRE, "--hosts", "1,2")
+    assert said.code == 0
+    assert "w on pcie_hosts, gpus=1, gbit_per_s=10: ms, computed all-reduces" in said.out
+    one, two = [line.split() for line in said.out.splitlines() if line.startswith(("1 ", "2 "))][:2]
+    assert one == ["1", "0.00", "30.00", "30.00", "30.00", "0.00", "100.0%"]
+    assert two[0] == "2"
+    assert "communication-begins: at 2 GPUs bucket_cap_mb=" in said.err
+    assert "efficiency: samples a second and GPU" in said.err
+    assert "all-reduces have a range" in said.err
+    assert max(map(len, said.out.splitlines())) <= 80
+
+
+def test_a_cluster_and_what_was_measured_on_two_of_its_hosts(scaling: Scaling, tmp_path: Path) -> None:
+    (tmp_path / "c.json").write_text(sim.to_text(hosts_of(2)))
+    (tmp_path / "h.json").write_text(sim.to_text(measured({1: 2, 2: 3})))
+    by_file = scaling(
+        tmp_path / "c.json", "--hosts", "2,4", "--measured", f"{tmp_path / 'h.json'}@hosts=2", "--json"
+    )
+    by_name = scaling(*WIRE, "--hosts", "2,4", "--measured", f"{tmp_path / 'h.json'}@hosts=2", "--json")
+    rows, others = (json.loads(said.out)["rows"] for said in (by_file, by_name))
+    assert [row["source"] for row in rows] == ["measured", "measured"]
+    assert rows[0]["cap_step_ns"] == 32_000_000
+    names = {"machine", "settings"}
+    assert [{k: v for k, v in row.items() if k not in names} for row in rows] == [
+        {k: v for k, v in row.items() if k not in names} for row in others
+    ]
+    several = scaling(
+        "pcie_hosts", "gpus=1,2", "gbit_per_s=10", "--hosts", "4", "--json",
+        "--measured", f"{tmp_path / 'h.json'}@hosts=2,gpus=1",
+    )  # fmt: skip
+    assert [row["world_size"] for row in json.loads(several.out)["rows"]] == [4, 8]
+
+
+def test_what_was_measured_on_a_host_of_any_kind(scaling: Scaling, tmp_path: Path) -> None:
+    """A preset that has no number of hosts; ranks stand for a size, and neither for the machine's own."""
+    (tmp_path / "h.json").write_text(sim.to_text(measured({1: 2, 2: 3}, ranks=4)))
+    for where in ("ranks=4", "gpus=4", "gpus=8,ranks=4"):
+        said = scaling(
+            "pcie_box",
+            "gpus=4",
+            "--measured",
+            f"{tmp_path / 'h.json'}@{where}",
+            "--world-size",
+            "2,4",
+            "--json",
+        )
+        rows = json.loads(said.out)["rows"]
+        assert [(row["source"], row["world_size"]) for row in rows] == [("measured", 2), ("measured", 4)]
+    assert rows[1]["all_reduce_ns"] == 3_000_000
+    by_ranks = scaling(
+        "pcie_hosts", "gpus=4", "gbit_per_s=10", "--hosts", "2", "--json",
+        "--measured", f"{tmp_path / 'h.json'}@ranks=4",
+    )  # fmt: skip
+    assert json.loads(by_ranks.out)["rows"][0]["world_size"] == 8
+
+
+def test_what_is_not_proved_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = sim.scaling(WORKLOAD, hosts_of(2))
+    print_rows("w", rows)
+    said = capsys.readouterr()
+    assert "?" not in said.out + said.err
+    print_rows("w", [*rows, replace(rows[0], proved_optimal=False)])
+    said = capsys.readouterr()
+    assert said.out.count("?") == 1
+    assert "which is not proved where there is a ?" in said.err.replace("\n", " ")
+
+
+def test_other_stretches_that_are_as_good_are_counted() -> None:
+    (row,) = sim.scaling(WORKLOAD, hosts_of(2))
+    one = replace(row, cap_low_mb=2.0, cap_high_mb=4.5, cap_num_stretches=1)
+    assert around_words(one) == "2 to 4.5"
+    assert around_words(replace(one, cap_num_stretches=4)) == "2 to 4.5, 3 more"
+    assert around_words(replace(one, cap_high_mb=None)) == "2 up"
+
+
+def test_ranks_that_differ(scaling: Scaling, tmp_path: Path) -> None:
+    ranks = tmp_path / "ranks.json"
+    ranks.write_text(sim.to_text(Ranks(name="a tenth", pace_jitter=0.1)))
+    said = scaling(*WIRE, "--hosts", "1,8", "--ranks", ranks, "--samples", 40)
+    assert said.code == 0
+    assert "a tenth: ms over 40 steps at the best cap" in said.out
+    rows = json.loads(scaling(*WIRE, "--hosts", "1,8", "--ranks", ranks, "--samples", 40, "--json").out)[
+        "rows"
+    ]
+    assert [row["jitter"] for row in rows] == ["a tenth"] * 2
+    assert rows[1]["cap_step_ns"] < rows[1]["mean_step_ns"] < rows[1]["p95_step_ns"]
+    assert rows[0]["mean_step_ns"] < rows[1]["mean_step_ns"]
+
+
+def test_caps_to_choose_from(scaling: Scaling) -> None:
+    rows = json.loads(scaling(*WIRE, "--hosts", "2,64", "--caps", "1,25MiB", "--json").out)["rows"]
+    assert {row["bucket_cap_mb"] for row in rows} <= {1.0, 25.0}
+
+
+def test_numbers_of_gpus_in_place_of_hosts(scaling: Scaling) -> None:
+    rows = json.loads(scaling("dgx_h100", "--world-size", "1,8,32", "--json").out)["rows"]
+    assert [(row["world_size"], row["hosts"]) for row in rows] == [(1, 1), (8, 1), (32, 4)]
+
+
+def test_a_figure(scaling: Scaling, tmp_path: Path) -> None:
+    said = scaling(
+        *WIRE, "--hosts", "1,2", "--figure", tmp_path / "scaling.html", "-o", tmp_path / "rows.csv"
+    )
+    assert said.code == 0
+    assert "Exposed communication" in (tmp_path / "scaling.html").read_text()
+    assert len(list(csv.DictReader((tmp_path / "rows.csv").open()))) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["dgx_a300"], "PRESET|C.json: 'dgx_a300' is not legal; give one of dgx_a100, dgx_h100"),
+        (["none.json"], "none.json: cannot be read"),
+        (["dgx_a100", "oversubscription"], "KEY=V,V…: 'oversubscription' is not legal"),
+        (["dgx_a100", "racks=2"], "racks: is not a setting of preset 'dgx_a100'"),
+        (["dgx_a100", "oversubscription=1,,2"], "oversubscription: '1,,2' is not legal"),
+        (["dgx_a100", "hosts_per_leaf=4", "hosts_per_leaf=8"], "each key once"),
+        (["dgx_a100", "--hosts", "1,two"], "--hosts: 'two' is not legal"),
+        (["dgx_a100", "--hosts", "1,1"], "hosts: 1 occurs twice"),
+        (["dgx_a100", "--hosts", "1,2", "--max-rows", "1"], "2 rows are more than 1"),
+        (["dgx_a100", "--measured", "h.json"], "--measured: 'h.json' is not legal; give H.json@hosts=N"),
+        (["dgx_a100", "--measured", "h.json@hosts=x"], "give H.json@hosts=N"),
+        (["dgx_a100", "--measured", "h.json@"], "'h.json@' is not legal; give H.json@hosts=N"),
+        (["dgx_a100", "--measured", "h.json@hosts=2,ranks=16"], "give hosts or ranks, not both"),
+        (["dgx_a100", "hosts=2"], "'hosts=2' is not legal; give --hosts 2"),
+        (["dgx_a100", "world_size=8,16"], "'world_size=8,16' is not legal; give --world-size 8,16"),
+        (["dgx_a100", "--hosts", "1.5"], "--hosts: '1.5' is not legal; give whole numbers"),
+        (["dgx_a100", "--world-size", "8,1e3"], "--world-size: '1e3' is not legal; give whole numbers"),
+        (
+            ["dgx_a100", "hosts_per_leaf=4,8", "--measured", "h.json@hosts=2"],
+            "does not say hosts_per_leaf, which has 2 values; add hosts_per_leaf=…",
+        ),
+        (["dgx_a100", "--caps", "-1"], "bucket cap: '-1' is not legal"),
+    ],
+)
+def test_what_it_refuses(scaling: Scaling, words: list[str], said: str) -> None:
+    made = scaling(*words)
+    assert made.code == 1
+    assert said in made.err
