@@ -1,0 +1,142 @@
+"""Real contention in the box, scored again by today's model: within 10 %, from what was measured alone."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+import sim
+from sim.costs.boxes import boxed_cluster
+from sim.costs.collectives import all_reduce_ns
+from sim.costs.neighbours import hardware_beside
+from sim.engine.in_box import as_measured, carried_to
+from sim.formats.records import box_in
+from sim.nouns.box import Box, gpus_of
+from sim.nouns.comparison import Agreement
+from sim.nouns.hardware import Hardware
+from sim.nouns.records import Record
+from tests.commands import bucketsim
+
+FOLDER = Path(__file__).parents[2] / "traces" / "contention"
+CURVES = sorted((FOLDER / "curves").glob("*.json"))
+RECORDS = sim.find_records(FOLDER)
+LEAST_BYTES = 4 << 20  # from here on a message is long against the queue in the uplink's switch
+# Candidates beyond 10 %, for a reason that traces/README.md gives; a better model takes them off this list.
+KNOWN_MISSES: dict[str, set[str]] = {}
+
+
+@cache
+def record(name: str) -> Record:
+    return sim.load_record(FOLDER / name)
+
+
+@cache
+def agreement(name: str) -> Agreement:
+    return sim.agreement(record(name))
+
+
+def box_of(hardware: Hardware) -> Box:
+    found = box_in(hardware.provenance, hardware.name)
+    assert found is not None
+    return found
+
+
+@cache
+def curves() -> dict[str, Hardware]:
+    return {path.stem: sim.load_hardware(path) for path in CURVES}
+
+
+def predicted_curves() -> Iterator[tuple[Hardware, Hardware]]:
+    """Each curve that was measured beside another job, or in a box with a slow port, with its prediction."""
+    alone = {box_of(one): one for one in curves().values() if "beside" not in one.provenance}
+    for measured in curves().values():
+        box, beside = box_of(measured), measured.provenance.get("beside")
+        if beside is not None:
+            cluster = boxed_cluster(box.rates_bits, box.uplink_bits)
+            yield measured, hardware_beside(alone[box], cluster, box.ranks, [gpus_of(tuple(beside["hosts"]))])
+        elif len(set(box.rates_bits)) > 1:
+            even = next(b for b in alone if b.hosts == box.hosts and len(set(b.rates_bits)) == 1)
+            yield measured, carried_to(alone[even], even, box)
+
+
+def test_the_readme_has_the_table_that_todays_model_gives() -> None:
+    """``bucketsim agree traces/contention --markdown``, to the letter."""
+    printed = bucketsim("agree", FOLDER, "--markdown")
+    assert printed.code == 0
+    rows = printed.out.splitlines()[2:]
+    readme = (FOLDER.parents[1] / "README.md").read_text().splitlines()
+    start = readme.index(rows[0])
+    assert readme[start : start + len(rows)] == rows
+
+
+def test_all_three_kinds_were_measured() -> None:
+    """Two jobs behind one uplink, a slow port, a slow computer."""
+    found = [record(path.name) for path in RECORDS]
+    assert any(one.neighbour for one in found)
+    assert any(one.box and one.calibrated_in and one.box != one.calibrated_in for one in found)
+    assert any(one.slow for one in found)
+    for one in found:
+        assert all(measurement.complete for measurement in one.measurements)
+        assert all(one.hardware.provenance["date"] < each.provenance["date"] for each in one.measurements)
+        assert sim.digest(one.hardware) in {sim.digest(hardware) for hardware in curves().values()}
+
+
+def test_curves_beside_a_job_and_over_a_slow_port_come_out_of_the_graph() -> None:
+    pairs = list(predicted_curves())
+    assert len(pairs) >= 2
+    for measured, predicted in pairs:
+        sizes = [point.num_bytes for point in measured.all_reduce if point.num_bytes >= LEAST_BYTES]
+        assert sizes
+        for size in sizes:
+            error = all_reduce_ns(predicted, size) / all_reduce_ns(measured, size) - 1
+            assert abs(error) <= 0.10, f"{measured.name}, {size} bytes: {error:+.1%}"
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.name)
+def test_steps_are_within_ten_percent(path: Path) -> None:
+    missed = {row.name for row in agreement(path.name).rows if abs(row.step_error) > 0.10}
+    assert missed == KNOWN_MISSES.get(path.name, set()), agreement(path.name).rule
+    assert agreement(path.name).median_step_error <= 0.10
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.name)
+def test_the_job_alone_in_an_even_box_would_be_off(path: Path) -> None:
+    """What is predicted is no small matter: without it every step is at least a tenth too short."""
+    one = record(path.name)
+    for row in sim.agreement(replace(one, neighbour=None, slow=(), box=None)).rows:
+        assert row.step_error < -0.10, row.name
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in RECORDS if (p / "neighbour.json").exists()], ids=lambda p: p.name
+)
+def test_the_neighbour_s_own_steps_are_within_ten_percent(path: Path) -> None:
+    """Alone, and beside: there no shorter than alone, and no longer than always beside."""
+    one = as_measured(record(path.name))
+    assert one.neighbour is not None
+    assert one.box is not None
+    theirs, neighbour = replace(one.box, hosts=one.neighbour.hosts), one.neighbour
+    hardware = carried_to(one.hardware, one.box, theirs)
+    alone = sim.summarize(sim.simulate(neighbour.workload, hardware, neighbour.assignment)).step_ns
+    cluster = boxed_cluster(one.box.rates_bits, one.box.uplink_bits)
+    shared = hardware_beside(hardware, cluster, theirs.ranks, [one.box.ranks])
+    always = sim.summarize(sim.simulate(neighbour.workload, shared, neighbour.assignment)).step_ns
+    assert abs(alone / median(neighbour.alone_ns) - 1) <= 0.10
+    assert 0.90 * alone <= median(neighbour.beside_ns) <= 1.10 * always
+    assert median(neighbour.beside_ns) > median(neighbour.alone_ns)
+
+
+@pytest.mark.parametrize("path", [p for p in RECORDS if record(p.name).slow], ids=lambda p: p.name)
+def test_the_ranks_that_wait_for_a_slow_one_are_within_ten_percent(path: Path) -> None:
+    """Their gradients are synchronised when ``--slowest`` says."""
+    one = record(path.name)
+    slowest = as_measured(one).workload
+    slow = {rank for rank, _ in one.slow}
+    for measured in one.candidates:
+        assert measured.asked is not None
+        ends = [ns for rank, ns in enumerate(measured.extensions["rank_sync_end_ns"]) if rank not in slow]
+        predicted = sim.simulate(one.workload, one.hardware, measured.asked, slowest=slowest).sync_end_ns
+        assert abs(predicted / median(ends) - 1) <= 0.10, measured.name
