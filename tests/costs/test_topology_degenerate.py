@@ -230,3 +230,9 @@ def test_files_that_are_no_cluster(tmp_path: Path, text: str) -> None:
     with pytest.raises(InputError, match=r"c\.json: ") as caught:
         sim.load_cluster(tmp_path / "c.json")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["dgx", ["dgx_a100"], 3, None])
+def test_a_preset_that_there_is_not(name: Any) -> None:
+    with pytest.raises(InputError, match=r"preset: .* is not legal; give one of dgx_a100"):
+        sim.cluster(name)

@@ -173,7 +173,7 @@ PRESETS = {
 
 def preset(name: str, **settings: Any) -> Cluster:
     """A ready-made cluster by name. Raises ``InputError`` for a name or a setting that it does not know."""
-    if name not in PRESETS:
+    if not isinstance(name, str) or name not in PRESETS:
         raise InputError(f"preset: {name!r} is not legal; give one of {', '.join(PRESETS)}")
     make: Any = PRESETS[name]
     legal = signature(make).parameters
