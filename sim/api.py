@@ -354,12 +354,12 @@ def agreement(record: Record, copies: bool = True) -> Agreement:
     record of another box than its hardware's, of slow ranks or of a neighbour is predicted as it was
     measured, from the hardware of the job alone in its box.
     """
+    from sim.engine import in_box  # the graph of a box, which nothing else here needs
+
     if not copies:
         record = replace(
             record, hardware=replace(record.hardware, copy_in_bytes_per_s=None, copy_out_bytes_per_s=None)
         )
-    from sim.engine import in_box  # networkx, which nothing else here needs
-
     limits = in_box.limits_of(record)
     record = in_box.as_measured(record)
     predictions, attributions = {}, {}

@@ -11,11 +11,10 @@ import sim
 from sim.cli.clustering_tables import print_curve, print_loads
 from sim.cli.printing import emit_noun, note, write
 from sim.cli.simulating import AsJson, key_values
-from sim.costs.nccl.fabric import MOST_RANKS
 from sim.errors import InputError
 from sim.formats.documents import load, to_text, write_atomically
 from sim.nouns.cluster import Cluster, check_ranks
-from sim.nouns.hardware import CURVES, Hardware
+from sim.nouns.hardware import CURVES, MAX_RANKS, Hardware
 
 _RANKS = "GPUs such as host0.gpu0,host1.gpu0, or how many of the first"
 
@@ -121,9 +120,9 @@ def _placed(cluster: Cluster, text: str | None, option: str) -> Cluster:
     if not text.isascii() or not text.isdigit():
         return replace(cluster, placement=_gpus(cluster, text, option))
     first = cluster.placement if cluster.placement is not None else cluster.all_gpus()
-    count = int(text) if len(text) <= len(str(MOST_RANKS)) else MOST_RANKS + 1
+    count = int(text) if len(text) <= len(str(MAX_RANKS)) else MAX_RANKS + 1
     placement = tuple(islice(first, count))
-    if len(placement) != count or not placement or count > MOST_RANKS:
+    if len(placement) != count or not placement or count > MAX_RANKS:
         said = text if len(text) <= 20 else f"{text[:20]}..."
         raise InputError(
             f"{option}: {said} is not legal; {cluster.name!r} has {len(placement) or 'at least 1'} ranks, so "

@@ -8,12 +8,11 @@ from numbers import Real
 from typing import Any
 
 from sim.errors import InputError
-from sim.nouns.hardware import CURVES, Curve, CurvePoint, Hardware
+from sim.nouns.hardware import CURVES, MAX_RANKS, Curve, CurvePoint, Hardware
 from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
 from sim.units import divide_half_even
 
 LEAST_FACTOR, MOST_FACTOR = 1e-6, 1e6
-MOST_RANKS = 1_000_000
 PRECISIONS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 
 # Of these a ring sends each byte once, however many ranks there are: nccl-tests counts no factor for them.
@@ -75,8 +74,8 @@ def check_factor(name: str, factor: float) -> None:
 
 def check_ranks(measured: int, ranks: int) -> None:
     """Raise ``InputError`` unless a curve of ``measured`` ranks can be taken to ``ranks``."""
-    if isinstance(ranks, bool) or not isinstance(ranks, int) or not 2 <= ranks <= MOST_RANKS:
-        raise InputError(f"world_size: {ranks!r} is not legal; give an integer 2 to {MOST_RANKS}")
+    if isinstance(ranks, bool) or not isinstance(ranks, int) or not 2 <= ranks <= MAX_RANKS:
+        raise InputError(f"world_size: {ranks!r} is not legal; give an integer 2 to {MAX_RANKS}")
     if measured == 1:
         raise InputError(
             f"world_size: {ranks} is out of reach; the hardware was measured with one rank, which "

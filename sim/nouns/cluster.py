@@ -14,7 +14,6 @@ Generation = Literal["volta", "ampere", "hopper", "blackwell"]
 CpuVendor = Literal["intel", "amd", "arm"]
 
 MAX_HOSTS = 1_000_000
-MAX_RANKS = 1_000_000  # of one job
 MAX_GPUS = 576  # in one host: the largest NVLink domain announced
 _MOST_DIGITS = 9  # of the number of a host
 MAX_COUNT = 65_536  # links side by side, spines, rails

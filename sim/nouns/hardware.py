@@ -23,6 +23,7 @@ class CurvePoint:
 Curve = tuple[CurvePoint, ...]
 
 MAX_CHANNELS = 65_536
+MAX_RANKS = 1_000_000  # of one job, wherever one is described, computed or imported
 
 SLOWDOWNS = (
     "channel_slowdown",

@@ -5,13 +5,13 @@ from typing import Literal, get_args
 
 from sim.errors import InputError
 from sim.nouns.checks import at_least, rate
+from sim.nouns.hardware import MAX_RANKS
 
 Generation = Literal["volta", "ampere", "hopper", "blackwell"]
 Kind = Literal["nvlink", "nvswitch", "pcie", "shm", "qpi", "net"]
 Cpu = Literal["intel", "amd", "arm"]
 Protocol = Literal["LL", "LL128", "Simple"]
 NVLINKS = ("nvlink", "nvswitch")
-MOST_RANKS = 1_000_000
 MOST_CHANNELS = 64  # MAXCHANNELS, src/include/nccl_device/core.h and device.h of NCCL
 
 
@@ -64,7 +64,7 @@ class Fabric:
     fewest_ranks: int | None = None
 
     def __post_init__(self) -> None:
-        for name, most in (("world_size", MOST_RANKS), ("channels", MOST_CHANNELS)):
+        for name, most in (("world_size", MAX_RANKS), ("channels", MOST_CHANNELS)):
             at_least(name, getattr(self, name), 1)
             if getattr(self, name) > most:
                 raise InputError(f"{name}: {getattr(self, name)} is not legal; give an integer 1 to {most}")

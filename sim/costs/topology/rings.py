@@ -19,7 +19,8 @@ from sim.costs.topology.network import Wiring, wiring_of
 from sim.costs.topology.packing import LocalRing, best_rings, reverse, uses
 from sim.costs.topology.routes import LinkEnds, Route, routes_of
 from sim.errors import InputError
-from sim.nouns.cluster import MAX_RANKS, Cluster, HostTemplate, check_ranks, split_name
+from sim.nouns.cluster import Cluster, HostTemplate, check_ranks, split_name
+from sim.nouns.hardware import MAX_RANKS
 
 _MOST_KINDS = 64  # of hosts by the widths of their ports
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from sim.importer.links.columns import Variant
 from sim.importer.links.rows import LinkRow, LinkTable, Timing
+from sim.nouns.hardware import MAX_RANKS
 
-MOST_RANKS = 1_000_000
 # nccl-tests' names of its types, and numpy's and torch's.
 _WIDTHS = {
     **dict.fromkeys(("int8", "uint8", "char", "f8e4m3", "f8e5m2", "fp8_e4m3", "fp8_e5m2"), 1),
@@ -62,7 +62,7 @@ def ranks_by_bandwidths(table: LinkTable, collective: str) -> int | None:
             continue
         rows += 1
         first = max(2, _above(top / (top - max(0.0, low))))
-        last = MOST_RANKS if high >= top else min(MOST_RANKS, int(top / (top - high) + 1e-9))
+        last = MAX_RANKS if high >= top else min(MAX_RANKS, int(top / (top - high) + 1e-9))
         if first <= last:
             starts[first] += 1
             ends[last + 1] += 1
@@ -70,7 +70,7 @@ def ranks_by_bandwidths(table: LinkTable, collective: str) -> int | None:
         return None
     most, here, best = 0, 0, (0, 0)
     edges = sorted({*starts, *ends})
-    for edge, after in zip(edges, [*edges[1:], MOST_RANKS + 1], strict=True):
+    for edge, after in zip(edges, [*edges[1:], MAX_RANKS + 1], strict=True):
         here += starts[edge] - ends[edge]
         if here > most:
             most, best = here, (edge, after)

@@ -9,7 +9,6 @@ from typing import Any
 from sim.errors import InputError
 from sim.importer.links.checks import (
     CONTRADICTS,
-    MOST_RANKS,
     ranks_by_bandwidths,
     ranks_by_counts,
     sound_rows,
@@ -20,7 +19,7 @@ from sim.importer.links.rows import LinkRow, LinkTable
 from sim.importer.links.tables import read_tables
 from sim.importer.notes import Notes
 from sim.importer.opening import read_text
-from sim.nouns.hardware import CURVES, Hardware
+from sim.nouns.hardware import CURVES, MAX_RANKS, Hardware
 from sim.nouns.imported import Imported, ImportOptions
 
 FORMAT = "nccl-tests"
@@ -144,8 +143,8 @@ def _ranks(table: LinkTable, collective: str, wanted: int | None, notes: Notes) 
     """How many ranks a table was measured on. Raises ``InputError`` where that cannot be told."""
     by_bandwidths = ranks_by_counts(table, collective) or ranks_by_bandwidths(table, collective)
     said = table.ranks
-    if said is not None and not 1 <= said <= MOST_RANKS:
-        raise InputError(f"{table.source}: {said} ranks are not legal; give 1 to {MOST_RANKS}")
+    if said is not None and not 1 <= said <= MAX_RANKS:
+        raise InputError(f"{table.source}: {said} ranks are not legal; give 1 to {MAX_RANKS}")
     if said is not None and table.ranks_by != "the command line":
         if by_bandwidths not in (None, said):
             raise InputError(
