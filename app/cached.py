@@ -10,8 +10,7 @@ from pathlib import Path
 import streamlit as st
 
 import sim
-from app import labels
-from app.labels import Pick
+from app.choosing import Choice, WhatIf
 from sim.nouns.assignment import Assignment
 from sim.nouns.comparison import Agreement
 from sim.nouns.hardware import Hardware
@@ -38,20 +37,6 @@ class Inputs:
     def key(self) -> str:
         """What results are remembered by."""
         return f"{self.workload_digest} {self.hardware_digest}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """Which assignment is looked at; ``cap_mb`` and ``first_mb`` count for an explicit cap only."""
-
-    pick: Pick
-    cap_mb: float | None = None
-    first_mb: float | None = None
-
-    @property
-    def words(self) -> str:
-        """The choice in a few words."""
-        return labels.choice_words(self.pick, self.cap_mb, self.first_mb)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,18 +98,14 @@ def parse_hardware(content: bytes, name: str) -> tuple[Hardware, str]:
     return hardware, sim.digest(hardware)
 
 
-def scale(inputs: Inputs, bandwidth: float, latency: float, backward: float) -> Inputs:
-    """The inputs with the what-if factors applied; themselves where all factors are 1."""
-    if bandwidth == latency == backward == 1.0:
-        return inputs
-    return _scale(inputs, inputs.key, bandwidth, latency, backward)
+def scale(inputs: Inputs, what_if: WhatIf) -> Inputs:
+    """The inputs with the what-ifs applied; themselves where there are none."""
+    return inputs if what_if.is_none else _scale(inputs, inputs.key, what_if, what_if.key)
 
 
 @st.cache_data(max_entries=64, show_spinner=False)
-def _scale(_inputs: Inputs, key: str, bandwidth: float, latency: float, backward: float) -> Inputs:
-    workload, hardware = sim.scale(
-        _inputs.workload, _inputs.hardware, bandwidth=bandwidth, latency=latency, backward=backward
-    )
+def _scale(_inputs: Inputs, key: str, _what_if: WhatIf, what_if_key: str) -> Inputs:
+    workload, hardware = _what_if.apply(_inputs.workload, _inputs.hardware)
     return Inputs(
         workload=workload,
         hardware=hardware,
@@ -135,22 +116,14 @@ def _scale(_inputs: Inputs, key: str, bandwidth: float, latency: float, backward
 
 def play(inputs: Inputs, choice: Choice) -> Played:
     """What happens under the chosen assignment."""
-    return _play(inputs, inputs.key, choice.pick, choice.cap_mb, choice.first_mb)
+    return _play(inputs, inputs.key, choice, choice.key)
 
 
 @st.cache_data(max_entries=128, show_spinner=False)
-def _play(_inputs: Inputs, key: str, pick: Pick, cap_mb: float | None, first_mb: float | None) -> Played:
-    assignment = _assignment(_inputs, pick, cap_mb, first_mb)
+def _play(_inputs: Inputs, key: str, _choice: Choice, choice_key: str) -> Played:
+    assignment = _choice.assignment(_inputs.workload, lambda: tune(_inputs).assignment)
     timeline = sim.simulate(_inputs.workload, _inputs.hardware, assignment)
     return Played(timeline=timeline, report=sim.summarize(timeline))
-
-
-def _assignment(inputs: Inputs, pick: Pick, cap_mb: float | None, first_mb: float | None) -> Assignment:
-    if pick == "recommended":
-        return tune(inputs).assignment
-    if pick == "cap":
-        return sim.assign(inputs.workload, bucket_cap_mb=cap_mb, first_bucket_mb=first_mb)
-    return sim.assign(inputs.workload, "ddp" if pick == "default" else pick)
 
 
 def tune(inputs: Inputs) -> Recommendation:

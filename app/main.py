@@ -5,17 +5,24 @@ import sys
 import streamlit as st
 
 from app import launch, library
-from app.views import about, cluster, tune
+from app.views import about, cluster, compare, tune, validate
 from app.views.errors import told
 
 
 def main() -> None:
     """Choose the page and show it; an error of ours becomes one line."""
     st.set_page_config(page_title="bucketsim", page_icon="🪣", layout="wide")
-    found = library.find(launch.settings(sys.argv[1:]))
+    settings = launch.settings(sys.argv[1:])
+    found = library.find(settings)
 
     def tune_page() -> None:
         tune.show(found)
+
+    def compare_page() -> None:
+        compare.show(found)
+
+    def validate_page() -> None:
+        validate.show(found, settings.watch)
 
     def cluster_page() -> None:
         cluster.show(found)
@@ -23,6 +30,8 @@ def main() -> None:
     page = st.navigation(
         [
             st.Page(tune_page, title="Tune", icon=":material/tune:", url_path="tune", default=True),
+            st.Page(compare_page, title="Compare", icon=":material/compare_arrows:", url_path="compare"),
+            st.Page(validate_page, title="Validate", icon=":material/fact_check:", url_path="validate"),
             st.Page(cluster_page, title="Cluster", icon=":material/hub:", url_path="cluster"),
             st.Page(about.show, title="About", icon=":material/help:", url_path="about"),
         ]

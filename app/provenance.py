@@ -23,9 +23,8 @@ def tool_version() -> str:
         return "unknown"
 
 
-def provenance(inputs: Inputs, factors: Mapping[str, float]) -> dict[str, Any]:
-    """What a result came from; ``factors`` are the what-if knobs, left out where all are 1."""
-    scaled = {name: value for name, value in factors.items() if value != 1.0}
+def provenance(inputs: Inputs, scaled: Mapping[str, Any]) -> dict[str, Any]:
+    """What a result came from; ``scaled`` is what is not as it was measured."""
     return {
         "tool": f"bucketsim {tool_version()}",
         "python": platform.python_version(),
@@ -33,7 +32,7 @@ def provenance(inputs: Inputs, factors: Mapping[str, float]) -> dict[str, Any]:
         "workload_sha256": inputs.workload_digest,
         "hardware": inputs.hardware.name,
         "hardware_sha256": inputs.hardware_digest,
-        **({"scaled": scaled} if scaled else {}),
+        **({"scaled": dict(scaled)} if scaled else {}),
     }
 
 

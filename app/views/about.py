@@ -2,8 +2,8 @@
 
 import streamlit as st
 
-from app import labels
 from app.provenance import tool_version
+from app.words import labels
 
 _STEP = """
 One step: forward, loss, backward, synchronisation, optimizer. A gradient is ready at a time that a

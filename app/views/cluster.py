@@ -3,7 +3,7 @@
 import streamlit as st
 
 import sim
-from app import cached, cached_cluster, labels, labels_cluster
+from app import cached, cached_cluster
 from app.cached_cluster import Made
 from app.figures.curve import CurveRow, curve_rows, draw_curve
 from app.figures.scaling import scaling_figure
@@ -12,6 +12,8 @@ from app.provenance import tool_version
 from app.views import cluster_knobs, cluster_ranks
 from app.views.cluster_knobs import Asked
 from app.views.errors import told
+from app.words import cluster as labels_cluster
+from app.words import labels
 from sim.nouns.cluster import split_name
 from sim.nouns.hardware import Hardware
 from sim.nouns.scaling import ScalingRow

@@ -5,9 +5,9 @@ from typing import Any
 
 import streamlit as st
 
-from app import labels_cluster
 from app.library import Library
-from app.views.knobs import Upload
+from app.views.sources import Upload
+from app.words import cluster as labels_cluster
 
 UPLOAD = "upload"
 

@@ -2,9 +2,11 @@
 
 import streamlit as st
 
-from app import cached_cluster, labels, labels_cluster
+from app import cached_cluster
 from app.cached_cluster import Made
 from app.figures.ranks import distribution_figure
+from app.words import cluster as labels_cluster
+from app.words import labels
 from sim.nouns.ranks import Ranks, SlowRanks
 from sim.nouns.workload import Workload
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import streamlit as st
 
-from app import labels
+from app.words import labels
 from sim.errors import SimError
 
 

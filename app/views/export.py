@@ -5,19 +5,19 @@ from collections.abc import Callable
 import streamlit as st
 
 import sim
-from app import cached, labels
+from app import cached
 from app.cached import Inputs, Played
 from app.provenance import origin_words, provenance, signed, signed_csv, signed_snippet
 from app.views import truth
 from app.views.knobs import Knobs
+from app.words import labels
 from sim.errors import NotModelledError
 from sim.nouns.comparison import Agreement
 
 
 def show(inputs: Inputs, turned: Knobs, shown: Played, agreement: Agreement | None) -> None:
     """Draw the buttons. Each file is made when it is asked for."""
-    factors = {"bandwidth": turned.bandwidth, "latency": turned.latency, "backward": turned.backward}
-    where_from = provenance(inputs, factors)
+    where_from = provenance(inputs, turned.what_if.told())
     rows = cached.sweep(inputs)
     measured = None if agreement is None else truth.row_of(agreement, shown)
     name = labels.file_safe(f"{inputs.workload.name}-{turned.choice.words}")

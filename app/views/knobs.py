@@ -3,16 +3,15 @@ leaves every knob in its place."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import streamlit as st
 
-from app import labels
-from app.cached import Choice
+from app.choosing import Choice, WhatIf
 from app.library import Library
+from app.views import sources
+from app.views.sources import Asked
+from app.words import labels
 
-MEASURED, BUNDLED, UPLOAD = "measured", "bundled", "upload"
-_START_WORDS = {MEASURED: "measured run", BUNDLED: "bundled files", UPLOAD: "upload"}
 CAP_STOPS = (
     0.25,
     0.5,
@@ -44,35 +43,18 @@ _MAX_CAP_MB = 65536.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Upload:
-    """An uploaded file."""
-
-    name: str
-    content: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Knobs:
-    """Where all knobs stand. ``record``, ``workload`` and ``hardware`` are names in the library."""
+    """Where all knobs stand."""
 
-    record: str | None
-    workload: str | Upload | None
-    hardware: str | Upload | None
+    source: Asked
     choice: Choice
-    bandwidth: float
-    latency: float
-    backward: float
-
-    @property
-    def is_scaled(self) -> bool:
-        """Whether a what-if factor is in force."""
-        return not self.bandwidth == self.latency == self.backward == 1.0
+    what_if: WhatIf
 
 
 def show(library: Library) -> Knobs:
     """Draw the sidebar and read it."""
     with st.sidebar:
-        record, workload, hardware = _sources(library)
+        source = sources.ask(library)
         st.divider()
         choice = _choice()
         st.divider()
@@ -82,13 +64,9 @@ def show(library: Library) -> Knobs:
         backward = _factor("Backward ×", "bwd", "backward")
         st.caption("The address of this page holds every knob; uploads are not in it.")
     return Knobs(
-        record=record,
-        workload=workload,
-        hardware=hardware,
+        source=source,
         choice=choice,
-        bandwidth=bandwidth,
-        latency=latency,
-        backward=backward,
+        what_if=WhatIf(bandwidth=bandwidth, latency=latency, backward=backward),
     )
 
 
@@ -101,42 +79,6 @@ def show_cap(cap_mb: float) -> None:
 def show_default() -> None:
     """Turn the knobs to DDP's default; for callbacks."""
     st.session_state["pick"] = "default"
-
-
-def _sources(library: Library) -> tuple[str | None, str | Upload | None, str | Upload | None]:
-    starts = [UPLOAD]
-    if library.workloads and library.hardware:
-        starts.insert(0, BUNDLED)
-    if library.records:
-        starts.insert(0, MEASURED)
-    start = st.selectbox(
-        "Start from",
-        starts,
-        format_func=_START_WORDS.__getitem__,
-        key="start",
-        bind="query-params",
-        help=labels.HELP["start"],
-    )
-    if start == MEASURED:
-        return _named("Record", "record", library.records), None, None
-    workload: str | Upload | None = None
-    hardware: str | Upload | None = None
-    if start == UPLOAD:
-        workload, hardware = _upload("Workload JSON", "up_w"), _upload("Hardware JSON", "up_h")
-    if workload is None and library.workloads:
-        workload = _named("Workload", "workload", library.workloads)
-    if hardware is None and library.hardware:
-        hardware = _named("Hardware", "hardware", library.hardware)
-    return None, workload, hardware
-
-
-def _named(label: str, key: str, files: dict[str, Any]) -> str | None:
-    return st.selectbox(label, list(files), key=key, bind="query-params")
-
-
-def _upload(label: str, key: str) -> Upload | None:
-    file = st.file_uploader(label, type=["json"], key=key, help=labels.HELP["upload"])
-    return None if file is None else Upload(name=file.name, content=file.getvalue())
 
 
 def _choice() -> Choice:

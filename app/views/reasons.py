@@ -2,9 +2,10 @@
 
 import streamlit as st
 
-from app import cached, labels
+from app import cached
 from app.cached import Inputs
 from app.figures.memory import draw_memory, memory_data
+from app.words import labels
 from sim.nouns.path import PathSpan
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.report import Report

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from app import cached, labels
+from app import cached
 from app.cached import Played
 from app.figures.measured import (
     attribution_data,
@@ -16,6 +16,7 @@ from app.figures.measured import (
 )
 from app.library import Library
 from app.views.errors import told
+from app.words import labels
 from sim.nouns.comparison import Agreement, CandidateAgreement, Regret
 
 _CHART = {"displaylogo": False}

@@ -1,21 +1,21 @@
 """The Tune page: how bad is it, where, what if, is it true, take it home."""
 
-from pathlib import Path
 from typing import Any
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 import sim
-from app import cached, labels
-from app.cached import Choice, Inputs, Played
+from app import cached
+from app.cached import Inputs, Played
+from app.choosing import Choice
 from app.figures.breakdown import breakdown_data, draw_breakdown
 from app.figures.sweep import draw_sweep, sweep_data
 from app.figures.timeline import draw_timeline, timeline_data
 from app.library import Library
-from app.views import export, knobs, reasons, truth
-from app.views.knobs import Knobs, Upload
-from sim.errors import NotModelledError, SimError
+from app.views import export, knobs, reasons, sources, truth
+from app.words import labels
+from sim.errors import NotModelledError
 from sim.nouns.recommendation import Recommendation
 from sim.units import format_ms
 
@@ -27,11 +27,11 @@ def show(library: Library) -> None:
     """Draw the page, from the most urgent question down."""
     turned = knobs.show(library)
     st.title("Tune")
-    measured = _inputs(library, turned)
-    if measured is None:
-        _nothing_to_show(library)
+    given = sources.read(library, turned.source)
+    if given is None:
+        sources.nothing_to_show(library)
         return
-    inputs = cached.scale(measured, turned.bandwidth, turned.latency, turned.backward)
+    inputs = cached.scale(given.inputs, turned.what_if)
     st.caption(labels.plain(f"{inputs.workload.name} on {inputs.hardware.name}"))
     default = cached.play(inputs, Choice(pick="default"))
     shown = cached.play(inputs, turned.choice)
@@ -43,65 +43,9 @@ def show(library: Library) -> None:
     _sweep(inputs, turned.choice, shown, found)
     _recommendation(inputs, found)
     _families(shown, found, turned.choice)
-    record = _record(library, turned, measured)
-    agreement = truth.show(library, record, shown, is_scaled=turned.is_scaled)
+    record = None if given.record is None else library.records[given.record]
+    agreement = truth.show(library, record, shown, is_scaled=not turned.what_if.is_none)
     export.show(inputs, turned, shown, agreement)
-
-
-def _nothing_to_show(library: Library) -> None:
-    st.info(
-        "There is nothing to look at yet: upload a workload and a hardware in the sidebar."
-        + (
-            " No bundled files were found; `bucketsim dash --traces DIR` names them."
-            if library.is_empty
-            else ""
-        )
-    )
-    st.markdown(
-        "- `bucketsim record` makes a workload of your model.\n"
-        "- `bucketsim calibrate` makes a hardware of your machine.\n"
-        "- `bucketsim validate` replays assignments on real ranks and makes a record of them."
-    )
-
-
-def _inputs(library: Library, turned: Knobs) -> Inputs | None:
-    """The files that the knobs point to; None where one is still to be given."""
-    if turned.record is not None:
-        folder = library.records[turned.record]
-        workload = cached.load_workload(folder / "workload.json")
-        hardware = cached.load_hardware(folder / "hardware.json")
-    elif turned.workload is not None and turned.hardware is not None:
-        if isinstance(turned.workload, Upload):
-            workload = cached.parse_workload(turned.workload.content, turned.workload.name)
-        else:
-            workload = cached.load_workload(library.workloads[turned.workload])
-        if isinstance(turned.hardware, Upload):
-            hardware = cached.parse_hardware(turned.hardware.content, turned.hardware.name)
-        else:
-            hardware = cached.load_hardware(library.hardware[turned.hardware])
-    else:
-        return None
-    return Inputs(
-        workload=workload[0],
-        hardware=hardware[0],
-        workload_digest=workload[1],
-        hardware_digest=hardware[1],
-    )
-
-
-def _record(library: Library, turned: Knobs, measured: Inputs) -> Path | None:
-    """The record that belongs to these inputs: the one chosen, or one whose digests are the same."""
-    if turned.record is not None:
-        return library.records[turned.record]
-    for folder in library.records.values():
-        try:
-            _, workload = cached.load_workload(folder / "workload.json")
-            _, hardware = cached.load_hardware(folder / "hardware.json")
-        except SimError:
-            continue  # a record that is broken, or still being written, belongs to nothing yet
-        if f"{workload} {hardware}" == measured.key:
-            return folder
-    return None
 
 
 def _headline(shown: Played, default: Played) -> DeltaGenerator:

@@ -10,9 +10,10 @@ from typing import get_args
 import pytest
 
 import sim
-from app import labels, launch, library
+from app import launch, library
 from app.cached import Inputs
 from app.provenance import origin_words, provenance, signed, signed_csv, signed_snippet
+from app.words import labels
 from sim.nouns.hardware import Hardware
 from sim.nouns.path import PathKind, PathSpan
 from sim.nouns.workload import Workload
@@ -85,7 +86,7 @@ def inputs(workload: Workload, hardware: Hardware) -> Inputs:
 
 
 def test_exports_say_where_they_come_from(inputs: Inputs) -> None:
-    origin = provenance(inputs, {"bandwidth": 0.5, "latency": 1.0})
+    origin = provenance(inputs, {"bandwidth": 0.5})
     assert origin["scaled"] == {"bandwidth": 0.5}
     assignment = signed(sim.assign(inputs.workload), origin)
     assert assignment.provenance["workload_sha256"] == inputs.workload_digest

@@ -11,11 +11,11 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import sim
-from app import labels_cluster
 from app.cached_cluster import Made
 from app.views import cluster_knobs
 from app.views.cluster import host_counts
 from app.views.cluster_ranks import MOST_RANKS, samples_for, words_of
+from app.words import cluster as labels_cluster
 from sim.costs.topology.presets import PRESETS
 from sim.nouns.cluster import Hosts, Link
 from sim.nouns.ranks import Ranks
