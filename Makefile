@@ -1,6 +1,6 @@
 # bucketsim: `make` lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all check fix bench gpu-battery clean
+.PHONY: help run test test-all check fix bench gpu-battery screenshots clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -52,6 +52,9 @@ bench: .venv/installed  ## Benchmarks: writes tests/bench/README.md
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/bench -m bench --benchmark-json=runs/bench.json \
 		--benchmark-columns=median,iqr,rounds --benchmark-sort=name --benchmark-group-by=group
 	$(BIN)/python -m tests.bench.table runs/bench.json tests/bench/README.md
+
+screenshots: .venv/installed  ## Take the README's pictures of the dashboard anew
+	$(BIN)/python -m tests.app.browser.pictures
 
 clean:  ## Remove what was built and run
 	rm -rf .venv runs build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,20 +1,24 @@
 """What is remembered between two moves of a knob.
 
-Keys are our own digests: streamlit samples large values and would miss an edit (arguments that begin
-with ``_`` are not hashed). A new cap plays one assignment; only new inputs search and sweep again.
+Keys are our own digests of files and the what-ifs on them. A new cap plays one assignment; only new inputs
+search and sweep again. Results are frozen and handed out as they are, without pickling. They weigh as many
+gradients as they tell of: one gradient of a timeline takes 2 kB.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import streamlit as st
 
 import sim
 from app.choosing import Choice, WhatIf
+from app.remembering import Remembered
 from sim.nouns.assignment import Assignment
-from sim.nouns.comparison import Agreement
+from sim.nouns.band import BandPoint
 from sim.nouns.hardware import Hardware
 from sim.nouns.memory import MemoryPoint
+from sim.nouns.path import PathSpan
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.report import Report
 from sim.nouns.rows import SweepRow
@@ -22,21 +26,42 @@ from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 
 Stamp = tuple[tuple[str, int, int], ...]
+Progress = Callable[[str], None]
+
+_GRADIENTS = 128_000  # 256 MB of timelines
+_RECOMMENDED_GRADIENTS = 64_000  # a dozen reports each, of 0.4 kB a bucket
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """A workload and a machine as their files have them, with the digests that stand for them."""
+    """A workload and a machine, with the digests of the files that they come from.
+
+    ``what_if`` is the key of what was changed in them since, "" where nothing was. ``slowest`` is the
+    workload as the slowest other rank runs it, None where all ranks are alike; ``straggler`` its key.
+    """
 
     workload: Workload
     hardware: Hardware
     workload_digest: str
     hardware_digest: str
+    what_if: str = ""
+    slowest: Workload | None = None
+    straggler: str = ""
+
+    @property
+    def search_key(self) -> str:
+        """What searches are remembered by, which know of no slowest rank."""
+        return " ".join([self.workload_digest, self.hardware_digest, *filter(None, [self.what_if])])
 
     @property
     def key(self) -> str:
         """What results are remembered by."""
-        return f"{self.workload_digest} {self.hardware_digest}"
+        return " ".join([self.search_key, *filter(None, [self.straggler])])
+
+    @property
+    def weight(self) -> int:
+        """The number of gradients: what a result of these inputs weighs."""
+        return len(self.workload.gradients)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +77,18 @@ class Played:
         return self.timeline.assignment
 
 
+_WORKLOADS: Remembered[tuple[Workload, str]] = Remembered(_GRADIENTS)
+_HARDWARE: Remembered[tuple[Hardware, str]] = Remembered(256)
+_SCALED: Remembered[Inputs] = Remembered(_GRADIENTS)
+_PLAYED: Remembered[Played] = Remembered(_GRADIENTS)
+_PATHS: Remembered[tuple[PathSpan, ...]] = Remembered(_GRADIENTS)
+_BEST: Remembered[Assignment] = Remembered(_RECOMMENDED_GRADIENTS)
+_TUNED: Remembered[Recommendation] = Remembered(_RECOMMENDED_GRADIENTS)
+_LIMITED: Remembered[tuple[MemoryPoint, ...]] = Remembered(_RECOMMENDED_GRADIENTS)
+_SWEPT: Remembered[tuple[SweepRow, ...]] = Remembered(256)
+_BANDS: Remembered[tuple[BandPoint, ...]] = Remembered(256)
+
+
 def stamp(path: Path) -> Stamp:
     """What changes when a file, or a file right in a directory, does; empty where there is none."""
     try:
@@ -64,24 +101,24 @@ def stamp(path: Path) -> Stamp:
 
 def load_workload(path: Path) -> tuple[Workload, str]:
     """A workload from a file, with its digest."""
-    return _load_workload(str(path), stamp(path))
 
+    def load() -> tuple[Workload, str]:
+        workload = sim.load_workload(path)
+        return workload, sim.digest(workload)
 
-@st.cache_data(max_entries=32, show_spinner=False)
-def _load_workload(path: str, when: Stamp) -> tuple[Workload, str]:
-    workload = sim.load_workload(path)
-    return workload, sim.digest(workload)
+    # What it weighs is known once it is read; its file has some 100 bytes a gradient at least.
+    when = stamp(path)
+    return _WORKLOADS.get((str(path), when), load, sum(size for *_, size in when) // 100)
 
 
 def load_hardware(path: Path) -> tuple[Hardware, str]:
     """A hardware from a file, with its digest."""
-    return _load_hardware(str(path), stamp(path))
 
+    def load() -> tuple[Hardware, str]:
+        hardware = sim.load_hardware(path)
+        return hardware, sim.digest(hardware)
 
-@st.cache_data(max_entries=32, show_spinner=False)
-def _load_hardware(path: str, when: Stamp) -> tuple[Hardware, str]:
-    hardware = sim.load_hardware(path)
-    return hardware, sim.digest(hardware)
+    return _HARDWARE.get((str(path), stamp(path)), load)
 
 
 @st.cache_data(max_entries=8, show_spinner="Reading the upload …")
@@ -100,67 +137,104 @@ def parse_hardware(content: bytes, name: str) -> tuple[Hardware, str]:
 
 def scale(inputs: Inputs, what_if: WhatIf) -> Inputs:
     """The inputs with the what-ifs applied; themselves where there are none."""
-    return inputs if what_if.is_none else _scale(inputs, inputs.key, what_if, what_if.key)
+    if what_if.is_none:
+        return inputs
+    machine = replace(what_if, straggler=1.0)
 
+    def make() -> Inputs:
+        workload, hardware = machine.apply(inputs.workload, inputs.hardware)
+        return replace(
+            inputs,
+            workload=workload,
+            hardware=hardware,
+            what_if="" if machine.is_none else machine.key,
+            slowest=what_if.slowest(workload),
+            straggler="" if what_if.straggler == 1.0 else f"slowest x {what_if.straggler!r}",
+        )
 
-@st.cache_data(max_entries=64, show_spinner=False)
-def _scale(_inputs: Inputs, key: str, _what_if: WhatIf, what_if_key: str) -> Inputs:
-    workload, hardware = _what_if.apply(_inputs.workload, _inputs.hardware)
-    return Inputs(
-        workload=workload,
-        hardware=hardware,
-        workload_digest=sim.digest(workload),
-        hardware_digest=sim.digest(hardware),
-    )
+    return _SCALED.get((inputs.key, what_if.key), make, inputs.weight)
 
 
 def play(inputs: Inputs, choice: Choice) -> Played:
     """What happens under the chosen assignment."""
-    return _play(inputs, inputs.key, choice, choice.key)
+
+    def make() -> Played:
+        assignment = choice.assignment(inputs.workload, lambda: best(inputs))
+        return play_assignment(inputs, assignment)
+
+    return _PLAYED.get((inputs.key, choice.key), make, inputs.weight)
 
 
-@st.cache_data(max_entries=128, show_spinner=False)
-def _play(_inputs: Inputs, key: str, _choice: Choice, choice_key: str) -> Played:
-    assignment = _choice.assignment(_inputs.workload, lambda: tune(_inputs).assignment)
-    timeline = sim.simulate(_inputs.workload, _inputs.hardware, assignment)
+def play_assignment(inputs: Inputs, assignment: Assignment) -> Played:
+    """What happens under an assignment, played anew."""
+    # The analytic engine gives simpy's timeline, to the nanosecond, sooner.
+    timeline = sim.simulate(inputs.workload, inputs.hardware, assignment, "analytic", slowest=inputs.slowest)
     return Played(timeline=timeline, report=sim.summarize(timeline))
 
 
-def tune(inputs: Inputs) -> Recommendation:
-    """The best assignment, its proof, and what each knob reaches."""
-    return _tune(inputs, inputs.key)
+def path(inputs: Inputs, choice: Choice) -> tuple[PathSpan, ...]:
+    """The spans that decide the end of what ``play`` plays."""
+
+    def make() -> tuple[PathSpan, ...]:
+        return sim.critical_path(play(inputs, choice).timeline)
+
+    return _PATHS.get((inputs.key, choice.key), make, inputs.weight)
 
 
-@st.cache_data(max_entries=32, show_spinner="Searching for the best assignment …")
-def _tune(_inputs: Inputs, key: str) -> Recommendation:
-    return sim.tune(_inputs.workload, _inputs.hardware)
+def best(inputs: Inputs, progress: Progress | None = None) -> Assignment:
+    """The assignment that ``tune`` recommends, without waiting for all else that it finds."""
+    found = tuned(inputs)
+    if found is not None:
+        return found.assignment
+
+    def make() -> Assignment:
+        return sim.best(inputs.workload, inputs.hardware, progress=progress)
+
+    return _BEST.get(inputs.search_key, make, inputs.weight)
+
+
+def tune(inputs: Inputs, progress: Progress | None = None) -> Recommendation:
+    """The best assignment, its proof, and what each knob reaches; ``progress`` is told of long searches."""
+
+    def make() -> Recommendation:
+        return sim.tune(inputs.workload, inputs.hardware, progress=progress)
+
+    return _TUNED.get(inputs.search_key, make, inputs.weight)
+
+
+def tuned(inputs: Inputs) -> Recommendation | None:
+    """What ``tune`` found, if it was asked before."""
+    return _TUNED.find(inputs.search_key)
 
 
 def trade_off(inputs: Inputs) -> tuple[MemoryPoint, ...]:
     """The best step under each limit on the largest bucket."""
-    return _trade_off(inputs, inputs.key)
+
+    def make() -> tuple[MemoryPoint, ...]:
+        with st.spinner("Searching under each limit …"):
+            return sim.trade_off(inputs.workload, inputs.hardware)
+
+    return _LIMITED.get(inputs.search_key, make, inputs.weight)
 
 
-@st.cache_data(max_entries=32, show_spinner="Searching under each limit …")
-def _trade_off(_inputs: Inputs, key: str) -> tuple[MemoryPoint, ...]:
-    return sim.trade_off(_inputs.workload, _inputs.hardware)
-
-
-def sweep(inputs: Inputs) -> tuple[SweepRow, ...]:
+def sweep(inputs: Inputs, progress: Progress | None = None) -> tuple[SweepRow, ...]:
     """The step at each of a range of caps, and DDP's default."""
-    return _sweep(inputs, inputs.key)
+
+    def tell(done: int, total: int) -> None:
+        if progress is not None:
+            progress(f"trying caps, {done} of {total}")
+
+    def make() -> tuple[SweepRow, ...]:
+        return sim.sweep(inputs.workload, inputs.hardware, progress=tell)
+
+    return _SWEPT.get(inputs.search_key, make)
 
 
-@st.cache_data(max_entries=32, show_spinner="Trying caps …")
-def _sweep(_inputs: Inputs, key: str) -> tuple[SweepRow, ...]:
-    return sim.sweep(_inputs.workload, _inputs.hardware)
+def band(inputs: Inputs, progress: Progress | None = None) -> tuple[BandPoint, ...]:
+    """How far single steps range at each cap of the sweep; empty where nothing that varies was recorded."""
 
+    def make() -> tuple[BandPoint, ...]:
+        caps = [row.bucket_cap_mb for row in sweep(inputs, progress)]
+        return sim.step_band(inputs.workload, inputs.hardware, caps, progress=progress)
 
-def agreement(record: Path, copies: bool = True) -> Agreement:
-    """A measured record against today's model; read again when a file in it changes."""
-    return _agreement(str(record), stamp(record), copies)
-
-
-@st.cache_data(max_entries=16, show_spinner="Comparing with the measurement …")
-def _agreement(record: str, when: Stamp, copies: bool) -> Agreement:
-    return sim.agreement(sim.load_record(record), copies)
+    return _BANDS.get(inputs.search_key, make)

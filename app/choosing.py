@@ -1,57 +1,123 @@
 """What the knobs ask for: an assignment, and a machine that is not the measured one."""
 
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sim
 from app.words import labels
 from app.words.labels import Pick
+from app.words.switches import option_words
+from sim.errors import InputError
 from sim.nouns.assignment import Assignment
-from sim.nouns.hardware import Hardware
+from sim.nouns.hardware import SLOWDOWNS, CurvePoint, Hardware
 from sim.nouns.workload import Workload
+
+# How compute, copies and collectives disturb each other; two collectives beside one another are no such pair.
+INTERFERING = tuple(name for name in SLOWDOWNS if name != "channel_slowdown")
+_MICRO_BATCHES = ("accumulation_steps", "gradient_accumulation_steps")
+_NO_MACHINE = Hardware(
+    name="none", world_size=1, all_reduce=(CurvePoint(num_bytes=0, duration_ns=0),)
+)  # for laws that change a workload alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Which assignment is looked at; ``cap_mb`` and ``first_mb`` count for an explicit cap only.
+    """Which assignment is looked at.
 
-    ``options`` are switches of the system, by its own names and sorted, as ``sim.assign`` takes them.
+    ``cap_mb`` and ``first_mb`` count for an explicit cap only, ``caps_mb`` for a list of caps. ``options``
+    are switches of the system, by its own names, as ``sim.assign`` takes them; only those that differ from
+    their defaults. ``given`` is an uploaded assignment (pick ``given``). ``unreadable`` is why a field that
+    was typed in cannot be read; such a choice has no assignment.
     """
 
     pick: Pick
     cap_mb: float | None = None
     first_mb: float | None = None
+    caps_mb: tuple[float, ...] | None = None
     options: tuple[tuple[str, Any], ...] = ()
+    given: Assignment | None = None
+    unreadable: str = ""
 
     @property
     def words(self) -> str:
         """The choice in a few words."""
-        return labels.choice_words(self.pick, self.cap_mb, self.first_mb)
+        named = labels.choice_words(self.pick, self.cap_mb, self.first_mb)
+        if self.pick == "cap-list" and self.caps_mb:
+            named = f"caps {', '.join(f'{cap:g}' for cap in self.caps_mb[:4])} MiB" + (
+                f" … {len(self.caps_mb)} in all" if len(self.caps_mb) > 4 else ""
+            )
+        return ", ".join([named, *map(option_words, dict(self.options).items())])
 
     @property
     def key(self) -> str:
         """What results are remembered by, beside their inputs."""
-        return repr((self.pick, self.cap_mb, self.first_mb, self.options))
+        given = None if self.given is None else sim.digest(self.given)
+        fields = (self.pick, self.cap_mb, self.first_mb, self.caps_mb, self.options, given, self.unreadable)
+        return json.dumps(fields, sort_keys=True)
+
+    @property
+    def baseline(self) -> "Choice":
+        """DDP's default for the same job: as many micro-batches a step, and no other switch."""
+        options = dict(self.options)
+        steps = next((options[name] for name in _MICRO_BATCHES if name in options), 1)
+        return Choice(pick="default", options=(("accumulation_steps", steps),) if steps != 1 else ())
+
+    def told(self) -> dict[str, Any]:
+        """The choice, for a provenance: the pick, its caps and every switch that is not at its default."""
+        caps = {"bucket_cap_mb": self.cap_mb, "first_bucket_mb": self.first_mb}
+        told: dict[str, Any] = {"pick": self.pick}
+        told |= {name: cap for name, cap in caps.items() if cap is not None}
+        if self.caps_mb is not None:
+            told["bucket_cap_mb_list"] = list(self.caps_mb)
+        if self.given is not None:
+            told["assignment_sha256"] = sim.digest(self.given)
+        return told | dict(self.options)
+
+    def with_given(self, given: Assignment | None) -> "Choice":
+        """The choice with what was uploaded, where that is what is looked at; else the choice itself."""
+        return replace(self, given=given) if self.pick == "given" else self
 
     def assignment(self, workload: Workload, recommended: Callable[[], Assignment]) -> Assignment:
-        """The buckets that were chosen; ``recommended`` is called only where it is what was asked for."""
+        """The buckets that were chosen; ``recommended`` is called only where it is what was asked for.
+
+        Raises:
+            InputError: a field that cannot be read, or no upload where one is looked at.
+            NotModelledError: switches that are not modelled, or not with one another.
+        """
+        if self.unreadable:
+            raise InputError(self.unreadable)
+        options = dict(self.options)
         if self.pick == "recommended":
-            return recommended()
+            return sim.with_switches(workload, recommended(), **options)
+        if self.pick == "given":
+            if self.given is None:
+                raise InputError("uploaded assignment: there is none; upload one, or choose another")
+            return sim.with_switches(workload, self.given, **options)
         if self.pick == "cap":
-            return sim.assign(
-                workload, bucket_cap_mb=self.cap_mb, first_bucket_mb=self.first_mb, **dict(self.options)
-            )
-        return sim.assign(workload, "ddp" if self.pick == "default" else self.pick, **dict(self.options))
+            return sim.assign(workload, bucket_cap_mb=self.cap_mb, first_bucket_mb=self.first_mb, **options)
+        if self.pick == "cap-list":
+            return sim.assign(workload, bucket_cap_mb_list=list(self.caps_mb or ()), **options)
+        return sim.assign(workload, "ddp" if self.pick == "default" else self.pick, **options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
-    """Factors on what was measured; all 1 is what was measured. ``apply`` says what each changes."""
+    """What is not as it was measured; factors of 1 and None are as measured.
+
+    ``interference`` k makes every slow-down s of ``INTERFERING`` 1 + (s - 1) k. ``ranks`` is the number of
+    ranks, ``precision`` a torch dtype of all gradients. ``straggler`` is how many times as long the backward
+    of the slowest other rank takes.
+    """
 
     bandwidth: float = 1.0
     latency: float = 1.0
     backward: float = 1.0
+    interference: float = 1.0
+    ranks: int | None = None
+    precision: str | None = None
+    straggler: float = 1.0
 
     @property
     def is_none(self) -> bool:
@@ -61,19 +127,56 @@ class WhatIf:
     @property
     def key(self) -> str:
         """What results are remembered by, beside their inputs."""
-        return repr(self)
+        return json.dumps(self.told(), sort_keys=True)
 
     def told(self) -> dict[str, Any]:
         """What is changed, for a provenance: names and values of what is not as measured."""
-        factors = {"bandwidth": self.bandwidth, "latency": self.latency, "backward": self.backward}
-        return {name: value for name, value in factors.items() if value != 1.0}
+        factors = {
+            "bandwidth": float(self.bandwidth),
+            "latency": float(self.latency),
+            "backward": float(self.backward),
+            "interference": float(self.interference),
+            "slowest_rank": float(self.straggler),
+        }
+        told: dict[str, Any] = {name: value for name, value in factors.items() if value != 1.0}
+        absolute = {"world_size": self.ranks, "precision": self.precision}
+        return told | {name: value for name, value in absolute.items() if value is not None}
 
     def apply(self, workload: Workload, hardware: Hardware) -> tuple[Workload, Hardware]:
-        """Workload and hardware as if the machine were another (``sim.scale``).
+        """Workload and hardware as if the machine were another (``sim.scale``); see ``slowest`` beside it.
 
         Raises:
-            InputError: a factor out of range.
+            InputError: a value out of range.
         """
-        return sim.scale(
-            workload, hardware, bandwidth=self.bandwidth, latency=self.latency, backward=self.backward
+        workload, hardware = sim.scale(
+            workload,
+            hardware,
+            bandwidth=self.bandwidth,
+            latency=self.latency,
+            backward=self.backward,
+            world_size=self.ranks,
+            precision=self.precision,
         )
+        return workload, _with_interference(hardware, self.interference)
+
+    def slowest(self, workload: Workload) -> Workload | None:
+        """``workload`` as the slowest other rank runs it; None where all ranks are alike.
+
+        ``workload`` is what ``apply`` gave. Raises ``InputError`` for a factor out of range.
+        """
+        if self.straggler == 1.0:
+            return None
+        if not self.straggler >= 1.0:
+            raise InputError(f"slowest rank: {self.straggler:g} is not legal; give a factor of 1 or more")
+        slower, _ = sim.scale(workload, _NO_MACHINE, backward=self.straggler)
+        return replace(slower, name=f"{workload.name}, backward x {self.straggler:g}")
+
+
+def _with_interference(hardware: Hardware, factor: float) -> Hardware:
+    """``hardware`` whose slow-downs exceed 1 by ``factor`` times what they do; 0 is no interference."""
+    if factor == 1.0:
+        return hardware
+    if not 0 <= factor <= 1e6:
+        raise InputError(f"interference: a factor of {factor!r} is not legal; give a number 0 to 1e6")
+    slowdowns = {name: 1.0 + (getattr(hardware, name) - 1.0) * factor for name in INTERFERING}
+    return replace(hardware, **slowdowns)

@@ -12,26 +12,35 @@ ADDRESS = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What stands after ``--``: where the bundled files are, and which directory a job writes to."""
+    """What stands after ``--``: bundled files, the directory that a job writes to, and its machine."""
 
     traces: Path | None
     watch: Path | None = None
+    hardware: Path | None = None
 
 
-def command(port: int | None = None, traces: Path | None = None, watch: Path | None = None) -> list[str]:
+def command(
+    port: int | None = None,
+    traces: Path | None = None,
+    watch: Path | None = None,
+    hardware: Path | None = None,
+) -> list[str]:
     """The argv that starts the dashboard on this machine alone.
 
     Args:
         port: TCP port; None leaves the choice to streamlit (8501, or the next that is free).
         traces: directory of ``workloads/``, ``hardware/`` and ``measured/``; None: this checkout's.
         watch: directory that a running job writes its record to.
+        hardware: the machine that this job runs on.
     """
-    argv = [sys.executable, "-m", "streamlit", "run", str(MAIN), "--server.address", ADDRESS]
+    # -P: a click.py or numpy.py where the dashboard is started from is not imported in place of the real one.
+    argv = [sys.executable, "-P", "-m", "streamlit", "run", str(MAIN), "--server.address", ADDRESS]
     if port is not None:
         argv += ["--server.port", str(port)]
     own = [
         *([] if traces is None else ["--traces", str(traces.absolute())]),
         *([] if watch is None else ["--watch", str(watch.absolute())]),
+        *([] if hardware is None else ["--hardware", str(hardware.absolute())]),
     ]
     return [*argv, "--", *own] if own else argv
 
@@ -47,5 +56,6 @@ def settings(argv: Sequence[str]) -> Settings:
     parser = argparse.ArgumentParser(prog="bucketsim dash", add_help=False, allow_abbrev=False)
     parser.add_argument("--traces", type=Path)
     parser.add_argument("--watch", type=Path)
+    parser.add_argument("--hardware", type=Path)
     found, _ = parser.parse_known_args(list(argv))
-    return Settings(traces=found.traces or default_traces(), watch=found.watch)
+    return Settings(traces=found.traces or default_traces(), watch=found.watch, hardware=found.hardware)

@@ -1,19 +1,26 @@
 """The files at hand: bundled workloads and hardware, and measured records."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import sim
 from app.launch import Settings
 
+LIVE = "live: "  # what the names of records in the watched directory begin with
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Library:
-    """Paths by the name that the page shows, sorted."""
+    """Paths by the name that the page shows, sorted.
+
+    ``records`` are those to start from: what was just measured, and caps on even machines.
+    ``all_records`` are those and every other, by their folder under the traces directory.
+    """
 
     workloads: dict[str, Path]
     hardware: dict[str, Path]
     records: dict[str, Path]
+    all_records: dict[str, Path] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
@@ -23,13 +30,14 @@ class Library:
 
 def find(settings: Settings) -> Library:
     """What the traces directory and the watched one hold now."""
-    traces, records = settings.traces, {}
+    traces, live = settings.traces, {}
     if settings.watch is not None:  # first: what was just measured is what one wants to see
-        records = _records(settings.watch, "live: ")
-    if traces is not None:
-        records |= _records(traces / "measured", "")
+        live = _records(settings.watch, LIVE)
     return Library(
-        workloads=_documents(traces, "workloads"), hardware=_documents(traces, "hardware"), records=records
+        workloads=_documents(traces, "workloads"),
+        hardware=_documents(traces, "hardware"),
+        records=live | ({} if traces is None else _records(traces / "measured", "")),
+        all_records=live | ({} if traces is None else _records(traces, "")),
     )
 
 

@@ -1,7 +1,9 @@
 """Who said so: versions and digests, for the screen and for every export."""
 
 import csv
+import html
 import io
+import json
 import platform
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,9 +12,10 @@ from typing import Any, TypeVar
 
 from app.cached import Inputs
 from sim.nouns.assignment import Assignment
+from sim.nouns.recommendation import Recommendation
 from sim.nouns.report import Report
 
-Noun = TypeVar("Noun", Assignment, Report)
+Noun = TypeVar("Noun", Assignment, Report, Recommendation)
 
 
 def tool_version() -> str:
@@ -23,8 +26,13 @@ def tool_version() -> str:
         return "unknown"
 
 
-def provenance(inputs: Inputs, scaled: Mapping[str, Any]) -> dict[str, Any]:
-    """What a result came from; ``scaled`` is what is not as it was measured."""
+def provenance(
+    inputs: Inputs, scaled: Mapping[str, Any], choice: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """What a result came from.
+
+    ``scaled`` is what is not as it was measured, ``choice`` the assignment that was chosen and its switches.
+    """
     return {
         "tool": f"bucketsim {tool_version()}",
         "python": platform.python_version(),
@@ -33,6 +41,7 @@ def provenance(inputs: Inputs, scaled: Mapping[str, Any]) -> dict[str, Any]:
         "hardware": inputs.hardware.name,
         "hardware_sha256": inputs.hardware_digest,
         **({"scaled": dict(scaled)} if scaled else {}),
+        **({"choice": dict(choice)} if choice else {}),
     }
 
 
@@ -42,8 +51,13 @@ def origin_words(where_from: Mapping[str, Any]) -> str:
     for noun in ("workload", "hardware"):
         words.append(f"{noun} {where_from[noun]} (sha256 {where_from[f'{noun}_sha256'][:12]})")
     if "scaled" in where_from:
-        words.append("scaled " + ", ".join(f"{name} x{by:g}" for name, by in where_from["scaled"].items()))
+        words.append("scaled " + ", ".join(_scaled_words(*item) for item in where_from["scaled"].items()))
     return " · ".join(words)
+
+
+def _scaled_words(name: str, value: Any) -> str:
+    """A factor, or a value in place of the measured one."""
+    return f"{name} x{value:g}" if isinstance(value, float) else f"{name} {value}"
 
 
 def signed(noun: Noun, where_from: Mapping[str, Any]) -> Noun:
@@ -53,16 +67,30 @@ def signed(noun: Noun, where_from: Mapping[str, Any]) -> Noun:
 
 def signed_csv(text: str, where_from: Mapping[str, Any]) -> str:
     """CSV with the origin in columns of its own, so that any reader of CSV still reads it."""
-    names = ("tool", "workload_sha256", "hardware_sha256")
+    origin = _short(where_from, "scaled")
     header, *rows = csv.reader(io.StringIO(text))
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*header, *names])
-    writer.writerows([*row, *(where_from[name] for name in names)] for row in rows)
+    writer.writerow([*header, *origin])
+    writer.writerows([*row, *origin.values()] for row in rows)
     return out.getvalue()
 
 
 def signed_snippet(text: str, where_from: Mapping[str, Any]) -> str:
     """Python lines under a comment that says where they come from."""
+    origin = _short(where_from, "scaled", "choice")
+    return "".join(f"# {name}: {value}\n" for name, value in origin.items()) + text
+
+
+def signed_html(text: str, where_from: Mapping[str, Any]) -> str:
+    """A page with its origin in its head, where no reader of HTML shows it."""
+    origin = html.escape(json.dumps(where_from, ensure_ascii=True))
+    return text.replace("<head>", f'<head><meta name="provenance" content="{origin}" />', 1)
+
+
+def _short(where_from: Mapping[str, Any], *more: str) -> dict[str, str]:
+    """Tool and digests, and those of ``more`` that there are, as JSON: each in one line."""
     names = ("tool", "workload_sha256", "hardware_sha256")
-    return "".join(f"# {name}: {where_from[name]}\n" for name in names) + text
+    return {name: str(where_from[name]) for name in names} | {
+        name: json.dumps(where_from[name], ensure_ascii=True) for name in more if name in where_from
+    }

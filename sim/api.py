@@ -1,9 +1,7 @@
 """The facade: what ``import sim`` offers, and all that ``app`` needs for its work."""
 
-import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from sim.cluster_api import (
@@ -20,29 +18,49 @@ from sim.engine.ddp_assignment import check_reaches
 from sim.engine.ddp_logging import ddp_logging_data
 from sim.engine.run import run
 from sim.engine.sequences import explain
+from sim.engine.switching import with_switches
 from sim.engine.systems import assign
-from sim.formats import documents, pasting
+from sim.files_api import (
+    digest,
+    load_assignment,
+    load_hardware,
+    load_workload,
+    parse_cluster,
+    parse_hardware,
+    parse_workload,
+    read_uploads,
+)
+from sim.formats import pasting
+from sim.formats.deepspeed_config import deepspeed_config
 from sim.formats.documents import to_text
 from sim.formats.pasting import bucket_indices_json
 from sim.formats.perfetto import perfetto_json
 from sim.formats.records import find_records, load_record
 from sim.formats.tables import scaling_csv, sweep_csv
+from sim.live_api import (
+    calibrate_live,
+    find_recordings,
+    follow,
+    judge_live,
+    latest_window,
+    live_gain,
+    live_window,
+)
 from sim.nouns.anchored import Anchored, Factor, InStepTimes, MeasuredStep
 from sim.nouns.assignment import Assignment
 from sim.nouns.cluster import Cluster
-from sim.nouns.comparison import Agreement
+from sim.nouns.difference import Difference
 from sim.nouns.hardware import Hardware
-from sim.nouns.memory import MemoryPoint
-from sim.nouns.recommendation import Recommendation
-from sim.nouns.records import Record
-from sim.nouns.robust import Criterion
+from sim.nouns.path import PathSpan
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import Workload
 from sim.planner.scaling import scaling
+from sim.records_api import agreement, as_measured, error_limit
 from sim.tuner.grid import sweep
 from sim.tuner.pareto import pareto_front
-from sim.verdict import anchoring, scoring
-from sim.verdict.attribution import attribute
+from sim.tuning_api import best, step_band, trade_off, tune
+from sim.verdict import anchoring, differences
+from sim.verdict import critical_path as paths
 from sim.verdict.metrics import summarize
 from sim.world.distribution import compare_assignments, step_distribution
 from sim.world.loading import load_ranks
@@ -58,19 +76,32 @@ __all__ = [
     "agreement",
     "anchor",
     "apply",
+    "as_measured",
     "assign",
+    "best",
     "bucket_indices_json",
+    "calibrate_live",
     "cluster",
     "cluster_hardware",
     "compare_assignments",
+    "critical_path",
     "ddp_logging_data",
+    "deepspeed_config",
+    "difference",
     "digest",
+    "error_limit",
     "explain",
     "extrapolate_hardware",
+    "find_recordings",
     "find_records",
+    "follow",
     "hardware_beside",
     "hardware_on",
+    "judge_live",
+    "latest_window",
     "link_loads",
+    "live_gain",
+    "live_window",
     "load_assignment",
     "load_cluster",
     "load_hardware",
@@ -83,12 +114,14 @@ __all__ = [
     "parse_workload",
     "perfetto_json",
     "play_jobs",
+    "read_uploads",
     "record",
     "scale",
     "scaling",
     "scaling_csv",
     "simulate",
     "snippet",
+    "step_band",
     "step_distribution",
     "summarize",
     "sweep",
@@ -96,24 +129,10 @@ __all__ = [
     "to_text",
     "trade_off",
     "tune",
+    "with_switches",
 ]
 
 Engine = Literal["simpy", "analytic"]
-
-
-def load_workload(path: str | os.PathLike[str]) -> Workload:
-    """A Workload from its JSON file. Raises ``InputError`` naming file, field, value and what is legal."""
-    return documents.load(path, Workload)
-
-
-def load_hardware(path: str | os.PathLike[str]) -> Hardware:
-    """A Hardware from its JSON file. Raises ``InputError`` naming file, field, value and what is legal."""
-    return documents.load(path, Hardware)
-
-
-def load_assignment(path: str | os.PathLike[str]) -> Assignment:
-    """An Assignment from its JSON file. Raises ``InputError`` naming file, field, value and what is legal."""
-    return documents.load(path, Assignment)
 
 
 def simulate(
@@ -176,59 +195,32 @@ def _play(workload: Workload, hardware: Hardware, assignment: Assignment) -> Tim
     return run(workload, hardware, assignment, "analytic")
 
 
-def tune(
-    workload: Workload,
-    hardware: Hardware,
-    *,
-    criterion: Criterion = "nominal",
-    seed: int = 0,
-    draws: int = 400,
-    max_bucket_bytes: int | None = None,
-    memory_limit_bytes: int | None = None,
-) -> Recommendation:
-    """The best contiguous assignment, its certificate, what each knob can reach, and whether it matters.
+def difference(before: Timeline, after: Timeline) -> Difference:
+    """Why ``after`` takes longer or shorter than ``before``: parts that add up to the difference exactly.
 
-    Contiguous means: in ready order, within each dtype and device. On one channel that nothing stretches or
-    blocks, or where all partitions can be simulated, the answer is proved; otherwise it is refined by
-    simulation and ``lower_bound_ns`` says how far from the optimum it can be at most.
-
-    Args:
-        workload: its ``samples`` say how iterations vary.
-        hardware: its ``spread`` says how all-reduces vary, and how well they were measured.
-        criterion: what is recommended: the best of the step as given (``nominal``), or the best over the
-            distribution of steps, by ``mean`` or by 95th percentile (``p95``).
-        seed: of that distribution.
-        draws: how many steps are drawn from it.
-        max_bucket_bytes: the largest bucket that is allowed, in parameter bytes.
-        memory_limit_bytes: the most that buckets may hold at once, on one rank.
+    ``sim.verdict.differences`` says how a step is taken apart. Where assignment and machine both differ, the
+    assignment is changed first.
 
     Raises:
-        InputError: an argument that is not legal, or a limit that no assignment keeps to.
-        NotModelledError: a workload that DDP does not train as it is.
+        SimError: a timeline that cannot be played again, see ``simulate``.
     """
-    from sim.tuner import recommend  # compiled code; only what tunes waits for that
+    return differences.difference(before, after, _play_again)
 
-    return recommend.tune(
-        workload,
-        hardware,
-        criterion=criterion,
-        seed=seed,
-        draws=draws,
-        max_bucket_bytes=max_bucket_bytes,
-        memory_limit_bytes=memory_limit_bytes,
+
+def _play_again(timeline: Timeline) -> Timeline:
+    return run(
+        timeline.workload,
+        timeline.hardware,
+        timeline.assignment,
+        "analytic",
+        timeline.iteration,
+        timeline.slowest,
     )
 
 
-def trade_off(
-    workload: Workload, hardware: Hardware, limits: Sequence[int] | None = None
-) -> tuple[MemoryPoint, ...]:
-    """The best step that each limit on the largest bucket allows; ``limits`` in parameter bytes.
-
-    Without ``limits`` powers of two, from a 256th of all gradients on, and the largest gradient.
-    """
-    from sim.tuner import recommend
-
-    return recommend.trade_off(workload, hardware, limits)
+def critical_path(timeline: Timeline) -> tuple[PathSpan, ...]:
+    """The spans that decide when the last gradient is available, in time order."""
+    return tuple(paths.critical_path(timeline))
 
 
 def extrapolate_hardware(
@@ -247,30 +239,18 @@ def extrapolate_hardware(
     return extrapolated.extrapolate_hardware(measured, cluster, name)
 
 
-def parse_workload(text: str | bytes, source: str) -> Workload:
-    """A Workload from JSON text; ``source`` is what errors call it."""
-    return documents.parse_text(text, Workload, source)
-
-
-def parse_hardware(text: str | bytes, source: str) -> Hardware:
-    """A Hardware from JSON text; ``source`` is what errors call it."""
-    return documents.parse_text(text, Hardware, source)
-
-
-def parse_cluster(text: str | bytes, source: str) -> Cluster:
-    """A Cluster from JSON text; ``source`` is what errors call it."""
-    return documents.parse_text(text, Cluster, source)
-
-
-def snippet(assignment: Assignment, workload: Workload) -> str:
+def snippet(assignment: Assignment, workload: Workload, torch: str | None = None) -> str:
     """Python that makes DistributedDataParallel use ``assignment``.
 
     Keywords of stock DistributedDataParallel where they reach it, which is checked; else ``sim.apply``.
+    ``torch`` is the version where the script trains, such as ``"2.8"``; None: new enough for all keywords.
 
     Raises:
         AssignmentError: ``ddp_kwargs`` reach other buckets than these, or they do not fit ``workload``.
+        InputError: a version that is none, or that lacks a switch of the assignment.
+        NotModelledError: an assignment of another system than DistributedDataParallel.
     """
-    text = pasting.snippet(assignment, workload)
+    text = pasting.snippet(assignment, workload, torch)
     if assignment.by_keywords:
         check_reaches(workload, assignment)
     return text
@@ -340,35 +320,3 @@ def record(
         wrap=wrap,
         wrap_state=wrap_state,
     )
-
-
-def digest(noun: Any) -> str:
-    """SHA-256 of a noun's JSON text, in hex."""
-    return hashlib.sha256(to_text(noun).encode()).hexdigest()
-
-
-def agreement(record: Record, copies: bool = True) -> Agreement:
-    """A measured record against what the model of today predicts for it.
-
-    ``copies`` False switches the copies into and out of buckets off in the model, to show their effect. A
-    record of another box than its hardware's, of slow ranks or of a neighbour is predicted as it was
-    measured, from the hardware of the job alone in its box.
-    """
-    from sim.engine import in_box  # the graph of a box, which nothing else here needs
-
-    if not copies:
-        record = replace(
-            record, hardware=replace(record.hardware, copy_in_bytes_per_s=None, copy_out_bytes_per_s=None)
-        )
-    limits = in_box.limits_of(record)
-    record = in_box.as_measured(record)
-    predictions, attributions = {}, {}
-    for candidate in record.candidates:
-        assert candidate.asked is not None
-        if record.neighbour is not None:
-            predictions[candidate.name] = in_box.report_beside(record, candidate.asked)
-            continue
-        predictions[candidate.name] = summarize(simulate(record.workload, record.hardware, candidate.asked))
-        if candidate.iterations:
-            attributions[candidate.name] = attribute(record, candidate, simulate)
-    return scoring.agree(record, predictions, attributions, limits)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from app.figures.style import ALARM, BUCKETS, NEUTRAL, framed, hatch, ms, safe
+from app.figures.style import ALARM, BUCKETS, NEUTRAL, built, frame, hatch, ms, safe
 from sim.nouns.report import Report
 
 PARTS = {
@@ -56,19 +56,25 @@ def breakdown_data(reports: Mapping[str, Report]) -> tuple[Breakdown, ...]:
 
 def draw_breakdown(rows: tuple[Breakdown, ...]) -> go.Figure:
     """Stacked bars, the first row on top."""
-    figure = go.Figure()
-    for part, (words, colour, pattern) in PARTS.items():
-        values = [ms(getattr(row, part)) for row in rows]
-        figure.add_bar(
-            name=words,
-            orientation="h",
-            y=[safe(row.name) for row in rows],
-            x=values,
-            marker={"color": colour, "pattern": hatch(pattern)},
-            hovertemplate=f"%{{y}}<br>{words}: %{{x:.2f}} ms<extra></extra>",
-        )
-    figure.update_yaxes(autorange="reversed", showgrid=False)
-    figure.update_xaxes(title="one step, ms")
-    return framed(
-        figure, 110 + 44 * len(rows), barmode="stack", bargap=0.3, showlegend=True, legend_traceorder="normal"
+    names = [safe(row.name) for row in rows]
+    return built(
+        [
+            {
+                "type": "bar",
+                "name": words,
+                "orientation": "h",
+                "y": names,
+                "x": [ms(getattr(row, part)) for row in rows],
+                "marker": {"color": colour, "pattern": hatch(pattern)},
+                "hovertemplate": f"%{{y}}<br>{words}: %{{x:.2f}} ms<extra></extra>",
+            }
+            for part, (words, colour, pattern) in PARTS.items()
+        ],
+        110 + 44 * len(rows),
+        xaxis={"title": {"text": "one step, ms"}},
+        yaxis={"autorange": "reversed", "showgrid": False},
+        barmode="stack",
+        bargap=0.3,
+        showlegend=True,
+        legend={**frame(0)["legend"], "traceorder": "normal"},
     )

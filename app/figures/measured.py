@@ -1,4 +1,4 @@
-"""Is it true? Measured beside predicted: all candidates, and the buckets of one."""
+"""Is it true? Measured beside predicted: all candidates, and backward and the buckets of one."""
 
 from dataclasses import dataclass
 
@@ -231,16 +231,39 @@ def draw_overlay(data: OverlayData) -> go.Figure:
             customdata=[_pair_text(pair) for pair, _ in rows],
             hovertemplate="%{customdata}<extra></extra>",
         )
-    predicted, measured = ms(data.predicted_backward_end_ns), ms(data.measured_backward_end_ns)
-    mark_instant(figure, predicted, "backward ends, predicted", dash="dot")
-    mark_instant(figure, measured, "backward ends, measured", dash="solid")
+    for name, end_ns, top, dash in (
+        ("predicted", data.predicted_backward_end_ns, -1.4, "dot"),
+        ("measured", data.measured_backward_end_ns, -1.0, "solid"),
+    ):
+        _backward(figure, f"backward ends, {name}", end_ns, top, dash)
+    shown = range(0, len(data.pairs), max(1, len(data.pairs) // 20))
     figure.update_yaxes(
         title="bucket",
-        autorange="reversed",
-        tickmode="linear",
-        dtick=max(1, len(data.pairs) // 20),
+        range=[len(data.pairs) - 0.5, -1.5],
+        tickvals=[-1, *(data.pairs[place].index for place in shown)],
+        ticktext=["backward", *(str(data.pairs[place].index) for place in shown)],
         showgrid=False,
     )
     figure.update_xaxes(title="time from the start of backward, ms", rangemode="tozero")
-    height = min(900, 140 + 34 * len(data.pairs))
+    height = min(900, 174 + 34 * len(data.pairs))
     return framed(figure, height, barmode="overlay", showlegend=True)
+
+
+def _backward(figure: go.Figure, name: str, end_ns: int, top: float, dash: str) -> None:
+    """Half of backward's row, with its length written in it, and a line down where it ends."""
+    figure.add_shape(
+        name=name,
+        type="rect",
+        x0=0,
+        x1=ms(end_ns),
+        y0=top,
+        y1=top + 0.4,
+        fillcolor=NEUTRAL,
+        line={"width": 1, "color": "#FFFFFF"},
+        label={
+            "text": ms_text(end_ns),
+            "font": {"color": "#FFFFFF", "size": 11},
+            "textposition": "middle right",
+        },
+    )
+    mark_instant(figure, ms(end_ns), name, dash=dash)

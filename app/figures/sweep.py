@@ -2,18 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
-from app.figures.style import ACCENT, ALARM, GOOD, LINE, framed, ms
+from app.figures.band import Band, band_traces, place
+from app.figures.style import ACCENT, ALARM, GOOD, GRID, LINE, built, ms
 from sim.nouns.recommendation import Plateau
 from sim.nouns.rows import SweepRow
 from sim.units import format_ms, format_size
 
 _TICKS = tuple(2.0**power for power in range(-10, 17))
 _ZONE = "rgba(0,158,115,0.16)"
-DEFAULT, ZERO = "default", "0"  # the column left of the axis: what a logarithm cannot hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,46 +92,68 @@ def _point(row: SweepRow) -> SweepPoint:
     return SweepPoint(cap_mb=row.bucket_cap_mb, step_ms=ms(row.step_ns), text=text)
 
 
-def draw_sweep(data: SweepData) -> go.Figure:
+def draw_sweep(data: SweepData, band: Band | None = None) -> go.Figure:
     """The curve on a logarithmic axis; left of it, in a column of its own, DDP's default.
 
-    ``customdata`` of each point is [hover text, cap in MiB or None], so that a click tells its cap.
+    ``customdata`` of each point is [hover text, cap in MiB or None], so that a click tells its cap. ``band``
+    lies behind the curve.
     """
-    figure = make_subplots(cols=2, shared_yaxes=True, column_widths=[0.1, 0.9], horizontal_spacing=0.01)
+    traces = []
     if data.beside:
-        _points(figure, 1, data.beside, "DDP's default", symbol="diamond", size=13, colour=ALARM)
+        traces.append(_points("x", data.beside, "DDP's default", symbol="diamond", size=13, colour=ALARM))
     if data.curve:
-        _points(figure, 2, data.curve, "explicit cap", mode="lines+markers", size=7, colour=ACCENT)
+        traces.append(_points("x2", data.curve, "explicit cap", mode="lines+markers", size=7, colour=ACCENT))
     if data.best is not None:
-        _points(figure, 2, (data.best,), "best cap", symbol="star", size=16, colour=GOOD)
+        traces.append(_points("x2", (data.best,), "best cap", symbol="star", size=16, colour=GOOD))
     if data.chosen is not None:
-        column = 2 if data.chosen.cap_mb else 1
-        _points(figure, column, (data.chosen,), "shown", symbol="circle-open", size=18, colour=LINE)
-    for low, high in data.zones_mb:
-        # A little wider than its caps, so that a stretch of one cap can be seen.
-        band = {"x0": low / 1.03, "x1": high * 1.03}
-        figure.add_vrect(**band, fillcolor=_ZONE, line_width=0, layer="below", row=1, col=2)
+        axis = "x2" if data.chosen.cap_mb else "x"
+        traces.append(_points(axis, (data.chosen,), "shown", symbol="circle-open", size=18, colour=LINE))
+    if band is not None:
+        traces += band_traces(band)
+    # A little wider than its caps, so that a stretch of one cap can be seen.
+    shapes = [_zone(low / 1.03, high * 1.03) for low, high in data.zones_mb]
     default = next((point for point in data.beside if point.cap_mb is None), None)
     if default is not None:
-        figure.add_hline(y=default.step_ms, line={"color": ALARM, "dash": "dash", "width": 1.5})
+        shapes += _across(default.step_ms, ALARM, "dash")
     if data.optimum_ms is not None:
-        figure.add_hline(y=data.optimum_ms, line={"color": GOOD, "dash": "dot", "width": 1.5})
-    figure.update_xaxes(type="category", row=1, col=1)
-    figure.update_xaxes(
-        type="log",
-        title="bucket_cap_mb, MiB (log)",
-        tickvals=_TICKS,
-        ticktext=[f"{tick:.3g}" if tick < 1 else f"{tick:.0f}" for tick in _TICKS],
-        row=1,
-        col=2,
+        shapes += _across(data.optimum_ms, GOOD, "dot")
+    ticks = [f"{tick:.3g}" if tick < 1 else f"{tick:.0f}" for tick in _TICKS]
+    return built(
+        traces,
+        360,
+        xaxis={"type": "category", "domain": [0, 0.1]},
+        yaxis={"title": {"text": "step time, ms"}},
+        shapes=shapes,
+        xaxis2={
+            "type": "log",
+            "domain": [0.11, 1],
+            "anchor": "y",
+            "title": {"text": "bucket_cap_mb, MiB (log)"},
+            "tickvals": _TICKS,
+            "ticktext": ticks,
+            "automargin": True,
+            "gridcolor": GRID,
+            "zeroline": False,
+        },
+        showlegend=True,
+        clickmode="event+select",
     )
-    figure.update_yaxes(title="step time, ms", row=1, col=1)
-    return framed(figure, 360, showlegend=True, clickmode="event+select")
+
+
+def _zone(low_mb: float, high_mb: float) -> dict[str, Any]:
+    place = {"type": "rect", "xref": "x2", "x0": low_mb, "x1": high_mb, "yref": "y domain", "y0": 0, "y1": 1}
+    return {**place, "fillcolor": _ZONE, "line": {"width": 0}, "layer": "below"}
+
+
+def _across(step_ms: float, colour: str, dash: str) -> list[dict[str, Any]]:
+    """A level line over both columns."""
+    line = {"color": colour, "dash": dash, "width": 1.5}
+    place = {"type": "line", "x0": 0, "x1": 1, "yref": "y", "y0": step_ms, "y1": step_ms, "line": line}
+    return [{**place, "xref": f"{axis} domain"} for axis in ("x", "x2")]
 
 
 def _points(
-    figure: go.Figure,
-    column: int,
+    axis: str,
     points: Sequence[SweepPoint],
     name: str,
     *,
@@ -139,21 +161,18 @@ def _points(
     symbol: str = "circle",
     size: int,
     colour: str,
-) -> None:
-    figure.add_scatter(
-        row=1,
-        col=column,
-        name=name,
-        mode=mode,
-        x=[_place(point) if column == 1 else point.cap_mb for point in points],
-        y=[point.step_ms for point in points],
-        marker={"symbol": symbol, "size": size, "color": colour, "line": {"width": 2, "color": colour}},
-        line={"color": colour, "width": 2},
-        customdata=[[point.text, point.cap_mb] for point in points],
-        hovertemplate="%{customdata[0]}<extra></extra>",
-        unselected={"marker": {"opacity": 1}},
-    )
-
-
-def _place(point: SweepPoint) -> str:
-    return DEFAULT if point.cap_mb is None else ZERO
+) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "xaxis": axis,
+        "yaxis": "y",
+        "name": name,
+        "mode": mode,
+        "x": [place(point.cap_mb) if axis == "x" else point.cap_mb for point in points],
+        "y": [point.step_ms for point in points],
+        "marker": {"symbol": symbol, "size": size, "color": colour, "line": {"width": 2, "color": colour}},
+        "line": {"color": colour, "width": 2},
+        "customdata": [[point.text, point.cap_mb] for point in points],
+        "hovertemplate": "%{customdata[0]}<extra></extra>",
+        "unselected": {"marker": {"opacity": 1}},
+    }

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import plotly.graph_objects as go
 
-from app.figures.style import bucket_colour, explain, framed, hatch, mark_instant, ms, ms_text, safe
+from app.figures.critical import Mark
+from app.figures.style import PATH, bucket_colour, built, hatch, instant, legend_entry, ms, ms_text, safe
 from sim.nouns.collective import CollectiveTimes
 from sim.nouns.timeline import BucketTimes, ComputeSpan, Timeline
 from sim.units import MIB
@@ -209,46 +211,88 @@ def _pattern(span: Span) -> str:
     return "/" if span.exposed and span.kind != "straggler" else _PATTERNS.get(span.kind, "")
 
 
-def draw_timeline(data: TimelineData) -> go.Figure:
-    """One bar trace a lane; hatched is exposed, dotted is a copy into a bucket."""
-    figure = go.Figure()
+def draw_timeline(data: TimelineData, path: Sequence[Mark] = ()) -> go.Figure:
+    """One bar trace a lane; hatched is exposed, dotted a copy into a bucket; ``path`` runs above the bars."""
     labelled = len({span.bucket for span in data.spans}) <= _LABELLED
-    for lane in data.lanes:
-        spans = [span for span in data.spans if span.lane == lane]
-        collective = lane.startswith("communication")
-        figure.add_bar(
-            name=lane,
-            orientation="h",
-            y=[lane] * len(spans),
-            base=[ms(span.start_ns) for span in spans],
-            x=[ms(span.end_ns - span.start_ns) for span in spans],
-            marker={
-                "color": [bucket_colour(span.bucket) for span in spans],
-                "pattern": hatch([_pattern(span) for span in spans]),
-                "line": {"width": 0.5 if len(spans) <= 300 else 0, "color": "rgba(255,255,255,0.6)"},
-            },
-            text=[
-                f"<b>{span.bucket}</b>" if labelled and collective and span.bucket is not None else ""
-                for span in spans
-            ],
-            textposition="inside",
-            insidetextanchor="middle",
-            textangle=0,
-            customdata=[span.text for span in spans],
-            hovertemplate="%{customdata}<extra></extra>",
-            showlegend=False,
-        )
     kinds = {span.kind for span in data.spans}
+    traces = [
+        _lane(lane, [span for span in data.spans if span.lane == lane], labelled) for lane in data.lanes
+    ]
+    if path:
+        traces.append(_path(path))
     if any(span.exposed for span in data.spans):
-        explain(figure, "exposed", "/")
-    for kind, shape in _PATTERNS.items():
-        if kind in kinds:
-            explain(figure, _KINDS[kind], shape)
+        traces.append(legend_entry("exposed", "/"))
+    traces += [legend_entry(_KINDS[kind], shape) for kind, shape in _PATTERNS.items() if kind in kinds]
     end, sync = ms(data.backward_end_ns), ms(data.sync_end_ns)
-    mark_instant(figure, end, "backward ends", dash="solid")
+    shapes = [instant(end, "backward ends", dash="solid")]
     if data.sync_end_ns > data.backward_end_ns:
-        figure.add_vrect(x0=end, x1=sync, fillcolor="rgba(213,94,0,0.10)", line_width=0, layer="below")
-        mark_instant(figure, sync, "all gradients available", dash="dot")
-    figure.update_yaxes(categoryorder="array", categoryarray=data.lanes[::-1], showgrid=False)
-    figure.update_xaxes(title="time from the start of backward, ms", range=[0, sync * 1.01])
-    return framed(figure, 90 + 62 * len(data.lanes), barmode="overlay", bargap=0.25, showlegend=True)
+        shapes.append(
+            {
+                "type": "rect",
+                "xref": "x",
+                "x0": end,
+                "x1": sync,
+                "yref": "y domain",
+                "y0": 0,
+                "y1": 1,
+                "fillcolor": "rgba(213,94,0,0.10)",
+                "line": {"width": 0},
+                "layer": "below",
+            }
+        )
+        shapes.append(instant(sync, "all gradients available", dash="dot"))
+    return built(
+        traces,
+        90 + 62 * len(data.lanes),
+        xaxis={"title": {"text": "time from the start of backward, ms"}, "range": [0, sync * 1.01]},
+        yaxis={"categoryorder": "array", "categoryarray": list(data.lanes[::-1]), "showgrid": False},
+        shapes=shapes,
+        barmode="overlay",
+        bargap=0.25,
+        showlegend=True,
+    )
+
+
+def _lane(lane: str, spans: Sequence[Span], labelled: bool) -> dict[str, Any]:
+    labelled = labelled and lane.startswith("communication")
+    return {
+        "type": "bar",
+        "name": lane,
+        "orientation": "h",
+        "y": [lane] * len(spans),
+        "base": [ms(span.start_ns) for span in spans],
+        "x": [ms(span.end_ns - span.start_ns) for span in spans],
+        "marker": {
+            "color": [bucket_colour(span.bucket) for span in spans],
+            "pattern": hatch([_pattern(span) for span in spans]),
+            "line": {"width": 0.5 if len(spans) <= 300 else 0, "color": "rgba(255,255,255,0.6)"},
+        },
+        "text": [f"<b>{span.bucket}</b>" if labelled and span.bucket is not None else "" for span in spans],
+        "textposition": "inside",
+        "insidetextanchor": "middle",
+        "textangle": 0,
+        "customdata": [span.text for span in spans],
+        "hovertemplate": "%{customdata}<extra></extra>",
+        "showlegend": False,
+    }
+
+
+def _path(path: Sequence[Mark]) -> dict[str, Any]:
+    """A thin band in the gap above the bars of each lane."""
+    return {
+        "type": "bar",
+        "name": "critical path",
+        "orientation": "h",
+        "y": [mark.lane for mark in path],
+        "base": [ms(mark.start_ns) for mark in path],
+        "x": [ms(mark.end_ns - mark.start_ns) for mark in path],
+        "width": 0.08,
+        "offset": 0.4,
+        "marker": {"color": PATH, "line": {"width": 0}},
+        "customdata": [
+            f"<b>critical path</b>: {mark.lane}<br>{ms_text(mark.start_ns)} to {ms_text(mark.end_ns)}"
+            for mark in path
+        ],
+        "hovertemplate": "%{customdata}<extra></extra>",
+        "showlegend": True,
+    }

@@ -5,8 +5,8 @@ from typing import Any
 
 import streamlit as st
 
+from app.cached_uploads import Upload
 from app.library import Library
-from app.views.sources import Upload
 from app.words import cluster as labels_cluster
 
 UPLOAD = "upload"
@@ -97,7 +97,7 @@ def show(library: Library) -> Asked:
             )
             upload = None if file is None else Upload(name=file.name, content=file.getvalue())
         else:
-            settings = {one.name: _widget(machine, one) for one in PRESETS[machine]}
+            settings = settings_of(machine)
         st.divider()
         workload = None
         if library.workloads:
@@ -124,6 +124,11 @@ def show(library: Library) -> Asked:
         workload=workload,
         most_hosts=most,
     )
+
+
+def settings_of(preset: str) -> dict[str, Any]:
+    """Draw what a ready-made cluster lets one set, where the caller stands, and read it."""
+    return {one.name: _widget(preset, one) for one in PRESETS[preset]}
 
 
 def _widget(preset: str, setting: Setting) -> Any:

@@ -2,15 +2,17 @@
 leaves every knob in its place."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import streamlit as st
 
 from app.choosing import Choice, WhatIf
 from app.library import Library
-from app.views import sources
+from app.views import addresses, sources, switches, what_ifs
 from app.views.sources import Asked
 from app.words import labels
+from sim.errors import InputError
 
 CAP_STOPS = (
     0.25,
@@ -38,8 +40,16 @@ CAP_STOPS = (
     256,
     512,
 )
-FACTORS = (0.1, 0.2, 0.25, 0.33, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 8.0, 10.0)
 _MAX_CAP_MB = 65536.0
+# By key, where every knob of the sidebar stands at first; what is looked at is no knob.
+DEFAULTS: dict[str, Any] = {
+    "pick": "default",
+    "cap": 25.0,
+    "first": None,
+    "caps": "",
+    **{name: switch.default for name, switch in switches.ALL.items()},
+    **what_ifs.positions(WhatIf()),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,21 +63,22 @@ class Knobs:
 
 def show(library: Library) -> Knobs:
     """Draw the sidebar and read it."""
+    addresses.take_name("pick", labels.PICK_WORDS)
     with st.sidebar:
         source = sources.ask(library)
         st.divider()
         choice = _choice()
-        st.divider()
-        st.caption("What if the machine were another?")
-        bandwidth = _factor("Bandwidth ×", "bw", "bandwidth")
-        latency = _factor("Latency ×", "lat", "latency")
-        backward = _factor("Backward ×", "bwd", "backward")
+        what_if = what_ifs.show()
+        st.button(
+            "Reset all knobs",
+            key="reset",
+            on_click=_reset,
+            icon=":material/restart_alt:",
+            disabled=all(st.session_state.get(key, first) == first for key, first in DEFAULTS.items()),
+            help="Back to DDP's default on the machine as measured.",
+        )
         st.caption("The address of this page holds every knob; uploads are not in it.")
-    return Knobs(
-        source=source,
-        choice=choice,
-        what_if=WhatIf(bandwidth=bandwidth, latency=latency, backward=backward),
-    )
+    return Knobs(source=source, choice=choice, what_if=what_if)
 
 
 def show_cap(cap_mb: float) -> None:
@@ -125,9 +136,45 @@ def _choice() -> Choice:
         placeholder="none",
         help=labels.HELP["first"],
     )
-    if pick != "cap":
-        return Choice(pick=pick)
-    return Choice(pick=pick, cap_mb=cap, first_mb=first)
+    choice = Choice(pick=pick)
+    if pick == "cap":
+        choice = replace(choice, cap_mb=cap, first_mb=first)
+    if pick == "cap-list":
+        choice = _cap_list(choice)
+    with st.expander("Switches"):
+        try:
+            choice = replace(choice, options=switches.show(pick))
+        except InputError as error:
+            choice = _unreadable(choice, error)
+    return choice
+
+
+def _cap_list(choice: Choice) -> Choice:
+    """The choice with the list of caps that is typed in."""
+    text = st.text_input(
+        "Caps, MiB",
+        key="caps",
+        bind="query-params",
+        max_chars=2000,
+        placeholder="1, 25, 100",
+        help=labels.HELP["caps"],
+    )
+    try:
+        return replace(choice, caps_mb=switches.caps(text))
+    except InputError as error:
+        return _unreadable(choice, error)
+
+
+def _unreadable(choice: Choice, error: InputError) -> Choice:
+    """Tell the error beside its field, and on the page that cannot show such a choice."""
+    st.error(labels.plain(str(error)), icon=":material/error:")
+    return replace(choice, unreadable=choice.unreadable or str(error))
+
+
+def _reset() -> None:
+    for key, value in DEFAULTS.items():
+        if key in st.session_state:
+            st.session_state[key] = value
 
 
 def _pick_cap() -> None:
@@ -141,15 +188,3 @@ def _take_slider() -> None:
 def _nearest(value: float, stops: Sequence[float]) -> float:
     """The stop nearest in ratio, as one sees it on a slider of ratios."""
     return min(stops, key=lambda stop: max(stop, value) / max(min(stop, value), 1e-9))
-
-
-def _factor(label: str, key: str, word: str) -> float:
-    return st.select_slider(
-        label,
-        FACTORS,
-        value=1.0,
-        format_func=lambda factor: f"{factor:g}",
-        key=key,
-        bind="query-params",
-        help=labels.HELP[word],
-    )

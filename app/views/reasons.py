@@ -1,11 +1,15 @@
 """Beside the recommendation: why a step takes what it takes, whether a gain shows, and what memory costs."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import streamlit as st
 
 from app import cached
 from app.cached import Inputs
 from app.figures.memory import draw_memory, memory_data
 from app.words import labels
+from app.words.tune import COLUMN_HELP
 from sim.nouns.path import PathSpan
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.report import Report
@@ -38,10 +42,15 @@ def _path(title: str, report: Report, path: tuple[PathSpan, ...]) -> None:
             for row in labels.path_rows(path)
         ],
         hide_index=True,
-        column_config=dict.fromkeys(
-            ("from, ms", "to, ms", "takes, ms"), st.column_config.NumberColumn(format="%.2f")
-        ),
+        column_config=_columns(("what", "bucket"), ("from, ms", "to, ms", "takes, ms")),
     )
+
+
+def _columns(words: Sequence[str], numbers: Sequence[str]) -> dict[str, Any]:
+    """Columns with their help; numbers to two places."""
+    return {name: st.column_config.Column(help=COLUMN_HELP[name]) for name in words} | {
+        name: st.column_config.NumberColumn(format="%.2f", help=COLUMN_HELP[name]) for name in numbers
+    }
 
 
 def _robust(robust: Robust) -> None:
@@ -59,9 +68,9 @@ def _robust(robust: Robust) -> None:
                 for row in sorted(robust.rows, key=lambda row: row.mean_step_ns)
             ],
             hide_index=True,
-            column_config=dict.fromkeys(
+            column_config=_columns(
+                ("candidate",),
                 ("mean, ms", "95th percentile, ms", "gain, ms", "at least, ms", "at most, ms"),
-                st.column_config.NumberColumn(format="%.2f"),
             ),
         )
     st.caption(labels.plain(labels.robust_sentence(robust)))

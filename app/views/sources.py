@@ -1,6 +1,7 @@
 """What to look at: a measured run, bundled files, or an upload. The same widgets on every page that asks.
 
-``ask`` only draws; ``read`` opens files after it, so that an error in one leaves every widget in its place.
+``ask`` draws, and looks into an upload to know what is still to be asked for; ``read`` opens the other files
+after it and tells what is wrong with an upload, so that an error leaves every widget in its place.
 """
 
 from collections.abc import Mapping
@@ -9,45 +10,82 @@ from typing import Any
 
 import streamlit as st
 
-from app import cached
+import sim
+from app import cached, cached_cluster, cached_uploads
 from app.cached import Inputs
+from app.cached_cluster import Made
+from app.cached_uploads import Outcome
 from app.library import Library
+from app.views import cluster_knobs, imported
 from app.words import labels
-from sim.errors import SimError
+from app.words import uploads as words
+from sim.errors import InputError, SimError
+from sim.nouns.assignment import Assignment
+from sim.nouns.hardware import MAX_RANKS, Hardware
+from sim.nouns.imported import ImportOptions, Uploaded
+from sim.nouns.records import Record
+from sim.nouns.workload import Workload
+from sim.units import NS_PER_MS
 
 MEASURED, BUNDLED, UPLOAD = "measured", "bundled", "upload"
 _START_WORDS = {MEASURED: "measured run", BUNDLED: "bundled files", UPLOAD: "upload"}
+_MOST_MS = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Upload:
-    """An uploaded file."""
+class Preset:
+    """A ready-made cluster and what of it is set."""
 
     name: str
-    content: bytes
+    settings: tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfUpload:
+    """A machine of the upload: a place among its hardware, or None for its cluster."""
+
+    place: int | None
+
+
+Machine = str | Preset | OfUpload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What the widgets point to; ``record``, ``workload`` and ``hardware`` are names in the library."""
+    """What the widgets point to; ``record`` and names of workloads and hardware are names in the library.
 
-    record: str | None
-    workload: str | Upload | None
-    hardware: str | Upload | None
+    ``workload`` None is the upload's, where it has one, else nothing yet; ``upload`` is what it holds.
+    """
+
+    record: str | None = None
+    workload: str | None = None
+    hardware: Machine | None = None
+    upload: Outcome | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What was read. ``record`` names the measured record in the library that belongs to it, if one does."""
+    """What was read.
+
+    ``record`` names the measured record in the library that belongs to the inputs, if one does;
+    ``measured`` is one that was uploaded and belongs to them: a record, or the steps of a trace, with
+    ``measured_digest`` for ``cached_uploads.agreement``. ``assignment`` was uploaded beside them.
+    ``uploaded`` has the notes of an upload. ``is_computed`` says that nobody measured the machine.
+    """
 
     inputs: Inputs
     record: str | None
+    measured: Record | None = None
+    measured_digest: str = ""
+    assignment: Assignment | None = None
+    uploaded: Uploaded | None = None
+    is_computed: bool = False
 
 
 def ask(library: Library) -> Asked:
     """Draw the widgets, where the caller stands (the sidebar)."""
     starts = [UPLOAD]
-    if library.workloads and library.hardware:
+    if library.workloads:
         starts.insert(0, BUNDLED)
     if library.records:
         starts.insert(0, MEASURED)
@@ -60,61 +98,184 @@ def ask(library: Library) -> Asked:
         help=labels.HELP["start"],
     )
     if start == MEASURED:
-        return Asked(record=_named("Record", "record", library.records), workload=None, hardware=None)
-    workload: str | Upload | None = None
-    hardware: str | Upload | None = None
-    if start == UPLOAD:
-        workload, hardware = _upload("Workload JSON", "up_w"), _upload("Hardware JSON", "up_h")
-    if workload is None and library.workloads:
-        workload = _named("Workload", "workload", library.workloads)
-    if hardware is None and library.hardware:
-        hardware = _named("Hardware", "hardware", library.hardware)
-    return Asked(record=None, workload=workload, hardware=hardware)
+        return Asked(record=_named("Record", "record", library.records))
+    upload = _upload() if start == UPLOAD else None
+    uploaded = None if upload is None else upload.uploaded
+    workload = None
+    if library.workloads and (uploaded is None or uploaded.workload is None):
+        workload = _named("Workload", "workload", library.workloads, words.HELP["workload"])
+    return Asked(workload=workload, hardware=_machine(library, uploaded), upload=upload)
 
 
-def _named(label: str, key: str, files: Mapping[str, Any]) -> str | None:
-    return st.selectbox(label, list(files), key=key, bind="query-params")
+def _named(label: str, key: str, files: Mapping[str, Any], help_text: str | None = None) -> str | None:
+    return st.selectbox(label, list(files), key=key, bind="query-params", help=help_text)
 
 
-def _upload(label: str, key: str) -> Upload | None:
-    file = st.file_uploader(label, type=["json"], key=key, help=labels.HELP["upload"])
-    return None if file is None else Upload(name=file.name, content=file.getvalue())
+def _upload() -> Outcome | None:
+    files = st.file_uploader(words.LABEL, accept_multiple_files=True, key="up", help=words.HELP["up"])
+    if not files:
+        return None
+    outcome = cached_uploads.read(files, _told())
+    if outcome.uploaded is not None:
+        imported.show(outcome.uploaded)
+    return outcome
+
+
+def _told() -> ImportOptions:
+    """What the user adds to the files."""
+    with st.expander(words.TELL):
+        ranks = st.number_input(
+            "World size, ranks",
+            min_value=1,
+            max_value=MAX_RANKS,
+            value=None,
+            step=1,
+            key="up_world_size",
+            bind="query-params",
+            placeholder="as the files say",
+            help=words.HELP["world_size"],
+        )
+        times = {part: _milliseconds(part) for part in ("backward", "forward", "optimizer")}
+    return ImportOptions(
+        world_size=ranks,
+        backward_ns=times["backward"],
+        forward_ns=times["forward"],
+        optimizer_ns=times["optimizer"],
+    )
+
+
+def _milliseconds(part: str) -> int | None:
+    value = st.number_input(
+        f"{part.capitalize()}, ms",
+        min_value=0.0,
+        max_value=_MOST_MS,
+        value=None,
+        step=1.0,
+        format="%.6g",
+        key=f"up_{part}_ms",
+        bind="query-params",
+        placeholder="as the files say",
+        help=words.HELP[f"{part}_ms"],
+    )
+    return None if value is None else round(value * NS_PER_MS)
+
+
+def _machine(library: Library, uploaded: Uploaded | None) -> Machine | None:
+    """One of the upload's machines, a bundled one, or a ready-made cluster, in this order."""
+    own = _machines_of(uploaded)
+    presets = {words.computed_words(name): name for name in cluster_knobs.PRESETS}
+    machines: dict[str, str | OfUpload] = {**own, **{name: name for name in library.hardware}, **presets}
+    chosen: str | None
+    if own:  # a key of its own, so that new files come with their own machine; they are not in the URL
+        chosen = st.selectbox("Hardware", list(machines), key="up_hardware", help=words.HELP["hardware"])
+    else:
+        chosen = _named("Hardware", "hardware", machines, words.HELP["hardware"])
+    if chosen is None:
+        return None
+    if chosen in presets:
+        name = presets[chosen]
+        settings = cluster_knobs.settings_of(name)
+        st.caption(words.COMPUTED_CAPTION)
+        return Preset(name=name, settings=tuple(sorted(settings.items())))
+    return machines[chosen]
+
+
+def _machines_of(uploaded: Uploaded | None) -> dict[str, OfUpload]:
+    if uploaded is None:
+        return {}
+    found: dict[str, OfUpload] = {}
+    for place, one in enumerate(uploaded.hardware):
+        shown = words.uploaded_words(one.name, one.world_size)
+        found[shown if shown not in found else f"{shown} ({place + 1})"] = OfUpload(place=place)
+    if uploaded.cluster is not None:
+        found[f"{words.uploaded_words(uploaded.cluster.name)}, computed"] = OfUpload(place=None)
+    return found
 
 
 def read(library: Library, asked: Asked) -> Given | None:
     """The files that the widgets point to; None where one is still to be given.
 
     Raises:
-        SimError: a file that cannot be read.
+        SimError: a file that cannot be read, or an upload that is not legal.
     """
     if asked.record is not None:
         folder = library.records[asked.record]
         workload = cached.load_workload(folder / "workload.json")
         hardware = cached.load_hardware(folder / "hardware.json")
-    elif asked.workload is not None and asked.hardware is not None:
-        if isinstance(asked.workload, Upload):
-            workload = cached.parse_workload(asked.workload.content, asked.workload.name)
-        else:
-            workload = cached.load_workload(library.workloads[asked.workload])
-        if isinstance(asked.hardware, Upload):
-            hardware = cached.parse_hardware(asked.hardware.content, asked.hardware.name)
-        else:
-            hardware = cached.load_hardware(library.hardware[asked.hardware])
+        return Given(inputs=_inputs(workload, hardware), record=asked.record)
+    upload = asked.upload
+    if upload is not None and upload.error is not None:
+        raise InputError(upload.error)
+    uploaded = None if upload is None else upload.uploaded
+    if asked.workload is not None:
+        workload = cached.load_workload(library.workloads[asked.workload])
+    elif upload is not None and uploaded is not None and uploaded.workload is not None:
+        workload = (uploaded.workload, upload.workload_digest)
     else:
         return None
-    inputs = Inputs(
+    if asked.hardware is None:
+        return None
+    inputs = _inputs(workload, _hardware(library, asked.hardware, upload))
+    given = Given(
+        inputs=inputs,
+        record=_record_of(library, inputs),
+        uploaded=uploaded,
+        assignment=None if uploaded is None else uploaded.assignment,
+        is_computed=isinstance(asked.hardware, Preset) or asked.hardware == OfUpload(place=None),
+    )
+    return given if upload is None or uploaded is None else _with_measured(given, upload, uploaded)
+
+
+def _with_measured(given: Given, upload: Outcome, uploaded: Uploaded) -> Given:
+    """What was measured of the upload belongs to its own workload on the hardware that comes first."""
+    if uploaded.record is None or not upload.hardware_digests:
+        return given
+    if given.inputs.key != f"{upload.workload_digest} {upload.hardware_digests[0]}":
+        return given
+    return Given(
+        inputs=given.inputs,
+        record=given.record,
+        uploaded=uploaded,
+        assignment=given.assignment,
+        measured=uploaded.record,
+        measured_digest=upload.key,
+    )
+
+
+def _inputs(workload: tuple[Workload, str], hardware: tuple[Hardware, str]) -> Inputs:
+    return Inputs(
         workload=workload[0],
         hardware=hardware[0],
         workload_digest=workload[1],
         hardware_digest=hardware[1],
     )
-    return Given(inputs=inputs, record=asked.record or _record_of(library, inputs))
+
+
+def _hardware(library: Library, machine: Machine, upload: Outcome | None) -> tuple[Hardware, str]:
+    """A machine and its digest; of a cluster its collectives are computed."""
+    if isinstance(machine, str):
+        return cached.load_hardware(library.hardware[machine])
+    if isinstance(machine, Preset):
+        return _computed(cached_cluster.make(machine.name, dict(machine.settings)))
+    assert upload is not None
+    uploaded = upload.uploaded
+    assert uploaded is not None
+    if machine.place is None:
+        assert uploaded.cluster is not None
+        return _computed(Made(cluster=uploaded.cluster, digest=upload.cluster_digest))
+    return uploaded.hardware[machine.place], upload.hardware_digests[machine.place]
+
+
+def _computed(made: Made) -> tuple[Hardware, str]:
+    hardware = cached_cluster.hardware(made)
+    return hardware, sim.digest(hardware)
 
 
 def nothing_to_show(library: Library) -> None:
     """What a page says where nothing was chosen yet."""
     st.info(
-        "There is nothing to look at yet: upload a workload and a hardware in the sidebar."
+        "There is nothing to look at yet: upload a workload in the sidebar, or a trace that has "
+        "one; a machine may come with it, or be a ready-made cluster."
         + (
             " No bundled files were found; `bucketsim dash --traces DIR` names them."
             if library.is_empty
@@ -122,8 +283,8 @@ def nothing_to_show(library: Library) -> None:
         )
     )
     st.markdown(
-        "- `bucketsim record` makes a workload of your model.\n"
-        "- `bucketsim calibrate` makes a hardware of your machine.\n"
+        "- `bucketsim record` makes a workload of your model, and so does a trace of torch.profiler.\n"
+        "- `bucketsim calibrate` makes a hardware of your machine, and so does the output of nccl-tests.\n"
         "- `bucketsim validate` replays assignments on real ranks and makes a record of them."
     )
 

@@ -16,15 +16,18 @@ from sim.units import format_ms
 Pick = Literal[
     "default",
     "cap",
+    "cap-list",
     "recommended",
     "single",
     "per-parameter",
+    "given",
     "per-parameter-sync",
     "per-parameter-async",
     "after-backward",
     "arrival-counted",
     "flat-views",
     "last-hook",
+    "last-hook-safe",
     "zero1",
     "zero2",
 ]
@@ -32,15 +35,18 @@ PICKS: tuple[Pick, ...] = get_args(Pick)
 PICK_WORDS: dict[str, str] = {
     "default": "DDP's default",
     "cap": "explicit cap",
+    "cap-list": "one cap a bucket",
     "recommended": "recommended",
     "single": "single bucket",
     "per-parameter": "one per parameter",
+    "given": "uploaded assignment",
     "per-parameter-sync": "not DDP: per parameter, after backward",
     "per-parameter-async": "not DDP: per parameter, from hooks",
     "after-backward": "not DDP: buckets after backward",
     "arrival-counted": "not DDP: arrival-counted buckets",
     "flat-views": "not DDP: gradients as views of flat storage",
     "last-hook": "not DDP: last-parameter hooks",
+    "last-hook-safe": "not DDP: last-parameter hooks, put right",
     "zero1": "DeepSpeed ZeRO-1",
     "zero2": "DeepSpeed ZeRO-2",
 }
@@ -89,6 +95,16 @@ HELP: dict[str, str] = {
     "first bucket of 1 MiB, which an explicit cap has not.",
     "cap": "`bucket_cap_mb`, in MiB. A bucket is closed by the gradient that reaches the cap.",
     "first": "A cap for the first bucket alone, in MiB. Empty: none, as with an explicit `bucket_cap_mb`.",
+    "caps": "`bucket_cap_mb_list`, in MiB, one cap a bucket, such as 1, 25, 100; the last one repeats. "
+    "DDP has it since torch 2.11.",
+    "preset": "Sets all knobs below at once. Moving one of them afterwards makes it your own.",
+    "interference": "How much compute, copies and collectives slow each other down: a slow-down of s becomes "
+    "1 + (s - 1) times this. 0 is none at all; without effect where the hardware was measured without any.",
+    "ranks": "As many ranks in a ring of equal wires, in place of those measured. Empty: as measured.",
+    "precision": "The dtype of all gradients, in buckets and on the wire. Compute stays as recorded.",
+    "straggler": "Another rank whose backward takes this many times as long; each collective waits for it.",
+    "torch": "The torch where it trains. Older ones lack keywords; the lines then give DDP the buckets "
+    "with sim.apply, and say why.",
     "bandwidth": "Divides the part of each collective's time above the curve's shortest.",
     "latency": "Multiplies the shortest time on the curve, what a collective of no bytes would take.",
     "backward": "Multiplies all times of backward: 0.5 is a device twice as fast.",
@@ -106,8 +122,12 @@ SWEEP_CAPTION = (
     "assignment. Shaded: caps within {tolerance:.0%} of the best. Click a point to see its timeline."
 )
 NO_LONGER = (
-    "The knobs have moved away from what was measured (bandwidth, latency or backward is not 1), so "
-    "the measurement no longer applies. Set them back to compare."
+    "The what-if knobs have moved away from what was measured, so the measurement no longer applies. Set "
+    "them back to compare."
+)
+STRAGGLER_NOTE = (
+    "The slowest rank delays the assignment that is shown and DDP's default. The search and the sweep over "
+    "caps know no straggler: they are those of equal ranks."
 )
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+\-!|~$:&])")
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+import sim
 from sim.cli.printing import note
 from sim.errors import InputError, MachineError
 
@@ -16,7 +17,14 @@ def dash(
         Path | None, typer.Option("--traces", help="Directory of recordings; default: the bundled ones.")
     ] = None,
     watch: Annotated[
-        Path | None, typer.Option("--watch", help="Directory of further records to show.")
+        Path | None,
+        typer.Option(
+            "--watch", help="Directory that a job writes to with sim.record, or of further records."
+        ),
+    ] = None,
+    hardware: Annotated[
+        Path | None,
+        typer.Option("--hardware", help="The machine of the watched job, as calibrate writes it."),
     ] = None,
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port on 127.0.0.1.")] = None,
 ) -> None:
@@ -26,8 +34,10 @@ def dash(
     for folder in (traces, watch):
         if folder is not None and not folder.is_dir():
             raise InputError(f"{folder}: not a directory")
+    if hardware is not None:
+        sim.load_hardware(hardware)
     port = port or _free_port(8501)
-    argv = command(port=port, traces=traces, watch=watch)
+    argv = command(port=port, traces=traces, watch=watch, hardware=hardware)
     note(f"dashboard: http://127.0.0.1:{port} (Ctrl-C ends it)")
     os.execv(argv[0], argv)
 

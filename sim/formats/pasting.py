@@ -1,23 +1,49 @@
 """The lines to paste into a training script."""
 
 import json
+import re
+from typing import Any
 
 from sim.errors import InputError, NotModelledError
-from sim.nouns.assignment import DDP_POLICIES, Assignment
+from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment
 from sim.nouns.workload import Workload
 from sim.units import format_size
 
+Version = tuple[int, int]
 
-def snippet(assignment: Assignment, workload: Workload) -> str:
+_OLDEST: Version = (2, 0)
+_LIST_SINCE: Version = (2, 11)
+_CAP_IS_FIRST_SINCE: Version = (2, 4)  # before, an explicit cap has the first bucket of 1 MiB, too (A2.1)
+_ZERO_CAP_SINCE: Version = (2, 12)
+_APPLY_SINCE: Version = (2, 9)
+# Arguments of DistributedDataParallel that are younger than torch 2.0, and the torch that has them first.
+_SWITCHES_SINCE: dict[str, Version] = {
+    "mixed_precision": (2, 1),
+    "skip_all_reduce_unused_params": (2, 8),
+    "batched_grad_copy": (2, 12),
+    "forward_sync_buffers": (2, 13),
+}
+_HOOK_MODULES = {
+    "allreduce": "default_hooks",
+    "fp16_compress": "default_hooks",
+    "bf16_compress": "default_hooks",
+    "powerSGD": "powerSGD_hook",
+    "noop": "debugging_hooks",
+}
+
+
+def snippet(assignment: Assignment, workload: Workload, torch: str | None = None) -> str:
     """Python that makes DistributedDataParallel use ``assignment`` on ``model``, as ``ddp_model``.
 
-    Stock DDP with keywords where the assignment has them; otherwise ``sim.apply``, which needs bucketsim
-    where the script trains.
+    Stock DDP with keywords where the assignment has them, and where ``torch``, a version such as ``2.8``,
+    does with them what it should (None: new enough for all of them). Otherwise ``sim.apply``, which needs
+    bucketsim where the script trains.
 
     Raises:
         AssignmentError: the assignment does not fit ``workload``.
-        InputError: a keyword that is no name.
-        NotModelledError: an assignment of another system than DistributedDataParallel.
+        InputError: a keyword that is no name, a version that is none, or one that lacks a switch.
+        NotModelledError: an assignment of another system than DistributedDataParallel, or switches that
+            ``sim.apply`` refuses.
     """
     assignment.check_fits(workload)
     if assignment.policy not in DDP_POLICIES:
@@ -25,21 +51,97 @@ def snippet(assignment: Assignment, workload: Workload) -> str:
             f"policy: {assignment.policy!r} is no system of DistributedDataParallel, whose lines these are; "
             f"they are written for {', '.join(DDP_POLICIES)}"
         )
-    for name in assignment.ddp_kwargs:
-        if not name.isidentifier():
-            raise InputError(f"ddp_kwargs: {name!r} is not legal; give names of DistributedDataParallel")
-    lines = _by_keywords(assignment) if assignment.by_keywords else _by_apply(assignment)
-    torch_range = assignment.requires.get("torch")
-    needs = "any torch" if torch_range is None else f"needs torch {torch_range!r} (before: sim.apply)"
+    _check_code(assignment)
+    version = None if torch is None else read_version(torch)
+    if version is not None:
+        _check_switches(assignment, version)
+    why = _why_not_by_keywords(assignment, version)
+    lines = _by_keywords(assignment) if why is None else _by_apply(assignment, why, version)
     title = (
         f"# bucketsim: {len(assignment.bucket_indices)} bucket(s) for {workload.name!r}, "
-        f"{format_size(workload.total_bytes)} of gradients; {needs}"
+        f"{format_size(workload.total_bytes)} of gradients; {_needs(assignment, version)}"
     )
     elsewhere = [
         f"# Set elsewhere, and part of this assignment: {name}={value!r}"
         for name, value in assignment.settings.items()
+        if name != "comm_hook"
     ]
-    return "\n".join([title, *elsewhere, *lines]) + "\n"
+    return (
+        "\n".join([title, *elsewhere, *lines, *_register_hook(assignment.settings.get("comm_hook"))]) + "\n"
+    )
+
+
+def _check_code(assignment: Assignment) -> None:
+    """Raise ``InputError`` for what would not be a name in the lines: files may hold anything."""
+    kwargs, hook = assignment.ddp_kwargs, assignment.settings.get("comm_hook")
+    precision = kwargs.get("mixed_precision")
+    named: dict[str, list[Any]] = {
+        "ddp_kwargs": list(kwargs),
+        "settings": list(assignment.settings),
+        "mixed_precision": [*precision, *precision.values()] if isinstance(precision, dict) else [],
+        "comm_hook": list(hook) if isinstance(hook, dict) else [],
+    }
+    for field, names in named.items():
+        for name in names:
+            if not isinstance(name, str) or not name.isidentifier():
+                raise InputError(f"{field}: {name!r} is not legal; give names of DistributedDataParallel's")
+    name = hook.get("name") if isinstance(hook, dict) else hook
+    if name is not None and (not isinstance(name, str) or name not in _HOOK_MODULES):
+        raise InputError(f"comm_hook: {name!r} is not legal; give one of {', '.join(_HOOK_MODULES)}")
+    if not isinstance(assignment.requires.get("environment", {}), dict):
+        raise InputError("requires.environment: not legal; give an object of names and values")
+
+
+def read_version(text: str) -> Version:
+    """Major and minor of a torch version such as ``2.8`` or ``2.11.0+cu130``. Raises ``InputError``."""
+    match = re.fullmatch(r"(\d{1,3})\.(\d{1,3})(\.\w+)?(\+[\w.]+)?", text.strip())
+    if match is None or (int(match[1]), int(match[2])) < _OLDEST:
+        raise InputError(
+            f"torch: {text!r} is not legal; give a version from {_told(_OLDEST)} on, such as 2.8"
+        )
+    return int(match[1]), int(match[2])
+
+
+def _told(version: Version) -> str:
+    return f"{version[0]}.{version[1]}"
+
+
+def _needs(assignment: Assignment, version: Version | None) -> str:
+    if version is not None:
+        return f"for torch {_told(version)}"
+    torch_range = assignment.requires.get("torch")
+    return "any torch" if torch_range is None else f"needs torch {torch_range!r} (before: sim.apply)"
+
+
+def _check_switches(assignment: Assignment, version: Version) -> None:
+    """Raise ``InputError`` for a keyword that this torch has not, whatever its value."""
+    for name, since in _SWITCHES_SINCE.items():
+        if version < since and name in assignment.ddp_kwargs:
+            raise InputError(
+                f"torch: {_told(version)} has no {name}, which is part of this assignment; give "
+                f"{_told(since)} or newer"
+            )
+
+
+def _why_not_by_keywords(assignment: Assignment, version: Version | None) -> str | None:
+    """Why keywords of stock DDP do not do here; None where they do."""
+    if not assignment.by_keywords:
+        return "No keyword of DistributedDataParallel reaches these buckets"
+    if version is None:
+        return None
+    kwargs = assignment.ddp_kwargs
+    if "bucket_cap_mb_list" in kwargs and version < _LIST_SINCE:
+        return f"torch {_told(version)} has no bucket_cap_mb_list, which came with {_told(_LIST_SINCE)}"
+    if "bucket_cap_mb" not in kwargs:
+        return None
+    if kwargs["bucket_cap_mb"] == 0 and version < _ZERO_CAP_SINCE:
+        return f"torch {_told(version)} refuses bucket_cap_mb=0, which {_told(_ZERO_CAP_SINCE)} takes"
+    if version < _CAP_IS_FIRST_SINCE:
+        return (
+            f"torch {_told(version)} makes a first bucket of 1 MiB even with bucket_cap_mb, which ended with "
+            f"{_told(_CAP_IS_FIRST_SINCE)}"
+        )
+    return None
 
 
 def _by_keywords(assignment: Assignment) -> list[str]:
@@ -50,15 +152,29 @@ def _by_keywords(assignment: Assignment) -> list[str]:
         lines += [
             f"os.environ[{name!r}] = {value!r}  # before import torch" for name, value in environment.items()
         ]
-    arguments = ["model", *(f"{name}={value!r}" for name, value in assignment.ddp_kwargs.items())]
+    arguments = ["model", *(f"{name}={_typed(name, value)}" for name, value in assignment.ddp_kwargs.items())]
     call = f"ddp_model = torch.nn.parallel.DistributedDataParallel({', '.join(arguments)})"
     return [*lines, "import torch", "", call]
 
 
-def _by_apply(assignment: Assignment) -> list[str]:
+def _typed(name: str, value: Any) -> str:
+    """A value as one types it; mixed precision is torch's own class, with dtypes of torch."""
+    if name != "mixed_precision" or not isinstance(value, dict):
+        return repr(value)
+    dtypes = ", ".join(f"{field}=torch.{dtype}" for field, dtype in value.items())
+    return f"torch.nn.parallel.distributed._MixedPrecision({dtypes})"
+
+
+def _by_apply(assignment: Assignment, why: str, version: Version | None) -> list[str]:
     """The assignment spelled out, without what it was made for: ``bucket_bytes`` tell another model."""
-    lines = [
-        "# No keyword of DistributedDataParallel reaches these buckets: needs bucketsim where it trains.",
+    if assignment.ddp_kwargs.get("mixed_precision"):
+        raise NotModelledError(f"mixed_precision: sim.apply does not support it, and it is needed: {why}")
+    lines = [f"# {why}: needs bucketsim where it trains."]
+    if version is not None and version < _APPLY_SINCE:
+        lines.append(
+            f"# bucketsim asks for torch >= {_told(_APPLY_SINCE)}: sim.apply was not tried with an older one."
+        )
+    lines += [
         "import sim",
         "from sim.nouns.assignment import Assignment",
         "",
@@ -67,9 +183,24 @@ def _by_apply(assignment: Assignment) -> list[str]:
     ]
     if assignment.bucket_bytes is not None:
         lines.append(f"    bucket_bytes={assignment.bucket_bytes!r},")
-    if assignment.ddp_kwargs:
-        lines.append(f"    ddp_kwargs={assignment.ddp_kwargs!r},")
+    kwargs = {name: value for name, value in assignment.ddp_kwargs.items() if name not in CAP_KWARGS}
+    if kwargs:
+        lines.append(f"    ddp_kwargs={kwargs!r},")
     return [*lines, ")", "ddp_model = sim.apply(model, assignment)"]
+
+
+def _register_hook(described: Any) -> list[str]:
+    """The lines that register a communication hook of torch's; none where there is none."""
+    if described is None:
+        return []
+    numbers = {} if isinstance(described, str) else dict(described)
+    name = described if isinstance(described, str) else numbers.pop("name")
+    module, state, lines = _HOOK_MODULES[name], "None", []
+    lines.append(f"from torch.distributed.algorithms.ddp_comm_hooks import {module}")
+    if name == "powerSGD":
+        given = ", ".join(["process_group=None", *(f"{field}={value!r}" for field, value in numbers.items())])
+        state = f"{module}.PowerSGDState({given})"
+    return ["", *lines, f"ddp_model.register_comm_hook({state}, {module}.{name}_hook)"]
 
 
 def bucket_indices_json(assignment: Assignment, workload: Workload) -> str:

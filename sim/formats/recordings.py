@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,47 +23,68 @@ def load_recording(directory: str | os.PathLike[str]) -> Recording:
     folder = Path(directory)
     if not folder.is_dir():
         raise InputError(f"{folder}: not a directory; give the directory of a recording")
-    paths = [path for path in folder.iterdir() if _FILE.fullmatch(path.name)]
+    paths = [path for path in folder.iterdir() if rank_of(path) is not None]
     if not paths:
         raise InputError(f"{folder}: no rank-<r>.jsonl in it; give the directory that sim.record wrote")
     ranks = sorted((_load_rank(path) for path in sorted(paths)), key=lambda rank: rank.header.rank)
-    first = ranks[0].header
-    for rank in ranks[1:]:
+    check_one_run([rank.header for rank in ranks], folder)
+    return Recording(name=folder.name or str(folder), ranks=tuple(ranks))
+
+
+def check_one_run(headers: Sequence[RecordingHeader], folder: Path) -> None:
+    """Raise ``InputError`` unless these ranks trained the same model together."""
+    first = headers[0]
+    for header in headers[1:]:
         for field in ("world_size", "level", "every", "parameters"):
-            if getattr(rank.header, field) != getattr(first, field):
+            if getattr(header, field) != getattr(first, field):
                 raise InputError(
-                    f"{folder}: {field}: rank {rank.header.rank} has another than rank {first.rank}; give "
+                    f"{folder}: {field}: rank {header.rank} has another than rank {first.rank}; give "
                     f"the files of one run"
                 )
-    return Recording(name=folder.name or str(folder), ranks=tuple(ranks))
+
+
+def rank_of(path: Path) -> int | None:
+    """The rank that a file's name says it is of; None where it is no rank's file."""
+    match = _FILE.fullmatch(path.name)
+    return None if match is None else int(match[1])
 
 
 def _load_rank(path: Path) -> RecordedRank:
     *lines, rest = read_bytes(path).split(b"\n")
     if not lines:
         raise InputError(f"{path}: no whole line in it; nothing was recorded")
-    header = _header(lines[0], path)
+    header = read_header(lines[0], path)
     layouts: list[RecordedLayout] = []
     steps: list[RecordedStep] = []
     for number, line in enumerate(lines[1:], start=2):
-        source = f"{path}: line {number}"
-        body = _object(line, source)
-        kind = body.pop("kind", None)
-        if kind == "buckets":
-            layouts.append(_checked_layout(parse_body(body, RecordedLayout, source), header, source))
-        elif kind == "step":
-            step = _checked_step(parse_body(body, RecordedStep, source), header, source)
-            if steps and step.step <= steps[-1].step:
-                raise InputError(
-                    f"{source}: step: {step.step} is not legal; it follows step {steps[-1].step}"
-                )
-            steps.append(step)
+        found = read_line(line, f"{path}: line {number}", header, after=steps[-1].step if steps else 0)
+        if isinstance(found, RecordedStep):
+            steps.append(found)
         else:
-            raise InputError(f"{source}: kind: {kind!r} is not legal; give 'step' or 'buckets'")
+            layouts.append(found)
     return RecordedRank(header=header, layouts=tuple(layouts), steps=tuple(steps), torn=bool(rest))
 
 
-def _header(line: bytes, path: Path) -> RecordingHeader:
+def read_line(line: bytes, source: str, header: RecordingHeader, after: int) -> RecordedStep | RecordedLayout:
+    """A line that follows the header; ``after`` is the number of the step before it, 0 before the first.
+
+    Raises:
+        InputError: a line that is not legal, or does not belong to ``header``.
+    """
+    body = _object(line, source)
+    kind = body.pop("kind", None)
+    if kind == "buckets":
+        return _checked_layout(parse_body(body, RecordedLayout, source), header, source)
+    if kind != "step":
+        raise InputError(f"{source}: kind: {kind!r} is not legal; give 'step' or 'buckets'")
+    step = _checked_step(parse_body(body, RecordedStep, source), header, source)
+    if after and step.step <= after:
+        raise InputError(f"{source}: step: {step.step} is not legal; it follows step {after}")
+    return step
+
+
+def read_header(line: bytes, path: Path) -> RecordingHeader:
+    """The header in the first line of ``path``. Raises ``InputError`` where it is not legal there."""
     source = f"{path}: line 1"
     body = _object(line, source)
     for key, legal in (("kind", "recording"), ("schema_version", SCHEMA_VERSION)):
@@ -70,8 +92,7 @@ def _header(line: bytes, path: Path) -> RecordingHeader:
         if value != legal or type(value) is not type(legal):
             raise InputError(f"{source}: {key}: {value!r} is not legal; it must be {legal!r}")
     header = parse_body(body, RecordingHeader, source)
-    match = _FILE.fullmatch(path.name)
-    if match is None or int(match[1]) != header.rank:
+    if rank_of(path) != header.rank:
         raise InputError(f"{source}: rank: {header.rank} is not legal in a file of this name")
     return header
 

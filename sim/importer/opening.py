@@ -24,7 +24,8 @@ _FOREIGN = {
 }
 _PAGE = (b"<!doctype html", b"<html")
 _HEAD_BYTES = 64
-_GZIP, _ZIP, _PICKLE = b"\x1f\x8b", b"PK\x03\x04", b"\x80"
+GZIP = b"\x1f\x8b"
+_ZIP, _PICKLE = b"PK\x03\x04", b"\x80"
 
 
 @contextmanager
@@ -42,7 +43,7 @@ def open_bytes(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             head = raw.read(_HEAD_BYTES)
             raw.seek(0)
             _refuse(head, source)
-            if head.startswith(_GZIP):
+            if head.startswith(GZIP):
                 with gzip.GzipFile(fileobj=raw) as inflated:
                     content = io.BufferedReader(inflated)
                     _refuse(content.peek(_HEAD_BYTES), source)

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 
@@ -38,9 +38,9 @@ _DDP_KEYS = frozenset(
 _DDP_TEXT = re.compile(r"['\"](?:" + "|".join(sorted(_DDP_KEYS)) + r")['\"]\s*:")
 
 
-def recognise(path: str | os.PathLike[str]) -> str:
+def recognise(path: str | os.PathLike[str], documents: Sequence[str] = DOCUMENTS) -> str:
     """``kineto``, ``nccl-tests``, ``flight-recorder``, ``ddp-log``, ``chakra``, ``recording`` (its directory
-    or one rank's file), or one of our own documents, ``workload`` and ``hardware``.
+    or one rank's file), or the kind of one of our own documents, of those that are legal: ``documents``.
 
     Told by the head of the file: a Kineto trace of any size within its first events.
 
@@ -59,7 +59,7 @@ def recognise(path: str | os.PathLike[str]) -> str:
             raise InputError(f"{source}: the file is empty; {_LEGAL}")
         is_json = head.lstrip()[:1] in (b"{", b"[")
         every = chain([head], chunks)
-        found = _of_json(_first(every, MOST_JSON_BYTES), source) if is_json else _of_text(every)
+        found = _of_json(_first(every, MOST_JSON_BYTES), source, documents) if is_json else _of_text(every)
     if found is None and is_json:
         # Logs begin with brackets too: [1,0]<stdout>:
         with open_bytes(source) as stream:
@@ -86,7 +86,7 @@ def _first(chunks: Iterator[bytes], most: int) -> Iterator[bytes]:
             return
 
 
-def _of_json(chunks: Iterator[bytes], source: Path) -> str | None:
+def _of_json(chunks: Iterator[bytes], source: Path, documents: Sequence[str]) -> str | None:
     """The format of a JSON document, as soon as its keys tell it."""
     seen: set[tuple[int, str]] = set()
     top: dict[str, str | None] = {}
@@ -100,8 +100,9 @@ def _of_json(chunks: Iterator[bytes], source: Path) -> str | None:
             top[key] = value
         if (found := _told_by(top, seen)) is None:
             continue
-        if found not in (*FORMATS, *DOCUMENTS):
-            raise InputError(f"{source}: kind: {found!r} is not legal here; give a workload or hardware")
+        if found not in (*FORMATS, *documents):
+            legal = f"{', '.join(documents[:-1])} or {documents[-1]}"
+            raise InputError(f"{source}: kind: {found!r} is not legal here; give a {legal}")
         return found
     below = [key for depth, key in seen if depth == 2]
     profile = below if all(_RANKS.fullmatch(key) for key in top) else list(top)
@@ -116,6 +117,8 @@ def _told_by(top: dict[str, str | None], seen: set[tuple[int, str]]) -> str | No
     kind = top.get("kind")
     if "kind" in top and "schema_version" in top:
         return kind or "none"
+    if kind == "import" and "format" in top:
+        return kind  # the summary that an import leaves
     is_event = {(2, "ph"), (2, "name")} <= seen or {(2, "ph"), (2, "ts")} <= seen
     if "traceEvents" in top or {"schemaVersion", "deviceProperties"} <= set(top) or (not top and is_event):
         return "kineto"

@@ -4,8 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from sim.nouns.assignment import Assignment
+from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement
+from sim.nouns.records import Record
 from sim.nouns.workload import Workload
 
 # Called with (done, total, what): bytes or files read so far.
@@ -74,3 +77,28 @@ class Imported:
     missing: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uploaded:
+    """What the files of one upload hold together; whatever they do not hold is None or empty.
+
+    ``formats`` are those of the files, documents of ours by their ``kind``, sorted. ``hardware`` has the one
+    of the run first, where that is known. ``record`` is there where measurements stand beside the workload
+    and the hardware that they belong to: a measured record, or the steps of a trace. Sentences as in
+    ``Imported``.
+    """
+
+    name: str
+    formats: tuple[str, ...]
+    workload: Workload | None = None
+    hardware: tuple[Hardware, ...] = ()
+    cluster: Cluster | None = None
+    assignment: Assignment | None = None
+    measurements: tuple[Measurement, ...] = ()
+    record: Record | None = None
+    ranks: tuple[RankRow, ...] = ()
+    found: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()

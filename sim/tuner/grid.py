@@ -1,5 +1,6 @@
 """Sweeps: one workload on one machine under many caps and what-ifs, as tidy rows."""
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, closing
@@ -21,6 +22,7 @@ MAX_ROWS = 100_000
 # engine (0.6 s), and to start a pool of processes for an engine (0.7 s) or for the twin (2 s). To the twin a
 # layout is what costs: as much to write down as to play ten times.
 COMPILED_FROM = 100_000
+LOADED_DISCOUNT = 100  # once something else has loaded the twin, it pays that much earlier
 POOL_FROM = 200_000
 COMPILED_POOL_FROM = 10_000_000
 LAYOUT_COST = 10
@@ -152,7 +154,9 @@ def _played(
     lean = replace(workload, samples=(), provenance={}, extensions={})
     size = len(workload.gradients)
     simulated = size * sum(len(batch.points) for batch in batches)
-    compiled = engine == "analytic" and simulated >= COMPILED_FROM
+    is_loaded = "numba" in sys.modules
+    compiled_from = COMPILED_FROM // LOADED_DISCOUNT if is_loaded else COMPILED_FROM
+    compiled = engine == "analytic" and simulated >= compiled_from
     if compiled:
         is_large = simulated + LAYOUT_COST * size * len(batches) >= COMPILED_POOL_FROM
     else:

@@ -6,10 +6,13 @@ import numpy as np
 
 from sim.tuner import kernels
 from sim.tuner.caps import Array, Walk, add_up, count_buckets
-from sim.tuner.kernels import Flags
-from sim.tuner.problem import Ints, Problem
+from sim.tuner.compiled import compiled
+from sim.tuner.kernels import Flags, play_surely
+from sim.tuner.problem import Ints, Machine, Problem
+from sim.tuner.telling import tell
 
 MOST_BUCKETS = 1_000_000  # held in memory at a time
+_PLAYED_AT_ONCE = 256  # layouts: some milliseconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,15 +53,33 @@ def score_layouts(problem: Problem, walk: Walk, firsts: Array, laters: Array) ->
         services = kernels.services(problem.curve_bytes, problem.curve_ns, wires)
         sizes, which = np.unique(copied, return_inverse=True)  # one size is in many layouts
         back = problem.copies_back(sizes)[which]
-        bounds = starts.tolist()
-        for row, start, stop in zip(rows.tolist(), bounds, bounds[1:], strict=False):
-            ends[row], sure[row] = kernels.play_surely(
-                problem.machine,
-                problem.work,
-                problem.copy_in,
-                problem.tail,
-                stops[start:stop],
-                services[start:stop],
-                back[start:stop],
+        for first in range(0, len(rows), _PLAYED_AT_ONCE):
+            tell("comparing caps")
+            some = rows[first : first + _PLAYED_AT_ONCE]
+            bounds = starts[first : first + len(some) + 1]
+            ends[some], sure[some] = _play_each(
+                problem.machine, problem.work, problem.copy_in, problem.tail, bounds, stops, services, back
             )
     return LayoutScores(sync_end_ns=ends, sure=sure, num_buckets=counts, largest_bytes=largest)
+
+
+@compiled
+def _play_each(
+    machine: Machine,
+    work: Ints,
+    copy_in: Ints,
+    tail: int,
+    bounds: Ints,
+    stops: Ints,
+    services: Ints,
+    back: Ints,
+) -> tuple[Ints, Flags]:
+    """``play_surely`` of several layouts: that of k has the buckets ``bounds[k]`` to ``bounds[k + 1]``."""
+    count = bounds.shape[0] - 1
+    ends, sure = np.empty(count, np.int64), np.empty(count, np.bool_)
+    for k in range(count):
+        low, high = bounds[k], bounds[k + 1]
+        ends[k], sure[k] = play_surely(
+            machine, work, copy_in, tail, stops[low:high], services[low:high], back[low:high]
+        )
+    return ends, sure

@@ -11,6 +11,7 @@ from sim.tuner.bound import lower_bound_ns
 from sim.tuner.exact import NO_LIMIT, covers, exact_optimum
 from sim.tuner.partitions import Buckets
 from sim.tuner.score import Scorer
+from sim.tuner.telling import tell
 
 EXHAUSTIVE_PLACES = 15  # 32,768 partitions
 LABELLED = 400  # gradients: labels settle what rounding leaves open in some 0.1 s
@@ -46,6 +47,7 @@ def find_optimum(
         max_bytes: largest bucket, by DDP's caps; a gradient that is larger is a bucket alone.
         effort: how much is played where nothing can be proved; 1 is some 0.1 s.
     """
+    tell("searching for the best buckets")
     problem = scorer.problem
     pool = list(known)
     at_least = free = lower_bound_ns(problem)
@@ -123,6 +125,7 @@ def _climb(scorer: Scorer, pool: Iterable[Buckets], max_bytes: int, effort: floa
         closes = problem.closes(start)
         if closes is None or len(found) == CLIMBS:
             continue
+        tell("improving buckets by simulation")
         budget = max(100, int(_PLACES_PLAYED * effort) // len(problem))
         kernels.climb(problem.machine, problem.tables, problem.run_ends(), closes, max_bytes, budget, seed)
         found.append(problem.buckets(closes))

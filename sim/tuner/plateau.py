@@ -88,7 +88,7 @@ def _play(row: CapRow, draws: Draws, rest_ns: int) -> Steps:
 def _is_alike(loss: Steps, least: float) -> bool:
     """Whether a paired loss against the best is not significant."""
     estimate = estimate_mean(loss)
-    return estimate.low <= 0 or estimate.value <= least
+    return bool(estimate.low <= 0 or estimate.value <= least)
 
 
 def _stretches(rows: Sequence[CapRow], good: Flags, draws: Draws) -> list[tuple[int, int, float, float]]:

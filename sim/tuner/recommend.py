@@ -21,13 +21,23 @@ from sim.nouns.workload import Workload
 from sim.tuner import memory
 from sim.tuner.draws import draw
 from sim.tuner.exact import NO_LIMIT
-from sim.tuner.families import CAP, DEFAULT, FIRST_AND_CAP, LAST_CAP, Families, Reach, find_families
+from sim.tuner.families import (
+    CAP,
+    DEFAULT,
+    FIRST_AND_CAP,
+    LAST_CAP,
+    Families,
+    Reach,
+    find_ddp_families,
+    find_families,
+)
 from sim.tuner.gain import NOTHING, judge_gain
 from sim.tuner.optimum import Optimum, find_optimum
 from sim.tuner.partitions import Buckets
 from sim.tuner.plateau import find_plateau
 from sim.tuner.robust import Pool, assess, widen
 from sim.tuner.score import Scorer
+from sim.tuner.telling import tell
 from sim.units import format_size
 from sim.verdict.critical_path import critical_path
 from sim.verdict.metrics import step_ns, summarize
@@ -84,8 +94,7 @@ def tune(
         for name, reach in found.reached.items()
         if reach.assignment.policy in DDP_POLICIES  # other systems are not played by DDP's rules
     }
-    known = [made.bucket_indices for made in ddp.values()]
-    optimum = find_optimum(scorer, [*known, _singles(workload)], limit)
+    optimum = _search(scorer, ddp.values(), limit)
     nominal = as_assignment(workload, optimum.buckets, hardware.world_size)
     misfit = _misfit(workload, hardware, nominal, memory_limit_bytes)
     if misfit is not None:
@@ -114,6 +123,7 @@ def tune(
         timeline = run(workload, hardware, best)
         report = summarize(timeline)
 
+    tell("playing the best of each knob")
     found.reached[FREE] = Reach(assignment=nominal, complete=optimum.is_proved, how=optimum.proof)
     families = {
         family: _family(
@@ -158,6 +168,19 @@ def tune(
         baseline_path=_path(baseline_timeline),
         provenance={"source": "sim.tune", "workload": workload.name, "hardware": hardware.name},
     )
+
+
+def best(workload: Workload, hardware: Hardware) -> Assignment:
+    """What ``tune`` recommends for the step as given, and nothing about it: see ``sim.best``."""
+    scorer = Scorer(workload, hardware)
+    known = [reach.assignment for reach in find_ddp_families(scorer).reached.values()]
+    return as_assignment(workload, _search(scorer, known, NO_LIMIT).buckets, hardware.world_size)
+
+
+def _search(scorer: Scorer, known: Iterable[Assignment], limit: int) -> Optimum:
+    """The nominal optimum, never worse than ``known`` nor than each gradient alone."""
+    starts = [made.bucket_indices for made in known]
+    return find_optimum(scorer, [*starts, _singles(scorer.problem.workload)], limit)
 
 
 def trade_off(

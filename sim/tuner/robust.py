@@ -20,6 +20,7 @@ from sim.tuner.crossed import (
 from sim.tuner.draws import Draws
 from sim.tuner.gain import NOTHING
 from sim.tuner.partitions import Buckets
+from sim.tuner.telling import tell
 
 LEVELS = (0.025, 0.975)
 
@@ -106,6 +107,7 @@ def assess(pool: Pool, draws: Draws, *, rest_ns: int, criterion: Criterion = "no
 
 def play_steps(draws: Draws, assignment: Assignment, rest_ns: int) -> Steps:
     """The step in ns under every draw; ``rest_ns`` is the nominal step without ``sync_end``."""
+    tell("playing steps as they vary")
     rest = (draws.paces * rest_ns).reshape(draws.machines, draws.iterations)
     played = draws.sync_ends(assignment.bucket_indices) + rest
     still = played if draws.luck is None else draws.sync_ends(assignment.bucket_indices, jitters=False) + rest

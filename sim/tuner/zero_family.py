@@ -15,6 +15,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.tuner.caps import NO_LIMIT, find_roundest
+from sim.tuner.telling import tell
 from sim.verdict.metrics import step_ns
 
 WORK = 20_000  # gradients simulated, in all sizes of one stage
@@ -51,6 +52,7 @@ def find_zero(workload: Workload, hardware: Hardware, policy: str, most: int | N
     intervals, complete = size_intervals(workload, settings, hardware.world_size, limit)
     found = []
     for low, high in intervals:
+        tell("trying ZeRO's bucket sizes")
         size = settings.reduce_bucket_size
         if not low <= size <= high:
             size = int(find_roundest(low, high, 1))

@@ -8,6 +8,7 @@ import pytest
 import streamlit as st
 
 import sim
+from app.remembering import forget_all
 from sim.formats import documents, records
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
@@ -156,3 +157,4 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _nothing_remembered() -> None:
     st.cache_data.clear()
+    forget_all()

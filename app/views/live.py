@@ -1,0 +1,296 @@
+"""A job that is running: predicted against measured as steps come in, and what other buckets would gain."""
+
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import streamlit as st
+
+import sim
+from app import cached, cached_live, launch
+from app.figures.live import lateness_figure, parts_figure, steps_figure
+from app.library import Library
+from app.views import live_gain
+from app.views.errors import told
+from app.words import labels
+from app.words import live as words
+from sim.errors import SimError
+from sim.nouns.hardware import Hardware
+from sim.nouns.live import Calibration, Followed, LiveReport
+from sim.nouns.recording import RecordedLayout, Recording
+from sim.units import format_ms
+
+_EVERY = {"1 s": 1.0, "2 s": 2.0, "5 s": 5.0, "10 s": 10.0, "paused": None}
+_STEPS = (10, 20, 50, 100)
+_UPLOAD = "upload a hardware"
+_CHART = {"displaylogo": False}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the controls ask for. ``hardware`` None: the job's own collectives, ``digest``: its key."""
+
+    watch: Path
+    found: tuple[Path, ...]
+    directory: Path
+    steps: int
+    by_clock: bool
+    hardware: Hardware | None
+    digest: str
+    samples: int
+    to_go: int
+
+
+def show(watch: Path, library: Library) -> None:
+    """Draw the live view of what is written to ``watch``; only its figures are drawn again by themselves."""
+    found = sim.find_recordings(watch)
+    if not found:
+        every = st.selectbox(
+            "Refresh every", list(_EVERY), index=1, key="live_every", help=words.HELP["every"]
+        )
+        st.fragment(_wait, run_every=_EVERY[every])(watch)
+        return
+    with told():
+        wanted, every = _controls(watch, list(found), library)
+        st.fragment(_live, run_every=_EVERY[every])(wanted)
+
+
+def _wait(watch: Path) -> None:
+    """Look again; the whole page comes once there is a recording."""
+    if sim.find_recordings(watch):
+        st.rerun()
+    st.info(words.WAITING, icon=":material/hourglass_empty:")
+    st.caption(labels.plain(str(watch)))
+
+
+def _controls(watch: Path, found: list[Path], library: Library) -> tuple[Wanted, str]:
+    """Everything that can be chosen."""
+    names = {_name(watch, path): path for path in found}
+    left, middle, right = st.columns([3, 2, 2])
+    name = left.selectbox(
+        "Recording", list(names), key="recording", bind="query-params", help=words.HELP["recording"]
+    )
+    machine = middle.selectbox(
+        "Machine",
+        list(_machines(names[name], library)),
+        key="live_machine",
+        help=words.HELP["machine"],
+    )
+    every = right.selectbox(
+        "Refresh every", list(_EVERY), index=1, key="live_every", help=words.HELP["every"]
+    )
+    with st.expander("Window, axis, and your numbers", icon=":material/tune:"):
+        one, two, three, four = st.columns(4)
+        steps = one.selectbox(
+            "Calibration steps", _STEPS, index=1, key="live_steps", help=words.HELP["steps"]
+        )
+        axis = two.selectbox("Axis", ["step", "clock"], key="live_axis", help=words.HELP["axis"])
+        samples = three.number_input(
+            "Samples per step, all ranks", min_value=0, step=1, key="live_samples", help=words.HELP["samples"]
+        )
+        to_go = four.number_input(
+            "Steps still to go", min_value=0, step=1000, key="live_to_go", help=words.HELP["to_go"]
+        )
+    hardware, digest = _hardware(_machines(names[name], library)[machine])
+    return (
+        Wanted(
+            watch=watch,
+            found=tuple(sorted(found)),
+            directory=names[name],
+            steps=steps,
+            by_clock=axis == "clock",
+            hardware=hardware,
+            digest=digest,
+            samples=int(samples),
+            to_go=int(to_go),
+        ),
+        every,
+    )
+
+
+def _name(watch: Path, path: Path) -> str:
+    return path.name or str(path) if path == watch else str(path.relative_to(watch))
+
+
+def _machines(directory: Path, library: Library) -> dict[str, Path | None]:
+    """Machines to choose from, the likeliest first; ``_UPLOAD`` and the job's own have no file."""
+    given = launch.settings(sys.argv[1:]).hardware
+    machines: dict[str, Path | None] = {} if given is None else {f"{given.stem} (--hardware)": given}
+    for folder in dict.fromkeys((directory, directory.parent)):
+        for path in sorted(folder.glob("hardware*.json")):
+            machines.setdefault(f"{path.stem} (beside the recording)", path)
+    machines[words.OWN_MACHINE] = None
+    machines |= dict(library.hardware)
+    machines[_UPLOAD] = Path(_UPLOAD)
+    return machines
+
+
+def _hardware(path: Path | None) -> tuple[Hardware | None, str]:
+    """The machine that was chosen, with its digest; ``None`` is the job's own.
+
+    Raises:
+        SimError: a file that cannot be read.
+    """
+    if path is None:
+        return None, "own"
+    if path == Path(_UPLOAD):
+        file = st.file_uploader("Hardware JSON", type=["json"], key="up_live")
+        return (None, "own") if file is None else cached.parse_hardware(file.getvalue(), file.name)
+    return cached.load_hardware(path)
+
+
+def _live(wanted: Wanted) -> None:
+    """One refresh: what was read, what it says."""
+    if tuple(sorted(sim.find_recordings(wanted.watch))) != wanted.found:
+        st.rerun()  # another recording has come: the page is to offer it
+    followed = cached_live.refresh(wanted.directory)
+    state, *others = words.state_sentences(followed, time.time())
+    st.markdown(f"**{labels.plain(state)}**" if followed.step_count else state)
+    for sentence in others:
+        st.caption(labels.plain(sentence))
+    if followed.faults:
+        with st.expander(f"Faults in the files: {followed.fault_count}", icon=":material/error:"):
+            for fault in followed.faults:
+                st.markdown(f"- {labels.plain(fault)}")
+    if not followed.ranks:
+        return
+    with told():
+        _judged(wanted, followed)
+
+
+def _judged(wanted: Wanted, followed: Followed) -> None:
+    window = _window(wanted, followed)
+    layouts = followed.ranks[0].layouts
+    if window is None:
+        done = min(len(rank.steps) for rank in followed.ranks)
+        st.info(f"Calibrating: {done} steps are there; {wanted.steps} after warm-up are needed to predict.")
+        _job(followed, None)
+        return
+    key = cached_live.window_key(followed.run, window, layouts, wanted.digest)
+    try:
+        calibration = cached_live.calibrate(key, window, layouts, wanted.hardware)
+    except SimError:
+        _job(followed, None)
+        raise
+    report = sim.judge_live(followed, calibration)
+    _cards(report, calibration)
+    _sentences(report, calibration)
+    st.plotly_chart(
+        steps_figure(report, by_clock=wanted.by_clock),
+        key="live_steps_figure",
+        config=_CHART,
+        alt="Measured steps over their prediction, and the error of the prediction below",
+    )
+    st.caption(words.STEPS_CAPTION)
+    _recalibrate(followed, wanted)
+    _gain(wanted, key, calibration, layouts)
+    st.subheader("Where does a step go?")
+    st.plotly_chart(
+        parts_figure(report, by_clock=wanted.by_clock),
+        key="live_parts_figure",
+        config=_CHART,
+        alt="The parts of a step over time, on top of each other",
+    )
+    st.caption(words.PARTS_CAPTION)
+    if report.lateness:
+        st.subheader("Who do the others wait for?")
+        st.markdown(labels.plain(words.lateness_sentence(report.lateness) or ""))
+        st.plotly_chart(
+            lateness_figure(report.lateness),
+            key="live_late_figure",
+            config=_CHART,
+            alt="How often each rank ends its backward last",
+        )
+    _job(followed, calibration)
+
+
+def _window(wanted: Wanted, followed: Followed) -> Recording | None:
+    """The steps to predict from: the first ones, or those that were latest when the button was pressed."""
+    chosen = st.session_state.get("live_window")
+    if chosen is not None and chosen[0] == followed.run:
+        window: Recording = chosen[1]
+        return window
+    return sim.live_window(followed, wanted.steps)
+
+
+def _recalibrate(followed: Followed, wanted: Wanted) -> None:
+    """Take the latest steps as the window, or the first ones again."""
+    chosen = st.session_state.get("live_window")
+    left, right = st.columns(2)
+    left.button(
+        "Predict from the latest steps",
+        key="live_again",
+        help=words.HELP["recalibrate"],
+        on_click=_choose_latest,
+        args=(followed, wanted.steps),
+    )
+    if chosen is not None and chosen[0] == followed.run:
+        right.button("Predict from the first steps again", key="live_first", on_click=_choose_first)
+
+
+def _choose_latest(followed: Followed, steps: int) -> None:
+    window = sim.latest_window(followed, steps)
+    if window is not None:
+        st.session_state["live_window"] = (followed.run, window)
+
+
+def _choose_first() -> None:
+    st.session_state.pop("live_window", None)
+
+
+def _cards(report: LiveReport, calibration: Calibration) -> None:
+    unseen, drift = report.unseen, report.drift
+    recent = format_ms(report.recent.step_ns) if report.recent else "–"
+    now = calibration.layouts[-1].parts if calibration.layouts else None
+    cards = [
+        ("Step", recent, words.HELP["step"]),
+        ("Predicted", format_ms(now.step_ns) if now else "–", words.HELP["predicted"]),
+        ("Error, unseen steps", f"{unseen.median_error:+.1%}" if unseen else "–", words.HELP["error"]),
+        ("Drift", f"{drift.shift:+.1%}" if drift else "none", words.HELP["drift"]),
+    ]
+    if report.lateness:
+        cards.append(("Last rank", str(report.lateness[0].rank), words.HELP["last"]))
+    for column, (label, value, help_) in zip(st.columns(len(cards)), cards, strict=True):
+        column.metric(label, value, help=help_)
+
+
+def _sentences(report: LiveReport, calibration: Calibration) -> None:
+    st.markdown(labels.plain(words.unseen_sentence(report)))
+    sentence = labels.plain(words.drift_sentence(report.drift, report.unseen))
+    if report.drift is not None:
+        st.warning(sentence, icon=":material/trending_up:")
+    else:
+        st.markdown(sentence)
+    for layout in calibration.layouts[-1:]:
+        if layout.parts is None:
+            st.warning(labels.plain(f"No prediction for the buckets in use: {layout.why_not}"))
+    if not calibration.layouts:
+        st.warning("The job has not said yet which buckets it has, so that nothing can be predicted.")
+    for note in (*calibration.notes, words.summary_words(report)):
+        if note:
+            st.caption(labels.plain(note))
+
+
+def _gain(wanted: Wanted, key: str, calibration: Calibration, layouts: tuple[RecordedLayout, ...]) -> None:
+    st.subheader("What would other buckets gain?")
+    if not layouts:
+        st.markdown("The job has not said yet which buckets it has.")
+        return
+    with told():
+        gain = cached_live.gain(key, calibration, layouts[-1])
+        if isinstance(gain, str):
+            st.info(labels.plain(gain))
+            return
+        live_gain.show(
+            gain,
+            is_own_machine=calibration.hardware_is_own,
+            samples=wanted.samples,
+            to_go=wanted.to_go,
+        )
+
+
+def _job(followed: Followed, calibration: Calibration | None) -> None:
+    with st.expander("The job", icon=":material/info:"):
+        for name, value in words.job_rows(followed.ranks[0].header, calibration):
+            st.markdown(f"**{name}**: {value}")

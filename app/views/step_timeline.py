@@ -1,0 +1,30 @@
+"""Where is it: the timeline of what is shown, with the critical path marked."""
+
+import streamlit as st
+
+from app import cached
+from app.cached import Inputs, Played
+from app.choosing import Choice
+from app.figures.critical import path_marks
+from app.figures.timeline import draw_timeline, timeline_data
+from app.words import labels
+from app.words import tune as words
+
+
+@st.fragment
+def step_timeline(inputs: Inputs, choice: Choice, shown: Played) -> None:
+    """The figure, with the switch of the path above it; turning that draws nothing else anew."""
+    marked = st.toggle(
+        "Mark the critical path", value=True, key="path", bind="query-params", help=words.PATH_HELP
+    )
+    data = timeline_data(shown.timeline)
+    marks = path_marks(shown.timeline, cached.path(inputs, choice)) if marked else ()
+    st.plotly_chart(
+        draw_timeline(data, marks),
+        key="timeline",
+        config={"displaylogo": False},
+        alt="Timeline of compute, communication and copies",
+    )
+    st.caption(labels.TIMELINE_CAPTION)
+    if data.note:
+        st.info(data.note)

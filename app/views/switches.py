@@ -1,0 +1,263 @@
+"""Every switch of the system that was picked, by its own name; only what is not at its default is told."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import streamlit as st
+
+from app.words import switches
+from app.words.labels import Pick
+from sim.errors import InputError
+
+Kind = Literal["toggle", "integer", "number", "select", "text"]
+Options = tuple[tuple[str, Any], ...]
+
+AS_IT_IS = "as it is"
+_FLOATS = (AS_IT_IS, "float32", "bfloat16", "float16", "float64")
+_SHORT_FLOATS = (AS_IT_IS, "fp32", "fp16", "bf16")
+_NO_HOOK = "none"
+_MOST = 2**53 - 1  # what a browser can count to
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switch:
+    """One switch and its widget; ``default`` is the system's own, so that it need not be told."""
+
+    name: str
+    kind: Kind
+    default: Any
+    choices: tuple[str, ...] = ()
+    least: float = 0
+    most: float = _MOST
+
+    @property
+    def help(self) -> str:
+        """What it does, in plain words."""
+        return switches.HELP[self.name]
+
+
+def _toggle(name: str, *, default: bool = False) -> Switch:
+    return Switch(name=name, kind="toggle", default=default)
+
+
+def _integer(name: str, default: int, least: int = 1, most: int = _MOST) -> Switch:
+    return Switch(name=name, kind="integer", default=default, least=least, most=most)
+
+
+def _number(name: str, default: float | None) -> Switch:
+    return Switch(name=name, kind="number", default=default)
+
+
+def _select(name: str, choices: tuple[str, ...]) -> Switch:
+    return Switch(name=name, kind="select", default=choices[0], choices=choices)
+
+
+def _text(name: str) -> Switch:
+    return Switch(name=name, kind="text", default="")
+
+
+_LAST_CAP = _toggle("set_last_bucket_cap")
+_HOOK = _select("comm_hook", (_NO_HOOK, "fp16_compress", "bf16_compress", "powerSGD", "allreduce", "noop"))
+_POWER_SGD = (
+    _integer("matrix_approximation_rank", 1),
+    _integer("start_powerSGD_iter", 1000, least=0),
+    _number("min_compression_rate", 2.0),
+    _toggle("use_error_feedback", default=True),
+    _toggle("warm_start", default=True),
+)
+_STEPS = _integer("accumulation_steps", 1, most=10_000)
+_NO_SYNC = _toggle("no_sync", default=True)
+_PRECISION = tuple(_select(name, _FLOATS) for name in ("param_dtype", "reduce_dtype", "buffer_dtype"))
+_JOIN = _text("join_inputs")
+_DDP_FIRST = (
+    _toggle("gradient_as_bucket_view"),
+    _toggle("static_graph"),
+    _toggle("find_unused_parameters"),
+    _toggle("batched_grad_copy"),
+)
+_DDP_LAST = (
+    _toggle("set_to_none", default=True),
+    _toggle("broadcast_buffers", default=True),
+    _toggle("skip_all_reduce_unused_params"),
+)
+_EXPERTS = _text("expert_groups")
+_OFFLOAD = _number("offload_gb_per_s", None)
+_ZERO = (
+    _integer("reduce_bucket_size", 500_000_000),
+    _toggle("overlap_comm"),
+    _toggle("contiguous_gradients", default=True),
+    _toggle("reduce_scatter", default=True),
+    _toggle("use_multi_rank_bucket_allreduce", default=True),
+    _integer("gradient_accumulation_steps", 1, most=10_000),
+    _toggle("round_robin_gradients"),
+    _select("communication_data_type", _SHORT_FLOATS),
+    _select("grad_accum_dtype", _SHORT_FLOATS),
+    _toggle("cpu_offload"),
+    _number("gradient_clipping", 1.0),
+    _toggle("compute_grad_norm", default=True),
+    _toggle("prescale_gradients"),
+    _number("gradient_predivide_factor", 1.0),
+    _toggle("check_grad_overflow", default=True),
+    _toggle("ignore_unused_parameters", default=True),
+    _toggle("parameter_alignment"),
+    _integer("allgather_bucket_size", 500_000_000, least=0),
+    _toggle("allgather_partitions", default=True),
+    _select("accelerator", ("cuda", "cpu")),
+)
+_CAP = _number("bucket_cap_mb", None)
+
+DDP_PICKS: tuple[Pick, ...] = (
+    "default",
+    "cap",
+    "cap-list",
+    "recommended",
+    "single",
+    "per-parameter",
+    "given",
+)
+CAPPED_PICKS: tuple[Pick, ...] = ("default", "cap", "cap-list")
+SIZED_PICKS: tuple[Pick, ...] = (
+    "after-backward",
+    "arrival-counted",
+    "flat-views",
+    "last-hook",
+    "last-hook-safe",
+)
+ZERO_PICKS: tuple[Pick, ...] = ("zero1", "zero2")
+
+DDP = (*_DDP_FIRST, _LAST_CAP, _HOOK, *_POWER_SGD, _STEPS, _NO_SYNC, *_DDP_LAST, *_PRECISION, _JOIN)
+ZERO = (*_ZERO, _EXPERTS, _OFFLOAD)
+ALL: Mapping[str, Switch] = {one.name: one for one in (*DDP, *ZERO, _CAP)}
+
+Ask = Callable[[Switch], Any]
+
+
+def show(pick: Pick, prefix: str = "") -> Options:
+    """Draw the switches of ``pick`` where the caller stands, and read them.
+
+    ``prefix`` goes before each key, for a page with more than one choice.
+
+    Raises:
+        InputError: a field that cannot be read; everything has been drawn by then.
+    """
+
+    def ask(switch: Switch) -> Any:
+        return _widget(switch, prefix + switch.name)
+
+    if pick in DDP_PICKS:
+        if pick in ("recommended", "given"):
+            st.caption(switches.TUNED_WITHOUT)
+        return ddp_options(pick, ask)
+    if pick in ZERO_PICKS:
+        return zero_options(ask)
+    if pick in SIZED_PICKS:
+        return _changed((_CAP,), ask)
+    st.caption(switches.NONE_TO_SET)
+    return ()
+
+
+def ddp_options(pick: Pick, ask: Ask) -> Options:
+    """DDP's switches that are not at their defaults, asked for one by one with ``ask``."""
+    options = dict(_changed(_DDP_FIRST, ask))
+    if pick in CAPPED_PICKS:
+        options |= _changed((_LAST_CAP,), ask)
+    hook = ask(_HOOK)
+    if hook == "powerSGD" and (numbers := dict(_changed(_POWER_SGD, ask))):
+        options["comm_hook"] = {"name": hook, **numbers}
+    elif hook != _NO_HOOK:
+        options["comm_hook"] = hook
+    steps = ask(_STEPS)
+    if steps != _STEPS.default:
+        options["accumulation_steps"] = steps
+        options |= _changed((_NO_SYNC,), ask)
+    options |= _changed(_DDP_LAST, ask)
+    if precision := dict(_changed(_PRECISION, ask)):
+        options["mixed_precision"] = precision
+    joined = ask(_JOIN)
+    if joined.strip():
+        options["join_inputs"] = [int(number) for number in _numbers(joined, "join_inputs", "2, 4", int)]
+    return tuple(sorted(options.items()))
+
+
+def zero_options(ask: Ask) -> Options:
+    """ZeRO's settings that are not at their defaults, asked for one by one with ``ask``."""
+    options = dict(_changed(_ZERO, ask))
+    offload = ask(_OFFLOAD)
+    if offload is not None:
+        options["offload_bytes_per_s"] = offload * 1e9
+    experts = ask(_EXPERTS)
+    if experts.strip():
+        options["expert_groups"] = _groups(experts)
+    return tuple(sorted(options.items()))
+
+
+def caps(text: str) -> tuple[float, ...]:
+    """``bucket_cap_mb_list`` as it is typed: MiB with commas between. Raises ``InputError``."""
+    return tuple(_numbers(text, "bucket_cap_mb_list", "1, 25, 100 (MiB)", float))
+
+
+def _changed(asked: tuple[Switch, ...], ask: Ask) -> Options:
+    values = [(one, ask(one)) for one in asked]
+    return tuple((one.name, value) for one, value in values if value != one.default)
+
+
+def _numbers(text: str, name: str, such_as: str, read: Callable[[str], float]) -> list[float]:
+    numbers = []
+    for part in text.strip().strip("[]").split(","):
+        try:
+            number = read(part.strip())
+        except ValueError:
+            number = -1
+        if not 0 <= number < float("inf"):
+            raise InputError(
+                f"{name}: {part.strip()[:40]!r} is not legal; give numbers with commas between, such as "
+                f"{such_as}"
+            )
+        numbers.append(number)
+    return numbers
+
+
+def _groups(text: str) -> dict[str, int]:
+    """``1: 2, 3: 4`` as {group: ep_size}."""
+    groups = {}
+    for part in text.strip().strip("{}").split(","):
+        try:
+            group, size = (str(int(number)) for number in part.split(":"))
+        except ValueError:
+            raise InputError(
+                f"expert_groups: {part.strip()[:40]!r} is not legal; give groups and their ep_size, such as "
+                f"1: 2, 3: 4"
+            ) from None
+        groups[group] = int(size)
+    return groups
+
+
+def _widget(switch: Switch, key: str) -> Any:
+    """The widget of a switch; a text that is too long or a number out of range the browser refuses."""
+    common: dict[str, Any] = {"key": key, "bind": "query-params", "help": switch.help}
+    label = switch.name.replace("_", "_\u200b")  # a long name breaks there, where the sidebar is narrow
+    if switch.kind == "toggle":
+        return st.toggle(label, value=switch.default, **common)
+    if switch.kind == "select":
+        return st.selectbox(label, switch.choices, **common)
+    if switch.kind == "text":
+        return st.text_input(label, max_chars=2000, **common)
+    if switch.kind == "integer":
+        return st.number_input(
+            label,
+            min_value=int(switch.least),
+            max_value=int(switch.most),
+            value=switch.default,
+            step=1,
+            **common,
+        )
+    return st.number_input(
+        label,
+        min_value=float(switch.least),
+        max_value=float(switch.most),
+        value=switch.default,
+        format="%.6g",
+        placeholder="none",
+        **common,
+    )

@@ -1,0 +1,63 @@
+"""The facade's part for measured records: hold them to the model; ``sim.api`` offers it."""
+
+from dataclasses import replace
+
+from sim.engine.run import run
+from sim.nouns.comparison import Agreement
+from sim.nouns.records import Record
+from sim.verdict import scoring
+from sim.verdict.attribution import attribute
+from sim.verdict.metrics import summarize
+
+
+def agreement(record: Record, copies: bool = True) -> Agreement:
+    """A measured record against what the model of today predicts for it.
+
+    ``copies`` False switches the copies into and out of buckets off in the model, to show their effect. A
+    record of another box than its hardware's, of slow ranks or of a neighbour is predicted as it was
+    measured, from the hardware of the job alone in its box.
+    """
+    from sim.engine import in_box  # the graph of a box, which nothing else here needs
+
+    if not copies:
+        record = replace(
+            record, hardware=replace(record.hardware, copy_in_bytes_per_s=None, copy_out_bytes_per_s=None)
+        )
+    limits = in_box.limits_of(record)
+    record = in_box.as_measured(record)
+    predictions, attributions = {}, {}
+    for candidate in record.candidates:
+        assert candidate.asked is not None
+        if record.neighbour is not None:
+            predictions[candidate.name] = in_box.report_beside(record, candidate.asked)
+            continue
+        predictions[candidate.name] = summarize(run(record.workload, record.hardware, candidate.asked))
+        if candidate.iterations:
+            attributions[candidate.name] = attribute(record, candidate, run)
+    return scoring.agree(record, predictions, attributions, limits)
+
+
+def as_measured(record: Record) -> Record:
+    """``record`` with the workload and hardware that ``agreement`` predicts its steps from.
+
+    They differ from those in its files where it was measured in another box than its hardware, or with slow
+    ranks. A neighbour is not in them: it is played beside.
+
+    Raises:
+        InputError, NotModelledError: as ``agreement``.
+    """
+    from sim.engine import in_box  # the graph of a box, which nothing else here needs
+
+    return in_box.as_measured(record)
+
+
+def error_limit(record: Record) -> float | None:
+    """The largest step error that the rule allows, as a share of the measured step; None for a trace.
+
+    A step that is predicted from a trace of itself neither passes nor fails.
+    """
+    from sim.engine import in_box  # the graph of a box, which nothing else here needs
+
+    if any(measured.mode == "trace" for measured in record.candidates):
+        return None
+    return in_box.limits_of(record).worst_step

@@ -1,0 +1,108 @@
+"""A machine from the collectives of a running job, where nobody calibrated one."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import accumulate
+
+from sim.errors import InputError
+from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.recording import RecordedBackward, Recording
+from sim.units import NS_PER_S, median_ns
+
+OWN_NAME = "the job's own collectives"
+
+
+def hardware_of(recording: Recording) -> Hardware:
+    """The all-reduce curve within the training step, and what copies back take.
+
+    Buckets are taken one after another: one lasts from its launch, or from the end of those before it, to
+    its own end. Ranks that come early wait for the last one, so that the shortest over ranks is the time
+    of the collective, if each rank is here; the median over steps is the curve's point of its size. What
+    two of gloo's threads do at once is in it, and one channel is what it holds for. A finalize waits for
+    each bucket and copies it back (A3.10): ``sync_end = max over k of end_k + (bytes from k on) / rate``,
+    which gives the rate. Buffer broadcasts take the median of what came before the module's forward.
+
+    Raises:
+        InputError: recorded without buckets (``level="light"``).
+    """
+    by_size: dict[int, list[int]] = defaultdict(list)
+    rates, before, launches = [], [], []
+    for backwards in _steps(recording):
+        for place in range(len(backwards[0].buckets)):
+            by_size[backwards[0].buckets[place].num_bytes].append(
+                min(_duration_ns(backward, place) for backward in backwards)
+            )
+        rates += [rate for backward in backwards if (rate := _ns_a_byte(backward)) is not None]
+        before += [backward.forward_start_ns - backward.started_ns for backward in backwards]
+        launches += [backward.buckets[0].launch_ns - backward.buckets[0].ready_ns for backward in backwards]
+    if not by_size:
+        raise InputError(
+            f"{recording.name}: no buckets were recorded (level='light'), so nothing says what an all-reduce "
+            f"takes; give a hardware, such as bucketsim calibrate makes"
+        )
+    header = recording.ranks[0].header
+    ns_a_byte = sorted(rates)[len(rates) // 2] if rates else 0.0
+    is_view = bool(header.ddp.get("gradient_as_bucket_view"))
+    each = max(0, median_ns(before)) // max(1, len(header.buffers))
+    return Hardware(
+        name=OWN_NAME,
+        world_size=recording.world_size,
+        all_reduce=tuple(
+            CurvePoint(num_bytes=size, duration_ns=median_ns(times))
+            for size, times in sorted(by_size.items())
+        ),
+        launch_cost_ns=max(0, median_ns(launches)),
+        copy_out_bytes_per_s=None if is_view or ns_a_byte <= 0 else NS_PER_S / ns_a_byte,
+        broadcast=(CurvePoint(num_bytes=0, duration_ns=each),) if header.buffers else None,
+        spread={
+            "all_reduce": {
+                str(size): {
+                    "count": len(times),
+                    "min_ns": min(times),
+                    "median_ns": median_ns(times),
+                    "max_ns": max(times),
+                    "quantile": "median over steps of the shortest over ranks",
+                }
+                for size, times in sorted(by_size.items())
+            }
+        },
+        provenance={
+            "source": "sim.record",
+            "recording": recording.name,
+            "curve": "within the training step, by the last rank to come"
+            if not recording.missing_ranks
+            else "ranks are missing: an upper bound",
+        },
+    )
+
+
+def _steps(recording: Recording) -> list[list[RecordedBackward]]:
+    """The last synchronised backward of each step, of all ranks, where all have the same buckets."""
+    by_step: dict[int, list[RecordedBackward]] = defaultdict(list)
+    for rank in recording.ranks:
+        for step in rank.steps:
+            if (backward := step.backwards[-1]).buckets:
+                by_step[step.step].append(backward)
+    return [
+        backwards
+        for _, backwards in sorted(by_step.items())
+        if len(backwards) == len(recording.ranks)
+        and len({tuple(bucket.num_bytes for bucket in one.buckets) for one in backwards}) == 1
+    ]
+
+
+def _duration_ns(backward: RecordedBackward, place: int) -> int:
+    """How long a bucket took, from its launch or the end of all before it."""
+    bucket = backward.buckets[place]
+    free = max((one.end_ns for one in backward.buckets[:place]), default=0)
+    return max(0, bucket.end_ns - max(bucket.launch_ns, free))
+
+
+def _ns_a_byte(backward: RecordedBackward) -> float | None:
+    """What copying one byte back takes; None where buckets hold nothing."""
+    sizes = [bucket.num_bytes for bucket in backward.buckets]
+    left: Sequence[int] = list(accumulate(reversed(sizes)))[::-1]
+    if not left or not left[-1]:
+        return None
+    ends = [max(backward.backward_ns, bucket.end_ns) for bucket in backward.buckets]
+    return max(0.0, min((backward.sync_end_ns - end) / size for end, size in zip(ends, left, strict=True)))

@@ -1,0 +1,305 @@
+"""A served dashboard and a browser that looks at it: what all stories share."""
+
+import importlib.util
+import json
+import os
+import re
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app import launch
+
+CHROMIUM = Path(os.environ.get("BUCKETSIM_CHROMIUM", "/usr/bin/chromium"))
+QUIET = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+    "--disable-quic",
+]
+PATIENCE_MS = 60_000
+FACTORS = ("1", "1.1", "1.25", "1.5", "2", "3", "0.9", "0.8", "0.67", "0.5")
+_CALM_MS = 250  # a page that computes in steps rests for less between them
+WIDE, NARROW = (1280, 900), (400, 900)
+# By the name in the menu: the path (the first page has none).
+PAGES = {"tune": "", "compare": "compare", "validate": "validate", "cluster": "cluster", "about": "about"}
+# Streamlit asks for these below the page's path first, when a page is opened by its address.
+_ASKED_TWICE = re.compile(r"/(\w+)/_stcore/(host-config|health)$")
+_IS_DRAWN = """() => {
+  const seen = [...document.querySelectorAll('[data-testid=stPlotlyChart]')].filter(e => e.offsetParent);
+  return !document.querySelector('[data-testid=stSkeleton]')
+      && seen.every(e => e.querySelector('.main-svg'));
+}"""
+# How often the script has ended, and since when it rests, kept in the page.
+_COUNT_RUNS = """
+window.bucketsimRuns = 0;
+window.bucketsimRests = null;
+let before = null;
+new MutationObserver(() => {
+  const app = document.querySelector('[data-test-script-state]');
+  const now = app && app.getAttribute('data-test-script-state');
+  if (now === before) return;
+  if (now === 'notRunning' && before !== null) window.bucketsimRuns += 1;
+  window.bucketsimRests = now === 'notRunning' ? performance.now() : null;
+  before = now;
+}).observe(document, {subtree: true, childList: true, attributes: true,
+                      attributeFilter: ['data-test-script-state']});
+"""
+
+
+def require() -> None:
+    """Skip without a browser, or fail where one is demanded."""
+    missing = [
+        what
+        for what, there in (
+            ("the package playwright", importlib.util.find_spec("playwright") is not None),
+            (str(CHROMIUM), CHROMIUM.exists()),
+        )
+        if not there
+    ]
+    if missing and os.environ.get("BUCKETSIM_REQUIRE_BROWSER") == "1":
+        pytest.fail(f"no browser: {' and '.join(missing)} missing")
+    if missing:
+        pytest.skip(f"no browser: {' and '.join(missing)} missing")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """A running server."""
+
+    url: str
+    process: "subprocess.Popen[bytes]"
+    log: Path
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def memory_bytes(self, field: str = "VmRSS") -> int:
+        """What the server holds in memory now, or ``VmHWM``, the most it has held (Linux)."""
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:")) * 1024
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((launch.ADDRESS, 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def serve(
+    folder: Path, traces: Path | None = None, watch: Path | None = None, script: Path | None = None
+) -> Iterator[Site]:
+    """A dashboard started from ``folder``, which has nothing to do with it; ``script``: another app's."""
+    port = free_port()
+    argv = launch.command(port, traces, watch)
+    if script is not None:
+        argv[argv.index(str(launch.MAIN))] = str(script)
+        argv += ["--server.headless", "true", "--browser.gatherUsageStats", "false"]
+    log = folder / "server.txt"
+    with log.open("w") as out:
+        process = subprocess.Popen(argv, cwd=folder, stdout=out, stderr=subprocess.STDOUT)
+    site = Site(url=f"http://{launch.ADDRESS}:{port}", process=process, log=log)
+    try:
+        _wait_for(site)
+        yield site
+    finally:
+        process.terminate()
+        process.wait(timeout=10)
+
+
+def _wait_for(site: Site) -> None:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        assert site.process.poll() is None, site.log.read_text()
+        try:
+            with urllib.request.urlopen(f"{site.url}/_stcore/health", timeout=1):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    pytest.fail(f"the dashboard did not come up: {site.log.read_text()}")
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """A browser without a window."""
+    from playwright.sync_api import expect, sync_playwright
+
+    expect.set_options(timeout=PATIENCE_MS)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=QUIET)
+        yield browser
+        browser.close()
+
+
+@dataclass  # no slots: playwright leaves a mark on who listens
+class Complaints:
+    """What a page complained of: errors of its scripts, of its console, and dialogs that opened."""
+
+    heard: list[str] = field(default_factory=list)
+
+    def listen(self, page: Any) -> None:
+        page.on("pageerror", lambda error: self.heard.append(f"page error: {error}"))
+        page.on("console", self._console)
+        page.on("dialog", self._dialog)
+
+    def _console(self, message: Any) -> None:
+        address = message.location.get("url", "")
+        if message.type == "error" and not _ASKED_TWICE.search(address):
+            self.heard.append(f"console: {message.text} {address}")
+
+    def _dialog(self, dialog: Any) -> None:
+        self.heard.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+
+@contextmanager
+def visit(browser: Any, *, size: tuple[int, int] = WIDE, scheme: str = "light") -> Iterator[Any]:
+    """A page of a visitor of its own; ends with an error where the page had one."""
+    context = browser.new_context(
+        viewport={"width": size[0], "height": size[1]}, color_scheme=scheme, accept_downloads=True
+    )
+    context.add_init_script(_COUNT_RUNS)
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE_MS)
+    complaints = Complaints()
+    complaints.listen(page)
+    try:
+        yield page
+    finally:
+        context.close()
+    assert not complaints.heard, "\n".join(complaints.heard)
+
+
+def is_settled(page: Any) -> None:
+    """The page computes nothing more: what is drawn belongs to the knobs, and a click is not lost."""
+    page.wait_for_function(
+        "calm => window.bucketsimRests !== null && performance.now() - window.bucketsimRests > calm",
+        arg=_CALM_MS,
+    )
+
+
+def is_drawn(page: Any) -> None:
+    """The page is whole: it has its title, its script has ended, and no error is there."""
+    page.wait_for_function("window.bucketsimRuns > 0")
+    is_settled(page)
+    assert [one.inner_text() for one in page.get_by_test_id("stException").all()] == []
+    assert page.get_by_text("Traceback").count() == 0
+    page.get_by_role("heading", level=1).first.wait_for()
+    page.wait_for_function(_IS_DRAWN)
+
+
+def go(page: Any, url: str) -> None:
+    """Open an address and wait until its page is whole."""
+    page.goto(url)
+    is_drawn(page)
+
+
+@contextmanager
+def rerun(page: Any) -> Iterator[None]:
+    """Wait until the script has ended once more than before the block."""
+    before = page.evaluate("window.bucketsimRuns")
+    yield
+    page.wait_for_function("before => window.bucketsimRuns > before", arg=before)
+    is_settled(page)
+
+
+def metric(page: Any, label: str) -> Any:
+    """The number on a card."""
+    return page.get_by_test_id("stMetric").filter(has_text=label).get_by_test_id("stMetricValue")
+
+
+def headline(page: Any) -> dict[str, str]:
+    """All cards on the page: label and number."""
+    cards = page.get_by_test_id("stMetric").all()
+    return {
+        card.get_by_test_id("stMetricLabel").inner_text(): card.get_by_test_id("stMetricValue").inner_text()
+        for card in cards
+    }
+
+
+def choose(page: Any, label: str, option: str) -> None:
+    """Take one of a select box's options, as a person does."""
+    page.get_by_role("combobox", name=label).first.click()
+    with rerun(page):
+        page.get_by_role("option", name=option, exact=True).click()
+
+
+def upload(page: Any, label: str, *files: tuple[str, bytes]) -> None:
+    """Give files to an uploader by its label; returns when the page has taken them."""
+    place = page.get_by_test_id("stFileUploader").filter(has_text=label).first
+    with rerun(page):
+        place.locator("input[type=file]").set_input_files(
+            [{"name": name, "mimeType": "application/json", "buffer": content} for name, content in files]
+        )
+
+
+def download(page: Any, button: str) -> bytes:
+    """What a download button gives."""
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name=button).click()
+    return Path(waiting.value.path()).read_bytes()
+
+
+def sideways(page: Any) -> dict[str, int]:
+    """By how many pixels the page, or a text in it, is wider than the window; empty where it fits."""
+    return dict(
+        page.evaluate(
+            """() => {
+      const main = document.querySelector('[data-testid=stMain]');
+      const found = {};
+      if (main.scrollWidth > main.clientWidth) found['page'] = main.scrollWidth - main.clientWidth;
+      const body = document.documentElement;
+      if (body.scrollWidth > body.clientWidth) found['document'] = body.scrollWidth - body.clientWidth;
+      return found;
+    }"""
+        )
+    )
+
+
+def shot(page: Any, path: Path, *, full: bool = False) -> Path:
+    """A picture of the window, or of the whole page, once nothing in it moves."""
+    is_settled(page)
+    still(page)
+    if full:
+        height = page.evaluate("document.querySelector('[data-testid=stMain]').scrollHeight")
+        page.set_viewport_size({"width": page.viewport_size["width"], "height": int(height)})
+        still(page)
+    page.screenshot(path=str(path), animations="disabled", caret="hide")
+    return path
+
+
+def still(page: Any) -> None:
+    """Wait until two looks at the page, a quarter of a second apart, see the same layout."""
+    layout = """() => [...document.querySelectorAll('[data-testid=stMain] *')]
+        .map(e => Math.round(e.getBoundingClientRect().top) + ':' + Math.round(e.offsetWidth || 0)).join()"""
+    before = None
+    for _ in range(40):
+        now = page.evaluate(layout)
+        if now == before:
+            return
+        before = now
+        page.wait_for_timeout(250)
+    pytest.fail("the page does not come to rest")
+
+
+def alerts(page: Any) -> list[str]:
+    """The lines in which the page tells an error or a warning."""
+    return [one.inner_text().strip() for one in page.get_by_test_id("stAlert").all()]
+
+
+def text_of(value: Sequence[Any] | dict[str, Any]) -> bytes:
+    return json.dumps(value).encode()

@@ -1,0 +1,48 @@
+"""Every page opens without a complaint, in a narrow window as in a wide one, light and dark."""
+
+from typing import Any
+
+import pytest
+
+from tests.app.browser.contrast import luminance, of_css, pale_texts
+from tests.app.browser.harness import NARROW, PAGES, WIDE, Site, go, is_drawn, sideways, still, visit
+
+pytestmark = pytest.mark.browser
+
+
+def brightness(page: Any) -> float:
+    return luminance(
+        of_css(page.evaluate("getComputedStyle(document.querySelector('.stApp')).backgroundColor"))[0]
+    )
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_it_fits_and_can_be_read(name: str, site: Site, chromium: Any) -> None:
+    with visit(chromium, size=NARROW, scheme="dark") as page:
+        go(page, f"{site.url}/{PAGES[name]}")
+        assert brightness(page) < 0.05, "the page is not dark"
+        assert sideways(page) == {}
+        page.set_viewport_size({"width": WIDE[0], "height": WIDE[1]})
+        still(page)
+        assert sideways(page) == {}
+        assert pale_texts(page, "dark") == {}
+        page.emulate_media(color_scheme="light")
+        is_drawn(page)
+        still(page)
+        assert brightness(page) > 0.8, "the page is not light"
+        assert pale_texts(page, "light") == {}
+
+
+def test_what_is_too_wide_or_too_pale_is_found(site: Site, page: Any) -> None:
+    """The measures themselves: a block of 2,000 pixels, a grey paragraph."""
+    go(page, f"{site.url}/about")
+    assert sideways(page) == {}
+    page.evaluate(
+        """() => {
+      const heading = document.querySelector('[data-testid=stMain] h1');
+      heading.insertAdjacentHTML('afterend', '<div style="width: 2000px; height: 1px"></div>');
+      document.querySelector('[data-testid=stMarkdown] p').style.color = 'rgb(130, 130, 130)';
+    }"""
+    )
+    assert sideways(page)
+    assert list(pale_texts(page, "light").values()) == [pytest.approx(3.85, abs=0.05)]

@@ -1,0 +1,93 @@
+"""The keyboard alone: Tab reaches every knob, arrow keys and Enter turn them, and one sees where one is."""
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.app.browser.harness import PAGES, Site, go, metric, rerun
+
+pytestmark = pytest.mark.browser
+
+_SEEN = 25  # levels of grey, of 255
+
+_KNOBS = """() => [...document.querySelectorAll(
+    '[data-testid=stSidebar] input:not([type=file]), [data-testid=stSidebar] [role=slider],' +
+    '[data-testid=stSidebar] [role=combobox], [data-testid=stSidebar] summary,' +
+    '[data-testid=stMain] input:not([type=file]), [data-testid=stMain] [role=combobox],' +
+    '[data-testid=stMain] [role=tab][aria-selected=true],' +
+    '[data-testid=stMain] [data-testid=stDownloadButton] button')]
+  .filter(e => e.checkVisibility() && !e.disabled)
+  .map(e => e.closest('[data-testid^=st][class*=st-key]') || e)
+  .map((e, i) => { e.dataset.knob = e.dataset.knob || String(i); return e.dataset.knob; })"""
+_HERE = "() => { const k = document.activeElement.closest('[data-knob]'); return k && k.dataset.knob; }"
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if name != "about"])
+def test_tab_reaches_every_knob(name: str, site: Site, page: Any) -> None:
+    go(page, f"{site.url}/{PAGES[name]}")
+    knobs = set(page.evaluate(_KNOBS))
+    assert knobs
+    reached = set()
+    for _ in range(8 * len(knobs) + 60):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate(_HERE))
+        if knobs <= reached:
+            break
+    missing = knobs - reached
+    told = [page.locator(f"[data-knob='{knob}']").first.inner_text()[:40] for knob in sorted(missing)]
+    assert not missing, told
+
+
+def test_arrow_keys_move_the_slider_and_the_number_follows(site: Site, page: Any) -> None:
+    from playwright.sync_api import expect
+
+    go(page, site.url)
+    before = metric(page, "Step time").inner_text()
+    slider = page.get_by_test_id("stSidebar").get_by_role("slider").first
+    slider.focus()
+    with rerun(page):
+        page.keyboard.press("ArrowLeft")
+        page.keyboard.press("ArrowLeft")
+        page.keyboard.press("ArrowLeft")
+    expect(page.get_by_label("Cap, MiB", exact=True)).to_have_value("12.5")
+    assert metric(page, "Step time").inner_text() != before
+    cap = page.get_by_label("Cap, MiB", exact=True)
+    cap.focus()
+    page.keyboard.press("Control+a")
+    page.keyboard.type("2")
+    with rerun(page):
+        page.keyboard.press("Enter")
+    expect(slider).to_have_attribute("aria-valuetext", "2")
+
+
+def test_one_sees_where_the_keyboard_is(site: Site, page: Any) -> None:
+    """A focused number, button and slider look different, by pixels that stand out from what was there."""
+    go(page, site.url)
+    for find in (
+        page.get_by_label("Cap, MiB", exact=True),
+        page.get_by_role("button", name="Sweep CSV"),
+        page.get_by_test_id("stSidebar").get_by_role("slider").first,
+    ):
+        find.scroll_into_view_if_needed()
+        find.focus()
+        page.keyboard.press("Shift+Tab")
+        page.wait_for_timeout(400)
+        box = find.bounding_box()
+        clip = {
+            "x": max(box["x"] - 8, 0),
+            "y": max(box["y"] - 8, 0),
+            "width": box["width"] + 16,
+            "height": box["height"] + 16,
+        }
+        before = grey(page.screenshot(clip=clip))
+        page.keyboard.press("Tab")
+        page.wait_for_timeout(400)
+        changed = np.abs(before - grey(page.screenshot(clip=clip))) > _SEEN
+        assert changed.sum() > box["width"], "about a line below it"
+
+
+def grey(png: bytes) -> Any:
+    return np.asarray(Image.open(io.BytesIO(png)).convert("L"), dtype=float)

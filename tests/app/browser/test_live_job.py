@@ -1,0 +1,70 @@
+"""A running job: the page waits for it, draws it by itself as steps come in, and says what it may gain."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.app.browser import harness
+from tests.app.browser.harness import NARROW, headline, sideways, still
+
+pytestmark = [pytest.mark.browser, pytest.mark.dist]
+
+ROOT = Path(__file__).parents[3]
+
+
+@contextmanager
+def job(folder: Path) -> Iterator[None]:
+    """Two ranks that write into ``folder/watched`` until the block ends."""
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.app.browser.training", str(rank), str(folder)],
+            cwd=ROOT,
+            stderr=subprocess.PIPE,
+        )
+        for rank in (0, 1)
+    ]
+    try:
+        yield
+    finally:
+        (folder / "stop").touch()
+        said = [rank.communicate(timeout=60)[1].decode() for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+
+
+def test_a_job_is_watched_while_it_runs(traces: Path, tmp_path: Path, chromium: Any) -> None:
+    watched = tmp_path / "watched"
+    watched.mkdir()
+    with (
+        harness.serve(tmp_path, traces, watch=watched) as site,
+        harness.visit(chromium) as page,
+    ):
+        harness.go(page, f"{site.url}/validate?show=Live")
+        assert headline(page) == {}
+        assert harness.alerts(page)
+        with job(tmp_path):
+            page.wait_for_function(
+                "document.querySelectorAll('[data-testid=stMetric]').length > 2", timeout=60_000
+            )
+            before = page.get_by_test_id("stMain").inner_text()
+            began = time.monotonic()
+            page.wait_for_function(
+                "before => document.querySelector('[data-testid=stMain]').innerText !== before",
+                arg=before,
+                timeout=30_000,
+            )
+            print(f"new steps after {time.monotonic() - began:.1f} s, without a click")
+            page.locator(".js-plotly-plot .main-svg").first.wait_for()
+            cards = headline(page)
+            print(cards)
+            assert any("ms" in value for value in cards.values()), cards
+            page.set_viewport_size({"width": NARROW[0], "height": NARROW[1]})
+            page.wait_for_timeout(500)
+            assert sideways(page) == {}
+        assert page.get_by_test_id("stException").count() == 0
+        still(page)

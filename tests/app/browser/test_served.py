@@ -1,0 +1,136 @@
+"""What the server lets in: its own host and origin, its own token, no files but its own."""
+
+import http.client
+import time
+import urllib.parse
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app import launch
+from tests.app.browser.harness import Site, go, is_drawn
+
+pytestmark = pytest.mark.browser
+
+
+def ask(
+    site: Site, path: str, method: str = "GET", body: bytes | None = None, **headers: str
+) -> tuple[int, str, dict[str, str]]:
+    """Status, text and headers of an answer."""
+    connection = http.client.HTTPConnection(launch.ADDRESS, site.port, timeout=10)
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request(method, path, body, named)
+    answer = connection.getresponse()
+    text = answer.read().decode(errors="replace")
+    connection.close()
+    return answer.status, text, {name.lower(): value for name, value in answer.getheaders()}
+
+
+def knock(site: Site, **headers: str) -> int:
+    """The status with which the websocket's handshake is answered; 101 is let in."""
+    asked = {
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec_WebSocket_Version": "13",
+        "Sec_WebSocket_Key": "dGhlIHNhbXBsZSBub25jZQ==",
+        "Sec_WebSocket_Protocol": "streamlit",
+    } | headers
+    connection = http.client.HTTPConnection(launch.ADDRESS, site.port, timeout=10)
+    connection.request("GET", "/_stcore/stream", headers={k.replace("_", "-"): v for k, v in asked.items()})
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
+def test_it_listens_on_this_machine_alone(site: Site) -> None:
+    hexed = f"{site.port:04X}"
+    rows = [
+        line.split()[1:4]
+        for table in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+    ]
+    listening = [local for local, _, state in rows if state == "0A" and local.endswith(f":{hexed}")]
+    assert listening == [f"0100007F:{hexed}"]
+
+
+def test_the_websocket_is_for_its_own_origin_and_host(site: Site) -> None:
+    own = f"{launch.ADDRESS}:{site.port}"
+    assert knock(site, Origin=f"http://{own}") == 101
+    assert knock(site, Origin="http://evil.example") == 403
+    assert knock(site, Origin=f"http://evil.example:{site.port}") == 403
+    assert knock(site, Origin="null") == 403
+    # A name elsewhere that resolves to this machine: origin and host agree, and are still not ours.
+    assert knock(site, Origin=f"http://evil.example:{site.port}", Host=f"evil.example:{site.port}") == 403
+
+
+@pytest.mark.parametrize("path", ["/_stcore/upload_file/a/b", "/_stcore/upload_file/..%2f..%2fa/b"])
+def test_an_upload_needs_the_token(path: str, site: Site) -> None:
+    body = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.json"\r\n\r\n{}\r\n--x--\r\n'
+    kind = {"Content_Type": "multipart/form-data; boundary=x"}
+    assert ask(site, path, "PUT", body, **kind)[0] in (400, 403, 404)
+    assert ask(site, path, "PUT", body, Origin="http://evil.example", **kind)[0] in (400, 403, 404)
+    assert ask(site, path, "DELETE")[0] in (400, 403, 404)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/",
+        "/app/static/",
+        "/app/static/main.py",
+        "/media/",
+        "/media/../../../../etc/passwd",
+        "/static/../../../../../../etc/passwd",
+        "/static/%2e%2e/%2e%2e/%2e%2e/%2e%2e/etc/passwd",
+        "/component/../../etc/passwd",
+        "/component/x/..%2f..%2f..%2fetc%2fpasswd",
+        "/.streamlit/config.toml",
+        "/main.py",
+        "//etc/passwd",
+    ],
+)
+def test_no_file_is_served_and_none_is_listed(path: str, site: Site) -> None:
+    """An unknown path is the page's own frame (it says "Page not found") or no page at all."""
+    status, text, _ = ask(site, path)
+    assert "root:" not in text
+    assert "st.set_page_config" not in text
+    assert "allowedHosts" not in text
+    assert "<title>Streamlit</title>" in text or status in (301, 307, 400, 403, 404)
+    assert "Index of" not in text
+    assert "Directory listing" not in text
+
+
+def test_its_answers_are_not_for_other_origins(site: Site) -> None:
+    for path in ("/", "/_stcore/health", "/_stcore/host-config"):
+        _, _, headers = ask(site, path, Origin="http://evil.example")
+        assert headers.get("access-control-allow-origin") in (None, f"http://localhost:{site.port}")
+
+
+HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>[a](javascript:alert(3))"
+
+
+@pytest.mark.parametrize("path", ["", "compare", "validate", "cluster"])
+def test_hostile_query_parameters_act_on_nothing(path: str, site: Site, page: Any) -> None:
+    """An unknown value is not shown as markup; the page keeps a legal one in its place."""
+    names = (
+        "start",
+        "record",
+        "workload",
+        "hardware",
+        "pick",
+        "cap",
+        "first",
+        "bw",
+        "machine",
+        "scaled",
+        "x",
+    )
+    query = urllib.parse.urlencode(dict.fromkeys(names, HOSTILE))
+    began = time.monotonic()
+    go(page, f"{site.url}/{path}?{query}")
+    assert time.monotonic() - began < 20
+    is_drawn(page)
+    assert page.locator("img[src=x]").count() == 0
+    assert page.locator("a[href^=javascript]").count() == 0
+    assert page.locator("script", has_text="alert(2)").count() == 0

@@ -1,0 +1,65 @@
+"""A shared address brings every knob back, in the browser of someone else."""
+
+import re
+from typing import Any
+
+import pytest
+
+from tests.app.browser.harness import Site, go, headline, rerun, visit
+
+pytestmark = pytest.mark.browser
+
+_VALUES = """() => {
+  const read = e => e.getAttribute('role') === 'slider' ? e.getAttribute('aria-valuetext')
+    : e.type === 'checkbox' ? String(e.checked) : e.value || e.textContent;
+  return [...document.querySelectorAll('[data-testid=stSidebar] [class*=st-key-]')].map(e => {
+    const inner = e.querySelector('[role=slider], input, [role=combobox]');
+    return [[...e.classList].find(c => c.startsWith('st-key-')), inner && read(inner)];
+  });
+}"""
+
+
+def knobs(page: Any) -> dict[str, str]:
+    return {name: value for name, value in page.evaluate(_VALUES) if value is not None}
+
+
+def test_every_knob_of_the_tune_page_comes_back(site: Site, page: Any, chromium: Any) -> None:
+    """Numbers and sliders are turned one by one, as far as the sidebar has any."""
+    go(page, site.url)
+    fresh = knobs(page)
+    with rerun(page):
+        page.get_by_label("Cap, MiB", exact=True).fill("3")
+        page.get_by_label("Cap, MiB", exact=True).press("Enter")
+    first = page.get_by_label("First bucket, MiB", exact=True)
+    with rerun(page):
+        first.fill("0.5")
+        first.press("Enter")
+    for name in ("Bandwidth ×", "Latency ×", "Backward ×"):
+        slider = page.get_by_role("slider", name=name)
+        assert slider.count() == 1, name
+        slider.focus()
+        with rerun(page):
+            page.keyboard.press("ArrowRight")
+    turned = knobs(page)
+    assert sum(turned[name] != fresh.get(name) for name in turned) >= 6, turned  # pick and slider follow
+    assert re.search(r"cap=3\b", page.url)
+    cards = headline(page)
+    with visit(chromium) as other:
+        go(other, page.url)
+        assert knobs(other) == turned
+        assert headline(other) == cards
+
+
+def test_an_address_of_the_cluster_page(site: Site, page: Any, chromium: Any) -> None:
+    go(page, f"{site.url}/cluster")
+    hosts = page.get_by_label("Hosts", exact=True)
+    with rerun(page):
+        hosts.fill("2")
+        hosts.press("Enter")
+    page.get_by_role("slider", name="Scale up to, hosts").focus()
+    with rerun(page):
+        page.keyboard.press("ArrowLeft")
+    with visit(chromium) as other:
+        go(other, page.url)
+        assert knobs(other) == knobs(page)
+        assert headline(other) == headline(page)

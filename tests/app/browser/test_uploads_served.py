@@ -1,0 +1,147 @@
+"""Files of one's own: a profiler's trace gives a recommendation, and a bad file one line."""
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sim
+from app import launch
+from sim.nouns.hardware import Hardware
+from sim.nouns.workload import Workload
+from tests.app.browser.client import Client
+from tests.app.browser.harness import Site, alerts, choose, go, headline, is_drawn, rerun, upload
+from tests.importer.built_traces import Dialect, Job, build
+
+pytestmark = pytest.mark.browser
+
+LABEL = "Files"
+LAYERS = 24
+
+
+@pytest.fixture(scope="module")
+def trace() -> list[tuple[str, bytes]]:
+    """Two ranks' traces of torch.profiler, of a small transformer: three steps, four buckets."""
+    shapes = tuple((512, 128) if index % 2 else (512,) for index in range(LAYERS))
+    job = Job(
+        shapes=shapes,
+        buckets=(4, 8, 8, 4),
+        gradient_ns=tuple(400_000 if index % 2 else 50_000 for index in range(LAYERS)),
+        transfer_ns=(300_000, 900_000, 900_000, 1_500_000),
+        forward_ns=((2_000_000, 2_100_000), (2_050_000, 2_000_000), (2_000_000, 2_000_000)),
+        offsets_ns=(0, 3_000),
+    )
+    texts, _ = build(job, Dialect())
+    return [(f"rank{rank}.json.gz", gzip.compress(text.encode())) for rank, text in enumerate(texts)]
+
+
+def test_a_trace_of_the_profiler_gives_a_recommendation(
+    site: Site, page: Any, trace: list[tuple[str, bytes]]
+) -> None:
+    go(page, f"{site.url}/?start=upload")
+    upload(page, LABEL, *trace)
+    page.get_by_role("heading", name="Recommended").wait_for()
+    sidebar = page.get_by_test_id("stSidebar").inner_text()
+    assert f"{LAYERS} gradients" in sidebar
+    assert "2 ranks" in sidebar
+    cards = headline(page)
+    assert cards["Step time"].endswith("ms")
+    assert page.get_by_test_id("stCode").first.inner_text().count("torch") > 0
+    with rerun(page):  # and back to what the site brought along
+        page.get_by_test_id("stFileUploaderDeleteBtn").first.locator("button").click()
+
+
+BAD = {
+    "no JSON": ("bad.json", b"{ not json"),
+    "cut off": ("cut.json", b'{"schema": "bucketsim/workload", "gradients": ['),
+    "a picture": ("picture.png", b"\x89PNG\r\n\x1a\n" + bytes(100)),
+    "a pickle": ("model.pt", b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00\x8c\x05posix\x94."),
+    "nothing": ("empty.json", b""),
+    "deep": ("deep.json", b"[" * 100_000 + b"]" * 100_000),
+    "a bomb": ("bomb.json.gz", gzip.compress(b'{"traceEvents": [' + b" " * (600 << 20) + b"]}", 9)),
+    "no gzip": ("not.json.gz", b"\x1f\x8b\x08\x00broken"),
+    "path tricks": ("../../../../etc/passwd", b"root:x:0:0"),
+    "a name of markup": ("<img src=x onerror=alert(1)>.json", b"{}"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_bad_upload_gives_one_line(what: str, site: Site) -> None:
+    """The line says what is wrong, names no place on the server, and the knobs stay."""
+    name, content = BAD[what]
+    with Client(site.port, "start=upload") as client:
+        client.load()
+        client.upload(LABEL, {name: content})
+        (line,) = client.errors()
+        assert "\n" not in line.strip(), line
+        assert len(line) < 600
+        assert "Traceback" not in line
+        assert str(launch.MAIN.parent.parent) not in line
+        assert client.find("file_uploader", LABEL)
+        assert client.find("number_input", "Cap, MiB")
+
+
+def test_a_page_with_a_bad_upload_goes_on(site: Site, page: Any) -> None:
+    go(page, f"{site.url}/?start=upload")
+    upload(page, LABEL, BAD["a name of markup"])
+    assert len([one for one in alerts(page) if one]) == 1
+    assert page.locator("img[src=x]").count() == 0
+    choose(page, "Start from", "bundled files")
+    assert headline(page)["Step time"].endswith("ms")
+
+
+@pytest.mark.slow
+def test_a_million_gradients_and_more_than_fifty_megabytes_are_refused(
+    site: Site, page: Any, workload: Workload, tmp_path: Path
+) -> None:
+    document = json.loads(sim.to_text(workload))
+    row = json.dumps(document["gradients"][0], separators=(",", ":"))
+    document["gradients"] = ["ROWS"]
+    text = json.dumps(document).replace('"ROWS"', ",".join([row] * 1_000_000)).encode()
+    go(page, f"{site.url}/?start=upload")
+    before = site.memory_bytes()
+    upload(page, LABEL, ("many.json.gz", gzip.compress(text, 1)))
+    (line,) = [one for one in alerts(page) if one]
+    assert "gradients" in line
+    assert "bucketsim import" in line
+    print(f"a million gradients took {(site.memory_bytes() - before) >> 20} MiB more: {line[:160]}")
+    large = tmp_path / "large.json"
+    large.write_bytes(b" " * (53 << 20))
+    place = page.get_by_test_id("stFileUploader").first
+    place.locator("input[type=file]").set_input_files(large)
+    place.get_by_text("File must be 50").first.wait_for()  # streamlit's own words
+
+
+MARKUP = (
+    "<img src=x onerror=alert(1)><script>alert(2)</script><a href='javascript:alert(3)'>a</a>"
+    "[b](javascript:alert(4)) ![c](x) :red[d] $e$ **f** <b>g</b>"
+)
+
+
+@pytest.mark.parametrize("path", ["", "compare"])
+def test_markup_in_names_is_only_text(
+    path: str, site: Site, page: Any, workload: Workload, hardware: Hardware
+) -> None:
+    gradients = tuple(replace(one, name=f"{MARKUP} {one.index}") for one in workload.gradients)
+    hostile = [
+        ("workload.json", sim.to_text(replace(workload, name=MARKUP, gradients=gradients)).encode()),
+        ("hardware.json", sim.to_text(replace(hardware, name=f"{MARKUP} machine")).encode()),
+    ]
+    go(page, f"{site.url}/{path}?start=upload")
+    upload(page, LABEL, *hostile)
+    is_drawn(page)
+    main = page.get_by_test_id("stMain")
+    assert "<img src=x onerror=alert(1)>" in main.inner_text()
+    for forbidden in (
+        "img[src=x]",
+        "img[src='x']",
+        "a[href^='javascript']",
+        ".js-plotly-plot a",
+        ".js-plotly-plot b",
+        ".katex",
+    ):
+        assert page.locator(forbidden).count() == 0, forbidden
+    assert page.evaluate("[...document.scripts].every(one => !one.textContent.includes('alert('))")

@@ -1,0 +1,84 @@
+"""Tune and export: read the headline, move the cap, take files home, come back by URL."""
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sim
+from sim.nouns.hardware import Hardware
+from sim.nouns.workload import Workload
+from sim.units import format_ms
+from tests.app.browser.harness import Site, download, go, is_drawn, is_settled, metric
+
+pytestmark = pytest.mark.browser
+
+
+def expected(workload: Workload, hardware: Hardware, cap: float | None) -> str:
+    return format_ms(
+        sim.summarize(sim.simulate(workload, hardware, sim.assign(workload, bucket_cap_mb=cap))).step_ns
+    )
+
+
+def test_tune_and_export(
+    site: Site, page: Any, workload: Workload, hardware: Hardware, tmp_path: Path
+) -> None:
+    from playwright.sync_api import expect
+
+    go(page, site.url)
+    expect(metric(page, "Step time")).to_have_text(expected(workload, hardware, None))
+    cap = page.get_by_label("Cap, MiB", exact=True)
+    cap.fill("4")
+    moved = time.monotonic()
+    cap.press("Enter")
+    expect(metric(page, "Step time")).to_have_text(expected(workload, hardware, 4))
+    print(f"a cap move took {1000 * (time.monotonic() - moved):.0f} ms")
+    expect(page).to_have_url(re.compile(r"cap=4\b"))
+    is_settled(page)
+
+    target = tmp_path / "assignment.json"
+    target.write_bytes(download(page, "bucket_indices JSON"))
+    taken = sim.load_assignment(target)
+    assert taken.bucket_indices == sim.assign(workload, bucket_cap_mb=4).bucket_indices
+    assert taken.provenance["workload_sha256"] == sim.digest(workload)
+    trace = json.loads(download(page, "Perfetto JSON"))
+    assert {event["pid"] for event in trace["traceEvents"]} == {0, 1}
+
+    go(page, page.url)
+    expect(metric(page, "Step time")).to_have_text(expected(workload, hardware, 4))
+    expect(cap).to_have_value("4")
+
+
+def test_a_click_on_the_sweep_sets_the_cap(
+    site: Site, page: Any, workload: Workload, hardware: Hardware
+) -> None:
+    from playwright.sync_api import expect
+
+    go(page, site.url)
+    chart = page.locator(".js-plotly-plot").filter(has_text="bucket_cap_mb, MiB").first
+    points = chart.locator(".scatterlayer .trace").nth(1).locator(".point")
+    points.nth(20).scroll_into_view_if_needed()
+    points.nth(20).click(force=True)
+    cap = [row.bucket_cap_mb for row in sim.sweep(workload, hardware)][21]
+    assert cap is not None
+    expect(metric(page, "Step time")).to_have_text(expected(workload, hardware, cap))
+    expect(page.get_by_label("Cap, MiB", exact=True)).to_have_value(f"{cap:.6g}")
+
+
+def test_a_cluster_and_its_hardware(site: Site, page: Any, tmp_path: Path) -> None:
+    """Choose a machine, see it, take its collectives to the Tune page's file format, come back by URL."""
+    from playwright.sync_api import expect
+
+    go(page, f"{site.url}/cluster?machine=AWS+p4de+%28and+p4d%29&most_hosts=2")
+    expect(page.get_by_test_id("stMetricValue").first).to_have_text("32")
+    hosts = page.get_by_label("Hosts", exact=True)
+    hosts.fill("2")
+    hosts.press("Enter")
+    expect(page.get_by_test_id("stMetricValue").first).to_have_text("16")
+    expect(page).to_have_url(re.compile(r"p4de_hosts=2\b"))
+    is_drawn(page)
+    text = sim.to_text(sim.cluster_hardware(sim.cluster("p4de", hosts=2)))
+    assert download(page, "Hardware JSON").decode() == text

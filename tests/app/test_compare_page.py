@@ -1,0 +1,248 @@
+"""The Compare page, run without a browser."""
+
+import csv
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+import sim
+from app import cached_records
+from app.cached import Inputs
+from app.cached_compare import Candidate, Machine, Result, play
+from app.choosing import Choice, WhatIf
+from app.library import Library
+from app.views.compare_table import csv_text, table_rows
+from app.views.compare_truth import truth_rows
+from sim.nouns.hardware import Hardware
+from sim.nouns.workload import Workload
+from sim.units import format_ms
+
+NOWHERE = Library(workloads={}, hardware={}, records={})
+
+
+def compare_page() -> None:
+    import sys
+
+    from app import launch, library
+    from app.views import compare
+    from app.views.errors import told
+
+    with told():
+        compare.show(library.find(launch.settings(sys.argv[1:])))
+
+
+@pytest.fixture
+def page(traces: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
+    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(traces)])
+    return AppTest.from_function(compare_page, default_timeout=60)
+
+
+@pytest.fixture
+def quick(page: AppTest) -> AppTest:
+    """Two more candidates that need no search."""
+    page.query_params["b_pick"] = "one per parameter"
+    page.query_params["c_pick"] = "single bucket"
+    return page
+
+
+@pytest.fixture
+def inputs(workload: Workload, hardware: Hardware) -> Inputs:
+    return Inputs(
+        workload=workload,
+        hardware=hardware,
+        workload_digest=sim.digest(workload),
+        hardware_digest=sim.digest(hardware),
+    )
+
+
+def is_clean(page: AppTest) -> bool:
+    return not page.exception and not page.error
+
+
+def charts(page: AppTest) -> dict[str, Any]:
+    return {
+        chart.proto.id.rsplit("-", 1)[-1]: json.loads(chart.proto.spec) for chart in page.get("plotly_chart")
+    }
+
+
+def steps(page: AppTest) -> list[str]:
+    return [found.value for found in page.metric]
+
+
+def step_of(workload: Workload, hardware: Hardware, policy: str = "ddp", **knobs: Any) -> str:
+    assignment = sim.assign(workload, policy, **knobs)
+    return format_ms(sim.summarize(sim.simulate(workload, hardware, assignment)).step_ns)
+
+
+def test_the_default_run_is_clean_and_whole(page: AppTest, workload: Workload, hardware: Hardware) -> None:
+    page.run()
+    assert is_clean(page)
+    best = sim.tune(workload, hardware)
+    assert steps(page) == [
+        step_of(workload, hardware),
+        format_ms(best.report.step_ns),
+        format_ms(best.families["bucket_cap_mb"].report.step_ns),
+    ]
+    assert [found.value for found in page.subheader] == [
+        "What changed?",
+        "Where does each step's time go?",
+        "Where are the cuts?",
+        "Is it true?",
+        "Take it home",
+    ]
+    assert list(charts(page)) == ["stacked", "parts", "compare_breakdown", "compare_delta", "compare_map"]
+    gain = sim.simulate(workload, hardware, sim.assign(workload))
+    assert page.metric[1].delta == (
+        f"{format_ms(sim.summarize(gain).step_ns - best.report.step_ns)} "
+        f"({1 - best.report.step_ns / sim.summarize(gain).step_ns:.1%}) faster than A"
+    )
+
+
+def test_a_candidate_changes_its_number_alone(quick: AppTest, workload: Workload, hardware: Hardware) -> None:
+    quick.run()
+    before = steps(quick)
+    quick.selectbox(key="b_pick").set_value("per-parameter-sync").run()
+    assert is_clean(quick)
+    assert steps(quick) == [before[0], step_of(workload, hardware, "per-parameter-sync"), before[2]]
+
+
+def test_the_address_restores_all(page: AppTest, workload: Workload, hardware: Hardware) -> None:
+    page.query_params["candidates"] = "4"
+    page.query_params["a_pick"] = "explicit cap"
+    page.query_params["a_cap"] = "4"
+    page.query_params["b_pick"] = "DDP's default"
+    page.query_params["b_gradient_as_bucket_view"] = "true"
+    page.query_params["c_pick"] = "single bucket"
+    page.query_params["d_pick"] = "not DDP: buckets after backward"
+    page.query_params["against"] = "D"
+    page.run()
+    assert is_clean(page)
+    found = steps(page)
+    assert found[0] == step_of(workload, hardware, bucket_cap_mb=4)
+    assert found[1] == step_of(workload, hardware, gradient_as_bucket_view=True)
+    assert found[3] == step_of(workload, hardware, "after-backward")
+    assert page.selectbox(key="against").value == "D"
+
+
+def test_what_cannot_be_played_is_one_line_and_the_others_stay(quick: AppTest) -> None:
+    """ZeRO with one reduce an owner needs a curve that this machine has not."""
+    quick.query_params["b_pick"] = "DeepSpeed ZeRO-2"
+    quick.query_params["b_use_multi_rank_bucket_allreduce"] = "false"
+    quick.run()
+    assert not quick.exception
+    (error,) = quick.error
+    assert error.value.startswith("B\\: ")
+    assert "curve" in error.value
+    assert [step == "-" for step in steps(quick)] == [False, True, False]
+    assert "stacked" in charts(quick)
+    notes = list(quick.dataframe[0].value["note"])
+    assert ["curve" in str(note) for note in notes] == [False, True, False, False]
+
+
+def test_a_base_that_cannot_be_played_leaves_the_others(quick: AppTest) -> None:
+    quick.query_params["a_pick"] = "DeepSpeed ZeRO-2"
+    quick.query_params["a_use_multi_rank_bucket_allreduce"] = "false"
+    quick.run()
+    assert not quick.exception
+    assert steps(quick)[0] == "-"
+    assert list(charts(quick)) == ["stacked", "compare_breakdown", "compare_map"]
+
+
+def test_a_field_that_cannot_be_read_is_an_error_of_its_candidate(quick: AppTest) -> None:
+    quick.query_params["b_pick"] = "DDP's default"
+    quick.query_params["b_join_inputs"] = "2, four"
+    quick.run()
+    assert not quick.exception
+    assert [error.value.startswith("B\\: join") for error in quick.error] == [True]
+    assert [step == "-" for step in steps(quick)] == [False, True, False]
+
+
+def test_another_machine_is_told_apart_from_the_assignment(quick: AppTest) -> None:
+    quick.query_params["b_machine"] = "DGX A100"
+    quick.query_params["b_dgx_a100_hosts"] = "2"
+    quick.run()
+    assert is_clean(quick)
+    words = " ".join(found.value for found in quick.markdown)
+    assert "by the assignment and" in words
+    assert "by the machine" in words
+    assert any("First the assignment changes" in found.value for found in quick.caption)
+    assert quick.metric[1].label == "B one per parameter on dgx\\_a100, 2 hosts"
+
+
+def test_the_same_twice_differs_in_nothing(quick: AppTest) -> None:
+    quick.query_params["b_pick"] = "DDP's default"
+    quick.run()
+    assert is_clean(quick)
+    assert any("Nothing" in found.value for found in quick.info)
+    assert quick.metric[1].delta == "as fast as A"
+
+
+def test_measured_steps_stand_beside_predicted_ones(quick: AppTest) -> None:
+    """The made-up record's steps are off by -1, -1.5 and 0.5 %."""
+    quick.run()
+    assert is_clean(quick)
+    table = quick.dataframe[1].value
+    assert list(table["candidate"]) == ["A DDP's default", "B one per parameter", "C single bucket"]
+    assert list(table["measured as"]) == ["default", "per-parameter", "single"]
+    for found, off in zip(table["error, %"], (0.99, 0.985, 1.005), strict=True):
+        assert found == pytest.approx(100 * (1 / off - 1), abs=0.01)
+    gains = table["measured, ms"][0] - table["measured, ms"]
+    assert list(table["faster than A, measured, ms"]) == pytest.approx(list(gains))
+
+
+def results(inputs: Inputs, *candidates: Candidate) -> list[Result]:
+    return [play(inputs, one, NOWHERE) for one in candidates]
+
+
+A = Candidate(letter="A", choice=Choice(pick="default"))
+
+
+def test_a_switch_or_a_machine_that_was_not_measured_is_not_shown_as_measured(
+    inputs: Inputs, traces: Path
+) -> None:
+    agreement = cached_records.agreement(cached_records.open_record(traces / "measured" / "made-up"))
+    view = Choice(pick="default", options=(("gradient_as_bucket_view", True),))
+    machine = Machine(what_if=WhatIf(bandwidth=2.0))
+    played = results(
+        inputs,
+        A,
+        Candidate(letter="B", choice=view),
+        Candidate(letter="C", choice=A.choice, machine=machine),
+    )
+    assert [row["candidate"] for row in truth_rows(agreement, played)] == ["A DDP's default"]
+
+
+def test_a_row_of_differences_subtracts(inputs: Inputs) -> None:
+    candidates = [A, Candidate(letter="B", choice=Choice(pick="per-parameter"))]
+    first, second, less = table_rows(candidates, results(inputs, *candidates), {})
+    assert less["candidate"] == "B - A"
+    assert less["buckets"] == second["buckets"] - first["buckets"] > 0
+    assert less["step, ms"] == pytest.approx(-second["faster than A, ms"])
+    assert second["speed-up"] == pytest.approx(first["step, ms"] / second["step, ms"])
+    assert first["faster than A, %"] == 0
+
+
+def test_the_csv_is_exact_and_names_what_was_played(inputs: Inputs) -> None:
+    bad = Candidate(letter="C", choice=Choice(pick="single"), machine=Machine(hardware="gone"))
+    candidates = [A, Candidate(letter="B", choice=Choice(pick="per-parameter")), bad]
+    played = results(inputs, *candidates[:2])
+    rows = list(csv.DictReader(io.StringIO(csv_text(candidates, played, {"C": "there is none"}))))
+    assert [row["candidate"] for row in rows] == ["A", "B", "C"]
+    assert int(rows[1]["step_ns"]) == played[1].step_ns
+    assert int(rows[1]["gain_ns"]) == played[0].step_ns - played[1].step_ns
+    assert rows[0]["played_on_sha256"] == inputs.hardware_digest
+    assert rows[0]["what_if"] == ""
+    assert rows[2]["error"] == "there is none"
+
+
+def test_hardware_that_is_gone_is_told(quick: AppTest) -> None:
+    """The browser keeps an address longer than a directory its files."""
+    quick.query_params["b_machine"] = "not there"
+    quick.run()
+    assert not quick.exception
+    assert quick.selectbox(key="b_machine").value == "as above"

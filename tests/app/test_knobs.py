@@ -1,0 +1,230 @@
+"""The sidebar, run without a browser: knobs, presets, reset, and an address that restores all of them."""
+
+from typing import Any
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from app.choosing import WhatIf
+from app.views import what_ifs
+from app.views.knobs import DEFAULTS
+from app.views.switches import ALL, DDP, DDP_PICKS, SIZED_PICKS, ZERO, ZERO_PICKS
+from app.words import labels
+from app.words.labels import PICK_WORDS, Pick
+
+
+def sidebar() -> None:
+    import streamlit as st
+
+    from app.library import Library
+    from app.views import knobs
+
+    turned = knobs.show(Library(workloads={}, hardware={}, records={}))
+    st.text(turned.choice.key)
+    st.text(turned.choice.words)
+    st.text(turned.what_if.key)
+    st.text(turned.choice.unreadable)
+
+
+# By key, another value than the default and how an address writes it.
+SWITCH_VALUES: dict[str, tuple[Any, str]] = {
+    one.name: {
+        "toggle": (not one.default, str(not one.default).lower()),
+        "select": (one.choices[-1], one.choices[-1]) if one.choices else None,
+        "integer": (7, "7"),
+        "number": (0.5, "0.5"),
+        "text": ("1: 2", "1: 2"),
+    }[one.kind]
+    for one in ALL.values()
+} | {"comm_hook": ("powerSGD", "powerSGD"), "join_inputs": ("2, 4", "2, 4")}
+WHAT_IF_VALUES: dict[str, tuple[Any, str]] = {
+    "bw": (0.5, "0.5"),
+    "lat": (2.0, "2"),
+    "bwd": (0.33, "0.33"),
+    "ranks": (16, "16"),
+    "precision": ("bfloat16", "bfloat16"),
+    "slowest": (1.3, "1.3"),
+    "interference": (0.0, "0"),
+}
+CAP_VALUES: dict[str, tuple[Any, str]] = {
+    "cap": (3.0, "3"),
+    "first": (0.5, "0.5"),
+    "caps": ("1, 25", "1, 25"),
+}
+VALUES = SWITCH_VALUES | WHAT_IF_VALUES | CAP_VALUES
+
+
+@pytest.fixture
+def page() -> AppTest:
+    return AppTest.from_function(sidebar, default_timeout=30)
+
+
+def told(page: AppTest) -> list[str]:
+    assert not page.exception
+    return [found.value for found in page.text]
+
+
+def value(page: AppTest, key: str) -> Any:
+    return page.session_state[key]
+
+
+def move(page: AppTest, key: str, to: Any) -> None:
+    """Set the one widget of ``key``, of whichever kind it is."""
+    kinds = (page.select_slider, page.number_input, page.selectbox, page.toggle, page.text_input)
+    (widget,) = (one for kind in kinds for one in kind if one.key == key)
+    widget.set_value(to).run()
+
+
+def test_every_knob_has_a_value_to_try() -> None:
+    assert set(VALUES) | {"pick"} == set(DEFAULTS)
+    assert all(value != DEFAULTS[key] for key, (value, _) in VALUES.items())
+
+
+def at_once(pick: Pick) -> set[str]:
+    """The knobs that are drawn together for a pick, beside those of the machine and of one cap."""
+    names = {"cap", "first", *WHAT_IF_VALUES}
+    if pick in DDP_PICKS:
+        names |= {one.name for one in DDP}
+    if pick in ZERO_PICKS:
+        names |= {one.name for one in ZERO}
+    if pick in SIZED_PICKS:
+        names.add("bucket_cap_mb")
+    return names | ({"caps"} if pick == "cap-list" else set())
+
+
+RESTORED: tuple[Pick, ...] = ("cap-list", "zero2", "last-hook-safe")
+
+
+@pytest.mark.parametrize("pick", RESTORED)
+def test_an_address_restores_every_knob(page: AppTest, pick: Pick) -> None:
+    page.query_params["pick"] = PICK_WORDS[pick]
+    for key in at_once(pick):
+        page.query_params[key] = VALUES[key][1]
+    page.run()
+    assert told(page)[-1] == ""
+    assert value(page, "pick") == pick
+    assert {key: value(page, key) for key in at_once(pick)} == {key: VALUES[key][0] for key in at_once(pick)}
+    assert not page.query_params.keys() - {"pick", *at_once(pick)}
+
+
+def test_no_knob_was_forgotten() -> None:
+    assert set().union(*map(at_once, RESTORED)) | {"pick"} == set(DEFAULTS)
+
+
+@pytest.mark.parametrize("pick", ["default", "cap", "recommended", "zero1"])
+def test_an_address_may_name_an_assignment_by_its_bare_name(page: AppTest, pick: Pick) -> None:
+    """``?pick=zero1`` is ``?pick=DeepSpeed+ZeRO-1``, and becomes it; knobs beside it count, too."""
+    page.query_params["pick"] = pick
+    page.query_params["bw"] = "2"
+    page.run()
+    assert value(page, "pick") == pick
+    assert value(page, "bw") == 2
+    if pick != "default":  # what is the default is in no address
+        assert page.query_params["pick"] in (PICK_WORDS[pick], [PICK_WORDS[pick]])
+    move(page, "bw", 1.0)
+    assert value(page, "pick") == pick
+
+
+def test_an_address_that_names_nothing_is_the_default(page: AppTest) -> None:
+    page.query_params["pick"] = "zero9"
+    page.run()
+    assert value(page, "pick") == "default"
+    assert told(page)[1] == "DDP's default"
+
+
+def test_switches_are_in_the_choice_by_name(page: AppTest) -> None:
+    page.run()
+    move(page, "static_graph", True)
+    move(page, "comm_hook", "fp16_compress")
+    assert told(page)[1] == "DDP's default, comm_hook=fp16_compress, static_graph"
+    move(page, "pick", "recommended")
+    assert told(page)[1] == "recommended, comm_hook=fp16_compress, static_graph"
+    move(page, "pick", "zero1")
+    assert told(page)[1] == "DeepSpeed ZeRO-1"
+    move(page, "overlap_comm", True)
+    move(page, "pick", "zero2")
+    assert told(page)[1] == "DeepSpeed ZeRO-2, overlap_comm"
+
+
+@pytest.mark.parametrize(
+    ("pick", "key", "text", "words"),
+    [
+        ("cap-list", "caps", "", "bucket_cap_mb_list"),
+        ("cap-list", "caps", "1, x", "'x'"),
+        ("cap-list", "caps", "1, -2", "'-2'"),
+        ("cap-list", "caps", "1, nan", "'nan'"),
+        ("default", "join_inputs", "2; 4", "join_inputs"),
+        ("zero1", "expert_groups", "1", "expert_groups"),
+    ],
+)
+def test_what_cannot_be_read_is_told_beside_its_field(
+    page: AppTest, pick: Pick, key: str, text: str, words: str
+) -> None:
+    page.run()
+    move(page, "pick", pick)
+    move(page, key, text)
+    assert words in told(page)[-1]
+    (error,) = page.error
+    assert "\n" not in error.value
+    move(page, "bw", 2.0)  # the sidebar is whole
+    assert told(page)[2] == WhatIf(bandwidth=2.0).key
+
+
+def test_a_list_of_caps_is_read(page: AppTest) -> None:
+    page.run()
+    move(page, "pick", "cap-list")
+    move(page, "caps", "[1, 25, 12.5]")
+    assert told(page)[1] == "caps 1, 25, 12.5 MiB"
+
+
+def test_a_preset_sets_all_knobs_and_leaves_when_one_is_moved(page: AppTest) -> None:
+    page.run()
+    assert value(page, "preset") == "as measured"
+    for name, preset in what_ifs.PRESETS.items():
+        move(page, "preset", name)
+        assert told(page)[2] == preset.key
+        assert value(page, "preset") == name
+    move(page, "lat", 3.0)
+    assert value(page, "preset") == what_ifs.CUSTOM
+    move(page, "preset", what_ifs.CUSTOM)  # no preset: nothing is set
+    assert value(page, "lat") == 3.0
+    move(page, "preset", "as measured")
+    assert told(page)[2] == WhatIf().key
+
+
+def test_an_address_shows_its_preset(page: AppTest) -> None:
+    page.query_params["bw"] = "10"
+    page.run()
+    assert value(page, "preset") == "10 times the bandwidth"
+
+
+def test_a_straggler_is_told_with_what_the_search_does_not_know(page: AppTest) -> None:
+    page.run()
+    assert labels.STRAGGLER_NOTE not in [found.value for found in page.caption]
+    move(page, "slowest", 1.3)
+    assert labels.STRAGGLER_NOTE in [found.value for found in page.caption]
+
+
+def test_reset_puts_every_knob_back(page: AppTest) -> None:
+    page.run()
+    assert page.button(key="reset").disabled
+    untouched = told(page)
+    for key in ("bw", "ranks", "precision", "cap", "static_graph"):
+        move(page, key, VALUES[key][0])
+    move(page, "pick", "cap-list")
+    move(page, "caps", "1, 2")
+    assert told(page) != untouched
+    page.button(key="reset").click().run()
+    assert told(page) == untouched
+    assert page.button(key="reset").disabled
+    drawn = {key for key in DEFAULTS if key in page.session_state}
+    assert {key: value(page, key) for key in drawn} == {key: DEFAULTS[key] for key in drawn}
+
+
+def test_every_knob_says_what_it_does(page: AppTest) -> None:
+    page.run()
+    for pick in RESTORED:
+        move(page, "pick", pick)
+        for kind in (page.select_slider, page.number_input, page.selectbox, page.toggle, page.text_input):
+            for one in kind:
+                assert one.key not in {"preset", *DEFAULTS} or one.help, one.key

@@ -1,0 +1,278 @@
+"""What the knobs ask for, as properties: it is played or refused, and told as it is."""
+
+import json
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import sim
+from app.choosing import INTERFERING, Choice, WhatIf
+from app.views import switches, what_ifs
+from app.views.switches import DDP, ZERO, Switch
+from app.words.labels import PICK_WORDS, PICKS, Pick
+from sim.engine.switches import MODELLED_DDP_KWARGS, MODELLED_SETTINGS, Switches
+from sim.engine.systems import SYSTEMS
+from sim.engine.zero_settings import MODELLED_ZERO_SETTINGS, ZeroSettings
+from sim.errors import InputError, NotModelledError, SimError
+from sim.nouns.assignment import Assignment
+from tests.app.conftest import make_hardware, make_workload
+
+WORKLOAD = make_workload()
+HARDWARE = replace(make_hardware(), compute_slowdown=1.2, comm_slowdown=1.5, channel_slowdown=1.1)
+TUNED = sim.tune(WORKLOAD, HARDWARE).assignment
+TEXTS = {"join_inputs": ("", "2, 4", "3,3,1"), "expert_groups": ("", "1: 2")}
+QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+Ask = Callable[[Switch], Any]
+
+
+def values(switch: Switch) -> st.SearchStrategy[Any]:
+    """What the widget of a switch can give, its default more often than not."""
+    others: st.SearchStrategy[Any]
+    if switch.kind == "toggle":
+        others = st.just(not switch.default)
+    elif switch.kind == "select":
+        others = st.sampled_from(switch.choices)
+    elif switch.kind == "text":
+        others = st.sampled_from(TEXTS[switch.name])
+    elif switch.kind == "integer":
+        others = st.sampled_from([int(switch.least), 2, 3, 1001, 100_000])
+    else:
+        others = st.sampled_from([0.0, 0.5, 2.0, 1e9])
+    return st.one_of(st.just(switch.default), st.just(switch.default), others)
+
+
+@st.composite
+def asked(draw: Callable[[Any], Any], of: tuple[Switch, ...]) -> Ask:
+    turned = {one.name: draw(values(one)) for one in of}
+    return lambda switch: turned[switch.name]
+
+
+def plays_or_is_refused(choice: Choice) -> Assignment | None:
+    """The assignment that is played; None where an error of ours says why not, in one line."""
+    try:
+        assignment = choice.assignment(WORKLOAD, lambda: TUNED)
+        timeline = sim.simulate(WORKLOAD, HARDWARE, assignment, "analytic")
+    except SimError as error:
+        lines = str(error).splitlines()
+    else:
+        assert timeline.sync_end_ns > 0
+        return assignment
+    assert len(lines) == 1
+    return None
+
+
+@QUICK
+@given(asked(DDP), st.sampled_from(switches.DDP_PICKS))
+def test_switches_of_ddp_are_played_or_refused(ask: Ask, pick: Pick) -> None:
+    options = switches.ddp_options(pick, ask)
+    choice = Choice(
+        pick=pick,
+        cap_mb=4.0 if pick == "cap" else None,
+        caps_mb=(1.0, 4.0) if pick == "cap-list" else None,
+        options=options,
+        given=TUNED if pick == "given" else None,
+    )
+    made = plays_or_is_refused(choice)
+    assert choice.told().items() >= dict(options).items()
+    if made is not None:
+        told = made.ddp_kwargs | made.settings
+        assert {name: told[name] for name, _ in options if name != "set_last_bucket_cap"} == {
+            name: value for name, value in options if name != "set_last_bucket_cap"
+        }
+
+
+@QUICK
+@given(asked(ZERO), st.sampled_from(switches.ZERO_PICKS))
+def test_settings_of_zero_are_played_or_refused(ask: Ask, pick: Pick) -> None:
+    options = switches.zero_options(ask)
+    made = plays_or_is_refused(Choice(pick=pick, options=options))
+    if made is not None:
+        assert {name: made.settings[name] for name, _ in options} == dict(options)
+
+
+@pytest.mark.parametrize("one", [*DDP, *ZERO], ids=lambda one: one.name)
+def test_one_switch_alone_is_played_or_refused(one: Switch) -> None:
+    tried: dict[str, tuple[Any, ...]] = {
+        "toggle": (not one.default,),
+        "select": one.choices,
+        "text": ("2, 4",),
+    }
+    for value in tried.get(one.kind, (int(one.least), 7)):
+        turned = {other.name: other.default for other in (*DDP, *ZERO)} | {one.name: value}
+        ask = asks_for(turned)
+        if one in DDP:
+            options = switches.ddp_options("default", ask)
+            plays_or_is_refused(Choice(pick="default", options=options))
+            plays_or_is_refused(Choice(pick="recommended", options=switches.ddp_options("recommended", ask)))
+        elif one.kind != "text":
+            plays_or_is_refused(Choice(pick="zero2", options=switches.zero_options(ask)))
+
+
+def asks_for(turned: dict[str, Any]) -> Ask:
+    return lambda switch: turned[switch.name]
+
+
+def test_every_pick_of_every_system_is_there() -> None:
+    assert set(PICKS) == {"default", "cap", "cap-list", "recommended", "given", *SYSTEMS} - {"ddp"}
+    assert set(PICK_WORDS) == set(PICKS)
+    assert len(set(PICK_WORDS.values())) == len(PICKS)
+    no_switch = {"per-parameter-sync", "per-parameter-async"}
+    grouped = (*switches.DDP_PICKS, *switches.SIZED_PICKS, *switches.ZERO_PICKS)
+    assert sorted([*grouped, *no_switch]) == sorted(PICKS)
+    assert set(switches.SIZED_PICKS) == {
+        name for name, system in SYSTEMS.items() if system.takes_caps and name != "ddp"
+    }
+
+
+def test_every_switch_of_every_system_is_there_with_its_default() -> None:
+    parts = {"param_dtype", "reduce_dtype", "buffer_dtype"}  # of mixed_precision
+    numbers = {one.name for one in DDP if one.name in vars(sim.engine.comm_hooks.CommHook)["__slots__"]}
+    names = {one.name for one in DDP} - parts - numbers - {"set_last_bucket_cap"} | {"mixed_precision"}
+    aliases = {"forward_sync_buffers"}  # the new name of broadcast_buffers
+    assert names == {*MODELLED_DDP_KWARGS, *MODELLED_SETTINGS} - aliases
+    zero = {one.name.replace("offload_gb_per_s", "offload_bytes_per_s") for one in ZERO}
+    assert zero == set(MODELLED_ZERO_SETTINGS)
+    for noun, group in ((Switches, DDP), (ZeroSettings, ZERO)):
+        known = {one.name: one.default for one in fields(noun)}
+        for switch in group:
+            if switch.kind in ("toggle", "integer") and switch.name in known:
+                assert known[switch.name] == switch.default or switch.name == "check_grad_overflow"
+
+
+def what_if_values() -> st.SearchStrategy[WhatIf]:
+    stops = st.sampled_from(what_ifs.FACTORS)
+    return st.builds(
+        WhatIf,
+        bandwidth=stops,
+        latency=stops,
+        backward=stops,
+        interference=st.sampled_from(what_ifs.INTERFERENCE),
+        ranks=st.sampled_from([None, 2, 8, 1024]),
+        precision=st.sampled_from([None, *what_ifs.PRECISIONS[1:]]),
+        straggler=st.sampled_from(what_ifs.SLOWEST),
+    )
+
+
+def test_nothing_turned_changes_nothing() -> None:
+    none = WhatIf()
+    assert none.is_none
+    assert none.told() == {}
+    assert none.apply(WORKLOAD, HARDWARE) == (WORKLOAD, HARDWARE)
+    assert none.slowest(WORKLOAD) is None
+
+
+@QUICK
+@given(what_if_values(), what_if_values())
+def test_what_ifs_are_told_as_they_are(one: WhatIf, other: WhatIf) -> None:
+    names = {"ranks": "world_size", "straggler": "slowest_rank"}
+    turned = {
+        names.get(field.name, field.name): getattr(one, field.name)
+        for field in fields(WhatIf)
+        if getattr(one, field.name) != field.default
+    }
+    assert one.told() == turned
+    assert one.is_none == (not turned)
+    assert (one.key == other.key) == (one == other)
+    workload, hardware = one.apply(WORKLOAD, HARDWARE)
+    timeline = sim.simulate(
+        workload, hardware, sim.assign(workload), "analytic", slowest=one.slowest(workload)
+    )
+    assert timeline.sync_end_ns > 0
+
+
+@QUICK
+@given(asked(DDP), asked(DDP), st.sampled_from(["default", "cap"]), st.sampled_from(["default", "cap"]))
+def test_keys_are_equal_where_choices_are(one: Ask, other: Ask, pick: Pick, other_pick: Pick) -> None:
+    first = Choice(pick=pick, options=switches.ddp_options(pick, one))
+    second = Choice(pick=other_pick, options=switches.ddp_options(other_pick, other))
+    assert (first.key == second.key) == (first == second)
+    assert first.key == replace(first).key
+
+
+def test_an_upload_is_part_of_the_key() -> None:
+    bare = Choice(pick="given")
+    assert bare.with_given(TUNED).key != bare.with_given(sim.assign(WORKLOAD)).key
+    assert Choice(pick="default").with_given(TUNED) == Choice(pick="default")
+    assert bare.with_given(TUNED).assignment(WORKLOAD, lambda: sim.assign(WORKLOAD)) == TUNED
+    with pytest.raises(InputError, match="upload one"):
+        bare.assignment(WORKLOAD, lambda: TUNED)
+
+
+def test_switches_on_the_recommended_buckets_keep_the_buckets() -> None:
+    """Without keywords where DDP, which then never rebuilds, would not reach them (A2.6)."""
+    plain = Choice(pick="recommended").assignment(WORKLOAD, lambda: TUNED)
+    assert plain == TUNED
+    viewed = Choice(pick="recommended", options=(("gradient_as_bucket_view", True),))
+    made = viewed.assignment(WORKLOAD, lambda: TUNED)
+    assert made.ddp_kwargs == TUNED.ddp_kwargs | {"gradient_as_bucket_view": True}
+    searching = Choice(pick="recommended", options=(("find_unused_parameters", True),))
+    made = searching.assignment(WORKLOAD, lambda: TUNED)
+    assert made.bucket_indices == TUNED.bucket_indices
+    assert made.ddp_kwargs == {"find_unused_parameters": True}
+    assert "sim.apply" in sim.snippet(made, WORKLOAD)
+
+
+def test_switches_do_not_fit_an_upload_of_another_system() -> None:
+    choice = Choice(pick="given", options=(("static_graph", True),), given=sim.assign(WORKLOAD, "zero1"))
+    with pytest.raises(NotModelledError, match="zero1"):
+        choice.assignment(WORKLOAD, lambda: TUNED)
+
+
+def test_the_baseline_does_as_much_work() -> None:
+    assert Choice(pick="single").baseline == Choice(pick="default")
+    for name, pick in (("accumulation_steps", "cap"), ("gradient_accumulation_steps", "zero1")):
+        base = Choice(pick=pick, options=((name, 4), ("no_sync", False))).baseline
+        assert base == Choice(pick="default", options=(("accumulation_steps", 4),))
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.5, 1.0, 2.0])
+def test_interference_is_a_factor_on_what_exceeds_one(factor: float) -> None:
+    workload, hardware = WhatIf(interference=factor).apply(WORKLOAD, HARDWARE)
+    assert workload == WORKLOAD
+    for name in INTERFERING:
+        assert getattr(hardware, name) - 1 == pytest.approx((getattr(HARDWARE, name) - 1) * factor)
+    assert hardware.channel_slowdown == HARDWARE.channel_slowdown
+
+
+def test_more_interference_is_never_faster() -> None:
+    steps = []
+    for factor in what_ifs.INTERFERENCE:
+        workload, hardware = WhatIf(interference=factor).apply(WORKLOAD, HARDWARE)
+        steps.append(sim.summarize(sim.simulate(workload, hardware, sim.assign(workload))).step_ns)
+    assert steps == sorted(steps)
+    assert steps[0] < steps[-1]
+
+
+def test_a_straggler_delays_the_step() -> None:
+    slowest = WhatIf(straggler=1.5).slowest(WORKLOAD)
+    assert slowest is not None
+    assert slowest.backward_ns == round(WORKLOAD.backward_ns * 1.5)
+    assignment = sim.assign(WORKLOAD)
+    alone = sim.summarize(sim.simulate(WORKLOAD, HARDWARE, assignment))
+    beside = sim.summarize(sim.simulate(WORKLOAD, HARDWARE, assignment, slowest=slowest))
+    assert beside.step_ns > alone.step_ns + 0.4 * WORKLOAD.backward_ns
+
+
+@pytest.mark.parametrize("what_if", [WhatIf(straggler=0.5), WhatIf(straggler=float("nan"))])
+def test_a_straggler_is_not_faster(what_if: WhatIf) -> None:
+    with pytest.raises(InputError, match="slowest rank"):
+        what_if.slowest(WORKLOAD)
+
+
+@pytest.mark.parametrize("factor", [-1.0, float("nan"), 1e9])
+def test_interference_out_of_range_is_refused(factor: float) -> None:
+    with pytest.raises(InputError, match="interference"):
+        WhatIf(interference=factor).apply(WORKLOAD, HARDWARE)
+
+
+def test_a_choice_is_told_in_json() -> None:
+    choice = Choice(pick="cap-list", caps_mb=(1.0, 2.0), options=(("comm_hook", {"name": "powerSGD"}),))
+    assert json.loads(json.dumps(choice.told())) == {
+        "pick": "cap-list",
+        "bucket_cap_mb_list": [1.0, 2.0],
+        "comm_hook": {"name": "powerSGD"},
+    }

@@ -1,0 +1,109 @@
+"""What is taken home: lines for a torch, DeepSpeed's configuration, files that say where they come from."""
+
+import ast
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+import sim
+from app import cached
+from app.views import export
+
+
+def take_home(pick: str, options: dict[str, object]) -> None:
+    import sim
+    from app import cached
+    from app.cached import Inputs
+    from app.choosing import Choice, WhatIf
+    from app.views import export
+    from app.views.knobs import Knobs
+    from app.views.sources import Asked
+    from tests.app.conftest import make_hardware, make_workload
+
+    workload, hardware = make_workload("a/b <c>"), make_hardware()
+    what_if = WhatIf(bandwidth=0.5)
+    inputs = cached.scale(
+        Inputs(
+            workload=workload,
+            hardware=hardware,
+            workload_digest=sim.digest(workload),
+            hardware_digest=sim.digest(hardware),
+        ),
+        what_if,
+    )
+    asked = Asked(record=None, workload=None, hardware=None)
+    choice = Choice(pick=pick, options=tuple(options.items()))  # type: ignore[arg-type]
+    turned = Knobs(source=asked, choice=choice, what_if=what_if)
+    export.show(inputs, turned, cached.play(inputs, choice), None)
+
+
+def page(pick: str, **options: Any) -> AppTest:
+    return AppTest.from_function(take_home, args=(pick, options), default_timeout=60)
+
+
+@pytest.fixture
+def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, str | Callable[[], str]]]:
+    """What each button would give: by label, the file's name and its content."""
+    found: dict[str, tuple[str, str | Callable[[], str]]] = {}
+
+    def button(
+        label: str, content: str | Callable[[], str], file: str, words: str, *, disabled: bool = False
+    ) -> None:
+        if not disabled:
+            found[label] = (file, content)
+
+    monkeypatch.setattr(export, "_button", button)
+    return found
+
+
+def test_every_file_is_made_when_asked_for_and_says_what_was_turned(
+    files: dict[str, tuple[str, str | Callable[[], str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cached, "tune", lambda inputs: sim.tune(inputs.workload, inputs.hardware, draws=20))
+    made = page("recommended", static_graph=True).run()
+    assert not made.exception
+    assert len(files) == 7
+    for label, (name, content) in files.items():
+        assert (label == "Python snippet") == isinstance(content, str), label
+        assert name.startswith("a-b-c-recommended-static-graph."), name
+        text = content if isinstance(content, str) else content()
+        assert '"bandwidth": 0.5' in text.replace("&quot;", '"').replace('""', '"'), label
+        if label not in ("Sweep CSV", "Recommendation JSON"):  # which know no switches
+            assert "static_graph" in text, label
+
+
+def test_the_lines_follow_the_torch_of_the_address() -> None:
+    made = page("recommended")
+    made.query_params["torch"] = "2.8"
+    made.run()
+    (code,) = made.code
+    assert "sim.apply" in code.value
+    assert "torch 2.8 has no bucket_cap_mb_list" in code.value
+    ast.parse(code.value)
+    made.selectbox(key="torch").set_value("2.12").run()
+    assert "bucket_cap_mb_list=" in made.code[0].value
+    assert made.session_state["torch"] == "2.12"
+
+
+def test_a_torch_without_a_switch_is_one_line() -> None:
+    made = page("default", batched_grad_copy=True)
+    made.query_params["torch"] = "2.11"
+    made.run()
+    assert not made.exception
+    assert not made.code
+    assert "2.11 has no batched" in made.info[0].value.replace("\\", "")
+
+
+def test_zero_gets_deepspeeds_configuration() -> None:
+    made = page("zero2", reduce_bucket_size=70_000).run()
+    assert json.loads(made.code[0].value)["zero_optimization"] == {"stage": 2, "reduce_bucket_size": 70_000}
+    assert "DeepSpeed JSON" in [button.label for button in made.get("download_button")]
+
+
+def test_another_system_has_no_lines_and_says_why() -> None:
+    made = page("last-hook-safe").run()
+    assert not made.code
+    assert "no system of DistributedDataParallel" in made.info[0].value

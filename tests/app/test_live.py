@@ -1,0 +1,449 @@
+"""The live view on a recording that grows, run without a browser."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+import sim
+from app import launch
+from app.figures.live import MOST_POINTS, points, steps_figure
+from app.views import live
+from app.words import live as words
+from sim.errors import InputError, NotModelledError
+from sim.nouns.live import Calibration, Followed, LiveReport
+from sim.nouns.recording import (
+    RecordedBackward,
+    RecordedBucket,
+    RecordedLayout,
+    RecordedParameter,
+    RecordedStep,
+    RecordingHeader,
+)
+from sim.units import transfer_ns
+from tests.app.conftest import MS, make_hardware
+from tests.commands import bucketsim
+
+COUNT, SIZE = 8, 1 << 20
+ONE, TWO = ((7, 6, 5, 4, 3, 2, 1, 0),), ((7, 6, 5, 4), (3, 2, 1, 0))
+EVIL = "<img src=x onerror=alert(1)>*Net*"
+
+
+def header(rank: int, **changes: Any) -> RecordingHeader:
+    plain = RecordingHeader(
+        rank=rank,
+        world_size=2,
+        level="full",
+        every=1,
+        torch="2.13.0",
+        backend="gloo",
+        device="cpu",
+        clock="host",
+        module=EVIL,
+        comm_hook=None,
+        ddp={"gradient_as_bucket_view": False, "static_graph": False, "bucket_bytes_cap": 26214400},
+        parameters=tuple(
+            RecordedParameter(
+                name=f"p{index}", shape=(512, 512), dtype="float32", num_bytes=SIZE, device="cpu"
+            )
+            for index in range(COUNT)
+        ),
+    )
+    return replace(plain, **changes)
+
+
+def backward(
+    random: Random, buckets: tuple[tuple[int, ...], ...], rank: int, pace: float
+) -> RecordedBackward:
+    """Gradients 2 ms apart, buckets one after another on the machine of ``make_hardware``, copies back."""
+    noise = pace * random.uniform(0.99, 1.01) * (1.0 if rank else 0.97)
+    ready = tuple(round((COUNT - index) * 2 * MS * noise) for index in range(COUNT))
+    end, rows, carried = 0, [], 0
+    hardware = make_hardware()
+    for place, bucket in enumerate(buckets):
+        size = SIZE * len(bucket)
+        launch = round(max(ready[index] for index in bucket) * 1.0)
+        end = max(end, launch) + service(size)
+        rows.append(
+            RecordedBucket(index=place, num_bytes=size, ready_ns=launch, launch_ns=launch, end_ns=end)
+        )
+        carried = max(carried, end) + transfer_ns(size, hardware.copy_out_bytes_per_s)
+    last = max(ready) + MS // 2
+    forward = round(10 * MS * noise)
+    return RecordedBackward(
+        synchronised=True,
+        forwards=1,
+        started_ns=0,
+        forward_start_ns=1000,
+        forward_end_ns=1000 + forward,
+        backward_ns=last,
+        sync_end_ns=max(last, carried),
+        ready_ns=ready,
+        buckets=tuple(rows),
+    )
+
+
+def service(size: int) -> int:
+    """A collective on the curve of ``make_hardware``, above 1 MiB."""
+    first, last = make_hardware().all_reduce[1:]
+    rise = (last.duration_ns - first.duration_ns) / (last.num_bytes - first.num_bytes)
+    return round(first.duration_ns + rise * (size - first.num_bytes))
+
+
+def later(one: RecordedBackward, shift_ns: int) -> RecordedBackward:
+    """The same micro-batch at another place of the step."""
+    return replace(
+        one,
+        started_ns=one.started_ns + shift_ns,
+        forward_start_ns=one.forward_start_ns + shift_ns,
+        forward_end_ns=one.forward_end_ns + shift_ns,
+    )
+
+
+class Job:
+    """A made-up job of two ranks that writes as ``sim.record`` does."""
+
+    def __init__(self, folder: Path, **changes: Any) -> None:
+        self.folder, self.random, self.clock_ns, self.number = folder, Random(3), 10**18, 0
+        folder.mkdir(parents=True, exist_ok=True)
+        for rank in (0, 1):
+            self.write(rank, {"kind": "recording", "schema_version": 1, **asdict(header(rank, **changes))})
+
+    def write(self, rank: int, row: dict[str, Any]) -> None:
+        with (self.folder / f"rank-{rank}.jsonl").open("a") as stream:
+            stream.write(json.dumps(row, separators=(",", ":")) + "\n")
+
+    def layout(self, buckets: tuple[tuple[int, ...], ...]) -> "Job":
+        for rank in (0, 1):
+            made = RecordedLayout(step=self.number + 1, bucket_indices=buckets)
+            self.write(rank, {"kind": "buckets", **asdict(made)})
+        self.buckets = buckets
+        return self
+
+    def train(
+        self,
+        count: int,
+        *,
+        pace: float = 1.0,
+        extra_ns: int = 0,
+        slow_forward: float = 1.0,
+        micro_batches: int = 1,
+    ) -> "Job":
+        for _ in range(count):
+            self.number += 1
+            for rank in (0, 1):
+                made = backward(self.random, self.buckets, rank, pace)
+                late = round((slow_forward - 1) * 10 * MS) + extra_ns
+                made = replace(made, forward_end_ns=made.forward_end_ns + late)
+                plain = replace(made, synchronised=False, buckets=(), sync_end_ns=made.backward_ns)
+                each = plain.forward_end_ns + plain.sync_end_ns
+                parts = [later(plain, each * number) for number in range(micro_batches - 1)]
+                parts.append(later(made, each * len(parts)))
+                step = RecordedStep(
+                    step=self.number,
+                    started_at_ns=self.clock_ns,
+                    step_ns=parts[-1].forward_end_ns + made.sync_end_ns + MS,
+                    optimizer_ns=MS,
+                    backwards=tuple(parts),
+                )
+                self.write(rank, {"kind": "step", **asdict(step)})
+            self.clock_ns += 60 * MS
+        return self
+
+    def read(self) -> Followed:
+        return sim.follow(self.folder).refresh(30)
+
+
+def judged(job: Job, hardware: Any = None) -> tuple[LiveReport, Calibration]:
+    followed = job.read()
+    window = sim.live_window(followed)
+    assert window is not None
+    calibration = sim.calibrate_live(window, followed.ranks[0].layouts, hardware)
+    return sim.judge_live(followed, calibration), calibration
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path / "watch" / "run").layout(TWO)
+
+
+def test_unseen_steps_are_predicted_by_a_given_machine_and_by_the_jobs_own(job: Job) -> None:
+    """The made-up steps scatter by 1 % and follow the model; copies in are part of what was recorded."""
+    job.train(120)
+    for hardware in (make_hardware(), None):
+        report, calibration = judged(job, hardware)
+        assert report.calibrated == (3, 22)
+        assert report.unseen is not None
+        assert report.unseen.count == 98
+        assert abs(report.unseen.median_error) < 0.01
+        assert report.drift is None
+        assert calibration.hardware_is_own == (hardware is None)
+    (point,) = calibration.hardware.all_reduce
+    assert point.duration_ns == service(4 * SIZE)
+    assert calibration.hardware.copy_out_bytes_per_s == pytest.approx(8e9, rel=0.01)
+
+
+def test_micro_batches_under_no_sync_are_part_of_the_step(job: Job) -> None:
+    """The workload is that of the plain backward; what the copies add comes from the machine."""
+    job.train(60, micro_batches=3)
+    report, calibration = judged(job, make_hardware())
+    assert calibration.settings == {"accumulation_steps": 3}
+    assert calibration.workload.ready_includes == ()
+    parts = calibration.layouts[0].parts
+    assert parts is not None
+    assert parts.before_ns == 2 * (calibration.workload.forward_ns + calibration.workload.backward_ns)
+    assert report.unseen is not None
+    assert abs(report.unseen.median_error) < 0.03
+    job.train(5, micro_batches=2)
+    assert judged(job, make_hardware())[0].left_out == 5
+
+
+def test_a_new_layout_gets_a_prediction_of_its_own(job: Job) -> None:
+    job.train(80).layout(ONE).train(80)
+    report, calibration = judged(job, make_hardware())
+    first, second = (layout.parts for layout in calibration.layouts)
+    assert first is not None
+    assert second is not None
+    assert second.step_ns > first.step_ns + MS
+    assert set(report.series.predicted[:80]) == {first.step_ns}
+    assert set(report.series.predicted[80:]) == {second.step_ns}
+    assert report.unseen is not None
+    assert report.unseen.count == 80
+    assert abs(report.unseen.median_error) < 0.01
+    assert report.drift is None
+
+
+def test_of_other_sizes_the_jobs_own_collectives_say_nothing(job: Job) -> None:
+    job.train(80).layout(ONE).train(80)
+    report, calibration = judged(job)
+    first, second = calibration.layouts
+    assert first.parts is not None
+    assert second.parts is None
+    assert "8 MiB to 8 MiB" in second.why_not
+    assert "only what 4 MiB to 4 MiB take" in second.why_not
+    assert report.unseen is None
+    assert set(report.series.predicted[80:]) == {-1}
+    with pytest.raises(NotModelledError, match="gain: these buckets have"):
+        sim.live_gain(calibration, job.read().ranks[0].layouts[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "part", "shift"),
+    [({"slow_forward": 1.3}, "forward", 3 * MS), ({"pace": 1.1}, "backward", 1.65 * MS)],
+)
+def test_a_slow_down_is_dated_and_attributed(
+    change: dict[str, float], part: str, shift: float, job: Job
+) -> None:
+    job.train(150).train(100, **change)  # type: ignore[arg-type]
+    report, calibration = judged(job, make_hardware())
+    drift, parts = report.drift, calibration.layouts[0].parts
+    assert drift is not None
+    assert parts is not None
+    assert abs(drift.since_step - 151) <= 5
+    assert drift.largest_part == part
+    assert drift.parts[part] * parts.step_ns == pytest.approx(shift, rel=0.1)
+    said = words.drift_sentence(drift, report.unseen)
+    assert said.startswith(f"Since step {drift.since_step} steps take {drift.shift:.1%} longer")
+    assert f"The cause lies in {part}: the compute lane." in said
+
+
+def test_checkpoints_are_no_drift_and_the_slow_rank_is_named(job: Job) -> None:
+    for _ in range(6):
+        job.train(28).train(2, extra_ns=900 * MS)
+    report, _ = judged(job)
+    assert report.drift is None
+    first = report.lateness[0]
+    assert (first.rank, first.share) == (1, 1.0)
+    assert 0.4 * MS < first.late_ns < 1.2 * MS  # 3 % of 26.5 ms
+    assert words.lateness_sentence(report.lateness) is not None
+
+
+def test_what_cannot_be_predicted_is_refused_in_words(tmp_path: Path) -> None:
+    hooked = Job(tmp_path / "hooked", comm_hook="my_hook").layout(TWO).train(30)
+    with pytest.raises(NotModelledError, match="comm_hook: 'my_hook' is not modelled"):
+        judged(hooked)
+    plain = Job(tmp_path / "plain").layout(TWO).train(30)
+    with pytest.raises(InputError, match="world_size: 4 is not legal; the job has 2 ranks"):
+        judged(plain, replace(make_hardware(), world_size=4))
+    compressed = Job(tmp_path / "fp16", comm_hook="fp16_compress_hook").layout(TWO).train(30)
+    _, calibration = judged(compressed, make_hardware())
+    assert calibration.settings == {"comm_hook": "fp16_compress"}
+    with pytest.raises(NotModelledError, match="gain: comm_hook"):
+        sim.live_gain(calibration, compressed.read().ranks[0].layouts[-1])
+    viewed = Job(tmp_path / "view", ddp={"gradient_as_bucket_view": True}).layout(TWO).train(30)
+    _, calibration = judged(viewed)
+    assert calibration.switches == {"gradient_as_bucket_view": True}
+    assert calibration.hardware.copy_out_bytes_per_s is None
+
+
+def test_the_gain_is_that_of_the_simulated_steps(job: Job) -> None:
+    job.layout(ONE).train(40)
+    _, calibration = judged(job, make_hardware())
+    layout = job.read().ranks[0].layouts[-1]
+    gain = sim.live_gain(calibration, layout)
+    found = sim.tune(calibration.workload, calibration.hardware)
+    assert gain.recommended_ns == found.report.step_ns
+    assert calibration.layouts[-1].parts is not None
+    assert gain.in_use_ns == calibration.layouts[-1].parts.step_ns
+    assert gain.low_ns is not None
+    assert gain.high_ns is not None
+    assert 0 < gain.low_ns <= gain.gain_ns <= gain.high_ns
+    assert gain.significant is not False
+    assert gain.gpu_hours(24) == pytest.approx(2 * 24 * gain.gain_ns / gain.in_use_ns)
+    assert gain.samples_per_s(64)[0] == pytest.approx(64e9 / gain.in_use_ns)
+    best = Job(job.folder.parent / "best").layout(found.assignment.bucket_indices).train(40)
+    _, calibration = judged(best, make_hardware())
+    none = sim.live_gain(calibration, best.read().ranks[0].layouts[-1])
+    assert none.gain_ns <= MS // 10
+    assert "Not significant" in words.gain_sentence(none) or "No better buckets" in words.gain_sentence(none)
+
+
+def test_a_long_run_is_thinned_to_what_a_screen_shows(job: Job) -> None:
+    job.train(60)
+    report, _ = judged(job)
+    series = report.series
+    long = replace(series, **{name: getattr(series, name) * 60 for name in series.__slots__})
+    long.step[:] = type(long.step)("q", range(1, len(long) + 1))
+    report = replace(report, series=long)
+    shown = points(report)
+    assert MOST_POINTS / 2 < len(shown) <= MOST_POINTS
+    assert shown[-1].step == len(long)
+    figure = steps_figure(report, by_clock=True)
+    assert {trace.name for trace in figure.data if trace.name} >= {"measured", "predicted"}
+
+
+@pytest.mark.parametrize(
+    ("ages", "said"),
+    [
+        ((1.2, 1.0), ["Running: step 40, 1.0 s ago."]),
+        ((1.0, 45.0), ["Running: step 40, 1.0 s ago.", "Rank 1 has not written for 45 s."]),
+        ((500.0, 600.0), ["Nothing new for 8 min: the job has ended, or stands still. Last step 40."]),
+    ],
+)
+def test_the_state_is_what_the_files_say(ages: tuple[float, float], said: list[str], job: Job) -> None:
+    followed = job.train(40).read()
+    now = 1000.0
+    ranks = [replace(rank, written_at_s=now - age) for rank, age in zip(followed.ranks, ages, strict=True)]
+    assert words.state_sentences(replace(followed, ranks=tuple(ranks)), now) == said
+    assert words.state_sentences(Followed(name="x", run="x"), now) == [words.WAITING]
+
+
+def live_page() -> None:
+    import sys
+    from pathlib import Path
+
+    from app import launch, library
+    from app.views import live
+
+    settings = launch.settings(sys.argv[1:])
+    live.show(settings.watch or Path("nowhere"), library.find(settings))
+
+
+@pytest.fixture
+def page(job: Job, traces: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
+    monkeypatch.setattr("sys.argv", ["main.py", "--traces", str(traces), "--watch", str(job.folder.parent)])
+    return AppTest.from_function(live_page, default_timeout=60)
+
+
+def is_clean(page: AppTest) -> bool:
+    return not page.exception and not page.error
+
+
+def said(page: AppTest) -> str:
+    return " ".join(one.value for one in [*page.markdown, *page.caption, *page.info, *page.warning])
+
+
+def test_the_page_waits_calibrates_and_predicts(page: AppTest, job: Job) -> None:
+    for rank in (0, 1):
+        (job.folder / f"rank-{rank}.jsonl").rename(job.folder.parent / f"later-{rank}")
+    page.run()
+    assert is_clean(page)
+    assert "No steps yet" in page.info[0].value
+    for rank in (0, 1):
+        (job.folder.parent / f"later-{rank}").rename(job.folder / f"rank-{rank}.jsonl")
+    job.train(10)
+    page.run()
+    assert is_clean(page)
+    assert "Calibrating: 10 steps are there" in page.info[0].value
+    job.train(60)
+    page.run()
+    assert is_clean(page)
+    shown = {one.label: one.value for one in page.metric}
+    assert shown["Drift"] == "none"
+    assert abs(float(shown["Error, unseen steps"].rstrip("%"))) < 1
+    assert shown["Last rank"] == "1"
+    assert "48 steps with the buckets in use that the model has not seen" in said(page)
+    assert "No machine was given" in said(page)
+    assert "give a hardware, such as bucketsim calibrate makes" in said(page)
+    assert EVIL not in said(page)
+    assert len(page.get("plotly_chart")) == 3
+
+
+def test_a_machine_beside_the_recording_and_own_numbers(page: AppTest, job: Job) -> None:
+    (job.folder / "hardware.json").write_text(sim.to_text(make_hardware()))
+    job.layout(ONE).train(60)
+    page.run()
+    assert is_clean(page)
+    assert page.selectbox(key="live_machine").value == "hardware (beside the recording)"
+    assert "No machine was given" not in said(page)
+    page.number_input(key="live_samples").set_value(64)
+    page.number_input(key="live_to_go").set_value(1000).run()
+    assert is_clean(page)
+    labels = [one.label for one in page.metric]
+    assert labels[-4:] == ["Gain a step", "GPU-hours a day", "Samples a second", "GPU-hours to the end"]
+    assert any("bucket_cap_mb" in one.value for one in page.code)
+
+
+def test_drift_is_told_and_a_new_window_begins_anew(page: AppTest, job: Job) -> None:
+    job.train(120).train(80, slow_forward=1.4)
+    page.run()
+    assert is_clean(page)
+    assert "Since step 121" in page.warning[0].value.replace("\\", "")
+    page.button(key="live_again").click().run()
+    assert is_clean(page)
+    assert "steps 181 to 200" in said(page).replace("\\", "")
+    assert "no later step is there yet" in said(page)
+    page.button(key="live_first").click().run()
+    assert "steps 3 to 22" in said(page).replace("\\", "")
+
+
+def test_faults_and_refusals_are_one_line_each(page: AppTest, job: Job) -> None:
+    job.write(0, {"kind": "<b>evil</b>"})
+    job.train(40)
+    page.run()
+    assert is_clean(page)
+    assert "1 fault was found" in said(page).replace("\\", "")
+    assert "<b>evil" not in said(page)
+    hooked = Job(job.folder.parent / "hooked", comm_hook="<i>mine</i>").layout(TWO).train(40)
+    assert hooked.folder.is_dir()
+    page.run()
+    page.selectbox(key="recording").set_value("hooked").run()
+    assert not page.exception
+    assert len(page.error) == 1
+    assert "is not modelled here" in page.error[0].value.replace("\\", "")
+    assert "<i>" not in page.error[0].value
+
+
+def test_two_pages_at_once_see_the_same_and_choose_for_themselves(page: AppTest, job: Job) -> None:
+    job.train(80)
+    other = AppTest.from_function(live_page, default_timeout=60)
+    page.run()
+    other.run()
+    other.button(key="live_again").click().run()
+    page.run()
+    assert "steps 3 to 22" in said(page).replace("\\", "")
+    assert "steps 61 to 80" in said(other).replace("\\", "")
+    assert live._EVERY["paused"] is None
+
+
+def test_the_command_line_names_directory_and_machine(tmp_path: Path) -> None:
+    argv = launch.command(watch=tmp_path, hardware=tmp_path / "h.json")
+    found = launch.settings(argv[argv.index("--") + 1 :])
+    assert (found.watch, found.hardware) == (tmp_path, tmp_path / "h.json")
+    refused = bucketsim("dash", "--watch", tmp_path, "--hardware", tmp_path / "h.json")
+    assert refused.code == 1
+    assert "h.json: cannot be read" in refused.err

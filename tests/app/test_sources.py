@@ -1,0 +1,322 @@
+"""Start from an upload, from bundled files or on a ready-made machine: what the pages are given."""
+
+import gzip
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+import sim
+from app import cached_uploads
+from app.views import imported
+from app.views.sources import Given
+from app.words import uploads as words
+from sim.formats.documents import to_text
+from sim.nouns.hardware import Hardware
+from sim.nouns.imported import Uploaded
+from sim.nouns.workload import Workload
+from tests.importer.corpus import corpus
+
+CASES = {case.form: dict(case.files) for case in reversed(corpus()) if not case.is_public}
+
+
+def page_of_sources() -> None:
+    """A page that draws what every page draws, and keeps what it was given."""
+    import sys
+
+    import streamlit as st
+
+    from app import launch, library
+    from app.views import sources
+    from app.views.errors import told
+
+    found = library.find(launch.settings(sys.argv[1:]))
+    with st.sidebar:
+        asked = sources.ask(found)
+    st.session_state["given"] = None
+    with told():
+        st.session_state["given"] = sources.read(found, asked)
+        if st.session_state["given"] is None:
+            sources.nothing_to_show(found)
+    st.slider("another knob", 0, 10, key="knob")
+
+
+@pytest.fixture
+def page(traces: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
+    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(traces)])
+    return AppTest.from_function(page_of_sources, default_timeout=60)
+
+
+def upload(page: AppTest, *files: tuple[str, bytes]) -> AppTest:
+    page.query_params["start"] = "upload"
+    page.run()
+    given = [(name, content, "application/octet-stream") for name, content in files]
+    return page.file_uploader(key="up").set_value(given).run()
+
+
+def given(page: AppTest) -> Given:
+    assert not page.exception
+    assert not page.error, page.error[0].value
+    found = page.session_state["given"]
+    assert found is not None
+    return found
+
+
+def text(noun: Any) -> bytes:
+    return to_text(noun).encode()
+
+
+def test_what_is_not_uploaded_is_chosen_from_the_bundled_files(page: AppTest, workload: Workload) -> None:
+    mine = replace(workload, name="mine")
+    found = given(upload(page, ("mine.json", text(mine))))
+    assert found.inputs.workload == mine
+    assert found.inputs.hardware.name == "two hosts"
+    assert found.inputs.workload_digest == sim.digest(mine)
+    assert [box.label for box in page.selectbox] == ["Start from", "Hardware"]
+    assert page.selectbox(key="hardware").options[0] == "two-hosts"
+
+
+def test_uploaded_hardware_goes_with_a_bundled_workload(page: AppTest, hardware: Hardware) -> None:
+    found = given(upload(page, ("wire.json", text(replace(hardware, name="mine")))))
+    assert found.inputs.hardware.name == "mine"
+    assert [box.label for box in page.selectbox] == ["Start from", "Workload", "Hardware"]
+
+
+def test_of_several_hardware_one_is_chosen(page: AppTest, hardware: Hardware) -> None:
+    files = [(f"{ranks}.json", text(replace(hardware, world_size=ranks))) for ranks in (4, 2)]
+    page = upload(page, *files)
+    assert page.selectbox(key="up_hardware").options[:2] == [
+        "uploaded: two hosts, 2 ranks",
+        "uploaded: two hosts, 4 ranks",
+    ]
+    assert given(page).inputs.hardware.world_size == 2
+    page.selectbox(key="up_hardware").set_value("uploaded: two hosts, 4 ranks").run()
+    assert given(page).inputs.hardware.world_size == 4
+    page.selectbox(key="up_hardware").set_value("two-hosts").run()
+    assert given(page).inputs.hardware == hardware
+
+
+def test_hardware_of_one_name_can_be_told_apart(page: AppTest, hardware: Hardware) -> None:
+    page = upload(page, ("a", text(hardware)), ("b", text(replace(hardware, launch_cost_ns=5))))
+    assert page.selectbox(key="up_hardware").options[1] == "uploaded: two hosts, 2 ranks (2)"
+    page.selectbox(key="up_hardware").set_value("uploaded: two hosts, 2 ranks (2)").run()
+    assert given(page).inputs.hardware.launch_cost_ns == 5
+
+
+def test_a_record_that_was_uploaded_is_found_among_the_bundled_by_its_digests(
+    page: AppTest, traces: Path
+) -> None:
+    files = sorted((traces / "measured" / "made-up").iterdir())
+    found = given(upload(page, *((path.name, path.read_bytes()) for path in files)))
+    assert found.record == "made-up"
+    assert found.measured is not None
+    expected = sim.agreement(sim.load_record(traces / "measured" / "made-up"))
+    assert cached_uploads.agreement(found.measured, found.measured_digest).rows == expected.rows
+    copies = cached_uploads.agreement(found.measured, found.measured_digest, copies=False)
+    assert copies.rows != expected.rows
+    page.selectbox(key="up_hardware").set_value("computed: DGX H100").run()
+    assert given(page).measured is None  # it was not measured there
+    assert given(page).is_computed
+
+
+def test_a_trace_brings_what_it_measured(page: AppTest) -> None:
+    found = given(upload(page, *CASES["kineto"].items()))
+    assert found.measured is not None
+    assert found.measured.candidates[0].mode == "trace"
+    assert found.uploaded is not None
+    assert found.uploaded.formats == ("kineto",)
+    assert any("kineto\\: 5 gradients" in one.value for one in page.caption)
+    assert [box.label for box in page.expander][-1] == "What was read"
+
+
+def test_an_assignment_comes_along(page: AppTest, workload: Workload) -> None:
+    best = sim.assign(workload, bucket_cap_mb=3)
+    found = given(upload(page, ("best.json", text(best)), ("w.json", text(workload))))
+    assert found.assignment == best
+
+
+def test_a_cluster_is_computed(page: AppTest) -> None:
+    cluster = sim.cluster("dgx_h100", hosts=2)
+    found = given(upload(page, ("c.json", text(cluster))))
+    assert found.is_computed
+    assert found.inputs.hardware == sim.cluster_hardware(cluster)
+    assert page.selectbox(key="up_hardware").value == f"uploaded: {cluster.name}, computed"
+
+
+def test_a_url_restores_a_ready_made_machine(page: AppTest, workload: Workload) -> None:
+    for name, value in {
+        "start": "bundled files",
+        "workload": "twenty",
+        "hardware": "computed: DGX H100",
+        "dgx_h100_hosts": "2",
+    }.items():
+        page.query_params[name] = value
+    page.run()
+    found = given(page)
+    assert found.is_computed
+    assert found.inputs.workload == workload
+    assert found.inputs.hardware == sim.cluster_hardware(sim.cluster("dgx_h100", hosts=2))
+    assert found.inputs.hardware_digest == sim.digest(found.inputs.hardware)
+    assert words.COMPUTED_CAPTION in [one.value for one in page.caption]
+    page.number_input(key="dgx_h100_hosts").set_value(4).run()
+    assert given(page).inputs.hardware.world_size == 32
+
+
+def test_a_workload_needs_no_hardware_file_to_start_from(
+    tmp_path: Path, workload: Workload, monkeypatch: Any
+) -> None:
+    (tmp_path / "workloads").mkdir()
+    (tmp_path / "workloads" / "w.json").write_bytes(text(workload))
+    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(tmp_path)])
+    page = AppTest.from_function(page_of_sources, default_timeout=60).run()
+    assert page.selectbox(key="start").value == "bundled"
+    assert given(page).inputs.hardware.name.startswith("dgx_h100")
+
+
+def test_what_files_do_not_say_is_asked_for(page: AppTest) -> None:
+    page = upload(page, *CASES["chakra"].items())
+    assert given(page).inputs.workload.name in ("another", "twenty layers")  # a bundled one
+    assert any("backward, in ms" in one.value for one in page.markdown)
+    page.number_input(key="up_backward_ms").set_value(2.5).run()
+    assert given(page).inputs.workload.backward_ns == 2_500_000
+
+
+def test_a_knob_reads_and_hashes_nothing_again(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    real_read, real_hash = sim.read_uploads, cached_uploads.hashlib.sha256
+
+    def read(*args: Any) -> Uploaded:
+        calls.append("read")
+        return real_read(*args)
+
+    def hashed(content: Any) -> Any:
+        if isinstance(content, memoryview):
+            calls.append("hash")
+        return real_hash(content)
+
+    monkeypatch.setattr(sim, "read_uploads", read, raising=False)
+    monkeypatch.setattr(cached_uploads.hashlib, "sha256", hashed)
+    page = upload(page, *CASES["kineto"].items())
+    assert sorted(calls) == ["hash", "hash", "read"]
+    before = given(page)
+    page.slider(key="knob").set_value(3).run()
+    assert sorted(calls) == ["hash", "hash", "read"]
+    assert given(page).inputs.key == before.inputs.key
+
+
+def test_only_the_same_content_is_shared_between_sessions(
+    page: AppTest, traces: Path, workload: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Any] = []
+    real = sim.read_uploads
+
+    def read(*args: Any) -> Uploaded:
+        calls.append(args)
+        return real(*args)
+
+    monkeypatch.setattr(sim, "read_uploads", read, raising=False)
+    others = [AppTest.from_function(page_of_sources, default_timeout=60) for _ in range(2)]
+    mine = text(replace(workload, name="mine"))
+    assert given(upload(page, ("w.json", mine))).inputs.workload.name == "mine"
+    assert given(upload(others[0], ("w.json", mine))).inputs.workload.name == "mine"
+    assert len(calls) == 1
+    theirs = text(replace(workload, name="them"))
+    assert len(theirs) == len(mine)
+    assert given(upload(others[1], ("w.json", theirs))).inputs.workload.name == "them"
+    assert len(calls) == 2
+    assert given(page.run()).inputs.workload.name == "mine"
+
+
+BAD = {
+    "text": b"none of these",
+    "empty": b"",
+    "a pickle": b"\x80\x04K\x01.",
+    "a zip": b"PK\x03\x04" + b"\0" * 50,
+    "a page": b"<html><script>alert(1)</script>",
+    "deep": b"[" * 100_000,
+    "broken text": b'{"schema_version": 1, "kind": "workload", "name": "\xff"}',
+    "damaged gzip": gzip.compress(b"x" * 1000)[:20],
+    "another kind": json.dumps({"schema_version": 1, "kind": "<b>x</b>"}).encode(),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_bad_upload_is_one_line_and_all_widgets_stay(page: AppTest, what: str) -> None:
+    page = upload(page, ("<script>*evil*\n[a](b).json", BAD[what]))
+    assert not page.exception
+    (error,) = page.error
+    assert "\n" not in error.value
+    assert "<script>" not in error.value
+    assert error.value.replace("\\", "").startswith("<script>*evil* [a](b).json: ")
+    assert [box.label for box in page.selectbox] == ["Start from", "Workload", "Hardware"]
+    assert page.number_input(key="up_world_size").value is None
+    assert page.session_state["given"] is None
+
+
+def test_an_error_is_remembered_too(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = upload(page, ("x", b"none of these"))
+    monkeypatch.setattr(sim, "read_uploads", None, raising=False)
+    page.slider(key="knob").set_value(3).run()
+    assert not page.exception
+    assert len(page.error) == 1
+
+
+def test_names_within_files_are_no_markup(page: AppTest, workload: Workload, hardware: Hardware) -> None:
+    evil = "<script>alert(1)</script> **x** [a](http://b) $x$ :material/home:"
+    page = upload(
+        page, (f"{evil}.json", text(replace(workload, name=evil))), ("h", text(replace(hardware, name=evil)))
+    )
+    assert given(page).inputs.workload.name == evil
+    for shown in (*page.caption, *page.markdown):
+        assert "<script>" not in shown.value
+        assert "](http" not in shown.value
+        assert "**x**" not in shown.value
+
+
+def test_nothing_chosen_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(tmp_path)])
+    page = AppTest.from_function(page_of_sources, default_timeout=60).run()
+    assert not page.exception
+    assert [one.value for one in page.info if "upload a workload" in one.value]
+
+
+def test_an_upload_in_words(workload: Workload, hardware: Hardware) -> None:
+    several = Uploaded(
+        name="x",
+        formats=("kineto", "nccl-tests"),
+        workload=workload,
+        hardware=(hardware, replace(hardware, world_size=8)),
+        found=("a",),
+        missing=("b",),
+    )
+    assert words.summary(several) == (
+        "kineto, nccl-tests: 20 gradients, 31.5 MiB, backward 41.00 ms, hardware of 2, 8 ranks"
+    )
+    assert [title for title, _ in words.notes(several)] == ["Found in the files", "Missing"]
+    assert words.summary(Uploaded(name="x", formats=("chakra",))) == "chakra: no workload and no hardware"
+
+
+def test_many_sentences_are_cut() -> None:
+    def script() -> None:
+        from app.views import imported
+        from sim.nouns.imported import Uploaded
+
+        imported.show(Uploaded(name="x", formats=("chakra",), found=tuple(f"line {n}" for n in range(50))))
+
+    page = AppTest.from_function(script).run()
+    assert not page.exception
+    assert f"and {50 - imported.MOST_LINES} more" in page.markdown[1].value
+
+
+def test_digests_that_a_session_remembers_are_limited(
+    page: AppTest, workload: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cached_uploads, "_MOST_DIGESTS", 2)
+    for number in range(6):
+        upload(page, ("w.json", text(replace(workload, name=f"model {number}"))))
+        assert given(page).inputs.workload.name == f"model {number}"
+        assert len(page.session_state["upload_digests"]) <= 3

@@ -1,0 +1,315 @@
+"""The Validate page, run without a browser: filters, one record by its URL, records that are broken."""
+
+import csv
+import io
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+import sim
+from app import cached_records
+from app.launch import Settings
+from app.library import find
+from app.record_exports import agreement_json, rows_csv
+from app.views import records_table
+from app.words import validate as words
+from sim.formats.records import load_record, save_measurement, start_record
+from sim.nouns.comparison import Attribution
+from tests.app.conftest import make_traces
+
+
+def validate() -> None:
+    import sys
+
+    from app import launch, library
+    from app.views import validate as page
+
+    given = launch.settings(sys.argv[1:])
+    page.show(library.find(given), given.watch)
+
+
+def open_page(monkeypatch: pytest.MonkeyPatch, traces: Path, *more: str, **query: str) -> AppTest:
+    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(traces), *more])
+    page = AppTest.from_function(validate, default_timeout=60)
+    for name, value in query.items():
+        page.query_params[name] = value
+    return page.run()
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two records in two folders, one that is damaged and one that has lost its hardware."""
+    folder = make_traces(tmp_path_factory.mktemp("library") / "traces")
+    made = folder / "measured" / "made-up"
+    record = load_record(made)
+    other = start_record(
+        folder / "claims" / "other", replace(record.workload, name="another"), record.hardware
+    )
+    for number, one in enumerate(record.candidates[:2]):
+        save_measurement(other, number, replace(one, world_size=4))
+    damaged = folder / "claims" / "damaged"
+    damaged.mkdir()
+    (damaged / "measurement-00-x.json").write_text("{")
+    lost = folder / "claims" / "lost"
+    lost.mkdir()
+    (lost / "workload.json").write_bytes((made / "workload.json").read_bytes())
+    (lost / "measurement-00-default.json").write_bytes((made / "measurement-00-default.json").read_bytes())
+    return folder
+
+
+def shown(page: AppTest) -> list[str]:
+    return list(next(one.value for one in page.dataframe if "verdict" in one.value.columns)["record"])
+
+
+def test_the_page_is_clean_and_states_its_claim(monkeypatch: pytest.MonkeyPatch, traces: Path) -> None:
+    page = open_page(monkeypatch, traces)
+    assert not page.exception
+    assert not page.error
+    agreement = sim.agreement(load_record(traces / "measured" / "made-up"))
+    claim = next(one.value for one in page.markdown if "candidates in" in one.value)
+    assert "4 candidates in 1 record" in claim
+    assert f"worst {agreement.worst_step_error:.1%}" in claim
+    assert any("Passed" in one.value for one in page.success)
+    assert [button.label for button in page.get("download_button")] == [
+        "Agreement JSON",
+        "Rows CSV",
+        "Perfetto JSON",
+    ]
+
+
+def test_broken_records_are_a_line_each(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
+    page = open_page(monkeypatch, library)
+    assert not page.exception
+    assert not page.error
+    table = next(one.value for one in page.dataframe if "verdict" in one.value.columns)
+    rows = {row["record"]: row for row in table.to_dict("records")}
+    assert rows["measured/made-up"]["verdict"] == "passed"
+    for name in ("claims/damaged", "claims/lost"):
+        assert rows[name]["verdict"] == "cannot be read"
+        assert name.split("/")[1] in rows[name]["tests"]
+        assert "\n" not in rows[name]["tests"]
+
+
+def test_a_broken_record_that_is_chosen_is_one_line(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
+    page = open_page(monkeypatch, library, run="claims/damaged")
+    assert not page.exception
+    assert len(page.error) == 1
+    assert shown(page)
+
+
+def test_a_url_chooses_record_and_look(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
+    page = open_page(monkeypatch, library, run="claims/other", look="Order")
+    assert not page.exception
+    assert page.selectbox(key="run").value == "claims/other"
+    assert [one.value for one in page.subheader] == ["claims/other"]
+    assert any("Fastest at the top" in one.value for one in page.caption)
+
+
+@pytest.mark.parametrize("look", list(words.LOOKS))
+def test_every_look_is_clean(monkeypatch: pytest.MonkeyPatch, traces: Path, look: str) -> None:
+    page = open_page(monkeypatch, traces, look=words.LOOKS[look])
+    assert not page.exception
+    assert not page.error
+    assert page.segmented_control(key="look").value == look
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ({"text": "other"}, ["claims/other"]),
+        ({"text": "twenty MADE"}, ["measured/made-up"]),
+        ({"has_ranks": "4"}, ["claims/other"]),
+        ({"has_load": "twenty layers"}, ["measured/made-up"]),
+        ({"has_passed": "passed", "text": "made"}, ["measured/made-up"]),
+        ({"text": "nothing like it"}, None),
+    ],
+)
+def test_filters_leave_their_rows(
+    monkeypatch: pytest.MonkeyPatch, library: Path, query: dict[str, str], names: list[str] | None
+) -> None:
+    page = open_page(monkeypatch, library, **query)
+    assert not page.exception
+    if names is None:
+        assert any(one.value == words.NONE_LEFT for one in page.info)
+    else:
+        assert shown(page) == names
+
+
+def test_a_record_that_is_filtered_away_is_not_shown(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
+    page = open_page(monkeypatch, library, run="claims/other")
+    page.text_input(key="text").set_value("made-up").run()
+    assert not page.exception
+    assert page.selectbox(key="run").value == "measured/made-up"
+
+
+def test_without_copies_it_is_an_ablation(monkeypatch: pytest.MonkeyPatch, traces: Path) -> None:
+    page = open_page(monkeypatch, traces)
+    page.toggle(key="copies").set_value(False).run()
+    assert not page.exception
+    assert any(one.value == words.COPIES_NOTE for one in page.warning)
+
+
+def test_a_record_that_is_being_written_shows_what_is_there(
+    monkeypatch: pytest.MonkeyPatch, traces: Path, tmp_path: Path
+) -> None:
+    record = load_record(traces / "measured" / "made-up")
+    folder = start_record(tmp_path / "now", record.workload, record.hardware)
+    first, second = record.candidates[:2]
+    save_measurement(folder, 0, first)
+    save_measurement(folder, 1, replace(second, iterations=(), traced=(), complete=False))
+    page = open_page(monkeypatch, traces, "--watch", str(tmp_path))
+    assert shown(page)[0] == "live: now"
+    assert page.selectbox(key="run").value == "live: now"
+    assert not page.exception
+    assert not page.error
+    save_measurement(folder, 1, second)
+    page.run()
+    table = next(one.value for one in page.dataframe if "iterations" in one.value.columns)
+    assert list(table["candidate"]) == [first.name, second.name]
+
+
+def test_without_records_the_page_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    page = open_page(monkeypatch, tmp_path)
+    assert not page.exception
+    assert [one.value for one in page.info] == [words.NO_RECORDS]
+
+
+def test_live_without_a_directory_says_how(monkeypatch: pytest.MonkeyPatch, traces: Path) -> None:
+    page = open_page(monkeypatch, traces, show="Live")
+    assert not page.exception
+    assert [one.value for one in page.info] == [words.LIVE_NONE]
+
+
+def test_a_job_that_is_being_recorded_is_shown_first(
+    monkeypatch: pytest.MonkeyPatch, traces: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "rank-0.jsonl").touch()
+    page = open_page(monkeypatch, traces, "--watch", str(tmp_path))
+    assert not page.exception
+    assert page.segmented_control(key="show").value == "live"
+    assert not any("candidates in" in one.value for one in page.markdown)
+
+
+def test_an_uploaded_record_is_scored_and_looked_at(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
+    page = open_page(monkeypatch, library)
+    files = sorted((library / "measured" / "made-up").iterdir())
+    page.file_uploader(key="up_record").set_value(
+        [(file.name, file.read_bytes(), "application/json") for file in files]
+    ).run()
+    assert not page.exception
+    assert not page.error
+    chosen = page.selectbox(key="run").value
+    assert chosen.startswith("upload: ")
+    assert shown(page)[0] == chosen
+    agreement = sim.agreement(load_record(library / "measured" / "made-up"))
+    table = next(one.value for one in page.dataframe if "iterations" in one.value.columns)
+    assert list(table["candidate"]) == [row.name for row in agreement.rows]
+    assert table["error, %"].tolist() == [row.step_error * 100 for row in agreement.rows]
+
+
+@pytest.mark.parametrize("name", ["workload.json", "broken.json"])
+def test_an_upload_without_a_record_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, library: Path, name: str
+) -> None:
+    page = open_page(monkeypatch, library)
+    path = library / "measured" / "made-up" / name
+    content = path.read_bytes() if path.exists() else b"{"
+    page.file_uploader(key="up_record").set_value([(name, content, "application/json")]).run()
+    assert not page.exception
+    assert len(page.error) + sum(one.value == words.NO_RECORD_IN_IT for one in page.info) == 1
+    assert page.selectbox(key="run").value == "measured/made-up"
+
+
+def test_a_trace_is_left_out_of_the_claim(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = make_traces(tmp_path / "traces")
+    made = folder / "measured" / "made-up"
+    read = load_record(made)
+    for path in made.glob("measurement-*.json"):
+        path.unlink()
+    for number, one in enumerate(read.candidates):
+        save_measurement(made, number, replace(one, mode="trace"))
+    page = open_page(monkeypatch, folder)
+    assert not page.exception
+    assert not page.success
+    assert not any("candidates in" in one.value for one in page.markdown)
+    assert any(words.MODE_WORDS["trace"] == one.value for one in page.caption)
+
+
+def test_table_rows_wait_for_their_scores(library: Path) -> None:
+    paths = find(Settings(traces=library)).all_records
+    cards = {name: cached_records.card(path) for name, path in paths.items()}
+    names = records_table.in_order(list(cards))
+    assert names[0] == "measured/made-up"
+    before = {row["record"]: row for row in records_table.table_rows(names, cards, {})}
+    assert before["measured/made-up"]["verdict"] == "…"
+    assert before["measured/made-up"]["candidates"] == 4
+    scores = {"measured/made-up": cached_records.score("measured/made-up", paths["measured/made-up"])}
+    after = {row["record"]: row for row in records_table.table_rows(names, cards, scores)}
+    assert after["measured/made-up"]["verdict"] == "passed"
+    assert cached_records.known(paths)["measured/made-up"] == scores["measured/made-up"]
+
+
+def test_a_changed_record_is_scored_again(tmp_path: Path) -> None:
+    made = make_traces(tmp_path / "traces") / "measured" / "made-up"
+    cached_records.score("x", made)
+    assert "x" in cached_records.known({"x": made})
+    save_measurement(made, 9, replace(load_record(made).candidates[0], name="again"))
+    assert cached_records.known({"x": made}) == {}
+
+
+def test_exports_hold_the_figures_and_where_they_come_from(traces: Path) -> None:
+    opened = cached_records.open_record(traces / "measured" / "made-up")
+    agreement = cached_records.agreement(opened)
+    where_from = {"tool": "bucketsim", "workload_sha256": "aa", "hardware_sha256": "bb"}
+    document = json.loads(agreement_json(agreement, where_from))
+    assert document["provenance"] == where_from
+    assert [row["step_error"] for row in document["rows"]] == [row.step_error for row in agreement.rows]
+    rows = list(csv.DictReader(io.StringIO(rows_csv(agreement, where_from))))
+    assert [int(row["predicted_step_ns"]) for row in rows] == [
+        row.predicted_step_ns for row in agreement.rows
+    ]
+    assert {row["workload_sha256"] for row in rows} == {"aa"}
+
+
+@pytest.mark.parametrize("copies", [True, False])
+def test_the_timeline_taken_home_is_the_step_that_was_compared(traces: Path, copies: bool) -> None:
+    opened = cached_records.open_record(traces / "measured" / "made-up")
+    for row in cached_records.agreement(opened, copies).rows:
+        played = sim.summarize(cached_records.timeline(opened, row.name, copies))
+        assert played.step_ns == row.predicted_step_ns
+
+
+def test_the_largest_mechanism_is_named() -> None:
+    parts = Attribution(
+        total_ns=-3_000_000,
+        compute_ns=500_000,
+        copy_ns=0,
+        launch_ns=0,
+        communication_ns=-3_600_000,
+        wait_ns=100_000,
+    )
+    assert words.mechanism_sentence([("cap 4", parts)]) == (
+        "The largest error is cap 4's, 3.00 ms too short; most of it is communication, 3.60 ms too short."
+    )
+    assert words.mechanism_sentence([]) is None
+
+
+def test_whether_the_model_can_have_seen_a_record(traces: Path) -> None:
+    record = load_record(traces / "measured" / "made-up")
+    assert "do not say" in words.unseen_sentence(record)
+    calibrated = {"source": "bucketsim calibrate", "date": "2026-01-01T10:00:00+00:00"}
+    later = {"source": "bucketsim validate", "date": "2026-01-01T10:30:00+00:00"}
+    rows = tuple(replace(one, provenance=later) for one in record.measurements)
+    unseen = replace(record, measurements=rows, hardware=replace(record.hardware, provenance=calibrated))
+    assert words.unseen_sentence(unseen).startswith("Unseen")
+    early = replace(unseen, measurements=tuple(replace(one, provenance=calibrated) for one in rows))
+    assert "after these runs" in words.unseen_sentence(early)
+    anchored = replace(
+        unseen, hardware=replace(record.hardware, provenance={**calibrated, "anchored": {"step_ns": 1}})
+    )
+    assert "one measured step went into it" in words.unseen_sentence(anchored)

@@ -1,0 +1,215 @@
+"""The lines for each torch, as Python that is parsed; and DeepSpeed's configuration, as JSON."""
+
+import ast
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sim
+from sim.errors import InputError, NotModelledError
+from sim.formats.pasting import read_version
+from sim.nouns.assignment import Assignment
+from sim.nouns.workload import Workload
+from tests.strategies import workloads
+
+EXAMPLES = Path(__file__).parents[1] / "contracts" / "examples"
+WORKLOAD = sim.load_workload(EXAMPLES / "workload.json")
+VERSIONS = [(2, minor) for minor in range(14)]
+LISTED = sim.assign(WORKLOAD, bucket_cap_mb_list=[4.0, 8.0])
+CAPPED = sim.assign(WORKLOAD, bucket_cap_mb=8)
+EACH = sim.assign(WORKLOAD, "per-parameter")
+
+
+def calls(text: str) -> dict[str, ast.Call]:
+    """The calls of a snippet by what is called, as it is written."""
+    found = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call))
+    return {ast.unparse(call.func): call for call in found}
+
+
+def keywords(text: str) -> dict[str, Any] | None:
+    """What stock DDP is given; None where ``sim.apply`` gives it the buckets."""
+    made = calls(text)
+    ddp = made.get("torch.nn.parallel.DistributedDataParallel")
+    assert (ddp is None) == ("sim.apply" in made)
+    return None if ddp is None else {one.arg or "": ast.literal_eval(one.value) for one in ddp.keywords}
+
+
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: f"2.{version[1]}")
+def test_a_torch_gets_keywords_where_it_has_them(version: tuple[int, int]) -> None:
+    """A2.1, B(i): a list since 2.11, a cap of 0 since 2.12, a cap without a small first bucket since 2.4."""
+    text = f"{version[0]}.{version[1]}"
+    for assignment, since in (
+        (sim.assign(WORKLOAD), (2, 0)),
+        (CAPPED, (2, 4)),
+        (LISTED, (2, 11)),
+        (EACH, (2, 12)),
+    ):
+        lines = sim.snippet(assignment, WORKLOAD, torch=text)
+        assert f"for torch {text}" in lines.splitlines()[0]
+        found = keywords(lines)
+        assert (found == assignment.ddp_kwargs) == (version >= since)
+        if found is None:
+            assert f"# torch {text} " in lines
+            assert ("bucketsim asks for torch >= 2.9" in lines) == (version < (2, 9))
+            assert applied(lines).bucket_indices == assignment.bucket_indices
+
+
+def applied(lines: str) -> Assignment:
+    """The assignment that the lines give to ``sim.apply``."""
+    names: dict[str, Any] = {"sim": sim}
+    exec(lines.replace("ddp_model = sim.apply(model, assignment)", ""), names)
+    made: Assignment = names["assignment"]
+    return made
+
+
+@pytest.mark.parametrize(
+    ("switch", "since"),
+    [
+        ("skip_all_reduce_unused_params", (2, 8)),
+        ("batched_grad_copy", (2, 12)),
+        ("forward_sync_buffers", (2, 13)),
+    ],
+)
+def test_a_torch_without_a_switch_is_refused(switch: str, since: tuple[int, int]) -> None:
+    assignment = sim.assign(WORKLOAD, **{switch: True})
+    for version in VERSIONS:
+        text = f"{version[0]}.{version[1]}"
+        if version >= since:
+            assert keywords(sim.snippet(assignment, WORKLOAD, torch=text)) == {switch: True}
+            continue
+        for value in (True, False):
+            with pytest.raises(InputError, match=f"torch: {text} has no {switch}.*give 2.{since[1]}"):
+                sim.snippet(sim.assign(WORKLOAD, **{switch: value}), WORKLOAD, torch=text)
+
+
+@pytest.mark.parametrize("text", ["", "two", "2", "1.13", "2.x", "2.8;import os", "v2.8", "2.8 beta", "99"])
+def test_a_version_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match=r"torch: .*give a version from 2\.0 on"):
+        sim.snippet(CAPPED, WORKLOAD, torch=text)
+
+
+@given(st.integers(0, 99), st.integers(0, 9), st.sampled_from(["", "+cpu", "+cu130", "a0+git1234"]))
+def test_versions_as_torch_tells_them_are_read(minor: int, patch: int, build: str) -> None:
+    assert read_version(f"2.{minor}.{patch}{build}") == (2, minor)
+    assert read_version(f"2.{minor}") == (2, minor)
+
+
+@given(workloads(), st.sampled_from(VERSIONS), st.floats(0.1, 50))
+def test_any_workload_has_lines_for_any_torch(
+    workload: Workload, version: tuple[int, int], cap: float
+) -> None:
+    """Both ways lead to the same buckets: what keywords reach is checked, what is spelled out is read."""
+    try:
+        assignment = sim.assign(workload, bucket_cap_mb=cap)
+    except NotModelledError:
+        return  # DDP itself stops on this workload
+    lines = sim.snippet(assignment, workload, torch=f"{version[0]}.{version[1]}")
+    if (found := keywords(lines)) is None:
+        assert applied(lines).bucket_indices == assignment.bucket_indices
+    else:
+        again = sim.assign(workload, **found)
+        assert again.bucket_indices == assignment.bucket_indices
+
+
+@pytest.mark.parametrize("hook", ["allreduce", "fp16_compress", "bf16_compress", "powerSGD", "noop"])
+def test_a_hook_is_registered_by_its_own_name(hook: str) -> None:
+    lines = sim.snippet(sim.assign(WORKLOAD, comm_hook=hook), WORKLOAD)
+    assert lines.splitlines()[-1].endswith(f".{hook}_hook)")
+    module = lines.split("import ")[-1].split("\n")[0]
+    real = pytest.importorskip(f"torch.distributed.algorithms.ddp_comm_hooks.{module}")
+    assert callable(getattr(real, f"{hook}_hook"))
+    ast.parse(lines)
+
+
+def test_power_sgd_is_registered_with_its_numbers() -> None:
+    hook = {"name": "powerSGD", "matrix_approximation_rank": 4, "warm_start": False}
+    made = calls(sim.snippet(sim.assign(WORKLOAD, comm_hook=hook), WORKLOAD))
+    state = made["powerSGD_hook.PowerSGDState"]
+    assert {one.arg: ast.literal_eval(one.value) for one in state.keywords} == {
+        "process_group": None,
+        "matrix_approximation_rank": 4,
+        "warm_start": False,
+    }
+
+
+def test_mixed_precision_is_torchs_own_class() -> None:
+    assignment = sim.assign(WORKLOAD, mixed_precision={"param_dtype": "bfloat16"}, bucket_cap_mb=4)
+    lines = sim.snippet(assignment, WORKLOAD, torch="2.13")
+    assert (
+        "mixed_precision=torch.nn.parallel.distributed._MixedPrecision(param_dtype=torch.bfloat16)" in lines
+    )
+    with pytest.raises(NotModelledError, match=r"sim\.apply does not support it"):
+        sim.snippet(replace(assignment, policy="explicit", ddp_kwargs=no_caps(assignment)), WORKLOAD)
+    with pytest.raises(InputError, match=r"2\.0 has no mixed_precision"):
+        sim.snippet(assignment, WORKLOAD, torch="2.0")
+
+
+def no_caps(assignment: Assignment) -> dict[str, Any]:
+    return {name: value for name, value in assignment.ddp_kwargs.items() if name != "bucket_cap_mb"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ddp_kwargs": {"x); import os": 1}},
+        {"ddp_kwargs": {"mixed_precision": {"param_dtype": "float16); import os"}}},
+        {"settings": {"x\nimport os": 1}},
+        {"settings": {"comm_hook": "x\nimport os"}},
+        {"settings": {"comm_hook": {"name": "powerSGD", "x=1); import os": 1}}},
+        {"settings": {"comm_hook": {"name": ["powerSGD"]}}},
+        {"requires": {"environment": ["x"]}},
+    ],
+)
+def test_nothing_of_a_file_becomes_code(change: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="not legal"):
+        sim.snippet(replace(CAPPED, **change), WORKLOAD)
+
+
+ZERO_SETTINGS = {
+    "reduce_bucket_size": 5000,
+    "overlap_comm": True,
+    "gradient_accumulation_steps": 2,
+    "communication_data_type": "fp32",
+    "grad_accum_dtype": "fp32",
+    "gradient_clipping": 0.5,
+    "cpu_offload": True,
+    "accelerator": "cpu",
+}
+
+
+def test_zero_has_deepspeeds_configuration() -> None:
+    made = sim.assign(WORKLOAD, "zero2", **ZERO_SETTINGS)
+    assert json.loads(sim.deepspeed_config(made, WORKLOAD)) == {
+        "gradient_accumulation_steps": 2,
+        "gradient_clipping": 0.5,
+        "communication_data_type": "fp32",
+        "data_types": {"grad_accum_dtype": "fp32"},
+        "zero_optimization": {
+            "stage": 2,
+            "reduce_bucket_size": 5000,
+            "overlap_comm": True,
+            "offload_optimizer": {"device": "cpu"},
+        },
+    }
+
+
+def test_parameters_of_bf16_are_said_in_deepspeeds_configuration() -> None:
+    workload = replace(
+        WORKLOAD, gradients=tuple(replace(gradient, dtype="bfloat16") for gradient in WORKLOAD.gradients)
+    )
+    made = sim.assign(workload, "zero1", check_grad_overflow=False)
+    assert json.loads(sim.deepspeed_config(made, workload)) == {
+        "bf16": {"enabled": True, "check_grad_overflow": False},
+        "zero_optimization": {"stage": 1},
+    }
+
+
+@pytest.mark.parametrize("policy", ["ddp", "last-hook-safe"])
+def test_no_configuration_of_deepspeed_for_another_system(policy: str) -> None:
+    with pytest.raises(NotModelledError, match=policy):
+        sim.deepspeed_config(sim.assign(WORKLOAD, policy), WORKLOAD)

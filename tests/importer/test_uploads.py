@@ -1,0 +1,517 @@
+"""Uploads: any files under any names, told by content, put together, and nothing left behind."""
+
+import gzip
+import io
+import json
+import os
+import pickle
+import random
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import sim
+from sim.errors import InputError, SimError
+from sim.formats.documents import to_text
+from sim.importer import unpacking, uploads
+from sim.importer.opening import GZIP
+from sim.importer.readers import reader
+from sim.importer.unpacking import safe_name
+from sim.importer.writing import main_hardware, write_imported
+from sim.nouns.imported import ImportOptions, Uploaded
+from sim.nouns.workload import Gradient, Workload
+from tests.importer.built_traces import Dialect, build
+from tests.importer.corpus import JOB, MODEL, WIRE, Case, corpus
+from tests.importer.damage import damaged
+from tests.strategies import NOUNS, TINY, hardwares, workloads
+
+DATA = os.environ.get("BUCKETSIM_DATA")
+RECORD = Path(__file__).parents[2] / "traces" / "measured" / "gpt-loopback-2"
+QUIET = settings(
+    max_examples=12, deadline=None, suppress_health_check=list(HealthCheck)
+)  # writing files takes as long as the disk likes
+NASTY = (
+    *("../../etc/passwd", "/etc/passwd", "..", ".", "", " ", "\0", "a\0b.json", "C:\\x\\y.json", "x" * 300),
+    *(
+        "é" * 300,
+        "a\nb.json",
+        "\x1b[31mred",
+        "<script>alert(1)</script>.json",
+        "**b** [a](http://x)",
+        "\ud800",
+    ),
+    *("-rf", "con", "~", "rank-0.jsonl", "$(id)", "`id`", "measurement-00.json", "%s%n", "\u202egnp.exe"),
+)
+file_names = st.sampled_from(NASTY) | st.text(max_size=40)
+OURS = [Case(form="record", files={path.name: path.read_bytes() for path in sorted(RECORD.iterdir())})]
+SMALL = [case for case in corpus() if not case.is_public] + OURS
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _nothing_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """All that the tests of this file leave in the directory for temporary files: nothing."""
+    home = tmp_path_factory.mktemp("temporary")
+    before, tempfile.tempdir = tempfile.tempdir, str(home)
+    yield
+    tempfile.tempdir = before
+    assert not list(home.iterdir())
+
+
+def content(noun: Any) -> bytes:
+    return to_text(noun).encode()
+
+
+def nouns(uploaded: Uploaded) -> tuple[Any, ...]:
+    """What was read, but for what it is called and where it comes from."""
+
+    def bare(noun: Any) -> Any:
+        return None if noun is None else replace(noun, name="", provenance={})
+
+    return (
+        bare(uploaded.workload),
+        tuple(bare(one) for one in uploaded.hardware),
+        uploaded.cluster,
+        uploaded.assignment,
+        tuple(
+            replace(one, name="", provenance={}, asked=one.asked and replace(one.asked, provenance={}))
+            for one in uploaded.measurements
+        ),
+        uploaded.record is not None,
+        uploaded.ranks,
+        uploaded.formats,
+    )
+
+
+# Whatever they are called, in whatever order
+
+
+@QUIET
+@given(name=file_names, workload=workloads(TINY))
+def test_a_name_is_only_a_label(name: str, workload: Workload) -> None:
+    found = sim.read_uploads([(name, content(workload))])
+    assert sim.digest(found.workload) == sim.digest(workload)
+    assert found.formats == ("workload",)
+
+
+@QUIET
+@given(
+    name=file_names, text=st.sampled_from([b"not one of these", b'{"a": 1}', b"\x80\x04x", b"", b"[" * 9_999])
+)
+def test_an_error_is_one_line_that_begins_with_the_name(name: str, text: bytes) -> None:
+    with pytest.raises(InputError) as caught:
+        sim.read_uploads([(name, text)])
+    said = str(caught.value)
+    assert said.isprintable()
+    assert tempfile.gettempdir() not in said
+    assert "bucketsim-upload" not in said
+    assert len(said) <= 500
+    if name.isprintable() and name.split() == [name] and len(name) <= 60:
+        assert said.startswith(f"{name}: ")
+
+
+@given(name=file_names)
+def test_a_safe_name_is_one_part_of_a_path(name: str) -> None:
+    safe = safe_name(name)
+    assert 0 < len(safe.encode()) <= 255
+    assert Path(safe).name == safe
+    assert not safe.startswith((".", "-"))
+    assert all(one.isalnum() or one in "._-" for one in safe)
+
+
+@pytest.mark.parametrize("case", [case for case in SMALL if len(case.files) > 1], ids=lambda case: case.form)
+@settings(QUIET, max_examples=6)
+@given(data=st.data())
+def test_the_order_of_files_makes_no_difference(case: Case, data: st.DataObject) -> None:
+    files = sorted(case.files.items())
+    assert sim.read_uploads(data.draw(st.permutations(files))) == sim.read_uploads(files)
+
+
+@QUIET
+@given(
+    given=st.fixed_dictionaries(
+        {},
+        optional={
+            "workload": workloads(TINY),
+            "cluster": NOUNS["cluster"],
+            "assignment": NOUNS["assignment"],
+            "hardware": hardwares(),
+        },
+    ).filter(bool),
+    zipped=st.booleans(),
+)
+def test_documents_are_what_they_are_in_any_company(given: dict[str, Any], zipped: bool) -> None:
+    pack = gzip.compress if zipped else bytes
+    found = sim.read_uploads([("same name", pack(content(noun))) for noun in given.values()])
+    assert found.workload == given.get("workload")
+    assert found.cluster == given.get("cluster")
+    assert found.assignment == given.get("assignment")
+    assert found.hardware == ((given["hardware"],) if "hardware" in given else ())
+    assert found.formats == tuple(sorted(given))
+    assert found.record is None
+
+
+@pytest.mark.parametrize("case", SMALL, ids=lambda case: f"{case.form}-{next(iter(case.files))}")
+def test_an_upload_is_what_an_import_of_the_same_files_is(case: Case, tmp_path: Path) -> None:
+    found = sim.read_uploads(list(case.files.items()))
+    packed = [
+        (name, text if text.startswith(GZIP) else gzip.compress(text)) for name, text in case.files.items()
+    ]
+    assert nouns(sim.read_uploads(packed)) == nouns(found)
+    if case.form == "record":
+        return
+    imported = reader("auto")(case.write(tmp_path), ImportOptions())
+    expected = replace(
+        found,
+        workload=imported.workload,
+        hardware=imported.hardware,
+        measurements=imported.measurements,
+        ranks=imported.ranks,
+    )
+    assert nouns(found) == nouns(expected)
+    assert len(found.missing) == len(imported.missing)
+    assert (found.record is not None) == bool(
+        imported.workload and imported.measurements and main_hardware(imported)
+    )
+
+
+@pytest.mark.parametrize("case", SMALL, ids=lambda case: f"{case.form}-{next(iter(case.files))}")
+def test_a_file_that_is_there_twice_counts_once(case: Case) -> None:
+    files = list(case.files.items())
+    found = sim.read_uploads([*files, ("zz again", files[0][1])])
+    assert nouns(found) == nouns(sim.read_uploads(files))
+    assert sum("has the same content" in line for line in found.dropped) == 1
+
+
+def test_damaged_files_are_read_or_refused_in_one_line() -> None:
+    draw = random.Random(7)
+    refused = 0
+    for _ in range(40):
+        case, other = draw.choice(SMALL), draw.choice(SMALL)
+        files = dict(case.files)
+        name = draw.choice(sorted(files))
+        files[name] = damaged(draw, files[name], draw.choice(sorted(other.files.values())))
+        try:
+            found = sim.read_uploads(list(files.items()))
+        except SimError as error:
+            refused += 1
+            said = (str(error),)
+        else:
+            said = (*found.found, *found.assumed, *found.missing, *found.dropped)
+        assert all(line.isprintable() and tempfile.gettempdir() not in line for line in said)
+    assert 0 < refused < 40
+
+
+def test_no_path_of_this_machine_is_in_what_was_read() -> None:
+    for case in SMALL:
+        found = sim.read_uploads(list(case.files.items()))
+        assert tempfile.gettempdir() not in repr(found), case.form
+
+
+def test_the_same_trace_has_the_same_digest_on_another_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    (case, *_) = (case for case in SMALL if case.form == "kineto")
+    first = sim.read_uploads(list(case.files.items()))
+    assert first.workload is not None
+    assert "date" not in first.workload.provenance
+    second = sim.read_uploads(list(case.files.items()))
+    assert sim.digest(first.workload) == sim.digest(second.workload)
+    assert first.workload.provenance["trace"] in case.files
+
+
+# What belongs together
+
+
+def test_a_measured_record_is_as_its_directory_is() -> None:
+    found = sim.read_uploads(list(OURS[0].files.items()))
+    expected = sim.load_record(RECORD)
+    assert found.record is not None
+    assert replace(found.record, name=expected.name) == expected
+    assert sim.agreement(found.record).rows == sim.agreement(expected).rows
+    assert (found.workload, found.hardware) == (expected.workload, (expected.hardware,))
+
+
+def test_an_import_can_be_uploaded_as_it_was_written(tmp_path: Path) -> None:
+    """All its files: the record, the summary, and the hardware of another run beside it."""
+    (case, *_) = (case for case in SMALL if case.form == "kineto")
+    imported = reader("auto")(case.write(tmp_path), ImportOptions())
+    imported = replace(imported, hardware=(*imported.hardware, replace(WIRE, world_size=8)))
+    out = tmp_path / "out"
+    write_imported(imported, out)
+    found = sim.read_uploads([(path.name, path.read_bytes()) for path in out.iterdir()])
+    assert [one.world_size for one in found.hardware] == [2, 8]
+    assert found.record is not None
+    assert found.record.hardware == found.hardware[0]
+    assert found.record.measurements == imported.measurements
+    assert any("summary of an import" in line for line in found.dropped)
+
+
+def test_the_steps_of_a_trace_can_be_held_against_the_prediction() -> None:
+    (case, *_) = (case for case in SMALL if case.form == "kineto")
+    found = sim.read_uploads(list(case.files.items()))
+    assert found.record is not None
+    (row,) = sim.agreement(found.record).rows
+    assert row.measured_step_ns > 0
+    assert found.record.hardware is found.hardware[0]
+
+
+def test_a_recommendation_brings_its_assignment() -> None:
+    best = sim.tune(MODEL, WIRE)
+    found = sim.read_uploads([("best.json", content(best)), ("model.json", content(MODEL))])
+    assert found.assignment == best.assignment
+    assert found.workload == MODEL
+
+
+def test_a_recording_is_told_by_its_ranks_not_by_its_names() -> None:
+    (case,) = (case for case in SMALL if case.form == "recording")
+    renamed = [(f"download ({place})", text) for place, text in enumerate(case.files.values())]
+    assert nouns(sim.read_uploads(renamed)) == nouns(sim.read_uploads(list(case.files.items())))
+
+
+def test_what_files_do_not_say_can_be_told() -> None:
+    chakra = next(case for case in SMALL if case.form == "chakra")
+    files = list(chakra.files.items())
+    bare = sim.read_uploads(files)
+    assert bare.workload is None
+    assert any("the world size" in line for line in bare.missing)
+    assert any("backward, in ms" in line and "--" not in line for line in bare.missing)
+    told = sim.read_uploads(files, ImportOptions(backward_ns=10**6, forward_ns=7, world_size=4))
+    assert told.workload is not None
+    assert (told.workload.backward_ns, told.workload.forward_ns) == (10**6, 7)
+    texts, _ = build(JOB, Dialect(bare_list=True, arguments_on="nccl:all_reduce"))
+    trace = [("trace.json", texts[0].encode())]
+    assert not sim.read_uploads(trace).hardware
+    assert sim.read_uploads(trace, ImportOptions(world_size=2)).hardware[0].world_size == 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [ImportOptions(world_size=0), ImportOptions(backward_ns=-1), ImportOptions(forward_ns=10**16)],
+    ids=repr,
+)
+def test_what_is_told_must_be_legal(options: ImportOptions) -> None:
+    with pytest.raises(InputError, match="is not legal"):
+        sim.read_uploads([("w.json", content(MODEL))], options)
+
+
+def other_model() -> bytes:
+    return content(replace(MODEL, name="another"))
+
+
+def measured(number: int = 0) -> tuple[str, bytes]:
+    path = sorted(RECORD.glob("measurement-*.json"))[number]
+    return path.name, path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ([], "files: none"),
+        ([("a", content(MODEL)), ("b", other_model())], r"2 files of kind workload \(a, b\)"),
+        ([("a.json", content(MODEL)), ("a.json", other_model())], r"\(a.json, a.json \(2\)\)"),
+        ([measured()], "0 workload files"),
+        ([measured(), ("w", content(MODEL))], "0 hardware files of 2 ranks"),
+        (
+            [
+                measured(),
+                ("w", content(MODEL)),
+                ("h1", content(WIRE)),
+                ("h2", content(replace(WIRE, name="other"))),
+            ],
+            "2 hardware files of 2 ranks",
+        ),
+        (
+            [("r", json.dumps({"schema_version": 1, "kind": "report"}).encode())],
+            "kind: 'report' is not legal",
+        ),
+        ([("r", b'{"kind":"recording","schema_version":1,"rank":-1}\n')], "rank: -1 is not legal"),
+        ([("r", b'{"kind":"recording","schema_version":1,"rank":0}\n')], "^r: line 1: "),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_does_not_go_together_is_refused(files: list[tuple[str, bytes]], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        sim.read_uploads(files)
+
+
+def test_two_files_of_one_rank_are_refused() -> None:
+    (case,) = (case for case in SMALL if case.form == "recording")
+    text = case.files["rank-0.jsonl"]
+    with pytest.raises(InputError, match="second file of rank 0"):
+        sim.read_uploads([("rank-0.jsonl", text), ("rank-0.jsonl", text + b"\n")])
+
+
+def test_measurements_beside_a_trace_are_refused() -> None:
+    (case, *_) = (case for case in SMALL if case.form == "kineto")
+    with pytest.raises(InputError, match="not legal beside traces"):
+        sim.read_uploads([*case.files.items(), measured()])
+
+
+# What somebody wants to harm with
+
+
+def zipped() -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("../../evil.json", "{}")
+    return out.getvalue()
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return (os.system, ("false",))
+
+
+HOSTILE = {
+    "empty": (b"", "the file is empty"),
+    "spaces": (b" \n" * 100, "the file is empty"),
+    "zeros": (b"\0" * 4096, "a binary file"),
+    "zeros within": (b"abc\0def", "a binary file"),
+    "a pickle": (pickle.dumps(Evil()), "a pickle"),
+    "a zip": (zipped(), "a zip archive"),
+    "a page": (b"<!DOCTYPE html><script>alert(1)</script>", "a web page"),
+    "an image": (b"\x89PNG\r\n\x1a\n" + b"\0" * 64, "a binary file"),
+    "zstd": (b"\x28\xb5\x2f\xfd1234", "zstd"),
+    "cut gzip": (gzip.compress(content(MODEL))[:40], "damaged gzip"),
+    "gzip twice": (gzip.compress(gzip.compress(content(MODEL))), "compressed twice"),
+    "a zip in gzip": (gzip.compress(zipped()), "a zip archive"),
+    "deep": (
+        content(MODEL).replace(
+            b'"provenance": {}', b'"provenance": {"a": ' + b"[" * 5_000 + b"]" * 5_000 + b"}"
+        ),
+        "nested too deeply",
+    ),
+    "deeper": (b'{"traceEvents": [' + b"[" * 500_000, "nested too deeply|not JSON"),
+    "nan": (content(MODEL).replace(b'"backward_ns": 1000', b'"backward_ns": NaN'), "NaN is not legal"),
+    "infinite": (content(MODEL).replace(b'"backward_ns": 1000', b'"backward_ns": 1e999'), "not legal"),
+    "huge": (content(MODEL).replace(b'"backward_ns": 1000', b'"backward_ns": ' + b"9" * 5000), "4300 digits"),
+    "negative": (content(MODEL).replace(b'"backward_ns": 1000', b'"backward_ns": -1'), "backward_ns: -1"),
+    "a key twice": (content(MODEL).replace(b'"loss_ns"', b'"backward_ns"'), "occurs twice"),
+    "an unknown key": (content(MODEL).replace(b'"loss_ns"', b'"__class__"'), "unknown key"),
+    "a surrogate": (content(MODEL).replace(b'"model"', b'"\\ud800"'), "surrogate"),
+    "utf-16": (to_text(MODEL).encode("utf-16"), "UTF"),
+    "cut": (content(MODEL)[:-20], "truncated"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_files_are_refused_in_one_line(name: str) -> None:
+    text, words = HOSTILE[name]
+    with pytest.raises(InputError, match=words) as caught:
+        sim.read_uploads([("<b>x</b>.json", text)])
+    assert str(caught.value).startswith("<b>x</b>.json: ")
+    assert "\n" not in str(caught.value)
+
+
+def many(count: int) -> bytes:
+    """A legal workload of so many gradients."""
+    rows = ",".join(
+        f'{{"index":{index},"name":"","shape":[],"dtype":"int8","num_bytes":1,"ready_ns":0}}'
+        for index in range(count)
+    )
+    head = '"schema_version":1,"kind":"workload","provenance":{},"name":"many"'
+    times = '"forward_ns":1,"backward_ns":1,"optimizer_ns":1'
+    return f'{{{head},{times},"gradients":[{rows}]}}'.encode()
+
+
+def test_too_many_gradients_are_refused_before_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(*_: Any) -> None:
+        raise AssertionError("a gradient was made")
+
+    monkeypatch.setattr(Gradient, "__post_init__", made)
+    with pytest.raises(InputError, match=r"^w: gradients: 5001 are too many.*bucketsim import"):
+        sim.read_uploads([("w", many(uploads.MAX_GRADIENTS + 1))])
+    with pytest.raises(InputError, match=r"^w: too much for a page.*5000 gradients.*bucketsim import"):
+        sim.read_uploads([("w", gzip.compress(many(1_000_000), 1))])
+
+
+def test_too_many_gradients_of_a_trace_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    (case, *_) = (case for case in SMALL if case.form == "kineto")
+    monkeypatch.setattr(uploads, "MAX_GRADIENTS", 4)
+    with pytest.raises(InputError, match="gradients: 5 are too many"):
+        sim.read_uploads(list(case.files.items()))
+
+
+def test_a_bomb_is_not_inflated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpacking, "MAX_INFLATED_BYTES", 16 << 20)
+    bomb = gzip.compress(bytes(1 << 20), 9) * 10_240  # ten gigabytes, in ten megabytes of members
+    with pytest.raises(InputError, match=r"^b: an upload may hold 16 MiB.*bucketsim import"):
+        sim.read_uploads([("b", bomb)])
+    twice = gzip.compress(gzip.compress(b'{"traceEvents": [' + b" " * (1 << 20)))
+    with pytest.raises(InputError, match=r"^b: compressed twice"):
+        sim.read_uploads([("b", twice)])
+
+
+def test_all_files_together_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpacking, "MAX_INFLATED_BYTES", len(content(MODEL)) + 10)
+    assert sim.read_uploads([("w", content(MODEL))]).workload == MODEL
+    with pytest.raises(InputError, match="all files together"):
+        sim.read_uploads([("w", content(MODEL)), ("h", content(WIRE))])
+
+
+def test_the_number_of_files_is_limited() -> None:
+    with pytest.raises(InputError, match="257 are too many; give 256"):
+        sim.read_uploads([(str(number), b"x") for number in range(257)])
+
+
+def test_events_and_values_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    (case, *_) = (case for case in SMALL if case.form == "kineto")
+    monkeypatch.setattr(uploads, "MAX_EVENTS", 10)
+    with pytest.raises(InputError, match="10 at most"):
+        sim.read_uploads(list(case.files.items()))
+    monkeypatch.setattr(uploads, "MAX_VALUES", 10)
+    with pytest.raises(InputError, match="a workload file may hold 10 values"):
+        sim.read_uploads([("w", content(MODEL))])
+
+
+def test_the_private_directory_is_removed_after_a_bug_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Path] = []
+
+    def broken(file: Any, *_: Any) -> Any:
+        seen.append(file.path)
+        assert seen[0].stat().st_size
+        assert (seen[0].parents[1].stat().st_mode & 0o077) == 0  # nobody else may look in
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(uploads, "_kind", broken)
+    with pytest.raises(RuntimeError, match="a bug"):
+        sim.read_uploads([("../../w.json", content(MODEL))])
+    assert seen[0].name == "w.json"
+    assert not seen[0].parents[1].exists()
+
+
+# Real traces
+
+
+@pytest.mark.skipif(DATA is None, reason="BUCKETSIM_DATA is unset")
+def test_real_traces_of_eight_ranks_lead_to_a_recommendation() -> None:
+    assert DATA is not None
+    folder = Path(DATA) / "traces" / "param"
+    paths = sorted(folder.glob("param_dlrm_v100x8_r*.pt.trace.json.gz"))
+    found = sim.read_uploads([(path.name, path.read_bytes()) for path in paths])
+    assert found.workload is not None
+    assert len(found.ranks) == 8
+    assert found.record is not None
+    assert sorted(bucket.num_bytes for bucket in sim.agreement(found.record).rows[0].bucket_ends) == [
+        448,
+        4 * 226_960,
+        4 * 394_241,
+    ]
+    best = sim.tune(found.workload, found.hardware[0])
+    assert best.report.step_ns <= best.baseline.step_ns
+
+
+@pytest.mark.skipif(DATA is None, reason="BUCKETSIM_DATA is unset")
+def test_a_real_trace_beside_real_link_benchmarks_offers_each_of_them() -> None:
+    assert DATA is not None
+    names = ("traces/hta/hta_nccl_data_a100x2.json.gz", "nccl_tests/stas00_a100_8gpu_nvlink3.txt")
+    found = sim.read_uploads([(name, (Path(DATA) / name).read_bytes()) for name in names])
+    assert [one.world_size for one in found.hardware] == [2, 8]
+    assert found.workload is not None
+    assert found.record is not None
+    assert found.record.hardware is found.hardware[0]

@@ -1,0 +1,100 @@
+"""The optimum alone, the band of steps, and searches that can be stopped."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sim
+from sim.errors import SimError
+from sim.nouns.band import BandPoint
+from sim.nouns.workload import Workload
+from tests.tuner.cases import Case, anything, link, resnet50
+
+CAPS: tuple[float | None, ...] = (None, 0.0, 4.0)
+
+
+@settings(max_examples=25)
+@given(anything(max_gradients=7))
+def test_the_best_alone_is_what_tune_recommends(case: Case) -> None:
+    assert sim.best(*case) == sim.tune(*case).assignment
+
+
+def test_the_best_alone_where_work_is_stretched() -> None:
+    hardware = replace(link(4), compute_slowdown=1.3, comm_slowdown=1.2)
+    whole = resnet50()
+    workload = replace(whole, gradients=whole.gradients[:40], ready_order=None)
+    found = sim.tune(workload, hardware, draws=20)
+    assert not found.proved_optimal
+    assert sim.best(workload, hardware) == found.assignment
+
+
+def test_progress_is_told_and_changes_nothing() -> None:
+    told: list[str] = []
+    assert sim.tune(resnet50(), link(4), progress=told.append) == sim.tune(resnet50(), link(4))
+    assert {"comparing caps", "playing steps as they vary"} <= set(told)
+
+
+def test_a_search_ends_when_its_listener_raises() -> None:
+    class EnoughError(Exception):
+        pass
+
+    def stop(words: str) -> None:
+        raise EnoughError
+
+    for search in (sim.tune, sim.best):
+        with pytest.raises(EnoughError):
+            search(resnet50(), link(4), progress=stop)
+    sim.best(resnet50(), link(4))  # and nobody listens any more
+
+
+def test_without_anything_that_varies_there_is_no_band() -> None:
+    assert sim.step_band(resnet50(), link(4), CAPS) == ()
+
+
+def symmetric(workload: Workload, share: float) -> Workload:
+    """Iterations as much faster as slower than the nominal one, all gradients alike."""
+    ready = np.array([gradient.ready_ns or 0 for gradient in workload.gradients])
+    factors = (1 - share, 1 - share / 2, 1.0, 1 + share / 2, 1 + share)
+    return replace(
+        workload, samples=tuple(tuple(np.rint(ready * factor).astype(int).tolist()) for factor in factors)
+    )
+
+
+def nominal_ns(workload: Workload, cap: float | None) -> int:
+    return sim.summarize(sim.simulate(workload, link(4), sim.assign(workload, bucket_cap_mb=cap))).step_ns
+
+
+@settings(max_examples=8)
+@given(st.floats(0.01, 0.2), st.floats(0, 0.5))
+def test_the_band_holds_the_nominal_step_and_grows_with_the_noise(share: float, smaller: float) -> None:
+    wide = sim.step_band(symmetric(resnet50(), share), link(4), CAPS)
+    narrow = sim.step_band(symmetric(resnet50(), share * smaller), link(4), CAPS)
+    assert [point.cap_mb for point in wide] == list(CAPS)
+    for outer, inner in zip(wide, narrow, strict=True):
+        assert outer.low_ns <= inner.low_ns <= nominal_ns(resnet50(), inner.cap_mb) + 1
+        assert outer.high_ns >= inner.high_ns >= nominal_ns(resnet50(), inner.cap_mb) - 1
+        assert outer.high_ns > outer.low_ns
+
+
+def test_iterations_that_are_alike_make_a_band_of_no_width() -> None:
+    for point in sim.step_band(symmetric(resnet50(), 0.0), link(4), CAPS):
+        step = nominal_ns(resnet50(), point.cap_mb)
+        assert point == BandPoint(cap_mb=point.cap_mb, low_ns=step, high_ns=step)
+
+
+def test_the_band_is_that_of_the_draws_of_tune() -> None:
+    """The default's mean step of ``robust`` lies in its band, and its 95th percentile below the upper end."""
+    workload = symmetric(resnet50(), 0.1)
+    robust = sim.tune(workload, link(4), draws=100).robust
+    assert robust is not None
+    (point,) = sim.step_band(workload, link(4), [None])
+    row = robust.row("default")
+    assert point.low_ns < row.mean_step_ns < row.p95_step_ns <= point.high_ns
+
+
+def test_an_illegal_cap_is_refused() -> None:
+    with pytest.raises(SimError):
+        sim.step_band(symmetric(resnet50(), 0.1), link(4), [-1.0])
