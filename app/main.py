@@ -16,7 +16,7 @@ def main() -> None:
     found = library.find(settings)
 
     def tune_page() -> None:
-        tune.show(found)
+        tune.show(found, validated)
 
     def compare_page() -> None:
         compare.show(found)
@@ -27,11 +27,18 @@ def main() -> None:
     def cluster_page() -> None:
         cluster.show(found)
 
+    def go_to_tune() -> None:
+        st.switch_page(first, query_params=st.query_params.to_dict())
+
+    validated = st.Page(validate_page, title="Validate", icon=":material/fact_check:", url_path="validate")
+    first = st.Page(tune_page, title="Tune", icon=":material/tune:", default=True)
     page = st.navigation(
         [
-            st.Page(tune_page, title="Tune", icon=":material/tune:", url_path="tune", default=True),
+            first,
+            # The first page's address is the bare one; a link to /tune leads there, with all its knobs.
+            st.Page(go_to_tune, url_path="tune", visibility="hidden"),
             st.Page(compare_page, title="Compare", icon=":material/compare_arrows:", url_path="compare"),
-            st.Page(validate_page, title="Validate", icon=":material/fact_check:", url_path="validate"),
+            validated,
             st.Page(cluster_page, title="Cluster", icon=":material/hub:", url_path="cluster"),
             st.Page(about.show, title="About", icon=":material/help:", url_path="about"),
         ]

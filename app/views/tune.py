@@ -22,15 +22,15 @@ from app.views.step_timeline import step_timeline
 from app.views.waiting import Progress, wait_for
 from app.words import labels
 from app.words import tune as words
-from sim.errors import NotModelledError
+from sim.errors import SimError
 from sim.nouns.recommendation import Recommendation
 
 _CHART = {"displaylogo": False}
 _SWEEP_KEY = "sweep_chart"
 
 
-def show(library: Library) -> None:
-    """Draw the page, from the most urgent question down."""
+def show(library: Library, validate: st.Page) -> None:
+    """Draw the page, from the most urgent question down; ``validate`` is the page that tells more of it."""
     turned = knobs.show(library)
     st.title("Tune")
     given = sources.read(library, turned.source)
@@ -49,7 +49,7 @@ def show(library: Library) -> None:
     sweep_place, found_place, families_place = st.container(), st.container(), st.container()
     measured = _measured(library, given)
     agreement = truth.show(library, measured, shown, is_scaled=not turned.what_if.is_none)
-    st.caption(words.VALIDATE)
+    st.page_link(validate, label=words.VALIDATE)
     export.show(inputs, turned, shown, agreement)
 
     with sweep_place:
@@ -135,7 +135,8 @@ def _recommendation(inputs: Inputs, found: Recommendation) -> None:
         st.badge("best found, not proved optimal", color="orange")
     st.markdown(labels.plain(found.proof))
     try:
-        st.code(sim.snippet(found.assignment, inputs.workload), language="python", wrap_lines=True)
-    except NotModelledError as error:
+        lines = sim.snippet(found.assignment, inputs.workload, torch=export.torch_asked())
+        st.code(lines, language="python", wrap_lines=True)
+    except SimError as error:
         st.info(labels.plain(str(error)))
     reasons.show(inputs, found)

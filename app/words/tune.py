@@ -16,7 +16,7 @@ STRAGGLER = (
     "not know of it: they are for ranks that are alike."
 )
 
-VALIDATE = "All measured runs, and how predictions are judged: the [Validate page](validate)."
+VALIDATE = "All measured runs, and how predictions are judged"
 
 COLUMN_HELP = {
     "knob": "What may be set. Each row is the best that this knob alone can reach.",

@@ -13,7 +13,7 @@ from app import launch
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from tests.app.browser.client import Client
-from tests.app.browser.harness import Site, alerts, choose, go, headline, is_drawn, rerun, upload
+from tests.app.browser.harness import Site, alerts, choose, go, headline, is_drawn, upload
 from tests.importer.built_traces import Dialect, Job, build
 
 pytestmark = pytest.mark.browser
@@ -50,8 +50,6 @@ def test_a_trace_of_the_profiler_gives_a_recommendation(
     cards = headline(page)
     assert cards["Step time"].endswith("ms")
     assert page.get_by_test_id("stCode").first.inner_text().count("torch") > 0
-    with rerun(page):  # and back to what the site brought along
-        page.get_by_test_id("stFileUploaderDeleteBtn").first.locator("button").click()
 
 
 BAD = {
