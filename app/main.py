@@ -8,10 +8,17 @@ from app import launch, library
 from app.views import about, cluster, compare, tune, validate
 from app.views.errors import told
 
+# streamlit draws words on axes in one grey, too pale on white: they take the page's own colour of text.
+_AXES = """<style>
+.js-plotly-plot :is(.xtick, .ytick, .xtick2, .ytick2, .g-xtitle, .g-ytitle, .g-x2title, .g-y2title) text,
+.js-plotly-plot :is(.xtitle, .ytitle, .x2title, .y2title) { fill: currentColor !important; opacity: 0.85; }
+</style>"""
+
 
 def main() -> None:
     """Choose the page and show it; an error of ours becomes one line."""
     st.set_page_config(page_title="bucketsim", page_icon="🪣", layout="wide")
+    st.html(_AXES)
     settings = launch.settings(sys.argv[1:])
     found = library.find(settings)
 

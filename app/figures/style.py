@@ -58,6 +58,7 @@ def frame(height: int) -> dict[str, Any]:
         "hoverlabel": {"align": "left"},
         "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.0, "x": 0},
         "showlegend": False,
+        "uniformtext": {"minsize": 8, "mode": "hide"},  # words on bars too small for them are left out
     }
 
 

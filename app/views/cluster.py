@@ -90,7 +90,7 @@ def _headline(made: Made, hardware: Hardware) -> None:
             height="stretch",
         )
     words = str(hardware.provenance.get("source", ""))
-    st.caption(labels.plain(f"{words}. {labels_cluster.range_words(rows.get(_SHOWN_BYTES[-1]))}"))
+    st.caption(labels.sentence(f"{words}. {labels_cluster.range_words(rows.get(_SHOWN_BYTES[-1]))}"))
 
 
 def _card_words(row: CurveRow) -> str:

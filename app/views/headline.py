@@ -24,7 +24,7 @@ def show(shown: Played) -> DeltaGenerator:
     _card(overlap, "Overlap", f"{report.overlap_ratio:.1%}", labels.HELP["overlap"])
     place = gain_column.empty()
     _card(place, "Gain against DDP's default", "…", labels.HELP["gain"], "of its step")
-    st.markdown(f"**{labels.plain(report.verdict)}**")
+    st.markdown(f"**{labels.sentence(report.verdict)}**")
     estimated = labels.estimated_sentence(shown.timeline.workload)
     if estimated is not None:
         st.warning(labels.plain(estimated))

@@ -29,7 +29,7 @@ def show(inputs: Inputs, found: Recommendation) -> None:
 
 
 def _path(title: str, report: Report, path: tuple[PathSpan, ...]) -> None:
-    st.markdown(f"**{title}**: {labels.plain(report.verdict)}")
+    st.markdown(f"**{title}**: {labels.sentence(report.verdict)}")
     st.dataframe(
         [
             {

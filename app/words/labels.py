@@ -146,6 +146,11 @@ def plain(text: str) -> str:
     return _MARKDOWN.sub(r"\\\1", " ".join(text.split()))
 
 
+def sentence(text: str) -> str:
+    """``plain`` text that begins as a sentence does."""
+    return plain(text[:1].upper() + text[1:])
+
+
 def file_safe(text: str) -> str:
     """A name that is good for a file."""
     return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.")[:60] or "bucketsim"

@@ -1,5 +1,7 @@
 """A small made-up world for the dashboard: a workload, a machine, and a record that nobody measured."""
 
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -152,6 +154,14 @@ def hardware() -> Hardware:
 @pytest.fixture(scope="session")
 def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_traces(tmp_path_factory.mktemp("world") / "traces")
+
+
+@pytest.fixture(autouse=True)
+def _main_stays() -> Iterator[None]:
+    """AppTest leaves its script as ``__main__``, which every process that is started later would run."""
+    main = sys.modules["__main__"]
+    yield
+    sys.modules["__main__"] = main
 
 
 @pytest.fixture(autouse=True)

@@ -16,6 +16,7 @@ from app.launch import MAIN
 from app.views import waiting
 from app.views.truth import regret_words
 from app.views.waiting import Progress
+from app.words import labels
 from app.words.labels import PICK_WORDS
 from sim.errors import InputError
 from sim.formats import documents
@@ -60,7 +61,7 @@ def test_the_default_run_is_clean_and_whole(page: AppTest, workload: Workload, h
         "Is it true?",
         "Take it home",
     ]
-    assert any(report.verdict.split(":")[0].split("-")[0] in found.value for found in page.markdown)
+    assert any(labels.sentence(report.verdict) in found.value for found in page.markdown)
     assert [button.label for button in page.get("download_button")] == [
         "bucket_indices JSON",
         "Sweep CSV",

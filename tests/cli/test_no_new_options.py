@@ -54,7 +54,7 @@ FROZEN = {
         "machine",
         "settings",
     ],
-    "dash": ["--port", "--traces", "--watch"],
+    "dash": ["--hardware", "--port", "--traces", "--watch"],
     "doctor": ["--json"],
     "estimate": [
         "--arg",

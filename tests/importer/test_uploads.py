@@ -292,7 +292,7 @@ def test_what_files_do_not_say_can_be_told() -> None:
 @pytest.mark.parametrize(
     "options",
     [ImportOptions(world_size=0), ImportOptions(backward_ns=-1), ImportOptions(forward_ns=10**16)],
-    ids=repr,
+    ids=["no ranks", "negative time", "endless time"],
 )
 def test_what_is_told_must_be_legal(options: ImportOptions) -> None:
     with pytest.raises(InputError, match="is not legal"):

@@ -24,7 +24,6 @@ _PALE = """() => [...document.querySelectorAll(
       at = at.parentElement;
     }
     return {text: e.textContent.slice(0, 40), opacity, layers,
-            is_axis: e.closest('.xtick, .ytick') !== null || e.matches('.xtitle, .ytitle'),
             colour: e.ownerSVGElement ? style.fill : style.color,
             alpha: e.ownerSVGElement ? Number(style.fillOpacity) : 1};
   })"""
@@ -76,6 +75,6 @@ def pale_texts(page: Any, scheme: str) -> dict[str, float]:
             ground = over(colour, alpha, ground)
         colour, alpha = of_css(one["colour"])
         seen = contrast(over(colour, alpha * one["alpha"] * one["opacity"], ground), ground)
-        if seen < (PARTS if one["is_axis"] else TEXT):  # axes have streamlit's own grey, 3.7 on white
+        if seen < TEXT:
             pale[one["text"]] = round(seen, 2)
     return pale
