@@ -109,10 +109,15 @@ def score(name: str, source: Source) -> Score | Trouble:
         if len(scores) >= _MOST_SCORES:
             scores.clear()
         try:
-            scores[key] = score_of(agreement(open_record(source)), name)
+            scores[key] = score_of(_judged(open_record(source)), name)
         except SimError as error:
             scores[key] = Trouble(words=str(error))
     return scores[key]
+
+
+def _judged(opened: Opened) -> Agreement:
+    """An agreement without where its errors come from: all that a score needs, in a fifth of the time."""
+    return sim.agreement(opened.record, attributed=False)
 
 
 def timeline(opened: Opened, name: str, copies: bool = True) -> Timeline:

@@ -10,12 +10,13 @@ from sim.verdict.attribution import attribute
 from sim.verdict.metrics import summarize
 
 
-def agreement(record: Record, copies: bool = True) -> Agreement:
+def agreement(record: Record, copies: bool = True, attributed: bool = True) -> Agreement:
     """A measured record against what the model of today predicts for it.
 
     ``copies`` False switches the copies into and out of buckets off in the model, to show their effect. A
     record of another box than its hardware's, of slow ranks or of a neighbour is predicted as it was
-    measured, from the hardware of the job alone in its box.
+    measured, from the hardware of the job alone in its box. ``attributed`` False leaves out where the error of
+    each candidate comes from, which is most of the work.
     """
     from sim.engine import in_box  # the graph of a box, which nothing else here needs
 
@@ -25,14 +26,17 @@ def agreement(record: Record, copies: bool = True) -> Agreement:
         )
     limits = in_box.limits_of(record)
     record = in_box.as_measured(record)
+    engine = "simpy" if attributed else "analytic"  # equal to the ns; the twin is quicker
     predictions, attributions = {}, {}
     for candidate in record.candidates:
         assert candidate.asked is not None
         if record.neighbour is not None:
             predictions[candidate.name] = in_box.report_beside(record, candidate.asked)
             continue
-        predictions[candidate.name] = summarize(run(record.workload, record.hardware, candidate.asked))
-        if candidate.iterations:
+        predictions[candidate.name] = summarize(
+            run(record.workload, record.hardware, candidate.asked, engine)
+        )
+        if candidate.iterations and attributed:
             attributions[candidate.name] = attribute(record, candidate, run)
     return scoring.agree(record, predictions, attributions, limits)
 
