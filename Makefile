@@ -32,7 +32,7 @@ test: .venv/installed  ## Run the tests that a user needs to trust the checkout
 	$(BIN)/python -m pytest tests/dist tests/systems tests/app/browser  # real ranks and a browser: alone on the machine
 
 test-all: .venv/installed  ## Run every test, the slow ones too
-	$(BIN)/python -m pytest -m 'not bench'
+	BUCKETSIM_TESTS=all $(BIN)/python -m pytest -m 'not bench'
 
 check: .venv/installed  ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

@@ -5,14 +5,15 @@ search and sweep again. Results are frozen and handed out as they are, without p
 gradients as they tell of: one gradient of a timeline takes 2 kB.
 """
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import streamlit as st
 
 import sim
-from app.choosing import Choice, WhatIf
+from app.choosing import Choice, Options, WhatIf
 from app.remembering import Remembered
 from sim.nouns.assignment import Assignment
 from sim.nouns.band import BandPoint
@@ -20,6 +21,7 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.memory import MemoryPoint
 from sim.nouns.path import PathSpan
 from sim.nouns.recommendation import Recommendation
+from sim.nouns.records import Record
 from sim.nouns.report import Report
 from sim.nouns.rows import SweepRow
 from sim.nouns.timeline import Timeline
@@ -59,6 +61,11 @@ class Inputs:
         return " ".join([self.search_key, *filter(None, [self.straggler])])
 
     @property
+    def alike(self) -> "Inputs":
+        """The same with ranks that are alike: what searches are made for."""
+        return replace(self, slowest=None, straggler="")
+
+    @property
     def weight(self) -> int:
         """The number of gradients: what a result of these inputs weighs."""
         return len(self.workload.gradients)
@@ -80,6 +87,7 @@ class Played:
 _WORKLOADS: Remembered[tuple[Workload, str]] = Remembered(_GRADIENTS)
 _HARDWARE: Remembered[tuple[Hardware, str]] = Remembered(256)
 _SCALED: Remembered[Inputs] = Remembered(_GRADIENTS)
+_AS_MEASURED: Remembered[Inputs] = Remembered(_GRADIENTS)
 _PLAYED: Remembered[Played] = Remembered(_GRADIENTS)
 _PATHS: Remembered[tuple[PathSpan, ...]] = Remembered(_GRADIENTS)
 _BEST: Remembered[Assignment] = Remembered(_RECOMMENDED_GRADIENTS)
@@ -133,6 +141,27 @@ def parse_hardware(content: bytes, name: str) -> tuple[Hardware, str]:
     """A hardware from an upload, with its digest."""
     hardware = sim.parse_hardware(content, name)
     return hardware, sim.digest(hardware)
+
+
+def as_measured(key: Hashable, read: Callable[[], Record]) -> Inputs:
+    """The inputs from which the steps of a record are predicted, in the box and with the ranks it was run on.
+
+    ``key`` stands for what ``read`` reads. A neighbour is not in them: it is played beside.
+
+    Raises:
+        SimError: as ``read`` and ``sim.as_measured``.
+    """
+
+    def make() -> Inputs:
+        record = sim.as_measured(read())
+        return Inputs(
+            workload=record.workload,
+            hardware=record.hardware,
+            workload_digest=sim.digest(record.workload),
+            hardware_digest=sim.digest(record.hardware),
+        )
+
+    return _AS_MEASURED.get(key, make)
 
 
 def scale(inputs: Inputs, what_if: WhatIf) -> Inputs:
@@ -217,8 +246,11 @@ def trade_off(inputs: Inputs) -> tuple[MemoryPoint, ...]:
     return _LIMITED.get(inputs.search_key, make, inputs.weight)
 
 
-def sweep(inputs: Inputs, progress: Progress | None = None) -> tuple[SweepRow, ...]:
-    """The step at each of a range of caps, and DDP's default."""
+def sweep(inputs: Inputs, options: Options = (), progress: Progress | None = None) -> tuple[SweepRow, ...]:
+    """The step at each of a range of caps, and DDP's default: under ``options``, beside the slowest rank."""
+    if options or inputs.slowest is not None:
+        key = f"{inputs.key} {json.dumps(options, sort_keys=True)}"
+        return _SWEPT.get(key, lambda: _swept_under(inputs, options, progress))
 
     def tell(done: int, total: int) -> None:
         if progress is not None:
@@ -230,11 +262,37 @@ def sweep(inputs: Inputs, progress: Progress | None = None) -> tuple[SweepRow, .
     return _SWEPT.get(inputs.search_key, make)
 
 
+def _swept_under(inputs: Inputs, options: Options, progress: Progress | None) -> tuple[SweepRow, ...]:
+    """The sweep of equal ranks without switches, each cap of it played anew."""
+    plain = sweep(inputs.alike, progress=progress)
+    known: dict[tuple[tuple[int, ...], ...], SweepRow] = {}
+    rows: list[SweepRow] = []
+    for row in plain:
+        if progress is not None:
+            progress(f"trying caps under the switches, {len(rows)} of {len(plain)}")
+        assignment = sim.assign(inputs.workload, bucket_cap_mb=row.bucket_cap_mb, **dict(options))
+        buckets = assignment.bucket_indices
+        if buckets not in known:
+            report = play_assignment(inputs, assignment).report
+            sizes = [gradient.num_bytes for gradient in inputs.workload.gradients]
+            known[buckets] = replace(
+                row,
+                num_buckets=len(buckets),
+                largest_bucket_bytes=max(sum(sizes[index] for index in bucket) for bucket in buckets),
+                step_ns=report.step_ns,
+                sync_end_ns=report.sync_end_ns,
+                exposed_comm_ns=report.exposed_comm_ns,
+                overlap_ratio=report.overlap_ratio,
+            )
+        rows.append(replace(known[buckets], label=row.label, bucket_cap_mb=row.bucket_cap_mb))
+    return tuple(rows)
+
+
 def band(inputs: Inputs, progress: Progress | None = None) -> tuple[BandPoint, ...]:
-    """How far single steps range at each cap of the sweep; empty where nothing that varies was recorded."""
+    """How far single steps range at each cap, without switches and on equal ranks; empty: none varies."""
 
     def make() -> tuple[BandPoint, ...]:
-        caps = [row.bucket_cap_mb for row in sweep(inputs, progress)]
+        caps = [row.bucket_cap_mb for row in sweep(inputs.alike, progress=progress)]
         return sim.step_band(inputs.workload, inputs.hardware, caps, progress=progress)
 
     return _BANDS.get(inputs.search_key, make)

@@ -1,7 +1,7 @@
 """What the Cluster page remembers between two moves of a knob; keys as in ``cached``."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import plotly.graph_objects as go
@@ -11,14 +11,16 @@ import sim
 from app import cached
 from app.cached import Inputs
 from app.figures.topology import topology_figure
+from app.words.cluster import MACHINE_WORDS
 from sim.nouns.cluster import Cluster
-from sim.nouns.hardware import Hardware
+from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.ranks import Ranks
 from sim.nouns.scaling import ScalingRow
 from sim.nouns.step_distribution import AssignmentComparison
 from sim.nouns.workload import Workload
 
 Settings = tuple[tuple[str, Any], ...]
+_ALONE = Hardware(name="alone", world_size=1, all_reduce=(CurvePoint(num_bytes=0, duration_ns=0),))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +68,29 @@ def picture(made: Made, with_loads: bool) -> go.Figure:
 
 @st.cache_data(max_entries=32, show_spinner="Drawing …")
 def _picture(_made: Made, digest: str, with_loads: bool) -> go.Figure:
-    return topology_figure(_made.cluster, sim.link_loads(_made.cluster) if with_loads else None)
+    loads = sim.link_loads(_made.cluster) if with_loads else None
+    return topology_figure(
+        _made.cluster, loads, None if _made.preset is None else MACHINE_WORDS[_made.preset]
+    )
+
+
+def computing(workload: Workload, workload_digest: str, factor: float) -> tuple[Workload, str]:
+    """A workload all of whose computing takes ``factor`` times as long, and what stands for it."""
+    if factor == 1.0:
+        return workload, workload_digest
+    return _computing(workload, workload_digest, factor), f"{workload_digest} x {factor!r}"
+
+
+@st.cache_data(max_entries=32, show_spinner=False)
+def _computing(_workload: Workload, digest: str, factor: float) -> Workload:
+    changed, _ = sim.scale(_workload, _ALONE, backward=factor)
+    return replace(
+        changed,
+        name=f"{_workload.name}, computing x {factor:g}",
+        forward_ns=round(_workload.forward_ns * factor),
+        loss_ns=round(_workload.loss_ns * factor),
+        optimizer_ns=round(_workload.optimizer_ns * factor),
+    )
 
 
 def scaling(

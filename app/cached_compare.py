@@ -1,5 +1,6 @@
 """What the Compare page remembers, and the candidates it is asked about; keys as in ``cached``."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,8 +12,10 @@ from app.cached import Inputs, Played
 from app.choosing import Choice, WhatIf
 from app.library import Library
 from app.words import compare as words
+from app.words.cluster import MACHINE_WORDS
 from app.words.switches import option_words
 from sim.errors import InputError, NotModelledError
+from sim.nouns.collective import Collective
 from sim.nouns.difference import Difference
 from sim.nouns.hardware import Hardware
 
@@ -40,7 +43,7 @@ class Machine:
         named = self.hardware or ""
         if self.preset is not None:
             settings = ", ".join(f"{value} {name}" for name, value in self.settings)
-            named = f"{self.preset}{f', {settings}' if settings else ''}"
+            named = f"{MACHINE_WORDS[self.preset]}{f', {settings}' if settings else ''}"
         factors = [f"{name} × {value:g}" for name, value in self.what_if.told().items()]
         return ", ".join([named, *factors] if named else factors)
 
@@ -68,6 +71,20 @@ class Candidate:
         """Letter and words."""
         return f"{self.letter} {self.words}"
 
+    def told(self) -> dict[str, Any]:
+        """What was asked for, whole: the pick with all its caps and switches, and another machine."""
+        told = self.choice.told()
+        if self.is_best_cap:
+            told["pick"] = words.BEST_CAP
+        machine = {
+            "hardware": self.machine.hardware,
+            "preset": self.machine.preset,
+            **dict(self.machine.settings),
+        }
+        machine |= self.machine.what_if.told()
+        machine = {name: value for name, value in machine.items() if value is not None}
+        return told | ({"machine": machine} if machine else {})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
@@ -93,9 +110,35 @@ class Result:
         return self.played.report.step_ns
 
     @property
+    def micro_batches(self) -> int:
+        """How many micro-batches a step has."""
+        settings = self.played.assignment.settings
+        steps: int = settings.get("accumulation_steps", settings.get("gradient_accumulation_steps", 1))
+        return steps
+
+    @property
+    def syncs_each(self) -> bool:
+        """Whether gradients are synchronised in micro-batches before the last, too."""
+        timeline = self.played.timeline
+        return _carrying(sim.collectives(timeline)) > _carrying(
+            [one.collective for one in timeline.collectives]
+        )
+
+    @property
+    def earlier_computing_ns(self) -> int:
+        """What the micro-batches before the last compute: forward, loss and backward."""
+        workload = self.inputs.workload
+        return (self.micro_batches - 1) * (workload.forward_ns + workload.loss_ns + workload.backward_ns)
+
+    @property
     def key(self) -> str:
         """What results are remembered by."""
         return f"{self.inputs.key} {self.candidate.choice.key}"
+
+
+def _carrying(collectives: Iterable[Collective]) -> int:
+    """How many of them carry a bucket."""
+    return sum(one.bucket is not None for one in collectives)
 
 
 def play(inputs: Inputs, candidate: Candidate, library: Library) -> Result:
@@ -106,17 +149,27 @@ def play(inputs: Inputs, candidate: Candidate, library: Library) -> Result:
     """
     own = _on_machine(inputs, candidate.machine, library)
     if candidate.is_best_cap:
-        candidate = replace(candidate, choice=replace(candidate.choice, cap_mb=_best_cap_mb(own)))
+        cap = _best_cap_mb(own, candidate.choice)
+        candidate = replace(candidate, choice=replace(candidate.choice, cap_mb=cap))
     return Result(candidate=candidate, inputs=own, played=cached.play(own, candidate.choice))
 
 
-def _best_cap_mb(inputs: Inputs) -> float:
-    found = cached.tune(inputs)
+def _best_cap_mb(inputs: Inputs, choice: Choice) -> float:
+    """The best cap of the search; under switches or beside a slow rank, the best of it and the sweep's.
+
+    Where several are as good, the first: the search's, then by size.
+    """
+    found = cached.tune(inputs.alike)
     if "bucket_cap_mb" not in found.families:
         why = found.absent.get("bucket_cap_mb", "no cap was tried")
         raise NotModelledError(f"best bucket_cap_mb: there is none; {why}")
     cap: float = found.families["bucket_cap_mb"].assignment.ddp_kwargs["bucket_cap_mb"]
-    return cap
+    if not choice.options and inputs.slowest is None:
+        return cap
+    rows = cached.sweep(inputs, choice.options)
+    steps = {row.bucket_cap_mb: row.step_ns for row in rows if row.bucket_cap_mb is not None}
+    known = cached.play(inputs, replace(choice, cap_mb=cap)).report.step_ns
+    return min({cap: known, **steps}.items(), key=lambda one: one[1])[0]
 
 
 def _on_machine(inputs: Inputs, machine: Machine, library: Library) -> Inputs:

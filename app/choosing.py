@@ -17,6 +17,8 @@ from sim.nouns.workload import Workload
 # How compute, copies and collectives disturb each other; two collectives beside one another are no such pair.
 INTERFERING = tuple(name for name in SLOWDOWNS if name != "channel_slowdown")
 _MICRO_BATCHES = ("accumulation_steps", "gradient_accumulation_steps")
+_FOR_UNUSED = ("find_unused_parameters", "static_graph")
+Options = tuple[tuple[str, Any], ...]
 _NO_MACHINE = Hardware(
     name="none", world_size=1, all_reduce=(CurvePoint(num_bytes=0, duration_ns=0),)
 )  # for laws that change a workload alone
@@ -36,7 +38,7 @@ class Choice:
     cap_mb: float | None = None
     first_mb: float | None = None
     caps_mb: tuple[float, ...] | None = None
-    options: tuple[tuple[str, Any], ...] = ()
+    options: Options = ()
     given: Assignment | None = None
     unreadable: str = ""
 
@@ -57,12 +59,33 @@ class Choice:
         fields = (self.pick, self.cap_mb, self.first_mb, self.caps_mb, self.options, given, self.unreadable)
         return json.dumps(fields, sort_keys=True)
 
+    def baseline(self, workload: Workload) -> "Choice":
+        """DDP's default for the same job: as many micro-batches a step, and no other switch.
+
+        Where a gradient of ``workload`` is never ready, with the switch without which DDP does not train it.
+        """
+        options = self._micro_batches
+        if any(gradient.ready_ns is None for gradient in workload.gradients):
+            given = {name: value for name, value in self.options if name in _FOR_UNUSED and value}
+            options |= given or {"find_unused_parameters": True}
+        return Choice(pick="default", options=tuple(sorted(options.items())))
+
     @property
-    def baseline(self) -> "Choice":
-        """DDP's default for the same job: as many micro-batches a step, and no other switch."""
+    def comparable(self) -> Options:
+        """The switches under which DDP's buckets do the job of this choice: its own, where they are DDP's."""
+        return self.options if self.pick in labels.DDP_PICKS else tuple(self._micro_batches.items())
+
+    @property
+    def possible(self) -> "Choice":
+        """The recommended buckets for the same job, under the same switches."""
+        options = tuple(option for option in self.comparable if option[0] != "set_last_bucket_cap")
+        return Choice(pick="recommended", options=options)
+
+    @property
+    def _micro_batches(self) -> dict[str, Any]:
         options = dict(self.options)
         steps = next((options[name] for name in _MICRO_BATCHES if name in options), 1)
-        return Choice(pick="default", options=(("accumulation_steps", steps),) if steps != 1 else ())
+        return {"accumulation_steps": steps} if steps != 1 else {}
 
     def told(self) -> dict[str, Any]:
         """The choice, for a provenance: the pick, its caps and every switch that is not at its default."""

@@ -27,11 +27,15 @@ def tool_version() -> str:
 
 
 def provenance(
-    inputs: Inputs, scaled: Mapping[str, Any], choice: Mapping[str, Any] | None = None
+    inputs: Inputs,
+    scaled: Mapping[str, Any],
+    choice: Mapping[str, Any] | None = None,
+    switches: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """What a result came from.
 
-    ``scaled`` is what is not as it was measured, ``choice`` the assignment that was chosen and its switches.
+    ``scaled`` is what is not as it was measured, ``choice`` the assignment that was chosen and its switches,
+    ``switches`` those under which many assignments were played.
     """
     return {
         "tool": f"bucketsim {tool_version()}",
@@ -42,6 +46,7 @@ def provenance(
         "hardware_sha256": inputs.hardware_digest,
         **({"scaled": dict(scaled)} if scaled else {}),
         **({"choice": dict(choice)} if choice else {}),
+        **({"switches": dict(switches)} if switches else {}),
     }
 
 
@@ -67,7 +72,7 @@ def signed(noun: Noun, where_from: Mapping[str, Any]) -> Noun:
 
 def signed_csv(text: str, where_from: Mapping[str, Any]) -> str:
     """CSV with the origin in columns of its own, so that any reader of CSV still reads it."""
-    origin = _short(where_from, "scaled")
+    origin = _short(where_from, "scaled", "switches")
     header, *rows = csv.reader(io.StringIO(text))
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")

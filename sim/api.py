@@ -17,7 +17,7 @@ from sim.costs.scaling import scale
 from sim.engine.ddp_assignment import check_reaches
 from sim.engine.ddp_logging import ddp_logging_data
 from sim.engine.run import run
-from sim.engine.sequences import explain
+from sim.engine.sequences import collectives, explain
 from sim.engine.switching import with_switches
 from sim.engine.systems import assign
 from sim.files_api import (
@@ -83,6 +83,7 @@ __all__ = [
     "calibrate_live",
     "cluster",
     "cluster_hardware",
+    "collectives",
     "compare_assignments",
     "critical_path",
     "ddp_logging_data",
@@ -204,7 +205,7 @@ def difference(before: Timeline, after: Timeline) -> Difference:
     Raises:
         SimError: a timeline that cannot be played again, see ``simulate``.
     """
-    return differences.difference(before, after, _play_again)
+    return differences.difference(before, after, _play_again, collectives)
 
 
 def _play_again(timeline: Timeline) -> Timeline:

@@ -1,14 +1,13 @@
 """The facade's part for a running job: follow it, predict it, hold it to that; ``sim.api`` offers it."""
 
 import os
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sim.engine.ddp_assignment import check_reaches
 from sim.engine.run import run
+from sim.engine.switching import with_switches
 from sim.errors import InputError, NotModelledError, SimError
 from sim.formats import following, pasting
 from sim.formats.documents import to_text
@@ -17,20 +16,14 @@ from sim.formats.recorded import workload_of
 from sim.formats.windowing import first_window, last_window
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.hardware import Hardware
-from sim.nouns.live import Calibration, Followed, LayoutPrediction, LiveGain, LiveReport, StepParts
+from sim.nouns.live import Calibration, Followed, LayoutPrediction, LiveGain, LiveReport
 from sim.nouns.recording import RecordedLayout, Recording
 from sim.units import format_size
-from sim.verdict import live
+from sim.verdict import live, live_job
 from sim.verdict.live_hardware import hardware_of
 from sim.verdict.metrics import summarize
 
 CALIBRATION_STEPS = 20
-_KEPT_SWITCHES = ("gradient_as_bucket_view", "find_unused_parameters", "static_graph", "batched_grad_copy")
-_HOOKS = {
-    "allreduce_hook": "allreduce",
-    "fp16_compress_hook": "fp16_compress",
-    "bf16_compress_hook": "bf16_compress",
-}
 
 
 def find_recordings(directory: str | os.PathLike[str]) -> tuple[Path, ...]:
@@ -47,19 +40,37 @@ def follow(directory: str | os.PathLike[str]) -> Follower:
 
 
 def live_window(followed: Followed, steps: int = CALIBRATION_STEPS) -> Recording | None:
-    """The first ``steps`` steps after warm-up that all ranks have finished; None until there are so many."""
+    """The first ``steps`` steps after warm-up that all ranks have finished; None until there are so many.
+
+    Raises:
+        InputError: more steps than are kept whole.
+    """
     if followed.first is None:
         return None
+    _check_kept(followed, steps)
     window = first_window(followed.first, steps)
     return window if len(window.ranks[0].steps) >= steps else None
 
 
 def latest_window(followed: Followed, steps: int = CALIBRATION_STEPS) -> Recording | None:
-    """The last ``steps`` steps that all ranks have finished; None until there are so many."""
+    """The last ``steps`` steps that all ranks have finished; None until there are so many.
+
+    Raises:
+        InputError: more steps than are kept whole.
+    """
     if followed.latest is None:
         return None
+    _check_kept(followed, steps)
     window = last_window(followed.latest, steps)
     return window if len(window.ranks[0].steps) >= steps else None
+
+
+def _check_kept(followed: Followed, steps: int) -> None:
+    if steps > followed.whole_steps:
+        raise InputError(
+            f"steps: {steps} is not legal; of {len(followed.ranks)} ranks {followed.whole_steps} whole steps "
+            f"are kept"
+        )
 
 
 def calibrate_live(
@@ -82,15 +93,16 @@ def calibrate_live(
             f"hardware {hardware.name!r}: world_size: {hardware.world_size} is not legal; the job has "
             f"{window.world_size} ranks"
         )
-    accumulation = _accumulation(window)
-    switches, settings = _switches(header.ddp), _settings(header.comm_hook, accumulation)
+    accumulation = live_job.accumulation(window)
+    switches = live_job.switches(header.ddp)
+    settings = live_job.settings(header.comm_hook, accumulation)
     if hardware is None and "comm_hook" in settings:
         raise InputError(
             f"comm_hook: {header.comm_hook}: the recording says how large buckets are, not what the hook "
             f"sends; give a hardware, such as bucketsim calibrate makes"
         )
     workload = workload_of(window)
-    notes = _notes(window, workload.ready_includes != (), hardware)
+    notes = live_job.notes(window, workload.ready_includes != (), hardware)
     machine = hardware_of(window) if hardware is None else hardware
     # what searching for unused parameters takes is in every recorded time already
     machine = replace(machine, search_unused_ns=0, mark_used_ns=0)
@@ -117,7 +129,9 @@ def judge_live(followed: Followed, calibration: Calibration) -> LiveReport:
 def live_gain(calibration: Calibration, layout: RecordedLayout, *, draws: int = 400) -> LiveGain:
     """What ``sim.tune``'s buckets would save this job against ``layout``, which it has now.
 
-    Both steps are simulated with the job's own switches; the interval is that of paired draws over the
+    Of the families within 0.1 % of the best the one that is easiest to set is taken, with the job's own
+    switches; where its keywords do not reach its buckets under these, the best buckets are, spelled out.
+    Both steps are simulated with the switches; the interval is that of paired draws over the
     recorded iterations and what is known of the machine's scatter, as in ``sim.tune``.
 
     Raises:
@@ -141,21 +155,26 @@ def live_gain(calibration: Calibration, layout: RecordedLayout, *, draws: int = 
     in_use = _assignment(calibration, layout.bucket_indices)
     in_use_step = summarize(_played(calibration, in_use)).step_ns
     found = recommend.tune(workload, machine, draws=draws)
-    best = found.assignment
+    easiest = found.families[found.simplest].assignment if found.simplest in found.families else None
+    options = calibration.switches | calibration.settings
+    best = with_switches(workload, easiest or found.assignment, **options)
+    if not best.by_keywords:
+        best = with_switches(workload, found.assignment, **options)
     if calibration.hardware_is_own and (why_not := _beyond(calibration, best.bucket_indices)):
         raise NotModelledError(f"gain: {why_not}")
-    best_step = summarize(_played(calibration, _with_switches(calibration, best))).step_ns
-    timeline = run(workload, machine, replace(in_use, ddp_kwargs={}, settings={}), "analytic")
+    best_step = summarize(_played(calibration, best)).step_ns
+    timeline = run(workload, machine, _bare(in_use), "analytic")
     plain = summarize(timeline)
-    pool = Pool({"in use": timeline.assignment, "best": best}, "in use", "best")
+    pool = Pool({"in use": timeline.assignment, "best": _bare(best)}, "in use", "best")
     distribution = draw(Scorer(workload, machine).problem, draws, 0)
     robust = assess(pool, distribution, rest_ns=plain.step_ns - plain.sync_end_ns)
     gain = judge_gain(robust, "best", step_ns=best_step, default_step_ns=in_use_step)
-    easiest = found.families[found.simplest].assignment if found.simplest in found.families else best
+    nominal, mean = in_use_step - best_step, robust.row("best").gain_ns
+    is_inside = gain.low_ns is None or gain.high_ns is None or gain.low_ns <= nominal <= gain.high_ns
     return LiveGain(
         in_use_ns=in_use_step,
         recommended_ns=best_step,
-        gain_ns=in_use_step - best_step,
+        gain_ns=nominal if is_inside else mean,
         low_ns=gain.low_ns,
         high_ns=gain.high_ns,
         significant=gain.significant,
@@ -163,77 +182,26 @@ def live_gain(calibration: Calibration, layout: RecordedLayout, *, draws: int = 
         world_size=machine.world_size,
         in_use_buckets=len(in_use.bucket_indices),
         recommended_buckets=len(best.bucket_indices),
-        setting=", ".join(f"{name}={value!r}" for name, value in easiest.ddp_kwargs.items()),
-        snippet=_snippet(easiest, workload),
+        setting=_setting(best) if best.by_keywords else "",
+        snippet=pasting.snippet(best, workload),
         assignment_json=to_text(best),
     )
 
 
-def _snippet(assignment: Assignment, workload: Any) -> str:
-    text = pasting.snippet(assignment, workload)
-    if assignment.by_keywords:
-        check_reaches(workload, assignment)
-    return text
-
-
-def _accumulation(window: Recording) -> tuple[int, int]:
-    """Micro-batches a step and how many of them reduce, in most steps of the window."""
-    counts: Counter[tuple[int, int]] = Counter(
-        (len(step.backwards), sum(one.synchronised for one in step.backwards))
-        for rank in window.ranks
-        for step in rank.steps
+def _setting(assignment: Assignment) -> str:
+    """Keywords of DistributedDataParallel, and what has to be in the environment with them."""
+    environment = assignment.requires.get("environment", {})
+    return ", ".join(
+        [
+            *(f"{name}={value!r}" for name, value in assignment.ddp_kwargs.items()),
+            *(f"{name}={value} in the environment" for name, value in environment.items()),
+        ]
     )
-    return counts.most_common(1)[0][0]
 
 
-def _switches(ddp: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of DistributedDataParallel that are on."""
-    return {name: True for name in _KEPT_SWITCHES if ddp.get(name)}
-
-
-def _settings(hook: str | None, accumulation: tuple[int, int]) -> dict[str, Any]:
-    """What the training loop sets.
-
-    Raises:
-        NotModelledError: a hook that is not modelled, or micro-batches of which only some reduce.
-    """
-    settings: dict[str, Any] = {}
-    if hook is not None:
-        if hook not in _HOOKS:
-            raise NotModelledError(
-                f"comm_hook: {hook!r} is not modelled here; modelled are {', '.join(_HOOKS)} and none"
-            )
-        settings["comm_hook"] = _HOOKS[hook]
-    count, reduced = accumulation
-    if count > 1:
-        settings["accumulation_steps"] = count
-        if reduced == count:
-            settings["no_sync"] = False
-        elif reduced != 1:
-            raise NotModelledError(
-                f"accumulation: of {count} backwards a step {reduced} reduce; modelled are one or all of them"
-            )
-    return settings
-
-
-def _notes(window: Recording, contains_effects: bool, hardware: Hardware | None) -> tuple[str, ...]:
-    notes = []
-    if contains_effects:
-        notes.append(
-            "The recorded times contain DDP's own copies, launches and interference, as they were under the "
-            "buckets that the job had."
-        )
-    if hardware is None:
-        missing = " Ranks are missing, so this is an upper bound." if window.missing_ranks else ""
-        notes.append(
-            "No machine was given: what an all-reduce takes is read off the job's own buckets, waits within "
-            "a collective included. It holds for sizes like theirs; of others it is a guess." + missing
-        )
-    if window.missing_ranks:
-        ranks = ", ".join(map(str, window.missing_ranks[:8]))
-        more = f" and {len(window.missing_ranks) - 8} more" if len(window.missing_ranks) > 8 else ""
-        notes.append(f"No file of rank {ranks}{more}: if the slowest is among them, it is not seen.")
-    return tuple(notes)
+def _bare(assignment: Assignment) -> Assignment:
+    """The buckets alone."""
+    return replace(assignment, policy="explicit", ddp_kwargs={}, settings={})
 
 
 def _assignment(calibration: Calibration, buckets: tuple[tuple[int, ...], ...]) -> Assignment:
@@ -282,14 +250,7 @@ def _predict(calibration: Calibration, layout: RecordedLayout) -> LayoutPredicti
         if calibration.hardware_is_own and (beyond := _beyond(calibration, layout.bucket_indices)):
             raise NotModelledError(beyond)
         report = summarize(_played(calibration, _assignment(calibration, layout.bucket_indices)))
-        parts = StepParts(
-            before_ns=report.accumulation_ns + report.pre_forward_ns,
-            forward_ns=calibration.workload.forward_ns,
-            backward_ns=report.backward_end_ns,
-            sync_ns=report.sync_end_ns - report.backward_end_ns,
-            optimizer_ns=report.optimizer_ns + report.post_sync_ns,
-            step_ns=report.step_ns,
-        )
+        parts = live_job.parts(calibration, report)
     except SimError as error:
         why_not = str(error)
     return LayoutPrediction(

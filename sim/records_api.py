@@ -15,8 +15,8 @@ def agreement(record: Record, copies: bool = True, attributed: bool = True) -> A
 
     ``copies`` False switches the copies into and out of buckets off in the model, to show their effect. A
     record of another box than its hardware's, of slow ranks or of a neighbour is predicted as it was
-    measured, from the hardware of the job alone in its box. ``attributed`` False leaves out where the error of
-    each candidate comes from, which is most of the work.
+    measured, from the hardware of the job alone in its box. ``attributed`` False leaves out where the error
+    of each candidate comes from, which is most of the work.
     """
     from sim.engine import in_box  # the graph of a box, which nothing else here needs
 

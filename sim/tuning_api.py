@@ -77,14 +77,16 @@ def step_band(
     hardware: Hardware,
     caps_mb: Sequence[float | None],
     *,
-    draws: int = 100,
+    draws: int = 4000,
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
 ) -> tuple[BandPoint, ...]:
     """Where 95 of 100 single steps lie under each cap (MiB; None is DDP's default); empty: nothing varies.
 
-    Steps vary as ``samples`` of the workload, its band and ``spread`` of the hardware say, by the draws of
-    ``tune``, the same for every cap. ``progress`` as in ``tune``.
+    Steps vary as ``samples`` of the workload, its band and ``spread`` of the hardware say, as those that
+    ``tune`` draws, at least ``draws`` of them and the same for every cap. All recorded iterations go in, of
+    more than 400 as many; fewer than 39 are too few to show the range, and are taken to be normal.
+    ``progress`` as in ``tune``.
 
     Raises:
         InputError: an argument that is not legal, or samples or a spread that cannot be read.

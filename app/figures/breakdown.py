@@ -11,7 +11,7 @@ from sim.nouns.report import Report
 PARTS = {
     "rest": ("forward, optimizer and the like", "#B4B8BF", ""),
     "compute": ("backward alone", BUCKETS[0], ""),
-    "overlapped": ("backward and communication", BUCKETS[4], "/"),
+    "overlapped": ("backward and communication", BUCKETS[4], ""),
     "exposed": ("communication alone", ALARM, "/"),
     "idle": ("neither: copies back, waiting", NEUTRAL, ""),
 }

@@ -82,7 +82,7 @@ def _stated(hardware: Hardware, point: CurvePoint) -> tuple[int, int]:
 
 def draw_curve(rows: Sequence[CurveRow]) -> go.Figure:
     """Time and bus bandwidth over size; a colour for each algorithm and protocol, the range as a band."""
-    figure = make_subplots(cols=2, horizontal_spacing=0.09, subplot_titles=("Time", "Bus bandwidth"))
+    figure = make_subplots(cols=2, horizontal_spacing=0.13, subplot_titles=("Time", "Bus bandwidth, GB/s"))
     if any(row.low_ns < row.high_ns for row in rows):
         times = [row for row in rows if row.low_ns and row.high_ns]
         rates = [row for row in rows if row.low_bytes_per_s and row.high_bytes_per_s]
@@ -131,7 +131,7 @@ def draw_curve(rows: Sequence[CurveRow]) -> go.Figure:
         row=1,
         col=1,
     )
-    figure.update_yaxes(title="GB/s", rangemode="tozero", row=1, col=2)
+    figure.update_yaxes(rangemode="tozero", row=1, col=2)
     figure.update_annotations(font_size=13)
     return framed(
         figure,

@@ -130,7 +130,7 @@ def steps_figure(report: LiveReport, *, by_clock: bool = False) -> go.Figure:
     figure.add_hline(y=0, line={"color": ALARM, "width": 1.5, "dash": "dash"}, row=2, col=1)
     _mark(figure, report, shown, by_clock)
     figure.update_yaxes(title="step, ms", range=_range([p.step_ns for p in shown], report), row=1, col=1)
-    figure.update_yaxes(title="error, %", range=_error_range(errors), row=2, col=1)
+    figure.update_yaxes(title="over prediction, %", range=_error_range(errors), row=2, col=1)
     figure.update_xaxes(title="time (UTC)" if by_clock else "step", row=2, col=1)
     return framed(figure, 460, showlegend=True, margin={"l": 8, "r": 8, "t": 48, "b": 8})
 

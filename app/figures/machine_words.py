@@ -1,8 +1,12 @@
 """What a picture of a cluster says in words: its title, and what a part and a link are."""
 
+from textwrap import wrap
+
 from app.figures.machine import Box, Machine, Part, PartKind, Wire
 from app.figures.style import safe
 from sim.nouns.cluster import HostTemplate, LinkKind
+
+_LINE = 62  # letters of a title's small print
 
 KIND_WORDS: dict[PartKind, str] = {
     "gpu": "GPUs",
@@ -49,32 +53,32 @@ def _rate(bytes_per_s: float) -> str:
     return f"{bytes_per_s / 1e9:,.4g}" if bytes_per_s < 1e12 else f"{bytes_per_s / 1e9:,.0f}"
 
 
-def title_words(machine: Machine) -> tuple[str, str]:
-    """The name, and what the machine is in one line."""
+def title_words(machine: Machine, name: str | None = None) -> tuple[str, str]:
+    """The name, or another for it, and what the machine is, in lines that a narrow window holds."""
     cluster = machine.cluster
     by_template: dict[str, int] = {}
     for group in cluster.hosts:
         by_template[group.template] = by_template.get(group.template, 0) + group.count
     kinds = {template.name: template for template in cluster.templates}
     hosts = " and ".join(
-        f"{count:,} host{'s' if count > 1 else ''} of {_gpus(kinds[name])}"
-        for name, count in list(by_template.items())[:3]
+        f"{count:,} host{'s' if count > 1 else ''} of {_gpus(kinds[kind])}"
+        for kind, count in list(by_template.items())[:3]
     )
     if len(by_template) > 3:
         hosts += f" and {len(by_template) - 3} kinds more"
-    gpus = sum(len(kinds[name].of_kind("gpu")) * count for name, count in by_template.items())
+    gpus = sum(len(kinds[kind].of_kind("gpu")) * count for kind, count in by_template.items())
     words = [hosts, f"{gpus:,} GPUs"]
     if cluster.placement is not None:
         words.append(f"{len(cluster.placement):,} ranks")
     if cluster.network is not None:
         network = cluster.network
         words.append(f"ports of {rate_words(network.bytes_per_s, network.bytes_per_s)}")
-        rails = min(network.rails, max(len(kinds[name].of_kind("nic")) for name in by_template))
+        rails = min(network.rails, max(len(kinds[kind].of_kind("nic")) for kind in by_template))
         if rails > 1:
             words.append(f"{rails} rails")
         if cluster.host_count > network.hosts_per_leaf or rails > 1:
             words.append(f"uplinks {network.oversubscription:.3g} : 1")
-    return safe(cluster.name), ", ".join(words)
+    return safe(name or cluster.name), "<br>".join(wrap(", ".join(words), _LINE))
 
 
 def _gpus(template: HostTemplate) -> str:

@@ -18,7 +18,7 @@ LINK_COLOURS: dict[LinkKind, str] = {
     "memory": NEUTRAL,
     "net": "#0072B2",
 }
-NOT_LOADED = "rgba(128,128,128,0.4)"
+NOT_LOADED = "rgba(128,128,128,0.95)"
 _FULL = 0.999  # of the busiest link's time: what is as busy holds the collective up as much
 _MANY = 100  # links, which are then drawn thinner
 

@@ -22,10 +22,11 @@ from app.figures.style import ALARM, LINE, framed, safe
 from sim.nouns.cluster import Cluster, LinkKind
 from sim.nouns.link_load import LinkLoad
 
-_PIXELS = 1100  # of a figure as wide as a page, for what is legible; the figure itself follows its frame
-_MARGIN_PIXELS = 110  # for the names of rows
+_PIXELS = 900  # of a figure beside the sidebar, for what is legible; the figure itself follows its frame
+_MARGIN_PIXELS = 110  # that the names of rows take of it
 _FEWEST_COLUMNS = 14  # so that a small machine is not drawn huge
 _ROW_PIXELS = 74
+_DIGIT, _LETTER = 0.58, 0.64  # how wide they are at most, of their height
 _DASHES: dict[LinkKind, str] = {"qpi": "dash", "memory": "dot"}
 _FILLS: dict[PartKind, tuple[str, str]] = {  # ground and letters
     "gpu": ("#3A3F47", "#FFFFFF"),
@@ -41,20 +42,24 @@ _IDLE = ("rgba(128,128,128,0.25)", LINE)  # a GPU on which no rank runs
 _BOX = {"fillcolor": "rgba(128,128,128,0.09)", "line": {"color": "rgba(128,128,128,0.55)", "width": 1}}
 
 
-def topology_figure(cluster: Cluster, loads: Sequence[LinkLoad] | None = None) -> go.Figure:
+def topology_figure(
+    cluster: Cluster, loads: Sequence[LinkLoad] | None = None, name: str | None = None
+) -> go.Figure:
     """The picture of ``cluster``; ``loads`` are what one collective puts on its links (``sim.link_loads``).
+
+    ``name`` is told in place of the cluster's own.
 
     Clusters that are too large are summarised: the first host of each kind with all its parts, and counts of
     the others.
     """
     machine = machine_of(cluster, loads)
-    return draw_topology(machine, plan_of(machine))
+    return draw_topology(machine, plan_of(machine), name)
 
 
-def draw_topology(machine: Machine, plan: Plan) -> go.Figure:
+def draw_topology(machine: Machine, plan: Plan, name: str | None = None) -> go.Figure:
     """Hosts as boxes of parts, the network above them; hover over a part or a link for its figures."""
     figure = go.Figure()
-    name, words = title_words(machine)
+    title, words = title_words(machine, name)
     for box in machine.boxes:
         _frame(figure, box.is_detailed, plan.boxes[box.first])
     strands = list(strands_of(machine, plan))
@@ -68,14 +73,19 @@ def draw_topology(machine: Machine, plan: Plan) -> go.Figure:
                 _parts(figure, kind, parts, plan, column_pixels, idle=idle)
     _hovers(figure, strands)
     _words(figure, machine, plan, column_pixels)
-    figure.update_xaxes(visible=False, range=[-_MARGIN_PIXELS / column_pixels, shown + 0.3])
-    figure.update_yaxes(visible=False, range=[plan.bottom, plan.top])
+    figure.update_xaxes(visible=False, range=[-0.3, shown + 0.3])
+    figure.update_yaxes(
+        range=[plan.bottom, plan.top],
+        tickvals=list(plan.rows),
+        ticktext=list(plan.rows.values()),
+        tickfont={"size": 12, "color": LINE},
+    )
     framed(
         figure,
         round(_ROW_PIXELS * (plan.top - plan.bottom) + 120),
-        margin={"l": 8, "r": 8, "t": 64, "b": 48},
+        margin={"l": 8, "r": 8, "t": 64 + 18 * words.count("<br>"), "b": 48},
         title={
-            "text": f"<b>{name}</b><br><sup>{words}</sup>",
+            "text": f"<b>{title}</b><br><sup>{words}</sup>",
             "x": 0,
             "xanchor": "left",
             "font": {"size": 17},
@@ -205,7 +215,7 @@ def _fitted(part: Part, pixels: float) -> tuple[str, int]:
     last = [number[0]] if number and part.count == 1 else [f"{part.count:,}"] if part.count > 1 else []
     for text, sizes in ((whole, (12, 11, 10)), *((one, (11, 10, 9, 8, 7)) for one in last)):
         for size in sizes:
-            if len(text) * 0.58 * size <= pixels:
+            if len(text) * (_LETTER if text[0].isalpha() else _DIGIT) * size <= pixels:
                 return safe(text), size
     return "", 12
 
@@ -239,11 +249,7 @@ def _hovers(figure: go.Figure, strands: Sequence[Strand]) -> None:
 
 
 def _words(figure: go.Figure, machine: Machine, plan: Plan, column_pixels: float) -> None:
-    """Names of rows at the left, of hosts below them or inside."""
-    for y, row in plan.rows.items():
-        figure.add_annotation(
-            x=-0.3, y=y, text=row, showarrow=False, xanchor="right", font={"size": 12, "color": LINE}
-        )
+    """Names of hosts, below them or inside."""
     is_only_kind = len({one.template.name for box in machine.boxes for one in box.segments}) == 1
     for box in machine.boxes:
         place = plan.boxes[box.first]

@@ -47,8 +47,10 @@ def show(library: Library) -> None:
         st.info("No bundled workload was found; `bucketsim dash --traces DIR` names them.")
     elif hardware is not None and asked.workload is not None:
         with told():
-            workload, digest = cached.load_workload(library.workloads[asked.workload])
-            rows = _scaling(workload, digest, asked.most_hosts, made)
+            recorded = cached.load_workload(library.workloads[asked.workload])
+            unlike = labels_cluster.device_sentence(recorded[0], asked.computing)
+            workload, digest = cached_cluster.computing(*recorded, asked.computing)
+            rows = _scaling(workload, digest, asked.most_hosts, made, unlike)
             cluster_ranks.show(workload, digest, made, hardware.world_size)
     _export(made, hardware, rows)
 
@@ -129,8 +131,13 @@ def _curve(hardware: Hardware) -> None:
     st.caption(labels_cluster.CURVE_CAPTION)
 
 
-def _scaling(workload: Workload, digest: str, most_hosts: int, made: Made) -> tuple[ScalingRow, ...]:
+def _scaling(
+    workload: Workload, digest: str, most_hosts: int, made: Made, unlike: str | None
+) -> tuple[ScalingRow, ...]:
+    """Draw how a workload scales; ``unlike`` says why it may not be what these GPUs compute."""
     st.subheader("How does a workload scale on it?")
+    if unlike is not None:
+        st.warning(labels.plain(unlike))
     hosts = host_counts(made, most_hosts)
     if len(hosts) < 2:
         st.info("This machine is one host: there is nothing to scale over.")

@@ -10,6 +10,7 @@ from app.library import Library
 from app.words import cluster as labels_cluster
 
 UPLOAD = "upload"
+COMPUTING = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +71,16 @@ PRESETS: dict[str, tuple[Setting, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What the sidebar asks for: a preset with its settings, or an upload; neither before one is given."""
+    """What the sidebar asks for: a preset with its settings, or an upload; neither before one is given.
+
+    ``computing`` is how many times as long all that ``workload`` computes takes.
+    """
 
     preset: str | None
     settings: dict[str, Any]
     upload: Upload | None
     workload: str | None
+    computing: float
     most_hosts: int
 
 
@@ -108,6 +113,15 @@ def show(library: Library) -> Asked:
                 bind="query-params",
                 help=labels_cluster.HELP["scaled"],
             )
+        computing = st.select_slider(
+            "Computing ×",
+            COMPUTING,
+            value=1.0,
+            format_func=lambda factor: f"{factor:g}",
+            key="computing",
+            bind="query-params",
+            help=labels_cluster.HELP["computing"],
+        )
         most = st.select_slider(
             "Scale up to, hosts",
             labels_cluster.HOST_STOPS,
@@ -122,6 +136,7 @@ def show(library: Library) -> Asked:
         settings=settings,
         upload=upload,
         workload=workload,
+        computing=computing,
         most_hosts=most,
     )
 

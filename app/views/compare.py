@@ -1,6 +1,6 @@
 """The Compare page: several assignments, systems or machines on one axis, and what sets them apart."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 from urllib.parse import urlencode
@@ -17,8 +17,10 @@ from app.figures.compare_parts import delta_data, draw_bars
 from app.library import Library
 from app.provenance import origin_words, provenance, signed_csv
 from app.views import compare_changes, compare_knobs, compare_table, compare_truth, sources
+from app.views.sources import Asked, Given
 from app.words import compare as words
 from app.words import labels
+from app.words.cluster import MACHINE_WORDS, device_sentence
 from sim.errors import SimError
 from sim.units import format_ms
 
@@ -35,7 +37,7 @@ def show(library: Library) -> None:
         sources.nothing_to_show(library)
         return
     inputs = given.inputs
-    st.caption(labels.plain(f"{inputs.workload.name} on {inputs.hardware.name}"))
+    st.caption(labels.plain(_inputs_words(given, asked)))
     candidates = tuple(replace(one, choice=one.choice.with_given(given.assignment)) for one in candidates)
     results, errors = _play(inputs, candidates, library)
     _headline(candidates, results, errors)
@@ -45,18 +47,31 @@ def show(library: Library) -> None:
     if results:
         _timelines(results)
     presets = [one.candidate.machine.preset for one in results]
-    computed = sorted({preset for preset in presets if preset is not None})
+    computed = sorted({MACHINE_WORDS[preset] for preset in presets if preset is not None})
     if computed:
+        unlike = device_sentence(inputs.workload, None)
+        if unlike is not None:
+            st.warning(labels.plain(unlike))
         st.caption(labels.plain(words.COMPUTED.format(machines=", ".join(computed))))
     compare_table.show(candidates, results, errors)
+    for one in results:
+        if one.syncs_each:
+            told = one.name, one.micro_batches, one.played.report.accumulation_ns, one.earlier_computing_ns
+            st.info(labels.plain(words.syncs_each_sentence(*told)))
     has_base = candidates[0].letter not in errors
     if has_base and len(results) > 1:
         compare_changes.show(results)
     if results:
-        _breakdown(results, with_delta=has_base and len(results) > 1)
+        _breakdown(results, with_delta=has_base and len(results) > 1 and _are_alike(results))
         _map(results)
     compare_truth.show(given, library, results)
     _take_home(inputs, candidates, results, errors)
+
+
+def _inputs_words(given: Given, asked: Asked) -> str:
+    """Workload and hardware, and which files they are: several may have one name."""
+    files = given.record or ", ".join(one for one in (asked.workload, asked.hardware) if isinstance(one, str))
+    return f"{given.inputs.workload.name} on {given.inputs.hardware.name}{f' · {files}' if files else ''}"
 
 
 def _play(
@@ -76,12 +91,13 @@ def _headline(candidates: Sequence[Candidate], results: Sequence[Result], errors
     """A card a candidate, the sentence that names the fastest, and a line for each that failed."""
     played = {one.letter: one for one in results}
     base = played.get(candidates[0].letter)
+    are_alike = _are_alike(results)
     places = [place for _ in range(0, len(candidates), _CARDS) for place in st.columns(_CARDS)]
     if len(candidates) == 2:
         places = list(st.columns(2))
     for place, candidate in zip(places, candidates, strict=False):
         result, delta = played.get(candidate.letter), None
-        if result is not None and base is not None and result is not base:
+        if result is not None and base is not None and result is not base and are_alike:
             delta = words.gain_words(base.step_ns - result.step_ns, base.step_ns)
         place.metric(
             labels.plain(result.name if result else candidate.name),
@@ -93,11 +109,20 @@ def _headline(candidates: Sequence[Candidate], results: Sequence[Result], errors
             border=True,
             height="stretch",
         )
-    if base is not None and len(results) > 1:
+    if not are_alike:
+        told = [(one.name, one.step_ns, one.micro_batches) for one in results]
+        names, steps, counts = zip(*told, strict=True)
+        st.warning(labels.plain(words.unlike_sentence(names, steps, counts)))
+    elif base is not None and len(results) > 1:
         sentence = words.fastest_sentence([one.name for one in results], [one.step_ns for one in results])
         st.markdown(f"**{labels.plain(sentence)}**")
     for letter, error in errors.items():
         st.error(labels.plain(f"{letter}: {error}"), icon=":material/error:")
+
+
+def _are_alike(results: Sequence[Result]) -> bool:
+    """Whether all steps have as many micro-batches, so that they are the same work."""
+    return len({one.micro_batches for one in results}) <= 1
 
 
 def _colour(delta: str | None) -> Literal["off", "green", "orange"]:
@@ -167,6 +192,15 @@ def _take_home(
     )
     if st.context.url is not None:
         st.markdown("This comparison, as a link (uploads are not in it):")
-        query = urlencode(st.query_params.to_dict())
-        st.code(f"{st.context.url}{f'?{query}' if query else ''}", language=None, wrap_lines=True)
+        link = address(st.context.url, st.query_params.to_dict(), candidates)
+        st.code(link, language=None, wrap_lines=True)
     st.caption(labels.plain(origin_words(where_from)))
+
+
+def address(url: str, query: Mapping[str, str], candidates: Sequence[Candidate]) -> str:
+    """The page's address with every pick in it: what stands at its default today may not tomorrow."""
+    picks = {
+        f"{one.letter.lower()}_pick": words.PICK_WORDS[words.BEST_CAP if one.is_best_cap else one.choice.pick]
+        for one in candidates
+    }
+    return f"{url}?{urlencode({'candidates': len(candidates), **picks, **query})}"

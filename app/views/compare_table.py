@@ -2,11 +2,13 @@
 
 import csv
 import io
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import streamlit as st
 
+import sim
 from app.cached_compare import Candidate, Result
 from app.words import compare as words
 from sim.units import MIB
@@ -22,6 +24,7 @@ _COLUMN_HELP = {
     "largest bucket, MiB": "largest",
     "collectives": "collectives",
     "sent, MiB": "sent",
+    "micro-batches": "micro_batches",
     "buckets hold, MiB": "memory",
     "note": "note",
 }
@@ -33,12 +36,15 @@ def show(candidates: Sequence[Candidate], results: Sequence[Result], errors: Map
     two = {
         name: st.column_config.NumberColumn(format="%.2f", help=words.HELP[key])
         for name, key in _COLUMN_HELP.items()
-        if name not in ("collectives", "speed-up", "note")
+        if name not in ("collectives", "micro-batches", "speed-up", "note")
     }
     config: dict[str, Any] = {
         **two,
         "candidate": st.column_config.TextColumn(pinned=True, width="medium"),
-        "collectives": st.column_config.NumberColumn(help=words.HELP["collectives"]),
+        **{
+            name: st.column_config.NumberColumn(help=words.HELP[_COLUMN_HELP[name]])
+            for name in ("collectives", "micro-batches")
+        },
         "speed-up": st.column_config.NumberColumn(format="%.4f", help=words.HELP["speedup"]),
         "note": st.column_config.TextColumn(help=words.HELP["note"]),
     }
@@ -77,7 +83,7 @@ def _less(value: Any, other: Any) -> Any:
 
 def _empty(name: str) -> dict[str, Any]:
     columns = ("candidate", *_MS[:2], "faster than A, %", "speed-up", "exposed, ms", "overlap, %", "buckets")
-    more = ("largest bucket, MiB", "collectives", "sent, MiB", "buckets hold, MiB", "note")
+    more = ("largest bucket, MiB", "collectives", "sent, MiB", "micro-batches", "buckets hold, MiB", "note")
     return dict.fromkeys((*columns, *more), None) | {"candidate": name, "note": ""}
 
 
@@ -92,9 +98,10 @@ def _row(result: Result, base: Result | None) -> dict[str, Any]:
         "largest bucket, MiB": figures["largest_bucket_bytes"] / MIB,
         "collectives": figures["collectives"],
         "sent, MiB": figures["sent_bytes"] / MIB,
+        "micro-batches": figures["micro_batches"] if figures["micro_batches"] > 1 else None,
         "buckets hold, MiB": None if figures["memory_bytes"] is None else figures["memory_bytes"] / MIB,
     }
-    if base is not None:
+    if base is not None and base.micro_batches == result.micro_batches:  # else it is not the same work
         step = base.step_ns
         row["faster than A, ms"] = (step - report.step_ns) / 1e6
         row["faster than A, %"] = (step - report.step_ns) / step * 100 if step else 0.0
@@ -104,15 +111,16 @@ def _row(result: Result, base: Result | None) -> dict[str, Any]:
 
 def numbers(result: Result) -> dict[str, Any]:
     """The figures of one candidate, ns and bytes; memory None where the report has none."""
-    report, timeline = result.played.report, result.played.timeline
+    report, sent = result.played.report, sim.collectives(result.played.timeline)
     return {
         "step_ns": report.step_ns,
         "exposed_comm_ns": report.exposed_comm_ns,
         "overlap_ratio": report.overlap_ratio,
         "buckets": len(report.buckets),
         "largest_bucket_bytes": max(bucket.num_bytes for bucket in report.buckets),
-        "collectives": len(timeline.collectives),
-        "sent_bytes": sum(played.collective.num_bytes for played in timeline.collectives),
+        "collectives": len(sent),
+        "sent_bytes": sum(one.num_bytes for one in sent),
+        "micro_batches": result.micro_batches,
         "memory_bytes": None if report.memory is None else report.memory.peak_bytes,
     }
 
@@ -124,15 +132,21 @@ def csv_text(candidates: Sequence[Candidate], results: Sequence[Result], errors:
     rows: list[dict[str, Any]] = []
     for candidate in candidates:
         result = played.get(candidate.letter)
-        row: dict[str, Any] = {"candidate": candidate.letter, "assignment": candidate.words}
+        asked = candidate if result is None else result.candidate
+        row: dict[str, Any] = {
+            "candidate": candidate.letter,
+            "assignment": asked.words,
+            "choice": json.dumps(asked.told()),
+        }
         if result is None:
             rows.append(row | {"error": errors[candidate.letter]})
             continue
-        row |= {"assignment": result.candidate.words, **numbers(result)}
-        if base is not None:
+        row |= numbers(result)
+        if base is not None and base.micro_batches == result.micro_batches:
             row["gain_ns"] = base.step_ns - result.step_ns
         row |= {
             "policy": result.played.assignment.policy,
+            "assignment_sha256": sim.digest(result.played.assignment),
             "played_on": result.inputs.hardware.name,
             "played_on_sha256": result.inputs.hardware_digest,
             "what_if": result.inputs.what_if,

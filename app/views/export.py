@@ -1,6 +1,7 @@
 """Take it home: lines to paste and downloads, each with its origin in it, and the origin on the screen."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import streamlit as st
 
@@ -9,12 +10,11 @@ from app import cached
 from app.cached import Inputs, Played
 from app.figures.timeline import draw_timeline, timeline_data
 from app.provenance import origin_words, provenance, signed, signed_csv, signed_html, signed_snippet
-from app.views import truth
 from app.views.knobs import Knobs
 from app.words import labels
 from sim.errors import SimError
 from sim.nouns.assignment import Assignment
-from sim.nouns.comparison import Agreement
+from sim.nouns.comparison import CandidateAgreement
 from sim.nouns.workload import Workload
 
 NEWEST = "newest"
@@ -22,17 +22,21 @@ TORCH_VERSIONS = (NEWEST, *(f"2.{minor}" for minor in range(13, -1, -1)))
 _ZERO = ("zero1", "zero2")
 
 
-def show(inputs: Inputs, turned: Knobs, shown: Played, agreement: Agreement | None) -> None:
-    """Draw the lines and the buttons. Each file is made when it is asked for."""
+def show(inputs: Inputs, turned: Knobs, shown: Played, measured: CandidateAgreement | None) -> None:
+    """Draw the lines and the buttons. Each file is made when it is asked for.
+
+    ``measured`` is what is shown, as real ranks ran it; None where they did not.
+    """
     where_from = provenance(inputs, turned.what_if.told(), turned.choice.told())
-    measured = None if agreement is None else truth.row_of(agreement, shown)
     name = labels.file_safe(f"{inputs.workload.name}-{turned.choice.words}")
 
     def assignment() -> str:
         return sim.to_text(signed(shown.assignment, where_from))
 
     def sweep() -> str:
-        return signed_csv(sim.sweep_csv(cached.sweep(inputs)), where_from)
+        options = turned.choice.comparable
+        swept_from = provenance(inputs, turned.what_if.told(), switches=dict(options))
+        return signed_csv(sim.sweep_csv(cached.sweep(inputs, options)), swept_from)
 
     def perfetto() -> str:
         return sim.perfetto_json(shown.timeline, measured, provenance=where_from)
@@ -41,8 +45,9 @@ def show(inputs: Inputs, turned: Knobs, shown: Played, agreement: Agreement | No
         return sim.to_text(signed(shown.report, where_from))
 
     def recommendation() -> str:
-        # The search knows neither the choice nor its switches.
-        return sim.to_text(signed(cached.tune(inputs), provenance(inputs, turned.what_if.told())))
+        # The search knows neither the choice, nor its switches, nor a slowest rank.
+        alike = replace(turned.what_if, straggler=1.0)
+        return sim.to_text(signed(cached.tune(inputs), provenance(inputs, alike.told())))
 
     def timeline() -> str:
         page = draw_timeline(timeline_data(shown.timeline)).to_html(include_plotlyjs=True)

@@ -16,8 +16,8 @@ _NUMBERS = ("step, ms", "regret, ms", "exposed, ms")
 _COMPARED = ("default", "bucket_cap_mb", "mg-wfbp", "horovod", "per-parameter", "single")
 
 
-def show(inputs: Inputs, shown: Played, found: Recommendation, choice: Choice) -> None:
-    """Draw the section."""
+def show(inputs: Inputs, shown: Played | None, found: Recommendation, choice: Choice) -> None:
+    """Draw the section; ``shown`` stands beside it where the search knows all that it was played under."""
     st.subheader("What each knob can reach")
     rows = [
         {
@@ -43,7 +43,9 @@ def show(inputs: Inputs, shown: Played, found: Recommendation, choice: Choice) -
     )
     for name, why in found.absent.items():
         st.caption(labels.plain(f"Not among them: {_name(name)}: {why}"))
-    reports = {f"shown: {choice.words}": shown.report} if choice.pick == "cap" else {}
+    reports = {}
+    if shown is not None and choice.pick == "cap":
+        reports[f"shown: {choice.words}"] = shown.report
     reports["recommended"] = found.report
     reports |= {_name(name): found.families[name].report for name in _COMPARED if name in found.families}
     st.plotly_chart(
@@ -52,7 +54,7 @@ def show(inputs: Inputs, shown: Played, found: Recommendation, choice: Choice) -
         config=_CHART,
         alt="Where a step's time goes, by assignment",
     )
-    _one(inputs, found)
+    _one(inputs.alike, found)
 
 
 @st.fragment

@@ -5,7 +5,6 @@ from streamlit.delta_generator import DeltaGenerator
 
 from app.cached import Played
 from app.words import labels
-from sim.nouns.recommendation import Recommendation
 from sim.units import format_ms
 
 
@@ -19,7 +18,7 @@ def show(shown: Played) -> DeltaGenerator:
         "Exposed communication",
         format_ms(report.exposed_comm_ns),
         labels.HELP["exposed"],
-        f"{labels.share(report.exposed_comm_ns, report.step_ns)} of the step",
+        _exposed_words(shown),
     )
     _card(overlap, "Overlap", f"{report.overlap_ratio:.1%}", labels.HELP["overlap"])
     place = gain_column.empty()
@@ -29,22 +28,45 @@ def show(shown: Played) -> DeltaGenerator:
     if estimated is not None:
         st.warning(labels.plain(estimated))
     for note in report.notes:
-        st.caption(labels.plain(note))
+        if "not counted" in note:  # the figures above lack a part of the step
+            st.warning(labels.sentence(note))
+        else:
+            st.caption(labels.sentence(note))
     return place
 
 
-def gain(place: DeltaGenerator, shown: Played, default: Played, found: Recommendation | None) -> None:
+def _exposed_words(shown: Played) -> str:
+    """The share of the step; where earlier micro-batches synchronise as well, what all of them add."""
+    report, workload = shown.report, shown.timeline.workload
+    settings = shown.assignment.settings
+    batches = settings.get("accumulation_steps", settings.get("gradient_accumulation_steps", 1))
+    plain_ns = workload.forward_ns + workload.loss_ns + workload.backward_ns
+    earlier_ns = report.accumulation_ns - (batches - 1) * plain_ns
+    if earlier_ns <= 0:
+        return f"{labels.share(report.exposed_comm_ns, report.step_ns)} of the step"
+    return f"the last of {batches}; all: {format_ms(report.exposed_comm_ns + earlier_ns)}"
+
+
+def gain(
+    place: DeltaGenerator,
+    shown: Played,
+    default: Played,
+    possible: Played | None,
+    *,
+    significant: bool | None = None,
+) -> None:
     """The gain of what is shown and, below it, what could be gained, where that was searched for.
 
-    The search is for ranks that are alike, so beside a slowest rank it is not told.
+    ``possible`` are the recommended buckets, played for the same job under the same switches;
+    ``significant`` False: their gain does not show.
     """
     base = default.report.step_ns
     saved = base - shown.report.step_ns
     words = f"{labels.share(saved, base)} of its step"
-    alike = shown.timeline.slowest is None
-    if found is not None and alike and found.report.step_ns < shown.report.step_ns:
-        possible = base - found.report.step_ns
-        words = f"possible: {format_ms(possible)}"
+    if possible is not None and possible.report.step_ns < shown.report.step_ns:
+        words = f"possible: {format_ms(base - possible.report.step_ns)}"
+        if significant is False:
+            words += ", not significant"
     _card(place, "Gain against DDP's default", format_ms(saved), labels.HELP["gain"], words)
 
 

@@ -46,7 +46,7 @@ DEFAULTS: dict[str, Any] = {
     "pick": "default",
     "cap": 25.0,
     "first": None,
-    "caps": "",
+    "caps": "1, 25",
     **{name: switch.default for name, switch in switches.ALL.items()},
     **what_ifs.positions(WhatIf()),
 }
@@ -67,7 +67,7 @@ def show(library: Library) -> Knobs:
     with st.sidebar:
         source = sources.ask(library)
         st.divider()
-        choice = _choice()
+        choice = _choice(source)
         what_if = what_ifs.show()
         st.button(
             "Reset all knobs",
@@ -92,10 +92,10 @@ def show_default() -> None:
     st.session_state["pick"] = "default"
 
 
-def _choice() -> Choice:
+def _choice(source: Asked) -> Choice:
     pick: labels.Pick = st.selectbox(
         "Assignment",
-        labels.PICKS,
+        [pick for pick in labels.PICKS if pick != "given" or source.has_assignment],
         format_func=labels.PICK_WORDS.__getitem__,
         key="pick",
         bind="query-params",
@@ -136,6 +136,8 @@ def _choice() -> Choice:
         placeholder="none",
         help=labels.HELP["first"],
     )
+    if pick != "cap":
+        st.caption(labels.CAP_UNUSED)
     choice = Choice(pick=pick)
     if pick == "cap":
         choice = replace(choice, cap_mb=cap, first_mb=first)
@@ -153,10 +155,10 @@ def _cap_list(choice: Choice) -> Choice:
     """The choice with the list of caps that is typed in."""
     text = st.text_input(
         "Caps, MiB",
+        value=DEFAULTS["caps"],
         key="caps",
         bind="query-params",
         max_chars=2000,
-        placeholder="1, 25, 100",
         help=labels.HELP["caps"],
     )
     try:

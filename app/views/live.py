@@ -47,7 +47,12 @@ def show(watch: Path, library: Library) -> None:
     found = sim.find_recordings(watch)
     if not found:
         every = st.selectbox(
-            "Refresh every", list(_EVERY), index=1, key="live_every", help=words.HELP["every"]
+            "Refresh every",
+            list(_EVERY),
+            index=1,
+            key="live_every",
+            bind="query-params",
+            help=words.HELP["every"],
         )
         st.fragment(_wait, run_every=_EVERY[every])(watch)
         return
@@ -75,22 +80,45 @@ def _controls(watch: Path, found: list[Path], library: Library) -> tuple[Wanted,
         "Machine",
         list(_machines(names[name], library)),
         key="live_machine",
+        bind="query-params",
         help=words.HELP["machine"],
     )
     every = right.selectbox(
-        "Refresh every", list(_EVERY), index=1, key="live_every", help=words.HELP["every"]
+        "Refresh every",
+        list(_EVERY),
+        index=1,
+        key="live_every",
+        bind="query-params",
+        help=words.HELP["every"],
     )
     with st.expander("Window, axis, and your numbers", icon=":material/tune:"):
         one, two, three, four = st.columns(4)
         steps = one.selectbox(
-            "Calibration steps", _STEPS, index=1, key="live_steps", help=words.HELP["steps"]
+            "Calibration steps",
+            _STEPS,
+            index=1,
+            key="live_steps",
+            bind="query-params",
+            help=words.HELP["steps"],
         )
-        axis = two.selectbox("Axis", ["step", "clock"], key="live_axis", help=words.HELP["axis"])
+        axis = two.selectbox(
+            "Axis", ["step", "clock"], key="live_axis", bind="query-params", help=words.HELP["axis"]
+        )
         samples = three.number_input(
-            "Samples per step, all ranks", min_value=0, step=1, key="live_samples", help=words.HELP["samples"]
+            "Samples per step, all ranks",
+            min_value=0,
+            step=1,
+            key="live_samples",
+            bind="query-params",
+            help=words.HELP["samples"],
         )
         to_go = four.number_input(
-            "Steps still to go", min_value=0, step=1000, key="live_to_go", help=words.HELP["to_go"]
+            "Steps still to go",
+            min_value=0,
+            step=1000,
+            key="live_to_go",
+            bind="query-params",
+            help=words.HELP["to_go"],
         )
     hardware, digest = _hardware(_machines(names[name], library)[machine])
     return (
@@ -163,8 +191,7 @@ def _judged(wanted: Wanted, followed: Followed) -> None:
     window = _window(wanted, followed)
     layouts = followed.ranks[0].layouts
     if window is None:
-        done = min(len(rank.steps) for rank in followed.ranks)
-        st.info(f"Calibrating: {done} steps are there; {wanted.steps} after warm-up are needed to predict.")
+        st.info(words.calibrating_sentence(followed, min(wanted.steps, followed.whole_steps)))
         _job(followed, None)
         return
     key = cached_live.window_key(followed.run, window, layouts, wanted.digest)
@@ -174,6 +201,11 @@ def _judged(wanted: Wanted, followed: Followed) -> None:
         _job(followed, None)
         raise
     report = sim.judge_live(followed, calibration)
+    if wanted.steps > followed.whole_steps:
+        st.caption(
+            f"Of {len(followed.ranks)} ranks {followed.whole_steps} whole steps are kept after warm-up: the "
+            f"window is no longer than that."
+        )
     _cards(report, calibration)
     _sentences(report, calibration)
     st.plotly_chart(
@@ -184,7 +216,7 @@ def _judged(wanted: Wanted, followed: Followed) -> None:
     )
     st.caption(words.STEPS_CAPTION)
     _recalibrate(followed, wanted)
-    _gain(wanted, key, calibration, layouts)
+    _gain(wanted, key, calibration, layouts, report)
     st.subheader("Where does a step go?")
     st.plotly_chart(
         parts_figure(report, by_clock=wanted.by_clock),
@@ -211,7 +243,7 @@ def _window(wanted: Wanted, followed: Followed) -> Recording | None:
     if chosen is not None and chosen[0] == followed.run:
         window: Recording = chosen[1]
         return window
-    return sim.live_window(followed, wanted.steps)
+    return sim.live_window(followed, min(wanted.steps, followed.whole_steps))
 
 
 def _recalibrate(followed: Followed, wanted: Wanted) -> None:
@@ -230,7 +262,7 @@ def _recalibrate(followed: Followed, wanted: Wanted) -> None:
 
 
 def _choose_latest(followed: Followed, steps: int) -> None:
-    window = sim.latest_window(followed, steps)
+    window = sim.latest_window(followed, min(steps, followed.whole_steps))
     if window is not None:
         st.session_state["live_window"] = (followed.run, window)
 
@@ -240,14 +272,14 @@ def _choose_first() -> None:
 
 
 def _cards(report: LiveReport, calibration: Calibration) -> None:
-    unseen, drift = report.unseen, report.drift
     recent = format_ms(report.recent.step_ns) if report.recent else "–"
     now = calibration.layouts[-1].parts if calibration.layouts else None
     cards = [
-        ("Step", recent, words.HELP["step"]),
+        ("Step, latest 50", recent, words.HELP["step"]),
         ("Predicted", format_ms(now.step_ns) if now else "–", words.HELP["predicted"]),
-        ("Error, unseen steps", f"{unseen.median_error:+.1%}" if unseen else "–", words.HELP["error"]),
-        ("Drift", f"{drift.shift:+.1%}" if drift else "none", words.HELP["drift"]),
+        ("Unseen steps", words.share_card(report.unseen), words.HELP["error"]),
+        ("Window's own", words.share_card(report.window), words.HELP["window"]),
+        ("Drift", words.drift_card(report), words.HELP["drift"]),
     ]
     if report.lateness:
         cards.append(("Last rank", str(report.lateness[0].rank), words.HELP["last"]))
@@ -257,7 +289,9 @@ def _cards(report: LiveReport, calibration: Calibration) -> None:
 
 def _sentences(report: LiveReport, calibration: Calibration) -> None:
     st.markdown(labels.plain(words.unseen_sentence(report)))
-    sentence = labels.plain(words.drift_sentence(report.drift, report.unseen))
+    if noise := words.noise_sentence(report):
+        st.info(labels.plain(noise), icon=":material/info:")
+    sentence = labels.plain(words.drift_sentence(report.drift, report))
     if report.drift is not None:
         st.warning(sentence, icon=":material/trending_up:")
     else:
@@ -272,7 +306,13 @@ def _sentences(report: LiveReport, calibration: Calibration) -> None:
             st.caption(labels.plain(note))
 
 
-def _gain(wanted: Wanted, key: str, calibration: Calibration, layouts: tuple[RecordedLayout, ...]) -> None:
+def _gain(
+    wanted: Wanted,
+    key: str,
+    calibration: Calibration,
+    layouts: tuple[RecordedLayout, ...],
+    report: LiveReport,
+) -> None:
     st.subheader("What would other buckets gain?")
     if not layouts:
         st.markdown("The job has not said yet which buckets it has.")
@@ -284,7 +324,9 @@ def _gain(wanted: Wanted, key: str, calibration: Calibration, layouts: tuple[Rec
             return
         live_gain.show(
             gain,
+            report,
             is_own_machine=calibration.hardware_is_own,
+            is_gpu=calibration.workload.provenance.get("clock") != "host",
             samples=wanted.samples,
             to_go=wanted.to_go,
         )

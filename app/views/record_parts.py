@@ -1,5 +1,7 @@
 """Parts of a record's picture that Tune and Validate share: verdict, table, steps, buckets, mechanisms."""
 
+from typing import Any
+
 import streamlit as st
 
 from app.cached import Played
@@ -13,7 +15,9 @@ from app.figures.measured import (
 )
 from app.words import labels
 from app.words import validate as words
+from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES
 from sim.nouns.comparison import Agreement, CandidateAgreement, Regret
+from sim.nouns.report import Report
 
 CHART = {"displaylogo": False}
 
@@ -121,10 +125,29 @@ def attribution(agreement: Agreement) -> None:
 
 
 def row_of(agreement: Agreement, shown: Played) -> CandidateAgreement | None:
-    """The measured candidate with the very buckets that the page shows."""
-    buckets = [sorted(bucket) for bucket in shown.assignment.bucket_indices]
-    rows = (row for row in agreement.rows if [sorted(b) for b in row.bucket_indices] == buckets)
-    return next(rows, None)
+    """The measured candidate that is what the page shows: the same buckets, system and switches.
+
+    And predicted alike, each bucket to the nanosecond: so no what-if, no slowest rank, no other micro-batches
+    and no neighbour makes the one differ from the other. ``agreement`` is one with copies in the model.
+    """
+    return next((row for row in agreement.rows if _means(row.predicted) == _means(shown.report)), None)
+
+
+def _means(report: Report) -> tuple[Any, ...]:
+    """All of a report that tells one assignment on one machine from another, not how it was computed."""
+    kwargs = {k: v for k, v in report.provenance["ddp_kwargs"].items() if k not in CAP_KWARGS}
+    return (
+        "ddp" if report.policy in DDP_POLICIES else report.policy,
+        [sorted(bucket) for bucket in report.bucket_indices],
+        kwargs,
+        report.buckets,
+        report.pre_forward_ns,
+        report.backward_end_ns,
+        report.post_sync_ns,
+        report.accumulation_ns,
+        report.optimizer_ns,
+        report.step_ns,
+    )
 
 
 def overlay(row: CandidateAgreement) -> None:

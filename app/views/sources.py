@@ -4,32 +4,31 @@
 after it and tells what is wrong with an upload, so that an error leaves every widget in its place.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import streamlit as st
 
 import sim
-from app import cached, cached_cluster, cached_uploads
+from app import cached, cached_cluster, cached_records
 from app.cached import Inputs
 from app.cached_cluster import Made
+from app.cached_records import Opened
 from app.cached_uploads import Outcome
 from app.library import Library
-from app.views import cluster_knobs, imported
+from app.views import cluster_knobs, uploading
 from app.words import labels
 from app.words import uploads as words
 from sim.errors import InputError, SimError
 from sim.nouns.assignment import Assignment
-from sim.nouns.hardware import MAX_RANKS, Hardware
-from sim.nouns.imported import ImportOptions, Uploaded
+from sim.nouns.hardware import Hardware
+from sim.nouns.imported import Uploaded
 from sim.nouns.records import Record
 from sim.nouns.workload import Workload
-from sim.units import NS_PER_MS
 
 MEASURED, BUNDLED, UPLOAD = "measured", "bundled", "upload"
 _START_WORDS = {MEASURED: "measured run", BUNDLED: "bundled files", UPLOAD: "upload"}
-_MOST_MS = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +61,18 @@ class Asked:
     hardware: Machine | None = None
     upload: Outcome | None = None
 
+    @property
+    def has_assignment(self) -> bool:
+        """Whether an assignment was uploaded."""
+        uploaded = None if self.upload is None else self.upload.uploaded
+        return uploaded is not None and uploaded.assignment is not None
+
+    @property
+    def words(self) -> str:
+        """The names that were chosen, as the library has them: different files may be of one name inside."""
+        machine = self.hardware if isinstance(self.hardware, str) else None
+        return ", ".join(name for name in (self.record, self.workload, machine) if name is not None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
@@ -70,7 +81,8 @@ class Given:
     ``record`` names the measured record in the library that belongs to the inputs, if one does;
     ``measured`` is one that was uploaded and belongs to them: a record, or the steps of a trace, with
     ``measured_digest`` for ``cached_uploads.agreement``. ``assignment`` was uploaded beside them.
-    ``uploaded`` has the notes of an upload. ``is_computed`` says that nobody measured the machine.
+    ``uploaded`` has the notes of an upload. ``is_computed`` says that nobody measured the machine,
+    ``is_carried`` that the inputs are not those of the files, but those that the run was measured with.
     """
 
     inputs: Inputs
@@ -80,6 +92,7 @@ class Given:
     assignment: Assignment | None = None
     uploaded: Uploaded | None = None
     is_computed: bool = False
+    is_carried: bool = False
 
 
 def ask(library: Library) -> Asked:
@@ -99,7 +112,9 @@ def ask(library: Library) -> Asked:
     )
     if start == MEASURED:
         return Asked(record=_named("Record", "record", library.records))
-    upload = _upload() if start == UPLOAD else None
+    upload = uploading.ask() if start == UPLOAD else None
+    if start == UPLOAD and upload is None:
+        return Asked()  # nothing yet: bundled files are never shown in the place of an upload
     uploaded = None if upload is None else upload.uploaded
     workload = None
     if library.workloads and (uploaded is None or uploaded.workload is None):
@@ -109,55 +124,6 @@ def ask(library: Library) -> Asked:
 
 def _named(label: str, key: str, files: Mapping[str, Any], help_text: str | None = None) -> str | None:
     return st.selectbox(label, list(files), key=key, bind="query-params", help=help_text)
-
-
-def _upload() -> Outcome | None:
-    files = st.file_uploader(words.LABEL, accept_multiple_files=True, key="up", help=words.HELP["up"])
-    if not files:
-        return None
-    outcome = cached_uploads.read(files, _told())
-    if outcome.uploaded is not None:
-        imported.show(outcome.uploaded)
-    return outcome
-
-
-def _told() -> ImportOptions:
-    """What the user adds to the files."""
-    with st.expander(words.TELL):
-        ranks = st.number_input(
-            "World size, ranks",
-            min_value=1,
-            max_value=MAX_RANKS,
-            value=None,
-            step=1,
-            key="up_world_size",
-            bind="query-params",
-            placeholder="as the files say",
-            help=words.HELP["world_size"],
-        )
-        times = {part: _milliseconds(part) for part in ("backward", "forward", "optimizer")}
-    return ImportOptions(
-        world_size=ranks,
-        backward_ns=times["backward"],
-        forward_ns=times["forward"],
-        optimizer_ns=times["optimizer"],
-    )
-
-
-def _milliseconds(part: str) -> int | None:
-    value = st.number_input(
-        f"{part.capitalize()}, ms",
-        min_value=0.0,
-        max_value=_MOST_MS,
-        value=None,
-        step=1.0,
-        format="%.6g",
-        key=f"up_{part}_ms",
-        bind="query-params",
-        placeholder="as the files say",
-        help=words.HELP[f"{part}_ms"],
-    )
-    return None if value is None else round(value * NS_PER_MS)
 
 
 def _machine(library: Library, uploaded: Uploaded | None) -> Machine | None:
@@ -202,7 +168,10 @@ def read(library: Library, asked: Asked) -> Given | None:
         folder = library.records[asked.record]
         workload = cached.load_workload(folder / "workload.json")
         hardware = cached.load_hardware(folder / "hardware.json")
-        return Given(inputs=_inputs(workload, hardware), record=asked.record)
+        return _as_measured(
+            Given(inputs=_inputs(workload, hardware), record=asked.record),
+            lambda: cached_records.open_record(folder),
+        )
     upload = asked.upload
     if upload is not None and upload.error is not None:
         raise InputError(upload.error)
@@ -232,14 +201,25 @@ def _with_measured(given: Given, upload: Outcome, uploaded: Uploaded) -> Given:
         return given
     if given.inputs.key != f"{upload.workload_digest} {upload.hardware_digests[0]}":
         return given
-    return Given(
-        inputs=given.inputs,
-        record=given.record,
-        uploaded=uploaded,
-        assignment=given.assignment,
-        measured=uploaded.record,
-        measured_digest=upload.key,
-    )
+    opened = Opened(record=uploaded.record, key=f"upload {upload.key}")
+    given = replace(given, measured=uploaded.record, measured_digest=upload.key)
+    return _as_measured(given, lambda: opened)
+
+
+def _as_measured(given: Given, open_record: Callable[[], Opened]) -> Given:
+    """``given`` from the inputs that its measured run had: its box, its slowest rank.
+
+    A run that cannot be read, or carried there, leaves the files as they are: where it is compared, it is
+    told why.
+    """
+    try:
+        opened = open_record()
+        inputs = cached.as_measured(opened.key, lambda: opened.record)
+    except SimError:
+        return given
+    if inputs.key == given.inputs.key:
+        return given
+    return replace(given, inputs=inputs, is_carried=True)
 
 
 def _inputs(workload: tuple[Workload, str], hardware: tuple[Hardware, str]) -> Inputs:
@@ -275,7 +255,8 @@ def nothing_to_show(library: Library) -> None:
     """What a page says where nothing was chosen yet."""
     st.info(
         "There is nothing to look at yet: upload a workload in the sidebar, or a trace that has "
-        "one; a machine may come with it, or be a ready-made cluster."
+        "one; a machine may come with it, or be a ready-made cluster. An address does not hold files: "
+        "whoever opens one has to give them again."
         + (
             " No bundled files were found; `bucketsim dash --traces DIR` names them."
             if library.is_empty

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import streamlit as st
 
-from app.words import switches
+from app.words import labels, switches
 from app.words.labels import Pick
 from sim.errors import InputError
 
@@ -107,15 +107,7 @@ _ZERO = (
 )
 _CAP = _number("bucket_cap_mb", None)
 
-DDP_PICKS: tuple[Pick, ...] = (
-    "default",
-    "cap",
-    "cap-list",
-    "recommended",
-    "single",
-    "per-parameter",
-    "given",
-)
+DDP_PICKS = labels.DDP_PICKS
 CAPPED_PICKS: tuple[Pick, ...] = ("default", "cap", "cap-list")
 SIZED_PICKS: tuple[Pick, ...] = (
     "after-backward",

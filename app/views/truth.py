@@ -1,25 +1,37 @@
 """Is it true? What real ranks did, beside what is predicted: the section of the Tune page."""
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
-from app import cached_records
-from app.cached import Played
-from app.cached_records import Source
+from app import cached, cached_records
+from app.cached import Inputs, Played
+from app.cached_records import Opened, Source
 from app.figures.measured import attribution_data
 from app.library import Library
 from app.views import record_parts
 from app.views.errors import told
 from app.views.record_parts import regret_words, row_of
 from app.words import labels
-from sim.nouns.comparison import Agreement
+from app.words import tune as words
+from app.words import validate as validate_words
+from sim.nouns.comparison import Agreement, CandidateAgreement
 
 __all__ = ["regret_words", "row_of", "show"]
 
 
-def show(library: Library, record: Source | None, shown: Played, *, is_scaled: bool) -> Agreement | None:
+def show(
+    library: Library,
+    record: Source | None,
+    inputs: Inputs,
+    shown: Played,
+    *,
+    is_scaled: bool,
+    warning: DeltaGenerator,
+) -> CandidateAgreement | None:
     """Draw the section for the record that belongs to the inputs, if one does.
 
-    Returns the agreement that it showed, None where nothing measured applies.
+    ``warning`` is where a reader of the figures above is told that the comparison is an ablation. Returns the
+    measured candidate that is what the page shows, None where none is.
     """
     st.subheader("Is it true?")
     if record is None:
@@ -33,30 +45,43 @@ def show(library: Library, record: Source | None, shown: Played, *, is_scaled: b
         st.info(labels.NO_LONGER)
         return None
     with told():
-        return _compare(record, shown)
+        opened = cached_records.open_record(record)
+        if opened.record.neighbour is not None:
+            st.info(words.BESIDE)
+            return None
+        if cached.as_measured(opened.key, lambda: opened.record).key != inputs.key:
+            st.info(words.OTHER_CONDITIONS)
+            return None
+        return _compare(opened, shown, warning)
     return None
 
 
-def _compare(record: Source, shown: Played) -> Agreement:
+def _compare(opened: Opened, shown: Played, warning: DeltaGenerator) -> CandidateAgreement | None:
     copies = record_parts.copies()
     with st.spinner("Comparing with the measurement …"):
-        agreement = cached_records.agreement(cached_records.open_record(record), copies)
+        whole = cached_records.agreement(opened)
+        agreement = whole if copies else cached_records.agreement(opened, copies=False)
+    if not copies:
+        warning.warning(words.COPIES_OFF)
+        st.warning(validate_words.COPIES_NOTE)
+    same = row_of(whole, shown)
+    if same is None:
+        st.info(words.NOT_MEASURED, icon=":material/visibility_off:")
     record_parts.verdict(agreement)
     record_parts.table(agreement)
     record_parts.steps(agreement)
     if attribution_data(agreement):
         with st.expander("Where the error comes from"):
             record_parts.attribution(agreement)
-    _overlay(agreement, shown)
-    return agreement
+    _overlay(agreement, None if same is None else same.name)
+    return same
 
 
 @st.fragment
-def _overlay(agreement: Agreement, shown: Played) -> None:
+def _overlay(agreement: Agreement, same: str | None) -> None:
     names = [row.name for row in agreement.rows]
-    same = row_of(agreement, shown)
-    if same is not None and st.session_state.get("overlay_follows") != same.name:
-        st.session_state["overlay_follows"] = st.session_state["overlay"] = same.name
+    if same is not None and st.session_state.get("overlay_follows") != same:
+        st.session_state["overlay_follows"] = st.session_state["overlay"] = same
     name = st.selectbox(
         "Candidate", names, key="overlay", help="Follows the assignment shown, if it was measured."
     )

@@ -7,6 +7,7 @@ for fills its own last, and a knob that is turned meanwhile does not wait for it
 from typing import Any
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 import sim
 from app import cached
@@ -16,7 +17,8 @@ from app.choosing import Choice
 from app.figures.band import band_data
 from app.figures.sweep import draw_sweep, sweep_data
 from app.library import Library
-from app.views import export, families, headline, knobs, reasons, sources, truth
+from app.views import export, families, headline, knobs, reasons, records_table, sources, truth
+from app.views.errors import told
 from app.views.sources import Given
 from app.views.step_timeline import step_timeline
 from app.views.waiting import Progress, wait_for
@@ -39,30 +41,67 @@ def show(library: Library, validate: st.Page) -> None:
         return
     inputs = cached.scale(given.inputs, turned.what_if)
     choice = turned.choice.with_given(given.assignment)
-    st.caption(labels.plain(f"{inputs.workload.name} on {inputs.hardware.name}"))
+    named = f"{inputs.workload.name} on {inputs.hardware.name}"
+    st.caption(labels.plain(" · ".join(filter(None, [named, turned.source.words]))))
+    if given.is_carried:
+        st.caption(words.CARRIED)
     shown = _play(inputs, choice)
+    warning = st.empty()
     gain_card = headline.show(shown)
     step_timeline(inputs, choice, shown)
-    default = cached.play(inputs, choice.baseline)
-    headline.gain(gain_card, shown, default, cached.tuned(inputs))
+    default = cached.play(inputs, choice.baseline(inputs.workload))
+    _gain(gain_card, inputs, choice, shown, default)
 
-    sweep_place, found_place, families_place = st.container(), st.container(), st.container()
-    measured = _measured(library, given)
-    agreement = truth.show(library, measured, shown, is_scaled=not turned.what_if.is_none)
-    st.page_link(validate, label=words.VALIDATE)
-    export.show(inputs, turned, shown, agreement)
+    search_place = st.container()
+    measured = truth.show(
+        library,
+        _measured(library, given),
+        inputs,
+        shown,
+        is_scaled=not turned.what_if.is_none,
+        warning=warning,
+    )
+    st.page_link(validate, label=words.VALIDATE, query_params=_same_record(library, given))
+    export.show(inputs, turned, shown, measured)
 
-    with sweep_place:
+    with search_place, told():
         st.subheader("What would another cap do?")
-        if inputs.slowest is not None:
-            st.info(words.STRAGGLER, icon=":material/info:")
-        found = wait_for(lambda progress: _search(inputs, progress))
-        _sweep(inputs, choice, shown, found)
-    headline.gain(gain_card, shown, default, found)
-    with found_place.container(border=True):
-        _recommendation(inputs, found)
-    with families_place:
-        families.show(inputs, shown, found, choice)
+        found = wait_for(lambda progress: _search(inputs, choice, progress))
+        _gain(gain_card, inputs, choice, shown, default)
+        _searched(inputs, choice, shown, default, found)
+
+
+def _gain(card: DeltaGenerator, inputs: Inputs, choice: Choice, shown: Played, default: Played) -> None:
+    """The gain, and what could be gained, once that is known."""
+    found = cached.tuned(inputs)
+    under = _under(inputs, choice)
+    possible = None if found is None else _possible(inputs, choice)
+    significant = found.gain.significant if found is not None and not under else None
+    headline.gain(card, shown, default, possible, significant=significant)
+
+
+def _possible(inputs: Inputs, choice: Choice) -> Played | None:
+    """The recommended buckets under the switches of the choice; None where they cannot be had under these."""
+    try:
+        return cached.play(inputs, choice.possible)
+    except SimError:
+        return None
+
+
+def _under(inputs: Inputs, choice: Choice) -> str:
+    """What is in force that the search does not know; empty: nothing."""
+    return words.under_words(choice.comparable, is_late=inputs.slowest is not None)
+
+
+def _searched(inputs: Inputs, choice: Choice, shown: Played, default: Played, found: Recommendation) -> None:
+    """What the search and the sweep found."""
+    under, possible = _under(inputs, choice), _possible(inputs, choice)
+    _sweep(inputs, choice, shown, found, possible)
+    if under:
+        st.info(labels.plain(words.searched_without(under)), icon=":material/info:")
+    with st.container(border=True):
+        _recommendation(inputs, found, possible, default, under)
+    families.show(inputs, None if under else shown, found, choice)
 
 
 def _measured(library: Library, given: Given) -> Source | None:
@@ -72,29 +111,41 @@ def _measured(library: Library, given: Given) -> Source | None:
     return None if given.record is None else library.records[given.record]
 
 
+def _same_record(library: Library, given: Given) -> dict[str, str] | None:
+    """The address of the Validate page at the record that this page starts from."""
+    path = None if given.record is None else library.records[given.record]
+    name = next((name for name, other in library.all_records.items() if other == path), None)
+    return None if name is None else {records_table.CHOSEN: name}
+
+
 def _play(inputs: Inputs, choice: Choice) -> Played:
     if choice.pick == "recommended":  # which has to be found first
         wait_for(lambda progress: cached.best(inputs, progress))
     return cached.play(inputs, choice)
 
 
-def _search(inputs: Inputs, progress: Progress) -> Recommendation:
+def _search(inputs: Inputs, choice: Choice, progress: Progress) -> Recommendation:
     """All that takes long: what is found here is remembered, and asked for again where it is drawn."""
-    cached.sweep(inputs, progress)
-    cached.band(inputs, progress)
+    cached.sweep(inputs, choice.comparable, progress)
+    if not _under(inputs, choice):
+        cached.band(inputs, progress)
     return cached.tune(inputs, progress)
 
 
-def _sweep(inputs: Inputs, choice: Choice, shown: Played, found: Recommendation) -> None:
-    is_alone = inputs.slowest is None  # the sweep knows no slowest rank, so what is shown is not on its curve
+def _sweep(
+    inputs: Inputs, choice: Choice, shown: Played, found: Recommendation, possible: Played | None
+) -> None:
+    """The curve under the switches of what is shown; its plateau and its band are known without any only."""
+    under = _under(inputs, choice)
     data = sweep_data(
-        cached.sweep(inputs),
-        found.plateau,
-        chosen_cap_mb=choice.cap_mb if is_alone else None,
+        cached.sweep(inputs, choice.comparable),
+        None if under else found.plateau,
+        chosen_cap_mb=choice.cap_mb,
         chosen_step_ns=shown.report.step_ns,
-        optimum_step_ns=found.report.step_ns,
+        optimum_step_ns=None if possible is None else possible.report.step_ns,
     )
-    band = band_data(cached.band(inputs))
+    points = () if under else cached.band(inputs)
+    band = band_data(points)
     st.plotly_chart(
         draw_sweep(data, band),
         key=_SWEEP_KEY,
@@ -103,8 +154,13 @@ def _sweep(inputs: Inputs, choice: Choice, shown: Played, found: Recommendation)
         config=_CHART,
         alt="Step time over bucket_cap_mb, with DDP's default beside it",
     )
-    st.caption(labels.SWEEP_CAPTION.format(tolerance=found.plateau.tolerance))
-    st.caption(words.NO_BAND if band is None else words.BAND_CAPTION)
+    told_under = labels.SWEEP_UNDER.format(under=under) if under else ""
+    shade = "" if under else labels.SWEEP_SHADE.format(tolerance=found.plateau.tolerance)
+    st.caption(labels.plain(f"{labels.SWEEP_CAPTION} {told_under}{shade}"))
+    if under:
+        st.caption(words.NO_BAND_UNDER)
+        return
+    st.caption(words.NO_BAND if band is None else words.band_caption(points))
     unsure = words.significance_words(found)
     if unsure is not None:
         st.info(labels.plain(unsure), icon=":material/balance:")
@@ -122,9 +178,14 @@ def _take_click() -> None:
         knobs.show_cap(cap)
 
 
-def _recommendation(inputs: Inputs, found: Recommendation) -> None:
+def _recommendation(
+    inputs: Inputs, found: Recommendation, possible: Played | None, default: Played, under: str
+) -> None:
     st.subheader("Recommended")
-    st.markdown(f"**{labels.plain(found.gain.sentence)}**")
+    st.markdown(f"**{labels.sentence(found.gain.sentence)}**")
+    if under and possible is not None:
+        saved_ns = default.report.step_ns - possible.report.step_ns
+        st.markdown(labels.plain(words.possible_sentence(possible.report.step_ns, saved_ns, under)))
     simplest = labels.simplest_sentence(found)
     if simplest is not None:
         st.markdown(labels.plain(simplest))
@@ -133,9 +194,14 @@ def _recommendation(inputs: Inputs, found: Recommendation) -> None:
         st.badge("proved optimal", icon=":material/verified:", color="green")
     else:
         st.badge("best found, not proved optimal", color="orange")
-    st.markdown(labels.plain(found.proof))
+    st.markdown(labels.sentence(found.proof))
+    if words.is_of_whole_buckets(inputs.workload):
+        st.info(words.WHOLE_BUCKETS, icon=":material/info:")
+    if found.gain.significant is False and not under:
+        st.caption(words.NOTHING_TO_PASTE)
     try:
-        lines = sim.snippet(found.assignment, inputs.workload, torch=export.torch_asked())
+        assignment = found.assignment if possible is None else possible.assignment
+        lines = sim.snippet(assignment, inputs.workload, torch=export.torch_asked())
         st.code(lines, language="python", wrap_lines=True)
     except SimError as error:
         st.info(labels.plain(str(error)))

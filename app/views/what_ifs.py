@@ -59,6 +59,8 @@ def show() -> WhatIf:
             placeholder="as measured",
             help=labels.HELP["ranks"],
         )
+        if ranks is not None:
+            st.caption(labels.RANKS_NOTE)
         precision = st.selectbox(
             "Gradients are",
             PRECISIONS,

@@ -3,6 +3,7 @@
 from app.figures.curve import CurveRow
 from sim.nouns.scaling import ScalingRow
 from sim.nouns.step_distribution import PairedRow, StepDistribution
+from sim.nouns.workload import Workload
 from sim.units import NS_PER_MS, format_ms, format_size
 
 MACHINE_WORDS: dict[str, str] = {
@@ -48,6 +49,8 @@ HELP: dict[str, str] = {
     "oversubscription": "What a leaf's hosts can send, over what it can pass up: 1 is full bisection.",
     "peer_to_peer": "Off: data between GPUs without NVLink goes through host memory.",
     "scaled": "What each GPU computes and sends in a step; it stays the same at every size.",
+    "computing": "Multiplies forward, loss, backward and optimizer: 0.1 is a GPU ten times as fast as the "
+    "device that the workload was recorded on.",
     "most_hosts": "Powers of two up to so many hosts.",
     "loads": "Bytes over each link for each byte of a message, over what the link carries.",
     "jitter": "Sigma of a lognormal factor of mean 1 on all that a rank computes, drawn anew in each step.",
@@ -57,6 +60,26 @@ HELP: dict[str, str] = {
     "cluster_json": "The machine, to be changed by hand and uploaded, or given to `bucketsim cluster`",
     "hardware_json": "Its collectives, for the Tune page and every command that takes a hardware",
 }
+
+
+def device_sentence(workload: Workload, factor: float | None) -> str | None:
+    """A warning where GPUs are asked for, and the workload was timed on a CPU; None where it was not.
+
+    ``factor`` is what the page's knob makes of its computing; None: the page has no such knob.
+    """
+    if workload.provenance.get("device") != "cpu":
+        return None
+    step = workload.forward_ns + workload.loss_ns + workload.backward_ns + workload.optimizer_ns
+    how = "GPUs compute faster, so that less communication hides. "
+    if factor is not None and factor != 1.0:
+        how = f"Here it takes {factor:g} of that. "
+    elif factor is not None:
+        how += "Set Computing × to what yours are, or "
+    record = "record" if how.endswith("or ") else "Record"
+    return (
+        f"This workload was recorded on a CPU, where a step computes for {format_ms(step)}, and not on these "
+        f"GPUs. {how}{record} the workload on one of them."
+    )
 
 
 def duration_words(ns: int) -> str:

@@ -34,12 +34,16 @@ HELP: dict[str, str] = {
     "step": "Forward, loss, backward with synchronisation, optimizer, and what comes before forward.",
     "gain": "A's step minus this candidate's: positive is faster.",
     "speedup": "A's step over this candidate's.",
-    "exposed": "End of synchronisation minus a plain backward: all that synchronising gradients adds.",
+    "exposed": "End of synchronisation minus a plain backward: all that synchronising gradients adds. Of "
+    "several micro-batches it is that of the last.",
     "overlap": "Time in which the compute lane and a collective are busy, over the time in which a "
-    "collective is busy.",
+    "collective is busy; of several micro-batches, in the last.",
     "largest": "The largest bucket, in bytes that travel.",
-    "collectives": "How many a step launches, those that carry no bucket included.",
-    "sent": "What all collectives of a micro-batch carry, each counted once.",
+    "collectives": "How many a step launches: in all its micro-batches, before forward, and after "
+    "synchronisation such as ZeRO's all-gather.",
+    "sent": "What all of these collectives carry, each counted once.",
+    "micro_batches": "How many forward and backward passes a step has. Steps of different numbers are not "
+    "the same work.",
     "memory": "The most that buckets hold at once on one rank, beside the gradients.",
     "note": "Why a candidate could not be played.",
 }
@@ -64,7 +68,7 @@ NOT_MEASURED = (
     "No candidate was measured here: no measured run belongs to this workload and hardware with these very "
     "buckets. Start from a measured run, or measure your own with `bucketsim validate`."
 )
-_AXIS_LENGTH = 24  # characters: what a narrow window has room for beside a figure
+_AXIS_LENGTH = 28  # characters: what a narrow window has room for beside a figure
 _CAUSE_WORDS = {
     "assignment": "by the assignment",
     "machine": "by the machine",
@@ -92,6 +96,24 @@ def fastest_sentence(names: Sequence[str], steps_ns: Sequence[int]) -> str:
     if best == 0 or steps_ns[best] == steps_ns[0]:
         return f"None is faster than {names[0]}."
     return f"{names[best]} is fastest: {gain_words(steps_ns[0] - steps_ns[best], steps_ns[0])}."
+
+
+def syncs_each_sentence(name: str, micro_batches: int, earlier_ns: int, computing_ns: int) -> str:
+    """What the exposed communication of a candidate leaves out that synchronises in each micro-batch."""
+    return (
+        f"{name} synchronises in each of its {micro_batches} micro-batches. Exposed communication and "
+        f"overlap are of the last; the {micro_batches - 1} before it take {format_ms(earlier_ns)}, "
+        f"{format_ms(earlier_ns - computing_ns)} more than their forward, loss and backward."
+    )
+
+
+def unlike_sentence(names: Sequence[str], steps_ns: Sequence[int], micro_batches: Sequence[int]) -> str:
+    """That steps of different numbers of micro-batches are not the same work; the time of one in each."""
+    told = "; ".join(
+        f"{name}: {count} a step, {format_ms(round(step / count))} each"
+        for name, step, count in zip(names, steps_ns, micro_batches, strict=True)
+    )
+    return f"These steps have different numbers of micro-batches, so they are not the same work. {told}."
 
 
 def change_words(change: Change) -> str:

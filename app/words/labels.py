@@ -32,6 +32,16 @@ Pick = Literal[
     "zero2",
 ]
 PICKS: tuple[Pick, ...] = get_args(Pick)
+# Buckets of DistributedDataParallel, whose switches each of them takes.
+DDP_PICKS: tuple[Pick, ...] = (
+    "default",
+    "cap",
+    "cap-list",
+    "recommended",
+    "single",
+    "per-parameter",
+    "given",
+)
 PICK_WORDS: dict[str, str] = {
     "default": "DDP's default",
     "cap": "explicit cap",
@@ -87,10 +97,12 @@ _PLURALS: dict[str, str] = {"copy_in": "copies into buckets", "launch": "launche
 HELP: dict[str, str] = {
     "step": "Forward + loss + backward with synchronisation + optimizer, and what comes before forward.",
     "exposed": "End of synchronisation minus a plain backward: all that synchronising gradients adds, "
-    "be it waiting, copies, launches or interference.",
+    "be it waiting, copies, launches or interference. Of several micro-batches it is that of the last; where "
+    "the others synchronise as well, what all of them add is told below.",
     "overlap": "Time in which the compute lane and at least one collective are busy, over the time in "
-    "which at least one collective is busy.",
-    "gain": "Step under DDP's default minus step under the assignment shown.",
+    "which at least one collective is busy; of several micro-batches, in the last.",
+    "gain": "Step under DDP's default minus step under the assignment shown, with as many micro-batches. "
+    "Possible: that of the recommended buckets under the switches set.",
     "pick": "Which assignment the page shows. DDP's default is not `bucket_cap_mb=25`: it has a small "
     "first bucket of 1 MiB, which an explicit cap has not.",
     "cap": "`bucket_cap_mb`, in MiB. A bucket is closed by the gradient that reaches the cap.",
@@ -107,7 +119,8 @@ HELP: dict[str, str] = {
     "with sim.apply, and say why.",
     "bandwidth": "Divides the part of each collective's time above the curve's shortest.",
     "latency": "Multiplies the shortest time on the curve, what a collective of no bytes would take.",
-    "backward": "Multiplies all times of backward: 0.5 is a device twice as fast.",
+    "backward": "Multiplies all times of backward. Forward, loss and optimizer stay as recorded: of a device "
+    "that is faster in all of them the step is shorter than shown.",
     "copies": "Off: predict as if copying gradients into and out of buckets were free, to see its effect.",
     "start": "Measured runs hold workload, hardware and what real ranks did. Uploads are not in the URL.",
     "upload": "JSON of ours, up to 50 MB: what `bucketsim record` and `bucketsim calibrate` write.",
@@ -119,15 +132,20 @@ TIMELINE_CAPTION = (
 )
 SWEEP_CAPTION = (
     "Left: DDP's default, a point of its own. Dashed: its step. Dotted: the step of the recommended "
-    "assignment. Shaded: caps within {tolerance:.0%} of the best. Click a point to see its timeline."
+    "assignment. Star: the best of the caps drawn; the table below knows those between them. Click a point "
+    "to see its timeline."
 )
+SWEEP_SHADE = "Shaded: caps within {tolerance:.0%} of the best."
+SWEEP_UNDER = "All of it is played under {under}."
+CAP_UNUSED = "These caps are not in what is shown. Moving one shows an explicit cap."
+RANKS_NOTE = "Nobody measured so many ranks: the curve is stretched by the law of a ring of equal wires."
 NO_LONGER = (
     "The what-if knobs have moved away from what was measured, so the measurement no longer applies. Set "
     "them back to compare."
 )
 STRAGGLER_NOTE = (
-    "The slowest rank delays the assignment that is shown and DDP's default. The search and the sweep over "
-    "caps know no straggler: they are those of equal ranks."
+    "The slowest rank delays the assignment that is shown, DDP's default and the sweep over caps. The search "
+    "knows no straggler: what it recommends is found for equal ranks."
 )
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+\-!|~$:&])")
 

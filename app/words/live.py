@@ -10,6 +10,9 @@ from sim.units import format_ms
 
 QUIET_S = 30.0  # without a new step; longer where steps themselves are long
 _QUIET_STEPS = 10
+FEWEST_FOR_DRIFT = 40
+_WORTH_A_WORD = 0.01  # of the step
+_ALIKE = 0.5  # of the unseen error: where the window's own is larger, most of it is no change
 PART_WORDS: dict[str, str] = {
     "before": "before forward",
     "forward": "forward",
@@ -18,7 +21,7 @@ PART_WORDS: dict[str, str] = {
     "optimizer": "optimizer",
 }
 _CAUSES: dict[str, str] = {
-    "before": "earlier micro-batches, or buffers that are broadcast before forward",
+    "before": "buffers that are broadcast before forward, or gaps between micro-batches",
     "forward": "the compute lane",
     "backward": "the compute lane",
     "sync": "the network, or a rank that comes late",
@@ -31,22 +34,30 @@ HELP: dict[str, str] = {
     "steps": "How many steps after warm-up make the workload. All later steps are predicted unseen.",
     "machine": "What an all-reduce takes: a calibrated machine, or what the job's own buckets took.",
     "axis": "Steps by their number, or by the wall clock at which they began.",
+    "a_second": "Now: samples a step over the measured time from the start of one step to that of the next "
+    "(median of the latest 200, loading data included; pauses such as checkpoints are not). Then: the same "
+    "time without the predicted gain.",
     "samples": "Samples in one step, over all ranks: batch per rank x ranks x micro-batches. 0: not known.",
     "to_go": "Optimizer steps that are still to be trained. 0: not known.",
-    "step": "Median of the last 50 steps, of the rank that is slowest in each. From the start of the first "
-    "forward to the end of the optimizer; loading data is not in it.",
+    "step": "Measured: median of the last 50 steps, of the rank that is slowest in each. From the start "
+    "of the first forward to the end of the optimizer; loading data is not in it.",
     "predicted": "The step that the model predicts from the calibration window, for the buckets in use now.",
     "error": "Median of measured over predicted, minus 1, over all steps after the calibration window that "
-    "ran with the buckets in use. None of these steps was used to predict.",
-    "drift": "A lasting change of the error, by Pettitt's test on medians of five steps: one false alarm in "
-    "a thousand looks at steps that do not drift. A few long steps (checkpoint, evaluation) are no drift. "
-    "Changes below 1 % are not told.",
+    "ran with the buckets in use: +5 % took 5 % longer than predicted (elsewhere errors are predicted over "
+    "measured). None of these steps was used to predict. ",
+    "window": "The same of the steps that the prediction was made from. What is as large here is noise, or "
+    "the model's own error, and nothing that came later.",
+    "drift": "A lasting change of how long steps take, by Pettitt's test on medians of five steps, and by "
+    "the rank sum against the window's own steps: at most one false alarm in a thousand looks at steps that "
+    "do not drift. A few long steps (checkpoint, evaluation) are no drift. Changes below 1 % are not told.",
     "last": "The rank that ends its backward last, in the latest 200 steps: others wait for it. By the "
     "hosts' clocks; on GPUs by each rank's own time since the step began.",
     "recalibrate": "Make the workload from the latest steps instead; only steps after them count as unseen.",
     "gain": "Predicted, not measured: the step of the buckets in use minus that of the recommended ones, on "
     "the same workload and machine.",
-    "gpu_hours": "World size x 24 h x gain / step: what the same training takes less, for each day of it.",
+    "hours": "World size x predicted gain x steps a day, at the measured time from one step to the next "
+    "(median of the latest 200, loading data included): what the same training takes less, each day.",
+    "hours_to_go": "World size x predicted gain x steps still to go.",
 }
 OWN_MACHINE = "the job's own collectives"
 STEPS_CAPTION = (
@@ -54,7 +65,8 @@ STEPS_CAPTION = (
     "prediction was made from; it has seen none of the others."
 )
 PARTS_CAPTION = (
-    "Rolling medians of the parts of a step, of the rank that is slowest in it. Communication: from the end "
+    "Rolling medians of the parts of a step, all micro-batches together, of the rank that is slowest in it. "
+    "Communication: from the end "
     "of backward to the end of DDP's synchronisation, what backward did not hide."
 )
 WAITING = (
@@ -123,33 +135,101 @@ def _ranks(ranks: Sequence[int]) -> str:
     return f"Rank {named} has" if len(ranks) == 1 else f"Ranks {named} have"
 
 
+def calibrating_sentence(followed: Followed, needed: int) -> str:
+    """How many steps there are to predict from, and how many there have to be."""
+    warmup = followed.warmup_steps
+    done = min(sum(number > warmup for number in rank.steps.step) for rank in followed.ranks)
+    return (
+        f"Calibrating: {done} of {needed} steps after {warmup} of warm-up are there on all ranks; with "
+        f"{needed} the next ones are predicted."
+    )
+
+
+def share_card(steps: Unseen | None) -> str:
+    """How much longer than predicted some steps took, in the median."""
+    return "–" if steps is None else f"{steps.median_error:+.1%}"
+
+
+def drift_card(report: LiveReport) -> str:
+    """The shift, that none was found, or that it is too early to tell."""
+    if report.drift is not None:
+        return f"{report.drift.shift:+.1%}"
+    is_early = report.unseen is None or report.unseen.count < FEWEST_FOR_DRIFT
+    return "–" if is_early else "none found"
+
+
 def unseen_sentence(report: LiveReport) -> str:
     """How the prediction does, on steps that it has not seen and on those that it was made from."""
     unseen, calibrated = report.unseen, report.calibrated
     window = f"steps {calibrated[0]:,} to {calibrated[1]:,}"
-    own = "" if report.window_error is None else f" (on which it is off by {report.window_error:+.1%} itself)"
+    own = "" if report.window_error is None else f" (which took {_longer(report.window_error)} themselves)"
     if unseen is None:
         return f"Predicted from {window}{own}; no later step is there yet."
     return (
         f"Predicted from {window}{own}: {format_ms(unseen.predicted_ns)} a step. {unseen.count:,} steps with "
         f"the buckets in use that the model has not seen took {format_ms(unseen.measured_ns)} in the median, "
-        f"{unseen.median_error:+.1%}; nine of ten lie within {unseen.low:+.1%} and {unseen.high:+.1%}."
+        f"{unseen.median_error:+.1%}; nine of ten of them are within {unseen.low:+.1%} and "
+        f"{unseen.high:+.1%} of the prediction."
     )
 
 
-def drift_sentence(drift: Drift | None, unseen: Unseen | None) -> str:
+def _longer(error: float) -> str:
+    return f"{abs(error):.1%} {'longer' if error >= 0 else 'less'} than predicted"
+
+
+def noise_sentence(report: LiveReport) -> str:
+    """Where the unseen steps are off no more than the window's own ones: what that is; else empty."""
+    unseen, window = report.unseen, report.window
+    if unseen is None or window is None or abs(unseen.median_error) < _WORTH_A_WORD:
+        return ""
+    if window.median_error * unseen.median_error > 0 and abs(window.median_error) >= _ALIKE * abs(
+        unseen.median_error
+    ):
+        return (
+            f"The {window.count} steps that the prediction was made from are off by "
+            f"{window.median_error:+.1%} themselves: so much is noise, or the model's own error, and nothing "
+            f"that came later. On a noisy machine the slowest rank of each step takes longer than any one "
+            f"rank does in the median, which is what is predicted."
+        )
+    if window.low <= unseen.median_error <= window.high:
+        return (
+            f"The steps that the prediction was made from scatter between {window.low:+.1%} and "
+            f"{window.high:+.1%}: on a machine as noisy as this, {unseen.median_error:+.1%} is no error of "
+            f"the model. A longer window, or a machine with nothing else on it, tells more."
+        )
+    return ""
+
+
+def drift_sentence(drift: Drift | None, report: LiveReport) -> str:
     """Whether steps became longer, since when, and which part did."""
-    if unseen is None or unseen.count < 40:
-        return "Too few unseen steps to tell drift."
+    unseen = report.unseen
+    if unseen is None or unseen.count < FEWEST_FOR_DRIFT:
+        return f"Drift: {FEWEST_FOR_DRIFT} unseen steps are needed to tell."
     if drift is None:
-        return "No drift: the error has not changed for good."
+        off = 0.0 if report.window_error is None else unseen.median_error - report.window_error
+        level = (
+            f" They took {abs(off):.1%} {'longer' if off > 0 else 'less'} than the window's own, which is "
+            f"too little beside their scatter, or did not last."
+            if abs(off) >= _WORTH_A_WORD
+            else ""
+        )
+        return f"No lasting change was found in {unseen.count:,} unseen steps.{level}"
     change = "longer" if drift.shift > 0 else "shorter"
     moved = sorted(drift.parts.items(), key=lambda part: -abs(part[1]))
     share = ", ".join(f"{PART_WORDS[name]} by {value:+.1%}" for name, value in moved if abs(value) >= 0.0005)
+    window = report.window
+    is_noisy = window is not None and window.high - window.low > abs(drift.shift)
+    doubt = (
+        " Single steps of the window scatter as widely: it may be another program on the machine, and go "
+        "again."
+        if is_noisy
+        else ""
+    )
     return (
         f"Since step {drift.since_step:,} steps take {abs(drift.shift):.1%} {change} than before "
         f"({drift.after:+.1%} against the prediction, {drift.before:+.1%} before). In shares of the step: "
-        f"{share}. The cause lies in {PART_WORDS[drift.largest_part]}: {_CAUSES[drift.largest_part]}."
+        f"{share}. Most of it lies in {PART_WORDS[drift.largest_part]}: {_CAUSES[drift.largest_part]}."
+        f"{doubt}"
     )
 
 
@@ -183,6 +263,20 @@ def gain_sentence(gain: LiveGain) -> str:
     return (
         f"The recommended {gain.recommended_buckets} buckets would save {format_ms(gain.gain_ns)} a step "
         f"({share:.1%}){between} against the {gain.in_use_buckets} in use.{unknown}"
+    )
+
+
+def doubt_sentence(gain: LiveGain, report: LiveReport) -> str:
+    """That the prediction is off by more than the gain; empty where it is not."""
+    unseen = report.unseen
+    if unseen is None or gain.gain_ns <= 0 or gain.significant is False:
+        return ""
+    off_ns = abs(unseen.measured_ns - unseen.predicted_ns)
+    if off_ns <= gain.gain_ns:
+        return ""
+    return (
+        f"Not to be relied on: the prediction of the buckets in use is off by {format_ms(off_ns)} a step, "
+        f"which is more than this gain. Measure it with bucketsim validate --ab before you change anything."
     )
 
 

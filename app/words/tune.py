@@ -1,22 +1,51 @@
 """Words of the Tune page."""
 
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from app.words.switches import option_words
+from sim.nouns.band import BandPoint
 from sim.nouns.recommendation import Recommendation
+from sim.nouns.workload import Workload
+from sim.units import format_ms
 
 PATH_HELP = (
     "The chain of work, transfers and copies that decides when the last gradient is available: shortening "
     "anything else would not shorten the step. It runs as a thin band above the bars of a lane."
 )
-BAND_CAPTION = (
-    "Blue band, and the bar behind DDP's default: where 95 of 100 single steps lie. Steps vary as recorded "
-    "iterations and the scatter of all-reduces say, by the same 100 draws for every cap."
-)
 NO_BAND = "No band of how steps vary: neither iterations nor the scatter of all-reduces was recorded."
-STRAGGLER = (
-    "The timeline and the figures above wait for the slowest rank. The search, the sweep and all below it do "
-    "not know of it: they are for ranks that are alike."
+NO_BAND_UNDER = "No band of how steps vary: it is known without switches and on ranks that are alike only."
+CARRIED = (
+    "Workload and hardware are as this run was measured: carried from where the hardware was calibrated to "
+    "the box of the run, backward as that of its slowest rank."
+)
+BESIDE = (
+    "This run was measured beside another job on the same wires. This page plays one job alone, so none of "
+    "its steps belongs to that measurement: the Validate page predicts both jobs together."
+)
+OTHER_CONDITIONS = (
+    "The measured run of these files was made in another box or with slow ranks, so it says nothing of the "
+    "steps on this page. Start from the measured run to see it."
+)
+NOT_MEASURED = (
+    "The assignment shown, with its switches, is not among those that were measured. What follows judges the "
+    "model by others, on the same workload and hardware."
+)
+COPIES_OFF = (
+    "Copies are switched off in the comparison with the measurement, below; the figures here have them."
+)
+NOTHING_TO_PASTE = (
+    "Keep DDP's default: nothing has to be pasted. The best that was found, whose gain does not show:"
 )
 
 VALIDATE = "All measured runs, and how predictions are judged"
+
+WHOLE_BUCKETS = (
+    "The trace tells no gradients apart: each bucket that ran counts as one gradient here. Buckets can be "
+    "merged, never divided, by every cap and in the search and its proof."
+)
+_WHOLE_BUCKET = re.compile(r"bucket \d+")
 
 COLUMN_HELP = {
     "knob": "What may be set. Each row is the best that this knob alone can reach.",
@@ -39,6 +68,45 @@ COLUMN_HELP = {
     "at least, ms": "Lower end of the 95 % interval of that gain.",
     "at most, ms": "Upper end of the 95 % interval of that gain.",
 }
+
+
+def is_of_whole_buckets(workload: Workload) -> bool:
+    """Whether each gradient is a bucket of a trace that tells none apart, by the name its importer gives."""
+    return all(_WHOLE_BUCKET.fullmatch(gradient.name) for gradient in workload.gradients)
+
+
+def band_caption(points: Sequence[BandPoint]) -> str:
+    """What the band shows, and what it was read from."""
+    draws, iterations = max(point.draws for point in points), max(point.iterations for point in points)
+    behind = f"{iterations} recorded iterations" if iterations else "no recorded iteration"
+    return (
+        "Blue band, and the bar behind DDP's default: where 95 of 100 single steps lie, read from "
+        f"{draws} drawn steps, the same for every cap, with {behind} and the scatter of all-reduces behind "
+        "them."
+    )
+
+
+def under_words(options: Sequence[tuple[str, Any]], *, is_late: bool) -> str:
+    """What is in force on the page: the switches that are set, the slowest rank; empty: neither."""
+    under = [*map(option_words, options), *(["the slowest rank"] if is_late else [])]
+    return " and ".join([", ".join(under[:-1]), under[-1]] if len(under) > 1 else under)
+
+
+def searched_without(under: str) -> str:
+    """The note above what the search found, where something is in force that it does not know."""
+    return (
+        f"The search does not know {under}: what is recommended below, its gain and what each knob can reach "
+        "are found and told without."
+    )
+
+
+def possible_sentence(step_ns: int, saved_ns: int, under: str) -> str:
+    """The recommended buckets as the page plays them."""
+    worse = "more" if saved_ns < 0 else "less"
+    return (
+        f"Under {under} these buckets take {format_ms(step_ns)} a step, {format_ms(abs(saved_ns))} {worse} "
+        "than DDP's default with as many micro-batches."
+    )
 
 
 def significance_words(found: Recommendation) -> str | None:

@@ -1,5 +1,7 @@
 """Words of uploads and of ready-made machines: labels, help, summaries made of figures."""
 
+from collections.abc import Sequence
+
 from app.words import cluster as labels_cluster
 from sim.nouns.hardware import Hardware
 from sim.nouns.imported import Uploaded
@@ -31,6 +33,12 @@ _TITLES = {
     "missing": "Missing",
     "dropped": "Left out",
 }
+
+
+def kept(names: Sequence[str]) -> str:
+    """What is still in use after the page was changed."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"Still in use: {', '.join(names[:3])}{more}. Give others to replace them."
 
 
 def computed_words(preset: str) -> str:

@@ -1,6 +1,7 @@
 """Words of the Validate page: kinds of records, the claim in a sentence, and what each figure shows."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from statistics import median
 
 from app.figures.order import OrderData
@@ -97,8 +98,8 @@ ENDS_CAPTION = (
 )
 ITERATIONS_CAPTION = (
     "A row a candidate; within it, iterations from top to bottom in the order in which they ran: a slope is "
-    "drift, a point far off an outlier. Red bar: median; blue: prediction. Iterations with the recording "
-    "hook see buckets and pay for it; they are not in the median."
+    "drift, a point far off an outlier. Long orange bar: median; blue: prediction. Iterations with the "
+    "recording hook see buckets and pay for it; they are not in the median."
 )
 ATTRIBUTION_CAPTION = (
     "The prediction is turned into the measurement one mechanism at a time; each bar is what its "
@@ -139,9 +140,12 @@ def worst_sentence(points: Sequence[ParityPoint]) -> str:
 
 
 def unseen_sentence(record: Record) -> str:
-    """Whether the model can have seen these steps, as far as the files tell."""
-    first = record.candidates[0]
-    if first.mode == "trace":
+    """Whether the model can have seen these steps, as far as the files tell.
+
+    A measurement's date is that at which it was written, behind its steps; so an earlier calibration is told
+    as one before the files of the steps, not before the steps.
+    """
+    if any(one.mode == "trace" for one in record.candidates):
         return (
             "Forward, backward and ready times are the trace's own: this is no prediction of an unseen run."
         )
@@ -151,24 +155,38 @@ def unseen_sentence(record: Record) -> str:
             "The hardware was anchored: one measured step went into it. Where that step is among the rows "
             "below, it has been seen; the others have not."
         )
-    made, ran = provenance.get("date"), first.provenance.get("date")
-    if provenance.get("source") != "bucketsim calibrate" or not (
-        isinstance(made, str) and isinstance(ran, str)
-    ):
+    made = _instant(provenance.get("date"))
+    dates = [_instant(one.provenance.get("date")) for one in record.candidates]
+    known = [date for date in dates if date is not None]
+    if provenance.get("source") != "bucketsim calibrate" or made is None or len(known) < len(dates):
         return (
-            "The files do not say how the hardware came about, so they cannot show that these runs are "
-            "unseen."
+            "The files do not say how and when the hardware came about and these runs were made, so they "
+            "cannot show that these runs are unseen."
         )
-    if made >= ran:
-        return f"The hardware was calibrated after these runs ({_minute(made)}; they are of {_minute(ran)})."
+    first = min(known, default=made)
+    if made >= first:
+        which = "these runs were" if made >= max(known, default=made) else "some of these runs were"
+        return (
+            f"The hardware was calibrated after {which} written ({_minute(made)}; the first is of "
+            f"{_minute(first)}), so the files cannot show that they are unseen."
+        )
     return (
         f"Unseen: the hardware was calibrated from micro-runs at {_minute(made)}, before the first of these "
-        f"steps ({_minute(ran)}); no number in the model was fitted to them."
+        f"measurements was written ({_minute(first)}); no number in the model was fitted to them."
     )
 
 
-def _minute(date: str) -> str:
-    return date[:16].replace("T", " ")
+def _instant(date: object) -> datetime | None:
+    """A date of a file; None where it is none, or does not say in which time zone."""
+    try:
+        found = datetime.fromisoformat(date) if isinstance(date, str) else None
+    except ValueError:
+        return None
+    return None if found is None or found.tzinfo is None else found.astimezone(UTC)
+
+
+def _minute(date: datetime) -> str:
+    return f"{date:%Y-%m-%d %H:%M} UTC"
 
 
 def order_sentence(data: OrderData) -> str:

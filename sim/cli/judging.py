@@ -39,7 +39,7 @@ def agree(
     if as_markdown and as_json:
         raise InputError("--markdown and --json both given; give one")
     if as_markdown:
-        scores = [_score(directory) for directory in _records(directories)]
+        scores = [_score(directory, attributed=False) for directory in _records(directories)]
         emit(markdown(scores))
         _gate(scores, max_error)
     else:
@@ -70,11 +70,11 @@ def _records(directories: Sequence[Path]) -> list[Path]:
     return list(dict.fromkeys(path for one in directories for path in sim.find_records(one) or [one]))
 
 
-def _score(directory: Path) -> Scored:
+def _score(directory: Path, attributed: bool = True) -> Scored:
     record = sim.load_record(directory)
     return Scored(
-        agreement=sim.agreement(record),
-        without=sim.agreement(record, copies=False),
+        agreement=sim.agreement(record, attributed=attributed),
+        without=sim.agreement(record, copies=False, attributed=False),
         incomplete=tuple(m.name for m in record.measurements if not m.complete),
     )
 

@@ -9,6 +9,7 @@ from sim.errors import InputError
 from sim.nouns.collective import Collective
 from sim.nouns.explanation import Event, ExplainedIteration, Explanation
 from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 
 MAX_ITERATIONS = 1000
@@ -61,6 +62,12 @@ def explain(
         ending=tuple(_events(workload, system.end(workload, first), 1)),
         provenance={"source": "sim.explain", "workload": workload.name},
     )
+
+
+def collectives(timeline: Timeline) -> tuple[Collective, ...]:
+    """All collectives of a timeline's step: of each micro-batch before forward, in backward and behind it."""
+    programs = write(timeline.workload, timeline.hardware, timeline.assignment, timeline.iteration)
+    return tuple(collective for program in programs for collective in _in_order(program))
 
 
 def _in_order(program: Program) -> Iterable[Collective]:

@@ -15,13 +15,15 @@ from pathlib import Path
 from threading import Lock
 
 from sim.errors import InputError
+from sim.formats.recorded import warmup_steps
 from sim.formats.recordings import check_one_run, rank_of, read_header, read_line
 from sim.nouns.live import Followed, FollowedRank, StepTable
 from sim.nouns.recording import RecordedLayout, RecordedRank, RecordedStep, Recording, RecordingHeader
 
 WHOLE_STEPS = 128  # of each rank, first and last; fewer where there are many ranks
-MOST_WHOLE_STEPS = 4096  # over all ranks: a step of 161 parameters takes about 8 KiB
-MOST_ROWS = 1_000_000  # over all ranks, 80 bytes each
+FEWEST_WHOLE_STEPS = 31  # 11 of warm-up on a GPU and 20 to predict from, however many ranks there are
+MOST_WHOLE_STEPS = 4096  # over all ranks, unless they are the fewest; one of 161 parameters takes about 8 KiB
+MOST_ROWS = 1_000_000  # over all ranks, 88 bytes each
 MOST_ROWS_A_RANK = 200_000
 MOST_RANKS = 512
 MOST_LAYOUTS = 256  # a rank: DDP has two or three
@@ -60,6 +62,11 @@ def find_recordings(directory: str | os.PathLike[str], most: int = 200) -> tuple
                 found.append((newest, folder))
         level = below
     return tuple(folder for _, folder in sorted(found, key=lambda one: (-one[0], one[1]))[:most])
+
+
+def whole_steps(ranks: int) -> int:
+    """How many steps of each rank are kept whole, from the first on and up to the last."""
+    return min(WHOLE_STEPS, max(FEWEST_WHOLE_STEPS, MOST_WHOLE_STEPS // max(1, ranks)))
 
 
 class Follower:
@@ -104,7 +111,7 @@ class Follower:
         """Read in turns, a piece of each rank, so that none runs ahead; whether anything was new."""
         for rank, path in paths.items():
             self._files.setdefault(rank, _RankFile(path))
-        keep = max(8, min(WHOLE_STEPS, MOST_WHOLE_STEPS // max(1, len(paths))))
+        keep = whole_steps(len(paths))
         rows = min(MOST_ROWS_A_RANK, MOST_ROWS // max(1, len(paths)))
         is_new, waiting = False, list(self._files)
         while waiting:
@@ -137,12 +144,16 @@ class Follower:
             faults += file.faults
         counted = len(self._broken) + sum(file.fault_count for file in self._files.values())
         counted += len(self._files) - sum(file.header is None for file in self._files.values()) - len(known)
+        first = self._recording(known, [file.first for file in known])
+        warmup = warmup_steps(first) if first else 0
         return Followed(
             name=self.directory.name or str(self.directory),
             run=self._run,
             ranks=tuple(file.followed() for file in known),
-            first=self._recording(known, [file.first for file in known]),
+            first=first,
             latest=self._recording(known, [list(file.last) for file in known]),
+            whole_steps=whole_steps(count_of_ranks) - warmup if first else 0,
+            warmup_steps=warmup,
             faults=tuple(faults[:MOST_FAULTS]),
             fault_count=counted,
             dropped=self._dropped(known, count_of_ranks),
@@ -179,15 +190,19 @@ def _columns() -> StepTable:
 def _row(step: RecordedStep) -> dict[str, int]:
     """A step in short: see ``StepTable``."""
     last = step.backwards[-1]
+    forward = sum(one.forward_ns for one in step.backwards)
+    backward = sum(one.backward_ns for one in step.backwards)
+    sync = sum(one.sync_end_ns - one.backward_ns for one in step.backwards)
     return {
         "step": step.step,
         "started_at": step.started_at_ns,
         "step_ns": step.step_ns,
-        "before": last.forward_start_ns,
-        "forward": last.forward_ns,
-        "backward": last.backward_ns,
-        "sync": last.sync_end_ns - last.backward_ns,
+        "before": last.forward_end_ns + last.sync_end_ns - forward - backward - sync,
+        "forward": forward,
+        "backward": backward,
+        "sync": sync,
         "optimizer": -1 if step.optimizer_ns is None else step.optimizer_ns,
+        "arrival": last.forward_end_ns + last.backward_ns,
         "backwards": len(step.backwards),
         "reduced": sum(backward.synchronised for backward in step.backwards),
     }

@@ -23,6 +23,8 @@ _SWITCHES_SINCE: dict[str, Version] = {
     "batched_grad_copy": (2, 12),
     "forward_sync_buffers": (2, 13),
 }
+# The versions with which something begins, in order.
+_MARKS = sorted({_OLDEST, _LIST_SINCE, _CAP_IS_FIRST_SINCE, _ZERO_CAP_SINCE, *_SWITCHES_SINCE.values()})
 _HOOK_MODULES = {
     "allreduce": "default_hooks",
     "fp16_compress": "default_hooks",
@@ -107,10 +109,16 @@ def _told(version: Version) -> str:
 
 
 def _needs(assignment: Assignment, version: Version | None) -> str:
+    """Which torch the lines are for; without a version, the oldest with which they do what they should."""
     if version is not None:
         return f"for torch {_told(version)}"
-    torch_range = assignment.requires.get("torch")
-    return "any torch" if torch_range is None else f"needs torch {torch_range!r} (before: sim.apply)"
+    switches = max((_SWITCHES_SINCE.get(name, _OLDEST) for name in assignment.ddp_kwargs), default=_OLDEST)
+    if not assignment.by_keywords:
+        return f"needs torch '>={_told(max(switches, _APPLY_SINCE))}'"
+    since = next(one for one in _MARKS if one >= switches and _why_not_by_keywords(assignment, one) is None)
+    if since == _OLDEST:
+        return f"any torch from {_told(_OLDEST)} on"
+    return f"needs torch '>={_told(since)}'" + (" (before: sim.apply)" if since > switches else "")
 
 
 def _check_switches(assignment: Assignment, version: Version) -> None:

@@ -17,10 +17,10 @@ PARTS = ("before", "forward", "backward", "sync", "optimizer")
 class StepTable:
     """All steps of one rank in short, a column each, times in ns.
 
-    The parts are those of a step's last backward: ``before`` is all ahead of the module's forward (earlier
-    micro-batches, buffer broadcasts), ``sync`` what follows the end of backward until DDP's finalize has
-    ended. ``optimizer`` is -1 where no optimizer step was seen. ``backwards`` counts micro-batches, and
-    ``reduced`` those of them that were synchronised.
+    The parts are sums over a step's micro-batches: ``sync`` is what follows the end of backward until DDP's
+    finalize has ended, ``before`` all that is neither (buffer broadcasts, gaps between micro-batches).
+    ``optimizer`` is -1 where no optimizer step was seen. ``arrival`` is the end of the last backward since
+    the step began. ``backwards`` counts micro-batches, ``reduced`` those of them that were synchronised.
     """
 
     step: Column
@@ -31,6 +31,7 @@ class StepTable:
     backward: Column
     sync: Column
     optimizer: Column
+    arrival: Column
     backwards: Column
     reduced: Column
 
@@ -58,7 +59,8 @@ class Followed:
     """What was read of a recording so far; ``run`` changes when another run takes its place.
 
     ``first`` and ``latest`` hold whole steps: the first ones of each rank and the last ones (None before the
-    first rank's header). ``faults`` are lines or files that could not be used, the first few of
+    first rank's header), so many that a window can have ``whole_steps`` after ``warmup_steps``. ``faults``
+    are lines or files that could not be used, the first few of
     ``fault_count``; ``dropped`` says what was read and is not kept.
     """
 
@@ -67,6 +69,8 @@ class Followed:
     ranks: tuple[FollowedRank, ...] = ()
     first: Recording | None = None
     latest: Recording | None = None
+    whole_steps: int = 0
+    warmup_steps: int = 0
     faults: tuple[str, ...] = ()
     fault_count: int = 0
     dropped: tuple[str, ...] = ()
@@ -138,9 +142,10 @@ class StepSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unseen:
-    """How the prediction does on steps that it was not made from. Errors are measured / predicted - 1.
+    """How some steps compare with their prediction: the ones that it was not made from, or its window's.
 
-    ``low`` and ``high`` hold nine of ten steps between them.
+    Errors are measured / predicted - 1, so that longer steps have larger ones; ``low`` and ``high`` hold nine
+    of ten steps between them.
     """
 
     count: int
@@ -187,8 +192,10 @@ class Lateness:
 class LiveReport:
     """Measured against predicted so far; ``calibrated`` is (first step, last step) of the window.
 
-    ``window_error`` is the median error of the window's own steps: what the model is off by on what it was
-    made from. ``recent`` holds medians of the latest steps, ``left_out`` counts steps of other micro-batches.
+    ``window`` holds the errors of the window's own steps: what the model is off by on what it was made from.
+    ``recent`` holds medians of the latest steps, ``left_out`` counts steps of other micro-batches.
+    ``period_ns`` is the median time from the start of one step to that of the next, by the wall clock: data
+    loading and all else between steps are in it.
     """
 
     series: StepSeries
@@ -197,8 +204,14 @@ class LiveReport:
     drift: Drift | None
     lateness: tuple[Lateness, ...]
     recent: StepParts | None
-    window_error: float | None = None
+    window: Unseen | None = None
     left_out: int = 0
+    period_ns: int | None = None
+
+    @property
+    def window_error(self) -> float | None:
+        """The median error of the window's own steps."""
+        return None if self.window is None else self.window.median_error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,8 +239,10 @@ class Calibration:
 class LiveGain:
     """What the recommended buckets save against those in use, a step, in ns; predicted, not measured.
 
-    ``low_ns`` to ``high_ns`` is the 95 % interval of the mean gain of a long run, None where nothing that
-    varies was recorded. ``significant`` as in ``Gain``; ``snippet`` is what to paste.
+    ``recommended_ns`` is the step of what is pasted: ``snippet``, ``setting`` and ``assignment_json`` are
+    one assignment, the job's switches among it. ``low_ns`` to ``high_ns`` is the 95 % interval of the mean
+    gain of a long run, None where nothing that varies was recorded. ``gain_ns`` is the difference of the two
+    steps, or that mean where the difference lies outside the interval; ``significant`` is as in ``Gain``.
     """
 
     in_use_ns: int
@@ -244,10 +259,19 @@ class LiveGain:
     snippet: str
     assignment_json: str
 
-    def samples_per_s(self, samples: int) -> tuple[float, float]:
-        """Samples a second in use and recommended, at ``samples`` a step of all ranks."""
-        return samples * 1e9 / self.in_use_ns, samples * 1e9 / self.recommended_ns
+    def samples_per_s(self, samples: int, period_ns: int) -> tuple[float, float]:
+        """Samples a second now and with the gain, at ``samples`` a step of all ranks.
 
-    def gpu_hours(self, hours: float) -> float:
-        """GPU-hours that ``hours`` of training in use would be shorter by, over all ranks."""
-        return self.world_size * hours * self.gain_ns / self.in_use_ns
+        Args:
+            samples: in one step of all ranks.
+            period_ns: from one step to the next, as measured.
+        """
+        return samples * 1e9 / period_ns, samples * 1e9 / max(1, period_ns - self.gain_ns)
+
+    def gpu_hours_a_day(self, period_ns: int) -> float:
+        """Device-hours that a day of training in use would be shorter by, at a step each ``period_ns``."""
+        return self.gpu_hours(86_400 * 10**9 / period_ns)
+
+    def gpu_hours(self, steps: float) -> float:
+        """Device-hours that ``steps`` of training in use would be shorter by, over all ranks."""
+        return self.world_size * steps * self.gain_ns / (3_600 * 10**9)

@@ -1,10 +1,12 @@
 """Why one step is longer than another: both are taken apart by what they would be without each mechanism."""
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from sim.errors import SimError
+from sim.nouns.collective import Collective
 from sim.nouns.difference import Cause, Change, Difference, Part, PartName
 from sim.nouns.hardware import CURVES, SLOWDOWNS, Curve, CurvePoint, Hardware
 from sim.nouns.timeline import Timeline
@@ -12,6 +14,7 @@ from sim.units import format_ms, format_size
 from sim.verdict.metrics import step_ns
 
 Again = Callable[[Timeline], Timeline]
+Launched = Callable[[Timeline], Sequence[Collective]]
 
 _WORDS: dict[PartName, str] = {
     "compute": "Computing alone",
@@ -25,6 +28,7 @@ _WORDS: dict[PartName, str] = {
     "interference": "Computing and communication that slow each other",
     "straggler": "Waiting for the slowest rank",
 }
+_LAUNCHED = ("backward", "end of backward", "after backward")  # the phases in which the lane launches
 _BESIDE_COMPUTING = tuple(name for name in SLOWDOWNS if name != "channel_slowdown")
 _ORDER = (
     "First the assignment changes on the first machine, then the machine under the new assignment; "
@@ -35,8 +39,10 @@ _TOGETHER = (
 )
 
 
-def difference(before: Timeline, after: Timeline, again: Again) -> Difference:
-    """What sets ``after`` apart from ``before``; ``again`` plays what a timeline holds once more.
+def difference(before: Timeline, after: Timeline, again: Again, launched: Launched) -> Difference:
+    """What sets ``after`` apart from ``before``.
+
+    ``again`` plays what a timeline holds once more; ``launched`` are all collectives of its step.
 
     Each step is built up from one in which nothing but computing takes time, by one mechanism after the
     other; a part is what its mechanism then adds to the step, so that the parts of a step add up to it to
@@ -56,12 +62,15 @@ def difference(before: Timeline, after: Timeline, again: Again) -> Difference:
     turns, order = _turns(before, after, again)
     ends = {id(end): end for _, *pair in turns for end in pair}
     known = {name: _ladder(end, again) for name, end in ends.items()}
+    sent = {key: launched(end) for key, end in ends.items()}
     changes = tuple(
         Change(
             cause=cause,
             before_step_ns=step_ns(one),
             after_step_ns=step_ns(other),
-            parts=_parts(one, other, known[id(one)], known[id(other)]),
+            parts=_parts(
+                known[id(one)], known[id(other)], _Reasons(one, other, sent[id(one)], sent[id(other)])
+            ),
         )
         for cause, one, other in turns
     )
@@ -70,7 +79,7 @@ def difference(before: Timeline, after: Timeline, again: Again) -> Difference:
         after_step_ns=step_ns(after),
         changes=changes,
         order=order,
-        facts=facts(before, after),
+        facts=facts(before, after, launched),
     )
 
 
@@ -161,15 +170,22 @@ def _constant(curve: Curve | None, duration_ns: int | None = None) -> Curve | No
     return (CurvePoint(num_bytes=0, duration_ns=shortest if duration_ns is None else duration_ns),)
 
 
-def _parts(
-    before: Timeline, after: Timeline, old: dict[PartName, int], new: dict[PartName, int]
-) -> tuple[Part, ...]:
+class _Reasons(NamedTuple):
+    """What stands behind the parts of two steps: their timelines, and all collectives of each step."""
+
+    before: Timeline
+    after: Timeline
+    before_sent: Sequence[Collective]
+    after_sent: Sequence[Collective]
+
+
+def _parts(old: dict[PartName, int], new: dict[PartName, int], reasons: _Reasons) -> tuple[Part, ...]:
     parts = [
         Part(
             name=name,
             before_ns=old.get(name, 0),
             after_ns=new.get(name, 0),
-            sentence=_sentence(name, old.get(name, 0), new.get(name, 0), before, after),
+            sentence=_sentence(name, old.get(name, 0), new.get(name, 0), reasons),
         )
         for name in _WORDS
         if old.get(name, 0) or new.get(name, 0)
@@ -177,45 +193,63 @@ def _parts(
     return tuple(sorted(parts, key=lambda part: -abs(part.change_ns)))
 
 
-def _sentence(name: PartName, old: int, new: int, before: Timeline, after: Timeline) -> str:
+def _sentence(name: PartName, old: int, new: int, reasons: _Reasons) -> str:
+    if format_ms(old) == format_ms(new):
+        return f"{_WORDS[name]}: {format_ms(new)} in both."
+    why = _why(name, new > old, reasons)
     words = f"{_WORDS[name]}: {format_ms(old)} became {format_ms(new)}, {signed_ms(new - old)}"
-    if old == new:
-        words = f"{_WORDS[name]}: {format_ms(new)} in both"
-    why = _why(name, before, after)
     return f"{words}{f' ({why})' if why else ''}."
 
 
-def _why(name: PartName, before: Timeline, after: Timeline) -> str:
-    """What of the timelines stands behind a part; empty where that is the same in both, or nothing does."""
+def _why(name: PartName, longer: bool, reasons: _Reasons) -> str:
+    """What of a whole step stands behind a part; empty where it did not change the way the part did.
+
+    What hides behind backward makes the difference then, and no number of the whole step tells of that.
+    """
+    before, after, was, now = reasons
     if name == "latency":
-        return _became(*(f"{len(one.collectives)} x {_shortest(one)}" for one in (before, after)))
+        pairs = [_latency(one.hardware, sent) for one, sent in ((before, was), (after, now))]
+        return _became(pairs[0], pairs[1], longer)
     if name == "launch":
-        costs = (format_ms(one.hardware.launch_cost_ns) for one in (before, after))
-        counts = (len(one.buckets) for one in (before, after))
-        return _became(*(f"{count} x {cost}" for count, cost in zip(counts, costs, strict=True)))
+        pairs = [_launching(one.hardware, sent) for one, sent in ((before, was), (after, now))]
+        return _became(pairs[0], pairs[1], longer)
     if name == "bytes":
-        whole = _became(*(format_size(_sent(one)) for one in (before, after)))
-        last = _became(*(format_size(one.buckets[-1].num_bytes) for one in (before, after)))
-        return "; ".join(
-            f"{what}: {words}" for what, words in (("in all", whole), ("last bucket", last)) if words
-        )
+        whole = [sum(one.num_bytes for one in sent) for sent in (was, now)]
+        last = [one.buckets[-1].num_bytes for one in (before, after)]
+        told = [
+            (what, _became((sizes[0], format_size(sizes[0])), (sizes[1], format_size(sizes[1])), longer))
+            for what, sizes in (("in all", whole), ("last bucket", last))
+        ]
+        return "; ".join(f"{what}: {words}" for what, words in told if words)
     return ""
 
 
-def _became(was: str, now: str) -> str:
-    return "" if was == now else f"{was} became {now}"
+def _became(was: tuple[int, str], now: tuple[int, str], longer: bool) -> str:
+    """Words of two amounts, where the second is the larger one as ``longer`` says, and reads otherwise."""
+    if was[0] == now[0] or was[1] == now[1] or (now[0] > was[0]) != longer:
+        return ""
+    return f"{was[1]} became {now[1]}"
 
 
-def _shortest(timeline: Timeline) -> str:
-    """The shortest time on the all-reduce curve, to the microsecond."""
-    return f"{min(point.duration_ns for point in timeline.hardware.all_reduce) / 1e6:.3f} ms"
+def _latency(hardware: Hardware, sent: Sequence[Collective]) -> tuple[int, str]:
+    """The shortest time that all collectives of a step take, kind by kind, to the microsecond."""
+    total, words = 0, []
+    for kind, count in Counter(one.kind for one in sent).items():
+        curve: Curve | None = getattr(hardware, kind)
+        shortest = min(point.duration_ns for point in curve) if curve is not None else 0
+        total += count * shortest
+        named = "" if kind == "all_reduce" else f" {kind}"
+        words.append(f"{count}{named} x {shortest / 1e6:.3f} ms")
+    return total, " + ".join(words) or "no collective"
 
 
-def _sent(timeline: Timeline) -> int:
-    return sum(played.collective.num_bytes for played in timeline.collectives)
+def _launching(hardware: Hardware, sent: Sequence[Collective]) -> tuple[int, str]:
+    """What launches cost in a step: those of its backward, each by the compute lane."""
+    count = sum(one.phase in _LAUNCHED and one.after is None for one in sent)
+    return count * hardware.launch_cost_ns, f"{count} x {format_ms(hardware.launch_cost_ns)}"
 
 
-def facts(before: Timeline, after: Timeline) -> tuple[str, ...]:
+def facts(before: Timeline, after: Timeline, launched: Launched) -> tuple[str, ...]:
     """What differs between two timelines, a sentence each; empty where nothing does."""
     found = []
     old, new = before.buckets, after.buckets
@@ -223,17 +257,22 @@ def facts(before: Timeline, after: Timeline) -> tuple[str, ...]:
         many = (
             f"{_count(len(old))} became {len(new)}" if len(old) != len(new) else _count(len(new)) + " still"
         )
-        largest = [max(bucket.num_bytes for bucket in one) for one in (old, new)]
-        found.append(f"{many}; the largest has {format_size(largest[1])}, it had {format_size(largest[0])}.")
+        largest = [format_size(max(bucket.num_bytes for bucket in one)) for one in (old, new)]
+        had = (
+            f"has {largest[1]}, it had {largest[0]}"
+            if largest[0] != largest[1]
+            else f"still has {largest[1]}"
+        )
+        found.append(f"{many}; the largest {had}.")
     first = [min((played.start_ns for played in one.collectives), default=None) for one in (before, after)]
     found += _moved("The first collective starts", first[0], first[1])
     last = [max((bucket.start_ns for bucket in one), default=None) for one in (old, new)]
     found += _moved("The last bucket to start does so", last[0], last[1])
     found += _moved("Backward ends", before.backward_end_ns, after.backward_end_ns)
     found += _moved("All gradients are available", before.sync_end_ns, after.sync_end_ns)
-    sent = [_sent(one) for one in (before, after)]
+    sent = [format_size(sum(one.num_bytes for one in launched(end))) for end in (before, after)]
     if sent[0] != sent[1]:
-        found.append(f"{format_size(sent[1])} travel, {format_size(sent[0])} did.")
+        found.append(f"{sent[1]} travel in a step, {sent[0]} did.")
     return tuple(found)
 
 

@@ -22,6 +22,7 @@ from sim.verdict.live_drift import find_change
 
 RECENT_STEPS = 50  # of the rolling median, and of what is called recent
 _LATENESS_STEPS = 200
+_PERIOD_STEPS = 200
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -40,8 +41,10 @@ def judge(followed: Followed, calibration: Calibration) -> LiveReport:
     inside = (numbers >= calibration.first_step) & (numbers <= calibration.last_step)
     inside &= predicted["step_ns"] > 0
     after = (numbers > calibration.last_step) & (predicted["step_ns"] > 0)
+    known = inside
     if calibration.layouts:  # what another layout's prediction is off by is no drift
-        after &= numbers >= calibration.layouts[-1].step
+        is_now = numbers >= calibration.layouts[-1].step
+        after, known = after & is_now, known & is_now
     series = StepSeries(
         **{name: _column(table[name]) for name in ("step", *_COLUMNS)},
         last_rank=_column(last_rank),
@@ -52,11 +55,12 @@ def judge(followed: Followed, calibration: Calibration) -> LiveReport:
         series=series,
         calibrated=(calibration.first_step, calibration.last_step),
         unseen=_unseen(table["step_ns"][after], predicted["step_ns"][after]),
-        drift=_drift(table, predicted, after),
+        drift=_drift(table, predicted, known, after),
         lateness=_lateness(last_rank, late_by) if len(followed.ranks) > 1 else (),
         recent=_recent(table),
-        window_error=_median_error(table["step_ns"][inside], predicted["step_ns"][inside]),
+        window=_unseen(table["step_ns"][inside], predicted["step_ns"][inside]),
         left_out=left_out,
+        period_ns=_period_ns(table),
     )
 
 
@@ -79,7 +83,7 @@ def _job_steps(
             numbers = np.intersect1d(numbers, own, assume_unique=True)
     stacked: dict[str, Ints] = {}
     picks = [np.searchsorted(_numbers(rank.steps.step), numbers) for rank in ranks]
-    for name in (*_COLUMNS, "backwards", "reduced"):
+    for name in (*_COLUMNS, "arrival", "backwards", "reduced"):
         stacked[name] = np.stack(
             [_numbers(getattr(rank.steps, name))[pick] for rank, pick in zip(ranks, picks, strict=True)]
         )
@@ -94,7 +98,8 @@ def _job_steps(
     table["step"] = numbers
     # a GPU's host runs ahead of it, so that the wall clock says when work was asked for, not when it ran
     on_host = ranks[0].header.clock == "host"
-    arrival = own_work + (stacked["started_at"] - stacked["started_at"].min(axis=0) if on_host else 0)
+    begun = stacked["started_at"] - stacked["started_at"].min(axis=0) if on_host else 0
+    arrival = stacked["arrival"] + begun
     last = arrival.argmax(axis=0)
     late_by = np.zeros(len(numbers), np.int64)
     if len(ranks) > 1 and len(numbers):
@@ -117,10 +122,6 @@ def _predicted(calibration: Calibration, numbers: Ints) -> dict[str, Ints]:
     return columns
 
 
-def _median_error(measured: Ints, predicted: Ints) -> float | None:
-    return float(np.median(measured / predicted)) - 1 if len(measured) else None
-
-
 def _unseen(measured: Ints, predicted: Ints) -> Unseen | None:
     if not len(measured):
         return None
@@ -136,26 +137,39 @@ def _unseen(measured: Ints, predicted: Ints) -> Unseen | None:
     )
 
 
-def _drift(table: dict[str, Ints], predicted: dict[str, Ints], after: NDArray[np.bool_]) -> Drift | None:
-    steps = predicted["step_ns"][after]
-    errors: Floats = table["step_ns"][after] / np.maximum(1, steps) - 1
-    found = find_change(errors)
+def _drift(
+    table: dict[str, Ints], predicted: dict[str, Ints], known: NDArray[np.bool_], after: NDArray[np.bool_]
+) -> Drift | None:
+    """A lasting change of the steps ``after`` the window, whose own steps are ``known``."""
+    errors: Floats = table["step_ns"] / np.maximum(1, predicted["step_ns"]) - 1
+    found = find_change(errors[after], errors[known])
     if found is None:
         return None
     place, p_value = found
-    before, later = float(np.median(errors[:place])), float(np.median(errors[place:]))
+    since = table["step"][after][place]
+    old, new = (known | after) & (table["step"] < since), after & (table["step"] >= since)
+    before, later = float(np.median(errors[old])), float(np.median(errors[new]))
     parts = {}
     for name in PARTS:
-        off = (np.maximum(0, table[name][after]) - predicted[name][after]) / steps
-        parts[name] = float(np.median(off[place:]) - np.median(off[:place]))
+        off = (np.maximum(0, table[name]) - predicted[name]) / np.maximum(1, predicted["step_ns"])
+        parts[name] = float(np.median(off[new]) - np.median(off[old]))
     return Drift(
-        since_step=int(table["step"][after][place]),
+        since_step=int(since),
         before=before,
         after=later,
         shift=later - before,
         parts=parts,
         p_value=p_value,
     )
+
+
+def _period_ns(table: dict[str, Ints]) -> int | None:
+    """The median time from one step's start to the next, over the latest; None before there are two."""
+    starts, numbers = table["started_at"][-_PERIOD_STEPS:], table["step"][-_PERIOD_STEPS:]
+    if len(starts) < 2:
+        return None
+    period = round(float(np.median(np.diff(starts) / np.diff(numbers))))
+    return period if period > 0 else None
 
 
 def _lateness(last_rank: Ints, late_by: Ints) -> tuple[Lateness, ...]:

@@ -1,16 +1,27 @@
-"""Did steps become longer for good? A test that a few slow steps, a checkpoint, do not set off.
+"""Did steps become longer for good? Two tests that a few slow steps, a checkpoint, do not set off.
 
-Errors of unseen steps are taken together in blocks of ``BLOCK``, a block by its median: up to two outliers a
-block leave no trace. Over the blocks runs Pettitt's test (Applied Statistics 28, 1979) for one change of
-level at an unknown place: it looks at ranks only, so that no distribution is assumed. The place is then where
-two medians fit best. The p-value, ``2 exp(-6 K^2 / (n^3 + n^2))``, holds for independent blocks; those of a
-real machine are not, so K^2 is divided by ``(1 + r) / (1 - r)``, r the correlation of neighbours once the
-change is taken out (the variance of a mean of an AR(1) series). ``ALPHA`` is the rate of false alarms at one
-look; looks at a growing series are many and much alike (400 made-up runs of 1,000 steps, looked at 46 times
-each: one alarm). A shift below ``SMALL`` of a step is never told.
+*A change somewhere.* Errors are taken together in blocks of ``BLOCK``, a block by its median: up to two
+outliers a block leave no trace. Over the blocks runs Pettitt's test (Applied Statistics 28, 1979) for one
+change of level at an unknown place: it looks at ranks only, so that no distribution is assumed. The place is
+then where two medians fit best. The p-value, ``2 exp(-6 K^2 / (n^3 + n^2))``, holds for independent blocks;
+those of a real machine are not, so K^2 is divided by ``(1 + r) / (1 - r)``, r the correlation of neighbours
+once the change is taken out (the variance of a mean of an AR(1) series). The test is sharp where both sides
+are alike in length, so it looks at beginnings of the series, each ``sqrt(2)`` as long as the one before, and
+at its last half, quarter, and so on: of a change anywhere one of them has as much after as before it. What
+a beginning shows, it shows however long the job goes on; so a change that was found is not forgotten.
+
+*Another level than the known one.* A change before there are many steps ahead of it is seen against the steps
+that the prediction was made from: Wilcoxon's rank sum of them and of the newest quarter of the others, with
+what neighbours share taken into account in the same way.
+
+``ALPHA`` is the rate of false alarms at one look of all these tests together, each by its share (Bonferroni).
+Looks at a growing series are many and much alike: of series of 1,000 steps, looked at every 10 steps, at most
+3 % have ever an alarm, even where neighbours are correlated by 0.8. A shift below ``SMALL`` of a step is
+never told.
 """
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,42 +31,117 @@ Floats = NDArray[np.float64]
 BLOCK = 5
 ALPHA = 0.001
 SMALL = 0.01  # of a step
-RECENT = 2000  # steps that are looked at in blocks of BLOCK
 MOST_BLOCKS = 400
-_LOOKS = 4  # at parts of one series
-_FEWEST_BLOCKS = 8  # with fewer no order of blocks is rare enough
+FEWEST = 40  # errors: with fewer blocks no order of them is rare enough
+_FEWEST_KNOWN = 10
+_LEVEL_SHARE = 20  # of few steps one cannot tell well how much neighbours share
+_NEWEST = 40  # errors that tell the level of now, at least
+_LASTING_PARTS = 8
+_PART = 100  # errors in each of them, at least
 
 
-def find_change(errors: Floats) -> tuple[int, float] | None:
+def find_change(errors: Floats, known: Floats | None = None) -> tuple[int, float] | None:
     """Where the level of ``errors`` (shares, in order of steps) changes for good, and the p-value.
 
-    The place is that of the first error after the change. None: no change, too small a one, or one that has
-    gone again. After the whole series its last half and quarter are looked at, as changes hide one another,
-    and of a long one, which is taken in longer blocks, the last ``RECENT`` steps.
+    ``known`` are errors of the steps just before them whose level is the expected one. The place is that of
+    the first error after the change; 0 where it has changed right after the known ones. None: no change, too
+    small a one, one that has gone again, or fewer than ``FEWEST`` errors.
     """
-    for length in dict.fromkeys((len(errors), len(errors) // 2, len(errors) // 4, min(RECENT, len(errors)))):
-        found = _change(errors[len(errors) - length :], max(BLOCK, -(-length // MOST_BLOCKS)))
-        if found is not None:
-            return found[0] + len(errors) - length, found[1]
-    return None
-
-
-def _change(errors: Floats, size: int) -> tuple[int, float] | None:
-    count = len(errors) // size
-    if count < _FEWEST_BLOCKS:
+    if len(errors) < FEWEST:
         return None
+    known = np.zeros(0) if known is None else known
+    series = np.concatenate([known, errors])
+    looks = list(_looks(len(series)))
+    limit = ALPHA / 2 / len(looks)
+    found = [change for begin, end in looks if (change := _change(series, begin, end, limit)) is not None]
+    if (level := _other_level(series, len(known), ALPHA / _LEVEL_SHARE)) is not None:
+        found.append(level)
+    if not found:
+        return None
+    place, p_value = min(found)
+    return max(0, place - len(known)), p_value
+
+
+def _looks(count: int) -> Iterator[tuple[int, int]]:
+    """Beginnings and ends of the parts of a series that are tested, each of them once."""
+    length = float(FEWEST)
+    while length < count:
+        yield 0, int(length)
+        length *= math.sqrt(2)
+    length = float(count)
+    while length >= FEWEST:
+        yield count - int(length), count
+        length /= 2
+
+
+def _change(series: Floats, begin: int, end: int, limit: float) -> tuple[int, float] | None:
+    """A change between ``begin`` and ``end`` that has lasted since."""
+    errors = series[begin:end]
+    size = max(BLOCK, -(-len(errors) // MOST_BLOCKS))
+    count = len(errors) // size
     skipped = len(errors) - count * size  # the oldest ones, so that the newest count
     blocks = np.median(errors[skipped:].reshape(count, size), axis=1)
     p_value = pettitt(blocks)
-    if p_value >= ALPHA / _LOOKS:
+    if p_value >= limit:
         return None
     place = split(blocks)
-    shift = np.median(blocks[place:]) - np.median(blocks[:place])
+    before, after = float(np.median(blocks[:place])), float(np.median(blocks[place:]))
+    place = begin + skipped + place * size
+    return (place, p_value) if _lasts(series, place, before, after) else None
+
+
+def _lasts(series: Floats, place: int, before: float, after: float) -> bool:
+    """Whether a shift is large enough to be told, and at least half of it is still there, all the time."""
+    shift = after - before
     if abs(shift) < SMALL:
+        return False
+    rest = series[place:]
+    parts = np.array_split(rest, max(1, min(_LASTING_PARTS, len(rest) // _PART)))
+    parts.append(rest[-max(3 * BLOCK, len(rest) // 4) :])
+    return all((float(np.median(part)) - before) / shift >= 0.5 for part in parts)
+
+
+def _other_level(series: Floats, known: int, limit: float) -> tuple[int, float] | None:
+    """A lasting level of what follows the first ``known`` values that is not theirs."""
+    if known < _FEWEST_KNOWN:
         return None
-    newest = blocks[-max(3, (count - place) // 4) :]
-    is_still_so = abs(np.median(newest) - np.median(blocks[:place])) >= abs(shift) / 2
-    return (skipped + place * size, p_value) if is_still_so else None
+    first = series[:known]
+    newest = series[-max(_NEWEST, (len(series) - known) // 4) :]
+    p_value = rank_sum(first, newest)
+    if p_value >= limit:
+        return None
+    size = max(BLOCK, -(-len(series) // MOST_BLOCKS))
+    count = -(-(len(series) - known) // size)
+    rest = series[known:]
+    blocks = np.array([np.median(rest[at * size : (at + 1) * size]) for at in range(count)])
+    before = float(np.median(first))
+    # where two medians fit best, one of them known
+    costs = [
+        np.abs(blocks[:at] - before).sum() + np.abs(blocks[at:] - np.median(blocks[at:])).sum()
+        for at in range(count)
+    ]
+    place = known + size * int(np.argmin(costs))
+    return (place, p_value) if _lasts(series, place, before, float(np.median(series[place:]))) else None
+
+
+def rank_sum(first: Floats, second: Floats) -> float:
+    """The p-value of two samples having one level, each in the order of its steps (Wilcoxon, 1945).
+
+    By the normal distribution, whose tails are heavier than those of the rank sum. Its variance grows by
+    what neighbours share: that of blocks over that of single values, and that of neighbouring blocks.
+    """
+    count, one = len(first) + len(second), len(first)
+    ranks = _ranks(np.concatenate([first, second]))
+    off = abs(float(ranks[:one].sum()) - one * (count + 1) / 2)
+    variance = one * len(second) * (count + 1) / 12
+    rest = _ranks(np.concatenate([first - np.median(first), second - np.median(second)]))
+    near = _neighbours(rest)
+    whole = rest[: len(rest) // BLOCK * BLOCK].reshape(-1, BLOCK).mean(axis=1)
+    between = _neighbours(whole)
+    power = float(rest.var())
+    grown = BLOCK * float(whole.var()) / power * (1 + between) / (1 - between) if power else 1.0
+    scale = max(1.0, (1 + near) / (1 - near), grown)
+    return min(1.0, math.erfc(off / math.sqrt(2 * variance * scale)))
 
 
 def pettitt(values: Floats) -> float:

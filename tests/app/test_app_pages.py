@@ -1,5 +1,6 @@
 """The pages, run without a browser."""
 
+import json
 import sys
 import threading
 import time
@@ -11,16 +12,19 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import sim
+from app.cached import Played
 from app.choosing import WhatIf
 from app.launch import MAIN
 from app.views import waiting
-from app.views.truth import regret_words
+from app.views.truth import regret_words, row_of
 from app.views.waiting import Progress
 from app.words import labels
+from app.words import tune as words
 from app.words.labels import PICK_WORDS
 from sim.errors import InputError
 from sim.formats import documents
 from sim.formats.records import load_record, save_measurement
+from sim.nouns.assignment import Assignment
 from sim.nouns.comparison import Regret
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
@@ -164,7 +168,107 @@ def test_a_slowest_rank_is_waited_for_and_the_search_says_that_it_is_not(
     slowest = WhatIf(straggler=2.0).slowest(workload)
     timeline = sim.simulate(workload, hardware, sim.assign(workload), slowest=slowest)
     assert metric(page, "Step time") == format_ms(sim.summarize(timeline).step_ns) != before
-    assert any("wait for the slowest rank" in found.value for found in page.info)
+    assert any("does not know the slowest rank" in found.value for found in page.info)
+    curve = drawn(page, "explicit cap")
+    alone = sim.simulate(workload, hardware, sim.assign(workload, bucket_cap_mb=curve["x"][0]))
+    assert curve["y"][0] * 1e6 > sim.summarize(alone).step_ns
+    page.number_input(key="cap").set_value(4.0).run()
+    (bars,) = (one for one in page.get("plotly_chart") if "backward and communication" in one.proto.spec)
+    assert "recommended" in bars.proto.spec
+    assert "shown" not in bars.proto.spec
+    page.selectbox(key="family").set_value("default").run()
+    specs = [one.proto.spec for one in page.get("plotly_chart")]
+    assert "slowest rank" in specs[0]
+    assert not any("slowest rank" in one for one in specs[1:])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"accumulation_steps": 4}, {"accumulation_steps": 4, "no_sync": False}, {"comm_hook": "fp16_compress"}],
+)
+def test_under_switches_like_is_compared_with_like(
+    page: AppTest, workload: Workload, hardware: Hardware, options: dict[str, Any]
+) -> None:
+    """What is possible, the curve and what is shown on it: all are played under the switches that are set."""
+
+    def step(assignment: Assignment) -> int:
+        return sim.summarize(sim.simulate(workload, hardware, assignment)).step_ns
+
+    for name, value in options.items():
+        page.query_params[name] = str(value).lower()
+    page.query_params["pick"] = "explicit cap"
+    page.run()
+    assert is_clean(page)
+    possible = step(sim.with_switches(workload, sim.best(workload, hardware), **options))
+    base = sim.assign(workload, accumulation_steps=options.get("accumulation_steps", 1))
+    card = next(found for found in page.metric if found.label == "Gain against DDP's default")
+    assert card.delta == f"possible: {format_ms(step(base) - possible)}"
+    curve, (shown,) = drawn(page, "explicit cap"), drawn(page, "shown")["y"]
+    for cap, ms in zip(curve["x"], curve["y"], strict=True):
+        assert ms * 1e6 == pytest.approx(step(sim.assign(workload, bucket_cap_mb=cap, **options)))
+    assert shown * 1e6 == pytest.approx(step(sim.assign(workload, bucket_cap_mb=25, **options)))
+    assert any("does not know" in found.value for found in page.info)
+    assert any("not among those that were measured" in found.value for found in page.info)
+
+
+def drawn(page: AppTest, name: str) -> dict[str, Any]:
+    """The trace of that name on the sweep."""
+    (found,) = (
+        trace
+        for chart in page.get("plotly_chart")
+        for trace in json.loads(chart.proto.spec)["data"]
+        if trace.get("name") == name and "customdata" in trace and "x" in trace
+    )
+    return dict(found)
+
+
+def test_a_search_that_is_refused_leaves_the_rest_of_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workload: Workload, hardware: Hardware
+) -> None:
+    """A gradient that is never ready: DDP trains it under a switch that the search does not know."""
+    unused = replace(
+        workload, gradients=(replace(workload.gradients[0], ready_ns=None), *workload.gradients[1:])
+    )
+    for kind, noun in (("workloads", unused), ("hardware", hardware)):
+        (tmp_path / kind).mkdir()
+        documents.save(tmp_path / kind / "one.json", noun)
+    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(tmp_path)])
+    page = AppTest.from_file(str(MAIN), default_timeout=60)
+    page.query_params["find_unused_parameters"] = "true"
+    page.run()
+    assert not page.exception
+    assert len(page.error) == 1
+    assert metric(page, "Gain against DDP's default") == "0.00 ms"
+    assert {"Is it true?", "Take it home"} <= set(subheaders(page))
+
+
+def test_exposed_communication_of_all_micro_batches_is_told(
+    page: AppTest, workload: Workload, hardware: Hardware
+) -> None:
+    """Where each of them is reduced, all but forward, loss, backward and optimizer is exposed."""
+    page.query_params["accumulation_steps"] = "4"
+    page.query_params["no_sync"] = "false"
+    page.run()
+    assert is_clean(page)
+    report = sim.summarize(
+        sim.simulate(workload, hardware, sim.assign(workload, accumulation_steps=4, no_sync=False))
+    )
+    computed = 4 * (workload.forward_ns + workload.loss_ns + workload.backward_ns) + workload.optimizer_ns
+    card = next(found for found in page.metric if found.label == "Exposed communication")
+    assert card.delta == f"the last of 4; all: {format_ms(report.step_ns - computed)}"
+
+
+def test_a_step_that_lacks_a_part_says_so_at_the_headline(page: AppTest) -> None:
+    page.query_params["pick"] = PICK_WORDS["zero1"]
+    page.run()
+    assert is_clean(page)
+    assert any("not counted" in found.value for found in page.warning)
+
+
+def test_a_trace_of_whole_buckets_is_told_from_one_of_gradients(workload: Workload) -> None:
+    buckets = tuple(replace(one, name=f"bucket {one.index}") for one in workload.gradients)
+    assert words.is_of_whole_buckets(replace(workload, gradients=buckets))
+    assert not words.is_of_whole_buckets(replace(workload, gradients=(workload.gradients[0], *buckets[1:])))
 
 
 def test_the_path_is_marked_and_can_be_left_out(page: AppTest) -> None:
@@ -258,6 +362,77 @@ def test_a_record_is_found_by_its_digests(page: AppTest) -> None:
     page.selectbox(key="workload").set_value("another").run()
     assert not page.success
     assert any("No measured run belongs" in found.value for found in page.info)
+
+
+def test_a_run_with_a_slow_rank_is_shown_as_it_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From its record the page starts with the slow rank; from its bare files it shows no measurement."""
+    folder = make_traces(tmp_path / "traces")
+    home = folder / "measured" / "made-up"
+    read = load_record(home)
+    for path in home.glob("measurement-*.json"):
+        path.unlink()
+    for number, one in enumerate(read.candidates):
+        save_measurement(home, number, replace(one, environment={"slow": {"1": 1.5}}))
+    record = load_record(home)
+    assert record.slow
+    row = sim.agreement(record).rows[0]
+    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(folder)])
+    page = AppTest.from_file(str(MAIN), default_timeout=60).run()
+    assert is_clean(page)
+    assert metric(page, "Step time") == format_ms(row.predicted_step_ns)
+    assert words.CARRIED in [found.value for found in page.caption]
+    assert page.selectbox(key="overlay").value == row.name
+    page.selectbox(key="start").set_value("bundled").run()
+    page.selectbox(key="workload").set_value("twenty").run()
+    assert is_clean(page)
+    assert metric(page, "Step time") != format_ms(row.predicted_step_ns)
+    assert words.OTHER_CONDITIONS in [found.value for found in page.info]
+    assert not [box for box in page.selectbox if box.key == "overlay"]
+
+
+def test_a_run_beside_a_neighbour_is_not_held_against_a_job_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    bundled = MAIN.parents[1] / "traces"
+    watched = str(bundled / "contention" / "gpt-beside-gpt")
+    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(bundled), "--watch", watched])
+    page = AppTest.from_file(str(MAIN), default_timeout=60).run()
+    assert is_clean(page)
+    assert words.BESIDE in [found.value for found in page.info]
+    assert not [box for box in page.selectbox if box.key == "overlay"]
+
+
+def test_a_measured_candidate_is_one_with_the_same_buckets_switches_and_machine(
+    workload: Workload, hardware: Hardware, traces: Path
+) -> None:
+    agreement = sim.agreement(load_record(traces / "measured" / "made-up"))
+
+    def found(**options: Any) -> str | None:
+        timeline = sim.simulate(workload, hardware, sim.assign(workload, **options), "analytic")
+        row = row_of(agreement, Played(timeline=timeline, report=sim.summarize(timeline)))
+        return None if row is None else row.name
+
+    assert found() == "default"
+    assert found(bucket_cap_mb=4) == "cap 4"
+    assert found(bucket_cap_mb=1000) == "single"
+    assert found(bucket_cap_mb=3) is None
+    for options in (
+        {"accumulation_steps": 4},
+        {"accumulation_steps": 4, "no_sync": False},
+        {"comm_hook": "fp16_compress"},
+        {"gradient_as_bucket_view": True},
+        {"static_graph": True},
+    ):
+        assert found(**options) is None
+    slowest, _ = sim.scale(workload, hardware, backward=1.5)
+    late = sim.simulate(workload, hardware, sim.assign(workload), "analytic", slowest=slowest)
+    assert row_of(agreement, Played(timeline=late, report=sim.summarize(late))) is None
+
+
+def test_the_link_to_validate_keeps_the_record(page: AppTest) -> None:
+    page.run()
+    (link,) = page.get("page_link")
+    assert "made-up" in link.proto.query_string
 
 
 def test_scaled_knobs_leave_the_measurement_behind(page: AppTest) -> None:
@@ -355,6 +530,8 @@ def test_copies_can_be_left_out_of_the_model(page: AppTest) -> None:
     page.toggle(key="copies").set_value(False).run()
     assert is_clean(page)
     assert [found.value for found in (*page.success, *page.warning)] != before
+    assert sum("Copies are switched off" in found.value for found in page.warning) == 2
+    assert page.selectbox(key="overlay").value == "default"
 
 
 def test_an_uploaded_workload_is_shown(page: AppTest, workload: Workload) -> None:

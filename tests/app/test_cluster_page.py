@@ -11,6 +11,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import sim
+from app import cached_cluster
 from app.cached_cluster import Made
 from app.views import cluster_knobs
 from app.views.cluster import host_counts
@@ -298,3 +299,41 @@ def test_moving_a_knob_back_computes_nothing_again(page: AppTest, monkeypatch: p
     assert len(calls) == 3
     page.number_input(key="dgx_h100_hosts").set_value(2).run()
     assert calls[3:].count("cluster_hardware") == calls[3:].count("link_loads") == 1
+
+
+def recorded_on(traces: Path, device: str) -> None:
+    """The workloads of the library, as if they had been recorded on ``device``."""
+    for file in (traces / "workloads").glob("*.json"):
+        document = json.loads(file.read_text())
+        document["provenance"] = {"source": "bucketsim record", "device": device}
+        file.write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_a_cpu_recorded_is_no_gpu(page: AppTest, traces: Path, device: str) -> None:
+    recorded_on(traces, device)
+    page.run()
+    assert is_clean(page)
+    assert [("recorded on a CPU" in found.value) for found in page.warning] == (
+        [True] if device == "cpu" else []
+    )
+
+
+def test_computing_that_is_faster_hides_less(page: AppTest) -> None:
+    page.run()
+    slow = page.dataframe[0].value
+    page.select_slider(key="computing").set_value(0.01).run()
+    assert is_clean(page)
+    fast = page.dataframe[0].value
+    assert (fast["best cap, ms"] < slow["best cap, ms"]).all()
+    last = [float(str(rows["efficiency"].iloc[-1]).rstrip("%")) for rows in (slow, fast)]
+    assert last[1] <= last[0]
+
+
+def test_all_computing_takes_the_factor() -> None:
+    workload = make_workload()
+    faster, digest = cached_cluster.computing(workload, "d", 0.5)
+    assert digest != "d"
+    for name in ("forward_ns", "loss_ns", "backward_ns", "optimizer_ns"):
+        assert getattr(faster, name) == pytest.approx(getattr(workload, name) / 2, abs=1)
+    assert cached_cluster.computing(workload, "d", 1.0) == (workload, "d")

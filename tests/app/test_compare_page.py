@@ -4,8 +4,10 @@ import csv
 import io
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -16,8 +18,10 @@ from app.cached import Inputs
 from app.cached_compare import Candidate, Machine, Result, play
 from app.choosing import Choice, WhatIf
 from app.library import Library
-from app.views.compare_table import csv_text, table_rows
+from app.views.compare import address
+from app.views.compare_table import csv_text, numbers, table_rows
 from app.views.compare_truth import truth_rows
+from app.words import labels
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.units import format_ms
@@ -171,7 +175,7 @@ def test_another_machine_is_told_apart_from_the_assignment(quick: AppTest) -> No
     assert "by the assignment and" in words
     assert "by the machine" in words
     assert any("First the assignment changes" in found.value for found in quick.caption)
-    assert quick.metric[1].label == "B one per parameter on dgx\\_a100, 2 hosts"
+    assert quick.metric[1].label == "B one per parameter on DGX A100, 2 hosts"
 
 
 def test_the_same_twice_differs_in_nothing(quick: AppTest) -> None:
@@ -246,3 +250,93 @@ def test_hardware_that_is_gone_is_told(quick: AppTest) -> None:
     quick.run()
     assert not quick.exception
     assert quick.selectbox(key="b_machine").value == "as above"
+
+
+def test_every_collective_of_a_step_is_counted(inputs: Inputs) -> None:
+    each = (("accumulation_steps", 3), ("no_sync", False))
+    once, thrice = table_rows(
+        [A, Candidate(letter="B", choice=Choice(pick="default", options=each))],
+        results(inputs, A, Candidate(letter="B", choice=Choice(pick="default", options=each))),
+        {},
+    )[:2]
+    assert thrice["collectives"] == 3 * once["collectives"]
+    assert thrice["sent, MiB"] == pytest.approx(3 * once["sent, MiB"])
+    assert (once["micro-batches"], thrice["micro-batches"]) == (None, 3)
+
+
+def test_zero_sends_its_parameters_too(inputs: Inputs) -> None:
+    hardware = replace(inputs.hardware, all_gather=inputs.hardware.all_reduce)
+    own = replace(inputs, hardware=hardware, hardware_digest=sim.digest(hardware))
+    ddp, zero = (numbers(one) for one in results(own, A, Candidate(letter="B", choice=Choice(pick="zero1"))))
+    assert zero["sent_bytes"] > 1.9 * ddp["sent_bytes"]
+
+
+def test_steps_of_different_micro_batches_are_not_ranked(quick: AppTest) -> None:
+    quick.query_params["a_pick"] = "DDP's default"
+    quick.query_params["a_accumulation_steps"] = "4"
+    quick.run()
+    assert is_clean(quick)
+    assert "not the same work" in quick.warning[0].value
+    assert not any("fast" in found.value for found in quick.markdown)
+    assert [found.delta for found in quick.metric] == ["", "", ""]
+    assert "compare_delta" not in charts(quick)
+    table = quick.dataframe[0].value
+    assert "faster than A, ms" not in table or table["faster than A, ms"].dropna().eq(0).all()
+
+
+def test_what_earlier_micro_batches_add_is_told(
+    quick: AppTest, workload: Workload, hardware: Hardware
+) -> None:
+    quick.query_params["a_pick"] = "DDP's default"
+    quick.query_params["a_accumulation_steps"] = "4"
+    quick.query_params["a_no_sync"] = "false"
+    quick.run()
+    assert is_clean(quick)
+    (told,) = [found.value for found in quick.info if "synchronises in each" in found.value]
+    played = sim.simulate(workload, hardware, sim.assign(workload, accumulation_steps=4, no_sync=False))
+    computing = 3 * (workload.forward_ns + workload.loss_ns + workload.backward_ns)
+    assert labels.plain(format_ms(played.accumulation_ns - computing)) in told
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (("find_unused_parameters", True),),
+        (("comm_hook", "fp16_compress"),),
+        (("accumulation_steps", 2), ("no_sync", False)),
+    ],
+)
+def test_the_best_cap_is_the_best_under_its_switches(
+    inputs: Inputs, options: tuple[tuple[str, Any], ...]
+) -> None:
+    (best,) = results(
+        inputs, Candidate(letter="A", choice=Choice(pick="cap", options=options), is_best_cap=True)
+    )
+    caps = {row.bucket_cap_mb for row in sim.sweep(inputs.workload, inputs.hardware)} - {None}
+    made = [sim.assign(inputs.workload, bucket_cap_mb=cap, **dict(options)) for cap in caps]
+    steps = [sim.summarize(sim.simulate(inputs.workload, inputs.hardware, one)).step_ns for one in made]
+    assert best.step_ns <= min(steps)
+
+
+def test_the_csv_tells_lists_of_caps_apart(inputs: Inputs) -> None:
+    lists = [(1.0, 2.0, 3.0, 4.0, 5.5, 8.0), (1.0, 2.0, 3.0, 4.0, 20.0, 30.0)]
+    candidates = [
+        Candidate(letter=letter, choice=Choice(pick="cap-list", caps_mb=caps))
+        for letter, caps in zip("AB", lists, strict=True)
+    ]
+    rows = list(csv.DictReader(io.StringIO(csv_text(candidates, results(inputs, *candidates), {}))))
+    assert [tuple(json.loads(row["choice"])["bucket_cap_mb_list"]) for row in rows] == lists
+    given = Candidate(letter="A", choice=Choice(pick="given", given=sim.assign(inputs.workload, "single")))
+    (row,) = csv.DictReader(io.StringIO(csv_text([given], results(inputs, given), {})))
+    assert json.loads(row["choice"])["assignment_sha256"] == sim.digest(sim.assign(inputs.workload, "single"))
+
+
+def test_the_link_names_every_pick() -> None:
+    candidates = [A, Candidate(letter="B", choice=Choice(pick="cap"), is_best_cap=True)]
+    link = address("http://here/compare", {"a_pick": "explicit cap", "a_cap": "4"}, candidates)
+    assert parse_qs(urlsplit(link).query) == {
+        "candidates": ["2"],
+        "a_pick": ["explicit cap"],
+        "a_cap": ["4"],
+        "b_pick": ["best bucket_cap_mb"],
+    }

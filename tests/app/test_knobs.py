@@ -49,7 +49,7 @@ WHAT_IF_VALUES: dict[str, tuple[Any, str]] = {
 CAP_VALUES: dict[str, tuple[Any, str]] = {
     "cap": (3.0, "3"),
     "first": (0.5, "0.5"),
-    "caps": ("1, 25", "1, 25"),
+    "caps": ("1, 50", "1, 50"),
 }
 VALUES = SWITCH_VALUES | WHAT_IF_VALUES | CAP_VALUES
 
@@ -170,9 +170,30 @@ def test_what_cannot_be_read_is_told_beside_its_field(
     assert told(page)[2] == WhatIf(bandwidth=2.0).key
 
 
+def test_caps_that_are_not_in_use_say_so(page: AppTest) -> None:
+    page.run()
+    assert labels.CAP_UNUSED in [found.value for found in page.caption]
+    move(page, "cap", 25.0)
+    move(page, "pick", "cap")
+    assert labels.CAP_UNUSED not in [found.value for found in page.caption]
+
+
+def test_an_uploaded_assignment_is_offered_where_there_is_one(page: AppTest) -> None:
+    page.run()
+    assert PICK_WORDS["given"] not in page.selectbox(key="pick").options
+
+
+def test_more_ranks_than_measured_are_told_to_be_computed(page: AppTest) -> None:
+    page.run()
+    assert labels.RANKS_NOTE not in [found.value for found in page.caption]
+    move(page, "ranks", 64)
+    assert labels.RANKS_NOTE in [found.value for found in page.caption]
+
+
 def test_a_list_of_caps_is_read(page: AppTest) -> None:
     page.run()
     move(page, "pick", "cap-list")
+    assert not page.error  # there is a list to begin with
     move(page, "caps", "[1, 25, 12.5]")
     assert told(page)[1] == "caps 1, 25, 12.5 MiB"
 

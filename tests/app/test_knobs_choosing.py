@@ -223,10 +223,39 @@ def test_switches_do_not_fit_an_upload_of_another_system() -> None:
 
 
 def test_the_baseline_does_as_much_work() -> None:
-    assert Choice(pick="single").baseline == Choice(pick="default")
+    assert Choice(pick="single").baseline(WORKLOAD) == Choice(pick="default")
     for name, pick in (("accumulation_steps", "cap"), ("gradient_accumulation_steps", "zero1")):
-        base = Choice(pick=pick, options=((name, 4), ("no_sync", False))).baseline
+        base = Choice(pick=pick, options=((name, 4), ("no_sync", False))).baseline(WORKLOAD)
         assert base == Choice(pick="default", options=(("accumulation_steps", 4),))
+
+
+@pytest.mark.parametrize("switch", ["find_unused_parameters", "static_graph"])
+def test_the_baseline_trains_a_workload_of_which_a_gradient_is_never_ready(switch: str) -> None:
+    last = replace(WORKLOAD.gradients[0], ready_ns=None)
+    unused = replace(WORKLOAD, gradients=(last, *WORKLOAD.gradients[1:]))
+    choice = Choice(pick="cap", cap_mb=4.0, options=((switch, True), ("comm_hook", "noop")))
+    assert choice.baseline(unused) == Choice(pick="default", options=((switch, True),))
+    for one in (choice, Choice(pick="zero1")):
+        assignment = one.baseline(unused).assignment(unused, lambda: TUNED)
+        assert sim.simulate(unused, HARDWARE, assignment, "analytic").sync_end_ns > 0
+
+
+@QUICK
+@given(asked(DDP), st.sampled_from(switches.DDP_PICKS))
+def test_what_is_possible_is_the_recommended_under_the_same_switches(ask: Ask, pick: Pick) -> None:
+    choice = Choice(pick=pick, options=switches.ddp_options(pick, ask))
+    made = plays_or_is_refused(choice.possible)
+    assert choice.possible.pick == "recommended"
+    if made is not None:
+        told = made.ddp_kwargs | made.settings
+        kept = {name: value for name, value in choice.options if name != "set_last_bucket_cap"}
+        assert {name: told[name] for name in kept} == kept
+        assert made.bucket_indices == TUNED.bucket_indices
+
+
+def test_another_system_is_compared_with_ddp_of_as_many_micro_batches() -> None:
+    zero = Choice(pick="zero1", options=(("gradient_accumulation_steps", 4), ("overlap_comm", True)))
+    assert zero.comparable == zero.possible.options == (("accumulation_steps", 4),)
 
 
 @pytest.mark.parametrize("factor", [0.0, 0.5, 1.0, 2.0])

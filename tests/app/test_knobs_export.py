@@ -13,7 +13,7 @@ from app import cached
 from app.views import export
 
 
-def take_home(pick: str, options: dict[str, object]) -> None:
+def take_home(pick: str, options: dict[str, object], straggler: float = 1.0) -> None:
     import sim
     from app import cached
     from app.cached import Inputs
@@ -24,7 +24,7 @@ def take_home(pick: str, options: dict[str, object]) -> None:
     from tests.app.conftest import make_hardware, make_workload
 
     workload, hardware = make_workload("a/b <c>"), make_hardware()
-    what_if = WhatIf(bandwidth=0.5)
+    what_if = WhatIf(bandwidth=0.5, straggler=straggler)
     inputs = cached.scale(
         Inputs(
             workload=workload,
@@ -71,8 +71,19 @@ def test_every_file_is_made_when_asked_for_and_says_what_was_turned(
         assert name.startswith("a-b-c-recommended-static-graph."), name
         text = content if isinstance(content, str) else content()
         assert '"bandwidth": 0.5' in text.replace("&quot;", '"').replace('""', '"'), label
-        if label not in ("Sweep CSV", "Recommendation JSON"):  # which know no switches
+        if label != "Recommendation JSON":  # the search knows no switches
             assert "static_graph" in text, label
+
+
+def test_what_knows_no_slowest_rank_does_not_tell_one(
+    files: dict[str, tuple[str, str | Callable[[], str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cached, "tune", lambda inputs: sim.tune(inputs.workload, inputs.hardware, draws=20))
+    made = AppTest.from_function(take_home, args=("default", {}, 1.5), default_timeout=60).run()
+    assert not made.exception
+    for label, (_, content) in files.items():
+        text = content if isinstance(content, str) else content()
+        assert ("slowest_rank" in text) == (label != "Recommendation JSON"), label
 
 
 def test_the_lines_follow_the_torch_of_the_address() -> None:

@@ -15,7 +15,7 @@ from app.figures.live import MOST_POINTS, points, steps_figure
 from app.views import live
 from app.words import live as words
 from sim.errors import InputError, NotModelledError
-from sim.nouns.live import Calibration, Followed, LiveReport
+from sim.nouns.live import PARTS, Calibration, Followed, LiveReport
 from sim.nouns.recording import (
     RecordedBackward,
     RecordedBucket,
@@ -195,7 +195,9 @@ def test_micro_batches_under_no_sync_are_part_of_the_step(job: Job) -> None:
     assert calibration.workload.ready_includes == ()
     parts = calibration.layouts[0].parts
     assert parts is not None
-    assert parts.before_ns == 2 * (calibration.workload.forward_ns + calibration.workload.backward_ns)
+    assert parts.before_ns == 0
+    assert parts.forward_ns == 3 * calibration.workload.forward_ns
+    assert parts.step_ns == sum(parts.part_ns(name) for name in PARTS)
     assert report.unseen is not None
     assert abs(report.unseen.median_error) < 0.03
     job.train(5, micro_batches=2)
@@ -246,9 +248,9 @@ def test_a_slow_down_is_dated_and_attributed(
     assert abs(drift.since_step - 151) <= 5
     assert drift.largest_part == part
     assert drift.parts[part] * parts.step_ns == pytest.approx(shift, rel=0.1)
-    said = words.drift_sentence(drift, report.unseen)
+    said = words.drift_sentence(drift, report)
     assert said.startswith(f"Since step {drift.since_step} steps take {drift.shift:.1%} longer")
-    assert f"The cause lies in {part}: the compute lane." in said
+    assert f"Most of it lies in {part}: the compute lane." in said
 
 
 def test_checkpoints_are_no_drift_and_the_slow_rank_is_named(job: Job) -> None:
@@ -260,6 +262,142 @@ def test_checkpoints_are_no_drift_and_the_slow_rank_is_named(job: Job) -> None:
     assert (first.rank, first.share) == (1, 1.0)
     assert 0.4 * MS < first.late_ns < 1.2 * MS  # 3 % of 26.5 ms
     assert words.lateness_sentence(report.lateness) is not None
+
+
+def test_a_slow_down_soon_after_the_window_is_found_and_not_forgotten(job: Job) -> None:
+    """38 unseen steps before it, then ever more after it."""
+    job.train(60)
+    assert judged(job, make_hardware())[0].drift is None
+    for _ in range(4):
+        job.train(60, pace=1.5)
+        report, _ = judged(job, make_hardware())
+        assert report.drift is not None
+        assert abs(report.drift.since_step - 61) <= 5
+        assert 0.25 < report.drift.shift < 0.5
+    assert words.drift_sentence(report.drift, report).startswith("Since step ")
+
+
+def test_where_all_unseen_steps_are_slower_than_the_window_it_is_told(job: Job) -> None:
+    job.train(22).train(60, slow_forward=1.3)
+    report, _ = judged(job, make_hardware())
+    assert report.drift is not None
+    assert (report.drift.since_step, report.drift.largest_part) == (23, "forward")
+    assert report.window_error is not None
+    assert report.drift.before == pytest.approx(report.window_error)
+
+
+def test_forward_of_any_micro_batch_is_forward(job: Job) -> None:
+    job.train(100, micro_batches=3).train(60, micro_batches=3, extra_ns=5 * MS)
+    report, calibration = judged(job, make_hardware())
+    drift, parts = report.drift, calibration.layouts[0].parts
+    assert drift is not None
+    assert parts is not None
+    assert drift.largest_part == "forward"
+    assert drift.parts["forward"] * parts.step_ns == pytest.approx(15 * MS, rel=0.05)
+    assert abs(drift.parts["before"]) < 0.001
+
+
+def test_samples_and_hours_are_by_the_clock(job: Job) -> None:
+    """Steps begin 60 ms apart, whatever they take, as where data loading has its time between them."""
+    job.layout(ONE).train(40).train(60, pace=1.25)
+    report, calibration = judged(job, make_hardware())
+    assert report.period_ns == 60 * MS
+    gain = sim.live_gain(calibration, job.read().ranks[0].layouts[-1])
+    now, then = gain.samples_per_s(64, report.period_ns)
+    assert now == pytest.approx(64 / 0.06)
+    assert then == pytest.approx(64 / (0.06 - gain.gain_ns / 1e9))
+    assert gain.gpu_hours_a_day(report.period_ns) == pytest.approx(2 * 24 * gain.gain_ns / (60 * MS))
+    assert gain.gpu_hours(1000) == pytest.approx(2 * 1000 * gain.gain_ns / 3.6e12)
+
+
+@pytest.mark.parametrize(
+    "ddp",
+    [
+        {"find_unused_parameters": True},
+        {"gradient_as_bucket_view": True, "static_graph": True},
+        {},
+    ],
+)
+def test_what_is_pasted_keeps_the_jobs_switches_and_takes_the_promised_step(
+    ddp: dict[str, bool], tmp_path: Path
+) -> None:
+    job = Job(tmp_path / "run", ddp=ddp).layout(ONE).train(30)
+    _, calibration = judged(job, make_hardware())
+    gain = sim.live_gain(calibration, job.read().ranks[0].layouts[-1])
+    assert gain.gain_ns > 0
+    (tmp_path / "assignment.json").write_text(gain.assignment_json)
+    pasted = sim.load_assignment(tmp_path / "assignment.json")
+    assert ddp.items() <= pasted.ddp_kwargs.items()
+    assert all(f"{name}=True" in gain.snippet or f"'{name}': True" in gain.snippet for name in ddp)
+    played = sim.simulate(calibration.workload, calibration.hardware, pasted)
+    assert sim.summarize(played).step_ns == gain.recommended_ns
+    if pasted.by_keywords:  # what stock DDP makes of these very keywords
+        made = sim.assign(calibration.workload, **pasted.ddp_kwargs)
+        assert made.bucket_indices == pasted.bucket_indices
+        assert all(f"{name}={value!r}" in gain.setting for name, value in pasted.ddp_kwargs.items())
+
+
+@pytest.mark.parametrize("name", ["gpt-13.8M-cpu", pytest.param("bert-14.0M-cpu", marks=pytest.mark.slow)])
+def test_promised_buckets_are_reached_where_a_switch_moves_them(name: str) -> None:
+    """With find_unused_parameters caps are counted in another order, so that keywords reach other buckets."""
+    traces = Path(__file__).parents[2] / "traces"
+    workload = sim.load_workload(traces / "workloads" / f"{name}.json")
+    hardware = sim.load_hardware(traces / "hardware" / "box-2x4gbit.json")
+    used = sim.assign(workload, find_unused_parameters=True)
+    calibration = Calibration(
+        first_step=3,
+        last_step=22,
+        workload=workload,
+        hardware=hardware,
+        hardware_is_own=False,
+        accumulation=(1, 1),
+        switches={"find_unused_parameters": True},
+        settings={},
+        layouts=(),
+    )
+    gain = sim.live_gain(calibration, RecordedLayout(step=1, bucket_indices=used.bucket_indices))
+    document = json.loads(gain.assignment_json)
+    assert document["ddp_kwargs"]["find_unused_parameters"] is True
+    buckets = document["bucket_indices"]
+    caps = {key: value for key, value in document["ddp_kwargs"].items() if key.startswith("bucket_cap")}
+    if caps:
+        made = sim.assign(workload, **caps, find_unused_parameters=True)
+        assert [list(bucket) for bucket in made.bucket_indices] == buckets
+    else:
+        assert "sim.apply" in gain.snippet
+    assert len(buckets) == gain.recommended_buckets
+    assert gain.low_ns is not None
+    assert gain.high_ns is not None
+    assert gain.low_ns <= gain.gain_ns <= gain.high_ns
+
+
+def test_noise_is_not_told_as_an_error_of_the_model(job: Job) -> None:
+    """A window that is off itself, one that scatters, and one that says that the model is off."""
+    job.train(120)
+    report, _ = judged(job, make_hardware())
+    assert words.noise_sentence(report) == ""
+    unseen, window = report.unseen, report.window
+    assert unseen is not None
+    assert window is not None
+    off = replace(unseen, median_error=0.34)
+    alike = replace(report, unseen=off, window=replace(window, median_error=0.3))
+    assert "are off by +30.0% themselves" in words.noise_sentence(alike)
+    scattered = replace(report, unseen=off, window=replace(window, low=-0.1, high=0.6))
+    assert "scatter between -10.0% and +60.0%" in words.noise_sentence(scattered)
+    calm = replace(report, unseen=off)
+    assert words.noise_sentence(calm) == ""
+    assert "longer than the window's own" in words.drift_sentence(None, calm)
+
+
+def test_a_gain_below_the_error_of_the_prediction_is_doubted(job: Job) -> None:
+    job.layout(ONE).train(60)
+    report, calibration = judged(job, make_hardware())
+    gain = sim.live_gain(calibration, job.read().ranks[0].layouts[-1])
+    assert words.doubt_sentence(gain, report) == ""
+    assert report.unseen is not None
+    off = replace(report.unseen, measured_ns=report.unseen.predicted_ns + 2 * gain.gain_ns)
+    said = words.doubt_sentence(gain, replace(report, unseen=off))
+    assert said.startswith("Not to be relied on")
 
 
 def test_what_cannot_be_predicted_is_refused_in_words(tmp_path: Path) -> None:
@@ -286,15 +424,13 @@ def test_the_gain_is_that_of_the_simulated_steps(job: Job) -> None:
     layout = job.read().ranks[0].layouts[-1]
     gain = sim.live_gain(calibration, layout)
     found = sim.tune(calibration.workload, calibration.hardware)
-    assert gain.recommended_ns == found.report.step_ns
+    assert 0.999 < found.report.step_ns / gain.recommended_ns <= 1
     assert calibration.layouts[-1].parts is not None
     assert gain.in_use_ns == calibration.layouts[-1].parts.step_ns
     assert gain.low_ns is not None
     assert gain.high_ns is not None
-    assert 0 < gain.low_ns <= gain.gain_ns <= gain.high_ns
+    assert 0 < gain.low_ns <= gain.gain_ns <= gain.high_ns  # never outside its own interval
     assert gain.significant is not False
-    assert gain.gpu_hours(24) == pytest.approx(2 * 24 * gain.gain_ns / gain.in_use_ns)
-    assert gain.samples_per_s(64)[0] == pytest.approx(64e9 / gain.in_use_ns)
     best = Job(job.folder.parent / "best").layout(found.assignment.bucket_indices).train(40)
     _, calibration = judged(best, make_hardware())
     none = sim.live_gain(calibration, best.read().ranks[0].layouts[-1])
@@ -368,13 +504,13 @@ def test_the_page_waits_calibrates_and_predicts(page: AppTest, job: Job) -> None
     job.train(10)
     page.run()
     assert is_clean(page)
-    assert "Calibrating: 10 steps are there" in page.info[0].value
+    assert "Calibrating: 8 of 20 steps after 2 of warm-up" in page.info[0].value
     job.train(60)
     page.run()
     assert is_clean(page)
     shown = {one.label: one.value for one in page.metric}
-    assert shown["Drift"] == "none"
-    assert abs(float(shown["Error, unseen steps"].rstrip("%"))) < 1
+    assert shown["Drift"] == "none found"
+    assert abs(float(shown["Unseen steps"].rstrip("%"))) < 1
     assert shown["Last rank"] == "1"
     assert "48 steps with the buckets in use that the model has not seen" in said(page)
     assert "No machine was given" in said(page)
@@ -394,7 +530,14 @@ def test_a_machine_beside_the_recording_and_own_numbers(page: AppTest, job: Job)
     page.number_input(key="live_to_go").set_value(1000).run()
     assert is_clean(page)
     labels = [one.label for one in page.metric]
-    assert labels[-4:] == ["Gain a step", "GPU-hours a day", "Samples a second", "GPU-hours to the end"]
+    assert labels[-4:] == [
+        "Gain a step, predicted",
+        "Rank-hours a day, less",
+        "Samples a second",
+        "Rank-hours to the end, less",
+    ]
+    now = {one.label: one.value for one in page.metric}["Samples a second"].split(" ")[0]
+    assert float(now.replace(",", "")) == pytest.approx(64 / 0.06, rel=0.001)  # steps begin 60 ms apart
     assert any("bucket_cap_mb" in one.value for one in page.code)
 
 

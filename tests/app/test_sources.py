@@ -320,3 +320,48 @@ def test_digests_that_a_session_remembers_are_limited(
         upload(page, ("w.json", text(replace(workload, name=f"model {number}"))))
         assert given(page).inputs.workload.name == f"model {number}"
         assert len(page.session_state["upload_digests"]) <= 3
+
+
+def two_pages() -> None:
+    """Two pages that both draw the sources, as Tune and Compare do."""
+    import sys
+
+    import streamlit as st
+
+    from app import launch, library
+    from app.views import sources
+
+    found = library.find(launch.settings(sys.argv[1:]))
+    st.session_state["given"] = None
+    if st.radio("page", ["Tune", "About", "Compare"], key="page") != "About":
+        asked = sources.ask(found)
+        st.session_state["given"] = sources.read(found, asked)
+        if st.session_state["given"] is None:
+            sources.nothing_to_show(found)
+
+
+def test_an_upload_stays_when_the_page_changes_until_it_is_forgotten(
+    traces: Path, monkeypatch: pytest.MonkeyPatch, workload: Workload
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(traces)])
+    page = AppTest.from_function(two_pages, default_timeout=60)
+    mine = replace(workload, name="mine")
+    page = upload(page, ("mine.json", text(mine)))
+    assert given(page).inputs.workload == mine
+    assert not [one for one in page.button if one.key == "up_forget"]
+    for name in ("About", "Compare"):
+        page.radio(key="page").set_value(name).run()
+    page.selectbox(key="start").set_value("upload").run()
+    assert given(page).inputs.workload == mine
+    assert any("Still in use" in one.value and "mine" in one.value for one in page.caption)
+    page.button(key="up_forget").click().run()
+    assert page.session_state["given"] is None
+    assert any("An address does not hold files" in one.value for one in page.info)
+
+
+def test_without_a_file_nothing_else_is_shown_in_its_place(page: AppTest) -> None:
+    page.query_params["start"] = "upload"
+    page.run()
+    assert not page.exception
+    assert page.session_state["given"] is None
+    assert [box.label for box in page.selectbox] == ["Start from"]

@@ -288,6 +288,10 @@ def test_the_picture_says_what_it_shows() -> None:
     figure = topology_figure(sim.cluster("dgx_h100", hosts=128))
     assert "dgx_h100" in figure.layout.title.text
     assert "128 hosts of 8 Hopper GPUs, 1,024 GPUs" in figure.layout.title.text
+    named = topology_figure(sim.cluster("dgx_h100", hosts=128), name="DGX H100")
+    assert named.layout.title.text.startswith("<b>DGX H100</b>")
+    assert all(len(line) < 90 for line in named.layout.title.text.split("<br>"))
+    assert "GPUs" in figure.layout.yaxis.ticktext
     entries = {trace.name for trace in figure.data if trace.showlegend}
     assert "NVLink, 370.8 GB/s" in entries
     assert any(name.startswith("network, 50 GB/s, ") for name in entries)

@@ -309,6 +309,31 @@ def test_whether_the_model_can_have_seen_a_record(traces: Path) -> None:
     assert words.unseen_sentence(unseen).startswith("Unseen")
     early = replace(unseen, measurements=tuple(replace(one, provenance=calibrated) for one in rows))
     assert "after these runs" in words.unseen_sentence(early)
+    assert "before the first of these measurements was written" in words.unseen_sentence(unseen)
+
+    def dated(made: str, *ran: str) -> str:
+        dates = [ran[number % len(ran)] for number in range(len(record.measurements))]
+        return words.unseen_sentence(
+            replace(
+                record,
+                hardware=replace(record.hardware, provenance={**calibrated, "date": made}),
+                measurements=tuple(
+                    replace(one, provenance={**later, "date": date})
+                    for one, date in zip(record.measurements, dates, strict=True)
+                ),
+            )
+        )
+
+    noon, next_day = "2026-01-02T12:00:00+00:00", "2026-01-03T12:00:00+00:00"
+    assert dated("2026-01-02T13:00:00+00:00", next_day, noon).startswith(
+        "The hardware was calibrated after some"
+    )
+    assert dated("2026-01-02T10:00:00-08:00", noon).startswith("The hardware was calibrated after these")
+    assert dated("2026-01-02T13:00:00+08:00", noon).startswith("Unseen: the hardware was calibrated from")
+    assert "at 2026-01-02 05:00 UTC" in dated("2026-01-02T13:00:00+08:00", noon)
+    for vague in ("2026-01-02T10:00:00", "yesterday"):
+        assert "cannot show" in dated(vague, noon)
+        assert "cannot show" in dated("2026-01-01T10:00:00+00:00", noon, vague)
     anchored = replace(
         unseen, hardware=replace(record.hardware, provenance={**calibrated, "anchored": {"step_ns": 1}})
     )

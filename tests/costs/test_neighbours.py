@@ -16,6 +16,7 @@ from sim.costs.neighbours import hardware_beside, hardware_on, shared_links, str
 from sim.costs.topology.sharing import job_bandwidths
 from sim.errors import InputError
 from sim.nouns.hardware import CURVES, CurvePoint, Hardware
+from tests.effort import tries
 from tests.strategies import hardwares
 
 GBIT = 10**9
@@ -44,7 +45,7 @@ def two_ranks(hardware: Hardware) -> Hardware:
 
 
 @given(hardwares(dressed=True).map(two_ranks), st.integers(2, 6), rates)
-@settings(max_examples=60)
+@settings(max_examples=tries(60))
 def test_each_of_n_equal_jobs_gets_one_nth(hardware: Hardware, jobs: int, rate: int) -> None:
     """A ring of two sends each byte of an all-reduce once, of a reduce-scatter half of them."""
     box = boxed_cluster([rate] * (2 * jobs), rate)

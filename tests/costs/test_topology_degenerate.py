@@ -14,6 +14,7 @@ from sim.costs.topology.loads import LOADS
 from sim.errors import InputError, NotModelledError, SimError
 from sim.nouns.cluster import Cluster, Device, Hosts, HostTemplate, Link, Network
 from tests.cluster_strategies import clusters
+from tests.effort import tries
 
 
 def template(name: str = "pair", *, nics: int = 1, joined: bool = True) -> HostTemplate:
@@ -79,7 +80,7 @@ def joined(cluster: Cluster) -> Cluster:
 
 
 @given(clusters())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=tries(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_legal_cluster_has_figures_or_a_word_why_not(cluster: Cluster) -> None:
     try:
         sim.cluster_hardware(cluster)
@@ -92,7 +93,7 @@ def test_any_legal_cluster_has_figures_or_a_word_why_not(cluster: Cluster) -> No
 
 
 @given(clusters().map(joined))
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=tries(120), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_cluster_that_is_joined_has_figures(cluster: Cluster) -> None:
     hardware = sim.cluster_hardware(cluster)
     assert all((point.duration_ns > 0) == (hardware.world_size > 1) for point in hardware.all_reduce)

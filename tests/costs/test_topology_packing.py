@@ -11,6 +11,7 @@ from sim.costs.topology.packing import LocalRing, best_ring, best_rings, bottlen
 from sim.costs.topology.presets import pcie_box
 from sim.costs.topology.routes import LinkEnds, Routes
 from sim.nouns.cluster import Device, HostTemplate, Link
+from tests.effort import tries
 
 WIDTHS = (10.0, 20.0, 30.0, 40.0)
 
@@ -72,7 +73,7 @@ def fits(rings: list[tuple[LocalRing, float]], capacity: dict[LinkEnds, float]) 
 
 
 @given(hosts())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(150), deadline=None)
 def test_the_best_ring_is_the_best_of_all_orders(template: HostTemplate) -> None:
     routes = Routes(template)
     gpus, capacity = template.of_kind("gpu"), capacity_of(routes)
@@ -102,7 +103,7 @@ def test_the_best_ring_of_eight_gpus_is_the_best_of_all_orders(seed: int) -> Non
 
 
 @given(hosts())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(100), deadline=None)
 def test_rings_side_by_side_fit_and_carry_at_least_what_the_best_one_does(template: HostTemplate) -> None:
     routes = Routes(template)
     gpus, capacity = template.of_kind("gpu"), capacity_of(routes)

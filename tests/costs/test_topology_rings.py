@@ -18,6 +18,7 @@ from sim.costs.topology.sharing import ring_shares
 from sim.errors import InputError
 from sim.nouns.cluster import Cluster, Device, Hosts, HostTemplate, Link, Network
 from tests.cluster_strategies import NEEDED
+from tests.effort import tries
 
 
 def some_clusters(hosts: int) -> list[Cluster]:
@@ -61,7 +62,7 @@ def crossings(rings: Rings) -> list[dict[tuple[str, str], float]]:
 
 
 @given(jobs())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(60), deadline=None)
 def test_a_ring_passes_every_rank_once_over_links_that_there_are(
     case: tuple[Cluster, list[list[str]]],
 ) -> None:
@@ -80,7 +81,7 @@ def test_a_ring_passes_every_rank_once_over_links_that_there_are(
 
 
 @given(jobs())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(60), deadline=None)
 def test_shares_by_kinds_of_host_are_those_of_the_whole_graph(case: tuple[Cluster, list[list[str]]]) -> None:
     cluster, parts = case
     graph = cluster_graph(cluster)

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.costs.topology.shares import max_min_shares
+from tests.effort import tries
 
 Case = tuple[list[dict[str, float]], dict[str, float]]
 
@@ -20,7 +21,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 @given(cases())
-@settings(max_examples=400)
+@settings(max_examples=tries(400))
 def test_no_link_is_over_and_every_flow_has_its_bottleneck(case: Case) -> None:
     """The definition: a full link on which no other flow has a higher rate."""
     flows, capacity = case
@@ -41,7 +42,7 @@ def test_no_link_is_over_and_every_flow_has_its_bottleneck(case: Case) -> None:
 
 
 @given(cases())
-@settings(max_examples=100)
+@settings(max_examples=tries(100))
 def test_small_steps_in_turn_lead_to_the_same(case: Case) -> None:
     """Each flow in turn takes a drop more of its links while all of them have it."""
     flows, capacity = case

@@ -52,7 +52,8 @@ def test_a_killed_rank_is_named(small_workload: Workload, tmp_path: Path) -> Non
         check_kept(run.record)
 
 
-@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
 def test_a_hung_rank_is_named(small_workload: Workload, tmp_path: Path, victim: int) -> None:
     with Validation(small_workload, tmp_path) as run:
         wait_for(run.has_measured, "a measured round")

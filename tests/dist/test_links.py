@@ -29,6 +29,7 @@ from sim.validator.ranks.links import CudaLink, HostLink, Wire, curve_from
 from sim.validator.ranks.paced_lanes import paced_lanes
 from sim.validator.ranks.wrapping import stock_ddp
 from tests.dist.paper_gpu import NS_PER_CYCLE, OVERHEAD_NS, PaperGpu, install
+from tests.effort import tries
 
 pytestmark = pytest.mark.dist
 
@@ -68,7 +69,7 @@ def test_the_ranks_interpolate_as_the_simulator_does(steps: list[tuple[int, int]
     assert service_ns(curve_from(described["points"]), size) == all_reduce_ns(hardware, size)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=tries(60))
 @given(
     gradients=st.lists(st.tuples(st.integers(0, 5_000), st.integers(1, 2_000)), min_size=1, max_size=12),
     channels=st.integers(1, 3),

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.engine.bucketing import compute_bucket_assignment_by_size
+from tests.effort import tries
 
 DTYPES = (torch.float32, torch.float16, torch.float64, torch.bfloat16, torch.int8)
 DEVICES = ("cpu", "meta")
@@ -87,7 +88,7 @@ def problems(draw: st.DrawFn) -> Problem:
     )
 
 
-@settings(max_examples=400)
+@settings(max_examples=tries(400))
 @given(problems())
 def test_a1_buckets_are_torchs(problem: Problem) -> None:
     """A1.1-A1.6 on what Hypothesis can think of."""

@@ -11,6 +11,7 @@ from sim.engine.systems import write
 from sim.errors import InputError, NotModelledError
 from sim.nouns.hardware import SLOWDOWNS, CurvePoint, Hardware
 from sim.nouns.workload import Gradient, Workload
+from tests.effort import tries
 from tests.engine.ddp_jobs import Job, jobs
 
 EACH = {"accumulation_steps": 3, "no_sync": False}
@@ -34,14 +35,14 @@ HARDWARE = Hardware(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 @given(jobs(**EACH))
 def test_both_engines_agree(job: Job) -> None:
     one, two = job.simulate("steady", "simpy"), job.simulate("steady", "analytic")
     assert replace(two, engine="simpy") == one
 
 
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 @given(jobs(**EACH))
 def test_every_micro_batch_sends_what_the_last_one_sends(job: Job) -> None:
     programs = write(job.workload, job.hardware, job.assign("steady"))
@@ -54,7 +55,7 @@ def test_every_micro_batch_sends_what_the_last_one_sends(job: Job) -> None:
     assert [program.optimizer_ns for program in programs] == [0, 0, job.workload.optimizer_ns]
 
 
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 @given(jobs(no_sync=False, accumulation_steps=1))
 def test_it_is_nothing_to_a_single_micro_batch(job: Job) -> None:
     alone = replace(job, options={name: v for name, v in job.options.items() if name != "no_sync"})
@@ -62,7 +63,7 @@ def test_it_is_nothing_to_a_single_micro_batch(job: Job) -> None:
     assert job.simulate("steady").accumulation_ns == 0
 
 
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 @given(jobs(**EACH, set_to_none=True, gradient_as_bucket_view=False))
 def test_it_costs_no_less_than_no_sync(job: Job) -> None:
     """On a machine that nothing stretches: all that a synchronised micro-batch does comes on top."""

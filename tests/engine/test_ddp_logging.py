@@ -17,6 +17,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import Gradient, Workload
+from tests.effort import tries
 from tests.engine.ddp_jobs import ITERATIONS, Job, jobs
 from tests.systems.ddp_ranks import run_cases
 from tests.systems.ddp_simulated import options_of, workload_of
@@ -30,7 +31,7 @@ TIMES = (
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=tries(300))
 @given(jobs(), st.sampled_from(ITERATIONS))
 def test_identities(job: Job, iteration: Iteration) -> None:
     """A4.1: with F, S, E, C, D on one clock, S-F, E-S, D-C and E-C; none is negative (A4.2)."""
@@ -55,7 +56,7 @@ def test_identities(job: Job, iteration: Iteration) -> None:
     assert after == timeline.sync_end_ns - timeline.backward_end_ns
 
 
-@settings(max_examples=300)
+@settings(max_examples=tries(300))
 @given(jobs(), st.sampled_from(ITERATIONS))
 def test_layout_is_that_of_the_assignments(job: Job, iteration: Iteration) -> None:
     """A4.4: the constructor's buckets always, the rebuilt ones from their iteration on."""

@@ -18,6 +18,7 @@ from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Buffer, Gradient, Workload
 from sim.units import transfer_ns
+from tests.effort import tries
 from tests.engine.ddp_jobs import ITERATIONS, MIB, Job, jobs, mlp
 
 # Properties of any legal combination
@@ -25,7 +26,7 @@ from tests.engine.ddp_jobs import ITERATIONS, MIB, Job, jobs, mlp
 iterations = st.sampled_from(ITERATIONS)
 
 
-@settings(max_examples=400)
+@settings(max_examples=tries(400))
 @given(jobs(), iterations)
 def test_both_engines_agree_under_any_switches(job: Job, iteration: Iteration) -> None:
     one, two = job.simulate(iteration, "simpy"), job.simulate(iteration, "analytic")
@@ -41,7 +42,7 @@ def first_of_each_bucket(timeline: Timeline) -> list[Any]:
     return list(seen.values())
 
 
-@settings(max_examples=300)
+@settings(max_examples=tries(300))
 @given(jobs(), iterations)
 def test_launches_are_in_bucket_order_and_the_map_is_last(job: Job, iteration: Iteration) -> None:
     """A3.5, A3.9: the map follows the last bucket; in a static graph's first iteration it leads (A3.15)."""
@@ -65,7 +66,7 @@ def test_launches_are_in_bucket_order_and_the_map_is_last(job: Job, iteration: I
         )
 
 
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 @given(jobs(), iterations)
 def test_every_bucket_is_sent_once_unless_skipped_or_by_noop(job: Job, iteration: Iteration) -> None:
     """A3.14: only buckets of nothing but unused parameters are skipped; not in a static graph's first."""
@@ -84,7 +85,7 @@ def test_every_bucket_is_sent_once_unless_skipped_or_by_noop(job: Job, iteration
         assert row.launch_ns == row.start_ns == row.end_ns == row.ready_ns
 
 
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 @given(jobs(static_graph=True, accumulation_steps=1))
 def test_nothing_overlaps_in_a_static_graphs_first_iteration(job: Job) -> None:
     """A3.15: backward ends first, undisturbed; then everything is copied and launched."""
@@ -94,14 +95,14 @@ def test_nothing_overlaps_in_a_static_graphs_first_iteration(job: Job) -> None:
     assert all(bucket.ready_ns >= timeline.backward_end_ns for bucket in timeline.buckets)
 
 
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 @given(jobs(gradient_as_bucket_view=True), iterations)
 def test_views_are_never_copied_back(job: Job, iteration: Iteration) -> None:
     timeline = job.simulate(iteration)
     assert all(bucket.available_ns == bucket.copy_out_start_ns for bucket in timeline.buckets)
 
 
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 @given(jobs(batched_grad_copy=True), iterations)
 def test_batched_copies_are_made_when_a_bucket_is_complete(job: Job, iteration: Iteration) -> None:
     """A3.4: one copy a bucket at most, none for a gradient, and it ends where the bucket is ready."""
@@ -131,7 +132,7 @@ def test_messages_that_take_no_time_share_a_channel_with_those_that_do() -> None
         assert {bucket.channel for bucket in timeline.buckets} == {0}
 
 
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 @given(jobs(gradient_as_bucket_view=True, set_to_none=False, comm_hook="allreduce"), iterations)
 def test_kept_views_under_a_hook_are_not_copied_at_all(job: Job, iteration: Iteration) -> None:
     """A3.4, the cells that say nothing: only an unused gradient's slice is filled."""
@@ -140,7 +141,7 @@ def test_kept_views_under_a_hook_are_not_copied_at_all(job: Job, iteration: Iter
     assert copied <= job.unused
 
 
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 @given(jobs(), iterations)
 def test_micro_batches_before_the_last_send_nothing(job: Job, iteration: Iteration) -> None:
     """A3.12: nothing is copied or launched in their backward; the first takes as long as a plain one, the
@@ -169,7 +170,7 @@ def additions(job: Job) -> list[int]:
     ]
 
 
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 @given(jobs(), iterations)
 def test_buffers_are_broadcast_in_the_first_micro_batch_alone(job: Job, iteration: Iteration) -> None:
     """A3.16, A3.12: in the forward that follows a synchronised one."""
@@ -179,7 +180,7 @@ def test_buffers_are_broadcast_in_the_first_micro_batch_alone(job: Job, iteratio
     assert [len(one) for one in sent] == [int(bool(syncs))] + [0] * (len(programs) - 1)
 
 
-@settings(max_examples=300)
+@settings(max_examples=tries(300))
 @given(jobs())
 def test_iterations_follow_from_each_other(job: Job) -> None:
     """A2.2 to A2.6: who rebuilds when, from what, in which order."""
@@ -204,7 +205,7 @@ def test_iterations_follow_from_each_other(job: Job) -> None:
             assert tuple(itertools.chain(*steady)) == walked
 
 
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 @given(jobs(), iterations)
 def test_triggers_are_the_hooks_that_complete_the_next_bucket(job: Job, iteration: Iteration) -> None:
     """A3.3, A3.5: the launching gradient is the last of all that buckets up to this one wait for; unused
@@ -227,7 +228,7 @@ def test_triggers_are_the_hooks_that_complete_the_next_bucket(job: Job, iteratio
             assert (collective.phase, collective.gradient) == ("backward", triggers[-1])
 
 
-@settings(max_examples=300)
+@settings(max_examples=tries(300))
 @given(jobs(), iterations)
 def test_bytes_on_the_wire(job: Job, iteration: Iteration) -> None:
     """A3.17, A2.9: all elements, in the dtype of the hook or of mixed precision."""

@@ -16,6 +16,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import SLOWDOWNS, CurvePoint, Hardware
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Gradient, Workload
+from tests.effort import tries
 from tests.oracle.stepper import copy, service, step_through
 from tests.strategies import REAL, TINY, Case, cases
 
@@ -26,7 +27,7 @@ def simulate(case: Case, engine: str = "analytic") -> Timeline:
     return sim.simulate(case.workload, case.hardware, case.assignment, engine)
 
 
-@settings(max_examples=700)
+@settings(max_examples=tries(700))
 @given(cases())
 def test_both_engines_agree_on_every_field(case: Case) -> None:
     """DESIGN: two engines, one truth, to the nanosecond; and their reports are one."""
@@ -35,7 +36,7 @@ def test_both_engines_agree_on_every_field(case: Case) -> None:
     assert replace(sim.summarize(two), engine="simpy") == sim.summarize(one)
 
 
-@settings(max_examples=400)
+@settings(max_examples=tries(400))
 @given(cases(st.just(TINY), max_gradients=7))
 def test_both_engines_do_what_the_contract_says(case: Case) -> None:
     """CONTRACT, "How time runs", 1 to 6, stepped through nanosecond by nanosecond."""
@@ -58,7 +59,7 @@ def test_both_engines_do_what_the_contract_says(case: Case) -> None:
         assert spans == fate.compute, engine
 
 
-@settings(max_examples=150)
+@settings(max_examples=tries(150))
 @given(cases(st.just(TINY), max_gradients=7))
 def test_report_counts_the_nanoseconds(case: Case) -> None:
     """CONTRACT, Report: step, exposed communication and overlap, by counting nanoseconds."""
@@ -175,7 +176,7 @@ def _done(timeline: Timeline, start: int, end: int, factor_at: Callable[[int, in
     )
 
 
-@settings(max_examples=300)
+@settings(max_examples=tries(300))
 @given(cases())
 def test_work_is_conserved_under_every_slow_down(case: Case) -> None:
     """How time runs, 4: stretched by the product of what is active, each piece of work is done to within

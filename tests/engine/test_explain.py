@@ -12,6 +12,7 @@ from sim.engine.systems import SYSTEMS, write
 from sim.errors import InputError, NotModelledError
 from sim.nouns.explanation import Event, Explanation
 from sim.nouns.workload import Buffer
+from tests.effort import tries
 from tests.engine.ddp_jobs import Job, jobs, mlp
 
 WORKLOAD = mlp()
@@ -142,7 +143,7 @@ def test_every_system_can_be_explained(policy: str) -> None:
         assert sorted(index for bucket in step.bucket_indices for index in bucket) == list(range(10))
 
 
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 @given(jobs())
 def test_what_is_explained_is_what_is_simulated(job: Job) -> None:
     """The same collectives in the same order, whatever the machine."""
@@ -165,7 +166,7 @@ def test_what_is_explained_is_what_is_simulated(job: Job) -> None:
         assert event.name == (None if event.gradient is None else names[event.gradient])
 
 
-@settings(max_examples=100)
+@settings(max_examples=tries(100))
 @given(jobs())
 def test_times_do_not_matter_but_for_order(job: Job) -> None:
     stretched = replace(

@@ -16,6 +16,7 @@ from sim.nouns.cluster import Cluster, Device, Hosts, HostTemplate, Link
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.jobs import Job
 from sim.nouns.workload import Buffer, Gradient, Workload
+from tests.effort import tries
 from tests.strategies import SCALES, Case, cases
 from tests.systems.any_system import system_cases
 
@@ -101,7 +102,7 @@ def alone(case: Case) -> int:
 
 
 @given(cases(SCALES) | system_cases(), cases(SCALES))
-@settings(max_examples=60)
+@settings(max_examples=tries(60))
 def test_a_job_alone_or_on_links_of_its_own_is_what_simulate_says(one: Case, other: Case) -> None:
     """To the nanosecond, step after step, whatever the system: neither meets the other."""
     made = []
@@ -234,7 +235,7 @@ def meeting(draw: st.DrawFn, most: int = 3) -> list[Job]:
 
 
 @given(meeting())
-@settings(max_examples=60)
+@settings(max_examples=tries(60))
 def test_no_link_carries_more_than_it_can(jobs: list[Job]) -> None:
     """Bytes over the uplink in whole steps, against what it carries in that time."""
     played = play_jobs(jobs, dumbbell(len(jobs)), steps=6, warmup=0).jobs
@@ -251,7 +252,7 @@ def test_no_link_carries_more_than_it_can(jobs: list[Job]) -> None:
 
 
 @given(meeting(), st.lists(st.integers(0, 100_000), min_size=3, max_size=3))
-@settings(max_examples=60)
+@settings(max_examples=tries(60))
 def test_another_simulator_agrees(jobs: list[Job], offsets: list[int]) -> None:
     """Fluid, in floats, from event to event: what remains of each collective as a part of it."""
     given_offsets = offsets[: len(jobs)]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from sim.engine import lanes, recurrence
 from sim.engine.program import BackwardEnd, CopyBack, Effects, LaneItem, Launch, Program, Ready, Wait, Work
 from sim.nouns.collective import Collective
+from tests.effort import tries
 from tests.strategies import SLOWDOWNS, Draw
 
 durations = st.integers(0, 7)
@@ -87,7 +88,7 @@ def programs(draw: Draw) -> Program:
     )
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=tries(1500), deadline=None)
 @given(programs())
 def test_engines_agree_on_any_program(program: Program) -> None:
     assert lanes.play(program) == recurrence.solve(program)
@@ -119,7 +120,7 @@ def test_a_chained_launch_counts_from_its_own_instant_on() -> None:
     assert lanes.play(program).backward_end_ns == recurrence.solve(program).backward_end_ns == 9
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=tries(400), deadline=None)
 @given(programs())
 def test_no_work_is_lost_and_nothing_comes_too_early(program: Program) -> None:
     outcome = recurrence.solve(program)

@@ -13,6 +13,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Gradient, Workload
+from tests.effort import tries
 from tests.oracle.stepper import step_through
 from tests.strategies import TINY, Case, paired_cases
 from tests.systems.any_system import system_cases
@@ -157,7 +158,7 @@ def test_micro_batches_that_synchronise_start_anew(engine: str) -> None:
     assert timeline.accumulation_ns == 5 + 55
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tries(300), deadline=None)
 @given(paired_cases())
 def test_both_engines_agree_on_every_field(case: Case) -> None:
     one, two = simulate(case, "simpy"), simulate(case, "analytic")
@@ -165,7 +166,7 @@ def test_both_engines_agree_on_every_field(case: Case) -> None:
     assert replace(sim.summarize(two), engine="simpy") == sim.summarize(one)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tries(300), deadline=None)
 @given(paired_cases(st.just(TINY), max_gradients=5))
 def test_both_engines_do_what_two_ranks_do(case: Case) -> None:
     """Against two ranks stepped side by side, nanosecond by nanosecond."""
@@ -183,7 +184,7 @@ def test_both_engines_do_what_two_ranks_do(case: Case) -> None:
         assert spans == fate.compute, engine
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(100), deadline=None)
 @given(paired_cases())
 def test_a_rank_like_this_one_changes_nothing(case: Case) -> None:
     alone, beside = replace(case, slowest=None), replace(case, slowest=case.workload)
@@ -196,7 +197,7 @@ def moments(timeline: Timeline) -> list[int]:
     return [timeline.sync_end_ns, *(moment for times_of_one in times for moment in times_of_one)]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(200), deadline=None)
 @given(paired_cases(stretches=False))
 def test_nothing_comes_earlier_than_without_the_other_rank(case: Case) -> None:
     """Where work stretches it may: a backward that runs while others are waited for is not slowed down."""
@@ -204,7 +205,7 @@ def test_nothing_comes_earlier_than_without_the_other_rank(case: Case) -> None:
     assert all(one <= two for one, two in zip(moments(alone), moments(beside), strict=True))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(200), deadline=None)
 @given(paired_cases(stretches=False), st.integers(0, 50), st.integers(1, 4))
 def test_the_later_the_other_rank_the_later_is_everything(case: Case, delay: int, factor: int) -> None:
     assert case.slowest is not None
@@ -218,7 +219,7 @@ def test_the_later_the_other_rank_the_later_is_everything(case: Case, delay: int
     assert all(before <= after for before, after in zip(moments(one), moments(two), strict=True))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(200), deadline=None)
 @given(paired_cases(stretches=False))
 def test_what_each_rank_says_of_a_collective_is_one(case: Case) -> None:
     """Seen from either rank it starts in one instant, and one of the two did not wait."""
@@ -230,7 +231,7 @@ def test_what_each_rank_says_of_a_collective_is_one(case: Case) -> None:
         assert 0 in (mine.late_ns, theirs.late_ns)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(150), deadline=None)
 @given(system_cases())
 def test_every_system_waits_alike_in_both_engines_or_is_refused(case: Case) -> None:
     """Those whose order of collectives follows from that of gradients say so where ranks differ in it.

@@ -14,6 +14,7 @@ from sim.engine.systems import write
 from sim.engine.world import play_world
 from sim.errors import InputError, NotModelledError, SimError
 from sim.nouns.workload import Workload
+from tests.effort import tries
 from tests.strategies import TINY, Case, other_ranks, paired_cases
 from tests.systems.any_system import system_cases
 
@@ -50,14 +51,14 @@ def check_pair(case: Case) -> None:
     assert world[1] == play_beside(case.slowest, theirs, case.workload, mine, recurrence.solve)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(200), deadline=None)
 @given(paired_cases())
 def test_two_ranks_do_what_they_do_in_turns(case: Case) -> None:
     """Every field of both outcomes, to the nanosecond."""
     check_pair(case)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(200), deadline=None)
 @given(system_cases())
 def test_two_ranks_of_every_system_do_what_they_do_in_turns(case: Case) -> None:
     """PowerSGD's callbacks launch as time has it: such ranks may wait for each other for ever."""
@@ -69,7 +70,7 @@ def test_two_ranks_of_every_system_do_what_they_do_in_turns(case: Case) -> None:
             play_chained(pair, programs_of(case, *pair))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=tries(80), deadline=None)
 @given(paired_cases(st.just(TINY)), st.data())
 def test_each_rank_does_what_it_would_beside_the_last_of_the_others(case: Case, data: st.DataObject) -> None:
     """Of any number of ranks: each rank's program alone, with the instants at which the last one came."""
@@ -94,7 +95,7 @@ def test_each_rank_does_what_it_would_beside_the_last_of_the_others(case: Case, 
         assert outcomes[rank] == recurrence.solve(replace(program, collectives=awaited))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(60), deadline=None)
 @given(paired_cases(), st.integers(1, 4), st.integers(0, 10**6))
 def test_ranks_alike_are_one_rank(case: Case, count: int, begin: int) -> None:
     ((program,),) = programs_of(case, case.workload)
@@ -102,7 +103,7 @@ def test_ranks_alike_are_one_rank(case: Case, count: int, begin: int) -> None:
     assert play_world([program] * count, [begin] * count) == (alone,) * count
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(60), deadline=None)
 @given(paired_cases(), st.data())
 def test_the_order_of_ranks_is_no_matter(case: Case, data: st.DataObject) -> None:
     assert case.slowest is not None

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sim.errors import InputError
 from sim.formats import documents
 from sim.formats.documents import KINDS
+from tests.effort import tries
 from tests.strategies import NOUNS
 
 EXAMPLES = Path(__file__).parents[1] / "contracts" / "examples"
@@ -23,7 +24,7 @@ def test_every_kind_has_a_strategy() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=tries(60))
 def test_every_noun_comes_back_as_it_went(kind: str, data: st.DataObject) -> None:
     """CONTRACT, Files: JSON with schema_version 1 and kind; text -> noun -> text changes nothing."""
     noun = data.draw(NOUNS[kind])
@@ -39,7 +40,7 @@ def test_every_noun_comes_back_as_it_went(kind: str, data: st.DataObject) -> Non
 
 
 @given(data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=tries(60))
 def test_a_truncated_file_never_passes_for_a_whole_one(data: st.DataObject) -> None:
     """Any prefix that lacks more than the last newline is refused, in one line."""
     kind = data.draw(st.sampled_from(sorted(KINDS)))
@@ -58,7 +59,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=tries(300))
 @given(data=st.data())
 def test_whatever_is_put_in_a_file_is_read_or_refused_by_name(data: st.DataObject) -> None:
     """Fuzz: any JSON value in the place of any field is taken, or refused with one InputError."""
@@ -86,7 +87,7 @@ def test_whatever_is_put_in_a_file_is_read_or_refused_by_name(data: st.DataObjec
         assert documents.parse_text(documents.to_text(noun), KINDS[kind], "f.json") == noun
 
 
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 @given(st.binary(max_size=60) | st.text(max_size=60))
 def test_any_bytes_are_refused_not_crashed_on(content: bytes | str) -> None:
     for noun in KINDS.values():

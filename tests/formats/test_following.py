@@ -3,7 +3,7 @@
 import json
 import os
 import threading
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
 
@@ -12,13 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import sim
+from sim.errors import InputError
 from sim.formats import following
 from sim.formats.following import Follower, find_recordings
 from sim.formats.recordings import load_recording
 from sim.nouns.recording import RecordedStep
 from tests.formats.test_recordings import any_steps, backward, rank_of, step, write
 
-EASY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+EASY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25)
 READY = (4, 3, 2, 1)
 
 
@@ -59,7 +60,7 @@ def test_any_split_into_appends_reads_as_the_whole(
     for rank, read in zip(seen.ranks, expected.ranks, strict=True):
         assert list(rank.steps.step) == [one.step for one in read.steps]
         assert list(rank.steps.sync) == [
-            one.backwards[-1].sync_end_ns - one.backwards[-1].backward_ns for one in read.steps
+            sum(part.sync_end_ns - part.backward_ns for part in one.backwards) for one in read.steps
         ]
         assert (rank.torn_bytes > 0) == read.torn
     assert seen.unread_bytes == seen.fault_count == 0
@@ -154,15 +155,45 @@ def test_memory_is_bounded_and_says_what_is_gone(tmp_path: Path, monkeypatch: py
     assert f"the first {1000 - len(seen.ranks[0].steps)} steps" in seen.dropped[0]
 
 
+@pytest.mark.parametrize(("clock", "warmup"), [("cuda", 11), pytest.param("host", 2, marks=pytest.mark.slow)])
+def test_hundreds_of_ranks_leave_enough_steps_to_predict_from(
+    clock: str, warmup: int, tmp_path: Path
+) -> None:
+    made = rank_of(0, steps_until(34), clock=clock, world_size=256)
+    ranks = tuple(replace(made, header=replace(made.header, rank=rank)) for rank in range(256))
+    follower = Follower(write(tmp_path / "run", ranks))
+    seen = follower.refresh(30)
+    while seen.unread_bytes:
+        seen = follower.refresh(30)
+    assert len(seen.ranks) == 256
+    assert seen.warmup_steps == warmup
+    assert seen.whole_steps >= 20
+    for window in (sim.live_window(seen, 20), sim.latest_window(seen, 20)):
+        assert window is not None
+        assert {len(rank.steps) for rank in window.ranks} == {20}
+        assert window.ranks[0].steps[0].step > warmup
+    assert sim.live_window(seen, seen.whole_steps) is not None
+    with pytest.raises(InputError, match=f"steps: 100 is not legal; of 256 ranks {seen.whole_steps} whole"):
+        sim.live_window(seen, 100)
+
+
+@given(ranks=st.integers(1, following.MOST_RANKS))
+def test_whole_steps_are_bounded_and_never_too_few(ranks: int) -> None:
+    kept = following.whole_steps(ranks)
+    assert following.FEWEST_WHOLE_STEPS <= kept <= following.WHOLE_STEPS
+    assert kept == following.FEWEST_WHOLE_STEPS or kept * ranks <= following.MOST_WHOLE_STEPS
+    assert kept >= following.whole_steps(ranks + 1)
+
+
 def test_a_long_file_is_caught_up_with_in_several_refreshes(tmp_path: Path) -> None:
-    folder = write(tmp_path / "run", (rank_of(0, steps_until(2000)), rank_of(1, steps_until(2000))))
+    folder = write(tmp_path / "run", (rank_of(0, steps_until(1200)), rank_of(1, steps_until(1200))))
     follower = Follower(folder)
     seen, turns = follower.refresh(0.02), 1
     assert seen.unread_bytes > 0
     while seen.unread_bytes:
         seen, turns = follower.refresh(0.02), turns + 1
     assert turns > 2
-    assert [len(rank.steps) for rank in seen.ranks] == [2000, 2000]
+    assert [len(rank.steps) for rank in seen.ranks] == [1200, 1200]
 
 
 def test_nothing_new_is_the_same_answer(tmp_path: Path) -> None:

@@ -87,6 +87,36 @@ def test_a_torch_without_a_switch_is_refused(switch: str, since: tuple[int, int]
                 sim.snippet(sim.assign(WORKLOAD, **{switch: value}), WORKLOAD, torch=text)
 
 
+@pytest.mark.parametrize(
+    ("assignment", "since"),
+    [
+        (sim.assign(WORKLOAD), (2, 0)),
+        (CAPPED, (2, 4)),
+        (LISTED, (2, 11)),
+        (EACH, (2, 12)),
+        (sim.assign(WORKLOAD, mixed_precision={"param_dtype": "bfloat16"}), (2, 1)),
+        (sim.assign(WORKLOAD, skip_all_reduce_unused_params=False), (2, 8)),
+        (sim.assign(WORKLOAD, bucket_cap_mb=8, forward_sync_buffers=True), (2, 13)),
+        (sim.assign(WORKLOAD, bucket_cap_mb=8, mixed_precision={"param_dtype": "bfloat16"}), (2, 4)),
+    ],
+)
+def test_the_title_names_the_oldest_torch_of_the_lines(
+    assignment: Assignment, since: tuple[int, int]
+) -> None:
+    """From that version on the lines are the same as those without one, before they are not."""
+    lines = sim.snippet(assignment, WORKLOAD)
+    title = lines.splitlines()[0]
+    assert ("any torch from 2.0 on" if since == (2, 0) else f"needs torch '>=2.{since[1]}'") in title
+    for version in VERSIONS:
+        try:
+            found = sim.snippet(assignment, WORKLOAD, torch=f"2.{version[1]}").splitlines()[1:]
+        except (InputError, NotModelledError):
+            found = []
+        assert (found == lines.splitlines()[1:]) == (version >= since)
+    only_switches = "skip_all_reduce_unused_params" in lines or "forward_sync_buffers" in lines
+    assert ("(before: sim.apply)" in title) == (since > (2, 1) and not only_switches)
+
+
 @pytest.mark.parametrize("text", ["", "two", "2", "1.13", "2.x", "2.8;import os", "v2.8", "2.8 beta", "99"])
 def test_a_version_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"torch: .*give a version from 2\.0 on"):

@@ -17,6 +17,7 @@ from sim.importer.chakra.nodes import PROCESS_GROUPS
 from sim.importer.matching import match_buckets
 from sim.importer.opening import read_text
 from sim.nouns.imported import Imported, ImportOptions
+from tests.effort import tries
 from tests.importer.ddp_run import BUCKETS, SIZES, files, model
 from tests.importer.mutations import mutated
 
@@ -78,7 +79,7 @@ def read(text: str, **options: Any) -> Imported:
 SHAPES = st.lists(st.integers(1, 40), min_size=1, max_size=3)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=tries(80), deadline=None)
 @given(
     st.sampled_from(["1.0.1", "1.1.0-chakra.0.0.4", "1.1.1-chakra.0.0.4"]),
     st.integers(1, 3),
@@ -234,7 +235,7 @@ def test_refusals() -> None:
         read_chakra([], ImportOptions())
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=tries(120), deadline=None)
 @given(mutated(trace("1.1.1", 2, [([4, 2], "float"), ([3], "float")], {0})), st.booleans())
 def test_a_damaged_trace_is_read_or_refused(text: str, timed: bool) -> None:
     """No error but our own."""

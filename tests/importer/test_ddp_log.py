@@ -21,6 +21,7 @@ from sim.nouns.assignment import Assignment, bucket_bytes
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.imported import Imported, ImportOptions
 from sim.nouns.workload import Workload
+from tests.effort import tries
 from tests.importer.ddp_run import BUCKETS, SIZES, files, model
 from tests.importer.mutations import mutated
 from tests.strategies import workloads
@@ -36,7 +37,7 @@ def read(text: str, **options: Any) -> Imported:
         return read_ddp_log([path], ImportOptions(**options))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(100), deadline=None)
 @given(workloads(dtypes=("float32",), devices=(None,), sparse=False, empty=False), st.floats(0.01, 60))
 def test_a_simulated_log_gives_its_own_assignment_back(workload: Workload, cap_mb: float) -> None:
     """What ``sim.ddp_logging_data`` says of a step, read with the model, is that step's assignment."""
@@ -186,7 +187,7 @@ FUZZED = [
 ]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=tries(120), deadline=None)
 @given(mutated({"records": FUZZED}), st.booleans())
 def test_a_damaged_log_is_read_or_refused(text: str, aided: bool) -> None:
     """No error but our own."""

@@ -15,6 +15,7 @@ from sim.importer.flight_recorder import read_flight_recorder
 from sim.importer.flight_recorder.repeating import Repeat, find_repeat
 from sim.nouns.imported import Imported, ImportOptions
 from sim.nouns.workload import Gradient, Workload
+from tests.effort import tries
 from tests.importer.ddp_run import BUCKETS, SIZES, files, model
 from tests.importer.mutations import mutated
 from tests.importer.recorder_dumps import MS, Cluster, dump, dumps, entry, write
@@ -41,7 +42,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
     )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=tries(120), deadline=None)
 @given(clusters())
 def test_the_truth_of_a_cluster_comes_back(cluster: Cluster) -> None:
     """Fact 1 of clusters: a duration holds the wait; the least over ranks is the transfer."""
@@ -81,7 +82,7 @@ def test_a_ring_buffer_that_begins_in_mid_step_finds_the_same_buckets(
     assert any("longest pause" in sentence for sentence in imported.assumed)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(100), deadline=None)
 @given(
     st.lists(st.integers(0, 3), max_size=8),
     st.lists(st.integers(0, 3), min_size=1, max_size=6),
@@ -236,7 +237,7 @@ def test_files_without_ranks_in_their_names_keep_their_order(tmp_path: Path) -> 
 FUZZED = dumps(Cluster(elements=[5, 9], transfer_ns=[9, 9], late_ns=[[0, 3], [4, 0]], clock_ns=[0, 50]))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=tries(120), deadline=None)
 @given(mutated(FUZZED[1]), st.booleans())
 def test_a_damaged_dump_is_read_or_refused(text: str, second: bool) -> None:
     """No error but our own."""

@@ -12,6 +12,7 @@ from sim.api import simulate, summarize
 from sim.importer.kineto import read_kineto
 from sim.nouns.imported import Imported, ImportOptions
 from sim.units import median_ns
+from tests.effort import tries
 from tests.importer.built_traces import Dialect, Job, TrueStep, build, write
 
 NCCL_NAMES = (
@@ -94,7 +95,7 @@ def slowest(truth: list[list[TrueStep]]) -> int:
     return backwards.index(max(backwards))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=tries(120), deadline=None)
 @given(built())
 def test_what_was_built_comes_back(case: tuple[Job, Dialect]) -> None:
     job, dialect = case
@@ -147,7 +148,7 @@ def came_last(truth: Sequence[Sequence[TrueStep]], step: int, bucket: int) -> li
     return [arrived.index(max(arrived))] if arrived.count(max(arrived)) == 1 else []
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=tries(80), deadline=None)
 @given(built())
 def test_transfers_clocks_and_last_comers_come_back(case: tuple[Job, Dialect]) -> None:
     job, dialect = case
@@ -181,7 +182,7 @@ def test_transfers_clocks_and_last_comers_come_back(case: tuple[Job, Dialect]) -
             assert point.duration_ns == median_ns(times)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(60), deadline=None)
 @given(built())
 def test_the_parts_of_a_step_sum_to_it(case: tuple[Job, Dialect]) -> None:
     """And the record says when each bucket was ready, ran and ended, by the clock of the rank shown."""

@@ -13,6 +13,7 @@ from sim.errors import SimError
 from sim.formats.documents import to_text
 from sim.importer.kineto import read_kineto
 from sim.nouns.imported import ImportOptions
+from tests.effort import tries
 from tests.importer.built_traces import Dialect, Job, build
 from tests.importer.mutations import mutated
 
@@ -62,14 +63,14 @@ def changed(draw: st.DrawFn) -> list[str]:
     return texts[: draw(st.integers(1, 2))]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(100), deadline=None)
 @given(changed())
 def test_a_changed_trace_is_read_or_refused(texts: list[str]) -> None:
     read_or_refuse(texts)
 
 
 @pytest.mark.slow
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=tries(3000), deadline=None)
 @given(changed())
 def test_many_changed_traces_are_read_or_refused(texts: list[str]) -> None:
     read_or_refuse(texts)

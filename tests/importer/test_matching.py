@@ -12,6 +12,7 @@ from sim.errors import InputError
 from sim.importer.matching import match_buckets
 from sim.nouns.assignment import bucket_bytes
 from sim.nouns.workload import Gradient, Workload
+from tests.effort import tries
 
 Buckets = tuple[tuple[int, ...], ...]
 
@@ -57,7 +58,7 @@ def as_tuples(buckets: list[list[int]]) -> Buckets:
     return tuple(map(tuple, buckets))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=tries(80), deadline=None)
 @given(models(("float32",)), LIMITS)
 def test_the_rebuilt_buckets_of_one_dtype_come_back(model: Workload, limits: list[int]) -> None:
     """A2.4, with sparse and unused gradients; every size is positive, so the answer is the only one."""
@@ -69,7 +70,7 @@ def test_the_rebuilt_buckets_of_one_dtype_come_back(model: Workload, limits: lis
         assert found == buckets
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=tries(80), deadline=None)
 @given(
     models(("float32", "bfloat16", "float64"), powers=True),
     LIMITS,
@@ -85,7 +86,7 @@ def test_every_walk_of_ddp_comes_back(model: Workload, limits: list[int], walk: 
     assert [sorted(bucket) for bucket in found] == [sorted(bucket) for bucket in buckets]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=tries(80), deadline=None)
 @given(models(("float32", "bfloat16"), least_bytes=0, most_bytes=3), st.lists(st.integers(0, 6), min_size=1))
 def test_where_sizes_leave_a_choice_the_answer_is_a_legal_one(model: Workload, limits: list[int]) -> None:
     """Empty tensors and equal sums: whatever comes back has these sizes, every index once, one dtype each."""
@@ -96,7 +97,7 @@ def test_where_sizes_leave_a_choice_the_answer_is_a_legal_one(model: Workload, l
     assert all(len({model.gradients[index].key for index in bucket}) == 1 for bucket in found)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(100), deadline=None)
 @given(models(("float32",)), LIMITS, st.data())
 def test_a_wrong_size_is_named(model: Workload, limits: list[int], data: st.DataObject) -> None:
     """One bucket a byte larger fits nowhere, and the total tells."""

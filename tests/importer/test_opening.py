@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from sim.errors import InputError
 from sim.importer.opening import open_bytes, read_head, read_text
+from tests.effort import tries
 
 SETTINGS = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=tries(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 

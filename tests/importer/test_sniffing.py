@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from sim.errors import InputError, SimError
 from sim.importer.sniffing import DOCUMENTS, FORMATS, recognise
+from tests.effort import tries
 from tests.importer.link_texts import Line, old, report, today
 
 DATA = os.environ.get("BUCKETSIM_DATA")
@@ -116,7 +117,7 @@ def test_a_file_of_300_mb_is_told_by_its_head(tmp_path: Path) -> None:
     assert peak < 4 << 20
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=tries(200), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_changed_and_cut_files_make_no_traceback(data: st.DataObject, tmp_path: Path) -> None:
     small = [json.dumps(document) for _, document in DOCUMENTS_OF if len(json.dumps(document)) < 5000]

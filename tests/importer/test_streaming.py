@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sim.errors import InputError
 from sim.importer import streaming
 from sim.importer.streaming import stream_members
+from tests.effort import tries
 from tests.importer.built_traces import Dialect, Job, build
 
 Members = list[tuple[str, Any]]
@@ -69,7 +70,7 @@ def stream(content: bytes, chunk: int = 4 << 20) -> Members:
         streaming._CHUNK_BYTES = before
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tries(300), deadline=None)
 @given(DOCUMENTS, st.integers(1, 9), INDENTS, st.booleans(), st.booleans())
 def test_pieces_of_any_size_give_what_the_whole_gives(
     document: Any, chunk: int, indent: int | None, ascii_only: bool, mark: bool

@@ -12,6 +12,7 @@ from sim.errors import InputError
 from sim.formats import documents
 from sim.nouns.cluster import Cluster, Device, Hosts, HostTemplate, Link, Network, check_ranks, split_name
 from tests.cluster_strategies import clusters
+from tests.effort import tries
 
 GPU, NIC, CPU = (
     Device(name="gpu0", kind="gpu"),
@@ -25,7 +26,7 @@ CLUSTER = Cluster(name="c", templates=(TEMPLATE,), hosts=(Hosts(template="t", co
 
 
 @given(clusters())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(60), deadline=None)
 def test_a_cluster_comes_back_from_its_file_as_it_went(cluster: Cluster) -> None:
     text = documents.to_text(cluster)
     assert json.loads(text)["kind"] == "cluster"

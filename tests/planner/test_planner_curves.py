@@ -15,6 +15,7 @@ from sim.planner.caps import caps_of, tune_caps
 from sim.planner.carried import Carried
 from sim.planner.change import Change, side_of
 from sim.planner.reasons import find_reason
+from tests.effort import tries
 from tests.planner.cases import (
     MS,
     affine,
@@ -78,7 +79,7 @@ def test_where_a_curve_bends_no_bucket_has_a_cost(
 curves = st.lists(st.sampled_from([1, 2, 3, 5, 8, 13, 30, 60]), min_size=5, max_size=5)
 
 
-@settings(max_examples=150)
+@settings(max_examples=tries(150))
 @given(st.data())
 def test_on_any_curve_a_cost_of_a_bucket_is_one_that_could_be(data: st.DataObject) -> None:
     """At least 0, at most what the smallest bucket takes whole, and only then is it spoken of.

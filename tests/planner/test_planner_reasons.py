@@ -14,6 +14,7 @@ from sim.planner.caps import caps_of, tune_caps
 from sim.planner.carried import Carried
 from sim.planner.change import side_of
 from sim.planner.reasons import find_reason
+from tests.effort import tries
 from tests.planner.cases import (
     MIB,
     MS,
@@ -127,7 +128,7 @@ def with_rise(hardware: Hardware, rise_ns: int) -> Hardware:
 some_ms = st.sampled_from([0, 0.25, 1, 4, 8])
 
 
-@settings(max_examples=150)
+@settings(max_examples=tries(150))
 @given(st.data())
 def test_every_cause_is_one(data: st.DataObject) -> None:
     """On affine curves, whose parts are known, each part is put back and both caps are played again."""

@@ -11,6 +11,7 @@ import sim
 from sim.errors import NotModelledError
 from sim.nouns.early_launch import EarlyLaunch, LateGradient
 from sim.nouns.workload import Workload
+from tests.effort import tries
 from tests.strategies import SCALES, hardwares, workloads
 from tests.systems.textbook_cases import simulate, three
 
@@ -92,7 +93,7 @@ def test_published_code_cannot_mix_dtypes() -> None:
     assert sim.assign(workload, "last-hook-safe", 25.0).bucket_indices == ((2,), (1, 0))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(200), deadline=None)
 @given(st.data())
 def test_flags_are_the_buckets_whose_last_parameter_is_not_the_last(data: st.DataObject) -> None:
     """A6.2, on any workload; where there is none, the pattern is the one that counts."""

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import sim
 from sim.errors import AssignmentError, InputError, NotModelledError
+from tests.effort import tries
 from tests.strategies import SCALES, hardwares, workloads
 from tests.systems.textbook_cases import CAP_MB, HARDWARE, POLICIES, simulate, three
 
@@ -52,7 +53,7 @@ def test_each_gradient_is_copied_when_it_comes_or_all_when_the_bucket_is_sent() 
     assert spans["last-hook-safe"] == [(None, 0, 10, 40), (None, 1, 60, 90)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(150), deadline=None)
 @given(st.data())
 def test_both_engines_agree_and_no_collective_is_lost(data: st.DataObject) -> None:
     """On any machine; every gradient travels once."""
@@ -69,7 +70,7 @@ def test_both_engines_agree_and_no_collective_is_lost(data: st.DataObject) -> No
     assert timeline.sync_end_ns == max(bucket.available_ns for bucket in timeline.buckets)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(100), deadline=None)
 @given(st.data())
 def test_where_copying_in_is_free_the_counted_systems_are_one(data: st.DataObject) -> None:
     """They differ in when and whether they copy into a bucket, and in nothing else."""
@@ -84,7 +85,7 @@ def test_where_copying_in_is_free_the_counted_systems_are_one(data: st.DataObjec
     assert counted[0].buckets == counted[1].buckets == counted[2].buckets
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(100), deadline=None)
 @given(st.data())
 def test_buckets_close_at_the_cap_for_each_dtype_and_device(data: st.DataObject) -> None:
     """A6.1, A7.5: from the last to the first; full without the last one they are below the cap."""

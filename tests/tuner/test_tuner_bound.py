@@ -16,6 +16,7 @@ from sim.tuner.bound import affine_minorants, least_service_ns, least_services_n
 from sim.tuner.optimum import find_optimum
 from sim.tuner.problem import Problem
 from sim.tuner.score import Scorer
+from tests.effort import tries
 from tests.strategies import REAL, SLOWDOWNS, TINY, curves
 from tests.tuner.cases import (
     MIDDLE,
@@ -43,13 +44,13 @@ def bound_of(workload: Workload, hardware: Hardware) -> int:
     return lower_bound_ns(Problem(workload, hardware))
 
 
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 @given(anything(max_gradients=7))
 def test_bound_is_never_above_the_optimum(case: Case) -> None:
     assert bound_of(*case) <= brute_force(*case)
 
 
-@settings(max_examples=250)
+@settings(max_examples=tries(250))
 @given(one_run(max_gradients=10))
 def test_bound_is_never_above_the_optimum_of_one_run(case: Case) -> None:
     assert bound_of(*case) <= one_channel_optimum(*case)
@@ -111,14 +112,14 @@ def ten_on_two_channels() -> Case:
     return workload, machine
 
 
-@settings(max_examples=250)
+@settings(max_examples=tries(250))
 @given(crowded())
 @example(ten_on_two_channels())
 def test_bound_survives_rounding(case: Case) -> None:
     assert bound_of(*case) <= brute_force(*case)
 
 
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 @given(anything(max_gradients=6), st.randoms(use_true_random=False))
 def test_bound_holds_for_any_launch_order_among_several_dtypes(case: Case, random: Random) -> None:
     """DDP launches the leftovers of several dtypes in an order of its own (A1.5)."""
@@ -183,7 +184,7 @@ def disturbed(draw: st.DrawFn) -> Case:
     )
 
 
-@settings(max_examples=250)
+@settings(max_examples=tries(250))
 @given(disturbed())
 def test_bound_holds_beside_interference(case: Case) -> None:
     assert bound_of(*case) <= compiled_minimum(Problem(*case))
@@ -230,7 +231,7 @@ def test_bound_beside_interference_by_hand(further: dict[str, Any], best: int) -
     assert best - 3 <= bound_of(*case) <= best
 
 
-@settings(max_examples=100)
+@settings(max_examples=tries(100))
 @given(anything(max_gradients=8))
 def test_least_services_are_least_service_at_every_place(case: Case) -> None:
     """The same numbers for all places at once, never above the exact fractions."""
@@ -246,7 +247,7 @@ def test_least_services_are_least_service_at_every_place(case: Case) -> None:
         assert exactly * (1 - Fraction(1, 10**9)) <= Fraction(least) <= exactly
 
 
-@settings(max_examples=100)
+@settings(max_examples=tries(100))
 @given(anything(max_gradients=6))
 def test_the_optimum_carries_the_bound(case: Case) -> None:
     scorer = Scorer(*case)
@@ -261,7 +262,7 @@ def test_the_optimum_carries_the_bound(case: Case) -> None:
 any_curve = SCALES.flatmap(lambda scale: curves(scale, max_points=6))
 
 
-@settings(max_examples=300)
+@settings(max_examples=tries(300))
 @given(any_curve, st.lists(st.one_of(st.integers(0, 20), st.integers(0, 10**9)), max_size=10))
 def test_minorants_lie_below_the_curve(curve: tuple[CurvePoint, ...], sizes: list[int]) -> None:
     """At the points and between them, up to the half ns by which a service time is rounded; exactly at
@@ -277,7 +278,7 @@ def test_minorants_lie_below_the_curve(curve: tuple[CurvePoint, ...], sizes: lis
             assert latency + slope * size <= service_ns(curve, size) + HALF
 
 
-@settings(max_examples=300)
+@settings(max_examples=tries(300))
 @given(any_curve, st.lists(st.integers(0, 200), min_size=1, max_size=12), st.integers(0, 5))
 def test_no_cutting_is_cheaper_than_least_service(
     curve: tuple[CurvePoint, ...], sizes: list[int], more: int

@@ -19,6 +19,7 @@ from sim.tuner import bulk
 from sim.tuner.bulk import play_on_machines
 from sim.verdict.intervals import intersection_length, length, union
 from tests import strategies
+from tests.effort import tries
 from tests.tuner.cases import link, resnet50
 
 
@@ -41,7 +42,7 @@ def check(case: strategies.Case, services: list[list[int]]) -> int:
     return int(played.is_sure.sum())
 
 
-@settings(max_examples=400)
+@settings(max_examples=tries(400))
 @given(strategies.cases(), st.data())
 def test_sure_figures_are_the_engines(case: strategies.Case, data: st.DataObject) -> None:
     """Any assignment on any machine: the times of a tiny scale are where halves and ties come up."""
@@ -51,7 +52,7 @@ def test_sure_figures_are_the_engines(case: strategies.Case, data: st.DataObject
     check(case, services)
 
 
-@settings(max_examples=150)
+@settings(max_examples=tries(150))
 @given(strategies.cases(st.just(strategies.REAL)))
 def test_real_times_are_sure(case: strategies.Case) -> None:
     """Except true ties, which factors such as 1.5 make of odd times when they come and go."""
@@ -64,7 +65,7 @@ def test_real_times_are_sure(case: strategies.Case) -> None:
     assert check(case, services) == 1
 
 
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 @given(strategies.cases(stretches=False))
 def test_without_slow_downs_all_is_sure(case: strategies.Case) -> None:
     assert check(case, [[7] * len(case.assignment.bucket_indices)]) == 1
@@ -92,7 +93,7 @@ def test_rounding_is_that_of_fractions(elapsed: int, left: int, one: float, two:
 rates = st.sampled_from([1.0, 1.5, 1.25, 3.0, 1.75, 1.1, 2.0063])
 
 
-@settings(max_examples=1000)
+@settings(max_examples=tries(1000))
 @given(st.integers(1, 10**9), st.lists(st.tuples(st.integers(1, 10**8), rates), max_size=6), rates)
 def test_what_changing_rates_leave_is_told_or_left_open(
     whole: int, pieces: list[tuple[int, float]], last: float

@@ -19,6 +19,7 @@ from sim.tuner import draws as drawing
 from sim.tuner.draws import NO_BAND, NO_ITERATIONS, NO_SCATTER, Draws, draw
 from sim.tuner.problem import Problem
 from sim.tuner.scatter import read_scatter
+from tests.effort import tries
 from tests.tuner.cases import MS, Buckets, Case, anything, contiguous_partitions, one_run, simulated
 
 Z = NormalDist()
@@ -108,7 +109,7 @@ def played_slowly(draws: Draws, number: int, buckets: Buckets) -> int:
     return recurrence.solve(replace(program, collectives=collectives)).sync_end_ns
 
 
-@settings(max_examples=150)
+@settings(max_examples=tries(150))
 @given(anything(max_gradients=6), st.data())
 def test_steps_are_those_of_the_engine(case: Case, data: st.DataObject) -> None:
     workload, hardware = case
@@ -175,7 +176,7 @@ def test_another_order_is_taken_in_the_nominal_one() -> None:
     assert draws.notes == ("1 recorded iterations had another order; taken in the nominal one",)
 
 
-@settings(max_examples=150)
+@settings(max_examples=tries(150))
 @given(one_run(max_gradients=6), st.data())
 def test_an_order_that_changes_moves_no_launch(case: Case, data: st.DataObject) -> None:
     """Without copies, DDP plays an iteration in another order as the draw does in the nominal one (A3.5)."""

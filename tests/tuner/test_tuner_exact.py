@@ -16,6 +16,7 @@ from sim.tuner.bound import lower_bound_ns
 from sim.tuner.exact import NO_LIMIT, Found, covers, exact_optimum
 from sim.tuner.problem import Problem
 from sim.tuner.score import Scorer
+from tests.effort import tries
 from tests.tuner.cases import (
     Case,
     anything,
@@ -65,7 +66,7 @@ def quick_launches(case: Case) -> Case:
 # Where the search is the whole answer.
 
 
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 @given(one_run(max_gradients=10).map(quick_launches), ABOVE)
 def test_without_copies_it_is_the_optimum(case: Case, above: int) -> None:
     """To the ns, for any curve, against an oracle that shares no line with it."""
@@ -80,7 +81,7 @@ def test_without_copies_it_is_the_optimum(case: Case, above: int) -> None:
     assert is_contiguous(workload, found.buckets)
 
 
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 @given(one_run(max_gradients=10).map(quick_launches), ABOVE)
 def test_with_copies_it_is_the_optimum_but_for_roundings(case: Case, above: int) -> None:
     problem = Problem(*case)
@@ -93,7 +94,7 @@ def test_with_copies_it_is_the_optimum_but_for_roundings(case: Case, above: int)
     assert is_contiguous(case[0], found.buckets)
 
 
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 @given(anything(max_gradients=8), ABOVE)
 def test_several_runs_are_searched_together(case: Case, above: int) -> None:
     """Dtypes, devices and sparse gradients share the one channel."""
@@ -115,7 +116,7 @@ def test_several_runs_are_searched_together(case: Case, above: int) -> None:
         assert found.at_least_ns == best == reached
 
 
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 @given(anything(max_gradients=8), st.booleans(), st.data())
 def test_a_limit_is_kept_and_the_best_under_it_found(case: Case, calm: bool, data: st.DataObject) -> None:
     if calm:
@@ -164,7 +165,7 @@ def test_it_covers_what_it_may(
 # A bound elsewhere.
 
 
-@settings(max_examples=250)
+@settings(max_examples=tries(250))
 @given(anything(max_gradients=8), ABOVE)
 def test_on_any_machine_nothing_is_better_than_it_says(case: Case, above: int) -> None:
     """Channels, slow-downs, blocking launches, dtypes: ``at_least_ns`` is never above the optimum."""
@@ -206,7 +207,7 @@ def channels(draw: st.DrawFn) -> Case:
     )
 
 
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 @given(channels())
 def test_all_channels_as_one_are_never_slower(case: Case) -> None:
     problem = Problem(*case)
@@ -252,7 +253,7 @@ def test_all_channels_as_one_give_away_what_is_rounded(case: Case, best: int) ->
 # Lattice and windows.
 
 
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 @given(one_run(max_gradients=10), st.data())
 def test_windows_find_what_the_lattice_finds(case: Case, data: st.DataObject) -> None:
     """On a curve that never falls; within the roundings that the windows compare without."""
@@ -270,7 +271,7 @@ def test_windows_find_what_the_lattice_finds(case: Case, data: st.DataObject) ->
     assert abs(reached[0] - reached[1]) <= 2 * len(problem) or not covers(problem)
 
 
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 @given(one_run(max_gradients=10), st.data())
 def test_windows_bound_a_curve_that_falls(case: Case, data: st.DataObject) -> None:
     problem = Problem(*case)

@@ -31,6 +31,7 @@ from sim.tuner.grid import default_caps
 from sim.tuner.workers import process_pool, spread
 from sim.units import MIB
 from tests import strategies
+from tests.effort import tries
 from tests.tuner.cases import Case, anything, link, resnet50
 
 ENGINES = ("simpy", "analytic")
@@ -86,7 +87,7 @@ def check_row(case: Case, row: SweepRow) -> None:
     assert row.largest_bucket_bytes == max(assignment.bucket_bytes or ())
 
 
-@settings(max_examples=60)
+@settings(max_examples=tries(60))
 @given(anything(max_gradients=8), caps_of, st.sampled_from(ENGINES))
 def test_sweep_rows_are_simulations(case: Case, caps: list[float], engine: str) -> None:
     rows = sim.sweep(*case, caps, engine)
@@ -96,7 +97,7 @@ def test_sweep_rows_are_simulations(case: Case, caps: list[float], engine: str) 
         check_row(case, row)
 
 
-@settings(max_examples=100)
+@settings(max_examples=tries(100))
 @given(
     anything(max_gradients=8),
     caps_of,

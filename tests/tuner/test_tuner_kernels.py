@@ -18,6 +18,7 @@ from sim.tuner import kernels
 from sim.tuner.exact import NO_LIMIT
 from sim.tuner.problem import Problem
 from tests import strategies
+from tests.effort import tries
 from tests.tuner.cases import (
     Case,
     anything,
@@ -50,7 +51,7 @@ def wide_curves(draw: st.DrawFn) -> tuple[CurvePoint, ...]:
     return tuple(CurvePoint(num_bytes=size, duration_ns=draw(times)) for size in sorted(sizes))
 
 
-@settings(max_examples=300)
+@settings(max_examples=tries(300))
 @given(wide_curves(), st.lists(any_size, min_size=1, max_size=8))
 def test_services_are_those_of_the_engines(curve: tuple[CurvePoint, ...], sizes: list[int]) -> None:
     sizes += [point.num_bytes + more for point in curve for more in (-1, 0, 1) if point.num_bytes + more >= 0]
@@ -61,7 +62,7 @@ def test_services_are_those_of_the_engines(curve: tuple[CurvePoint, ...], sizes:
     assert kernels.services(curve_bytes, curve_ns, np.array(sizes)).tolist() == expected
 
 
-@settings(max_examples=300)
+@settings(max_examples=tries(300))
 @given(
     st.integers(0, 1 << 52),
     st.integers(0, 1 << 62) | st.integers(0, 99),
@@ -102,7 +103,7 @@ def played(case: strategies.Case) -> tuple[int, bool]:
     )
 
 
-@settings(max_examples=250)
+@settings(max_examples=tries(250))
 @given(strategies.cases())
 def test_a_step_is_the_engines(case: strategies.Case) -> None:
     """Any legal assignment in any order on any machine: to the ns where it says so, else nearly."""
@@ -112,7 +113,7 @@ def test_a_step_is_the_engines(case: strategies.Case) -> None:
     assert abs(end - exactly) <= (0 if sure else A_FEW_NS)
 
 
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 @given(strategies.cases(stretches=False))
 def test_a_step_without_slow_downs_is_sure(case: strategies.Case) -> None:
     """Nothing is rounded in it but whole durations, which the kernels share with the engines."""
@@ -138,7 +139,7 @@ def test_what_a_float_cannot_tell_is_not_sure() -> None:
     assert abs(end - simulated(*case, ((0,), (1,)))) <= A_FEW_NS
 
 
-@settings(max_examples=150)
+@settings(max_examples=tries(150))
 @given(anything(max_gradients=6), st.data())
 def test_score_of_every_partition(case: Case, data: st.DataObject) -> None:
     """By which places end a bucket; one that breaks the limit is never synchronised."""
@@ -160,7 +161,7 @@ def test_score_of_every_partition(case: Case, data: st.DataObject) -> None:
     assert seen == set(contiguous_partitions(case[0]))
 
 
-@settings(max_examples=100)
+@settings(max_examples=tries(100))
 @given(strategies.cases(), st.integers(0, 4), st.randoms(use_true_random=False))
 def test_many_draws_are_one_step_each(case: strategies.Case, draws: int, random: Random) -> None:
     problem = Problem(case.workload, case.hardware)
@@ -213,7 +214,7 @@ def drawn_closes(problem: Problem, random: Random, share: float) -> np.ndarray:
     return problem.run_ends() | np.array([random.random() < share for _ in range(len(problem))])
 
 
-@settings(max_examples=100)
+@settings(max_examples=tries(100))
 @given(
     anything(max_gradients=9), st.data(), st.randoms(use_true_random=False), st.sampled_from([1, 3, 60, 500])
 )
@@ -237,7 +238,7 @@ def test_climbing_is_never_worse_than_its_start(
     assert (again == closes).all()
 
 
-@settings(max_examples=100)
+@settings(max_examples=tries(100))
 @given(anything(max_gradients=9), st.data(), st.randoms(use_true_random=False))
 def test_merging_loses_nothing(case: Case, data: st.DataObject, random: Random) -> None:
     """And leaves no end that could be left out for nothing."""
@@ -271,7 +272,7 @@ def test_climbing_spends_what_it_may_on_161_gradients() -> None:
 # The arrays.
 
 
-@settings(max_examples=150)
+@settings(max_examples=tries(150))
 @given(anything(max_gradients=8), st.randoms(use_true_random=False))
 def test_closes_and_buckets_are_each_others_inverse(case: Case, random: Random) -> None:
     problem = Problem(*case)
@@ -289,7 +290,7 @@ def test_buckets_that_are_not_contiguous_have_no_closes() -> None:
     assert problem.closes((problem.order[::2], problem.order[1::2])) is None
 
 
-@settings(max_examples=150)
+@settings(max_examples=tries(150))
 @given(anything(max_gradients=8))
 def test_places_are_in_ready_order(case: Case) -> None:
     """``ready`` is when the engine says that a gradient's bucket is ready, if it is one alone and nothing

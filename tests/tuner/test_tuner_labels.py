@@ -12,6 +12,7 @@ from sim.tuner import labels
 from sim.tuner.exact import NO_LIMIT
 from sim.tuner.labels import applies, best_by_labels
 from sim.tuner.problem import Problem
+from tests.effort import tries
 from tests.tuner.cases import (
     Case,
     brute_force,
@@ -31,7 +32,7 @@ from tests.tuner.cases import (
 FOREVER = 2**62
 
 
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 @given(one_run(max_gradients=10), st.data())
 def test_labels_find_the_optimum(case: Case, data: st.DataObject) -> None:
     """From any upper bound above it, and nothing from any that is not."""
@@ -48,7 +49,7 @@ def test_labels_find_the_optimum(case: Case, data: st.DataObject) -> None:
     assert best_by_labels(problem, max(0, best - 3)) == (None, True)
 
 
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 @given(one_run(max_gradients=10), st.data())
 def test_labels_keep_to_a_limit(case: Case, data: st.DataObject) -> None:
     problem = Problem(*case)
@@ -61,7 +62,9 @@ def test_labels_keep_to_a_limit(case: Case, data: st.DataObject) -> None:
     assert simulated(*case, buckets) == compiled_minimum(problem, max_bytes)
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=tries(100), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(one_run(max_gradients=12))
 def test_the_first_narrow_search_decides_nothing(monkeypatch: pytest.MonkeyPatch, case: Case) -> None:
     """However poor the first search is, the second finds the optimum."""
@@ -72,7 +75,9 @@ def test_the_first_narrow_search_decides_nothing(monkeypatch: pytest.MonkeyPatch
     assert simulated(*case, buckets) == one_channel_optimum(*case)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=tries(150), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(one_run(max_gradients=10), st.integers(1, 6))
 def test_cut_short_it_claims_nothing_wrong(monkeypatch: pytest.MonkeyPatch, case: Case, most: int) -> None:
     """With few labels a prefix the search may miss the optimum, but then it must not claim it."""

@@ -20,6 +20,7 @@ from sim.tuner.optimum import EXHAUSTIVE_PLACES, Optimum, find_optimum
 from sim.tuner.partitions import Buckets, run_keys
 from sim.tuner.problem import Problem
 from sim.tuner.score import Scorer
+from tests.effort import tries
 from tests.strategies import SLOWDOWNS
 from tests.tuner.cases import (
     Case,
@@ -67,7 +68,7 @@ def check(case: Case, found: Optimum, max_bytes: int = NO_LIMIT) -> None:
 # Equal to brute force.
 
 
-@settings(max_examples=100)
+@settings(max_examples=tries(100))
 @given(one_run(max_gradients=8))
 def test_the_best_of_all_simulated_partitions(case: Case) -> None:
     """Contiguous partitions, exact on one FIFO channel for any curve."""
@@ -78,7 +79,7 @@ def test_the_best_of_all_simulated_partitions(case: Case) -> None:
     assert found.proof == SEARCHED
 
 
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 @given(one_run(max_gradients=12))
 def test_the_best_of_2048_partitions(case: Case) -> None:
     """The same on up to 12 gradients, against an oracle that shares no line with the engines."""
@@ -88,7 +89,7 @@ def test_the_best_of_2048_partitions(case: Case) -> None:
     assert found.is_proved
 
 
-@settings(max_examples=100)
+@settings(max_examples=tries(100))
 @given(anything(max_gradients=7))
 def test_the_best_on_any_machine(case: Case) -> None:
     """Two channels that share, interference, blocking launches, several dtypes, sparse gradients."""
@@ -107,27 +108,29 @@ def agrees_with_the_compiled_minimum(case: Case, max_bytes: int) -> None:
     assert found.sync_end_ns == found.at_least_ns == compiled_minimum(Problem(*case), max_bytes)
 
 
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 @given(st.one_of(one_run(max_gradients=12), anything(max_gradients=12)), st.data())
 def test_the_best_under_a_limit(case: Case, data: st.DataObject) -> None:
     agrees_with_the_compiled_minimum(case, data.draw(limits(case[0])))
 
 
 @pytest.mark.slow
-@settings(max_examples=2500)
+@settings(max_examples=tries(2500))
 @given(one_run(max_gradients=14), st.data())
 def test_the_best_of_8192_on_one_channel(case: Case, data: st.DataObject) -> None:
     agrees_with_the_compiled_minimum(case, data.draw(limits(case[0])))
 
 
 @pytest.mark.slow
-@settings(max_examples=2500)
+@settings(max_examples=tries(2500))
 @given(anything(max_gradients=14), st.data())
 def test_the_best_of_8192_on_any_machine(case: Case, data: st.DataObject) -> None:
     agrees_with_the_compiled_minimum(case, data.draw(limits(case[0])))
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=tries(100), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(anything(max_gradients=8))
 def test_trying_all_needs_no_help(monkeypatch: pytest.MonkeyPatch, case: Case) -> None:
     """Where no search covers the case, and what is known is poor: of ends that are sure and such that are
@@ -176,7 +179,7 @@ def test_ends_that_are_not_sure_hide_none_that_are(monkeypatch: pytest.MonkeyPat
 # What is known, and what is proved.
 
 
-@settings(max_examples=100)
+@settings(max_examples=tries(100))
 @given(anything(max_gradients=8), st.randoms(use_true_random=False))
 def test_never_worse_than_what_is_known(case: Case, random: Random) -> None:
     """Whatever it is: contiguous, or in an order of its own (A1.5), or not contiguous at all."""
@@ -398,7 +401,7 @@ def test_more_than_the_lattice_holds_on_a_curve_that_falls() -> None:
 # The search space.
 
 
-@settings(max_examples=100)
+@settings(max_examples=tries(100))
 @given(anything(max_gradients=8))
 def test_search_space_is_all_contiguous_partitions(case: Case) -> None:
     workload, _ = case
@@ -415,7 +418,7 @@ def test_search_space_is_all_contiguous_partitions(case: Case) -> None:
         Assignment(bucket_indices=buckets).check_fits(workload)
 
 
-@settings(max_examples=100)
+@settings(max_examples=tries(100))
 @given(anything(max_gradients=8))
 def test_runs_are_by_dtype_device_and_sparse(case: Case) -> None:
     workload, _ = case

@@ -19,6 +19,7 @@ from sim.tuner.families import find_families
 from sim.tuner.plateau import find_plateau, tell_plateau
 from sim.tuner.robust import Pool, assess
 from sim.tuner.score import Scorer
+from tests.effort import tries
 from tests.strategies import TINY, hardwares, workloads
 from tests.tuner.cases import MIB, MS, Case, link, resnet50, simulated
 
@@ -66,7 +67,7 @@ def small(draw: st.DrawFn) -> Case:
     return draw(workloads(TINY, max_gradients=6)), draw(hardwares(TINY, stretches=False))
 
 
-@settings(max_examples=100)
+@settings(max_examples=tries(100))
 @given(small(), st.integers(0, 300))
 def test_every_cap_is_where_it_belongs(case: Case, rest_ns: int) -> None:
     workload, hardware = case

@@ -16,6 +16,7 @@ from sim.errors import InputError
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.workload import Gradient, Workload
+from tests.effort import tries
 from tests.tuner.cases import (
     MIB,
     MS,
@@ -36,7 +37,7 @@ WIRE_FILE = TRACES / "hardware" / "box-2x1gbit-every-collective.json"
 # Families.
 
 
-@settings(max_examples=60)
+@settings(max_examples=tries(60))
 @given(anything(max_gradients=7))
 def test_no_family_is_better(case: Case) -> None:
     """Regret is a family's step minus the recommended step; only ZeRO, a system of its own, may be ahead."""
@@ -63,7 +64,7 @@ def test_no_family_is_better(case: Case) -> None:
     assert recommendation.report.engine == recommendation.baseline.engine == "simpy"
 
 
-@settings(max_examples=60)
+@settings(max_examples=tries(60))
 @given(anything(max_gradients=7), st.lists(st.floats(0, 64), max_size=20, unique=True))
 def test_no_cap_is_better_than_the_best_cap(case: Case, caps: list[float]) -> None:
     """``bucket_cap_mb`` is the best of all caps, and never better than what is recommended."""
@@ -78,7 +79,7 @@ def test_no_cap_is_better_than_the_best_cap(case: Case, caps: list[float]) -> No
     assert sim.assign(workload, bucket_cap_mb=cap) == family.assignment
 
 
-@settings(max_examples=60)
+@settings(max_examples=tries(60))
 @given(anything(max_gradients=7))
 def test_the_simplest_setting_is_as_good(case: Case) -> None:
     workload, hardware = case
@@ -99,7 +100,7 @@ def varied(workload: Workload, random: Random) -> Workload:
     return replace(workload, samples=rows)
 
 
-@settings(max_examples=60)
+@settings(max_examples=tries(60))
 @given(
     anything(max_gradients=6), st.data(), st.sampled_from(["mean", "p95"]), st.randoms(use_true_random=False)
 )
@@ -159,7 +160,7 @@ def test_limits_of_a_trade_off_that_are_not_legal() -> None:
         sim.trade_off(resnet50(), link(4), [1 << 70])
 
 
-@settings(max_examples=60)
+@settings(max_examples=tries(60))
 @given(anything(max_gradients=7), st.data())
 def test_a_limit_on_the_largest_bucket_is_kept(case: Case, data: st.DataObject) -> None:
     """And what is best under it is no better than what is best without, and is what brute force finds."""
@@ -225,7 +226,7 @@ def test_the_paths_are_those_of_both_timelines() -> None:
         assert all(one.end_ns == other.start_ns for one, other in pairwise(path))
 
 
-@settings(max_examples=100)
+@settings(max_examples=tries(100))
 @given(one_run(max_gradients=9))
 def test_the_cap_list_reaches_what_is_recommended(case: Case) -> None:
     """B(i): where a ``bucket_cap_mb_list`` is offered, DDP's own rules make of it the same buckets; and one
@@ -244,7 +245,7 @@ def test_the_cap_list_reaches_what_is_recommended(case: Case) -> None:
     assert best.requires == {"torch": ">=2.11"}
 
 
-@settings(max_examples=150)
+@settings(max_examples=tries(150))
 @given(one_run(max_gradients=8))
 def test_no_two_neighbours_can_be_merged_for_nothing(case: Case) -> None:
     """As few buckets as give the same end: the recommendation is the simplest of its kind."""
@@ -438,7 +439,7 @@ def test_a_gain_of_nanoseconds_is_no_advice() -> None:
     )
 
 
-@settings(max_examples=100)
+@settings(max_examples=tries(100))
 @given(anything(max_gradients=6), st.data())
 def test_gain_is_the_difference_of_steps(case: Case, data: st.DataObject) -> None:
     workload, hardware = case

@@ -13,13 +13,14 @@ from sim.tuner import score
 from sim.tuner.problem import Problem
 from sim.tuner.score import Scorer
 from tests import strategies
+from tests.effort import tries
 from tests.tuner.cases import Case, anything, contiguous_partitions, link, resnet50, simulated
 
 ENGINES = ("simpy", "analytic")
 A_FEW_NS = 12  # 2 were seen at times of training, 6 beyond 2**52 ns
 
 
-@settings(max_examples=250)
+@settings(max_examples=tries(250))
 @given(strategies.cases())
 def test_scorer_agrees_with_both_engines(case: strategies.Case) -> None:
     """Any legal assignment, in any order, on any machine, to the nanosecond. Bucket views (A3.4) are a
@@ -33,7 +34,7 @@ def test_scorer_agrees_with_both_engines(case: strategies.Case) -> None:
     assert abs(scorer.rough_ns(buckets) - end) <= A_FEW_NS
 
 
-@settings(max_examples=100)
+@settings(max_examples=tries(100))
 @given(anything(max_gradients=6))
 def test_scorer_agrees_on_every_contiguous_partition(case: Case) -> None:
     scorer = Scorer(*case)
@@ -52,7 +53,7 @@ def sharing(draw: st.DrawFn) -> Case:
     )
 
 
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 @given(sharing(), st.data())
 def test_scorer_shares_channels_as_the_engines_do(case: Case, data: st.DataObject) -> None:
     problem = Problem(*case)

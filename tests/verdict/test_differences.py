@@ -1,7 +1,10 @@
 """What sets two steps apart: parts that add up, and parts that theory names."""
 
+import re
 from dataclasses import replace
+from typing import Any
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -10,7 +13,7 @@ from sim.errors import SimError
 from sim.nouns.difference import Difference
 from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Timeline
-from sim.nouns.workload import Workload
+from sim.nouns.workload import Buffer, Workload
 from sim.verdict.metrics import step_ns
 from tests.strategies import REAL, TINY, Case, assignments, cases, hardwares, paired_cases
 from tests.systems.any_system import system_cases
@@ -125,6 +128,76 @@ def test_latency_against_bytes_by_hand() -> None:
         "All gradients are available 90.00 ms earlier: at 120.00 ms from the start of backward, it was "
         "210.00 ms.",
     )
+
+
+def sentences(found: Difference) -> dict[str, str]:
+    return {part.name: part.sentence for part in found.changes[0].parts}
+
+
+def test_what_is_sent_in_every_micro_batch_is_counted() -> None:
+    """Four buckets in each of three micro-batches: 12 latencies, and 120 MB."""
+    job, machine = workload([40, 30, 20, 10], [10, 10, 10, 10]), hardware(latency_ms=40)
+    once = sim.simulate(job, machine, sim.assign(job, "per-parameter"))
+    thrice = sim.simulate(job, machine, sim.assign(job, "per-parameter", accumulation_steps=3, no_sync=False))
+    found = sim.difference(once, thrice)
+    assert "(4 x 40.000 ms became 12 x 40.000 ms)" in sentences(found)["latency"]
+    assert "in all: 38.1 MiB became 114 MiB" in sentences(found)["bytes"]
+    assert "114 MiB travel in a step, 38.1 MiB did." in found.facts
+    quiet = sim.simulate(job, machine, sim.assign(job, "per-parameter", accumulation_steps=3))
+    assert "(" not in sentences(sim.difference(once, quiet))["latency"]
+
+
+def test_what_zero_gathers_after_backward_is_counted() -> None:
+    """Its norm is one more all-reduce, of a few bytes."""
+    job = workload([40, 30, 20, 10], [10, 10, 10, 10])
+    machine = replace(hardware(latency_ms=4), all_gather=hardware(latency_ms=7).all_reduce)
+    one, other = (sim.simulate(job, machine, sim.assign(job, policy)) for policy in ("single", "zero1"))
+    found = sim.difference(one, other)
+    assert "in all: 38.1 MiB became 76.3 MiB" in sentences(found)["bytes"]
+    assert sentences(found)["latency"].endswith(
+        "(1 x 4.000 ms became 2 x 4.000 ms + 1 all_gather x 7.000 ms)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "options"),
+    [
+        ("ddp", {}),
+        ("ddp", {"find_unused_parameters": True}),
+        ("per-parameter", {"accumulation_steps": 2}),
+        ("zero1", {}),
+        ("zero2", {"gradient_accumulation_steps": 2}),
+        ("after-backward", {}),
+    ],
+)
+def test_collectives_are_those_that_are_explained(policy: str, options: dict[str, Any]) -> None:
+    buffers = (Buffer(dtype="float32", num_bytes=400),)
+    job = replace(workload([40, 30, 20, 10], [10, 10, 10, 10]), buffers=buffers)
+    curve = hardware().all_reduce
+    machine = replace(hardware(), all_gather=curve, reduce=curve, reduce_scatter=curve, broadcast=curve)
+    played = sim.simulate(job, machine, sim.assign(job, policy, **options))
+    told = sim.explain(job, policy, **options).iterations[-1].events
+    assert [(one.kind, one.num_bytes, one.phase) for one in sim.collectives(played)] == [
+        (one.kind, one.num_bytes, one.phase) for one in told
+    ]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data(), cases())
+def test_a_reason_points_where_its_part_does(data: st.DataObject, case: Case) -> None:
+    """More latency in all is no reason for a part that became shorter: then what is hidden decides."""
+    other = replace(case, assignment=data.draw(assignments(case.workload)))
+    for change in sim.difference(play(case), play(other)).changes:
+        for part in change.parts:
+            if part.name == "latency" and "(" in part.sentence:
+                was, now = (in_all(words) for words in part.sentence.split("(")[1].split(" became "))
+                assert (now > was) == (part.change_ns > 0)
+
+
+def in_all(words: str) -> float:
+    """The sum of ``3 x 1.000 ms + 1 broadcast x 2.000 ms``."""
+    found = re.findall(r"(\d+)(?: \w+)? x ([\d.]+) ms", words)
+    return sum(int(count) * float(each) for count, each in found)
 
 
 def test_copies_back_by_hand() -> None:

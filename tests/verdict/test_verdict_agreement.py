@@ -21,6 +21,7 @@ from sim.nouns.workload import Gradient, Workload
 from sim.verdict.noise import difference_interval, median_interval
 from sim.verdict.rule import TARGETS, Limits
 from sim.verdict.scoring import agree, compare
+from tests.effort import tries
 
 BACKWARD = 1000
 WORKLOAD = Workload(
@@ -450,7 +451,7 @@ def test_a_candidate_without_a_prediction_is_refused() -> None:
         agree(rows, {"a": PREDICTED})
 
 
-@settings(max_examples=60)
+@settings(max_examples=tries(60))
 @given(
     st.lists(
         st.tuples(st.lists(st.integers(900, 1100), min_size=1, max_size=5), st.integers(900, 1100)),

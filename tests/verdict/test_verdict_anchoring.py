@@ -18,6 +18,7 @@ from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Gradient, Workload
 from sim.verdict.anchoring import MOST_SLOWDOWN, apply_factor
+from tests.effort import tries
 
 MIB = 1 << 20
 MS = 1_000_000
@@ -296,7 +297,7 @@ def test_one_rank_has_nothing_to_anchor() -> None:
 # The curve in the step
 
 
-@settings(max_examples=150)
+@settings(max_examples=tries(150))
 @given(
     links(),
     st.lists(st.integers(1, 64), min_size=2, max_size=10),
@@ -344,7 +345,7 @@ def test_without_the_end_of_backward_all_goes_into_the_ratio() -> None:
         assert found.ratio == 1.25
 
 
-@settings(max_examples=100)
+@settings(max_examples=tries(100))
 @given(
     st.lists(st.integers(1 * MS, 60 * MS), min_size=2, max_size=10),
     st.integers(1, 9),

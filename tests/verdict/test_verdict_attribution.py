@@ -16,6 +16,7 @@ from sim.nouns.records import Record
 from sim.nouns.workload import Gradient, Workload
 from sim.units import divide_half_even, transfer_ns
 from sim.verdict.attribution import attribute
+from tests.effort import tries
 
 MS = 1_000_000
 MIB = 1 << 20
@@ -177,7 +178,7 @@ caps = st.sampled_from([0.2, 1.0, 4.0, 1000.0])
 factors = st.integers(60, 180).filter(lambda percent: abs(percent - 100) > 5)
 
 
-@settings(max_examples=60)
+@settings(max_examples=tries(60))
 @given(workloads, machines, caps, factors, st.sampled_from(["compute", "copy", "launch", "communication"]))
 def test_one_mechanism_that_is_off_gets_all_of_the_error(
     workload: Workload, hardware: Hardware, cap: float, percent: int, mechanism: str

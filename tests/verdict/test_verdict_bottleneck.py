@@ -15,6 +15,7 @@ from sim.nouns.report import Report
 from sim.nouns.workload import Workload
 from sim.verdict.bottleneck import NEGLIGIBLE
 from sim.verdict.critical_path import critical_path
+from tests.effort import tries
 from tests.strategies import Case, cases, paired_cases
 from tests.verdict.built import MB, MS, hardware, workload
 
@@ -400,7 +401,7 @@ def test_hook_bound() -> None:
     )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=tries(500), deadline=None)
 @given(cases() | paired_cases())
 def test_every_sentence_adds_up(case: Case) -> None:
     """On any timeline: a known code, a sentence whose figures are those of the report and of the path."""

@@ -15,6 +15,7 @@ from sim.nouns.hardware import SLOWDOWNS, Hardware
 from sim.nouns.report import Report
 from sim.nouns.timeline import Timeline
 from sim.verdict.critical_path import critical_path
+from tests.effort import tries
 from tests.strategies import REAL, Case, assignments, cases, hardwares, paired_cases, workloads
 from tests.verdict.built import MB, MS, hardware, workload
 
@@ -180,7 +181,7 @@ def test_a_built_cause_is_found_and_goes(code: str) -> None:
     check_goes(case, {**WITHOUT, **WITHOUT_IN_OTHERS}[code])
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=tries(400), deadline=None)
 @given(cases() | paired_cases())
 def test_any_cause_goes_when_it_is_taken_away(case: Case) -> None:
     code = report(case).verdict_code
@@ -189,7 +190,7 @@ def test_any_cause_goes_when_it_is_taken_away(case: Case) -> None:
         check_goes(case, WITHOUT[code])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(200), deadline=None)
 @given(paired_cases(st.just(REAL), stretches=False), st.integers(1, 8))
 def test_a_straggler_is_bound_by_what_it_is_late(case: Case, factor: int) -> None:
     """The bound, where waits are long: another rank of the same model, that much slower."""
@@ -238,7 +239,7 @@ def additive_cases(draw: st.DrawFn) -> Case:
     return _in_ready_order(Case(workload=one, hardware=machine, assignment=draw(assignments(one))))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(200), deadline=None)
 @given(additive_cases(), st.integers(0, 100 * MS))
 def test_merging_saves_at_most_what_is_said(case: Case, latency: int) -> None:
     case = with_curve(lambda it: [point.duration_ns + latency for point in it.all_reduce])(case)
@@ -249,7 +250,7 @@ def test_merging_saves_at_most_what_is_said(case: Case, latency: int) -> None:
         assert found.sync_end_ns - report(merged(case)).sync_end_ns <= most
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(200), deadline=None)
 @given(additive_cases(), st.integers(1, 20))
 def test_twice_the_bandwidth_saves_at_most_what_is_said(case: Case, factor: int) -> None:
     fast, slow = (
@@ -268,7 +269,7 @@ def test_twice_the_bandwidth_saves_at_most_what_is_said(case: Case, factor: int)
         assert found.sync_end_ns - report(fast).sync_end_ns <= most
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(200), deadline=None)
 @given(cases() | paired_cases())
 def test_bounds_are_claimed_only_where_they_hold(case: Case) -> None:
     """With two channels, slow-downs or another rank, saving is not additive along the path."""

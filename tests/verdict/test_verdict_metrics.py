@@ -13,6 +13,7 @@ from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Gradient, Workload
 from sim.verdict.intervals import Interval, intersection_length, length, union
 from sim.verdict.metrics import overlap_ratio, step_ns
+from tests.effort import tries
 from tests.strategies import REAL, TINY, Case, cases
 
 intervals = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=8)
@@ -48,7 +49,7 @@ def test_inclusion_and_exclusion(left: list[Interval], right: list[Interval]) ->
     assert intersection_length(left, []) == 0
 
 
-@settings(max_examples=300)
+@settings(max_examples=tries(300))
 @given(cases(st.just(TINY), max_gradients=7))
 def test_overlap_ratio_by_counting(case: Case) -> None:
     """CONTRACT: time in which lane and a collective are busy over time in which a collective is."""
@@ -58,7 +59,7 @@ def test_overlap_ratio_by_counting(case: Case) -> None:
     assert overlap_ratio(timeline) == (len(lane & wire) / len(wire) if wire else 0.0)
 
 
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 @given(cases())
 def test_report_says_what_the_timeline_says(case: Case) -> None:
     timeline = sim.simulate(case.workload, case.hardware, case.assignment, "simpy")
@@ -86,7 +87,7 @@ def test_report_says_what_the_timeline_says(case: Case) -> None:
         assert row.ready_ns <= row.launch_ns <= row.start_ns <= row.end_ns <= row.available_ns
 
 
-@settings(max_examples=100)
+@settings(max_examples=tries(100))
 @given(cases(st.just(REAL), max_gradients=5), st.integers(0, 10**9))
 def test_what_is_outside_backward_is_only_added(case: Case, extra: int) -> None:
     timeline = sim.simulate(case.workload, case.hardware, case.assignment, "analytic")

@@ -15,6 +15,7 @@ from sim.nouns.path import PathSpan
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Gradient, Workload
 from sim.verdict.critical_path import critical_path, dependencies
+from tests.effort import tries
 from tests.strategies import Case, cases, paired_cases, path_spans
 from tests.systems.any_system import system_cases
 
@@ -84,7 +85,7 @@ def check_cause(before: PathSpan, after: PathSpan, timeline: Timeline) -> None:
         assert before.end_ns == timeline.backward_end_ns
 
 
-@settings(max_examples=500)
+@settings(max_examples=tries(500))
 @given(cases() | paired_cases(), st.sampled_from(["simpy", "analytic"]))
 def test_path_is_gapless_and_real(case: Case, engine: str) -> None:
     timeline = sim.simulate(case.workload, case.hardware, case.assignment, engine, slowest=case.slowest)
@@ -102,7 +103,7 @@ def test_path_is_gapless_and_real(case: Case, engine: str) -> None:
             check_cause(spans[before], spans[after], timeline)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tries(300), deadline=None)
 @given(system_cases())
 def test_path_is_gapless_where_the_lane_waits(case: Case) -> None:
     """Other systems wait for a collective and launch the next one: the chain goes through both."""

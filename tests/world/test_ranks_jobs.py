@@ -16,6 +16,7 @@ from sim.world import job, playing, stretched
 from sim.world.crew import make_crew
 from sim.world.job import Job, Step, play_job, play_jobs
 from tests.bench.machines import machine, model
+from tests.effort import tries
 from tests.strategies import SCALES, Case, cases, other_ranks
 from tests.systems.any_system import system_cases
 
@@ -50,7 +51,7 @@ def same(one: Job, two: Job) -> None:
             assert np.array_equal(getattr(one, field.name), getattr(two, field.name)), field.name
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=tries(80), deadline=None)
 @given(st.data())
 def test_jobs_are_what_simpy_makes_of_them(data: st.DataObject) -> None:
     """Every step, every wait and every last arriver of 1 to 8 ranks over several steps, to the nanosecond."""

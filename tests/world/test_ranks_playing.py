@@ -13,6 +13,7 @@ from sim.nouns.workload import Workload
 from sim.world import stretched
 from sim.world.lanes import BACKWARD, Lanes, make_lanes
 from sim.world.playing import Met, Together, play, play_by_simpy
+from tests.effort import tries
 from tests.strategies import SCALES, TINY, Case, Scale, cases, other_ranks
 from tests.systems.any_system import system_cases
 
@@ -61,7 +62,7 @@ def worlds(draw: st.DrawFn, stretches: bool) -> tuple[Lanes, Together]:
     return lanes, draw(crews(lanes, len(workloads), scale))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=tries(120), deadline=None)
 @given(worlds(stretches=False))
 def test_without_slow_downs_loops_do_what_simpy_does(world: tuple[Lanes, Together]) -> None:
     lanes, ranks = world
@@ -70,14 +71,14 @@ def test_without_slow_downs_loops_do_what_simpy_does(world: tuple[Lanes, Togethe
     same(played, play_by_simpy(lanes, ranks))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=tries(120), deadline=None)
 @given(worlds(stretches=True))
 def test_with_slow_downs_loops_do_what_simpy_does(world: tuple[Lanes, Together]) -> None:
     lanes, ranks = world
     same(play(lanes, ranks), play_by_simpy(lanes, ranks))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=tries(80), deadline=None)
 @given(system_cases(), st.data())
 def test_every_system_is_played_as_simpy_does(case: Case, data: st.DataObject) -> None:
     """Lanes that wait in their middle, several micro-batches, and chained collectives, which are SimPy's."""
@@ -98,7 +99,7 @@ def test_every_system_is_played_as_simpy_does(case: Case, data: st.DataObject) -
         same(play(lanes, ranks), oracle)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(60), deadline=None)
 @given(cases(stretches=False), st.data())
 def test_the_loop_for_slow_downs_does_without_them_what_the_other_does(
     case: Case, data: st.DataObject
@@ -130,7 +131,7 @@ def round_worlds(draw: st.DrawFn) -> tuple[Lanes, Together]:
     return lanes, draw(crews(lanes, 1, scale))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=tries(80), deadline=None)
 @given(round_worlds())
 def test_round_slow_downs_are_sure_and_do_what_simpy_does(world: tuple[Lanes, Together]) -> None:
     lanes, ranks = world

@@ -11,10 +11,17 @@ from tests.app.browser import harness, pictures
 from tests.app.browser.harness import Site
 
 STALE = "run make screenshots"
+IN_README = ("tune", "validate")
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("name", pictures.SHOWN)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in IN_README else pytest.mark.slow)  # each takes 6 s
+        for name in pictures.SHOWN
+    ],
+)
 def test_the_committed_pictures_show_the_page(name: str, bundled: Site, chromium: Any) -> None:
     with harness.visit(chromium, size=pictures.SIZE) as page:
         taken, words = pictures.take(page, bundled, name)

@@ -13,7 +13,7 @@ from app import launch
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from tests.app.browser.client import Client
-from tests.app.browser.harness import Site, alerts, choose, go, headline, is_drawn, upload
+from tests.app.browser.harness import Site, alerts, choose, go, headline, is_drawn, metric, upload
 from tests.importer.built_traces import Dialect, Job, build
 
 pytestmark = pytest.mark.browser
@@ -88,6 +88,7 @@ def test_a_page_with_a_bad_upload_goes_on(site: Site, page: Any) -> None:
     assert len([one for one in alerts(page) if one]) == 1
     assert page.locator("img[src=x]").count() == 0
     choose(page, "Start from", "bundled files")
+    metric(page, "Step time").wait_for()
     assert headline(page)["Step time"].endswith("ms")
 
 
