@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -310,8 +311,12 @@ def recorded_on(traces: Path, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_what_a_cpu_recorded_is_no_gpu(page: AppTest, traces: Path, device: str) -> None:
-    recorded_on(traces, device)
+def test_what_a_cpu_recorded_is_no_gpu(
+    page: AppTest, traces: Path, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = shutil.copytree(traces, tmp_path / "traces")
+    recorded_on(own, device)
+    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(own)])
     page.run()
     assert is_clean(page)
     assert [("recorded on a CPU" in found.value) for found in page.warning] == (
