@@ -115,6 +115,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_named(small_workload: Workload, tmp_path: Path, small_disk: Path) -> None:
     with Validation(small_workload, tmp_path, jobs=small_disk) as run:
         wait_for(run.has_measured, "a measured round")

@@ -110,6 +110,7 @@ def test_places_say_what_they_are() -> None:
         Place(uplink_bits=1)
 
 
+@pytest.mark.slow
 def test_two_agents_of_torchrun_make_a_record(small_workload: Workload, tmp_path: Path) -> None:
     """The whole way through the command line: prepare, torchrun on two (local) hosts, gather, agree."""
     workload, hardware, record = tmp_path / "w.json", tmp_path / "h.json", tmp_path / "record"

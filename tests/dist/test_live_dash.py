@@ -12,7 +12,7 @@ from sim.nouns.live import Followed
 from tests.dist.live_dash_worker import SLOW_FROM, SLOW_S, STEPS
 from tests.dist.pairs import REPOSITORY
 
-pytestmark = pytest.mark.dist
+pytestmark = [pytest.mark.dist, pytest.mark.slow]  # a browser watches a job in `make test`
 
 # A step sleeps 26 ms and computes little, but a busy two-core machine wakes ranks late, now more, now less.
 WANDERS = 0.25

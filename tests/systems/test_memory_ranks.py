@@ -106,7 +106,7 @@ def test_buffers_and_peak_are_what_a_rank_holds(name: str, answers: dict[str, An
     memory, real = simulated(name), answers[name]
     kept = memory.buffers_bytes
     assert kept - MIB <= real["kept"] <= kept + MIB + LINGERS.get(name, 0)
-    assert real["peak"] == pytest.approx(memory.peak_bytes, abs=MIB)
+    assert memory.peak_bytes - MIB <= real["peak"] <= memory.peak_bytes + MIB + LINGERS.get(name, 0)
 
 
 def test_the_cases_tell_systems_apart() -> None:

@@ -25,7 +25,14 @@ _KNOBS = """() => [...document.querySelectorAll(
 _HERE = "() => { const k = document.activeElement.closest('[data-knob]'); return k && k.dataset.knob; }"
 
 
-@pytest.mark.parametrize("name", [name for name in PAGES if name != "about"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name == "tune" else pytest.mark.slow)
+        for name in PAGES
+        if name != "about"
+    ],
+)
 def test_tab_reaches_every_knob(name: str, site: Site, page: Any) -> None:
     go(page, f"{site.url}/{PAGES[name]}")
     knobs = set(page.evaluate(_KNOBS))
@@ -63,6 +70,7 @@ def test_arrow_keys_move_the_slider_and_the_number_follows(site: Site, page: Any
     expect(slider).to_have_attribute("aria-valuetext", "2")
 
 
+@pytest.mark.slow
 def test_one_sees_where_the_keyboard_is(site: Site, page: Any) -> None:
     """A focused number, button and slider look different, by pixels that stand out from what was there."""
     go(page, site.url)

@@ -40,6 +40,7 @@ def test_every_knob_of_the_tune_page_comes_back(site: Site, page: Any, chromium:
         slider.focus()
         with rerun(page):
             page.keyboard.press("ArrowRight")
+    page.wait_for_timeout(1000)  # the address follows the last knob
     turned = knobs(page)
     assert sum(turned[name] != fresh.get(name) for name in turned) >= 6, turned  # pick and slider follow
     assert re.search(r"cap=3\b", page.url)
@@ -50,6 +51,7 @@ def test_every_knob_of_the_tune_page_comes_back(site: Site, page: Any, chromium:
         assert headline(other) == cards
 
 
+@pytest.mark.slow
 def test_an_address_of_the_cluster_page(site: Site, page: Any, chromium: Any) -> None:
     go(page, f"{site.url}/cluster")
     hosts = page.get_by_label("Hosts", exact=True)
