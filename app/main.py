@@ -2,6 +2,7 @@
 
 import sys
 
+import pandas  # noqa: F401 - plotly takes a pandas that another visitor is still importing for a whole one
 import streamlit as st
 
 from app import launch, library

@@ -27,6 +27,7 @@ MIB = 1 << 20
 CAPS = (2.0, 7.0, 1.0, 12.0, 3.0)
 # Per open session: its pages' messages, its uploads (below 1 MiB here) and its share of the caches.
 SESSION_BYTES = 24 * MIB
+IMPORTED_BYTES = 200 * MIB  # numba, pandas and the searches as machine code, once
 
 
 @dataclass
@@ -114,7 +115,7 @@ def test_visitors_at_once_are_all_answered_and_see_their_own(
 ) -> None:
     with harness.serve(tmp_path, traces) as site:
         with Client(site.port, "start=upload") as first:
-            first.load()  # imports and compiles what every visitor needs
+            first.load()  # a page that computes nothing: what is imported late, all visitors import at once
         start = site.memory_bytes()
         visitors = visits(count, site.port)
         peak, after = site.memory_bytes("VmHWM"), site.memory_bytes()
@@ -128,4 +129,4 @@ def test_visitors_at_once_are_all_answered_and_see_their_own(
         assert set(re.findall(r"visitor-\d\d", one.seen)) == {one.mark}
     assert len({one.answers[None] for one in visitors}) > count // 2, "numbers that differ between visitors"
     assert "Traceback" not in said, said
-    assert peak - start < 200 * MIB + count * SESSION_BYTES
+    assert peak - start < IMPORTED_BYTES + 100 * MIB + count * SESSION_BYTES
