@@ -14,9 +14,7 @@ import streamlit as st
 
 import sim
 from sim.errors import SimError
-from sim.nouns.comparison import Agreement
 from sim.nouns.imported import ImportOptions, Uploaded
-from sim.nouns.records import Record
 
 _DIGESTS, _MOST_DIGESTS = "upload_digests", 2_000
 # One at a time: what reading takes is bounded for one upload, not for those of all users together.
@@ -90,13 +88,3 @@ def _read(_files: Sequence[UploadedFile], _options: ImportOptions, key: str) -> 
         hardware_digests=tuple(sim.digest(one) for one in uploaded.hardware),
         cluster_digest="" if uploaded.cluster is None else sim.digest(uploaded.cluster),
     )
-
-
-def agreement(record: Record, digest: str, copies: bool = True) -> Agreement:
-    """An uploaded record against today's model; ``digest`` stands for it, as ``Given`` has it."""
-    return _agreement(record, digest, copies)
-
-
-@st.cache_data(max_entries=16, show_spinner="Comparing with the measurement …")
-def _agreement(_record: Record, digest: str, copies: bool) -> Agreement:
-    return sim.agreement(_record, copies)

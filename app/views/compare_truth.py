@@ -5,11 +5,11 @@ from typing import Any
 
 import streamlit as st
 
-from app import cached_records, cached_uploads
+from app import cached_records
 from app.cached_compare import Result
 from app.library import Library
 from app.views.errors import told
-from app.views.sources import Given
+from app.views.sources import Given, measured_run
 from app.views.truth import row_of
 from app.words import compare as words
 from app.words import labels
@@ -19,11 +19,12 @@ from sim.nouns.comparison import Agreement, CandidateAgreement
 def show(given: Given, library: Library, results: Sequence[Result]) -> None:
     """Draw the section, for the measured run that belongs to the page's inputs, if one does."""
     st.subheader("Is it true?")
-    if given.record is None and given.measured is None:
+    measured = measured_run(library, given)
+    if measured is None:
         st.info(words.NOT_MEASURED)
         return
     with told():
-        agreement = _agreement(given, library)
+        agreement = cached_records.agreement(cached_records.open_record(measured))
         rows = truth_rows(agreement, results)
         if not rows:
             st.info(words.NOT_MEASURED)
@@ -42,13 +43,6 @@ def show(given: Given, library: Library, results: Sequence[Result]) -> None:
             },
         )
         st.caption(labels.plain(labels.rule_words(agreement)))
-
-
-def _agreement(given: Given, library: Library) -> Agreement:
-    if given.measured is not None:
-        return cached_uploads.agreement(given.measured, given.measured_digest)
-    assert given.record is not None
-    return cached_records.agreement(cached_records.open_record(library.records[given.record]))
 
 
 def measured_of(agreement: Agreement, result: Result) -> CandidateAgreement | None:

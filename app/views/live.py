@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 import sim
 from app import cached, cached_live, launch
@@ -46,19 +47,24 @@ def show(watch: Path, library: Library) -> None:
     """Draw the live view of what is written to ``watch``; only its figures are drawn again by themselves."""
     found = sim.find_recordings(watch)
     if not found:
-        every = st.selectbox(
-            "Refresh every",
-            list(_EVERY),
-            index=1,
-            key="live_every",
-            bind="query-params",
-            help=words.HELP["every"],
-        )
+        every = _refresh(st.container())
         st.fragment(_wait, run_every=_EVERY[every])(watch)
         return
     with told():
         wanted, every = _controls(watch, list(found), library)
         st.fragment(_live, run_every=_EVERY[every])(wanted)
+
+
+def _refresh(place: DeltaGenerator) -> str:
+    """How often to look again, one of ``_EVERY``."""
+    return place.selectbox(
+        "Refresh every",
+        list(_EVERY),
+        index=1,
+        key="live_every",
+        bind="query-params",
+        help=words.HELP["every"],
+    )
 
 
 def _wait(watch: Path) -> None:
@@ -83,14 +89,7 @@ def _controls(watch: Path, found: list[Path], library: Library) -> tuple[Wanted,
         bind="query-params",
         help=words.HELP["machine"],
     )
-    every = right.selectbox(
-        "Refresh every",
-        list(_EVERY),
-        index=1,
-        key="live_every",
-        bind="query-params",
-        help=words.HELP["every"],
-    )
+    every = _refresh(right)
     with st.expander("Window, axis, and your numbers", icon=":material/tune:"):
         one, two, three, four = st.columns(4)
         steps = one.selectbox(

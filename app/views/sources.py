@@ -14,7 +14,7 @@ import sim
 from app import cached, cached_cluster, cached_records
 from app.cached import Inputs
 from app.cached_cluster import Made
-from app.cached_records import Opened
+from app.cached_records import Opened, Source
 from app.cached_uploads import Outcome
 from app.library import Library
 from app.views import cluster_knobs, uploading
@@ -80,7 +80,7 @@ class Given:
 
     ``record`` names the measured record in the library that belongs to the inputs, if one does;
     ``measured`` is one that was uploaded and belongs to them: a record, or the steps of a trace, with
-    ``measured_digest`` for ``cached_uploads.agreement``. ``assignment`` was uploaded beside them.
+    ``measured_digest`` stands for it. ``assignment`` was uploaded beside them.
     ``uploaded`` has the notes of an upload. ``is_computed`` says that nobody measured the machine,
     ``is_carried`` that the inputs are not those of the files, but those that the run was measured with.
     """
@@ -249,6 +249,13 @@ def _hardware(library: Library, machine: Machine, upload: Outcome | None) -> tup
 def _computed(made: Made) -> tuple[Hardware, str]:
     hardware = cached_cluster.hardware(made)
     return hardware, sim.digest(hardware)
+
+
+def measured_run(library: Library, given: Given) -> Source | None:
+    """The measured run that belongs to the inputs: what was uploaded with them, else one in the library."""
+    if given.measured is not None:
+        return Opened(record=given.measured, key=f"upload {given.measured_digest}")
+    return None if given.record is None else library.records[given.record]
 
 
 def nothing_to_show(library: Library) -> None:

@@ -12,7 +12,6 @@ from streamlit.delta_generator import DeltaGenerator
 import sim
 from app import cached
 from app.cached import Inputs, Played
-from app.cached_records import Opened, Source
 from app.choosing import Choice
 from app.figures.band import band_data
 from app.figures.sweep import draw_sweep, sweep_data
@@ -55,7 +54,7 @@ def show(library: Library, validate: st.Page) -> None:
     search_place = st.container()
     measured = truth.show(
         library,
-        _measured(library, given),
+        sources.measured_run(library, given),
         inputs,
         shown,
         is_scaled=not turned.what_if.is_none,
@@ -102,13 +101,6 @@ def _searched(inputs: Inputs, choice: Choice, shown: Played, default: Played, fo
     with st.container(border=True):
         _recommendation(inputs, found, possible, default, under)
     families.show(inputs, None if under else shown, found, choice)
-
-
-def _measured(library: Library, given: Given) -> Source | None:
-    """The measured run that belongs to the inputs: what was uploaded with them, else one in the library."""
-    if given.measured is not None:
-        return Opened(record=given.measured, key=f"upload {given.measured_digest}")
-    return None if given.record is None else library.records[given.record]
 
 
 def _same_record(library: Library, given: Given) -> dict[str, str] | None:

@@ -11,7 +11,8 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import sim
-from app import cached_uploads
+from app import cached_records, cached_uploads
+from app.cached_records import Opened
 from app.views import imported
 from app.views.sources import Given
 from app.words import uploads as words
@@ -115,8 +116,9 @@ def test_a_record_that_was_uploaded_is_found_among_the_bundled_by_its_digests(
     assert found.record == "made-up"
     assert found.measured is not None
     expected = sim.agreement(sim.load_record(traces / "measured" / "made-up"))
-    assert cached_uploads.agreement(found.measured, found.measured_digest).rows == expected.rows
-    copies = cached_uploads.agreement(found.measured, found.measured_digest, copies=False)
+    opened = Opened(record=found.measured, key=found.measured_digest)
+    assert cached_records.agreement(opened).rows == expected.rows
+    copies = cached_records.agreement(opened, copies=False)
     assert copies.rows != expected.rows
     page.selectbox(key="up_hardware").set_value("computed: DGX H100").run()
     assert given(page).measured is None  # it was not measured there
