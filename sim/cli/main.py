@@ -12,6 +12,7 @@ import typer
 
 from sim.cli import (
     anchoring,
+    boxing,
     clustering,
     diagnosing,
     estimating,
@@ -73,6 +74,7 @@ for command in (
     validating.validate,
     spreading.gather,
     judging.agree,
+    boxing.box,
     showing.dash,
     diagnosing.doctor,
 ):
@@ -86,10 +88,13 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             # JSON is UTF-8 wherever it goes, and no name may break what only shows it.
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
-    debug = "--debug" in sys.argv
+    # What follows -- is another command's.
+    ours = sys.argv[: sys.argv.index("--")] if "--" in sys.argv else sys.argv
+    debug = "--debug" in ours
     if debug:
         # Accept --debug after the command too: people add it to the end of the line that failed.
-        sys.argv = [sys.argv[0], "--debug", *(word for word in sys.argv[1:] if word != "--debug")]
+        kept = [word for word in ours[1:] if word != "--debug"]
+        sys.argv = [sys.argv[0], "--debug", *kept, *sys.argv[len(ours) :]]
     try:
         app()
     except SimError as error:

@@ -6,26 +6,43 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from sim.errors import InputError, MachineError
-from sim.validator.ranks.processes import started_at
+from sim.validator.ranks.processes import kill, started_at
 from sim.validator.signals import exit_on_signals
 
 _NUMBER = itertools.count()
 _LATENCY_MS = 100
 _OURS = re.compile(r"bs(\d+)\.(\d+)[a-j]-\w+")
+# Waits until the process that holds the other end of its input is gone, then does what that would have done.
+_KEEPER = """
+read -r _
+for name in $(ip netns list); do
+    case $name in "$1"-*)
+        while pids=$(ip netns pids "$name") && [ -n "$pids" ]; do kill -9 $pids; sleep 0.1; done
+        ip netns del "$name";;
+    esac
+done
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """One namespace: how to run a command in it, its address and its interface."""
+    """A network namespace (None: this machine's own), its address and its interface."""
 
-    prefix: tuple[str, ...]
+    namespace: str | None = None
     address: str
     interface: str
+
+    @property
+    def prefix(self) -> tuple[str, ...]:
+        """What a command begins with to run on this host."""
+        return () if self.namespace is None else ("ip", "netns", "exec", self.namespace)
 
 
 def burst_bytes(rate_bits: int) -> int:
@@ -51,21 +68,62 @@ def _check_machine(hosts: int) -> None:
     if missing:
         raise MachineError(f"box: {' and '.join(missing)} not found; install iproute2")
     if os.geteuid() != 0:
-        raise MachineError("box: needs root for network namespaces; run as root or without --box")
+        raise MachineError("box: needs root for network namespaces; run as root, or without a box")
 
 
 class _Teardown:
-    """Undoes what was made, once, in reverse order, whatever ends the process."""
+    """Removes the namespaces that were made, and ends what runs in them, whatever ends this process.
 
-    def __init__(self) -> None:
-        self._commands: list[tuple[str, ...]] = []
+    Where nothing of this process runs any more (SIGKILL), a shell that it started beforehand does it.
+    """
 
-    def add(self, *command: str) -> None:
-        self._commands.append(command)
+    def __init__(self, stem: str) -> None:
+        self._names: list[str] = []
+        self._keeper = subprocess.Popen(
+            ["sh", "-c", _KEEPER, "sh", stem],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def add(self, name: str) -> None:
+        self._names.append(name)
 
     def run(self) -> None:
-        while self._commands:
-            subprocess.run(self._commands.pop(), capture_output=True, check=False)
+        while self._names:
+            _remove(self._names[-1])
+            self._names.pop()
+        self._keeper.kill()
+        self._keeper.communicate()
+
+
+def processes_in(namespaces: Collection[str]) -> list[int]:
+    """All processes in the given network namespaces; those that are gone have none."""
+    places = {place for name in namespaces if (place := _network(Path("/run/netns", name))) is not None}
+    return [
+        int(entry.name)
+        for entry in Path("/proc").iterdir()
+        if entry.name.isdigit() and _network(entry / "ns" / "net") in places
+    ]
+
+
+def _network(path: Path) -> tuple[int, int] | None:
+    """Which network namespace ``path`` stands for; None where it, or the process, is gone."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _remove(name: str) -> None:
+    """End all that runs in a namespace, and delete it."""
+    while pids := processes_in([name]):
+        kill(pids)
+        time.sleep(0.01)
+    # Another box, or the keeper, may be removing the same name at this moment; gone is gone.
+    subprocess.run(("ip", "netns", "del", name), capture_output=True, check=False)
 
 
 @contextmanager
@@ -76,8 +134,9 @@ def box(rates_bits: Sequence[int], uplink_bits: int | None = None) -> Iterator[l
     of the hosts (the smaller, where they are odd) is on one switch and the rest on another, and all that
     goes between the two shares an uplink of that rate, in each direction.
 
-    Names carry this process, so that boxes do not meet; everything is removed on every exit that Python
-    sees (return, error, Ctrl-C, SIGTERM, SIGHUP), and what a killed process left, by the next box.
+    Names carry this process, so that boxes do not meet. On every exit (return, error, Ctrl-C, SIGTERM,
+    SIGHUP, SIGKILL) whatever runs in the namespaces is ended, and they are removed; should something be left
+    all the same, the next box removes it.
 
     Raises:
         InputError: a number of hosts other than 2 to 64.
@@ -86,7 +145,7 @@ def box(rates_bits: Sequence[int], uplink_bits: int | None = None) -> Iterator[l
     _check_machine(len(rates_bits))
     remove_leftovers()
     stem = f"bs{os.getpid()}.{started_at(os.getpid())}{'abcdefghij'[next(_NUMBER) % 10]}"
-    teardown = _Teardown()
+    teardown = _Teardown(stem)
     atexit.register(teardown.run)
     try:
         with exit_on_signals():
@@ -97,7 +156,7 @@ def box(rates_bits: Sequence[int], uplink_bits: int | None = None) -> Iterator[l
 
 
 def remove_leftovers() -> list[str]:
-    """Delete the namespaces of boxes whose process runs no more; returns their names.
+    """Delete the namespaces of boxes whose process runs no more, with what runs in them; returns their names.
 
     A name holds its process's number and start, so that a number in use again does not keep them.
     """
@@ -106,8 +165,7 @@ def remove_leftovers() -> list[str]:
         name = line.split()[0] if line.strip() else ""
         ours = _OURS.fullmatch(name)
         if ours is not None and started_at(int(ours[1])) != int(ours[2]):
-            # Another box may be removing the same name at this moment; gone is gone.
-            subprocess.run(("ip", "netns", "del", name), capture_output=True, check=False)
+            _remove(name)
             removed.append(name)
     return removed
 
@@ -129,13 +187,13 @@ def _build(stem: str, rates_bits: Sequence[int], uplink_bits: int | None, teardo
         _ip("-n", name, "addr", "add", f"{address}/24", "dev", "eth0")
         _ip("-n", name, "link", "set", "eth0", "up")
         _shape(name, "eth0", rate)
-        hosts.append(Host(prefix=("ip", "netns", "exec", name), address=address, interface="eth0"))
+        hosts.append(Host(namespace=name, address=address, interface="eth0"))
     return hosts
 
 
 def _namespace(name: str, teardown: _Teardown) -> None:
     _ip("netns", "add", name)
-    teardown.add("ip", "netns", "del", name)
+    teardown.add(name)
 
 
 def _switch(switch: str, names: Sequence[str], rates_bits: Sequence[int], teardown: _Teardown) -> None:

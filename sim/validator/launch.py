@@ -95,7 +95,7 @@ class Place:
 @contextmanager
 def _hosts(place: Place) -> Iterator[list[Host]]:
     if not place.rates_bits:
-        yield [Host(prefix=(), address="127.0.0.1", interface="lo")]
+        yield [Host(address="127.0.0.1", interface="lo")]
         return
     with box(place.rates_bits, place.uplink_bits) as hosts:
         yield hosts

@@ -1,0 +1,35 @@
+"""box: any command on hosts with a wire of a given rate between them."""
+
+import shlex
+from typing import Annotated
+
+import typer
+
+from sim.cli.placing import Uplink, place_of
+from sim.cli.printing import fail, note
+
+
+def box(
+    hosts: Annotated[int, typer.Argument(metavar="HOSTS", help="How many, each with one rank; 2 to 64.")],
+    command: Annotated[
+        list[str],
+        typer.Argument(metavar="-- COMMAND…", help="What runs on each, such as: -- python train.py --lr 1"),
+    ],
+    rate: Annotated[
+        str, typer.Option("--rate", help="The wire, such as 500mbit; or one a host: 4gbit,1gbit.")
+    ],
+    uplink: Uplink = None,
+) -> None:
+    """Run your own script on hosts in a box (root), with torchrun's environment; its exit code is this one's.
+
+    Rank 0 has the terminal; lines of other ranks go to stderr behind [rank1]:. When a rank fails, or on
+    Ctrl-C, all are ended, with whatever they started.
+    """
+    from sim.validator.boxed import run_in_box
+
+    place = place_of(hosts, hosts, rate, uplink, None)
+    note(f"{place.describe()}: {shlex.join(command)}")
+    failure = run_in_box(place, command)
+    if failure is not None:
+        fail(f"box: {failure.describe()}; whatever still ran was ended")
+        raise typer.Exit(failure.exit_code)
