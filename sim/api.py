@@ -51,6 +51,8 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.cluster import Cluster
 from sim.nouns.difference import Difference
 from sim.nouns.hardware import Hardware
+from sim.nouns.measurement import Measurement
+from sim.nouns.own_step import OwnStep
 from sim.nouns.path import PathSpan
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import Workload
@@ -58,7 +60,7 @@ from sim.planner.scaling import scaling
 from sim.records_api import agreement, as_measured, error_limit
 from sim.tuner.grid import sweep
 from sim.tuner.pareto import pareto_front
-from sim.tuning_api import best, step_band, trade_off, tune
+from sim.tuning_api import best, gain, step_band, trade_off, tune
 from sim.verdict import anchoring, differences
 from sim.verdict import critical_path as paths
 from sim.verdict.metrics import summarize
@@ -96,6 +98,7 @@ __all__ = [
     "find_recordings",
     "find_records",
     "follow",
+    "gain",
     "hardware_beside",
     "hardware_on",
     "judge_live",
@@ -109,6 +112,7 @@ __all__ = [
     "load_ranks",
     "load_record",
     "load_workload",
+    "own_step",
     "pareto_front",
     "parse_cluster",
     "parse_hardware",
@@ -190,6 +194,26 @@ def anchor(
             can explain, or says nothing of the factor; or the second cannot be true beside it.
     """
     return anchoring.anchor(workload, hardware, measured, _play, factor=factor, seen=seen, second=second)
+
+
+def own_step(workload: Workload, hardware: Hardware, measured: Measurement) -> OwnStep:
+    """The job's own recorded step, predicted first, and workload and hardware that make it come out.
+
+    What parts that were measured apart leave open (the link in the step, what computation and communication
+    do to each other) is fitted to the ends of its buckets, of backward and of synchronisation; the range that
+    is left goes into the tuner's intervals.
+
+    Args:
+        workload: as it was recorded with the step.
+        hardware: a link of as many ranks, measured beside the job.
+        measured: the job's own steps, as ``bucketsim import recording`` keeps them beside the workload.
+
+    Raises:
+        InputError: another number of ranks, or too few steps.
+    """
+    from sim.verdict.own_step import own_step as fit  # numpy; only what anchors waits for that
+
+    return fit(workload, hardware, measured, _play)
 
 
 def _play(workload: Workload, hardware: Hardware, assignment: Assignment) -> Timeline:

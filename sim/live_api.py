@@ -12,8 +12,8 @@ from sim.errors import InputError, NotModelledError, SimError
 from sim.formats import following, pasting
 from sim.formats.documents import to_text
 from sim.formats.following import Follower
-from sim.formats.recorded import workload_of
 from sim.formats.windowing import first_window, last_window
+from sim.importer.recorded_steps import workload_of
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.hardware import Hardware
 from sim.nouns.live import Calibration, Followed, LayoutPrediction, LiveGain, LiveReport

@@ -6,7 +6,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.band import BandPoint
 from sim.nouns.hardware import Hardware
 from sim.nouns.memory import MemoryPoint
-from sim.nouns.recommendation import Recommendation
+from sim.nouns.recommendation import Gain, Recommendation
 from sim.nouns.robust import Criterion
 from sim.nouns.workload import Workload
 
@@ -56,6 +56,21 @@ def tune(
             max_bucket_bytes=max_bucket_bytes,
             memory_limit_bytes=memory_limit_bytes,
         )
+
+
+def gain(
+    workload: Workload, hardware: Hardware, assignment: Assignment, *, seed: int = 0, draws: int = 400
+) -> Gain:
+    """What ``assignment`` saves against DDP's default, with its interval, as ``tune`` tells it of its own.
+
+    ``seed`` and ``draws`` as in ``tune``; both are played by DDP's own rules, without switches.
+
+    Raises:
+        InputError: an argument that is not legal. AssignmentError: it is of another workload.
+    """
+    from sim.tuner import recommend
+
+    return recommend.gain(workload, hardware, assignment, seed=seed, draws=draws)
 
 
 def best(

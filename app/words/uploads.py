@@ -32,6 +32,7 @@ _TITLES = {
     "assumed": "Assumed, as they do not say it",
     "missing": "Missing",
     "dropped": "Left out",
+    "doubtful": "Doubtful",
 }
 
 

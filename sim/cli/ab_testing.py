@@ -45,6 +45,7 @@ def run_ab_test(
         assert workload is not None
         assert hardware is not None
         recommended = sim.tune(workload, hardware).assignment
+    predicted = None if not (workload and hardware) else sim.gain(workload, hardware, recommended)
     directory = None if output is None else _ab_directory(output, workload, hardware)
     with progress("A/B") as report:
         result = run_ab(
@@ -56,7 +57,7 @@ def run_ab_test(
             rounds=rounds,
             seed=seed,
             samples_per_rank=samples,
-            predicted_gain_ns=_predicted_gain_ns(workload, hardware, recommended),
+            predicted=predicted,
             progress=report,
         )
     if directory is not None:
@@ -78,16 +79,21 @@ def _ab_directory(output: Path, workload: Workload | None, hardware: Hardware | 
     return output
 
 
-def _predicted_gain_ns(
-    workload: Workload | None, hardware: Hardware | None, recommended: Assignment
-) -> int | None:
-    if workload is None or hardware is None:
-        return None
-    steps = [
-        sim.summarize(sim.simulate(workload, hardware, one)).step_ns
-        for one in (sim.assign(workload), recommended)
-    ]
-    return steps[0] - steps[1]
+def _predicted_words(result: AbTest) -> str:
+    """The predicted gain, its interval, and whether what was measured is in it."""
+    assert result.predicted_gain_ns is not None
+    said = f"{result.predicted_gain_ns / 1e6:+.2f} ms a step"
+    if result.predicted_low_ns is None or result.predicted_high_ns is None:
+        return f"{said}; nothing that varies is known, so that it has no interval"
+    said += (
+        f", 95 % interval {result.predicted_low_ns / 1e6:+.2f} to {result.predicted_high_ns / 1e6:+.2f} ms"
+    )
+    if result.prediction_met:
+        return f"{said}; measured and predicted agree within their intervals"
+    return (
+        f"{said}; what was measured lies outside it: the calibration or the recording does not hold for this "
+        f"run, so measure and record again before you rely on other predictions"
+    )
 
 
 def _ab_document(result: AbTest) -> dict[str, Any]:
@@ -118,5 +124,5 @@ def print_ab(result: AbTest, as_json: bool) -> None:
         f"{result.gpu_hours_saved_per_day:+.3g} GPU-hours a day"
     )
     if result.predicted_gain_ns is not None:
-        note(f"predicted: {result.predicted_gain_ns / 1e6:+.2f} ms a step")
+        note(f"predicted: {_predicted_words(result)}")
     note(result.sentence)

@@ -9,7 +9,7 @@ from sim.importer.recording import MEASURED
 from sim.importer.writing import hardware_names
 from sim.nouns.comparison import Agreement, CandidateAgreement
 from sim.nouns.hardware import Curve
-from sim.nouns.imported import Imported
+from sim.nouns.imported import SENTENCES, Imported
 from sim.units import NS_PER_MS, format_ms, format_size
 
 MOST_POINTS, MOST_BUCKETS = 12, 40
@@ -17,7 +17,7 @@ MOST_POINTS, MOST_BUCKETS = 12, 40
 
 def print_imported(imported: Imported) -> None:
     """All that was imported, but for the as-run check."""
-    for title in ("found", "assumed", "missing", "dropped"):
+    for title in SENTENCES:
         for line in getattr(imported, title):
             note(f"{title}: {line}")
     _print_ranks(imported)

@@ -89,6 +89,12 @@ def calibrate(
     ] = None,
     largest: Annotated[str, typer.Option(help="Largest message.")] = "256MiB",
     rounds: Annotated[int, typer.Option(help="Interleaved rounds.")] = 5,
+    budget: Annotated[
+        float, typer.Option(help="Seconds for further rounds of the sizes that still scatter.", min=0)
+    ] = 120,
+    again: Annotated[
+        bool, typer.Option("--again", help="Measure only the doubtful points of -o again, and mend it.")
+    ] = False,
     mode: Annotated[
         ReplayMode, typer.Option(help="paced: nothing computes beside the collectives; model: ranks do.")
     ] = ReplayMode.PACED,
@@ -96,6 +102,7 @@ def calibrate(
 ) -> None:
     """Measure the all-reduce curve, copies, launches and what slows what, of local ranks over gloo."""
     from sim.validator.calibrate import calibrate as measure
+    from sim.validator.calibrate import measure_again
 
     check_writable(output)
     place, beside = place_of(ranks, box, rate, uplink, on), None
@@ -105,14 +112,18 @@ def calibrate(
         place, hosts = place_two(place)
         beside = endless_all_reduce(parse_size(neighbour, "neighbour"), hosts)
     with progress("calibrating") as report:
-        hardware = measure(
-            place,
-            largest=parse_size(largest),
-            rounds=rounds,
-            mode=mode.value,
-            beside=beside,
-            progress=report,
-        )
+        if again:
+            hardware = measure_again(place, sim.load_hardware(output), budget_s=budget, progress=report)
+        else:
+            hardware = measure(
+                place,
+                largest=parse_size(largest),
+                rounds=rounds,
+                budget_s=budget,
+                mode=mode.value,
+                beside=beside,
+                progress=report,
+            )
     write(output, sim.to_text(hardware))
     if as_json:
         emit_noun(hardware)
@@ -122,3 +133,8 @@ def calibrate(
         f"{format_ms(hardware.all_reduce[0].duration_ns)} at 4 KiB, launch "
         f"{hardware.launch_cost_ns / 1e3:.0f} us, channels share at {hardware.channel_slowdown:.2f}"
     )
+    doubtful = hardware.provenance["doubtful"]
+    for one in doubtful:
+        note(f"doubtful: {format_size(one['num_bytes'])} {one['why']}")
+    if doubtful:
+        note("measure these sizes again, when the machine is quiet: the same command with --again")

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 import sim
+from sim.cli.own_job import Parts, load_inputs
 from sim.cli.printing import emit_noun, note, progress, table, write
 from sim.cli.simulating import AsJson, BucketCap, HardwareFile, WorkloadFile
 from sim.errors import InputError
@@ -50,12 +51,13 @@ def ranks(
         Path | None, typer.Option("-o", "--output", help="Write these ranks here, to be changed by hand.")
     ] = None,
     figure: Annotated[Path | None, typer.Option(help="Write a figure (HTML) here.")] = None,
+    parts: Parts = False,
     as_json: AsJson = False,
 ) -> None:
     """Let the hardware's ranks differ: how long steps are, what the slowest costs, what buckets change."""
     from sim.world.loading import load_groups, moved
 
-    workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
+    workload, hardware = load_inputs(workload_file, hardware_file, parts, as_json)
     given = _ranks(pace_jitter, pace_spread, slow or [], stalls)
     others: dict[str, Workload] = {}
     if ranks_file is not None:

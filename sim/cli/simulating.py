@@ -10,6 +10,7 @@ import typer
 
 import sim
 from sim.cli.explanations import print_explanation
+from sim.cli.own_job import Parts, load_inputs
 from sim.cli.printing import emit, emit_noun, note, table, write
 from sim.engine.switches import MODELLED_DDP_KWARGS, MODELLED_SETTINGS
 from sim.engine.systems import POLICIES
@@ -170,10 +171,11 @@ def simulate(
         typer.Option(help="The slowest other rank: a factor on backward, such as 1.1, or its workload file."),
     ] = None,
     engine: Annotated[Engine, typer.Option(help="Which engine; both give the same.")] = Engine.SIMPY,
+    parts: Parts = False,
     as_json: AsJson = False,
 ) -> None:
     """Predict one step under one assignment."""
-    workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
+    workload, hardware = load_inputs(workload_file, hardware_file, parts, as_json)
     number = _iteration(iteration)
     caps_and_switches = (bucket_cap_mb, first_bucket_mb, bucket_cap_mb_list, ddp, zero, reduce_bucket_size)
     if assignment_file is not None:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 import sim
+from sim.cli.own_job import Parts, load_inputs
 from sim.cli.printing import emit, note, progress, table, write
 from sim.cli.simulating import AsJson, Engine, HardwareFile, WorkloadFile
 from sim.errors import InputError
@@ -45,11 +46,12 @@ def sweep(
         typer.Option(min=1, help="Processes, at most one a core; default: 1, or all for a large grid."),
     ] = None,
     max_rows: Annotated[int, typer.Option(min=1, help="Refuse more rows than these.")] = 100_000,
+    parts: Parts = False,
     as_json: AsJson = False,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write CSV here.")] = None,
 ) -> None:
     """Predict DDP's default and a range of bucket caps, under any combination of what-ifs."""
-    workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
+    workload, hardware = load_inputs(workload_file, hardware_file, parts, as_json)
     axes: dict[str, Any] = {
         "bandwidth": values_of("--bandwidth", bandwidth, float),
         "latency": values_of("--latency", latency, float),

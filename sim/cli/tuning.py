@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 import sim
+from sim.cli.own_job import Parts, load_inputs
 from sim.cli.printing import emit_noun, note, table, write
 from sim.cli.simulating import AsJson, HardwareFile, WorkloadFile
 from sim.nouns.memory import MemoryPoint
@@ -40,11 +41,12 @@ def tune(
     draws: Annotated[int, typer.Option(help="How many steps are drawn.", min=1)] = 400,
     max_bucket: Size = None,
     memory_limit: Limit = None,
+    parts: Parts = False,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the assignment here.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the best assignment, its proof, and what each knob reaches."""
-    workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
+    workload, hardware = load_inputs(workload_file, hardware_file, parts, as_json)
     answer = sim.tune(
         workload,
         hardware,

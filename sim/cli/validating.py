@@ -9,6 +9,7 @@ import sim
 from sim.cli.ab_testing import print_ab, run_ab_test
 from sim.cli.judging import check_threshold, judge
 from sim.cli.measuring import LinkKind, ReplayMode
+from sim.cli.own_job import Parts, own_step_of, print_own_step, tell_doubtful
 from sim.cli.placing import (
     Box,
     On,
@@ -24,7 +25,7 @@ from sim.cli.printing import note, progress
 from sim.cli.simulating import AsJson, _caps
 from sim.cli.spreading import prepare_job
 from sim.errors import InputError
-from sim.formats.records import start_record
+from sim.formats.records import recorded_step, start_record
 from sim.nouns.assignment import DDP_POLICIES, Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
@@ -106,6 +107,11 @@ def validate(
         int | None, typer.Option(help="Measured rounds; each runs every candidate. [10; --ab: 30]")
     ] = None,
     seed: Annotated[int, typer.Option(help="Order of candidates within rounds.")] = 0,
+    steps_only: Annotated[
+        bool,
+        typer.Option("--steps-only", help="With --model: no lanes that stamp buckets; takes half the time."),
+    ] = False,
+    parts: Parts = False,
     max_error: Annotated[
         float | None, typer.Option(help="Largest step error in percent; beyond it exit 3.")
     ] = None,
@@ -143,6 +149,8 @@ def validate(
         raise typer.BadParameter(
             "--neighbour and --slow are a paced replay over gloo: no --model, --device, --link, --prepare"
         )
+    if steps_only and (model is None or ab):
+        raise typer.BadParameter("--steps-only goes with --model, without --ab")
     if prepare and (ab or box is not None or max_error is not None):
         raise typer.BadParameter("--prepare leaves ranks to torchrun or srun: no --ab, --box, --max-error")
     user_model = (
@@ -169,14 +177,19 @@ def validate(
     assignments = {path.stem: sim.load_assignment(path) for path in assignment_file or []}
     if rounds is None:
         rounds = 30 if ab else 10
+    if workload is not None and hardware is not None:
+        tell_doubtful(workload, hardware)
     if ab:
         assert user_model is not None
+        if workload_file is not None and workload is not None and hardware is not None and not parts:
+            own = own_step_of(workload_file, workload, hardware)
+            workload, hardware = (workload, hardware) if own is None else (own.workload, own.hardware)
         result = run_ab_test(
             user_model, assignments, place, workload, hardware, output, rounds, seed, samples
         )
         print_ab(result, as_json)
         return
-    if workload is None or hardware is None or output is None:
+    if workload_file is None or workload is None or hardware is None or output is None:
         raise typer.BadParameter("give WORKLOAD.json, --hardware and -o (only --ab needs none of them)")
     carrier = Carrier(
         device=device if model is None else "cpu",
@@ -186,20 +199,24 @@ def validate(
     if is_emulated:
         note("measuring copies and launches of this machine")
         hardware = measure_machine(workload, hardware, device)
-    there = hardware_there(hardware, workload, place, beside)
+    there, expected = hardware_there(hardware, workload, place, beside), workload
+    measured = None
+    if user_model is not None and not parts and (own := own_step_of(workload_file, workload, hardware)):
+        print_own_step(own, with_table=not as_json)
+        expected, there, measured = own.workload, own.hardware, recorded_step(workload_file)
     if systems:
         candidates = _systems(assignments, workload, there)
     elif families:
-        candidates = _families(user_model, assignments, workload, there)
+        candidates = _families(user_model, assignments, expected, there)
     else:
-        candidates = _candidates(user_model, assignments, workload, there, _caps(caps, "--caps"))
+        candidates = _candidates(user_model, assignments, expected, there, _caps(caps, "--caps"))
     for candidate in candidates:
         assert candidate.assignment is not None
         sim.simulate(workload, there, candidate.assignment)  # what cannot be predicted is told beforehand
     if prepare:
         prepare_job(workload, hardware, candidates, output, user_model, carrier, rounds, seed)
         return
-    directory = start_record(output, workload, hardware)
+    directory = start_record(output, workload, hardware, measured)
     with progress("replaying") as report:
         replay(
             workload,
@@ -212,6 +229,7 @@ def validate(
             seed=seed,
             slow=behind,
             beside=beside,
+            probed=not steps_only,
             progress=report,
         )
     note(f"wrote {directory}")

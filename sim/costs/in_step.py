@@ -1,8 +1,9 @@
 """A link as it is in the step: a curve measured beside the step, carried over by what was seen in it."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import log
 from statistics import median
 from typing import Any
 
@@ -136,14 +137,29 @@ def scaled(hardware: Hardware, ratio: float) -> Hardware:
     """``hardware`` with every duration of its all-reduce curve, and of what is known of its scatter, times
     ``ratio``.
     """
+    return rescaled(hardware, lambda _: ratio)
+
+
+def rescaled(hardware: Hardware, ratio_at: Callable[[int], float]) -> Hardware:
+    """As ``scaled``, by a ratio that goes with the size of the message in bytes."""
     spread = dict(hardware.spread)
     if "all_reduce" in spread:
-        spread["all_reduce"] = _times(spread["all_reduce"], ratio)
+        known = spread["all_reduce"]
+        spread["all_reduce"] = {size: _times(value, ratio_at(int(size))) for size, value in known.items()}
     curve = tuple(
-        CurvePoint(num_bytes=point.num_bytes, duration_ns=round(point.duration_ns * ratio))
+        CurvePoint(
+            num_bytes=point.num_bytes, duration_ns=round(point.duration_ns * ratio_at(point.num_bytes))
+        )
         for point in hardware.all_reduce
     )
     return replace(hardware, all_reduce=curve, spread=spread)
+
+
+def tilt_ratio(link: float, tilt: float, num_bytes: int, about_bytes: int) -> float:
+    """By how much a message changes: by ``link``, and by ``tilt`` for each 16 times that it is larger than
+    ``about_bytes``.
+    """
+    return float(link * tilt ** (log(max(1, num_bytes) / about_bytes) / log(16)))
 
 
 def _times(value: Any, ratio: float, name: str = "") -> Any:

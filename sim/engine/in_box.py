@@ -20,15 +20,19 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.jobs import Job
 from sim.nouns.records import Record
 from sim.nouns.report import Report
+from sim.nouns.timeline import Timeline
+from sim.nouns.workload import Workload
 from sim.units import format_ms
 from sim.verdict.metrics import summarize
-from sim.verdict.rule import CONTENDED, RULE, Limits
+from sim.verdict.own_step import own_step
+from sim.verdict.rule import CONTENDED, RULE, TRAINED, Limits
 
 PHASES = 16
 
 
 def as_measured(record: Record) -> Record:
-    """``record`` with its hardware carried to the box it was measured in, and the slowest rank's workload.
+    """``record`` with its hardware carried to the box it was measured in, the slowest rank's workload, and
+    both held to the job's own step where there is one.
 
     Hardware that does not say where it was calibrated, or was there, stays. A measurement holds the slowest
     rank of each step; no collective waits for another rank there, so its step is that of its own workload.
@@ -43,11 +47,22 @@ def as_measured(record: Record) -> Record:
         hardware = carried_to(hardware, record.calibrated_in, record.box)
     if record.slow:
         workload, _ = scale(workload, hardware, backward=max(factor for _, factor in record.slow))
+    if record.own_step is not None:
+        own = own_step(workload, hardware, record.own_step, _play)
+        workload, hardware = own.workload, own.hardware
     return replace(record, workload=workload, hardware=hardware)
 
 
+def _play(workload: Workload, hardware: Hardware, assignment: Assignment) -> Timeline:
+    return run(workload, hardware, assignment, "analytic")
+
+
 def limits_of(record: Record) -> Limits:
-    """``CONTENDED`` for what is predicted from the box as a graph or beside others, else ``RULE``."""
+    """``CONTENDED`` for what is predicted from the box as a graph or beside others, ``TRAINED`` for models
+    that compute for real, else ``RULE``.
+    """
+    if any(measured.mode == "model" for measured in record.measurements):
+        return TRAINED
     is_carried = None not in (record.box, record.calibrated_in) and record.box != record.calibrated_in
     return CONTENDED if record.neighbour is not None or record.slow or is_carried else RULE
 

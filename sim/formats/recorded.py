@@ -1,18 +1,10 @@
-"""What a recording says: a Workload, and medians of what its ranks and buckets did."""
+"""What is left of a recording without its warm-up, and the backwards that a Workload can be made from."""
 
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from sim.errors import InputError, NotModelledError
-from sim.formats.documents import SCHEMA_VERSION
 from sim.nouns.recording import RecordedBackward, RecordedRank, RecordedStep, Recording
-from sim.nouns.workload import Gradient, ReadyIncludes, Workload
-from sim.units import median_ns
 
 FEWEST_BACKWARDS = 3
-_OWN_EFFECTS: tuple[ReadyIncludes, ...] = ("copy_in", "launch", "interference")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,131 +32,6 @@ def keep(recording: Recording) -> tuple[Kept, ...]:
     return tuple(_kept(rank, warmup_steps(recording)) for rank in recording.ranks)
 
 
-def workload_of(recording: Recording) -> Workload:
-    """A Workload from recorded steps: medians of one rank, the one whose backward lasts longest.
-
-    Where every rank has at least ``FEWEST_BACKWARDS`` backwards under ``no_sync``, only those are used
-    and the times are free of DDP's own effects; otherwise synchronised ones are, and ``ready_includes``
-    says what is in them. Backward starts at the end of forward (A3.1), so that the loss is in it.
-
-    Raises:
-        InputError: too few steps after warm-up, or backward made nothing ready.
-        NotModelledError: recorded with TORCH_DISTRIBUTED_DEBUG=DETAIL, whose verification collectives
-            are in every time (A8.7).
-    """
-    if recording.ranks[0].header.ddp.get("torch_distributed_debug") == "DETAIL":
-        raise NotModelledError(
-            f"{recording.name}: recorded with TORCH_DISTRIBUTED_DEBUG=DETAIL, which adds collectives to "
-            f"every step; record again without it"
-        )
-    kept = keep(recording)
-    plain = all(len(rank.plain) >= FEWEST_BACKWARDS for rank in kept)
-    backwards = {rank.rank.header.rank: rank.plain if plain else rank.synchronised for rank in kept}
-    fewest = min(backwards, key=lambda rank: len(backwards[rank]))
-    if len(backwards[fewest]) < FEWEST_BACKWARDS:
-        raise InputError(
-            f"{recording.name}: rank {fewest} has {len(backwards[fewest])} synchronised backwards after "
-            f"{warmup_steps(recording)} steps of warm-up; record at least {FEWEST_BACKWARDS} more steps"
-        )
-    chosen = max(
-        kept,
-        key=lambda rank: median_ns([b.backward_ns for b in backwards[rank.rank.header.rank]]),
-    )
-    header = chosen.rank.header
-    used = backwards[header.rank]
-    backward_ns = median_ns([backward.backward_ns for backward in used])
-    samples = [backward.ready_ns for backward in used]
-    ready = [
-        min(median_ns(times), backward_ns) if (times := [t for t in column if t is not None]) else None
-        for column in zip(*samples, strict=True)
-    ]
-    order = sorted(
-        (index for index, time in enumerate(ready) if time is not None),
-        key=lambda index: (ready[index] or 0, -index),
-    )
-    if not order:
-        raise InputError(f"{recording.name}: no gradient became ready in any backward")
-    optimizer = [step.optimizer_ns for step in chosen.steps if step.optimizer_ns is not None]
-    return Workload(
-        name=recording.name,
-        gradients=tuple(
-            Gradient(
-                index=index,
-                name=parameter.name,
-                shape=parameter.shape,
-                dtype=parameter.dtype,
-                num_bytes=parameter.num_bytes,
-                ready_ns=ready[index],
-                sparse=parameter.sparse,
-                device=parameter.device,
-                uses=max(backward.uses.get(index, 1) for backward in used),
-            )
-            for index, parameter in enumerate(header.parameters)
-        ),
-        forward_ns=median_ns([backward.forward_ns for backward in used]),
-        backward_ns=backward_ns,
-        optimizer_ns=median_ns(optimizer) if optimizer else 0,
-        ready_order=tuple(order),
-        ready_includes=() if plain else _OWN_EFFECTS,
-        buffers=header.buffers,
-        samples=tuple(samples),
-        provenance={
-            **header.provenance,
-            "source": "bucketsim import recording",
-            "module": header.module,
-            "backend": header.backend,
-            "clock": header.clock,
-            "comm_hook": header.comm_hook,
-            "ddp": header.ddp,
-            "made_from": f"{len(used)} {'no_sync' if plain else 'synchronised'} backwards",
-            "rank": header.rank,
-            "rank_is": "the one with the longest median backward: a collective starts with its last arriver",
-            "world_size": recording.world_size,
-            "missing_ranks": list(recording.missing_ranks),
-            "torn_ranks": torn_ranks(recording),
-            "dropped_warmup_steps": warmup_steps(recording),
-            "backward_starts": "at the end of forward; the loss is in it",
-            "optimizer_seen": bool(optimizer),
-        },
-    )
-
-
-def measured_of(recording: Recording) -> dict[str, Any]:
-    """Medians of steps by rank and of buckets over ranks, as JSON.
-
-    A bucket's times are those of the slowest rank in each step, medians over steps, in ns from the end
-    of that rank's forward; ``last_arriver`` counts, by rank, the steps in which it launched the bucket
-    last by the wall clock (across hosts only as good as their clocks). Buckets are left out at the
-    light level, and where steps differ in their buckets only those with the last layout count.
-    """
-    kept = keep(recording)
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "recorded_steps",
-        "provenance": {"source": "bucketsim import recording", "recording": recording.name},
-        "world_size": recording.world_size,
-        "ranks": [
-            {
-                "rank": rank.rank.header.rank,
-                "steps": len(rank.steps),
-                "step_ns": _spread([step.step_ns for step in rank.steps]),
-                "optimizer_ns": _spread([s.optimizer_ns for s in rank.steps if s.optimizer_ns is not None]),
-                "forward_ns": _spread([backward.forward_ns for backward in rank.synchronised]),
-                "backward_ns": _spread([backward.backward_ns for backward in rank.synchronised]),
-                "sync_end_ns": _spread([backward.sync_end_ns for backward in rank.synchronised]),
-                "no_sync_backward_ns": _spread([backward.backward_ns for backward in rank.plain]),
-            }
-            for rank in kept
-        ],
-        "buckets": _buckets(kept),
-    }
-
-
-def torn_ranks(recording: Recording) -> list[int]:
-    """Ranks whose last line was cut off and left out."""
-    return [rank.header.rank for rank in recording.ranks if rank.torn]
-
-
 def _kept(rank: RecordedRank, warmup: int) -> Kept:
     steps = tuple(step for step in rank.steps if step.step > warmup)
     backwards = [backward for step in steps for backward in step.backwards]
@@ -176,60 +43,3 @@ def _kept(rank: RecordedRank, warmup: int) -> Kept:
         synchronised=tuple(backward for backward in alone if backward.synchronised),
         dropped=len(backwards) - len(alone),
     )
-
-
-def _spread(times: Sequence[int]) -> dict[str, int] | None:
-    if not times:
-        return None
-    return {"count": len(times), "min": min(times), "median": median_ns(times), "max": max(times)}
-
-
-def _buckets(kept: Sequence[Kept]) -> list[dict[str, Any]]:
-    """One row a bucket of the last layout, over the steps that every rank ran with it."""
-    layouts = kept[0].rank.layouts
-    if not layouts:
-        return []
-    layout = layouts[-1]
-    by_rank = [_last_reduced(rank, layout.step, len(layout.bucket_indices)) for rank in kept]
-    common = sorted(set.intersection(*(set(steps) for steps in by_rank)))
-    if not common:
-        return []
-    rows = []
-    for place, parameters in enumerate(layout.bucket_indices):
-        last: Counter[int] = Counter()
-        ready, launch, end = [], [], []
-        for number in common:
-            here = [(steps[number], rank.rank.header.rank) for steps, rank in zip(by_rank, kept, strict=True)]
-            buckets = [backward.buckets[place] for (_, backward), _ in here]
-            ready.append(max(bucket.ready_ns for bucket in buckets))
-            launch.append(max(bucket.launch_ns for bucket in buckets))
-            end.append(max(bucket.end_ns for bucket in buckets))
-            last[max((_launched_at_ns(*what, place), rank) for what, rank in here)[1]] += 1
-        rows.append(
-            {
-                "index": place,
-                "num_bytes": buckets[0].num_bytes,
-                "parameters": list(parameters),
-                "steps": len(common),
-                "ready_ns": median_ns(ready),
-                "launch_ns": median_ns(launch),
-                "end_ns": median_ns(end),
-                "last_arriver": {str(rank): count for rank, count in sorted(last.items())},
-            }
-        )
-    return rows
-
-
-def _last_reduced(kept: Kept, since: int, count: int) -> dict[int, tuple[RecordedStep, RecordedBackward]]:
-    """By step number, the last backward with ``count`` buckets."""
-    return {
-        step.step: (step, backward)
-        for step in kept.steps
-        for backward in step.backwards
-        if step.step >= since and backward.forwards == 1 and len(backward.buckets) == count
-    }
-
-
-def _launched_at_ns(step: RecordedStep, backward: RecordedBackward, place: int) -> int:
-    """When a bucket was launched, by the wall clock."""
-    return step.started_at_ns + backward.forward_end_ns + backward.buckets[place].launch_ns

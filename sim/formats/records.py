@@ -14,6 +14,8 @@ from sim.nouns.records import Record
 from sim.nouns.workload import Workload
 
 WORKLOAD, HARDWARE, NEIGHBOUR = "workload.json", "hardware.json", "neighbour.json"
+OWN_STEP = "own-step.json"  # of a record of replays: what the job did when it was recorded
+AS_RUN = "measurement-00-as-run.json"  # of an import: the same
 
 
 def save_measurement(directory: Path, number: int, measurement: Measurement) -> Path:
@@ -31,7 +33,21 @@ def save_neighbour(directory: Path, neighbour: Neighbour) -> Path:
     return path
 
 
-def start_record(directory: str | os.PathLike[str], workload: Workload, hardware: Hardware) -> Path:
+def recorded_step(workload_file: str | os.PathLike[str]) -> Measurement | None:
+    """The job's own steps, where an import of its recording put them beside its workload."""
+    path = Path(workload_file).parent / AS_RUN
+    if not path.is_file():
+        return None
+    measured = documents.load(path, Measurement)
+    return measured if measured.provenance.get("source") == "sim.record" else None
+
+
+def start_record(
+    directory: str | os.PathLike[str],
+    workload: Workload,
+    hardware: Hardware,
+    own_step: Measurement | None = None,
+) -> Path:
     """Make a record's directory with its inputs. Raises ``InputError`` if it holds a record already."""
     folder = Path(directory)
     try:
@@ -42,6 +58,8 @@ def start_record(directory: str | os.PathLike[str], workload: Workload, hardware
         raise InputError(f"{folder}: holds a record already; give a new or empty directory")
     documents.save(folder / WORKLOAD, workload)
     documents.save(folder / HARDWARE, hardware)
+    if own_step is not None:
+        documents.save(folder / OWN_STEP, own_step)
     return folder
 
 
@@ -64,6 +82,7 @@ def load_record(directory: str | os.PathLike[str]) -> Record:
         box=box_in(environment, f"{folder}: environment"),
         calibrated_in=box_in(hardware.provenance, f"{folder / HARDWARE}: provenance"),
         slow=_slow(environment.get("slow"), measurements[0].world_size, folder),
+        own_step=documents.load(own, Measurement) if (own := folder / OWN_STEP).exists() else None,
     )
 
 

@@ -9,7 +9,7 @@ from sim.importer.readers import READABLE
 from sim.importer.vocabulary import KEYS, VERSION_KEYS, WORDS
 from sim.nouns.assignment import Assignment, MadeFor
 from sim.nouns.hardware import Hardware
-from sim.nouns.imported import Imported, RankRow
+from sim.nouns.imported import Imported, RankRow, each_sentence
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
 
@@ -57,10 +57,7 @@ def anonymize(imported: Imported) -> Imported:
             for number, measurement in enumerate(imported.measurements)
         ),
         ranks=tuple(_rank(row, hosts) for row in imported.ranks),
-        found=tuple(map(_sentence, imported.found)),
-        assumed=tuple(map(_sentence, imported.assumed)),
-        missing=tuple(map(_sentence, imported.missing)),
-        dropped=tuple(map(_sentence, imported.dropped)),
+        **each_sentence(imported, _sentence),
         details=_object(imported.details),
     )
 

@@ -116,6 +116,7 @@ def _combined(
         else:
             missing += [(form, line) for line in part.missing]
         notes.dropped += [f"{form}: {line}" for line in part.dropped]
+        notes.doubtful += [f"{form}: {line}" for line in part.doubtful]
     ranks = _world_size(parts, measurements, workload, options)
     links = parts["nccl-tests"].hardware if "nccl-tests" in parts else ()
     traced = [one for form, part in parts.items() if form != "nccl-tests" for one in part.hardware]
@@ -148,6 +149,7 @@ def _combined(
         assumed=tuple(notes.assumed),
         missing=tuple(notes.missing),
         dropped=tuple(notes.dropped),
+        doubtful=tuple(notes.doubtful),
         details=details,
     )
 

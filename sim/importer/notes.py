@@ -11,3 +11,4 @@ class Notes:
     assumed: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
+    doubtful: list[str] = field(default_factory=list)

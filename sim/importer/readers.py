@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sim.errors import InputError, SimError
 from sim.importer.wording import LONGEST_LINE, plain
-from sim.nouns.imported import Imported, ImportOptions
+from sim.nouns.imported import Imported, ImportOptions, each_sentence
 
 Reader = Callable[[Sequence[Path], ImportOptions], Imported]
 
@@ -49,12 +49,6 @@ def _in_lines(read: Reader) -> Reader:
         except OSError as error:  # of a path itself: no permission on its directory, a name too long
             shown = plain(f"{error.filename}: cannot be read: {error.strerror or error}", longest)
             raise InputError(shown) from None
-        return replace(
-            imported,
-            found=tuple(plain(line, longest) for line in imported.found),
-            assumed=tuple(plain(line, longest) for line in imported.assumed),
-            missing=tuple(plain(line, longest) for line in imported.missing),
-            dropped=tuple(plain(line, longest) for line in imported.dropped),
-        )
+        return replace(imported, **each_sentence(imported, lambda line: plain(line, longest)))
 
     return read_in_lines

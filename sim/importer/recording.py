@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sim.errors import InputError
-from sim.formats.recorded import keep, measured_of, torn_ranks, warmup_steps, workload_of
+from sim.formats.recorded import keep, warmup_steps
 from sim.formats.recordings import load_recording
+from sim.importer.recorded_run import as_run
+from sim.importer.recorded_steps import measured_of, torn_ranks, workload_of
 from sim.nouns.imported import Imported, ImportOptions
 from sim.units import format_ms, format_size
 
@@ -52,6 +54,9 @@ def read_recording(paths: Sequence[Path], options: ImportOptions) -> Imported:
         )
     if not workload.provenance["optimizer_seen"]:
         assumed.append("no optimizer step was seen; optimizer_ns is 0")
+    run, missing = as_run(recording, workload), []
+    if isinstance(run, str):
+        missing.append(f"the job's own step, to hold predictions to: {run}")
     dropped = [f"the first {warmup_steps(recording)} steps of each rank, as warm-up"]
     shared = sum(rank.dropped for rank in kept)
     if shared:
@@ -64,8 +69,11 @@ def read_recording(paths: Sequence[Path], options: ImportOptions) -> Imported:
         format=FORMAT,
         name=options.name or recording.name,
         workload=workload,
+        measurements=() if isinstance(run, str) else (run,),
         found=tuple(found),
         assumed=tuple(assumed),
+        missing=tuple(missing),
         dropped=tuple(dropped),
+        doubtful=tuple(workload.provenance["doubtful"]),
         details={MEASURED: measured},
     )

@@ -23,7 +23,7 @@ from sim.importer.writing import main_hardware
 from sim.nouns.assignment import Assignment
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import MAX_RANKS, Hardware
-from sim.nouns.imported import Imported, ImportOptions, Uploaded
+from sim.nouns.imported import Imported, ImportOptions, Uploaded, each_sentence
 from sim.nouns.measurement import Measurement
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.records import Record
@@ -75,14 +75,8 @@ def read_uploads(files: Sequence[tuple[str, bytes]], options: ImportOptions | No
             raise type(error)(labels.told(str(error))) from None
         except OSError as error:
             raise InputError(f"upload: cannot be kept while it is read: {error.strerror or error}") from None
-    return replace(
-        uploaded,
-        name=plain(uploaded.name),
-        found=tuple(labels.told(line) for line in uploaded.found),
-        assumed=tuple(labels.told(line) for line in uploaded.assumed),
-        missing=tuple(labels.told(line) for line in uploaded.missing),
-        dropped=tuple(labels.told(line) for line in (*uploaded.dropped, *same)),
-    )
+    told = replace(uploaded, name=plain(uploaded.name), dropped=(*uploaded.dropped, *same))
+    return replace(told, **each_sentence(told, labels.told))
 
 
 def _check(options: ImportOptions) -> None:
@@ -147,6 +141,7 @@ def _read(files: Sequence[Unpacked], folder: Path, options: ImportOptions, label
             *imported.dropped,
             *(f"{file.label}: the summary of an import, which has no inputs" for file in groups[SUMMARY]),
         ),
+        doubtful=imported.doubtful,
     )
 
 

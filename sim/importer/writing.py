@@ -14,7 +14,7 @@ from sim.formats.records import HARDWARE, WORKLOAD, save_measurement
 from sim.importer.joining import world_size_of
 from sim.importer.recording import MEASURED
 from sim.nouns.hardware import Hardware
-from sim.nouns.imported import Imported
+from sim.nouns.imported import Imported, each_sentence
 
 _OURS = re.compile(r"(workload|measured|hardware.*|measurement-.*)\.json")
 SUMMARY, MEASURED_FILE = "summary.json", "measured.json"
@@ -69,10 +69,7 @@ def summary_of(imported: Imported) -> dict[str, Any]:
         "kind": "import",
         "format": imported.format,
         "name": imported.name,
-        "found": list(imported.found),
-        "assumed": list(imported.assumed),
-        "missing": list(imported.missing),
-        "dropped": list(imported.dropped),
+        **each_sentence(imported),
         "ranks": [asdict(rank) for rank in imported.ranks],
     }
 

@@ -17,7 +17,8 @@ class AbTest:
     is False where the interval holds 0 or there were too few rounds to say. ``plain_step_ns`` is the step
     without communication: no assignment can gain more than ``default_step_ns - plain_step_ns``.
     ``samples_per_step`` counts all ranks. ``gpu_hours_saved_per_day`` is world size x 24 h x the gain's
-    fraction. ``predicted_gain_ns`` is the simulator's, where a workload and a hardware were given.
+    fraction. ``predicted_gain_ns`` is the simulator's, where a workload and a hardware were given, with its
+    95 % interval, as far as it has one.
     """
 
     name: str
@@ -38,8 +39,17 @@ class AbTest:
     recommended_samples_per_s: float | None
     gpu_hours_saved_per_day: float
     predicted_gain_ns: int | None
+    predicted_low_ns: int | None
+    predicted_high_ns: int | None
     sentence: str
     environment: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def prediction_met(self) -> bool | None:
+        """Whether the measured and the predicted interval meet; None without a predicted one."""
+        if self.predicted_low_ns is None or self.predicted_high_ns is None:
+            return None
+        return self.gain_low_ns <= self.predicted_high_ns and self.predicted_low_ns <= self.gain_high_ns
 
     def __post_init__(self) -> None:
         at_least("world_size", self.world_size, 1)

@@ -11,6 +11,9 @@ from sim.nouns.measurement import Measurement
 from sim.nouns.records import Record
 from sim.nouns.workload import Workload
 
+# The lists of sentences that an import has.
+SENTENCES = ("found", "assumed", "missing", "dropped", "doubtful")
+
 # Called with (done, total, what): bytes or files read so far.
 Progress = Callable[[int, int, str], None]
 
@@ -62,7 +65,9 @@ class Imported:
     """What was read, and what was not.
 
     ``found`` is what the files say, ``assumed`` what they do not and was filled in, ``missing`` what could
-    not be had, ``dropped`` what was read and left out: a sentence each. ``details`` is for the summary file:
+    not be had, ``dropped`` what was read and left out, ``doubtful`` what cannot be true of it and what was
+    done
+    about that: a sentence each. ``details`` is for the summary file:
     JSON values only.
     """
 
@@ -76,6 +81,7 @@ class Imported:
     assumed: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
+    doubtful: tuple[str, ...] = ()
     details: dict[str, Any] = field(default_factory=dict)
 
 
@@ -102,3 +108,9 @@ class Uploaded:
     assumed: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
+    doubtful: tuple[str, ...] = ()
+
+
+def each_sentence(imported: Imported | Uploaded, change: Callable[[str], str] = str) -> dict[str, Any]:
+    """The lists of sentences, by their names, every sentence as ``change`` makes it."""
+    return {kind: tuple(map(change, getattr(imported, kind))) for kind in SENTENCES}

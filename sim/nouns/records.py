@@ -14,7 +14,8 @@ class Record:
 
     ``box`` is where it was measured and ``calibrated_in`` where the hardware was, as far as they are boxes
     and say so; ``neighbour`` is the job that ran beside; ``slow`` the ranks whose backward was so many
-    times as long as the workload says.
+    times as long as the workload says. ``own_step`` is what the job itself did when it was
+    recorded, in another run than those measured here: predictions are held to it first (``sim.own_step``).
     """
 
     name: str
@@ -25,6 +26,7 @@ class Record:
     box: Box | None = None
     calibrated_in: Box | None = None
     slow: tuple[tuple[int, float], ...] = ()
+    own_step: Measurement | None = None
 
     @property
     def candidates(self) -> tuple[Measurement, ...]:

@@ -15,8 +15,9 @@ from sim.errors import InputError
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload
 from sim.tuner import kernels
+from sim.tuner.left_open import read_left_open
 from sim.tuner.partitions import Buckets
-from sim.tuner.problem import MOST, Ints, Problem
+from sim.tuner.problem import MOST, Ints, Machine, Problem
 from sim.tuner.scatter import Scatter, read_scatter
 
 Floats = NDArray[np.float64]
@@ -37,7 +38,8 @@ class Draws:
 
     ``works`` [draws, places] and ``tails`` [draws]: ns of the compute lane, along the nominal ready order, as
     in ``Problem``. ``paces`` [draws]: factor on the rest of the step. ``curve`` [machines, points]: factors
-    of the all-reduce curve. ``luck`` [draws, places]: standard normal, by the place that a bucket waits
+    of the all-reduce curve. ``slowed``: each machine, with its own slow-downs. ``luck`` [draws, places]:
+    standard normal, by the place that a bucket waits
     for; None where there is no jitter. ``recorded``: iterations that went in, 0 where fewer than two were
     recorded. ``not_known``: what does not vary because nothing of it is recorded.
     """
@@ -52,6 +54,7 @@ class Draws:
     scatter: Scatter
     curve: Floats
     luck: Floats | None
+    slowed: tuple[Machine, ...]
     recorded: int
     not_known: tuple[str, ...]
     notes: tuple[str, ...]
@@ -78,16 +81,15 @@ class Draws:
         """``sync_end_ns`` of these buckets in every step: [machines, iterations]."""
         problem = self.problem
         stops, wires, copied = problem.stops(buckets)
-        ends = kernels.play_many(
-            problem.machine,
-            self.works,
-            problem.copy_in,
-            self.tails,
-            stops,
-            self.services(stops, wires, jitters=jitters),
-            problem.copies_back(copied),
-        )
-        return ends.reshape(self.machines, self.iterations)
+        services, back = self.services(stops, wires, jitters=jitters), problem.copies_back(copied)
+        ends = np.empty((self.machines, self.iterations), np.int64)
+        for number, machine in enumerate(self.slowed):
+            steps = slice(number * self.iterations, (number + 1) * self.iterations)
+            works, tails = self.works[steps], self.tails[steps]
+            ends[number] = kernels.play_many(
+                machine, works, problem.copy_in, tails, stops, services[steps], back
+            )
+        return ends
 
     def one(self, number: int) -> tuple[Workload, Hardware]:
         """One of the steps as a workload and a hardware, without jitter of single collectives."""
@@ -137,7 +139,8 @@ def draw(problem: Problem, count: int, seed: int) -> Draws:
     scatter = read_scatter(hardware)
     has_scatter = scatter.known > 0 and hardware.world_size > 1
     band = workload.band if workload.estimated else None
-    is_uncertain = has_scatter or band is not None
+    left_open = read_left_open(hardware)
+    is_uncertain = has_scatter or band is not None or left_open is not None
     most = max(FEWEST_ITERATIONS, count // FEWEST_MACHINES if is_uncertain else count)
 
     works, notes = _recorded(problem)
@@ -155,6 +158,10 @@ def draw(problem: Problem, count: int, seed: int) -> Draws:
     if band is not None:
         paces = np.repeat(_paces(workload, band, machines, calibrating), iterations)
         lanes = np.rint(lanes * paces[:, None]).astype(np.int64)
+    curve, slowed = scatter.repeat_calibrations(machines, calibrating), (problem.machine,) * machines
+    if left_open is not None:
+        ratios, slowed = left_open.draw(problem, machines, np.random.default_rng([seed, 4]))
+        curve = curve * ratios
     return Draws(
         problem=problem,
         seed=seed,
@@ -164,7 +171,8 @@ def draw(problem: Problem, count: int, seed: int) -> Draws:
         tails=np.rint(problem.tail * paces).astype(np.int64),
         paces=paces,
         scatter=scatter,
-        curve=scatter.repeat_calibrations(machines, calibrating),
+        curve=curve,
+        slowed=slowed,
         luck=jittering.standard_normal((machines * iterations, places)) if has_scatter else None,
         recorded=recorded,
         not_known=_not_known(workload, hardware, scatter, recorded),

@@ -13,7 +13,7 @@ from sim.nouns.checks import at_least
 from sim.nouns.hardware import Hardware
 from sim.nouns.memory import MemoryPoint
 from sim.nouns.path import PathSpan
-from sim.nouns.recommendation import Family, Recommendation
+from sim.nouns.recommendation import Family, Gain, Recommendation
 from sim.nouns.report import Report
 from sim.nouns.robust import Criterion
 from sim.nouns.timeline import Timeline
@@ -35,6 +35,7 @@ from sim.tuner.gain import NOTHING, judge_gain
 from sim.tuner.optimum import Optimum, find_optimum
 from sim.tuner.partitions import Buckets
 from sim.tuner.plateau import find_plateau
+from sim.tuner.problem import Problem
 from sim.tuner.robust import Pool, assess, widen
 from sim.tuner.score import Scorer
 from sim.tuner.telling import tell
@@ -168,6 +169,19 @@ def tune(
         baseline_path=_path(baseline_timeline),
         provenance={"source": "sim.tune", "workload": workload.name, "hardware": hardware.name},
     )
+
+
+def gain(
+    workload: Workload, hardware: Hardware, assignment: Assignment, *, seed: int = 0, draws: int = 400
+) -> Gain:
+    """What ``assignment`` saves against DDP's default: see ``sim.gain``."""
+    assignment.check_fits(workload)
+    default = assign(workload)
+    reports = [summarize(run(workload, hardware, one, "analytic")) for one in (default, assignment)]
+    pool = Pool({DEFAULT: default, FREE: assignment}, DEFAULT, FREE)
+    distribution = draw(Problem(workload, hardware), draws, seed)
+    robust = assess(pool, distribution, rest_ns=reports[0].step_ns - reports[0].sync_end_ns)
+    return judge_gain(robust, FREE, step_ns=reports[1].step_ns, default_step_ns=reports[0].step_ns)
 
 
 def best(workload: Workload, hardware: Hardware) -> Assignment:

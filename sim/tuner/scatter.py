@@ -1,6 +1,7 @@
 """What a calibration's ``spread`` says: how single all-reduces scatter, and how well their curve is known."""
 
 from dataclasses import dataclass
+from math import log, nan
 from statistics import NormalDist
 from typing import Any
 
@@ -16,6 +17,7 @@ Ints = NDArray[np.int64]
 
 # A distribution is its quantiles at these normal scores, and straight between them: least, p10, median, p90,
 # greatest. Where only p90 is recorded the line from the median goes on to the 99th percentile.
+_P975 = NormalDist().inv_cdf(0.975)
 _P90, _P99 = NormalDist().inv_cdf(0.9), NormalDist().inv_cdf(0.99)
 SCORES = np.array([-_P99, -_P90, 0.0, _P90, _P99])
 _GRID = np.array([NormalDist().inv_cdf((number + 0.5) / 4000) for number in range(4000)])
@@ -29,13 +31,15 @@ class Scatter:
 
     ``num_bytes``: the point's size. ``quantiles``: at ``SCORES``, as multiples of their mean; all 1 where
     nothing is known. ``counts``: samples behind the point, 0 where nothing is known. ``by_mean``: the point
-    is their mean, else their median.
+    is their mean, else their median. ``sigmas``: how well the point is known, one sigma of its logarithm; NaN
+    where only its samples say.
     """
 
     num_bytes: Ints
     quantiles: Floats
     counts: Ints
     by_mean: NDArray[np.bool_]
+    sigmas: Floats
 
     @property
     def known(self) -> int:
@@ -46,10 +50,14 @@ class Scatter:
         """The curve's points as other calibrations might have found them, as factors: [times, points].
 
         Each point is made from as many samples as the real one, drawn from its own distribution, by the
-        statistic that made it. The factors of a point are 1 in the mean: what was measured is not corrected.
+        statistic that made it; or from the 95 % interval that the calibration found itself. The factors of a
+        point are 1 in the mean: what was measured is not corrected.
         """
         factors = np.ones((times, len(self.counts)))
         for point, count in enumerate(self.counts.tolist()):
+            if not np.isnan(self.sigmas[point]):
+                factors[:, point] = np.exp(self.sigmas[point] * generator.standard_normal(times))
+                continue
             if not count:
                 continue
             drawn = min(count, _MOST_SAMPLES)
@@ -80,11 +88,12 @@ def read_scatter(hardware: Hardware) -> Scatter:
     spread = hardware.spread.get("all_reduce", {})
     if not isinstance(spread, dict):
         raise InputError(f"spread.all_reduce: {spread!r} is not legal; give an object, one member a size")
-    counts, rows, by_mean = [], [], []
+    counts, rows, by_mean, sigmas = [], [], [], []
     for point in hardware.all_reduce:
         known = spread.get(str(point.num_bytes))
         is_mean = isinstance(known, dict) and str(known.get("quantile", "median")).startswith("mean")
         by_mean.append(is_mean)
+        sigmas.append(_sigma(point, known))
         quantiles = None if known is None else _quantiles(point, known)
         counts.append(0 if known is None or quantiles is None else known["count"])
         rows.append(np.ones(len(SCORES)) if quantiles is None else quantiles)
@@ -93,7 +102,22 @@ def read_scatter(hardware: Hardware) -> Scatter:
         quantiles=np.array(rows),
         counts=np.array(counts, dtype=np.int64),
         by_mean=np.array(by_mean),
+        sigmas=np.array(sigmas, dtype=np.float64),
     )
+
+
+def _sigma(point: CurvePoint, known: Any) -> float:
+    """One sigma of the logarithm of a point, from its 95 % interval; NaN where none is kept."""
+    if not isinstance(known, dict) or not {"low_ns", "high_ns"} <= set(known):
+        return nan
+    where = f"spread.all_reduce.{point.num_bytes}"
+    low, high = known["low_ns"], known["high_ns"]
+    for name, value in (("low_ns", low), ("high_ns", high)):
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST:
+            raise InputError(f"{where}.{name}: {value!r} is not legal; give an integer 0 to {MOST}")
+    if low > high:
+        raise InputError(f"{where}.low_ns: {low} is not legal; high_ns is {high}")
+    return log(max(1, high) / max(1, low)) / (2 * _P975)
 
 
 def _quantiles(point: CurvePoint, known: Any) -> Floats | None:

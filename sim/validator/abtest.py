@@ -8,6 +8,7 @@ from sim.formats.records import save_measurement
 from sim.nouns.ab import AbTest
 from sim.nouns.assignment import Assignment
 from sim.nouns.measurement import Measurement
+from sim.nouns.recommendation import Gain
 from sim.nouns.workload import Workload
 from sim.validator.candidates import Candidate
 from sim.validator.carriers import Carrier
@@ -31,7 +32,7 @@ def run_ab(
     warmup: int | None = None,
     seed: int = 0,
     samples_per_rank: int | None = None,
-    predicted_gain_ns: int | None = None,
+    predicted: Gain | None = None,
     progress: Progress | None = None,
 ) -> AbTest:
     """Run both in every round, in a shuffled order, with the model without DDP as a third.
@@ -46,7 +47,7 @@ def run_ab(
         warmup: rounds that are dropped; default as DDP needs it.
         seed: of the model, and of the order within rounds.
         samples_per_rank: of one step; default the leading dimension of the batch's first tensor.
-        predicted_gain_ns: the simulator's, to be written down beside the measured one.
+        predicted: the simulator's, to be written down beside the measured one.
         progress: told after every step.
 
     Raises:
@@ -83,7 +84,7 @@ def run_ab(
         name=model.factory,
         world_size=place.world_size,
         samples_per_rank=samples_per_rank or collected.about_model.get("samples"),
-        predicted_gain_ns=predicted_gain_ns,
+        predicted=predicted,
         environment=measurements[0].environment,
     )
 

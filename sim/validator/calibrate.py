@@ -3,30 +3,34 @@
 import os
 import platform
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 import numpy as np
 
+from sim.costs.curve_checks import doubtful_points
 from sim.errors import InputError, ReplayError
 from sim.machine import cpu_model
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import Mode
 from sim.units import MIB
 from sim.validator.launch import Place, run_ranks
+from sim.validator.ranks.settling import FEWEST_ROUNDS, figure_ns, interval_ns, modes
 from sim.validator.second_job import SecondJob
 
 Progress = Callable[[int, int, str], None]
+Rounds = dict[str, dict[int, list[list[int]]]]  # samples in ns of each curve, by size and round
 
 GLOO_CHANNELS = 2  # worker threads per process group: two collectives at once (A3.8)
 _TIMEOUT_S = 120.0
 _CURVES = ("all_reduce", "all_gather", "reduce", "broadcast")
 _LARGEST_ZERO_BYTES = 64 * MIB  # of the collectives that only ZeRO sends
 _MOST_HELD_UP = 20
-_MANY = 50  # samples from which on a mean stands for a message
+BUDGET_S = 120.0
 
 
 def default_sizes(largest: int = 256 * MIB) -> list[int]:
@@ -61,22 +65,20 @@ def _spread(samples: list[int]) -> dict[str, Any]:
     }
 
 
-def service_ns(samples: Sequence[int]) -> tuple[int, str]:
-    """What stands for a message of one size, and which statistic that is.
-
-    A step adds up its messages, and of small ones it may have hundreds, so what counts is their mean: over
-    gloo they are bimodal (0.3 ms, or 4 ms where a thread waits for its turn on the processor), and a median
-    would leave the slow ones out. The slowest 2 in 100 are taken for hiccups. Where there are too few samples
-    for that, of messages so large that a step has few, it is the median.
-    """
-    if len(samples) < _MANY:
-        return round(median(samples)), "median"
-    kept = sorted(samples)[: len(samples) - len(samples) // 50]
-    return round(fmean(kept)), "mean without the slowest 2 %"
-
-
-def _curve_spread(samples: list[int]) -> dict[str, Any]:
-    return {**_spread(samples), "quantile": service_ns(samples)[1], "median_ns": round(median(samples))}
+def _curve_spread(rounds: list[list[int]]) -> dict[str, Any]:
+    samples = [sample for one in rounds for sample in one]
+    low, high = interval_ns(rounds)
+    clean, stalled, share = modes(rounds)
+    return {
+        **_spread(samples),
+        "quantile": "mean of a round, in the middle of the rounds that agree best",
+        "median_ns": round(median(samples)),
+        "rounds": len(rounds),
+        "low_ns": low,
+        "high_ns": high,
+        "clean_ns": clean,
+        **({} if stalled is None else {"stalled_ns": stalled, "stalled_share": round(share, 4)}),
+    }
 
 
 def _pairs(alone: list[int], beside: list[int]) -> dict[str, Any]:
@@ -104,7 +106,8 @@ def calibrate(
     place: Place,
     *,
     largest: int = 256 * MIB,
-    rounds: int = 5,
+    rounds: int = FEWEST_ROUNDS,
+    budget_s: float = BUDGET_S,
     small_repeats: int = 30,
     mode: Mode = "paced",
     beside: SecondJob | None = None,
@@ -114,9 +117,12 @@ def calibrate(
 
     ``mode`` says what computes beside the collectives: ``"paced"`` nothing, the host is as free as under
     an accelerator; ``"model"`` a matrix multiplication on each rank, as when real models train there.
-    Every duration is the median of repeats interleaved over ``rounds``, of small messages their mean
-    (``service_ns``); the scatter is kept in ``spread``. ``largest`` is the largest message in bytes.
-    ``beside`` is another job on other hosts of the same box: what is measured is then what is left beside it.
+    Every size is measured in each of ``rounds``, and what stands for it is the middle of the rounds that
+    agree best (``sim.validator.ranks.settling``). All-reduces whose figure is not known to 3 % then are
+    measured on, for ``budget_s`` seconds at most. The scatter is kept in ``spread``; points that cannot be
+    relied on all the same are named in ``provenance`` (``doubtful``). ``largest`` is the largest message in
+    bytes. ``beside`` is another job on other hosts of the same box: what is measured is then what is left
+    beside it.
 
     Raises:
         ReplayError: a rank failed, or the job beside did not last. MachineError: the box cannot be made here.
@@ -129,20 +135,17 @@ def calibrate(
     if not sizes:
         raise InputError(f"largest: {largest} bytes is not legal; give at least 4KiB")
     job = {
-        "task": "calibrate",
-        "backend": "gloo",
-        "sizes": sizes,
+        **_curve_job(sizes, budget_s, small_repeats),
         "broadcast_sizes": [size for size in sizes if size <= MIB][::4],
         "zero_sizes": [size for size in sizes if size <= _LARGEST_ZERO_BYTES][::2],
         "pair_sizes": [size for size in (4 * MIB, 8 * MIB, 16 * MIB) if size <= largest] or sizes[-1:],
+        "everything": True,
         "rounds": rounds,
-        "small_repeats": small_repeats,
-        "bytes_per_round": 64 * MIB,
         "copies_per_round": 4,
         "copy_repeats": 12,
         "computes": mode == "model",
     }
-    curves: dict[str, dict[int, list[int]]] = {name: defaultdict(list) for name in _CURVES}
+    curves: Rounds = {name: defaultdict(list) for name in _CURVES}
     pairs: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     copies: dict[str, Any] = defaultdict(list)
     found: dict[str, Any] = {"copies": copies}
@@ -150,7 +153,7 @@ def calibrate(
     def take(event: dict[str, Any]) -> None:
         kind = event["event"]
         if kind in curves:
-            curves[kind][event["num_bytes"]] += event["samples_ns"]
+            curves[kind][event["num_bytes"]].append(event["samples_ns"])
         elif kind == "pair":
             pairs[event["num_bytes"]][0].extend(event["alone_ns"])
             pairs[event["num_bytes"]][1].extend(event["both_ns"])
@@ -168,23 +171,17 @@ def calibrate(
     missing = {"launches", "copies out", "search"} - set(found)
     if missing:
         raise ReplayError(f"calibrate: the ranks ended before {', '.join(sorted(missing))} were measured")
-    return _hardware(place, mode, curves, pairs, found, beside)
+    return told_doubtful(_hardware(place, mode, curves, pairs, found, beside))
 
 
 def _hardware(
     place: Place,
     mode: Mode,
-    curves: dict[str, dict[int, list[int]]],
+    curves: "Rounds",
     pairs: dict[int, tuple[list[int], list[int]]],
     found: dict[str, Any],
     beside: SecondJob | None = None,
 ) -> Hardware:
-    def curve(name: str) -> tuple[CurvePoint, ...]:
-        return tuple(
-            CurvePoint(num_bytes=size, duration_ns=service_ns(samples)[0])
-            for size, samples in sorted(curves[name].items())
-        )
-
     copies, launches, out = found["copies"], found["launches"]["samples_ns"], found["copies out"]
     extra = [beside - alone for beside, alone in zip(out["comm_beside_ns"], out["comm_ns"], strict=True)]
     slowed: dict[str, Any] = {
@@ -203,10 +200,7 @@ def _hardware(
     return Hardware(
         name=place.describe() + ("" if beside is None else f", beside {beside.describe()}"),
         world_size=place.world_size,
-        all_reduce=curve("all_reduce"),
-        all_gather=curve("all_gather"),
-        reduce=curve("reduce"),
-        broadcast=curve("broadcast"),
+        **{name: _points(curves[name]) for name in _CURVES},  # type: ignore[arg-type]
         comm_channels=GLOO_CHANNELS,
         channel_slowdown=max(1.0, round(median(ratios.values()), 4)),
         launch_cost_ns=max(0, round(median(launches))),
@@ -217,10 +211,7 @@ def _hardware(
         search_unused_ns=max(0, round(median(found["search"]["search_ns"]))),
         mark_used_ns=max(0, round(median(found["search"]["mark_ns"]))),
         spread={
-            **{
-                name: {str(size): _curve_spread(samples) for size, samples in sorted(curve.items())}
-                for name, curve in curves.items()
-            },
+            **{name: _scatter(curve) for name, curve in curves.items()},
             "channel_slowdown": {str(size): round(ratio, 4) for size, ratio in ratios.items()},
             "launch_cost_ns": _spread(launches),
             "copy_in_ns": {"num_bytes": copies["copy_bytes"], **_spread(copies["copy_in_ns"])},
@@ -243,3 +234,74 @@ def _hardware(
             **environment(),
         },
     )
+
+
+def _curve_job(sizes: Sequence[int], budget_s: float, small_repeats: int) -> dict[str, Any]:
+    return {
+        "task": "calibrate",
+        "backend": "gloo",
+        "sizes": list(sizes),
+        "everything": False,
+        "budget_s": budget_s,
+        "small_repeats": small_repeats,
+        "bytes_per_round": 64 * MIB,
+    }
+
+
+def measure_again(
+    place: Place,
+    hardware: Hardware,
+    *,
+    budget_s: float = BUDGET_S,
+    small_repeats: int = 30,
+    progress: Progress | None = None,
+) -> Hardware:
+    """``hardware`` with the points of its all-reduce curve that were doubtful measured anew, and no others.
+
+    Raises:
+        InputError: it has none, or was measured at another place. ReplayError, MachineError: as
+        ``calibrate``.
+    """
+    sizes = [one["num_bytes"] for one in hardware.provenance.get("doubtful", [])]
+    if not sizes:
+        raise InputError(
+            f"{hardware.name}: no point of its curve is doubtful; there is nothing to measure again"
+        )
+    if hardware.provenance.get("place") != place.describe():
+        raise InputError(
+            f"{hardware.name}: measured on {hardware.provenance.get('place')}, not on {place.describe()}; "
+            f"give the options that it was calibrated with"
+        )
+    curve: dict[int, list[list[int]]] = defaultdict(list)
+
+    def take(event: dict[str, Any]) -> None:
+        if event["event"] == "all_reduce":
+            curve[event["num_bytes"]].append(event["samples_ns"])
+        elif event["event"] == "progress" and progress is not None:
+            progress(event["done"], event["total"], event["what"])
+
+    run_ranks(place, _curve_job(sizes, budget_s, small_repeats), take, _TIMEOUT_S)
+    anew = {point.num_bytes: point for point in _points(curve)}
+    return told_doubtful(
+        replace(
+            hardware,
+            all_reduce=tuple(anew.get(point.num_bytes, point) for point in hardware.all_reduce),
+            spread={**hardware.spread, "all_reduce": hardware.spread["all_reduce"] | _scatter(curve)},
+        )
+    )
+
+
+def _points(curve: Mapping[int, list[list[int]]]) -> tuple[CurvePoint, ...]:
+    return tuple(
+        CurvePoint(num_bytes=size, duration_ns=figure_ns(rounds)) for size, rounds in sorted(curve.items())
+    )
+
+
+def _scatter(curve: Mapping[int, list[list[int]]]) -> dict[str, Any]:
+    return {str(size): _curve_spread(rounds) for size, rounds in sorted(curve.items())}
+
+
+def told_doubtful(hardware: Hardware) -> Hardware:
+    """``hardware`` with the points of its all-reduce curve that cannot be relied on in ``provenance``."""
+    found = doubtful_points(hardware.all_reduce, hardware.spread.get("all_reduce", {}))
+    return replace(hardware, provenance={**hardware.provenance, "doubtful": [asdict(one) for one in found]})

@@ -51,6 +51,7 @@ def replay_job(
     warmup: int | None,
     seed: int,
     slow: Mapping[int, float] | None = None,
+    probed: bool = True,
 ) -> dict[str, Any]:
     """The job of a replay: paced on ``carrier``, or ``model`` for real; ``warmup`` None: the device's least.
 
@@ -69,7 +70,7 @@ def replay_job(
         return {**job, "slow_due_ns": slow_schedules(workload, slow)} if slow else job
     if slow:
         raise InputError("slow: a model computes as fast as it can; give slow ranks without one")
-    return model_job(model, candidates, rounds, warmup, seed, workload=workload, probed=True)
+    return model_job(model, candidates, rounds, warmup, seed, workload=workload, probed=probed)
 
 
 def paced_job(

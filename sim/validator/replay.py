@@ -30,6 +30,7 @@ def replay(
     seed: int = 0,
     slow: Mapping[int, float] | None = None,
     beside: PacedNeighbour | None = None,
+    probed: bool = True,
     progress: Progress | None = None,
 ) -> list[Measurement]:
     """Replay candidates on real ranks, interleaved with plain and noop runs.
@@ -37,7 +38,8 @@ def replay(
     Without ``model`` the replay is paced: backward keeps the recorded schedule, and ``carrier`` says on what
     device, and what sums up the buckets. With it the user's own model computes for real, and its parameters
     must be those of ``workload``. ``slow`` ranks have a backward that is so many times as long; ``beside``
-    is another job, on other hosts of the same box, for as long as this one runs.
+    is another job, on other hosts of the same box, for as long as this one runs. ``probed`` False leaves out,
+    of a model, the lanes that stamp buckets and the one without communication.
 
     Measurements are written to ``directory`` when they are complete; after a failure or Ctrl-C what
     was measured so far is written too, marked incomplete, unless it was the job beside that failed.
@@ -56,6 +58,7 @@ def replay(
         warmup=warmup,
         seed=seed,
         slow=slow,
+        probed=probed,
     )
     surroundings = {"place": place.describe(), **place.document()}
     if slow:
@@ -68,7 +71,7 @@ def replay(
     check_installed(candidates)
     collected = Collected(
         candidates,
-        lanes=lane_count(candidates),
+        lanes=lane_count(candidates) if probed else 1 + len(candidates),
         rounds=rounds,
         warmup=job["warmup"],
         progress=progress,

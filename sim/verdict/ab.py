@@ -7,6 +7,7 @@ from typing import Any
 
 from sim.errors import InputError
 from sim.nouns.ab import AbTest
+from sim.nouns.recommendation import Gain
 from sim.units import NS_PER_S, format_ms
 from sim.verdict.noise import difference_interval
 
@@ -30,7 +31,7 @@ def judge_turns(
     name: str,
     world_size: int,
     samples_per_rank: int | None = None,
-    predicted_gain_ns: int | None = None,
+    predicted: Gain | None = None,
     environment: dict[str, Any] | None = None,
 ) -> AbTest:
     """The gain, its interval, and what it is worth.
@@ -70,7 +71,9 @@ def judge_turns(
         default_samples_per_s=None if samples is None else samples * NS_PER_S / default_step,
         recommended_samples_per_s=None if samples is None else samples * NS_PER_S / recommended_step,
         gpu_hours_saved_per_day=saved,
-        predicted_gain_ns=predicted_gain_ns,
+        predicted_gain_ns=None if predicted is None else predicted.gain_ns,
+        predicted_low_ns=None if predicted is None else predicted.low_ns,
+        predicted_high_ns=None if predicted is None else predicted.high_ns,
         sentence=_sentence(gain, low, high, default_step, rounds, significant, saved),
         environment=environment or {},
     )

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from sim.formats.recorded import measured_of, workload_of
 from sim.formats.recordings import load_recording
+from sim.importer.recorded_steps import measured_of, workload_of
 from tests.dist.pairs import run_pair
 
 pytestmark = pytest.mark.dist

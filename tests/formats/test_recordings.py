@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import sim
 from sim.errors import InputError, NotModelledError
-from sim.formats.recorded import measured_of, workload_of
 from sim.formats.recordings import load_recording
+from sim.importer.recorded_steps import measured_of, workload_of
 from sim.nouns.recording import (
     RecordedBackward,
     RecordedBucket,
@@ -292,7 +292,8 @@ def test_the_command_writes_what_python_gives(tmp_path: Path) -> None:
     said = bucketsim("import", "recording", folder, "-o", tmp_path / "made", "--json")
     assert said.code == 0, said.err
     document = json.loads(said.out)
-    assert document["files"] == [str(tmp_path / "made" / name) for name in ("workload.json", "measured.json")]
+    names = ("workload.json", "measured.json", "measurement-00-as-run.json")
+    assert document["files"] == [str(tmp_path / "made" / name) for name in names]
     assert "1 of 2 ranks" in document["found"][0]
     assert "under no_sync" in " ".join(document["assumed"])
     assert document["dropped"][1:] == [

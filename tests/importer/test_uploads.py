@@ -25,6 +25,7 @@ from sim.importer.opening import GZIP
 from sim.importer.readers import reader
 from sim.importer.unpacking import safe_name
 from sim.importer.writing import main_hardware, write_imported
+from sim.nouns.assignment import Assignment
 from sim.nouns.imported import ImportOptions, Uploaded
 from sim.nouns.workload import Gradient, Workload
 from tests.importer.built_traces import Dialect, build
@@ -80,13 +81,18 @@ def nouns(uploaded: Uploaded) -> tuple[Any, ...]:
         uploaded.cluster,
         uploaded.assignment,
         tuple(
-            replace(one, name="", provenance={}, asked=one.asked and replace(one.asked, provenance={}))
+            replace(one, name="", provenance={}, asked=one.asked and _bare(one.asked))
             for one in uploaded.measurements
         ),
         uploaded.record is not None,
         uploaded.ranks,
         uploaded.formats,
     )
+
+
+def _bare(asked: Assignment) -> Assignment:
+    """The workload that it was made for is called what the files are."""
+    return replace(asked, provenance={}, made_for=asked.made_for and replace(asked.made_for, workload=""))
 
 
 # Whatever they are called, in whatever order

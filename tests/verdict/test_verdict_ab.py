@@ -1,5 +1,7 @@
 """The A/B verdict: what a gain is, when it counts, and what it is worth."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 
 from sim.errors import InputError
 from sim.nouns.ab import AbTest
+from sim.nouns.recommendation import Gain
 from sim.verdict.ab import MIN_ROUNDS, Turns, judge_turns
 
 STEPS = st.lists(st.integers(10**6, 10**9), min_size=MIN_ROUNDS, max_size=30)
@@ -84,11 +87,21 @@ def test_two_equal_assignments_rarely_differ_and_a_real_gain_is_found() -> None:
 def test_samples_and_hours() -> None:
     """A step from 200 to 100 ms on 8 ranks of 4 samples: 160 to 320 samples/s, half of 192 GPU-hours."""
     ms = 10**6
-    result = judge([200 * ms] * 6, [100 * ms] * 6, 8, samples_per_rank=4, predicted_gain_ns=99 * ms)
+    predicted = Gain(
+        gain_ns=99 * ms, fraction=0.5, low_ns=90 * ms, high_ns=110 * ms, significant=True, sentence="saves"
+    )
+    result = judge([200 * ms] * 6, [100 * ms] * 6, 8, samples_per_rank=4, predicted=predicted)
     assert result.samples_per_step == 32
     assert (result.default_samples_per_s, result.recommended_samples_per_s) == (160.0, 320.0)
     assert result.gpu_hours_saved_per_day == 96.0
-    assert result.predicted_gain_ns == 99 * ms
+    assert (result.predicted_gain_ns, result.prediction_met) == (99 * ms, True)
+    far = judge_turns(
+        Turns(default=[200 * ms] * 6, recommended=[100 * ms] * 6, plain=[1]),
+        name="m",
+        world_size=8,
+        predicted=replace(predicted, low_ns=30 * ms, high_ns=98 * ms),
+    )
+    assert far.prediction_met is False
     assert result.sentence == (
         "the recommendation saves 100.00 ms a step (50.0%), 95 % interval 100.00 ms to 100.00 ms a step: "
         "96 GPU-hours a day"

@@ -1,13 +1,15 @@
 """How long one collective of a given size lasts on real ranks, alone and back to back."""
 
+import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from sim.validator.ranks.rank_like import RankLike
+from sim.validator.ranks.settling import is_settled
 from sim.validator.ranks.stepping import gather
 
 _FEW = 4  # repeats of the collectives that only ZeRO sends, and those mostly large
@@ -18,15 +20,43 @@ def repeats_of(size: int, job: dict[str, Any]) -> int:
     return int(max(1, min(job["small_repeats"], job["bytes_per_round"] // max(size, 1))))
 
 
-def tell_curves(rank: RankLike) -> None:
-    """One round of the curves that DDP needs: an event for each size, with its samples in ns."""
-    job = rank.job
-    for size in job["sizes"]:
-        rank.tell(
-            "all_reduce", num_bytes=size, samples_ns=time_all_reduces(size, repeats_of(size, job), rank)
-        )
-    for size in job["broadcast_sizes"]:
-        samples = time_broadcasts(size, repeats_of(size, job), rank)
+class ReduceCurve:
+    """All-reduces of every size, round by round in a shuffled order, an event for each with its samples in
+    ns.
+
+    A burst of something else on the machine so meets all sizes, and no size in all rounds. Every rank holds
+    the same samples and shuffles alike, so that all agree on what is measured next.
+    """
+
+    def __init__(self, rank: RankLike) -> None:
+        self._rank = rank
+        self._rounds: dict[int, list[list[int]]] = {size: [] for size in rank.job["sizes"]}
+        self._order = random.Random(0)
+
+    def measure(self, sizes: Sequence[int]) -> None:
+        """One round."""
+        for size in self._order.sample(sizes, len(sizes)):
+            samples = time_all_reduces(size, repeats_of(size, self._rank.job), self._rank)
+            self._rounds[size].append(samples)
+            self._rank.tell("all_reduce", num_bytes=size, samples_ns=samples)
+
+    def settle(self) -> None:
+        """Further rounds of the sizes that are not settled, while the job's budget of time lasts."""
+        begun, budget_s = time.monotonic(), self._rank.job["budget_s"]
+        while open_sizes := [size for size, rounds in self._rounds.items() if not is_settled(rounds)]:
+            spent_s = torch.tensor([time.monotonic() - begun])
+            dist.broadcast(spent_s, src=0)
+            if spent_s.item() >= budget_s:
+                return
+            what = f"again, as they scatter: {len(open_sizes)} of {len(self._rounds)} sizes"
+            self._rank.tell("progress", done=round(spent_s.item()), total=round(budget_s), what=what)
+            self.measure(open_sizes)
+
+
+def tell_broadcasts(rank: RankLike) -> None:
+    """One round of broadcasts, as buffers are sent: an event for each size, with its samples in ns."""
+    for size in rank.job["broadcast_sizes"]:
+        samples = time_broadcasts(size, repeats_of(size, rank.job), rank)
         rank.tell("broadcast", num_bytes=size, samples_ns=samples)
 
 

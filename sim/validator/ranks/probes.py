@@ -13,7 +13,14 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 
 from sim.validator.ranks.building import build
-from sim.validator.ranks.curve_probes import shortest, tell_curves, tell_zero_curves, time_all_reduces
+from sim.validator.ranks.curve_probes import (
+    ReduceCurve,
+    repeats_of,
+    shortest,
+    tell_broadcasts,
+    tell_zero_curves,
+    time_all_reduces,
+)
 from sim.validator.ranks.pacing import PacedModule, sharpen_sleep, sleep_until
 from sim.validator.ranks.rank_like import RankLike
 from sim.validator.ranks.stepping import common_start, gather, run_step, set_baseline
@@ -31,6 +38,7 @@ _SEARCHED_SPACING_NS = 400_000
 _FRESH_BUCKETS = 2  # iterations whose buckets were never touched: the first, and the first after the rebuild
 _HEAD_STARTS = 4
 _LARGEST_BESIDE_BYTES = 256 * _MIB
+_COPIES_S, _OTHERS_S = 12.0, 20.0  # what copies take in each round, and all that follows the rounds
 
 
 def calibrate(rank: RankLike) -> None:
@@ -40,18 +48,42 @@ def calibrate(rank: RankLike) -> None:
     job = rank.job
     measure = {"launches": _launches, "copies out": _copies_out, "search": _search, "compute": _compute}
     last = [what for what in measure if what != "compute" or job["computes"]]
-    total = job["rounds"] + len(last)
-    for index in range(job["rounds"]):
-        rank.tell("progress", done=index, total=total, what="curve")
-        tell_curves(rank)
-        if index < _ZERO_ROUNDS:
-            tell_zero_curves(rank)
-        for size in job["pair_sizes"]:
-            rank.tell("pair", num_bytes=size, **_time_pairs(size, rank))
-        rank.tell("copies", **_copies(rank))
-    for number, what in enumerate(last):
-        rank.tell("progress", done=job["rounds"] + number, total=total, what=what)
-        rank.tell(what, **measure[what](rank))
+    curve = ReduceCurve(rank)
+    if job["everything"]:
+        rounds, begun = job["rounds"], time.monotonic()
+        total, left_s = rounds + len(last), _estimated_s(rank)
+        for index in range(rounds):
+            rank.tell("progress", done=index, total=total, what=f"curve, about {left_s / 60:.1f} min left")
+            _round(rank, curve, index)
+            left_s = (time.monotonic() - begun) / (index + 1) * (rounds - index - 1) + _OTHERS_S
+        for number, what in enumerate(last):
+            rank.tell("progress", done=rounds + number, total=total, what=what)
+            rank.tell(what, **measure[what](rank))
+    curve.settle()
+
+
+def _estimated_s(rank: RankLike) -> float:
+    """About how long all rounds will take, from a few all-reduces; the same on every rank."""
+    job = rank.job
+    pilot = 4 * _MIB
+    took_s = min(time_all_reduces(pilot, 3, rank)) / 1e9
+    rounds: int = job["rounds"]
+    curve = sum(size * repeats_of(size, job) for size in job["sizes"])
+    zero = _ZERO_ROUNDS * sum(size * min(4, repeats_of(size, job)) for size in job["zero_sizes"])
+    pairs: int = 14 * sum(job["pair_sizes"])
+    sent = rounds * (curve + pairs) + 2 * zero
+    return float(sent / pilot * took_s + rounds * _COPIES_S + _OTHERS_S)
+
+
+def _round(rank: RankLike, curve: ReduceCurve, index: int) -> None:
+    job = rank.job
+    curve.measure(job["sizes"])
+    tell_broadcasts(rank)
+    if index < _ZERO_ROUNDS:
+        tell_zero_curves(rank)
+    for size in job["pair_sizes"]:
+        rank.tell("pair", num_bytes=size, **_time_pairs(size, rank))
+    rank.tell("copies", **_copies(rank))
 
 
 def _time_pairs(size: int, rank: RankLike) -> dict[str, list[int]]:

@@ -1,0 +1,106 @@
+"""The steps that a job took while it was recorded, as the measurement that its prediction has to meet."""
+
+from collections.abc import Sequence
+
+from sim.errors import NotModelledError
+from sim.formats.recorded import Kept, keep, warmup_steps
+from sim.nouns.assignment import Assignment, bucket_bytes, made_for
+from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
+from sim.nouns.recording import RecordedBackward, RecordedStep, Recording
+from sim.nouns.workload import Workload
+from sim.verdict.live_job import settings, switches
+
+
+def as_run(recording: Recording, workload: Workload) -> Measurement | str:
+    """What the job did under the buckets it had last, step by step; a sentence where that cannot be told.
+
+    A step is told by the rank that waited least in it, which came last to its collectives: its times hold no
+    waits for others. Backwards under ``no_sync`` that only some steps have are there to be measured alone, so
+    their time is left out of the step; those that every step has are its micro-batches (A3.12).
+    """
+    kept = keep(recording)
+    header = kept[0].rank.header
+    layouts = kept[0].rank.layouts
+    if not layouts:
+        return "no buckets were recorded"
+    buckets = layouts[-1].bucket_indices
+    if sorted(index for bucket in buckets for index in bucket) != list(range(len(workload.gradients))):
+        return "not every gradient was in a bucket"
+    steps = _common_steps(kept, since=layouts[-1].step)
+    if not steps:
+        return "no step was recorded by every rank with its last buckets"
+    micro_batches = min(len(row[0].backwards) for row in steps)
+    try:
+        manner = settings(header.comm_hook, (micro_batches, _reduced(steps, micro_batches)))
+    except NotModelledError as error:
+        return str(error)
+    asked = Assignment(
+        policy="explicit",
+        bucket_indices=buckets,
+        bucket_bytes=bucket_bytes(workload, buckets),
+        ddp_kwargs=switches(header.ddp),
+        settings=manner,
+        made_for=made_for(workload, recording.world_size),
+        provenance={"source": "sim.record", "recording": recording.name},
+    )
+    iterations = tuple(_iteration(row, micro_batches) for row in steps)
+    return Measurement(
+        name="as run",
+        role="candidate",
+        mode="trace",
+        backend=header.backend,
+        world_size=recording.world_size,
+        asked=asked,
+        observed=buckets,
+        iterations=iterations,
+        traced=tuple(iteration for iteration in iterations if iteration.buckets),
+        plain_backward_ns=workload.backward_ns,
+        plain_step_ns=workload.forward_ns + workload.backward_ns + workload.optimizer_ns,
+        dropped_warmup=warmup_steps(recording),
+        environment={"place": header.device, "recorded_ranks": len(recording.ranks)},
+        provenance={"source": "sim.record", "recording": recording.name},
+    )
+
+
+def _common_steps(kept: Sequence[Kept], since: int) -> list[tuple[RecordedStep, ...]]:
+    """Steps that end in a synchronised backward, with the same micro-batches on every rank."""
+    by_rank = [
+        {
+            step.step: step
+            for step in rank.steps
+            if step.step >= since and step.backwards[-1].synchronised and step.backwards[-1].forwards == 1
+        }
+        for rank in kept
+    ]
+    common = sorted(set.intersection(*(set(steps) for steps in by_rank)))
+    rows = [tuple(steps[number] for steps in by_rank) for number in common]
+    return [row for row in rows if len({len(step.backwards) for step in row}) == 1]
+
+
+def _reduced(steps: Sequence[tuple[RecordedStep, ...]], micro_batches: int) -> int:
+    """Of the micro-batches of a step, how many reduce."""
+    row = next(row for row in steps if len(row[0].backwards) == micro_batches)
+    return sum(backward.synchronised for backward in row[0].backwards)
+
+
+def _iteration(row: Sequence[RecordedStep], micro_batches: int) -> MeasuredIteration:
+    step = min(row, key=lambda one: one.backwards[-1].sync_end_ns)
+    last = step.backwards[-1]
+    return MeasuredIteration(
+        step_ns=step.step_ns - step.backwards[-micro_batches].started_ns,
+        backward_end_ns=last.backward_ns,
+        sync_end_ns=last.sync_end_ns,
+        buckets=tuple(_bucket(last, place) for place in range(len(last.buckets))),
+    )
+
+
+def _bucket(backward: RecordedBackward, place: int) -> MeasuredBucket:
+    """Ready, launched and done as recorded; when a channel was free for it is not."""
+    bucket = backward.buckets[place]
+    return MeasuredBucket(
+        index=bucket.index,
+        ready_ns=bucket.ready_ns,
+        launch_ns=bucket.launch_ns,
+        start_ns=None,
+        end_ns=bucket.end_ns,
+    )

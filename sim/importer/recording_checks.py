@@ -1,0 +1,98 @@
+"""Whether what a recording says can be true, and what it can mend by itself."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from sim.formats.recorded import Kept
+from sim.units import format_ms, median_ns
+from sim.verdict.noise import median_interval
+
+# Of a median: below it two phases of one job differ from run to run anyway.
+_LITTLE = 0.03
+_DRIFT = 0.05
+_FEWEST = 3  # times in a group that is compared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """``pace`` divides the times of a rank's plain backwards; ``doubtful`` is what was found and done."""
+
+    pace: dict[int, float]
+    doubtful: tuple[str, ...]
+
+
+def check_recording(kept: Sequence[Kept]) -> Checked:
+    """Compare what a rank did under ``no_sync`` with what it did beside communication, and early with late.
+
+    Forward has no communication beside it either way: where it took longer in steps with plain backwards the
+    machine was slower then, and their times are divided by the ratio. A plain backward that is still longer
+    than a synchronised one, which holds all that it does and more, is taken to be as long as that.
+    """
+    pace: dict[int, float] = {}
+    told: list[str] = []
+    for one in kept:
+        rank = one.rank.header.rank
+        pace[rank], lines = _pace(rank, one)
+        told += lines
+    told += [line for one in kept for line in _drift(one)]
+    return Checked(pace=pace, doubtful=tuple(told))
+
+
+def _pace(rank: int, one: Kept) -> tuple[float, list[str]]:
+    if min(len(one.plain), len(one.synchronised)) < _FEWEST:
+        return 1.0, []
+    told = []
+    pace = 1.0
+    plain, beside = ([b.forward_ns for b in backwards] for backwards in (one.plain, one.synchronised))
+    if _apart(plain, beside, _LITTLE):
+        pace = median_ns(plain) / max(1, median_ns(beside))
+        told.append(
+            f"rank {rank}: forward took {format_ms(median_ns(plain))} before plain backwards and "
+            f"{format_ms(median_ns(beside))} before synchronised ones: the machine was "
+            f"{'slower' if pace > 1 else 'faster'} then, and the plain times are divided by {pace:.2f}"
+            + _when(one)
+        )
+    plain = [round(b.backward_ns / pace) for b in one.plain]
+    beside = [b.backward_ns for b in one.synchronised]
+    if median_ns(plain) > median_ns(beside) and _apart(plain, beside, 0):
+        extra = median_ns(plain) / max(1, median_ns(beside))
+        pace *= extra
+        told.append(
+            f"rank {rank}: a plain backward took {format_ms(median_ns(plain))}, one beside communication "
+            f"{format_ms(median_ns(beside))}, which cannot be: the plain times are divided by {extra:.2f}, "
+            f"so that what communication costs computation is not known" + _when(one)
+        )
+    return pace, told
+
+
+def _when(one: Kept) -> str:
+    """What to do about plain backwards recorded apart from the others; empty where they were not."""
+    kinds = [all(b.synchronised for b in step.backwards) for step in one.steps]
+    changes = sum(before != after for before, after in pairwise(kinds))
+    return "" if changes > 2 else "; record plain backwards between the others, not before or after them"
+
+
+def _drift(one: Kept) -> list[str]:
+    """Steps with the same backwards, the first half against the second."""
+    manner = [b.synchronised for b in one.steps[-1].backwards] if one.steps else []
+    alike = [step for step in one.steps if [b.synchronised for b in step.backwards] == manner]
+    half = len(alike) // 2
+    if half < _FEWEST:
+        return []
+    early, late = ([step.step_ns for step in part] for part in (alike[:half], alike[-half:]))
+    if not _apart(early, late, _DRIFT):
+        return []
+    return [
+        f"rank {one.rank.header.rank}: steps {alike[0].step} to {alike[half - 1].step} took "
+        f"{format_ms(median_ns(early))}, steps {alike[-half].step} to {alike[-1].step} "
+        f"{format_ms(median_ns(late))}: the machine changed meanwhile, and a median is of neither; "
+        "record again"
+    ]
+
+
+def _apart(ones: Sequence[int], others: Sequence[int], least: float) -> bool:
+    """Whether medians differ by more than ``least`` of the smaller, with 95 % intervals that are apart."""
+    (low, high), (other_low, other_high) = median_interval(ones), median_interval(others)
+    smaller, larger = sorted((median_ns(ones), median_ns(others)))
+    return larger > (1 + least) * smaller and (low > other_high or other_low > high)

@@ -1,0 +1,60 @@
+"""What stands for a message of one size, and whether enough rounds agree on it. Standard library only.
+
+A round sends about as many messages of a size as a training step does, so a round's figure is their mean: the
+sum of a step's messages is what counts, and small ones are bimodal over gloo (0.4 ms, or 4 ms where a thread
+waits for its turn on the processor). A burst of something else on the machine lasts for whole rounds and only
+ever adds time. What stands for the size is therefore the middle of the half of all rounds that agree best,
+which leaves bursts out as long as they meet fewer than half of the rounds.
+"""
+
+import random
+from collections.abc import Sequence
+from statistics import fmean, median
+
+WITHIN = 0.03  # of the figure: its 95 % interval, to either side, once it is settled
+WITHIN_NS = 200_000  # or this, of small messages: threads that wait for their turn scatter by milliseconds
+FEWEST_ROUNDS = 5  # of which an interval can be told
+_STALLED = 1.25  # times the clean figure, from which on a single message was held up
+_RESAMPLES = 200
+
+
+def figure_ns(rounds: Sequence[Sequence[int]]) -> int:
+    """What stands for a message, from samples in ns by round."""
+    return round(_middle([fmean(samples) for samples in rounds]))
+
+
+def interval_ns(rounds: Sequence[Sequence[int]]) -> tuple[int, int]:
+    """Between what the figure lies with 95 % confidence, by drawing rounds anew; of one round, its ends."""
+    means = [fmean(samples) for samples in rounds]
+    if len(means) == 1:
+        return min(rounds[0]), max(rounds[0])
+    generator = random.Random(0)
+    drawn = sorted(_middle(generator.choices(means, k=len(means))) for _ in range(_RESAMPLES))
+    last = _RESAMPLES - 1
+    return round(drawn[last // 40]), round(drawn[last - last // 40])
+
+
+def is_settled(rounds: Sequence[Sequence[int]]) -> bool:
+    """Whether the figure is known to within 3 %, or 0.2 ms."""
+    if len(rounds) < FEWEST_ROUNDS:
+        return False
+    figure = figure_ns(rounds)
+    low, high = interval_ns(rounds)
+    return max(figure - low, high - figure) <= max(WITHIN * figure, WITHIN_NS)
+
+
+def modes(rounds: Sequence[Sequence[int]]) -> tuple[int, int | None, float]:
+    """The clean time of a message, what one takes that was held up (None: none was), and their share."""
+    samples = [sample for one in rounds for sample in one]
+    clean = _middle(samples)
+    stalled = [sample for sample in samples if sample > _STALLED * clean]
+    return round(clean), round(median(stalled)) if stalled else None, len(stalled) / len(samples)
+
+
+def _middle(values: Sequence[float]) -> float:
+    """The median of the shortest interval that holds more than half of the values."""
+    ordered = sorted(values)
+    half = len(ordered) // 2 + 1
+    starts = range(len(ordered) - half + 1)
+    start = min(starts, key=lambda at: ordered[at + half - 1] - ordered[at])
+    return float(median(ordered[start : start + half]))

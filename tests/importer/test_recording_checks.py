@@ -1,0 +1,128 @@
+"""What cannot be true of a recording is named with its figures, mended where the recording allows it."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.formats.recorded import keep
+from sim.importer.recorded_run import as_run
+from sim.importer.recorded_steps import workload_of
+from sim.importer.recording_checks import check_recording
+from sim.nouns.recording import RecordedBackward, RecordedRank, RecordedStep, Recording
+from tests.formats.test_recordings import LAYOUT, RecordedLayout, backward, header
+
+MS = 10**6
+Pace = Callable[[int, bool], float]
+
+
+def timed(pace: float, *, synchronised: bool, noise: random.Random) -> RecordedBackward:
+    """40 ms of forward and 100 ms of backward, or 110 ms beside communication, at a pace."""
+    near = pace * noise.uniform(0.99, 1.01)
+    length = near * (110 if synchronised else 100)
+    ready = tuple(round(length * MS * share) for share in (0.8, 0.6, 0.4, 0.2))
+    made = backward(ready, synchronised=synchronised)
+    return replace(
+        made,
+        started_ns=0,
+        forward_start_ns=0,
+        forward_end_ns=round(40 * MS * near),
+        backward_ns=round(length * MS),
+        sync_end_ns=round(length * MS) + (50 * MS if synchronised else 0),
+        buckets=made.buckets if synchronised else (),
+    )
+
+
+def recorded(kinds: Sequence[Sequence[bool]], pace: Pace = lambda step, synchronised: 1.0) -> Recording:
+    """One rank; ``kinds`` has, for each step after warm-up, whether its backwards are synchronised."""
+    noise = random.Random(0)
+    steps = []
+    for number, step in enumerate([[True], [True], *kinds], start=1):
+        backwards = [timed(pace(number, kind), synchronised=kind, noise=noise) for kind in step]
+        each = [one.forward_end_ns + one.sync_end_ns for one in backwards]
+        placed = [
+            replace(one, started_ns=sum(each[:at]), forward_start_ns=sum(each[:at]), forward_end_ns=end)
+            for at, one in enumerate(backwards)
+            for end in (sum(each[:at]) + one.forward_end_ns,)
+        ]
+        steps.append(
+            RecordedStep(
+                step=number,
+                started_at_ns=number * 10**9,
+                step_ns=sum(each) + 10 * MS,
+                optimizer_ns=10 * MS,
+                backwards=tuple(placed),
+            )
+        )
+    layout = RecordedLayout(step=1, bucket_indices=LAYOUT)
+    rank = RecordedRank(header=header(0, world_size=1), layouts=(layout,), steps=tuple(steps))
+    return Recording(name="run", ranks=(rank,))
+
+
+MIXED = [[False, True], [True]] * 10
+
+
+def test_a_clean_recording_is_not_doubted() -> None:
+    found = check_recording(keep(recorded(MIXED)))
+    assert (found.doubtful, found.pace) == ((), {0: 1.0})
+
+
+@given(st.floats(1.2, 3.0))
+def test_plain_steps_of_a_slower_machine_are_named_and_set_right(slower: float) -> None:
+    apart = [[False, True]] * 8 + [[True]] * 8
+    recording = recorded(apart, lambda step, synchronised: 1.0 if synchronised else slower)
+    workload = workload_of(recording)
+    (told,) = workload.provenance["doubtful"]
+    assert "forward took" in told
+    assert "the machine was slower then" in told
+    assert "record plain backwards between the others" in told
+    assert abs(workload.backward_ns - 100 * MS) < 3 * MS
+    assert abs(workload.forward_ns - 40 * MS) < 2 * MS
+
+
+def test_a_plain_backward_longer_than_one_beside_communication_cannot_be() -> None:
+    recording = recorded(MIXED)
+    (rank,) = recording.ranks
+    steps = tuple(
+        replace(
+            step,
+            backwards=tuple(
+                one if one.synchronised else replace(one, backward_ns=one.backward_ns + 40 * MS)
+                for one in step.backwards
+            ),
+        )
+        for step in rank.steps
+    )
+    workload = workload_of(replace(recording, ranks=(replace(rank, steps=steps),)))
+    (told,) = workload.provenance["doubtful"]
+    assert "which cannot be" in told
+    assert abs(workload.backward_ns - 110 * MS) < 3 * MS
+
+
+def test_a_machine_that_changes_meanwhile_is_told() -> None:
+    recording = recorded([[True]] * 20, lambda step, synchronised: 1.0 if step <= 12 else 1.3)
+    (told,) = check_recording(keep(recording)).doubtful
+    assert "steps 3 to 12 took" in told
+    assert "record again" in told
+
+
+def test_the_jobs_own_step_leaves_out_backwards_that_were_only_measured() -> None:
+    recording = recorded(MIXED)
+    run = as_run(recording, workload_of(recording))
+    assert not isinstance(run, str)
+    assert run.asked is not None
+    assert run.asked.settings == {}
+    assert len(run.iterations) == 20
+    assert all(abs(step.step_ns - 210 * MS) < 10 * MS for step in run.iterations)
+
+
+def test_micro_batches_that_every_step_has_are_part_of_the_jobs_step() -> None:
+    recording = recorded([[False, True]] * 10)
+    kept = replace(recording, ranks=(replace(recording.ranks[0], steps=recording.ranks[0].steps[2:]),))
+    run = as_run(kept, workload_of(kept))
+    assert not isinstance(run, str)
+    assert run.asked is not None
+    assert run.asked.settings == {"accumulation_steps": 2}
+    assert all(step.step_ns > 330 * MS for step in run.iterations)

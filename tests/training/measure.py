@@ -1,0 +1,79 @@
+"""Measures real training: ``python -m tests.training.measure DIRECTORY``, as root, in a cluster in a box.
+
+For each rate a calibration; then for each model of ``tests.training.models`` one recording at DDP's default
+and a replay of the model itself in shuffled rounds, the default twice. Only public commands are run. The
+project's records lie in ``traces/training``; the package's extra ``training`` installs the models.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import sim
+
+MODELS = ("gpt2", "bert", "resnet18")
+RATES = ("500mbit", "2gbit")
+AGAIN = "default again"
+
+
+def _run(*arguments: str) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-m", "sim", *arguments], check=True, env=environment)
+
+
+def measure(model: str, rate: str, hardware: Path, folder: Path, rounds: int, steps: int) -> None:
+    """One recording, one replay; the record is ``folder``."""
+    factory, box = f"tests.training.models:{model}", ["--box", "2", "--rate", rate]
+    recording, imported = folder.with_suffix(".recording"), folder.with_suffix(".imported")
+    train = [sys.executable, "-m", "tests.training.train", factory, "--record", str(recording)]
+    _run("box", "2", "--rate", rate, "--", *train, "--steps", str(steps))
+    _run("import", "recording", str(recording), "-o", str(imported))
+    workload = imported / "workload.json"
+    again = imported / f"{AGAIN}.json"
+    again.write_text(sim.to_text(sim.assign(sim.load_workload(workload))))
+    _run(
+        *(
+            "validate",
+            str(workload),
+            "--hardware",
+            str(hardware),
+            *box,
+            "--mode",
+            "model",
+            "--model",
+            factory,
+        ),
+        *("--caps", "1,4,10", "--assignment", str(again), "--steps-only"),
+        *("--rounds", str(rounds), "-o", str(folder)),
+    )
+    shutil.rmtree(recording)
+    shutil.rmtree(imported)
+
+
+def main() -> None:
+    """Measure all that is asked for, one after the other."""
+    parser = argparse.ArgumentParser(description="Measure real training in a cluster in a box.")
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--rates", default=",".join(RATES))
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument(
+        "--steps", type=int, default=50, help="recorded steps, every other with a plain backward"
+    )
+    options = parser.parse_args()
+    options.directory.mkdir(parents=True, exist_ok=True)
+    for rate in options.rates.split(","):
+        hardware = options.directory / f"wire-{rate}.json"
+        if not hardware.exists():
+            _run("calibrate", "--box", "2", "--rate", rate, "--largest", "64MiB", "-o", str(hardware))
+        for model in options.models.split(","):
+            folder = options.directory / f"{model}-{rate}"
+            if not folder.exists():
+                measure(model, rate, hardware, folder, options.rounds, options.steps)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""The job's own step: predicted from parts, fitted where they are off, left alone where they are right."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sim
+from sim.costs.in_step import scaled
+from sim.errors import InputError
+from sim.nouns.assignment import Assignment
+from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
+from sim.nouns.workload import Gradient, Workload
+
+MS = 10**6
+MIB = 1 << 20
+COUNT = 24
+
+WORKLOAD = Workload(
+    name="job",
+    gradients=tuple(
+        Gradient(
+            index=index,
+            name=f"p{index}",
+            shape=(MIB // 4,),
+            dtype="float32",
+            num_bytes=MIB,
+            ready_ns=(COUNT - index) * 6 * MS,
+        )
+        for index in range(COUNT)
+    ),
+    forward_ns=80 * MS,
+    backward_ns=150 * MS,
+    optimizer_ns=20 * MS,
+)
+WIRE = Hardware(
+    name="wire",
+    world_size=2,
+    all_reduce=tuple(
+        CurvePoint(num_bytes=size, duration_ns=MS // 2 + size * 8) for size in (4096, MIB, 4 * MIB, 64 * MIB)
+    ),
+    comm_channels=2,
+    channel_slowdown=2.0,
+)
+OWN = sim.assign(WORKLOAD, bucket_cap_mb=6)
+OTHER = sim.assign(WORKLOAD, bucket_cap_mb=2)
+
+
+def step_ns(workload: Workload, hardware: Hardware, assignment: Assignment) -> int:
+    return sim.summarize(sim.simulate(workload, hardware, assignment, "analytic")).step_ns
+
+
+def measured_on(hardware: Hardware, gap_ns: int = 0, scatter: float = 0.0) -> Measurement:
+    """Ten steps as ``hardware`` makes them, each longer or shorter by some share."""
+    timeline = sim.simulate(WORKLOAD, hardware, OWN, "analytic")
+    whole = sim.summarize(timeline).step_ns + gap_ns
+    steps = []
+    for number in range(10):
+        pace = 1 + scatter * (number - 4.5) / 4.5
+        buckets = tuple(
+            MeasuredBucket(
+                index=bucket.index,
+                ready_ns=round(bucket.ready_ns * pace),
+                launch_ns=round(bucket.launch_ns * pace),
+                start_ns=None,
+                end_ns=round(bucket.end_ns * pace),
+            )
+            for bucket in timeline.buckets
+        )
+        steps.append(
+            MeasuredIteration(
+                step_ns=round(whole * pace),
+                backward_end_ns=round(timeline.backward_end_ns * pace),
+                sync_end_ns=round(timeline.sync_end_ns * pace),
+                buckets=buckets,
+            )
+        )
+    return Measurement(
+        name="as run",
+        role="candidate",
+        mode="trace",
+        backend="gloo",
+        world_size=hardware.world_size,
+        asked=OWN,
+        observed=OWN.bucket_indices,
+        iterations=tuple(steps),
+        traced=tuple(steps),
+        plain_backward_ns=WORKLOAD.backward_ns,
+        plain_step_ns=250 * MS,
+        dropped_warmup=2,
+    )
+
+
+def test_parts_that_are_right_are_left_alone() -> None:
+    own = sim.own_step(WORKLOAD, WIRE, measured_on(WIRE))
+    assert [time.parts_ns == time.measured_ns for time in own.times] == [True] * len(own.times)
+    assert [round(factor.value, 3) for factor in own.factors] == [1.0] * 4
+    assert step_ns(own.workload, own.hardware, OTHER) == pytest.approx(
+        step_ns(WORKLOAD, WIRE, OTHER), rel=1e-3
+    )
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.floats(0.7, 1.5), st.floats(1.0, 1.25), st.floats(1.0, 1.25), st.integers(0, 20 * MS))
+def test_another_assignments_step_comes_out_where_the_machine_differs_from_its_parts(
+    link: float, comm: float, compute: float, gap_ns: int
+) -> None:
+    """The fit has seen one assignment; what it says of another is held to the machine itself."""
+    machine = replace(scaled(WIRE, link), comm_slowdown=comm, compute_slowdown=compute)
+    own = sim.own_step(WORKLOAD, WIRE, measured_on(machine, gap_ns))
+    assert own.times[-1].anchored_ns == own.times[-1].measured_ns
+    true_ns = step_ns(WORKLOAD, machine, OTHER) + gap_ns
+    assert step_ns(own.workload, own.hardware, OTHER) == pytest.approx(true_ns, rel=0.03)
+
+
+def test_what_the_step_leaves_open_widens_the_interval() -> None:
+    quiet = sim.own_step(WORKLOAD, WIRE, measured_on(WIRE))
+    noisy = sim.own_step(WORKLOAD, WIRE, measured_on(WIRE, scatter=0.2))
+
+    def width(workload: Workload, hardware: Hardware) -> int:
+        gain = sim.gain(workload, hardware, OTHER)
+        assert gain.low_ns is not None
+        assert gain.high_ns is not None
+        return gain.high_ns - gain.low_ns
+
+    assert sim.gain(WORKLOAD, WIRE, OTHER).low_ns is None
+    assert 0 < width(quiet.workload, quiet.hardware) < width(noisy.workload, noisy.hardware)
+
+
+def test_what_does_not_belong_together_is_refused() -> None:
+    with pytest.raises(InputError, match="world_size: 4 is not legal; the job has 2 ranks"):
+        sim.own_step(WORKLOAD, replace(WIRE, world_size=4), measured_on(WIRE))
+    few = measured_on(WIRE)
+    few = replace(few, iterations=few.iterations[:2], traced=few.traced[:2])
+    with pytest.raises(InputError, match="2 steps with all their buckets are not enough"):
+        sim.own_step(WORKLOAD, WIRE, few)
+    own = sim.own_step(WORKLOAD, WIRE, measured_on(WIRE))
+    wrong = replace(own.hardware, spread={"own_step": {"factors": ["luck"], "covariance": [[1.0]]}})
+    with pytest.raises(InputError, match=r"spread\.own_step"):
+        sim.gain(WORKLOAD, wrong, OTHER)
