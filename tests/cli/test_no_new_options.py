@@ -34,6 +34,7 @@ FROZEN = {
         "--neighbour",
         "--on",
         "--output",
+        "--prepare",
         "--ranks",
         "--rate",
         "--rounds",
