@@ -13,18 +13,18 @@ def box(
     hosts: Annotated[int, typer.Argument(metavar="HOSTS", help="How many, each with one rank; 2 to 64.")],
     command: Annotated[
         list[str],
-        typer.Argument(metavar="-- COMMAND…", help="What runs on each, such as: -- python train.py --lr 1"),
+        typer.Argument(
+            metavar="-- COMMAND",
+            help="What runs on each, such as -- python train.py --lr 1. Rank 0 has the terminal; what other "
+            "ranks say goes to stderr, marked.",
+        ),
     ],
     rate: Annotated[
         str, typer.Option("--rate", help="The wire, such as 500mbit; or one a host: 4gbit,1gbit.")
     ],
     uplink: Uplink = None,
 ) -> None:
-    """Run your own script on hosts in a box (root), with torchrun's environment; its exit code is this one's.
-
-    Rank 0 has the terminal; lines of other ranks go to stderr behind [rank1]:. When a rank fails, or on
-    Ctrl-C, all are ended, with whatever they started.
-    """
+    """Run your own script on hosts in a box (root): torchrun's environment, the script's exit code."""
     from sim.validator.boxed import run_in_box
 
     place = place_of(hosts, hosts, rate, uplink, None)

@@ -7,10 +7,11 @@ from typing import Annotated
 import typer
 
 import sim
-from sim.cli.placing import Box, On, Ranks, Rate, Uplink, place_of
+from sim.cli.placing import Box, On, Ranks, Rate, Uplink, place_of, tell_commands
 from sim.cli.printing import emit_noun, note, progress, write
 from sim.cli.simulating import AsJson
 from sim.formats.documents import check_writable
+from sim.nouns.hardware import Hardware
 from sim.units import format_ms, format_size, parse_size
 
 
@@ -73,7 +74,9 @@ def record(
 
 
 def calibrate(
-    output: Annotated[Path, typer.Option("-o", "--output", help="Write the hardware here.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="Write the hardware here; with --prepare a directory.")
+    ],
     ranks: Ranks = 2,
     box: Box = None,
     rate: Rate = None,
@@ -98,12 +101,23 @@ def calibrate(
     mode: Annotated[
         ReplayMode, typer.Option(help="paced: nothing computes beside the collectives; model: ranks do.")
     ] = ReplayMode.PACED,
+    prepare: Annotated[
+        bool, typer.Option("--prepare", help="Only write the job, for torchrun or srun; then: gather.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure the all-reduce curve, copies, launches and what slows what, of local ranks over gloo."""
+    """Measure the all-reduce curve, copies, launches and what slows what, of ranks over gloo."""
     from sim.validator.calibrate import calibrate as measure
     from sim.validator.calibrate import measure_again
 
+    if prepare:
+        if any(given is not None for given in (box, rate, uplink, on, neighbour)) or as_json or again:
+            raise typer.BadParameter(
+                "--prepare leaves ranks to torchrun or srun: no --box, --rate, --uplink, --on, --neighbour, "
+                "--again, --json"
+            )
+        _prepare(output, ranks, parse_size(largest), rounds, budget, mode)
+        return
     check_writable(output)
     place, beside = place_of(ranks, box, rate, uplink, on), None
     if neighbour is not None:
@@ -124,6 +138,22 @@ def calibrate(
                 beside=beside,
                 progress=report,
             )
+    tell_hardware(hardware, output, as_json)
+
+
+def _prepare(
+    directory: Path, world_size: int, largest: int, rounds: int, budget_s: float, mode: ReplayMode
+) -> None:
+    from sim.validator.prepared_calibration import prepare_calibration
+
+    job_file = prepare_calibration(
+        directory, world_size, largest=largest, rounds=rounds, budget_s=budget_s, mode=mode.value
+    )
+    tell_commands(job_file, world_size, f"bucketsim gather {directory} -o wire.json")
+
+
+def tell_hardware(hardware: Hardware, output: Path, as_json: bool) -> None:
+    """Write a hardware that was measured, and say what is in it."""
     write(output, sim.to_text(hardware))
     if as_json:
         emit_noun(hardware)

@@ -1,10 +1,12 @@
-"""Where ranks run, and beside what: options that calibrate and validate share."""
+"""Where ranks run, and beside what: what calibrate and validate share."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import sim
+from sim.cli.printing import emit, note
 from sim.cli.simulating import key_values
 from sim.errors import InputError
 from sim.formats.records import box_in
@@ -25,7 +27,9 @@ Uplink = Annotated[
     str | None, typer.Option("--uplink", help="A wire that the two halves of the box share, such as 2gbit.")
 ]
 On = Annotated[str | None, typer.Option("--on", help="The hosts of the box that have a rank, such as 0,2.")]
-Ranks = Annotated[int, typer.Option("--ranks", help="Local ranks over loopback.")]
+Ranks = Annotated[
+    int, typer.Option("--ranks", help="Local ranks over loopback; with --prepare those of torchrun or srun.")
+]
 
 
 def place_of(ranks: int, box: int | None, rate: str | None, uplink: str | None, on: str | None) -> "Place":
@@ -47,6 +51,15 @@ def _hosts(text: str) -> tuple[int, ...]:
     if not all(word.isdecimal() for word in words):
         raise InputError(f"--on: {text!r} is not legal; give numbers of hosts, such as 0,2")
     return tuple(int(word) for word in words)
+
+
+def tell_commands(job_file: Path, world_size: int, then: str) -> None:
+    """How to run a prepared job on stdout, and on stderr what comes ``then``."""
+    from sim.validator.prepared import commands
+
+    note(f"wrote {job_file}; run one of these on {world_size} ranks, then: {then}")
+    for line in commands(job_file, world_size):
+        emit(line)
 
 
 def slow_ranks(pairs: list[str], world_size: int) -> dict[int, float]:

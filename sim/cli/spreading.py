@@ -1,4 +1,4 @@
-"""Ranks that torchrun or srun starts, on one host or many: validate --prepare before, gather after."""
+"""Ranks that torchrun or srun starts, on one host or many: --prepare before, gather after."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sim.cli.judging import check_threshold, judge
-from sim.cli.printing import emit, note
+from sim.cli.measuring import tell_hardware
+from sim.cli.placing import tell_commands
+from sim.cli.printing import note
 from sim.cli.simulating import AsJson
 from sim.errors import ReplayError
+from sim.formats.documents import check_writable
 from sim.formats.records import start_record
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
@@ -29,8 +32,8 @@ def prepare_job(
     rounds: int,
     seed: int,
 ) -> None:
-    """Write a record's inputs and its job, and say how to run it: the commands on stdout."""
-    from sim.validator.gathering import commands, prepare
+    """Write a record's inputs and its job, and say how to run it."""
+    from sim.validator.gathering import prepare
 
     directory = start_record(output, workload, hardware)
     world_size = hardware.world_size
@@ -44,31 +47,44 @@ def prepare_job(
         rounds=rounds,
         seed=seed,
     )
-    note(f"wrote {job_file}; run one of these on {world_size} ranks, then: bucketsim gather {directory}")
-    for line in commands(job_file, world_size):
-        emit(line)
+    tell_commands(job_file, world_size, f"bucketsim gather {directory}")
 
 
 def gather(
     directory: Annotated[
         Path,
-        typer.Argument(metavar="DIRECTORY", help="Of validate --prepare, run; or of make gpu-battery."),
+        typer.Argument(
+            metavar="DIRECTORY", help="Of validate or calibrate --prepare, run; or of make gpu-battery."
+        ),
     ],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Where a battery's records go; needed for one.")
+        Path | None,
+        typer.Option(
+            "-o", "--output", help="The hardware that calibrate's ranks measured; a battery's records."
+        ),
     ] = None,
     max_error: Annotated[
         float | None, typer.Option(help="Largest step error in percent; beyond it exit 3.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Turn what torchrun's or srun's ranks, or a GPU battery, measured into records, and judge them."""
+    """Turn what torchrun's or srun's ranks, or a GPU battery, measured into a hardware or judged records."""
     from sim.validator.gathering import gather_record
+    from sim.validator.prepared_calibration import gather_calibration, is_calibration
     from sim.validator.unpacking import is_battery, unpack_battery
 
     check_threshold(max_error)
-    if is_battery(directory) != (output is not None):
-        raise typer.BadParameter("--output goes with the output of make gpu-battery, and it with --output")
+    measures = is_calibration(directory)
+    if (measures or is_battery(directory)) != (output is not None):
+        raise typer.BadParameter(
+            "--output goes with calibrate --prepare and make gpu-battery, and they with --output"
+        )
+    if measures and output is not None:
+        if max_error is not None:
+            raise typer.BadParameter("--max-error belongs to records; a calibration is compared with nothing")
+        check_writable(output)
+        tell_hardware(gather_calibration(directory), output, as_json)
+        return
     if output is None:
         gather_record(directory)
         judge([directory], max_error, as_json)

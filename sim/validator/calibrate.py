@@ -127,14 +127,37 @@ def calibrate(
     Raises:
         ReplayError: a rank failed, or the job beside did not last. MachineError: the box cannot be made here.
     """
-    if place.world_size < 2:
-        raise InputError("ranks: 1 is not legal for calibrate; give at least 2")
+    job = calibration_job(
+        place.world_size,
+        largest=largest,
+        rounds=rounds,
+        budget_s=budget_s,
+        small_repeats=small_repeats,
+        mode=mode,
+    )
+    told = Told(progress)
+    run_ranks(place, job, told.take, _TIMEOUT_S, beside=beside)
+    return told.hardware(place, mode, beside)
+
+
+def calibration_job(
+    world_size: int,
+    *,
+    largest: int = 256 * MIB,
+    rounds: int = FEWEST_ROUNDS,
+    budget_s: float = BUDGET_S,
+    small_repeats: int = 30,
+    mode: Mode = "paced",
+) -> dict[str, Any]:
+    """What the ranks of a calibration are told to do; the arguments are those of ``calibrate``."""
+    if world_size < 2:
+        raise InputError(f"ranks: {world_size} is not legal for calibrate; give at least 2")
     if rounds < 1:
         raise InputError(f"rounds: {rounds} is not legal; give at least 1")
     sizes = default_sizes(largest)
     if not sizes:
         raise InputError(f"largest: {largest} bytes is not legal; give at least 4KiB")
-    job = {
+    return {
         **_curve_job(sizes, budget_s, small_repeats),
         "broadcast_sizes": [size for size in sizes if size <= MIB][::4],
         "zero_sizes": [size for size in sizes if size <= _LARGEST_ZERO_BYTES][::2],
@@ -145,33 +168,47 @@ def calibrate(
         "copy_repeats": 12,
         "computes": mode == "model",
     }
-    curves: Rounds = {name: defaultdict(list) for name in _CURVES}
-    pairs: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
-    copies: dict[str, Any] = defaultdict(list)
-    found: dict[str, Any] = {"copies": copies}
 
-    def take(event: dict[str, Any]) -> None:
+
+class Told:
+    """What the ranks of a calibration told, and the Hardware that it makes.
+
+    Args:
+        progress: told how far the ranks are.
+    """
+
+    def __init__(self, progress: Progress | None = None) -> None:
+        self._progress = progress
+        self._curves: Rounds = {name: defaultdict(list) for name in _CURVES}
+        self._pairs: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+        self._copies: dict[str, Any] = defaultdict(list)
+        self._found: dict[str, Any] = {"copies": self._copies}
+
+    def take(self, event: dict[str, Any]) -> None:
+        """Keep what an event tells."""
         kind = event["event"]
-        if kind in curves:
-            curves[kind][event["num_bytes"]].append(event["samples_ns"])
+        if kind in self._curves:
+            self._curves[kind][event["num_bytes"]].append(event["samples_ns"])
         elif kind == "pair":
-            pairs[event["num_bytes"]][0].extend(event["alone_ns"])
-            pairs[event["num_bytes"]][1].extend(event["both_ns"])
+            self._pairs[event["num_bytes"]][0].extend(event["alone_ns"])
+            self._pairs[event["num_bytes"]][1].extend(event["both_ns"])
         elif kind == "copies":
             for name, value in event.items():
                 if name.endswith("_ns"):
-                    copies[name].extend(value)
-            copies["copy_bytes"] = event["copy_bytes"]
-        elif kind == "progress" and progress is not None:
-            progress(event["done"], event["total"], event["what"])
+                    self._copies[name].extend(value)
+            self._copies["copy_bytes"] = event["copy_bytes"]
+        elif kind == "progress":
+            if self._progress is not None:
+                self._progress(event["done"], event["total"], event["what"])
         else:
-            found[kind] = event
+            self._found[kind] = event
 
-    run_ranks(place, job, take, _TIMEOUT_S, beside=beside)
-    missing = {"launches", "copies out", "search"} - set(found)
-    if missing:
-        raise ReplayError(f"calibrate: the ranks ended before {', '.join(sorted(missing))} were measured")
-    return told_doubtful(_hardware(place, mode, curves, pairs, found, beside))
+    def hardware(self, place: Place, mode: Mode, beside: SecondJob | None = None) -> Hardware:
+        """The machine at ``place``. Raises ``ReplayError`` where the ranks did not measure all."""
+        missing = {"started", "launches", "copies out", "search"} - set(self._found)
+        if missing:
+            raise ReplayError(f"calibrate: the ranks ended before {', '.join(sorted(missing))} were measured")
+        return told_doubtful(_hardware(place, mode, self._curves, self._pairs, self._found, beside))
 
 
 def _hardware(
@@ -231,7 +268,7 @@ def _hardware(
             "mode": mode,
             **place.document(),
             **({} if beside is None else {"beside": beside.document()}),
-            **environment(),
+            **found["started"]["environment"],
         },
     )
 

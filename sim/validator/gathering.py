@@ -1,13 +1,11 @@
 """Ranks that somebody else starts, on one host or many: the job is written first, and gathered afterwards."""
 
-import shlex
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sim.errors import InputError, ReplayError
-from sim.formats.documents import json_text, load, parse_json, save, write_atomically
+from sim.errors import ReplayError
+from sim.formats.documents import load, save
 from sim.formats.records import save_measurement
 from sim.nouns.assignment import Assignment
 from sim.nouns.workload import Workload
@@ -15,12 +13,7 @@ from sim.validator.candidates import Candidate, lane_count
 from sim.validator.carriers import EMULATED, GLOO_ON_HOST, Carrier
 from sim.validator.collecting import Collected
 from sim.validator.jobs import UserModel, replay_job
-from sim.validator.launch import Place
-from sim.validator.ranks import notices
-from sim.validator.ranks.beats import Fault
-from sim.validator.watch import EventFile, in_words
-
-JOB = "job.json"
+from sim.validator.prepared import events, place_of, read_job, why_unfinished, write_job
 
 
 def prepare(
@@ -36,9 +29,6 @@ def prepare(
 ) -> Path:
     """Write job.json and the candidates' assignments into a started record; returns the job's path.
 
-    The job holds no path, so the directory may lie elsewhere on every host; rank 0's copy is the one that
-    the events are written to.
-
     Raises:
         NotModelledError: a candidate that cannot be run. InputError: illegal rounds.
     """
@@ -48,18 +38,7 @@ def prepare(
     for number, candidate in enumerate(candidates):
         if candidate.assignment is not None:
             save(directory / _assignment_file(number), candidate.assignment)
-    write_atomically(directory / JOB, json_text({**job, "world_size": world_size}))
-    return directory / JOB
-
-
-def commands(job_file: Path, world_size: int) -> tuple[str, str]:
-    """How to run a prepared job: by torchrun (on each host) and by srun."""
-    worker = f"-m sim.validator.worker {shlex.quote(str(job_file))}"
-    return (
-        "torchrun --nnodes HOSTS --nproc-per-node RANKS_PER_HOST --node-rank K --master-addr HOST0 "
-        f"--master-port 29500 {worker}",
-        f"srun --ntasks {world_size} python {worker}",
-    )
+    return write_job(directory, job, world_size)
 
 
 def gather_record(directory: Path) -> None:
@@ -68,17 +47,10 @@ def gather_record(directory: Path) -> None:
     Measurements of a run that failed or has not finished are written too, marked incomplete.
 
     Raises:
-        InputError: no job or no events there.
+        InputError: no job or no events there, or those of another number of ranks.
         ReplayError: a rank failed (named), or the run has not finished.
     """
-    if not (directory / JOB).is_file():
-        raise InputError(f"{directory}: no {JOB} in it; give the directory of bucketsim validate --prepare")
-    job = parse_json((directory / JOB).read_bytes(), str(directory / JOB))
-    if not (directory / notices.EVENTS).exists():
-        raise InputError(
-            f"{directory}: no {notices.EVENTS} in it; run the job first: "
-            f"{commands(directory / JOB, job['world_size'])[0]}"
-        )
+    job = read_job(directory)
     candidates = [
         Candidate(name=one["name"], assignment=_assignment(directory, number))
         for number, one in enumerate(job["candidates"])
@@ -93,38 +65,23 @@ def gather_record(directory: Path) -> None:
     started: dict[str, Any] = {}
     complete = False
     try:
-        for event in EventFile(directory / notices.EVENTS).fresh():
+        for event in events(directory, job):
             collected.take(event)
             started = event if event["event"] == "started" else started
             complete = complete or event["event"] == "finished"
     finally:
-        place = Place(ranks=job["world_size"], spread=_where(started))
-        measurements = collected.measurements(place, job["mode"], _backend(job), complete)
+        measurements = collected.measurements(place_of(job, started), job["mode"], _backend(job), complete)
         for number, measurement in enumerate(measurements):
             save_measurement(directory, number, measurement)
     if not complete:
         kept = "what was measured is kept, incomplete" if measurements else "nothing was measured"
-        raise ReplayError(f"{directory}: {_why(directory)}; {kept}")
+        raise ReplayError(f"{directory}: {why_unfinished(directory)}; {kept}")
 
 
 def _backend(job: dict[str, Any]) -> str:
     if job.get("link") is not None:
         return EMULATED
     return "nccl" if "nccl" in job["backend"] else "gloo"
-
-
-def _why(directory: Path) -> str:
-    for rank, reason in notices.failures(directory).items():
-        return in_words(Fault(ranks=(rank,), reason=reason))
-    for rank, reason in notices.left_alone(directory).items():
-        return f"rank {rank} lost touch with the others: {reason}"
-    return "the run has not finished"
-
-
-def _where(started: dict[str, Any]) -> str:
-    hosts = Counter(started.get("hosts", ()))
-    said = ", ".join(f"{name} x {count}" for name, count in sorted(hosts.items()))
-    return f"by {started.get('launcher', 'an unknown launcher')} on {said or 'unknown hosts'}"
 
 
 def _assignment_file(number: int) -> str:

@@ -51,8 +51,14 @@ class EventFile:
             for line in stream:
                 if not line.endswith(b"\n"):
                     return
+                try:
+                    event = json.loads(line)
+                except ValueError:
+                    raise ReplayError(
+                        f"{self._path}: byte {self._position}: not a line of JSON; run the job again"
+                    ) from None
                 self._position += len(line)
-                yield json.loads(line)
+                yield event
 
 
 class Watch:

@@ -36,6 +36,7 @@ FROZEN = {
         "--neighbour",
         "--on",
         "--output",
+        "--prepare",
         "--ranks",
         "--rate",
         "--rounds",

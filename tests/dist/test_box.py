@@ -11,8 +11,9 @@ import pytest
 
 from sim.errors import InputError, MachineError
 from sim.validator import box as box_module
-from sim.validator.box import Host, box, burst_bytes, remove_leftovers
+from sim.validator.box import Host, box, burst_bytes, processes_in, remove_leftovers
 from tests.dist.conftest import needs_box
+from tests.dist.starting import wait_for
 
 pytestmark = pytest.mark.dist
 
@@ -117,25 +118,33 @@ def test_removed_after_a_signal(sent: signal.Signals) -> None:
 
 
 @needs_box
-def test_what_a_killed_process_left_is_removed_by_the_next_box() -> None:
+def test_a_killed_process_leaves_no_namespace_and_nothing_in_it() -> None:
     process = subprocess.Popen([sys.executable, "-c", _STAY], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline().strip() == "up"
+    names = namespaces(process.pid)
+    assert len(names) == 2
+    inside = [subprocess.Popen(["ip", "netns", "exec", name, "sleep", "1000"]) for name in names]
+    wait_for(lambda: len(processes_in(names)) == 2, "a process in each namespace")
     process.kill()
     process.wait()
-    assert len(namespaces(process.pid)) == 2
-    with box([10**9] * 2):
-        assert namespaces(process.pid) == []
-        # Our own, that is in use, stays.
-        assert remove_leftovers() == []
-        assert len(namespaces()) == 2
+    assert [one.wait(timeout=20) for one in inside] == [-signal.SIGKILL] * 2
+    wait_for(lambda: not namespaces(process.pid), "the end of the namespaces")
 
 
 @needs_box
-def test_a_process_number_in_use_again_does_not_keep_leftovers() -> None:
+def test_what_was_left_all_the_same_is_removed_by_the_next_box() -> None:
+    """The process has this one's number, but began at another time."""
     name = f"bs{os.getpid()}.1a-0"
     subprocess.run(["ip", "netns", "add", name], check=True)
-    assert name in remove_leftovers()
+    with subprocess.Popen(["ip", "netns", "exec", name, "sleep", "1000"]) as inside:
+        wait_for(lambda: processes_in([name]) == [inside.pid], "a process in the namespace")
+        with box([10**9] * 2):
+            assert name not in namespaces()
+            assert inside.wait(timeout=20) == -signal.SIGKILL
+            # Our own, that is in use, stays.
+            assert remove_leftovers() == []
+            assert len(namespaces()) == 2
     assert namespaces() == []
 
 

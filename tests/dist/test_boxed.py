@@ -1,0 +1,220 @@
+"""``bucketsim box``: any command on each host, torchrun's environment, and nothing left after any end."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sim.validator.boxed import Failure
+from sim.validator.ranks.processes import holding, kill
+from tests.commands import Said, bucketsim, process
+from tests.dist.conftest import needs_box
+from tests.dist.starting import wait_for
+from tests.dist.test_box import check_rate, namespaces
+
+pytestmark = pytest.mark.dist
+LIMIT_S = 60
+
+
+def in_box(*command: object, hosts: int = 2, rate: str = "500mbit") -> Said:
+    """What ``bucketsim box … -- command`` says, run to its end."""
+    return process("-m", "sim", "box", hosts, "--rate", rate, "--", *command)
+
+
+@contextmanager
+def running(script: str, folder: Path, word: str = "") -> Iterator[subprocess.Popen[str]]:
+    """``bucketsim box`` under way, both ranks having come to ``touch $DIR/$RANK`` in the shell ``script``.
+
+    ``$DIR`` is in the command line of whatever the script starts with it.
+    """
+    temporary = folder / "tmp"
+    temporary.mkdir()
+    (folder / "endless").touch()
+    command = ["-m", "sim", "box", "2", "--rate", "500mbit", "--", "sh", "-c", script, str(folder), word]
+    box = subprocess.Popen(
+        [sys.executable, *command],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"DIR": str(folder), "TMPDIR": str(temporary)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        wait_for(lambda: all((folder / str(rank)).exists() for rank in range(2)), "both ranks")
+        yield box
+        # The command itself holds the word too; the others must be gone with it, or very soon after SIGKILL.
+        wait_for(lambda: not holding(str(folder)), "the end of every process")
+        wait_for(lambda: not namespaces(box.pid), "the end of every namespace")
+        assert list(temporary.iterdir()) == []
+    finally:
+        box.kill()
+        box.communicate()
+        kill(holding(str(folder)))
+
+
+@needs_box
+def test_the_environment_is_torchruns(tmp_path: Path) -> None:
+    assert in_box("sh", "-c", 'env -0 > "$1/$RANK"', "sh", tmp_path, hosts=3).code == 0
+    for rank in range(3):
+        lines = (tmp_path / str(rank)).read_text().strip("\0").split("\0")
+        there = dict(line.split("=", 1) for line in lines)
+        expected = {"RANK": rank, "WORLD_SIZE": 3, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "GROUP_RANK": rank}
+        assert {name: there[name] for name in expected} == {name: str(n) for name, n in expected.items()}
+        assert (there["MASTER_ADDR"], there["MASTER_PORT"]) == ("10.213.77.1", "29500")
+        assert there["GLOO_SOCKET_IFNAME"] == "eth0"
+        assert there["OMP_NUM_THREADS"] == os.environ.get("OMP_NUM_THREADS", "1")
+        assert there["PATH"] == os.environ["PATH"]
+
+
+_ALL_REDUCE = """
+import time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+tensor = torch.full((4 << 20,), dist.get_rank() + 1.0)
+dist.barrier()
+began = time.monotonic()
+dist.all_reduce(tensor)
+print(time.monotonic() - began, int(tensor[0]), flush=True)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@needs_box
+def test_an_all_reduce_takes_what_the_wire_allows() -> None:
+    said = in_box(sys.executable, "-c", _ALL_REDUCE)
+    assert said.code == 0, said.err
+    seconds, total = said.out.split()
+    assert total == "3"
+    check_rate(float(seconds), 16 << 20, 500 * 10**6)
+    # torch may warn beforehand that addresses have no names there.
+    last = [line for line in said.err.splitlines() if line.startswith("[rank1]: ")][-1]
+    assert last.split()[-1] == "3"
+
+
+@needs_box
+def test_two_ranks_a_host_by_a_torchrun_inside() -> None:
+    script = "import os; print('I am', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], flush=True)"
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python")
+    said = in_box(*launcher, sys.executable, "-c", script)
+    assert said.code == 0, said.err
+    lines = [line.removeprefix("[rank1]: ") for line in (said.out + said.err).splitlines()]
+    assert sorted(line for line in lines if line.startswith("I am")) == [f"I am {k} of 4" for k in range(4)]
+
+
+@needs_box
+def test_who_says_what_where() -> None:
+    script = 'echo out $RANK; echo err $RANK >&2; printf "1 %%\\r2 %%\\r\\n[rank1]: marked\\nno end"'
+    said = in_box("sh", "-c", script)
+    assert said.out.startswith("out 0\n")
+    assert "rank1" not in said.out.replace("[rank1]: marked", "")
+    for line in (
+        "err 0",
+        "[rank1]: out 1",
+        "[rank1]: err 1",
+        "[rank1]: 2 %",
+        "[rank1]: marked",
+        "[rank1]: no end",
+    ):
+        assert line in said.err.splitlines()
+
+
+@needs_box
+def test_a_rank_that_says_much_is_not_held_up() -> None:
+    said = in_box("sh", "-c", "[ $RANK = 0 ] || seq 200000")
+    assert said.code == 0
+    assert [line for line in said.err.splitlines() if line.startswith("[rank1]")] == [
+        f"[rank1]: {number + 1}" for number in range(200_000)
+    ]
+
+
+@needs_box
+@pytest.mark.parametrize(
+    ("script", "code", "words"),
+    [
+        ("true", 0, ""),
+        ("exit $((RANK * 7))", 7, "rank 1 ended with exit code 7"),
+        ("[ $RANK = 0 ] && exit 3; exec sleep 1000", 3, "rank 0 ended with exit code 3"),
+        ("[ $RANK = 1 ] && kill -SEGV $$; exec sleep 1000", 139, "rank 1 was killed by SIGSEGV"),
+        ('test "$*" = "-x --debug -- y"', 0, ""),
+    ],
+)
+def test_the_exit_code_is_the_scripts(script: str, code: int, words: str) -> None:
+    said = in_box("sh", "-c", script, "sh", "-x", "--debug", "--", "y")
+    assert (said.code, words in said.err) == (code, True), said.err
+    assert ("error: " in said.err) == bool(code)
+
+
+def test_what_a_shell_calls_a_failure() -> None:
+    assert Failure(rank=0, code=-9).exit_code == 137
+    assert Failure(rank=0, code=4).exit_code == 4
+
+
+# tail -f never ends, and has the folder in its command line.
+HANGS = 'touch $DIR/$RANK; exec tail -f "$DIR/endless"'
+FORKS = 'setsid tail -f "$DIR/endless" & tail -f "$DIR/endless" & touch $DIR/$RANK; wait'
+IGNORES = "trap '' TERM INT HUP; " + FORKS
+
+
+@needs_box
+@pytest.mark.parametrize("script", [HANGS, FORKS, IGNORES])
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -9)],
+)
+def test_a_signal_ends_everything(script: str, sent: signal.Signals, code: int, tmp_path: Path) -> None:
+    with running(script, tmp_path) as box:
+        assert len(namespaces(box.pid)) == 2
+        box.send_signal(sent)
+        assert box.wait(timeout=LIMIT_S) == code
+
+
+@needs_box
+@pytest.mark.parametrize("script", [FORKS, IGNORES])
+def test_a_rank_that_dies_ends_everything(script: str, tmp_path: Path) -> None:
+    one = "touch $DIR/1; while [ ! -e $DIR/go ]; do sleep 0.1; done; exit 5"
+    dies = f"[ $RANK = 0 ] || {{ {one}; }}; {script}"
+    with running(dies, tmp_path) as box:
+        (tmp_path / "go").touch()
+        assert box.wait(timeout=LIMIT_S) == 5
+
+
+@needs_box
+def test_what_a_script_leaves_running_is_ended(tmp_path: Path) -> None:
+    leaves = "setsid tail -f $DIR/endless & touch $DIR/$RANK; while [ ! -e $DIR/go ]; do sleep 0.1; done"
+    with running(leaves, tmp_path) as box:
+        (tmp_path / "go").touch()
+        assert box.wait(timeout=LIMIT_S) == 0
+
+
+@needs_box
+def test_a_script_may_say_its_last_words(tmp_path: Path) -> None:
+    script = "trap 'echo last words; exit 0' TERM; touch $DIR/$RANK; while :; do sleep 0.1; done"
+    with running(script, tmp_path) as box:
+        box.terminate()
+        _, said = box.communicate(timeout=LIMIT_S)
+        assert "[rank1]: last words" in said.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["2", "--rate", "1gbit", "--", "./nonsuch.py"], "'./nonsuch.py' is not a command here"),
+        (["1", "--rate", "1gbit", "--", "true"], "1 hosts are not legal; give 2 to 64"),
+        (["2", "--rate", "fast", "--", "true"], "fast"),
+        (["2", "--rate", "1gbit,2gbit,3gbit", "--", "true"], "3 rates are not legal for 2 hosts"),
+    ],
+)
+def test_refusals(words: list[str], message: str) -> None:
+    said = bucketsim("box", *words)
+    assert said.code == 1
+    assert message in said.err
+
+
+def test_no_command_is_a_usage_error() -> None:
+    assert bucketsim("box", 2, "--rate", "1gbit", "--").code == 2
+    assert bucketsim("box", 2, "--", "true").code == 2

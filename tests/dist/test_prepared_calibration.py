@@ -1,0 +1,216 @@
+"""calibrate --prepare and gather: the machine as ranks measured it that torchrun or srun had started."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sim
+from sim.errors import InputError, ReplayError
+from sim.nouns.hardware import Hardware
+from sim.validator.calibrate import calibrate
+from sim.validator.launch import Place, _free_port
+from sim.validator.prepared import commands
+from sim.validator.prepared_calibration import gather_calibration, prepare_calibration
+from sim.validator.ranks import notices
+from tests.commands import bucketsim
+from tests.dist.test_launch import SRUN
+
+pytestmark = pytest.mark.dist
+EXAMPLE = Path(sim.__file__).parent / "validator" / "examples" / "calibrate.sbatch"
+ENVIRONMENT = {"cpu": "any", "cpu_count": 2, "platform": "any", "python": "3", "torch": "2"}
+# What rank 0 writes, in its order, with figures that are easy to follow.
+EVENTS: list[dict[str, Any]] = [
+    {"event": "started", "launcher": "slurm", "hosts": ["a", "b"], "environment": ENVIRONMENT},
+    {"event": "progress", "done": 0, "total": 4, "what": "curve"},
+    *({"event": "all_reduce", "num_bytes": size, "samples_ns": [10 * size]} for size in (4096, 8192)),
+    {"event": "broadcast", "num_bytes": 4096, "samples_ns": [7]},
+    {"event": "all_gather", "num_bytes": 4096, "samples_ns": [8]},
+    {"event": "reduce", "num_bytes": 4096, "samples_ns": [9]},
+    {"event": "pair", "num_bytes": 8192, "alone_ns": [100], "both_ns": [150]},
+    {
+        **{"event": "copies", "copy_bytes": 1000, "copy_in_ns": [10], "copy_out_ns": [20]},
+        **{"hooked_ns": [10], "hooked_beside_ns": [20]},
+    },
+    {"event": "launches", "samples_ns": [30]},
+    {
+        **{"event": "copies out", "copy_ns": [10], "copy_beside_ns": [30]},
+        **{"comm_ns": [100], "comm_beside_ns": [110]},
+    },
+    {"event": "search", "search_ns": [5], "mark_ns": [6]},
+    {"event": "finished"},
+]
+
+
+def folder_of(events: list[dict[str, Any]], folder: Path, world_size: int = 2) -> Path:
+    """A prepared calibration whose rank 0 has written ``events``."""
+    prepare_calibration(folder, world_size, largest=8192, rounds=1)
+    (folder / notices.EVENTS).write_text("".join(json.dumps(event) + "\n" for event in events))
+    return folder
+
+
+def run_by_torchrun(job: Path, temporary: Path) -> int:
+    """Two ranks of a prepared job, as its first command says."""
+    return subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"),
+            *("--master-port", str(_free_port()), "-m", "sim.validator.worker", str(job)),
+        ],
+        env=os.environ | {"GLOO_SOCKET_IFNAME": "lo", "TMPDIR": str(temporary)},
+        check=False,
+    ).returncode
+
+
+def what_is_known(hardware: Hardware) -> dict[str, set[str] | bool]:
+    """Which fields say something, and which keys those have that have keys."""
+    values = {field.name: getattr(hardware, field.name) for field in fields(hardware)}
+    return {
+        name: set(value) if isinstance(value, dict) else value is not None and value != ()
+        for name, value in values.items()
+    }
+
+
+@pytest.mark.slow
+def test_torchruns_ranks_measure_a_machine(tmp_path: Path) -> None:
+    """The whole way through the command line: prepare, torchrun, gather."""
+    folder, output = tmp_path / "job", tmp_path / "wire.json"
+    options = ["--ranks", 2, "--largest", "8KiB", "--rounds", 1, "-o", folder]
+    said = bucketsim("calibrate", "--prepare", *options)
+    assert (said.code, said.out.splitlines()) == (0, list(commands(folder / "job.json", 2)))
+    assert f"bucketsim gather {folder} -o" in said.err
+    assert run_by_torchrun(folder / "job.json", tmp_path) == 0
+    said = bucketsim("gather", folder, "-o", output, "--json")
+    assert said.code == 0, said.err
+    hardware = sim.load_hardware(output)
+    assert sim.to_text(hardware) == said.out
+    assert hardware.world_size == 2
+    assert [point.num_bytes for point in hardware.all_reduce] == [4096, 8192]
+    assert "by torchrun on" in hardware.name
+    assert hardware.provenance["mode"] == "paced"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["paced", "model"])
+def test_the_same_is_known_as_of_local_ranks(mode: Any, tmp_path: Path) -> None:
+    job = prepare_calibration(tmp_path / "job", 2, largest=1 << 20, rounds=1, mode=mode)
+    assert run_by_torchrun(job, tmp_path) == 0
+    there = gather_calibration(tmp_path / "job")
+    here = calibrate(Place(ranks=2), largest=1 << 20, rounds=1, mode=mode)
+    assert what_is_known(there) == what_is_known(here)
+    for curve in ("all_reduce", "all_gather", "reduce", "broadcast"):
+        sizes = [[point.num_bytes for point in getattr(one, curve)] for one in (there, here)]
+        assert sizes[0] == sizes[1] != []
+
+
+@pytest.mark.slow
+def test_the_sbatch_example_writes_a_hardware(tmp_path: Path) -> None:
+    """With an srun that starts two local tasks and sets the variables that SLURM's would."""
+    srun = tmp_path / "srun"
+    srun.write_text(SRUN.format(python=sys.executable, job=_free_port()))
+    srun.chmod(srun.stat().st_mode | stat.S_IXUSR)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", str(EXAMPLE), "wire.json", "--largest", "16KiB", "--rounds", "1"],
+        cwd=tmp_path,
+        env=os.environ
+        | {"PATH": path, "PYTHON": sys.executable, "GLOO_SOCKET_IFNAME": "lo", "SLURM_NTASKS": "2"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    hardware = sim.load_hardware(tmp_path / "wire.json")
+    assert "by slurm on" in hardware.name
+    assert [point.num_bytes for point in hardware.all_reduce] == [4096, 8192, 16384]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["srun", "wire.json"]
+
+
+def test_what_ranks_told_is_a_hardware(tmp_path: Path) -> None:
+    hardware = gather_calibration(folder_of(EVENTS, tmp_path))
+    assert hardware.name == "2 ranks by slurm on a x 1, b x 1"
+    assert [(point.num_bytes, point.duration_ns) for point in hardware.all_reduce] == [
+        (4096, 40960),
+        (8192, 81920),
+    ]
+    assert (hardware.channel_slowdown, hardware.copy_in_slowdown, hardware.copy_out_slowdown) == (1.5, 2, 3)
+    assert hardware.comm_copy_out_slowdown == 1.5
+    assert (hardware.copy_in_bytes_per_s, hardware.launch_cost_ns) == (1e11, 30)
+    # Of the machine that was measured, not of the one that gathers.
+    assert ENVIRONMENT.items() <= hardware.provenance.items()
+
+
+@given(kept=st.integers(0, len(EVENTS) - 1), torn=st.integers(0, 12))
+def test_a_run_that_was_cut_off_is_no_hardware(
+    tmp_path_factory: pytest.TempPathFactory, kept: int, torn: int
+) -> None:
+    folder = folder_of(EVENTS[:kept], tmp_path_factory.mktemp("cut"))
+    with open(folder / notices.EVENTS, "a") as stream:
+        stream.write(json.dumps(EVENTS[kept])[:torn])
+    with pytest.raises(ReplayError, match=r"the run has not finished.*; no hardware is written"):
+        gather_calibration(folder)
+
+
+def test_a_finished_run_that_lacks_a_part_names_it(tmp_path: Path) -> None:
+    without = [event for event in EVENTS if event["event"] != "launches"]
+    with pytest.raises(ReplayError, match="ended before launches were measured"):
+        gather_calibration(folder_of(without, tmp_path))
+
+
+def test_a_rank_that_failed_is_named(tmp_path: Path) -> None:
+    folder = folder_of(EVENTS[:3], tmp_path)
+    notices.post_failure(folder, 1, "no sign of life for 20 s")
+    with pytest.raises(
+        ReplayError, match=r"rank 1: no sign of life for 20 s \(at curve, 0 of 4 parts done\)"
+    ):
+        gather_calibration(folder)
+
+
+def test_events_of_another_number_of_ranks_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"written by 2 ranks, but .*job.json is for 3"):
+        gather_calibration(folder_of(EVENTS, tmp_path, world_size=3))
+
+
+def test_another_number_of_ranks_than_prepared_is_told_by_gather(tmp_path: Path) -> None:
+    job = prepare_calibration(tmp_path / "job", 3, largest=4096, rounds=1)
+    assert run_by_torchrun(job, tmp_path) != 0
+    said = bucketsim("gather", tmp_path / "job", "-o", tmp_path / "wire.json")
+    assert said.code == 1
+    assert "world size: 2 ranks were started, but the job is for 3; nothing was measured" in said.err
+    assert not (tmp_path / "wire.json").exists()
+
+
+def test_damaged_events_are_named(tmp_path: Path) -> None:
+    folder = folder_of(EVENTS, tmp_path)
+    text = (folder / notices.EVENTS).read_text()
+    (folder / notices.EVENTS).write_text(text.replace('{"event": "pair"', "\0\0", 1))
+    with pytest.raises(ReplayError, match=r"events.jsonl: byte \d+: not a line of JSON"):
+        gather_calibration(folder)
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    folder = folder_of(EVENTS, tmp_path / "job")
+    wire = tmp_path / "wire.json"
+    said = bucketsim("calibrate", "--prepare", "-o", folder)
+    assert (said.code, "holds a job already" in said.err) == (1, True)
+    said = bucketsim("calibrate", "--prepare", "--ranks", 1, "-o", tmp_path / "new")
+    assert (said.code, "ranks: 1 is not legal for calibrate" in said.err) == (1, True)
+    said = bucketsim("gather", tmp_path, "-o", wire)
+    assert said.code == 2  # no job: neither a calibration nor a battery
+    said = bucketsim("gather", tmp_path)
+    assert (said.code, "no job.json in it" in said.err) == (1, True)
+    assert bucketsim("gather", folder).code == 2
+    assert bucketsim("gather", folder, "-o", wire, "--max-error", 3).code == 2
+    for wrong in (["--box", 2, "--rate", "1gbit"], ["--neighbour", "1MiB"], ["--json"]):
+        assert bucketsim("calibrate", "--prepare", "-o", tmp_path / "other", *wrong).code == 2
+    (folder / "job.json").write_text("[]")
+    said = bucketsim("gather", folder, "-o", wire)
+    assert (said.code, "no job; give the directory" in said.err) == (1, True)
+    assert not wire.exists()
