@@ -71,7 +71,7 @@ def _curve_spread(rounds: list[list[int]]) -> dict[str, Any]:
     clean, stalled, share = modes(rounds)
     return {
         **_spread(samples),
-        "quantile": "mean of a round, in the middle of the rounds that agree best",
+        "quantile": "mean without the slowest third of the rounds",
         "median_ns": round(median(samples)),
         "rounds": len(rounds),
         "low_ns": low,
@@ -117,8 +117,8 @@ def calibrate(
 
     ``mode`` says what computes beside the collectives: ``"paced"`` nothing, the host is as free as under
     an accelerator; ``"model"`` a matrix multiplication on each rank, as when real models train there.
-    Every size is measured in each of ``rounds``, and what stands for it is the middle of the rounds that
-    agree best (``sim.validator.ranks.settling``). All-reduces whose figure is not known to 3 % then are
+    Every size is measured in each of ``rounds``, and what stands for it is the mean without the slowest third
+    of them (``sim.validator.ranks.settling``). All-reduces whose figure is not known to 3 % then are
     measured on, for ``budget_s`` seconds at most. The scatter is kept in ``spread``; points that cannot be
     relied on all the same are named in ``provenance`` (``doubtful``). ``largest`` is the largest message in
     bytes. ``beside`` is another job on other hosts of the same box: what is measured is then what is left
@@ -279,6 +279,7 @@ def _curve_job(sizes: Sequence[int], budget_s: float, small_repeats: int) -> dic
         "backend": "gloo",
         "sizes": list(sizes),
         "everything": False,
+        "computes": False,
         "budget_s": budget_s,
         "small_repeats": small_repeats,
         "bytes_per_round": 64 * MIB,

@@ -26,7 +26,7 @@ def test_a_clean_curve_is_not_doubted(latency_ns: float, ns_a_byte: float) -> No
     assert doubtful_points(curve(latency_ns, ns_a_byte), {}) == ()
 
 
-@given(st.floats(0, 5 * MS), st.floats(1, 100), st.integers(8, len(SIZES) - 2), st.floats(1.5, 1.9))
+@given(st.floats(0, 5 * MS), st.floats(1, 100), st.integers(11, len(SIZES) - 2), st.floats(1.5, 1.9))
 def test_a_point_that_jumps_is_named(latency_ns: float, ns_a_byte: float, number: int, factor: float) -> None:
     found = doubtful_points(curve(latency_ns, ns_a_byte, **{f"at{number}": factor}), {})
     assert [point.num_bytes for point in found] == [SIZES[number]]

@@ -3,8 +3,7 @@
 A round sends about as many messages of a size as a training step does, so a round's figure is their mean: the
 sum of a step's messages is what counts, and small ones are bimodal over gloo (0.4 ms, or 4 ms where a thread
 waits for its turn on the processor). A burst of something else on the machine lasts for whole rounds and only
-ever adds time. What stands for the size is therefore the middle of the half of all rounds that agree best,
-which leaves bursts out as long as they meet fewer than half of the rounds.
+adds time, so the slowest third of the rounds is left out, and the mean of the others stands for the size.
 """
 
 import random
@@ -20,7 +19,7 @@ _RESAMPLES = 200
 
 def figure_ns(rounds: Sequence[Sequence[int]]) -> int:
     """What stands for a message, from samples in ns by round."""
-    return round(_middle([fmean(samples) for samples in rounds]))
+    return round(_without_bursts([fmean(samples) for samples in rounds]))
 
 
 def interval_ns(rounds: Sequence[Sequence[int]]) -> tuple[int, int]:
@@ -29,7 +28,7 @@ def interval_ns(rounds: Sequence[Sequence[int]]) -> tuple[int, int]:
     if len(means) == 1:
         return min(rounds[0]), max(rounds[0])
     generator = random.Random(0)
-    drawn = sorted(_middle(generator.choices(means, k=len(means))) for _ in range(_RESAMPLES))
+    drawn = sorted(_without_bursts(generator.choices(means, k=len(means))) for _ in range(_RESAMPLES))
     last = _RESAMPLES - 1
     return round(drawn[last // 40]), round(drawn[last - last // 40])
 
@@ -49,6 +48,11 @@ def modes(rounds: Sequence[Sequence[int]]) -> tuple[int, int | None, float]:
     clean = _middle(samples)
     stalled = [sample for sample in samples if sample > _STALLED * clean]
     return round(clean), round(median(stalled)) if stalled else None, len(stalled) / len(samples)
+
+
+def _without_bursts(means: Sequence[float]) -> float:
+    """The mean without the slowest third."""
+    return fmean(sorted(means)[: len(means) - len(means) // 3])
 
 
 def _middle(values: Sequence[float]) -> float:
