@@ -1,0 +1,184 @@
+"""README's table of real training: ``python -m tests.training.table``, from the records in ``traces/training``."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+import sim
+from sim.nouns.comparison import Agreement
+from sim.nouns.measurement import Measurement
+from sim.nouns.recommendation import Gain
+from sim.nouns.records import Record
+from sim.verdict.noise import difference_interval, median_interval
+from tests.training.measure import AGAIN
+
+TRACES = Path(__file__).parents[2] / "traces" / "training"
+_DEFAULT = "DDP default"
+_HEAD = (
+    "where",
+    "measured, fastest to slowest, ms",
+    "noise floor",
+    "run against recording",
+    "parts alone: median, worst",
+    "held to its own step: median, worst",
+    "and at the run's pace: median, worst",
+    "pairs in order",
+    "regret",
+    "gain measured, predicted",
+    "gains inside",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One record; times in ns, errors and ratios as shares.
+
+    ``floor`` is by how much two candidates with the same buckets differ, and half the width of the median's 95 %
+    interval, whichever is more. ``pace`` is the plain step of the replay over that of the recording. ``parts``,
+    ``held`` and ``paced`` are step errors by candidate. ``inside`` of ``gains`` over the default were measured
+    within their predicted 95 % interval.
+    """
+
+    name: str
+    fastest_ns: int
+    slowest_ns: int
+    floor: float
+    pace: float
+    parts: tuple[float, ...]
+    held: tuple[float, ...]
+    paced: tuple[float, ...]
+    right: int
+    apart: int
+    regret: float
+    regret_is_noise: bool
+    gain_ns: int
+    predicted: Gain
+    inside: int
+    gains: int
+
+
+def row_of(directory: Path) -> Row:
+    """What one record says."""
+    record = sim.load_record(directory)
+    held = sim.agreement(record, attributed=False)
+    alone = sim.agreement(replace(record, own_step=None), attributed=False)
+    pace = _pace(record)
+    paced = [_at_pace(record, candidate, pace) for candidate in record.candidates]
+    steps = {one.name: [step.step_ns for step in one.iterations] for one in record.candidates}
+    medians = {name: median(times) for name, times in steps.items()}
+    best = min(medians, key=medians.__getitem__)
+    inside, gains = _gains(record, steps)
+    recommended = next(one for one in record.candidates if one.name == "recommended")
+    assert recommended.asked is not None
+    as_it_was = sim.as_measured(record)
+    low, _ = difference_interval(steps["recommended"], steps[best])
+    return Row(
+        name=record.name,
+        fastest_ns=round(min(medians.values())),
+        slowest_ns=round(max(medians.values())),
+        floor=_floor(steps, medians),
+        pace=pace,
+        parts=_errors(alone),
+        held=_errors(held),
+        paced=tuple(paced),
+        right=held.order_right,
+        apart=held.order_pairs,
+        regret=medians["recommended"] / medians[best] - 1,
+        regret_is_noise=low <= 0,
+        gain_ns=round(medians[_DEFAULT] - medians["recommended"]),
+        predicted=sim.gain(as_it_was.workload, as_it_was.hardware, recommended.asked),
+        inside=inside,
+        gains=gains,
+    )
+
+
+def _errors(agreement: Agreement) -> tuple[float, ...]:
+    return tuple(row.step_error for row in agreement.rows)
+
+
+def _pace(record: Record) -> float:
+    """How much slower the model alone was in the replay than in the recording."""
+    plain = next(one for one in record.measurements if one.role == "plain")
+    workload = record.workload
+    recorded = workload.forward_ns + workload.loss_ns + workload.backward_ns + workload.optimizer_ns
+    return plain.plain_step_ns / recorded
+
+
+def _at_pace(record: Record, candidate: Measurement, pace: float) -> float:
+    """The step error where all that computes is as fast as the replay's own plain steps were."""
+    assert candidate.asked is not None
+    held = sim.as_measured(record)
+    workload, _ = sim.scale(held.workload, held.hardware, backward=pace)
+    workload = replace(
+        workload,
+        forward_ns=round(held.workload.forward_ns * pace),
+        optimizer_ns=round(held.workload.optimizer_ns * pace),
+    )
+    timeline = sim.simulate(workload, held.hardware, candidate.asked, "analytic")
+    measured = median(step.step_ns for step in candidate.iterations)
+    return sim.summarize(timeline).step_ns / measured - 1
+
+
+def _floor(steps: dict[str, list[int]], medians: dict[str, float]) -> float:
+    twice = abs(medians[AGAIN] / medians[_DEFAULT] - 1)
+    halves = [
+        (high - low) / 2 / medians[name]
+        for name, times in steps.items()
+        for low, high in [median_interval(times)]
+    ]
+    return max(twice, median(halves))
+
+
+def _gains(record: Record, steps: dict[str, list[int]]) -> tuple[int, int]:
+    """Of the gains of all candidates over the default, how many were measured where they were predicted."""
+    held = sim.as_measured(record)
+    inside = count = 0
+    for candidate in record.candidates:
+        if candidate.name in (_DEFAULT, AGAIN):
+            continue
+        assert candidate.asked is not None
+        predicted = sim.gain(held.workload, held.hardware, candidate.asked)
+        assert predicted.low_ns is not None
+        assert predicted.high_ns is not None
+        gain = median(steps[_DEFAULT]) - median(steps[candidate.name])
+        count += 1
+        inside += predicted.low_ns <= gain <= predicted.high_ns
+    return inside, count
+
+
+def cells(row: Row) -> list[str]:
+    """One line of the table."""
+
+    def errors(values: Sequence[float]) -> str:
+        sizes = [abs(value) for value in values]
+        return f"{median(sizes):.1%}, {max(sizes):.1%}"
+
+    predicted = row.predicted
+    assert predicted.low_ns is not None
+    assert predicted.high_ns is not None
+    return [
+        f"`{row.name}`",
+        f"{row.fastest_ns / 1e6:.0f} to {row.slowest_ns / 1e6:.0f}",
+        f"{row.floor:.1%}",
+        f"{row.pace - 1:+.1%}",
+        errors(row.parts),
+        errors(row.held),
+        errors(row.paced),
+        f"{row.right} of {row.apart}",
+        f"{row.regret:.1%}" + (", within noise" if row.regret and row.regret_is_noise else ""),
+        f"{row.gain_ns / 1e6:.0f} ms, {predicted.gain_ns / 1e6:.0f} "
+        f"[{predicted.low_ns / 1e6:.0f} to {predicted.high_ns / 1e6:.0f}]",
+        f"{row.inside} of {row.gains}",
+    ]
+
+
+def table(directory: Path = TRACES) -> str:
+    """The table in Markdown."""
+    rows = [cells(row_of(path)) for path in sim.find_records(directory)]
+    lines = [_HEAD, ["---"] * len(_HEAD), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(table())
