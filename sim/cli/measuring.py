@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 import sim
+from sim.cli.outputs import file_option, write
 from sim.cli.placing import Box, On, Ranks, Rate, Uplink, place_of
-from sim.cli.printing import emit_noun, note, progress, write
+from sim.cli.printing import emit_noun, progress, say
 from sim.cli.simulating import AsJson
-from sim.formats.documents import check_writable
 from sim.units import format_ms, format_size, parse_size
 
 
@@ -32,7 +32,7 @@ def record(
     factory: Annotated[
         str, typer.Argument(metavar="MODULE:FACTORY", help="Returns (model, batch) or a step.")
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Write the workload here.")],
+    output: Annotated[Path, file_option("Write the workload here.")],
     arg: Annotated[
         list[str] | None, typer.Option("--arg", help="key=value for the factory; repeatable.")
     ] = None,
@@ -47,7 +47,6 @@ def record(
     from sim.recorder import load_factory, parse_arguments
     from sim.recorder import record as record_step
 
-    check_writable(output)
     arguments = parse_arguments(arg or [])
     made = load_factory(factory, arguments=arguments)
     with progress("recording") as report:
@@ -65,7 +64,8 @@ def record(
     write(output, sim.to_text(workload))
     if as_json:
         emit_noun(workload)
-    note(
+        return
+    say(
         f"{workload.name}: {len(workload.gradients)} gradients, {workload.total_bytes / 1e6:.1f} MB; forward "
         f"{format_ms(workload.forward_ns)}, backward {format_ms(workload.backward_ns)}, optimizer "
         f"{format_ms(workload.optimizer_ns)}"
@@ -73,7 +73,7 @@ def record(
 
 
 def calibrate(
-    output: Annotated[Path, typer.Option("-o", "--output", help="Write the hardware here.")],
+    output: Annotated[Path, file_option("Write the hardware here.")],
     ranks: Ranks = 2,
     box: Box = None,
     rate: Rate = None,
@@ -97,7 +97,6 @@ def calibrate(
     """Measure the all-reduce curve, copies, launches and what slows what, of local ranks over gloo."""
     from sim.validator.calibrate import calibrate as measure
 
-    check_writable(output)
     place, beside = place_of(ranks, box, rate, uplink, on), None
     if neighbour is not None:
         from sim.validator.neighbouring import endless_all_reduce, place_two
@@ -116,8 +115,9 @@ def calibrate(
     write(output, sim.to_text(hardware))
     if as_json:
         emit_noun(hardware)
+        return
     top = hardware.all_reduce[-1]
-    note(
+    say(
         f"{hardware.name}: {top.num_bytes / top.duration_ns:.2f} GB/s at {format_size(top.num_bytes)}, "
         f"{format_ms(hardware.all_reduce[0].duration_ns)} at 4 KiB, launch "
         f"{hardware.launch_cost_ns / 1e3:.0f} us, channels share at {hardware.channel_slowdown:.2f}"

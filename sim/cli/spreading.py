@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sim.cli.judging import check_threshold, judge
+from sim.cli.outputs import directory_option
 from sim.cli.printing import emit, note
 from sim.cli.simulating import AsJson
 from sim.errors import ReplayError
@@ -54,9 +55,7 @@ def gather(
         Path,
         typer.Argument(metavar="DIRECTORY", help="Of validate --prepare, run; or of make gpu-battery."),
     ],
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Where a battery's records go; needed for one.")
-    ] = None,
+    output: Annotated[Path | None, directory_option("Where a battery's records go; needed for one.")] = None,
     max_error: Annotated[
         float | None, typer.Option(help="Largest step error in percent; beyond it exit 3.")
     ] = None,

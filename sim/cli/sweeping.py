@@ -11,7 +11,8 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 import sim
-from sim.cli.printing import emit, note, progress, table, write
+from sim.cli.outputs import file_option, write
+from sim.cli.printing import emit, progress, say, table
 from sim.cli.simulating import AsJson, Engine, HardwareFile, WorkloadFile
 from sim.errors import InputError
 from sim.nouns.rows import SweepRow
@@ -46,7 +47,7 @@ def sweep(
     ] = None,
     max_rows: Annotated[int, typer.Option(min=1, help="Refuse more rows than these.")] = 100_000,
     as_json: AsJson = False,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Write CSV here.")] = None,
+    output: Annotated[Path | None, file_option("Write CSV here.")] = None,
 ) -> None:
     """Predict DDP's default and a range of bucket caps, under any combination of what-ifs."""
     workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
@@ -112,7 +113,7 @@ def print_rows(title: str, rows: tuple[SweepRow, ...]) -> None:
     )
     if len(shown) < len(rows):
         cut = f", the first {MOST_LINES} lines" if len(shown) < len(lines) else ""
-        note(f"{len(rows)} rows; shown are DDP's default and the best cap{cut}; -o FILE writes all as CSV")
+        say(f"{len(rows)} rows; shown are DDP's default and the best cap{cut}; -o FILE writes all as CSV")
 
 
 def _what_ifs(row: SweepRow) -> tuple[object, ...]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from sim.errors import InputError
 from sim.formats import documents
+from sim.formats.outputs import make_directory, write_files
 from sim.nouns.box import Box, Neighbour
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement
@@ -16,10 +17,15 @@ from sim.nouns.workload import Workload
 WORKLOAD, HARDWARE, NEIGHBOUR = "workload.json", "hardware.json", "neighbour.json"
 
 
+def measurement_name(number: int, measurement: Measurement) -> str:
+    """The file name of a record's measurement."""
+    slug = "".join(c if c.isalnum() else "-" for c in measurement.name).strip("-")
+    return f"measurement-{number:02d}-{slug}.json"
+
+
 def save_measurement(directory: Path, number: int, measurement: Measurement) -> Path:
     """Write one measurement into a record, atomically; returns its path."""
-    slug = "".join(c if c.isalnum() else "-" for c in measurement.name).strip("-")
-    path = directory / f"measurement-{number:02d}-{slug}.json"
+    path = directory / measurement_name(number, measurement)
     documents.save(path, measurement)
     return path
 
@@ -33,15 +39,11 @@ def save_neighbour(directory: Path, neighbour: Neighbour) -> Path:
 
 def start_record(directory: str | os.PathLike[str], workload: Workload, hardware: Hardware) -> Path:
     """Make a record's directory with its inputs. Raises ``InputError`` if it holds a record already."""
-    folder = Path(directory)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be made: {error.strerror or error}") from None
+    folder = make_directory(directory)
     if any(folder.glob("measurement-*.json")):
         raise InputError(f"{folder}: holds a record already; give a new or empty directory")
-    documents.save(folder / WORKLOAD, workload)
-    documents.save(folder / HARDWARE, hardware)
+    texts = {WORKLOAD: documents.to_text(workload), HARDWARE: documents.to_text(hardware)}
+    write_files({folder / name: text for name, text in texts.items()})
     return folder
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import InputError, ReplayError
-from sim.formats.documents import json_text, load, parse_json, save, write_atomically
+from sim.formats.documents import json_text, load, parse_json, to_text
+from sim.formats.outputs import write_files
 from sim.formats.records import save_measurement
 from sim.nouns.assignment import Assignment
 from sim.nouns.workload import Workload
@@ -45,10 +46,12 @@ def prepare(
     job = replay_job(
         workload, candidates, model=model, carrier=carrier, rounds=rounds, warmup=None, seed=seed
     )
-    for number, candidate in enumerate(candidates):
-        if candidate.assignment is not None:
-            save(directory / _assignment_file(number), candidate.assignment)
-    write_atomically(directory / JOB, json_text({**job, "world_size": world_size}))
+    texts = {
+        directory / _assignment_file(number): to_text(candidate.assignment)
+        for number, candidate in enumerate(candidates)
+        if candidate.assignment is not None
+    }
+    write_files({**texts, directory / JOB: json_text({**job, "world_size": world_size})})
     return directory / JOB
 
 
