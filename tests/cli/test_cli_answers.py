@@ -19,7 +19,7 @@ ANSWERS = {
     "calibrate": ["a wire of two: ", "GB/s at", "launch"],
     "import": ["found: log.txt: 4 ranks", "hardware.json: my wire, 4 ranks", "16 MiB", "GB/s"],
     "simulate": ["exposed communication", "of backward left to hide it"],
-    "explain": ["iteration 1", "all-reduce"],
+    "explain": ["iteration 1", "all_reduce", "layers.3.weight"],
     "sweep": ["cap MiB", "default", "best"],
     "tune": [
         "recommended: 4 bucket(s)",
@@ -104,12 +104,12 @@ def test_no_figure_is_cut_where_no_terminal_sets_the_width(
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     cells = [f"{number}.{number}" for number in range(1000, 1060)]
-    title, sentence = "a title " * 40, "a sentence " * 40
+    title, sentence = "a title, " * 40, "a sentence, " * 40
     table(title, ["name", *map(str, range(60))], [["a name of some words", *cells]])
     say(sentence)
     first, _, row, last = capsys.readouterr().out.splitlines()
     assert row.split() == ["a", "name", "of", "some", "words", *cells]
-    assert (first, last) == (title.rstrip(), sentence.rstrip())
+    assert (first, last) == (title, sentence)
 
 
 def test_a_terminal_of_eighty_columns_breaks_lines_and_loses_nothing(
