@@ -192,7 +192,10 @@ def choice_words(pick: Pick, cap_mb: float | None, first_mb: float | None) -> st
 
 
 def simplest_sentence(found: Recommendation) -> str | None:
-    """The easiest setting that is as good as the recommendation; None where that is the easiest itself."""
+    """The easiest setting that is as good as the recommendation; None where that is the easiest itself, or
+    where the default is to be kept."""
+    if found.gain.significant is False:
+        return None
     if found.simplest in ("default", "bucket_indices", "bucket_cap_mb_list"):
         return None
     easiest = found.families[found.simplest]

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 import sim
-from sim.cli.printing import emit, note, progress, table
+from sim.cli.printing import emit, note, progress, say, table
 from sim.errors import InputError
-from sim.formats.documents import json_text, write_atomically
+from sim.formats.documents import json_text
+from sim.formats.outputs import make_directory, write_atomically
 from sim.formats.records import start_record
 from sim.nouns.ab import AbTest
 from sim.nouns.assignment import Assignment
@@ -70,10 +71,7 @@ def _ab_directory(output: Path, workload: Workload | None, hardware: Hardware | 
     """A directory for the measurements: a record, where there is a prediction to hold them against."""
     if workload is not None and hardware is not None:
         return start_record(output, workload, hardware)
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{output}: cannot be made: {error.strerror or error}") from None
+    make_directory(output)
     if any(output.iterdir()):
         raise InputError(f"{output}: holds files already; give a new or empty directory")
     return output
@@ -118,11 +116,11 @@ def print_ab(result: AbTest, as_json: bool) -> None:
             row("without communication", result.plain_step_ns, None),
         ],
     )
-    note(
+    say(
         f"gain: {result.gain_ns / 1e6:+.2f} ms a step ({result.gain_fraction:+.2%}), 95 % interval "
         f"{result.gain_low_ns / 1e6:+.2f} to {result.gain_high_ns / 1e6:+.2f} ms; "
         f"{result.gpu_hours_saved_per_day:+.3g} GPU-hours a day"
     )
     if result.predicted_gain_ns is not None:
-        note(f"predicted: {_predicted_words(result)}")
-    note(result.sentence)
+        say(f"predicted: {_predicted_words(result)}")
+    say(result.sentence)

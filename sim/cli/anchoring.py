@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 import sim
-from sim.cli.printing import emit, note, table, write
+from sim.cli.outputs import file_option, write
+from sim.cli.printing import emit, say, table
 from sim.cli.simulating import AsJson, WorkloadFile
 from sim.costs.in_step import in_step_times
 from sim.costs.memory_traffic import with_memory_bandwidth
@@ -77,7 +78,7 @@ def anchor(
         float | None, typer.Option(help="GB/s of the GPU's memory: gives copies their cost where it is free.")
     ] = None,
     caps: Annotated[str | None, typer.Option(help="MiB, comma-separated: predict these too.")] = None,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the hardware here.")] = None,
+    output: Annotated[Path | None, file_option("Write the hardware here.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Fix what the parts leave open (interference, the link in the step) by one step of the job as it is."""
@@ -259,16 +260,16 @@ def _facts(found: Anchored) -> dict[str, Any]:
 
 def _print(found: Anchored, checks: list[dict[str, Any]], predictions: list[dict[str, Any]]) -> None:
     for reason in found.reasons:
-        note(reason)
+        say(reason)
     told = "step" if found.fitted == "step" else "backward"
     others = ", ".join(f"{name} {value:.4g}" for name, value, _ in found.others)
-    note(
+    say(
         f"{found.factor} {found.value:.4g}: a {told} of {format_ms(found.predicted_ns)}, measured "
         f"{format_ms(found.measured_ns)}, {format_ms(found.plain_ns)} without; "
         f"left over {found.residual_ns} ns" + (f"; or instead {others}" if others else "")
     )
     if found.fitted == "sync_end":
-        note(
+        say(
             "the given backward is made true, not the step: what is left in its row is the error of forward "
             "and optimizer"
         )

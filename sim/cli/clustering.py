@@ -9,10 +9,11 @@ import typer
 
 import sim
 from sim.cli.clustering_tables import print_curve, print_loads
-from sim.cli.printing import emit_noun, note, write
+from sim.cli.outputs import file_option, write
+from sim.cli.printing import emit_noun, note, say
 from sim.cli.simulating import AsJson, key_values
 from sim.errors import InputError
-from sim.formats.documents import load, to_text, write_atomically
+from sim.formats.documents import load, to_text
 from sim.nouns.cluster import Cluster, check_ranks
 from sim.nouns.hardware import CURVES, MAX_RANKS, Hardware
 
@@ -53,11 +54,11 @@ def cluster(
     ] = None,
     loads: Annotated[bool, typer.Option("--loads", help="Also what one all-reduce puts on links.")] = False,
     picture: Annotated[
-        Path | None, typer.Option("--picture", help="Write a picture of the cluster here, as HTML.")
+        Path | None, file_option("Write a picture of the cluster here, as HTML.", "--picture")
     ] = None,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the hardware here.")] = None,
+    output: Annotated[Path | None, file_option("Write the hardware here.")] = None,
     save: Annotated[
-        Path | None, typer.Option("--save-cluster", help="Write the cluster here, to be changed by hand.")
+        Path | None, file_option("Write the cluster here, to be changed by hand.", "--save-cluster")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -78,20 +79,21 @@ def cluster(
         hardware = _extrapolated(machine, settings or [], measured, made)
     else:
         hardware = sim.cluster_hardware(made, beside=others, algorithm=algorithm)
-        _say_how_far_off(hardware)
+    basis = _basis(hardware, len(measured or []))
     shown = sim.link_loads(made, algorithm=loaded) if loaded is not None else ()
     if save is not None:
-        write(save, to_text(made))
+        write(save, to_text(made), "--save-cluster")
     if output is not None:
         write(output, to_text(hardware))
     if picture is not None:
         from app.figures.topology import topology_figure  # plotly, which nothing else here needs
 
-        write_atomically(picture, topology_figure(made, shown).to_html(include_plotlyjs=True))
-        note(f"wrote {picture}")
+        write(picture, topology_figure(made, shown).to_html(include_plotlyjs=True), "--picture")
     if as_json:
+        note(basis)
         emit_noun(hardware)
         return
+    say(basis)
     print_curve(hardware, collective)
     if loads and loaded is not None:
         print_loads(shown, loaded)
@@ -187,20 +189,19 @@ def _extrapolated(machine: str, settings: list[str], measured: list[str], made: 
                 f"--measured: {path} is not legal; it has one rank, which measures no collective"
             )
         pairs.append((cluster, hardware))
-    extrapolated = sim.extrapolate_hardware(pairs, made)
-    note(f"extrapolated from {len(pairs)} measurements; spread holds the range of each point")
-    return extrapolated
+    return sim.extrapolate_hardware(pairs, made)
 
 
-def _say_how_far_off(hardware: Hardware) -> None:
-    """The range of the model, as the hardware's ``spread`` has it."""
+def _basis(hardware: Hardware, measurements: int) -> str:
+    """What the curves rest on, and the range of the model, as the hardware's ``spread`` has it."""
+    if measurements:
+        return f"extrapolated from {measurements} measurements; spread holds the range of each point"
     for point in hardware.all_reduce:
         known = hardware.spread.get("all_reduce", {}).get(str(point.num_bytes))
         if known and point.num_bytes >= 1 << 20:
             low, high = known["min_ns"] / point.duration_ns, known["max_ns"] / point.duration_ns
-            note(
+            return (
                 f"computed, not measured: machines of this kind that were measured took {low:.2g} to "
                 f"{high:.2g} times as long; measure the link where you can"
             )
-            return
-    note("computed, not measured; measure the link where you can")
+    return "computed, not measured; measure the link where you can"

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sim.cli.printing import emit, note, table
+from sim.cli.printing import emit, say, table
 from sim.errors import MachineError
 from sim.formats.documents import json_text
 from sim.machine import cpu_model, is_root, load_average, physical_cores, usable_threads
@@ -48,10 +48,11 @@ def doctor(
         table("this machine", ["what", "found"], _rows(machine))
         emit("\n" + "\n".join(_line(step) for step in steps))
         for caution in cautions(machine):
-            note(f"mind: {caution}")
+            say(f"mind: {caution}")
     if obstacle is not None:
         raise MachineError(f"doctor: the loop cannot close here: {obstacle}")
-    note("the loop can close here: record, calibrate, tune, validate over gloo")
+    if not as_json:
+        say("the loop can close here: record, calibrate, tune, validate over gloo")
 
 
 def diagnose() -> Diagnosis:

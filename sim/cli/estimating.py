@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 import sim
-from sim.cli.printing import emit_noun, note, write
+from sim.cli.outputs import file_option, write
+from sim.cli.printing import emit_noun, say
 from sim.cli.simulating import AsJson
 from sim.errors import InputError
-from sim.formats.documents import check_writable
 from sim.nouns.workload import Workload
 from sim.units import NS_PER_MS, format_ms
 
@@ -19,7 +19,7 @@ def estimate(
     factory: Annotated[
         str, typer.Argument(metavar="MODULE:FACTORY", help="Returns (model, batch) or a step.")
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Write the workload here.")],
+    output: Annotated[Path, file_option("Write the workload here.")],
     words: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Arguments of the factory.")
     ] = None,
@@ -50,7 +50,6 @@ def estimate(
     from sim.recorder import parse_arguments
     from sim.recorder.estimate import estimate as estimate_step
 
-    check_writable(output)
     workload = estimate_step(
         factory,
         arguments=parse_arguments([*(words or []), *(arg or [])]),
@@ -68,7 +67,8 @@ def estimate(
     write(output, sim.to_text(workload))
     if as_json:
         emit_noun(workload)
-    _say(workload)
+    else:
+        _print(workload)
 
 
 def _ns(what: str, ms: float | None) -> int | None:
@@ -77,17 +77,17 @@ def _ns(what: str, ms: float | None) -> int | None:
     return None if ms is None else round(ms * NS_PER_MS)
 
 
-def _say(workload: Workload) -> None:
+def _print(workload: Workload) -> None:
     """What was estimated, from what, and how far to trust it."""
-    note(
+    say(
         f"{workload.name}: {len(workload.gradients)} gradients, {workload.total_bytes / 1e6:.1f} MB; forward "
         f"{format_ms(workload.forward_ns)}, backward {format_ms(workload.backward_ns)}, optimizer "
         f"{format_ms(workload.optimizer_ns)}"
     )
     facts = workload.provenance
-    note(f"operators weighed by {facts['roofline']['device']}; walked on {facts['walked_on']}")
+    say(f"operators weighed by {facts['roofline']['device']}; walked on {facts['walked_on']}")
     for part in ("forward_ns", "backward_ns", "optimizer_ns"):
-        note(f"{part.removesuffix('_ns')}: {facts['times'][part]}")
+        say(f"{part.removesuffix('_ns')}: {facts['times'][part]}")
     if workload.band is not None:
         low, high = workload.band
-        note(f"estimated, not recorded; a band of {low:.2f} to {high:.2f}: {facts['band']}")
+        say(f"estimated, not recorded; a band of {low:.2f} to {high:.2f}: {facts['band']}")

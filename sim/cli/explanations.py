@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import groupby
 
-from sim.cli.printing import note, table
+from sim.cli.printing import say, table
 from sim.nouns.explanation import Event, ExplainedIteration, Explanation
 from sim.units import format_size
 
@@ -18,7 +18,7 @@ def print_explanation(told: Explanation) -> None:
     if told.ending:
         _print_events("at the end", told.ending)
     for line in dict.fromkeys(line for step in told.iterations for line in step.notes):
-        note(f"note: {line}")
+        say(f"note: {line}")
 
 
 def _title(alike: Sequence[ExplainedIteration]) -> str:

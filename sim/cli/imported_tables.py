@@ -1,8 +1,8 @@
-"""What an import shows: sentences on stderr; ranks, buckets, curves and the as-run check on stdout."""
+"""What an import shows: sentences, ranks, buckets, curves and the as-run check."""
 
 from typing import Any
 
-from sim.cli.printing import note, table
+from sim.cli.printing import say, table
 from sim.cli.score_documents import bucket_end_document
 from sim.cli.scores import interval, tested_words
 from sim.importer.recording import MEASURED
@@ -19,11 +19,11 @@ def print_imported(imported: Imported) -> None:
     """All that was imported, but for the as-run check."""
     for title in SENTENCES:
         for line in getattr(imported, title):
-            note(f"{title}: {line}")
+            say(f"{title}: {line}")
     _print_ranks(imported)
     _print_recorded(imported)
     for file, hardware in zip(hardware_names(imported), imported.hardware, strict=True):
-        note(f"{file}: {hardware.name}")
+        say(f"{file}: {hardware.name}")
         _print_curve(file, hardware.world_size, hardware.all_reduce)
 
 
@@ -73,7 +73,7 @@ def as_run_document(as_run: Agreement | str | None) -> dict[str, Any] | None:
 def print_as_run(as_run: Agreement | str) -> None:
     """Prediction over measurement: each bucket's end, exposed communication, and the step."""
     if isinstance(as_run, str):
-        note(as_run)
+        say(as_run)
         return
     for row in as_run.rows:
         table(
@@ -96,8 +96,8 @@ def print_as_run(as_run: Agreement | str) -> None:
                 ),
             ],
         )
-    note(tested_words(as_run))
-    note(as_run.rule)
+    say(tested_words(as_run))
+    say(as_run.rule)
 
 
 def _ends(row: CandidateAgreement) -> list[list[str]]:

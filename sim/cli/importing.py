@@ -7,6 +7,7 @@ import typer
 
 import sim
 from sim.cli.imported_tables import as_run_document, bucket_rows, print_as_run, print_imported
+from sim.cli.outputs import directory_option
 from sim.cli.printing import emit, note, progress
 from sim.cli.simulating import AsJson
 from sim.errors import InputError, SimError
@@ -36,7 +37,7 @@ Milliseconds = Annotated[float | None, typer.Option(help="Where the files do not
 def import_(
     form: Annotated[str, typer.Argument(metavar="FORMAT", help=_FORMATS)],
     paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="What to read.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Directory to write to.")],
+    output: Annotated[Path, directory_option("Directory to write to.")],
     name: Annotated[str | None, typer.Option(help="Name of what is imported.")] = None,
     model: Annotated[
         str | None,

@@ -3,7 +3,6 @@
 0 ok; 1 our error, one red line; 2 usage; 3 a validation missed its threshold.
 """
 
-import io
 import sys
 from importlib.metadata import version
 from typing import Annotated
@@ -30,6 +29,7 @@ from sim.cli import (
     validating,
 )
 from sim.cli.printing import fail
+from sim.cli.streams import guarded_streams
 from sim.errors import SimError
 
 app = typer.Typer(
@@ -84,10 +84,11 @@ app.command("import")(importing.import_)
 
 def main() -> None:
     """Entry point of ``bucketsim`` and ``python -m sim``."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            # JSON is UTF-8 wherever it goes, and no name may break what only shows it.
-            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    with guarded_streams():
+        _run()
+
+
+def _run() -> None:
     # What follows -- is another command's.
     ours = sys.argv[: sys.argv.index("--")] if "--" in sys.argv else sys.argv
     debug = "--debug" in ours
@@ -96,8 +97,8 @@ def main() -> None:
         kept = [word for word in ours[1:] if word != "--debug"]
         sys.argv = [sys.argv[0], "--debug", *kept, *sys.argv[len(ours) :]]
     try:
-        app()
-    except SimError as error:
+        _answer()
+    except (SimError, OSError) as error:
         if debug:
             raise
         fail(str(error))
@@ -105,6 +106,10 @@ def main() -> None:
     except KeyboardInterrupt:
         fail("interrupted")
         sys.exit(130)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(141)
+
+
+def _answer() -> None:
+    try:
+        app()
+    finally:
+        sys.stdout.flush()  # that it did not arrive can be told now, and not at the interpreter's end

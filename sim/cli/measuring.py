@@ -7,10 +7,11 @@ from typing import Annotated
 import typer
 
 import sim
+from sim.cli.outputs import file_option, write
 from sim.cli.placing import Box, On, Ranks, Rate, Uplink, place_of, tell_commands
-from sim.cli.printing import emit_noun, note, progress, write
+from sim.cli.printing import emit_noun, note, progress, say
 from sim.cli.simulating import AsJson
-from sim.formats.documents import check_writable
+from sim.formats.outputs import check_directory, check_writable
 from sim.nouns.hardware import Hardware
 from sim.units import format_ms, format_size, parse_size
 
@@ -33,7 +34,7 @@ def record(
     factory: Annotated[
         str, typer.Argument(metavar="MODULE:FACTORY", help="Returns (model, batch) or a step.")
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Write the workload here.")],
+    output: Annotated[Path, file_option("Write the workload here.")],
     arg: Annotated[
         list[str] | None, typer.Option("--arg", help="key=value for the factory; repeatable.")
     ] = None,
@@ -48,7 +49,6 @@ def record(
     from sim.recorder import load_factory, parse_arguments
     from sim.recorder import record as record_step
 
-    check_writable(output)
     arguments = parse_arguments(arg or [])
     made = load_factory(factory, arguments=arguments)
     with progress("recording") as report:
@@ -66,7 +66,8 @@ def record(
     write(output, sim.to_text(workload))
     if as_json:
         emit_noun(workload)
-    note(
+        return
+    say(
         f"{workload.name}: {len(workload.gradients)} gradients, {workload.total_bytes / 1e6:.1f} MB; forward "
         f"{format_ms(workload.forward_ns)}, backward {format_ms(workload.backward_ns)}, optimizer "
         f"{format_ms(workload.optimizer_ns)}"
@@ -116,9 +117,10 @@ def calibrate(
                 "--prepare leaves ranks to torchrun or srun: no --box, --rate, --uplink, --on, --neighbour, "
                 "--again, --json"
             )
+        check_directory(output, "--output")
         _prepare(output, ranks, parse_size(largest), rounds, budget, mode)
         return
-    check_writable(output)
+    check_writable(output, "--output")
     place, beside = place_of(ranks, box, rate, uplink, on), None
     if neighbour is not None:
         from sim.validator.neighbouring import endless_all_reduce, place_two
@@ -157,8 +159,9 @@ def tell_hardware(hardware: Hardware, output: Path, as_json: bool) -> None:
     write(output, sim.to_text(hardware))
     if as_json:
         emit_noun(hardware)
+        return
     top = hardware.all_reduce[-1]
-    note(
+    say(
         f"{hardware.name}: {top.num_bytes / top.duration_ns:.2f} GB/s at {format_size(top.num_bytes)}, "
         f"{format_ms(hardware.all_reduce[0].duration_ns)} at 4 KiB, launch "
         f"{hardware.launch_cost_ns / 1e3:.0f} us, channels share at {hardware.channel_slowdown:.2f}"

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import sim
-from sim.cli.printing import note, table
+from sim.cli.printing import note, say, table
 from sim.errors import InputError
 from sim.formats.records import AS_RUN, recorded_step
 from sim.nouns.hardware import Hardware
@@ -60,7 +60,7 @@ def print_own_step(own: OwnStep, with_table: bool = True) -> None:
     told = ", ".join(
         f"{factor.name} {factor.value:.3f} ({factor.low:.2f} to {factor.high:.2f})" for factor in own.factors
     )
-    note(f"held to the job's own recorded step: {told} (--parts: without)")
+    (say if with_table else note)(f"held to the job's own recorded step: {told} (--parts: without)")
     for line in own.doubtful:
         note(f"doubtful: {line}")
 

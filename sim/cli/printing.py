@@ -1,19 +1,25 @@
-"""What the terminal shows: red lines, tables, progress bars. Documents go to stdout, all else to stderr."""
+"""What a command says, and where.
 
+The answer goes to stdout: what was asked for, with its figures, what they rest on and what they leave out, as
+sentences (``say``) and tables (``table``), or with ``--json`` as one document and nothing else (``emit``).
+What is about the process goes to stderr: progress, files written, hints what to do next, warnings, errors
+(``progress``, ``note``, ``fail``). So ``bucketsim tune … > file`` keeps the recommendation, and nothing else.
+"""
+
+import os
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sim.formats.documents import to_text, write_atomically
+from sim.formats.documents import to_text
 
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
-out = Console(highlight=False)
+_WIDE = 10_000  # columns where no terminal sets a limit: a file keeps every figure on its line
 
 
 def fail(message: str) -> None:
@@ -23,8 +29,13 @@ def fail(message: str) -> None:
 
 
 def note(message: str) -> None:
-    """One line on stderr."""
+    """One line about the process, on stderr."""
     errors.print(Text(message))
+
+
+def say(sentence: str) -> None:
+    """One line of the answer, on stdout."""
+    _answers().print(Text(sentence), soft_wrap=True)
 
 
 def emit(text: str) -> None:
@@ -38,18 +49,12 @@ def emit_noun(noun: Any) -> None:
     emit(to_text(noun))
 
 
-def write(path: Path, text: str) -> None:
-    """A file, atomically, and a word about it on stderr."""
-    write_atomically(path, text)
-    note(f"wrote {path}")
-
-
 def table(title: str, columns: list[str], rows: list[list[str]], words: Collection[str] = ()) -> None:
     """A table on stdout; the first column and those of ``words`` to the left, the others to the right.
 
     Where there is too little room, the last column of ``words`` is broken into lines, else any.
     """
-    made = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    made = Table(box=None, pad_edge=False, header_style="bold")
     for place, column in enumerate(columns):
         made.add_column(
             column,
@@ -59,7 +64,16 @@ def table(title: str, columns: list[str], rows: list[list[str]], words: Collecti
         )
     for row in rows:
         made.add_row(*(Text(cell) for cell in row))
+    out = _answers()
+    if title:
+        out.print(Text(title, style="italic"), soft_wrap=True)
     out.print(made)
+
+
+def _answers() -> Console:
+    """Stdout: as wide as its terminal or ``COLUMNS``; in a file or a pipe as wide as what is written."""
+    limited = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(highlight=False, width=None if limited else _WIDE)
 
 
 @contextmanager

@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 
 import sim
+from sim.cli.outputs import file_option, write
 from sim.cli.own_job import Parts, load_inputs
-from sim.cli.printing import emit_noun, note, progress, table, write
+from sim.cli.printing import emit_noun, progress, say, table
 from sim.cli.simulating import AsJson, BucketCap, HardwareFile, WorkloadFile
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
@@ -47,10 +48,8 @@ def ranks(
     ] = None,
     samples: Annotated[int, typer.Option(help="Steps that are drawn.")] = 1000,
     seed: Annotated[int, typer.Option(help="Of all draws.")] = 0,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write these ranks here, to be changed by hand.")
-    ] = None,
-    figure: Annotated[Path | None, typer.Option(help="Write a figure (HTML) here.")] = None,
+    output: Annotated[Path | None, file_option("Write these ranks here, to be changed by hand.")] = None,
+    figure: Annotated[Path | None, file_option("Write a figure (HTML) here.", "--figure")] = None,
     parts: Parts = False,
     as_json: AsJson = False,
 ) -> None:
@@ -85,20 +84,21 @@ def ranks(
         _draw(compared if len(compared.rows) > 1 else told, figure)
     if as_json:
         emit_noun(compared if len(compared.rows) > 1 else told)
-    elif len(compared.rows) > 1:
+        return
+    if len(compared.rows) > 1:
         _print_comparison(compared)
     else:
         _print_distribution(told)
     for line in dict.fromkeys(line for row in compared.rows for line in row.distribution.not_known):
-        note(f"not known, so it does not vary: {line}")
+        say(f"not known, so it does not vary: {line}")
     for line in dict.fromkeys(line for row in compared.rows for line in row.distribution.notes):
-        note(f"note: {line}")
+        say(f"note: {line}")
 
 
 def _draw(told: StepDistribution | AssignmentComparison, path: Path) -> None:
     from app.figures.ranks import distribution_figure  # plotly, which only a figure waits for
 
-    write(path, distribution_figure(told).to_html(include_plotlyjs=True))
+    write(path, distribution_figure(told).to_html(include_plotlyjs=True), "--figure")
 
 
 def _ranks(pace_jitter: float, pace_spread: float, slow: list[str], stalls: str | None) -> Ranks:
@@ -186,7 +186,7 @@ def _print_distribution(told: StepDistribution) -> None:
         ],
     )
     if told.clocks is not None:
-        note(
+        say(
             f"the ranks' own clocks name the last rank rightly in {told.clocks.raw_right:.1%} of cases, and "
             f"aligned by the ends of collectives in {told.clocks.aligned_right:.1%}"
         )
@@ -233,9 +233,9 @@ def _print_comparison(compared: AssignmentComparison) -> None:
         ],
     )
     if compared.best_by_mean == compared.best_by_nominal:
-        note(f"best with ranks that differ, and with ranks all alike: {compared.best_by_mean}")
+        say(f"best with ranks that differ, and with ranks all alike: {compared.best_by_mean}")
     else:
-        note(
+        say(
             f"best with ranks that differ: {compared.best_by_mean}; with ranks all alike it would be "
             f"{compared.best_by_nominal}"
         )

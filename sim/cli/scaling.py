@@ -11,11 +11,11 @@ from typing import Annotated, Any
 import typer
 
 import sim
-from sim.cli.printing import emit, note, progress, table, write
+from sim.cli.outputs import file_option, write
+from sim.cli.printing import emit, progress, say, table
 from sim.cli.simulating import AsJson, WorkloadFile, key_values
 from sim.cli.sweeping import executor_of, values_of
 from sim.errors import InputError
-from sim.formats.documents import write_atomically
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import Hardware
 from sim.nouns.scaling import ScalingRow
@@ -62,9 +62,9 @@ def scaling(
         int | None, typer.Option(min=1, help="Processes, at most one a core; default: 1.")
     ] = None,
     max_rows: Annotated[int, typer.Option(min=1, help="Refuse more rows than these.")] = 10_000,
-    figure: Annotated[Path | None, typer.Option(help="Write a figure (HTML) here.")] = None,
+    figure: Annotated[Path | None, file_option("Write a figure (HTML) here.", "--figure")] = None,
     as_json: AsJson = False,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Write CSV here.")] = None,
+    output: Annotated[Path | None, file_option("Write CSV here.")] = None,
 ) -> None:
     """Predict how a workload scales: efficiency and best caps by number of GPUs, and why caps change."""
     workload = sim.load_workload(workload_file)
@@ -108,9 +108,9 @@ def print_rows(workload: str, rows: Sequence[ScalingRow]) -> None:
         _print_ranks(lines)
         for row in lines:
             if row.reason:
-                note(f"{row.reason_code}: {row.reason}")
+                say(f"{row.reason_code}: {row.reason}")
     unproved = "" if all(row.proved_optimal for row in rows) else ", which is not proved where there is a ?"
-    note(
+    say(
         "efficiency: samples a second and GPU at the best cap, over those of one GPU alone with the same "
         "batch; exposed: at the best cap, copies and launches too; best buckets: no cut that is contiguous "
         f"in ready order is better{unproved}"
@@ -124,7 +124,7 @@ def print_rows(workload: str, rows: Sequence[ScalingRow]) -> None:
             for row in rows
             if row.cap_step_low_ns
         ]
-        note(
+        say(
             "all-reduces have a range: in range is what the best cap saves from its fast to its slow end, "
             f"where it loses {max(losses, default=0.0):.1%} at most against the cap that is best there"
         )
@@ -264,5 +264,4 @@ def _measured(machine: str | Cluster, axes: dict[str, list[Any]], text: str) -> 
 def _draw(rows: Sequence[ScalingRow], path: Path) -> None:
     from app.figures.scaling import scaling_figure  # plotly, which only a figure waits for
 
-    write_atomically(path, scaling_figure(rows).to_html(include_plotlyjs=True))
-    note(f"wrote {path}")
+    write(path, scaling_figure(rows).to_html(include_plotlyjs=True), "--figure")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sim.cli.printing import note, table
+from sim.cli.printing import say, table
 from sim.nouns.comparison import Agreement, CandidateAgreement, Regret
 from sim.units import NS_PER_MS
 
@@ -55,15 +55,15 @@ def print_summary(scores: Sequence[Scored]) -> None:
             for one in agreements
         ],
     )
-    note("median, worst: of the step error; exposed, ends (of buckets): medians; ~: within noise")
+    say("median, worst: of the step error; exposed, ends (of buckets): medians; ~: within noise")
     rules = dict.fromkeys(one.rule for one in agreements if one.passed is not None)
     for rule in rules:
         names = [one.name for one in agreements if one.rule == rule]
         of = f" of {', '.join(names)}" if len(rules) > 1 else ""
-        note(f"rule{of}: {rule}; then how many targets are met")
+        say(f"rule{of}: {rule}; then how many targets are met")
     for one in agreements:
         if one.passed is None:
-            note(f"{one.name}: {one.rule}")
+            say(f"{one.name}: {one.rule}")
     _note_incomplete(scores)
 
 
@@ -161,17 +161,17 @@ def _print_notes(scored: Scored) -> None:
     agreement, without = scored.agreement, scored.without
     where = ", ".join(word for word in (agreement.place, agreement.mode) if word)
     if agreement.passed is None:
-        note(f"{where}: {tested_words(agreement)}")
-        note(agreement.rule)
+        say(f"{where}: {tested_words(agreement)}")
+        say(agreement.rule)
         _note_incomplete([scored])
         return
-    note(
+    say(
         f"{where}: step error: median {agreement.median_step_error:.2%}, worst "
         f"{agreement.worst_step_error:.2%} "
         f"(without copies in the model: {without.median_step_error:.2%}, {without.worst_step_error:.2%})"
     )
-    note(tested_words(agreement))
-    note(
+    say(tested_words(agreement))
+    say(
         f"order: {agreement.order_right} of {agreement.order_pairs} pairs right, "
         f"{agreement.order_within_noise} within noise; best measured: {agreement.best_measured}, best "
         f"predicted: {agreement.best_predicted}"
@@ -179,7 +179,7 @@ def _print_notes(scored: Scored) -> None:
     )
     if agreement.regret is not None:
         regret = agreement.regret
-        note(
+        say(
             f"regret of the recommendation: {_ms(regret.regret_ns)} ms ({regret.relative:.2%}) behind "
             f"{regret.best}, {_regret_interval(regret)}{', within noise' if regret.within_noise else ''}"
         )
@@ -187,8 +187,8 @@ def _print_notes(scored: Scored) -> None:
         checks = ", ".join(
             f"{check.name} <= {check.limit:.1%} {_MET[check.met]}" for check in agreement.targets
         )
-        note(f"targets (set for paced replays in the box): {checks}")
-    note(f"{'within' if agreement.passed else 'outside'} the rule: {agreement.rule}")
+        say(f"targets (set for paced replays in the box): {checks}")
+    say(f"{'within' if agreement.passed else 'outside'} the rule: {agreement.rule}")
     _note_incomplete([scored])
 
 
@@ -217,7 +217,7 @@ def _note_incomplete(scores: Sequence[Scored]) -> None:
     for scored in scores:
         if scored.incomplete:
             where = f"{scored.agreement.name}: " if len(scores) > 1 else ""
-            note(f"{where}incomplete: {', '.join(scored.incomplete)}")
+            say(f"{where}incomplete: {', '.join(scored.incomplete)}")
 
 
 def _bucket_cells(row: CandidateAgreement) -> list[str]:

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 import sim
-from sim.cli.printing import emit_noun, note, table, write
+from sim.cli.outputs import directory_option, write_all
+from sim.cli.printing import emit_noun, say, table
 from sim.cli.simulating import AsJson, key_texts, key_values
 from sim.errors import InputError, SimError
 from sim.nouns.assignment import Assignment
@@ -39,11 +40,7 @@ def jobs(
     ] = 1,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            help="A directory: each job's hardware as it is beside all others, to tune.",
-        ),
+        directory_option("A directory: each job's hardware as it is beside all others, to tune."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -124,10 +121,12 @@ def _offset_ns(offset_ms: str) -> int:
 def _write_hardware(folder: Path, made: list[Job], cluster: Cluster) -> None:
     if not folder.is_dir():
         raise InputError(f"{folder}: not there; give a directory that exists")
+    texts = {}
     for number, one in enumerate(made):
         others = [other.ranks for other in (*made[:number], *made[number + 1 :])]
         beside = sim.hardware_beside(one.hardware, cluster, one.ranks, others)
-        write(folder / f"hardware-{number}.json", sim.to_text(beside))
+        texts[folder / f"hardware-{number}.json"] = sim.to_text(beside)
+    write_all(texts)
 
 
 def _print(report: JobsReport) -> None:
@@ -146,12 +145,12 @@ def _print(report: JobsReport) -> None:
     )
     for number, job in enumerate(report.jobs if report.starts else ()):
         means_ns = [start.mean_step_ns[number] for start in report.starts]
-        note(f"{job.name}: {format_ms(min(means_ns))} to {format_ms(max(means_ns))}, by when the jobs start")
+        say(f"{job.name}: {format_ms(min(means_ns))} to {format_ms(max(means_ns))}, by when the jobs start")
     if not report.shared_links:
-        note("no job gets less of any link beside the others than alone")
+        say("no job gets less of any link beside the others than alone")
     for alike in _alike(report.shared_links):
         more = f" (and so {len(alike) - 1} more)" if len(alike) > 1 else ""
-        note(alike[0].sentence + more)
+        say(alike[0].sentence + more)
 
 
 def _alike(links: tuple[SharedLink, ...]) -> list[list[SharedLink]]:

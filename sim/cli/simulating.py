@@ -10,8 +10,9 @@ import typer
 
 import sim
 from sim.cli.explanations import print_explanation
+from sim.cli.outputs import file_option, write
 from sim.cli.own_job import Parts, load_inputs
-from sim.cli.printing import emit, emit_noun, note, table, write
+from sim.cli.printing import emit, emit_noun, say, table
 from sim.engine.switches import MODELLED_DDP_KWARGS, MODELLED_SETTINGS
 from sim.engine.systems import POLICIES
 from sim.errors import InputError
@@ -40,7 +41,7 @@ ZeroSwitches = Annotated[
     typer.Option(help="A setting of DeepSpeed, key=value, by its own name; may be repeated."),
 ]
 ReduceBucketSize = Annotated[int | None, typer.Option(help="Elements; ZeRO only.")]
-Output = Annotated[Path | None, typer.Option("-o", "--output", help="Write here, atomically.")]
+Output = Annotated[Path | None, file_option("Write here: a file as a whole, or a pipe or device.")]
 
 
 class Engine(StrEnum):
@@ -262,9 +263,9 @@ def print_report(report: Report, workload: Workload) -> None:
             for row in report.buckets
         ],
     )
-    note(report.verdict)
+    say(report.verdict)
     for line in report.notes:
-        note(f"note: {line}")
+        say(f"note: {line}")
 
 
 def export(

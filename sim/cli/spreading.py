@@ -11,7 +11,7 @@ from sim.cli.placing import tell_commands
 from sim.cli.printing import note
 from sim.cli.simulating import AsJson
 from sim.errors import ReplayError
-from sim.formats.documents import check_writable
+from sim.formats.outputs import check_directory, check_writable
 from sim.formats.records import start_record
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
@@ -82,13 +82,14 @@ def gather(
     if measures and output is not None:
         if max_error is not None:
             raise typer.BadParameter("--max-error belongs to records; a calibration is compared with nothing")
-        check_writable(output)
+        check_writable(output, "--output")
         tell_hardware(gather_calibration(directory), output, as_json)
         return
     if output is None:
         gather_record(directory)
         judge([directory], max_error, as_json)
         return
+    check_directory(output, "--output")
     records, missing = unpack_battery(directory, output)
     for line in missing:
         note(line)

@@ -11,8 +11,9 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 import sim
+from sim.cli.outputs import file_option, write
 from sim.cli.own_job import Parts, load_inputs
-from sim.cli.printing import emit, note, progress, table, write
+from sim.cli.printing import emit, progress, say, table
 from sim.cli.simulating import AsJson, Engine, HardwareFile, WorkloadFile
 from sim.errors import InputError
 from sim.nouns.rows import SweepRow
@@ -48,7 +49,7 @@ def sweep(
     max_rows: Annotated[int, typer.Option(min=1, help="Refuse more rows than these.")] = 100_000,
     parts: Parts = False,
     as_json: AsJson = False,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Write CSV here.")] = None,
+    output: Annotated[Path | None, file_option("Write CSV here.")] = None,
 ) -> None:
     """Predict DDP's default and a range of bucket caps, under any combination of what-ifs."""
     workload, hardware = load_inputs(workload_file, hardware_file, parts, as_json)
@@ -114,7 +115,7 @@ def print_rows(title: str, rows: tuple[SweepRow, ...]) -> None:
     )
     if len(shown) < len(rows):
         cut = f", the first {MOST_LINES} lines" if len(shown) < len(lines) else ""
-        note(f"{len(rows)} rows; shown are DDP's default and the best cap{cut}; -o FILE writes all as CSV")
+        say(f"{len(rows)} rows; shown are DDP's default and the best cap{cut}; -o FILE writes all as CSV")
 
 
 def _what_ifs(row: SweepRow) -> tuple[object, ...]:

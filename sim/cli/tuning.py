@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 import sim
+from sim.cli.outputs import file_option, write
 from sim.cli.own_job import Parts, load_inputs
-from sim.cli.printing import emit_noun, note, table, write
+from sim.cli.printing import emit_noun, say, table
 from sim.cli.simulating import AsJson, HardwareFile, WorkloadFile
 from sim.nouns.memory import MemoryPoint
 from sim.nouns.recommendation import Recommendation
@@ -42,7 +43,7 @@ def tune(
     max_bucket: Size = None,
     memory_limit: Limit = None,
     parts: Parts = False,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the assignment here.")] = None,
+    output: Annotated[Path | None, file_option("Write the assignment here.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the best assignment, its proof, and what each knob reaches."""
@@ -74,7 +75,7 @@ def _print_below(answer: Recommendation, least_bytes: int) -> None:
         if min(family.assignment.bucket_bytes or (least_bytes,)) < least_bytes
     ]
     if below:
-        note(
+        say(
             f"below {format_size(least_bytes)}, the smallest size of the curve, all-reduces are taken to "
             f"last as long as that one; measure smaller ones to be sure of {', '.join(below)}"
         )
@@ -98,24 +99,25 @@ def _print(answer: Recommendation, title: str) -> None:
     )
     for name, family in answer.families.items():
         if not family.complete and name not in ("bucket_indices", "bucket_cap_mb_list"):
-            note(f"{name}: not all there are, but {family.how}")
+            say(f"{name}: not all there are, but {family.how}")
     for name, why in answer.absent.items():
-        note(f"not among them: {name}: {why}")
+        say(f"not among them: {name}: {why}")
     if answer.robust is not None and answer.robust.draws > 1:
         _print_robust(answer.robust)
     _print_memory(answer.memory)
     sizes = ", ".join(format_size(size) for size in answer.assignment.bucket_bytes or ())
-    note(f"recommended: {len(answer.assignment.bucket_indices)} bucket(s): {sizes}")
-    note(f"gain: {answer.gain.sentence}")
-    note(f"caps: {answer.plateau.sentence}")
-    if answer.simplest not in ("default", "bucket_indices", "bucket_cap_mb_list"):
+    say(f"recommended: {len(answer.assignment.bucket_indices)} bucket(s): {sizes}")
+    say(f"gain: {answer.gain.sentence}")
+    say(f"caps: {answer.plateau.sentence}")
+    is_worth_setting = answer.gain.significant is not False
+    if is_worth_setting and answer.simplest not in ("default", "bucket_indices", "bucket_cap_mb_list"):
         easiest = answer.families[answer.simplest]
         settings = {**easiest.assignment.requires.get("environment", {}), **easiest.assignment.ddp_kwargs}
         words = ", ".join(f"{name}={value}" for name, value in settings.items())
-        note(f"simplest within 0.1 % of it: {words} ({easiest.regret_ns / 1e6:.2f} ms behind)")
-    note(f"why: {answer.report.verdict}")
-    note(f"DDP's default: {answer.baseline.verdict}")
-    note(f"proof: {'optimal' if answer.proved_optimal else 'not proved optimal'}; {answer.proof}")
+        say(f"simplest within 0.1 % of it: {words} ({easiest.regret_ns / 1e6:.2f} ms behind)")
+    say(f"why: {answer.report.verdict}")
+    say(f"DDP's default: {answer.baseline.verdict}")
+    say(f"proof: {'optimal' if answer.proved_optimal else 'not proved optimal'}; {answer.proof}")
 
 
 def _print_robust(robust: Robust) -> None:
@@ -134,11 +136,11 @@ def _print_robust(robust: Robust) -> None:
             for row in rows
         ],
     )
-    note(f"best mean: {robust.mean_choice}; best 95th percentile: {robust.p95_choice}")
+    say(f"best mean: {robust.mean_choice}; best 95th percentile: {robust.p95_choice}")
     if robust.noise_ns is not None:
-        note(f"one step of DDP's default varies by {robust.noise_ns / 1e6:.2f} ms")
+        say(f"one step of DDP's default varies by {robust.noise_ns / 1e6:.2f} ms")
     for line in robust.not_known:
-        note(f"not known, and taken as exact: {line}")
+        say(f"not known, and taken as exact: {line}")
 
 
 def _print_memory(points: tuple[MemoryPoint, ...]) -> None:

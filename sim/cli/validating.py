@@ -9,6 +9,7 @@ import sim
 from sim.cli.ab_testing import print_ab, run_ab_test
 from sim.cli.judging import check_threshold, judge
 from sim.cli.measuring import LinkKind, ReplayMode
+from sim.cli.outputs import directory_option
 from sim.cli.own_job import Parts, own_step_of, print_own_step, tell_doubtful
 from sim.cli.placing import (
     Box,
@@ -44,9 +45,7 @@ def validate(
     hardware_file: Annotated[
         Path | None, typer.Option("--hardware", help="A calibrated hardware file; --ab needs none.")
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Directory of the record; --ab needs none.")
-    ] = None,
+    output: Annotated[Path | None, directory_option("Directory of the record; --ab needs none.")] = None,
     ranks: Ranks = 2,
     box: Box = None,
     rate: Rate = None,

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, TypeVar
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from sim.errors import InputError
+from sim.formats.outputs import write_atomically
 from sim.nouns.assignment import Assignment
 from sim.nouns.box import Neighbour
 from sim.nouns.cluster import Cluster
@@ -281,37 +281,6 @@ def _lay_out(value: Any, depth: int) -> str:
         return flat
     rows = [pad + _lay_out(item, depth + 1) for item in value]
     return "[\n" + ",\n".join(rows) + "\n" + " " * depth + "]"
-
-
-def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raise ``InputError`` where ``path`` cannot be written: before a long measurement, not after."""
-    folder = Path(path).parent
-    if Path(path).is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise InputError(f"{path}: cannot be written; give a file in a directory that exists")
-
-
-def write_atomically(path: str | os.PathLike[str], text: str) -> None:
-    """Write ``text`` to ``path`` whole or not at all (temporary file, fsync, rename)."""
-    target = Path(path)
-    try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    except OSError as error:
-        raise InputError(f"{target}: cannot be written: {error.strerror or error}") from None
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, target)
-    except OSError as error:
-        Path(temporary).unlink(missing_ok=True)
-        raise InputError(f"{target}: cannot be written: {error.strerror or error}") from None
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def save(path: str | os.PathLike[str], noun: Any) -> None:

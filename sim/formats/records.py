@@ -7,6 +7,7 @@ from typing import Any
 
 from sim.errors import InputError
 from sim.formats import documents
+from sim.formats.outputs import make_directory, write_files
 from sim.nouns.box import Box, Neighbour
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement
@@ -18,10 +19,15 @@ OWN_STEP = "own-step.json"  # of a record of replays: what the job did when it w
 AS_RUN = "measurement-00-as-run.json"  # of an import: the same
 
 
+def measurement_name(number: int, measurement: Measurement) -> str:
+    """The file name of a record's measurement."""
+    slug = "".join(c if c.isalnum() else "-" for c in measurement.name).strip("-")
+    return f"measurement-{number:02d}-{slug}.json"
+
+
 def save_measurement(directory: Path, number: int, measurement: Measurement) -> Path:
     """Write one measurement into a record, atomically; returns its path."""
-    slug = "".join(c if c.isalnum() else "-" for c in measurement.name).strip("-")
-    path = directory / f"measurement-{number:02d}-{slug}.json"
+    path = directory / measurement_name(number, measurement)
     documents.save(path, measurement)
     return path
 
@@ -49,17 +55,11 @@ def start_record(
     own_step: Measurement | None = None,
 ) -> Path:
     """Make a record's directory with its inputs. Raises ``InputError`` if it holds a record already."""
-    folder = Path(directory)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be made: {error.strerror or error}") from None
+    folder = make_directory(directory)
     if any(folder.glob("measurement-*.json")):
         raise InputError(f"{folder}: holds a record already; give a new or empty directory")
-    documents.save(folder / WORKLOAD, workload)
-    documents.save(folder / HARDWARE, hardware)
-    if own_step is not None:
-        documents.save(folder / OWN_STEP, own_step)
+    inputs: dict[str, Any] = {WORKLOAD: workload, HARDWARE: hardware, OWN_STEP: own_step}
+    write_files({folder / name: documents.to_text(one) for name, one in inputs.items() if one is not None})
     return folder
 
 

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import InputError
-from sim.formats.documents import json_text, parse_json, read_bytes, to_text, write_atomically
-from sim.formats.records import HARDWARE, WORKLOAD, save_measurement
+from sim.formats.documents import json_text, parse_json, read_bytes, to_text
+from sim.formats.outputs import check_directory as check_place
+from sim.formats.outputs import make_directory, remove, write_files
+from sim.formats.records import HARDWARE, WORKLOAD, measurement_name
 from sim.importer.joining import world_size_of
 from sim.importer.recording import MEASURED
 from sim.nouns.hardware import Hardware
@@ -21,11 +23,11 @@ SUMMARY, MEASURED_FILE = "summary.json", "measured.json"
 
 
 def write_imported(imported: Imported, directory: str | os.PathLike[str]) -> list[Path]:
-    """Write an import, each file atomically, the summary last; returns the files, without the summary.
+    """Write an import, all files or none, the summary last; returns the files, without the summary.
 
     ``workload.json``; ``hardware.json``, or of several the one of the run, the others as
     ``hardware-<n>ranks.json``; ``measurement-*.json``; ``measured.json`` of a recording. With the first
-    three the directory is a record. What an earlier import left is taken away first.
+    three the directory is a record. What an earlier import left and this one does not have is taken away.
 
     Raises:
         InputError: ``directory`` holds anything but an import, or cannot be written.
@@ -33,34 +35,22 @@ def write_imported(imported: Imported, directory: str | os.PathLike[str]) -> lis
     folder = Path(directory)
     stale = _stale(folder)
     names = hardware_names(imported)
-    texts = [] if imported.workload is None else [(WORKLOAD, to_text(imported.workload))]
-    texts += [(name, to_text(one)) for name, one in zip(names, imported.hardware, strict=True)]
+    texts = {} if imported.workload is None else {WORKLOAD: to_text(imported.workload)}
+    texts |= {name: to_text(one) for name, one in zip(names, imported.hardware, strict=True)}
     details = dict(imported.details)
     measured = details.pop(MEASURED, None)
     if measured is not None:
-        texts.append((MEASURED_FILE, json_text(measured)))
-    summary = {**summary_of(imported), "details": details}
-    json_text(summary)  # before anything is written
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in stale:
-            path.unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be made: {error.strerror or error}") from None
-    files: list[Path] = []
-    try:
-        for name, text in texts:
-            files.append(folder / name)
-            write_atomically(files[-1], text)
-        for number, measurement in enumerate(imported.measurements):
-            files.append(save_measurement(folder, number, measurement))
-        summary["files"] = [path.name for path in files]
-        write_atomically(folder / SUMMARY, json_text(summary))
-    except BaseException:  # an interrupt too: half an import is none, and would be in the next one's way
-        for path in files:
-            path.unlink(missing_ok=True)
-        raise
-    return files
+        texts[MEASURED_FILE] = json_text(measured)
+    for number, one in enumerate(imported.measurements):
+        texts[measurement_name(number, one)] = to_text(one)
+    summary = {**summary_of(imported), "details": details, "files": list(texts)}
+    files = {folder / name: text for name, text in texts.items()}
+    make_directory(folder)
+    write_files({**files, folder / SUMMARY: json_text(summary)})
+    for path in stale:
+        if path.name not in (*texts, SUMMARY):
+            remove(path)
+    return list(files)
 
 
 def summary_of(imported: Imported) -> dict[str, Any]:
@@ -100,12 +90,13 @@ def main_hardware(imported: Imported) -> Hardware | None:
 
 def check_directory(directory: str | os.PathLike[str]) -> None:
     """Raise ``InputError`` where an import may not be written to ``directory``: before a long one."""
+    check_place(directory)
     _stale(Path(directory))
 
 
 def _stale(folder: Path) -> list[Path]:
     """The files of an import that was there; refused are other files alone, and such with names of ours."""
-    if not folder.exists() and not folder.is_symlink():
+    if not folder.exists():
         return []
     try:
         entries = {entry.name for entry in folder.iterdir()}

@@ -56,10 +56,11 @@ class Plateau:
     of a grid (beyond what holds everything in one bucket, caps are cut off there); ``low_mb`` to ``high_mb``
     is the one around the best cap, and ``caps_mb`` one round cap of each layout.
 
-    ``decided_by`` says how caps were told apart from the best: ``"noise"`` over paired draws, where how much
-    steps vary was recorded, else ``"tolerance"``. ``alike_mb`` are the stretches of those that cannot be,
-    ``alike_holds_default`` whether DDP's default is one of them, ``alike_is_flat`` whether all are.
-    ``sentence`` says it in words.
+    ``decided_by`` says how caps were told apart: ``"noise"`` from what is recommended, over paired draws and
+    by the rule of ``Gain``, where how much steps vary was recorded, else ``"tolerance"`` from the best cap.
+    ``alike_mb`` are the stretches of those that cannot be; ``alike_holds_default`` whether DDP's default
+    cannot, which is so where ``Gain`` is not significant and no limit bars it; ``alike_is_flat`` whether no
+    cap can. ``sentence`` says it in words.
     """
 
     tolerance: float
@@ -86,7 +87,7 @@ class Recommendation:
     family is not among ``families``. ``critical_path`` and ``baseline_path`` are the spans that decide the
     end of the recommended step and of DDP's default. ``memory`` is what a limit on the largest bucket costs,
     where it was asked for. ``simplest`` names the family of DDP's own knobs that is easiest to set of those
-    within 0.1 % of the recommended step.
+    within 0.1 % of the recommended step that this is not significantly better than.
     """
 
     assignment: Assignment

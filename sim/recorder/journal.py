@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import InputError
+from sim.formats.outputs import directory_behind
 
 _log = logging.getLogger(__name__)
 _OUT_OF_SPACE = {errno.ENOSPC, errno.EDQUOT}
@@ -26,11 +27,11 @@ class Journal:
         self.path = path
         self._handle: int | None = None
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            directory_behind(path.parent).mkdir(parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
             self._handle = os.open(path, flags, 0o666)
         except OSError as error:
-            if path.exists():
+            if os.path.lexists(path):
                 raise InputError(f"{path}: exists already; give a new or empty directory") from None
             if error.errno not in _OUT_OF_SPACE:
                 raise InputError(f"{path}: cannot be made: {error.strerror or error}") from None

@@ -1,4 +1,4 @@
-"""The caps that are as good as the best cap: true intervals of ``bucket_cap_mb``, not points of a grid."""
+"""The caps that are as good as any: true intervals of ``bucket_cap_mb``, not points of a grid."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,14 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.engine.systems import assign
-from sim.nouns.assignment import Assignment
-from sim.nouns.recommendation import Plateau
-from sim.nouns.robust import Robust
-from sim.tuner.crossed import Steps, estimate_mean
+from sim.nouns.recommendation import Gain, Plateau
 from sim.tuner.draws import NO_ITERATIONS, Draws
 from sim.tuner.families import CapRow
-from sim.tuner.gain import NOTHING, SMALL
-from sim.tuner.robust import play_steps
+from sim.tuner.judging import Judge
 from sim.units import MIB
 
 TOLERANCE = 0.01
@@ -28,42 +24,36 @@ Flags = NDArray[np.bool_]
 
 def find_plateau(
     rows: Sequence[CapRow],
-    default: Assignment,
-    draws: Draws,
-    robust: Robust,
+    judge: Judge,
+    gain: Gain,
     *,
-    default_sync_end_ns: int,
-    rest_ns: int,
+    default_step_ns: int,
+    default_is_allowed: bool,
     max_bytes: int,
 ) -> Plateau:
     """The plateau of all layouts that a cap can make and whose buckets hold ``max_bytes`` at most.
 
-    ``rest_ns`` is the step without ``sync_end``. The default is on it only if it keeps to ``max_bytes`` too.
-
-    A cap can be told apart from the best where the best's gain over it is significant, as ``judge_gain`` has
-    it: over paired draws its 95 % interval is above 0, and it is more than 0.1 % of the step, and more than
-    the noise of a step unless it is 1 % of it. Where fewer than two iterations were recorded it is 1 % of the
-    step instead. With very many layouts of very many gradients only those nearest to the best are played;
-    the others are judged by their nominal step.
+    A cap can be told apart from what is recommended where ``judge`` finds the recommendation significantly
+    better, and DDP's default where ``gain`` does, which is the same judgement. Where fewer than two
+    iterations were recorded nobody can say, and it is 1 % of the best cap's step instead. With very many
+    layouts of very many gradients only those nearest to the best are played; the others are judged by their
+    nominal step.
     """
-    steps = np.array([row.sync_end_ns for row in rows], dtype=np.float64) + rest_ns
+    draws = judge.draws
+    steps = np.array([row.sync_end_ns for row in rows], dtype=np.float64) + judge.rest_ns
     steps[[row.largest_bytes > max_bytes for row in rows]] = np.inf
     best = int(steps.argmin())
     near = steps <= steps[best] * (1 + TOLERANCE)
-    allowed = max(default.bucket_bytes or (0,)) <= max_bytes
-    default_is_near = allowed and bool(default_sync_end_ns + rest_ns <= steps[best] * (1 + TOLERANCE))
-    decided_by_noise = robust.noise_ns is not None and NO_ITERATIONS not in robust.not_known
-    alike, default_is_alike = near, default_is_near
-    if robust.noise_ns is not None and decided_by_noise:
-        least = max(min(float(robust.noise_ns), SMALL * steps[best]), NOTHING * steps[best])
-        alike = steps - steps[best] <= least
-        best_steps = _play(rows[best], draws, rest_ns)
+    default_is_near = default_is_allowed and bool(default_step_ns <= steps[best] * (1 + TOLERANCE))
+    decided_by_noise = NO_ITERATIONS not in draws.not_known
+    alike = near
+    if decided_by_noise:
+        alike = np.array([judge.is_as_good_nominally(step) for step in steps.tolist()])
         affordable = max(1, MOST_PLAYED // (len(draws) * max(1, len(draws.problem))))
         nearest = np.argsort(steps, kind="stable")[: min(affordable, int(np.isfinite(steps).sum()))]
         for at in nearest.tolist():
-            alike[at] = _is_alike(_play(rows[at], draws, rest_ns).minus(best_steps), least)
-        lost = play_steps(draws, default, rest_ns).minus(best_steps)
-        default_is_alike = allowed and _is_alike(lost, least)
+            made = assign(draws.problem.workload, bucket_cap_mb=rows[at].cap_mb)
+            alike[at] = judge.is_as_good(made, round(steps[at]))
     around = next(stretch for stretch in _stretches(rows, near, draws) if stretch[0] <= best <= stretch[1])
     plateau = Plateau(
         tolerance=TOLERANCE,
@@ -75,20 +65,11 @@ def find_plateau(
         is_flat=bool(near.all()),
         decided_by="noise" if decided_by_noise else "tolerance",
         alike_mb=tuple((low, high) for _, _, low, high in _stretches(rows, alike, draws)),
-        alike_holds_default=default_is_alike,
+        alike_holds_default=default_is_allowed
+        and (gain.significant is False or (default_is_near and not decided_by_noise)),
         alike_is_flat=bool(alike.all()),
     )
     return replace(plateau, sentence=tell_plateau(plateau))
-
-
-def _play(row: CapRow, draws: Draws, rest_ns: int) -> Steps:
-    return play_steps(draws, assign(draws.problem.workload, bucket_cap_mb=row.cap_mb), rest_ns)
-
-
-def _is_alike(loss: Steps, least: float) -> bool:
-    """Whether a paired loss against the best is not significant."""
-    estimate = estimate_mean(loss)
-    return bool(estimate.low <= 0 or estimate.value <= least)
 
 
 def _stretches(rows: Sequence[CapRow], good: Flags, draws: Draws) -> list[tuple[int, int, float, float]]:
@@ -107,14 +88,21 @@ def _stretches(rows: Sequence[CapRow], good: Flags, draws: Draws) -> list[tuple[
 def tell_plateau(plateau: Plateau) -> str:
     """What the flat part of the curve means for the reader."""
     if plateau.decided_by == "noise":
-        alike, stretches = "cannot be told apart from the best", plateau.alike_mb
-        holds_default, is_flat = plateau.alike_holds_default, plateau.alike_is_flat
+        if not plateau.alike_mb:
+            best = _stretches_words([(plateau.low_mb, plateau.high_mb)])
+            default = "cannot be told apart from it" if plateau.alike_holds_default else "is not either"
+            none = f"No cap is as good as what is recommended, the best ({best}) included"
+            return f"{none}; DDP's default {default}."
+        alike, stretches = "cannot be told apart from what is recommended", plateau.alike_mb
+        is_flat, inside = plateau.alike_is_flat, plateau.alike_holds_default
     else:
-        alike, stretches = f"are within {plateau.tolerance:.0%} of the best", plateau.stretches_mb
-        holds_default, is_flat = plateau.holds_default, plateau.is_flat
-    inside = "DDP's default is among them" if holds_default else "DDP's default is not"
+        alike, stretches = f"are within {plateau.tolerance:.0%} of the best cap", plateau.stretches_mb
+        is_flat, inside = plateau.is_flat, plateau.holds_default
+    where = "is among them" if inside else "is not"
+    if plateau.alike_holds_default and not inside:
+        where = "is not, but the difference is not significant"
     start = "The curve is flat: caps" if is_flat else "Caps"
-    return f"{start} of {_stretches_words(stretches)} {alike}; {inside}."
+    return f"{start} of {_stretches_words(stretches)} {alike}; DDP's default {where}."
 
 
 def _stretches_words(stretches_mb: Sequence[tuple[float, float]]) -> str:

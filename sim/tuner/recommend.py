@@ -32,6 +32,7 @@ from sim.tuner.families import (
     find_families,
 )
 from sim.tuner.gain import NOTHING, judge_gain
+from sim.tuner.judging import Judge
 from sim.tuner.optimum import Optimum, find_optimum
 from sim.tuner.partitions import Buckets
 from sim.tuner.plateau import find_plateau
@@ -136,6 +137,14 @@ def tune(
     }
     if CAP_LIST in nominal.ddp_kwargs:
         families[CAP_LIST] = families[FREE]
+    gain = judge_gain(
+        robust,
+        name,
+        step_ns=report.step_ns,
+        default_step_ns=baseline.step_ns,
+        default_is_allowed=not barred,
+    )
+    judge = Judge(distribution, robust, best, step_ns=report.step_ns, rest_ns=rest_ns)
     return Recommendation(
         assignment=best,
         report=report,
@@ -146,22 +155,15 @@ def tune(
         proof=("" if best is nominal else "not what is recommended, but of the step as given: ")
         + _tell_proof(scorer, optimum),
         families=families,
-        simplest=_simplest(families, report.step_ns),
+        simplest=_simplest(families, report.step_ns, judge),
         absent=found.absent,
-        gain=judge_gain(
-            robust,
-            name,
-            step_ns=report.step_ns,
-            default_step_ns=baseline.step_ns,
-            default_is_allowed=not barred,
-        ),
+        gain=gain,
         plateau=find_plateau(
             found.cap_rows,
-            default,
-            distribution,
-            robust,
-            default_sync_end_ns=baseline.sync_end_ns,
-            rest_ns=rest_ns,
+            judge,
+            gain,
+            default_step_ns=baseline.step_ns,
+            default_is_allowed=not barred,
             max_bytes=limit,
         ),
         robust=robust,
@@ -274,10 +276,15 @@ def _family(reach: Reach, report: Report, recommended_ns: int) -> Family:
     )
 
 
-def _simplest(families: Mapping[str, Family], recommended_ns: int) -> str:
-    """The family that is easiest to set of those whose regret is nothing to speak of."""
-    good = (name for name in EASIEST_FIRST if name in families)
-    return next((name for name in good if families[name].regret_ns <= NOTHING * recommended_ns), FREE)
+def _simplest(families: Mapping[str, Family], recommended_ns: int, judge: Judge) -> str:
+    """The family that is easiest to set of those whose regret is nothing to speak of, nominally and drawn."""
+    for name in EASIEST_FIRST:
+        family = families.get(name)
+        if family is None or family.regret_ns > NOTHING * recommended_ns:
+            continue
+        if judge.is_as_good(family.assignment, family.report.step_ns):
+            return name
+    return FREE
 
 
 def _path(timeline: Timeline) -> tuple[PathSpan, ...]:

@@ -31,6 +31,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from sim.errors import InputError, MachineError
+from sim.formats.outputs import make_directory, write_atomically
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.recorder import load_factory
@@ -107,7 +108,7 @@ class Battery:
             "sections": {},
             "not_measured": "how much a resident collective slows compute: an emulated one takes nothing",
         }
-        out.mkdir(parents=True, exist_ok=True)
+        make_directory(out)
         if (out / SUMMARY).exists():
             raise InputError(f"{out}: holds a battery's output already; give a new or empty directory")
 
@@ -146,7 +147,7 @@ class Battery:
         self._write_summary()
 
     def _write_summary(self) -> None:
-        (self._out / SUMMARY).write_text(json.dumps(self._summary, indent=1) + "\n")
+        write_atomically(self._out / SUMMARY, json.dumps(self._summary, indent=1) + "\n")
 
     def _record(self, until: float) -> Iterator[tuple[str, dict[str, str]]]:
         recipes = {one.name: one for one in (self._plan.shared, *self._plan.recipes)}

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import ReplayError
-from sim.formats.documents import load, save
+from sim.formats.documents import load, to_text
+from sim.formats.outputs import write_files
 from sim.formats.records import save_measurement
 from sim.nouns.assignment import Assignment
 from sim.nouns.workload import Workload
@@ -35,9 +36,13 @@ def prepare(
     job = replay_job(
         workload, candidates, model=model, carrier=carrier, rounds=rounds, warmup=None, seed=seed
     )
-    for number, candidate in enumerate(candidates):
-        if candidate.assignment is not None:
-            save(directory / _assignment_file(number), candidate.assignment)
+    write_files(
+        {
+            directory / _assignment_file(number): to_text(candidate.assignment)
+            for number, candidate in enumerate(candidates)
+            if candidate.assignment is not None
+        }
+    )
     return write_job(directory, job, world_size)
 
 

@@ -1,11 +1,11 @@
 """From a battery's raw output to records."""
 
-import shutil
 import tarfile
 import tempfile
 from pathlib import Path
 
 from sim.errors import InputError, ReplayError
+from sim.formats.outputs import make_directory, write_files
 from sim.formats.records import HARDWARE, WORKLOAD
 from sim.validator.battery import SUMMARY
 from sim.validator.gathering import gather_record
@@ -54,14 +54,14 @@ def unpack_battery(directory: Path, output: Path) -> tuple[list[Path], list[str]
 
 
 def _keep(folder: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(folder / WORKLOAD, target)
+    make_directory(target.parent)
+    write_files({target: (folder / WORKLOAD).read_text(encoding="utf-8")})
 
 
 def _keep_record(folder: Path, target: Path) -> Path:
     if target.exists():
         raise InputError(f"{target}: is there already; give another --output")
-    target.mkdir(parents=True)
-    for path in (folder / WORKLOAD, folder / HARDWARE, *sorted(folder.glob("measurement-*.json"))):
-        shutil.copyfile(path, target / path.name)
+    paths = (folder / WORKLOAD, folder / HARDWARE, *sorted(folder.glob("measurement-*.json")))
+    make_directory(target)
+    write_files({target / path.name: path.read_text(encoding="utf-8") for path in paths})
     return target

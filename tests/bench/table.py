@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import InputError
-from sim.formats.documents import parse_json, read_bytes, write_atomically
+from sim.formats.documents import parse_json, read_bytes
+from sim.formats.outputs import write_atomically
 
 Row = dict[str, Any]
 

@@ -26,7 +26,7 @@ def test_one_record_in_full() -> None:
         "targets (set for paced replays in the box): ",
         "the rule: ",
     ):
-        assert words in said.err
+        assert words in said.out
 
 
 def test_a_directory_that_holds_several_gives_a_row_each() -> None:
@@ -98,10 +98,10 @@ def imported(tmp_path: Path) -> Path:
 def test_steps_of_a_trace_get_no_verdict_and_few_no_interval(imported: Path) -> None:
     said = bucketsim("agree", imported)
     assert said.code == 0, said.err
-    assert "no pass or fail of a step that is predicted from the trace itself" in said.err
-    assert "tested are the ends of buckets and exposed communication" in said.err
-    assert "within the rule" not in said.err
-    assert "outside the rule" not in said.err
+    assert "no pass or fail of a step that is predicted from the trace itself" in said.out
+    assert "tested are the ends of buckets and exposed communication" in said.out
+    assert "within the rule" not in said.out
+    assert "outside the rule" not in said.out
     found = sim.agreement(sim.load_record(imported))
     for row in found.rows:
         assert f"{row.step_low_ns / 1e6:.1f}-{row.step_high_ns / 1e6:.1f}" not in said.out
@@ -115,8 +115,8 @@ def test_steps_of_a_trace_get_no_verdict_and_few_no_interval(imported: Path) -> 
 def test_beside_replays_a_trace_has_no_step_error(imported: Path) -> None:
     said = bucketsim("agree", imported, ONE)
     assert "not judged" in said.out
-    assert "imported: no pass or fail" in said.err
-    assert "rule: median step error" in said.err
+    assert "imported: no pass or fail" in said.out
+    assert "rule: median step error" in said.out
     (line,) = bucketsim("agree", imported, "--markdown").out.splitlines()[2:]
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells[2:5] == ["-", "-", "-"]

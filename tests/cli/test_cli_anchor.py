@@ -48,7 +48,7 @@ def test_from_a_step_to_hardware(files: list[object], tmp_path: Path) -> None:
     hardware = sim.load_hardware(output)
     assert hardware.compute_slowdown == pytest.approx(1.25)
     assert hardware.provenance["anchored"]["measured_step_ns"] == 84 * MS
-    assert "compute_slowdown 1.25: a step of 84.00 ms, measured 84.00 ms, 82.00 ms without" in said.err
+    assert "compute_slowdown 1.25: a step of 84.00 ms, measured 84.00 ms, 82.00 ms without" in said.out
     assert "bucket_cap_mb=1" in said.out
 
 
@@ -89,8 +89,8 @@ def test_durations_in_the_step_and_the_memory_bandwidth(files: list[object], tmp
     assert [point.duration_ns for point in hardware.all_reduce] == [0, MS // 4]
     assert hardware.comm_slowdown == 2
     assert hardware.compute_slowdown > 1
-    assert "those during backward 2 times that" in said.err
-    assert "compute_slowdown" in said.err
+    assert "those during backward 2 times that" in said.out
+    assert "compute_slowdown" in said.out
 
 
 def test_two_steps_fix_two_numbers(files: list[object], tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_two_steps_fix_two_numbers(files: list[object], tmp_path: Path) -> None:
     assert hardware.launch_blocks_compute
     assert hardware.launch_cost_ns == pytest.approx(MS // 2, rel=1e-3)
     assert hardware.compute_slowdown == pytest.approx(1.25, rel=1e-3)
-    assert "each collective costs the compute lane 500 us" in said.err
+    assert "each collective costs the compute lane 500 us" in said.out
 
 
 @pytest.fixture
@@ -184,9 +184,9 @@ def test_a_step_that_was_not_fixed_is_said_to_be_none(files: list[object]) -> No
     row = "bucket_cap_mb=1,step_ms=90"
     said = bucketsim(*files, "--measured", row + ",backward_ms=34", "--factor", "compute_slowdown")
     assert said.code == 0, said.err
-    assert "the given backward is made true, not the step" in said.err
+    assert "the given backward is made true, not the step" in said.out
     assert "-6.67%" in said.out
-    assert "not the step" not in bucketsim(*files, "--measured", row).err
+    assert "not the step" not in bucketsim(*files, "--measured", row).out
 
 
 def test_a_workload_of_a_trace_is_refused_by_its_own_name(files: list[object], tmp_path: Path) -> None:

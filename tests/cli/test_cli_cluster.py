@@ -12,7 +12,7 @@ from tests.commands import bucketsim
 def test_a_preset_gives_hardware_that_the_tuner_takes(tmp_path: Path) -> None:
     made = bucketsim("cluster", "dgx_h100", "hosts=4", "-o", tmp_path / "hardware.json")
     assert made.code == 0
-    assert "computed, not measured" in made.err
+    assert "computed, not measured" in made.out
     hardware = sim.load_hardware(tmp_path / "hardware.json")
     assert hardware.world_size == 32
     assert hardware.all_gather

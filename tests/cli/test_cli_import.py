@@ -70,15 +70,16 @@ def test_a_link_becomes_a_hardware_that_commands_take(log: Path, tmp_path: Path)
     assert [point.duration_ns for point in hardware.all_reduce] == [100_000, 1_000_000]
 
 
-def test_lines_go_to_stderr_and_tables_to_stdout(log: Path, tmp_path: Path) -> None:
+def test_what_was_found_goes_to_stdout_and_what_was_done_to_stderr(log: Path, tmp_path: Path) -> None:
     said = bucketsim("import", "nccl-tests", log, "-o", tmp_path / "made", "--name", "my wire")
     assert said.code == 0, said.err
     assert "hardware.json: all-reduce" in said.out
-    assert "hardware.json: my wire, 4 ranks" in said.err
+    assert "hardware.json: my wire, 4 ranks" in said.out
     assert "16 MiB" in said.out
     assert "25.17 GB/s" in said.out  # 16 MiB in 1 ms, x 1.5
-    assert "found: klondike.txt: 4 ranks, told by its list of ranks" in said.err
+    assert "found: klondike.txt: 4 ranks, told by its list of ranks" in said.out
     assert "wrote" in said.err
+    assert "wrote" not in said.out
 
 
 def test_a_trace_is_laid_over_its_prediction_and_agrees_again(
@@ -89,9 +90,9 @@ def test_a_trace_is_laid_over_its_prediction_and_agrees_again(
     assert said.code == 0, said.err
     assert "as run: predicted over measured" in said.out
     assert "bucket 0 ends" in said.out
-    assert "predicted from the trace itself" in said.err
-    assert "tested are the ends of buckets and exposed communication" in said.err
-    assert "missing: the price of it" in said.err
+    assert "predicted from the trace itself" in said.out
+    assert "tested are the ends of buckets and exposed communication" in said.out
+    assert "missing: the price of it" in said.out
     names = sorted(path.name for path in made.iterdir())
     assert names[:2] == ["hardware-8ranks.json", "hardware.json"]
     assert [name[:14] for name in names[2:4]] == ["measurement-00", "measurement-01"]
@@ -173,7 +174,7 @@ def test_gradients_below_the_curve_are_told(tmp_path: Path, monkeypatch: pytest.
         monkeypatch.setattr(sim.cli.importing, "reader", lambda form, made=imported: lambda *_: made)
         said = bucketsim("import", "kineto", "x", "-o", made).err
         assert (f"{smaller} of {len(sizes)} gradients are smaller" in said) == said_so
-        tuned = bucketsim("tune", made / "workload.json", "--hardware", made / "hardware.json").err
+        tuned = bucketsim("tune", made / "workload.json", "--hardware", made / "hardware.json").out
         assert ("the smallest size of the curve" in tuned) == said_so
 
 

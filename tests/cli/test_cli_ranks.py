@@ -28,7 +28,7 @@ def test_a_slow_rank_is_named_and_priced(files: tuple[Path, Path]) -> None:
     assert "the slowest costs" in said.out
     assert "slow, pace 1.5" in said.out
     assert "all others" in said.out
-    assert "not known, so it does not vary: how a rank's iterations vary" in said.err
+    assert "not known, so it does not vary: how a rank's iterations vary" in said.out
 
 
 def test_json_is_the_distribution(files: tuple[Path, Path]) -> None:
@@ -53,7 +53,7 @@ def test_caps_are_compared_with_ddps_default(files: tuple[Path, Path]) -> None:
     assert [row["name"] for row in told["rows"]] == ["DDP's default", "1 MiB", "100 MiB"]
     said = bucketsim(*words, "--samples", 20)
     assert "gain in the" in said.out
-    assert "best with ranks that differ" in said.err
+    assert "best with ranks that differ" in said.out
 
 
 def test_options_become_a_file_that_says_the_same(files: tuple[Path, Path], tmp_path: Path) -> None:
@@ -138,5 +138,5 @@ def test_a_figure_tells_apart_slow_ranks_of_one_pace(files: tuple[Path, Path], t
 
 def test_notes_of_all_rows_are_told_once(files: tuple[Path, Path]) -> None:
     words = ("ranks", files[0], "--hardware", files[1], "--stalls", "0.0001,3", "--caps", "1,100")
-    said = " ".join(bucketsim(*words, "--samples", 20).err.split())
+    said = " ".join(bucketsim(*words, "--samples", 20).out.split())
     assert said.count("steps with a stall in all: too few for an interval") == 1

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.errors import InputError
-from sim.formats import documents
+from sim.formats import documents, outputs
 from sim.formats.documents import KINDS
 from tests.effort import tries
 from tests.strategies import NOUNS
@@ -139,7 +139,7 @@ def test_a_failing_write_leaves_the_old_file_and_nothing_else(
         monkeypatch.setattr(os, fails, break_down)
     expected = InputError if isinstance(error, OSError) else Unlucky
     with pytest.raises(expected):
-        documents.write_atomically(target, "new " * 1000)
+        outputs.write_atomically(target, "new " * 1000)
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
 
@@ -164,7 +164,7 @@ class _Broken:
 def test_a_write_replaces_the_file_with_usual_rights(tmp_path: Path) -> None:
     target = tmp_path / "w.json"
     target.write_text("old")
-    documents.write_atomically(target, "new, é\n")
+    outputs.write_atomically(target, "new, é\n")
     assert target.read_bytes() == "new, é\n".encode()
     plain = tmp_path / "plain"
     plain.write_text("")
@@ -179,7 +179,7 @@ def test_where_nothing_can_be_written_it_says_so(place: str, tmp_path: Path) -> 
     (tmp_path / "file").write_text("")
     target = tmp_path / place
     with pytest.raises(InputError, match="cannot be written") as caught:
-        documents.write_atomically(target, "new")
+        outputs.write_atomically(target, "new")
     assert str(target) in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     assert not list(tmp_path.parent.glob(f".{tmp_path.name}.*"))

@@ -1,10 +1,11 @@
 """An import on disk: all of it, or nothing."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-import sim.importer.writing as writing
+from sim.errors import InputError
 from sim.importer.writing import SUMMARY, write_imported
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.imported import Imported
@@ -18,15 +19,15 @@ IMPORTED = Imported(format="kineto", name="x", workload=MODEL, hardware=(HARDWAR
 def test_an_import_that_is_cut_short_leaves_nothing_in_the_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: type[BaseException]
 ) -> None:
-    real = writing.write_atomically
+    real = os.replace
 
-    def cut(path: Path, text: str) -> None:
-        if path.name == "hardware.json":
+    def cut(source: Path, target: Path) -> None:
+        if target.name == "hardware.json":
             raise fault
-        real(path, text)
+        real(source, target)
 
-    monkeypatch.setattr(writing, "write_atomically", cut)
-    with pytest.raises(fault):
+    monkeypatch.setattr(os, "replace", cut)
+    with pytest.raises(KeyboardInterrupt if fault is KeyboardInterrupt else InputError):
         write_imported(IMPORTED, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
     monkeypatch.undo()

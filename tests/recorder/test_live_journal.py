@@ -12,6 +12,7 @@ import pytest
 
 from sim.errors import InputError
 from sim.recorder.journal import Journal
+from tests.targets import DIRECTORIES, REFUSED_AS_DIRECTORY, kinds_below
 
 LINE = {"kind": "step", "ready_ns": list(range(200))}
 
@@ -96,8 +97,34 @@ def test_a_place_that_is_taken_or_impossible_is_refused(tmp_path: Path) -> None:
     Journal(path).close()
     with pytest.raises(InputError, match=r"rank-0\.jsonl: exists already; give a new or empty directory"):
         Journal(path)
-    with pytest.raises(InputError, match=r"rank-0\.jsonl/rank-0\.jsonl: cannot be made: File exists"):
+    with pytest.raises(InputError, match=r"rank-0\.jsonl: cannot be made: it is a file; give a directory"):
         Journal(path / "rank-0.jsonl")
+
+
+@pytest.mark.parametrize("kind", DIRECTORIES)
+def test_a_journal_is_where_the_links_of_its_directory_lead(kind: str, tmp_path: Path) -> None:
+    path, behind = DIRECTORIES[kind](tmp_path)
+    journal = Journal(path / "rank-0.jsonl")
+    journal.write(LINE)
+    journal.close()
+    assert json.loads((behind / "rank-0.jsonl").read_text()) == LINE
+
+
+@pytest.mark.parametrize("kind", REFUSED_AS_DIRECTORY)
+def test_a_journal_in_what_is_no_directory_is_refused(kind: str, tmp_path: Path) -> None:
+    path, words = REFUSED_AS_DIRECTORY[kind](tmp_path)
+    before = kinds_below(tmp_path)
+    with pytest.raises(InputError, match="cannot be made: ") as caught:
+        Journal(path / "rank-0.jsonl")
+    assert ("Not a directory" if kind == "below a file" else words) in str(caught.value)
+    assert kinds_below(tmp_path) == before
+
+
+def test_a_link_to_nothing_is_a_file_that_is_there(tmp_path: Path) -> None:
+    (tmp_path / "rank-0.jsonl").symlink_to("elsewhere")
+    with pytest.raises(InputError, match=r"rank-0\.jsonl: exists already"):
+        Journal(tmp_path / "rank-0.jsonl")
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_discarding_takes_the_file_away(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The plateau: true intervals of caps, told apart from the best by noise where it is known, else by 1 %."""
+"""The plateau: true intervals of caps, told apart by noise where it is known, else by 1 % of the best."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -16,6 +16,8 @@ from sim.tuner import plateau as plateaus
 from sim.tuner.draws import draw
 from sim.tuner.exact import NO_LIMIT
 from sim.tuner.families import find_families
+from sim.tuner.gain import judge_gain
+from sim.tuner.judging import Judge
 from sim.tuner.plateau import find_plateau, tell_plateau
 from sim.tuner.robust import Pool, assess
 from sim.tuner.score import Scorer
@@ -27,18 +29,29 @@ Stretches = tuple[tuple[float, float], ...]
 
 
 def found(workload: Workload, hardware: Hardware, rest_ns: int, max_bytes: int = NO_LIMIT) -> Plateau:
-    """The plateau as ``tune`` asks for it."""
+    """The plateau as ``tune`` asks for it, were the best cap what it recommends."""
     scorer = Scorer(workload, hardware)
     default = assign(workload)
     draws = draw(scorer.problem, 400, seed=0)
-    robust = assess(Pool({"default": default}, "default", "default"), draws, rest_ns=rest_ns)
+    rows = find_families(scorer).cap_rows
+    best_row = min((row for row in rows if row.largest_bytes <= max_bytes), key=lambda row: row.sync_end_ns)
+    best = assign(workload, bucket_cap_mb=best_row.cap_mb)
+    robust = assess(Pool({"default": default, "best": best}, "default", "best"), draws, rest_ns=rest_ns)
+    default_step_ns = scorer.sync_end_ns(default.bucket_indices) + rest_ns
+    step_ns = best_row.sync_end_ns + rest_ns
+    allowed = max(default.bucket_bytes or (0,)) <= max_bytes
     return find_plateau(
-        find_families(scorer).cap_rows,
-        default,
-        draws,
-        robust,
-        default_sync_end_ns=scorer.sync_end_ns(default.bucket_indices),
-        rest_ns=rest_ns,
+        rows,
+        Judge(draws, robust, best, step_ns=step_ns, rest_ns=rest_ns),
+        judge_gain(
+            robust,
+            "best",
+            step_ns=step_ns,
+            default_step_ns=default_step_ns,
+            default_is_allowed=allowed,
+        ),
+        default_step_ns=default_step_ns,
+        default_is_allowed=allowed,
         max_bytes=max_bytes,
     )
 

@@ -1,0 +1,224 @@
+"""The one place that writes outputs: whole or not at all, and nothing that is there becomes something else.
+
+A file is made or replaced where all symbolic links lead, atomically. A pipe, a terminal or another character
+device takes the text as a stream and stays what it is. A directory, a socket and a disk are refused.
+"""
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from sim.errors import InputError
+
+_STANDARD = (1, 2)  # descriptors of stdout and stderr
+_FILE = "give a file, a pipe or a character device"
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFBLK: "a block device",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFREG: "a file",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Target:
+    """What is at ``real``, where the links of ``given`` lead.
+
+    ``stream``: it takes the text as it comes; ``own``: the descriptor, where this is our stdout or stderr.
+    """
+
+    given: Path
+    real: Path
+    found: os.stat_result | None
+    stream: bool = False
+    own: int | None = None
+
+
+def write_atomically(path: str | os.PathLike[str], text: str, option: str = "") -> None:
+    """Write ``text`` to ``path`` as UTF-8; ``option`` is what errors call it, such as ``--output``.
+
+    A file is replaced whole or not at all (temporary file beside it, fsync, rename), keeping its rights.
+
+    Raises:
+        InputError: it cannot be written, or is neither a file nor a stream.
+    """
+    write_files({Path(path): text}, option)
+
+
+def write_files(texts: Mapping[Path, str], option: str = "") -> None:
+    """Write several files, the last of ``texts`` last: all, or where one fails none of them.
+
+    Raises:
+        InputError: as ``write_atomically``.
+    """
+    contents = {path: text.encode() for path, text in texts.items()}  # before anything is touched
+    staged: list[tuple[_Target, Path]] = []
+    written: list[Path] = []
+    try:
+        streams = []
+        for path, content in contents.items():
+            with _told(path, "cannot be written", option):
+                target = _target(path, option)
+                if target.stream:
+                    streams.append((target, content))
+                    continue
+                fresh = target.real.with_name(f".{target.real.name[:40]}.{secrets.token_hex(6)}")
+                staged.append((target, fresh))
+                _stage(target, fresh, content)
+        for target, content in streams:
+            with _told(target.given, "cannot be written", option):
+                _send(target, content)
+        for target, fresh in staged:
+            with _told(target.given, "cannot be written", option):
+                os.replace(fresh, target.real)
+            written.append(target.real)
+    except BaseException:  # an interrupt too
+        for path in (*(fresh for _, fresh in staged), *written):
+            with suppress(OSError):  # not there, or its folder is none
+                path.unlink()
+        raise
+
+
+def check_writable(path: str | os.PathLike[str], option: str = "") -> None:
+    """Raise ``InputError`` where ``path`` cannot be written: before a long measurement, not after."""
+    with _told(Path(path), "cannot be written", option):
+        target = _target(Path(path), option)
+        if target.own is not None:
+            return
+        if target.stream:
+            _check_access(target.given)
+        elif not target.real.parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        else:
+            _check_access(target.real.parent)
+
+
+def make_directory(path: str | os.PathLike[str], option: str = "") -> Path:
+    """Make a directory where it is not there yet, where its links lead; returns ``path``.
+
+    Raises:
+        InputError: something else is there, or it cannot be made.
+    """
+    with _told(Path(path), "cannot be made", option):
+        directory_behind(path, option).mkdir(parents=True, exist_ok=True)
+    return Path(path)
+
+
+def directory_behind(path: str | os.PathLike[str], option: str = "") -> Path:
+    """Where the links of a directory lead, whether it is there or not.
+
+    Raises:
+        InputError: something else is there. OSError: its links lead in a circle, or it cannot be reached.
+    """
+    found = _look(Path(path))
+    if found is not None and not stat.S_ISDIR(found.st_mode):
+        raise InputError(
+            f"{_words(Path(path), option)}: cannot be made: it is {_kind(found)}; give a directory"
+        )
+    return Path(os.path.realpath(path))
+
+
+def check_directory(path: str | os.PathLike[str], option: str = "") -> None:
+    """Raise ``InputError`` where ``path`` is no directory and cannot become one, or takes no files."""
+    with _told(Path(path), "cannot be made", option):
+        there = directory_behind(path, option)
+        while not there.exists():
+            there = there.parent
+        if not there.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        _check_access(there)
+
+
+def remove(path: Path) -> None:
+    """Take away a file that was written here, or the link to one; anything else that is there stays."""
+    with _told(path, "cannot be removed", ""):
+        if path.is_symlink() or path.is_file():
+            path.unlink(missing_ok=True)
+
+
+def _look(path: Path) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except FileNotFoundError:
+        return None
+
+
+def _target(path: Path, option: str) -> _Target:
+    found = _look(path)
+    real = Path(os.path.realpath(path))
+    if found is None:
+        return _Target(given=path, real=real, found=None)
+    if (own := _standard(found)) is not None:
+        return _Target(given=path, real=real, found=found, stream=True, own=own)
+    if stat.S_ISFIFO(found.st_mode) or stat.S_ISCHR(found.st_mode):
+        return _Target(given=path, real=real, found=found, stream=True)
+    if not stat.S_ISREG(found.st_mode):
+        raise InputError(f"{_words(path, option)}: cannot be written: it is {_kind(found)}; {_FILE}")
+    _check_access(real)  # a rename asks the directory only
+    return _Target(given=path, real=real, found=found)
+
+
+def _check_access(path: Path) -> None:
+    if not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def _standard(found: os.stat_result) -> int | None:
+    """The descriptor of stdout or stderr, where that goes to this file: to replace it would cut it off."""
+    for descriptor in _STANDARD:
+        with suppress(OSError):  # a closed one is no file
+            if os.path.samestat(os.fstat(descriptor), found):
+                return descriptor
+    return None
+
+
+def _stage(target: _Target, fresh: Path, content: bytes) -> None:
+    """The content beside its target, on the disk, with the rights of what it will replace."""
+    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    with os.fdopen(handle, "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        if target.found is not None:
+            os.fchmod(stream.fileno(), stat.S_IMODE(target.found.st_mode))
+            with suppress(PermissionError):  # only root gives files away; otherwise it is the writer's
+                os.fchown(stream.fileno(), target.found.st_uid, target.found.st_gid)
+        os.fsync(stream.fileno())
+
+
+def _send(target: _Target, content: bytes) -> None:
+    """The content into a stream, which is not made, not cut and not replaced."""
+    if target.own is None:
+        handle = os.open(target.given, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC)
+    else:
+        handle = os.dup(target.own)
+    with os.fdopen(handle, "wb", buffering=0) as stream:
+        rest = memoryview(content)
+        while rest:
+            rest = rest[stream.write(rest) or 0 :]
+
+
+@contextmanager
+def _told(path: Path, what: str, option: str) -> Iterator[None]:
+    """Faults of the machine as one line with the option, the path and, of a folder, what is legal."""
+    try:
+        yield
+    except OSError as error:
+        legal = (
+            "; give one in a directory that exists" if error.errno in (errno.ENOENT, errno.ENOTDIR) else ""
+        )
+        raise InputError(f"{_words(path, option)}: {what}: {error.strerror or error}{legal}") from None
+
+
+def _words(path: Path, option: str) -> str:
+    return f"{option}: {path}" if option else str(path)
+
+
+def _kind(found: os.stat_result) -> str:
+    return _KINDS.get(stat.S_IFMT(found.st_mode), "no file")

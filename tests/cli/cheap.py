@@ -1,0 +1,101 @@
+"""Every command on small files, in less than a second each: what real ranks would measure is at hand."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sim
+import sim.validator.calibrate
+import sim.validator.gathering
+import sim.validator.replay
+from sim.costs.boxes import boxed_cluster
+from sim.formats import records
+from sim.nouns.measurement import MeasuredIteration, Measurement
+from tests.importer.link_texts import Line, today
+
+EXAMPLES = Path(__file__).parents[1] / "contracts" / "examples"
+W, H = EXAMPLES / "workload.json", EXAMPLES / "hardware.json"
+GPT = ("sim.recorder.models:gpt", "layers=1", "width=16", "heads=2", "vocab=32", "context=8")
+_JOB = f"{W},hardware={H},ranks="
+
+
+def save_measurements(folder: Path) -> None:
+    """Two candidates of the example, each 10 % slower than predicted."""
+    workload, hardware = sim.load_workload(W), sim.load_hardware(H)
+    for number, cap in enumerate((4, 25)):
+        assignment = sim.assign(workload, bucket_cap_mb=cap)
+        told = sim.summarize(sim.simulate(workload, hardware, assignment))
+        iteration = MeasuredIteration(
+            step_ns=round(told.step_ns * 1.1),
+            backward_end_ns=told.backward_end_ns,
+            sync_end_ns=told.sync_end_ns,
+        )
+        measurement = Measurement(
+            name=f"cap {cap}",
+            role="candidate",
+            mode="paced",
+            backend="gloo",
+            world_size=2,
+            asked=assignment,
+            observed=assignment.bucket_indices,
+            iterations=(iteration,) * 3,
+            plain_backward_ns=workload.backward_ns,
+            plain_step_ns=workload.backward_ns,
+            dropped_warmup=0,
+        )
+        records.save_measurement(folder, number, measurement)
+
+
+def save_inputs(folder: Path) -> None:
+    """A cluster, a log of nccl-tests and a record."""
+    (folder / "box.json").write_text(sim.to_text(boxed_cluster([10**9] * 4, 10**9)))
+    lines = [Line(num_bytes=size, in_us=us, out_us=us) for size, us in ((1 << 20, 100.0), (16 << 20, 1e3))]
+    (folder / "log.txt").write_text("\n".join(today(lines, 4)) + "\n")
+    (folder / "a.json").write_text(sim.to_text(sim.assign(sim.load_workload(W))))
+    save_measurements(records.start_record(folder / "record", sim.load_workload(W), sim.load_hardware(H)))
+
+
+def without_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What starts ranks finds what they would have measured."""
+    hardware = replace(sim.load_hardware(H), name="a wire of two")
+
+    def replay(workload: object, candidates: object, place: object, folder: Path, **_: Any) -> None:
+        save_measurements(folder)
+
+    monkeypatch.setattr(sim.validator.calibrate, "calibrate", lambda *_, **__: hardware)
+    monkeypatch.setattr(sim.validator.replay, "replay", replay)
+    monkeypatch.setattr(sim.validator.gathering, "gather_record", lambda _: None)
+
+
+def _args(words: tuple[str, ...]) -> list[str]:
+    return [part for word in words for part in ("--arg", word)]
+
+
+def commands(at: Path) -> dict[str, tuple[object, ...]]:
+    """Each command that has an answer, with arguments; files are those of ``save_inputs`` in ``at``."""
+    model, hardware = (W, "--hardware", H), ("--hardware", H)
+    return {
+        "record": ("record", GPT[0], *_args(GPT[1:]), "--repeats", 1, "--warmup", 1),
+        "estimate": ("estimate", *GPT, "--backward-ms", 5),
+        "calibrate": ("calibrate",),
+        "import": ("import", "nccl-tests", at / "log.txt", "--name", "my wire"),
+        "simulate": ("simulate", *model),
+        "explain": ("explain", W),
+        "sweep": ("sweep", *model, "--caps", "4,8"),
+        "tune": ("tune", *model, "--draws", 1),
+        "export": ("export", W, "--assignment", at / "a.json"),
+        "validate": ("validate", *model, "--rounds", 1, "--caps", "4"),
+        "agree": ("agree", at / "record"),
+        "gather": ("gather", at / "record"),
+        "cluster": ("cluster", "pcie_box", "gpus=2"),
+        "scaling": ("scaling", W, "pcie_box", "--world-size", "1,2", "--caps", "4"),
+        "ranks": ("ranks", *model, "--slow", "1=1.5", "--samples", 20),
+        "jobs": (
+            *("jobs", at / "box.json", "--job", f"{_JOB}host0.gpu0+host2.gpu0"),
+            *("--job", f"{_JOB}host1.gpu0+host3.gpu0", "--steps", 3, "--warmup", 1),
+        ),
+        "anchor": ("anchor", W, *hardware, "--measured", "bucket_cap_mb=4,step_ms=75"),
+        "doctor": ("doctor",),
+    }

@@ -1,0 +1,123 @@
+"""The answer on stdout, what is about the process on stderr: of every command that has an answer."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from sim.cli.printing import say, table
+from tests.cli import cheap
+from tests.cli.test_no_new_options import FROZEN
+from tests.commands import Said, bucketsim, process
+
+# Words that must be found on stdout, whatever is done with stderr.
+ANSWERS = {
+    "record": ["gradients", "forward", "backward", "optimizer"],
+    "estimate": ["gradients", "operators weighed by", "estimated, not recorded; a band of", "backward: "],
+    "calibrate": ["a wire of two: ", "GB/s at", "launch"],
+    "import": ["found: log.txt: 4 ranks", "hardware.json: my wire, 4 ranks", "16 MiB", "GB/s"],
+    "simulate": ["exposed communication", "of backward left to hide it"],
+    "explain": ["iteration 1", "all_reduce", "layers.3.weight"],
+    "sweep": ["cap MiB", "default", "best"],
+    "tune": [
+        "recommended: 4 bucket(s)",
+        "gain: saves",
+        "caps: ",
+        "why: ",
+        "DDP's default: ",
+        "proof: optimal",
+    ],
+    "export": ["bucket_indices"],
+    "validate": ["cap 4", "step error: median", "order: ", "the rule: "],
+    "agree": ["cap 25", "step error: median", "order: ", "the rule: "],
+    "gather": ["cap 25", "step error: median", "the rule: "],
+    "cluster": ["computed, not measured", "GB/s"],
+    "scaling": ["efficiency", "best buckets"],
+    "ranks": ["the slowest costs", "slow, pace 1.5", "not known, so it does not vary"],
+    "jobs": ["slow-down", "share switch0 -> switch1"],
+    "anchor": ["a step of 75.00 ms, measured 75.00 ms", "parts alone"],
+    "doctor": ["this machine", "record: ", "tune: "],
+}
+ABOUT_THE_PROCESS = re.compile(r"wrote |hint: |next: |error: doctor: |computed, not measured")
+WRITES = {
+    "record": "w.json",
+    "estimate": "w.json",
+    "calibrate": "h.json",
+    "import": "made",
+    "validate": "rec",
+}
+
+
+@pytest.fixture
+def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    cheap.save_inputs(tmp_path)
+    cheap.without_ranks(monkeypatch)
+    return tmp_path
+
+
+def heard(name: str, at: Path, *more: str) -> Said:
+    words = cheap.commands(at)[name]
+    output = ("-o", at / WRITES[name]) if name in WRITES else ()
+    said = bucketsim(*words, *output, *more)
+    assert said.code == 0 or name == "doctor", said.err  # exit 1 where the loop cannot close here
+    return said
+
+
+def test_every_command_is_here() -> None:
+    """But for the screen, which says where it is, and a box, in which another command speaks."""
+    assert set(ANSWERS) == set(FROZEN) - {"dash", "box"}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_the_answer_is_on_stdout_and_nothing_of_it_on_stderr(name: str, at: Path) -> None:
+    said = heard(name, at)
+    for words in ANSWERS[name]:
+        assert words in said.out, words
+    assert "wrote" not in said.out
+    for line in said.err.splitlines():
+        assert ABOUT_THE_PROCESS.match(line), line
+
+
+@pytest.mark.parametrize("name", [name for name in ANSWERS if "--json" in FROZEN[name]])
+def test_with_json_stdout_is_one_document(name: str, at: Path) -> None:
+    said = heard(name, at, "--json")
+    assert isinstance(json.loads(said.out), dict)
+    for line in said.err.splitlines():
+        assert ABOUT_THE_PROCESS.match(line), line
+
+
+def test_tune_into_a_file_keeps_the_recommendation(tmp_path: Path) -> None:
+    """As a shell has it: each stream a file."""
+    program = "import sys; from sim.cli.main import main; main()"
+    words = ["tune", cheap.W, "--hardware", cheap.H, "-o", tmp_path / "a.json"]
+    said = process("-c", program, *words, env={name: os.environ[name] for name in ("PATH", "PYTHONPATH")
+                                               if name in os.environ})  # fmt: skip
+    assert said.code == 0, said.err
+    assert "recommended: 4 bucket(s): 4 MiB, 4 MiB, 4 MiB, 4 MiB" in said.out
+    assert said.err == f"wrote {tmp_path / 'a.json'}\n"
+
+
+def test_no_figure_is_cut_where_no_terminal_sets_the_width(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    cells = [f"{number}.{number}" for number in range(1000, 1060)]
+    title, sentence = "a title, " * 40, "a sentence, " * 40
+    table(title, ["name", *map(str, range(60))], [["a name of some words", *cells]])
+    say(sentence)
+    first, _, row, last = capsys.readouterr().out.splitlines()
+    assert row.split() == ["a", "name", "of", "some", "words", *cells]
+    assert (first, last) == (title, sentence)
+
+
+def test_a_terminal_of_eighty_columns_breaks_lines_and_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    cells = [f"{number}.{number}" for number in range(1000, 1016)]
+    table("", ["name", *map(str, range(16))], [["row", *cells]])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum(character.isdigit() for line in lines[1:] for character in line) >= 8 * 16

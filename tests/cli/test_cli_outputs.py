@@ -1,0 +1,148 @@
+"""Every option that names an output, on what a path may be: links, pipes, devices, and what is refused."""
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli import cheap
+from tests.cli.test_no_new_options import FROZEN
+from tests.commands import bucketsim
+from tests.targets import (
+    DIRECTORIES,
+    FILES,
+    IS_ROOT,
+    REFUSED,
+    REFUSED_AS_DIRECTORY,
+    STREAMS,
+    kinds_below,
+    reading,
+)
+
+# A command and its option; the commands without one of these options write nothing.
+TO_FILES = [
+    *(("record", "--output"), ("estimate", "--output"), ("calibrate", "--output"), ("sweep", "--output")),
+    *(("tune", "--output"), ("export", "--output"), ("anchor", "--output"), ("ranks", "--output")),
+    *(("ranks", "--figure"), ("scaling", "--output"), ("scaling", "--figure"), ("cluster", "--output")),
+    *(("cluster", "--picture"), ("cluster", "--save-cluster")),
+]
+TO_DIRECTORIES = ["import", "validate", "jobs"]
+SOME_REFUSED = ("a link to a directory", "a socket", "a disk", "a loop of links", "full device")
+
+
+@pytest.fixture
+def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    inputs = tmp_path / "inputs"
+    inputs.mkdir()
+    cheap.save_inputs(inputs)
+    cheap.without_ranks(monkeypatch)
+    return inputs
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    made = tmp_path / "home"
+    made.mkdir()
+    return made
+
+
+def words_of(command: str, option: str, at: Path, path: Path) -> list[object]:
+    words = [*cheap.commands(at)[command], option, path]
+    if option != "--output" and command in ("record", "estimate", "calibrate"):
+        words += ["--output", path.parent / "output"]
+    return words
+
+
+def test_every_output_is_here() -> None:
+    options = {"--output", "--figure", "--picture", "--save-cluster"}
+    known = {*TO_FILES, *((command, "--output") for command in TO_DIRECTORIES), ("gather", "--output")}
+    assert {(name, word) for name, words in FROZEN.items() for word in words if word in options} == known
+
+
+@pytest.mark.parametrize(("command", "option"), TO_FILES)
+def test_a_file_is_written_behind_its_links(command: str, option: str, at: Path, home: Path) -> None:
+    plain, (path, behind) = home / "plain", FILES["a chain to nothing"](home)
+    links = kinds_below(home)
+    for target in (plain, path):
+        said = bucketsim(*words_of(command, option, at, target))
+        assert said.code == 0, said.err
+        assert f"wrote {target}\n" in said.err
+    assert behind.stat().st_size > 0
+    if command != "record":  # which measures
+        assert len(behind.read_text()) == len(plain.read_text())
+    assert links.items() <= kinds_below(home).items()
+    assert sorted(each.name for each in home.iterdir()) == sorted(("plain", "first", "second", "to"))
+
+
+@pytest.mark.parametrize(("command", "option"), TO_FILES)
+def test_streams_stay_what_they_are(command: str, option: str, at: Path, home: Path) -> None:
+    paths = [STREAMS[kind](home) for kind in ("a chain to /dev/null", *["a link to it"] * IS_ROOT)]
+    before = kinds_below(home)
+    for path in paths:
+        said = bucketsim(*words_of(command, option, at, path))
+        assert said.code == 0, said.err
+        assert stat.S_ISCHR(path.stat().st_mode)
+    assert kinds_below(home) == before
+    pipe = home / "pipe"
+    os.mkfifo(pipe)
+    with reading(pipe, home / "heard") as heard:
+        assert bucketsim(*words_of(command, option, at, pipe)).code == 0
+        assert len(heard()) > 50
+    assert stat.S_ISFIFO(pipe.lstat().st_mode)
+
+
+@pytest.mark.parametrize("kind", SOME_REFUSED)
+@pytest.mark.parametrize(("command", "option"), TO_FILES)
+def test_what_is_neither_is_one_line(command: str, option: str, kind: str, at: Path, home: Path) -> None:
+    path, words = REFUSED[kind](home)
+    before = kinds_below(home)
+    said = bucketsim(*words_of(command, option, at, path))
+    assert said.code == 1
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert said.err.startswith(f"error: {option}: {path}: cannot be written: ")
+    assert words in said.err
+    assert kinds_below(home) == before
+
+
+@pytest.mark.parametrize("kind", DIRECTORIES)
+@pytest.mark.parametrize("command", TO_DIRECTORIES)
+def test_a_directory_is_written_behind_its_links(command: str, kind: str, at: Path, home: Path) -> None:
+    path, behind = DIRECTORIES[kind](home)
+    if command == "jobs":  # asks for one that is there
+        behind.mkdir(parents=True, exist_ok=True)
+    links = {each for each in home.rglob("*") if each.is_symlink()}
+    said = bucketsim(*cheap.commands(at)[command], "-o", path)
+    assert said.code == 0, said.err
+    assert list(behind.glob("hardware*.json"))
+    assert all(link.is_symlink() for link in links)
+
+
+@pytest.mark.parametrize("kind", REFUSED_AS_DIRECTORY)
+@pytest.mark.parametrize("command", TO_DIRECTORIES)
+def test_what_is_no_directory_is_one_line(command: str, kind: str, at: Path, home: Path) -> None:
+    path, words = REFUSED_AS_DIRECTORY[kind](home)
+    before = kinds_below(home)
+    said = bucketsim(*cheap.commands(at)[command], "-o", path)
+    assert (said.code, said.out) == (1, "")
+    assert said.err.startswith(f"error: --output: {path}: cannot be made: ")
+    assert said.err.count("\n") == 1
+    assert words in said.err
+    assert kinds_below(home) == before
+
+
+@pytest.mark.parametrize("make", [FILES["a link to nothing"], FILES["a link to a file"]])
+def test_an_import_over_another_writes_through_the_links_in_it(
+    make: Callable[[Path], tuple[Path, Path]], at: Path, home: Path
+) -> None:
+    """Where somebody has put a file of an import elsewhere, it stays there; other imports' files go."""
+    words = (*cheap.commands(at)["import"], "-o", home / "made")
+    assert bucketsim(*words).code == 0
+    before = (home / "made" / "hardware.json").read_text()
+    (home / "made" / "hardware.json").unlink()
+    link, behind = make(home)
+    (home / "made" / "hardware.json").symlink_to(link)
+    assert bucketsim(*words).code == 0
+    assert (home / "made" / "hardware.json").is_symlink()
+    assert behind.read_text() == before

@@ -1,0 +1,97 @@
+"""Stdout that is full, closed or unread, and a stderr that is: one line and exit 1, never a traceback."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cli import cheap
+
+SIMULATE = ("simulate", cheap.W, "--hardware", cheap.H)
+COMMANDS = pytest.mark.parametrize(
+    "words",
+    [("--help",), ("tune", "--help"), ("--version",), SIMULATE, (*SIMULATE, "--json")],
+    ids=["help", "help of a command", "version", "tables", "a document"],
+)
+
+
+@contextmanager
+def full() -> Iterator[int]:
+    with Path("/dev/full").open("wb") as stream:
+        yield stream.fileno()
+
+
+@contextmanager
+def unread() -> Iterator[int]:
+    """The end of a pipe whose reader is gone: what ``| head -1`` leaves."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    yield writer
+    os.close(writer)
+
+
+def run(
+    words: tuple[object, ...], before: Callable[[], object] | None = None, **streams: int
+) -> tuple[int, str]:
+    """Exit code and stderr of a real process; ``before`` runs in it first."""
+    done = subprocess.run(
+        [sys.executable, "-m", "sim", *map(str, words)],
+        **{"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE} | streams,
+        preexec_fn=before,
+        check=False,
+    )
+    return done.returncode, (done.stderr or b"").decode()
+
+
+@COMMANDS
+@pytest.mark.parametrize(
+    ("where", "why"), [(full, "No space left on device"), (unread, "Broken pipe")], ids=["full", "unread"]
+)
+def test_an_answer_that_does_not_arrive_is_one_error(
+    words: tuple[object, ...], where: Callable[[], AbstractContextManager[int]], why: str
+) -> None:
+    with where() as stream:
+        assert run(words, stdout=stream) == (1, f"error: stdout: cannot be written: {why}\n")
+
+
+@COMMANDS
+def test_a_closed_stdout_is_one_error(words: tuple[object, ...]) -> None:
+    said = "error: stdout: is closed; give it a terminal, a file or a pipe\n"
+    assert run(words, before=lambda: os.close(1)) == (1, said)
+
+
+def test_a_closed_stdout_does_not_end_up_in_a_file(tmp_path: Path) -> None:
+    """The first file that is opened would get its number, and whatever is printed with it."""
+    path = tmp_path / "s.csv"
+    code, said = run(("sweep", *SIMULATE[1:], "--caps", 4, "-o", path), before=lambda: os.close(1))
+    assert code == 1
+    assert said.startswith(f"wrote {path}\nerror: stdout: is closed")
+    assert path.read_text().startswith("label,bucket_cap_mb,")
+
+
+@pytest.mark.parametrize("where", [full, unread], ids=["full", "unread"])
+def test_a_stderr_that_is_lost_costs_nothing(
+    where: Callable[[], AbstractContextManager[int]], tmp_path: Path
+) -> None:
+    path = tmp_path / "s.csv"
+    with where() as stream:
+        assert run(("sweep", *SIMULATE[1:], "--caps", 4, "-o", path), stderr=stream)[0] == 0
+        assert run(("simulate", tmp_path / "none", "--hardware", cheap.H), stderr=stream)[0] == 1
+    assert run(("sweep", *SIMULATE[1:], "--caps", 4), before=lambda: os.close(2))[0] == 0
+    assert path.exists()
+
+
+def test_an_output_to_stdout_comes_before_the_answer_and_cuts_nothing_off(tmp_path: Path) -> None:
+    """``-o /dev/stdout`` into a file: replaced, it would lose all that is said afterwards."""
+    kept = tmp_path / "kept"
+    kept.write_text("first\n")
+    with kept.open("ab") as stream:
+        code, _ = run(("sweep", *SIMULATE[1:], "--caps", 4, "-o", "/dev/stdout"), stdout=stream.fileno())
+    said = kept.read_text()
+    assert code == 0
+    assert said.startswith("first\nlabel,bucket_cap_mb,")
+    assert "four equal layers on " in said.partition("bucket_cap_mb,")[2]

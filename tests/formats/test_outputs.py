@@ -1,0 +1,216 @@
+"""What is there stays what it is: files whole or not at all, streams as streams, the rest refused."""
+
+import os
+import resource
+import shutil
+import socket
+import stat
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sim.errors import InputError
+from sim.formats import documents
+from sim.formats.outputs import (
+    check_directory,
+    check_writable,
+    make_directory,
+    remove,
+    write_atomically,
+    write_files,
+)
+from sim.nouns.assignment import Assignment
+from tests.targets import DIRECTORIES, FILES, REFUSED, REFUSED_AS_DIRECTORY, STREAMS, kinds_below, reading
+
+TEXT = "new, é\n"
+ASSIGNMENT = Assignment(bucket_indices=((0,),))
+
+
+def one(path: Path, option: str) -> str:
+    write_atomically(path, TEXT, option)
+    return TEXT
+
+
+def several(path: Path, option: str) -> str:
+    beside = path.parent / "beside.json"
+    write_files({path: TEXT, beside: "first"}, option)
+    assert beside.read_text() == "first"
+    beside.unlink()
+    return TEXT
+
+
+def noun(path: Path, option: str) -> str:
+    documents.save(path, ASSIGNMENT)
+    return documents.to_text(ASSIGNMENT)
+
+
+WRITERS = pytest.mark.parametrize("write", [one, several, noun])
+Writer = Callable[[Path, str], str]
+
+
+@WRITERS
+@pytest.mark.parametrize("kind", FILES)
+def test_a_file_is_written_where_its_links_lead(kind: str, write: Writer, tmp_path: Path) -> None:
+    path, behind = FILES[kind](tmp_path)
+    links = {each: os.readlink(each) for each in tmp_path.rglob("*") if each.is_symlink()}
+    check_writable(path)
+    text = write(path, "--output")
+    assert behind.read_text() == text
+    assert not behind.is_symlink()
+    assert {each: os.readlink(each) for each in tmp_path.rglob("*") if each.is_symlink()} == links
+    assert not list(tmp_path.rglob(".*"))  # no temporary files
+
+
+@WRITERS
+@pytest.mark.parametrize("kind", STREAMS)
+def test_a_stream_takes_the_text_and_stays_what_it_is(kind: str, write: Writer, tmp_path: Path) -> None:
+    path = STREAMS[kind](tmp_path)
+    before = kinds_below(tmp_path)
+    check_writable(path)
+    if stat.S_ISFIFO(path.stat().st_mode):
+        with reading(path, tmp_path / "heard") as heard:
+            text = write(path, "--output")
+            assert heard() == text
+        (tmp_path / "heard").unlink()
+    else:
+        write(path, "--output")
+    assert kinds_below(tmp_path) == before
+
+
+@WRITERS
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_is_neither_is_refused_and_left_alone(kind: str, write: Writer, tmp_path: Path) -> None:
+    path, words = REFUSED[kind](tmp_path)
+    before = kinds_below(tmp_path)
+    with pytest.raises(InputError) as caught:
+        write(path, "--output")
+    assert f"{path}: cannot be written: " in str(caught.value)
+    assert words in str(caught.value)
+    assert str(caught.value).startswith("--output: ") == (write is not noun)
+    assert kinds_below(tmp_path) == before
+    if kind != "full device":  # which one cannot see before
+        with pytest.raises(InputError, match=r"^--picture: .*cannot be written"):
+            check_writable(path, "--picture")
+
+
+def test_the_devices_of_this_machine_are_still_there() -> None:
+    for name in ("null", "full"):
+        assert stat.S_ISCHR(os.lstat(f"/dev/{name}").st_mode)
+
+
+@pytest.mark.parametrize("kind", DIRECTORIES)
+def test_a_directory_is_made_where_its_links_lead(kind: str, tmp_path: Path) -> None:
+    path, behind = DIRECTORIES[kind](tmp_path)
+    links = [each for each in tmp_path.rglob("*") if each.is_symlink()]
+    check_directory(path)
+    assert make_directory(path) == path
+    write_atomically(path / "w.json", TEXT)
+    assert (behind / "w.json").read_text() == TEXT
+    assert all(link.is_symlink() for link in links)
+
+
+@pytest.mark.parametrize("kind", REFUSED_AS_DIRECTORY)
+@pytest.mark.parametrize("make", [check_directory, make_directory])
+def test_what_is_no_directory_is_refused_and_left_alone(
+    kind: str, make: Callable[[Path, str], object], tmp_path: Path
+) -> None:
+    path, words = REFUSED_AS_DIRECTORY[kind](tmp_path)
+    before = kinds_below(tmp_path)
+    with pytest.raises(InputError) as caught:
+        make(path, "--output")
+    assert str(caught.value).startswith(f"--output: {path}: cannot be made: ")
+    assert words in str(caught.value)
+    assert kinds_below(tmp_path) == before
+
+
+@contextmanager
+def small_files(most: int) -> Iterator[None]:
+    """No file of this process grows beyond ``most`` bytes: a disk that is full, without one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_where_one_of_several_does_not_fit_none_is_written(is_there: bool, tmp_path: Path) -> None:
+    texts = {tmp_path / "a": "x" * 10, tmp_path / "b": "x" * 100_000, tmp_path / "c": "x"}
+    if is_there:
+        for path in texts:
+            path.write_text("old")
+    with small_files(1000), pytest.raises(InputError, match="b: cannot be written: "):
+        write_files(texts)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == (
+        dict.fromkeys("abc", "old") if is_there else {}
+    )
+
+
+def test_a_stream_that_fails_takes_the_files_of_its_group_along(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="/dev/full: cannot be written: No space left on device"):
+        write_files({tmp_path / "a": TEXT, Path("/dev/full"): TEXT, tmp_path / "b": TEXT})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_that_leaves_is_one_error(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["head", "-c", "1", str(pipe)], stdout=subprocess.DEVNULL)
+    try:
+        with pytest.raises(InputError, match="pipe: cannot be written: Broken pipe"):
+            write_atomically(pipe, "x" * (1 << 20))
+    finally:
+        reader.kill()
+        reader.wait()
+    assert stat.S_ISFIFO(pipe.lstat().st_mode)
+
+
+def test_rights_and_owner_of_a_file_stay(tmp_path: Path) -> None:
+    path = tmp_path / "w.json"
+    path.write_text("old")
+    path.chmod(0o640)
+    if os.geteuid() == 0:
+        os.chown(path, 12_345, 23_456)
+    before = path.stat()
+    write_atomically(path, TEXT)
+    after = path.stat()
+    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
+    assert path.read_text() == TEXT
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write to everything")
+def test_a_file_that_is_write_protected_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "w.json"
+    path.write_text("old")
+    path.chmod(0o444)
+    for write in (check_writable, lambda target: write_atomically(target, TEXT)):
+        with pytest.raises(InputError, match=r"w\.json: cannot be written: Permission denied"):
+            write(path)
+    assert path.read_text() == "old"
+
+
+def test_a_long_name_is_written(tmp_path: Path) -> None:
+    path = tmp_path / ("n" * 255)
+    write_atomically(path, TEXT)
+    assert path.read_text() == TEXT
+
+
+def test_only_files_and_links_are_removed(tmp_path: Path) -> None:
+    for make in FILES.values():
+        home = tmp_path / "home"
+        home.mkdir()
+        path, behind = make(home)
+        was_link, was_there = path.is_symlink(), behind.exists()
+        remove(path)
+        assert not os.path.lexists(path)
+        assert behind.exists() == (was_link and was_there)
+        shutil.rmtree(home)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        remove(tmp_path / "s")
+        remove(tmp_path)
+        assert stat.S_ISSOCK((tmp_path / "s").stat().st_mode)
