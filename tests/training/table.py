@@ -1,4 +1,4 @@
-"""README's table of real training: ``python -m tests.training.table``, from the records in ``traces/training``."""
+"""README's table of real training, from ``traces/training``: ``python -m tests.training.table``."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -34,9 +34,9 @@ _HEAD = (
 class Row:
     """One record; times in ns, errors and ratios as shares.
 
-    ``floor`` is by how much two candidates with the same buckets differ, and half the width of the median's 95 %
-    interval, whichever is more. ``pace`` is the plain step of the replay over that of the recording. ``parts``,
-    ``held`` and ``paced`` are step errors by candidate. ``inside`` of ``gains`` over the default were measured
+    ``floor`` is by how much two candidates with the same buckets differ, and half the width of the median's
+    95 % interval, whichever is more. ``pace`` is the plain step of the replay over that of the recording.
+    ``parts``, ``held`` and ``paced`` are step errors by candidate. ``inside`` of ``gains`` over the default were measured
     within their predicted 95 % interval.
     """
 
