@@ -6,7 +6,7 @@ from typing import Any, Literal
 from sim.importer.kineto.interference import Interference
 from sim.verdict.intervals import Interval
 
-Role = Literal["gradients", "earlier", "map", "other"]
+Role = Literal["gradients", "earlier", "map", "other", "before"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +17,9 @@ class SeenCollective:
     of gloo's thread; else (world size 1) they are those of the call. ``role`` is
     ``gradients`` where the hooks of the step's last backward sent it (or its end, after the last gradient),
     ``earlier`` for those of the micro-batches before, ``map`` for
-    ``find_unused_parameters``'s, ``other`` for all else: activations, embeddings, buffers. ``ready_ns`` is
-    when the compute lane came to the launch of one of gradients.
+    ``find_unused_parameters``'s, ``before`` for those that were launched before the trace began (their ends
+    hold up what follows, and are no step's own), ``other`` for all else: activations, embeddings, buffers.
+    ``ready_ns`` is when the compute lane came to the launch of one of gradients.
     """
 
     kind: str
@@ -37,6 +38,11 @@ class SeenCollective:
     def duration_ns(self) -> int:
         """How long the kernel was resident: its transfer, and its wait for the last rank."""
         return self.end_ns - self.start_ns
+
+    @property
+    def is_ddps(self) -> bool:
+        """Whether DDP's reducer sent it in this step."""
+        return self.role not in ("other", "before")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,7 +115,7 @@ class _Reader:
         collectives = self._in_step(window, backwards, gradients, backward_start)
         backward_end = self._plain_end(backward, collectives, backward_end)
         copy_out, out_end = self._copy_out(backward, window, backward_end, collectives)
-        sent = [one.end_ns for one in collectives if one.role != "other"]
+        sent = [one.end_ns for one in collectives if one.is_ddps]
         sync_end = max([backward_end, out_end, *sent])
         synchronised, others = count_backwards(backwards, collectives, self._cpu.optimizer_at)
         return SeenStep(
@@ -230,7 +230,7 @@ class _Reader:
         counted. Traces too old to name copies: all that the lane does before the optimizer; of a compiled
         backward: all that it does after its last all-reduce.
         """
-        ends = sorted(one.end_ns for one in collectives if one.role != "other")
+        ends = sorted(one.end_ns for one in collectives if one.is_ddps)
         if not ends:
             return 0, backward_end
         until = self._cpu.until(backward.end_ns, window.end_ns)

@@ -11,7 +11,7 @@ from sim.importer.wording import count_of
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Workload
-from sim.units import format_ms, format_size, median_ns
+from sim.units import NS_PER_MS, format_ms, format_size, median_ns
 from sim.verdict.intervals import Interval, intersection_length, length
 
 
@@ -25,7 +25,7 @@ def overlap_ratio(computation: Sequence[Interval], communication: Sequence[Inter
 
 def behind_others_ns(step: SeenStep) -> list[int]:
     """By reduction: how long it was ready and launched while collectives that are not modelled ran."""
-    others = [(one.start_ns, one.end_ns) for one in step.collectives if one.role == "other"]
+    others = [(one.start_ns, one.end_ns) for one in step.collectives if not one.is_ddps]
     return [
         intersection_length(others, [(max(one.ready_ns or 0, one.launched_ns), one.start_ns)])
         for one in step.reductions
@@ -106,16 +106,18 @@ class Told:
                 f"all-reduces waited {format_ms(behind)} a step behind other collectives: a prediction of "
                 f"these steps misses that"
             )
-        others = [one for one in steps[len(steps) // 2].collectives if one.role == "other"]
-        if others:
-            kinds = sorted({one.kind for one in others})
+        others = [[one for one in step.collectives if one.role == "other"] for step in steps]
+        if any(others):
+            kinds = sorted({one.kind for each in others for one in each})
             lines.append(
-                f"{len(others)} other collectives a step ({', '.join(kinds)}), "
-                f"{format_ms(sum(one.duration_ns for one in others))}: part of the times, not modelled"
+                f"{_counts(others)} other collectives a step ({', '.join(kinds)}), "
+                f"{_over_steps([sum(one.duration_ns for one in each) for each in others])}: part of the "
+                f"times, not modelled"
             )
-        batches, reduced = steps[0].micro_batches, steps[0].synchronised_batches
+        batches, reduced = steps[0].micro_batches, {step.synchronised_batches for step in steps}
         if batches > 1:
-            which = "each of them reduced" if reduced == batches else f"{reduced} of them reduced"
+            shown = str(min(reduced)) if len(reduced) == 1 else f"{min(reduced)} to {max(reduced)}"
+            which = "each of them reduced" if reduced == {batches} else f"{shown} of them reduced"
             lines.append(
                 f"{batches} micro-batches a step, {which}; all before the last one's backward, with its "
                 f"all-reduces, is in forward_ns"
@@ -236,6 +238,22 @@ class Told:
             },
             "matched_collectives": self._aligned.matched,
         }
+
+
+def _counts(each: Sequence[Sequence[Any]]) -> str:
+    """How many there are a step: ``7``, or ``2 to 3`` where steps differ."""
+    numbers = sorted(map(len, each))
+    return str(numbers[0]) if numbers[0] == numbers[-1] else f"{numbers[0]} to {numbers[-1]}"
+
+
+def _over_steps(times_ns: Sequence[int]) -> str:
+    """A time of each step as one: their median, with the range where a tenth or more of it is not shared."""
+    middle, low, high = median_ns(times_ns), min(times_ns), max(times_ns)
+    if 10 * (high - low) < middle:
+        return format_ms(middle)
+    return (
+        f"{format_ms(middle)} (median of {len(times_ns)} steps: {low / NS_PER_MS:.2f} to {format_ms(high)})"
+    )
 
 
 def _middle(steps: Sequence[SeenStep], since: str, until: str) -> str:
