@@ -234,6 +234,55 @@ def test_traces_without_a_backward_are_declined(tmp_path: Path) -> None:
         read(device, tmp_path)
 
 
+ENGINE = "autograd::engine::evaluate_function: "
+INNER = "torch::autograd::AccumulateGrad"
+
+
+def test_what_the_engine_calls_is_an_accumulate_grad_though_nothing_inside_is_shown(tmp_path: Path) -> None:
+    """A sampled trace: buckets, their times and the edges of backward are those of the whole one."""
+    job = replace(JOB, copy_in_ns=3_000, copy_out_ns=2_000)
+    for some in (False, True):
+        whole = read(trace := events(Dialect(arguments_on="kernel", dims=None), job=job), tmp_path)
+        inside = [event for event in trace if event["name"] == INNER]
+        gone = inside[::3] if some else inside
+        sampled = read([event for event in trace if event not in gone], tmp_path)
+        assert sampled.details == whole.details
+        assert sampled.workload is not None
+        assert whole.workload is not None
+        assert sampled.workload.gradients == whole.workload.gradients
+        assert any(line.startswith(f"{len(gone)} AccumulateGrads shown by") for line in sampled.assumed)
+        assert not any("AccumulateGrad" in line for line in whole.assumed)
+
+
+@pytest.mark.parametrize("name", ["struct torch::autograd::AccumulateGrad", "AccumulateGrad"])
+def test_an_accumulate_grad_is_one_under_every_compilers_name(name: str, tmp_path: Path) -> None:
+    trace = events()
+    plain = read(trace, tmp_path)
+    for event in trace:
+        event["name"] = event["name"].replace(INNER, name)
+    assert read(trace, tmp_path).details == plain.details
+
+
+def test_why_nothing_of_backward_is_accumulated_is_told_with_figures(tmp_path: Path) -> None:
+    nodes = [event for event in events() if "AccumulateGrad" not in event["name"]]
+    nodes.append(nodes[0] | {"cat": "cpu_op", "name": ENGINE + "MyAccumulateGrad"})
+    with pytest.raises(NotModelledError, match="of 25 nodes of autograd in it none is"):
+        read(nodes, tmp_path)
+
+
+def test_a_sampled_trace_has_fewer_gradients_than_the_model(tmp_path: Path) -> None:
+    model = read(trace := events(), tmp_path).workload
+    assert model is not None
+    calls = [event for event in trace if event["name"] in (INNER, ENGINE + INNER)]
+    gone = [event for place, event in enumerate(calls) if place % 8 < 2]  # one of four a step
+    kept = [event for event in trace if event not in gone]
+    assert len(read(kept, tmp_path).details["buckets"]) == 2
+    with pytest.raises(
+        InputError, match=r"3 gradients were reduced .* has 4; give .* that was sampled, none"
+    ):
+        read(kept, tmp_path, model=model)
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [

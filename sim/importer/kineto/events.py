@@ -20,8 +20,10 @@ _OPERATORS = {"cpu_op", "operator", "user_annotation"}
 
 ACCUMULATE = "torch::autograd::AccumulateGrad"
 NODE = "autograd::engine::evaluate_function: "
+# Some compilers write a type's name as "struct torch::autograd::AccumulateGrad".
+_ACCUMULATE = re.compile(r"((struct|class) )?(torch::autograd::)?AccumulateGrad$")
 _KEPT = re.compile(
-    r"torch::autograd::AccumulateGrad$|autograd::engine::evaluate_function: |ProfilerStep#|Optimizer\.|"
+    r"autograd::engine::evaluate_function: |ProfilerStep#|Optimizer\.|"
     r"DistributedDataParallel\.forward|record_param_comms|c10d::|nccl:|gloo:|rccl:|torch::distributed::|"
     r"torch\.distributed\.|FullyShardedDataParallel|FSDP::|fsdp|\w+Backward\d*$|DeepSpeed"
 )
@@ -127,8 +129,10 @@ def _take(event: dict[str, Any], trace: TraceEvents, place: str) -> None:
         if category != "user_annotation":
             start = time_ns(event.get("ts"), f"{place}: ts")
             trace.began_ns = start if trace.began_ns is None else min(start, trace.began_ns)
-        if isinstance(name, str) and (category == "user_annotation" or _KEPT.match(name)):
-            _take_operator(event, name, trace, place)
+        if isinstance(name, str):
+            plain = _plain_name(name)
+            if category == "user_annotation" or plain == ACCUMULATE or _KEPT.match(plain):
+                _take_operator(event, plain, trace, place)
     elif category in _GPU:
         if not isinstance(name, str):
             raise InputError(f"{place}: name: {name!r:.60} is not legal; give text")
@@ -138,6 +142,14 @@ def _take(event: dict[str, Any], trace: TraceEvents, place: str) -> None:
         if type(correlation) is int and correlation:
             start = time_ns(event.get("ts"), f"{place}: ts")
             trace.launches[correlation] = (start, intern(str(event.get("tid"))))
+
+
+def _plain_name(name: str) -> str:
+    """An AccumulateGrad, or the engine's call of one, by the one name of each; others as they are."""
+    if not name.endswith("AccumulateGrad"):
+        return name
+    call = NODE if name.startswith(NODE) else ""
+    return call + ACCUMULATE if _ACCUMULATE.match(name, len(call)) else name
 
 
 def _take_operator(event: dict[str, Any], name: str, trace: TraceEvents, place: str) -> None:

@@ -160,9 +160,11 @@ def _by_model(
     """By the model's gradients: in its ready order, or, where the trace has shapes, in the trace's."""
     order = model.order()
     if len(order) != len(placed):
+        left_out = len(placed) < len(order)
         raise InputError(
             f"{source}: {len(placed)} gradients were reduced in step {step.number}, the model "
             f"{model.name!r} has {len(order)}; give the model that was trained"
+            + (", or, of a trace that was sampled, none" if left_out else "")
         )
     ordered = _in_trace_order(model, placed, source)
     sent = replace(model, gradients=_on_wire(model.gradients, step.reductions))

@@ -95,7 +95,8 @@ class SeenStep:
 class SeenRank:
     """One rank: its whole steps, what the device was busy with, and who it is.
 
-    ``is_marked``: steps have the profiler's own numbers. ``base_ns`` is what all times count from;
+    ``is_marked``: steps have the profiler's own numbers. ``base_ns`` is what all times count from; of
+    ``calls_alone`` of its AccumulateGrads only the engine's call is there;
     ``unseen_calls`` are calls of collectives without a kernel that is known to communicate.
     """
 
@@ -113,6 +114,7 @@ class SeenRank:
     interference: Interference | None = None
     is_marked: bool = True
     unseen_calls: int = 0
+    calls_alone: int = 0
     base_ns: int = 0
     dropped: tuple[str, ...] = ()
     header: dict[str, Any] = field(default_factory=dict)

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sim.errors import InputError, NotModelledError
-from sim.importer.kineto.autograd import AutogradThread, between, is_node, start_of
+from sim.importer.kineto.autograd import AutogradThread, between, find_accumulations, is_node
 from sim.importer.kineto.collectives import dtype_of, shape_of
 from sim.importer.kineto.copies import added_by_copies
-from sim.importer.kineto.events import ACCUMULATE, Operator, TraceEvents
+from sim.importer.kineto.events import Operator, TraceEvents
 from sim.importer.kineto.kernels import is_computation
 from sim.importer.kineto.lane import launched_spans, make_lane
 from sim.importer.kineto.roles import Backward, count_backwards, give_all_roles
@@ -37,17 +37,16 @@ def find_steps(trace: TraceEvents, collectives: Sequence[tuple[SeenCollective, s
             f"{trace.source}: no CPU operators in it, which tell backward from forward; profile with "
             f"ProfilerActivity.CPU as well"
         )
-    accumulated = [one for one in trace.operators if one.name == ACCUMULATE]
+    accumulated = find_accumulations(trace)
     if not accumulated:
-        if any(is_node(one) for one in trace.operators):
+        if nodes := sum(is_node(one) for one in trace.operators):
             raise NotModelledError(
-                f"{trace.source}: backward accumulates no gradient (torch::autograd::AccumulateGrad is "
-                f"missing): nothing is trained by it, or the trace leaves it out"
+                f"{trace.source}: backward accumulates no gradient (of {nodes} nodes of autograd in it none "
+                f"is a torch::autograd::AccumulateGrad): nothing is trained by it, or the trace leaves it out"
             )
         raise NotModelledError(
             f"{trace.source}: no backward in it: an inference trace, or a forward alone; give one of training"
         )
-    accumulated.sort(key=start_of)
     thread = Counter(one.thread for one in accumulated).most_common(1)[0][0]
     accumulated = [one for one in accumulated if one.thread == thread]
     cpu = AutogradThread(trace, thread, accumulated)

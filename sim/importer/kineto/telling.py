@@ -134,6 +134,11 @@ class Told:
         lines = []
         if self._layout is not None:
             lines.append(self._layout.told_by)
+        if self._rank.calls_alone:
+            lines.append(
+                f"{count_of(self._rank.calls_alone, 'AccumulateGrad')} shown by the engine's call alone (a "
+                f"sampled trace leaves out what is inside): its hooks are taken to begin with the call"
+            )
         if any(one.dtype is None for one in self._reductions):
             lines.append("the trace names no dtype for all-reduces; float32 is assumed")
         if self._workload is not None and self._workload.ready_includes:
