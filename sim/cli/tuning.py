@@ -114,6 +114,8 @@ def _print(answer: Recommendation, title: str) -> None:
     note(f"why: {answer.report.verdict}")
     note(f"DDP's default: {answer.baseline.verdict}")
     note(f"proof: {'optimal' if answer.proved_optimal else 'not proved optimal'}; {answer.proof}")
+    for line in answer.notes:
+        note(f"note: {line}")
 
 
 def _print_robust(robust: Robust) -> None:

@@ -47,6 +47,7 @@ def make_workload(rank: SeenRank, steps: Sequence[SeenStep], layout: Layout, nam
         ready_order=tuple(order),
         ready_includes=_SENT if sent else _ALONE if reductions else (),
         samples=tuple(samples) if len(samples) > 1 else (),
+        whole_buckets=layout.is_of_whole_buckets or None,
         provenance={
             **provenance(rank),
             "made_from": f"{len(steps)} steps",

@@ -19,7 +19,8 @@ class Layout:
 
     ``gradients`` in hook order, without times; ``places`` says where each one's ready time stands in a step:
     its place among the step's gradients, or, where ``by_bucket``, among its reductions. ``buckets`` are
-    indices in launch order, empty where nothing was reduced. ``told_by`` is a sentence.
+    indices in launch order, empty where nothing was reduced. ``told_by`` is a sentence;
+    ``is_of_whole_buckets``: each gradient stands for a bucket, as nothing tells apart what is in it.
     """
 
     gradients: tuple[Gradient, ...]
@@ -27,6 +28,7 @@ class Layout:
     by_bucket: bool
     buckets: tuple[tuple[int, ...], ...]
     told_by: str
+    is_of_whole_buckets: bool = False
 
     def ready_ns(self, step: SeenStep) -> tuple[int, ...]:
         """By index: when each gradient was ready, from the start of the step's backward."""
@@ -226,4 +228,5 @@ def _by_bucket(step: SeenStep, sizes: Sequence[int], why: str) -> Layout:
         buckets=tuple((gradient.index,) for gradient in gradients),
         told_by=f"{why}: each bucket that ran stands for its gradients, so that they can be merged but not "
         f"divided",
+        is_of_whole_buckets=True,
     )

@@ -96,7 +96,8 @@ class SeenRank:
     """One rank: its whole steps, what the device was busy with, and who it is.
 
     ``is_marked``: steps have the profiler's own numbers. ``base_ns`` is what all times count from; of
-    ``calls_alone`` of its AccumulateGrads only the engine's call is there;
+    ``calls_alone`` of its AccumulateGrads only the engine's call is there; ``doubts`` are sentences on what
+    may not be as it was taken;
     ``unseen_calls`` are calls of collectives without a kernel that is known to communicate.
     """
 
@@ -115,6 +116,7 @@ class SeenRank:
     is_marked: bool = True
     unseen_calls: int = 0
     calls_alone: int = 0
+    doubts: tuple[str, ...] = ()
     base_ns: int = 0
     dropped: tuple[str, ...] = ()
     header: dict[str, Any] = field(default_factory=dict)

@@ -134,6 +134,8 @@ class Told:
         lines = []
         if self._layout is not None:
             lines.append(self._layout.told_by)
+        doubts = (doubt for rank in self._aligned.ranks for doubt in rank.doubts)
+        lines += [f"WARNING: {doubt}" for doubt in dict.fromkeys(doubts)]
         if self._rank.calls_alone:
             lines.append(
                 f"{count_of(self._rank.calls_alone, 'AccumulateGrad')} shown by the engine's call alone (a "
