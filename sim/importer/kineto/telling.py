@@ -1,12 +1,15 @@
 """What an import says of itself: sentences of what was found, assumed and missing, and figures."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from sim.costs.collectives import service_ns
 from sim.importer.kineto.assembling import GLOO_CHANNELS
 from sim.importer.kineto.layout import Layout, size_of
 from sim.importer.kineto.ranks import Aligned
 from sim.importer.kineto.seen import SeenRank, SeenStep
+from sim.importer.kineto.slowed import FEWEST, CommSlowdown
 from sim.importer.wording import count_of
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement
@@ -45,6 +48,7 @@ class Told:
         workload: Workload | None,
         hardware: Hardware | None,
         measurement: Measurement | None,
+        slowed: CommSlowdown | None,
     ) -> None:
         self._aligned = aligned
         self._rank = rank
@@ -54,6 +58,7 @@ class Told:
         self._workload = workload
         self._hardware = hardware
         self._measurement = measurement
+        self._slowed = slowed
         self._reductions = steps[0].reductions
         self._behind = [behind_others_ns(step) for step in steps]
 
@@ -99,6 +104,24 @@ class Told:
                 f"computation takes {interference.slowdown:.2f} times as long beside a collective "
                 f"({interference.kernels} kernels that ran alone in another step; quartiles {low:.2f} and "
                 f"{high:.2f})"
+            )
+        if self._slowed is not None:
+            low, _, high = self._slowed.quartiles
+            lines.append(
+                f"all-reduces take {self._slowed.slowdown:.2f} times as long beside backward as after it "
+                f"({self._slowed.beside} beside it, {self._slowed.after} after it of "
+                f"{count_of(self._slowed.sizes, 'size')}; quartiles {low:.2f} and {high:.2f}): the curve is "
+                f"that of nothing beside"
+            )
+        if waited := self._waited_ns():
+            lines.append(
+                f"{whose}all-reduces lasted {format_ms(waited)} a step longer than their transfers"
+                + (
+                    ", waiting for ranks that came later"
+                    if self._aligned.complete
+                    else " as they are taken: they waited for ranks that are missing, or transfers vary"
+                )
+                + "; a prediction of these steps misses that"
             )
         behind = median_ns([sum(waits) for waits in self._behind])
         if behind:
@@ -154,8 +177,15 @@ class Told:
             there = f"{len(self._aligned.ranks)} of {self._world_size} ranks"
             lines.append(
                 f"WARNING: {there}: a kernel lasts from its own rank's arrival, not the last one's; the "
-                f"least over steps is taken, an upper bound of the transfer, also below the smallest size; "
-                f"give the traces of all ranks"
+                f"least over steps is taken (the median of those that were ready longer than they then "
+                f"took), an upper bound of the transfer, also below the smallest size; give the traces of "
+                f"all ranks"
+            )
+        if self._hardware is not None and self._rank.on_gpu and self._slowed is None:
+            clear = "" if self._aligned.complete else ", without a wait for ranks that are missing"
+            lines.append(
+                f"what computation beside them costs all-reduces is not known (no size ran {FEWEST} times "
+                f"beside backward and after it{clear}): they are taken to last as long as in these steps"
             )
         if self._hardware is not None and not self._rank.on_gpu:
             lines.append(
@@ -190,6 +220,19 @@ class Told:
         if self._layout is not None and not self._layout.buckets:
             lines.append("buckets: no all-reduce of gradients in the trace")
         return tuple(lines)
+
+    def _waited_ns(self) -> int:
+        """By how much the rank's all-reduces lasted longer a step than what is taken for their transfers."""
+        hardware, place = self._hardware, self._aligned.ranks.index(self._rank)
+        if hardware is None or not self._rank.on_gpu:
+            return 0
+        by_step: dict[int, int] = defaultdict(int)
+        for one in self._aligned.transfers:
+            if self._aligned.complete:
+                by_step[one.step] += one.waits_ns[place]
+            elif one.num_bytes:
+                by_step[one.step] += one.duration_ns - service_ns(hardware.all_reduce, one.num_bytes)
+        return max(0, median_ns(list(by_step.values()))) if by_step else 0
 
     def _why_no_curve(self) -> str:
         if self._world_size == 1:
