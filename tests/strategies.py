@@ -126,6 +126,7 @@ def workloads(
                 for row in draw(st.lists(st.lists(moments, min_size=count, max_size=count), max_size=2))
             ),
             "estimated": draw(st.booleans()),
+            "whole_buckets": draw(st.none() | st.booleans()),
             "band": draw(st.none() | st.tuples(st.floats(0.1, 1), st.floats(1, 9))),
             "provenance": draw(words),
             "extensions": draw(words),

@@ -182,13 +182,15 @@ def _recommendation(
     if simplest is not None:
         st.markdown(labels.plain(simplest))
     st.markdown(labels.plain(found.plateau.sentence))
-    if found.proved_optimal:
-        st.badge("proved optimal", icon=":material/verified:", color="green")
+    if not found.proved_optimal:
+        st.badge(words.NOT_PROVED, color="orange")
+    elif inputs.workload.is_of_whole_buckets:
+        st.badge(words.PROVED_OVER_MERGES, color="orange")
     else:
-        st.badge("best found, not proved optimal", color="orange")
+        st.badge(words.PROVED, icon=":material/verified:", color="green")
     st.markdown(labels.sentence(found.proof))
-    if words.is_of_whole_buckets(inputs.workload):
-        st.info(words.WHOLE_BUCKETS, icon=":material/info:")
+    for note in found.notes:
+        st.info(labels.sentence(note), icon=":material/info:")
     if found.gain.significant is False and not under:
         st.caption(words.NOTHING_TO_PASTE)
     try:

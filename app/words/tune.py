@@ -1,13 +1,11 @@
 """Words of the Tune page."""
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 from app.words.switches import option_words
 from sim.nouns.band import BandPoint
 from sim.nouns.recommendation import Recommendation
-from sim.nouns.workload import Workload
 from sim.units import format_ms
 
 PATH_HELP = (
@@ -41,11 +39,8 @@ NOTHING_TO_PASTE = (
 
 VALIDATE = "All measured runs, and how predictions are judged"
 
-WHOLE_BUCKETS = (
-    "The trace tells no gradients apart: each bucket that ran counts as one gradient here. Buckets can be "
-    "merged, never divided, by every cap and in the search and its proof."
-)
-_WHOLE_BUCKET = re.compile(r"bucket \d+")
+PROVED, PROVED_OVER_MERGES = "proved optimal", "optimal over merges of the recorded buckets"
+NOT_PROVED = "best found, not proved optimal"
 
 COLUMN_HELP = {
     "knob": "What may be set. Each row is the best that this knob alone can reach.",
@@ -68,11 +63,6 @@ COLUMN_HELP = {
     "at least, ms": "Lower end of the 95 % interval of that gain.",
     "at most, ms": "Upper end of the 95 % interval of that gain.",
 }
-
-
-def is_of_whole_buckets(workload: Workload) -> bool:
-    """Whether each gradient is a bucket of a trace that tells none apart, by the name its importer gives."""
-    return all(_WHOLE_BUCKET.fullmatch(gradient.name) for gradient in workload.gradients)
 
 
 def band_caption(points: Sequence[BandPoint]) -> str:

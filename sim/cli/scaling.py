@@ -97,6 +97,11 @@ def scaling(
         emit(json.dumps({"rows": [asdict(row) for row in rows]}, indent=1))
     else:
         print_rows(workload.name, rows)
+        if workload.is_of_whole_buckets:
+            note(
+                f"best buckets and caps are over merges of the {len(workload.gradients)} buckets as recorded "
+                f"only: gradients are not told apart; profile with record_shapes=True, or import with --model"
+            )
 
 
 def print_rows(workload: str, rows: Sequence[ScalingRow]) -> None:

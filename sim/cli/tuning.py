@@ -118,6 +118,8 @@ def _print(answer: Recommendation, title: str) -> None:
     say(f"why: {answer.report.verdict}")
     say(f"DDP's default: {answer.baseline.verdict}")
     say(f"proof: {'optimal' if answer.proved_optimal else 'not proved optimal'}; {answer.proof}")
+    for line in answer.notes:
+        say(f"note: {line}")
 
 
 def _print_robust(robust: Robust) -> None:

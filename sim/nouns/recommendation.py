@@ -87,7 +87,8 @@ class Recommendation:
     family is not among ``families``. ``critical_path`` and ``baseline_path`` are the spans that decide the
     end of the recommended step and of DDP's default. ``memory`` is what a limit on the largest bucket costs,
     where it was asked for. ``simplest`` names the family of DDP's own knobs that is easiest to set of those
-    within 0.1 % of the recommended step that this is not significantly better than.
+    within 0.1 % of the recommended step that this is not significantly better than. ``notes`` say what the
+    search could not know, and how to let it.
     """
 
     assignment: Assignment
@@ -106,5 +107,6 @@ class Recommendation:
     baseline_path: tuple[PathSpan, ...] = ()
     memory: tuple[MemoryPoint, ...] = ()
     simplest: str = "bucket_indices"
+    notes: tuple[str, ...] = ()
     provenance: dict[str, Any] = field(default_factory=dict)
     extensions: dict[str, Any] = field(default_factory=dict)

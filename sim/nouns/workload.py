@@ -1,6 +1,7 @@
 """What is trained: the gradients that backward makes ready, and when."""
 
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -24,6 +25,7 @@ DTYPE_BYTES = {
     "bool": 1,
 }
 
+_WHOLE_BUCKET = re.compile(r"bucket \d+")
 ReadyIncludes = Literal["copy_in", "launch", "interference"]
 
 
@@ -96,6 +98,8 @@ class Workload:
     backward. ``ready_includes`` names the effects of DDP that the times already contain.
     ``samples`` holds the ready times of each recorded iteration, by gradient index. ``estimated``
     says that no profile stands behind the times, ``band`` then gives (low, high) factors on them.
+    ``whole_buckets`` says that each gradient stands for a whole bucket as it ran, whose gradients nothing
+    tells apart: buckets can be merged, never divided.
     """
 
     name: str
@@ -110,6 +114,7 @@ class Workload:
     samples: tuple[tuple[int | None, ...], ...] = ()
     estimated: bool = False
     band: tuple[float, float] | None = None
+    whole_buckets: bool | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
     extensions: dict[str, Any] = field(default_factory=dict)
 
@@ -174,6 +179,13 @@ class Workload:
             return self.ready_order
         ready = [g for g in self.gradients if g.ready_ns is not None]
         return tuple(g.index for g in sorted(ready, key=lambda g: (g.ready_ns or 0, -g.index)))
+
+    @property
+    def is_of_whole_buckets(self) -> bool:
+        """Whether each gradient is a whole bucket; files that lack ``whole_buckets`` tell it by names."""
+        if self.whole_buckets is not None:
+            return self.whole_buckets
+        return all(_WHOLE_BUCKET.fullmatch(gradient.name) for gradient in self.gradients)
 
     @property
     def total_bytes(self) -> int:

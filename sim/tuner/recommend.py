@@ -33,6 +33,7 @@ from sim.tuner.families import (
 )
 from sim.tuner.gain import NOTHING, judge_gain
 from sim.tuner.judging import Judge
+from sim.tuner.merges import bounded, notes_on, over_merges
 from sim.tuner.optimum import Optimum, find_optimum
 from sim.tuner.partitions import Buckets
 from sim.tuner.plateau import find_plateau
@@ -157,7 +158,7 @@ def tune(
         families=families,
         simplest=_simplest(families, report.step_ns, judge),
         absent=found.absent,
-        gain=gain,
+        gain=bounded(gain, workload),
         plateau=find_plateau(
             found.cap_rows,
             judge,
@@ -169,6 +170,7 @@ def tune(
         robust=robust,
         critical_path=_path(timeline),
         baseline_path=_path(baseline_timeline),
+        notes=notes_on(workload, report.exposed_comm_ns),
         provenance={"source": "sim.tune", "workload": workload.name, "hardware": hardware.name},
     )
 
@@ -296,6 +298,7 @@ def _tell_proof(scorer: Scorer, optimum: Optimum) -> str:
     end, words = optimum.sync_end_ns, optimum.proof
     if scorer.problem.run.any():
         words += ", buckets launched in the order in which they are ready"
+    words += over_merges(scorer.problem.workload)
     if not optimum.is_proved and optimum.at_least_ns:
         words += f"; at most {end / optimum.at_least_ns - 1:.2%} above the optimum"
     free = optimum.free_at_least_ns

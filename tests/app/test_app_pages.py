@@ -267,8 +267,10 @@ def test_a_step_that_lacks_a_part_says_so_at_the_headline(page: AppTest) -> None
 
 def test_a_trace_of_whole_buckets_is_told_from_one_of_gradients(workload: Workload) -> None:
     buckets = tuple(replace(one, name=f"bucket {one.index}") for one in workload.gradients)
-    assert words.is_of_whole_buckets(replace(workload, gradients=buckets))
-    assert not words.is_of_whole_buckets(replace(workload, gradients=(workload.gradients[0], *buckets[1:])))
+    assert replace(workload, gradients=buckets).is_of_whole_buckets
+    assert replace(workload, whole_buckets=True).is_of_whole_buckets
+    assert not replace(workload, gradients=buckets, whole_buckets=False).is_of_whole_buckets
+    assert not replace(workload, gradients=(workload.gradients[0], *buckets[1:])).is_of_whole_buckets
 
 
 def test_the_path_is_marked_and_can_be_left_out(page: AppTest) -> None:

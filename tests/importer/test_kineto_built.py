@@ -81,10 +81,12 @@ def built(draw: st.DrawFn) -> tuple[Job, Dialect]:
     return draw(jobs(dialect)), dialect
 
 
-def imported(job: Job, dialect: Dialect) -> tuple[Imported, list[list[TrueStep]]]:
+def imported(job: Job, dialect: Dialect, ranks: int | None = None) -> tuple[Imported, list[list[TrueStep]]]:
+    """The traces of all ranks, or of the first ``ranks``, as they are read; and the truth of all."""
     texts, truth = build(job, dialect)
     with tempfile.TemporaryDirectory() as folder:
-        return read_kineto(write(texts, Path(folder), dialect), ImportOptions(world_size=job.ranks)), truth
+        paths = write(texts[:ranks], Path(folder), dialect)
+        return read_kineto(paths, ImportOptions(world_size=job.ranks)), truth
 
 
 def slowest(truth: list[list[TrueStep]]) -> int:

@@ -13,6 +13,7 @@ from sim.importer.kineto.collectives import unseen_calls
 from sim.importer.kineto.events import read_events
 from sim.nouns.imported import Imported, ImportOptions
 from tests.importer.built_traces import Dialect, Job, build
+from tests.importer.test_kineto_steps import cpu_alone
 
 JOB = Job(
     shapes=((256, 256), (256,), (256, 256), (256,)),
@@ -232,6 +233,143 @@ def test_traces_without_a_backward_are_declined(tmp_path: Path) -> None:
     device = [event for event in events() if event["cat"] == "kernel"]
     with pytest.raises(InputError, match=r"ProfilerActivity\.CPU"):
         read(device, tmp_path)
+
+
+def without_kernels(trace: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [event for event in trace if event["cat"] not in ("kernel", "cuda_runtime")]
+
+
+@pytest.mark.parametrize(
+    ("category", "why"),
+    [
+        ("hpu_op", r"36 events of categories that are not read \(hpu_op 36\), of a device .* \(hpu\)"),
+        ("MTIA_CCP_Events", r"\(mtia_ccp_events 36\), of a device that is not read \(mtia\)"),
+        ("privateuse1_op", r"of a device that is not read \(privateuse1\)"),
+    ],
+)
+def test_a_device_that_is_not_read_is_no_cpu(category: str, why: str, tmp_path: Path) -> None:
+    trace = [event for event in events() if event["cat"] != "cuda_runtime"]
+    for event in trace:
+        if event["cat"] == "kernel" and "nccl" not in event["name"]:
+            event["cat"] = category
+    kept = [event for event in trace if event["cat"] != "kernel" and "record_param" not in event["name"]]
+    count = sum(event["cat"] == category for event in kept)
+    with pytest.raises(NotModelledError, match=why.replace("36", str(count))):
+        read(kept, tmp_path)
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_many_events_of_an_unknown_category_are_no_cpu_and_few_are_told(
+    missing: bool, tmp_path: Path
+) -> None:
+    """As of a vendor's own profiler, which writes no category at all."""
+    path = tmp_path / "cpu.json"
+
+    def told(count: int) -> Imported:
+        trace = json.loads(cpu_alone(1, [(8, 8), (8,)], 200_000))["traceEvents"]
+        extra = {"ph": "X", "name": "MatMul", "tid": 5, "pid": 9, "ts": 10**9, "dur": 5, "args": {}}
+        trace += [extra | ({} if missing else {"cat": "strange\n"})] * count
+        path.write_text(json.dumps({"traceEvents": trace}))
+        return read_kineto([path], ImportOptions(world_size=1))
+
+    assert not any("WARNING" in line for line in told(0).assumed)
+    assert any("WARNING: 99 events of categories that are not read" in line for line in told(99).assumed)
+    with pytest.raises(
+        NotModelledError, match=r"100 events of categories that are not read .* another device"
+    ):
+        told(100)
+
+
+@pytest.mark.parametrize("backend", ["nccl", "hccl", "xccl"])
+def test_a_gpus_collectives_without_its_kernels_are_no_cpus(backend: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    kept = without_kernels(events(Dialect(arguments_on="record_param_comms")))
+    assert read(kept, tmp_path).workload is not None  # nothing in it tells of a device
+    info = {"backend": backend, "rank": 0, "world_size": 2}
+    path.write_text(json.dumps({"distributedInfo": info, "traceEvents": kept}))
+    with pytest.raises(InputError, match=rf"backend is {backend}, and no kernel .* ProfilerActivity\.CUDA"):
+        read_kineto([path], ImportOptions())
+    named = without_kernels(events(Dialect(arguments_on="nccl:all_reduce")))
+    for event in named:
+        event["name"] = event["name"].replace("nccl:", f"{backend}:")
+    with pytest.raises(InputError, match=f"6 collectives of {backend}, and no kernel of a GPU"):
+        read(named, tmp_path)
+
+
+def test_launches_without_what_they_launched_are_no_cpus(tmp_path: Path) -> None:
+    job = replace(JOB, forward_ns=JOB.forward_ns[:1] * 20)
+    kept = [event for event in events(job=job) if event["cat"] != "kernel"]
+    with pytest.raises(InputError, match=r"launches of work for a device, and no kernel of a GPU"):
+        read(kept, tmp_path)
+
+
+def test_an_accelerator_that_did_nothing_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "cpu.json"
+    trace = json.loads(cpu_alone(1, [(8, 8), (8,)], 200_000))
+    path.write_text(json.dumps(trace | {"deviceProperties": [{"id": 0, "name": "NVIDIA A100"}]}))
+    found = read_kineto([path], ImportOptions(world_size=1))
+    assert any("on CPU" in line for line in found.found)
+    assert any("WARNING: the trace lists 'NVIDIA A100' and nothing" in line for line in found.assumed)
+
+
+@pytest.mark.parametrize("vendor", ["privateuse1", "musa", "xpu"])
+def test_a_device_that_writes_its_kernels_as_gpus_do_is_read(vendor: str, tmp_path: Path) -> None:
+    trace = events()
+    plain = read(trace, tmp_path)
+    for event in trace:
+        event["cat"] = event["cat"].replace("cuda_runtime", f"{vendor}_runtime")
+    found = read(trace, tmp_path)
+    assert found.details == plain.details
+    assert found.assumed == plain.assumed
+
+
+ENGINE = "autograd::engine::evaluate_function: "
+INNER = "torch::autograd::AccumulateGrad"
+
+
+def test_what_the_engine_calls_is_an_accumulate_grad_though_nothing_inside_is_shown(tmp_path: Path) -> None:
+    """A sampled trace: buckets, their times and the edges of backward are those of the whole one."""
+    job = replace(JOB, copy_in_ns=3_000, copy_out_ns=2_000)
+    for some in (False, True):
+        whole = read(trace := events(Dialect(arguments_on="kernel", dims=None), job=job), tmp_path)
+        inside = [event for event in trace if event["name"] == INNER]
+        gone = inside[::3] if some else inside
+        sampled = read([event for event in trace if event not in gone], tmp_path)
+        assert sampled.details == whole.details
+        assert sampled.workload is not None
+        assert whole.workload is not None
+        assert sampled.workload.gradients == whole.workload.gradients
+        assert any(line.startswith(f"{len(gone)} AccumulateGrads shown by") for line in sampled.assumed)
+        assert not any("AccumulateGrad" in line for line in whole.assumed)
+
+
+@pytest.mark.parametrize("name", ["struct torch::autograd::AccumulateGrad", "AccumulateGrad"])
+def test_an_accumulate_grad_is_one_under_every_compilers_name(name: str, tmp_path: Path) -> None:
+    trace = events()
+    plain = read(trace, tmp_path)
+    for event in trace:
+        event["name"] = event["name"].replace(INNER, name)
+    assert read(trace, tmp_path).details == plain.details
+
+
+def test_why_nothing_of_backward_is_accumulated_is_told_with_figures(tmp_path: Path) -> None:
+    nodes = [event for event in events() if "AccumulateGrad" not in event["name"]]
+    nodes.append(nodes[0] | {"cat": "cpu_op", "name": ENGINE + "MyAccumulateGrad"})
+    with pytest.raises(NotModelledError, match="of 25 nodes of autograd in it none is"):
+        read(nodes, tmp_path)
+
+
+def test_a_sampled_trace_has_fewer_gradients_than_the_model(tmp_path: Path) -> None:
+    model = read(trace := events(), tmp_path).workload
+    assert model is not None
+    calls = [event for event in trace if event["name"] in (INNER, ENGINE + INNER)]
+    gone = [event for place, event in enumerate(calls) if place % 8 < 2]  # one of four a step
+    kept = [event for event in trace if event not in gone]
+    assert len(read(kept, tmp_path).details["buckets"]) == 2
+    with pytest.raises(
+        InputError, match=r"3 gradients were reduced .* has 4; give .* that was sampled, none"
+    ):
+        read(kept, tmp_path, model=model)
 
 
 @pytest.mark.parametrize(

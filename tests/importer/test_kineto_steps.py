@@ -121,6 +121,54 @@ def test_a_side_stream_that_works_ahead_begins_no_step(prefetch_ns: int, steps: 
         assert row["step_ns"] > row["forward_ns"] + row["sync_end_ns"]
 
 
+@pytest.mark.parametrize("side_stream", [False, True])
+@pytest.mark.parametrize("during", ["aten::linear", "torch::autograd::AccumulateGrad", "Optimizer.step"])
+def test_the_end_of_a_step_before_the_trace_is_no_steps_own(
+    during: str, side_stream: bool, tmp_path: Path
+) -> None:
+    """The device still reduces for a step that the trace does not have, while it shows the next one."""
+    job = replace(STEP, forward_ns=STEP.forward_ns[:3], offsets_ns=(0,))
+    events = json.loads(build(job, Dialect())[0][0])["traceEvents"]
+    begin = min(one["ts"] for one in events if one["name"] == "ProfilerStep#1")
+    at = min(one["ts"] for one in events if one["ts"] > begin and one["name"].startswith(during))
+    kept = [one for one in events if one["ts"] >= begin]
+    earlier = [one for one in events if one["ts"] < begin and one["name"].startswith("nccl")]
+    assert len(earlier) == 3
+    for place, one in enumerate(earlier):
+        stream = 99 if side_stream else one["args"]["stream"]
+        moved = {"ts": round(at + 1 + place, 3), "dur": 0.9, "args": one["args"] | {"stream": stream}}
+        kept.append(one | moved)
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": kept}))
+    for step in read_rank(path, no_progress).steps:
+        assert len(step.reductions) == 3
+        assert not any(one.role == "other" for one in step.collectives)
+        assert sum(one.role == "before" for one in step.collectives) == (3 if step.number == 1 else 0)
+    found = read_kineto([path], ImportOptions(world_size=2))
+    assert not any("other collectives" in line for line in found.found)
+    assert any("3 collectives that were launched before the trace began" in line for line in found.dropped)
+    assert [row["num_elements"] for row in found.details["buckets"]] == [10_100, 20_200, 60_300]
+
+
+def test_what_differs_from_step_to_step_is_told_over_all_of_them(tmp_path: Path) -> None:
+    """Not those of one step for all: a metric that every second step reduces."""
+    events = json.loads(build(replace(STEP, offsets_ns=(0,), loss_elements=5), Dialect())[0][0])[
+        "traceEvents"
+    ]
+    losses = [one for one in events if one["name"].startswith("nccl") and one["dur"] == 20]
+    assert len(losses) == 4
+    losses[3]["dur"] = 90
+
+    def told(left_out: Sequence[dict[str, Any]]) -> str:
+        path = tmp_path / "trace.json"
+        path.write_text(json.dumps({"traceEvents": [one for one in events if one not in left_out]}))
+        found = read_kineto([path], ImportOptions(world_size=2)).found
+        return next(line for line in found if "other collectives" in line)
+
+    assert told([]).startswith("1 other collectives a step (all_reduce), 0.02 ms (median of 4 steps: 0.02 to")
+    assert told(losses[1:2]).startswith("0 to 1 other collectives a step (all_reduce), 0.02 ms (median of")
+
+
 @pytest.mark.parametrize("late_ns", [0, 1, 500, 1_000])
 def test_a_copy_out_may_seem_to_begin_before_its_collective_ends(late_ns: int, tmp_path: Path) -> None:
     """Streams' times have a resolution: a nanosecond is no wait of 0.6 ms."""

@@ -303,6 +303,7 @@ def _by_bucket(
         backward_ns=backward_ns,
         ready_order=tuple(range(len(sizes)))[::-1],
         band=bounds_band(sizes, times, len(first)),
+        whole_buckets=True,
         **common,
     )
 

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
-from sim.importer.kineto.interference import Interference
 from sim.importer.kineto.layout import Layout
 from sim.importer.kineto.ranks import Aligned, Transfer
 from sim.importer.kineto.seen import SeenRank, SeenStep
+from sim.importer.kineto.slowed import CommSlowdown, alone_ns
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.hardware import Curve, CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
@@ -47,6 +47,7 @@ def make_workload(rank: SeenRank, steps: Sequence[SeenStep], layout: Layout, nam
         ready_order=tuple(order),
         ready_includes=_SENT if sent else _ALONE if reductions else (),
         samples=tuple(samples) if len(samples) > 1 else (),
+        whole_buckets=layout.is_of_whole_buckets or None,
         provenance={
             **provenance(rank),
             "made_from": f"{len(steps)} steps",
@@ -69,18 +70,29 @@ def provenance(rank: SeenRank) -> dict[str, Any]:
 
 
 def make_hardware(
-    aligned: Aligned, steps: Sequence[SeenStep], layout: Layout, *, world_size: int, name: str
+    aligned: Aligned,
+    steps: Sequence[SeenStep],
+    layout: Layout,
+    slowed: CommSlowdown | None,
+    *,
+    world_size: int,
+    name: str,
 ) -> Hardware | None:
     """The all-reduces as they ran within the step; None where no kernel shows how long one takes.
 
-    Of all ranks the shortest kernel of each collective is its transfer, and the median over steps is taken.
-    Where ranks are missing there are upper bounds: the least over steps is taken, and no size is given longer
-    than a larger one.
+    Of all ranks the shortest kernel of each collective is its transfer, and the median over steps is taken;
+    of what ran beside backward, what it would have taken alone, where ``slowed`` tells. Where ranks are
+    missing there are upper bounds: the median of those for which no rank was waited for, else the least over
+    steps; and no size is given longer than a larger one.
     """
     by_size: dict[int, list[int]] = defaultdict(list)
+    waitless: dict[int, list[int]] = defaultdict(list)
+    slowdown = 1.0 if slowed is None else slowed.slowdown
     for one in aligned.transfers:
         if one.num_bytes:
-            by_size[one.num_bytes].append(one.duration_ns)
+            by_size[one.num_bytes].append(alone_ns(one, slowdown))
+            if one.is_waitless:
+                waitless[one.num_bytes].append(alone_ns(one, slowdown))
     if world_size == 1 or not by_size or not any(one.timed for step in steps for one in step.reductions):
         return None
     first = aligned.ranks[0]
@@ -91,13 +103,19 @@ def make_hardware(
     return Hardware(
         name=name,
         world_size=world_size,
-        all_reduce=_medians(by_size) if aligned.complete else _bounds(by_size),
+        all_reduce=_medians(by_size) if aligned.complete else _bounds(by_size, waitless),
         launch_cost_ns=median_ns(launches) if launches else 0,
         copy_in_bytes_per_s=_rate(total, [step.copy_in_ns for step in steps]),
         copy_out_bytes_per_s=_rate(total, [step.copy_out_ns for step in steps]),
         compute_slowdown=1.0 if interference is None else round(interference.slowdown, 4),
+        comm_slowdown=round(slowdown, 4),
         spread={
-            **({} if interference is None else {"compute_slowdown": _scatter(interference)}),
+            **(
+                {}
+                if interference is None
+                else {"compute_slowdown": _scatter(interference.kernels, interference.quartiles)}
+            ),
+            **({} if slowed is None else {"comm_slowdown": _scatter(slowed.beside, slowed.quartiles)}),
             "all_reduce": {
                 str(size): {
                     "count": len(times),
@@ -121,9 +139,9 @@ def make_hardware(
     )
 
 
-def _scatter(interference: Interference) -> dict[str, Any]:
-    low, middle, high = interference.quartiles
-    return {"count": interference.kernels, "p25": low, "median": middle, "p75": high}
+def _scatter(count: int, quartiles: tuple[float, float, float]) -> dict[str, Any]:
+    low, middle, high = quartiles
+    return {"count": count, "p25": low, "median": middle, "p75": high}
 
 
 def _launches(aligned: Aligned) -> list[int]:
@@ -148,11 +166,12 @@ def _medians(by_size: Mapping[int, Sequence[int]]) -> Curve:
     )
 
 
-def _bounds(by_size: Mapping[int, Sequence[int]]) -> Curve:
+def _bounds(by_size: Mapping[int, Sequence[int]], waitless: Mapping[int, Sequence[int]]) -> Curve:
     points: list[CurvePoint] = []
     least: int | None = None
     for size, times in sorted(by_size.items(), reverse=True):
-        least = min(times) if least is None else min(least, *times)
+        bound = median_ns(waitless[size]) if waitless.get(size) else min(times)
+        least = bound if least is None else min(least, bound)
         points.append(CurvePoint(num_bytes=size, duration_ns=least))
     return tuple(reversed(points))
 

@@ -2,7 +2,9 @@
 
 import bisect
 import re
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sim.importer.kineto.backwards import Stretch, split_backwards
 from sim.importer.kineto.events import ACCUMULATE, NODE, Operator, TraceEvents
@@ -25,7 +27,21 @@ def is_node(operator: Operator) -> bool:
 
 
 def _is_hook(operator: Operator) -> bool:
-    return operator.name.startswith(NODE) and operator.name.endswith(ACCUMULATE)
+    return operator.name == NODE + ACCUMULATE
+
+
+def find_accumulations(trace: TraceEvents) -> list[Operator]:
+    """The AccumulateGrads of a trace, by start. Where only the engine's call of one is there (a sampled trace
+    leaves out what is inside), it stands for it: at its start, as all that it does later are hooks.
+    """
+    found = [one for one in trace.operators if one.name == ACCUMULATE]
+    inside: dict[str, list[Operator]] = defaultdict(list)
+    for one in sorted(found, key=start_of):
+        inside[one.thread].append(one)
+    for call in (one for one in trace.operators if _is_hook(one)):
+        if not between(inside[call.thread], call.start_ns, call.end_ns + 1):
+            found.append(replace(call, name=ACCUMULATE, end_ns=call.start_ns))
+    return sorted(found, key=start_of)
 
 
 def between(operators: Sequence[Operator], start_ns: int, end_ns: int) -> Sequence[Operator]:

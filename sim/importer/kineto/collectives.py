@@ -2,7 +2,8 @@
 
 import bisect
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -24,14 +25,19 @@ def dtype_of(word: Any) -> str | None:
 
 
 def find_collectives(trace: TraceEvents) -> list[tuple[SeenCollective, str]]:
-    """Every collective with the thread that launched it, by launch; ``role`` is still ``other``.
+    """Every collective with the thread that launched it, by launch.
 
-    One a communication kernel; where the whole trace has none (world size 1, gloo), one an annotation.
+    ``role`` is still ``other``, or ``before`` of one that was launched before the trace began. There is one a
+    communication kernel; where the whole trace has none (world size 1, gloo), one an annotation.
     """
     operators = _by_thread(trace)
     kernels = [span for span in trace.gpu if is_communication(span.name)]
     if kernels:
-        found = [_of_kernel(span, trace, operators) for span in kernels]
+        since = _launched_since(trace, kernels)
+        found = [_of_kernel(span, trace, operators, since) for span in kernels]
+        before = sum(one.role == "before" for one, _ in found)
+        if before:
+            trace.dropped["collectives that were launched before the trace began: no step's own"] = before
     else:
         annotations = [one for one in trace.operators if one.name.startswith(_ANNOTATIONS)]
         calls = _calls(annotations, operators)
@@ -125,12 +131,28 @@ def _around(time_ns: int, operators: Sequence[Operator]) -> list[Operator]:
     return [one for one in operators[max(0, place - 8) : place] if one.end_ns >= time_ns]
 
 
+def _launched_since(trace: TraceEvents, kernels: Sequence[GpuSpan]) -> dict[int, int]:
+    """By stream: when the first collective began that the trace shows the launch of.
+
+    A stream runs in the order of launches, so what ran on it earlier was launched before the trace began. On
+    a stream without any such collective: what ran before those of all others, or, where no launch is known at
+    all, before the trace's first operator.
+    """
+    shown = [span for span in kernels if span.correlation in trace.launches]
+    began = trace.began_ns if trace.began_ns is not None else -1
+    first = min((span.start_ns for span in shown), default=began)
+    since = {span.stream: first for span in kernels}
+    since.update((span.stream, span.start_ns) for span in sorted(shown, key=lambda span: -span.start_ns))
+    return since
+
+
 def _of_kernel(
-    span: GpuSpan, trace: TraceEvents, operators: dict[str, list[Operator]]
+    span: GpuSpan, trace: TraceEvents, operators: dict[str, list[Operator]], since: Mapping[int, int]
 ) -> tuple[SeenCollective, str]:
     launch = trace.launches.get(span.correlation) if span.correlation is not None else None
     if launch is None:
-        return _made(span, span.start_ns, [], timed=True), ""
+        made = _made(span, span.start_ns, [], timed=True)
+        return (replace(made, role="before") if span.start_ns < since[span.stream] else made), ""
     around = _around(launch[0], operators.get(launch[1], []))
     return _made(span, launch[0], around, timed=True), launch[1]
 

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import lru_cache
 from sys import intern
 from typing import Any
 
@@ -14,15 +15,24 @@ from sim.nouns.imported import Progress, no_progress
 
 ARRAY = "traceEvents"
 _LARGEST_NS = 1 << 62
-_GPU = {"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"}
-_LAUNCHES = {"cuda_runtime", "cuda_driver", "runtime", "driver", "hip_runtime", "xpu_runtime"}
-_OPERATORS = {"cpu_op", "operator", "user_annotation"}
+# Categories in lower case; a vendor's own are the same with its name before ("gpu_memcpy", "hip_runtime").
+_OPERATORS = ("cpu_op", "operator", "user_annotation")
+_GPU = re.compile(r"kernel|(\w+_)?mem(cpy|set)")
+_LAUNCHES = re.compile(r"(\w+_)?(runtime|driver)")
+# What says nothing of how long work ran: the profiler's own, Python's stack, synchronisation, arrows.
+_BESIDE = re.compile(
+    r"trace|overhead|python\w*|external_correlation|\w+_(user_annotation|sync|instant_event|profiler_range)|"
+    r"\w+_counters?|cuda_event|collective_comm|async\w*|ac2g|fwdbwd"
+)
+_MOST_CATEGORIES = 50
 
 ACCUMULATE = "torch::autograd::AccumulateGrad"
 NODE = "autograd::engine::evaluate_function: "
+# Some compilers write a type's name as "struct torch::autograd::AccumulateGrad".
+_ACCUMULATE = re.compile(r"((struct|class) )?(torch::autograd::)?AccumulateGrad$")
 _KEPT = re.compile(
-    r"torch::autograd::AccumulateGrad$|autograd::engine::evaluate_function: |ProfilerStep#|Optimizer\.|"
-    r"DistributedDataParallel\.forward|record_param_comms|c10d::|nccl:|gloo:|rccl:|torch::distributed::|"
+    r"autograd::engine::evaluate_function: |ProfilerStep#|Optimizer\.|"
+    r"DistributedDataParallel\.forward|record_param_comms|c10d::|[a-z]ccl:|cncl:|gloo:|torch::distributed::|"
     r"torch\.distributed\.|FullyShardedDataParallel|FSDP::|fsdp|\w+Backward\d*$|DeepSpeed"
 )
 # Arguments that are kept of operators; names differ in case and spelling between versions.
@@ -65,6 +75,8 @@ class TraceEvents:
     """One rank's trace. ``launches``: by correlation, when and on which thread the CPU launched it.
 
     ``began_ns`` is when the first of all its CPU operators began, those that are not kept too; None: none.
+    ``launched`` counts all launches, those of what the trace does not show too; ``unread`` the events of each
+    category that is not known.
     """
 
     source: str
@@ -74,6 +86,8 @@ class TraceEvents:
     launches: dict[int, tuple[int, str]] = field(default_factory=dict)
     header: dict[str, Any] = field(default_factory=dict)
     dropped: Counter[str] = field(default_factory=Counter)
+    launched: int = 0
+    unread: Counter[str] = field(default_factory=Counter)
 
 
 def read_events(path: str | os.PathLike[str], progress: Progress = no_progress) -> TraceEvents:
@@ -118,26 +132,50 @@ def time_ns(value: Any, source: str) -> int:
 
 
 def _take(event: dict[str, Any], trace: TraceEvents, place: str) -> None:
-    category = event.get("cat")
-    if not isinstance(category, str):
-        return
-    category = category.lower()
+    given = event.get("cat")
+    category, kind = _kind_of(given if isinstance(given, str) else "no category")
     name = event.get("name")
-    if category in _OPERATORS:
+    if kind == "operator":
         if category != "user_annotation":
             start = time_ns(event.get("ts"), f"{place}: ts")
             trace.began_ns = start if trace.began_ns is None else min(start, trace.began_ns)
-        if isinstance(name, str) and (category == "user_annotation" or _KEPT.match(name)):
-            _take_operator(event, name, trace, place)
-    elif category in _GPU:
+        if isinstance(name, str):
+            plain = _plain_name(name)
+            if category == "user_annotation" or plain == ACCUMULATE or _KEPT.match(plain):
+                _take_operator(event, plain, trace, place)
+    elif kind == "gpu":
         if not isinstance(name, str):
             raise InputError(f"{place}: name: {name!r:.60} is not legal; give text")
         _take_gpu(event, name, trace, place)
-    elif category in _LAUNCHES:
+    elif kind == "launch":
+        trace.launched += 1
         correlation = _arguments(event, place).get("correlation")
         if type(correlation) is int and correlation:
             start = time_ns(event.get("ts"), f"{place}: ts")
             trace.launches[correlation] = (start, intern(str(event.get("tid"))))
+    elif kind == "unread":
+        known = category in trace.unread or len(trace.unread) < _MOST_CATEGORIES
+        trace.unread[category if known else "others"] += 1
+
+
+@lru_cache(maxsize=256)
+def _kind_of(category: str) -> tuple[str, str]:
+    """A category in lower case, and what its events are here."""
+    category = category[:200].lower()
+    if category in _OPERATORS:
+        return category, "operator"
+    for kind, pattern in (("gpu", _GPU), ("launch", _LAUNCHES), ("beside", _BESIDE)):
+        if pattern.fullmatch(category):
+            return category, kind
+    return category, "unread"
+
+
+def _plain_name(name: str) -> str:
+    """An AccumulateGrad, or the engine's call of one, by the one name of each; others as they are."""
+    if not name.endswith("AccumulateGrad"):
+        return name
+    call = NODE if name.startswith(NODE) else ""
+    return call + ACCUMULATE if _ACCUMULATE.match(name, len(call)) else name
 
 
 def _take_operator(event: dict[str, Any], name: str, trace: TraceEvents, place: str) -> None:

@@ -16,6 +16,7 @@ from sim.importer.kineto.layout import lay_out, size_of
 from sim.importer.kineto.ranks import align, group_size, number_alike, rank_rows
 from sim.importer.kineto.reading import read_rank
 from sim.importer.kineto.seen import SeenRank, SeenStep
+from sim.importer.kineto.slowed import find_comm_slowdown
 from sim.importer.kineto.telling import Told
 from sim.nouns.hardware import Hardware
 from sim.nouns.imported import Imported, ImportOptions
@@ -44,12 +45,14 @@ def read_kineto(paths: Sequence[Path], options: ImportOptions) -> Imported:
     common = {one.step for one in aligned.transfers} or set(sizes)
     steps = tuple(step for step in regular[place][0] if step.number in common)
     layout = lay_out(steps[0], options.model, rank.source)
+    # Of gloo's threads each computes for itself: what backward costs them is in how long they take.
+    slowed = find_comm_slowdown(aligned.transfers, complete=aligned.complete) if rank.on_gpu else None
     name = options.name or Path(rank.source).name.split(".")[0]
     workload = hardware = measurement = None
     if layout is not None:
         workload = make_workload(rank, steps, layout, name)
         if world_size is not None:
-            hardware = make_hardware(aligned, steps, layout, world_size=world_size, name=name)
+            hardware = make_hardware(aligned, steps, layout, slowed, world_size=world_size, name=name)
         if hardware is not None and rank.backend == "gloo":
             hardware = _on_gloo(hardware)
         if layout.buckets and hardware is not None:
@@ -62,7 +65,7 @@ def read_kineto(paths: Sequence[Path], options: ImportOptions) -> Imported:
                 world_size=hardware.world_size,
                 dropped=len(rank.steps) - len(steps),
             )
-    told = Told(aligned, rank, steps, layout, world_size, workload, hardware, measurement)
+    told = Told(aligned, rank, steps, layout, world_size, workload, hardware, measurement, slowed)
     return Imported(
         format="kineto",
         name=name,

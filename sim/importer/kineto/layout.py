@@ -19,7 +19,8 @@ class Layout:
 
     ``gradients`` in hook order, without times; ``places`` says where each one's ready time stands in a step:
     its place among the step's gradients, or, where ``by_bucket``, among its reductions. ``buckets`` are
-    indices in launch order, empty where nothing was reduced. ``told_by`` is a sentence.
+    indices in launch order, empty where nothing was reduced. ``told_by`` is a sentence;
+    ``is_of_whole_buckets``: each gradient stands for a bucket, as nothing tells apart what is in it.
     """
 
     gradients: tuple[Gradient, ...]
@@ -27,6 +28,7 @@ class Layout:
     by_bucket: bool
     buckets: tuple[tuple[int, ...], ...]
     told_by: str
+    is_of_whole_buckets: bool = False
 
     def ready_ns(self, step: SeenStep) -> tuple[int, ...]:
         """By index: when each gradient was ready, from the start of the step's backward."""
@@ -160,9 +162,11 @@ def _by_model(
     """By the model's gradients: in its ready order, or, where the trace has shapes, in the trace's."""
     order = model.order()
     if len(order) != len(placed):
+        left_out = len(placed) < len(order)
         raise InputError(
             f"{source}: {len(placed)} gradients were reduced in step {step.number}, the model "
             f"{model.name!r} has {len(order)}; give the model that was trained"
+            + (", or, of a trace that was sampled, none" if left_out else "")
         )
     ordered = _in_trace_order(model, placed, source)
     sent = replace(model, gradients=_on_wire(model.gradients, step.reductions))
@@ -224,4 +228,5 @@ def _by_bucket(step: SeenStep, sizes: Sequence[int], why: str) -> Layout:
         buckets=tuple((gradient.index,) for gradient in gradients),
         told_by=f"{why}: each bucket that ran stands for its gradients, so that they can be merged but not "
         f"divided",
+        is_of_whole_buckets=True,
     )

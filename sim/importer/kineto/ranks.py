@@ -29,7 +29,12 @@ class Transfer:
     ``start_ns`` is when the last rank came, ``duration_ns`` the shortest kernel: the transfer itself, or
     an upper bound of it where ranks are missing. ``arrived_ns`` is by rank, in the ranks' order; None for a
     rank that came to it while its channel was still busy with another collective. ``longest_wait_ns`` is from
-    the first kernel's start to the last one's.
+    the first kernel's start to the last one's, ``waits_ns`` from each one's.
+
+    ``beside_ns`` is how much of the shortest kernel lay before the end of its own rank's backward;
+    ``is_shared``: another collective ran within it. ``is_waitless``: as far as one rank can tell, nobody
+    waited in it for another: it began as another ended, and its rank had sent it longer before than it then
+    took, or its backward was over.
     """
 
     step: int
@@ -40,6 +45,10 @@ class Transfer:
     duration_ns: int
     longest_wait_ns: int
     arrived_ns: tuple[int | None, ...]
+    waits_ns: tuple[int, ...]
+    beside_ns: int
+    is_shared: bool
+    is_waitless: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,14 +233,27 @@ def _transfer(
     here = [step.reductions[place] for step in steps]
     starts = [one.start_ns - offset for one, offset in zip(here, offsets, strict=True)]
     ends = [one.end_ns - offset for one, offset in zip(here, offsets, strict=True)]
+    shortest = min(range(len(here)), key=lambda rank: here[rank].duration_ns)
+    kernel, step = here[shortest], steps[shortest]
     return Transfer(
         step=number,
         place=place,
         num_bytes=num_bytes,
         start_ns=max(starts),
         end_ns=median_ns(ends),
-        duration_ns=min(one.duration_ns for one in here),
+        duration_ns=kernel.duration_ns,
         longest_wait_ns=max(starts) - min(starts),
+        waits_ns=tuple(max(starts) - start for start in starts),
+        beside_ns=max(0, min(kernel.end_ns, step.backward_end_ns) - kernel.start_ns),
+        is_shared=any(
+            other is not kernel and other.start_ns < kernel.end_ns and kernel.start_ns < other.end_ns
+            for other in step.collectives
+        ),
+        is_waitless=_was_queued(kernel, step)
+        and (
+            kernel.start_ns - _came_ns(kernel) >= kernel.duration_ns
+            or kernel.start_ns >= step.backward_end_ns
+        ),
         arrived_ns=tuple(
             None if _was_queued(one, step) else start
             for one, step, start in zip(here, steps, starts, strict=True)
@@ -239,9 +261,14 @@ def _transfer(
     )
 
 
+def _came_ns(one: SeenCollective) -> int:
+    """When its rank was ready for it: launched, and the lane there."""
+    return one.launched_ns if one.ready_ns is None else max(one.ready_ns, one.launched_ns)
+
+
 def _was_queued(one: SeenCollective, step: SeenStep) -> bool:
     """Whether it was launched, and the lane had come to it, while another collective still ran."""
-    came = one.launched_ns if one.ready_ns is None else max(one.ready_ns, one.launched_ns)
+    came = _came_ns(one)
     return any(other is not one and came < other.end_ns <= one.start_ns for other in step.collectives)
 
 

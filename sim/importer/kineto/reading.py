@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sim.importer.kineto.autograd import find_accumulations
 from sim.importer.kineto.collectives import find_collectives, unseen_calls
-from sim.importer.kineto.events import TraceEvents, read_events
+from sim.importer.kineto.devices import decline_unread_device, device_of, doubts, text_of
+from sim.importer.kineto.events import ACCUMULATE, TraceEvents, read_events
 from sim.importer.kineto.interference import Kernel, find_interference
 from sim.importer.kineto.kernels import is_communication, is_computation
 from sim.importer.kineto.refusals import decline
@@ -27,20 +29,21 @@ def read_rank(path: Path, progress: Progress) -> SeenRank:
         NotModelledError: a trace of something else than replicated data parallelism.
     """
     trace = read_events(path, progress)
+    info = trace.header.get("distributedInfo")
+    facts: dict[str, Any] = info if isinstance(info, dict) else {}
+    decline_unread_device(trace, text_of(facts.get("backend")))
     collectives = find_collectives(trace)
     steps = find_steps(trace, collectives)
     decline(trace, steps)
     communication = _busy(trace, computes=False)
-    info = trace.header.get("distributedInfo")
-    facts: dict[str, Any] = info if isinstance(info, dict) else {}
     return SeenRank(
         source=str(path),
         rank=_count(facts.get("rank"), 0),
         world_size=_count(facts.get("world_size"), 1),
-        backend=_text(facts.get("backend")),
-        device=_device(trace),
+        backend=text_of(facts.get("backend")),
+        device=(device_of(trace) or "GPU") if trace.gpu else "CPU",
         on_gpu=bool(trace.gpu),
-        host=_text(trace.header.get("host_name")),
+        host=text_of(trace.header.get("host_name")),
         steps=steps,
         computation=_busy(trace, computes=True),
         communication=communication,
@@ -54,9 +57,11 @@ def read_rank(path: Path, progress: Progress) -> SeenRank:
         interference=find_interference(_kernels(trace, steps), communication),
         is_marked=any(one.name.startswith("ProfilerStep#") for one in trace.operators),
         unseen_calls=unseen_calls(trace),
+        calls_alone=len(find_accumulations(trace)) - sum(one.name == ACCUMULATE for one in trace.operators),
         base_ns=base if type(base := trace.header.get("baseTimeNanoseconds")) is int else 0,
+        doubts=doubts(trace),
         dropped=tuple(f"{count} {what}" for what, count in trace.dropped.items()),
-        header={key: text for key in ("backend", "nccl_version") if (text := _text(facts.get(key)))},
+        header={key: text for key in ("backend", "nccl_version") if (text := text_of(facts.get(key)))},
     )
 
 
@@ -91,17 +96,3 @@ def _kernels(trace: TraceEvents, steps: Sequence[SeenStep]) -> list[list[Kernel]
 
 def _count(value: Any, least: int) -> int | None:
     return value if type(value) is int and least <= value < _MOST_RANKS else None
-
-
-def _text(value: Any) -> str | None:
-    """A word that can be shown; None: none."""
-    return value if isinstance(value, str) and value and value.isprintable() else None
-
-
-def _device(trace: TraceEvents) -> str:
-    """What the lane runs on; where the trace lists several GPUs they are taken to be alike."""
-    if not trace.gpu:
-        return "CPU"
-    devices = trace.header.get("deviceProperties")
-    first = devices[0] if isinstance(devices, list) and devices else None
-    return (_text(first.get("name")) if isinstance(first, dict) else None) or "GPU"

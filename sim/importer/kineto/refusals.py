@@ -2,10 +2,12 @@
 
 import re
 from collections import Counter
+from collections.abc import Sequence
+from statistics import median_low
 
 from sim.errors import NotModelledError
 from sim.importer.kineto.events import TraceEvents
-from sim.importer.kineto.seen import SeenStep
+from sim.importer.kineto.seen import SeenCollective, SeenStep
 
 _FSDP = re.compile(r"FullyShardedDataParallel|FSDP::|fsdp", re.IGNORECASE)
 _PARTS = ("all_gather", "reduce_scatter")
@@ -30,7 +32,9 @@ def decline(trace: TraceEvents, steps: tuple[SeenStep, ...]) -> None:
             f"or with an optimizer's step between them: several models in turn (a GAN), which is not "
             f"modelled; if each is a step of one model, call prof.step() after it"
         )
-    kinds = Counter(one.kind for one in step.collectives)
+    counts = [Counter(one.kind for one in each.collectives if one.role != "before") for each in steps]
+    # What most steps have: one of them alone may hold what belongs to none.
+    kinds = Counter({kind: median_low([each[kind] for each in counts]) for kind in set().union(*counts)})
     if all(kinds[kind] >= 2 for kind in _PARTS) and not step.reductions:
         raise NotModelledError(
             f"{trace.source}: {kinds['all_gather']} all-gathers, {kinds['reduce_scatter']} reduce-scatters "
@@ -41,7 +45,7 @@ def decline(trace: TraceEvents, steps: tuple[SeenStep, ...]) -> None:
         raise NotModelledError(
             f"{trace.source}: {points} sends and receives a step: pipeline parallelism, which is not modelled"
         )
-    _decline_tensor_parallel(trace, step)
+    _decline_tensor_parallel(trace, steps)
     if kinds["reduce_scatter"] and not step.reductions:
         raise NotModelledError(
             f"{trace.source}: gradients are reduce-scattered, {kinds['reduce_scatter']} times a step: a "
@@ -49,22 +53,27 @@ def decline(trace: TraceEvents, steps: tuple[SeenStep, ...]) -> None:
         )
 
 
-def _decline_tensor_parallel(trace: TraceEvents, step: SeenStep) -> None:
+def _decline_tensor_parallel(trace: TraceEvents, steps: Sequence[SeenStep]) -> None:
     """All-reduces before the last gradient that are not of gradients; those after it are metrics."""
+    others = [_activations(step) for step in steps]
+    count = median_low([len(each) for each in others])
+    if count < _FEWEST_ACTIVATIONS or any(_STATISTICS in one.name for one in trace.operators):
+        return
+    sizes = [one.num_elements for each in others for one in each]
+    gradients = [one.num_elements for step in steps for one in step.reductions]
+    told = gradients and None not in sizes and None not in gradients
+    if told and sum(size or 0 for size in sizes) < _SHARE * sum(size or 0 for size in gradients):
+        return
+    raise NotModelledError(
+        f"{trace.source}: {count} all-reduces a step in forward or within backward's operators, not of "
+        f"gradients: tensor parallelism, which is not modelled"
+    )
+
+
+def _activations(step: SeenStep) -> list[SeenCollective]:
     last = step.gradients[-1].hooked_at_ns
-    others = [
+    return [
         one
         for one in step.collectives
         if one.kind == "all_reduce" and one.role == "other" and one.launched_ns < last
     ]
-    if len(others) < _FEWEST_ACTIVATIONS or any(_STATISTICS in one.name for one in trace.operators):
-        return
-    sizes = [one.num_elements for one in others if one.num_elements is not None]
-    gradients = [one.num_elements for one in step.reductions if one.num_elements is not None]
-    told = len(sizes) == len(others) and gradients and len(gradients) == len(step.reductions)
-    if told and sum(sizes) < _SHARE * sum(gradients):
-        return
-    raise NotModelledError(
-        f"{trace.source}: {len(others)} all-reduces a step in forward or within backward's operators, not of "
-        f"gradients: tensor parallelism, which is not modelled"
-    )

@@ -1,7 +1,7 @@
 """Which of a step's collectives reduced gradients, told from losses, norms, metrics and activations."""
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -38,10 +38,17 @@ def give_all_roles(
     roles: dict[int, Role] = {}
     for number, (ready, backward) in enumerate(zip(gradients, backwards, strict=True), 1):
         for place, one in enumerate(give_roles(found, ready, backward)):
-            if one.role != "other":
+            if one.is_ddps:
                 earlier = one.role == "gradients" and number < len(backwards)
                 roles[place] = "earlier" if earlier else one.role
-    return [replace(one, role=roles.get(place, "other")) for place, (one, _) in enumerate(found)]
+    return _with_roles(found, roles)
+
+
+def _with_roles(
+    found: Sequence[tuple[SeenCollective, str]], roles: Mapping[int, Role]
+) -> list[SeenCollective]:
+    """By place; the others are as they were found: of this step, or from before the trace."""
+    return [replace(one, role=roles.get(place, one.role)) for place, (one, _) in enumerate(found)]
 
 
 def count_backwards(
@@ -81,6 +88,8 @@ def give_roles(
     for place, (one, thread) in enumerate(found):
         if one.kind not in ("all_reduce", "coalesced") or not first <= one.launched_ns < backward.until_ns:
             continue
+        if one.role == "before":
+            continue
         if one.dtype in _MAP_DTYPES:
             maps.append(place)
         elif one.launched_ns <= last or backward.hooks:
@@ -96,7 +105,7 @@ def give_roles(
         hooked = _inside_one_node(found, len(backward.accumulated), backward)
     roles: dict[int, Role] = dict.fromkeys(maps, "map")
     roles.update((place, "gradients") for place in hooked)
-    return [replace(one, role=roles.get(place, "other")) for place, (one, _) in enumerate(found)]
+    return _with_roles(found, roles)
 
 
 def _from_hook(launched_ns: int, thread: str, backward: Backward) -> bool:
@@ -153,6 +162,7 @@ def _inside_one_node(
     inside = [
         place
         for place, (one, _) in enumerate(found)
-        if one.kind == "all_reduce" and backward.start_ns <= one.launched_ns < backward.until_ns
+        if (one.kind, one.role) == ("all_reduce", "other")
+        and backward.start_ns <= one.launched_ns < backward.until_ns
     ]
     return inside if len(inside) == gradients else []

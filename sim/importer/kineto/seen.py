@@ -6,7 +6,7 @@ from typing import Any, Literal
 from sim.importer.kineto.interference import Interference
 from sim.verdict.intervals import Interval
 
-Role = Literal["gradients", "earlier", "map", "other"]
+Role = Literal["gradients", "earlier", "map", "other", "before"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +17,9 @@ class SeenCollective:
     of gloo's thread; else (world size 1) they are those of the call. ``role`` is
     ``gradients`` where the hooks of the step's last backward sent it (or its end, after the last gradient),
     ``earlier`` for those of the micro-batches before, ``map`` for
-    ``find_unused_parameters``'s, ``other`` for all else: activations, embeddings, buffers. ``ready_ns`` is
-    when the compute lane came to the launch of one of gradients.
+    ``find_unused_parameters``'s, ``before`` for those that were launched before the trace began (their ends
+    hold up what follows, and are no step's own), ``other`` for all else: activations, embeddings, buffers.
+    ``ready_ns`` is when the compute lane came to the launch of one of gradients.
     """
 
     kind: str
@@ -37,6 +38,11 @@ class SeenCollective:
     def duration_ns(self) -> int:
         """How long the kernel was resident: its transfer, and its wait for the last rank."""
         return self.end_ns - self.start_ns
+
+    @property
+    def is_ddps(self) -> bool:
+        """Whether DDP's reducer sent it in this step."""
+        return self.role not in ("other", "before")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +95,9 @@ class SeenStep:
 class SeenRank:
     """One rank: its whole steps, what the device was busy with, and who it is.
 
-    ``is_marked``: steps have the profiler's own numbers. ``base_ns`` is what all times count from;
+    ``is_marked``: steps have the profiler's own numbers. ``base_ns`` is what all times count from; of
+    ``calls_alone`` of its AccumulateGrads only the engine's call is there; ``doubts`` are sentences on what
+    may not be as it was taken;
     ``unseen_calls`` are calls of collectives without a kernel that is known to communicate.
     """
 
@@ -107,6 +115,8 @@ class SeenRank:
     interference: Interference | None = None
     is_marked: bool = True
     unseen_calls: int = 0
+    calls_alone: int = 0
+    doubts: tuple[str, ...] = ()
     base_ns: int = 0
     dropped: tuple[str, ...] = ()
     header: dict[str, Any] = field(default_factory=dict)

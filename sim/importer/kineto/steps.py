@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sim.errors import InputError, NotModelledError
-from sim.importer.kineto.autograd import AutogradThread, between, is_node, start_of
+from sim.importer.kineto.autograd import AutogradThread, between, find_accumulations, is_node
 from sim.importer.kineto.collectives import dtype_of, shape_of
 from sim.importer.kineto.copies import added_by_copies
-from sim.importer.kineto.events import ACCUMULATE, Operator, TraceEvents
+from sim.importer.kineto.events import Operator, TraceEvents
 from sim.importer.kineto.kernels import is_computation
 from sim.importer.kineto.lane import launched_spans, make_lane
 from sim.importer.kineto.roles import Backward, count_backwards, give_all_roles
@@ -37,17 +37,16 @@ def find_steps(trace: TraceEvents, collectives: Sequence[tuple[SeenCollective, s
             f"{trace.source}: no CPU operators in it, which tell backward from forward; profile with "
             f"ProfilerActivity.CPU as well"
         )
-    accumulated = [one for one in trace.operators if one.name == ACCUMULATE]
+    accumulated = find_accumulations(trace)
     if not accumulated:
-        if any(is_node(one) for one in trace.operators):
+        if nodes := sum(is_node(one) for one in trace.operators):
             raise NotModelledError(
-                f"{trace.source}: backward accumulates no gradient (torch::autograd::AccumulateGrad is "
-                f"missing): nothing is trained by it, or the trace leaves it out"
+                f"{trace.source}: backward accumulates no gradient (of {nodes} nodes of autograd in it none "
+                f"is a torch::autograd::AccumulateGrad): nothing is trained by it, or the trace leaves it out"
             )
         raise NotModelledError(
             f"{trace.source}: no backward in it: an inference trace, or a forward alone; give one of training"
         )
-    accumulated.sort(key=start_of)
     thread = Counter(one.thread for one in accumulated).most_common(1)[0][0]
     accumulated = [one for one in accumulated if one.thread == thread]
     cpu = AutogradThread(trace, thread, accumulated)
@@ -115,7 +114,7 @@ class _Reader:
         collectives = self._in_step(window, backwards, gradients, backward_start)
         backward_end = self._plain_end(backward, collectives, backward_end)
         copy_out, out_end = self._copy_out(backward, window, backward_end, collectives)
-        sent = [one.end_ns for one in collectives if one.role != "other"]
+        sent = [one.end_ns for one in collectives if one.is_ddps]
         sync_end = max([backward_end, out_end, *sent])
         synchronised, others = count_backwards(backwards, collectives, self._cpu.optimizer_at)
         return SeenStep(
@@ -230,7 +229,7 @@ class _Reader:
         counted. Traces too old to name copies: all that the lane does before the optimizer; of a compiled
         backward: all that it does after its last all-reduce.
         """
-        ends = sorted(one.end_ns for one in collectives if one.role != "other")
+        ends = sorted(one.end_ns for one in collectives if one.is_ddps)
         if not ends:
             return 0, backward_end
         until = self._cpu.until(backward.end_ns, window.end_ns)

@@ -1,17 +1,20 @@
 """What an import says of itself: sentences of what was found, assumed and missing, and figures."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from sim.costs.collectives import service_ns
 from sim.importer.kineto.assembling import GLOO_CHANNELS
 from sim.importer.kineto.layout import Layout, size_of
 from sim.importer.kineto.ranks import Aligned
 from sim.importer.kineto.seen import SeenRank, SeenStep
+from sim.importer.kineto.slowed import FEWEST, CommSlowdown
 from sim.importer.wording import count_of
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Workload
-from sim.units import format_ms, format_size, median_ns
+from sim.units import NS_PER_MS, format_ms, format_size, median_ns
 from sim.verdict.intervals import Interval, intersection_length, length
 
 
@@ -25,7 +28,7 @@ def overlap_ratio(computation: Sequence[Interval], communication: Sequence[Inter
 
 def behind_others_ns(step: SeenStep) -> list[int]:
     """By reduction: how long it was ready and launched while collectives that are not modelled ran."""
-    others = [(one.start_ns, one.end_ns) for one in step.collectives if one.role == "other"]
+    others = [(one.start_ns, one.end_ns) for one in step.collectives if not one.is_ddps]
     return [
         intersection_length(others, [(max(one.ready_ns or 0, one.launched_ns), one.start_ns)])
         for one in step.reductions
@@ -45,6 +48,7 @@ class Told:
         workload: Workload | None,
         hardware: Hardware | None,
         measurement: Measurement | None,
+        slowed: CommSlowdown | None,
     ) -> None:
         self._aligned = aligned
         self._rank = rank
@@ -54,6 +58,7 @@ class Told:
         self._workload = workload
         self._hardware = hardware
         self._measurement = measurement
+        self._slowed = slowed
         self._reductions = steps[0].reductions
         self._behind = [behind_others_ns(step) for step in steps]
 
@@ -100,22 +105,42 @@ class Told:
                 f"({interference.kernels} kernels that ran alone in another step; quartiles {low:.2f} and "
                 f"{high:.2f})"
             )
+        if self._slowed is not None:
+            low, _, high = self._slowed.quartiles
+            lines.append(
+                f"all-reduces take {self._slowed.slowdown:.2f} times as long beside backward as after it "
+                f"({self._slowed.beside} beside it, {self._slowed.after} after it of "
+                f"{count_of(self._slowed.sizes, 'size')}; quartiles {low:.2f} and {high:.2f}): the curve is "
+                f"that of nothing beside"
+            )
+        if waited := self._waited_ns():
+            lines.append(
+                f"{whose}all-reduces lasted {format_ms(waited)} a step longer than their transfers"
+                + (
+                    ", waiting for ranks that came later"
+                    if self._aligned.complete
+                    else " as they are taken: they waited for ranks that are missing, or transfers vary"
+                )
+                + "; a prediction of these steps misses that"
+            )
         behind = median_ns([sum(waits) for waits in self._behind])
         if behind:
             lines.append(
                 f"all-reduces waited {format_ms(behind)} a step behind other collectives: a prediction of "
                 f"these steps misses that"
             )
-        others = [one for one in steps[len(steps) // 2].collectives if one.role == "other"]
-        if others:
-            kinds = sorted({one.kind for one in others})
+        others = [[one for one in step.collectives if one.role == "other"] for step in steps]
+        if any(others):
+            kinds = sorted({one.kind for each in others for one in each})
             lines.append(
-                f"{len(others)} other collectives a step ({', '.join(kinds)}), "
-                f"{format_ms(sum(one.duration_ns for one in others))}: part of the times, not modelled"
+                f"{_counts(others)} other collectives a step ({', '.join(kinds)}), "
+                f"{_over_steps([sum(one.duration_ns for one in each) for each in others])}: part of the "
+                f"times, not modelled"
             )
-        batches, reduced = steps[0].micro_batches, steps[0].synchronised_batches
+        batches, reduced = steps[0].micro_batches, {step.synchronised_batches for step in steps}
         if batches > 1:
-            which = "each of them reduced" if reduced == batches else f"{reduced} of them reduced"
+            shown = str(min(reduced)) if len(reduced) == 1 else f"{min(reduced)} to {max(reduced)}"
+            which = "each of them reduced" if reduced == {batches} else f"{shown} of them reduced"
             lines.append(
                 f"{batches} micro-batches a step, {which}; all before the last one's backward, with its "
                 f"all-reduces, is in forward_ns"
@@ -132,6 +157,13 @@ class Told:
         lines = []
         if self._layout is not None:
             lines.append(self._layout.told_by)
+        doubts = (doubt for rank in self._aligned.ranks for doubt in rank.doubts)
+        lines += [f"WARNING: {doubt}" for doubt in dict.fromkeys(doubts)]
+        if self._rank.calls_alone:
+            lines.append(
+                f"{count_of(self._rank.calls_alone, 'AccumulateGrad')} shown by the engine's call alone (a "
+                f"sampled trace leaves out what is inside): its hooks are taken to begin with the call"
+            )
         if any(one.dtype is None for one in self._reductions):
             lines.append("the trace names no dtype for all-reduces; float32 is assumed")
         if self._workload is not None and self._workload.ready_includes:
@@ -145,8 +177,15 @@ class Told:
             there = f"{len(self._aligned.ranks)} of {self._world_size} ranks"
             lines.append(
                 f"WARNING: {there}: a kernel lasts from its own rank's arrival, not the last one's; the "
-                f"least over steps is taken, an upper bound of the transfer, also below the smallest size; "
-                f"give the traces of all ranks"
+                f"least over steps is taken (the median of those that were ready longer than they then "
+                f"took), an upper bound of the transfer, also below the smallest size; give the traces of "
+                f"all ranks"
+            )
+        if self._hardware is not None and self._rank.on_gpu and self._slowed is None:
+            clear = "" if self._aligned.complete else ", without a wait for ranks that are missing"
+            lines.append(
+                f"what computation beside them costs all-reduces is not known (no size ran {FEWEST} times "
+                f"beside backward and after it{clear}): they are taken to last as long as in these steps"
             )
         if self._hardware is not None and not self._rank.on_gpu:
             lines.append(
@@ -181,6 +220,19 @@ class Told:
         if self._layout is not None and not self._layout.buckets:
             lines.append("buckets: no all-reduce of gradients in the trace")
         return tuple(lines)
+
+    def _waited_ns(self) -> int:
+        """By how much the rank's all-reduces lasted longer a step than what is taken for their transfers."""
+        hardware, place = self._hardware, self._aligned.ranks.index(self._rank)
+        if hardware is None or not self._rank.on_gpu:
+            return 0
+        by_step: dict[int, int] = defaultdict(int)
+        for one in self._aligned.transfers:
+            if self._aligned.complete:
+                by_step[one.step] += one.waits_ns[place]
+            elif one.num_bytes:
+                by_step[one.step] += one.duration_ns - service_ns(hardware.all_reduce, one.num_bytes)
+        return max(0, median_ns(list(by_step.values()))) if by_step else 0
 
     def _why_no_curve(self) -> str:
         if self._world_size == 1:
@@ -236,6 +288,22 @@ class Told:
             },
             "matched_collectives": self._aligned.matched,
         }
+
+
+def _counts(each: Sequence[Sequence[Any]]) -> str:
+    """How many there are a step: ``7``, or ``2 to 3`` where steps differ."""
+    numbers = sorted(map(len, each))
+    return str(numbers[0]) if numbers[0] == numbers[-1] else f"{numbers[0]} to {numbers[-1]}"
+
+
+def _over_steps(times_ns: Sequence[int]) -> str:
+    """A time of each step as one: their median, with the range where a tenth or more of it is not shared."""
+    middle, low, high = median_ns(times_ns), min(times_ns), max(times_ns)
+    if 10 * (high - low) < middle:
+        return format_ms(middle)
+    return (
+        f"{format_ms(middle)} (median of {len(times_ns)} steps: {low / NS_PER_MS:.2f} to {format_ms(high)})"
+    )
 
 
 def _middle(steps: Sequence[SeenStep], since: str, until: str) -> str:

@@ -1,0 +1,33 @@
+"""What a search over whole buckets can know: they can be merged, never divided."""
+
+from dataclasses import replace
+
+from sim.nouns.recommendation import Gain
+from sim.nouns.workload import Workload
+from sim.units import format_ms
+
+
+def over_merges(workload: Workload) -> str:
+    """Over what anything is best for this workload, as an ending of a sentence; empty: over all."""
+    if not workload.is_of_whole_buckets:
+        return ""
+    return f" (over merges of the {len(workload.gradients)} buckets as recorded only)"
+
+
+def bounded(gain: Gain, workload: Workload) -> Gain:
+    """The gain with a sentence that says over what was searched."""
+    return replace(gain, sentence=gain.sentence + over_merges(workload))
+
+
+def notes_on(workload: Workload, exposed_ns: int) -> tuple[str, ...]:
+    """What the search could not try, and how to let it; ``exposed_ns`` is what the best step exposes."""
+    if not workload.is_of_whole_buckets:
+        return ()
+    left = (
+        f", which might hide some of the {format_ms(exposed_ns)} that stay exposed," if exposed_ns > 0 else ""
+    )
+    return (
+        f"gradients are not told apart: each of the {len(workload.gradients)} here is a whole bucket as it "
+        f"ran, so that buckets were merged and never divided, and smaller ones{left} were not tried; to name "
+        f"the gradients, profile with record_shapes=True, or import with --model",
+    )

@@ -1,0 +1,78 @@
+"""Of whole buckets a search knows merges only, and every place where it answers says so."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import sim
+from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.workload import Gradient, Workload
+from tests.commands import bucketsim
+
+MS = 1_000_000
+# 1.67 GiB in two blocks; the second is ready as backward ends, and all of it is exposed.
+BLOCKS = Workload(
+    name="blocks",
+    gradients=tuple(
+        Gradient(
+            index=1 - place,
+            name=f"bucket {place}",
+            shape=(elements,),
+            dtype="float32",
+            num_bytes=4 * elements,
+            ready_ns=ready_ms * MS,
+        )
+        for place, (elements, ready_ms) in enumerate([(200_000_000, 40), (248_000_000, 100)])
+    ),
+    forward_ns=50 * MS,
+    backward_ns=100 * MS,
+    optimizer_ns=5 * MS,
+    whole_buckets=True,
+)
+WIRE = Hardware(
+    name="wire",
+    world_size=8,
+    all_reduce=tuple(
+        CurvePoint(num_bytes=1 << power, duration_ns=10_000 + (1 << power) // 44) for power in (20, 31)
+    ),
+)
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_the_proof_over_whole_buckets_is_one_over_merges(by_name: bool) -> None:
+    answer = sim.tune(replace(BLOCKS, whole_buckets=None if by_name else True), WIRE)
+    assert answer.proved_optimal
+    assert answer.report.exposed_comm_ns > 20 * MS
+    for sentence in (answer.proof, answer.gain.sentence):
+        assert "over merges of the 2 buckets as recorded only" in sentence
+    (note,) = answer.notes
+    exposed = f"{answer.report.exposed_comm_ns / 1e6:.2f} ms that stay exposed"
+    assert all(words in note for words in (exposed, "never divided", "record_shapes=True", "--model"))
+
+
+def test_a_search_over_gradients_says_nothing_of_merges() -> None:
+    named = tuple(replace(gradient, name=f"w{gradient.index}") for gradient in BLOCKS.gradients)
+    for workload in (
+        replace(BLOCKS, gradients=named, whole_buckets=None),
+        replace(BLOCKS, whole_buckets=False),
+    ):
+        answer = sim.tune(workload, WIRE)
+        assert answer.notes == ()
+        assert "merge" not in answer.proof + answer.gain.sentence
+
+
+def test_tune_prints_and_writes_that_it_knows_merges_only(tmp_path: Path) -> None:
+    files = {"w.json": BLOCKS, "h.json": WIRE}
+    for name, noun in files.items():
+        (tmp_path / name).write_text(sim.to_text(noun))
+    command = ("tune", tmp_path / "w.json", "--hardware", tmp_path / "h.json")
+    shown = bucketsim(*command)
+    said = " ".join((shown.out + shown.err).split())
+    assert "proof: optimal; all" not in said
+    assert "buckets as recorded only" in said.split("proof: optimal")[1].split("note:")[0]
+    assert "buckets were merged and never divided" in said
+    answer = json.loads(bucketsim(*command, "--json").out)
+    assert "over merges" in answer["proof"]
+    assert len(answer["notes"]) == 1
