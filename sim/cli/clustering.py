@@ -16,6 +16,7 @@ from sim.formats.documents import load, to_text, write_atomically
 from sim.nouns.cluster import Cluster, check_ranks
 from sim.nouns.hardware import CURVES, MAX_RANKS, Hardware
 
+_LEAST, _MOST = 1 << 20, 32 << 20  # where DDP's buckets lie
 _RANKS = "GPUs such as host0.gpu0,host1.gpu0, or how many of the first"
 
 
@@ -76,9 +77,11 @@ def cluster(
     _check_free(made, others)
     if measured:
         hardware = _extrapolated(machine, settings or [], measured, made)
+        many = f"extrapolated from {len(measured)} measurement{'s' if len(measured) > 1 else ''}"
+        _say_how_far_off(hardware, collective, many, "spread holds the range of each size")
     else:
         hardware = sim.cluster_hardware(made, beside=others, algorithm=algorithm)
-        _say_how_far_off(hardware)
+        _say_how_far_off(hardware, collective, "computed, not measured", "measure the link where you can")
     shown = sim.link_loads(made, algorithm=loaded) if loaded is not None else ()
     if save is not None:
         write(save, to_text(made))
@@ -187,20 +190,19 @@ def _extrapolated(machine: str, settings: list[str], measured: list[str], made: 
                 f"--measured: {path} is not legal; it has one rank, which measures no collective"
             )
         pairs.append((cluster, hardware))
-    extrapolated = sim.extrapolate_hardware(pairs, made)
-    note(f"extrapolated from {len(pairs)} measurements; spread holds the range of each point")
-    return extrapolated
+    return sim.extrapolate_hardware(pairs, made)
 
 
-def _say_how_far_off(hardware: Hardware) -> None:
-    """The range of the model, as the hardware's ``spread`` has it."""
-    for point in hardware.all_reduce:
-        known = hardware.spread.get("all_reduce", {}).get(str(point.num_bytes))
-        if known and point.num_bytes >= 1 << 20:
-            low, high = known["min_ns"] / point.duration_ns, known["max_ns"] / point.duration_ns
-            note(
-                f"computed, not measured: machines of this kind that were measured took {low:.2g} to "
-                f"{high:.2g} times as long; measure the link where you can"
-            )
-            return
-    note("computed, not measured; measure the link where you can")
+def _say_how_far_off(hardware: Hardware, collective: str, what: str, advice: str) -> None:
+    """How far off buckets of 1 to 32 MiB may be, as the hardware's ``spread`` has it, and what decides it."""
+    known = hardware.spread.get(collective, {})
+    off = [
+        (known[str(point.num_bytes)][field] / point.duration_ns)
+        for point in getattr(hardware, collective) or ()
+        for field in ("min_ns", "max_ns")
+        if point.duration_ns and _LEAST <= point.num_bytes <= _MOST and str(point.num_bytes) in known
+    ]
+    said = f"{what}: 1 to 32 MiB may take {min(off):.2g} to {max(off):.2g} times as long" if off else what
+    note(f"{said}; {advice}")
+    for line in hardware.provenance.get("not_known", ()):
+        note(f"not known: {line}")
