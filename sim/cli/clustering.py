@@ -17,6 +17,7 @@ from sim.formats.documents import load, to_text
 from sim.nouns.cluster import Cluster, check_ranks
 from sim.nouns.hardware import CURVES, MAX_RANKS, Hardware
 
+_LEAST, _MOST = 1 << 20, 32 << 20  # where DDP's buckets lie
 _RANKS = "GPUs such as host0.gpu0,host1.gpu0, or how many of the first"
 
 
@@ -77,9 +78,12 @@ def cluster(
     _check_free(made, others)
     if measured:
         hardware = _extrapolated(machine, settings or [], measured, made)
+        what = f"extrapolated from {len(measured)} measurement{'s' if len(measured) > 1 else ''}"
+        basis = _how_far_off(hardware, collective, what, "spread holds the range of each size")
     else:
         hardware = sim.cluster_hardware(made, beside=others, algorithm=algorithm)
-    basis = _basis(hardware, len(measured or []))
+        what, advice = "computed, not measured", "measure the link where you can"
+        basis = _how_far_off(hardware, collective, what, advice)
     shown = sim.link_loads(made, algorithm=loaded) if loaded is not None else ()
     if save is not None:
         write(save, to_text(made), "--save-cluster")
@@ -90,10 +94,12 @@ def cluster(
 
         write(picture, topology_figure(made, shown).to_html(include_plotlyjs=True), "--picture")
     if as_json:
-        note(basis)
+        for line in basis:
+            note(line)
         emit_noun(hardware)
         return
-    say(basis)
+    for line in basis:
+        say(line)
     print_curve(hardware, collective)
     if loads and loaded is not None:
         print_loads(shown, loaded)
@@ -192,16 +198,14 @@ def _extrapolated(machine: str, settings: list[str], measured: list[str], made: 
     return sim.extrapolate_hardware(pairs, made)
 
 
-def _basis(hardware: Hardware, measurements: int) -> str:
-    """What the curves rest on, and the range of the model, as the hardware's ``spread`` has it."""
-    if measurements:
-        return f"extrapolated from {measurements} measurements; spread holds the range of each point"
-    for point in hardware.all_reduce:
-        known = hardware.spread.get("all_reduce", {}).get(str(point.num_bytes))
-        if known and point.num_bytes >= 1 << 20:
-            low, high = known["min_ns"] / point.duration_ns, known["max_ns"] / point.duration_ns
-            return (
-                f"computed, not measured: machines of this kind that were measured took {low:.2g} to "
-                f"{high:.2g} times as long; measure the link where you can"
-            )
-    return "computed, not measured; measure the link where you can"
+def _how_far_off(hardware: Hardware, collective: str, what: str, advice: str) -> list[str]:
+    """How far off buckets of 1 to 32 MiB may be, as the hardware's ``spread`` has it, and what decides it."""
+    known = hardware.spread.get(collective, {})
+    off = [
+        (known[str(point.num_bytes)][field] / point.duration_ns)
+        for point in getattr(hardware, collective) or ()
+        for field in ("min_ns", "max_ns")
+        if point.duration_ns and _LEAST <= point.num_bytes <= _MOST and str(point.num_bytes) in known
+    ]
+    said = f"{what}: 1 to 32 MiB may take {min(off):.2g} to {max(off):.2g} times as long" if off else what
+    return [f"{said}; {advice}", *(f"not known: {line}" for line in hardware.provenance.get("not_known", ()))]

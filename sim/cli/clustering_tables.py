@@ -8,33 +8,41 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.link_load import LinkLoad
 from sim.units import NS_PER_MS, NS_PER_S, format_ms, format_size
 
-_SHOWN = tuple(1 << power for power in range(10, 34, 3))
+_SHOWN = tuple(1 << power for power in range(10, 34, 2))
 _MOST_LOADS = 16
 
 
 def print_curve(hardware: Hardware, collective: str) -> None:
-    """Times and bus bandwidths (as nccl-tests count them) at powers of eight."""
+    """Times, where they may lie, and bus bandwidths (as nccl-tests count them) at powers of four."""
     methods: dict[str, Any] = hardware.provenance.get("methods", {}) if collective == "all_reduce" else {}
+    expected: dict[str, Any] = hardware.spread.get(collective, {})
     factor = bus_factor(collective, hardware.world_size)
     rows = [
-        [
-            format_size(point.num_bytes),
-            _time(point.duration_ns),
-            f"{factor * point.num_bytes * NS_PER_S / point.duration_ns / 1e9:.1f} GB/s"
+        {
+            "size": format_size(point.num_bytes),
+            "time": _time(point.duration_ns),
+            "expected": _range(expected.get(str(point.num_bytes))),
+            "bus bandwidth": f"{factor * point.num_bytes * NS_PER_S / point.duration_ns / 1e9:.1f} GB/s"
             if point.duration_ns
             else "-",
-            str(methods.get(str(point.num_bytes), "-")),
-        ]
+            "by": str(methods.get(str(point.num_bytes), "-")),
+        }
         for point in getattr(hardware, collective) or ()
         if point.num_bytes in _SHOWN
     ]
-    columns = ["size", "time", "bus bandwidth", *(["by"] if methods else [])]
+    left_out = {*(() if methods else ("by",)), *(() if expected else ("expected",))}
+    columns = [name for name in ("size", "time", "expected", "bus bandwidth", "by") if name not in left_out]
     table(
         f"{hardware.name}: {collective.replace('_', '-')}",
         columns,
-        [row[: len(columns)] for row in rows],
+        [[row[name] for name in columns] for row in rows],
         words=["by"],
     )
+
+
+def _range(known: dict[str, Any] | None) -> str:
+    """Where a time may lie; of a measured point nothing is open."""
+    return "measured" if known is None else f"{_time(known['min_ns'])} to {_time(known['max_ns'])}"
 
 
 def print_loads(loads: Sequence[LinkLoad], algorithm: str) -> None:

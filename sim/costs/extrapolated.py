@@ -67,7 +67,9 @@ def extrapolate_hardware(
         spread={**kept, **{curve_name: _spread(estimates) for curve_name, estimates in found.items()}},
         provenance={
             "source": "measured curves taken to other sizes or ranks by the shape of NCCL's cost model",
-            "not_known": "curves of gloo have another shape: messages below 256 KiB may lie beyond the range",
+            "not_known": [
+                "curves of gloo have another shape: messages below 256 KiB may lie beyond the range"
+            ],
             "measured": [
                 {
                     "name": each.name,

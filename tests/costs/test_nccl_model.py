@@ -284,16 +284,17 @@ def test_nvls_has_32_heads_at_most_and_a_speed_that_links_carry_or_none() -> Non
 
 @pytest.mark.parametrize(
     ("ranks", "size", "published", "above"),
-    [(8, 2**30, 830, 0.01), (72, 2**33, 847, 0.12), (72, 2**30, 724, 0.28)],
+    [(8, 2**30, 830, 0.0), (72, 2**33, 847, 0.08), (72, 2**30, 724, 0.17)],
 )
 def test_nvls_on_blackwell_against_what_was_published(
     ranks: int, size: int, published: float, above: float
 ) -> None:
-    """Bus bandwidth in GB/s: "830+" on 8 B200 (NVIDIA/nccl#1807), up to 847 and 724 on 72 GB200
-    (coreweave/nccl-tests, pull request 43), of which small messages reach less than is computed."""
+    """Bus bandwidth in GB/s: "830+" on 8 B200 (NVIDIA/nccl#1807, of which size is not said), up to 847 and
+    724 on 72 GB200 (coreweave/nccl-tests, pull request 43), of which small messages reach less than is
+    computed."""
     fabric = replace(box(ranks, "nvswitch", 18 * 40.1e9, "blackwell", 32), nvls=True)
     bus = 2 * (ranks - 1) / ranks * size / collective_ns(fabric, "all_reduce", size)
-    assert 0.97 * published <= bus <= (1 + above) * published
+    assert 0.96 * published <= bus <= (1 + above) * published
 
 
 def test_what_a_plugin_reports_counts_for_the_choice_alone() -> None:

@@ -13,7 +13,14 @@ from sim.api import cluster, cluster_hardware, link_loads
 from sim.costs.nccl.choosing import Method, choose, collective_ns, methods, nccl_time_ns, time_ns
 from sim.costs.nccl.fabric import NVLINKS, Fabric, Generation, Hop, Kind, Protocol
 from sim.costs.nccl.from_cluster import fabric_of
-from sim.costs.nccl.hardware import OVER_LINKS, PEER_TO_PEER, THROUGH_HOST
+from sim.costs.nccl.hardware import (
+    MEASURED_THROUGH_HOST,
+    OVER_LINKS,
+    PEER_TO_PEER,
+    THROUGH_HOST,
+    hardware_of,
+    uncertainty,
+)
 from sim.costs.nccl.latencies import latency_us
 from sim.costs.nccl.paths import (
     PCIE_5_FROM_BYTES_PER_S,
@@ -62,6 +69,7 @@ def test_through_host_memory_is_the_median_of_other_machines_and_they_lie_far_ap
     newer = [each.bus for each in others.THROUGH_HOST if each.slot >= PCIE_5_FROM_BYTES_PER_S]
     assert round(median(older)) * GB == THROUGH_HOST_BYTES_PER_S
     assert (min(older), max(older), min(newer), max(newer)) == (1.4, 14.9, 28.0, 35.0)
+    assert f"{min(older)} to {max(older)} GB/s" == MEASURED_THROUGH_HOST
 
 
 def test_from_gpu_to_gpu_nccls_figure_holds_below_switches_and_not_across_sockets() -> None:
@@ -196,6 +204,70 @@ def test_nccl_does_not_know_what_links_give() -> None:
         assert method is not None
         assert nccl_time_ns(slow, "all_reduce", size, method) == time_ns(fast, "all_reduce", size, method)
         assert time_ns(slow, "all_reduce", size, method) > time_ns(fast, "all_reduce", size, method)
+
+
+@given(
+    st.floats(1e8, 1e11),
+    st.lists(st.sampled_from([12e9, 24e9, 48e9]), max_size=3).map(tuple),
+    st.integers(0, 2**36),
+)
+def test_what_is_staged_before_a_nic_is_no_faster_than_through_host_memory(
+    net: float, slots: tuple[float, ...], size: int
+) -> None:
+    """And of the rest of the network nothing is taken; without staging nothing is."""
+    inter = Hop(kind="net", bytes_per_s=net, staged_by=slots)
+    fabric = replace(on_hosts(box(1, "pcie", 12e9, "ampere", 1), 4), inter=inter)
+    direct = replace(fabric, inter=Hop(kind="net", bytes_per_s=net))
+    reached = as_reached(fabric, "ring", "Simple", size).inter
+    assert reached is not None
+    assert reached.bytes_per_s == (min(net, sum(map(through_host, slots))) if slots else net)
+    assert choose(fabric, "all_reduce", size) == choose(direct, "all_reduce", size)
+    assert collective_ns(fabric, "all_reduce", size) >= collective_ns(direct, "all_reduce", size)
+    least, greatest = uncertainty(fabric)
+    if reached.bytes_per_s == net:
+        assert (least, greatest) == OVER_LINKS
+    else:  # never faster than the network, by what else is known of it
+        assert least >= THROUGH_HOST[0]
+        assert least == pytest.approx(max(THROUGH_HOST[0], OVER_LINKS[0] * reached.bytes_per_s / net))
+        assert greatest == THROUGH_HOST[1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "slots"),
+    [
+        ({"gpus": 1}, (12e9,)),
+        ({"gpus": 1, "pcie_gen": 4}, (24e9,)),
+        ({"gpus": 4, "gpus_per_switch": 2}, (12e9,)),
+        ({"gpus": 1, "gpu_direct": True}, ()),
+    ],
+)
+def test_hosts_without_gpudirect_stage_what_goes_to_their_nic(
+    settings: dict[str, object], slots: tuple[float, ...]
+) -> None:
+    made = fabric_of(cluster("pcie_hosts", hosts=4, gbit_per_s=100, protocol="rdma", **settings))
+    assert made.inter is not None
+    assert made.inter.staged_by == slots
+    bus = 2 * (made.world_size - 1) / made.world_size * 2**33 / collective_ns(made, "all_reduce", 2**33) * 1e9
+    if slots:
+        assert bus == pytest.approx(THROUGH_HOST_BYTES_PER_S, rel=0.01)
+    else:
+        assert bus == pytest.approx(made.inter.bytes_per_s, rel=0.01)
+    said = hardware_of(made, "made").provenance["not_known"]
+    assert ["host memory" in line for line in said] == [True] * len(slots)
+
+
+@pytest.mark.parametrize("preset", ["dgx_a100", "dgx_h100", "p4de", "p5", "gh200_slingshot", "nvl72"])
+def test_machines_with_gpudirect_stage_nothing(preset: str) -> None:
+    made = fabric_of(cluster(preset, hosts=2)).inter
+    assert made is not None
+    assert made.staged_by == ()
+
+
+def test_tcp_at_100_gbit_is_staged_too() -> None:
+    """NCCL's sockets reach 4 to 6 GB/s of 100 Gbit/s on four hosts of eight V100 (NVIDIA/nccl#450)."""
+    made = fabric_of(cluster("hgx_ethernet", hosts=4, gbit_per_s=100, generation="ampere"))
+    bus = 2 * 31 / 32 * 2**33 / time_ns(made, "all_reduce", 2**33, RING) * 1e9
+    assert 3.9e9 <= bus <= 6e9
 
 
 def test_nothing_is_taken_off_networks_and_trees_over_nvlink() -> None:

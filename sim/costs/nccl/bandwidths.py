@@ -95,16 +95,17 @@ def nvls_speed(fabric: Fabric) -> float:
     There are as many heads as the smallest host has GPUs, 32 at most. Through a GPU's links goes what it
     sends to each of them, and twice that if it is one (ncclTopoSearchTryNvls, src/graph/search.cc).
     """
-    most = fabric.intra.bytes_per_s / _GB / (_nvls_heads(fabric) + 1)
+    most = fabric.intra.bytes_per_s / _GB / (nvls_heads(fabric) + 1)
     return next((speed for speed in NVLS_SPEEDS[fabric.generation] if speed <= most), 0.0)
 
 
-def _nvls_heads(fabric: Fabric) -> int:
+def nvls_heads(fabric: Fabric) -> int:
+    """GPUs of a host that reduce for the others, each its part of a message."""
     return min(fabric.least_ranks, MOST_NVLS)
 
 
 def _nvls_bus(fabric: Fabric) -> float:
-    return _nvls_heads(fabric) * nvls_speed(fabric) * NVLS_LEFT[fabric.generation]
+    return nvls_heads(fabric) * nvls_speed(fabric) * NVLS_LEFT[fabric.generation]
 
 
 def _collnet_bus(fabric: Fabric, algorithm: Algorithm) -> float:

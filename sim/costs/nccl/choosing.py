@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from sim.costs.nccl.bandwidths import bytes_per_us, corrected, nvls_speed
 from sim.costs.nccl.fabric import NVLINKS, Fabric, Protocol
+from sim.costs.nccl.filling import filling_bytes
 from sim.costs.nccl.latencies import latency_us
 from sim.costs.nccl.paths import as_reached, as_stepped
 from sim.costs.nccl.tuning import MOST_NVLS, PROTOCOLS, Algorithm
@@ -68,7 +69,8 @@ def _in_network(fabric: Fabric, collective: str) -> list[Algorithm]:
 def time_ns(fabric: Fabric, collective: str, num_bytes: int, method: Method) -> int:
     """Time of one collective of ``num_bytes`` (the whole tensor) by ``method``, in ns, half to even.
 
-    NCCL's own time, at the bandwidth that links within hosts reach (``paths``).
+    NCCL's own time at the bandwidth that links reach (``paths``), and what its pipeline takes to fill
+    (``filling``).
 
     Raises:
         NotModelledError: a method that NCCL would not use there.
@@ -80,7 +82,7 @@ def time_ns(fabric: Fabric, collective: str, num_bytes: int, method: Method) -> 
             f"of {fabric.hosts} hosts; choose from methods()"
         )
     reached = as_reached(fabric, method.algorithm, method.protocol, num_bytes)
-    return round(_time_us(reached, collective, num_bytes, method) * 1000)
+    return round(_filled_us(reached, collective, num_bytes, method) * 1000)
 
 
 def nccl_time_ns(fabric: Fabric, collective: str, num_bytes: int, method: Method) -> int:
@@ -89,12 +91,35 @@ def nccl_time_ns(fabric: Fabric, collective: str, num_bytes: int, method: Method
 
 
 def nccl_ns(fabric: Fabric, collective: str, num_bytes: int) -> int:
-    """The time that NCCL itself counts for what it chooses; 0 with one rank.
+    """The time that NCCL itself counts for what it chooses, and what its pipeline takes to fill; 0 with one
+    rank.
 
     A step takes what it takes, and not what a plugin reports of it (``paths``).
     """
     method = choose(fabric, collective, num_bytes)
-    return 0 if method is None else nccl_time_ns(as_stepped(fabric), collective, num_bytes, method)
+    if method is None:
+        return 0
+    return round(_filled_us(as_stepped(fabric), collective, num_bytes, method) * 1000)
+
+
+def filling_ns(fabric: Fabric, collective: str, num_bytes: int) -> int:
+    """How much of ``collective_ns`` the pipeline takes to fill, in ns."""
+    method = choose(fabric, collective, num_bytes)
+    if method is None:
+        return 0
+    reached = as_reached(fabric, method.algorithm, method.protocol, num_bytes)
+    return round(_filling_us(reached, collective, num_bytes, method) * 1000)
+
+
+def _filled_us(fabric: Fabric, collective: str, num_bytes: int, method: Method) -> float:
+    return _time_us(fabric, collective, num_bytes, method) + _filling_us(
+        fabric, collective, num_bytes, method
+    )
+
+
+def _filling_us(fabric: Fabric, collective: str, num_bytes: int, method: Method) -> float:
+    ahead = filling_bytes(fabric, collective, num_bytes, method.algorithm)
+    return ahead / bytes_per_us(fabric, collective, method.algorithm, method.protocol) if ahead else 0.0
 
 
 def _time_us(fabric: Fabric, collective: str, num_bytes: int, method: Method) -> float:

@@ -24,19 +24,23 @@ class Hop:
     what all the NICs of a host send together. ``latency_ns`` is what one step takes beyond NCCL's table for
     its kind, whose links and switches are in it; null adds nothing. ``reported_ns`` is what a network plugin
     tells NCCL of a step (``ncclNetProperties_t.latency``), set so that it chooses well (NVIDIA/nccl#625): it
-    counts for the choice, and ``paths`` says how long a step takes.
+    counts for the choice, and ``paths`` says how long a step takes. ``staged_by`` are, between hosts without
+    GPUDirect RDMA, the slots in bytes/s of the GPUs of a host that reach its NICs through host memory.
     """
 
     kind: Kind
     bytes_per_s: float
     latency_ns: int | None = None
     reported_ns: int | None = None
+    staged_by: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         _one_of("kind", self.kind, get_args(Kind))
         rate("bytes_per_s", self.bytes_per_s)
         at_least("latency_ns", self.latency_ns, 0)
         at_least("reported_ns", self.reported_ns, 0)
+        for number, slot in enumerate(self.staged_by):
+            rate(f"staged_by.{number}", slot)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,6 +60,7 @@ def fabric_of(
             bytes_per_s=share.bytes_per_s,
             latency_ns=_network_latency_ns(rings, reported or 0),
             reported_ns=reported or None,
+            staged_by=_staged_by(rings),
         )
     intra = _intra(cluster, rings, share.bytes_per_s, others)
     return Fabric(
@@ -126,6 +127,18 @@ def _hop(kind: HostRings, bytes_per_s: float) -> Hop:
     kinds: list[Kind] = [routes.kind(leg) for leg in legs]
     latency = round(sum(routes.latency_ns(leg) for leg in legs) / len(legs))
     return Hop(kind=min(kinds, key=_WORST_FIRST.index), bytes_per_s=bytes_per_s, latency_ns=latency or None)
+
+
+def _staged_by(rings: Rings) -> tuple[float, ...]:
+    """Slots of the GPUs that reach NICs through host memory, of the host where they carry least; none where
+    NICs read from GPUs."""
+    slots = []
+    for host in rings.host_rings:
+        routes = routes_of(host.template)
+        ends = {ring.gpus[-1]: ring.legs[-1] for ring in host.forth}
+        staged = [leg for leg in ends.values() if routes.kind(leg) == "shm"]
+        slots.append(tuple(routes.bytes_per_s(leg[0]) for leg in staged))
+    return min(slots, key=lambda each: (not each, sum(each)))
 
 
 def _network_latency_ns(rings: Rings, reported: int) -> int | None:

@@ -26,7 +26,9 @@ RING_FROM = 32 * _MIB
 REPORTED_NS = 20_000
 
 # Through host memory: what a GPU sends and receives at once, in bytes/s, on hosts of PCIe 3
-# and 4. Seven figures of six machines lie between 1.4 and 14.9 GB/s: the processor decides, and no data sheet
+# and 4. So goes what has no peer-to-peer, and without GPUDirect RDMA all that goes to a NIC: in both cases
+# kernels store to host memory and load from it (src/transport/shm.cc; NCCL_NET_MAP_HOSTMEM, net.cc). Seven
+# figures of six machines lie between 1.4 and 14.9 GB/s: the processor decides, and no data sheet
 # says it. On PCIe 5 two machines have 28 to 35 of the 48 GB/s that NCCL counts, too few for a number.
 THROUGH_HOST_BYTES_PER_S = 4e9
 PCIE_5_FROM_BYTES_PER_S = 36e9  # between 24 and 48, which NCCL counts for x16 of PCIe 4 and 5
@@ -35,17 +37,27 @@ PCIE_5_FROM_BYTES_PER_S = 36e9  # between 24 and 48, which NCCL counts for x16 o
 def as_reached(fabric: Fabric, algorithm: Algorithm, protocol: Protocol, num_bytes: int) -> Fabric:
     """The fabric with what its links reach where NCCL's model has what they could carry.
 
-    A path gives the same wherever a job's other hosts are; what the network carries is left as it is, since
-    no machine with a network is among those measured. Of the latency that a plugin reports a step takes
-    ``REPORTED_NS`` at most.
+    A path gives the same wherever a job's other hosts are. What the network carries is left as it is, since
+    no machine with a network is among those measured; what is staged in host memory on its way to a NIC is
+    no faster than through host memory. Of the latency that a plugin reports a step takes ``REPORTED_NS`` at
+    most.
     """
     intra = fabric.intra
     if intra.kind == "shm":
         intra = replace(intra, bytes_per_s=through_host(intra.bytes_per_s))
     elif intra.kind in NVLINKS and algorithm == "ring" and protocol == "Simple":
         intra = replace(intra, bytes_per_s=intra.bytes_per_s * ring_over_nvlink(num_bytes))
-    stepped = as_stepped(fabric)
+    stepped = as_staged(as_stepped(fabric))
     return stepped if intra is fabric.intra else replace(stepped, intra=intra)
+
+
+def as_staged(fabric: Fabric) -> Fabric:
+    """The fabric with what a host's GPUs get to its NICs where that goes through host memory."""
+    inter = fabric.inter
+    if inter is None or not inter.staged_by:
+        return fabric
+    through = sum(through_host(slot) for slot in inter.staged_by)
+    return replace(fabric, inter=replace(inter, bytes_per_s=min(inter.bytes_per_s, through)))
 
 
 def as_stepped(fabric: Fabric) -> Fabric:
@@ -57,7 +69,7 @@ def as_stepped(fabric: Fabric) -> Fabric:
 
 
 def through_host(bytes_per_s: float) -> float:
-    """What two neighbours exchange through host memory, where their slots carry ``bytes_per_s``."""
+    """What a GPU sends and receives at once through host memory, where slots carry ``bytes_per_s``."""
     if bytes_per_s >= PCIE_5_FROM_BYTES_PER_S:
         return bytes_per_s
     return min(bytes_per_s, THROUGH_HOST_BYTES_PER_S)
