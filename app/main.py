@@ -6,7 +6,7 @@ import pandas  # noqa: F401 - plotly takes a pandas that another visitor is stil
 import streamlit as st
 
 from app import launch, library
-from app.views import about, cluster, compare, tune, validate
+from app.views import about, addresses, cluster, compare, tune, validate
 from app.views.errors import told
 
 # streamlit draws words on axes in one grey, too pale on white: they take the page's own colour of text.
@@ -53,6 +53,7 @@ def main() -> None:
     )
     with told():
         page.run()
+    addresses.tell()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""What all tests share: Hypothesis without deadlines, and the executors that sweeps are spread over."""
+"""What all tests share: Hypothesis without deadlines, the executors of sweeps, and Ctrl-C."""
+
+import signal
 
 from hypothesis import HealthCheck, settings
 
@@ -10,3 +12,5 @@ settings.register_profile(
     "house", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("house")
+# A shell that starts the tests in the background has SIGINT ignored in them, and in all that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)

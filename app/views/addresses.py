@@ -1,8 +1,11 @@
-"""The address of a page: what one may write by hand in it."""
+"""The address of a page: what one may write by hand in it, and that it says what the page shows."""
 
 from collections.abc import Mapping
 
 import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
+from streamlit.runtime.state.common import WidgetMetadata
+from streamlit.runtime.state.query_params import parse_url_param
 
 
 def take_name(key: str, words: Mapping[str, str]) -> None:
@@ -19,3 +22,36 @@ def take_name(key: str, words: Mapping[str, str]) -> None:
         return
     st.query_params[key] = words[named]
     st.rerun()
+
+
+def tell() -> None:
+    """Make the address say where every knob stands; to be called when the page is drawn.
+
+    With ``bind="query-params"`` the browser writes a knob into the address when it is turned, and the server
+    writes the whole address anew when it sets a knob itself, from what it knew when its run began. So a knob
+    that is turned meanwhile is lost from the address, as is one that is turned while the browser draws it in
+    another place. Where the knobs stand is known to the run that comes last: it has the last word.
+    """
+    context = get_script_run_ctx()
+    if context is None:
+        return
+    with context.session_state.query_params() as address:
+        for key in st.session_state:
+            binding = address.get_binding_for_param(str(key))
+            metadata = binding and context.session_state._state.get_widget_metadata(binding.widget_id)
+            if not metadata:
+                continue
+            value = st.session_state[key]
+            if value == metadata.deserializer(None):
+                address.discard_param_no_forward_msg(str(key))
+            elif not _says(address.get_all(str(key)), value, metadata):
+                address.set_corrected_value(str(key), metadata.serializer(value), metadata.value_type)
+    st.query_params.update({})  # sends the whole address; the browser ignores what it has
+
+
+def _says(written: list[str], value: object, metadata: WidgetMetadata[object]) -> bool:
+    """Whether what is written in the address is ``value``, in whatever spelling."""
+    try:
+        return bool(written) and metadata.deserializer(parse_url_param(written, metadata.value_type)) == value
+    except (ValueError, TypeError, IndexError):  # as streamlit does where an address cannot be read
+        return False

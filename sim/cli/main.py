@@ -1,94 +1,33 @@
-"""``bucketsim``: the command, its error handling and its exit codes.
+"""``bucketsim``: the process around a command, its error handling and its exit codes.
 
-0 ok; 1 our error, one red line; 2 usage; 3 a validation missed its threshold.
+0 ok; 1 our error, one red line; 2 usage; 3 a validation missed its threshold; 130 Ctrl-C.
 """
 
+import os
+import signal
 import sys
-from importlib.metadata import version
-from typing import Annotated
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
 
-import typer
-
-from sim.cli import (
-    anchoring,
-    boxing,
-    clustering,
-    diagnosing,
-    estimating,
-    importing,
-    judging,
-    measuring,
-    ranking,
-    scaling,
-    sharing,
-    showing,
-    simulating,
-    spreading,
-    sweeping,
-    tuning,
-    validating,
-)
-from sim.cli.printing import fail
-from sim.cli.streams import guarded_streams
-from sim.errors import SimError
-
-app = typer.Typer(
-    name="bucketsim",
-    help="Which gradient buckets hide all-reduce behind backward best, why, and the proof.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        print(version("bucketsim"))
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
-    show_version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    """Record what backward does, predict, tune, replay on real ranks, compare on screen."""
-
-
-for command in (
-    measuring.record,
-    estimating.estimate,
-    measuring.calibrate,
-    clustering.cluster,
-    ranking.ranks,
-    sharing.jobs,
-    simulating.simulate,
-    simulating.explain,
-    sweeping.sweep,
-    scaling.scaling,
-    anchoring.anchor,
-    tuning.tune,
-    simulating.export,
-    validating.validate,
-    spreading.gather,
-    judging.agree,
-    boxing.box,
-    showing.dash,
-    diagnosing.doctor,
-):
-    app.command()(command)
-app.command("import")(importing.import_)
+_INTERRUPTED = 130
 
 
 def main() -> None:
     """Entry point of ``bucketsim`` and ``python -m sim``."""
-    with guarded_streams():
-        _run()
+    with _on_ctrl_c(_leave):
+        # Half a second of imports with nothing to clean up: here, for Ctrl-C to be heard before.
+        from sim.cli.streams import guarded_streams
+
+        with guarded_streams():
+            _main()
 
 
-def _run() -> None:
+def _main() -> None:
+    from sim.cli.printing import fail, note
+    from sim.errors import SimError
+
     # What follows -- is another command's.
     ours = sys.argv[: sys.argv.index("--")] if "--" in sys.argv else sys.argv
     debug = "--debug" in ours
@@ -104,12 +43,35 @@ def _run() -> None:
         fail(str(error))
         sys.exit(1)
     except KeyboardInterrupt:
-        fail("interrupted")
-        sys.exit(130)
+        note("interrupted")
+        sys.exit(_INTERRUPTED)
+    except SystemExit as end:
+        if end.code == _INTERRUPTED:  # what typer makes of it
+            note("interrupted")
+        raise
 
 
 def _answer() -> None:
+    from sim.cli.commands import app
+
     try:
-        app()
+        with _on_ctrl_c(signal.default_int_handler):
+            app()
     finally:
         sys.stdout.flush()  # that it did not arrive can be told now, and not at the interpreter's end
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """End this process as it stands."""
+    os.write(2, b"interrupted\n")
+    os._exit(_INTERRUPTED)
+
+
+@contextmanager
+def _on_ctrl_c(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
+    """Hear Ctrl-C meanwhile, also where a shell that started this in the background had it ignored."""
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

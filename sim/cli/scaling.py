@@ -12,7 +12,7 @@ import typer
 
 import sim
 from sim.cli.outputs import file_option, write
-from sim.cli.printing import emit, progress, say, table
+from sim.cli.printing import emit, note, progress, say, table
 from sim.cli.simulating import AsJson, WorkloadFile, key_values
 from sim.cli.sweeping import executor_of, values_of
 from sim.errors import InputError

@@ -308,6 +308,23 @@ def test_version_and_help() -> None:
         assert said.err == ""
 
 
+@pytest.mark.parametrize("module", ["sim.cli.commands", "sim.errors", "sim.api", "sim.engine.run"])
+def test_ctrl_c_is_one_line_also_while_it_starts(module: str) -> None:
+    """Ctrl-C as a module is being imported: of the command line, or of what it runs."""
+    program = (
+        "import os, signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}: os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        f"sys.argv = ['bucketsim', 'simulate', {str(W)!r}, '--hardware', {str(H)!r}, '--json']\n"
+        "from sim.cli.main import main\n"
+        "main()\n"
+    )
+    said = process("-c", program)
+    assert (said.code, said.out, said.err) == (130, "", "interrupted\n")
+
+
 def test_the_command_line_starts_without_torch_and_streamlit() -> None:
     """DESIGN: ``bucketsim simulate`` and its help start without torch; the screen is its own process."""
     program = (

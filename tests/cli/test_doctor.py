@@ -16,7 +16,7 @@ import pytest
 import torch
 import typer.main
 
-import sim.cli.main
+import sim.cli.commands
 from sim.cli import diagnosing
 from sim.errors import MachineError
 from sim.machine import usable_threads
@@ -26,7 +26,7 @@ from sim.verdict.closing import cautions, loop_obstacle, loop_steps
 from tests.commands import bucketsim, process
 from tests.dist.conftest import needs_box
 
-COMMANDS = typer.main.get_command(sim.cli.main.app).commands  # type: ignore[attr-defined]
+COMMANDS = typer.main.get_command(sim.cli.commands.app).commands  # type: ignore[attr-defined]
 GPU = Gpu(name="NVIDIA H200", memory_bytes=139 << 30)
 TORCH = TorchFacts(
     version="2.13.0+cu126",

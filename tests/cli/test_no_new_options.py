@@ -6,7 +6,7 @@ To add a command or an option, add it here too; before taking one away, think tw
 import pytest
 import typer.main
 
-import sim.cli.main
+import sim.cli.commands
 from tests.commands import bucketsim
 
 FROZEN = {
@@ -239,7 +239,7 @@ FROZEN = {
         "workload_file",
     ],
 }
-GROUP = typer.main.get_command(sim.cli.main.app)
+GROUP = typer.main.get_command(sim.cli.commands.app)
 COMMANDS = GROUP.commands  # type: ignore[attr-defined]
 
 

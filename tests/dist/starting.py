@@ -1,7 +1,6 @@
 """Starts ranks as users do, for tests that then hurt them."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -55,7 +54,6 @@ class Validation:
             stdout=subprocess.DEVNULL,
             stderr=open(self._said, "w"),  # noqa: SIM115
             env=os.environ | {"TMPDIR": str(self.jobs)},
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
 
     def __enter__(self) -> "Validation":

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import sim
-from sim.cli.main import app
+from sim.cli.commands import app
 from sim.errors import InputError
 from sim.formats.records import load_record
 from sim.validator.battery import Battery

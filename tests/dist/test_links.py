@@ -17,7 +17,7 @@ from torch._C._distributed_c10d import HashStore
 from typer.testing import CliRunner
 
 import sim
-from sim.cli.main import app
+from sim.cli.commands import app
 from sim.costs.collectives import all_reduce_ns, service_ns
 from sim.errors import InputError, MachineError, NotModelledError
 from sim.formats.records import load_record

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 import sim
-from sim.cli.main import app
+from sim.cli.commands import app
 from sim.errors import InputError, NotModelledError, ReplayError
 from sim.formats.records import load_record, start_record
 from sim.nouns.assignment import Assignment

@@ -36,8 +36,8 @@ class Row:
 
     ``floor`` is by how much two candidates with the same buckets differ, and half the width of the median's
     95 % interval, whichever is more. ``pace`` is the plain step of the replay over that of the recording.
-    ``parts``, ``held`` and ``paced`` are step errors by candidate. ``inside`` of ``gains`` over the default were
-    measured within their predicted 95 % interval.
+    ``parts``, ``held`` and ``paced`` are step errors by candidate. ``inside`` of ``gains`` over the default
+    were measured within their predicted 95 % interval.
     """
 
     name: str

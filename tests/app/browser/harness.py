@@ -57,6 +57,22 @@ new MutationObserver(() => {
 }).observe(document, {subtree: true, childList: true, attributes: true,
                       attributeFilter: ['data-test-script-state']});
 """
+# What the server sends reaches the page one message at a time, each drawn before the next; none while held.
+_SLOW_LINE = """
+const listen = WebSocket.prototype.addEventListener;
+WebSocket.prototype.addEventListener = function(kind, heard, options) {
+  if (kind !== 'message') return listen.call(this, kind, heard, options);
+  const waiting = [];
+  let busy = false;
+  const next = () => {
+    busy = waiting.length > 0;
+    if (!busy) return;
+    if (!window.bucketsimHeld) heard.call(this, waiting.shift());
+    setTimeout(next, 20);
+  };
+  listen.call(this, kind, event => { waiting.push(event); if (!busy) next(); }, options);
+};
+"""
 
 
 def require() -> None:
@@ -206,6 +222,19 @@ def go(page: Any, url: str) -> None:
     """Open an address and wait until its page is whole."""
     page.goto(url)
     is_drawn(page)
+
+
+def slow_line(page: Any) -> None:
+    """From the next address on, the server's messages come to the page one by one, as on a busy machine."""
+    page.add_init_script(_SLOW_LINE)
+
+
+@contextmanager
+def held(page: Any) -> Iterator[None]:
+    """Meanwhile nothing that the server sends reaches the page, which has a ``slow_line``."""
+    page.evaluate("window.bucketsimHeld = true")
+    yield
+    page.evaluate("window.bucketsimHeld = false")
 
 
 @contextmanager

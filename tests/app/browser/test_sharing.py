@@ -4,13 +4,14 @@ import re
 from typing import Any
 
 import pytest
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
-from tests.app.browser.harness import Site, go, headline, rerun, visit
+from tests.app.browser.harness import PATIENCE_MS, Site, go, headline, held, rerun, slow_line, visit
 
 pytestmark = pytest.mark.browser
 
 _VALUES = """() => {
-  const read = e => e.getAttribute('role') === 'slider' ? e.getAttribute('aria-valuetext')
+  const read = e => e.getAttribute('aria-valuetext') ? e.getAttribute('aria-valuetext')
     : e.type === 'checkbox' ? String(e.checked) : e.value || e.textContent;
   return [...document.querySelectorAll('[data-testid=stSidebar] [class*=st-key-]')].map(e => {
     const inner = e.querySelector('[role=slider], input, [role=combobox]');
@@ -24,7 +25,8 @@ def knobs(page: Any) -> dict[str, str]:
 
 
 def test_every_knob_of_the_tune_page_comes_back(site: Site, page: Any, chromium: Any) -> None:
-    """Numbers and sliders are turned one by one, as far as the sidebar has any."""
+    """Numbers and sliders are turned one by one, while the sidebar is drawn piece by piece."""
+    slow_line(page)
     go(page, site.url)
     fresh = knobs(page)
     with rerun(page):
@@ -40,7 +42,6 @@ def test_every_knob_of_the_tune_page_comes_back(site: Site, page: Any, chromium:
         slider.focus()
         with rerun(page):
             page.keyboard.press("ArrowRight")
-    page.wait_for_timeout(1000)  # the address follows the last knob
     turned = knobs(page)
     assert sum(turned[name] != fresh.get(name) for name in turned) >= 6, turned  # pick and slider follow
     assert re.search(r"cap=3\b", page.url)
@@ -49,6 +50,29 @@ def test_every_knob_of_the_tune_page_comes_back(site: Site, page: Any, chromium:
         go(other, page.url)
         assert knobs(other) == turned
         assert headline(other) == cards
+
+
+def test_a_knob_that_is_turned_meanwhile_stays_in_the_address(site: Site, page: Any, chromium: Any) -> None:
+    """The server picks the explicit cap as one is entered; its address comes after a slider was turned."""
+    slow_line(page)
+    with page.expect_event("websocket") as opened:
+        go(page, site.url)
+    first = page.get_by_label("First bucket, MiB", exact=True)
+    with rerun(page), held(page):
+        with opened.value.expect_event("framereceived", has_an_address, timeout=PATIENCE_MS):
+            first.fill("0.5")
+            first.press("Enter")
+        page.get_by_role("slider", name="Bandwidth ×").press("ArrowRight")
+        assert "bw=1.1" in page.url
+    turned = knobs(page)
+    assert (turned["st-key-first"], turned["st-key-bw"]) == ("0.5", "1.1")
+    with visit(chromium) as other:
+        go(other, page.url)
+        assert knobs(other) == turned
+
+
+def has_an_address(message: bytes) -> bool:
+    return ForwardMsg.FromString(message).WhichOneof("type") == "page_info_changed"
 
 
 @pytest.mark.slow

@@ -1,0 +1,75 @@
+"""The commands of ``bucketsim``."""
+
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from sim.cli import (
+    anchoring,
+    boxing,
+    clustering,
+    diagnosing,
+    estimating,
+    importing,
+    judging,
+    measuring,
+    ranking,
+    scaling,
+    sharing,
+    showing,
+    simulating,
+    spreading,
+    sweeping,
+    tuning,
+    validating,
+)
+
+app = typer.Typer(
+    name="bucketsim",
+    help="Which gradient buckets hide all-reduce behind backward best, why, and the proof.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(version("bucketsim"))
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Record what backward does, predict, tune, replay on real ranks, compare on screen."""
+
+
+for command in (
+    measuring.record,
+    estimating.estimate,
+    measuring.calibrate,
+    clustering.cluster,
+    ranking.ranks,
+    sharing.jobs,
+    simulating.simulate,
+    simulating.explain,
+    sweeping.sweep,
+    scaling.scaling,
+    anchoring.anchor,
+    tuning.tune,
+    simulating.export,
+    validating.validate,
+    spreading.gather,
+    judging.agree,
+    boxing.box,
+    showing.dash,
+    diagnosing.doctor,
+):
+    app.command()(command)
+app.command("import")(importing.import_)
