@@ -1,5 +1,6 @@
 """record, calibrate: what is measured on this machine."""
 
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -127,7 +128,8 @@ def calibrate(
 
         place, hosts = place_two(place)
         beside = endless_all_reduce(parse_size(neighbour, "neighbour"), hosts)
-    with progress("calibrating") as report:
+    with progress("calibrating") as shown:
+        report = _announced(shown)
         if again:
             hardware = measure_again(place, sim.load_hardware(output), budget_s=budget, progress=report)
         else:
@@ -141,6 +143,20 @@ def calibrate(
                 progress=report,
             )
     tell_hardware(hardware, output, as_json)
+
+
+def _announced(report: Callable[..., None]) -> Callable[[int, int, str], None]:
+    """``report``, and once a line that stays: how long it will take, as soon as that can be told."""
+    told = False
+
+    def tell(done: int, total: int, what: str) -> None:
+        nonlocal told
+        if not told:
+            told = True
+            note(f"calibrating: {what}")
+        report(done, total, what)
+
+    return tell
 
 
 def _prepare(

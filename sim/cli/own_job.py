@@ -12,7 +12,7 @@ from sim.formats.records import AS_RUN, recorded_step
 from sim.nouns.hardware import Hardware
 from sim.nouns.own_step import OwnStep
 from sim.nouns.workload import Workload
-from sim.units import NS_PER_MS, format_size
+from sim.units import NS_PER_MS
 
 Parts = Annotated[
     bool,
@@ -25,15 +25,16 @@ Parts = Annotated[
 
 
 def load_inputs(
-    workload_file: Path, hardware_file: Path, parts: bool = False, as_json: bool = False
+    workload_file: Path, hardware_file: Path, parts: bool = False, as_json: bool = False, tells: bool = True
 ) -> tuple[Workload, Hardware]:
     """Both files, held to the step that was recorded with the workload; unless ``parts``, or there is none.
 
     What was found is told, as a table unless ``as_json``: how far the parts were from that step, and what
-    made it come out.
+    made it come out. ``tells`` False leaves what is doubtful about the files to the answer.
     """
     workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
-    tell_doubtful(workload, hardware)
+    if tells:
+        tell_doubtful(workload, hardware)
     own = None if parts else own_step_of(workload_file, workload, hardware)
     if own is None:
         return workload, hardware
@@ -88,13 +89,7 @@ def _table(own: OwnStep) -> None:
 
 def tell_doubtful(workload: Workload, hardware: Hardware) -> None:
     """What the files say of themselves that cannot be relied on."""
-    for line in (*workload.provenance.get("doubtful", ()), *_doubtful_points(hardware)):
-        note(f"doubtful: {line}")
+    from sim.tuner.doubts import doubts_about
 
-
-def _doubtful_points(hardware: Hardware) -> list[str]:
-    """What a calibration says of its own points that cannot be relied on."""
-    return [
-        f"{format_size(one['num_bytes'])} {one['why']} ({hardware.name}; calibrate --again measures it anew)"
-        for one in hardware.provenance.get("doubtful", ())
-    ]
+    for line in doubts_about(workload, hardware):
+        note(line)

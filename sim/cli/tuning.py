@@ -47,7 +47,7 @@ def tune(
     as_json: AsJson = False,
 ) -> None:
     """Find the best assignment, its proof, and what each knob reaches."""
-    workload, hardware = load_inputs(workload_file, hardware_file, parts, as_json)
+    workload, hardware = load_inputs(workload_file, hardware_file, parts, as_json, tells=False)
     answer = sim.tune(
         workload,
         hardware,

@@ -23,7 +23,7 @@ class DoubtfulPoint:
     why: str
 
 
-def doubtful_points(curve: Curve, spread: Mapping[str, Any]) -> tuple[DoubtfulPoint, ...]:
+def doubtful_points(curve: Curve, spread: Any) -> tuple[DoubtfulPoint, ...]:
     """Points whose 95 % interval is wide (``spread`` has ``low_ns`` and ``high_ns``, by size), that take less
     than a smaller message, or far more than the points on both sides lead to; one reason each, by size.
     """
@@ -42,11 +42,11 @@ def doubtful_points(curve: Curve, spread: Mapping[str, Any]) -> tuple[DoubtfulPo
                 f"takes {format_ms(point.duration_ns)}, where the points on both sides lead to "
                 f"{format_ms(expected)}",
             )
-    for point in curve:
+    for point in curve if isinstance(spread, Mapping) else ():
         known = spread.get(str(point.num_bytes))
-        if not isinstance(known, dict) or not {"low_ns", "high_ns"} <= set(known):
+        low, high = (_number(known, name) for name in ("low_ns", "high_ns"))
+        if low is None or high is None:
             continue
-        low, high = known["low_ns"], known["high_ns"]
         if max(point.duration_ns - low, high - point.duration_ns) > max(
             _WITHIN * point.duration_ns, _WITHIN_NS
         ):
@@ -56,12 +56,18 @@ def doubtful_points(curve: Curve, spread: Mapping[str, Any]) -> tuple[DoubtfulPo
     return tuple(DoubtfulPoint(num_bytes=size, why=found[size]) for size in sorted(found))
 
 
-def _stalls(known: Mapping[str, Any]) -> str:
-    if not known.get("stalled_share"):
+def _number(known: Any, name: str) -> float | None:
+    """A number of what a file's ``spread`` keeps of a point; None where it has none."""
+    value = known.get(name) if isinstance(known, dict) else None
+    return value if isinstance(value, int | float) else None
+
+
+def _stalls(known: Any) -> str:
+    share, stalled, clean = (_number(known, name) for name in ("stalled_share", "stalled_ns", "clean_ns"))
+    if not share or stalled is None or clean is None:
         return ""
     return (
-        f"; {known['stalled_share']:.0%} of its messages were held up, for {format_ms(known['stalled_ns'])} "
-        f"instead of {format_ms(known['clean_ns'])}"
+        f"; {share:.0%} of its messages were held up, for {format_ms(stalled)} instead of {format_ms(clean)}"
     )
 
 

@@ -143,9 +143,11 @@ def scaled(hardware: Hardware, ratio: float) -> Hardware:
 def rescaled(hardware: Hardware, ratio_at: Callable[[int], float]) -> Hardware:
     """As ``scaled``, by a ratio that goes with the size of the message in bytes."""
     spread = dict(hardware.spread)
-    if "all_reduce" in spread:
-        known = spread["all_reduce"]
-        spread["all_reduce"] = {size: _times(value, ratio_at(int(size))) for size, value in known.items()}
+    if isinstance(known := spread.get("all_reduce"), dict):
+        spread["all_reduce"] = {
+            size: _times(value, ratio_at(int(size))) if size.isdecimal() else value
+            for size, value in known.items()
+        }
     curve = tuple(
         CurvePoint(
             num_bytes=point.num_bytes, duration_ns=round(point.duration_ns * ratio_at(point.num_bytes))

@@ -19,6 +19,7 @@ from sim.nouns.robust import Criterion
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 from sim.tuner import memory
+from sim.tuner.doubts import doubted, doubts_about
 from sim.tuner.draws import draw
 from sim.tuner.exact import NO_LIMIT
 from sim.tuner.families import (
@@ -145,6 +146,7 @@ def tune(
         default_step_ns=baseline.step_ns,
         default_is_allowed=not barred,
     )
+    doubts = doubts_about(workload, hardware)
     judge = Judge(distribution, robust, best, step_ns=report.step_ns, rest_ns=rest_ns)
     return Recommendation(
         assignment=best,
@@ -158,7 +160,7 @@ def tune(
         families=families,
         simplest=_simplest(families, report.step_ns, judge),
         absent=found.absent,
-        gain=bounded(gain, workload),
+        gain=doubted(bounded(gain, workload), doubts),
         plateau=find_plateau(
             found.cap_rows,
             judge,
@@ -170,7 +172,7 @@ def tune(
         robust=robust,
         critical_path=_path(timeline),
         baseline_path=_path(baseline_timeline),
-        notes=notes_on(workload, report.exposed_comm_ns),
+        notes=(*notes_on(workload, report.exposed_comm_ns), *doubts),
         provenance={"source": "sim.tune", "workload": workload.name, "hardware": hardware.name},
     )
 

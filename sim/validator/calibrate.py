@@ -300,7 +300,8 @@ def measure_again(
         InputError: it has none, or was measured at another place. ReplayError, MachineError: as
         ``calibrate``.
     """
-    sizes = [one["num_bytes"] for one in hardware.provenance.get("doubtful", [])]
+    found = doubtful_points(hardware.all_reduce, hardware.spread.get("all_reduce", {}))
+    sizes = [point.num_bytes for point in found]
     if not sizes:
         raise InputError(
             f"{hardware.name}: no point of its curve is doubtful; there is nothing to measure again"

@@ -61,17 +61,17 @@ class Row:
 def row_of(directory: Path) -> Row:
     """What one record says."""
     record = sim.load_record(directory)
-    held = sim.agreement(record, attributed=False)
+    anchored = replace(sim.as_measured(record), own_step=None)
+    held = sim.agreement(anchored, attributed=False)
     alone = sim.agreement(replace(record, own_step=None), attributed=False)
     pace = _pace(record)
-    paced = [_at_pace(record, candidate, pace) for candidate in record.candidates]
+    paced = [_at_pace(anchored, candidate, pace) for candidate in record.candidates]
     steps = {one.name: [step.step_ns for step in one.iterations] for one in record.candidates}
     medians = {name: median(times) for name, times in steps.items()}
     best = min(medians, key=medians.__getitem__)
-    inside, gains = _gains(record, steps)
+    inside, gains = _gains(anchored, steps)
     recommended = next(one for one in record.candidates if one.name == "recommended")
     assert recommended.asked is not None
-    as_it_was = sim.as_measured(record)
     low, _ = difference_interval(steps["recommended"], steps[best])
     return Row(
         name=record.name,
@@ -87,7 +87,7 @@ def row_of(directory: Path) -> Row:
         regret=medians["recommended"] / medians[best] - 1,
         regret_is_noise=low <= 0,
         gain_ns=round(medians[_DEFAULT] - medians["recommended"]),
-        predicted=sim.gain(as_it_was.workload, as_it_was.hardware, recommended.asked),
+        predicted=sim.gain(anchored.workload, anchored.hardware, recommended.asked),
         inside=inside,
         gains=gains,
     )
@@ -105,10 +105,9 @@ def _pace(record: Record) -> float:
     return plain.plain_step_ns / recorded
 
 
-def _at_pace(record: Record, candidate: Measurement, pace: float) -> float:
+def _at_pace(held: Record, candidate: Measurement, pace: float) -> float:
     """The step error where all that computes is as fast as the replay's own plain steps were."""
     assert candidate.asked is not None
-    held = sim.as_measured(record)
     workload, _ = sim.scale(held.workload, held.hardware, backward=pace)
     workload = replace(
         workload,
@@ -130,11 +129,10 @@ def _floor(steps: dict[str, list[int]], medians: dict[str, float]) -> float:
     return max(twice, median(halves))
 
 
-def _gains(record: Record, steps: dict[str, list[int]]) -> tuple[int, int]:
+def _gains(held: Record, steps: dict[str, list[int]]) -> tuple[int, int]:
     """Of the gains of all candidates over the default, how many were measured where they were predicted."""
-    held = sim.as_measured(record)
     inside = count = 0
-    for candidate in record.candidates:
+    for candidate in held.candidates:
         if candidate.name in (_DEFAULT, AGAIN):
             continue
         assert candidate.asked is not None

@@ -1,0 +1,41 @@
+"""Real training, scored again with today's model: README's table is what the records say."""
+
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+import sim
+from tests.training.table import TRACES, Row, row_of, table
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Row]:
+    return [row_of(path) for path in sim.find_records(TRACES)]
+
+
+def test_readme_has_the_table() -> None:
+    assert table() in README.read_text()
+
+
+def test_predictions_hold_within_the_aims_or_the_noise(rows: list[Row]) -> None:
+    """At the pace of the run, as a recording cannot know how fast the machine is some minutes later."""
+    assert len(rows) == 6
+    for row in rows:
+        errors = [abs(error) for error in row.paced]
+        assert median(errors) <= max(0.03, row.floor), row.name
+        assert max(errors) <= max(0.08, 2 * row.floor), row.name
+
+
+def test_candidates_are_in_the_predicted_order(rows: list[Row]) -> None:
+    assert sum(row.right for row in rows) >= 0.9 * sum(row.apart for row in rows)
+
+
+def test_gains_lie_in_their_intervals(rows: list[Row]) -> None:
+    assert sum(row.inside for row in rows) >= 0.9 * sum(row.gains for row in rows)
+
+
+def test_the_recommendation_is_not_worse_than_the_best_by_more_than_noise(rows: list[Row]) -> None:
+    assert all(row.regret_is_noise or row.regret <= row.floor for row in rows)

@@ -1,0 +1,61 @@
+"""A calibration that met a burst, a recording that cannot be true: named in an answer that is not sure."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import sim
+from sim.nouns.hardware import Hardware
+from sim.units import MIB
+from sim.validator.calibrate import Told
+from sim.validator.launch import Place
+from tests.verdict.test_own_step import WORKLOAD
+
+MS = 10**6
+SIZES = [4096 << power for power in range(15)]
+
+
+def calibrated(burst_rounds: Sequence[int]) -> Hardware:
+    """What ranks would tell of a wire of 60 MB/s, the 16 MiB of some rounds beside something else."""
+    told = Told()
+    for number in range(5):
+        for size in SIZES:
+            clean = 400_000 + size * 17
+            slow = size == 16 * MIB and number in burst_rounds
+            samples = [round(clean * (1.5 + 0.4 * number if slow else 1.0))] * 4
+            told.take({"event": "all_reduce", "num_bytes": size, "samples_ns": samples})
+        for name in ("all_gather", "reduce", "broadcast"):
+            told.take({"event": name, "num_bytes": 4096, "samples_ns": [MS] * 4})
+        told.take({"event": "pair", "num_bytes": MIB, "alone_ns": [MS], "both_ns": [2 * MS]})
+        copies = {f"{name}_ns": [4 * MS] for name in ("copy_in", "hooked", "hooked_beside", "copy_out")}
+        told.take({"event": "copies", "copy_bytes": 40 * MIB, **copies})
+    told.take({"event": "started", "environment": {}})
+    told.take({"event": "launches", "samples_ns": [50_000]})
+    out = {f"{name}_ns": [4 * MS] for name in ("copy", "comm", "copy_beside", "comm_beside")}
+    told.take({"event": "copies out", **out})
+    told.take({"event": "search", "search_ns": [1], "mark_ns": [1]})
+    return told.hardware(Place(), "paced")
+
+
+def test_a_burst_in_one_round_is_left_out_and_one_in_most_is_named() -> None:
+    quiet, once, often = calibrated(()), calibrated((2,)), calibrated((0, 2, 3))
+    assert quiet.all_reduce == once.all_reduce
+    assert quiet.provenance["doubtful"] == once.provenance["doubtful"] == []
+    (doubt,) = often.provenance["doubtful"]
+    assert doubt["num_bytes"] == 16 * MIB
+    assert doubt["why"].startswith("scatters: ")
+    assert "60% of its messages were held up" in doubt["why"]
+
+
+def test_the_answer_says_what_it_rests_on() -> None:
+    sure = sim.tune(WORKLOAD, calibrated(()))
+    assert sure.notes == ()
+    workload = replace(WORKLOAD, provenance={"doubtful": ["rank 0: the machine changed meanwhile"]})
+    unsure = sim.tune(workload, calibrated((0, 2, 3)))
+    assert unsure.notes[0] == "doubtful recording: rank 0: the machine changed meanwhile"
+    assert unsure.notes[1].startswith("doubtful calibration: 16 MiB scatters: ")
+    assert unsure.gain.significant is not True
+    assert sure.gain.low_ns is not None
+    assert sure.gain.high_ns is not None
+    assert unsure.gain.low_ns is not None
+    assert unsure.gain.high_ns is not None
+    assert unsure.gain.high_ns - unsure.gain.low_ns > sure.gain.high_ns - sure.gain.low_ns
