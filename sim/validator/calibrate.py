@@ -205,7 +205,7 @@ class Told:
 
     def hardware(self, place: Place, mode: Mode, beside: SecondJob | None = None) -> Hardware:
         """The machine at ``place``. Raises ``ReplayError`` where the ranks did not measure all."""
-        missing = {"started", "launches", "copies out", "search"} - set(self._found)
+        missing = {"started", "launches", "copies out", "search", "host"} - set(self._found)
         if missing:
             raise ReplayError(f"calibrate: the ranks ended before {', '.join(sorted(missing))} were measured")
         return told_doubtful(_hardware(place, mode, self._curves, self._pairs, self._found, beside))
@@ -249,6 +249,7 @@ def _hardware(
         mark_used_ns=max(0, round(median(found["search"]["mark_ns"]))),
         spread={
             **{name: _scatter(curve) for name, curve in curves.items()},
+            "host_share": {str(size): share for size, share in found["host"]["shares"].items()},
             "channel_slowdown": {str(size): round(ratio, 4) for size, ratio in ratios.items()},
             "launch_cost_ns": _spread(launches),
             "copy_in_ns": {"num_bytes": copies["copy_bytes"], **_spread(copies["copy_in_ns"])},

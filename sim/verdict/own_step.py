@@ -32,6 +32,7 @@ FEWEST_STEPS = 3
 # How far parts that were measured apart may be from what they are in the step: one sigma of a logarithm.
 _PRIOR = {"link": 0.2, "tilt": 0.05, "comm_slowdown": 0.1, "compute_slowdown": 0.1}
 _LEAST_SIGMA = 0.005  # of the end of synchronisation: the model itself is no better
+_MOST_SHARE = 0.75  # of a core, that communication takes from a rank that computes on it
 _MOST = 4.0  # of a factor: beyond it nothing is shared any more
 _ROUNDS = 20
 _STEP = 0.01  # of a logarithm, for slopes
@@ -66,7 +67,8 @@ def own_step(workload: Workload, hardware: Hardware, measured: Measurement, play
             f"{measured.name}: {len(seen)} steps with all their buckets are not enough to hold a prediction "
             f"to; record at least {FEWEST_STEPS} more"
         )
-    times = _Times(workload, hardware, measured.asked, play, seen)
+    on_host = measured.environment.get("place") == "cpu"
+    times = _Times(workload, hardware, measured.asked, play, seen, on_host)
     fitted = _fit(times)
     return _told(times, fitted, seen)
 
@@ -91,6 +93,7 @@ class _Times:
         assignment: Assignment,
         play: Play,
         seen: Sequence[MeasuredIteration],
+        computes_on_host: bool,
     ) -> None:
         self.workload, self.hardware, self.assignment, self._play = workload, hardware, assignment, play
         buckets = [
@@ -126,6 +129,11 @@ class _Times:
         self.factors = tuple(start)
         self.start = np.log(list(start.values()))
         self.prior = np.array([_PRIOR[name] for name in start])
+        self.expected = self.start.copy()
+        taken = _host_share(hardware) if computes_on_host else 0.0
+        if "compute_slowdown" in start and taken > 0:
+            self.expected[-1] -= np.log(1 - taken)
+            self.prior[-1] = max(self.prior[-1], self.expected[-1] / 2)
 
     def apply(self, logs: Floats) -> Hardware:
         """The hardware with these factors."""
@@ -144,7 +152,14 @@ class _Times:
     def misses(self, logs: Floats) -> Floats:
         """What is not met, in sigmas: the times, and what the parts said of the factors."""
         times = (self.predict(logs) - self.measured_ns) / self.sigma_ns
-        return np.concatenate([times, (logs - self.start) / self.prior])
+        return np.concatenate([times, (logs - self.expected) / self.prior])
+
+
+def _host_share(hardware: Hardware) -> float:
+    """What all-reduces take of a rank's core, the median over the sizes that were measured; 0 if none was."""
+    known = hardware.spread.get("host_share")
+    shares = [one for one in known.values() if isinstance(one, float)] if isinstance(known, dict) else []
+    return min(_MOST_SHARE, max(0.0, median(shares))) if shares else 0.0
 
 
 def _middle_bytes(sizes: Sequence[int]) -> int:
@@ -156,7 +171,7 @@ def _fit(times: _Times) -> _Fitted:
     """Levenberg's and Marquardt's least squares within bounds; slow-downs are at least 1."""
     least = np.array([0.0 if name.endswith("slowdown") else -np.log(_MOST) for name in times.factors])
     most = np.full(len(least), np.log(_MOST))
-    logs = np.clip(times.start, least, most)
+    logs = np.clip(times.expected, least, most)
     misses, damping = times.misses(logs), 1e-2
     slopes = _slopes(times, logs, misses, most)
     for _ in range(_ROUNDS):

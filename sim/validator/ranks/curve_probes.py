@@ -12,6 +12,7 @@ from sim.validator.ranks.rank_like import RankLike
 from sim.validator.ranks.settling import is_settled
 from sim.validator.ranks.stepping import gather
 
+_SHARE_BYTES = 32 << 20  # of all-reduces whose processor time is counted, of each size
 _FEW = 4  # repeats of the collectives that only ZeRO sends, and those mostly large
 
 
@@ -80,6 +81,25 @@ def time_all_reduces(size: int, repeats: int, rank: RankLike) -> list[int]:
         samples.append(time.monotonic_ns() - start)
         tensor.mul_(0.5)
     return shortest(samples, rank)
+
+
+def host_shares(sizes: Sequence[int], rank: RankLike) -> dict[int, float]:
+    """Of all-reduces of each size, the processor time of this rank over their duration: cores that are busy.
+
+    Where ranks compute on the host, and on all its cores, that is what communication takes from them. The
+    calling thread waits meanwhile; gloo's threads and the kernel's work for them count. The mean over ranks.
+    """
+    found = {}
+    for size in sizes:
+        tensor = torch.zeros(size // 4)
+        repeats = max(4, _SHARE_BYTES // size)
+        dist.all_reduce(tensor)
+        begun, spent = time.monotonic(), time.process_time()
+        for _ in range(repeats):
+            dist.all_reduce(tensor)
+        share = (time.process_time() - spent) / (time.monotonic() - begun)
+        found[size] = round(sum(gather(share, rank.world_size)) / rank.world_size, 4)
+    return found
 
 
 def time_broadcasts(size: int, repeats: int, rank: RankLike) -> list[int]:

@@ -15,6 +15,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hoo
 from sim.validator.ranks.building import build
 from sim.validator.ranks.curve_probes import (
     ReduceCurve,
+    host_shares,
     repeats_of,
     shortest,
     tell_broadcasts,
@@ -46,7 +47,10 @@ def calibrate(rank: RankLike) -> None:
     sharpen_sleep()
     gc.disable()
     job = rank.job
-    measure = {"launches": _launches, "copies out": _copies_out, "search": _search, "compute": _compute}
+    measure = {
+        **{"launches": _launches, "copies out": _copies_out, "search": _search},
+        **{"host": _host, "compute": _compute},
+    }
     last = [what for what in measure if what != "compute" or job["computes"]]
     curve = ReduceCurve(rank)
     if job["everything"]:
@@ -243,6 +247,11 @@ def _copies_out(rank: RankLike) -> dict[str, Any]:
 def _middle(samples: list[int], rank: RankLike) -> list[int]:
     """Per repeat, the mean over ranks."""
     return [sum(column) // len(column) for column in zip(*gather(samples, rank.world_size), strict=True)]
+
+
+def _host(rank: RankLike) -> dict[str, Any]:
+    """What all-reduces take of the host's processors, by size."""
+    return {"shares": host_shares(rank.job["pair_sizes"], rank)}
 
 
 def _compute(rank: RankLike) -> dict[str, Any]:
