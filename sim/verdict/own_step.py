@@ -131,9 +131,10 @@ class _Times:
         self.prior = np.array([_PRIOR[name] for name in start])
         self.expected = self.start.copy()
         taken = _host_share(hardware) if computes_on_host else 0.0
-        if "compute_slowdown" in start and taken > 0:
-            self.expected[-1] -= np.log(1 - taken)
-            self.prior[-1] = max(self.prior[-1], self.expected[-1] / 2)
+        for place, name in enumerate(self.factors):
+            if name.endswith("slowdown") and taken > 0:
+                self.expected[place] -= np.log(1 - taken)
+                self.prior[place] = max(self.prior[place], self.expected[place] / 2)
 
     def apply(self, logs: Floats) -> Hardware:
         """The hardware with these factors."""

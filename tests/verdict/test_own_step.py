@@ -52,9 +52,15 @@ def step_ns(workload: Workload, hardware: Hardware, assignment: Assignment) -> i
     return sim.summarize(sim.simulate(workload, hardware, assignment, "analytic")).step_ns
 
 
-def measured_on(hardware: Hardware, gap_ns: int = 0, scatter: float = 0.0) -> Measurement:
+def measured_on(
+    hardware: Hardware,
+    gap_ns: int = 0,
+    scatter: float = 0.0,
+    assignment: Assignment = OWN,
+    place: str = "cuda:0",
+) -> Measurement:
     """Ten steps as ``hardware`` makes them, each longer or shorter by some share."""
-    timeline = sim.simulate(WORKLOAD, hardware, OWN, "analytic")
+    timeline = sim.simulate(WORKLOAD, hardware, assignment, "analytic")
     whole = sim.summarize(timeline).step_ns + gap_ns
     steps = []
     for number in range(10):
@@ -83,14 +89,30 @@ def measured_on(hardware: Hardware, gap_ns: int = 0, scatter: float = 0.0) -> Me
         mode="trace",
         backend="gloo",
         world_size=hardware.world_size,
-        asked=OWN,
-        observed=OWN.bucket_indices,
+        asked=assignment,
+        observed=assignment.bucket_indices,
         iterations=tuple(steps),
         traced=tuple(steps),
         plain_backward_ns=WORKLOAD.backward_ns,
         plain_step_ns=250 * MS,
         dropped_warmup=2,
+        environment={"place": place},
     )
+
+
+def test_what_communication_takes_of_a_host_is_expected_where_the_step_does_not_tell() -> None:
+    """One bucket leaves nothing beside communication; a GPU's compute is not the host's."""
+    machine = replace(WIRE, compute_slowdown=1 / 0.75)
+    told = replace(WIRE, spread={"host_share": {str(4 * MIB): 0.25}})
+    single = sim.assign(WORKLOAD, "single")
+    on_host, on_gpu = (
+        sim.own_step(WORKLOAD, told, measured_on(machine, assignment=single, place=place))
+        for place in ("cpu", "cuda:0")
+    )
+    assert on_host.factors[-1].value == pytest.approx(1 / 0.75, rel=0.01)
+    assert on_gpu.factors[-1].value == pytest.approx(1, rel=0.01)
+    true_ns = step_ns(WORKLOAD, machine, OTHER)
+    assert step_ns(on_host.workload, on_host.hardware, OTHER) == pytest.approx(true_ns, rel=0.01)
 
 
 def test_parts_that_are_right_are_left_alone() -> None:
