@@ -74,7 +74,7 @@ def test_a_run_that_failed_gives_what_it_measured_and_says_so(tmp_path: Path) ->
     (tmp_path / "crash.txt").write_text(TABLE + FAILURE)
     said = bucketsim("import", "auto", tmp_path / "crash.txt", "-o", tmp_path / "made")
     assert said.code == 0
-    assert "dropped: crash.txt: what follows a failure (Test NCCL failure common.cu:1006" in said.err
+    assert "dropped: crash.txt: what follows a failure (Test NCCL failure common.cu:1006" in said.out
 
 
 @pytest.mark.parametrize("case", _CASES, ids=lambda case: f"{case.form}-{next(iter(case.files))}")
