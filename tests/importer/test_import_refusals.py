@@ -135,7 +135,7 @@ def test_where_it_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "mine" / "thesis.tex").write_text("precious")
     for target, word in (
         ("mine", "holds other files already; give a new or empty directory"),
-        ("link.txt", "link.txt: cannot be made: Not a directory"),
+        ("link.txt", "link.txt: cannot be made: it is a file; give a directory"),
         ("link.txt/below", "cannot be made"),
     ):
         line = refused(bucketsim("import", "auto", tmp_path / "link.txt", "-o", tmp_path / target))
