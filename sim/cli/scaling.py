@@ -12,7 +12,7 @@ import typer
 
 import sim
 from sim.cli.outputs import file_option, write
-from sim.cli.printing import emit, note, progress, say, table
+from sim.cli.printing import emit, progress, say, table
 from sim.cli.simulating import AsJson, WorkloadFile, key_values
 from sim.cli.sweeping import executor_of, values_of
 from sim.errors import InputError
@@ -98,7 +98,7 @@ def scaling(
     else:
         print_rows(workload.name, rows)
         if workload.is_of_whole_buckets:
-            note(
+            say(
                 f"best buckets and caps are over merges of the {len(workload.gradients)} buckets as recorded "
                 f"only: gradients are not told apart; profile with record_shapes=True, or import with --model"
             )

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import InputError, ReplayError
-from sim.formats.documents import json_text, parse_json, write_atomically
+from sim.formats.documents import json_text, parse_json
+from sim.formats.outputs import write_atomically
 from sim.validator.launch import Place
 from sim.validator.ranks import notices
 from sim.validator.ranks.beats import Fault

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import InputError, ReplayError
+from sim.formats.outputs import make_directory
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Mode
 from sim.units import MIB
@@ -31,10 +32,7 @@ def prepare_calibration(
         InputError: fewer than two ranks, an illegal argument, or a directory that holds a job already.
     """
     job = calibration_job(world_size, largest=largest, rounds=rounds, budget_s=budget_s, mode=mode)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{directory}: cannot be made: {error.strerror or error}") from None
+    make_directory(directory)
     if (directory / JOB).exists():
         raise InputError(f"{directory}: holds a job already; give a new or empty directory")
     return write_job(directory, job, world_size)

@@ -74,7 +74,7 @@ def test_a_run_that_failed_gives_what_it_measured_and_says_so(tmp_path: Path) ->
     (tmp_path / "crash.txt").write_text(TABLE + FAILURE)
     said = bucketsim("import", "auto", tmp_path / "crash.txt", "-o", tmp_path / "made")
     assert said.code == 0
-    assert "dropped: crash.txt: what follows a failure (Test NCCL failure common.cu:1006" in said.err
+    assert "dropped: crash.txt: what follows a failure (Test NCCL failure common.cu:1006" in said.out
 
 
 @pytest.mark.parametrize("case", _CASES, ids=lambda case: f"{case.form}-{next(iter(case.files))}")
@@ -135,7 +135,7 @@ def test_where_it_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "mine" / "thesis.tex").write_text("precious")
     for target, word in (
         ("mine", "holds other files already; give a new or empty directory"),
-        ("link.txt", "link.txt: cannot be made: Not a directory"),
+        ("link.txt", "link.txt: cannot be made: it is a file; give a directory"),
         ("link.txt/below", "cannot be made"),
     ):
         line = refused(bucketsim("import", "auto", tmp_path / "link.txt", "-o", tmp_path / target))
