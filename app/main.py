@@ -51,6 +51,7 @@ def main() -> None:
             st.Page(about.show, title="About", icon=":material/help:", url_path="about"),
         ]
     )
+    addresses.keep()
     with told():
         page.run()
     addresses.tell()

@@ -9,6 +9,7 @@ from pathlib import Path
 from unittest import mock
 
 from sim.cli.main import main
+from tests.effort import PATIENCE_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +42,7 @@ def process(*words: object, cwd: Path | None = None, env: dict[str, str] | None 
         text=True,
         cwd=cwd,
         env=env,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
     return Said(code=done.returncode, out=done.stdout, err=done.stderr)

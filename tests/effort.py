@@ -1,8 +1,9 @@
-"""How many examples a property is tried on: a third of them in `make test`, all in `make test-all`."""
+"""How many examples a property is tried on, a third of them in `make test`; and how long a test waits."""
 
 import os
 
 FEWEST = 30
+PATIENCE_S = 600.0  # for what comes sooner or later: only a hang takes as long, on however slow a machine
 IS_WHOLE = os.environ.get("BUCKETSIM_TESTS") == "all"
 
 

@@ -1,11 +1,14 @@
 """The address of a page: what one may write by hand in it, and that it says what the page shows."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 from streamlit.runtime.state.common import WidgetMetadata
 from streamlit.runtime.state.query_params import parse_url_param
+
+_WAS_SET = "set_by_the_page"
 
 
 def take_name(key: str, words: Mapping[str, str]) -> None:
@@ -22,6 +25,30 @@ def take_name(key: str, words: Mapping[str, str]) -> None:
         return
     st.query_params[key] = words[named]
     st.rerun()
+
+
+def keep() -> None:
+    """Set again what the page set last, where the browser did not know of it; before any knob is drawn.
+
+    The browser sends all knobs as it has them. One that the page has just set comes back as it was before,
+    beside the one that was turned meanwhile: a turn changes one knob, so where others differ, nobody turned
+    what was set.
+    """
+    context = get_script_run_ctx()
+    if context is None:
+        return
+    state = context.session_state._state
+    with context.session_state.query_params() as address:
+        bound = {key: address.get_binding_for_param(str(key)) for key in st.session_state}
+    ids = {str(key): binding.widget_id for key, binding in bound.items() if binding is not None}
+    turned = {key for key, widget_id in ids.items() if state._widget_changed(widget_id)}
+    was_set: dict[str, Any] = st.session_state.get(_WAS_SET, {})
+    if turned - was_set.keys():
+        for key in turned & was_set.keys():
+            st.session_state[key] = was_set[key]
+    st.session_state[_WAS_SET] = {
+        key: st.session_state[key] for key in ids if context.session_state.is_new_state_value(key)
+    }
 
 
 def tell() -> None:

@@ -30,12 +30,13 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.units import format_ms
 from tests.app.conftest import make_traces
+from tests.effort import PATIENCE_S
 
 
 @pytest.fixture
 def page(traces: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
     monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(traces)])
-    return AppTest.from_file(str(MAIN), default_timeout=60)
+    return AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S)
 
 
 def metric(page: AppTest, label: str) -> str:
@@ -233,7 +234,7 @@ def test_a_search_that_is_refused_leaves_the_rest_of_the_page(
         (tmp_path / kind).mkdir()
         documents.save(tmp_path / kind / "one.json", noun)
     monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(tmp_path)])
-    page = AppTest.from_file(str(MAIN), default_timeout=60)
+    page = AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S)
     page.query_params["find_unused_parameters"] = "true"
     page.run()
     assert not page.exception
@@ -381,7 +382,7 @@ def test_a_run_with_a_slow_rank_is_shown_as_it_was_measured(
     assert record.slow
     row = sim.agreement(record).rows[0]
     monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(folder)])
-    page = AppTest.from_file(str(MAIN), default_timeout=60).run()
+    page = AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S).run()
     assert is_clean(page)
     assert metric(page, "Step time") == format_ms(row.predicted_step_ns)
     assert words.CARRIED in [found.value for found in page.caption]
@@ -398,7 +399,7 @@ def test_a_run_beside_a_neighbour_is_not_held_against_a_job_alone(monkeypatch: p
     bundled = MAIN.parents[1] / "traces"
     watched = str(bundled / "contention" / "gpt-beside-gpt")
     monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(bundled), "--watch", watched])
-    page = AppTest.from_file(str(MAIN), default_timeout=60).run()
+    page = AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S).run()
     assert is_clean(page)
     assert words.BESIDE in [found.value for found in page.info]
     assert not [box for box in page.selectbox if box.key == "overlay"]
@@ -515,7 +516,7 @@ def test_steps_of_a_trace_are_laid_over_without_a_verdict(
         few = replace(one, mode="trace", iterations=one.iterations[:1], traced=one.traced[:1])
         save_measurement(record, number, few)
     monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(folder)])
-    page = AppTest.from_file(str(MAIN), default_timeout=60).run()
+    page = AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S).run()
     assert is_clean(page)
     assert any("Bucket ends" in found.value for found in page.info)
     assert not any("median step error" in found.value for found in (*page.success, *page.warning))
@@ -561,7 +562,7 @@ def test_with_nothing_at_hand_the_page_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(tmp_path)])
-    page = AppTest.from_file(str(MAIN), default_timeout=30).run()
+    page = AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S).run()
     assert is_clean(page)
     assert any("upload a workload" in found.value for found in page.info)
 
@@ -573,7 +574,7 @@ def test_a_broken_record_is_one_line(traces: Path, tmp_path: Path, monkeypatch: 
         (record / name).write_bytes((traces / "measured" / "made-up" / name).read_bytes())
     (record / "measurement-00-x.json").write_text("{")
     monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(tmp_path)])
-    page = AppTest.from_file(str(MAIN), default_timeout=30).run()
+    page = AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S).run()
     assert not page.exception
     assert len(page.error) == 1
     assert "Take it home" in subheaders(page)
@@ -586,6 +587,6 @@ def about() -> None:
 
 
 def test_the_about_page_is_clean() -> None:
-    page = AppTest.from_function(about, default_timeout=30).run()
+    page = AppTest.from_function(about, default_timeout=PATIENCE_S).run()
     assert is_clean(page)
     assert page.title[0].value == "About"

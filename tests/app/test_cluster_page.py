@@ -23,6 +23,7 @@ from sim.nouns.cluster import Hosts, Link
 from sim.nouns.ranks import Ranks
 from sim.units import format_ms
 from tests.app.conftest import make_hardware, make_workload
+from tests.effort import PATIENCE_S
 
 FILE = "cluster.json"
 
@@ -41,7 +42,7 @@ def cluster_page() -> None:
 @pytest.fixture
 def page(traces: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
     monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(traces)])
-    page = AppTest.from_function(cluster_page, default_timeout=60)
+    page = AppTest.from_function(cluster_page, default_timeout=PATIENCE_S)
     page.query_params["most_hosts"] = "2"
     return page
 

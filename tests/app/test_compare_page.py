@@ -25,6 +25,7 @@ from app.words import labels
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.units import format_ms
+from tests.effort import PATIENCE_S
 
 NOWHERE = Library(workloads={}, hardware={}, records={})
 
@@ -43,7 +44,7 @@ def compare_page() -> None:
 @pytest.fixture
 def page(traces: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
     monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(traces)])
-    return AppTest.from_function(compare_page, default_timeout=60)
+    return AppTest.from_function(compare_page, default_timeout=PATIENCE_S)
 
 
 @pytest.fixture

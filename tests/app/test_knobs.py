@@ -11,6 +11,7 @@ from app.views.knobs import DEFAULTS
 from app.views.switches import ALL, DDP, DDP_PICKS, SIZED_PICKS, ZERO, ZERO_PICKS
 from app.words import labels
 from app.words.labels import PICK_WORDS, Pick
+from tests.effort import PATIENCE_S
 
 
 def sidebar() -> None:
@@ -56,7 +57,7 @@ VALUES = SWITCH_VALUES | WHAT_IF_VALUES | CAP_VALUES
 
 @pytest.fixture
 def page() -> AppTest:
-    return AppTest.from_function(sidebar, default_timeout=30)
+    return AppTest.from_function(sidebar, default_timeout=PATIENCE_S)
 
 
 def told(page: AppTest) -> list[str]:

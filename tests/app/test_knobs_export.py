@@ -11,6 +11,7 @@ from streamlit.testing.v1 import AppTest
 import sim
 from app import cached
 from app.views import export
+from tests.effort import PATIENCE_S
 
 
 def take_home(pick: str, options: dict[str, object], straggler: float = 1.0) -> None:
@@ -41,7 +42,7 @@ def take_home(pick: str, options: dict[str, object], straggler: float = 1.0) -> 
 
 
 def page(pick: str, **options: Any) -> AppTest:
-    return AppTest.from_function(take_home, args=(pick, options), default_timeout=60)
+    return AppTest.from_function(take_home, args=(pick, options), default_timeout=PATIENCE_S)
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ def test_what_knows_no_slowest_rank_does_not_tell_one(
     files: dict[str, tuple[str, str | Callable[[], str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cached, "tune", lambda inputs: sim.tune(inputs.workload, inputs.hardware, draws=20))
-    made = AppTest.from_function(take_home, args=("default", {}, 1.5), default_timeout=60).run()
+    made = AppTest.from_function(take_home, args=("default", {}, 1.5), default_timeout=PATIENCE_S).run()
     assert not made.exception
     for label, (_, content) in files.items():
         text = content if isinstance(content, str) else content()

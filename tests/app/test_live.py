@@ -27,6 +27,7 @@ from sim.nouns.recording import (
 from sim.units import transfer_ns
 from tests.app.conftest import MS, make_hardware
 from tests.commands import bucketsim
+from tests.effort import PATIENCE_S
 
 COUNT, SIZE = 8, 1 << 20
 ONE, TWO = ((7, 6, 5, 4, 3, 2, 1, 0),), ((7, 6, 5, 4), (3, 2, 1, 0))
@@ -482,7 +483,7 @@ def live_page() -> None:
 @pytest.fixture
 def page(job: Job, traces: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
     monkeypatch.setattr("sys.argv", ["main.py", "--traces", str(traces), "--watch", str(job.folder.parent)])
-    return AppTest.from_function(live_page, default_timeout=60)
+    return AppTest.from_function(live_page, default_timeout=PATIENCE_S)
 
 
 def is_clean(page: AppTest) -> bool:
@@ -573,7 +574,7 @@ def test_faults_and_refusals_are_one_line_each(page: AppTest, job: Job) -> None:
 
 def test_two_pages_at_once_see_the_same_and_choose_for_themselves(page: AppTest, job: Job) -> None:
     job.train(80)
-    other = AppTest.from_function(live_page, default_timeout=60)
+    other = AppTest.from_function(live_page, default_timeout=PATIENCE_S)
     page.run()
     other.run()
     other.button(key="live_again").click().run()

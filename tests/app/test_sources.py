@@ -20,6 +20,7 @@ from sim.formats.documents import to_text
 from sim.nouns.hardware import Hardware
 from sim.nouns.imported import Uploaded
 from sim.nouns.workload import Workload
+from tests.effort import PATIENCE_S
 from tests.importer.corpus import corpus
 
 CASES = {case.form: dict(case.files) for case in reversed(corpus()) if not case.is_public}
@@ -49,7 +50,7 @@ def page_of_sources() -> None:
 @pytest.fixture
 def page(traces: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
     monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(traces)])
-    return AppTest.from_function(page_of_sources, default_timeout=60)
+    return AppTest.from_function(page_of_sources, default_timeout=PATIENCE_S)
 
 
 def upload(page: AppTest, *files: tuple[str, bytes]) -> AppTest:
@@ -174,7 +175,7 @@ def test_a_workload_needs_no_hardware_file_to_start_from(
     (tmp_path / "workloads").mkdir()
     (tmp_path / "workloads" / "w.json").write_bytes(text(workload))
     monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(tmp_path)])
-    page = AppTest.from_function(page_of_sources, default_timeout=60).run()
+    page = AppTest.from_function(page_of_sources, default_timeout=PATIENCE_S).run()
     assert page.selectbox(key="start").value == "bundled"
     assert given(page).inputs.hardware.name.startswith("dgx_h100")
 
@@ -221,7 +222,7 @@ def test_only_the_same_content_is_shared_between_sessions(
         return real(*args)
 
     monkeypatch.setattr(sim, "read_uploads", read, raising=False)
-    others = [AppTest.from_function(page_of_sources, default_timeout=60) for _ in range(2)]
+    others = [AppTest.from_function(page_of_sources, default_timeout=PATIENCE_S) for _ in range(2)]
     mine = text(replace(workload, name="mine"))
     assert given(upload(page, ("w.json", mine))).inputs.workload.name == "mine"
     assert given(upload(others[0], ("w.json", mine))).inputs.workload.name == "mine"
@@ -281,7 +282,7 @@ def test_names_within_files_are_no_markup(page: AppTest, workload: Workload, har
 
 def test_nothing_chosen_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(tmp_path)])
-    page = AppTest.from_function(page_of_sources, default_timeout=60).run()
+    page = AppTest.from_function(page_of_sources, default_timeout=PATIENCE_S).run()
     assert not page.exception
     assert [one.value for one in page.info if "upload a workload" in one.value]
 
@@ -346,7 +347,7 @@ def test_an_upload_stays_when_the_page_changes_until_it_is_forgotten(
     traces: Path, monkeypatch: pytest.MonkeyPatch, workload: Workload
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(traces)])
-    page = AppTest.from_function(two_pages, default_timeout=60)
+    page = AppTest.from_function(two_pages, default_timeout=PATIENCE_S)
     mine = replace(workload, name="mine")
     page = upload(page, ("mine.json", text(mine)))
     assert given(page).inputs.workload == mine

@@ -20,6 +20,7 @@ from app.words import validate as words
 from sim.formats.records import load_record, save_measurement, start_record
 from sim.nouns.comparison import Attribution
 from tests.app.conftest import make_traces
+from tests.effort import PATIENCE_S
 
 
 def validate() -> None:
@@ -34,7 +35,7 @@ def validate() -> None:
 
 def open_page(monkeypatch: pytest.MonkeyPatch, traces: Path, *more: str, **query: str) -> AppTest:
     monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(traces), *more])
-    page = AppTest.from_function(validate, default_timeout=60)
+    page = AppTest.from_function(validate, default_timeout=PATIENCE_S)
     for name, value in query.items():
         page.query_params[name] = value
     return page.run()

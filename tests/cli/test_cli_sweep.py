@@ -15,6 +15,7 @@ import pytest
 import sim
 from sim.cli.sweeping import MOST_LINES
 from tests.commands import bucketsim
+from tests.effort import PATIENCE_S
 
 EXAMPLES = Path(__file__).parents[1] / "contracts" / "examples"
 W, H = EXAMPLES / "workload.json", EXAMPLES / "hardware.json"
@@ -117,7 +118,7 @@ def test_a_progress_bar_on_a_terminal_only() -> None:
     with subprocess.Popen(
         [*command, "1,2,3"], stdout=subprocess.PIPE, stderr=follower, env={**os.environ, "TERM": "xterm"}
     ) as process:
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=PATIENCE_S)
     os.close(follower)
     shown = os.read(leader, 1 << 16).decode()
     os.close(leader)
@@ -125,5 +126,5 @@ def test_a_progress_bar_on_a_terminal_only() -> None:
     assert len(json.loads(out)["rows"]) > 100
     assert "simulating" in shown
     assert "\x1b[" in shown
-    done = subprocess.run([*command, "1,2,3"], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([*command, "1,2,3"], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert (done.stdout.encode(), done.stderr) == (out, "")

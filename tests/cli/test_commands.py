@@ -14,6 +14,7 @@ from sim.errors import InputError
 from sim.formats import documents, records
 from tests.cli.cheap import save_measurements
 from tests.commands import Said, bucketsim, process, script
+from tests.effort import PATIENCE_S
 
 EXAMPLES = Path(__file__).parents[1] / "contracts" / "examples"
 W, H = EXAMPLES / "workload.json", EXAMPLES / "hardware.json"
@@ -156,7 +157,9 @@ def test_debug_in_a_real_process() -> None:
 def test_a_closed_pipe_is_no_error() -> None:
     """``bucketsim sweep … | head -1``"""
     command = f"{sys.executable} -m sim sweep '{W}' --hardware '{H}' --json | head -c 1"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
     assert (done.stdout, done.stderr) == ("{", "")
 
 

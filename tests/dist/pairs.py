@@ -4,10 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.effort import PATIENCE_S
+
 REPOSITORY = Path(__file__).parents[2]
 
 
-def run_pair(worker: str, folder: Path, *cases: str, timeout_s: int) -> list[tuple[int, str]]:
+def run_pair(worker: str, folder: Path, *cases: str) -> list[tuple[int, str]]:
     """Exit code and errors of each rank of ``python -m worker RANK FOLDER CASE…``."""
     started = [
         subprocess.Popen(
@@ -20,7 +22,7 @@ def run_pair(worker: str, folder: Path, *cases: str, timeout_s: int) -> list[tup
         for rank in (0, 1)
     ]
     try:
-        errors = [process.communicate(timeout=timeout_s)[1] for process in started]
+        errors = [process.communicate(timeout=PATIENCE_S)[1] for process in started]
     finally:
         for process in started:
             process.kill()

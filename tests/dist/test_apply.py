@@ -20,7 +20,7 @@ Answers = list[dict[str, Any]]
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Answers:
     """What each rank answered."""
     folder = tmp_path_factory.mktemp("apply")
-    ended = run_pair("tests.dist.apply_worker", folder, timeout_s=540)
+    ended = run_pair("tests.dist.apply_worker", folder)
     assert [code for code, _ in ended] == [0, 0], "".join(errors[-2000:] for _, errors in ended)
     return [json.loads((folder / f"answers-{rank}.json").read_text()) for rank in (0, 1)]
 

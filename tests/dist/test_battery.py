@@ -15,6 +15,7 @@ from sim.errors import InputError
 from sim.formats.records import load_record
 from sim.validator.battery import Battery
 from sim.validator.battery_plan import battery_candidates, gpu_plan, quick_plan
+from tests.effort import PATIENCE_S
 
 pytestmark = pytest.mark.dist
 
@@ -45,7 +46,9 @@ def test_battery_then_gather_then_agree(tmp_path: Path) -> None:
     (site / "sitecustomize.py").write_text(_BLOCK)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(site), os.getcwd()])}
     command = [sys.executable, "-m", "sim.validator.battery", "--out", str(out), "--device", "cpu", "--quick"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
     assert done.returncode == 0, done.stderr
     files = sorted(path.name for path in out.rglob("*"))
     assert files == ["battery.json", "emulated.tar.gz", "ranks-gloo.tar.gz", "workloads.tar.gz"]

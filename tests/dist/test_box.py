@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 
 import pytest
@@ -14,6 +13,7 @@ from sim.validator import box as box_module
 from sim.validator.box import Host, box, burst_bytes, processes_in, remove_leftovers
 from tests.dist.conftest import needs_box
 from tests.dist.starting import wait_for
+from tests.effort import PATIENCE_S
 
 pytestmark = pytest.mark.dist
 
@@ -55,7 +55,7 @@ def test_hosts_reach_each_other_and_are_removed(hosts: int) -> None:
             capture_output=True,
             text=True,
             check=False,
-            timeout=20,
+            timeout=PATIENCE_S,
         )
         # Nobody listens there, so a host that is reached refuses the connection.
         assert heard.stdout.strip() == "refused", heard
@@ -73,7 +73,7 @@ def test_hosts_reach_each_other_and_are_removed(hosts: int) -> None:
 _CONNECT = """
 import socket, sys
 try:
-    socket.create_connection((sys.argv[1], 9), timeout=10)
+    socket.create_connection((sys.argv[1], 9), timeout=300)
 except ConnectionRefusedError:
     print("refused")
 """
@@ -84,7 +84,7 @@ import time
 from sim.validator.box import box
 with box([10**9] * 2):
     print("up", flush=True)
-    time.sleep(60)
+    time.sleep(3600)
 """
 
 
@@ -110,10 +110,7 @@ def test_removed_after_a_signal(sent: signal.Signals) -> None:
     assert process.stdout.readline().strip() == "up"
     assert namespaces(process.pid)
     process.send_signal(sent)
-    process.wait(timeout=20)
-    deadline = time.monotonic() + 5
-    while namespaces(process.pid) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    process.wait(timeout=PATIENCE_S)
     assert namespaces(process.pid) == []
 
 
@@ -149,16 +146,21 @@ def test_what_was_left_all_the_same_is_removed_by_the_next_box() -> None:
 
 
 _RECEIVE = """
-import socket, sys
+import socket, sys, time
 with socket.create_server((sys.argv[1], 7000)) as server:
     print("up", flush=True)
     connection, _ = server.accept()
+    connection.recv(1)
+    began = time.monotonic()
     while connection.recv(1 << 20):
         pass
+    print(began, time.monotonic())
 """
 _SEND = """
-import socket, sys, time
+import socket, sys
 with socket.create_connection((sys.argv[1], 7000)) as connection:
+    print("up", flush=True)
+    sys.stdin.readline()
     block = bytes(1 << 18)
     for _ in range(int(sys.argv[2]) >> 18):
         connection.sendall(block)
@@ -166,48 +168,57 @@ with socket.create_connection((sys.argv[1], 7000)) as connection:
 _MBIT = 10**6
 
 
+def started(host: Host, program: str, *words: str) -> subprocess.Popen[str]:
+    """A program on a host, once it says that it is up."""
+    command = [*host.prefix, sys.executable, "-c", program, *words]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline().strip() == "up"
+    return process
+
+
 def seconds_to_send(hosts: Sequence[Host], pairs: Sequence[tuple[int, int]], num_bytes: int) -> float:
-    """From the first connection to the last byte, ``num_bytes`` for each (sender, receiver) at once."""
-    receivers = [
-        subprocess.Popen(
-            [*hosts[to].prefix, sys.executable, "-c", _RECEIVE, hosts[to].address],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _, to in pairs
-    ]
-    for receiver in receivers:
-        assert receiver.stdout is not None
-        assert receiver.stdout.readline().strip() == "up"
-    began = time.monotonic()
-    for sender, to in pairs:
-        subprocess.Popen(
-            [*hosts[sender].prefix, sys.executable, "-c", _SEND, hosts[to].address, str(num_bytes)]
-        )
-    for receiver in receivers:
-        assert receiver.wait(timeout=60) == 0
-    return time.monotonic() - began
+    """From the first byte that came to the last, ``num_bytes`` for each (sender, receiver) at once."""
+    receivers = [started(hosts[to], _RECEIVE, hosts[to].address) for _, to in pairs]
+    senders = [started(hosts[by], _SEND, hosts[to].address, str(num_bytes)) for by, to in pairs]
+    for sender in senders:
+        assert sender.stdin is not None
+        sender.stdin.write("go\n")
+        sender.stdin.flush()
+    told = [receiver.communicate(timeout=PATIENCE_S)[0].split() for receiver in receivers]
+    for sender in senders:
+        sender.communicate(timeout=PATIENCE_S)
+    return max(float(end) for _, end in told) - min(float(began) for began, _ in told)
 
 
-def check_rate(seconds: float, num_bytes: int, rate_bits: int) -> None:
-    """The wire's time plus 4.5 % of protocol, and what starting a sender takes on a busy machine."""
-    wire_s = num_bytes * 8 / rate_bits
-    assert 0.97 * wire_s < seconds < 1.3 * wire_s + 1.0
+def check_rate(
+    hosts: Sequence[Host], pairs: Sequence[tuple[int, int]], num_bytes: int, rate_bits: int
+) -> None:
+    """Never faster than the wire of ``rate_bits``, with 4.5 % of protocol, and nearly as fast.
+
+    A busy machine sends slower now and then: one of three tries has to be as fast.
+    """
+    wire_s = num_bytes * len(pairs) * 8 / rate_bits
+    for _ in range(3):
+        seconds = seconds_to_send(hosts, pairs, num_bytes)
+        assert seconds > 0.9 * wire_s
+        if seconds < 1.3 * wire_s:
+            return
+    pytest.fail(f"{seconds:.2f} s in place of {wire_s:.2f} s")
 
 
 @needs_box
 def test_each_host_has_its_own_rate() -> None:
-    with box([200 * _MBIT, 200 * _MBIT, 50 * _MBIT]) as hosts:
-        for pair, rate in {(0, 1): 200 * _MBIT, (0, 2): 50 * _MBIT, (2, 1): 50 * _MBIT}.items():
-            num_bytes = rate * 2 // 8
-            check_rate(seconds_to_send(hosts, [pair], num_bytes), num_bytes, rate)
+    with box([100 * _MBIT, 100 * _MBIT, 25 * _MBIT]) as hosts:
+        for pair, rate in {(0, 1): 100 * _MBIT, (0, 2): 25 * _MBIT, (2, 1): 25 * _MBIT}.items():
+            check_rate(hosts, [pair], rate // 8, rate)
 
 
 @needs_box
 def test_two_hosts_of_two_rates() -> None:
-    with box([200 * _MBIT, 50 * _MBIT]) as hosts:
+    with box([100 * _MBIT, 25 * _MBIT]) as hosts:
         for pair in ((0, 1), (1, 0)):
-            check_rate(seconds_to_send(hosts, [pair], 12 << 20), 12 << 20, 50 * _MBIT)
+            check_rate(hosts, [pair], 3 << 20, 25 * _MBIT)
 
 
 @needs_box
@@ -215,9 +226,9 @@ def test_two_hosts_of_two_rates() -> None:
 def test_two_flows_share_the_uplink() -> None:
     with box([200 * _MBIT] * 4, uplink_bits=100 * _MBIT) as hosts:
         num_bytes = 16 << 20
-        check_rate(seconds_to_send(hosts, [(0, 1)], num_bytes), num_bytes, 200 * _MBIT)
-        check_rate(seconds_to_send(hosts, [(0, 2)], num_bytes), num_bytes, 100 * _MBIT)
+        check_rate(hosts, [(0, 1)], num_bytes, 200 * _MBIT)
+        check_rate(hosts, [(0, 2)], num_bytes, 100 * _MBIT)
         # Two at once take as long as one of both sizes, in either direction; within a half nothing is shared.
-        check_rate(seconds_to_send(hosts, [(0, 2), (1, 3)], num_bytes), 2 * num_bytes, 100 * _MBIT)
-        check_rate(seconds_to_send(hosts, [(2, 0), (3, 1)], num_bytes), 2 * num_bytes, 100 * _MBIT)
-        check_rate(seconds_to_send(hosts, [(0, 1), (2, 3)], num_bytes), num_bytes, 200 * _MBIT)
+        check_rate(hosts, [(0, 2), (1, 3)], num_bytes, 100 * _MBIT)
+        check_rate(hosts, [(2, 0), (3, 1)], num_bytes, 100 * _MBIT)
+        check_rate(hosts, [(0, 1), (2, 3)], num_bytes, 400 * _MBIT)

@@ -21,6 +21,7 @@ from sim.validator.ranks import notices
 from sim.validator.ranks.joining import find_seat, first_host
 from tests.commands import bucketsim
 from tests.dist.starting import FLAT, prepared
+from tests.effort import PATIENCE_S
 
 pytestmark = pytest.mark.dist
 EXAMPLE = Path(sim.__file__).parent / "validator" / "examples" / "validate.sbatch"
@@ -136,7 +137,7 @@ def test_two_agents_of_torchrun_make_a_record(small_workload: Workload, tmp_path
         )
         for node in range(2)
     ]
-    assert [agent.wait(timeout=120) for agent in agents] == [0, 0]
+    assert [agent.wait(timeout=PATIENCE_S) for agent in agents] == [0, 0]
     assert bucketsim("gather", record).code == 0
     assert bucketsim("agree", record).code == 0
     kept = load_record(record)
@@ -160,7 +161,7 @@ def test_the_sbatch_example_makes_a_record(small_workload: Workload, tmp_path: P
         env=os.environ | {"PATH": path, "PYTHON": sys.executable, "GLOO_SOCKET_IFNAME": "lo"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -22,7 +22,7 @@ Answers = list[dict[str, Any]]
 
 def run(folder: Path, *cases: str) -> list[tuple[int, str]]:
     """Exit codes and errors of both ranks."""
-    return run_pair("tests.dist.live_worker", folder, *cases, timeout_s=300)
+    return run_pair("tests.dist.live_worker", folder, *cases)
 
 
 @pytest.fixture(scope="module")

@@ -163,21 +163,26 @@ def test_only_the_slow_rank_takes_its_own_schedule(alone: None, small_workload: 
     ends = []
     for number in (0, 1):
         lanes = {lane.name: lane for lane in paced_lanes(FakeRank(job, number))}
-        ends.append(min(lanes["plain"].step()["backward_end"] for _ in range(3)))
-    assert ends[0] == pytest.approx(66 * MS, rel=0.05)
-    assert ends[1] == pytest.approx(99 * MS, rel=0.05)
+        ends.append([lanes["plain"].step()["backward_end"] for _ in range(3)])
+        expected = (66 * MS, 99 * MS)[number]
+        while min(ends[-1]) > 1.05 * expected and len(ends[-1]) < 50:  # a busy machine is late, not always
+            ends[-1].append(lanes["plain"].step()["backward_end"])
+        assert expected <= min(ends[-1]) <= 1.05 * expected
 
 
 def test_a_neighbour_makes_step_after_step(alone: None, small_workload: Workload) -> None:
     job = paced_neighbour(small_workload, sim.assign(small_workload), [1, 3]).job
     endless = steps(FakeRank(job))
     next(endless)
-    began = time.monotonic_ns()
-    took = list(itertools.islice(endless, 4))
-    assert min(took) >= 78 * MS, "forward 10, backward 66, optimizer 2"
-    assert sum(took) > 0.9 * (time.monotonic_ns() - began), "nothing lies between two steps"
-    reduces = list(itertools.islice(steps(FakeRank(endless_all_reduce(1 << 20, [1, 3]).job)), 3))
-    assert all(0 < step_ns < 78 * MS for step_ns in reduces)
+    between = []
+    while not between or (min(between) > 5 * MS and len(between) < 50):  # a busy machine is late, not always
+        began = time.monotonic_ns()
+        took = next(endless)
+        between.append(time.monotonic_ns() - began - took)
+        assert took >= 78 * MS, "forward 10, backward 66, optimizer 2"
+    assert min(between) <= 5 * MS, "nothing lies between two steps"
+    reduces = list(itertools.islice(steps(FakeRank(endless_all_reduce(1 << 20, [1, 3]).job)), 10))
+    assert 0 < min(reduces) < 78 * MS
 
 
 def fake_replay(workload: Workload) -> Callable[..., None]:

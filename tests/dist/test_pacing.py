@@ -38,26 +38,35 @@ def test_gradients_arrive_in_ready_order_at_their_times() -> None:
     for index, parameter in enumerate(module.parameters()):
         parameter.register_post_accumulate_grad_hook(lambda _, index=index: fired.append(index))
     step(module)
-    fired.clear()
-    took = step(module)
-    assert fired == list(range(8))[::-1]
-    late = [at - due for at, due in zip(module.schedule.ready_ns, module.schedule.due_ns, strict=True)]
-    assert all(value >= 0 for value in late), "never early"
-    assert sorted(late)[len(late) // 2] < 2 * MS, "on time, but for a noisy scheduler"
-    assert took >= module.schedule.due_ns[-1]
+    least_late = [10**18] * 9
+    for _ in range(100):
+        fired.clear()
+        took = step(module)
+        assert fired == list(range(8))[::-1]
+        late = [at - due for at, due in zip(module.schedule.ready_ns, module.schedule.due_ns, strict=True)]
+        assert all(value >= 0 for value in late), "never early"
+        assert took >= module.schedule.due_ns[-1]
+        least_late = list(map(min, least_late, late))
+        if max(least_late) < 2 * MS:
+            return
+    pytest.fail(f"on time, but for a busy machine: at best {least_late} ns late")
 
 
 def test_a_late_node_does_not_delay_the_next_deadline() -> None:
     """Deadlines are absolute: one long stall is made up for, where relative sleeps would add up."""
-    schedule = Schedule(due_ns=[5 * MS, 10 * MS, 40 * MS], baseline_ns=[0, 0])
-    schedule.begin()
-    schedule.node(0)
-    time.sleep(0.02)  # longer than until the next deadline, but no processor time
-    schedule.node(1)
-    schedule.node(2)
-    assert schedule.shift < MS
-    assert schedule.ready_ns[1] >= 20 * MS
-    assert 40 * MS <= schedule.ready_ns[2] < 50 * MS
+    ends = []
+    while len(ends) < 100 and min(ends, default=50 * MS) >= 50 * MS:  # a busy machine may be late, not always
+        schedule = Schedule(due_ns=[5 * MS, 10 * MS, 40 * MS], baseline_ns=[0, 0])
+        schedule.begin()
+        schedule.node(0)
+        time.sleep(0.02)  # longer than until the next deadline, but no processor time
+        schedule.node(1)
+        schedule.node(2)
+        assert schedule.shift < MS
+        assert schedule.ready_ns[1] >= 20 * MS
+        assert schedule.ready_ns[2] >= 40 * MS
+        ends.append(schedule.ready_ns[2])
+    assert min(ends) < 50 * MS
 
 
 def burn(duration_ns: int) -> None:

@@ -10,6 +10,7 @@ import pytest
 import sim
 from sim.nouns.hardware import CurvePoint, Hardware
 from tests.commands import bucketsim
+from tests.effort import PATIENCE_S
 
 pytestmark = pytest.mark.dist
 
@@ -35,7 +36,7 @@ def torchrun(*words: object, cwd: Path) -> str:
         capture_output=True,
         text=True,
         cwd=cwd,
-        timeout=300,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from sim.validator.ranks.beats import SILENCE_S, Beat, Observer, WakingClock
 from sim.validator.ranks.unanimity import Disagreement, check_unanimous, first_difference
+from tests.effort import PATIENCE_S
 
 
 class Time:
@@ -91,7 +92,7 @@ class Shelf:
 
     def get(self, key: str) -> bytes:
         with self._changed:
-            assert self._changed.wait_for(lambda: key in self._values, timeout=10)
+            assert self._changed.wait_for(lambda: key in self._values, timeout=PATIENCE_S)
             return self._values[key]
 
 

@@ -17,6 +17,7 @@ import pytest
 
 import sim
 from sim.nouns.workload import Gradient, Workload
+from tests.effort import PATIENCE_S
 
 pytestmark = pytest.mark.dist
 
@@ -149,7 +150,7 @@ def work(cases: dict[str, dict[str, Any]], **environment: str) -> dict[str, Any]
         input=json.dumps(cases),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         env={**os.environ, **environment},
         check=False,
     )

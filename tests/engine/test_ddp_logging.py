@@ -17,7 +17,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import Gradient, Workload
-from tests.effort import tries
+from tests.effort import PATIENCE_S, tries
 from tests.engine.ddp_jobs import ITERATIONS, Job, jobs
 from tests.systems.ddp_ranks import run_cases
 from tests.systems.ddp_simulated import options_of, workload_of
@@ -202,7 +202,7 @@ def test_times_are_the_real_ones() -> None:
         input=json.dumps([{**paced, "kwargs": kwargs} for kwargs in PACED]),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-1500:]

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from sim.nouns.workload import Gradient, Workload
+from tests.effort import PATIENCE_S
 from tests.importer.ddp_run_worker import DIMS
 
 BUCKETS = ((9, 8, 7, 6, 5, 4), (3, 2, 1, 0))
@@ -29,7 +30,7 @@ def folder_of_run() -> Path:
         for rank in range(2)
     ]
     for rank in ranks:
-        _, errors = rank.communicate(timeout=120)
+        _, errors = rank.communicate(timeout=PATIENCE_S)
         assert rank.returncode == 0, errors.decode()
     return Path(folder)
 

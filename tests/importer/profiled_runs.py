@@ -10,6 +10,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from tests.effort import PATIENCE_S
+
 DIMS = (64, 128, 96, 80, 112, 32)
 SHAPES = tuple(shape for a, b in pairwise(DIMS) for shape in ((b, a), (b,)))
 STEPS = 4
@@ -41,7 +43,7 @@ def _run(world_size: int, cases: tuple[str, ...]) -> Path:
         for rank in range(world_size)
     ]
     for rank in ranks:
-        _, errors = rank.communicate(timeout=240)
+        _, errors = rank.communicate(timeout=PATIENCE_S)
         assert rank.returncode == 0, errors.decode()
     return Path(folder)
 

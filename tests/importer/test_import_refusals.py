@@ -15,6 +15,7 @@ import pytest
 
 from sim.formats.documents import save
 from tests.commands import Said, bucketsim
+from tests.effort import PATIENCE_S
 from tests.importer.built_traces import Dialect, build
 from tests.importer.corpus import JOB, LINES, MODEL, WIRE, Case, corpus
 from tests.importer.link_texts import head, today
@@ -173,7 +174,7 @@ def test_an_interrupt_leaves_nothing_half_written(tmp_path: Path, inherited: sig
     while running.poll() is None and trace not in [end(link) for link in opened.iterdir()]:
         time.sleep(0.01)
     running.send_signal(signal.SIGINT)
-    _, said = running.communicate(timeout=600)
+    _, said = running.communicate(timeout=PATIENCE_S)
     assert (running.returncode, said) == (130, "interrupted\n")
     assert [path.name for path in tmp_path.iterdir()] == ["trace.json"]
 

@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.effort import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
 Case = dict[str, Any]
 Answer = dict[str, Any]
@@ -19,7 +21,7 @@ def run_cases(
     *,
     worker: str = "ddp_worker",
     world_size: int = 2,
-    limit_s: float = 300,
+    limit_s: float = PATIENCE_S,
     **environment: str,
 ) -> list[list[Answer]]:
     """What every rank of ``worker`` answers to every case: ``answers[case][rank]``.

@@ -29,12 +29,10 @@ def require_deepspeed() -> None:
     pytest.skip(missing)
 
 
-def run_zero(cases: list[Case], *, world_size: int = 2, limit_s: float = 240) -> list[list[Any]]:
+def run_zero(cases: list[Case], *, world_size: int = 2) -> list[list[Any]]:
     """The answers of every rank to every case: ``answers[case][rank]``."""
     require_deepspeed()
-    return run_cases(
-        cases, worker="zero_worker", world_size=world_size, limit_s=limit_s, DS_ACCELERATOR="cpu"
-    )
+    return run_cases(cases, worker="zero_worker", world_size=world_size, DS_ACCELERATOR="cpu")
 
 
 @cache

@@ -31,7 +31,7 @@ from sim.tuner.grid import default_caps
 from sim.tuner.workers import process_pool, spread
 from sim.units import MIB
 from tests import strategies
-from tests.effort import tries
+from tests.effort import PATIENCE_S, tries
 from tests.tuner.cases import Case, anything, link, resnet50
 
 ENGINES = ("simpy", "analytic")
@@ -424,7 +424,7 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
         assert script.stdout is not None
         assert script.stdout.readline() == "going\n"
         os.killpg(script.pid, signal.SIGINT)
-        _, said = script.communicate(timeout=60)
+        _, said = script.communicate(timeout=PATIENCE_S)
         assert "KeyboardInterrupt" in said  # of the parent, and of a worker that was still starting
         assert script.returncode != 0
         for _ in range(100):
@@ -441,7 +441,7 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
 
 def test_a_script_without_its_guard_is_told_so(tmp_path: Path) -> None:
     script = start(tmp_path, "main()")
-    _, said = script.communicate(timeout=60)
+    _, said = script.communicate(timeout=PATIENCE_S)
     assert script.returncode == 1
     assert "MachineError: sweep: a worker process died" in said
     assert 'needs its own lines under if __name__ == "__main__":' in said

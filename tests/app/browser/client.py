@@ -12,9 +12,9 @@ from streamlit.proto.WidgetStates_pb2 import WidgetState
 from websockets.sync.client import ClientConnection, connect
 
 from app import launch
+from tests.effort import PATIENCE_S
 
 _BOUNDARY = "7d1a"
-_PATIENCE_S = 120.0
 
 
 class Client:
@@ -28,7 +28,7 @@ class Client:
         self.query = query
         self.elements: list[Any] = []
         self.widgets: dict[str, WidgetState] = {}
-        with urllib.request.urlopen(f"{self.home}/_stcore/health", timeout=30) as answer:
+        with urllib.request.urlopen(f"{self.home}/_stcore/health", timeout=PATIENCE_S) as answer:
             cookie = SimpleCookie(answer.headers["Set-Cookie"])
         self.token = cookie["_streamlit_xsrf"].value
         self._connection = connect(
@@ -115,7 +115,7 @@ class Client:
                 "Cookie": f"_streamlit_xsrf={self.token}",
             },
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             assert answer.status == 204
 
     def _run(self) -> float:
@@ -150,6 +150,6 @@ class Client:
                 return message
 
     def _next(self) -> ForwardMsg:
-        data = self._socket.recv(timeout=_PATIENCE_S)
+        data = self._socket.recv(timeout=PATIENCE_S)
         assert isinstance(data, bytes)
         return ForwardMsg.FromString(data)

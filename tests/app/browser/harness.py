@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from app import launch
+from tests.effort import PATIENCE_S
 
 CHROMIUM = Path(os.environ.get("BUCKETSIM_CHROMIUM", "/usr/bin/chromium"))
 QUIET = [
@@ -29,9 +30,10 @@ QUIET = [
     "--no-first-run",
     "--disable-quic",
 ]
-PATIENCE_MS = 60_000
+PATIENCE_MS = 1000 * PATIENCE_S
 FACTORS = ("1", "1.1", "1.25", "1.5", "2", "3", "0.9", "0.8", "0.67", "0.5")
 _CALM_MS = 250  # a page that computes in steps rests for less between them
+_CALM_FRAMES = 10  # and draws what it was told before so many pictures, however slowly
 WIDE, NARROW = (1280, 900), (400, 900)
 # By the name in the menu: the path (the first page has none).
 PAGES = {"tune": "", "compare": "compare", "validate": "validate", "cluster": "cluster", "about": "about"}
@@ -42,33 +44,55 @@ _IS_DRAWN = """() => {
   return !document.querySelector('[data-testid=stSkeleton]')
       && seen.every(e => e.querySelector('.main-svg'));
 }"""
-# How often the script has ended, and since when it rests, kept in the page.
-_COUNT_RUNS = """
+# Read from what the page and the server say to each other, as a quick run leaves no trace in a busy page:
+# how often a run has ended, and what rests since then, with no run asked for that has not begun. What the
+# server says reaches the page as it comes; "slow", one by one, each drawn before the next; or not yet.
+_LINE = """
 window.bucketsimRuns = 0;
 window.bucketsimRests = null;
-let before = null;
-new MutationObserver(() => {
-  const app = document.querySelector('[data-test-script-state]');
-  const now = app && app.getAttribute('data-test-script-state');
-  if (now === before) return;
-  if (now === 'notRunning' && before !== null) window.bucketsimRuns += 1;
-  window.bucketsimRests = now === 'notRunning' ? performance.now() : null;
-  before = now;
-}).observe(document, {subtree: true, childList: true, attributes: true,
-                      attributeFilter: ['data-test-script-state']});
-"""
-# What the server sends reaches the page one message at a time, each drawn before the next; none while held.
-_SLOW_LINE = """
-const listen = WebSocket.prototype.addEventListener;
+window.bucketsimLine = 'quick';
+const RERUN = 11, NEW_SESSION = 4, FINISHED = 6, FOR_RERUN = 2;  // BackMsg's, ForwardMsg's fields; a status
+const fields = data => {
+  const bytes = new Uint8Array(data.buffer || data, data.byteOffset || 0, data.byteLength), found = {};
+  let at = 0;
+  const number = () => {
+    let value = 0, factor = 1, byte;
+    do { byte = bytes[at++]; value += (byte & 127) * factor; factor *= 128; } while (byte & 128);
+    return value;
+  };
+  while (at < bytes.length) {
+    const tag = number(), value = number();
+    found[tag >> 3] = value;
+    if ((tag & 7) === 2) at += value;
+  }
+  return found;
+};
+const send = WebSocket.prototype.send, listen = WebSocket.prototype.addEventListener;
+let asked = false;
+WebSocket.prototype.send = function(data) {
+  if (RERUN in fields(data)) { asked = true; window.bucketsimRests = null; }
+  return send.call(this, data);
+};
 WebSocket.prototype.addEventListener = function(kind, heard, options) {
   if (kind !== 'message') return listen.call(this, kind, heard, options);
   const waiting = [];
   let busy = false;
+  const tell = event => {
+    heard.call(this, event);
+    const told = fields(event.data);
+    if (NEW_SESSION in told) { asked = false; window.bucketsimRests = null; }
+    if (FINISHED in told && told[FINISHED] !== FOR_RERUN) {
+      window.bucketsimRuns += 1;
+      if (!asked) window.bucketsimRests = {since: performance.now(), frames: 0};
+    }
+  };
   const next = () => {
+    while (waiting.length && window.bucketsimLine !== 'held') {
+      tell(waiting.shift());
+      if (window.bucketsimLine === 'slow') break;
+    }
     busy = waiting.length > 0;
-    if (!busy) return;
-    if (!window.bucketsimHeld) heard.call(this, waiting.shift());
-    setTimeout(next, 20);
+    if (busy) setTimeout(next, 15);
   };
   listen.call(this, kind, event => { waiting.push(event); if (!busy) next(); }, options);
 };
@@ -134,15 +158,15 @@ def serve(
         yield site
     finally:
         process.terminate()
-        process.wait(timeout=10)
+        process.wait(timeout=PATIENCE_S)
 
 
 def _wait_for(site: Site) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         assert site.process.poll() is None, site.log.read_text()
         try:
-            with urllib.request.urlopen(f"{site.url}/_stcore/health", timeout=1):
+            with urllib.request.urlopen(f"{site.url}/_stcore/health", timeout=PATIENCE_S):
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
@@ -188,7 +212,7 @@ def visit(browser: Any, *, size: tuple[int, int] = WIDE, scheme: str = "light") 
     context = browser.new_context(
         viewport={"width": size[0], "height": size[1]}, color_scheme=scheme, accept_downloads=True
     )
-    context.add_init_script(_COUNT_RUNS)
+    context.add_init_script(_LINE)
     page = context.new_page()
     page.set_default_timeout(PATIENCE_MS)
     complaints = Complaints()
@@ -203,8 +227,11 @@ def visit(browser: Any, *, size: tuple[int, int] = WIDE, scheme: str = "light") 
 def is_settled(page: Any) -> None:
     """The page computes nothing more: what is drawn belongs to the knobs, and a click is not lost."""
     page.wait_for_function(
-        "calm => window.bucketsimRests !== null && performance.now() - window.bucketsimRests > calm",
-        arg=_CALM_MS,
+        """([calm, frames]) => {
+      const rests = window.bucketsimRests;
+      return rests !== null && ++rests.frames > frames && performance.now() - rests.since > calm;
+    }""",
+        arg=[_CALM_MS, _CALM_FRAMES],
     )
 
 
@@ -224,17 +251,12 @@ def go(page: Any, url: str) -> None:
     is_drawn(page)
 
 
-def slow_line(page: Any) -> None:
-    """From the next address on, the server's messages come to the page one by one, as on a busy machine."""
-    page.add_init_script(_SLOW_LINE)
-
-
 @contextmanager
-def held(page: Any) -> Iterator[None]:
-    """Meanwhile nothing that the server sends reaches the page, which has a ``slow_line``."""
-    page.evaluate("window.bucketsimHeld = true")
+def line(page: Any, how: str) -> Iterator[None]:
+    """Meanwhile the server's messages come to the page one by one (``slow``), or not at all (``held``)."""
+    page.evaluate("how => { window.bucketsimLine = how }", how)
     yield
-    page.evaluate("window.bucketsimHeld = false")
+    page.evaluate("window.bucketsimLine = 'quick'")
 
 
 @contextmanager
@@ -285,9 +307,15 @@ def download(page: Any, button: str) -> bytes:
 
 def sideways(page: Any) -> dict[str, int]:
     """By how many pixels the page, or a text in it, is wider than the window; empty where it fits."""
-    return dict(
-        page.evaluate(
-            """() => {
+    return dict(page.evaluate(_SIDEWAYS))
+
+
+def fits(page: Any) -> None:
+    """Wait until nothing is wider than the window."""
+    page.wait_for_function(f"() => Object.keys(({_SIDEWAYS})()).length === 0")
+
+
+_SIDEWAYS = """() => {
       const main = document.querySelector('[data-testid=stMain]');
       const found = {};
       if (main.scrollWidth > main.clientWidth) found['page'] = main.scrollWidth - main.clientWidth;
@@ -295,8 +323,6 @@ def sideways(page: Any) -> dict[str, int]:
       if (body.scrollWidth > body.clientWidth) found['document'] = body.scrollWidth - body.clientWidth;
       return found;
     }"""
-        )
-    )
 
 
 def shot(page: Any, path: Path, *, full: bool = False) -> Path:
@@ -315,8 +341,8 @@ def still(page: Any) -> None:
     """Wait until two looks at the page, a quarter of a second apart, see the same layout."""
     layout = """() => [...document.querySelectorAll('[data-testid=stMain] *')]
         .map(e => Math.round(e.getBoundingClientRect().top) + ':' + Math.round(e.offsetWidth || 0)).join()"""
-    before = None
-    for _ in range(40):
+    before, deadline = None, time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
         now = page.evaluate(layout)
         if now == before:
             return

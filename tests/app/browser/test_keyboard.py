@@ -22,6 +22,7 @@ _KNOBS = """() => [...document.querySelectorAll(
   .filter(e => e.checkVisibility() && !e.disabled)
   .map(e => e.closest('[data-testid^=st][class*=st-key]') || e)
   .map((e, i) => { e.dataset.knob = e.dataset.knob || String(i); return e.dataset.knob; })"""
+_AT_REST = "document.getAnimations().every(one => one.playState !== 'running')"  # transitions too
 _HERE = "() => { const k = document.activeElement.closest('[data-knob]'); return k && k.dataset.knob; }"
 
 
@@ -82,7 +83,7 @@ def test_one_sees_where_the_keyboard_is(site: Site, page: Any) -> None:
         find.scroll_into_view_if_needed()
         find.focus()
         page.keyboard.press("Shift+Tab")
-        page.wait_for_timeout(400)
+        page.wait_for_function(_AT_REST)
         box = find.bounding_box()
         clip = {
             "x": max(box["x"] - 8, 0),
@@ -92,7 +93,7 @@ def test_one_sees_where_the_keyboard_is(site: Site, page: Any) -> None:
         }
         before = grey(page.screenshot(clip=clip))
         page.keyboard.press("Tab")
-        page.wait_for_timeout(400)
+        page.wait_for_function(_AT_REST)
         changed = np.abs(before - grey(page.screenshot(clip=clip))) > _SEEN
         assert changed.sum() > box["width"], "about a line below it"
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.app.browser import harness
-from tests.app.browser.harness import NARROW, headline, sideways, still
+from tests.app.browser.harness import NARROW, fits, headline, still
+from tests.effort import PATIENCE_S
 
 pytestmark = [pytest.mark.browser, pytest.mark.dist]
 
@@ -33,7 +34,7 @@ def job(folder: Path) -> Iterator[None]:
         yield
     finally:
         (folder / "stop").touch()
-        said = [rank.communicate(timeout=60)[1].decode() for rank in ranks]
+        said = [rank.communicate(timeout=PATIENCE_S)[1].decode() for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], said
 
 
@@ -48,15 +49,12 @@ def test_a_job_is_watched_while_it_runs(traces: Path, tmp_path: Path, chromium: 
         assert headline(page) == {}
         assert harness.alerts(page)
         with job(tmp_path):
-            page.wait_for_function(
-                "document.querySelectorAll('[data-testid=stMetric]').length > 2", timeout=60_000
-            )
+            page.wait_for_function("document.querySelectorAll('[data-testid=stMetric]').length > 2")
             before = page.get_by_test_id("stMain").inner_text()
             began = time.monotonic()
             page.wait_for_function(
                 "before => document.querySelector('[data-testid=stMain]').innerText !== before",
                 arg=before,
-                timeout=30_000,
             )
             print(f"new steps after {time.monotonic() - began:.1f} s, without a click")
             page.locator(".js-plotly-plot .main-svg").first.wait_for()
@@ -64,7 +62,6 @@ def test_a_job_is_watched_while_it_runs(traces: Path, tmp_path: Path, chromium: 
             print(cards)
             assert any("ms" in value for value in cards.values()), cards
             page.set_viewport_size({"width": NARROW[0], "height": NARROW[1]})
-            page.wait_for_timeout(500)
-            assert sideways(page) == {}
+            fits(page)
         assert page.get_by_test_id("stException").count() == 0
         still(page)

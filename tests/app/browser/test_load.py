@@ -20,6 +20,7 @@ from tests.app.browser import harness
 from tests.app.browser.client import Client
 from tests.app.conftest import make_hardware, make_workload
 from tests.bench.machines import model
+from tests.effort import PATIENCE_S
 
 pytestmark = pytest.mark.browser
 
@@ -94,7 +95,7 @@ def visits(count: int, port: int) -> list[Visitor]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=600)
+        thread.join(timeout=PATIENCE_S)
     return visitors
 
 

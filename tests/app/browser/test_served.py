@@ -1,7 +1,6 @@
 """What the server lets in: its own host and origin, its own token, no files but its own."""
 
 import http.client
-import time
 import urllib.parse
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 
 from app import launch
 from tests.app.browser.harness import Site, go, is_drawn
+from tests.effort import PATIENCE_S
 
 pytestmark = pytest.mark.browser
 
@@ -18,7 +18,7 @@ def ask(
     site: Site, path: str, method: str = "GET", body: bytes | None = None, **headers: str
 ) -> tuple[int, str, dict[str, str]]:
     """Status, text and headers of an answer."""
-    connection = http.client.HTTPConnection(launch.ADDRESS, site.port, timeout=10)
+    connection = http.client.HTTPConnection(launch.ADDRESS, site.port, timeout=PATIENCE_S)
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     connection.request(method, path, body, named)
     answer = connection.getresponse()
@@ -36,7 +36,7 @@ def knock(site: Site, **headers: str) -> int:
         "Sec_WebSocket_Key": "dGhlIHNhbXBsZSBub25jZQ==",
         "Sec_WebSocket_Protocol": "streamlit",
     } | headers
-    connection = http.client.HTTPConnection(launch.ADDRESS, site.port, timeout=10)
+    connection = http.client.HTTPConnection(launch.ADDRESS, site.port, timeout=PATIENCE_S)
     connection.request("GET", "/_stcore/stream", headers={k.replace("_", "-"): v for k, v in asked.items()})
     status = connection.getresponse().status
     connection.close()
@@ -127,9 +127,7 @@ def test_hostile_query_parameters_act_on_nothing(path: str, site: Site, page: An
         "x",
     )
     query = urllib.parse.urlencode(dict.fromkeys(names, HOSTILE))
-    began = time.monotonic()
     go(page, f"{site.url}/{path}?{query}")
-    assert time.monotonic() - began < 20
     is_drawn(page)
     assert page.locator("img[src=x]").count() == 0
     assert page.locator("a[href^=javascript]").count() == 0

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
-from tests.app.browser.harness import PATIENCE_MS, Site, go, headline, held, rerun, slow_line, visit
+from tests.app.browser.harness import PATIENCE_MS, Site, go, headline, line, rerun, visit
 
 pytestmark = pytest.mark.browser
 
@@ -25,11 +25,10 @@ def knobs(page: Any) -> dict[str, str]:
 
 
 def test_every_knob_of_the_tune_page_comes_back(site: Site, page: Any, chromium: Any) -> None:
-    """Numbers and sliders are turned one by one, while the sidebar is drawn piece by piece."""
-    slow_line(page)
+    """Numbers and sliders are turned one by one, after a change that drew the sidebar anew piece by piece."""
     go(page, site.url)
     fresh = knobs(page)
-    with rerun(page):
+    with line(page, "slow"), rerun(page):
         page.get_by_label("Cap, MiB", exact=True).fill("3")
         page.get_by_label("Cap, MiB", exact=True).press("Enter")
     first = page.get_by_label("First bucket, MiB", exact=True)
@@ -54,11 +53,10 @@ def test_every_knob_of_the_tune_page_comes_back(site: Site, page: Any, chromium:
 
 def test_a_knob_that_is_turned_meanwhile_stays_in_the_address(site: Site, page: Any, chromium: Any) -> None:
     """The server picks the explicit cap as one is entered; its address comes after a slider was turned."""
-    slow_line(page)
     with page.expect_event("websocket") as opened:
         go(page, site.url)
     first = page.get_by_label("First bucket, MiB", exact=True)
-    with rerun(page), held(page):
+    with rerun(page), line(page, "held"):
         with opened.value.expect_event("framereceived", has_an_address, timeout=PATIENCE_MS):
             first.fill("0.5")
             first.press("Enter")
