@@ -106,10 +106,18 @@ def _apart(inside: Curve, beside: Curve) -> list[str]:
     if abs(ratio - 1) <= APART:
         return []
     far = sum(abs(one - 1) > APART for one, _ in ratios)
+    less = [pair for pair in ratios if pair[0] < 1 - APART]
+    cannot = [
+        f"WARNING: cannot be of one link: {len(less)} of {len(ratios)} sizes took less time in the step than "
+        f"beside it, {format_size(one.num_bytes)} {format_ms(one.duration_ns)} against "
+        f"{format_ms(service_ns(beside, one.num_bytes))}; measure the link as the job uses it"
+        for _, one in sorted(less, key=lambda pair: pair[0])[:1]
+    ]
     return [
+        *cannot,
         f"in the step and beside it are different curves: {far} of {len(ratios)} sizes differ by more than "
         f"{APART:.0%}; {format_size(point.num_bytes)} took {format_ms(point.duration_ns)} in the step and "
-        f"take {format_ms(service_ns(beside, point.num_bytes))} beside it"
+        f"take {format_ms(service_ns(beside, point.num_bytes))} beside it",
     ]
 
 

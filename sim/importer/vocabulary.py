@@ -35,33 +35,35 @@ _WORDS = """
 a accumulate accumulategrad accumulation adam adamw add after against agg agree ahead algorithm align alike
 all allgather allreduce alltoall alone also always among an anchor and another are around arrival arrive
 arriver as assignment assumed at auto autograd average b back backend backward bandwidth barrier base batches
-be because before began begins behind belong below benchmark beside between beyond bf both bound broadcast
-bucket bucketsim buffer built bus but by byte callable came can cannot cap carry chakra channel clock
-coalesced collective column comes comm command communication compiled completed compress compressed
-computation compute constructor contain contradict copies copy cost count counted cpu cuda curve cut ddp
-default details device did differ different dims disagree distance distributed distributeddataparallel divided
-do does done drawn drift dtype dump dur duration each eager edge either element else empty enable end ended
-engine entries entry estimate estimated evenly event every exact execution explicit exported factor failure
-fast faster few file fills find finer finest fire firing first fits flight float follow followed for format
-forward four fp from fsdp full function fused gather gb gib give given gloo goes gpu grad gradient graph group
-had half hardware has have held hold hook host how idle import in index indices info init input int
-interference into is it iterations its job join json kb keeps kept kernel key kib kind kineto know known last
-late launch launched launches lay layout least left legal length less level lie light line link list live log
-logged logger logging long longest loss lower lr made margin max mb mean measure measured measurement median
-merged metric mib micro min minutes miss misses missing model modelled more most ms msccl mscclpp msg name
-nccl nearest neither nelems never no node noise none noop nor not nothing nowhere nranks ns number numbered of
-off offset often on once one only operator optimizer or order ordering other out output outside over overlaps
-own pair paired param parameter part pattern pause per percentile perf place policy powersgd prediction
-process prof profile profiler profilerstep proportion quartile ran rank ratio rccl reach reached read ready
-rebuilt record recorded recorder recording recv reduce reduced reducescatter repeat repeated rest results
-reverse rid right row run runtime s sample say scaled scatter schedule scheduled schema seconds seen sees send
-sent sentence set settings several sgd shape shift short shortest shows side since single size skip slope slow
-slowdown slower smallest so split stands start started starting static step storage stream stretched such sum
-summary sure sync synchronisation synchronised system table take taken tell tensor test than that the their
-them themselves there these they this those thread three tie time timing to together told too took torch trace
-training transfer travels true truth tune two type under unknown unless unsure until unused up upon upper us
-used value version view void wait waited waiting warm warmup warn warning was well were what when where which
-while who whole whose wire with within without word work workload world writes written wrong x zero
+be because before began begin begins behind belong below benchmark beside between beyond bf both bound
+broadcast bucket bucketsim buffer built bus but by byte call callable came can cannot cap carry categories
+category chakra changed channel clock coalesced collective column comes comm command communication compiled
+completed compress compressed computation compute computed constructor contain contradict copies copy cost
+count counted cpu cuda curve cut ddp default details device did differ different dims disagree distance
+distributed distributeddataparallel divided do does done drawn drift dtype dump dur duration each eager edge
+either element else empty enable end ended engine entries entry estimate estimated evenly event every exact
+execution explicit exported factor failure fast faster few figure file fills find finer finest fire firing
+first fits flight float follow followed for format former forward four fp from fsdp full function fused gather
+gb gib give given gloo goes gpu grad gradient graph group had half hardware has have held here hold hook host
+how idle if import in index indices info init input inside int interference into is it iterations its job join
+json kb keeps kept kernel key kib kind kineto know known last lasted late later launch launched launches lay
+layout least leave left legal length less level lie light line link list live load log logged logger logging
+long longer longest loss lower lr made margin max mb mean measure measured measurement median merged metric
+mib micro min minutes miss misses missing model modelled more most ms msccl mscclpp msg name nccl nearest
+neither nelems never no node noise none noop nor not nothing nowhere nranks ns number numbered of off offset
+often on once one only operator optimizer or order ordering other out output outside over overlap overlaps own
+pair paired param parameter part pattern pause per percentile perf place policy powersgd prediction process
+prof profile profiler profileractivity profilerstep proportion quartile ran rank ratio rccl reach reached read
+ready rebuilt record recorded recorder recording recv reduce reduced reducescatter repeat repeated rest
+results reverse rid right row run runtime s same sample sampled say scaled scatter schedule scheduled schema
+seconds seen sees send sent sentence set settings several sgd shape shift short shortest shown shows side
+since single size skip slope slow slowdown slowed slower smallest so something split stands start started
+starting static step storage stream stretched such sum summary sure sync synchronisation synchronised system
+table take taken tell tensor test than that the their them themselves then there these they this those thread
+three tie time timing to together told too took torch trace training transfer travels true truth tune two type
+under unknown unless unsure until unused up upon upper us use used value vary version view void wait waited
+waiting warm warmup warn warning was well were what when where which while who whole whose wire with within
+without word work workload world writes written wrong x zero
 """
 
 VERSION_KEYS = frozenset(_SOFTWARE.split()) | {f"{name}_version" for name in _SOFTWARE.split()}

@@ -69,6 +69,7 @@ def read_ddp_log(paths: Sequence[Path], options: ImportOptions) -> Imported:
         "the duration of each collective, and so an all-reduce curve: DDP's logger sums them up",
         "a measured step: the logger has averages, and no backward without DDP beside them",
     ]
+    assumed += _contradictions(log)
     if len(layouts) > 1:
         assumed.append(f"the workload is told by the finest of {len(layouts)} layouts")
     workload = _workload(name, log, options, source, found, assumed, missing)
@@ -83,6 +84,16 @@ def read_ddp_log(paths: Sequence[Path], options: ImportOptions) -> Imported:
         dropped=tuple(dropped),
         details={"world_size": log.world_size or options.world_size, "layouts": entries},
     )
+
+
+def _contradictions(log: DdpLog) -> list[str]:
+    """Averages that cannot be true together: the overlap is a part of both, backward and communication."""
+    return [
+        f"WARNING: cannot be: backward_compute_comm_overlap_time of {format_ms(log.overlap_ns)} is a part of "
+        f"{name}, of {format_ms(whole)}"
+        for name, whole in (("backward_compute_time", log.backward_ns), ("backward_comm_time", log.comm_ns))
+        if log.overlap_ns and whole and log.overlap_ns > whole
+    ]
 
 
 def _layout(item: tuple[str, DdpLog]) -> tuple[int, tuple[int, ...], str]:

@@ -19,12 +19,17 @@ FEWEST_KERNELS = 20
 class Interference:
     """Time of kernels beside a collective over what the same kernels took alone, and quartiles over kernels.
 
-    ``kernels``: how many places in the step were seen both ways.
+    ``ratio`` is what was seen. ``kernels``: how many places in the step were seen both ways.
     """
 
-    slowdown: float
+    ratio: float
     kernels: int
     quartiles: tuple[float, float, float]
+
+    @property
+    def slowdown(self) -> float:
+        """What computation stretches by beside a collective: it is never faster for it."""
+        return max(1.0, self.ratio)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,7 @@ def find_interference(
     ratios.sort()
     count = len(ratios)
     return Interference(
-        slowdown=max(1.0, beside_ns / alone_ns),
+        ratio=beside_ns / alone_ns,
         kernels=count,
         quartiles=(ratios[count // 4], ratios[count // 2], ratios[(3 * count) // 4]),
     )

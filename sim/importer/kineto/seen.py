@@ -68,7 +68,8 @@ class SeenStep:
     ``sync_end_ns`` the end of the last copy out of a bucket, or of the last collective. ``copy_out_ns`` is
     what copies out add to it: not their waits for collectives, but those for the CPU that launches them.
     ``synchronised_batches`` of the ``micro_batches`` were reduced; ``other_backwards`` of them are of
-    another model than the last, or lie before an optimizer's step.
+    another model than the last, or lie before an optimizer's step. ``busy_ns`` is how long the lane worked in
+    the last backward, ``plain_busy_ns`` in each before it, where only the last one was reduced.
     """
 
     number: int
@@ -84,6 +85,8 @@ class SeenStep:
     collectives: tuple[SeenCollective, ...]
     synchronised_batches: int = 0
     other_backwards: int = 0
+    busy_ns: int = 0
+    plain_busy_ns: tuple[int, ...] = ()
 
     @property
     def reductions(self) -> tuple[SeenCollective, ...]:

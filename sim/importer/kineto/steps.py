@@ -117,6 +117,7 @@ class _Reader:
         sent = [one.end_ns for one in collectives if one.is_ddps]
         sync_end = max([backward_end, out_end, *sent])
         synchronised, others = count_backwards(backwards, collectives, self._cpu.optimizer_at)
+        is_plain = synchronised == 1 and not others and any(one.role == "gradients" for one in collectives)
         return SeenStep(
             number=window.number,
             start_ns=min(start_ns, backward_start),
@@ -131,6 +132,8 @@ class _Reader:
             collectives=tuple(collectives),
             synchronised_batches=synchronised,
             other_backwards=others,
+            busy_ns=self._busy_ns(backward),
+            plain_busy_ns=tuple(map(self._busy_ns, backwards[:-1])) if is_plain else (),
         )
 
     def _has_forward(self, window: Window, backward_ns: int) -> bool:
@@ -189,6 +192,13 @@ class _Reader:
             return None
         begin = self._lane.start_ns[work.start]
         return begin, max(self._lane.reached_ns[work.stop - 1], begin)
+
+    def _busy_ns(self, backward: Backward) -> int:
+        """How long the lane worked; that it waits for launches says nothing of the work."""
+        if self._lane is None:
+            return backward.end_ns - backward.start_ns
+        work = self._lane.between(backward.start_ns, backward.end_ns)
+        return sum(self._lane.end_ns[place] - self._lane.start_ns[place] for place in work)
 
     def _plain_end(self, backward: Backward, collectives: Sequence[SeenCollective], end: int) -> int:
         """The end of backward's own work on the lane.

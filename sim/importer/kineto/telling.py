@@ -6,6 +6,7 @@ from typing import Any
 
 from sim.costs.collectives import service_ns
 from sim.importer.kineto.assembling import GLOO_CHANNELS
+from sim.importer.kineto.contradictions import contradictions
 from sim.importer.kineto.layout import Layout, size_of
 from sim.importer.kineto.ranks import Aligned
 from sim.importer.kineto.seen import SeenRank, SeenStep
@@ -157,6 +158,14 @@ class Told:
         lines = []
         if self._layout is not None:
             lines.append(self._layout.told_by)
+        hardware = self._hardware
+        lines += contradictions(
+            self._rank.steps,
+            self._steps,
+            self._rank.interference,
+            self._slowed,
+            hardware.all_reduce if hardware is not None and self._aligned.complete else (),
+        )
         doubts = (doubt for rank in self._aligned.ranks for doubt in rank.doubts)
         lines += [f"WARNING: {doubt}" for doubt in dict.fromkeys(doubts)]
         if self._rank.calls_alone:
