@@ -17,8 +17,8 @@ import sim
 MODELS = ("gpt2", "bert", "resnet18")
 RATES = ("500mbit", "2gbit")
 AGAIN = "default again"
-# A process that holds one model gives freed memory back to the kernel in every step and gets it page by page; one
-# that holds ten, as a replay does, keeps it. Kept in both, the two compute alike (sim/DECISIONS.md).
+# A process that holds one model gives freed memory back to the kernel in every step, to get it page by page;
+# one that holds ten, as a replay does, keeps it. Kept in both, the two compute alike (sim/DECISIONS.md).
 _KEPT = {"MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_MMAP_THRESHOLD_": "4000000000"}
 
 
