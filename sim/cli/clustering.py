@@ -204,5 +204,7 @@ def _say_how_far_off(hardware: Hardware, collective: str, what: str, advice: str
     ]
     said = f"{what}: 1 to 32 MiB may take {min(off):.2g} to {max(off):.2g} times as long" if off else what
     note(f"{said}; {advice}")
+    for line in hardware.provenance.get("odd_points", ()):
+        note(f"mind: {line}; it stays as it is and says nothing of other sizes, so measure it again")
     for line in hardware.provenance.get("not_known", ()):
         note(f"not known: {line}")

@@ -113,6 +113,8 @@ def _print(answer: Recommendation, title: str) -> None:
         note(f"simplest within 0.1 % of it: {words} ({easiest.regret_ns / 1e6:.2f} ms behind)")
     note(f"why: {answer.report.verdict}")
     note(f"DDP's default: {answer.baseline.verdict}")
+    for line in dict.fromkeys((*answer.report.notes, *answer.baseline.notes)):
+        note(f"note: {line}")
     note(f"proof: {'optimal' if answer.proved_optimal else 'not proved optimal'}; {answer.proof}")
 
 
