@@ -208,4 +208,12 @@ def _how_far_off(hardware: Hardware, collective: str, what: str, advice: str) ->
         if point.duration_ns and _LEAST <= point.num_bytes <= _MOST and str(point.num_bytes) in known
     ]
     said = f"{what}: 1 to 32 MiB may take {min(off):.2g} to {max(off):.2g} times as long" if off else what
-    return [f"{said}; {advice}", *(f"not known: {line}" for line in hardware.provenance.get("not_known", ()))]
+    told = hardware.provenance
+    return [
+        f"{said}; {advice}",
+        *(
+            f"mind: {line}; it stays as it is and says nothing of other sizes, so measure it again"
+            for line in told.get("odd_points", ())
+        ),
+        *(f"not known: {line}" for line in told.get("not_known", ())),
+    ]

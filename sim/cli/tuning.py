@@ -118,7 +118,7 @@ def _print(answer: Recommendation, title: str) -> None:
     say(f"why: {answer.report.verdict}")
     say(f"DDP's default: {answer.baseline.verdict}")
     say(f"proof: {'optimal' if answer.proved_optimal else 'not proved optimal'}; {answer.proof}")
-    for line in answer.notes:
+    for line in dict.fromkeys((*answer.notes, *answer.report.notes, *answer.baseline.notes)):
         say(f"note: {line}")
 
 

@@ -6,13 +6,17 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from sim.costs.extrapolating import Estimate, MeasuredCurve, extrapolate
+from sim.costs.extrapolating import Estimate, extrapolate
 from sim.costs.nccl.fabric import Fabric
 from sim.costs.nccl.from_cluster import fabric_of
 from sim.costs.nccl.hardware import SIZES
+from sim.costs.ratios import MeasuredCurve, outlying
 from sim.errors import InputError
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import CURVES, Curve, CurvePoint, Hardware
+from sim.units import format_size
+
+_MOST_ODD = 3
 
 
 def extrapolate_hardware(
@@ -23,7 +27,8 @@ def extrapolate_hardware(
     Every curve that was measured anywhere is taken to the sizes that were measured and the powers of two
     from 8 B to 8 GiB, by ``extrapolate``; measured points of the cluster itself stay as they are. What is no
     curve comes from the measurement with the nearest number of ranks, of equals the larger. ``spread`` keeps
-    the range of each point, without a count; ``provenance.uncertainty`` states it. The shape is NCCL's: of
+    the range of each point, without a count; ``provenance.uncertainty`` states it, ``odd_points`` which
+    points say nothing of their neighbours, as those measured cold. The shape is NCCL's: of
     gloo, messages below 256 KiB are outside of what is known (``sim.costs.extrapolating``).
 
     Args:
@@ -44,6 +49,7 @@ def extrapolate_hardware(
     fabrics = [_fabric(number, *each) for number, each in enumerate(measured)]
     hardware = [each for _, each in measured]
     found: dict[str, tuple[Estimate, ...]] = {}
+    odd: list[str] = []
     for curve_name in CURVES:
         points = [getattr(each, curve_name) for each in hardware]
         curves = [
@@ -51,6 +57,8 @@ def extrapolate_hardware(
             for where, curve in zip(fabrics, points, strict=True)
             if curve is not None
         ]
+        for each in curves:
+            odd += _odd(each, curve_name)
         if curves:
             sizes = {*SIZES, *(point.num_bytes for each in curves for point in each.curve)}
             found[curve_name] = extrapolate(curves, fabric, sizes, curve_name)
@@ -83,6 +91,7 @@ def extrapolate_hardware(
                 }
                 for where, each in zip(fabrics, hardware, strict=True)
             ],
+            "odd_points": odd,
             "uncertainty": {curve_name: _uncertainty(estimates) for curve_name, estimates in found.items()},
             "other_than_curves": f"as in {nearest.name}",
         },
@@ -98,6 +107,16 @@ def _fabric(number: int, cluster: Cluster, hardware: Hardware) -> Fabric:
             f"{cluster.name!r} {fabric.world_size} ranks; give the placement that was measured"
         )
     return fabric
+
+
+def _odd(measured: MeasuredCurve, curve_name: str) -> list[str]:
+    """Points that say nothing of their neighbours, in sentences; of many the first."""
+    found = outlying(measured, curve_name)
+    where = f"{curve_name} of {measured.fabric.world_size} ranks"
+    said = [f"{where}: {format_size(size)} {why}" for size, why in list(found.items())[:_MOST_ODD]]
+    if len(found) > _MOST_ODD:
+        said.append(f"{where}: {len(found) - _MOST_ODD} more such sizes of {len(measured.curve)}")
+    return said
 
 
 def _doublings(ranks: int, fabric: Fabric) -> float:

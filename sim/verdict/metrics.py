@@ -5,6 +5,7 @@ from sim.nouns.timeline import Timeline
 from sim.verdict.bottleneck import find_bottleneck
 from sim.verdict.intervals import intersection_length, length, union
 from sim.verdict.memory import buffer_memory
+from sim.verdict.reach import outside_curves
 
 
 def overlap_ratio(timeline: Timeline) -> float:
@@ -34,7 +35,8 @@ def step_ns(timeline: Timeline) -> int:
 
 def summarize(timeline: Timeline) -> Report:
     """The report of a timeline: its figures, the sentence that names the bottleneck, its buckets."""
-    verdict = find_bottleneck(timeline, step_ns(timeline))
+    step = step_ns(timeline)
+    verdict = find_bottleneck(timeline, step)
     return Report(
         policy=timeline.assignment.policy,
         iteration=timeline.iteration,  # type: ignore[arg-type]
@@ -44,7 +46,7 @@ def summarize(timeline: Timeline) -> Report:
         post_sync_ns=timeline.post_sync_ns,
         accumulation_ns=timeline.accumulation_ns,
         optimizer_ns=timeline.optimizer_ns,
-        step_ns=step_ns(timeline),
+        step_ns=step,
         exposed_comm_ns=timeline.sync_end_ns - timeline.workload.backward_ns,
         overlap_ratio=overlap_ratio(timeline),
         verdict=verdict.sentence,
@@ -66,7 +68,7 @@ def summarize(timeline: Timeline) -> Report:
         bucket_indices=timeline.assignment.bucket_indices,
         engine=timeline.engine,
         early_launches=timeline.early_launches,
-        notes=timeline.notes,
+        notes=(*timeline.notes, *outside_curves(timeline, step)),
         memory=buffer_memory(timeline),
         provenance={
             "workload": timeline.workload.name,

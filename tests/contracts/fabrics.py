@@ -6,9 +6,10 @@ Errors are medians of |predicted / measured - 1| over the sizes of 1 MiB to 1 Gi
 
 from collections.abc import Iterator, Sequence
 
-from sim.costs.extrapolating import Estimate, MeasuredCurve, extrapolate
+from sim.costs.extrapolating import Estimate, extrapolate
 from sim.costs.nccl.choosing import collective_ns
 from sim.costs.nccl.hardware import uncertainty
+from sim.costs.ratios import MeasuredCurve
 from sim.nouns.hardware import Curve
 from tests.costs.elsewhere import ELSEWHERE
 from tests.costs.published_fabrics import (

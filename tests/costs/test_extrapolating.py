@@ -6,7 +6,7 @@ The measurements are public ones, in the folder that ``BUCKETSIM_DATA`` names.
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
-from math import ceil, exp, log
+from math import ceil, exp, log, log2
 from pathlib import Path
 from statistics import median
 
@@ -14,10 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.costs.across_ranks import Drift
 from sim.costs.collectives import service_ns
-from sim.costs.extrapolating import COVERED, LINE_RATE, SHAPE, Estimate, MeasuredCurve, extrapolate
+from sim.costs.extrapolating import LINE_RATE, Estimate, extrapolate
 from sim.costs.nccl.choosing import collective_ns, nccl_ns
 from sim.costs.nccl.fabric import Fabric, Hop
+from sim.costs.nccl.hardware import OVER_LINKS
+from sim.costs.ratios import COVERED, SHAPE, MeasuredCurve, outlying
 from sim.costs.topology.links import tcp_port
 from sim.errors import InputError
 from sim.formats.documents import load
@@ -40,6 +43,7 @@ from tests.costs.published_fabrics import (
 
 FABRICS = (dgx_a100(8), p4de(2), alps(8), box(4, "pcie", 24e9, "ampere", 1))
 SIZES = tuple(2**power for power in range(3, 33))
+MS = 10**6
 TRACES = Path(__file__).parents[2] / "traces" / "hardware"
 
 curves = st.lists(
@@ -185,16 +189,150 @@ def test_small_messages_of_gloo_are_outside_of_what_is_known() -> None:
             assert 2.9 < point.duration_ns / each.duration_ns < 9.2
 
 
-def test_between_two_numbers_of_ranks_ratios_are_interpolated() -> None:
-    """Off by 1 with 16 and by 4 with 64 ranks: by 2 with 32, half-way in logarithms."""
+def test_between_two_numbers_of_ranks_ratios_are_interpolated_and_beyond_them_go_on() -> None:
+    """Off by 1 with 16 and by 1.44 with 64 ranks: by 1.2 with 32, half-way in logarithms, and with 128 by
+    1.728, as far as a ring's steps allow."""
     few, many = (MeasuredCurve(fabric=p4de(h), curve=all_reduce_curve(p4de(h), SIZES)) for h in (2, 8))
-    many = replace(many, curve=scaled(many.curve, 4.0))
+    many = replace(many, curve=scaled(many.curve, 1.44))
     for each in extrapolate([many, few], p4de(4), SIZES):
-        expected = 2 * nccl_ns(p4de(4), "all_reduce", each.num_bytes)
+        expected = 1.2 * nccl_ns(p4de(4), "all_reduce", each.num_bytes)
         assert each.duration_ns == pytest.approx(expected, rel=1e-3)
+    most = {p.num_bytes: p.duration_ns * 127 / 63 for p in many.curve}
     for each in extrapolate([many, few], p4de(16), SIZES):
-        expected = 4 * nccl_ns(p4de(16), "all_reduce", each.num_bytes)
-        assert each.duration_ns == pytest.approx(expected, rel=1e-3)
+        expected = 1.728 * nccl_ns(p4de(16), "all_reduce", each.num_bytes)
+        assert each.duration_ns == pytest.approx(min(expected, most[each.num_bytes]), rel=1e-3)
+        assert each.least_ns <= 1.44 / 1.728 * expected * 1.001, "it may as well stay"
+
+
+@given(curves, curves, st.sampled_from([8, 64]), st.lists(st.integers(0, 2**33), min_size=1))
+def test_what_ranks_change_stays_within_what_they_can(
+    few: Curve, many: Curve, hosts: int, sizes: list[int]
+) -> None:
+    """Any two curves: the estimate is the carried one, or moved towards no less time and no more than a
+    ring's steps say; and it lies in its range."""
+    fabric = ethernet(hosts)
+    known = [
+        MeasuredCurve(
+            fabric=ethernet(h),
+            curve=tuple(
+                CurvePoint(num_bytes=point.num_bytes + 2, duration_ns=point.duration_ns + MS) for point in c
+            ),
+        )
+        for h, c in ((2, few), (4, many))
+    ]
+    found, alone = extrapolate(known, fabric, sizes), extrapolate(known[1:], fabric, sizes)
+    on_four = extrapolate(known[1:], ethernet(4), sizes)
+    for each, one, nearest in zip(found, alone, on_four, strict=True):
+        assert each.least_ns <= each.duration_ns <= each.greatest_ns
+        least = min(one.duration_ns, nearest.duration_ns)
+        most = max(one.duration_ns, nearest.duration_ns * (fabric.world_size - 1) / 3)
+        assert least * 0.999 - 50 <= each.duration_ns <= most * 1.001 + 50, "but for what is rounded"
+
+
+@given(st.floats(0.3, 1.5), st.floats(-1.5, -0.3), st.integers(-3, 3))
+def test_sizes_that_drift_apart_are_told_apart(small: float, large: float, octave: int) -> None:
+    """Half of the sizes drift one way and half the other: beyond doubt each goes on as it did."""
+    half = 22 + octave
+    changes = tuple((float(size), small if size < half else large) for size in range(10, 34))
+    drift = Drift(changes=changes, switched=())
+    assert drift.at(12.0) >= max(0.0, small - 2 * SHAPE - abs(small - large) / 3)
+    assert drift.at(31.0) <= 0.0
+    assert drift.at(12.0) > drift.at(31.0)
+    assert drift.scatter(12.0) <= 2 * SHAPE + abs(small - large) / 2
+
+
+@given(st.lists(st.floats(-0.05, 0.05), min_size=5, max_size=40))
+def test_what_scatters_about_nothing_is_no_drift(noise: list[float]) -> None:
+    balanced = [*noise, *(-each for each in noise)]
+    drift = Drift(changes=tuple((10 + n / 4, each) for n, each in enumerate(balanced)), switched=())
+    assert all(drift.at(octave) == 0 for octave, _ in drift.changes)
+
+
+def test_several_numbers_of_ranks_say_more_than_one() -> None:
+    """Ratios that fall by a tenth with every doubling: the next is met, and the nearest alone misses it."""
+
+    def off(hosts: int) -> Curve:
+        return scaled(all_reduce_curve(p4de(hosts), SIZES), 1.5 * 0.9 ** log2(hosts))
+
+    source = [MeasuredCurve(fabric=p4de(hosts), curve=off(hosts)) for hosts in (2, 4, 8)]
+    found, alone = (extrapolate(each, p4de(16), SIZES) for each in (source, source[-1:]))
+    for each, one, point in zip(found, alone, off(16), strict=True):
+        held = max(point.duration_ns, source[-1].curve[SIZES.index(each.num_bytes)].duration_ns)
+        assert each.duration_ns == pytest.approx(held, rel=1e-3), "more ranks take no less"
+        assert one.duration_ns == pytest.approx(point.duration_ns / 0.9, rel=1e-3)
+
+
+def test_a_range_is_no_wider_than_without_any_measurement_but_for_what_was_measured() -> None:
+    """One curve, taken over many doublings: as much as the model says of itself, and how far it is known."""
+    known = MeasuredCurve(fabric=p4de(2), curve=scaled(all_reduce_curve(p4de(2), SIZES), 1.3))
+    for hosts in (4, 64, 4096):
+        for each in extrapolate([known], p4de(hosts), SIZES):
+            assert each.greatest_ns / each.duration_ns <= OVER_LINKS[1] / 1.3 * exp(SHAPE) * 1.01
+            assert each.least_ns / each.duration_ns >= OVER_LINKS[0] / 1.3 * exp(-SHAPE) * 0.99
+
+
+def test_a_range_says_something_where_the_model_is_far_off() -> None:
+    """Small messages of gloo take 15 times as long on four hosts as on two.
+
+    On eight they then take longer than four say alone, by no more than a ring's steps allow; over five
+    doublings a range is no wider than what the model says of itself.
+    """
+    two, four = (load(TRACES / f"box-{hosts}x1gbit.json", Hardware).all_reduce for hosts in (2, 4))
+    both = [MeasuredCurve(fabric=ethernet(h), curve=c) for h, c in ((2, two), (4, four))]
+    sizes = [point.num_bytes for point in four]
+    found, alone = extrapolate(both, ethernet(8), sizes), extrapolate(both[1:], ethernet(8), sizes)
+    for each, one, point in zip(found, alone, four, strict=True):
+        if point.num_bytes <= 64 << 10:
+            assert each.duration_ns > 1.2 * one.duration_ns
+            assert each.duration_ns <= point.duration_ns * 7 / 3 * 1.001
+        if point.num_bytes >= MIB:
+            assert each.greatest_ns <= 2 * each.least_ns
+        assert each.greatest_ns <= 13 * each.least_ns
+    for each in extrapolate(both[:1], ethernet(64), sizes):
+        assert each.greatest_ns <= 4 * each.least_ns
+
+
+def test_a_cold_first_point_is_named_and_bends_nothing() -> None:
+    """Ten evenly spaced sizes of one machine, the first of them three times as long."""
+    fabric = dgx_a100(8)
+    sizes = [MIB * (4 + 32 * number) for number in range(10)]
+    true = scaled(all_reduce_curve(fabric, sizes), 1.2)
+    cold = (*scaled(true[:1], 2.5), *true[1:])
+    assert cold[0].duration_ns < cold[1].duration_ns, "it takes less than a larger one all the same"
+    assert outlying(MeasuredCurve(fabric=fabric, curve=true), "all_reduce") == {}
+    (named,) = outlying(MeasuredCurve(fabric=fabric, curve=cold), "all_reduce").items()
+    assert named[0] == 4 * MIB
+    assert "measured cold" in named[1]
+    for each in extrapolate([MeasuredCurve(fabric=fabric, curve=cold)], fabric, [2 * MIB, 8 * MIB, 12 * MIB]):
+        exact = 1.2 * nccl_ns(fabric, "all_reduce", each.num_bytes)
+        assert each.duration_ns == pytest.approx(exact, rel=0.01)
+
+
+@given(st.floats(1.0, 3.0), st.integers(0, 10**6), st.lists(st.floats(-0.02, 0.02), min_size=10, max_size=10))
+def test_a_constant_beyond_the_model_is_no_cold_point(
+    factor: float, constant_ns: int, noise: list[float]
+) -> None:
+    """As where one process launches for all: every size takes as much longer."""
+    fabric = dgx_a100(8)
+    curve = tuple(
+        replace(point, duration_ns=round((factor * point.duration_ns + constant_ns) * (1 + off)))
+        for point, off in zip(all_reduce_curve(fabric, [MIB << n for n in range(10)]), noise, strict=True)
+    )
+    assert MIB not in {
+        size
+        for size, why in outlying(MeasuredCurve(fabric=fabric, curve=curve), "all_reduce").items()
+        if "allow" in why
+    }
+
+
+def test_between_points_that_differ_either_may_hold() -> None:
+    fabric = dgx_a100(8)
+    exact = all_reduce_curve(fabric, (2**20, 2**25, 2**30))
+    curve = (*scaled(exact[:1], 3.0), *exact[1:])
+    (found,) = extrapolate([MeasuredCurve(fabric=fabric, curve=curve)], fabric, [2**22])
+    computed = nccl_ns(fabric, "all_reduce", 2**22)
+    assert found.least_ns <= computed * 1.001
+    assert found.greatest_ns >= 3 * computed * 0.999
 
 
 def test_one_host_does_not_stand_for_several_where_there_are_such() -> None:

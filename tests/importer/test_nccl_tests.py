@@ -29,7 +29,7 @@ curves = st.lists(
         in_us=hundredths,
         out_us=hundredths,
     ),
-    min_size=1,
+    min_size=3,
     max_size=8,
     unique_by=lambda line: line.num_bytes,
 ).map(lambda lines: sorted(lines, key=lambda line: line.num_bytes))
@@ -174,14 +174,15 @@ def test_ranks_told_by_bandwidths_are_right_or_not_told(
 
 LINES = [
     Line(num_bytes=4 << 20, in_us=100.0, out_us=110.0),
+    Line(num_bytes=16 << 20, in_us=300.0, out_us=310.0),
     Line(num_bytes=64 << 20, in_us=1000.0, out_us=990.0),
 ]
 
 
 def test_repeated_runs_are_medians_with_a_spread(tmp_path: Path) -> None:
-    runs = [[Line(num_bytes=1 << 20, in_us=us, out_us=us)] for us in (52.0, 50.0, 57.0)]
+    runs = [[Line(num_bytes=1 << 20, in_us=us, out_us=us), *LINES[:2]] for us in (52.0, 50.0, 57.0)]
     hardware = read(tmp_path, "\n".join(line for run in runs for line in today(run, 4)))
-    assert points(hardware.all_reduce) == [(1 << 20, 52_000)]
+    assert points(hardware.all_reduce) == [(1 << 20, 52_000), *expected(LINES[:2])]
     known = hardware.spread["all_reduce"]["1048576"]
     assert (known["count"], known["min_ns"], known["max_ns"], known["quantile"]) == (
         3,
@@ -189,7 +190,7 @@ def test_repeated_runs_are_medians_with_a_spread(tmp_path: Path) -> None:
         57_000,
         "median",
     )
-    assert read_scatter(hardware).known == 1
+    assert read_scatter(hardware).known == 3
 
 
 def test_two_columns_are_the_spread_of_a_single_run(tmp_path: Path) -> None:
@@ -208,9 +209,14 @@ def test_columns_of_single_iterations_are_the_spread_of_a_table(tmp_path: Path) 
         "# (B) (elements) (us) (GB/s) (GB/s) (us) (us) (us) (%) (us) (GB/s) (GB/s) (us) (us) (us) (%) %Y",
         "4194304 1048576 float sum -1 110.0 38.13 57.20 0 99 130 129 2.5 "
         "100.0 41.94 62.91 N/A 91 120 119 2.5 2026-01-01 10:00:00",
+        *(
+            f"{size} {size // 4} float sum -1 {size / 4e4:.1f} 40.00 60.00 0 99 9999 999 2.5 "
+            f"{size / 4e4:.1f} 40.00 60.00 N/A 99 9999 999 2.5 2026-01-01 10:00:00"
+            for size in (8_000_000, 16_000_000)
+        ),
     ]
     hardware = read(tmp_path, "\n".join(text) + "\n")
-    assert points(hardware.all_reduce) == [(4 << 20, 100_000)]
+    assert points(hardware.all_reduce) == [(4 << 20, 100_000), (8_000_000, 200_000), (16_000_000, 400_000)]
     known = hardware.spread["all_reduce"][str(4 << 20)]
     assert (known["count"], known["min_ns"], known["max_ns"]) == (20, 91_000, 120_000)
 
@@ -218,13 +224,14 @@ def test_columns_of_single_iterations_are_the_spread_of_a_table(tmp_path: Path) 
 def test_least_and_greatest_over_ranks_are_no_spread(tmp_path: Path) -> None:
     columns = "# Size  Avg Latency(us)  Min Latency(us)  Max Latency(us)  Iterations"
     text = f"# OSU MPI Allreduce Latency Test v7.0\n{columns}\n"
-    hardware = read(tmp_path, text + "4 9.5 9.1 9.9 1000\n", world_size=2)
-    assert points(hardware.all_reduce) == [(4, 9_500)]
+    rows = "4 9.5 9.1 9.9 1000\n8 9.6 9.1 9.9 1000\n16 9.7 9.1 9.9 1000\n"
+    hardware = read(tmp_path, text + rows, world_size=2)
+    assert points(hardware.all_reduce) == [(4, 9_500), (8, 9_600), (16, 9_700)]
     assert hardware.spread == {}
 
 
 def test_times_of_every_iteration_are_the_spread_of_a_report(tmp_path: Path) -> None:
-    document = json.loads(report(LINES[:1], 4))
+    document = json.loads(report(LINES, 4))
     document["results"][0]["in_place_per_iter"] = {"times_us": [90.0 + number for number in range(21)]}
     hardware = read(tmp_path, json.dumps(document))
     known = hardware.spread["all_reduce"][str(4 << 20)]
@@ -320,6 +327,23 @@ def test_what_makes_no_curve_is_refused(text: str, message: str, tmp_path: Path)
     with pytest.raises(InputError) as caught:
         read(tmp_path, text)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("count", "told"), [(1, "1 size of all_reduce on 4 ranks (4 MiB)"), (2, "2 sizes")])
+def test_fewer_than_three_sizes_are_no_link(count: int, told: str, tmp_path: Path) -> None:
+    """Sizes, not rows: a size that is repeated counts once."""
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, "\n".join(today(LINES[:count], 4) * 3))
+    assert str(caught.value).startswith(f"log.txt: {told}")
+    assert "all_reduce_perf -b 64K -e 512M -f 2 -g 4, or by mpirun -np 4 " in str(caught.value)
+
+
+def test_of_several_systems_those_with_enough_sizes_stay_and_the_others_are_named(tmp_path: Path) -> None:
+    (tmp_path / "8.txt").write_text("\n".join(today(LINES, 8)) + "\n")
+    (tmp_path / "4.txt").write_text("\n".join(today(LINES[:1], 4)) + "\n")
+    imported = read_nccl_tests([tmp_path / "4.txt", tmp_path / "8.txt"], ImportOptions())
+    assert [one.world_size for one in imported.hardware] == [8]
+    assert any(line.startswith("4.txt: 1 size of all_reduce on 4 ranks (4 MiB)") for line in imported.missing)
 
 
 def test_a_list_of_ranks_and_bandwidths_that_disagree_are_refused(tmp_path: Path) -> None:

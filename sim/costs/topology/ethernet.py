@@ -1,8 +1,10 @@
 """Ready-made hosts of PCIe GPUs, and hosts on Ethernet: 10, 25 or 100 GbE.
 
-Over TCP NCCL's sockets reach less than a fast port carries, which is not modelled and not in the stated range
-of hosts with one GPU or with NVLink: at 100 Gbit/s 4 to 6 GB/s (NVIDIA/nccl#450, four hosts of eight V100),
-a half to a third of what is computed; at 32 Gbit/s under 60 % (NVIDIA/nccl#209). Measure the link there.
+Without GPUDirect RDMA, which TCP never has, data goes through host memory on its way to a NIC. On slots of
+PCIe 3 and 4 that carries 4 GB/s a GPU, the median of machines from 1.4 to 14.9 (``sim.costs.nccl.paths``);
+over TCP at 100 Gbit/s 4 to 6 were seen (NVIDIA/nccl#450, four hosts of eight V100). What sockets cost a
+processor beyond that, at 32 Gbit/s over 40 % of the line (NVIDIA/nccl#209), is not modelled, nor is anything
+on PCIe 5: measure the link there.
 """
 
 from dataclasses import replace
@@ -61,8 +63,10 @@ def pcie_hosts(
 ) -> Cluster:
     """Hosts of PCIe GPUs with one network port each, such as 10, 25 or 100 GbE, on one switch by default.
 
-    ``protocol`` tcp takes Ethernet's and TCP's headers off the line rate (``tcp_port``), rdma nothing. What
-    NCCL's sockets reach of a fast port is less: at 100 Gbit/s a third to a half was measured.
+    ``protocol`` tcp takes Ethernet's and TCP's headers off the line rate (``tcp_port``), rdma nothing.
+    ``gpu_direct`` says that NICs read from GPUs, for which NCCL's log has GDRDMA: by default it does so where
+    GPU and NIC are below one PCIe switch (NCCL_NET_GDR_LEVEL PXB, ncclTopoCheckGdr of src/graph/paths.cc),
+    and on GeForce never. Without it data goes through host memory.
     """
     if protocol not in ("tcp", "rdma"):
         raise InputError(f"protocol: {protocol!r} is not legal; give one of tcp, rdma")
@@ -101,7 +105,7 @@ def ethernet_25g(hosts: int, gpus: int = 1, *, mtu: int = 1500, hosts_per_leaf: 
 def ethernet_100g(
     hosts: int, gpus: int = 1, *, mtu: int = 1500, hosts_per_leaf: int | None = None
 ) -> Cluster:
-    """``pcie_hosts`` with 100 GbE and TCP, 100 Gbit/s by IEEE 802.3bj, of which sockets reach less."""
+    """``pcie_hosts`` with 100 GbE and TCP, 100 Gbit/s by IEEE 802.3bj, through host memory."""
     made = pcie_hosts(hosts, gpus, gbit_per_s=100, mtu=mtu, hosts_per_leaf=hosts_per_leaf)
     return replace(made, name="ethernet_100g")
 
@@ -117,8 +121,8 @@ def hgx_ethernet(
 ) -> Cluster:
     """Eight A100 or H100 on NVSwitches as in a DGX (``board``), and one Ethernet port a host, over TCP.
 
-    The port is on the first socket and data goes through host memory, as without a fabric for GPUs. Of 100
-    Gbit/s NCCL's sockets were seen to reach a third to a half.
+    The port is on the first socket and data goes through host memory, as without a fabric for GPUs. What
+    that takes on PCIe 5 is not known: A100 come out slower.
     """
     template = with_ethernet(board(f"hgx_{generation}", generation), 4 if generation == "ampere" else 5)
     network = Network(

@@ -21,8 +21,10 @@ from sim.importer.notes import Notes
 from sim.importer.opening import read_text
 from sim.nouns.hardware import CURVES, MAX_RANKS, Hardware
 from sim.nouns.imported import Imported, ImportOptions
+from sim.units import format_size
 
 FORMAT = "nccl-tests"
+_LEAST_SIZES = 3
 _SUFFIX = re.compile(r"(\.(txt|csv|log|out|json|gz))+$")
 
 
@@ -52,8 +54,8 @@ def read_nccl_tests(paths: Sequence[Path], options: ImportOptions) -> Imported:
     (nccl-tests' PERFORMANCE.md), as ``Hardware`` has them. A curve is measured beside the step, not in it.
 
     Raises:
-        InputError: no table, a unit or a number of ranks that cannot be told, or rows that mostly
-            contradict what is said of them.
+        InputError: no table, a unit or a number of ranks that cannot be told, rows that mostly contradict
+            what is said of them, or no all-reduce of three sizes or more.
     """
     if not paths:
         raise InputError("PATH: no file; give what nccl-tests wrote")
@@ -72,6 +74,7 @@ def read_nccl_tests(paths: Sequence[Path], options: ImportOptions) -> Imported:
             notes.assumed.append(table.unit_by)
     systems = _systems(tables, options.world_size, notes)
     orphans = _join(systems, notes)
+    _leave_out_short(systems, notes)
     name = options.name or _stem(paths[0].name)
     details: dict[str, Any] = {"systems": []}
     hardware = tuple(
@@ -228,6 +231,33 @@ def _join(systems: dict[_Key, _System], notes: Notes) -> list[dict[str, Any]]:
                 else f"which of {len(fitting)} systems the {collective} of {key.source} is of"
             )
     return orphans
+
+
+def _leave_out_short(systems: dict[_Key, _System], notes: Notes) -> None:
+    """Leave out curves of too few sizes, and systems without an all-reduce then.
+
+    Raises:
+        InputError: none is left.
+    """
+    short = []
+    for key, system in list(systems.items()):
+        for collective in list(system.rows):
+            sizes = sorted({row.num_bytes for row in system.rows[collective]})
+            if len(sizes) >= _LEAST_SIZES:
+                continue
+            run = f"{collective}_perf -b 64K -e 512M -f 2 -g"
+            short.append(
+                f"{key.source}: {len(sizes)} size{'s' if len(sizes) > 1 else ''} of {collective} on "
+                f"{key.ranks} ranks ({', '.join(map(format_size, sizes))}), which tell nothing of other "
+                f"buckets; measure {_LEAST_SIZES} at least, such as by {run} {key.ranks}, or by mpirun -np "
+                f"{key.ranks} {run} 1"
+            )
+            del system.rows[collective], system.tables[collective]
+        if "all_reduce" not in system.rows:
+            del systems[key]
+    if short and not systems:
+        raise InputError(short[0])
+    notes.missing += short
 
 
 def _stem(name: str) -> str:
