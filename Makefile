@@ -28,8 +28,7 @@ run: .venv/installed  ## Tune a bundled recording, replay it on local ranks, ope
 	$(BIN)/bucketsim dash --watch $(RUN)
 
 test: .venv/installed  ## Run the tests that a user needs to trust the checkout
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --ignore tests/dist --ignore tests/app/browser
-	$(BIN)/python -m pytest tests/dist tests/app/browser  # what is timed, and a browser: alone on the machine
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 --dist loadgroup  # ranks and browsers wait much
 
 test-all: .venv/installed  ## Run every test, the slow ones too
 	BUCKETSIM_TESTS=all $(BIN)/python -m pytest -m 'not bench'

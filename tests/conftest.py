@@ -5,12 +5,17 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.effort import tries
 from tests.executors import dask, executor, processes, threads
 
 __all__ = ["dask", "executor", "processes", "threads"]
 
 settings.register_profile(
-    "house", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+    "house",
+    deadline=None,
+    print_blob=True,
+    max_examples=tries(100),
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("house")
 # A shell that starts the tests in the background has SIGINT ignored in them, and in all that they start.

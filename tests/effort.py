@@ -1,12 +1,12 @@
-"""How many examples a property is tried on, a third of them in `make test`; and how long a test waits."""
+"""How many examples a property is tried on, a quarter of them in `make test`; and how long a test waits."""
 
 import os
 
-FEWEST = 30
+FEWEST = 25
 PATIENCE_S = 600.0  # for what comes sooner or later: only a hang takes as long, on however slow a machine
 IS_WHOLE = os.environ.get("BUCKETSIM_TESTS") == "all"
 
 
 def tries(most: int) -> int:
-    """``most``, or a third of it where time is short, but never less than ``FEWEST``."""
-    return most if IS_WHOLE or most <= FEWEST else max(FEWEST, most // 3)
+    """``most``, or a quarter of it where time is short, but never less than ``FEWEST``."""
+    return most if IS_WHOLE or most <= FEWEST else max(FEWEST, most // 4)

@@ -13,6 +13,7 @@ from app.figures.style import bucket_colour
 from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Gradient, Workload
+from tests.effort import tries
 from tests.strategies import Case, cases
 
 
@@ -49,7 +50,7 @@ def many(count: int) -> Workload:
     )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=tries(30), deadline=None)
 @given(cases())
 def test_every_collective_is_drawn_whole(case: Case) -> None:
     timeline = sim.simulate(case.workload, case.hardware, case.assignment, "analytic")
@@ -142,7 +143,7 @@ def test_delta_bars_have_a_sign() -> None:
     assert list(figure.data[0].text) == ["-2.00", "+1.50"]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=tries(30), deadline=None)
 @given(cases())
 def test_the_map_holds_every_gradient_once(case: Case) -> None:
     blocks = map_data([("A", case.workload, case.assignment)])

@@ -20,12 +20,15 @@ from sim.engine.zero_settings import MODELLED_ZERO_SETTINGS, ZeroSettings
 from sim.errors import InputError, NotModelledError, SimError
 from sim.nouns.assignment import Assignment
 from tests.app.conftest import make_hardware, make_workload
+from tests.effort import tries
 
 WORKLOAD = make_workload()
 HARDWARE = replace(make_hardware(), compute_slowdown=1.2, comm_slowdown=1.5, channel_slowdown=1.1)
 TUNED = sim.tune(WORKLOAD, HARDWARE).assignment
 TEXTS = {"join_inputs": ("", "2, 4", "3,3,1"), "expert_groups": ("", "1: 2")}
-QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(
+    max_examples=tries(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 Ask = Callable[[Switch], Any]
 
 

@@ -19,6 +19,7 @@ from app.figures.topology import topology_figure
 from sim.costs.topology.network import network_links
 from sim.nouns.cluster import Cluster, Device, Hosts, HostTemplate, Link, Network
 from tests.cluster_strategies import clusters
+from tests.effort import tries
 
 PRESETS: dict[str, Callable[[], Cluster]] = {
     "dgx_a100": lambda: sim.cluster("dgx_a100", hosts=4),
@@ -88,7 +89,7 @@ def test_the_72_gpus_of_a_rack_are_all_drawn_and_numbered() -> None:
 
 
 @given(clusters())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=tries(30), deadline=None)
 def test_any_cluster_is_drawn_within_the_budget(cluster: Cluster) -> None:
     machine = machine_of(cluster)
     plan = plan_of(machine)

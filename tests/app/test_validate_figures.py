@@ -17,6 +17,7 @@ from sim.nouns.comparison import Agreement
 from sim.nouns.measurement import MeasuredIteration
 from sim.nouns.records import Record
 from sim.verdict import scoring
+from tests.effort import tries
 
 MS = 1_000_000
 
@@ -51,7 +52,7 @@ def scored(record: Record, agreement: Agreement, steps_ms: list[list[int]]) -> A
 STEPS = st.lists(st.lists(st.integers(60, 400), min_size=3, max_size=8), min_size=4, max_size=4)
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=tries(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_the_order_counts_as_the_verdict_does(
     record: Record, agreement: Agreement, steps: list[list[int]]
@@ -71,7 +72,7 @@ def test_the_order_counts_as_the_verdict_does(
     assert [row.measured_ns for row in data.rows] == sorted(row.measured_ns for row in data.rows)
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=tries(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_parity_points_have_the_errors_of_the_agreement(
     record: Record, agreement: Agreement, steps: list[list[int]]

@@ -16,6 +16,7 @@ from sim.errors import InputError
 from sim.formats.documents import parse_text, to_text
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import CURVES, Curve, CurvePoint, Hardware
+from tests.effort import tries
 
 SPARSE = (2**20, 2**25, 2**30)
 
@@ -38,7 +39,7 @@ def measured(cluster: Cluster, factor: float = 1.25, sizes: tuple[int, ...] = SP
 
 
 @given(st.lists(st.tuples(st.integers(1, 2**33), st.integers(1, 10**10)), min_size=1, max_size=6))
-@settings(max_examples=30)
+@settings(max_examples=tries(30))
 def test_measured_points_stay_and_every_range_holds_its_point(points: list[tuple[int, int]]) -> None:
     known = tuple(CurvePoint(num_bytes=size, duration_ns=time) for size, time in sorted(dict(points).items()))
     cluster = preset("pcie_box", gpus=4)

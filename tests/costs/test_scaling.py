@@ -15,18 +15,19 @@ from sim.errors import InputError
 from sim.nouns.hardware import CURVES, CurvePoint, Hardware
 from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
 from sim.units import MIB
+from tests.effort import tries
 from tests.strategies import hardwares, workloads
 
 factors = st.floats(0.01, 100)
 
 
-@settings(max_examples=50)
+@settings(max_examples=tries(50))
 @given(workloads(dressed=True), hardwares(dressed=True))
 def test_factors_of_one_change_nothing(workload: Workload, hardware: Hardware) -> None:
     assert sim.scale(workload, hardware) == (workload, hardware)
 
 
-@settings(max_examples=50)
+@settings(max_examples=tries(50))
 @given(workloads(), hardwares(), factors)
 def test_backward_scales_every_time_and_keeps_the_order(
     workload: Workload, hardware: Hardware, factor: float
@@ -40,7 +41,7 @@ def test_backward_scales_every_time_and_keeps_the_order(
         assert scaled.order() == workload.order()
 
 
-@settings(max_examples=50)
+@settings(max_examples=tries(50))
 @given(workloads(), hardwares(), factors, factors)
 def test_latency_and_bandwidth_scale_the_curves(
     workload: Workload, hardware: Hardware, bandwidth: float, latency: float
@@ -91,7 +92,7 @@ def test_ring_factors_are_a_law(collective: str, a: int, b: int, c: int) -> None
     assert ring_factors(collective, 2, b)[1] < 2
 
 
-@settings(max_examples=50)
+@settings(max_examples=tries(50))
 @given(workloads(), hardwares(dressed=True), ranks, ranks)
 def test_more_ranks_take_longer_and_back_again(
     workload: Workload, hardware: Hardware, few: int, many: int
@@ -181,7 +182,7 @@ def in_whole_elements(workload: Workload) -> Workload:
     )
 
 
-@settings(max_examples=50)
+@settings(max_examples=tries(50))
 @given(workloads().map(in_whole_elements), hardwares(), st.sampled_from(FLOATS), st.sampled_from(FLOATS))
 def test_precision_changes_bytes_and_nothing_else(
     workload: Workload, hardware: Hardware, one: str, two: str
@@ -237,7 +238,7 @@ def test_precisions_that_are_not_legal(asked: str, dtype: str, words: str) -> No
 # Every factor does what its name says.
 
 
-@settings(max_examples=50)
+@settings(max_examples=tries(50))
 @given(workloads(), hardwares(), factors, factors)
 def test_factors_are_monotone_and_undo_themselves(
     workload: Workload, hardware: Hardware, one: float, two: float

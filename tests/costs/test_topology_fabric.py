@@ -25,6 +25,7 @@ from sim.errors import InputError
 from sim.nouns.cluster import Cluster, Hosts, Link
 from tests.cluster_strategies import NEEDED
 from tests.costs import published_fabrics as published
+from tests.effort import tries
 
 
 @pytest.mark.parametrize(
@@ -140,7 +141,7 @@ def placements(draw: st.DrawFn) -> tuple[Cluster, list[str]]:
 
 
 @given(placements())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(40), deadline=None)
 def test_any_placement_has_a_curve(case: tuple[Cluster, list[str]]) -> None:
     """Any ranks have times, and one rank has nothing to do."""
     cluster, ranks = case

@@ -23,6 +23,7 @@ from sim.costs.topology.traffic import TRAFFIC
 from sim.errors import InputError, NotModelledError
 from sim.nouns.cluster import Cluster
 from sim.nouns.link_load import LinkLoad
+from tests.effort import tries
 
 CLUSTERS = [
     dgx_a100(4, hosts_per_leaf=2, oversubscription=4.0),
@@ -52,7 +53,7 @@ def through(loads: tuple[LinkLoad, ...]) -> tuple[dict[str, float], dict[str, fl
 
 
 @given(placements(), st.sampled_from(LOADS))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=tries(50), deadline=None)
 def test_what_comes_in_goes_out(case: tuple[Cluster, list[str]], algorithm: str) -> None:
     """Every part sends as many bytes as it receives: rings pass on, trees send down what came up, and
     partners exchange."""
@@ -150,7 +151,7 @@ def test_on_an_even_machine_the_graph_says_what_the_law_says(
 
 
 @given(placements(), st.sampled_from(LOADS))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=tries(30), deadline=None)
 def test_no_curve_is_quicker_than_the_busiest_link(case: tuple[Cluster, list[str]], algorithm: str) -> None:
     """NCCL's own figures for trees may be some per cent above what the graph's links carry, others not."""
     cluster, ranks = case
@@ -200,7 +201,7 @@ def test_counts_are_those_of_the_named_links(algorithm: str, monkeypatch: pytest
 
 
 @given(st.integers(1, 6), st.integers(1, 6), st.floats(1, 8))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=tries(30), deadline=None)
 def test_jobs_of_different_sizes_on_one_uplink(one: int, other: int, oversubscription: float) -> None:
     """Two jobs with hosts on both sides of one uplink: each ring crosses it once each way, and gets half."""
     hosts = one + other

@@ -94,7 +94,7 @@ def test_shares_by_kinds_of_host_are_those_of_the_whole_graph(case: tuple[Cluste
 
 
 @given(jobs())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(40), deadline=None)
 def test_another_job_beside_never_helps(case: tuple[Cluster, list[list[str]]]) -> None:
     cluster, parts = case
     together = [rings_of(cluster, ranks) for ranks in parts]

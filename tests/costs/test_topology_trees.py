@@ -12,6 +12,7 @@ from sim.costs.topology.rings import rings_of
 from sim.costs.topology.routes import routes_of
 from sim.costs.topology.trees import TREES, Place, binary_tree, by_proxy, second_tree
 from sim.nouns.cluster import Cluster
+from tests.effort import tries
 
 counts = st.integers(1, 300)
 
@@ -86,7 +87,7 @@ def placements(draw: st.DrawFn) -> tuple[Cluster, list[str]]:
 
 
 @given(placements())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(40), deadline=None)
 def test_ways_to_the_nic_are_joined_links(case: tuple[Cluster, list[str]]) -> None:
     cluster, ranks = case
     rings = rings_of(cluster, ranks)

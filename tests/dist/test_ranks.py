@@ -177,16 +177,17 @@ def test_calibrate_measures_a_machine() -> None:
 @needs_box
 def test_the_loop_closes_through_the_command_line(small_workload: Workload, tmp_path: Path) -> None:
     """calibrate, then validate on assignments that calibration has not seen; the gate here is loose,
-    for machines that do other things at the same time."""
+    for machines that do other things at the same time, and the wire so slow that it is what one waits for."""
     workload, hardware, record = tmp_path / "w.json", tmp_path / "h.json", tmp_path / "record"
-    workload.write_text(sim.to_text(small_workload))
+    quarter = [replace(g, shape=(256, 256), num_bytes=MIB // 4) for g in small_workload.gradients]
+    workload.write_text(sim.to_text(replace(small_workload, gradients=tuple(quarter))))
     runner = CliRunner()
-    box = ["--box", "2", "--rate", "1gbit"]
-    done = runner.invoke(app, ["calibrate", *box, "--largest", "8MiB", "--rounds", "2", "-o", str(hardware)])
+    box = ["--box", "2", "--rate", "250mbit"]
+    done = runner.invoke(app, ["calibrate", *box, "--largest", "2MiB", "--rounds", "2", "-o", str(hardware)])
     assert done.exit_code == 0, done.output
     calibrated = sim.load_hardware(hardware)
-    # Two ranks send each byte once: the wire alone needs 67 ms for 8 MiB at 1 Gbit/s.
-    assert 0.95 * 8 * MIB * 8 < calibrated.all_reduce[-1].duration_ns < 1.4 * 8 * MIB * 8
+    # Two ranks send each byte once: the wire alone needs 67 ms for 2 MiB at 250 Mbit/s.
+    assert 0.95 * 2 * MIB * 32 < calibrated.all_reduce[-1].duration_ns < 1.4 * 2 * MIB * 32
     # Two collectives at once share that wire.
     assert 1.5 < calibrated.channel_slowdown < 2.6
     assert calibrated.compute_slowdown == 1.0, "nothing computes beside a paced replay"
@@ -197,7 +198,7 @@ def test_the_loop_closes_through_the_command_line(small_workload: Workload, tmp_
         str(hardware),
         *box,
         "--caps",
-        "3",
+        "0.75",
         "--rounds",
         "4",
     ]
@@ -206,7 +207,7 @@ def test_the_loop_closes_through_the_command_line(small_workload: Workload, tmp_
     agreement = sim.agreement(sim.load_record(record))
     names = {row.name for row in agreement.rows}
     standing = {"DDP default", "single", "recommended", "caps doubling from 1"}
-    assert names == {*standing, "bucket_cap_mb=3"}
+    assert names == {*standing, "bucket_cap_mb=0.75"}
     assert agreement.median_step_error < 0.10
     single = next(row for row in agreement.rows if row.name == "single")
     best = min(agreement.rows, key=lambda row: row.measured_step_ns)

@@ -314,7 +314,7 @@ def test_order_of_gradients_inside_a_bucket_and_names_do_not_matter(case: Case) 
 
 @pytest.mark.parametrize("engine", ENGINES)
 @given(case=cases())
-@settings(max_examples=50)
+@settings(max_examples=tries(50))
 def test_a_simulation_is_reproducible(engine: str, case: Case) -> None:
     """Ties are broken by ready order, then bucket order: the same input gives the same timeline."""
     assert simulate(case, engine) == simulate(case, engine)

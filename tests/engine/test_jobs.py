@@ -136,7 +136,7 @@ def test_a_job_alone_or_on_links_of_its_own_is_what_simulate_says(one: Case, oth
 
 
 @given(st.integers(2, 5), st.integers(1, 10**8), st.integers(0, 10**6))
-@settings(max_examples=40)
+@settings(max_examples=tries(40))
 def test_endless_loops_on_one_uplink_take_n_times_the_wires_part(
     jobs: int, num_bytes: int, latency_ns: int
 ) -> None:
@@ -313,7 +313,7 @@ class _Fluid:
 
 
 @given(meeting(most=2).map(lambda jobs: jobs[0]), st.integers(2, 4), st.integers(0, 10**6))
-@settings(max_examples=30)
+@settings(max_examples=tries(30))
 def test_jobs_alike_stay_alike(one: Job, count: int, offset: int) -> None:
     jobs = [replace(one, name=f"j{number}", ranks=across(number, count)) for number in range(count)]
     played = play_jobs(jobs, dumbbell(count), steps=5, warmup=1, offsets_ns=[offset] * count).jobs

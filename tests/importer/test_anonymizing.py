@@ -24,6 +24,7 @@ from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.imported import Imported, ImportOptions, RankRow
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Workload
+from tests.effort import tries
 from tests.importer.corpus import corpus
 from tests.importer.ddp_run import files, model
 from tests.strategies import hardwares, measurements, workloads
@@ -125,7 +126,7 @@ def imports(draw: st.DrawFn) -> Imported:
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(40), deadline=None)
 @given(imports())
 def test_no_secret_is_written(imported: Imported) -> None:
     read = json.dumps(asdict(imported)).lower()

@@ -67,7 +67,7 @@ def test_the_truth_of_a_cluster_comes_back(cluster: Cluster) -> None:
         assert row.came_last == last.count(rank) * len(cluster.elements)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(40), deadline=None)
 @given(clusters(), st.data())
 def test_a_ring_buffer_that_begins_in_mid_step_finds_the_same_buckets(
     cluster: Cluster, data: st.DataObject

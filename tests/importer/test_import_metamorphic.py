@@ -17,13 +17,14 @@ from sim.formats.documents import to_document
 from sim.importer.readers import reader
 from sim.nouns.imported import Imported, ImportOptions
 from sim.nouns.workload import Workload
+from tests.effort import tries
 from tests.importer import link_texts
 from tests.importer.built_traces import Dialect, Job, build
 from tests.importer.corpus import CLUSTER, LINES, MODEL, Case, corpus
 from tests.importer.recorder_dumps import dumps
 from tests.importer.test_kineto_built import built
 
-SETTINGS = settings(max_examples=40, deadline=None)
+SETTINGS = settings(max_examples=tries(40), deadline=None)
 _VALID = [case for case in corpus() if not case.is_public and case.form != "recording"]
 _Texts = dict[str, str]
 

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.importer.kineto.interference import FEWEST_KERNELS, Kernel, find_interference
+from tests.effort import tries
 
 STEP_NS = 100_000_000
 
@@ -30,7 +31,7 @@ def built(
     return played, busy
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=tries(50))
 @given(
     slowdown=st.floats(1.0, 3.0),
     steps=st.integers(4, 8),

@@ -15,11 +15,12 @@ from sim.importer.links import read_nccl_tests
 from sim.nouns.hardware import Curve, Hardware
 from sim.nouns.imported import ImportOptions
 from sim.tuner.scatter import read_scatter
+from tests.effort import tries
 from tests.importer.link_texts import Line, body, bus, comma, head, named, old, report, spaced, today
 
 DATA = os.environ.get("BUCKETSIM_DATA")
 with_data = pytest.mark.skipif(DATA is None, reason="BUCKETSIM_DATA is unset")
-quick = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(max_examples=tries(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 hundredths = st.integers(200, 9_999_999).map(lambda number: number / 100)
 curves = st.lists(

@@ -86,7 +86,7 @@ def test_pieces_of_any_size_give_what_the_whole_gives(
     assert stream(content, chunk) == whole(text)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(40), deadline=None)
 @given(DOCUMENTS, st.integers(1, 9), st.integers(0, 10**6))
 def test_a_document_that_is_cut_off_is_an_error(document: Any, chunk: int, at: int) -> None:
     content = json.dumps(document, ensure_ascii=False).encode("utf-8", "replace")

@@ -34,7 +34,7 @@ def test_a_cluster_comes_back_from_its_file_as_it_went(cluster: Cluster) -> None
 
 
 @given(clusters())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=tries(30), deadline=None)
 def test_all_gpus_are_legal_ranks(cluster: Cluster) -> None:
     gpus = tuple(cluster.all_gpus())
     assert len(gpus) == sum(len(template.of_kind("gpu")) for template in cluster.owners())

@@ -20,6 +20,7 @@ from sim.nouns.workload import Workload
 from sim.planner.caps import caps_of
 from sim.units import cap_bytes
 from tests import strategies
+from tests.effort import tries
 from tests.planner.cases import MIB, MS, hosts_of, measured, parts, workload_of
 from tests.tuner.cases import resnet50
 
@@ -89,7 +90,7 @@ def test_rows_are_simulations() -> None:
 hosts_up = st.lists(st.integers(1, 40), min_size=1, max_size=3, unique=True)
 
 
-@settings(max_examples=40)
+@settings(max_examples=tries(40))
 @given(strategies.workloads(strategies.REAL, max_gradients=8), hosts_up, st.sampled_from([1, 2, 4]))
 def test_what_holds_of_every_row(workload: Workload, hosts: list[int], gpus: int) -> None:
     rows = sim.scaling(workload, "pcie_hosts", hosts=hosts, settings={"gpus": [gpus], "gbit_per_s": [25]})
@@ -114,7 +115,7 @@ def test_what_holds_of_every_row(workload: Workload, hosts: list[int], gpus: int
             assert step <= row.cap_step_ns * 1.001 + 4
 
 
-@settings(max_examples=40)
+@settings(max_examples=tries(40))
 @given(strategies.workloads(strategies.REAL, max_gradients=8), st.sampled_from([1, 3]))
 def test_stretches_that_are_as_good_are_counted(workload: Workload, hosts: int) -> None:
     """One after another, by steps of the other engine."""

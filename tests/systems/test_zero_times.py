@@ -14,6 +14,7 @@ from sim.engine.program import CopyBack, Program
 from sim.errors import AssignmentError, InputError, NotModelledError
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Gradient, Workload
+from tests.effort import tries
 from tests.strategies import TINY, hardwares, workloads
 
 FLAT = (CurvePoint(num_bytes=0, duration_ns=25),)
@@ -329,7 +330,7 @@ def test_every_element_of_a_bucket_travels_once(
 
 
 @given(zero_workloads, hardwares(TINY, stretches=False), zero_options)
-@settings(max_examples=50)
+@settings(max_examples=tries(50))
 def test_a_reduction_stream_never_makes_a_step_longer(
     workload: Workload, hardware: Hardware, options: dict[str, Any]
 ) -> None:

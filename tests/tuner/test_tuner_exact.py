@@ -177,7 +177,7 @@ def test_on_any_machine_nothing_is_better_than_it_says(case: Case, above: int) -
     assert is_contiguous(case[0], found.buckets)
 
 
-@settings(max_examples=50)
+@settings(max_examples=tries(50))
 @given(anything(max_gradients=6))
 def test_the_bound_against_the_engine_alone(case: Case) -> None:
     best = brute_force(*case)

@@ -19,6 +19,7 @@ from sim.tuner.caps import NO_LIMIT, find_intervals, make_layout, make_walk
 from sim.tuner.layout_scores import score_layouts
 from sim.tuner.problem import Problem
 from sim.tuner.score import Scorer
+from tests.effort import tries
 from tests.strategies import DTYPES, TINY, hardwares, workloads
 from tests.tuner.cases import MIB, MS, Case, link, resnet50, simulated
 
@@ -61,7 +62,7 @@ def test_no_cap_is_better(case):
     assert reach(case, "bucket_cap_mb") == min(end(case, bucket_cap_mb=cap) for cap in every_cap(case[0]))
 
 
-@settings(max_examples=40)
+@settings(max_examples=tries(40))
 @given(plain(max_gradients=4))
 def test_no_first_bucket_and_cap_are_better(case):
     every = every_cap(case[0])

@@ -16,6 +16,7 @@ from sim.tuner.memory import explain_misfit, fits, limit_ladder, memory_of, trad
 from sim.tuner.optimum import find_optimum
 from sim.tuner.score import Scorer
 from sim.units import MIB
+from tests.effort import tries
 from tests.strategies import Case, cases
 from tests.tuner.cases import from_layers, link
 
@@ -52,7 +53,7 @@ one_kind = cases(stretches=False, max_gradients=5).filter(
 
 
 @given(one_kind, st.lists(st.integers(0, 1 << 26), max_size=4))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(40), deadline=None)
 def test_a_looser_limit_is_never_worse_and_every_point_respects_its_own(
     case: Case, limits: list[int]
 ) -> None:
@@ -82,7 +83,7 @@ def test_a_looser_limit_is_never_worse_and_every_point_respects_its_own(
 
 
 @given(one_kind)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(40), deadline=None)
 def test_the_tuners_own_search_under_limits_is_as_good_as_trying_all(case: Case) -> None:
     """One channel, nothing that stretches or blocks: the exact search keeps to limits and misses nothing."""
     hardware = replace(case.hardware, comm_channels=1, launch_cost_ns=0, launch_blocks_compute=False)

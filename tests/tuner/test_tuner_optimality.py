@@ -196,7 +196,9 @@ def test_never_worse_than_what_is_known(case: Case, random: Random) -> None:
     assert found.at_least_ns <= found.sync_end_ns
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=tries(30), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(anything(max_gradients=8), st.data())
 def test_without_a_proof_it_claims_none(
     monkeypatch: pytest.MonkeyPatch, case: Case, data: st.DataObject

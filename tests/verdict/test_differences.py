@@ -15,6 +15,7 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Buffer, Workload
 from sim.verdict.metrics import step_ns
+from tests.effort import tries
 from tests.strategies import REAL, TINY, Case, assignments, cases, hardwares, paired_cases
 from tests.systems.any_system import system_cases
 from tests.verdict.built import MS, hardware, workload
@@ -39,7 +40,7 @@ def check_adds_up(found: Difference, before: Timeline, after: Timeline) -> None:
     assert reached == found.after_step_ns
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(60), deadline=None)
 @given(st.data(), cases() | paired_cases())
 def test_parts_add_up_between_any_two_assignments(data: st.DataObject, case: Case) -> None:
     drawn = data.draw(assignments(case.workload))
@@ -53,7 +54,7 @@ def test_parts_add_up_between_any_two_assignments(data: st.DataObject, case: Cas
     assert [change.cause for change in found.changes] == ([] if same else ["assignment"])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(40), deadline=None)
 @given(st.data(), st.sampled_from([TINY, REAL]))
 def test_parts_add_up_between_two_machines(data: st.DataObject, scale: object) -> None:
     case = data.draw(cases(st.just(scale)))  # type: ignore[arg-type]
@@ -66,7 +67,7 @@ def test_parts_add_up_between_two_machines(data: st.DataObject, scale: object) -
     check_adds_up(sim.difference(before, after), before, after)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(40), deadline=None)
 @given(system_cases())
 def test_parts_add_up_for_every_system(case: Case) -> None:
     """Against DDP's own default, on the same machine; late ranks are a change of it."""
@@ -182,7 +183,7 @@ def test_collectives_are_those_that_are_explained(policy: str, options: dict[str
     ]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(40), deadline=None)
 @given(st.data(), cases())
 def test_a_reason_points_where_its_part_does(data: st.DataObject, case: Case) -> None:
     """More latency in all is no reason for a part that became shorter: then what is hidden decides."""

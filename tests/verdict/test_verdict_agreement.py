@@ -420,7 +420,7 @@ def test_regret_within_noise() -> None:
     assert found.within_noise
 
 
-@settings(max_examples=40)
+@settings(max_examples=tries(40))
 @given(st.lists(st.lists(st.integers(900, 1100), min_size=3, max_size=6), min_size=1, max_size=4))
 def test_regret_is_never_negative_and_lies_in_its_interval(candidates: list[list[int]]) -> None:
     names = ["recommended", *(f"c{number}" for number in range(1, len(candidates)))]

@@ -74,7 +74,7 @@ def measure(workload: Workload, hardware: Hardware, cap: float, noise_ns: int = 
     )
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=tries(30), suppress_health_check=[HealthCheck.filter_too_much])
 @given(workloads(), links(), st.sampled_from(FACTORS), slowdowns, st.sampled_from(CAPS))
 def test_a_hidden_slowdown_is_found_from_one_step(
     workload: Workload, link: Hardware, factor: Factor, hidden: float, cap: float

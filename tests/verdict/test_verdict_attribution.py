@@ -211,7 +211,7 @@ def test_one_mechanism_that_is_off_gets_all_of_the_error(
         assert getattr(found, part) == pytest.approx(expected, abs=ROUNDING), part
 
 
-@settings(max_examples=40)
+@settings(max_examples=tries(40))
 @given(workloads, contended, caps, factors)
 def test_a_slower_backward_is_compute_whatever_slows_down(
     workload: Workload, hardware: Hardware, cap: float, percent: int
@@ -222,7 +222,7 @@ def test_a_slower_backward_is_compute_whatever_slows_down(
     assert found.compute_ns == pytest.approx(found.total_ns, abs=2 * ROUNDING)
 
 
-@settings(max_examples=40)
+@settings(max_examples=tries(40))
 @given(workloads, contended, caps, st.integers(-MS, 20 * MS))
 def test_a_late_return_is_a_wait(workload: Workload, hardware: Hardware, cap: float, late: int) -> None:
     assignment = sim.assign(workload, bucket_cap_mb=cap)
@@ -232,7 +232,7 @@ def test_a_late_return_is_a_wait(workload: Workload, hardware: Hardware, cap: fl
     assert found.wait_ns == pytest.approx(-late, abs=ROUNDING)
 
 
-@settings(max_examples=40)
+@settings(max_examples=tries(40))
 @given(workloads, machines, caps, factors, factors, factors, factors, st.integers(0, 5 * MS))
 def test_parts_add_up_where_everything_is_off(
     workload: Workload,

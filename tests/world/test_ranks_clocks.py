@@ -16,6 +16,7 @@ from sim.world.clocks import Clocks, align, as_clocked, draw_clocks
 from sim.world.crew import make_crew
 from sim.world.job import Step, play_job
 from tests.bench.machines import machine, model
+from tests.effort import tries
 
 
 def steps_of(name: str, ranks: int, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -26,7 +27,7 @@ def steps_of(name: str, ranks: int, seed: int) -> list[tuple[np.ndarray, np.ndar
     return list(play_job(step, np.random.SeedSequence(seed), 3, keep=3).kept)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=tries(50), deadline=None)
 @given(st.integers(2, 6), st.integers(0, 99), st.integers(0, 10**9), st.floats(0, 1e-4))
 def test_arrivals_come_back_to_where_they_were(ranks: int, seed: int, offset: int, drift: float) -> None:
     """Collectives end together: what is left is what two clocks drift within a step, and roundings."""
@@ -43,7 +44,7 @@ def test_arrivals_come_back_to_where_they_were(ranks: int, seed: int, offset: in
         assert (made.scatters_ns <= drifts * span + 4).all()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=tries(30), deadline=None)
 @given(st.integers(2, 5), st.integers(0, 99))
 def test_clocks_are_aligned_as_importers_align_them(ranks: int, seed: int) -> None:
     """The flight recorder's own function, given what these ranks would have dumped."""

@@ -74,7 +74,7 @@ def test_jobs_are_what_simpy_makes_of_them(data: st.DataObject) -> None:
     same(play_job(step, np.random.SeedSequence(seed), steps), in_simpy(step, seed, steps))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(40), deadline=None)
 @given(system_cases(), st.data())
 def test_jobs_of_every_system_are_what_simpy_makes_of_them(case: Case, data: st.DataObject) -> None:
     """Several micro-batches, lanes that wait in their middle, collectives that SimPy alone can play."""
@@ -91,7 +91,7 @@ def test_jobs_of_every_system_are_what_simpy_makes_of_them(case: Case, data: st.
     same(play_job(step, np.random.SeedSequence(1), 2), oracle)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(40), deadline=None)
 @given(cases(max_gradients=6), st.integers(2, 5), st.integers(1, 30))
 def test_ranks_alike_take_the_nominal_step_every_time(case: Case, size: int, samples: int) -> None:
     hardware = replace(case.hardware, world_size=size)

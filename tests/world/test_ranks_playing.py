@@ -110,7 +110,7 @@ def test_the_loop_for_slow_downs_does_without_them_what_the_other_does(
     same(play(lanes, ranks), play(replace(lanes, stretches=True), ranks))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(40), deadline=None)
 @given(worlds(stretches=True))
 def test_ranks_shared_out_to_threads_do_the_same(world: tuple[Lanes, Together]) -> None:
     lanes, ranks = world
