@@ -51,7 +51,8 @@ def save_measurements(folder: Path) -> None:
 def save_inputs(folder: Path) -> None:
     """A cluster, a log of nccl-tests and a record."""
     (folder / "box.json").write_text(sim.to_text(boxed_cluster([10**9] * 4, 10**9)))
-    lines = [Line(num_bytes=size, in_us=us, out_us=us) for size, us in ((1 << 20, 100.0), (16 << 20, 1e3))]
+    sizes = ((1 << 20, 100.0), (4 << 20, 280.0), (16 << 20, 1e3))
+    lines = [Line(num_bytes=size, in_us=us, out_us=us) for size, us in sizes]
     (folder / "log.txt").write_text("\n".join(today(lines, 4)) + "\n")
     (folder / "a.json").write_text(sim.to_text(sim.assign(sim.load_workload(W))))
     save_measurements(records.start_record(folder / "record", sim.load_workload(W), sim.load_hardware(H)))

@@ -20,7 +20,11 @@ from tests.importer.link_texts import Line, today
 
 DATA = os.environ.get("BUCKETSIM_DATA")
 RECORD = Path(__file__).parents[2] / "traces" / "measured" / "gpt-loopback-2"
-LINES = [Line(num_bytes=1 << 20, in_us=100.0, out_us=110.0), Line(num_bytes=1 << 24, in_us=1e3, out_us=1e3)]
+LINES = [
+    Line(num_bytes=1 << 20, in_us=100.0, out_us=110.0),
+    Line(num_bytes=1 << 22, in_us=280.0, out_us=290.0),
+    Line(num_bytes=1 << 24, in_us=1e3, out_us=1e3),
+]
 
 
 @pytest.fixture
@@ -65,9 +69,9 @@ def test_a_link_becomes_a_hardware_that_commands_take(log: Path, tmp_path: Path)
     assert document["as_run"] is None
     summary = json.loads((made / "summary.json").read_text())
     assert summary["files"] == ["hardware.json"]
-    assert summary["details"]["systems"][0]["in_place_over_out_of_place"]["all_reduce"]["rows"] == 2
+    assert summary["details"]["systems"][0]["in_place_over_out_of_place"]["all_reduce"]["rows"] == 3
     hardware = sim.load_hardware(made / "hardware.json")
-    assert [point.duration_ns for point in hardware.all_reduce] == [100_000, 1_000_000]
+    assert [point.duration_ns for point in hardware.all_reduce] == [100_000, 280_000, 1_000_000]
 
 
 def test_what_was_found_goes_to_stdout_and_what_was_done_to_stderr(log: Path, tmp_path: Path) -> None:

@@ -259,6 +259,8 @@ def test_a_curve_beside_a_neighbour_says_so(monkeypatch: pytest.MonkeyPatch) -> 
         names = ("copy_ns", "comm_ns", "copy_beside_ns", "comm_beside_ns")
         on_event({"event": "copies out", **dict.fromkeys(names, measured)})
         on_event({"event": "search", "search_ns": measured, "mark_ns": measured})
+        on_event({"event": "host", "shares": {"4096": 0.2}})
+        on_event({"event": "started", "environment": {}})
 
     monkeypatch.setattr(calibrate_module, "run_ranks", run)
     place, hosts = place_two(BOX)

@@ -284,6 +284,6 @@ def test_records_of_two_rules_are_told_apart(tmp_path: Path) -> None:
     write_record(tmp_path / "slow", record_of(hardware_of(GBIT), None), slow={"1": 1.3})
     said = bucketsim("agree", tmp_path)
     assert said.code == 0
-    words = " ".join(said.err.split())
+    words = " ".join(said.out.split())
     assert "rule of even: median step error <= 2.0%" in words
     assert "rule of slow: median step error <= 10.0%" in words

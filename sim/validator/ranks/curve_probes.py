@@ -92,7 +92,7 @@ def host_shares(sizes: Sequence[int], rank: RankLike) -> dict[int, float]:
     found = {}
     for size in sizes:
         tensor = torch.zeros(size // 4)
-        repeats = max(4, _SHARE_BYTES // size)
+        repeats = max(4, min(64, _SHARE_BYTES // size))
         dist.all_reduce(tensor)
         begun, spent = time.monotonic(), time.process_time()
         for _ in range(repeats):
