@@ -15,7 +15,7 @@ from sim.validator.ranks.processes import holding, kill
 from tests.commands import Said, bucketsim, process
 from tests.dist.conftest import needs_box
 from tests.dist.starting import wait_for
-from tests.dist.test_box import check_rate, namespaces
+from tests.dist.test_box import namespaces
 
 pytestmark = pytest.mark.dist
 LIMIT_S = 60
@@ -74,11 +74,14 @@ def test_the_environment_is_torchruns(tmp_path: Path) -> None:
 _ALL_REDUCE = """
 import time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
-tensor = torch.full((4 << 20,), dist.get_rank() + 1.0)
-dist.barrier()
-began = time.monotonic()
-dist.all_reduce(tensor)
-print(time.monotonic() - began, int(tensor[0]), flush=True)
+took = []
+for _ in range(5):
+    tensor = torch.full((1 << 20,), dist.get_rank() + 1.0)
+    dist.barrier()
+    began = time.monotonic()
+    dist.all_reduce(tensor)
+    took.append(time.monotonic() - began)
+print(min(took), int(tensor[0]), flush=True)
 dist.barrier()
 dist.destroy_process_group()
 """
@@ -86,11 +89,13 @@ dist.destroy_process_group()
 
 @needs_box
 def test_an_all_reduce_takes_what_the_wire_allows() -> None:
-    said = in_box(sys.executable, "-c", _ALL_REDUCE)
+    said = in_box(sys.executable, "-c", _ALL_REDUCE, rate="100mbit")
     assert said.code == 0, said.err
     seconds, total = said.out.split()
     assert total == "3"
-    check_rate(float(seconds), 16 << 20, 500 * 10**6)
+    # Each of two ranks sends as much as it has; the shortest of five, on a machine that may be busy.
+    wire_s = (4 << 20) * 8 / 100e6
+    assert 0.9 * wire_s < float(seconds) < 1.3 * wire_s
     # torch may warn beforehand that addresses have no names there.
     last = [line for line in said.err.splitlines() if line.startswith("[rank1]: ")][-1]
     assert last.split()[-1] == "3"

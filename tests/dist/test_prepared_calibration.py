@@ -83,7 +83,7 @@ def what_is_known(hardware: Hardware) -> dict[str, set[str] | bool]:
 def test_torchruns_ranks_measure_a_machine(tmp_path: Path) -> None:
     """The whole way through the command line: prepare, torchrun, gather."""
     folder, output = tmp_path / "job", tmp_path / "wire.json"
-    options = ["--ranks", 2, "--largest", "8KiB", "--rounds", 1, "-o", folder]
+    options = ["--ranks", 2, "--largest", "8KiB", "--rounds", 1, "--budget", 0, "-o", folder]
     said = bucketsim("calibrate", "--prepare", *options)
     assert (said.code, said.out.splitlines()) == (0, list(commands(folder / "job.json", 2)))
     assert f"bucketsim gather {folder} -o" in said.err
@@ -101,10 +101,10 @@ def test_torchruns_ranks_measure_a_machine(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["paced", "model"])
 def test_the_same_is_known_as_of_local_ranks(mode: Any, tmp_path: Path) -> None:
-    job = prepare_calibration(tmp_path / "job", 2, largest=1 << 20, rounds=1, mode=mode)
+    job = prepare_calibration(tmp_path / "job", 2, largest=1 << 20, rounds=1, budget_s=0, mode=mode)
     assert run_by_torchrun(job, tmp_path) == 0
     there = gather_calibration(tmp_path / "job")
-    here = calibrate(Place(ranks=2), largest=1 << 20, rounds=1, mode=mode)
+    here = calibrate(Place(ranks=2), largest=1 << 20, rounds=1, budget_s=0, mode=mode)
     assert what_is_known(there) == what_is_known(here)
     for curve in ("all_reduce", "all_gather", "reduce", "broadcast"):
         sizes = [[point.num_bytes for point in getattr(one, curve)] for one in (there, here)]
@@ -119,7 +119,7 @@ def test_the_sbatch_example_writes_a_hardware(tmp_path: Path) -> None:
     srun.chmod(srun.stat().st_mode | stat.S_IXUSR)
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
-        ["bash", str(EXAMPLE), "wire.json", "--largest", "16KiB", "--rounds", "1"],
+        ["bash", str(EXAMPLE), "wire.json", "--largest", "16KiB", "--rounds", "1", "--budget", "0"],
         cwd=tmp_path,
         env=os.environ
         | {"PATH": path, "PYTHON": sys.executable, "GLOO_SOCKET_IFNAME": "lo", "SLURM_NTASKS": "2"},
