@@ -103,7 +103,10 @@ def test_an_all_reduce_takes_what_the_wire_allows() -> None:
 
 @needs_box
 def test_two_ranks_a_host_by_a_torchrun_inside() -> None:
-    script = "import os; print('I am', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], flush=True)"
+    # In one write: unbuffered, print makes several, and two processes share a stream.
+    script = (
+        "import os; os.write(1, f\"I am {os.environ['RANK']} of {os.environ['WORLD_SIZE']}\\n\".encode())"
+    )
     launcher = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python")
     said = in_box(*launcher, sys.executable, "-c", script)
     assert said.code == 0, said.err
