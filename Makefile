@@ -22,7 +22,7 @@ help:  ## List the targets
 
 run: .venv/installed  ## Tune a bundled recording, replay it on local ranks, open the dashboard
 	rm -rf $(RUN) && mkdir -p $(RUN)
-	$(BIN)/bucketsim calibrate $(BOX) --largest 64MiB --rounds 4 -o $(RUN)/hardware.json
+	$(BIN)/bucketsim calibrate $(BOX) --largest 64MiB --budget 30 -o $(RUN)/hardware.json
 	$(BIN)/bucketsim tune $(WORKLOAD) --hardware $(RUN)/hardware.json -o $(RUN)/assignment.json
 	$(BIN)/bucketsim validate $(WORKLOAD) --hardware $(RUN)/hardware.json $(BOX) --rounds 6 -o $(RUN)/measured
 	$(BIN)/bucketsim dash --watch $(RUN)
