@@ -28,7 +28,9 @@ run: .venv/installed  ## Tune a bundled recording, replay it on local ranks, ope
 	$(BIN)/bucketsim dash --watch $(RUN)
 
 test: .venv/installed  ## Run the tests that a user needs to trust the checkout
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 --dist loadgroup  # ranks and browsers wait much
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 --dist loadgroup \
+		-m 'not slow and not bench and not timed'  # more than two: ranks and browsers wait much
+	$(BIN)/python -m pytest -m 'timed and not slow and not bench'
 
 test-all: .venv/installed  ## Run every test, the slow ones too
 	BUCKETSIM_TESTS=all $(BIN)/python -m pytest -m 'not bench'
