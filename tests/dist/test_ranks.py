@@ -149,7 +149,7 @@ def test_what_cannot_be_replayed_is_refused_before_any_rank_starts(
 
 @pytest.mark.slow
 def test_calibrate_measures_a_machine() -> None:
-    hardware = calibrate(Place(), largest=8 * MIB, rounds=2, small_repeats=10, mode="model")
+    hardware = calibrate(Place(), largest=8 * MIB, rounds=2, small_repeats=10, budget_s=0, mode="model")
     sizes = [point.num_bytes for point in hardware.all_reduce]
     assert sizes[0] == 4096
     assert sizes[-1] == 8 * MIB
@@ -186,7 +186,9 @@ def test_the_loop_closes_through_the_command_line(small_workload: Workload, tmp_
     workload.write_text(sim.to_text(small_workload))
     runner = CliRunner()
     box = ["--box", "2", "--rate", "1gbit"]
-    done = runner.invoke(app, ["calibrate", *box, "--largest", "8MiB", "--rounds", "2", "-o", str(hardware)])
+    done = runner.invoke(
+        app, ["calibrate", *box, "--largest", "8MiB", "--rounds", "2", "--budget", "0", "-o", str(hardware)]
+    )
     assert done.exit_code == 0, done.output
     calibrated = sim.load_hardware(hardware)
     # Two ranks send each byte once: the wire alone needs 67 ms for 8 MiB at 1 Gbit/s.
