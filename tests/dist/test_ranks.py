@@ -14,7 +14,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import SLOWDOWNS, CurvePoint, Hardware
 from sim.nouns.workload import Workload
 from sim.units import MIB
-from sim.validator.calibrate import calibrate
+from sim.validator.calibrate import calibrate, calibration_job
 from sim.validator.candidates import Candidate
 from sim.validator.collecting import Collected
 from sim.validator.launch import Place, run_ranks
@@ -113,7 +113,10 @@ def test_a_rank_that_fails_is_named_with_its_reason(small_workload: Workload, tm
 
 
 def test_a_rank_that_hangs_is_given_up() -> None:
-    job = {"task": "calibrate", "backend": "gloo", "rounds": 0, "computes": False, "copy_repeats": 10**6}
+    job = {
+        **calibration_job(2, largest=4096),
+        **{"rounds": 0, "copy_repeats": 10**6},  # it goes on without a word
+    }
     with pytest.raises(ReplayError, match="nothing heard from the ranks for 4 s"):
         run_ranks(Place(), job, lambda event: None, timeout_s=4)
 
