@@ -67,7 +67,6 @@ def print_own_step(own: OwnStep, with_table: bool = True) -> None:
 
 
 def _table(own: OwnStep) -> None:
-
     def cells(measured_ns: int, predicted_ns: int) -> list[str]:
         error = (predicted_ns - measured_ns) / measured_ns if measured_ns else 0.0
         return [f"{predicted_ns / NS_PER_MS:.2f}", f"{error:+.1%}"]

@@ -176,13 +176,15 @@ def validate(
     assignments = {path.stem: sim.load_assignment(path) for path in assignment_file or []}
     if rounds is None:
         rounds = 30 if ab else 10
-    if workload is not None and hardware is not None:
+    own = None
+    if workload_file is not None and workload is not None and hardware is not None:
         tell_doubtful(workload, hardware)
+        if user_model is not None and not parts:
+            own = own_step_of(workload_file, workload, hardware)
     if ab:
         assert user_model is not None
-        if workload_file is not None and workload is not None and hardware is not None and not parts:
-            own = own_step_of(workload_file, workload, hardware)
-            workload, hardware = (workload, hardware) if own is None else (own.workload, own.hardware)
+        if own is not None:
+            workload, hardware = own.workload, own.hardware
         result = run_ab_test(
             user_model, assignments, place, workload, hardware, output, rounds, seed, samples
         )
@@ -200,7 +202,7 @@ def validate(
         hardware = measure_machine(workload, hardware, device)
     there, expected = hardware_there(hardware, workload, place, beside), workload
     measured = None
-    if user_model is not None and not parts and (own := own_step_of(workload_file, workload, hardware)):
+    if own is not None:
         print_own_step(own, with_table=not as_json)
         expected, there, measured = own.workload, own.hardware, recorded_step(workload_file)
     if systems:

@@ -5,6 +5,7 @@ backward is slow: each is predicted from the box as a graph, or from the slow ra
 """
 
 from dataclasses import replace
+from functools import partial
 from statistics import median
 
 from sim.costs.boxes import boxed_cluster
@@ -20,8 +21,6 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.jobs import Job
 from sim.nouns.records import Record
 from sim.nouns.report import Report
-from sim.nouns.timeline import Timeline
-from sim.nouns.workload import Workload
 from sim.units import format_ms
 from sim.verdict.metrics import summarize
 from sim.verdict.own_step import own_step
@@ -48,13 +47,9 @@ def as_measured(record: Record) -> Record:
     if record.slow:
         workload, _ = scale(workload, hardware, backward=max(factor for _, factor in record.slow))
     if record.own_step is not None:
-        own = own_step(workload, hardware, record.own_step, _play)
+        own = own_step(workload, hardware, record.own_step, partial(run, engine="analytic"))
         workload, hardware = own.workload, own.hardware
     return replace(record, workload=workload, hardware=hardware)
-
-
-def _play(workload: Workload, hardware: Hardware, assignment: Assignment) -> Timeline:
-    return run(workload, hardware, assignment, "analytic")
 
 
 def limits_of(record: Record) -> Limits:

@@ -93,6 +93,8 @@ def _drift(one: Kept) -> list[str]:
 
 def _apart(ones: Sequence[int], others: Sequence[int], least: float) -> bool:
     """Whether medians differ by more than ``least`` of the smaller, with 95 % intervals that are apart."""
-    (low, high), (other_low, other_high) = median_interval(ones), median_interval(others)
     smaller, larger = sorted((median_ns(ones), median_ns(others)))
-    return larger > (1 + least) * smaller and (low > other_high or other_low > high)
+    if larger <= (1 + least) * smaller:
+        return False
+    (low, high), (other_low, other_high) = median_interval(ones), median_interval(others)
+    return low > other_high or other_low > high

@@ -38,10 +38,10 @@ class Draws:
 
     ``works`` [draws, places] and ``tails`` [draws]: ns of the compute lane, along the nominal ready order, as
     in ``Problem``. ``paces`` [draws]: factor on the rest of the step. ``curve`` [machines, points]: factors
-    of the all-reduce curve. ``slowed``: each machine, with its own slow-downs. ``luck`` [draws, places]:
-    standard normal, by the place that a bucket waits
-    for; None where there is no jitter. ``recorded``: iterations that went in, 0 where fewer than two were
-    recorded. ``not_known``: what does not vary because nothing of it is recorded.
+    of the all-reduce curve. ``slowed``: each machine with its own slow-downs; None where they are the
+    problem's. ``luck`` [draws, places]: standard normal, by the place that a bucket waits for; None where
+    there is no jitter. ``recorded``: iterations that went in, 0 where fewer than two were recorded.
+    ``not_known``: what does not vary because nothing of it is recorded.
     """
 
     problem: Problem
@@ -54,7 +54,7 @@ class Draws:
     scatter: Scatter
     curve: Floats
     luck: Floats | None
-    slowed: tuple[Machine, ...]
+    slowed: tuple[Machine, ...] | None
     recorded: int
     not_known: tuple[str, ...]
     notes: tuple[str, ...]
@@ -82,14 +82,20 @@ class Draws:
         problem = self.problem
         stops, wires, copied = problem.stops(buckets)
         services, back = self.services(stops, wires, jitters=jitters), problem.copies_back(copied)
-        ends = np.empty((self.machines, self.iterations), np.int64)
-        for number, machine in enumerate(self.slowed):
-            steps = slice(number * self.iterations, (number + 1) * self.iterations)
+
+        def play(machine: Machine, steps: slice) -> Ints:
             works, tails = self.works[steps], self.tails[steps]
-            ends[number] = kernels.play_many(
-                machine, works, problem.copy_in, tails, stops, services[steps], back
-            )
-        return ends
+            return kernels.play_many(machine, works, problem.copy_in, tails, stops, services[steps], back)
+
+        if self.slowed is None:
+            return play(problem.machine, slice(None)).reshape(self.machines, self.iterations)
+        starts = range(0, len(self), self.iterations)
+        return np.stack(
+            [
+                play(machine, slice(start, start + self.iterations))
+                for machine, start in zip(self.slowed, starts, strict=True)
+            ]
+        )
 
     def one(self, number: int) -> tuple[Workload, Hardware]:
         """One of the steps as a workload and a hardware, without jitter of single collectives."""
@@ -158,7 +164,7 @@ def draw(problem: Problem, count: int, seed: int) -> Draws:
     if band is not None:
         paces = np.repeat(_paces(workload, band, machines, calibrating), iterations)
         lanes = np.rint(lanes * paces[:, None]).astype(np.int64)
-    curve, slowed = scatter.repeat_calibrations(machines, calibrating), (problem.machine,) * machines
+    curve, slowed = scatter.repeat_calibrations(machines, calibrating), None
     if left_open is not None:
         ratios, slowed = left_open.draw(problem, machines, np.random.default_rng([seed, 4]))
         curve = curve * ratios

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.costs.curve_checks import doubtful_points
+from sim.costs.curve_checks import DoubtfulPoint, doubtful_points
 from sim.errors import InputError, ReplayError
 from sim.machine import cpu_model
 from sim.nouns.hardware import CurvePoint, Hardware
@@ -173,13 +173,15 @@ def calibration_job(
 class Told:
     """What the ranks of a calibration told, and the Hardware that it makes.
 
+    ``rounds`` are the samples of each curve.
+
     Args:
         progress: told how far the ranks are.
     """
 
     def __init__(self, progress: Progress | None = None) -> None:
         self._progress = progress
-        self._curves: Rounds = {name: defaultdict(list) for name in _CURVES}
+        self.rounds: Rounds = {name: defaultdict(list) for name in _CURVES}
         self._pairs: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
         self._copies: dict[str, Any] = defaultdict(list)
         self._found: dict[str, Any] = {"copies": self._copies}
@@ -187,8 +189,8 @@ class Told:
     def take(self, event: dict[str, Any]) -> None:
         """Keep what an event tells."""
         kind = event["event"]
-        if kind in self._curves:
-            self._curves[kind][event["num_bytes"]].append(event["samples_ns"])
+        if kind in self.rounds:
+            self.rounds[kind][event["num_bytes"]].append(event["samples_ns"])
         elif kind == "pair":
             self._pairs[event["num_bytes"]][0].extend(event["alone_ns"])
             self._pairs[event["num_bytes"]][1].extend(event["both_ns"])
@@ -208,13 +210,13 @@ class Told:
         missing = {"started", "launches", "copies out", "search", "host"} - set(self._found)
         if missing:
             raise ReplayError(f"calibrate: the ranks ended before {', '.join(sorted(missing))} were measured")
-        return told_doubtful(_hardware(place, mode, self._curves, self._pairs, self._found, beside))
+        return told_doubtful(_hardware(place, mode, self.rounds, self._pairs, self._found, beside))
 
 
 def _hardware(
     place: Place,
     mode: Mode,
-    curves: "Rounds",
+    curves: Rounds,
     pairs: dict[int, tuple[list[int], list[int]]],
     found: dict[str, Any],
     beside: SecondJob | None = None,
@@ -301,8 +303,7 @@ def measure_again(
         InputError: it has none, or was measured at another place. ReplayError, MachineError: as
         ``calibrate``.
     """
-    found = doubtful_points(hardware.all_reduce, hardware.spread.get("all_reduce", {}))
-    sizes = [point.num_bytes for point in found]
+    sizes = [point.num_bytes for point in _doubtful(hardware)]
     if not sizes:
         raise InputError(
             f"{hardware.name}: no point of its curve is doubtful; there is nothing to measure again"
@@ -312,15 +313,9 @@ def measure_again(
             f"{hardware.name}: measured on {hardware.provenance.get('place')}, not on {place.describe()}; "
             f"give the options that it was calibrated with"
         )
-    curve: dict[int, list[list[int]]] = defaultdict(list)
-
-    def take(event: dict[str, Any]) -> None:
-        if event["event"] == "all_reduce":
-            curve[event["num_bytes"]].append(event["samples_ns"])
-        elif event["event"] == "progress" and progress is not None:
-            progress(event["done"], event["total"], event["what"])
-
-    run_ranks(place, _curve_job(sizes, budget_s, small_repeats), take, _TIMEOUT_S)
+    told = Told(progress)
+    run_ranks(place, _curve_job(sizes, budget_s, small_repeats), told.take, _TIMEOUT_S)
+    curve = told.rounds["all_reduce"]
     anew = {point.num_bytes: point for point in _points(curve)}
     return told_doubtful(
         replace(
@@ -343,5 +338,9 @@ def _scatter(curve: Mapping[int, list[list[int]]]) -> dict[str, Any]:
 
 def told_doubtful(hardware: Hardware) -> Hardware:
     """``hardware`` with the points of its all-reduce curve that cannot be relied on in ``provenance``."""
-    found = doubtful_points(hardware.all_reduce, hardware.spread.get("all_reduce", {}))
-    return replace(hardware, provenance={**hardware.provenance, "doubtful": [asdict(one) for one in found]})
+    found = [asdict(one) for one in _doubtful(hardware)]
+    return replace(hardware, provenance={**hardware.provenance, "doubtful": found})
+
+
+def _doubtful(hardware: Hardware) -> tuple[DoubtfulPoint, ...]:
+    return doubtful_points(hardware.all_reduce, hardware.spread.get("all_reduce"))

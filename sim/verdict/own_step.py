@@ -41,7 +41,7 @@ _ALONG = 2.0  # sigmas that a range of 95 % lies from the middle, nearly
 
 
 def own_step(workload: Workload, hardware: Hardware, measured: Measurement, play: Play) -> OwnStep:
-    """Fit ``link``, ``comm_slowdown`` and ``compute_slowdown`` to the recorded step.
+    """Fit ``link``, ``tilt``, ``comm_slowdown`` and ``compute_slowdown`` to the recorded step.
 
     What the step holds beside backward and synchronisation (gaps, buffers) goes to forward, so that the whole
     step comes out too.

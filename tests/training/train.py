@@ -31,7 +31,6 @@ def main() -> None:
     parser.add_argument("factory")
     parser.add_argument("--record", required=True)
     parser.add_argument("--steps", type=int, default=26)
-    parser.add_argument("--without-plain", action="store_true")
     options = parser.parse_args()
     torch.manual_seed(0)
     model, batch = load_factory(options.factory)
@@ -46,7 +45,7 @@ def main() -> None:
     with sim.record(ddp, options.record) as recording:
         for step in range(options.steps):
             given = _like(batch)
-            if step % 2 and not options.without_plain:
+            if step % 2:
                 with ddp.no_sync():
                     backward(given)
                 optimizer.zero_grad()

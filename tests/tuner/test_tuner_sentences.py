@@ -129,6 +129,17 @@ def test_no_sentence_contradicts_another(
         assert not any("keep the default" in line or line.endswith("keep it") for line in said)
 
 
+PLATEAU = Plateau(
+    tolerance=0.01,
+    caps_mb=(2.0,),
+    stretches_mb=((2.0, 8.0),),
+    low_mb=2,
+    high_mb=8,
+    holds_default=False,
+    is_flat=False,
+)
+
+
 @pytest.mark.parametrize(
     ("alike_mb", "holds_default", "end"),
     [
@@ -143,14 +154,9 @@ def test_no_sentence_contradicts_another(
 def test_a_recommendation_that_caps_do_not_reach(
     alike_mb: tuple[tuple[float, float], ...], holds_default: bool, end: str
 ) -> None:
-    plateau = Plateau(
-        tolerance=0.01,
-        caps_mb=(2.0,),
-        stretches_mb=((2.0, 8.0),),
-        low_mb=2,
-        high_mb=8,
+    plateau = replace(
+        PLATEAU,
         holds_default=True,
-        is_flat=False,
         decided_by="noise",
         alike_mb=alike_mb,
         alike_holds_default=holds_default,
@@ -160,17 +166,7 @@ def test_a_recommendation_that_caps_do_not_reach(
 
 def test_a_default_beyond_one_percent_whose_loss_is_not_significant() -> None:
     """Iterations were not recorded, so caps are told by 1 %; but the calibration alone leaves it open."""
-    plateau = Plateau(
-        tolerance=0.01,
-        caps_mb=(2.0,),
-        stretches_mb=((2.0, 8.0),),
-        low_mb=2,
-        high_mb=8,
-        holds_default=False,
-        is_flat=False,
-        alike_mb=((2.0, 8.0),),
-        alike_holds_default=True,
-    )
+    plateau = replace(PLATEAU, alike_mb=((2.0, 8.0),), alike_holds_default=True)
     told = "Caps of 2 to 8 MiB are within 1% of the best cap; DDP's default is not"
     assert tell_plateau(plateau) == f"{told}, but the difference is not significant."
     assert tell_plateau(replace(plateau, alike_holds_default=False)) == f"{told}."

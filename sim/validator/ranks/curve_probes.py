@@ -61,10 +61,15 @@ def tell_broadcasts(rank: RankLike) -> None:
         rank.tell("broadcast", num_bytes=size, samples_ns=samples)
 
 
+def few_of(size: int, job: dict[str, Any]) -> int:
+    """Repeats of the collectives that only ZeRO sends."""
+    return min(_FEW, repeats_of(size, job))
+
+
 def tell_zero_curves(rank: RankLike) -> None:
     """One round of the curves of what only ZeRO sends (A5.7, A5.11)."""
     for size in rank.job["zero_sizes"]:
-        few = min(_FEW, repeats_of(size, rank.job))
+        few = few_of(size, rank.job)
         rank.tell("all_gather", num_bytes=size, samples_ns=time_all_gathers(size, few, rank))
         rank.tell("reduce", num_bytes=size, samples_ns=time_reduces(size, few, rank))
 

@@ -15,6 +15,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hoo
 from sim.validator.ranks.building import build
 from sim.validator.ranks.curve_probes import (
     ReduceCurve,
+    few_of,
     host_shares,
     repeats_of,
     shortest,
@@ -39,6 +40,7 @@ _SEARCHED_SPACING_NS = 400_000
 _FRESH_BUCKETS = 2  # iterations whose buckets were never touched: the first, and the first after the rebuild
 _HEAD_STARTS = 4
 _LARGEST_BESIDE_BYTES = 256 * _MIB
+_PAIRED = (2, *(1, 2, 2, 1) * 2)  # all-reduces at once, of one size in one round; the first warm up
 _COPIES_S, _OTHERS_S = 12.0, 20.0  # what copies take in each round, and all that follows the rounds
 
 
@@ -73,8 +75,8 @@ def _estimated_s(rank: RankLike) -> float:
     took_s = min(time_all_reduces(pilot, 3, rank)) / 1e9
     rounds: int = job["rounds"]
     curve = sum(size * repeats_of(size, job) for size in job["sizes"])
-    zero = _ZERO_ROUNDS * sum(size * min(4, repeats_of(size, job)) for size in job["zero_sizes"])
-    pairs: int = 14 * sum(job["pair_sizes"])
+    zero = _ZERO_ROUNDS * sum(size * few_of(size, job) for size in job["zero_sizes"])
+    pairs: int = sum(_PAIRED) * sum(job["pair_sizes"])
     sent = rounds * (curve + pairs) + 2 * zero
     return float(sent / pilot * took_s + rounds * _COPIES_S + _OTHERS_S)
 
@@ -94,7 +96,7 @@ def _time_pairs(size: int, rank: RankLike) -> dict[str, list[int]]:
     """One all-reduce alone and two at once, interleaved, warm; ns from first launch to last end."""
     tensors = [torch.full((size // 4,), 0.5) for _ in range(2)]
     times: dict[int, list[int]] = {1: [], 2: []}
-    for count in (2, *(1, 2, 2, 1) * 2):
+    for count in _PAIRED:
         start = time.monotonic_ns()
         works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors[:count]]
         for work in works:
