@@ -4,6 +4,8 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from sim.agreement import anchor as anchoring
+from sim.agreement import differences
 from sim.cluster_api import (
     cluster,
     cluster_hardware,
@@ -13,13 +15,10 @@ from sim.cluster_api import (
     load_cluster,
     play_jobs,
 )
-from sim.costs.scaling import scale
-from sim.engine.ddp_assignment import check_reaches
-from sim.engine.ddp_logging import ddp_logging_data
-from sim.engine.run import run
-from sim.engine.sequences import collectives, explain
-from sim.engine.switching import with_switches
-from sim.engine.systems import assign
+from sim.clusters.ranks.distribution import compare_assignments, step_distribution
+from sim.clusters.ranks.rank_files import load_ranks
+from sim.clusters.scaling.series import scaling
+from sim.costs.what_if import scale
 from sim.files_api import (
     digest,
     load_assignment,
@@ -46,6 +45,8 @@ from sim.live_api import (
     live_gain,
     live_window,
 )
+from sim.metrics import critical_path as paths
+from sim.metrics.step import summarize
 from sim.nouns.anchored import Anchored, Factor, InStepTimes, MeasuredStep
 from sim.nouns.assignment import Assignment
 from sim.nouns.cluster import Cluster
@@ -56,16 +57,16 @@ from sim.nouns.own_step import OwnStep
 from sim.nouns.path import PathSpan
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import Workload
-from sim.planner.scaling import scaling
 from sim.records_api import agreement, as_measured, error_limit
-from sim.tuner.grid import sweep
-from sim.tuner.pareto import pareto_front
+from sim.systems.ddp_assignment import check_reaches
+from sim.systems.ddp_logging import ddp_logging_data
+from sim.systems.registry import assign
+from sim.systems.run import run
+from sim.systems.sequences import collectives, explain
+from sim.systems.switching import with_switches
+from sim.tuner.sweeps.grid import sweep
+from sim.tuner.sweeps.pareto import pareto_front
 from sim.tuning_api import best, gain, step_band, trade_off, tune
-from sim.verdict import anchoring, differences
-from sim.verdict import critical_path as paths
-from sim.verdict.metrics import summarize
-from sim.world.distribution import compare_assignments, step_distribution
-from sim.world.loading import load_ranks
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -211,7 +212,7 @@ def own_step(workload: Workload, hardware: Hardware, measured: Measurement) -> O
     Raises:
         InputError: another number of ranks, or too few steps.
     """
-    from sim.verdict.own_step import own_step as fit  # numpy; only what anchors waits for that
+    from sim.agreement.recorded_step import own_step as fit  # numpy; only what anchors waits for that
 
     return fit(workload, hardware, measured, _play)
 
@@ -223,8 +224,8 @@ def _play(workload: Workload, hardware: Hardware, assignment: Assignment) -> Tim
 def difference(before: Timeline, after: Timeline) -> Difference:
     """Why ``after`` takes longer or shorter than ``before``: parts that add up to the difference exactly.
 
-    ``sim.verdict.differences`` says how a step is taken apart. Where assignment and machine both differ, the
-    assignment is changed first.
+    ``sim.agreement.differences`` says how a step is taken apart. Where assignment and machine both differ,
+    the assignment is changed first.
 
     Raises:
         SimError: a timeline that cannot be played again, see ``simulate``.
@@ -257,9 +258,11 @@ def extrapolate_hardware(
     cluster, with the placement that was measured, and its Hardware; ``name`` None: the cluster's.
 
     Raises:
-        InputError, NotModelledError: as ``sim.costs.extrapolated`` says.
+        InputError, NotModelledError: as ``sim.clusters.extrapolation.other_cluster`` says.
     """
-    from sim.costs import extrapolated  # networkx, which nothing else here needs
+    from sim.clusters.extrapolation import (
+        other_cluster as extrapolated,  # networkx, which nothing else here needs
+    )
 
     return extrapolated.extrapolate_hardware(measured, cluster, name)
 

@@ -28,7 +28,7 @@ def hardware_beside(
         InputError: ranks that are no GPUs, that two jobs have, that no way joins, or not as many as
             ``hardware`` has.
     """
-    from sim.costs import neighbours  # networkx, which nothing else here needs
+    from sim.clusters.jobs import neighbours  # networkx, which nothing else here needs
 
     return neighbours.hardware_beside(hardware, cluster, ranks, beside)
 
@@ -43,7 +43,7 @@ def hardware_on(
     Raises:
         InputError: as ``hardware_beside``.
     """
-    from sim.costs import neighbours
+    from sim.clusters.jobs import neighbours
 
     return neighbours.hardware_on(hardware, cluster, ranks, other, other_ranks)
 
@@ -77,7 +77,7 @@ def play_jobs(
             two jobs have, or not as many as a job's hardware has.
         AssignmentError, NotModelledError: as ``simulate``.
     """
-    from sim.engine import jobs as sharing
+    from sim.clusters.jobs import contention as sharing
 
     return sharing.play_jobs(jobs, cluster, steps=steps, warmup=warmup, offsets_ns=offsets_ns, starts=starts)
 
@@ -92,7 +92,7 @@ def cluster(preset: str, **settings: Any) -> Cluster:
 
     Raises ``InputError`` for a name or a setting that is not known, and says which are.
     """
-    from sim.costs.topology import presets  # networkx, which nothing else here needs
+    from sim.clusters.topology import presets  # networkx, which nothing else here needs
 
     return presets.preset(preset, **settings)
 
@@ -116,7 +116,7 @@ def cluster_hardware(
         InputError: ranks that are no GPUs, that two jobs have, or that no way joins; or no such algorithm.
         NotModelledError: an algorithm that NCCL would not use there, or no textbook knows.
     """
-    from sim.costs.nccl.by_algorithm import hardware_by  # networkx, which nothing else here needs
+    from sim.clusters.nccl.by_algorithm import hardware_by  # networkx, which nothing else here needs
 
     return hardware_by(cluster, ranks, beside=beside, algorithm=algorithm)
 
@@ -138,6 +138,6 @@ def link_loads(
         InputError: ranks that are no GPUs or that no way joins, or an algorithm that is not known.
         NotModelledError: an algorithm that is not for these ranks.
     """
-    from sim.costs.topology import loads
+    from sim.clusters.topology import loads
 
     return loads.link_loads(cluster, ranks, algorithm)

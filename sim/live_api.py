@@ -6,22 +6,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sim.engine.run import run
-from sim.engine.switching import with_switches
 from sim.errors import InputError, NotModelledError, SimError
-from sim.formats import following, pasting
+from sim.formats import pasting
 from sim.formats.documents import to_text
-from sim.formats.following import Follower
-from sim.formats.windowing import first_window, last_window
+from sim.importer import job_settings as live_job
 from sim.importer.recorded_steps import workload_of
+from sim.live import follower as following
+from sim.live import held as live
+from sim.live.follower import Follower
+from sim.live.link import hardware_of
+from sim.live.window import first_window, last_window
+from sim.metrics.step import summarize
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.hardware import Hardware
 from sim.nouns.live import Calibration, Followed, LayoutPrediction, LiveGain, LiveReport
 from sim.nouns.recording import RecordedLayout, Recording
+from sim.systems.run import run
+from sim.systems.switching import with_switches
 from sim.units import format_size
-from sim.verdict import live, live_job
-from sim.verdict.live_hardware import hardware_of
-from sim.verdict.metrics import summarize
 
 CALIBRATION_STEPS = 20
 
@@ -138,10 +140,10 @@ def live_gain(calibration: Calibration, layout: RecordedLayout, *, draws: int = 
         InputError, NotModelledError: buckets that do not fit, or switches under which no search was made.
     """
     from sim.tuner import recommend  # compiled code; only what tunes waits for that
-    from sim.tuner.draws import draw
-    from sim.tuner.gain import judge_gain
-    from sim.tuner.robust import Pool, assess
-    from sim.tuner.score import Scorer
+    from sim.tuner.search.score import Scorer
+    from sim.tuner.spread.candidates import Pool, assess
+    from sim.tuner.spread.draws import draw
+    from sim.tuner.spread.gain import judge_gain
 
     for name in ("comm_hook", "no_sync"):
         if name in calibration.settings:

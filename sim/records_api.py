@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from sim.engine.run import run
+from sim.agreement import scoring
+from sim.agreement.attribution import attribute
+from sim.metrics.step import summarize
 from sim.nouns.comparison import Agreement
 from sim.nouns.records import Record
-from sim.verdict import scoring
-from sim.verdict.attribution import attribute
-from sim.verdict.metrics import summarize
+from sim.systems.run import run
 
 
 def agreement(record: Record, copies: bool = True, attributed: bool = True) -> Agreement:
@@ -18,7 +18,7 @@ def agreement(record: Record, copies: bool = True, attributed: bool = True) -> A
     measured, from the hardware of the job alone in its box. ``attributed`` False leaves out where the error
     of each candidate comes from, which is most of the work.
     """
-    from sim.engine import in_box  # the graph of a box, which nothing else here needs
+    from sim.agreement import in_box  # the graph of a box, which nothing else here needs
 
     if not copies:
         record = replace(
@@ -50,7 +50,7 @@ def as_measured(record: Record) -> Record:
     Raises:
         InputError, NotModelledError: as ``agreement``.
     """
-    from sim.engine import in_box  # the graph of a box, which nothing else here needs
+    from sim.agreement import in_box  # the graph of a box, which nothing else here needs
 
     return in_box.as_measured(record)
 
@@ -60,7 +60,7 @@ def error_limit(record: Record) -> float | None:
 
     A step that is predicted from a trace of itself neither passes nor fails.
     """
-    from sim.engine import in_box  # the graph of a box, which nothing else here needs
+    from sim.agreement import in_box  # the graph of a box, which nothing else here needs
 
     if any(measured.mode == "trace" for measured in record.candidates):
         return None

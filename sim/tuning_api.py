@@ -44,7 +44,8 @@ def tune(
         InputError: an argument that is not legal, or a limit that no assignment keeps to.
         NotModelledError: a workload that DDP does not train as it is.
     """
-    from sim.tuner import recommend, telling  # compiled code; only what tunes waits for that
+    from sim.tuner import progress as telling  # compiled code; only what tunes waits for that
+    from sim.tuner import recommend
 
     with telling.listened_to(progress):
         return recommend.tune(
@@ -81,7 +82,8 @@ def best(
     Raises:
         InputError, NotModelledError: as ``tune``.
     """
-    from sim.tuner import recommend, telling
+    from sim.tuner import progress as telling
+    from sim.tuner import recommend
 
     with telling.listened_to(progress):
         return recommend.best(workload, hardware)
@@ -106,7 +108,8 @@ def step_band(
     Raises:
         InputError: an argument that is not legal, or samples or a spread that cannot be read.
     """
-    from sim.tuner import band, telling
+    from sim.tuner import progress as telling
+    from sim.tuner.spread import cap_band as band
 
     with telling.listened_to(progress):
         return band.step_band(workload, hardware, caps_mb, draws=draws, seed=seed)

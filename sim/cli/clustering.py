@@ -106,7 +106,7 @@ def cluster(
 
 
 def _machine(machine: str, settings: list[str]) -> Cluster:
-    from sim.costs.topology.presets import PRESETS, preset  # networkx, which nothing else here needs
+    from sim.clusters.topology.presets import PRESETS, preset  # networkx, which nothing else here needs
 
     given = key_values(settings, "KEY=VALUE")
     if machine in PRESETS:
@@ -161,7 +161,7 @@ def _with_loads(algorithm: str) -> str:
     """Whose loads are shown: a ring's where the algorithm changes with the size."""
     if algorithm == "auto":
         return "ring"
-    from sim.costs.topology.loads import LOADS
+    from sim.clusters.topology.loads import LOADS
 
     if algorithm not in LOADS:
         raise InputError(

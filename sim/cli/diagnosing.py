@@ -12,13 +12,13 @@ from typing import Annotated, Any
 
 import typer
 
+from sim.cli.loop_steps import cautions, loop_obstacle, loop_steps
 from sim.cli.printing import emit, say, table
 from sim.errors import MachineError
 from sim.formats.documents import json_text
 from sim.machine import cpu_model, is_root, load_average, physical_cores, usable_threads
 from sim.nouns.diagnosis import Diagnosis, LoopStep, TorchFacts
 from sim.units import format_ms, format_size
-from sim.verdict.closing import cautions, loop_obstacle, loop_steps
 
 PACKAGES = (
     "bucketsim",

@@ -54,7 +54,7 @@ def ranks(
     as_json: AsJson = False,
 ) -> None:
     """Let the hardware's ranks differ: how long steps are, what the slowest costs, what buckets change."""
-    from sim.world.loading import load_groups, moved
+    from sim.clusters.ranks.rank_files import load_groups, moved
 
     workload, hardware = load_inputs(workload_file, hardware_file, parts, as_json)
     given = _ranks(pace_jitter, pace_spread, slow or [], stalls)

@@ -15,12 +15,12 @@ from sim.cli.outputs import file_option, write
 from sim.cli.printing import emit, progress, say, table
 from sim.cli.simulating import AsJson, WorkloadFile, key_values
 from sim.cli.sweeping import executor_of, values_of
+from sim.clusters.ranks.rank_files import load_groups
 from sim.errors import InputError
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import Hardware
 from sim.nouns.scaling import ScalingRow
 from sim.units import NS_PER_MS, parse_cap_mb
-from sim.world.loading import load_groups
 
 
 def scaling(
@@ -209,7 +209,7 @@ def _share(saved_ns: int, step_ns: int) -> str:
 
 
 def _machine(machine: str) -> str | Cluster:
-    from sim.costs.topology.presets import PRESETS  # networkx, which --help does without
+    from sim.clusters.topology.presets import PRESETS  # networkx, which --help does without
 
     if machine in PRESETS:
         return machine
@@ -248,7 +248,7 @@ def _measured(machine: str | Cluster, axes: dict[str, list[Any]], text: str) -> 
 
     From ``H.json@hosts=2,gpus=4``; ``ranks=N`` in place of hosts; neither: the machine's own size.
     """
-    from sim.planner.sizing import Size, sized
+    from sim.clusters.scaling.sizes import Size, sized
 
     file, _, words = text.rpartition("@")
     given = key_values(words.split(","), "--measured") if file and words else {}

@@ -13,14 +13,14 @@ from sim.cli.explanations import print_explanation
 from sim.cli.outputs import file_option, write
 from sim.cli.own_job import Parts, load_inputs
 from sim.cli.printing import emit, emit_noun, say, table
-from sim.engine.switches import MODELLED_DDP_KWARGS, MODELLED_SETTINGS
-from sim.engine.systems import POLICIES
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.report import Report
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import Workload
+from sim.systems.registry import POLICIES
+from sim.systems.switches import MODELLED_DDP_KWARGS, MODELLED_SETTINGS
 from sim.units import format_ms, format_size, parse_cap_mb
 
 WorkloadFile = Annotated[

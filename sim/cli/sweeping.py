@@ -17,8 +17,8 @@ from sim.cli.printing import emit, progress, say, table
 from sim.cli.simulating import AsJson, Engine, HardwareFile, WorkloadFile
 from sim.errors import InputError
 from sim.nouns.rows import SweepRow
-from sim.tuner.axes import WHAT_IFS
-from sim.tuner.workers import process_pool
+from sim.tuner.sweeps.axes import WHAT_IFS
+from sim.tuner.sweeps.workers import process_pool
 from sim.units import format_size, parse_cap_mb
 
 MOST_LINES = 60

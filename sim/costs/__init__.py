@@ -1,1 +1,1 @@
-"""What a transfer costs: measured curves, what-if scaling, machines as graphs, NCCL's own cost model."""
+"""What a transfer costs: measured curves, what they are in a step, and what-if scaling."""

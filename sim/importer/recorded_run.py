@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from sim.errors import NotModelledError
-from sim.formats.recorded import Kept, keep, warmup_steps
+from sim.importer.job_settings import settings, switches
+from sim.importer.kept_steps import Kept, keep, warmup_steps
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.recording import RecordedBackward, RecordedStep, Recording
 from sim.nouns.workload import Workload
-from sim.verdict.live_job import settings, switches
 
 
 def as_run(recording: Recording, workload: Workload) -> Measurement | str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from sim.errors import InputError, NotModelledError
 from sim.formats.documents import SCHEMA_VERSION
-from sim.formats.recorded import FEWEST_BACKWARDS, Kept, keep, warmup_steps
+from sim.importer.kept_steps import FEWEST_BACKWARDS, Kept, keep, warmup_steps
 from sim.importer.recording_checks import check_recording
 from sim.nouns.recording import RecordedBackward, RecordedStep, Recording
 from sim.nouns.workload import Gradient, ReadyIncludes, Workload

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sim.errors import InputError
-from sim.formats.recorded import keep, warmup_steps
 from sim.formats.recordings import load_recording
+from sim.importer.kept_steps import keep, warmup_steps
 from sim.importer.recorded_run import as_run
 from sim.importer.recorded_steps import measured_of, torn_ranks, workload_of
 from sim.nouns.imported import Imported, ImportOptions

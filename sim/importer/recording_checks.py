@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from sim.formats.recorded import Kept
+from sim.importer.kept_steps import Kept
+from sim.metrics.noise import median_interval
 from sim.units import format_ms, median_ns
-from sim.verdict.noise import median_interval
 
 # Of a median: below it two phases of one job differ from run to run anyway.
 _LITTLE = 0.03

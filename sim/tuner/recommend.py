@@ -4,10 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import get_args
 
-from sim.engine.bucketing import cap_list
-from sim.engine.run import run
-from sim.engine.systems import assign
 from sim.errors import InputError
+from sim.metrics.critical_path import critical_path
+from sim.metrics.step import step_ns, summarize
 from sim.nouns.assignment import DDP_POLICIES, Assignment, bucket_bytes, made_for
 from sim.nouns.checks import at_least
 from sim.nouns.hardware import Hardware
@@ -18,11 +17,12 @@ from sim.nouns.report import Report
 from sim.nouns.robust import Criterion
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
-from sim.tuner import memory
-from sim.tuner.doubts import doubted, doubts_about
-from sim.tuner.draws import draw
-from sim.tuner.exact import NO_LIMIT
-from sim.tuner.families import (
+from sim.systems.bucketing import cap_list
+from sim.systems.registry import assign
+from sim.systems.run import run
+from sim.tuner.progress import tell
+from sim.tuner.reach import memory_limit as memory
+from sim.tuner.reach.families import (
     CAP,
     DEFAULT,
     FIRST_AND_CAP,
@@ -32,19 +32,19 @@ from sim.tuner.families import (
     find_ddp_families,
     find_families,
 )
-from sim.tuner.gain import NOTHING, judge_gain
-from sim.tuner.judging import Judge
-from sim.tuner.merges import bounded, notes_on, over_merges
-from sim.tuner.optimum import Optimum, find_optimum
-from sim.tuner.partitions import Buckets
-from sim.tuner.plateau import find_plateau
-from sim.tuner.problem import Problem
-from sim.tuner.robust import Pool, assess, widen
-from sim.tuner.score import Scorer
-from sim.tuner.telling import tell
+from sim.tuner.reach.plateau import find_plateau
+from sim.tuner.search.exact import NO_LIMIT
+from sim.tuner.search.merges import bounded, notes_on, over_merges
+from sim.tuner.search.optimum import Optimum, find_optimum
+from sim.tuner.search.partitions import Buckets
+from sim.tuner.search.problem import Problem
+from sim.tuner.search.score import Scorer
+from sim.tuner.spread.candidates import Pool, assess, widen
+from sim.tuner.spread.doubts import doubted, doubts_about
+from sim.tuner.spread.draws import draw
+from sim.tuner.spread.gain import NOTHING, judge_gain
+from sim.tuner.spread.judgement import Judge
 from sim.units import format_size
-from sim.verdict.critical_path import critical_path
-from sim.verdict.metrics import step_ns, summarize
 
 FREE = "bucket_indices"
 CAP_LIST = "bucket_cap_mb_list"

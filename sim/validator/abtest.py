@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from sim.agreement.turns import Turns, judge_turns
 from sim.errors import InputError
 from sim.formats.records import save_measurement
 from sim.nouns.ab import AbTest
@@ -16,7 +17,6 @@ from sim.validator.collecting import Collected, Progress
 from sim.validator.jobs import MIN_WARMUP, MODEL_TIMEOUT_S, UserModel, check_rounds, model_job
 from sim.validator.launch import Place, run_ranks
 from sim.validator.replayable import check_replayable
-from sim.verdict.ab import Turns, judge_turns
 
 _DEFAULT, _RECOMMENDED = "DDP default", "recommended"
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from sim.engine.systems import assign
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload
+from sim.systems.registry import assign
 from sim.units import MIB
 from sim.validator.candidates import Candidate
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sim.engine.systems import assign
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment, bucket_bytes, made_for
 from sim.nouns.workload import Workload
+from sim.systems.registry import assign
 from sim.units import MIB
 
 ZERO_POLICIES = ("zero1", "zero2")

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
-from sim.engine.last_hook import early_launches
-from sim.engine.systems import assign, write
 from sim.errors import SimError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
+from sim.systems.last_hook import early_launches
+from sim.systems.registry import assign, write
 from sim.units import MIB
 from sim.validator.candidates import Candidate
 from sim.validator.replayable import check_installed, check_replayable

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sim.costs.scaling import scale
+from sim.costs.what_if import scale
 from sim.errors import InputError
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import DTYPE_BYTES, Workload

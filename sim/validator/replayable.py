@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from math import prod
 
-from sim.engine.ddp_assignment import check_reaches
-from sim.engine.switches import Switches, check_used, read_switches
-from sim.engine.systems import assign, write
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import DDP_POLICIES, Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import Mode
 from sim.nouns.workload import DTYPE_BYTES, Workload
+from sim.systems.ddp_assignment import check_reaches
+from sim.systems.registry import assign, write
+from sim.systems.switches import Switches, check_used, read_switches
 from sim.validator.candidates import ZERO_POLICIES, Candidate
 from sim.validator.carriers import GLOO_ON_HOST, Carrier
 from sim.validator.ranks.requirements import check_deepspeed

@@ -18,7 +18,7 @@ from app.views import cluster_knobs
 from app.views.cluster import host_counts
 from app.views.cluster_ranks import MOST_RANKS, samples_for, words_of
 from app.words import cluster as labels_cluster
-from sim.costs.topology.presets import PRESETS
+from sim.clusters.topology.presets import PRESETS
 from sim.nouns.cluster import Hosts, Link
 from sim.nouns.ranks import Ranks
 from sim.units import format_ms

@@ -7,25 +7,26 @@ from typing import Any
 
 import numpy as np
 
-from sim.engine import lanes, recurrence
-from sim.engine.systems import assign, write
+from sim.clock import recurrence
+from sim.clock import simpy_clock as lanes
+from sim.clock.rank_play import Met, Together, play_by_simpy
+from sim.clock.rank_play import play as play_together
+from sim.clock.variants import Lanes, make_lanes
+from sim.clusters.ranks.distribution import step_distribution
 from sim.nouns.ranks import Ranks
-from sim.tuner.baselines import fit_alpha_beta, fuse_in_cycles, merge_wisely
-from sim.tuner.caps import find_intervals, make_walk
-from sim.tuner.exact import exact_optimum
-from sim.tuner.families import find_families
-from sim.tuner.grid import sweep
-from sim.tuner.layout_scores import LayoutScores, score_layouts
-from sim.tuner.optimum import Optimum, find_optimum
-from sim.tuner.partitions import Buckets
-from sim.tuner.problem import Problem
+from sim.systems.registry import assign, write
+from sim.tuner.reach.baselines import fit_alpha_beta, fuse_in_cycles, merge_wisely
+from sim.tuner.reach.cap_layouts import find_intervals, make_walk
+from sim.tuner.reach.families import find_families
+from sim.tuner.reach.layout_scores import LayoutScores, score_layouts
 from sim.tuner.recommend import tune
-from sim.tuner.score import Scorer
+from sim.tuner.search.exact import exact_optimum
+from sim.tuner.search.optimum import Optimum, find_optimum
+from sim.tuner.search.partitions import Buckets
+from sim.tuner.search.problem import Problem
+from sim.tuner.search.score import Scorer
+from sim.tuner.sweeps.grid import sweep
 from sim.units import format_ms
-from sim.world.distribution import step_distribution
-from sim.world.lanes import Lanes, make_lanes
-from sim.world.playing import Met, Together, play_by_simpy
-from sim.world.playing import play as play_together
 from tests.bench.machines import MACHINES, machine, model
 from tests.bench.plain_dp import earliest_finish
 

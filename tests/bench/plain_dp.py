@@ -4,8 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.nouns.hardware import CurvePoint
-from sim.tuner.partitions import Buckets
-from sim.tuner.problem import Problem
+from sim.tuner.search.partitions import Buckets
+from sim.tuner.search.problem import Problem
 
 
 def earliest_finish(problem: Problem) -> Buckets:

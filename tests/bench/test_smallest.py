@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sim.errors import InputError
-from sim.tuner.problem import Problem
-from sim.tuner.score import Scorer
+from sim.tuner.search.problem import Problem
+from sim.tuner.search.score import Scorer
 from tests.bench import table
 from tests.bench.catalogue import ENTRIES, Entry, best
 from tests.bench.machines import MACHINES, machine, model

@@ -10,7 +10,7 @@ import sim
 import sim.validator.calibrate
 import sim.validator.gathering
 import sim.validator.replay
-from sim.costs.boxes import boxed_cluster
+from sim.clusters.boxes import boxed_cluster
 from sim.formats import records
 from sim.nouns.measurement import MeasuredIteration, Measurement
 from tests.importer.link_texts import Line, today

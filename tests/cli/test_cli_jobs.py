@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import sim
-from sim.costs.boxes import boxed_cluster
+from sim.clusters.boxes import boxed_cluster
 from tests.commands import Said, bucketsim
 
 TRACES = Path(__file__).parents[2] / "traces"

@@ -6,12 +6,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from tests.clusters.scaling_cases import hosts_of, measured, workload_of
 
 import sim
 from sim.cli.scaling import around_words, print_rows
 from sim.nouns.ranks import Ranks
 from tests.commands import Said, bucketsim
-from tests.planner.cases import hosts_of, measured, workload_of
 
 WORKLOAD = workload_of([10, 20], [1, 1])
 WIRE = ("pcie_hosts", "gpus=1", "gbit_per_s=10")

@@ -281,7 +281,7 @@ def test_exported_bucket_indices_name_the_parameters() -> None:
 
 
 def test_exported_snippet_is_python() -> None:
-    """What it does on real DDP is tested in tests/engine/test_bucketing_against_ddp.py."""
+    """What it does on real DDP is tested in tests/systems/test_bucketing_against_ddp.py."""
     said = bucketsim("export", *FILES, "--as", "snippet")
     assert said.code == 0
     compile(said.out, "snippet", "exec")
@@ -311,7 +311,7 @@ def test_version_and_help() -> None:
         assert said.err == ""
 
 
-@pytest.mark.parametrize("module", ["sim.cli.commands", "sim.errors", "sim.api", "sim.engine.run"])
+@pytest.mark.parametrize("module", ["sim.cli.commands", "sim.errors", "sim.api", "sim.systems.run"])
 def test_ctrl_c_is_one_line_also_while_it_starts(module: str) -> None:
     """Ctrl-C as a module is being imported: of the command line, or of what it runs."""
     program = (

@@ -18,11 +18,11 @@ import typer.main
 
 import sim.cli.commands
 from sim.cli import diagnosing
+from sim.cli.loop_steps import cautions, loop_obstacle, loop_steps
 from sim.errors import MachineError
 from sim.machine import usable_threads
 from sim.nouns.diagnosis import Diagnosis, Gpu, TorchFacts
 from sim.validator import box, capabilities
-from sim.verdict.closing import cautions, loop_obstacle, loop_steps
 from tests.commands import bucketsim, process
 from tests.dist.conftest import needs_box
 

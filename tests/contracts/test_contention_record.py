@@ -9,10 +9,10 @@ from statistics import median
 import pytest
 
 import sim
-from sim.costs.boxes import boxed_cluster
+from sim.agreement.in_box import as_measured, carried_to
+from sim.clusters.boxes import boxed_cluster
+from sim.clusters.jobs.neighbours import hardware_beside
 from sim.costs.collectives import all_reduce_ns
-from sim.costs.neighbours import hardware_beside
-from sim.engine.in_box import as_measured, carried_to
 from sim.formats.records import box_in
 from sim.nouns.box import Box, gpus_of
 from sim.nouns.comparison import Agreement

@@ -4,10 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.clusters.elsewhere import ELSEWHERE
+from tests.clusters.published_fabrics import AIM, MISSING, SYSTEMS
 
 from tests.contracts import fabrics
-from tests.costs.elsewhere import ELSEWHERE
-from tests.costs.published_fabrics import AIM, MISSING, SYSTEMS
 
 needs_data = pytest.mark.skipif(
     "BUCKETSIM_DATA" not in os.environ, reason="BUCKETSIM_DATA does not name the public measurements"

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 import sim
-from sim.engine.systems import POLICIES
 from sim.errors import MachineError, NotModelledError
 from sim.formats.records import load_record, start_record
 from sim.nouns.assignment import DDP_POLICIES, Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Buffer, Workload
+from sim.systems.registry import POLICIES
 from sim.validator.candidates import Candidate, lane_count
 from sim.validator.carriers import Carrier
 from sim.validator.every_system import every_system

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.engine.bucketing import initial_buckets
 from sim.errors import InputError, SimError
 from sim.formats.documents import parse_document, to_document
 from sim.importer.ddp_log import read_ddp_log
@@ -21,6 +20,7 @@ from sim.nouns.assignment import Assignment, bucket_bytes
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.imported import Imported, ImportOptions
 from sim.nouns.workload import Workload
+from sim.systems.bucketing import initial_buckets
 from tests.effort import tries
 from tests.importer.ddp_run import BUCKETS, SIZES, files, model
 from tests.importer.mutations import mutated

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.engine.bucketing import initial_buckets, rebuilt_buckets
 from sim.errors import InputError
 from sim.importer.matching import match_buckets
 from sim.nouns.assignment import bucket_bytes
 from sim.nouns.workload import Gradient, Workload
+from sim.systems.bucketing import initial_buckets, rebuilt_buckets
 from tests.effort import tries
 
 Buckets = tuple[tuple[int, ...], ...]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.formats.recorded import keep
+from sim.importer.kept_steps import keep
 from sim.importer.recorded_run import as_run
 from sim.importer.recorded_steps import workload_of
 from sim.importer.recording_checks import check_recording

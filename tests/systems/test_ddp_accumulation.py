@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 import sim
-from sim.engine.systems import write
 from sim.nouns.hardware import CurvePoint, Hardware
+from sim.systems.registry import write
 from tests.systems.ddp_ranks import run_cases
 from tests.systems.ddp_simulated import options_of, workload_of
 

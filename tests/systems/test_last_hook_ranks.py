@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import sim
-from sim.engine.last_hook import early_launches
+from sim.systems.last_hook import early_launches
 from tests.systems.ddp_ranks import run_cases
 from tests.systems.last_hook_models import MODELS
 from tests.systems.textbook_answers import workload_of

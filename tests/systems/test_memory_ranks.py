@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 import sim
+from sim.metrics.bucket_memory import buffer_memory
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.memory import Memory
 from sim.nouns.workload import Gradient, Workload
 from sim.units import MIB
-from sim.verdict.memory import buffer_memory
 from tests.systems.ddp_ranks import run_cases
 
 pytestmark = pytest.mark.dist

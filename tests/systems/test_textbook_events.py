@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 import sim
-from sim.engine.systems import write
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload
+from sim.systems.registry import write
 from tests.systems.ddp_ranks import run_cases
 from tests.systems.textbook_answers import workload_of
 from tests.systems.textbook_cases import BY_SIZE, POLICIES

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 import sim
+from sim.metrics.bucket_memory import buffer_memory
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.memory import Holding
-from sim.verdict.memory import buffer_memory
 from tests.systems.test_zero_vectors import m1_workload
 from tests.systems.zero_cases import REFUSED, everyday_cases
 from tests.systems.zero_ranks import everyday_answers, settings_of, workload_of

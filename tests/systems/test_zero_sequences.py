@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from sim.engine import zero
-from sim.engine.bucketing import Caps
 from sim.errors import SimError
+from sim.systems import zero
+from sim.systems.bucketing import Caps
 from tests.systems.test_zero_vectors import m1_workload
 from tests.systems.zero_cases import REFUSED, Case, everyday_cases, random_case
 from tests.systems.zero_ranks import (

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from sim.engine import zero
-from sim.engine.bucketing import Caps
-from sim.engine.zero_settings import MODELLED_ZERO_SETTINGS, read_zero_settings
 from sim.errors import InputError, NotModelledError, SimError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload
+from sim.systems import zero
+from sim.systems.bucketing import Caps
+from sim.systems.zero_settings import MODELLED_ZERO_SETTINGS, read_zero_settings
 from tests.systems.test_zero_vectors import m1_workload
 
 WORKLOAD = m1_workload()

@@ -7,13 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.engine import lanes, recurrence, zero
-from sim.engine.bucketing import Caps
-from sim.engine.outcome import Outcome
-from sim.engine.program import CopyBack, Program
+from sim.clock import recurrence
+from sim.clock import simpy_clock as lanes
+from sim.clock.outcome import Outcome
+from sim.clock.program import CopyBack, Program
 from sim.errors import AssignmentError, InputError, NotModelledError
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Gradient, Workload
+from sim.systems import zero
+from sim.systems.bucketing import Caps
 from tests.effort import tries
 from tests.strategies import TINY, hardwares, workloads
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from sim.engine import zero
-from sim.engine.bucketing import Caps
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Gradient, Workload
+from sim.systems import zero
+from sim.systems.bucketing import Caps
 from tests.systems.ddp_ranks import run_cases
 from tests.systems.zero_cases import Case, everyday_cases
 

@@ -14,9 +14,9 @@ import sim
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Gradient, Workload
-from sim.tuner import kernels
-from sim.tuner.exact import NO_LIMIT
-from sim.tuner.problem import Problem
+from sim.tuner.search import kernels
+from sim.tuner.search.exact import NO_LIMIT
+from sim.tuner.search.problem import Problem
 from tests.oracle.stepper import copy, service
 from tests.strategies import REAL, TINY, Scale, hardwares, workloads
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Gradient, Workload
-from sim.tuner import baselines
+from sim.tuner.reach import baselines
 from sim.units import MIB
 from tests.strategies import REAL, TINY, curves, workloads
 from tests.tuner.cases import cuttings, link

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from sim.costs.collectives import service_ns
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Gradient, Workload
-from sim.tuner.bound import affine_minorants, least_service_ns, least_services_ns, lower_bound_ns
-from sim.tuner.optimum import find_optimum
-from sim.tuner.problem import Problem
-from sim.tuner.score import Scorer
+from sim.tuner.search.bound import affine_minorants, least_service_ns, least_services_ns, lower_bound_ns
+from sim.tuner.search.optimum import find_optimum
+from sim.tuner.search.problem import Problem
+from sim.tuner.search.score import Scorer
 from tests.effort import tries
 from tests.strategies import REAL, SLOWDOWNS, TINY, curves
 from tests.tuner.cases import (

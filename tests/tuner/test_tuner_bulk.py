@@ -11,13 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.engine import recurrence
-from sim.engine.systems import write
+from sim.clock import bulk, recurrence
+from sim.clock.bulk import play_on_machines
 from sim.errors import InputError
+from sim.metrics.intervals import intersection_length, length, union
 from sim.nouns.hardware import SLOWDOWNS
-from sim.tuner import bulk
-from sim.tuner.bulk import play_on_machines
-from sim.verdict.intervals import intersection_length, length, union
+from sim.systems.registry import write
 from tests import strategies
 from tests.effort import tries
 from tests.tuner.cases import link, resnet50

@@ -9,9 +9,9 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 import sim
-from sim.engine.bucketing import rebuilt_buckets
 from sim.nouns.workload import Gradient, Workload
-from sim.tuner import caps
+from sim.systems.bucketing import rebuilt_buckets
+from sim.tuner.reach import cap_layouts as caps
 from sim.units import MIB, cap_bytes
 from tests.strategies import DTYPES, REAL, TINY, workloads
 from tests.tuner.cases import resnet50

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sim.tuner.compiled import compiled
+from sim.clock.machine_code import compiled
 
 
 def test_a_kernel_without_a_file_is_compiled_without_being_kept():
@@ -17,7 +17,7 @@ def test_a_kernel_without_a_file_is_compiled_without_being_kept():
 
 
 THEIRS = """
-from sim.tuner.compiled import compiled
+from sim.clock.machine_code import compiled
 FACTOR = 2
 
 @compiled
@@ -25,7 +25,7 @@ def times(value):
     return value * FACTOR
 """
 MINE = """
-from sim.tuner.compiled import compiled
+from sim.clock.machine_code import compiled
 from {theirs} import FACTOR, times
 
 @compiled

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.tuner.crossed import (
+from sim.tuner.spread.crossed import (
     Steps,
     estimate_mean,
     noise_between_steps,

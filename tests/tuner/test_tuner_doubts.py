@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tests.agreement.test_own_step import WORKLOAD
+
 import sim
 from sim.nouns.hardware import Hardware
 from sim.units import MIB
 from sim.validator.calibrate import Told
 from sim.validator.launch import Place
-from tests.verdict.test_own_step import WORKLOAD
 
 MS = 10**6
 SIZES = [4096 << power for power in range(15)]

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.engine import recurrence
-from sim.engine.systems import write
+from sim.clock import recurrence
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Gradient, Workload
-from sim.tuner import draws as drawing
-from sim.tuner.draws import NO_BAND, NO_ITERATIONS, NO_SCATTER, Draws, draw
-from sim.tuner.problem import Problem
-from sim.tuner.scatter import read_scatter
+from sim.systems.registry import write
+from sim.tuner.search.problem import Problem
+from sim.tuner.spread import draws as drawing
+from sim.tuner.spread.draws import NO_BAND, NO_ITERATIONS, NO_SCATTER, Draws, draw
+from sim.tuner.spread.scatter import read_scatter
 from tests.effort import tries
 from tests.tuner.cases import MS, Buckets, Case, anything, contiguous_partitions, one_run, simulated
 

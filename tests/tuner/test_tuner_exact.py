@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import ReadyIncludes
-from sim.tuner import exact
-from sim.tuner.bound import lower_bound_ns
-from sim.tuner.exact import NO_LIMIT, Found, covers, exact_optimum
-from sim.tuner.problem import Problem
-from sim.tuner.score import Scorer
+from sim.tuner.search import exact
+from sim.tuner.search.bound import lower_bound_ns
+from sim.tuner.search.exact import NO_LIMIT, Found, covers, exact_optimum
+from sim.tuner.search.problem import Problem
+from sim.tuner.search.score import Scorer
 from tests.effort import tries
 from tests.tuner.cases import (
     Case,

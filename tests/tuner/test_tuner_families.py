@@ -12,13 +12,14 @@ import sim
 from sim.errors import NotModelledError
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Gradient, Workload
-from sim.tuner import cap_search, families, kernels
-from sim.tuner.baselines import fit_alpha_beta, fuse_in_cycles, merge_wisely
-from sim.tuner.cap_search import Limits, Search, best_pair
-from sim.tuner.caps import NO_LIMIT, find_intervals, make_layout, make_walk
-from sim.tuner.layout_scores import score_layouts
-from sim.tuner.problem import Problem
-from sim.tuner.score import Scorer
+from sim.tuner.reach import cap_search, families
+from sim.tuner.reach.baselines import fit_alpha_beta, fuse_in_cycles, merge_wisely
+from sim.tuner.reach.cap_layouts import NO_LIMIT, find_intervals, make_layout, make_walk
+from sim.tuner.reach.cap_search import Limits, Search, best_pair
+from sim.tuner.reach.layout_scores import score_layouts
+from sim.tuner.search import kernels
+from sim.tuner.search.problem import Problem
+from sim.tuner.search.score import Scorer
 from tests.effort import tries
 from tests.strategies import DTYPES, TINY, hardwares, workloads
 from tests.tuner.cases import MIB, MS, Case, link, resnet50, simulated
@@ -174,7 +175,7 @@ def test_chunks_make_no_difference(monkeypatch):
     problem, walk = Problem(resnet50(), link(10)), make_walk(resnet50())
     lows = find_intervals(walk).low_bytes
     whole = score_layouts(problem, walk, lows, lows).sync_end_ns
-    monkeypatch.setattr("sim.tuner.layout_scores.MOST_BUCKETS", 500)
+    monkeypatch.setattr("sim.tuner.reach.layout_scores.MOST_BUCKETS", 500)
     assert (score_layouts(problem, walk, lows, lows).sync_end_ns == whole).all()
 
 

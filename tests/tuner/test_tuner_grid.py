@@ -20,15 +20,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.costs.scaling import PRECISIONS
+from sim.costs.what_if import PRECISIONS
 from sim.errors import InputError, MachineError
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.rows import SweepRow
 from sim.nouns.workload import Gradient, Workload
-from sim.tuner import batches, grid
-from sim.tuner.axes import WHAT_IFS
-from sim.tuner.grid import default_caps
-from sim.tuner.workers import process_pool, spread
+from sim.tuner.sweeps import batches, grid
+from sim.tuner.sweeps.axes import WHAT_IFS
+from sim.tuner.sweeps.grid import default_caps
+from sim.tuner.sweeps.workers import process_pool, spread
 from sim.units import MIB
 from tests import strategies
 from tests.effort import PATIENCE_S, tries

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from sim.clock import recurrence
 from sim.costs.collectives import service_ns
-from sim.engine import recurrence
-from sim.engine.systems import write
 from sim.errors import InputError
 from sim.nouns.hardware import CurvePoint
-from sim.tuner import kernels
-from sim.tuner.exact import NO_LIMIT
-from sim.tuner.problem import Problem
+from sim.systems.registry import write
+from sim.tuner.search import kernels
+from sim.tuner.search.exact import NO_LIMIT
+from sim.tuner.search.problem import Problem
 from tests import strategies
 from tests.effort import tries
 from tests.tuner.cases import (

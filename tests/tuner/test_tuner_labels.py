@@ -8,10 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sim.nouns.workload import ReadyIncludes
-from sim.tuner import labels
-from sim.tuner.exact import NO_LIMIT
-from sim.tuner.labels import applies, best_by_labels
-from sim.tuner.problem import Problem
+from sim.tuner.search import labels
+from sim.tuner.search.exact import NO_LIMIT
+from sim.tuner.search.labels import applies, best_by_labels
+from sim.tuner.search.problem import Problem
 from tests.effort import tries
 from tests.tuner.cases import (
     Case,

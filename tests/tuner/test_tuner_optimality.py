@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 import sim
 from sim.nouns.assignment import Assignment
 from sim.nouns.workload import Workload
-from sim.tuner import exact, labels, optimum
-from sim.tuner.bound import lower_bound_ns
-from sim.tuner.exact import NO_LIMIT, covers
-from sim.tuner.optimum import EXHAUSTIVE_PLACES, Optimum, find_optimum
-from sim.tuner.partitions import Buckets, run_keys
-from sim.tuner.problem import Problem
-from sim.tuner.score import Scorer
+from sim.tuner.search import exact, labels, optimum
+from sim.tuner.search.bound import lower_bound_ns
+from sim.tuner.search.exact import NO_LIMIT, covers
+from sim.tuner.search.optimum import EXHAUSTIVE_PLACES, Optimum, find_optimum
+from sim.tuner.search.partitions import Buckets, run_keys
+from sim.tuner.search.problem import Problem
+from sim.tuner.search.score import Scorer
 from tests.effort import tries
 from tests.strategies import SLOWDOWNS
 from tests.tuner.cases import (

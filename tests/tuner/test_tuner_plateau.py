@@ -8,19 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.engine.systems import assign
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Plateau
 from sim.nouns.workload import Workload
-from sim.tuner import plateau as plateaus
-from sim.tuner.draws import draw
-from sim.tuner.exact import NO_LIMIT
-from sim.tuner.families import find_families
-from sim.tuner.gain import judge_gain
-from sim.tuner.judging import Judge
-from sim.tuner.plateau import find_plateau, tell_plateau
-from sim.tuner.robust import Pool, assess
-from sim.tuner.score import Scorer
+from sim.systems.registry import assign
+from sim.tuner.reach import plateau as plateaus
+from sim.tuner.reach.families import find_families
+from sim.tuner.reach.plateau import find_plateau, tell_plateau
+from sim.tuner.search.exact import NO_LIMIT
+from sim.tuner.search.score import Scorer
+from sim.tuner.spread.candidates import Pool, assess
+from sim.tuner.spread.draws import draw
+from sim.tuner.spread.gain import judge_gain
+from sim.tuner.spread.judgement import Judge
 from tests.effort import tries
 from tests.strategies import TINY, hardwares, workloads
 from tests.tuner.cases import MIB, MS, Case, link, resnet50, simulated

@@ -4,9 +4,9 @@ from pathlib import Path
 from statistics import median
 
 import sim
-from sim.tuner.bound import lower_bound_ns
-from sim.tuner.optimum import find_optimum
-from sim.tuner.score import Scorer
+from sim.tuner.search.bound import lower_bound_ns
+from sim.tuner.search.optimum import find_optimum
+from sim.tuner.search.score import Scorer
 
 TRACES = Path(__file__).parents[2] / "traces"
 WIRES = ("box-*gbit", "box-2x1gbit-every-collective", "loopback-2")

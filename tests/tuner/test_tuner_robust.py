@@ -12,11 +12,11 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.robust import Robust, RobustRow
 from sim.nouns.workload import Gradient, Workload
-from sim.tuner.crossed import estimate_mean
-from sim.tuner.draws import NO_ITERATIONS, NO_SCATTER, draw
-from sim.tuner.gain import judge_gain
-from sim.tuner.problem import Problem
-from sim.tuner.robust import Pool, assess, play_steps, widen
+from sim.tuner.search.problem import Problem
+from sim.tuner.spread.candidates import Pool, assess, play_steps, widen
+from sim.tuner.spread.crossed import estimate_mean
+from sim.tuner.spread.draws import NO_ITERATIONS, NO_SCATTER, draw
+from sim.tuner.spread.gain import judge_gain
 from tests.tuner.cases import MS, Buckets
 from tests.tuner.test_tuner_draws import WIRE, scattered, three, with_spread
 

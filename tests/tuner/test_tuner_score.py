@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.engine import recurrence
+from sim.clock import recurrence
 from sim.nouns.assignment import Assignment
-from sim.tuner import score
-from sim.tuner.problem import Problem
-from sim.tuner.score import Scorer
+from sim.tuner.search import score
+from sim.tuner.search.problem import Problem
+from sim.tuner.search.score import Scorer
 from tests import strategies
 from tests.effort import tries
 from tests.tuner.cases import Case, anything, contiguous_partitions, link, resnet50, simulated

@@ -14,8 +14,8 @@ from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.recommendation import Plateau, Recommendation
 from sim.nouns.robust import Criterion, RobustRow
 from sim.nouns.workload import Gradient, Workload
-from sim.tuner.gain import NOTHING, SMALL
-from sim.tuner.plateau import tell_plateau
+from sim.tuner.reach.plateau import tell_plateau
+from sim.tuner.spread.gain import NOTHING, SMALL
 from tests.effort import tries
 from tests.tuner.cases import MIB, MS
 

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sim
-from sim.engine.zero_settings import read_zero_settings
 from sim.errors import InputError, NotModelledError
+from sim.metrics.step import step_ns
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import DTYPE_BYTES, Workload
-from sim.tuner.caps import NO_LIMIT
-from sim.tuner.zero_family import find_zero, size_intervals
-from sim.verdict.metrics import step_ns
+from sim.systems.zero_settings import read_zero_settings
+from sim.tuner.reach.cap_layouts import NO_LIMIT
+from sim.tuner.reach.zero_family import find_zero, size_intervals
 from tests.strategies import TINY, curves, hardwares, workloads
 from tests.tuner.cases import link, resnet50
 

@@ -11,7 +11,7 @@ from sim.importer.dtypes import torch_dtype
 from sim.importer.kineto.events import GpuSpan, Operator, TraceEvents
 from sim.importer.kineto.kernels import collective_of, is_communication
 from sim.importer.kineto.seen import SeenCollective
-from sim.verdict.intervals import union
+from sim.metrics.intervals import union
 
 _OPERATORS = ("nccl:", "gloo:", "rccl:", "record_param_comms", "c10d::")
 _MOST_ELEMENTS = 1 << 60

@@ -7,8 +7,8 @@ another step, alone, is what it would have taken. Nothing is fitted.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sim.metrics.intervals import Interval
 from sim.units import median_ns
-from sim.verdict.intervals import Interval
 
 # Clocks of a microsecond blur shorter kernels.
 SHORTEST_NS = 5_000

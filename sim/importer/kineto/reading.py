@@ -15,8 +15,8 @@ from sim.importer.kineto.kernels import is_communication, is_computation
 from sim.importer.kineto.refusals import decline
 from sim.importer.kineto.seen import SeenRank, SeenStep
 from sim.importer.kineto.steps import find_steps
+from sim.metrics.intervals import Interval, union
 from sim.nouns.imported import Progress
-from sim.verdict.intervals import Interval, union
 
 _MOST_RANKS = 1 << 24
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sim.importer.kineto.interference import Interference
-from sim.verdict.intervals import Interval
+from sim.metrics.intervals import Interval
 
 Role = Literal["gradients", "earlier", "map", "other", "before"]
 

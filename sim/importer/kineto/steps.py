@@ -20,7 +20,7 @@ from sim.importer.kineto.lane import launched_spans, make_lane
 from sim.importer.kineto.roles import Backward, count_backwards, give_all_roles
 from sim.importer.kineto.seen import SeenCollective, SeenGradient, SeenStep
 from sim.importer.kineto.windows import Window, find_windows
-from sim.verdict.intervals import union
+from sim.metrics.intervals import union
 
 _ALWAYS = 1 << 62
 

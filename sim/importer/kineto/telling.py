@@ -12,11 +12,11 @@ from sim.importer.kineto.ranks import Aligned
 from sim.importer.kineto.seen import SeenRank, SeenStep
 from sim.importer.kineto.slowed import FEWEST, CommSlowdown
 from sim.importer.wording import count_of
+from sim.metrics.intervals import Interval, intersection_length, length
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Workload
 from sim.units import NS_PER_MS, format_ms, format_size, median_ns
-from sim.verdict.intervals import Interval, intersection_length, length
 
 
 def overlap_ratio(computation: Sequence[Interval], communication: Sequence[Interval]) -> float | None:

@@ -1,0 +1,132 @@
+"""What a record was measured in, and what that makes of its hardware and of its candidates' steps.
+
+A box of other rates than the hardware was calibrated in, a second job beside the one measured, or ranks whose
+backward is slow: each is predicted from the box as a graph, or from the slow rank's schedule.
+"""
+
+from dataclasses import replace
+from functools import partial
+from statistics import median
+
+from sim.agreement.recorded_step import own_step
+from sim.agreement.rule import CONTENDED, RULE, TRAINED, Limits
+from sim.clusters.boxes import boxed_cluster
+from sim.clusters.jobs.contention import play_jobs
+from sim.clusters.jobs.neighbours import hardware_on
+from sim.costs.what_if import scale
+from sim.errors import InputError
+from sim.metrics.step import summarize
+from sim.nouns.assignment import Assignment
+from sim.nouns.box import Box
+from sim.nouns.cluster import Cluster
+from sim.nouns.hardware import Hardware
+from sim.nouns.jobs import Job
+from sim.nouns.records import Record
+from sim.nouns.report import Report
+from sim.systems.run import run
+from sim.units import format_ms
+
+PHASES = 16
+
+
+def as_measured(record: Record) -> Record:
+    """``record`` with its hardware carried to the box it was measured in, the slowest rank's workload, and
+    both held to the job's own step where there is one.
+
+    Hardware that does not say where it was calibrated, or was there, stays. A measurement holds the slowest
+    rank of each step; no collective waits for another rank there, so its step is that of its own workload.
+
+    Raises:
+        InputError: a neighbour without a box, or hardware that was calibrated beside a neighbour already.
+        AssignmentError, NotModelledError: as ``simulate``.
+    """
+    check_alone(record)
+    workload, hardware = record.workload, record.hardware
+    if record.box is not None and record.calibrated_in is not None:
+        hardware = carried_to(hardware, record.calibrated_in, record.box)
+    if record.slow:
+        workload, _ = scale(workload, hardware, backward=max(factor for _, factor in record.slow))
+    if record.own_step is not None:
+        own = own_step(workload, hardware, record.own_step, partial(run, engine="analytic"))
+        workload, hardware = own.workload, own.hardware
+    return replace(record, workload=workload, hardware=hardware)
+
+
+def limits_of(record: Record) -> Limits:
+    """``CONTENDED`` for what is predicted from the box as a graph or beside others, ``TRAINED`` for models
+    that compute for real, else ``RULE``.
+    """
+    if any(measured.mode == "model" for measured in record.measurements):
+        return TRAINED
+    is_carried = None not in (record.box, record.calibrated_in) and record.box != record.calibrated_in
+    return CONTENDED if record.neighbour is not None or record.slow or is_carried else RULE
+
+
+def check_alone(record: Record) -> None:
+    """Raise ``InputError`` where hardware holds a neighbour already, or a neighbour cannot be placed."""
+    if "beside" in record.hardware.provenance:
+        raise InputError(
+            f"record {record.name!r}: hardware {record.hardware.name!r} was calibrated beside a neighbour; "
+            f"give one that was calibrated alone, on the same hosts"
+        )
+    if record.neighbour is not None and record.box is None:
+        raise InputError(f"record {record.name!r}: it has a neighbour, but no box in its environment")
+
+
+def carried_to(hardware: Hardware, calibrated_in: Box, box: Box) -> Hardware:
+    """``hardware`` as it is in ``box``: itself, where that is the box it was calibrated in."""
+    if box == calibrated_in:
+        return hardware
+    return hardware_on(hardware, _cluster(calibrated_in), calibrated_in.ranks, _cluster(box), box.ranks)
+
+
+def report_beside(record: Record, assignment: Assignment) -> Report:
+    """A candidate's step beside the record's neighbour, which is as likely to be at one point as at another.
+
+    The job measured begins each step when it is told to, whatever its neighbour does, which makes step after
+    step. So one step is played from each of ``PHASES`` moments of the neighbour's step, and the median stands
+    for them. Single buckets are not predicted, as their ends differ from moment to moment.
+    """
+    neighbour, box = record.neighbour, record.box
+    assert neighbour is not None
+    assert box is not None
+    theirs = carried_to(record.hardware, box, replace(box, hosts=neighbour.hosts))
+    ours = Job(
+        name="measured",
+        ranks=box.ranks,
+        workload=record.workload,
+        hardware=record.hardware,
+        assignment=assignment,
+    )
+    other = Job(
+        name="neighbour",
+        ranks=neighbour.ranks,
+        workload=neighbour.workload,
+        hardware=theirs,
+        assignment=neighbour.assignment,
+    )
+    alone = summarize(run(record.workload, record.hardware, assignment))
+    period_ns = summarize(run(neighbour.workload, theirs, neighbour.assignment)).step_ns
+    steps = []
+    for phase in range(PHASES):
+        # From its second step on, the neighbour has what it has step after step.
+        offset_ns = 2 * period_ns + phase * period_ns // PHASES
+        played = play_jobs([ours, other], _cluster(box), steps=1, warmup=0, offsets_ns=(offset_ns, 0))
+        steps.append(played.jobs[0].step_ns[0])
+    added_ns = round(median(steps)) - alone.step_ns
+    return replace(
+        alone,
+        sync_end_ns=alone.sync_end_ns + added_ns,
+        step_ns=alone.step_ns + added_ns,
+        exposed_comm_ns=alone.exposed_comm_ns + added_ns,
+        buckets=(),
+        notes=(
+            *alone.notes,
+            f"beside a neighbour: the median from {PHASES} moments of its step, {format_ms(min(steps))} to "
+            f"{format_ms(max(steps))}; {format_ms(alone.step_ns)} alone",
+        ),
+    )
+
+
+def _cluster(box: Box) -> Cluster:
+    return boxed_cluster(box.rates_bits, box.uplink_bits)

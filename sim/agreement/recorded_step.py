@@ -1,0 +1,264 @@
+"""The step that a job took under its own buckets, as the first test of its prediction, and as its anchor.
+
+Parts measured apart (plain backwards, a link alone) leave open what they do to each other in the step, and
+what the link is in it. The recorded step tells: its backward is longer than a plain one, its buckets end when
+they do. A few factors are fitted to those times, each held to what was measured apart by how far that may be
+off, so that what the step says nothing of stays what it was. The range that is left of each is what the
+tuner's intervals hold.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+import numpy as np
+
+from sim.clock.arrays import Floats
+from sim.costs.in_step import rescaled, tilt_ratio
+from sim.errors import InputError
+from sim.metrics.step import step_ns
+from sim.nouns.assignment import Assignment
+from sim.nouns.hardware import Hardware
+from sim.nouns.measurement import MeasuredIteration, Measurement
+from sim.nouns.own_step import OwnFactor, OwnStep, OwnTime
+from sim.nouns.timeline import Timeline
+from sim.nouns.workload import Workload
+from sim.units import format_ms
+
+Play = Callable[[Workload, Hardware, Assignment], Timeline]
+
+FEWEST_STEPS = 3
+# How far parts that were measured apart may be from what they are in the step: one sigma of a logarithm.
+_PRIOR = {"link": 0.2, "tilt": 0.05, "comm_slowdown": 0.1, "compute_slowdown": 0.1}
+_LEAST_SIGMA = 0.005  # of the end of synchronisation: the model itself is no better
+_MOST_SHARE = 0.75  # of a core, that communication takes from a rank that computes on it
+_MOST = 4.0  # of a factor: beyond it nothing is shared any more
+_ROUNDS = 20
+_STEP = 0.01  # of a logarithm, for slopes
+_ENOUGH = 1e-4
+_ALONG = 2.0  # sigmas that a range of 95 % lies from the middle, nearly
+
+
+def own_step(workload: Workload, hardware: Hardware, measured: Measurement, play: Play) -> OwnStep:
+    """Fit ``link``, ``tilt``, ``comm_slowdown`` and ``compute_slowdown`` to the recorded step.
+
+    What the step holds beside backward and synchronisation (gaps, buffers) goes to forward, so that the whole
+    step comes out too.
+
+    Args:
+        workload: as it was recorded with the step.
+        hardware: a link of as many ranks, measured beside the job.
+        measured: the job's own steps, as ``bucketsim import recording`` keeps them.
+        play: the model.
+
+    Raises:
+        InputError: another number of ranks, or fewer than three steps.
+    """
+    if measured.world_size != hardware.world_size:
+        raise InputError(
+            f"hardware {hardware.name!r}: world_size: {hardware.world_size} is not legal; the job has "
+            f"{measured.world_size} ranks"
+        )
+    assert measured.asked is not None
+    seen = [one for one in measured.iterations if len(one.buckets) in (0, len(measured.asked.bucket_indices))]
+    if len(seen) < FEWEST_STEPS:
+        raise InputError(
+            f"{measured.name}: {len(seen)} steps with all their buckets are not enough to hold a prediction "
+            f"to; record at least {FEWEST_STEPS} more"
+        )
+    on_host = measured.environment.get("place") == "cpu"
+    times = _Times(workload, hardware, measured.asked, play, seen, on_host)
+    fitted = _fit(times)
+    return _told(times, fitted, seen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fitted:
+    """Logarithms of the factors, their covariance, and the times that come of them."""
+
+    logs: Floats
+    covariance: Floats
+    parts_ns: Floats
+    anchored_ns: Floats
+
+
+class _Times:
+    """What is compared: the ends of buckets, of backward and of synchronisation, ns from backward's start."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        hardware: Hardware,
+        assignment: Assignment,
+        play: Play,
+        seen: Sequence[MeasuredIteration],
+        computes_on_host: bool,
+    ) -> None:
+        self.workload, self.hardware, self.assignment, self._play = workload, hardware, assignment, play
+        buckets = [
+            [*(one.ready_ns for one in step.buckets), *(one.end_ns for one in step.buckets)]
+            for step in seen
+            if step.buckets
+        ]
+        rows = [
+            *(np.array(column, float) for column in zip(*buckets, strict=True)),
+            np.array([step.backward_end_ns for step in seen], float),
+            np.array([step.sync_end_ns for step in seen], float),
+        ]
+        places = range(len(rows) // 2 - 1)
+        self.names = [
+            *(f"bucket {place} is ready" for place in places),
+            *(f"bucket {place} ends" for place in places),
+            "backward ends",
+            "all is reduced",
+        ]
+        self.measured_ns = np.array([np.median(row) for row in rows])
+        scatter = np.array([1.25 * row.std() / len(row) ** 0.5 for row in rows])
+        self.sigma_ns = np.maximum(scatter, _LEAST_SIGMA * self.measured_ns[-1])
+        self.has_buckets = bool(buckets)
+        self.about_bytes = _middle_bytes(assignment.bucket_bytes or (1,))
+        start = {
+            "link": 1.0,
+            "tilt": 1.0,
+            "comm_slowdown": hardware.comm_slowdown,
+            "compute_slowdown": hardware.compute_slowdown,
+        }
+        if "interference" in workload.ready_includes:
+            del start["compute_slowdown"]  # it is in the recorded times
+        self.factors = tuple(start)
+        self.start = np.log(list(start.values()))
+        self.prior = np.array([_PRIOR[name] for name in start])
+        self.expected = self.start.copy()
+        taken = _host_share(hardware) if computes_on_host else 0.0
+        for place, name in enumerate(self.factors):
+            if name.endswith("slowdown") and taken > 0:
+                self.expected[place] -= np.log(1 - taken)
+                self.prior[place] = max(self.prior[place], self.expected[place] / 2)
+
+    def apply(self, logs: Floats) -> Hardware:
+        """The hardware with these factors."""
+        values: dict[str, float] = dict(zip(self.factors, np.exp(logs).tolist(), strict=True))
+        link, tilt = values.pop("link"), values.pop("tilt")
+        bent = rescaled(self.hardware, lambda size: tilt_ratio(link, tilt, size, self.about_bytes))
+        return replace(bent, **values)  # type: ignore[arg-type]
+
+    def predict(self, logs: Floats) -> Floats:
+        """The times compared, with these factors."""
+        timeline = self._play(self.workload, self.apply(logs), self.assignment)
+        seen = timeline.buckets if self.has_buckets else ()
+        buckets = [*(bucket.ready_ns for bucket in seen), *(bucket.end_ns for bucket in seen)]
+        return np.array([*buckets, timeline.backward_end_ns, timeline.sync_end_ns], float)
+
+    def misses(self, logs: Floats) -> Floats:
+        """What is not met, in sigmas: the times, and what the parts said of the factors."""
+        times = (self.predict(logs) - self.measured_ns) / self.sigma_ns
+        return np.concatenate([times, (logs - self.expected) / self.prior])
+
+
+def _host_share(hardware: Hardware) -> float:
+    """What all-reduces take of a rank's core, the median over the sizes that were measured; 0 if none was."""
+    known = hardware.spread.get("host_share")
+    shares = [one for one in known.values() if isinstance(one, float)] if isinstance(known, dict) else []
+    return min(_MOST_SHARE, max(0.0, median(shares))) if shares else 0.0
+
+
+def _middle_bytes(sizes: Sequence[int]) -> int:
+    """The size of message that the step tells of: the mean of logarithms, each by its bytes."""
+    return max(1, round(float(np.exp(np.average(np.log(sizes), weights=sizes)))))
+
+
+def _fit(times: _Times) -> _Fitted:
+    """Levenberg's and Marquardt's least squares within bounds; slow-downs are at least 1."""
+    least = np.array([0.0 if name.endswith("slowdown") else -np.log(_MOST) for name in times.factors])
+    most = np.full(len(least), np.log(_MOST))
+    logs = np.clip(times.expected, least, most)
+    misses, damping = times.misses(logs), 1e-2
+    slopes = _slopes(times, logs, misses, most)
+    for _ in range(_ROUNDS):
+        square = slopes.T @ slopes
+        while True:
+            damped = square + damping * np.diag(np.diag(square))
+            tried = np.clip(logs - np.linalg.solve(damped, slopes.T @ misses), least, most)
+            new = times.misses(tried)
+            if new @ new < misses @ misses or damping > 1e4:
+                break
+            damping *= 4
+        moved = float(np.abs(tried - logs).max())
+        if new @ new >= misses @ misses:
+            break
+        logs, misses, damping = tried, new, max(damping / 4, 1e-6)
+        slopes = _slopes(times, logs, misses, most)
+        if moved < _ENOUGH:
+            break
+    free = max(1, len(times.measured_ns) - 1)
+    unmet = max(1.0, float(misses @ misses) / free)  # where the model does not meet the step, less is known
+    return _Fitted(
+        logs=logs,
+        covariance=np.asarray(np.linalg.inv(slopes.T @ slopes) * unmet, float),
+        parts_ns=times.predict(times.start),
+        anchored_ns=times.predict(logs),
+    )
+
+
+def _slopes(times: _Times, logs: Floats, misses: Floats, most: Floats) -> Floats:
+    """How each miss changes with each factor."""
+    slopes = np.empty((len(misses), len(logs)))
+    for place in range(len(logs)):
+        aside = logs.copy()
+        aside[place] += _STEP if logs[place] + _STEP <= most[place] else -_STEP
+        slopes[:, place] = (times.misses(aside) - misses) / (aside[place] - logs[place])
+    return slopes
+
+
+def _told(times: _Times, fitted: _Fitted, seen: Sequence[MeasuredIteration]) -> OwnStep:
+    workload, hardware = times.workload, times.apply(fitted.logs)
+    measured_step_ns = round(median(step.step_ns for step in seen))
+    before, after = (
+        step_ns(times._play(workload, one, times.assignment)) for one in (times.hardware, hardware)
+    )
+    rest_ns = measured_step_ns - after
+    forward_ns = workload.forward_ns + rest_ns
+    doubtful = []
+    if forward_ns < 0:
+        doubtful.append(
+            f"the recorded step, {format_ms(measured_step_ns)}, is shorter than its parts by "
+            f"more than forward"
+        )
+        forward_ns = 0
+    sigmas = np.sqrt(np.diag(fitted.covariance))
+    factors = tuple(
+        OwnFactor(
+            name=name,
+            before=float(np.exp(times.start[place])),
+            value=float(np.exp(fitted.logs[place])),
+            low=float(np.exp(fitted.logs[place] - _ALONG * sigmas[place])),
+            high=float(np.exp(fitted.logs[place] + _ALONG * sigmas[place])),
+        )
+        for place, name in enumerate(times.factors)
+    )
+    left_open = {
+        "factors": list(times.factors),
+        "covariance": fitted.covariance.tolist(),
+        "about_bytes": times.about_bytes,
+    }
+    rows = zip(times.names, times.measured_ns, fitted.parts_ns, fitted.anchored_ns, strict=True)
+    return OwnStep(
+        workload=replace(workload, forward_ns=forward_ns),
+        hardware=replace(hardware, spread={**hardware.spread, "own_step": left_open}),
+        assignment=times.assignment,
+        steps=len(seen),
+        times=(
+            *(
+                OwnTime(what=what, measured_ns=round(one), parts_ns=round(two), anchored_ns=round(three))
+                for what, one, two, three in rows
+            ),
+            OwnTime(
+                what="the step",
+                measured_ns=measured_step_ns,
+                parts_ns=before,
+                anchored_ns=after + forward_ns - workload.forward_ns,
+            ),
+        ),
+        factors=factors,
+        doubtful=tuple(doubtful),
+    )

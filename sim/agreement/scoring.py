@@ -1,0 +1,217 @@
+"""How well prediction and measurement agree, by a rule that is stated beforehand."""
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from statistics import median
+
+from sim.agreement.rule import RULE, TARGETS, Limits, check_targets, trace_rule
+from sim.errors import InputError
+from sim.metrics.noise import difference_interval, median_interval
+from sim.nouns.comparison import Agreement, Attribution, BucketEnd, CandidateAgreement, Regret
+from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
+from sim.nouns.records import Record
+from sim.nouns.report import BucketRow, Report
+
+_RECOMMENDED = "recommended"
+
+
+def _median_bucket(index: int, iterations: Sequence[MeasuredIteration]) -> MeasuredBucket:
+    rows = [iteration.buckets[index] for iteration in iterations]
+
+    def middle(name: str) -> int | None:
+        values = [getattr(row, name) for row in rows if getattr(row, name) is not None]
+        return round(median(values)) if values else None
+
+    return MeasuredBucket(
+        index=index,
+        ready_ns=middle("ready_ns"),
+        launch_ns=middle("launch_ns"),
+        start_ns=middle("start_ns"),
+        end_ns=middle("end_ns"),
+    )
+
+
+def _bucket_end(row: BucketRow, rows: Sequence[MeasuredBucket]) -> BucketEnd | None:
+    ends = [seen.end_ns for seen in rows if seen.end_ns is not None]
+    if not ends:
+        return None
+    measured = round(median(ends))
+    low, high = median_interval(ends)
+    return BucketEnd(
+        index=row.index,
+        num_bytes=row.num_bytes,
+        iterations=len(ends),
+        measured_ns=measured,
+        low_ns=low,
+        high_ns=high,
+        predicted_ns=row.end_ns,
+        error_ns=row.end_ns - measured,
+        error=(row.end_ns - measured) / measured if measured else None,
+    )
+
+
+def compare(
+    measurement: Measurement,
+    predicted: Report,
+    plain_sync_ends_ns: Sequence[int] = (),
+    attribution: Attribution | None = None,
+) -> CandidateAgreement:
+    """One candidate's measurement against its prediction.
+
+    ``plain_sync_ends_ns`` are those of the plain backward, round by round; without them its length is taken
+    as known, as the measurement has it.
+    """
+    steps = [iteration.step_ns for iteration in measurement.iterations]
+    step = round(median(steps))
+    if step == 0:
+        raise InputError(f"candidate {measurement.name!r}: a median step of 0 ns cannot be compared")
+    low, high = median_interval(steps)
+    sync_ends = [iteration.sync_end_ns for iteration in measurement.iterations]
+    sync_end = round(median(sync_ends))
+    exposed = sync_end - measurement.plain_backward_ns
+    exposed_low, exposed_high = difference_interval(
+        sync_ends, plain_sync_ends_ns or [measurement.plain_backward_ns] * len(sync_ends)
+    )
+    traced = [it for it in measurement.traced if len(it.buckets) == len(predicted.buckets)]
+    buckets = tuple(_median_bucket(k, traced) for k in range(len(predicted.buckets))) if traced else ()
+    compared = (
+        _bucket_end(row, [iteration.buckets[place] for iteration in traced])
+        for place, row in enumerate(predicted.buckets)
+    )
+    ends = tuple(end for end in compared if end is not None)
+    errors = [abs(end.error) for end in ends if end.error is not None]
+    probe = median(it.step_ns for it in measurement.traced) / step - 1 if measurement.traced else None
+    assert measurement.observed is not None
+    return CandidateAgreement(
+        name=measurement.name,
+        bucket_indices=measurement.observed,
+        iterations=len(steps),
+        measured_step_ns=step,
+        step_low_ns=low,
+        step_high_ns=high,
+        predicted_step_ns=predicted.step_ns,
+        step_error=(predicted.step_ns - step) / step,
+        measured_exposed_ns=exposed,
+        exposed_low_ns=exposed_low,
+        exposed_high_ns=exposed_high,
+        predicted_exposed_ns=predicted.exposed_comm_ns,
+        exposed_error=(predicted.exposed_comm_ns - exposed) / exposed if exposed > 0 else None,
+        measured_backward_end_ns=round(median(it.backward_end_ns for it in measurement.iterations)),
+        measured_sync_end_ns=sync_end,
+        buckets=buckets,
+        bucket_ends=ends,
+        median_bucket_end_error=median(errors) if errors else None,
+        median_bucket_end_error_ns=round(median(abs(end.error_ns) for end in ends)) if ends else None,
+        probe_effect=probe,
+        attribution=attribution,
+        predicted=predicted,
+    )
+
+
+def _regret(measured: Sequence[Measurement], rows: Sequence[CandidateAgreement]) -> Regret | None:
+    """What the recommendation lost against the best measured; None where none was measured."""
+    recommended = next((row for row in rows if row.name == _RECOMMENDED), None)
+    if recommended is None:
+        return None
+    # On a tie the recommendation is as good as the best.
+    best = min(rows, key=lambda row: (row.measured_step_ns, row is not recommended))
+    steps = {one.name: [iteration.step_ns for iteration in one.iterations] for one in measured}
+    ours, others = steps[_RECOMMENDED], steps[best.name]
+    low, high = difference_interval(ours, others)
+    regret = recommended.measured_step_ns - best.measured_step_ns
+    return Regret(
+        best=best.name,
+        regret_ns=regret,
+        low_ns=low,
+        high_ns=high,
+        relative=regret / best.measured_step_ns,
+        within_noise=low <= 0,
+        paired_rounds=min(len(ours), len(others)),
+    )
+
+
+def _plain_sync_ends(record: Record) -> list[int]:
+    plain = next((one for one in record.measurements if one.role == "plain"), None)
+    return [] if plain is None else [iteration.sync_end_ns for iteration in plain.iterations]
+
+
+def agree(
+    record: Record,
+    predictions: Mapping[str, Report],
+    attributions: Mapping[str, Attribution | None] | None = None,
+    limits: Limits = RULE,
+) -> Agreement:
+    """A record against the predictions of its candidates, by name.
+
+    The rule: median step error and worst step error within ``limits``, and every pair of candidates whose
+    measured intervals are apart in the predicted order. ``TARGETS`` are checked in paced mode under
+    ``RULE``, for which they are set. Steps of a trace are predicted from their own parts, and neither pass
+    nor fail.
+    """
+    measured = [measurement for measurement in record.candidates if measurement.iterations]
+    for measurement in measured:
+        if measurement.name not in predictions:
+            raise InputError(f"record {record.name!r}: candidate {measurement.name!r} has no prediction")
+    plain = _plain_sync_ends(record)
+    rows = [
+        compare(
+            measurement,
+            predictions[measurement.name],
+            plain,
+            (attributions or {}).get(measurement.name),
+        )
+        for measurement in measured
+    ]
+    if not rows:
+        raise InputError(f"record {record.name!r}: no candidate has a complete iteration to compare")
+    right = apart = 0
+    for one, two in combinations(rows, 2):
+        if one.measured_step_ns > two.measured_step_ns:
+            one, two = two, one
+        if one.step_high_ns >= two.step_low_ns:
+            continue
+        apart += 1
+        right += one.predicted_step_ns < two.predicted_step_ns
+    best_measured = min(rows, key=lambda row: row.measured_step_ns)
+    best_predicted = min(rows, key=lambda row: row.predicted_step_ns)
+    step_errors = [abs(row.step_error) for row in rows]
+    exposed_errors = [abs(row.exposed_error) for row in rows if row.exposed_error is not None]
+    ends = [end for row in rows for end in row.bucket_ends]
+    end_errors = [abs(end.error) for end in ends if end.error is not None]
+    end_errors_ns = [abs(end.error_ns) for end in ends]
+    median_step, worst_step = median(step_errors), max(step_errors)
+    median_end = median(end_errors) if end_errors else None
+    median_exposed = median(exposed_errors) if exposed_errors else None
+    mode = measured[0].mode
+    within = median_step <= limits.median_step and worst_step <= limits.worst_step and right == apart
+    judged = mode != "trace"
+    return Agreement(
+        name=record.name,
+        place=str(measured[0].environment.get("place", "")),
+        mode=mode,
+        rows=tuple(rows),
+        median_step_error=median_step,
+        worst_step_error=worst_step,
+        median_exposed_error=median_exposed,
+        median_bucket_end_error=median_end,
+        median_bucket_end_error_ns=round(median(end_errors_ns)) if ends else None,
+        worst_bucket_end_error_ns=max(end_errors_ns) if ends else None,
+        order_pairs=apart,
+        order_right=right,
+        order_within_noise=len(rows) * (len(rows) - 1) // 2 - apart,
+        best_measured=best_measured.name,
+        best_predicted=best_predicted.name,
+        best_within_noise=best_predicted.step_low_ns <= best_measured.step_high_ns,
+        regret=_regret(measured, rows),
+        rule=limits.rule if judged else trace_rule(record.workload, record.hardware, measured[0]),
+        passed=within if judged else None,
+        targets=check_targets(
+            TARGETS,
+            median_step=median_step,
+            worst_step=worst_step,
+            median_bucket_end=median_end,
+            median_exposed=median_exposed,
+        )
+        if mode == "paced" and limits is RULE
+        else (),
+    )

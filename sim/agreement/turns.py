@@ -1,0 +1,96 @@
+"""Is the recommended assignment faster in the user's own training, and what is that worth?"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from sim.errors import InputError
+from sim.metrics.noise import difference_interval
+from sim.nouns.ab import AbTest
+from sim.nouns.recommendation import Gain
+from sim.units import NS_PER_S, format_ms
+
+HOURS_PER_DAY = 24
+# Six rounds that all agree happen by chance once in 32; with fewer, no interval means 95 %.
+MIN_ROUNDS = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turns:
+    """Steps of one A/B run in ns, by round: value ``k`` of both is round ``k``. ``plain`` is without DDP."""
+
+    default: Sequence[int]
+    recommended: Sequence[int]
+    plain: Sequence[int]
+
+
+def judge_turns(
+    turns: Turns,
+    *,
+    name: str,
+    world_size: int,
+    samples_per_rank: int | None = None,
+    predicted: Gain | None = None,
+    environment: dict[str, Any] | None = None,
+) -> AbTest:
+    """The gain, its interval, and what it is worth.
+
+    Only rounds that both assignments finished count. ``samples_per_rank`` is the batch of one rank.
+
+    Raises:
+        InputError: no round that both finished, or a step of 0 ns.
+    """
+    rounds = min(len(turns.default), len(turns.recommended))
+    if not rounds or not turns.plain:
+        raise InputError(f"A/B {name!r}: no round was finished; nothing can be compared")
+    defaults, recommended = turns.default[:rounds], turns.recommended[:rounds]
+    default_step, recommended_step = round(median(defaults)), round(median(recommended))
+    if not default_step or not recommended_step:
+        raise InputError(f"A/B {name!r}: a median step of 0 ns cannot be compared")
+    low, high = difference_interval(defaults, recommended)
+    gain = default_step - recommended_step
+    significant = rounds >= MIN_ROUNDS and (low > 0 or high < 0)
+    samples = None if samples_per_rank is None else samples_per_rank * world_size
+    saved = world_size * HOURS_PER_DAY * gain / default_step
+    return AbTest(
+        name=name,
+        world_size=world_size,
+        rounds=rounds,
+        default_step_ns=default_step,
+        recommended_step_ns=recommended_step,
+        plain_step_ns=round(median(turns.plain)),
+        gain_ns=gain,
+        gain_low_ns=low,
+        gain_high_ns=high,
+        gain_fraction=gain / default_step,
+        gain_low_fraction=low / default_step,
+        gain_high_fraction=high / default_step,
+        significant=significant,
+        samples_per_step=samples,
+        default_samples_per_s=None if samples is None else samples * NS_PER_S / default_step,
+        recommended_samples_per_s=None if samples is None else samples * NS_PER_S / recommended_step,
+        gpu_hours_saved_per_day=saved,
+        predicted_gain_ns=None if predicted is None else predicted.gain_ns,
+        predicted_low_ns=None if predicted is None else predicted.low_ns,
+        predicted_high_ns=None if predicted is None else predicted.high_ns,
+        sentence=_sentence(gain, low, high, default_step, rounds, significant, saved),
+        environment=environment or {},
+    )
+
+
+def _sentence(
+    gain: int, low: int, high: int, default_step: int, rounds: int, significant: bool, saved: float
+) -> str:
+    interval = f"95 % interval {format_ms(low)} to {format_ms(high)} a step"
+    if rounds < MIN_ROUNDS:
+        return (
+            f"no significant difference can be told from {rounds} round(s) ({interval}); give at least "
+            f"{MIN_ROUNDS}"
+        )
+    if not significant:
+        return f"no significant difference over {rounds} rounds ({interval}); keep DDP's default"
+    share = f"{format_ms(abs(gain))} a step ({abs(gain) / default_step:.1%})"
+    if gain < 0:
+        return f"the recommendation is slower by {share}, {interval}; keep DDP's default"
+    return f"the recommendation saves {share}, {interval}: {saved:.3g} GPU-hours a day"

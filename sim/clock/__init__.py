@@ -1,0 +1,1 @@
+"""How time runs: a step as a program, and the clocks that play it, of one rank or of many."""

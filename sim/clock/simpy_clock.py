@@ -1,0 +1,248 @@
+"""The SimPy engine: a compute lane, communication channels, and the rules that tie them.
+
+Every process here is one sentence of "How time runs": the compute lane runs its program, the launcher
+launches one after the other, channels serve first come first served, a chained collective follows another.
+Stretching (interference) lives in ``Stretch`` alone.
+"""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal
+
+import simpy
+
+from sim.clock.outcome import Ledger, Outcome
+from sim.clock.program import CopyBack, Effects, Launch, Program, Ready, Wait, Work
+from sim.nouns.collective import Collective
+from sim.nouns.timeline import ComputeSpan, SpanKind
+
+Kind = Literal["lane", "copy_in", "copy_out", "collective"]
+
+# SimPy's priorities are URGENT 0 and NORMAL 1; these come last in an instant, rates behind all launches.
+CHAINED, RATES = 2, 3
+
+Step = Generator[simpy.Event, Any, None]
+
+
+def last_of_instant(env: simpy.Environment, priority: int) -> simpy.Event:
+    """An event that fires when all others of this instant, of a lower ``priority``, have."""
+    event = env.event()
+    event._ok, event._value = True, None
+    env.schedule(event, priority=priority)  # type: ignore[arg-type]
+    return event
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """Work in progress: what remains of it at factor 1, and how much it is stretched now."""
+
+    done: simpy.Event
+    remaining: Fraction
+    kind: Kind
+    start: int
+    since: int
+    collective: Collective | None = None
+    factor: Fraction = Fraction(1)
+    alarm: int = 0
+
+
+class Stretch:
+    """Stretches work while other work is active (rule 4 of "How time runs").
+
+    Rates change only at integer instants and remaining work is an exact fraction, so that the end of
+    a task does not depend on how often rates changed; its whole duration is rounded once, half to even.
+    All changes within one instant take effect together, after every event of that instant.
+    """
+
+    def __init__(self, env: simpy.Environment, effects: Effects) -> None:
+        self._env = env
+        self._effects = effects
+        self._active: list[Task] = []
+        self._settling = False
+        self._stretches = effects.stretches
+
+    def work(self, duration_ns: int, kind: Kind, collective: Collective | None = None) -> simpy.Event:
+        """An event that fires when ``duration_ns`` of work is done, however long that takes."""
+        if not self._stretches or duration_ns == 0:
+            return self._env.timeout(duration_ns)
+        task = Task(self._env.event(), Fraction(duration_ns), kind, self._now, self._now, collective)
+        self._active.append(task)
+        self._request_settle()
+        return task.done
+
+    @property
+    def _now(self) -> int:
+        return int(self._env.now)
+
+    def _request_settle(self) -> None:
+        if self._settling:
+            return
+        self._settling = True
+        event = last_of_instant(self._env, RATES)
+        event.callbacks = [self._settle]
+
+    def _settle(self, _: simpy.Event) -> None:
+        self._settling = False
+        under_way = [task.kind for task in self._active]
+        for task in self._active:
+            task.remaining -= (self._now - task.since) / task.factor
+            task.since = self._now
+            task.factor = self._factor(task.kind, under_way) * self._beside(task)
+            task.alarm += 1
+            elapsed = self._now - task.start
+            left = round(elapsed + task.remaining * task.factor) - elapsed
+            alarm = self._env.timeout(left, (task, task.alarm))
+            alarm.callbacks = [self._finish]
+
+    def _factor(self, kind: Kind, under_way: list[Kind]) -> Fraction:
+        effects = self._effects
+        factor = Fraction(1)
+        collectives = under_way.count("collective")
+        if kind == "collective":
+            if "lane" in under_way or "copy_in" in under_way:
+                factor *= effects.comm_slowdown
+            if "copy_out" in under_way:
+                factor *= effects.comm_copy_out_slowdown
+            if collectives > 1:
+                factor *= effects.channel_slowdown
+        elif collectives:
+            factor *= effects.copy_out_slowdown if kind == "copy_out" else effects.compute_slowdown
+            if kind == "copy_in":
+                factor *= effects.copy_in_slowdown
+        return factor
+
+    def _beside(self, task: Task) -> Fraction:
+        """What others than this rank's own work stretch ``task`` by; nothing where it is alone."""
+        return Fraction(1)
+
+    def _finish(self, alarm: simpy.Event) -> None:
+        assert alarm.value is not None
+        task, number = alarm.value
+        if task.alarm != number or task.done.triggered:
+            return
+        self._active.remove(task)
+        task.done.succeed()
+        self._request_settle()
+
+
+class Player:
+    """One program being played: the processes and what they write down.
+
+    ``stretch`` is whose rates its work goes by; None: its own, of a rank alone.
+    """
+
+    def __init__(self, env: simpy.Environment, program: Program, stretch: Stretch | None = None) -> None:
+        self.env = env
+        self.program = program
+        self.stretch = stretch or Stretch(env, program.effects)
+        self.channels = simpy.Resource(env, capacity=program.effects.channels)
+        self.launches = simpy.Store(env)
+        self.ledger = Ledger(program)
+        self.usable = [env.event() for _ in program.collectives]
+        self.chained: list[int] = []
+        self.followers: dict[int, list[int]] = {}
+        for number, collective in enumerate(program.collectives):
+            if collective.after is not None:
+                self.followers.setdefault(collective.after, []).append(number)
+
+    @property
+    def now(self) -> int:
+        """The instant in ns, on this player's clock."""
+        return int(self.env.now)
+
+    def _occupy(
+        self, kind: SpanKind, duration_ns: int, gradient: int | None = None, bucket: int | None = None
+    ) -> Step:
+        start = self.now
+        yield self.stretch.work(duration_ns, "copy_in" if kind == "copy_in" else "lane")
+        if duration_ns:
+            self.ledger.compute.append(
+                ComputeSpan(kind=kind, start_ns=start, end_ns=self.now, gradient=gradient, bucket=bucket)
+            )
+
+    def lane(self) -> Step:
+        """The compute lane, item by item."""
+        ledger, effects = self.ledger, self.program.effects
+        for item in self.program.lane:
+            if isinstance(item, Work):
+                yield from self._occupy(*item)
+            elif isinstance(item, Ready):
+                ledger.ready[item.bucket] = self.now
+            elif isinstance(item, Launch):
+                if effects.launch_blocks_compute:
+                    bucket = self.program.collectives[item.collective].bucket
+                    yield from self._occupy("launch", effects.launch_cost_ns, bucket=bucket)
+                    self._launched(item.collective)
+                else:
+                    self.launches.put(item.collective)
+            elif isinstance(item, Wait):
+                yield self.usable[item.collective]
+            elif isinstance(item, CopyBack):
+                ledger.copy_out_start[item.bucket] = self.now
+                yield self.stretch.work(item.duration_ns, "copy_out")
+                ledger.available[item.bucket] = self.now
+            else:
+                ledger.backward_end = self.now
+
+    def launcher(self) -> Step:
+        """Launches beside the compute lane, one after the other."""
+        while True:
+            number = yield self.launches.get()
+            if self.program.effects.launch_cost_ns:
+                yield self.env.timeout(self.program.effects.launch_cost_ns)
+            self._launched(number)
+
+    def _launched(self, number: int) -> None:
+        self.ledger.launch[number] = self.now
+        self.env.process(self._collective(number, self.channels.request()))
+
+    def _collective(self, number: int, channel: simpy.resources.resource.Request) -> Step:
+        collective = self.program.collectives[number]
+        yield channel
+        yield from self._await_others(number)
+        self.ledger.start[number] = self.now
+        yield self.stretch.work(collective.service_ns, "collective", collective)
+        self.ledger.end[number] = self.now
+        if not collective.holds_channel:
+            self.channels.release(channel)
+        if collective.settle_ns:
+            yield self.env.timeout(collective.settle_ns)
+        if collective.holds_channel:
+            self.channels.release(channel)
+        self.ledger.usable[number] = self.now
+        self.usable[number].succeed()
+        for follower in self.followers.get(number, ()):
+            self.env.process(self._follow(follower))
+
+    def _await_others(self, number: int) -> Step:
+        """Other ranks that are not there yet: nothing moves, nothing slows."""
+        late = self.program.collectives[number].arrival_ns - self.now
+        if late > 0:
+            self.ledger.late[number] = late
+            yield self.env.timeout(late)
+
+    def _follow(self, number: int) -> Step:
+        """A chained collective: launched by a callback, after all else that happens in that instant."""
+        delay = self.program.collectives[number].delay_ns
+        if delay:
+            yield self.env.timeout(delay)
+        self.chained.append(number)
+        yield last_of_instant(self.env, CHAINED)
+        if self.chained:
+            due, self.chained = sorted(self.chained), []
+            for follower in due:
+                self._launched(follower)
+
+
+def play(program: Program) -> Outcome:
+    """Play a program in SimPy."""
+    env = simpy.Environment()
+    player = Player(env, program)
+    lane = env.process(player.lane())
+    if not program.effects.launch_blocks_compute:
+        env.process(player.launcher())
+    env.run(until=lane)
+    sync_end = int(env.now)
+    env.run()  # what nothing waits for is played to its end too
+    return player.ledger.outcome(sync_end)

@@ -1,0 +1,179 @@
+"""The programs that ranks run, as arrays: one micro-batch of a step, as each kind of rank runs it."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+
+from sim.clock.arrays import Floats, Ints
+from sim.clock.bulk import Factors, factors_of
+from sim.clock.program import CopyBack, Effects, LaneItem, Launch, Program, Wait, Work
+from sim.clock.slowest_rank import check_alike
+from sim.errors import NotModelledError
+from sim.nouns.workload import Workload
+
+# What the lane is at. Only backward's own work takes longer on a slower rank.
+BACKWARD, OTHER_WORK, COPY_IN, LAUNCH, WAIT, COPY_BACK, IDLE, STALLED = range(8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Lanes:
+    """One micro-batch as each *variant* runs it: the ranks that have a workload and an iteration in common.
+
+    ``kinds``, ``durations_ns`` [variants, items]: the items of the lane that take or wait for time, filled up
+    with work of no length; ``grains``: see ``grains_of``; ``numbers``: the collective of a launch or wait, in
+    the order of launches. ``tails`` [variants]: the first item that waits. ``until_ns`` [variants, items]:
+    running sum of backward's work, at pace 1. ``paced_before_ns`` and ``paced_after_ns`` [variants] follow a
+    rank's pace, ``before_ns`` and ``after_ns`` do not. ``order`` names collectives by their place among
+    launches, chained ones last; ``services_ns`` are by that place.
+    """
+
+    programs: tuple[Program, ...]
+    factors: Factors
+    grains: Floats
+    kinds: Ints
+    durations_ns: Ints
+    numbers: Ints
+    tails: Ints
+    until_ns: Ints
+    paced_before_ns: Ints
+    before_ns: Ints
+    paced_after_ns: Ints
+    after_ns: Ints
+    order: tuple[int, ...]
+    services_ns: Ints
+    stretches: bool
+    is_compiled: bool
+    waits_last: bool
+
+    @property
+    def longest_ns(self) -> float:
+        """More than any rank's micro-batch can take at pace 1."""
+        launches = self.kinds.shape[1] * self.factors.launch_cost_ns
+        factors = self.factors
+        slow = factors.compute * factors.copy_in * factors.copy_out
+        busy = float(self.durations_ns.sum(axis=1).max()) + launches
+        sent = float(self.services_ns.sum()) * factors.comm * factors.comm_copy_out * factors.channel
+        around = self.paced_before_ns + self.before_ns + self.paced_after_ns + self.after_ns
+        return float(busy * slow + sent + around.max())
+
+
+def timed_items(program: Program) -> list[int]:
+    """Places of the lane's items that take or wait for time."""
+    return [
+        place
+        for place, item in enumerate(program.lane)
+        if isinstance(item, (Launch, Wait, CopyBack)) or (isinstance(item, Work) and item.duration_ns)
+    ]
+
+
+def make_lanes(workloads: Sequence[Workload], programs: Sequence[Program], micro_batch: int) -> Lanes:
+    """The arrays of one micro-batch; ``programs`` are those of ``workloads``, variant by variant.
+
+    Raises:
+        InputError: variants that do not launch the same collectives.
+        NotModelledError: variants whose times contain different effects of the machine.
+    """
+    first = programs[0]
+    for number, program in enumerate(programs):
+        if program is not first:
+            check_alike(first, program, micro_batch, workloads[number].name)
+        if program.effects != first.effects:
+            raise NotModelledError(
+                f"groups: the times of {workloads[number].name!r} include other effects than those of "
+                f"{workloads[0].name!r}; make their ready_includes alike"
+            )
+    launched = [item.collective for item in first.lane if isinstance(item, Launch)]
+    order = (*launched, *(number for number, one in enumerate(first.collectives) if one.after is not None))
+    place = {number: k for k, number in enumerate(order)}
+    rows = [[_item(program.lane[at], place) for at in timed_items(program)] for program in programs]
+    width = max(1, *(len(row) for row in rows))
+    table = np.array([row + [(OTHER_WORK, 0, 0)] * (width - len(row)) for row in rows], dtype=np.int64)
+    kinds, durations, numbers = (table[:, :, column].copy() for column in range(3))
+    is_wait = (kinds == WAIT) | (kinds == COPY_BACK)
+    tails = np.where(is_wait.any(axis=1), is_wait.argmax(axis=1), width)
+    after_first_wait = np.arange(width)[None, :] >= tails[:, None]
+    own = [workload.forward_ns + workload.loss_ns for workload in workloads]
+    plain = all(
+        one.after is None and not one.settle_ns and not one.holds_channel and not one.arrival_ns
+        for program in programs
+        for one in program.collectives
+    )
+    return Lanes(
+        programs=tuple(programs),
+        factors=factors_of(first.effects),
+        grains=grains_of(first.effects),
+        kinds=kinds,
+        durations_ns=durations,
+        numbers=numbers,
+        tails=tails.astype(np.int64),
+        until_ns=np.where(kinds == BACKWARD, durations, 0).cumsum(axis=1),
+        paced_before_ns=_ints(own),
+        before_ns=_ints([program.pre_forward_ns for program in programs]),
+        paced_after_ns=_ints([program.optimizer_ns for program in programs]),
+        after_ns=_ints([program.post_sync_ns for program in programs]),
+        order=order,
+        services_ns=_ints([first.collectives[number].service_ns for number in order]),
+        stretches=first.effects.stretches,
+        is_compiled=plain and sorted(launched) == list(range(len(first.collectives))),
+        waits_last=not bool(((kinds == LAUNCH) & after_first_wait).any()),
+    )
+
+
+def _ints(values: Sequence[int]) -> Ints:
+    return np.array(values, dtype=np.int64)
+
+
+def _item(item: LaneItem, place: dict[int, int]) -> tuple[int, int, int]:
+    if isinstance(item, Work):
+        kind = {"backward": BACKWARD, "copy_in": COPY_IN}.get(item.kind, OTHER_WORK)
+        return kind, item.duration_ns, 0
+    if isinstance(item, Launch):
+        return LAUNCH, 0, place[item.collective]
+    if isinstance(item, Wait):
+        return WAIT, 0, place[item.collective]
+    assert isinstance(item, CopyBack)
+    return COPY_BACK, item.duration_ns, 0
+
+
+def grains_of(effects: Effects) -> Floats:
+    """How near the end of stretched work can come to half a ns without falling on it, by what the lane is at;
+    that of collectives at ``IDLE``.
+
+    With slow-downs p/q what remains is whole in units of 1/D, D the least common multiple of all p, and a
+    duration in units of 1/(D * q): its distance from a half is a multiple of 1/(2 * D * q).
+    """
+    channels = (Fraction(1), effects.channel_slowdown)
+    beside = (Fraction(1), effects.comm_slowdown, effects.comm_copy_out_slowdown)
+    made = np.full(STALLED + 1, _grain([effects.compute_slowdown]))
+    made[COPY_IN] = _grain([effects.compute_slowdown * effects.copy_in_slowdown])
+    made[COPY_BACK] = _grain([effects.copy_out_slowdown])
+    made[IDLE] = _grain([one * other for one in beside for other in channels])
+    return made
+
+
+def _grain(factors: Sequence[Fraction]) -> float:
+    units = math.lcm(*(factor.numerator for factor in factors))
+    return float(Fraction(1, 2 * units * math.lcm(*(factor.denominator for factor in factors))))
+
+
+def as_run(lanes: Lanes, variant: int, pace: float) -> Program:
+    """The program of one rank at its pace, with the services of ``lanes``."""
+    program = lanes.programs[variant]
+    lane = list(program.lane)
+    for at in timed_items(program):
+        item = lane[at]
+        if isinstance(item, Work) and item.kind == "backward":
+            lane[at] = item._replace(duration_ns=round(item.duration_ns * pace))
+    services = dict(zip(lanes.order, lanes.services_ns.tolist(), strict=True))
+    collectives = tuple(
+        replace(one, service_ns=services[number]) for number, one in enumerate(program.collectives)
+    )
+    return replace(program, lane=tuple(lane), collectives=collectives)
+
+
+def pause_of(lanes: Lanes, variant: int, stalled: int, stall_ns: int) -> tuple[int, int] | None:
+    """Behind which place of the program's lane it stands still, and for how long; None for ``stalled`` -1."""
+    return None if stalled < 0 else (timed_items(lanes.programs[variant])[stalled], stall_ns)

@@ -1,0 +1,1 @@
+"""Clusters: machines as graphs, many ranks that differ, several jobs, and scaling."""

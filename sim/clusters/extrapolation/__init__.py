@@ -1,0 +1,1 @@
+"""Hardware that was not measured, from measurements of other sizes, ranks or clusters."""

@@ -1,0 +1,151 @@
+"""Hardware of a cluster that was not measured, from measurements of others or of a few sizes."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from sim.clusters.extrapolation.other_size import Estimate, extrapolate
+from sim.clusters.extrapolation.ratios import MeasuredCurve, outlying
+from sim.clusters.nccl.fabric import Fabric
+from sim.clusters.nccl.from_cluster import fabric_of
+from sim.clusters.nccl.hardware import SIZES
+from sim.errors import InputError
+from sim.nouns.cluster import Cluster
+from sim.nouns.hardware import CURVES, Curve, CurvePoint, Hardware
+from sim.units import format_size
+
+_MOST_ODD = 3
+
+
+def extrapolate_hardware(
+    measured: Sequence[tuple[Cluster, Hardware]], cluster: Cluster, name: str | None = None
+) -> Hardware:
+    """The Hardware of ``cluster`` from Hardware measured on others, or on itself at a few sizes.
+
+    Every curve that was measured anywhere is taken to the sizes that were measured and the powers of two
+    from 8 B to 8 GiB, by ``extrapolate``; measured points of the cluster itself stay as they are. What is no
+    curve comes from the measurement with the nearest number of ranks, of equals the larger. ``spread`` keeps
+    the range of each point, without a count; ``provenance.uncertainty`` states it, ``odd_points`` which
+    points say nothing of their neighbours, as those measured cold. The shape is NCCL's: of
+    gloo, messages below 256 KiB are outside of what is known (``sim.clusters.extrapolation.other_size``).
+
+    Args:
+        measured: each cluster with what was measured there.
+        cluster: the machine that is asked for, with its placement.
+        name: of the result; None: the cluster's name and its ranks.
+
+    Raises:
+        InputError: nothing measured, a Hardware of other ranks than its cluster, two of as many ranks and
+            hosts, a measurement of one rank, or clusters whose ranks no way joins.
+        NotModelledError: a placement that the cost model does not know.
+    """
+    if not measured:
+        raise InputError(
+            "measured: none; give at least one cluster with its hardware, or use cluster_hardware"
+        )
+    fabric = fabric_of(cluster)
+    fabrics = [_fabric(number, *each) for number, each in enumerate(measured)]
+    hardware = [each for _, each in measured]
+    found: dict[str, tuple[Estimate, ...]] = {}
+    odd: list[str] = []
+    for curve_name in CURVES:
+        points = [getattr(each, curve_name) for each in hardware]
+        curves = [
+            MeasuredCurve(fabric=where, curve=curve)
+            for where, curve in zip(fabrics, points, strict=True)
+            if curve is not None
+        ]
+        for each in curves:
+            odd += _odd(each, curve_name)
+        if curves:
+            sizes = {*SIZES, *(point.num_bytes for each in curves for point in each.curve)}
+            found[curve_name] = extrapolate(curves, fabric, sizes, curve_name)
+    nearest = min(hardware, key=lambda each: (_doublings(each.world_size, fabric), -each.world_size))
+    kept = {key: known for key, known in nearest.spread.items() if key not in CURVES}
+    changed: dict[str, Any] = {
+        curve_name: _curve(found[curve_name]) if curve_name in found else None for curve_name in CURVES
+    }
+    return replace(
+        nearest,
+        name=name or f"{cluster.name}, {fabric.world_size} ranks",
+        world_size=fabric.world_size,
+        **changed,
+        spread={**kept, **{curve_name: _spread(estimates) for curve_name, estimates in found.items()}},
+        provenance={
+            "source": "measured curves taken to other sizes or ranks by the shape of NCCL's cost model",
+            "not_known": [
+                "curves of gloo have another shape: messages below 256 KiB may lie beyond the range"
+            ],
+            "measured": [
+                {
+                    "name": each.name,
+                    "world_size": where.world_size,
+                    "hosts": where.hosts,
+                    "points": {
+                        curve_name: len(curve)
+                        for curve_name in CURVES
+                        if (curve := getattr(each, curve_name)) is not None
+                    },
+                }
+                for where, each in zip(fabrics, hardware, strict=True)
+            ],
+            "odd_points": odd,
+            "uncertainty": {curve_name: _uncertainty(estimates) for curve_name, estimates in found.items()},
+            "other_than_curves": f"as in {nearest.name}",
+        },
+        extensions={},
+    )
+
+
+def _fabric(number: int, cluster: Cluster, hardware: Hardware) -> Fabric:
+    fabric = fabric_of(cluster)
+    if hardware.world_size != fabric.world_size:
+        raise InputError(
+            f"measured.{number}: {hardware.name!r} has world_size {hardware.world_size}, its cluster "
+            f"{cluster.name!r} {fabric.world_size} ranks; give the placement that was measured"
+        )
+    return fabric
+
+
+def _odd(measured: MeasuredCurve, curve_name: str) -> list[str]:
+    """Points that say nothing of their neighbours, in sentences; of many the first."""
+    found = outlying(measured, curve_name)
+    where = f"{curve_name} of {measured.fabric.world_size} ranks"
+    said = [f"{where}: {format_size(size)} {why}" for size, why in list(found.items())[:_MOST_ODD]]
+    if len(found) > _MOST_ODD:
+        said.append(f"{where}: {len(found) - _MOST_ODD} more such sizes of {len(measured.curve)}")
+    return said
+
+
+def _doublings(ranks: int, fabric: Fabric) -> float:
+    return abs(math.log2(ranks / fabric.world_size))
+
+
+def _curve(estimates: Sequence[Estimate]) -> Curve:
+    return tuple(CurvePoint(num_bytes=each.num_bytes, duration_ns=each.duration_ns) for each in estimates)
+
+
+def _spread(estimates: Sequence[Estimate]) -> dict[str, dict[str, Any]]:
+    return {
+        str(each.num_bytes): {
+            "min_ns": each.least_ns,
+            "max_ns": each.greatest_ns,
+            "of": "what extrapolating leaves open; nine points in ten that were left out lie within",
+        }
+        for each in estimates
+        if each.least_ns < each.greatest_ns
+    }
+
+
+def _uncertainty(estimates: Sequence[Estimate]) -> dict[str, Any]:
+    """Least and greatest factor from an estimate to a measurement: of the middle one of all sizes."""
+    known = [each for each in estimates if each.duration_ns]
+    if not known:
+        return {"least": 1.0, "greatest": 1.0, "of": "one rank, which sends nothing"}
+    return {
+        "least": median(each.least_ns / each.duration_ns for each in known),
+        "greatest": median(each.greatest_ns / each.duration_ns for each in known),
+        "of": "measured over extrapolated, the median over sizes; each size's own is in spread",
+    }

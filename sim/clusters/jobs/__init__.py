@@ -1,0 +1,1 @@
+"""Several jobs on one cluster, and what they make of each other's collectives."""

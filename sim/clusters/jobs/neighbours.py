@@ -1,0 +1,203 @@
+"""What the rings of other jobs, or other links, make of a job's collectives: the wire's part is stretched.
+
+A collective takes what its ring's bytes take on the wire, and a latency beside it. Bandwidths of the wire are
+those of the graph; all that was measured beyond them counts as latency, and stays as it is.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from sim.clusters.topology.rings import Rings, rings_of
+from sim.clusters.topology.routes import LinkEnds, routes_of
+from sim.clusters.topology.sharing import job_bandwidths, ring_shares
+from sim.errors import InputError
+from sim.nouns.cluster import Cluster
+from sim.nouns.hardware import CURVES, Curve, Hardware
+from sim.nouns.jobs import SharedLink
+from sim.units import NS_PER_S
+
+_FULL = 1e-9  # links this close to full are full: rates are sums of a few floats
+
+
+def wire_bytes(collective: str, num_bytes: int, world_size: int) -> float:
+    """Bytes that a ring sends over each of its wires for a message of ``num_bytes``.
+
+    2 (n - 1) / n of them in an all-reduce, half of that in a reduce-scatter or an all-gather, all of them in
+    a reduce or a broadcast (Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002; the bus-bandwidth
+    factors of nccl-tests' PERFORMANCE.md). One rank sends nothing.
+    """
+    if world_size == 1:
+        return 0.0
+    if collective in ("reduce", "broadcast"):
+        return float(num_bytes)
+    return num_bytes * (2 if collective == "all_reduce" else 1) * (world_size - 1) / world_size
+
+
+def stretched_ns(
+    service_ns: int,
+    collective: str,
+    num_bytes: int,
+    world_size: int,
+    measured_bytes_per_s: float,
+    bytes_per_s: float,
+) -> int:
+    """Service time in ns of a collective whose wire gets ``bytes_per_s`` in place of what it was measured at.
+
+    ``service_ns + wire_bytes x (1 / bytes_per_s - 1 / measured_bytes_per_s)``, in which the wire's part is
+    not more than the whole: so it is never below 0.
+    """
+    wire = wire_bytes(collective, num_bytes, world_size)
+    if wire == 0 or bytes_per_s == measured_bytes_per_s:
+        return service_ns
+    part_ns = min(float(service_ns), wire * NS_PER_S / measured_bytes_per_s)
+    return service_ns + round(part_ns * (measured_bytes_per_s / bytes_per_s - 1))
+
+
+def hardware_beside(
+    hardware: Hardware, cluster: Cluster, ranks: Sequence[str], beside: Sequence[Sequence[str]]
+) -> Hardware:
+    """``hardware``, of a job alone, as it is while the rings of other jobs run without a pause.
+
+    Each point of its curves, and what is known of its scatter, takes as long as ``stretched_ns`` says, at the
+    job's fair share of the links beside the others. It ends where a message is short against the queue in
+    front of a shared port: it waits there behind what the others have sent, a few ms at 1 Gbit/s, which is
+    not counted. It is too much where a path within hosts, and no shared link, is the slowest step.
+
+    Args:
+        hardware: the job's, measured or computed with nothing else on the links.
+        cluster: where all of them run.
+        ranks: the GPU of each rank, such as ``host0.gpu0``.
+        beside: those of each other job.
+
+    Raises:
+        InputError: ranks that are no GPUs, that two jobs have, or that no way joins; or not as many as
+            ``hardware`` has.
+    """
+    check_world_size(hardware, ranks, "ranks")
+    jobs = [ranks, *beside]
+    check_apart(jobs, [f"job {number}" for number in range(len(jobs))])
+    alone, shared = job_bandwidths(cluster, [ranks])[0], job_bandwidths(cluster, jobs)[0]
+    said = {"beside": [list(others) for others in beside], "cluster": cluster.name}
+    others = f"{len(beside)} other job{'s' if len(beside) != 1 else ''}"
+    return _carried(hardware, alone, shared, f"{hardware.name}, beside {others}", said)
+
+
+def hardware_on(
+    hardware: Hardware, cluster: Cluster, ranks: Sequence[str], other: Cluster, other_ranks: Sequence[str]
+) -> Hardware:
+    """``hardware``, of ``ranks`` on ``cluster``, as it is for as many ranks on another cluster.
+
+    By the law of ``hardware_beside``: the wire's part goes at the bandwidth of the other's rings, and
+    latencies stay. Four equal hosts, say, of which one gets a slower port.
+
+    Raises:
+        InputError: as ``hardware_beside``.
+    """
+    check_world_size(hardware, ranks, "ranks")
+    check_world_size(hardware, other_ranks, "other_ranks")
+    (here,), (there,) = job_bandwidths(cluster, [ranks]), job_bandwidths(other, [other_ranks])
+    return _carried(hardware, here, there, f"{hardware.name}, on {other.name}", {"cluster": other.name})
+
+
+def check_world_size(hardware: Hardware, ranks: Sequence[str], field: str) -> None:
+    """Raise ``InputError`` unless ``hardware`` has as many ranks as ``ranks``."""
+    if len(ranks) != hardware.world_size:
+        raise InputError(
+            f"{field}: {len(ranks)} GPUs are not legal; hardware {hardware.name!r} has "
+            f"world_size={hardware.world_size}, so give {hardware.world_size}"
+        )
+
+
+def check_apart(jobs: Sequence[Sequence[str]], names: Sequence[str]) -> None:
+    """Raise ``InputError`` where two jobs have a GPU in common."""
+    holders: dict[str, str] = {}
+    for name, ranks in zip(names, jobs, strict=True):
+        for gpu in ranks:
+            if gpu in holders:
+                raise InputError(
+                    f"ranks: {gpu!r} of {name} is not legal; {holders[gpu]} has it, and a GPU holds one rank"
+                )
+        holders.update(dict.fromkeys(ranks, name))
+
+
+def shared_links(
+    cluster: Cluster, jobs: Sequence[Sequence[str]], names: Sequence[str]
+) -> tuple[SharedLink, ...]:
+    """Links that are full when all jobs run, and that several cross of which one at least gets less there."""
+    rings = [rings_of(cluster, ranks) for ranks in jobs]
+    shares = ring_shares(*rings)
+    slowed = {
+        name
+        for name, job, share in zip(names, rings, shares, strict=True)
+        if share.bytes_per_s < ring_shares(job)[0].bytes_per_s * (1 - _FULL)
+    }
+    crossing: dict[LinkEnds, dict[str, float]] = {}
+    capacity: dict[LinkEnds, float] = {}
+    for name, job, share in zip(names, rings, shares, strict=True):
+        for ring, bytes_per_s in enumerate(share.rings):
+            for link, times in Counter(link for step in job.steps(ring) for link in step.links).items():
+                rates = crossing.setdefault(link, {})
+                rates[name] = rates.get(name, 0.0) + times * bytes_per_s
+                if link not in capacity:
+                    capacity[link] = _bytes_per_s(cluster, job, link)
+    return tuple(
+        SharedLink(
+            a=link[0],
+            b=link[1],
+            bytes_per_s=capacity[link],
+            jobs=tuple(rates),
+            shares_bytes_per_s=tuple(rates.values()),
+        )
+        for link, rates in sorted(crossing.items())
+        if len(rates) > 1 and slowed & set(rates) and sum(rates.values()) >= capacity[link] * (1 - _FULL)
+    )
+
+
+def _bytes_per_s(cluster: Cluster, job: Rings, link: LinkEnds) -> float:
+    """What a link carries: one within a host, or one of the network."""
+    (host, _, a), (other, _, b) = link[0].partition("."), link[1].partition(".")
+    if host == other and host.startswith("host"):
+        return routes_of(cluster.owners()[int(host[4:])]).bytes_per_s((a, b))
+    return job.wiring.bytes_per_s(link)
+
+
+def _carried(
+    hardware: Hardware, measured: float, bytes_per_s: float, name: str, said: dict[str, Any]
+) -> Hardware:
+    """``hardware`` with each time of its curves, and of their scatter, as ``stretched_ns`` has it."""
+    curves: dict[str, Any] = {}
+    spread = dict(hardware.spread)
+    for collective in CURVES:
+        curve: Curve | None = getattr(hardware, collective)
+        known = spread.get(collective)
+        scatter = dict(known) if isinstance(known, dict) else {}
+        points = []
+        for point in curve or ():
+            stretched = partial(
+                stretched_ns,
+                collective=collective,
+                num_bytes=point.num_bytes,
+                world_size=hardware.world_size,
+                measured_bytes_per_s=measured,
+                bytes_per_s=bytes_per_s,
+            )
+            points.append(replace(point, duration_ns=stretched(point.duration_ns)))
+            size = str(point.num_bytes)
+            if isinstance(scatter.get(size), dict):
+                scatter[size] = {key: _stretched(key, of, stretched) for key, of in scatter[size].items()}
+        if curve is not None:
+            curves[collective] = tuple(points)
+        if scatter:
+            spread[collective] = scatter
+    said = {**said, "measured_bytes_per_s": measured, "bytes_per_s": bytes_per_s}
+    provenance = {**hardware.provenance, "carried": said}
+    return replace(hardware, name=name, **curves, spread=spread, provenance=provenance)
+
+
+def _stretched(key: str, value: Any, stretched: Callable[[int], int]) -> Any:
+    """One thing that ``spread`` says of a point: its times are stretched, the rest stays."""
+    is_time = key.endswith("_ns") and isinstance(value, int) and not isinstance(value, bool)
+    return stretched(value) if is_time else value

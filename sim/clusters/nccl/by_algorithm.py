@@ -1,0 +1,111 @@
+"""Hardware of a job whose all-reduces all go by one algorithm, NCCL's or a textbook's."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sim.clusters.nccl.choosing import methods, nccl_time_ns, time_ns
+from sim.clusters.nccl.fabric import Fabric
+from sim.clusters.nccl.from_cluster import fabric_of
+from sim.clusters.nccl.hardware import SIZES, hardware_of
+from sim.clusters.nccl.textbook import halving_doubling_ns, hierarchical_ns, phases_ns
+from sim.clusters.topology.loads import NVLS
+from sim.clusters.topology.rings import rings_of
+from sim.clusters.topology.textbook_traffic import TEXTBOOK
+from sim.clusters.topology.traffic import TRAFFIC, busiest_s_per_byte
+from sim.errors import InputError, NotModelledError
+from sim.nouns.cluster import Cluster
+from sim.nouns.hardware import CurvePoint, Hardware
+from sim.units import NS_PER_S
+
+NCCL = ("ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain")
+ALGORITHMS = ("auto", *NCCL, *TEXTBOOK)
+
+_ON_FABRIC: dict[str, Callable[[Fabric, int], int]] = {
+    "halving_doubling": halving_doubling_ns,
+    "hierarchical": hierarchical_ns,
+}
+
+
+def hardware_by(
+    cluster: Cluster,
+    ranks: Sequence[str] | None = None,
+    *,
+    beside: Sequence[Sequence[str]] = (),
+    algorithm: str = "auto",
+    sizes: Iterable[int] = SIZES,
+) -> Hardware:
+    """As ``hardware_of``, with all-reduces by ``algorithm``, with that of its protocols which NCCL chooses.
+
+    ``auto`` is NCCL's own choice. With a job alone none of the others takes less than its busiest link is
+    busy, where uneven ways give less than NCCL's model counts on. Textbook algorithms go by the busiest link
+    of each of their phases; beside other jobs by what the job's rings are left. The other four collectives
+    are always NCCL's.
+
+    Raises:
+        InputError: as ``fabric_of``; or an algorithm that is not known.
+        NotModelledError: one that NCCL would not use there, or that no textbook knows.
+    """
+    if algorithm not in ALGORITHMS:
+        raise InputError(f"algorithm: {algorithm!r} is not legal; give one of {', '.join(ALGORITHMS)}")
+    fabric = fabric_of(cluster, ranks, beside=beside)
+    made = hardware_of(fabric, f"{cluster.name}, {fabric.world_size} ranks", sizes)
+    if algorithm == "auto" or fabric.world_size == 1:
+        return made
+    time = _time(cluster, ranks, fabric, algorithm, is_alone=not beside)
+    chosen = tuple(
+        CurvePoint(num_bytes=point.num_bytes, duration_ns=time(point.num_bytes)) for point in made.all_reduce
+    )
+    return replace(
+        made,
+        all_reduce=chosen,
+        spread={**made.spread, "all_reduce": _stretched(made, chosen)},
+        provenance={
+            **made.provenance,
+            "methods": {str(point.num_bytes): algorithm for point in chosen},
+        },
+    )
+
+
+def _time(
+    cluster: Cluster, ranks: Sequence[str] | None, fabric: Fabric, algorithm: str, *, is_alone: bool
+) -> Callable[[int], int]:
+    """Duration in ns by bytes."""
+    if algorithm in TEXTBOOK:
+        if not is_alone:
+            return lambda num_bytes: _ON_FABRIC[algorithm](fabric, num_bytes)
+        phases = TEXTBOOK[algorithm](rings_of(cluster, ranks))
+        return lambda num_bytes: phases_ns(fabric, phases, num_bytes)
+    known = methods(fabric, "all_reduce")
+    fitting = [method for method in known if method.algorithm == algorithm]
+    if not fitting:
+        raise NotModelledError(
+            f"algorithm: {algorithm} is not for {fabric.world_size} ranks on {fabric.hosts} hosts of this "
+            f"kind; NCCL has {', '.join(sorted({method.algorithm for method in known}))} there"
+        )
+
+    traffic = {**TRAFFIC, **NVLS}.get(algorithm) if is_alone else None
+    busiest = 0.0 if traffic is None else busiest_s_per_byte(traffic(rings_of(cluster, ranks)))
+
+    def time(num_bytes: int) -> int:
+        method = min(fitting, key=lambda each: nccl_time_ns(fabric, "all_reduce", num_bytes, each))
+        taken = time_ns(fabric, "all_reduce", num_bytes, method)
+        return max(taken, round(busiest * num_bytes * NS_PER_S))
+
+    return time
+
+
+def _stretched(made: Hardware, points: Sequence[CurvePoint]) -> dict[str, Any]:
+    """The range of each point, as far off in proportion as that of NCCL's choice."""
+    before: dict[str, Any] = made.spread.get("all_reduce", {})
+    own = {str(point.num_bytes): point.duration_ns for point in made.all_reduce}
+    spread = {}
+    for point in points:
+        key = str(point.num_bytes)
+        if key in before and own[key]:
+            factor = point.duration_ns / own[key]
+            spread[key] = {
+                field: round(value * factor) if field.endswith("_ns") else value
+                for field, value in before[key].items()
+            }
+    return spread

@@ -1,0 +1,1 @@
+"""Many ranks that differ: what their steps take, and what the slowest of them costs."""

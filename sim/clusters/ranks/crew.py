@@ -1,0 +1,198 @@
+"""The ranks of a job before and after the dice: which workload each runs, and what a step brings to it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sim.clock.arrays import Floats, Ints
+from sim.errors import InputError
+from sim.nouns.ranks import LARGEST_PACE, SMALLEST_PACE, Ranks
+from sim.nouns.workload import Workload
+
+MOST_RECORDED = 200  # iterations of a workload that are drawn from
+NO_ITERATIONS = "how a rank's iterations vary: no recorded iterations, and no pace_jitter"
+NO_FORWARD = "how forward and optimizer vary: only backward was recorded"
+NOT_TOGETHER = "whether ranks' iterations vary together: each rank draws from the recorded ones by itself"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Crew:
+    """Who is in the job.
+
+    ``variants``: workloads that a rank may run in a step; of a group those from ``starts`` on, ``counts`` of
+    them, one for each recorded iteration. ``groups`` [ranks] names each rank's; ``paces`` [ranks]: the
+    factor that is known of it.
+    """
+
+    ranks: Ranks
+    variants: tuple[Workload, ...]
+    starts: Ints
+    counts: Ints
+    groups: Ints
+    paces: Floats
+    not_known: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return self.groups.size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Brought:
+    """What one step brings: each rank's variant [micro-batches, ranks] and its pace [ranks], and who is
+    interrupted where (``stalled``: ranks, ``where``: shares of the step's backward that they have done by
+    then)."""
+
+    variants: Ints
+    paces: Floats
+    stalled: Ints
+    where: Floats
+
+
+def make_crew(workload: Workload, world_size: int, ranks: Ranks, others: Mapping[str, Workload]) -> Crew:
+    """The crew of a job of ``world_size`` ranks; ``others`` are the workloads that ``ranks.groups`` name.
+
+    Raises:
+        InputError: ranks that there are not, a workload that is not given, or of another model.
+    """
+    ranks.check_fits(world_size)
+    groups, paces = np.zeros(world_size, np.int64), np.ones(world_size)
+    kinds = [workload]
+    for number, group in enumerate(ranks.groups):
+        if group.workload not in others:
+            raise InputError(
+                f"groups.{number}.workload: {group.workload!r} is not given; "
+                f"there are {', '.join(map(repr, others)) or 'none'}"
+            )
+        other = others[group.workload]
+        _check_same_model(workload, other, f"groups.{number}.workload")
+        groups[group.first : group.first + group.count] = len(kinds)
+        kinds.append(other)
+    for slow in ranks.slow:
+        paces[slow.first : slow.first + slow.count] *= slow.pace
+    beyond = np.flatnonzero((paces < SMALLEST_PACE) | (paces > LARGEST_PACE))
+    if beyond.size:
+        raise InputError(
+            f"slow: the paces of rank {beyond[0]} make {paces[beyond[0]]:g} together; give factors whose "
+            f"product is {SMALLEST_PACE:g} to {LARGEST_PACE:g}"
+        )
+    notes: list[str] = []
+    rows = [_recorded(kind, notes) for kind in kinds]
+    counts = np.array([len(row) for row in rows], dtype=np.int64)
+    used = counts[np.unique(groups)]
+    if ranks.pace_jitter and (used > 1).any():
+        notes.append("recorded iterations are drawn, and pace_jitter comes on top of what they vary")
+    if (used > 1).any():
+        notes.append(f"intervals leave out that no more than {used[used > 1].min()} iterations were recorded")
+    return Crew(
+        ranks=ranks,
+        variants=tuple(variant for row in rows for variant in row),
+        starts=np.cumsum(counts) - counts,
+        counts=counts,
+        groups=groups,
+        paces=paces,
+        not_known=_not_known(ranks, used.tolist(), world_size),
+        notes=tuple(notes),
+    )
+
+
+def _not_known(ranks: Ranks, recorded: Sequence[int], world_size: int) -> tuple[str, ...]:
+    """What does not vary because nothing was recorded of it; ``recorded`` iterations of each workload."""
+    drawn = [count for count in recorded if count > 1]
+    unknown = []
+    if not ranks.pace_jitter:
+        if len(drawn) < len(recorded):
+            unknown.append(NO_ITERATIONS)
+        if drawn:
+            unknown.append(NO_FORWARD)
+    if drawn and world_size > 1:
+        unknown.append(NOT_TOGETHER)
+    if drawn and not ranks.pace_jitter and world_size > min(drawn):
+        unknown.append(
+            f"iterations rarer than 1 in {min(drawn)}, as many as were recorded: of {world_size:,} ranks one "
+            f"may have one in most steps"
+        )
+    return tuple(unknown)
+
+
+def _check_same_model(workload: Workload, other: Workload, field: str) -> None:
+    """Other collectives are found where programs are written; here the tensors, by number and size."""
+    mine = [(one.num_bytes, one.dtype) for one in workload.gradients]
+    theirs = [(one.num_bytes, one.dtype) for one in other.gradients]
+    if mine != theirs:
+        raise InputError(
+            f"{field}: {other.name!r} has other gradients than {workload.name!r}; all ranks train one model"
+        )
+
+
+def _recorded(workload: Workload, notes: list[str]) -> Sequence[Workload]:
+    """The workload in each recorded iteration that saw every gradient; as it is where fewer than two did.
+
+    Their order is the nominal one, and the end of backward as long after the last gradient: as in the
+    tuner's draws.
+    """
+    order = workload.order()
+    rows = [[sample[index] for index in order] for sample in workload.samples]
+    whole = [[time for time in row if time is not None] for row in rows if None not in row]
+    if len(whole) < 2 or not order:
+        return [workload]
+    if len(whole) < len(rows):
+        notes.append(
+            f"{workload.name}: {len(rows) - len(whole)} of {len(rows)} recorded iterations left out: "
+            f"a gradient missed"
+        )
+    if len(whole) > MOST_RECORDED:
+        notes.append(f"{workload.name}: {MOST_RECORDED} of {len(whole)} recorded iterations are drawn from")
+        kept = np.linspace(0, len(whole) - 1, MOST_RECORDED).round().astype(int).tolist()
+        whole = [whole[k] for k in kept]
+    tail = workload.backward_ns - (workload.gradients[order[-1]].ready_ns or 0)
+    made = []
+    for row in np.maximum.accumulate(np.array(whole, dtype=np.int64), axis=1).tolist():
+        times = dict(zip(order, row, strict=True))
+        made.append(
+            replace(
+                workload,
+                gradients=tuple(replace(g, ready_ns=times.get(g.index)) for g in workload.gradients),
+                ready_order=order,
+                backward_ns=row[-1] + tail,
+                samples=(),
+            )
+        )
+    return made
+
+
+class Dice:
+    """What one job draws: once for each rank, and anew in each step. Whatever the assignment, the same, but
+    for its number of ``micro_batches``, in each of which a rank draws one of its recorded iterations."""
+
+    def __init__(self, crew: Crew, seed: np.random.SeedSequence, micro_batches: int) -> None:
+        self.crew, self._micro_batches = crew, micro_batches
+        spreading, *rest = (np.random.default_rng(child) for child in seed.spawn(4))
+        self._pacing, self._choosing, self._stalling = rest
+        self.spread = crew.paces * _lognormal(crew.ranks.pace_spread, len(crew), spreading)
+
+    def step(self) -> Brought:
+        """The next step."""
+        crew, ranks, count = self.crew, self.crew.ranks, len(self.crew)
+        variants = np.tile(crew.starts[crew.groups], (self._micro_batches, 1))
+        if len(crew.variants) > len(crew.starts):
+            share = self._choosing.random(variants.shape)
+            variants = variants + np.floor(share * crew.counts[crew.groups]).astype(np.int64)
+        stalled, where = np.empty(0, np.int64), np.empty(0)
+        if ranks.stall_probability:
+            stalled = np.flatnonzero(self._stalling.random(count) < ranks.stall_probability)
+            where = self._stalling.random(count)[stalled]
+        return Brought(
+            variants=variants,
+            paces=self.spread * _lognormal(ranks.pace_jitter, count, self._pacing),
+            stalled=stalled,
+            where=where,
+        )
+
+
+def _lognormal(sigma: float, count: int, generator: np.random.Generator) -> Floats:
+    """Factors of mean 1."""
+    if not sigma:
+        return np.ones(count)
+    return np.exp(sigma * generator.standard_normal(count) - sigma * sigma / 2)

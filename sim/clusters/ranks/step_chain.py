@@ -1,0 +1,269 @@
+"""Jobs: chains of steps of all ranks, each rank beginning its next step where its own last one ended."""
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import repeat
+
+import numpy as np
+
+from sim.clock.arrays import Floats, Ints
+from sim.clock.rank_play import Met, Together, check_times, play
+from sim.clock.variants import Lanes, make_lanes
+from sim.clusters.ranks.crew import Brought, Crew, Dice
+from sim.clusters.ranks.tally import tally
+from sim.errors import InputError
+from sim.nouns.assignment import Assignment
+from sim.nouns.collective import Collective
+from sim.nouns.hardware import Hardware
+from sim.nouns.workload import Workload
+from sim.systems.registry import write
+from sim.tuner.search.problem import MOST
+from sim.tuner.spread.scatter import read_scatter
+
+MOST_CELLS = 1 << 27  # ranks times collectives: 1 GiB an array
+MOST_BYTES = 1 << 30  # of arrays that jobs which run at once may hold
+_BYTES_A_CELL = 64  # rank and collective: came and its kin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Job:
+    """What one job did: ``steps_ns`` [steps], by when the last rank has ended each. Sums over these steps:
+    by collective of a step ``waited_ns``, ``longest_ns`` and ``stragglers``; by rank ``rank_waited_ns``,
+    ``rank_last``, ``rank_paces``; of all ranks ``computed_ns`` [before backward, backward with stalls,
+    optimizer]. ``stalled``: steps in which any rank was. ``kept``: arrivals and ends [ranks, collectives] of
+    its first micro-batches, where they were asked for."""
+
+    steps_ns: Ints
+    waited_ns: Ints
+    longest_ns: Ints
+    stragglers: Ints
+    rank_waited_ns: Ints
+    rank_last: Floats
+    rank_paces: Floats
+    computed_ns: Floats
+    stalled: int
+    by_simpy: int
+    kept: tuple[tuple[Ints, Ints], ...]
+
+
+class Step:
+    """A step under one assignment, as each variant runs it: micro-batches, and what a stall interrupts."""
+
+    def __init__(self, crew: Crew, hardware: Hardware, assignment: Assignment) -> None:
+        written = [write(workload, hardware, assignment) for workload in crew.variants]
+        counts = {len(programs) for programs in written}
+        if len(counts) > 1:
+            raise InputError(f"groups: steps of {sorted(counts)} micro-batches; all ranks do as many")
+        self.crew = crew
+        self.batches = [
+            make_lanes(crew.variants, programs, number)
+            for number, programs in enumerate(zip(*written, strict=True))
+        ]
+        if self.cells > MOST_CELLS:
+            raise InputError(
+                f"world_size: {len(crew):,} ranks with {self.cells // len(crew):,} collectives are more than "
+                f"{MOST_CELLS:,} together; give fewer ranks or larger buckets"
+            )
+        self.works_ns = [_works(lanes) for lanes in self.batches]
+        if crew.ranks.stall_probability and any((works[:, 1] == 0).any() for works in self.works_ns):
+            raise InputError("stall_probability: a backward without work cannot be interrupted; give 0")
+        self.scatter = read_scatter(hardware)
+        self.jitters = self.scatter.known > 0 and hardware.world_size > 1
+        self._places = [_places(lanes, crew.variants[0], assignment) for lanes in self.batches]
+
+    @property
+    def cells(self) -> int:
+        """Ranks times collectives, of the largest micro-batch."""
+        return len(self.crew) * max(1, *(len(lanes.order) for lanes in self.batches))
+
+    def stalls(self, brought: Brought) -> list[Ints]:
+        """The interrupted item of each rank's lane in each micro-batch, -1 where none is."""
+        made = [np.full(len(self.crew), -1, dtype=np.int64) for _ in self.batches]
+        for rank, share in zip(brought.stalled.tolist(), brought.where.tolist(), strict=True):
+            variants = brought.variants[:, rank]
+            untils = [one.until_ns[k] for one, k in zip(self.batches, variants, strict=True)]
+            ends = np.cumsum([until[-1] for until in untils])
+            done = int(share * ends[-1])
+            batch = int(np.searchsorted(ends, done, side="right"))
+            before = ends[batch] - untils[batch][-1]
+            made[batch][rank] = np.searchsorted(untils[batch], done - before, side="right")
+        return made
+
+    def services(self, luck: Floats | None) -> list[list[Ints]]:
+        """Service times of each micro-batch's collectives [steps][micro-batch], with the jitter of single
+        all-reduces by ``luck`` [steps, micro-batches, gradients], where the calibration kept any."""
+        steps = 1 if luck is None else len(luck)
+        made: list[list[Ints]] = [[] for _ in range(steps)]
+        for batch, (lanes, places) in enumerate(zip(self.batches, self._places, strict=True)):
+            table = np.repeat(lanes.services_ns[None, :], steps, axis=0)
+            jittered = places >= 0
+            if luck is not None and jittered.any():
+                wires = _wires(lanes)[jittered]
+                factors = self.scatter.jitter(wires, luck[:, batch, places[jittered]])
+                table[:, jittered] = np.rint(np.minimum(table[:, jittered] * factors, MOST))
+            for step in range(steps):
+                made[step].append(table[step])
+        return made
+
+
+def _works(lanes: Lanes) -> Ints:
+    """What variants compute [variants, 3], ns at pace 1: before backward, in it, and in the optimizer."""
+    return np.stack([lanes.paced_before_ns, lanes.until_ns[:, -1], lanes.paced_after_ns], axis=1)
+
+
+def _wires(lanes: Lanes) -> Ints:
+    collectives = lanes.programs[0].collectives
+    return np.array([collectives[number].num_bytes for number in lanes.order], dtype=np.int64)
+
+
+def _places(lanes: Lanes, workload: Workload, assignment: Assignment) -> Ints:
+    """For each collective the place, in ready order, of the gradient that it waits for: whose luck it has.
+    -1 where how it varies is not known."""
+    place = {index: at for at, index in enumerate(workload.order())}
+    made = []
+    for number in lanes.order:
+        one = lanes.programs[0].collectives[number]
+        is_known = one.kind == "all_reduce" and one.bucket is not None
+        members = assignment.bucket_indices[one.bucket] if is_known and one.bucket is not None else ()
+        made.append(max((place.get(index, 0) for index in members), default=-1))
+    return np.array(made, dtype=np.int64)
+
+
+def play_job(
+    step: Step,
+    seed: np.random.SeedSequence,
+    steps: int,
+    keep: int = 0,
+    played: Callable[[], None] = lambda: None,
+) -> Job:
+    """``steps`` steps, after one that is not counted: all ranks begin it together, as they never do again.
+
+    Of the first ``keep`` micro-batches with collectives arrivals are kept. ``played`` is called after each
+    step.
+    """
+    crew = step.crew
+    rolling, lucky = seed.spawn(2)
+    dice = Dice(crew, rolling, len(step.batches))
+    luck = None
+    if step.jitters:
+        gradients = len(crew.variants[0].gradients)
+        shape = (steps + 1, len(step.batches), gradients)
+        luck = np.random.default_rng(lucky).standard_normal(shape)
+    services = step.services(luck)
+    count = sum(len(lanes.order) for lanes in step.batches)
+    waited, longest, stragglers = np.zeros((3, count), np.int64)
+    rank_waited, rank_last = np.zeros(len(crew), np.int64), np.zeros(len(crew))
+    ends, finished = np.zeros(len(crew), np.int64), [0]
+    rank_paces, computed, stalled_steps, by_simpy = np.zeros(len(crew)), np.zeros(3), 0, 0
+    kept: list[tuple[Ints, Ints]] = []
+    for number in range(steps + 1):
+        brought = dice.step()
+        at = 0
+        stalls, times = step.stalls(brought), services[number % len(services)]
+        for batch, lanes in enumerate(step.batches):
+            bringing = Together(
+                variants=brought.variants[batch],
+                paces=brought.paces,
+                stalled=stalls[batch],
+                stall_ns=crew.ranks.stall_ns,
+                begins_ns=ends,
+            )
+            ends, met = _through(replace(lanes, services_ns=times[batch]), bringing)
+            if number:
+                computed += brought.paces @ step.works_ns[batch][bringing.variants]
+                by_simpy += met.by_simpy
+                if len(kept) < keep and lanes.order:
+                    kept.append((met.came_ns, met.ends_ns))
+                added = tally(met.came_ns, met.last_ns, rank_waited, rank_last)
+                here = slice(at, at + len(lanes.order))
+                for sums, more in zip((waited, longest, stragglers), added, strict=True):
+                    sums[here] += more
+            at += len(lanes.order)
+        finished.append(int(ends.max()))
+        if number:
+            rank_paces += brought.paces
+            computed[1] += brought.stalled.size * crew.ranks.stall_ns
+            stalled_steps += brought.stalled.size > 0
+        played()
+    times_ns = np.array(finished, dtype=np.int64)
+    return Job(
+        steps_ns=times_ns[2:] - times_ns[1:-1],
+        waited_ns=waited,
+        longest_ns=longest,
+        stragglers=stragglers,
+        rank_waited_ns=rank_waited,
+        rank_last=rank_last,
+        rank_paces=rank_paces,
+        computed_ns=computed,
+        stalled=stalled_steps,
+        by_simpy=by_simpy,
+        kept=tuple(kept),
+    )
+
+
+def _through(lanes: Lanes, ranks: Together) -> tuple[Ints, Met]:
+    """All ranks through one micro-batch: when each has ended it, and what was between.
+
+    ``ranks.begins_ns`` are here when they come to what is before their forward.
+    """
+    check_times(lanes, ranks)
+    variants, paces, first = ranks.variants, ranks.paces, lanes.programs[0]
+    before = np.rint(lanes.paced_before_ns[variants] * paces).astype(np.int64) + lanes.before_ns[variants]
+    begins = _awaited(first.before_forward, ranks.begins_ns) + before
+    met = play(lanes, replace(ranks, begins_ns=begins))
+    ends = met.sync_ends_ns + np.rint(lanes.paced_after_ns[variants] * paces).astype(np.int64)
+    return _awaited(first.after_sync, ends) + lanes.after_ns[variants], met
+
+
+def _awaited(collectives: Sequence[Collective], came: Ints) -> Ints:
+    """When blocking collectives, one after the other, can start on ranks that ``came`` to them then: a
+    broadcast without waiting for more than its root, others once all are there.
+
+    Those that take no time are not waited for: their time is not known, or ranks go on without their result.
+    """
+    for one in collectives if came.size > 1 else ():
+        if not one.service_ns:
+            continue
+        if one.kind == "broadcast":
+            came = np.maximum(came, came[one.root or 0])
+        else:
+            came = np.full_like(came, came.max())
+    return came
+
+
+def play_even(step: Step, means_ns: Floats) -> int:
+    """The step in ns if every rank were the workload as it is, but computed ``means_ns`` [3] in a step:
+    before backward, in it, and in the optimizer; no all-reduce varies."""
+    works = np.sum([works[0] for works in step.works_ns], axis=0)
+    paces = np.where(works > 0, means_ns / np.maximum(works, 1), 1.0)
+    end, variant = np.zeros(1, np.int64), np.zeros(1, np.int64)
+    for lanes in step.batches:
+        early = np.rint(lanes.paced_before_ns * paces[0]).astype(np.int64)
+        late = np.rint(lanes.paced_after_ns * paces[2]).astype(np.int64)
+        own = replace(
+            lanes,
+            paced_before_ns=np.zeros_like(early),
+            before_ns=lanes.before_ns + early,
+            paced_after_ns=np.zeros_like(late),
+            after_ns=lanes.after_ns + late,
+        )
+        alone = Together(variants=variant, paces=paces[1:2], stalled=variant - 1, stall_ns=0, begins_ns=end)
+        end, _ = _through(own, alone)
+    return int(end[0]) + round(float(means_ns[works == 0].sum()))  # of which the workload has nothing
+
+
+def play_jobs(
+    step: Step, seed: int, steps: Sequence[int], keep: int = 0, played: Callable[[], None] = lambda: None
+) -> list[Job]:
+    """Jobs of so many steps each, in threads (the loops hold no lock); results do not depend on how many.
+
+    Of the first job arrivals are kept, of ``keep`` micro-batches. ``played`` is called after each step, by
+    any thread.
+    """
+    seeds = np.random.SeedSequence(seed).spawn(len(steps))
+    workers = max(1, min(os.cpu_count() or 1, len(steps), MOST_BYTES // (step.cells * _BYTES_A_CELL)))
+    with ThreadPoolExecutor(workers) as pool:
+        kept = [keep, *[0] * (len(seeds) - 1)]
+        return list(pool.map(play_job, repeat(step), seeds, steps, kept, repeat(played)))

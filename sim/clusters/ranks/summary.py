@@ -1,0 +1,202 @@
+"""What jobs of steps say: their distribution, what the slowest rank costs, and who that is."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.clusters.ranks.crew import Crew, make_crew
+from sim.clusters.ranks.rank_clocks import draw_clocks, read_clocks
+from sim.clusters.ranks.step_chain import Job, Step, play_even
+from sim.nouns.assignment import Assignment
+from sim.nouns.hardware import Hardware
+from sim.nouns.ranks import RankGroup, Ranks, SlowRanks
+from sim.nouns.step_distribution import ClockReading, CollectiveWait, RankPart, StepDistribution
+from sim.nouns.workload import Workload
+from sim.tuner.spread.crossed import student
+from sim.tuner.spread.draws import NO_SCATTER
+
+_WORST = 5
+_FEWEST_STALLS = 20  # whose number is known to a quarter or better: Poisson
+_QUANTILES = np.linspace(0, 1, 101)
+
+
+def interval(tables: Sequence[NDArray[np.int64]], is_told: bool) -> tuple[int, int | None, int | None]:
+    """The mean of all steps, and its 95 % interval by how the jobs' own means scatter; one table a job.
+
+    None for an interval of one job, and unless it ``is_told``.
+    """
+    center = float(np.concatenate(tables).mean())
+    if len(tables) < 2 or not is_told:
+        return round(center), None, None
+    means = np.array([table.mean() for table in tables])
+    half = student(len(means) - 1) * float(means.std(ddof=1)) / len(means) ** 0.5
+    return round(center), round(center - half), round(center + half)
+
+
+def enough_stalls(ranks: Ranks, jobs: Sequence[Job]) -> bool:
+    """Whether so many steps had a stall that how jobs scatter tells how uncertain their mean is."""
+    return not ranks.stall_probability or sum(job.stalled for job in jobs) >= _FEWEST_STALLS
+
+
+def summarise(
+    workload: Workload,
+    hardware: Hardware,
+    assignment: Assignment,
+    step: Step,
+    jobs: Sequence[Job],
+    seed: int,
+) -> StepDistribution:
+    """The distribution of these jobs' steps, beside the step of ranks that are all alike."""
+    crew, world_size = step.crew, len(step.crew)
+    every = np.concatenate([job.steps_ns for job in jobs])
+    mean, low, high = interval([job.steps_ns for job in jobs], enough_stalls(crew.ranks, jobs))
+    quantiles = np.quantile(every, _QUANTILES).round().astype(np.int64).tolist()
+    one = make_crew(replace(workload, samples=()), 1, Ranks(name="alike"), {})
+    alike = Step(one, hardware, assignment)
+    own = np.sum([works[0] for works in alike.works_ns], axis=0).astype(np.float64)
+    computed = np.sum([job.computed_ns for job in jobs], axis=0) / (len(every) * world_size)
+    pace = float(computed.sum() / own.sum()) if own.any() else 1.0
+    nominal, even = play_even(alike, own), play_even(alike, computed)
+    return StepDistribution(
+        workload=workload.name,
+        hardware=hardware.name,
+        ranks=crew.ranks.name,
+        policy=assignment.policy,
+        bucket_count=len(assignment.bucket_indices),
+        world_size=world_size,
+        samples=len(every),
+        jobs=len(jobs),
+        seed=seed,
+        mean_step_ns=mean,
+        mean_low_ns=low,
+        mean_high_ns=high,
+        p5_step_ns=quantiles[5],
+        median_step_ns=quantiles[50],
+        p95_step_ns=quantiles[95],
+        p99_step_ns=quantiles[99],
+        quantiles_ns=tuple(quantiles),
+        nominal_step_ns=nominal,
+        slowest_cost_ns=mean - nominal,
+        mean_pace=pace,
+        even_step_ns=even,
+        imbalance_cost_ns=mean - even,
+        waited_ns=round(sum(float(job.rank_waited_ns.sum()) for job in jobs) / (len(every) * world_size)),
+        parts=_parts(crew, jobs),
+        worst=_worst(jobs),
+        collectives=_collectives(step, jobs),
+        clocks=_clocks(crew, jobs, seed),
+        played_exactly=sum(job.by_simpy for job in jobs),
+        not_known=_not_known(step, hardware),
+        notes=_notes(crew, step, jobs),
+        provenance={"source": "sim.step_distribution", "workload": workload.name, "hardware": hardware.name},
+    )
+
+
+def _clocks(crew: Crew, jobs: Sequence[Job], seed: int) -> ClockReading | None:
+    """What the ranks' clocks make of the first job's arrivals; None where all show the same."""
+    ranks = crew.ranks
+    if not (ranks.clock_offset_ns or ranks.clock_drift):
+        return None
+    drawn = draw_clocks(ranks, len(crew), np.random.SeedSequence(seed, spawn_key=(1 << 20,)))
+    return read_clocks(jobs[0].kept, drawn)
+
+
+class _Sums:
+    """All jobs' sums over steps, by rank, as means of a step."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self.steps = sum(len(job.steps_ns) for job in jobs)
+        self.waited = np.sum([job.rank_waited_ns for job in jobs], axis=0) / self.steps
+        self.last = np.sum([job.rank_last for job in jobs], axis=0)
+        self.paces = np.sum([job.rank_paces for job in jobs], axis=0) / self.steps
+        self.collectives = max(1, self.steps * len(jobs[0].stragglers))
+
+    def part(self, name: str, ranks: NDArray[np.int64]) -> RankPart:
+        return RankPart(
+            name=name,
+            first=int(ranks[0]),
+            count=len(ranks),
+            pace=float(self.paces[ranks].mean()),
+            last_share=float(self.last[ranks].sum() / self.collectives),
+            waited_ns=round(float(self.waited[ranks].mean())),
+        )
+
+
+def _parts(crew: Crew, jobs: Sequence[Job]) -> tuple[RankPart, ...]:
+    """What was named in ``ranks``, range by range, cut where ranges overlap, and all other ranks as one."""
+    sums, ranks = _Sums(jobs), crew.ranks
+    named: list[SlowRanks | RankGroup] = [*ranks.slow, *ranks.groups]
+    edges = sorted({0, len(crew), *(one.first for one in named), *(one.first + one.count for one in named)})
+    parts, rest = [], []
+    for first, stop in pairwise(edges):
+        inside = [one for one in named if one.first <= first < one.first + one.count]
+        if not inside:
+            rest.append(np.arange(first, stop))
+            continue
+        words = [one.workload for one in inside if isinstance(one, RankGroup)]
+        if any(isinstance(one, SlowRanks) for one in inside):
+            words.append(f"slow, pace {crew.paces[first]:g}")
+        parts.append(sums.part(", ".join(words), np.arange(first, stop)))
+    if rest:
+        parts.append(sums.part("all others" if parts else "all", np.concatenate(rest)))
+    return tuple(parts)
+
+
+def _worst(jobs: Sequence[Job]) -> tuple[RankPart, ...]:
+    """The ranks that came last most often."""
+    sums = _Sums(jobs)
+    order = np.argsort(-sums.last, kind="stable")[:_WORST]
+    return tuple(sums.part(f"rank {rank}", np.array([rank])) for rank in order if sums.last[rank])
+
+
+def _collectives(step: Step, jobs: Sequence[Job]) -> tuple[CollectiveWait, ...]:
+    steps, at, rows = sum(len(job.steps_ns) for job in jobs), 0, []
+    ranks = len(step.crew)
+    for lanes in step.batches:
+        for number in lanes.order:
+            one = lanes.programs[0].collectives[number]
+            rows.append(
+                CollectiveWait(
+                    bucket=one.bucket,
+                    num_bytes=one.num_bytes,
+                    waited_ns=round(sum(float(job.waited_ns[at]) for job in jobs) / (steps * ranks)),
+                    longest_ns=round(sum(float(job.longest_ns[at]) for job in jobs) / steps),
+                    straggler_share=sum(int(job.stragglers[at]) for job in jobs) / steps,
+                )
+            )
+            at += 1
+    return tuple(rows)
+
+
+def _not_known(step: Step, hardware: Hardware) -> tuple[str, ...]:
+    missing, sizes = len(step.scatter.counts) - step.scatter.known, len(step.scatter.counts)
+    unknown = list(step.crew.not_known)
+    if missing and hardware.world_size > 1:
+        unknown.append(NO_SCATTER + (f" at {missing} of {sizes} sizes" if step.scatter.known else ""))
+    return tuple(unknown)
+
+
+def _notes(crew: Crew, step: Step, jobs: Sequence[Job]) -> tuple[str, ...]:
+    notes = list(crew.notes)
+    around = [
+        one
+        for lanes in step.batches
+        for program in lanes.programs[:1]
+        for one in (*program.before_forward, *program.after_sync)
+    ]
+    if around and len(crew) > 1:
+        notes.append(
+            f"{len(around)} collective(s) before forward and after synchronisation: steps contain how long "
+            f"ranks wait there, figures of waiting and of who came last do not"
+        )
+    if len(jobs) == 1:
+        notes.append("one job of steps: no interval; raise samples")
+    if not enough_stalls(crew.ranks, jobs):
+        notes.append(
+            f"{sum(job.stalled for job in jobs)} steps with a stall in all: too few for an interval; raise "
+            f"samples until there are {_FEWEST_STALLS}"
+        )
+    return tuple(notes)

@@ -1,0 +1,84 @@
+"""What a machine carries, the fabric it was reckoned from, and both ends of what is not known about it."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from sim.clusters.nccl.choosing import Method, choose
+from sim.clusters.nccl.fabric import Fabric
+from sim.nouns.hardware import CURVES, Curve, CurvePoint, Hardware
+from sim.units import divide_half_even
+
+Source = Literal["computed", "measured"]
+End = Literal["min_ns", "max_ns"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """The hardware of a machine and where its curves come from."""
+
+    fabric: Fabric
+    hardware: Hardware
+    source: Source
+
+    def method(self, num_bytes: int) -> str | None:
+        """What NCCL chooses for an all-reduce of so many bytes ("ring Simple").
+
+        None with one rank, and where the curve was measured, which does not say.
+        """
+        chosen = None if self.source != "computed" else choose(self.fabric, "all_reduce", num_bytes)
+        return None if chosen is None else method_name(chosen)
+
+
+def method_name(method: Method) -> str:
+    """A method in words, as ``provenance.methods`` has it: "ring Simple"."""
+    return f"{method.algorithm} {method.protocol}"
+
+
+def at_end(hardware: Hardware, end: End) -> Hardware:
+    """``hardware`` with its whole all-reduce curve at one end of its range (``spread``).
+
+    Points without a range are sure and stay. Beyond the last of them only what a message takes more than that
+    one is unsure: its range is that of the rise, so that the curve goes on from there without a jump.
+    """
+    known = hardware.spread.get("all_reduce") or {}
+    ends: list[int | None] = [known.get(str(point.num_bytes), {}).get(end) for point in hardware.all_reduce]
+    last_sure = max((at for at, end_ns in enumerate(ends) if end_ns is None), default=-1)
+    sure_ns = 0 if last_sure < 0 else hardware.all_reduce[last_sure].duration_ns
+    made = []
+    for at, (point, end_ns) in enumerate(zip(hardware.all_reduce, ends, strict=True)):
+        rise = point.duration_ns - sure_ns
+        if end_ns is not None and at > last_sure and rise >= 0 < point.duration_ns:
+            end_ns = sure_ns + divide_half_even(rise * end_ns, point.duration_ns)
+        made.append(point if end_ns is None else replace(point, duration_ns=end_ns))
+    return with_curve(hardware, tuple(made))
+
+
+def with_curve(hardware: Hardware, curve: Curve) -> Hardware:
+    """``hardware`` with another all-reduce curve, of which no range is known."""
+    spread = {name: known for name, known in hardware.spread.items() if name != "all_reduce"}
+    return replace(hardware, all_reduce=curve, spread=spread)
+
+
+def with_local(hardware: Hardware, local: Hardware | None) -> Hardware:
+    """``hardware`` with all that is no curve (copies, launches, slow-downs) as in ``local``."""
+    if local is None:
+        return hardware
+    curves: dict[str, Any] = {name: getattr(hardware, name) for name in CURVES}
+    spread = {name: known for name, known in local.spread.items() if name not in CURVES}
+    return replace(
+        local,
+        name=hardware.name,
+        world_size=hardware.world_size,
+        **curves,
+        spread={**spread, **hardware.spread},
+        provenance={**hardware.provenance, "local": local.name},
+        extensions={},
+    )
+
+
+def shifted(curve: Curve, by_ns: int) -> Curve:
+    """``curve`` with every all-reduce so much longer; none below 0."""
+    return tuple(
+        CurvePoint(num_bytes=point.num_bytes, duration_ns=max(0, point.duration_ns + by_ns))
+        for point in curve
+    )

@@ -1,0 +1,201 @@
+"""Why the cap that was best on one machine is not on the next: the cause, held to steps played without it.
+
+Between two machines an all-reduce changes by what one bucket more costs, by what a byte costs, and by how
+NCCL does it. Each is put back to what it was, all else left as it is now, and the old cap played against the
+new one: it is the cause only where the old cap is then no worse by more than 0.1 % of the step. Where a
+bucket's cost cannot be told from that of bytes, the all-reduces as they were are played as a whole.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sim.clusters.scaling.change import Change, Side
+from sim.clusters.scaling.switched import by_old_methods, switched_methods
+from sim.clusters.scaling.wire import tail_ns
+from sim.nouns.workload import Workload
+from sim.units import format_ms, format_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """A cause by code, and the sentence with its figures."""
+
+    code: str
+    sentence: str
+
+
+def find_reason(workload: Workload, before: Side, after: Side) -> Reason | None:
+    """Why the best cap of ``before`` is not as good on ``after``; None where it is, within 0.1 %.
+
+    The first cause that is found to be one; two together where neither is one alone.
+    """
+    change = Change(workload, before, after)
+    if not change.matters(change.lost_ns(after.curve)):
+        return None
+    found = next(reason for cause in CAUSES if (reason := cause(change)) is not None)
+    if before.all_are_alike and before.carried.hardware.world_size > 1:
+        return Reason(
+            code=found.code,
+            sentence=f"{found.sentence}; at {before.gpus} every cap was within 0.1 % of the best",
+        )
+    return found
+
+
+def _copies_and_launches(change: Change) -> Reason | None:
+    """Machines that were measured each for itself may differ in more than their all-reduces."""
+    if not change.matters(change.lost_before_ns):
+        return None
+    return Reason(
+        code="copies-and-launches",
+        sentence=f"{change.opening}; with all-reduces as at {change.before.gpus} it would still "
+        f"{_lose(change.lost_before_ns)}: copies, launches or slow-downs differ as well",
+    )
+
+
+def _communication_begins(change: Change) -> Reason | None:
+    """One GPU sends nothing: any cap did there, or what its copies and launches cost told caps apart."""
+    if change.before.carried.hardware.world_size > 1:
+        return None
+    told = "1 GPU sends nothing, so that any cap did"
+    if not change.before.all_are_alike:
+        told = (
+            "1 GPU sends nothing, so that copies and launches alone chose; were all-reduces free, as there, "
+            f"it would {_lose(change.lost_before_ns)}"
+        )
+    return Reason(code="communication-begins", sentence=f"{change.opening}; {told}")
+
+
+def _method(change: Change) -> Reason | None:
+    """NCCL chooses otherwise at a size of these buckets, and with its old choices the cap would do."""
+    before, after = change.before.carried, change.after.carried
+    switched = switched_methods(before, after, sorted({*change.old_sizes, *change.new_sizes}))
+    if not switched:
+        return None
+    lost = change.lost_ns(by_old_methods(before, after))
+    if change.matters(lost):
+        return None
+    size, was, now = switched[-1]
+    return Reason(
+        code="method",
+        sentence=f"{change.opening}; NCCL sends {format_size(size)} by {now} where it took {was}; with the "
+        f"old choices it would {_lose(lost)}",
+    )
+
+
+def _all_reduces(change: Change) -> Reason | None:
+    """The curve bends between the buckets, so that no one figure is what a bucket costs."""
+    if change.bucket_ns is not None:
+        return None
+    return Reason(
+        code="all-reduces",
+        sentence=f"{change.opening}; {change.all_buckets}; with all-reduces as at {change.before.gpus} it "
+        f"would {_lose(change.lost_before_ns)}",
+    )
+
+
+def _cost_of_a_bucket(change: Change) -> Reason | None:
+    """The change in what one bucket more costs does it alone, and without it the old cap would do."""
+    if change.bucket_ns is None or change.halves is None:
+        return None
+    alone, without = change.halves
+    if not change.matters(alone) or change.matters(without):
+        return None
+    was, now = change.bucket_ns
+    return Reason(
+        code="cost-of-a-bucket",
+        sentence=f"{change.opening}; one bucket more costs {_us(now)} on the wire, {_us(was)} at "
+        f"{change.before.gpus}; at {_us(was)} it would {_lose(without)}",
+    )
+
+
+def _no_longer_hidden(change: Change) -> Reason | None:
+    """Bytes got slower, so that all-reduces no longer fit behind backward; or the other way round.
+
+    They fit where they take no longer than backward and all but the last are done when that is launched.
+    """
+    without = _without_bytes(change)
+    if without is None:
+        return None
+    backward = change.workload.backward_ns
+    fits = [took <= backward for took in change.old_wire_ns]
+    sides = change.before, change.after
+    ends_in_time = [tail_ns(change.timeline(side, change.old)) is not None for side in sides]
+    if fits != ends_in_time or fits[0] == fits[1]:
+        return None
+    was = fits[0]
+    return Reason(
+        code="no-longer-hidden" if was else "hidden",
+        sentence=f"{change.opening}; {change.old_buckets}, which {'no longer' if was else 'now'} fits behind "
+        f"the {format_ms(backward)} of backward; {without}",
+    )
+
+
+def _tail(change: Change) -> Reason | None:
+    """Bytes cost something else, and only the last bucket is not hidden."""
+    without = _without_bytes(change)
+    if without is None:
+        return None
+    tails = [tail_ns(change.timeline(change.after, made)) for made in (change.old, change.new)]
+    if tails[0] is None or tails[1] is None:
+        return None
+    return Reason(
+        code="tail",
+        sentence=f"{change.opening}; only the last bucket is not hidden, and takes {format_ms(tails[0])} "
+        f"instead of {format_ms(tails[1])}; {without}",
+    )
+
+
+def _bandwidth(change: Change) -> Reason | None:
+    """Bytes cost something else."""
+    without = _without_bytes(change)
+    if without is None:
+        return None
+    return Reason(code="bandwidth", sentence=f"{change.opening}; {change.old_buckets}; {without}")
+
+
+def _both(change: Change) -> Reason | None:
+    """Both changes, where either does it alone, or neither."""
+    if change.bucket_ns is None or change.halves is None:
+        return None
+    alone, without = change.halves
+    was, now = change.bucket_ns
+    either = change.matters(alone)
+    return Reason(
+        code="either" if either else "together",
+        sentence=f"{change.opening}; one bucket more costs {_us(now)} on the wire ({_us(was)} at "
+        f"{change.before.gpus}), and {change.old_buckets}: {'each' if either else 'neither'} does it alone; "
+        f"with the first it would {_lose(alone)}, with the second {_lose(without)}",
+    )
+
+
+CAUSES: tuple[Callable[[Change], Reason | None], ...] = (
+    _copies_and_launches,
+    _communication_begins,
+    _method,
+    _all_reduces,
+    _cost_of_a_bucket,
+    _no_longer_hidden,
+    _tail,
+    _bandwidth,
+    _both,
+)
+
+
+def _without_bytes(change: Change) -> str | None:
+    """That with bytes as fast as before the old cap would do, in words; None unless that explains it."""
+    if change.halves is None:
+        return None
+    alone, without = change.halves
+    if change.matters(alone) or not change.matters(without):
+        return None
+    return f"were bytes as fast as at {change.before.gpus}, it would {_lose(alone)}"
+
+
+def _lose(lost_ns: int) -> str:
+    if format_ms(abs(lost_ns)) == format_ms(0):
+        return "lose nothing"
+    return f"lose {format_ms(lost_ns)}" if lost_ns > 0 else f"save {format_ms(-lost_ns)}"
+
+
+def _us(ns: int) -> str:
+    return f"{ns / 1000:.0f} us" if abs(ns) < 1_000_000 else format_ms(ns)

@@ -1,0 +1,86 @@
+"""How many bytes one all-reduce puts on each link, in each direction."""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import cast
+
+from sim.clusters.topology.nvls_traffic import nvls_traffic, nvls_tree_traffic
+from sim.clusters.topology.rings import Rings, rings_of
+from sim.clusters.topology.routes import routes_of
+from sim.clusters.topology.textbook_traffic import TEXTBOOK
+from sim.clusters.topology.traffic import TRAFFIC, Traffic, merged
+from sim.errors import InputError
+from sim.nouns.cluster import Cluster, LinkKind
+from sim.nouns.link_load import LinkLoad
+
+NVLS: dict[str, Callable[[Rings], Traffic]] = {"nvls": nvls_traffic, "nvls_tree": nvls_tree_traffic}
+LOADS = (*TRAFFIC, *NVLS, *TEXTBOOK)
+NAMED_HOSTS = 64  # with more, links alike are one with a count
+
+
+def link_loads(
+    cluster: Cluster, ranks: Sequence[str] | None = None, algorithm: str = "ring"
+) -> tuple[LinkLoad, ...]:
+    """The load of every link that one all-reduce crosses, the one that is busy longest first.
+
+    Up to 64 hosts each link by its own name; beyond, links alike are one with a count.
+
+    Args:
+        cluster: the machine.
+        ranks: full names of GPUs (None: the cluster's placement).
+        algorithm: one of ``LOADS``.
+
+    Raises:
+        InputError: ranks that are no GPUs or that no way joins, or an algorithm that is not known.
+        NotModelledError: an algorithm that is not for these ranks.
+    """
+    if algorithm not in LOADS:
+        raise InputError(f"algorithm: {algorithm!r} is not legal; give one of {', '.join(LOADS)}")
+    rings = rings_of(cluster, ranks)
+    if not rings.channels:
+        return ()
+    named = len(rings.hosts) <= NAMED_HOSTS
+    found = _each(_traffic(rings, algorithm), named)
+    return tuple(
+        sorted(found if named else _together(found), key=lambda load: (-load.s_per_byte, load.a, load.b))
+    )
+
+
+def _traffic(rings: Rings, algorithm: str) -> Traffic:
+    if algorithm in TEXTBOOK:
+        return merged([phase.traffic for phase in TEXTBOOK[algorithm](rings)])
+    return {**TRAFFIC, **NVLS}[algorithm](rings)
+
+
+def _each(traffic: Traffic, named: bool) -> Iterable[LinkLoad]:
+    for kind in traffic.within:
+        graph = routes_of(kind.template).graph
+        for (a, b), crossed in kind.times.items():
+            edge = graph.edges[a, b]
+            for host in kind.hosts if named else kind.hosts[:1]:
+                yield LinkLoad(
+                    a=f"host{host}.{a}",
+                    b=f"host{host}.{b}",
+                    kind=cast(LinkKind, edge["kind"]),
+                    bytes_per_s=float(edge["bytes_per_s"]),
+                    share=traffic.part * crossed,
+                    count=1 if named else len(kind.hosts),
+                )
+    for (a, b), crossed in traffic.between.items():
+        width = traffic.wiring.bytes_per_s((a, b))
+        yield LinkLoad(a=a, b=b, kind="net", bytes_per_s=width, share=traffic.part * crossed)
+
+
+def _together(loads: Iterable[LinkLoad]) -> list[LinkLoad]:
+    """Links alike, of as many bytes/s and with one load, as one with a count; it has the first one's name."""
+    alike: dict[tuple[str, str, float, float], LinkLoad] = {}
+    for load in loads:
+        key = _kind_of(load.a), _kind_of(load.b), load.bytes_per_s, load.share
+        first = alike.get(key)
+        alike[key] = load if first is None else replace(first, count=first.count + load.count)
+    return list(alike.values())
+
+
+def _kind_of(name: str) -> str:
+    return re.sub(r"\d+", "#", name)

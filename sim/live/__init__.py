@@ -1,0 +1,1 @@
+"""A job that is still running, held to its prediction."""

@@ -1,0 +1,203 @@
+"""A running job held to its prediction: each step, errors of unseen ones, drift, who is last."""
+
+from array import array
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.clock.arrays import Floats, Ints
+from sim.live.drift import find_change
+from sim.nouns.live import (
+    PARTS,
+    Calibration,
+    Column,
+    Drift,
+    Followed,
+    FollowedRank,
+    Lateness,
+    LiveReport,
+    StepParts,
+    StepSeries,
+    Unseen,
+)
+
+RECENT_STEPS = 50  # of the rolling median, and of what is called recent
+_LATENESS_STEPS = 200
+_PERIOD_STEPS = 200
+
+_COLUMNS = ("started_at", "step_ns", *PARTS)
+
+
+def judge(followed: Followed, calibration: Calibration) -> LiveReport:
+    """Every step that all ranks have finished, against what ``calibration`` predicts for its buckets.
+
+    Steps with another number of micro-batches than the calibrated ones are left out and counted. Only steps
+    after the window are judged, and of these the ones with the buckets that the job has now.
+    """
+    table, last_rank, late_by, left_out = _job_steps(followed.ranks, calibration.accumulation)
+    numbers = table["step"]
+    predicted = _predicted(calibration, numbers)
+    inside = (numbers >= calibration.first_step) & (numbers <= calibration.last_step)
+    inside &= predicted["step_ns"] > 0
+    after = (numbers > calibration.last_step) & (predicted["step_ns"] > 0)
+    known = inside
+    if calibration.layouts:  # what another layout's prediction is off by is no drift
+        is_now = numbers >= calibration.layouts[-1].step
+        after, known = after & is_now, known & is_now
+    series = StepSeries(
+        **{name: _column(table[name]) for name in ("step", *_COLUMNS)},
+        last_rank=_column(last_rank),
+        late_by=_column(late_by),
+        predicted=_column(predicted["step_ns"]),
+    )
+    return LiveReport(
+        series=series,
+        calibrated=(calibration.first_step, calibration.last_step),
+        unseen=_unseen(table["step_ns"][after], predicted["step_ns"][after]),
+        drift=_drift(table, predicted, known, after),
+        lateness=_lateness(last_rank, late_by) if len(followed.ranks) > 1 else (),
+        recent=_recent(table),
+        window=_unseen(table["step_ns"][inside], predicted["step_ns"][inside]),
+        left_out=left_out,
+        period_ns=_period_ns(table),
+    )
+
+
+def _numbers(values: Column) -> Ints:
+    return np.frombuffer(values, dtype=np.int64) if len(values) else np.zeros(0, np.int64)
+
+
+def _column(values: Ints) -> Column:
+    return array("q", np.ascontiguousarray(values, dtype=np.int64).tobytes())
+
+
+def _job_steps(
+    ranks: tuple[FollowedRank, ...], accumulation: tuple[int, int]
+) -> tuple[dict[str, Ints], Ints, Ints, int]:
+    """Columns of the slowest rank in each common step; the last rank and by how much; steps left out."""
+    numbers = _numbers(ranks[0].steps.step)
+    for rank in ranks[1:]:
+        own = _numbers(rank.steps.step)
+        if len(own) != len(numbers) or not np.array_equal(own, numbers):
+            numbers = np.intersect1d(numbers, own, assume_unique=True)
+    stacked: dict[str, Ints] = {}
+    picks = [np.searchsorted(_numbers(rank.steps.step), numbers) for rank in ranks]
+    for name in (*_COLUMNS, "arrival", "backwards", "reduced"):
+        stacked[name] = np.stack(
+            [_numbers(getattr(rank.steps, name))[pick] for rank, pick in zip(ranks, picks, strict=True)]
+        )
+    alike = (stacked["backwards"] == accumulation[0]) & (stacked["reduced"] == accumulation[1])
+    is_kept = alike.all(axis=0)
+    stacked = {name: column[:, is_kept] for name, column in stacked.items()}
+    numbers = numbers[is_kept]
+    own_work = stacked["before"] + stacked["forward"] + stacked["backward"]
+    slowest = own_work.argmax(axis=0)
+    at = np.arange(len(numbers))
+    table = {name: stacked[name][slowest, at] for name in _COLUMNS}
+    table["step"] = numbers
+    # a GPU's host runs ahead of it, so that the wall clock says when work was asked for, not when it ran
+    on_host = ranks[0].header.clock == "host"
+    begun = stacked["started_at"] - stacked["started_at"].min(axis=0) if on_host else 0
+    arrival = stacked["arrival"] + begun
+    last = arrival.argmax(axis=0)
+    late_by = np.zeros(len(numbers), np.int64)
+    if len(ranks) > 1 and len(numbers):
+        others = np.sort(arrival, axis=0)[:-1]
+        late_by = (arrival.max(axis=0) - np.median(others, axis=0)).astype(np.int64)
+    names = np.array([rank.header.rank for rank in ranks], np.int64)
+    return table, names[last], late_by, int((~is_kept).sum())
+
+
+def _predicted(calibration: Calibration, numbers: Ints) -> dict[str, Ints]:
+    """The prediction of each step by its layout, in the parts of a step; -1 where there is none."""
+    columns = {name: np.full(len(numbers), -1, np.int64) for name in ("step_ns", *PARTS)}
+    for layout in calibration.layouts:
+        since = numbers >= layout.step
+        for name, column in columns.items():
+            if layout.parts is None:
+                column[since] = -1
+            else:
+                column[since] = layout.parts.step_ns if name == "step_ns" else layout.parts.part_ns(name)
+    return columns
+
+
+def _unseen(measured: Ints, predicted: Ints) -> Unseen | None:
+    if not len(measured):
+        return None
+    errors = measured / predicted - 1
+    low, middle, high = np.quantile(errors, (0.05, 0.5, 0.95))
+    return Unseen(
+        count=len(errors),
+        measured_ns=round(float(np.median(measured))),
+        predicted_ns=int(predicted[-1]),
+        median_error=float(middle),
+        low=float(low),
+        high=float(high),
+    )
+
+
+def _drift(
+    table: dict[str, Ints], predicted: dict[str, Ints], known: NDArray[np.bool_], after: NDArray[np.bool_]
+) -> Drift | None:
+    """A lasting change of the steps ``after`` the window, whose own steps are ``known``."""
+    errors: Floats = table["step_ns"] / np.maximum(1, predicted["step_ns"]) - 1
+    found = find_change(errors[after], errors[known])
+    if found is None:
+        return None
+    place, p_value = found
+    since = table["step"][after][place]
+    old, new = (known | after) & (table["step"] < since), after & (table["step"] >= since)
+    before, later = float(np.median(errors[old])), float(np.median(errors[new]))
+    parts = {}
+    for name in PARTS:
+        off = (np.maximum(0, table[name]) - predicted[name]) / np.maximum(1, predicted["step_ns"])
+        parts[name] = float(np.median(off[new]) - np.median(off[old]))
+    return Drift(
+        since_step=int(since),
+        before=before,
+        after=later,
+        shift=later - before,
+        parts=parts,
+        p_value=p_value,
+    )
+
+
+def _period_ns(table: dict[str, Ints]) -> int | None:
+    """The median time from one step's start to the next, over the latest; None before there are two."""
+    starts, numbers = table["started_at"][-_PERIOD_STEPS:], table["step"][-_PERIOD_STEPS:]
+    if len(starts) < 2:
+        return None
+    period = round(float(np.median(np.diff(starts) / np.diff(numbers))))
+    return period if period > 0 else None
+
+
+def _lateness(last_rank: Ints, late_by: Ints) -> tuple[Lateness, ...]:
+    """Ranks by how often they were last among the latest steps, the most frequent first."""
+    recent, late = last_rank[-_LATENESS_STEPS:], late_by[-_LATENESS_STEPS:]
+    rows = [
+        Lateness(
+            rank=int(rank),
+            share=float((recent == rank).mean()),
+            late_ns=round(float(np.median(late[recent == rank]))),
+        )
+        for rank in np.unique(recent)
+    ]
+    return tuple(sorted(rows, key=lambda row: (-row.share, row.rank)))
+
+
+def _recent(table: dict[str, Ints]) -> StepParts | None:
+    """Medians of the latest steps, part by part; the step is the median of steps."""
+    if not len(table["step"]):
+        return None
+    middle = {
+        name: round(float(np.median(np.maximum(0, table[name][-RECENT_STEPS:]))))
+        for name in ("step_ns", *PARTS)
+    }
+    return StepParts(
+        before_ns=middle["before"],
+        forward_ns=middle["forward"],
+        backward_ns=middle["backward"],
+        sync_ns=middle["sync"],
+        optimizer_ns=middle["optimizer"],
+        step_ns=middle["step_ns"],
+    )

@@ -1,0 +1,45 @@
+"""Which steps of a recording a prediction is made from, so that all others are steps it has not seen."""
+
+from dataclasses import replace
+
+from sim.errors import InputError
+from sim.importer.kept_steps import FEWEST_BACKWARDS, warmup_steps
+from sim.nouns.recording import Recording
+
+FEWEST_STEPS = FEWEST_BACKWARDS
+
+
+def first_window(recording: Recording, count: int) -> Recording:
+    """The first ``count`` steps after warm-up that every rank in ``recording`` has.
+
+    Fewer where there are not so many yet; the caller looks at how many it got.
+
+    Raises:
+        InputError: fewer than three steps asked for.
+    """
+    if count < FEWEST_STEPS:
+        raise InputError(f"steps: {count} is not legal; give an integer >= {FEWEST_STEPS}")
+    return _only(recording, _common(recording)[:count])
+
+
+def last_window(recording: Recording, count: int) -> Recording:
+    """The last ``count`` steps that every rank in ``recording`` has."""
+    return _only(recording, _common(recording)[-count:])
+
+
+def _common(recording: Recording) -> list[int]:
+    """Numbers of the steps after warm-up that every rank has, ascending."""
+    warmup = warmup_steps(recording)
+    numbers = [{step.step for step in rank.steps if step.step > warmup} for rank in recording.ranks]
+    return sorted(set.intersection(*numbers))
+
+
+def _only(recording: Recording, numbers: list[int]) -> Recording:
+    kept = set(numbers)
+    return replace(
+        recording,
+        ranks=tuple(
+            replace(rank, steps=tuple(step for step in rank.steps if step.step in kept))
+            for rank in recording.ranks
+        ),
+    )

@@ -1,0 +1,280 @@
+"""One sentence that names what holds the step up: the first cause that matches, with its figures."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from sim.costs.collectives import service_ns
+from sim.metrics.evidence import Evidence
+from sim.metrics.head_of_line import find_blocked
+from sim.nouns.path import PathSpan
+from sim.nouns.timeline import Timeline
+from sim.nouns.workload import Gradient
+from sim.units import format_ms, format_size
+
+NEGLIGIBLE = 0.01  # of the step: below this, communication is hidden for all that matters
+_AFTERWARDS = ("end of backward", "after backward", "step")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bottleneck:
+    """A cause by code, the sentence with the figures behind it, and the time that it is about, in ns.
+
+    If what takes ``part_ns`` took none, all else the same, the step would be shorter by no more than that
+    where ``Evidence.is_additive``.
+    """
+
+    code: str
+    sentence: str
+    part_ns: int
+
+
+def find_bottleneck(timeline: Timeline, step_ns: int) -> Bottleneck:
+    """What to tell the user first: the first of ``CAUSES`` that matches. ``step_ns`` is the whole step."""
+    evidence = Evidence(timeline=timeline, step_ns=step_ns)
+    found = (cause(evidence) for cause in CAUSES)
+    return next(bottleneck for bottleneck in found if bottleneck is not None)
+
+
+def _no_communication(evidence: Evidence) -> Bottleneck | None:
+    if any(played.collective.service_ns or played.late_ns for played in evidence.timeline.collectives):
+        return None
+    return Bottleneck(
+        code="no-communication",
+        sentence="no communication: all-reduces cost nothing here",
+        part_ns=0,
+    )
+
+
+def _compute_bound(evidence: Evidence) -> Bottleneck | None:
+    exposed = evidence.exposed_ns
+    share = exposed / evidence.step_ns if evidence.step_ns else 0.0
+    if share > NEGLIGIBLE:
+        return None
+    return Bottleneck(
+        code="compute-bound",
+        sentence=f"compute-bound: synchronising adds {format_ms(exposed)}, {share:.1%} of the step; "
+        f"no assignment can gain more than that",
+        part_ns=exposed,
+    )
+
+
+def _straggler_bound(evidence: Evidence) -> Bottleneck | None:
+    """Collectives on the path wait for the slowest rank for half of what is exposed."""
+    timeline, waits = evidence.timeline, evidence.on_path_ns("straggler")
+    if timeline.slowest is None or not waits or waits < evidence.exposed_ns / 2:
+        return None
+    count = sum(span.kind == "straggler" for span in evidence.path)
+    saved = _saving(min(waits, evidence.exposed_ns), evidence.is_additive)
+    return Bottleneck(
+        code="straggler-bound",
+        sentence=f"straggler-bound: the critical path waits {format_ms(waits)} for the slowest rank, in "
+        f"{_count(count, 'collective')}; backward takes {format_ms(timeline.slowest.backward_ns)} there and "
+        f"{format_ms(timeline.workload.backward_ns)} here; {format_ms(evidence.exposed_ns)} is exposed, "
+        f"without that rank {saved} less",
+        part_ns=waits,
+    )
+
+
+def _no_overlap(evidence: Evidence) -> Bottleneck | None:
+    timeline = evidence.timeline
+    if any(played.collective.phase not in _AFTERWARDS for played in timeline.collectives):
+        return None
+    count = len(timeline.collectives)
+    return Bottleneck(
+        code="no-overlap",
+        sentence=f"no overlap: {'all' if count > 1 else 'the'} {_count(count, 'collective')} "
+        f"{'are' if count > 1 else 'is'} launched after backward, which hides none of the "
+        f"{format_ms(evidence.exposed_ns)} that are exposed",
+        part_ns=evidence.exposed_ns,
+    )
+
+
+def _lane_held(evidence: Evidence) -> Bottleneck | None:
+    """Flushes for which backward stands still: all of them, or enough to be half of what is exposed."""
+    standing, exposed = evidence.standing_ns, evidence.exposed_ns
+    if standing and not evidence.hidden_ns:
+        sentence = (
+            f"no overlap: every flush holds the lane; backward stands still for {format_ms(standing)}, and "
+            f"nothing hides any of the {format_ms(exposed)} that are exposed"
+        )
+        return Bottleneck(code="no-overlap", sentence=sentence, part_ns=exposed)
+    if not standing or standing < exposed / 2:
+        return None
+    return Bottleneck(
+        code="lane-held",
+        sentence=f"flushes hold the lane: backward stands still for {format_ms(standing)} until earlier ones "
+        f"are done, with {format_ms(exposed)} exposed",
+        part_ns=standing,
+    )
+
+
+def _head_of_line(evidence: Evidence) -> Bottleneck | None:
+    """A bucket is ready and the link idle for a quarter of what is exposed, but an earlier one is not."""
+    timeline = evidence.timeline
+    blocked = find_blocked(timeline)
+    if blocked is None or blocked[2] < evidence.exposed_ns / 4:
+        return None
+    waiting, blocking, idle = blocked
+    return Bottleneck(
+        code="head-of-line",
+        sentence=f"head-of-line blocked by {_last_gradient(timeline, blocking.index).name}: bucket "
+        f"{waiting.index} was ready at {format_ms(waiting.ready_ns)} but waited for bucket "
+        f"{blocking.index}, which that parameter completes at {format_ms(blocking.ready_ns)}, with the link "
+        f"idle for {format_ms(idle)}",
+        part_ns=idle,
+    )
+
+
+def _last_gradient(timeline: Timeline, bucket: int) -> Gradient:
+    """The gradient of a bucket that is ready last."""
+    order = {index: place for place, index in enumerate(timeline.workload.order())}
+    members = timeline.assignment.bucket_indices[bucket]
+    return timeline.workload.gradients[max(members, key=lambda index: order.get(index, -1))]
+
+
+def _hook_bound(evidence: Evidence) -> Bottleneck | None:
+    hooks = evidence.on_path_ns("hook", "settle")
+    if not hooks or hooks < evidence.threshold_ns:
+        return None
+    return Bottleneck(
+        code="hook-bound",
+        sentence=f"hook-bound: what hooks compute takes {format_ms(hooks)} of the critical path, "
+        f"with {format_ms(evidence.exposed_ns)} exposed",
+        part_ns=hooks,
+    )
+
+
+def _launch_bound(evidence: Evidence) -> Bottleneck | None:
+    launches = evidence.on_path_ns("launch")
+    if not launches or launches < evidence.threshold_ns:
+        return None
+    count = sum(span.kind == "launch" for span in evidence.path)
+    return Bottleneck(
+        code="launch-bound",
+        sentence=f"launch-bound: {_count(count, 'launch', 'launches')} x "
+        f"{format_ms(launches / count)} = {format_ms(launches)} on the critical path, with "
+        f"{format_ms(evidence.exposed_ns)} exposed",
+        part_ns=launches,
+    )
+
+
+def _copy_bound(evidence: Evidence) -> Bottleneck | None:
+    copies, back = evidence.on_path_ns("copy_in", "copy_out"), evidence.on_path_ns("copy_out")
+    if not copies or copies < evidence.threshold_ns:
+        return None
+    advice = f"; gradient_as_bucket_view removes {format_ms(back)} of them" if back else ""
+    return Bottleneck(
+        code="copy-bound",
+        sentence=f"copy-bound: copies into and out of buckets take {format_ms(copies)} of the "
+        f"critical path, with {format_ms(evidence.exposed_ns)} exposed{advice}",
+        part_ns=copies,
+    )
+
+
+def _interference_bound(evidence: Evidence) -> Bottleneck | None:
+    if not evidence.stretch_ns or evidence.stretch_ns < evidence.threshold_ns:
+        return None
+    return Bottleneck(
+        code="interference-bound",
+        sentence=f"interference-bound: collectives beside it make backward {format_ms(evidence.stretch_ns)} "
+        f"longer, with {format_ms(evidence.exposed_ns)} exposed",
+        part_ns=evidence.stretch_ns,
+    )
+
+
+def _latency_bound(evidence: Evidence) -> Bottleneck | None:
+    """Half of what the path's collectives take is what as many of no bytes would take."""
+    sent, latency = evidence.sent, evidence.latency_ns
+    if latency < evidence.moving_ns:
+        return None
+    name = _name(sent)
+    saved = min(evidence.merging_saves_ns, evidence.exposed_ns)
+    advice = f"; one {name} in their place would save {_saving(saved, evidence.is_alone)}" if saved else ""
+    return Bottleneck(
+        code="latency-bound",
+        sentence=f"latency-bound: {_count(len(sent), name)} x {format_ms(latency / len(sent))} = "
+        f"{format_ms(latency)} of latency in {format_ms(evidence.wire_ns)} on the wire, with "
+        f"{format_ms(evidence.exposed_ns)} exposed{advice}",
+        part_ns=latency,
+    )
+
+
+def _tail_exposed(evidence: Evidence) -> Bottleneck | None:
+    """One collective alone is on the path."""
+    timeline, wire = evidence.timeline, evidence.wire_ns
+    if len(evidence.sent) > 1:
+        return None
+    played = evidence.played[0]
+    what, kind = played.collective, played.collective.kind.replace("_", "-")
+    ready = played.launch_ns
+    subject = f"tail exposed: the {kind} of {what.purpose} ({format_size(what.num_bytes)}) is launched"
+    alone = ""
+    if what.bucket is not None:
+        ready = timeline.buckets[what.bucket].ready_ns
+        subject = f"tail bucket exposed: bucket {what.bucket} ({format_size(what.num_bytes)}) is ready"
+        alone = _alone_words(evidence, what.bucket)
+    left = max(0, timeline.backward_end_ns - ready)
+    return Bottleneck(
+        code="tail-exposed",
+        sentence=f"{subject} at {format_ms(ready)}, and its {kind} takes {format_ms(wire)} with only "
+        f"{format_ms(left)} of backward left to hide it{alone}",
+        part_ns=wire,
+    )
+
+
+def _bandwidth_bound(evidence: Evidence) -> Bottleneck:
+    """What is left: collectives one after the other, most of whose time grows with their bytes."""
+    sent, wire, num_bytes = evidence.sent, evidence.wire_ns, evidence.wire_bytes
+    is_gapless = all(before.end_ns == after.start_ns for before, after in pairwise(sent))
+    saved = _saving(min(evidence.moving_ns // 2, evidence.exposed_ns), evidence.is_alone)
+    return Bottleneck(
+        code="bandwidth-bound",
+        sentence=f"bandwidth-bound: {_count(len(sent), _name(sent))}{' on end' if is_gapless else ''}, "
+        f"{format_size(num_bytes)} at {num_bytes / wire:.2f} GB/s, "
+        f"{'keep the link busy without a gap for' if is_gapless else 'are on the critical path for'} "
+        f"{format_ms(wire)}; {format_ms(evidence.exposed_ns)} is exposed, of which twice the bandwidth would "
+        f"save {saved}",
+        part_ns=wire,
+    )
+
+
+CAUSES: tuple[Callable[[Evidence], Bottleneck | None], ...] = (
+    _no_communication,
+    _compute_bound,
+    _straggler_bound,
+    _no_overlap,
+    _lane_held,
+    _head_of_line,
+    _hook_bound,
+    _launch_bound,
+    _copy_bound,
+    _interference_bound,
+    _latency_bound,
+    _tail_exposed,
+    _bandwidth_bound,
+)
+
+
+def _alone_words(evidence: Evidence, bucket: int) -> str:
+    """What the bucket's last gradient would take without the others."""
+    timeline = evidence.timeline
+    if len(timeline.assignment.bucket_indices[bucket]) == 1:
+        return ""
+    last = _last_gradient(timeline, bucket)
+    alone = service_ns(evidence.curves[0], last.on_wire)
+    return f"; {last.name}, which completes it, would take {format_ms(alone)} alone"
+
+
+def _saving(ns: int, is_bound: bool) -> str:
+    return f"{'at most' if is_bound else 'some'} {format_ms(ns)}"
+
+
+def _name(sent: Sequence[PathSpan]) -> str:
+    """What to call collectives: buckets, where each carries one of its own."""
+    buckets = {span.bucket for span in sent}
+    return "bucket" if None not in buckets and len(buckets) == len(sent) else "collective"
+
+
+def _count(count: int, one: str, many: str | None = None) -> str:
+    return f"{count} {one if count == 1 else many or one + 's'}"

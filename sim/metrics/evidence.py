@@ -1,0 +1,146 @@
+"""What there is to go by when one asks what holds a step up."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import get_args
+
+from sim.costs.collectives import service_ns
+from sim.metrics.critical_path import critical_path
+from sim.metrics.intervals import intersection_length
+from sim.nouns.collective import CollectiveKind, CollectiveTimes
+from sim.nouns.hardware import SLOWDOWNS, Curve
+from sim.nouns.path import PathSpan
+from sim.nouns.timeline import Timeline
+
+_SENT = get_args(CollectiveKind)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """A timeline and what is read off it, each part once and only if it is asked for.
+
+    ``step_ns`` is the whole step.
+    """
+
+    timeline: Timeline
+    step_ns: int
+
+    @property
+    def exposed_ns(self) -> int:
+        """All that synchronising adds to a plain backward."""
+        return self.timeline.sync_end_ns - self.timeline.workload.backward_ns
+
+    @cached_property
+    def path(self) -> list[PathSpan]:
+        """The critical path."""
+        return critical_path(self.timeline)
+
+    @cached_property
+    def sent(self) -> list[PathSpan]:
+        """The collectives on the critical path."""
+        return [span for span in self.path if span.kind in _SENT]
+
+    @cached_property
+    def played(self) -> list[CollectiveTimes]:
+        """The same, with all that is known of them."""
+        numbers = [span.collective for span in self.sent if span.collective is not None]
+        return [self.timeline.collectives[number] for number in numbers]
+
+    @cached_property
+    def curves(self) -> list[Curve]:
+        """What each of them is timed by; without a curve a collective takes no time, and is on no path."""
+        return [getattr(self.timeline.hardware, span.kind) for span in self.sent]
+
+    @property
+    def wire_ns(self) -> int:
+        """How long they take together."""
+        return sum(span.end_ns - span.start_ns for span in self.sent)
+
+    @property
+    def wire_bytes(self) -> int:
+        """How much they carry together."""
+        return sum(played.collective.num_bytes for played in self.played)
+
+    @property
+    def latency_ns(self) -> int:
+        """What as many collectives of no bytes would take: the smallest time on the curve, each."""
+        return sum(min(point.duration_ns for point in curve) for curve in self.curves)
+
+    @property
+    def moving_ns(self) -> int:
+        """What they take alone on their channels beyond their latency."""
+        return sum(played.collective.service_ns for played in self.played) - self.latency_ns
+
+    @property
+    def merging_saves_ns(self) -> int:
+        """By how much one collective in their place would be shorter than they are together."""
+        if len({span.kind for span in self.sent}) > 1:
+            return 0
+        together = sum(played.collective.service_ns for played in self.played)
+        return max(0, together - service_ns(self.curves[0], self.wire_bytes))
+
+    def on_path_ns(self, *kinds: str) -> int:
+        """How much of the critical path spans of these kinds are."""
+        return sum(span.end_ns - span.start_ns for span in self.path if span.kind in kinds)
+
+    @cached_property
+    def stretch_ns(self) -> int:
+        """By how much backward's own work on the critical path is longer than it would be alone."""
+        workload, before = self.timeline.workload, 0
+        alone: dict[int | None, int] = {}
+        for index in workload.order():
+            ready = workload.gradients[index].ready_ns or 0
+            alone[index], before = ready - before, ready
+        alone[None] = workload.backward_ns - before
+        return sum(
+            span.end_ns - span.start_ns - alone[span.gradient]
+            for span in self.path
+            if span.kind == "backward"
+        )
+
+    @cached_property
+    def standing_ns(self) -> int:
+        """How long the compute lane stands still before the end of backward."""
+        timeline = self.timeline
+        spans = [(span.start_ns, span.end_ns) for span in timeline.compute]
+        spans += [(bucket.copy_out_start_ns, bucket.available_ns) for bucket in timeline.buckets]
+        backward = [(0, timeline.backward_end_ns)]
+        return timeline.backward_end_ns - intersection_length(spans, backward)
+
+    @cached_property
+    def hidden_ns(self) -> int:
+        """How long collectives and the compute lane are at work side by side."""
+        return intersection_length(
+            [(span.start_ns, span.end_ns) for span in self.timeline.compute],
+            [(played.start_ns, played.end_ns) for played in self.timeline.collectives],
+        )
+
+    @property
+    def threshold_ns(self) -> float:
+        """What a part of the critical path must reach to be the cause: half of what is exposed.
+
+        Without a collective on the path, the largest of the other parts is the cause.
+        """
+        if self.sent:
+            return self.exposed_ns / 2
+        parts = (
+            self.on_path_ns("hook", "settle"),
+            self.on_path_ns("launch"),
+            self.on_path_ns("copy_in", "copy_out"),
+            self.stretch_ns,
+        )
+        return max(parts)
+
+    @property
+    def is_additive(self) -> bool:
+        """Whether what is taken from the critical path is all that the step can become shorter by.
+
+        So it is with one channel where nothing slows anything else down.
+        """
+        hardware = self.timeline.hardware
+        return hardware.comm_channels == 1 and all(getattr(hardware, name) == 1 for name in SLOWDOWNS)
+
+    @property
+    def is_alone(self) -> bool:
+        """The same, where no other rank's step changes with this one's."""
+        return self.is_additive and self.timeline.slowest is None

@@ -1,0 +1,84 @@
+"""One step from workload, hardware and assignment to its timeline, by either engine."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sim.clock import recurrence
+from sim.clock import simpy_clock as lanes
+from sim.clock.outcome import Outcome, Play, make_timeline
+from sim.clock.program import Program
+from sim.clock.slowest_rank import play_beside
+from sim.errors import AssignmentError, InputError
+from sim.nouns.assignment import Assignment
+from sim.nouns.hardware import Hardware
+from sim.nouns.timeline import Iteration, Timeline
+from sim.nouns.workload import Workload
+from sim.systems.registry import hold, write
+
+ENGINES: dict[str, Play] = {"simpy": lanes.play, "analytic": recurrence.solve}
+
+
+def run(
+    workload: Workload,
+    hardware: Hardware,
+    assignment: Assignment,
+    engine: str = "simpy",
+    iteration: Iteration = "steady",
+    slowest: Workload | None = None,
+) -> Timeline:
+    """The timeline of one step; ``slowest`` is the workload as the slowest other rank runs it.
+
+    Raises:
+        InputError: ``engine`` is not one of ``ENGINES``, or ``slowest`` cannot be another rank of this job.
+        AssignmentError: ``slowest`` does not fit the assignment.
+    """
+    if engine not in ENGINES:
+        raise InputError(f"engine: {engine!r} is not legal; give 'simpy' or 'analytic'")
+    play = ENGINES[engine]
+    programs = write(workload, hardware, assignment, iteration)
+    if slowest is None:
+        outcomes = _play_each(programs, play)
+    else:
+        others = _write_slowest(slowest, hardware, assignment, iteration)
+        outcomes = play_beside(workload, programs, slowest, others, play)
+    timeline = make_timeline(
+        workload,
+        hardware,
+        assignment,
+        programs[-1],
+        outcomes[-1],
+        accumulation_ns=_accumulation_ns(workload, programs[:-1], outcomes[:-1]),
+        engine=engine,
+        iteration=iteration,
+        slowest=slowest,
+    )
+    return replace(timeline, holdings=hold(timeline))
+
+
+def _write_slowest(
+    slowest: Workload, hardware: Hardware, assignment: Assignment, iteration: Iteration
+) -> tuple[Program, ...]:
+    if hardware.world_size == 1:
+        raise InputError("slowest: there is no other rank; hardware has world_size=1")
+    try:
+        return write(slowest, hardware, assignment, iteration)
+    except AssignmentError as error:
+        raise AssignmentError(f"slowest: {error}") from None
+
+
+def _play_each(programs: Sequence[Program], play: Play) -> list[Outcome]:
+    """Outcomes one a program; equal neighbours are played once."""
+    outcomes: list[Outcome] = []
+    for number, program in enumerate(programs):
+        known = number > 0 and program == programs[number - 1]
+        outcomes.append(outcomes[-1] if known else play(program))
+    return outcomes
+
+
+def _accumulation_ns(workload: Workload, programs: Sequence[Program], outcomes: Sequence[Outcome]) -> int:
+    """What the micro-batches before the last take."""
+    each = workload.forward_ns + workload.loss_ns
+    return sum(
+        program.pre_forward_ns + each + outcome.sync_end_ns + program.post_sync_ns
+        for program, outcome in zip(programs, outcomes, strict=True)
+    )

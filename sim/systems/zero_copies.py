@@ -1,0 +1,116 @@
+"""What ZeRO moves in memory beside its collectives, in bytes (A5.5, A5.7, A5.8, A8.8).
+
+Read from DeepSpeed 0.19.8. A pass over N bytes that reads and writes each counts N: what a copy of N bytes
+moves. Where ranks do different amounts, it is what the busiest does, as the others wait for it.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from sim.nouns.workload import DTYPE_BYTES, Workload
+from sim.systems.zero_flushes import Flush, Message
+from sim.systems.zero_layout import FlatGroup, Slice, elements_of
+from sim.systems.zero_settings import ZeroSettings
+
+_FP32 = DTYPE_BYTES["float32"]
+
+
+def arrival_bytes(elements: int, settings: ZeroSettings) -> int:
+    """A gradient of ``elements`` into the contiguous buffer; larger than the buffer: none (A5.4)."""
+    is_copied = settings.cpu_offload or elements <= settings.reduce_bucket_size
+    return elements * DTYPE_BYTES[settings.buffer_dtype] * (settings.fills_buffers and is_copied)
+
+
+def accumulating_bytes(elements: int, settings: ZeroSettings, micro_batch: int) -> int:
+    """A gradient cast to ``grad_accum_dtype`` in its hook, and from the second micro-batch on added there."""
+    if not settings.casts_gradients:
+        return 0
+    narrow, wide = DTYPE_BYTES[settings.dtype], DTYPE_BYTES[settings.grad_accum_dtype]
+    adds = 3 * wide if micro_batch else 0
+    return elements * (narrow + wide + adds) // 2
+
+
+def message_bytes(message: Message, settings: ZeroSettings, world_size: int) -> int:
+    """What goes with one collective: flattening, casts, scaling without ``reduce_scatter``, copies back."""
+    buffer, wire = DTYPE_BYTES[settings.buffer_dtype], DTYPE_BYTES[settings.communication_data_type]
+    elements = message.elements
+    casts = settings.communication_data_type != settings.buffer_dtype
+    moved = 2 * (buffer + wire) * casts * elements  # there and back; a reduce's root alone casts back
+    if settings.fills_buffers and not settings.reduce_scatter:
+        return (moved + 2 * wire * elements * _scalings(settings, world_size)) // 2
+    flattens = len(message.slices) > 1
+    kept = _most(message.slices) if settings.fills_buffers else elements
+    moved += 2 * buffer * elements * flattens + (buffer + wire) * kept * (flattens or casts)
+    if not settings.fills_buffers:
+        moved += 2 * wire * elements  # divided here, not with the whole flush
+    if settings.adds_to_partition:
+        moved += kept * (wire + 4 * _FP32)
+    return moved // 2
+
+
+def flush_bytes(
+    workload: Workload, flush: Flush, settings: ZeroSettings, groups: Mapping[int, FlatGroup]
+) -> int:
+    """What goes with a whole flush: the division, and owned gradients into the partition's buffer."""
+    size = DTYPE_BYTES[settings.buffer_dtype]
+    moved = 0
+    if settings.fills_buffers and settings.reduce_scatter:
+        moved += size * sum(elements_of(workload, index) for index in flush.members)
+    if settings.fills_buffers and not settings.cpu_offload and not settings.adds_to_partition:
+        whole = (
+            Slice(part.owner, elements_of(workload, index))
+            for index in flush.members
+            for part in groups[workload.gradients[index].group].slices(index)
+        )
+        moved += size * _most(whole)
+    return moved
+
+
+def offloaded_bytes(
+    workload: Workload,
+    flush: Flush,
+    settings: ZeroSettings,
+    groups: Mapping[int, FlatGroup],
+    micro_batch: int,
+) -> int:
+    """What a flush moves between device and host under ``cpu_offload`` (A8.8).
+
+    Owned parts go to the host as fp32 in the last micro-batch. Where there are several, whole gradients go
+    to the host in each, and come back for the next one to be added.
+    """
+    if not settings.cpu_offload:
+        return 0
+    parts = [
+        (part, elements_of(workload, index))
+        for index in flush.members
+        for part in groups[workload.gradients[index].group].slices(index)
+    ]
+    moved = 0
+    if micro_batch == settings.gradient_accumulation_steps - 1:
+        moved += _FP32 * _most(part for part, _ in parts)
+    if settings.gradient_accumulation_steps > 1 and not settings.adds_to_partition:
+        whole = _most(Slice(part.owner, size) for part, size in parts)
+        moved += DTYPE_BYTES[settings.dtype] * whole * (2 if micro_batch else 1)
+    return moved
+
+
+def returned_bytes(settings: ZeroSettings, groups: Mapping[int, FlatGroup]) -> int:
+    """What step() moves from host to device under ``cpu_offload``: the updated partitions."""
+    owned = sum(group.partition_elements for group in groups.values())
+    return DTYPE_BYTES[settings.dtype] * owned * settings.cpu_offload
+
+
+def _scalings(settings: ZeroSettings, world_size: int) -> int:
+    """Kernels that scale the bucket without ``reduce_scatter``."""
+    if settings.prescale_gradients:
+        return 1
+    factor = settings.gradient_predivide_factor
+    return (factor != 1.0) + (factor != world_size)
+
+
+def _most(parts: Iterable[Slice]) -> int:
+    """Elements of the owner that has most of them."""
+    owned: Counter[int] = Counter()
+    for part in parts:
+        owned[part.owner] += part.elements
+    return max(owned.values(), default=0)

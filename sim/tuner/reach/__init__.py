@@ -1,0 +1,1 @@
+"""What each knob can reach: caps, families of systems, limits of memory."""

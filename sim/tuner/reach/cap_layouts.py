@@ -1,0 +1,314 @@
+"""Every layout that a bucket cap can make: caps in bytes, by intervals that cut alike (A1, A2).
+
+A walk closes a bucket as soon as it holds the limit or more (A1.4). Whatever it decided under one cap it
+decides under every cap above all sums that it left open and up to the least sum that it closed: an interval
+of bytes. The next layout begins one byte above it.
+"""
+
+from dataclasses import dataclass
+from math import ceil, floor, log10
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.clock.machine_code import compiled
+from sim.nouns.workload import Workload
+from sim.systems.bucketing import DEFAULT_BUCKET_CAP_BYTES
+from sim.tuner.search.partitions import Buckets
+from sim.units import MIB
+
+Array = NDArray[np.int64]
+
+NO_LIMIT = 1 << 62  # bytes: an interval that ends here has no end
+WORK = 20_000_000  # tensors walked, in all layouts of one enumeration
+FEWEST = 400  # layouts, however many tensors there are
+ONE_LIMIT, LATER_LIMIT, FIRST_LIMIT = 0, 1, 2  # what an enumeration varies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Walk:
+    """The tensors as DDP's rebuild walks them, one entry a position (A2.4, A2.5, A8.1).
+
+    ``order``: gradient indices; ``sizes``: bytes; ``keys``: number of the dtype and device, in the order in
+    which keys are first seen, -1 of a sparse gradient, which is a bucket for itself (A1.2). ``is_reversed``:
+    walked from the last, buckets reversed afterwards: ``DDP_SET_LAST_BUCKET_CAP=1``.
+    """
+
+    order: Array
+    sizes: Array
+    keys: Array
+    num_keys: int
+    is_reversed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Intervals:
+    """Caps that cut alike: ``low_bytes[k]`` to ``high_bytes[k]``, both included, ascending; int64 each.
+
+    ``complete``: they leave nothing out from 0 to ``NO_LIMIT``, and neighbours make different layouts.
+    Otherwise there were too many and the intervals around caps on a logarithmic grid stand for all.
+    """
+
+    low_bytes: Array
+    high_bytes: Array
+    complete: bool
+
+
+def make_walk(workload: Workload, set_last_bucket_cap: bool = False) -> Walk:
+    """The walk of DDP's rebuild over the gradients of ``workload``, unused ones last."""
+    unused = [gradient.index for gradient in workload.gradients if gradient.ready_ns is None]
+    order = (*workload.order(), *unused)
+    if set_last_bucket_cap:
+        order = order[::-1]
+    gradients = [workload.gradients[index] for index in order]
+    numbers: dict[object, int] = {}
+    keys = [-1 if g.sparse else numbers.setdefault(g.key, len(numbers)) for g in gradients]
+    return Walk(
+        order=np.array(order, dtype=np.int64),
+        sizes=np.array([gradient.num_bytes for gradient in gradients], dtype=np.int64),
+        keys=np.array(keys, dtype=np.int64),
+        num_keys=len(numbers),
+        is_reversed=set_last_bucket_cap,
+    )
+
+
+@compiled
+def cut(
+    sizes: Array, keys: Array, open_buckets: Array, first: int, later: int, bucket_of: Array, emitted: Array
+) -> tuple[int, int, int, int, int]:
+    """One walk under the limits [first, later] in bytes (A1.1 to A1.5).
+
+    Args:
+        sizes, keys: as in ``Walk``, int64[n].
+        open_buckets: room for int64[num_keys, 3].
+        bucket_of: out, int64[n]: the place of each position's bucket in the order of emission.
+        emitted: room for int64[n].
+
+    Returns:
+        The number of buckets; lowest and highest ``first`` that decides alike; lowest and highest ``later``.
+    """
+    first_low = later_low = 0
+    first_high = later_high = NO_LIMIT
+    made = count = 0
+    for key in range(open_buckets.shape[0]):
+        open_buckets[key, 0] = -1  # number of its open bucket
+        open_buckets[key, 1] = 0  # bytes in it
+        open_buckets[key, 2] = 0  # 1 once its first bucket is closed
+    for position in range(sizes.shape[0]):
+        key = keys[position]
+        if key < 0:
+            bucket_of[position] = made
+            emitted[made] = count
+            made += 1
+            count += 1
+            continue
+        if open_buckets[key, 0] < 0:
+            open_buckets[key, 0] = made
+            made += 1
+        bucket_of[position] = open_buckets[key, 0]
+        open_buckets[key, 1] += sizes[position]
+        size = open_buckets[key, 1]
+        closes = size >= (later if open_buckets[key, 2] else first)
+        if open_buckets[key, 2]:
+            if closes:
+                later_high = min(later_high, size)
+            else:
+                later_low = max(later_low, size + 1)
+        elif closes:
+            first_high = min(first_high, size)
+        else:
+            first_low = max(first_low, size + 1)
+        if closes:
+            emitted[open_buckets[key, 0]] = count
+            count += 1
+            open_buckets[key, 0] = -1
+            open_buckets[key, 1] = 0
+            open_buckets[key, 2] = 1
+    for key in range(open_buckets.shape[0] - 1, -1, -1):
+        if open_buckets[key, 0] >= 0:
+            emitted[open_buckets[key, 0]] = count
+            count += 1
+    for position in range(sizes.shape[0]):
+        bucket_of[position] = emitted[bucket_of[position]]
+    return count, first_low, first_high, later_low, later_high
+
+
+@compiled
+def enumerate_intervals(
+    sizes: Array, keys: Array, num_keys: int, varied: int, fixed: int, grid: Array, lows: Array, highs: Array
+) -> int:
+    """Fill ``lows`` and ``highs`` with the intervals of one limit, ascending.
+
+    ``varied``: ``ONE_LIMIT``, the limits are [cap]; ``LATER_LIMIT``, they are [fixed, cap]; ``FIRST_LIMIT``,
+    they are [cap, fixed]. ``grid``: ascending caps in bytes, of which each one's interval is wanted; empty:
+    all intervals. Neighbours that make the same layout are one interval (a last bucket may be closed or
+    left over), except those of a first limit.
+
+    Returns:
+        How many there are, or -1 when they do not fit.
+    """
+    count = sizes.shape[0]
+    open_buckets = np.empty((num_keys, 3), np.int64)
+    emitted, layout, before = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
+    rows = at = 0
+    cap = 0 if grid.shape[0] == 0 else grid[0]
+    while True:
+        if varied == ONE_LIMIT:
+            _, low, high, other_low, other_high = cut(sizes, keys, open_buckets, cap, cap, layout, emitted)
+            low, high = max(low, other_low), min(high, other_high)
+        elif varied == LATER_LIMIT:
+            _, _, _, low, high = cut(sizes, keys, open_buckets, fixed, cap, layout, emitted)
+        else:
+            _, low, high, _, _ = cut(sizes, keys, open_buckets, cap, fixed, layout, emitted)
+        if rows and varied != FIRST_LIMIT and low == highs[rows - 1] + 1 and np.array_equal(layout, before):
+            highs[rows - 1] = high
+        else:
+            if rows == lows.shape[0]:
+                return -1
+            lows[rows], highs[rows] = low, high
+            rows += 1
+            layout, before = before, layout
+        if grid.shape[0] == 0:
+            cap = high + 1
+        else:
+            while at < grid.shape[0] and grid[at] <= high:
+                at += 1
+            if at == grid.shape[0]:
+                return rows
+            cap = grid[at]
+        if cap > NO_LIMIT:
+            return rows
+
+
+@compiled
+def count_buckets(sizes: Array, keys: Array, num_keys: int, firsts: Array, laters: Array) -> Array:
+    """How many buckets the limits [firsts[k], laters[k]] in bytes make, for each k."""
+    count = sizes.shape[0]
+    open_buckets = np.empty((num_keys, 3), np.int64)
+    emitted, bucket_of = np.empty(count, np.int64), np.empty(count, np.int64)
+    counts = np.empty(firsts.shape[0], np.int64)
+    for row in range(firsts.shape[0]):
+        counts[row] = cut(sizes, keys, open_buckets, firsts[row], laters[row], bucket_of, emitted)[0]
+    return counts
+
+
+@compiled
+def add_up(
+    sizes: Array,
+    keys: Array,
+    num_keys: int,
+    is_reversed: bool,
+    wire: Array,
+    copied: Array,
+    firsts: Array,
+    laters: Array,
+    starts: Array,
+) -> tuple[Array, Array, Array, Array]:
+    """What ``problem.Problem.stops`` says, for many layouts one after another, and bytes as caps count them.
+
+    Layout k, of the limits [firsts[k], laters[k]] in bytes, has the entries from ``starts[k]`` to
+    ``starts[k + 1]``. ``wire``, ``copied``: bytes of each place in the ready order.
+
+    Returns:
+        Per bucket the last place that it waits for, its bytes on the wire, in copies and by its caps.
+    """
+    count = sizes.shape[0]
+    open_buckets = np.empty((num_keys, 3), np.int64)
+    emitted, bucket_of = np.empty(count, np.int64), np.empty(count, np.int64)
+    stops = np.zeros(starts[-1], np.int64)
+    wires, copies = np.zeros(starts[-1], np.int64), np.zeros(starts[-1], np.int64)
+    dense = np.zeros(starts[-1], np.int64)
+    for row in range(firsts.shape[0]):
+        start = starts[row]
+        made = cut(sizes, keys, open_buckets, firsts[row], laters[row], bucket_of, emitted)[0]
+        for position in range(count):
+            place, entry = position, start + bucket_of[position]
+            if is_reversed:
+                place, entry = count - 1 - position, start + made - 1 - bucket_of[position]
+            stops[entry] = max(stops[entry], place)
+            wires[entry] += wire[place]
+            copies[entry] += copied[place]
+            dense[entry] += sizes[position]
+        for entry in range(start + 1, start + made):
+            stops[entry] = max(stops[entry], stops[entry - 1])
+    return stops, wires, copies, dense
+
+
+def find_intervals(
+    walk: Walk, varied: int = ONE_LIMIT, fixed_bytes: int = 0, most: int | None = None
+) -> Intervals:
+    """The intervals of one limit: see ``enumerate_intervals``; thinned out where they are more than ``most``.
+
+    ``most`` (at least 3) is by default ``WORK`` over the number of tensors, but never less than ``FEWEST``.
+    """
+    limit = max(FEWEST, WORK // len(walk.sizes)) if most is None else most
+    lows, highs = np.empty(limit, np.int64), np.empty(limit, np.int64)
+    every = np.empty(0, np.int64)
+    rows = enumerate_intervals(walk.sizes, walk.keys, walk.num_keys, varied, fixed_bytes, every, lows, highs)
+    complete = rows >= 0
+    if not complete:
+        grid = _grid(walk, limit)
+        rows = enumerate_intervals(
+            walk.sizes, walk.keys, walk.num_keys, varied, fixed_bytes, grid, lows, highs
+        )
+    return Intervals(low_bytes=lows[:rows].copy(), high_bytes=highs[:rows].copy(), complete=complete)
+
+
+def _grid(walk: Walk, count: int) -> Array:
+    """At most ``count`` caps in bytes: none, without end, and evenly spaced on a logarithmic axis between."""
+    total = int(walk.sizes.sum()) + 1
+    between = np.geomspace(1, total, count - 2)
+    return np.unique(np.concatenate(([0], between.astype(np.int64), [NO_LIMIT])))
+
+
+def find_bounds(walk: Walk, first_bytes: int, later_bytes: int) -> tuple[int, int, int, int]:
+    """The box of limits around [first, later] that cuts alike, in bytes: lowest and highest first, lowest and
+    highest later one, each included."""
+    count = len(walk.sizes)
+    bucket_of, room = np.empty(count, np.int64), np.empty(count, np.int64)
+    open_buckets = np.empty((walk.num_keys, 3), np.int64)
+    _, *bounds = cut(walk.sizes, walk.keys, open_buckets, first_bytes, later_bytes, bucket_of, room)
+    first_low, first_high, later_low, later_high = bounds
+    return first_low, first_high, later_low, later_high
+
+
+def make_layout(walk: Walk, first_bytes: int, later_bytes: int) -> Buckets:
+    """The buckets under the limits [first, later], as ``bucketing.rebuilt_buckets`` makes them."""
+    count = len(walk.sizes)
+    bucket_of, room = np.empty(count, np.int64), np.empty(count, np.int64)
+    open_buckets = np.empty((walk.num_keys, 3), np.int64)
+    number, *_ = cut(walk.sizes, walk.keys, open_buckets, first_bytes, later_bytes, bucket_of, room)
+    buckets: list[list[int]] = [[] for _ in range(number)]
+    for index, bucket in zip(walk.order.tolist(), bucket_of.tolist(), strict=True):
+        buckets[bucket].append(index)
+    return tuple(map(tuple, buckets[::-1] if walk.is_reversed else buckets))
+
+
+def round_cap_mb(low_bytes: int, high_bytes: int) -> float:
+    """The roundest cap in MiB from ``low_bytes`` to ``high_bytes``: DDP's 25 if it lies between them.
+
+    Not 0 if anything else does, which torch before 2.12 refuses.
+    """
+    if low_bytes <= DEFAULT_BUCKET_CAP_BYTES <= high_bytes:
+        return DEFAULT_BUCKET_CAP_BYTES / MIB
+    return find_roundest(low_bytes, high_bytes, MIB)
+
+
+def find_roundest(low: int, high: int, unit: int) -> float:
+    """The roundest x for which ``int(x * unit)`` is from ``low`` to ``high``; above 0 if anything there is.
+
+    The least multiple of the largest of 1, 5, 10, 50 ... (times a power of ten) that lies between them; no
+    ``high`` counts as twice ``low``. Multiples of 1 / 2**20 are exact, so that there is one.
+    """
+    low = max(low, min(1, high))
+    high = min(high, 2 * low) if high >= NO_LIMIT else high
+    if high == 0:
+        return 0.0
+    magnitude = floor(log10(high / unit))
+    for exponent in range(magnitude, magnitude - 12, -1):
+        for factor in (5, 1):
+            times = max(1, ceil(low / unit / float(f"{factor}e{exponent}")))
+            found = float(f"{times * factor}e{exponent}")
+            if low <= int(found * unit) <= high:
+                return found
+    return low / unit

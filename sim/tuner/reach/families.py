@@ -1,0 +1,202 @@
+"""What each knob reaches: the best assignment of every family that a user or another system chooses from."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.errors import InputError, NotModelledError
+from sim.nouns.assignment import Assignment, bucket_bytes, made_for
+from sim.nouns.hardware import Hardware
+from sim.nouns.workload import Workload
+from sim.systems.bucketing import DEFAULT_BUCKET_CAP_BYTES, DEFAULT_FIRST_BUCKET_BYTES
+from sim.systems.registry import assign
+from sim.systems.zero import STAGES
+from sim.tuner.progress import tell
+from sim.tuner.reach.baselines import fit_alpha_beta, fuse_in_cycles, merge_wisely
+from sim.tuner.reach.cap_layouts import (
+    NO_LIMIT,
+    Intervals,
+    find_bounds,
+    find_intervals,
+    make_walk,
+    round_cap_mb,
+)
+from sim.tuner.reach.cap_search import Limits, Search, best_pair
+from sim.tuner.reach.layout_scores import LayoutScores, score_layouts
+from sim.tuner.reach.zero_family import find_zero
+from sim.tuner.search.partitions import Buckets
+from sim.tuner.search.score import Scorer
+
+DEFAULT = "default"
+CAP = "bucket_cap_mb"
+FIRST_AND_CAP = "first_bucket_mb+bucket_cap_mb"
+LAST_CAP = "DDP_SET_LAST_BUCKET_CAP"
+PER_PARAMETER = "per-parameter"
+SINGLE = "single"
+MG_WFBP = "mg-wfbp"
+HOROVOD = "horovod"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """The best that one family reaches; ``complete``: none of it was left out; ``how`` says so in words."""
+
+    assignment: Assignment
+    complete: bool
+    how: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapRow:
+    """One layout of ``bucket_cap_mb``: all caps from ``low_bytes`` to ``high_bytes`` make it.
+
+    ``high_bytes`` is None where there is no end; ``cap_mb`` (MiB) is a round one of them. ``sync_end_ns`` is
+    to the ns, or within a few ns where work stretches.
+    """
+
+    low_bytes: int
+    high_bytes: int | None
+    cap_mb: float
+    num_buckets: int
+    largest_bytes: int
+    sync_end_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Families:
+    """``reached`` by name; ``absent``: families that cannot be had, and why; ``cap_rows``: ascending."""
+
+    reached: dict[str, Reach]
+    absent: dict[str, str]
+    cap_rows: tuple[CapRow, ...]
+
+
+def find_families(scorer: Scorer, max_bucket_bytes: int = NO_LIMIT) -> Families:
+    """The best of every family for the workload and the hardware of ``scorer``, but free lists of buckets.
+
+    DDP's own knobs are compared by ``sync_end_ns``, of equal ones fewer buckets, ZeRO's by the whole step.
+    Caps are chosen among those that make no bucket larger than ``max_bucket_bytes``, if there are any; other
+    families take no notice of it, nor do ``cap_rows``.
+
+    Raises:
+        InputError, NotModelledError: DDP does not train this workload as it is.
+    """
+    workload, hardware = scorer.problem.workload, scorer.problem.hardware
+    found = find_ddp_families(scorer, max_bucket_bytes)
+    for policy in STAGES:
+        name = f"{policy} reduce_bucket_size"
+        try:
+            zero = find_zero(workload, hardware, policy)
+        except (InputError, NotModelledError) as error:
+            found.absent[name] = str(error)
+        else:
+            found.reached[name] = Reach(assignment=zero.assignment, complete=zero.complete, how=zero.how)
+    return found
+
+
+def find_ddp_families(scorer: Scorer, max_bucket_bytes: int = NO_LIMIT) -> Families:
+    """The same without other systems': what is played by DDP's rules, from which the search sets out."""
+    tell("comparing caps")
+    workload, hardware = scorer.problem.workload, scorer.problem.hardware
+    default = assign(workload)
+    walk = make_walk(workload)
+    intervals = find_intervals(walk)
+    scores = score_layouts(scorer.problem, walk, intervals.low_bytes, intervals.low_bytes)
+    search = Search(scorer=scorer, walk=walk, max_bytes=max_bucket_bytes)
+    cap = search.best_scored(intervals.low_bytes, intervals.low_bytes, scores)
+    reached = {
+        DEFAULT: Reach(assignment=default, complete=True, how="DDP's own caps"),
+        CAP: Reach(
+            assignment=assign(workload, bucket_cap_mb=_show(intervals, cap.later_bytes)),
+            complete=intervals.complete,
+            how=_tell(intervals),
+        ),
+        FIRST_AND_CAP: _first_and_cap(search, intervals, cap),
+        LAST_CAP: _last_cap(scorer, max_bucket_bytes),
+        PER_PARAMETER: Reach(
+            assignment=assign(workload, PER_PARAMETER), complete=True, how="one bucket per gradient"
+        ),
+        SINGLE: Reach(
+            assignment=assign(workload, SINGLE), complete=True, how="one bucket per dtype and device"
+        ),
+        MG_WFBP: Reach(
+            assignment=_by_rule(workload, hardware, merge_wisely(workload, *fit_alpha_beta(hardware))),
+            complete=True,
+            how="MG-WFBP's merge",
+        ),
+        HOROVOD: Reach(
+            assignment=_by_rule(workload, hardware, fuse_in_cycles(workload)),
+            complete=True,
+            how="Horovod's fusion: 128 MiB, cycles of 1 ms",
+        ),
+    }
+    return Families(reached=reached, absent={}, cap_rows=_rows(intervals, scores))
+
+
+def _first_and_cap(search: Search, intervals: Intervals, cap: Limits) -> Reach:
+    """The best pair of first bucket and cap, or the one that coordinate descent finds."""
+    best, complete, how = best_pair(search, intervals, cap)
+    first_low, first_high, later_low, later_high = find_bounds(
+        search.walk, best.first_bytes, best.later_bytes
+    )
+    caps = [round_cap_mb(first_low, first_high), round_cap_mb(later_low, later_high)]
+    assignment = assign(search.scorer.problem.workload, bucket_cap_mb_list=caps)
+    return Reach(assignment=assignment, complete=complete, how=how)
+
+
+def _last_cap(scorer: Scorer, max_bytes: int) -> Reach:
+    """The best cap, or DDP's default ones, where the walk is from the last gradient (A2.5)."""
+    workload = scorer.problem.workload
+    walk = make_walk(workload, set_last_bucket_cap=True)
+    intervals = find_intervals(walk)
+    firsts = np.append(intervals.low_bytes, DEFAULT_FIRST_BUCKET_BYTES)
+    laters = np.append(intervals.low_bytes, DEFAULT_BUCKET_CAP_BYTES)
+    best = Search(scorer=scorer, walk=walk, max_bytes=max_bytes).best(firsts, laters)
+    is_default = best.first_bytes != best.later_bytes
+    cap_mb = None if is_default else _show(intervals, best.later_bytes)
+    return Reach(
+        assignment=assign(workload, bucket_cap_mb=cap_mb, set_last_bucket_cap=True),
+        complete=intervals.complete,
+        how=f"{_tell(intervals)}, and DDP's own caps",
+    )
+
+
+def _by_rule(workload: Workload, hardware: Hardware, buckets: Buckets) -> Assignment:
+    return Assignment(
+        bucket_indices=buckets,
+        bucket_bytes=bucket_bytes(workload, buckets),
+        made_for=made_for(workload, hardware.world_size),
+        provenance={"source": "sim.tune", "workload": workload.name},
+    )
+
+
+def _show(intervals: Intervals, cap_bytes: int) -> float:
+    """A round cap in MiB of the interval that begins at ``cap_bytes``."""
+    at = int(np.searchsorted(intervals.low_bytes, cap_bytes))
+    return round_cap_mb(cap_bytes, int(intervals.high_bytes[at]))
+
+
+def _tell(intervals: Intervals) -> str:
+    count = len(intervals.low_bytes)
+    return f"all {count} layouts" if intervals.complete else f"{count} layouts on a logarithmic grid of caps"
+
+
+def _rows(intervals: Intervals, scores: LayoutScores) -> tuple[CapRow, ...]:
+    return tuple(
+        CapRow(
+            low_bytes=low,
+            high_bytes=None if high == NO_LIMIT else high,
+            cap_mb=round_cap_mb(low, high),
+            num_buckets=count,
+            largest_bytes=largest,
+            sync_end_ns=end,
+        )
+        for low, high, count, largest, end in zip(
+            intervals.low_bytes.tolist(),
+            intervals.high_bytes.tolist(),
+            scores.num_buckets.tolist(),
+            scores.largest_bytes.tolist(),
+            scores.sync_end_ns.tolist(),
+            strict=True,
+        )
+    )

@@ -1,0 +1,121 @@
+"""The caps that are as good as any: true intervals of ``bucket_cap_mb``, not points of a grid."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
+
+import numpy as np
+
+from sim.clock.arrays import Flags
+from sim.nouns.recommendation import Gain, Plateau
+from sim.systems.registry import assign
+from sim.tuner.reach.families import CapRow
+from sim.tuner.spread.draws import NO_ITERATIONS, Draws
+from sim.tuner.spread.judgement import Judge
+from sim.units import MIB
+
+TOLERANCE = 0.01
+MOST_PLAYED = 1 << 22  # draws times gradients, of all caps that are played
+_MOST_STRETCHES = 4
+_BYTE_MB = 2.0**-20
+
+
+def find_plateau(
+    rows: Sequence[CapRow],
+    judge: Judge,
+    gain: Gain,
+    *,
+    default_step_ns: int,
+    default_is_allowed: bool,
+    max_bytes: int,
+) -> Plateau:
+    """The plateau of all layouts that a cap can make and whose buckets hold ``max_bytes`` at most.
+
+    A cap can be told apart from what is recommended where ``judge`` finds the recommendation significantly
+    better, and DDP's default where ``gain`` does, which is the same judgement. Where fewer than two
+    iterations were recorded nobody can say, and it is 1 % of the best cap's step instead. With very many
+    layouts of very many gradients only those nearest to the best are played; the others are judged by their
+    nominal step.
+    """
+    draws = judge.draws
+    steps = np.array([row.sync_end_ns for row in rows], dtype=np.float64) + judge.rest_ns
+    steps[[row.largest_bytes > max_bytes for row in rows]] = np.inf
+    best = int(steps.argmin())
+    near = steps <= steps[best] * (1 + TOLERANCE)
+    default_is_near = default_is_allowed and bool(default_step_ns <= steps[best] * (1 + TOLERANCE))
+    decided_by_noise = NO_ITERATIONS not in draws.not_known
+    alike = near
+    if decided_by_noise:
+        alike = np.array([judge.is_as_good_nominally(step) for step in steps.tolist()])
+        affordable = max(1, MOST_PLAYED // (len(draws) * max(1, len(draws.problem))))
+        nearest = np.argsort(steps, kind="stable")[: min(affordable, int(np.isfinite(steps).sum()))]
+        for at in nearest.tolist():
+            made = assign(draws.problem.workload, bucket_cap_mb=rows[at].cap_mb)
+            alike[at] = judge.is_as_good(made, round(steps[at]))
+    around = next(stretch for stretch in _stretches(rows, near, draws) if stretch[0] <= best <= stretch[1])
+    plateau = Plateau(
+        tolerance=TOLERANCE,
+        caps_mb=tuple(row.cap_mb for row, is_near in zip(rows, near.tolist(), strict=True) if is_near),
+        stretches_mb=tuple((low, high) for _, _, low, high in _stretches(rows, near, draws)),
+        low_mb=around[2],
+        high_mb=around[3],
+        holds_default=default_is_near,
+        is_flat=bool(near.all()),
+        decided_by="noise" if decided_by_noise else "tolerance",
+        alike_mb=tuple((low, high) for _, _, low, high in _stretches(rows, alike, draws)),
+        alike_holds_default=default_is_allowed
+        and (gain.significant is False or (default_is_near and not decided_by_noise)),
+        alike_is_flat=bool(alike.all()),
+    )
+    return replace(plateau, sentence=tell_plateau(plateau))
+
+
+def _stretches(rows: Sequence[CapRow], good: Flags, draws: Draws) -> list[tuple[int, int, float, float]]:
+    """Unbroken stretches of good rows: first and last row, first and last cap in MiB."""
+    all_of_it = draws.problem.workload.total_bytes + 1
+    made = []
+    for is_good, group in groupby(range(len(rows)), key=good.tolist().__getitem__):
+        members = list(group)
+        if is_good:
+            first, last = rows[members[0]], rows[members[-1]]
+            high = all_of_it if last.high_bytes is None else last.high_bytes
+            made.append((members[0], members[-1], first.low_bytes / MIB, high / MIB))
+    return made
+
+
+def tell_plateau(plateau: Plateau) -> str:
+    """What the flat part of the curve means for the reader."""
+    if plateau.decided_by == "noise":
+        if not plateau.alike_mb:
+            best = _stretches_words([(plateau.low_mb, plateau.high_mb)])
+            default = "cannot be told apart from it" if plateau.alike_holds_default else "is not either"
+            none = f"No cap is as good as what is recommended, the best ({best}) included"
+            return f"{none}; DDP's default {default}."
+        alike, stretches = "cannot be told apart from what is recommended", plateau.alike_mb
+        is_flat, inside = plateau.alike_is_flat, plateau.alike_holds_default
+    else:
+        alike, stretches = f"are within {plateau.tolerance:.0%} of the best cap", plateau.stretches_mb
+        is_flat, inside = plateau.is_flat, plateau.holds_default
+    where = "is among them" if inside else "is not"
+    if plateau.alike_holds_default and not inside:
+        where = "is not, but the difference is not significant"
+    start = "The curve is flat: caps" if is_flat else "Caps"
+    return f"{start} of {_stretches_words(stretches)} {alike}; DDP's default {where}."
+
+
+def _stretches_words(stretches_mb: Sequence[tuple[float, float]]) -> str:
+    """Stretches of caps in words; of many the widest, by how many times its first cap the last is."""
+    widest = sorted(stretches_mb, key=lambda ends: (ends[0] + _BYTE_MB) / (ends[1] + _BYTE_MB))
+    words = [
+        _mib(low) if _mib(low) == _mib(high) else f"{_mib(low)} to {_mib(high)}"
+        for low, high in sorted(widest[:_MOST_STRETCHES])
+    ]
+    more = len(widest) - len(words)
+    if more:
+        return f"{', '.join(words)} MiB and {more} narrower stretch{'es' if more > 1 else ''}"
+    return (", ".join(words[:-1]) + " and " if len(words) > 1 else "") + f"{words[-1]} MiB"
+
+
+def _mib(value: float) -> str:
+    """A number of MiB to three digits, never in powers of ten."""
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"

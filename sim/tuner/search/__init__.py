@@ -1,0 +1,1 @@
+"""The best contiguous partition of one workload on one machine, and its proof."""

@@ -1,0 +1,148 @@
+"""A lower bound on ``sync_end_ns`` that needs no search: the certificate."""
+
+from fractions import Fraction
+from itertools import pairwise
+from math import ceil
+
+import numpy as np
+
+from sim.clock.arrays import Floats, Ints
+from sim.nouns.hardware import CurvePoint
+from sim.tuner.search.problem import Machine, Problem
+
+Line = tuple[Fraction, Fraction]  # (ns per collective, ns per byte)
+
+
+def affine_minorants(curve: tuple[CurvePoint, ...]) -> list[Line]:
+    """Lines alpha + beta * num_bytes that no collective beats at any size, alpha and beta >= 0.
+
+    As alpha >= 0, buckets that hold S bytes in all cost at least alpha + beta * S, however they are
+    cut. The curve need not be monotone or concave: constant below its first point, and beyond its
+    last with the slope of the last two, never negative.
+    """
+    points = [(0, curve[0].duration_ns), *((p.num_bytes, p.duration_ns) for p in curve)]
+    end_slope = Fraction(0)
+    if len(curve) > 1:
+        rise = curve[-1].duration_ns - curve[-2].duration_ns
+        end_slope = max(Fraction(0), Fraction(rise, curve[-1].num_bytes - curve[-2].num_bytes))
+    slopes = {Fraction(0), end_slope}
+    for (x0, y0), (x1, y1) in pairwise(_lower_hull(points)):
+        slopes.add(min(end_slope, max(Fraction(0), Fraction(y1 - y0, x1 - x0))))
+    lines = []
+    for slope in slopes:
+        intercept = min(y - slope * x for x, y in points)
+        if intercept >= 0:
+            lines.append((intercept, slope))
+    ratios = [Fraction(y, x) for x, y in points if x > 0]
+    lines.append((Fraction(0), min([*ratios, end_slope])))
+    return lines
+
+
+def _lower_hull(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    hull: list[tuple[int, int]] = []
+    for x, y in sorted(set(points)):
+        if hull and hull[-1][0] == x:
+            continue  # sorted: the lower one came first
+        while len(hull) >= 2:
+            (x0, y0), (x1, y1) = hull[-2], hull[-1]
+            if (y1 - y0) * (x - x0) < (y - y0) * (x1 - x0):
+                break
+            hull.pop()
+        hull.append((x, y))
+    return hull
+
+
+def least_service_ns(
+    lines: list[Line], num_bytes: int, at_most: int, rounded: Fraction = Fraction(1, 2)
+) -> Fraction:
+    """Least total service time in ns of any buckets that hold ``num_bytes`` in at most ``at_most`` buckets.
+
+    Each real service time is rounded to the nearest ns: up to half a ns a bucket is given away, and
+    ``rounded`` ns in all where what is stretched is rounded again at its end.
+    """
+    best = Fraction(0)
+    for per_collective, per_byte in lines:
+        rounding = rounded if per_collective >= rounded else rounded * at_most
+        best = max(best, per_collective + per_byte * num_bytes - rounding)
+    return best
+
+
+def least_services_ns(problem: Problem) -> Floats:
+    """``least_service_ns`` of what is ready from each place on, 0 at the end; a rounding error too low."""
+    sharing = problem.machine.channels > 1 and problem.machine.channel != 1
+    stretched = sharing or problem.machine.comm != 1 or problem.machine.comm_copy_out != 1
+    rounded = 1.0 if stretched else 0.5
+    rest = np.append(np.cumsum(problem.wire[::-1])[::-1], 0).astype(np.float64)
+    at_most = np.arange(len(problem), -1, -1)
+    best = np.zeros(len(problem) + 1)
+    for per_collective, per_byte in affine_minorants(problem.curve):
+        rounding = rounded if per_collective >= rounded else rounded * at_most
+        best = np.maximum(best, float(per_collective) + float(per_byte) * rest - rounding)
+    best[-1] = 0.0
+    return best * (1 - 1e-12)
+
+
+def lower_bound_ns(problem: Problem) -> int:
+    """No contiguous partition synchronises before this, in ns from the start of backward; needs no search.
+
+    For every gradient i: what is ready from i on cannot start before i is ready and copied in, and
+    must all be sent; the last of it must be copied back. And: nothing ends before the compute lane
+    and all copies back. With several channels, work passes at most at the rate of all channels together.
+    Where backward and collectives slow each other down, what is sent beside backward makes it longer and
+    takes longer: the bound takes the best share of both. Every piece of the lane is rounded as it ends: half
+    a ns of each is given away there. Other slow-downs only add, and are left out.
+    """
+    machine, count, keys = problem.machine, len(problem), int(problem.run.max()) + 1
+    copied = problem.copied.sum()
+    copy_out = max(0.0, float(copied) * machine.copy_out_ns_per_byte - count / 2)
+    lane_end = problem.lane_end + (machine.launch_cost * keys if machine.blocks else 0)
+    bound = lane_end + copy_out
+    if problem.curve_ns.any():
+        together = max(1.0, machine.channels / machine.channel)
+        work = least_services_ns(problem)[:-1] / together
+        start = problem.ready + machine.launch_cost
+        # Copies are in bucket order: with a single run, the last follows every collective.
+        last = (
+            np.zeros(count)
+            if keys > 1
+            else np.full(count, float(problem.copies_back(problem.copied[-1:])[0]))
+        )
+        last[-1] = float(problem.copies_back(problem.copied[-1:])[0])
+        pieces = (problem.work > 0).astype(np.int64) + (problem.copy_in > 0) + machine.blocks
+        rounded = (np.cumsum(pieces[::-1])[::-1] + 1) / 2
+        bound = max(bound, float(np.max(_shared(machine, start, work, lane_end, rounded, last, copy_out))))
+    return ceil(bound - 1e-3)
+
+
+def _shared(
+    machine: Machine,
+    start: Ints,
+    work: Floats,
+    lane_end: int,
+    rounded: Floats,
+    last: Floats,
+    copy_out: float,
+) -> Floats:
+    """When ``work`` ns that begin at ``start`` can be over and copied back, beside what is left of the lane.
+
+    ``beside`` ns of the lane's time with a collective under way send ``beside / comm`` and make the lane
+    ``beside * (1 - 1 / compute)`` longer, less ``rounded`` ns. Between its corners the end is linear in
+    ``beside``.
+    """
+    lane = np.maximum(0.0, lane_end - start)
+    most = np.maximum(lane, machine.compute * (lane - rounded))
+    most = np.minimum(most, work * machine.comm)
+    growth = 1 - 1 / machine.compute
+
+    def over(beside: Floats) -> Floats:
+        longer = np.maximum(0.0, beside * growth - rounded)
+        left = work - beside / machine.comm
+        sent = np.where(left > 1e-9 * work, start + lane + longer + left, start + beside)
+        return np.maximum(sent + last, lane_end + longer + copy_out)
+
+    # Where the two lines of the maximum cross, as far as that is within reach.
+    cross = np.clip((start + lane + work + last - lane_end - copy_out) * machine.comm, 0.0, most)
+    # Up to here the lane grows no longer.
+    free = np.minimum(rounded / growth, most) if growth > 0 else most
+    corners = [over(beside) for beside in (np.zeros_like(most), most, cross, free)]
+    return np.asarray(np.min(corners, axis=0))

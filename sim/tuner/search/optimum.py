@@ -1,0 +1,143 @@
+"""The best contiguous partition for any machine, and what is proved about it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.tuner.progress import tell
+from sim.tuner.search import kernels, labels
+from sim.tuner.search.bound import lower_bound_ns
+from sim.tuner.search.exact import NO_LIMIT, covers, exact_optimum
+from sim.tuner.search.partitions import Buckets
+from sim.tuner.search.score import Scorer
+
+EXHAUSTIVE_PLACES = 15  # 32,768 partitions
+LABELLED = 400  # gradients: labels settle what rounding leaves open in some 0.1 s
+CLIMBS = 3
+_PLACES_PLAYED = 1_000_000  # by a climb: evaluations x gradients
+_OFF = 4  # ns that a score which is not sure may be off by, and that again for each 2**52 ns of it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimum:
+    """The best partition that was found, in launch order.
+
+    No partition is synchronised before ``at_least_ns``, of which ``free_at_least_ns`` is known without a
+    search; ``proof`` says in words how.
+    """
+
+    buckets: Buckets
+    sync_end_ns: int
+    at_least_ns: int
+    free_at_least_ns: int
+    is_proved: bool
+    proof: str
+
+
+def find_optimum(
+    scorer: Scorer, known: Iterable[Buckets], max_bytes: int = NO_LIMIT, effort: float = 1.0
+) -> Optimum:
+    """The best partition that is contiguous in ready order within each dtype and device.
+
+    Args:
+        scorer: of the workload on the machine.
+        known: partitions that keep to ``max_bytes``, one at least; the answer is never worse than any.
+        max_bytes: largest bucket, by DDP's caps; a gradient that is larger is a bucket alone.
+        effort: how much is played where nothing can be proved; 1 is some 0.1 s.
+    """
+    tell("searching for the best buckets")
+    problem = scorer.problem
+    pool = list(known)
+    at_least = free = lower_bound_ns(problem)
+    exact = exact_optimum(problem, min(map(scorer.sync_end_ns, pool)), max_bytes)
+    is_proved, left_open = False, 0  # ns that a proof leaves open
+    if exact is not None:
+        pool.append(exact.buckets)
+        at_least = max(at_least, exact.at_least_ns)
+    best = _best(scorer, pool)
+    if exact is not None and covers(problem) and not exact.is_rounded:
+        proof, is_proved = "exact search over all contiguous partitions", True
+    elif labels.applies(problem) and len(problem) <= LABELLED:
+        better, is_proved = labels.best_by_labels(problem, scorer.sync_end_ns(best), max_bytes)
+        best = better or best
+        proof = "exact search over all contiguous partitions" + ("" if is_proved else ", cut short")
+    elif int((~problem.run_ends()).sum()) <= EXHAUSTIVE_PLACES:
+        best, count = _try_all(scorer, best, max_bytes)
+        proof, is_proved = f"all {count} contiguous partitions simulated", True
+    elif exact is not None and covers(problem):
+        # Roundings leave no more open than half a ns a bucket, twice, and one; a curve that falls may.
+        left_open = max(0, scorer.sync_end_ns(best) - at_least)
+        is_proved = left_open <= len(problem) + 1
+        why = "" if is_proved else "; not proved, as the curve falls somewhere"
+        proof = f"exact search, to {left_open} ns{why}"
+    else:
+        best = _best(scorer, [best, *_climb(scorer, pool, max_bytes, effort)])
+        proof = "refined by simulation; not proved by search"
+    best = _fewest(scorer, best, max_bytes)
+    end = scorer.sync_end_ns(best)
+    if is_proved:
+        at_least = max(at_least, end - left_open)
+    elif end <= at_least:
+        is_proved, proof = True, "meets the lower bound"
+    at_least = min(at_least, end)
+    return Optimum(
+        buckets=best,
+        sync_end_ns=end,
+        at_least_ns=at_least,
+        free_at_least_ns=min(free, at_least),
+        is_proved=is_proved,
+        proof=proof,
+    )
+
+
+def _best(scorer: Scorer, pool: Iterable[Buckets]) -> Buckets:
+    return min(pool, key=lambda buckets: (scorer.sync_end_ns(buckets), len(buckets)))
+
+
+def _try_all(scorer: Scorer, best: Buckets, max_bytes: int) -> tuple[Buckets, int]:
+    """The best of all partitions, and how many there are; those that are not sure are asked to the ns."""
+    problem = scorer.problem
+    places = np.flatnonzero(~problem.run_ends())
+    ends, sure = kernels.score_all(problem.machine, problem.tables, problem.run_ends(), places, max_bytes)
+
+    def buckets(number: int) -> Buckets:
+        closes = problem.run_ends()
+        closes[places] = [bool(number >> bit & 1) for bit in range(len(places))]
+        return problem.buckets(closes)
+
+    number = int(np.argmin(np.where(sure, ends, kernels.NEVER)))
+    if sure[number] and ends[number] < kernels.NEVER:
+        best = _best(scorer, [best, buckets(number)])
+    least = scorer.sync_end_ns(best)
+    for number in np.flatnonzero(~sure & (ends <= least + _OFF + (least >> 50))).tolist():
+        best = _best(scorer, [best, buckets(number)])
+    return best, len(ends)
+
+
+def _climb(scorer: Scorer, pool: Iterable[Buckets], max_bytes: int, effort: float) -> list[Buckets]:
+    """Partitions climbed to from the best of ``pool`` that are contiguous, launched in ready order."""
+    problem = scorer.problem
+    starts = sorted(set(pool), key=lambda buckets: (scorer.rough_ns(buckets), len(buckets)))
+    found: list[Buckets] = []
+    for seed, start in enumerate(starts):
+        closes = problem.closes(start)
+        if closes is None or len(found) == CLIMBS:
+            continue
+        tell("improving buckets by simulation")
+        budget = max(100, int(_PLACES_PLAYED * effort) // len(problem))
+        kernels.climb(problem.machine, problem.tables, problem.run_ends(), closes, max_bytes, budget, seed)
+        found.append(problem.buckets(closes))
+    return found
+
+
+def _fewest(scorer: Scorer, best: Buckets, max_bytes: int) -> Buckets:
+    """As few buckets as give the same ``sync_end_ns``: neighbours merged while nothing is lost."""
+    problem = scorer.problem
+    closes: NDArray[np.bool_] | None = problem.closes(best)
+    if closes is None:
+        return best
+    budget = max(100, _PLACES_PLAYED // len(problem))
+    kernels.merge(problem.machine, problem.tables, problem.run_ends(), closes, max_bytes, budget)
+    return _best(scorer, [problem.buckets(closes), best])

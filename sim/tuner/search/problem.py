@@ -1,0 +1,196 @@
+"""What every partition of one workload on one machine has in common, as arrays for the kernels."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.clock.arrays import Ints
+from sim.clock.program import effects_of
+from sim.costs.collectives import service_ns
+from sim.errors import InputError
+from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.workload import Workload
+from sim.systems.ddp import copied_bytes
+from sim.tuner.search.partitions import Buckets, run_keys
+from sim.units import NS_PER_S, transfer_ns
+
+MOST = 1 << 52  # ns or bytes: sums of two stay exact in a float64
+LONGEST_STEP = 1 << 61  # ns: sums stay within an int64
+
+
+class Machine(NamedTuple):
+    """What a step meets: channels, ns of a launch, slow-downs (factors), copies out in ns a byte."""
+
+    channels: int
+    launch_cost: int
+    blocks: bool
+    compute: float
+    comm: float
+    channel: float
+    copy_in: float
+    copy_out: float
+    comm_copy_out: float
+    copy_out_ns_per_byte: float
+
+    @property
+    def stretches(self) -> bool:
+        """Whether any slow-down is in force."""
+        shared = self.channel if self.channels > 1 else 1.0
+        factors = (self.compute, self.comm, shared, self.copy_in, self.copy_out, self.comm_copy_out)
+        return any(factor != 1.0 for factor in factors)
+
+
+class Tables(NamedTuple):
+    """A ``Problem``'s arrays, by the same names, as kernels take them."""
+
+    run: Ints
+    wire: Ints
+    copied: Ints
+    dense: Ints
+    work: Ints
+    copy_in: Ints
+    tail: int
+    curve_bytes: Ints
+    curve_ns: Ints
+
+
+def _machine(workload: Workload, hardware: Hardware) -> Machine:
+    effects, rate = effects_of(workload, hardware), hardware.copy_out_bytes_per_s
+    return Machine(
+        channels=effects.channels,
+        launch_cost=effects.launch_cost_ns,
+        blocks=effects.launch_blocks_compute and effects.launch_cost_ns > 0,
+        compute=float(effects.compute_slowdown),
+        comm=float(effects.comm_slowdown),
+        channel=float(effects.channel_slowdown),
+        copy_in=float(effects.copy_in_slowdown),
+        copy_out=float(effects.copy_out_slowdown),
+        comm_copy_out=float(effects.comm_copy_out_slowdown),
+        copy_out_ns_per_byte=0.0 if rate is None else NS_PER_S / rate,
+    )
+
+
+def _ints(what: str, values: Sequence[int]) -> Ints:
+    if any(value > MOST for value in values):
+        raise InputError(f"{what}: {max(values)} is more than the tuner can count with; give at most {MOST}")
+    return np.array(values, dtype=np.int64)
+
+
+class Problem:
+    """One workload on one machine, one array entry for each place in the ready order.
+
+    ``order``: index of the gradient; ``run``: number of its run (``run_keys``); ``wire``, ``copied``,
+    ``dense``: its bytes on the wire, in copies, by DDP's caps; ``work``, ``copy_in``: ns of the compute lane
+    for it; ``ready``: ns at which it is copied in if nothing stretches or blocks the lane; ``tail``: ns of
+    backward after the last; ``lane_end``: ns, the end of that lane. ``curve``, and as arrays ``curve_bytes``,
+    ``curve_ns``: the all-reduce curve, zero for world size 1.
+
+    Raises:
+        InputError: times or sizes beyond 2**52, or a step that could take more than 2**61 ns.
+    """
+
+    def __init__(self, workload: Workload, hardware: Hardware) -> None:
+        self.workload, self.hardware = workload, hardware
+        self.order = workload.order()
+        self.place = {index: at for at, index in enumerate(self.order)}
+        gradients = [workload.gradients[index] for index in self.order]
+        into = None if "copy_in" in workload.ready_includes else hardware.copy_in_bytes_per_s
+        ready = [gradient.ready_ns or 0 for gradient in gradients]
+        _ints("backward_ns", [workload.backward_ns])
+        self.run = np.array(run_keys(workload), dtype=np.int64)
+        self.dense = _ints("num_bytes", [gradient.num_bytes for gradient in gradients])
+        self.wire = _ints("wire_bytes", [gradient.on_wire for gradient in gradients])
+        self.copied = _ints("wire_bytes", [copied_bytes(workload, index) for index in self.order])
+        _ints("num_bytes of all gradients", [sum(max(g.on_wire, g.num_bytes) for g in gradients)])
+        self.work = np.diff(_ints("ready_ns", ready), prepend=0)
+        self.copy_in = _ints("copy_in", [transfer_ns(int(size), into) for size in self.copied])
+        self.ready = np.cumsum(self.work + self.copy_in)
+        self.tail = workload.backward_ns - (ready[-1] if ready else 0)
+        self.lane_end = int(self.ready[-1]) + self.tail if ready else self.tail
+        nothing = (CurvePoint(num_bytes=0, duration_ns=0),)
+        self.curve = hardware.all_reduce if hardware.world_size > 1 else nothing
+        self.curve_bytes = _ints("all_reduce.num_bytes", [point.num_bytes for point in self.curve])
+        self.curve_ns = _ints("all_reduce.duration_ns", [point.duration_ns for point in self.curve])
+        self.machine = _machine(workload, hardware)
+        self._check_longest_step()
+
+    def _check_longest_step(self) -> None:
+        machine, hardware = self.machine, self.hardware
+        # Beyond the last point each byte is paid for once, however many buckets there are.
+        sent: float = len(self) * max(point.duration_ns for point in self.curve)
+        sent += service_ns(self.curve, int(self.wire.sum()))
+        lane: float = self.workload.backward_ns + sum(self.copy_in.tolist()) + len(self) * machine.launch_cost
+        lane *= machine.compute * machine.copy_in
+        sent *= max(machine.comm, machine.comm_copy_out) * machine.channel
+        back = transfer_ns(int(self.copied.sum()), hardware.copy_out_bytes_per_s) * machine.copy_out
+        if lane + sent + back > LONGEST_STEP:
+            raise InputError(
+                f"{hardware.name}: with this workload a step could take {lane + sent + back:.3g} ns, more "
+                f"than the tuner can count with ({LONGEST_STEP:.3g}); look at all_reduce, launch_cost_ns, "
+                "the copies' bandwidths and the slow-downs"
+            )
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    @property
+    def tables(self) -> Tables:
+        """The arrays, for a kernel."""
+        return Tables(
+            run=self.run,
+            wire=self.wire,
+            copied=self.copied,
+            dense=self.dense,
+            work=self.work,
+            copy_in=self.copy_in,
+            tail=self.tail,
+            curve_bytes=self.curve_bytes,
+            curve_ns=self.curve_ns,
+        )
+
+    def stops(self, buckets: Buckets) -> tuple[Ints, Ints, Ints]:
+        """Per bucket in launch order: the last place it waits for, its bytes on the wire, its copied bytes.
+
+        A bucket waits for those before it too (A3.5).
+        """
+        stops, wires, copied = [], [], []
+        gradients, last = self.workload.gradients, 0
+        for bucket in buckets:
+            last = max(last, *(self.place[index] for index in bucket))
+            stops.append(last)
+            wires.append(sum(gradients[index].on_wire for index in bucket))
+            copied.append(sum(copied_bytes(self.workload, index) for index in bucket))
+        return np.array(stops), np.array(wires), np.array(copied)
+
+    def copies_back(self, copied: Ints) -> Ints:
+        """Ns to copy each bucket back, from ``copied`` bytes."""
+        rate = self.hardware.copy_out_bytes_per_s
+        return np.array([transfer_ns(size, rate) for size in copied.tolist()], dtype=np.int64)
+
+    def closes(self, buckets: Buckets) -> NDArray[np.bool_] | None:
+        """At which places a bucket ends; None unless this alone makes ``buckets``, in this order."""
+        closes = np.zeros(len(self.order), dtype=np.bool_)
+        for bucket in buckets:
+            closes[max(self.place[index] for index in bucket)] = True
+        made = self.buckets(closes)
+        same = len(made) == len(buckets) and all(set(a) == set(b) for a, b in zip(made, buckets, strict=True))
+        return closes if same else None
+
+    def buckets(self, closes: NDArray[Any]) -> Buckets:
+        """The buckets that end at ``closes``, in launch order: by when their last gradient is ready."""
+        made: list[tuple[int, ...]] = []
+        open_buckets: dict[int, list[int]] = {}
+        for index, run, ends in zip(self.order, self.run.tolist(), closes.tolist(), strict=True):
+            open_buckets.setdefault(run, []).append(index)
+            if ends:
+                made.append(tuple(open_buckets.pop(run)))
+        assert not open_buckets, "a run's last gradient ends a bucket"
+        return tuple(made)
+
+    def run_ends(self) -> NDArray[np.bool_]:
+        """The last place of each run: there a bucket ends in every partition."""
+        ends = np.zeros(len(self.order), dtype=np.bool_)
+        ends[[int(np.flatnonzero(self.run == run)[-1]) for run in np.unique(self.run)]] = True
+        return ends

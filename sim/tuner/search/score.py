@@ -1,0 +1,57 @@
+"""``sync_end_ns`` of many partitions of one workload, fast."""
+
+from collections.abc import Sequence
+
+from sim.clock import recurrence
+from sim.nouns.assignment import Assignment
+from sim.nouns.hardware import Hardware
+from sim.nouns.workload import Workload
+from sim.systems.registry import write
+from sim.tuner.search import kernels
+from sim.tuner.search.partitions import Buckets
+from sim.tuner.search.problem import Problem
+
+
+class Scorer:
+    """Scores partitions, remembering each.
+
+    A compiled step says when gradients are available. Where rounding could go either way in it, which takes
+    work that is stretched, the analytic engine decides.
+    """
+
+    def __init__(self, workload: Workload, hardware: Hardware) -> None:
+        self.problem = Problem(workload, hardware)
+        self._rough: dict[Buckets, tuple[int, bool]] = {}
+        self._known: dict[Buckets, int] = {}
+
+    def sync_end_ns(self, buckets: Sequence[Sequence[int]]) -> int:
+        """When all gradients are available under these buckets, to the ns, from the start of backward."""
+        key = tuple(map(tuple, buckets))
+        if key not in self._known:
+            rough, sure = self._play(key)
+            self._known[key] = rough if sure else self._engine(key)
+        return self._known[key]
+
+    def rough_ns(self, buckets: Sequence[Sequence[int]]) -> int:
+        """``sync_end_ns`` for a search: within a few ns of it."""
+        return self._play(tuple(map(tuple, buckets)))[0]
+
+    def _play(self, buckets: Buckets) -> tuple[int, bool]:
+        if buckets not in self._rough:
+            problem = self.problem
+            stops, wires, copied = problem.stops(buckets)
+            self._rough[buckets] = kernels.play_surely(
+                problem.machine,
+                problem.work,
+                problem.copy_in,
+                problem.tail,
+                stops,
+                kernels.services(problem.curve_bytes, problem.curve_ns, wires),
+                problem.copies_back(copied),
+            )
+        return self._rough[buckets]
+
+    def _engine(self, buckets: Buckets) -> int:
+        assignment = Assignment(bucket_indices=buckets)
+        problem = self.problem
+        return recurrence.solve(write(problem.workload, problem.hardware, assignment)[-1]).sync_end_ns

@@ -1,0 +1,1 @@
+"""Steps that may happen, and what of an answer holds in all of them."""

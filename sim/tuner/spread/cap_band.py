@@ -1,0 +1,91 @@
+"""How far steps range at each cap: the same draws for all of them, so that they differ by what they are."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from sim.clock.arrays import Floats
+from sim.metrics.step import step_ns
+from sim.nouns.band import BandPoint
+from sim.nouns.hardware import Hardware
+from sim.nouns.workload import Workload
+from sim.systems.registry import assign
+from sim.systems.run import run
+from sim.tuner.progress import tell
+from sim.tuner.search.partitions import Buckets
+from sim.tuner.search.problem import Problem
+from sim.tuner.spread.candidates import LEVELS
+from sim.tuner.spread.draws import FEWEST_MACHINES, Draws, draw
+
+# Of n recorded steps the shortest and the longest hold a further one between them (n - 1) times in n + 1:
+# from 39 on their own order shows the range of 95 of 100, below it cannot.
+ENOUGH_ITERATIONS = 39
+FEWEST_ITERATIONS = 4  # Student's t of fewer has no variance: they show no range
+MOST_ITERATIONS = 400  # of more, as many are drawn: the band then holds 95 of 100 within about 1
+
+
+def step_band(
+    workload: Workload, hardware: Hardware, caps_mb: Sequence[float | None], *, draws: int, seed: int
+) -> tuple[BandPoint, ...]:
+    """The 95 % range of single steps at each cap: see ``sim.step_band``.
+
+    A further step is a further iteration on a machine that the calibration allows. Of ``ENOUGH_ITERATIONS``
+    and more, it lies between those recorded with the chance that their order gives; fewer are taken to be
+    normal, and it lies as far out as Student's t says of so many. Fewer than ``FEWEST_ITERATIONS`` count as
+    none.
+    """
+    recorded = sum(None not in sample for sample in workload.samples)
+    if recorded < FEWEST_ITERATIONS:
+        workload = replace(workload, samples=())
+    count = max(draws, FEWEST_MACHINES * min(recorded, MOST_ITERATIONS))
+    drawn = draw(Problem(workload, hardware), count, seed)
+    if len(drawn) == 1:
+        return ()
+    nominal = run(workload, hardware, assign(workload), "analytic")
+    rest = drawn.paces * (step_ns(nominal) - nominal.sync_end_ns)
+    repeats = -(-draws // len(drawn))
+    luck = _luck(drawn, repeats, seed) if drawn.recorded else None
+    known: dict[Buckets, tuple[int, int]] = {}
+    points = []
+    for cap in caps_mb:
+        buckets = assign(workload, bucket_cap_mb=cap).bucket_indices
+        if buckets not in known:
+            tell("playing steps as they vary")
+            steps = drawn.sync_ends(buckets) + rest.reshape(drawn.machines, drawn.iterations)
+            if luck is not None:
+                steps = _further(steps, luck)
+            low, high = np.quantile(steps, LEVELS).tolist()
+            known[buckets] = max(0, round(low)), round(high)
+        points.append(
+            BandPoint(
+                cap_mb=cap,
+                low_ns=known[buckets][0],
+                high_ns=known[buckets][1],
+                draws=len(drawn) if luck is None else luck.size,
+                iterations=drawn.recorded,
+            )
+        )
+    return tuple(points)
+
+
+def _luck(drawn: Draws, repeats: int, seed: int) -> Floats:
+    """Where further iterations lie among those recorded: [repeats, machines, iterations].
+
+    Positions in their order, from 1; or, of few, distances from their mean in standard deviations.
+    """
+    generator, count = np.random.default_rng([seed, drawn.recorded]), drawn.recorded
+    shape = (repeats, drawn.machines, drawn.iterations)
+    if count >= ENOUGH_ITERATIONS:
+        return np.asarray(generator.random(shape) * (count + 1))
+    return np.asarray(generator.standard_t(count - 1, shape) * (1 + 1 / count) ** 0.5)
+
+
+def _further(steps: Floats, luck: Floats) -> Floats:
+    """``steps`` [machines, iterations] with further iterations in place of those recorded, by their luck."""
+    recorded = steps.mean(axis=0)
+    if len(recorded) >= ENOUGH_ITERATIONS:
+        further = np.interp(luck, np.arange(1, len(recorded) + 1), np.sort(recorded))
+    else:
+        further = recorded.mean() + recorded.std(ddof=1) * luck
+    return np.asarray(further + (steps - recorded))

@@ -1,0 +1,97 @@
+"""What a table of steps says: one row for each machine that the calibration allows, one column an iteration.
+
+A cell is a step, or a paired difference of steps, of one iteration on one machine. What is the same in a
+whole row is an error of the calibration: a training run has one machine, and no number of steps averages it
+out. What is the same in a whole column is an iteration: the average over a long run is as well known as the
+few that were recorded say. Jitter is new in every cell, and averages out.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from sim.clock.arrays import Floats
+
+_NORMAL = 1.4826  # standard deviations of a normal distribution in one median absolute deviation
+_RESAMPLES = 200
+# Student's t, two-sided 95 %, by degrees of freedom; linear in 1 / freedom between them.
+_FREEDOM = (1, 1.5, 2, 3, 4, 5, 7, 10, 15, 30, 1e9)
+_STUDENT = (12.7062, 6.0167, 4.3027, 3.1824, 2.7764, 2.5706, 2.3646, 2.2281, 2.1314, 2.0423, 1.96)
+
+
+class Steps(NamedTuple):
+    """Steps or their differences in ns, [machines, iterations]; ``still`` are the same without jitter."""
+
+    played: Floats
+    still: Floats
+
+    def minus(self, other: "Steps") -> "Steps":
+        """Cell by cell: all candidates play the same draws."""
+        return Steps(self.played - other.played, self.still - other.still)
+
+
+class Estimate(NamedTuple):
+    """A value and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def student(freedom: float) -> float:
+    """The factor of a standard error that makes a 95 % interval, by degrees of freedom (>= 1)."""
+    inverse = [1 / each for each in reversed(_FREEDOM)]
+    return float(np.interp(1 / freedom, inverse, _STUDENT[::-1]))
+
+
+def estimate_mean(steps: Steps) -> Estimate:
+    """The mean of a long run on the real machine.
+
+    Its variance is that of rows, which are compared without jitter, in full; and that of columns over their
+    number. Degrees of freedom by Satterthwaite. Steps that do not vary have an interval of no width.
+    """
+    machines, iterations = steps.played.shape
+    center = float(steps.played.mean())
+    systematic = sampled = spent = 0.0
+    if machines > 1:
+        systematic = float(steps.still.mean(axis=1).var(ddof=1)) * (1 + 1 / machines)
+        spent += systematic**2 / (machines - 1)
+    if iterations > 1:
+        sampled = float(steps.played.mean(axis=0).var(ddof=1)) / iterations
+        spent += sampled**2 / (iterations - 1)
+    variance = systematic + sampled
+    if spent == 0.0:
+        return Estimate(center, center, center)
+    half = student(variance**2 / spent) * variance**0.5
+    return Estimate(center, center - half, center + half)
+
+
+def noise_between_steps(steps: Steps) -> float | None:
+    """By how much a step varies from iteration to iteration on one machine: a robust standard deviation.
+
+    None where there is one iteration.
+    """
+    table, iterations = steps.played, steps.played.shape[1]
+    if iterations == 1:
+        return None
+    rest = table - np.median(table, axis=1, keepdims=True)
+    return float(_NORMAL * np.median(np.abs(rest)) * (iterations / (iterations - 1)) ** 0.5)
+
+
+def resampled_p95(tables: Floats, generator: np.random.Generator) -> Floats:
+    """The 95th percentile of each of ``tables`` [candidates, machines, iterations], resampled: [resamples,
+    candidates]. Machines and iterations are drawn with replacement, the same ones for every candidate."""
+    _, machines, iterations = tables.shape
+    if machines == iterations == 1:
+        return tables.reshape(1, -1)
+    made = np.empty((_RESAMPLES, len(tables)))
+    for k in range(_RESAMPLES):
+        rows = generator.choice(machines, size=machines)
+        columns = generator.choice(iterations, size=iterations)
+        made[k] = percentile_95(tables[:, rows][:, :, columns])
+    return made
+
+
+def percentile_95(tables: Floats) -> Floats:
+    """The 95th percentile of all cells of each table [candidates, machines, iterations]."""
+    return np.asarray(np.quantile(tables.reshape(len(tables), -1), 0.95, axis=1))

@@ -1,0 +1,129 @@
+"""What the recommendation saves against DDP's default, and whether anybody would notice."""
+
+from typing import Literal
+
+from sim.nouns.recommendation import Gain
+from sim.nouns.robust import Robust, RobustRow
+from sim.tuner.spread.crossed import Estimate
+from sim.tuner.spread.draws import NO_ITERATIONS
+from sim.units import format_ms
+
+NOTHING = 0.001  # of the step: no gain worth a change, whatever is proved about it
+SMALL = 0.01  # of the step: below it a gain has to show beside the noise of a step
+
+Shortfall = Literal["nothing", "uncertain", "noise", "little"]
+
+
+def told_ns(gain: Estimate, nominal_ns: float) -> float:
+    """The gain that is told and judged: the nominal one, as all other figures are, unless it lies outside the
+    interval of the mean gain, which then takes its place."""
+    return nominal_ns if gain.low <= nominal_ns <= gain.high else gain.value
+
+
+def find_shortfall(gain: Estimate, nominal_ns: float, step_ns: float, robust: Robust) -> Shortfall | None:
+    """What a gain lacks to be significant; None: nothing. The one judgement that every sentence rests on.
+
+    ``gain`` is the mean of what one assignment saves against another over the draws, rounded to ns,
+    ``nominal_ns`` that of the nominal step, and ``step_ns`` the other's nominal step. Significant is what is
+    above 0 with its whole 95 % interval; more than 0.1 % of the step; and, below 1 % of it, more than one
+    step of DDP's default varies by (``Robust.noise_ns``), as predictions are themselves off by some tenths of
+    a percent.
+    """
+    figure = told_ns(gain, nominal_ns)
+    fraction = figure / step_ns if step_ns else 0.0
+    if nominal_ns == figure == 0:
+        return "nothing"
+    if robust.draws > 1 and gain.low <= 0:
+        return "uncertain"
+    if fraction < SMALL and figure <= (robust.noise_ns or 0):
+        return "noise"
+    return "little" if fraction < NOTHING else None
+
+
+def judge_gain(
+    robust: Robust, name: str, *, step_ns: int, default_step_ns: int, default_is_allowed: bool = True
+) -> Gain:
+    """The gain of candidate ``name`` over DDP's default, whose nominal steps these are, with its verdict.
+
+    It is significant where ``find_shortfall`` finds nothing that it lacks. Where fewer than two iterations
+    were recorded, such a gain is neither: how much steps vary is not known. Where a limit bars the default,
+    there is none to keep, and the sentence says what the limit costs. Where it is not significant and that of
+    another candidate is, the sentence names that one.
+    """
+    row = robust.row(name)
+    gain = _mean_gain(row)
+    gain_ns = default_step_ns - step_ns
+    figure = round(told_ns(gain, gain_ns))
+    lacks = find_shortfall(gain, gain_ns, default_step_ns, robust)
+    is_varied = robust.draws > 1
+    noise_ns = robust.noise_ns or 0
+    significant: bool | None = NO_ITERATIONS not in robust.not_known or None
+    fraction = figure / default_step_ns if default_step_ns else 0.0
+    size = f"{_amount(figure)} ({fraction:.1%})"
+    advice = _better(robust, row, default_step_ns) or "keep the default"
+    if not default_is_allowed and figure <= 0:
+        significant = False
+        sentence = f"DDP's default breaks the limit; keeping to it costs {_amount(-figure)} a step"
+    elif lacks == "nothing":
+        significant = False
+        advice = _better(robust, row, default_step_ns) or "keep it"
+        sentence = f"no contiguous assignment that was found is better than DDP's default; {advice}"
+    elif default_is_allowed and lacks == "uncertain":
+        significant = False
+        sentence = f"no significant difference: {_interval(row)}; {advice}"
+    elif default_is_allowed and lacks == "noise":
+        significant = False
+        sentence = (
+            f"no significant difference: {size} is less than steps vary by ({_amount(noise_ns)}); {advice}"
+        )
+    elif default_is_allowed and lacks == "little":
+        significant = False
+        sentence = (
+            f"no significant difference: {_amount(figure)} a step is less than {NOTHING:.1%} of it; {advice}"
+        )
+    else:
+        sentence = f"saves {_amount(figure)} a step against DDP's default ({fraction:.1%})"
+        if is_varied:
+            sentence += f", {_interval(row)}"
+        if figure <= noise_ns:
+            sentence += f"; one step varies by more ({_amount(noise_ns)}), so it shows in the mean of many"
+        if not default_is_allowed:
+            sentence += "; the default breaks the limit"
+        if robust.not_known:
+            sentence += f"; not recorded, so not known: {' and '.join(robust.not_known)}"
+    return Gain(
+        gain_ns=gain_ns,
+        fraction=gain_ns / default_step_ns if default_step_ns else 0.0,
+        low_ns=row.gain_low_ns if is_varied else None,
+        high_ns=row.gain_high_ns if is_varied else None,
+        significant=significant,
+        sentence=sentence,
+        mean_ns=row.gain_ns if is_varied else None,
+        noise_ns=robust.noise_ns,
+        not_known=robust.not_known,
+    )
+
+
+def _better(robust: Robust, recommended: RobustRow, default_step_ns: int) -> str | None:
+    """The candidate whose gain is surest, where it is significant and that of the recommended is not."""
+    others = [row for row in robust.rows if _mean_gain(row) != _mean_gain(recommended)]
+    sure = [
+        row for row in others if find_shortfall(_mean_gain(row), row.gain_ns, default_step_ns, robust) is None
+    ]
+    if not sure:
+        return None
+    best = max(sure, key=lambda row: row.gain_low_ns)
+    return f"but of {best.name} there is one: {_interval(best)}"
+
+
+def _mean_gain(row: RobustRow) -> Estimate:
+    return Estimate(row.gain_ns, row.gain_low_ns, row.gain_high_ns)
+
+
+def _interval(row: RobustRow) -> str:
+    return f"{_amount(row.gain_low_ns)} to {_amount(row.gain_high_ns)} with 95% confidence"
+
+
+def _amount(ns: int) -> str:
+    """A time for people: ``9.87 ms``, or ``26 us`` where that is next to nothing."""
+    return format_ms(ns) if abs(ns) >= 100_000 or ns == 0 else f"{ns / 1000:.3g} us"

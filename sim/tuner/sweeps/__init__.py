@@ -1,0 +1,1 @@
+"""Sweeps over caps and what-ifs, as tidy rows."""

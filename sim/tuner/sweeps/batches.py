@@ -1,0 +1,106 @@
+"""What a sweep's worker does: the figures of one layout of one model on many machines."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sim.costs.collectives import all_reduce_ns
+from sim.metrics.step import overlap_ratio, step_ns
+from sim.nouns.assignment import Assignment
+from sim.nouns.hardware import Hardware
+from sim.nouns.workload import Workload
+from sim.systems.ddp_broadcasts import before_forward
+from sim.systems.registry import assign, write
+from sim.systems.run import run
+from sim.systems.switches import read_switches
+from sim.tuner.sweeps.axes import Point
+
+
+class Figures(NamedTuple):
+    """What one candidate comes to: the fields of ``SweepRow`` of the same names."""
+
+    num_buckets: int
+    largest_bucket_bytes: int
+    step_ns: int
+    sync_end_ns: int
+    exposed_comm_ns: int
+    overlap_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """One layout of one model, that of ``cap_mb`` (None: DDP's default), on the machines of ``points``.
+
+    The points differ in the machine only.
+    """
+
+    cap_mb: float | None
+    points: tuple[Point, ...]
+
+
+def play_batches(
+    workload: Workload, hardware: Hardware, engine: str, compiled: bool, batches: Sequence[Batch]
+) -> list[list[Figures]]:
+    """The figures of each batch: by ``engine``, or where ``compiled`` by the analytic one's compiled twin."""
+    machines: dict[Point, Hardware] = {}
+    made = []
+    for batch in batches:
+        scaled, _ = batch.points[0].model.applied(workload, hardware)
+        assignment = assign(scaled, bucket_cap_mb=batch.cap_mb)
+        for machine in (point.machine for point in batch.points):
+            if machine not in machines:
+                _, machines[machine] = machine.applied(workload, hardware)
+        chosen = [machines[point.machine] for point in batch.points]
+        if compiled:
+            made.append(_play_compiled(scaled, chosen, assignment))
+        else:
+            made.append([_play(scaled, one, assignment, engine) for one in chosen])
+    return made
+
+
+def _play(workload: Workload, hardware: Hardware, assignment: Assignment, engine: str) -> Figures:
+    timeline = run(workload, hardware, assignment, engine)
+    return Figures(
+        *_sizes(assignment),
+        step_ns=step_ns(timeline),
+        sync_end_ns=timeline.sync_end_ns,
+        exposed_comm_ns=timeline.sync_end_ns - workload.backward_ns,
+        overlap_ratio=overlap_ratio(timeline),
+    )
+
+
+def _play_compiled(workload: Workload, machines: Sequence[Hardware], assignment: Assignment) -> list[Figures]:
+    from sim.clock.bulk import play_on_machines, too_long  # numba, which small sweeps do without
+
+    (program,) = write(workload, machines[0], assignment)
+    services = [
+        [all_reduce_ns(machine, one.num_bytes) for one in program.collectives] for machine in machines
+    ]
+    if too_long(program, services):
+        return [_play(workload, machine, assignment, "analytic") for machine in machines]
+    played = play_on_machines(program, services)
+    switches = read_switches(assignment)
+    made = []
+    for machine, sync_end, comm, overlapped, is_sure in zip(
+        machines, *(column.tolist() for column in played), strict=True
+    ):
+        if not is_sure:
+            made.append(_play(workload, machine, assignment, "analytic"))
+            continue
+        ahead, _ = before_forward(workload, machine, assignment, switches, "steady", 0)
+        before = program.before_forward_ns + sum(collective.service_ns for collective in ahead)
+        made.append(
+            Figures(
+                *_sizes(assignment),
+                step_ns=before + workload.forward_ns + workload.loss_ns + sync_end + program.optimizer_ns,
+                sync_end_ns=sync_end,
+                exposed_comm_ns=sync_end - workload.backward_ns,
+                overlap_ratio=overlapped / comm if comm else 0.0,
+            )
+        )
+    return made
+
+
+def _sizes(assignment: Assignment) -> tuple[int, int]:
+    """Number of buckets, and bytes of the largest."""
+    return len(assignment.bucket_indices), max(assignment.bucket_bytes or (0,))

@@ -1,0 +1,184 @@
+"""Sweeps: one workload on one machine under many caps and what-ifs, as tidy rows."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from functools import partial
+from itertools import groupby, islice
+
+from sim.nouns.hardware import Hardware
+from sim.nouns.rows import SweepRow
+from sim.nouns.workload import Workload
+from sim.systems.registry import assign
+from sim.tuner.sweeps.axes import Grid, Point, make_grid
+from sim.tuner.sweeps.batches import Batch, Figures, play_batches
+from sim.tuner.sweeps.workers import process_pool, spread
+from sim.units import MIB
+
+MAX_ROWS = 100_000
+# Gradients simulated, in all candidates, from where on it pays to load the compiled twin of the analytic
+# engine (0.6 s), and to start a pool of processes for an engine (0.7 s) or for the twin (2 s). To the twin a
+# layout is what costs: as much to write down as to play ten times.
+COMPILED_FROM = 100_000
+LOADED_DISCOUNT = 100  # once something else has loaded the twin, it pays that much earlier
+POOL_FROM = 200_000
+COMPILED_POOL_FROM = 10_000_000
+LAYOUT_COST = 10
+# The same in one task: short enough to be waited for, long enough to be worth its way to a worker.
+TASK = 8_000
+COMPILED_TASK = 100_000
+
+Progress = Callable[[int, int], None]
+
+
+def default_caps(workload: Workload, count: int = 40) -> list[float]:
+    """Caps in MiB from 0.25 to what holds everything, evenly spaced on a logarithmic axis, and 25."""
+    largest = max(1.0, -(-workload.total_bytes // MIB) + 1)
+    smallest = 0.25
+    ratio = (largest / smallest) ** (1 / (count - 1))
+    caps = {round(smallest * ratio**k, 3) for k in range(count - 1)} | {float(largest)}
+    return sorted(caps | {25.0} if largest > 25 else caps)
+
+
+def sweep(
+    workload: Workload,
+    hardware: Hardware,
+    caps_mb: Sequence[float] | None = None,
+    engine: str = "analytic",
+    *,
+    bandwidth: Sequence[float] = (1.0,),
+    latency: Sequence[float] = (1.0,),
+    backward: Sequence[float] = (1.0,),
+    world_size: Sequence[int] | None = None,
+    precision: Sequence[str | None] | None = None,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+    max_rows: int = MAX_ROWS,
+) -> tuple[SweepRow, ...]:
+    """DDP's default and each explicit ``bucket_cap_mb`` under every combination of what-ifs: a row each.
+
+    Rows come in the order of the product of world size, precision, bandwidth, latency, backward and cap, the
+    default ahead of the caps. Caps that cut alike are simulated once. ``sim.scale`` says what each what-if
+    does, and where it ends.
+
+    Args:
+        workload: what backward makes ready.
+        hardware: what the machine carries.
+        caps_mb: MiB; None is a range from 0.25 to what holds everything. May be empty.
+        engine: ``analytic``, whose compiled twin plays large grids, or ``simpy``; equal to the ns.
+        bandwidth: factors on the wire's bandwidth.
+        latency: factors on its latency.
+        backward: factors on backward's duration.
+        world_size: numbers of ranks in a ring; None is the measured one.
+        precision: torch dtypes of all gradients, or None among them: as recorded.
+        executor: any ``concurrent.futures.Executor`` (threads, processes, dask's ``client.get_executor()``);
+            rows are the same. None: this process, and for large grids (``COMPILED_POOL_FROM``: some 60,000
+            rows of 161 gradients) a pool of as many processes as there are cores. They are spawned: a script
+            needs ``if __name__ == "__main__":``.
+        progress: called with (simulations done, simulations in all), in this thread.
+        max_rows: more rows are refused.
+
+    Raises:
+        InputError: an axis that is empty, a value that is not legal or occurs twice, too many rows.
+        MachineError: a worker of the executor died.
+    """
+    grid = make_grid(
+        workload,
+        hardware,
+        default_caps(workload) if caps_mb is None else caps_mb,
+        bandwidth=bandwidth,
+        latency=latency,
+        backward=backward,
+        world_size=world_size,
+        precision=precision,
+        max_rows=max_rows,
+    )
+    stands_for, batches = _layouts(workload, hardware, grid)
+    figures: dict[tuple[float | None, Point], Figures] = {}
+    total = sum(len(batch.points) for batch in batches)
+    for batch, made in _played(workload, hardware, engine, batches, executor):
+        figures.update(((batch.cap_mb, point), one) for point, one in zip(batch.points, made, strict=True))
+        if progress is not None:
+            progress(len(figures), total)
+    return tuple(
+        _row(hardware, point, cap, figures[stands_for[point.model][cap], point])
+        for point in grid.points
+        for cap in grid.caps_mb
+    )
+
+
+def _row(hardware: Hardware, point: Point, cap: float | None, figures: Figures) -> SweepRow:
+    return SweepRow(
+        label="DDP default" if cap is None else f"bucket_cap_mb={cap:g}",
+        bucket_cap_mb=cap,
+        world_size=hardware.world_size if point.world_size is None else point.world_size,
+        precision=point.precision,
+        bandwidth=point.bandwidth,
+        latency=point.latency,
+        backward=point.backward,
+        **figures._asdict(),
+    )
+
+
+def _layouts(
+    workload: Workload, hardware: Hardware, grid: Grid
+) -> tuple[dict[Point, dict[float | None, float | None]], list[Batch]]:
+    """Which cap stands for which, by model, and what is to be simulated: each layout of it once a machine."""
+    stands_for: dict[Point, dict[float | None, float | None]] = {}
+    known: dict[object, dict[float | None, float | None]] = {}
+    by_model: dict[Point, list[Point]] = {}
+    for point in grid.points:
+        by_model.setdefault(point.model, []).append(point)
+    batches = []
+    for model, points in by_model.items():
+        scaled, _ = model.applied(workload, hardware)
+        key = (model.precision, scaled.order())  # all that a layout depends on
+        if key not in known:
+            first: dict[tuple[tuple[int, ...], ...], float | None] = {}
+            known[key] = {
+                cap: first.setdefault(assign(scaled, bucket_cap_mb=cap).bucket_indices, cap)
+                for cap in grid.caps_mb
+            }
+        stands_for[model] = known[key]
+        batches += [Batch(cap_mb=cap, points=tuple(points)) for cap in dict.fromkeys(known[key].values())]
+    return stands_for, batches
+
+
+def _played(
+    workload: Workload, hardware: Hardware, engine: str, batches: list[Batch], executor: Executor | None
+) -> Iterator[tuple[Batch, list[Figures]]]:
+    """Each batch, or a piece of it, with its figures, in order: in this process or on an executor."""
+    # What no engine reads need not travel.
+    lean = replace(workload, samples=(), provenance={}, extensions={})
+    size = len(workload.gradients)
+    simulated = size * sum(len(batch.points) for batch in batches)
+    is_loaded = "numba" in sys.modules
+    compiled_from = COMPILED_FROM // LOADED_DISCOUNT if is_loaded else COMPILED_FROM
+    compiled = engine == "analytic" and simulated >= compiled_from
+    if compiled:
+        is_large = simulated + LAYOUT_COST * size * len(batches) >= COMPILED_POOL_FROM
+    else:
+        is_large = simulated >= POOL_FROM
+    play = partial(play_batches, lean, hardware, engine, compiled)
+    tasks = list(_tasks(batches, max(1, (COMPILED_TASK if compiled else TASK) // size)))
+    with ExitStack() as stack:
+        if executor is None and is_large:
+            executor = stack.enter_context(process_pool(len(tasks)))
+        if executor is None:
+            results: Iterable[list[list[Figures]]] = map(play, tasks)
+        else:
+            results = stack.enter_context(closing(spread(play, tasks, executor)))
+        for task, made in zip(tasks, results, strict=True):
+            yield from zip(task, made, strict=True)
+
+
+def _tasks(batches: Iterable[Batch], most: int) -> Iterator[list[Batch]]:
+    """The batches, split and gathered into tasks of at most ``most`` simulations."""
+    singles = ((batch.cap_mb, point.model, point) for batch in batches for point in batch.points)
+    while chunk := list(islice(singles, most)):
+        yield [
+            Batch(cap_mb=cap, points=tuple(point for *_, point in together))
+            for (cap, _), together in groupby(chunk, key=lambda single: single[:2])
+        ]

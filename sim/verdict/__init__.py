@@ -1,1 +1,0 @@
-"""What it means: metrics, the critical path behind them, and how well prediction and measurement agree."""

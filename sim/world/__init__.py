@@ -1,1 +1,0 @@
-"""Worlds of many ranks that differ: what their steps take, and what the slowest of them costs."""

@@ -1,0 +1,543 @@
+"""Anchoring: a hidden truth is found again from one step of it, and what cannot be true is refused."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+import sim
+from sim.agreement.anchor import MOST_SLOWDOWN, apply_factor
+from sim.costs.collectives import service_ns
+from sim.costs.in_step import in_step_curve, in_step_times, with_in_step
+from sim.costs.memory_traffic import with_memory_bandwidth
+from sim.errors import InputError
+from sim.nouns.anchored import Factor, InStepTimes, MeasuredStep
+from sim.nouns.assignment import Assignment
+from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
+from sim.nouns.timeline import Timeline
+from sim.nouns.workload import Gradient, Workload
+from tests.effort import tries
+
+MIB = 1 << 20
+MS = 1_000_000
+CAPS = (0.0, 1.0, 8.0, 25.0, 1000.0)
+FACTORS: tuple[Factor, ...] = ("mutual", "compute_slowdown", "comm_slowdown")
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> Workload:
+    """Gradients in reverse order, ms of work and MiB of bytes each."""
+    works = draw(st.lists(st.tuples(st.integers(1, 20), st.integers(1, 32)), min_size=2, max_size=12))
+    ready, gradients = 0, []
+    for place, (work, mib) in enumerate(works):
+        ready += work * MS
+        index = len(works) - 1 - place
+        gradients.append(
+            Gradient(
+                index=index, name=f"p{index}", shape=(), dtype="float32", num_bytes=mib * MIB, ready_ns=ready
+            )
+        )
+    return Workload(
+        name="w", gradients=tuple(gradients), forward_ns=50 * MS, backward_ns=ready, optimizer_ns=5 * MS
+    )
+
+
+@st.composite
+def links(draw: st.DrawFn) -> Hardware:
+    """An affine link of 4 ranks, with copies that cost something or nothing."""
+    latency, per_mib = draw(st.integers(10_000, 500_000)), draw(st.integers(50_000, 2 * MS))
+    link = Hardware(
+        name="link",
+        world_size=4,
+        all_reduce=tuple(
+            CurvePoint(num_bytes=mib * MIB, duration_ns=latency + mib * per_mib) for mib in (0, 1, 512)
+        ),
+    )
+    return with_memory_bandwidth(link, 7e11) if draw(st.booleans()) else link
+
+
+slowdowns = st.floats(1.02, 2.0)
+
+
+def step_ns(workload: Workload, hardware: Hardware, cap: float) -> int:
+    made = sim.assign(workload, bucket_cap_mb=cap)
+    return sim.summarize(sim.simulate(workload, hardware, made, "analytic")).step_ns
+
+
+def measure(workload: Workload, hardware: Hardware, cap: float, noise_ns: int = 0) -> MeasuredStep:
+    return MeasuredStep(
+        assignment=sim.assign(workload, bucket_cap_mb=cap),
+        step_ns=step_ns(workload, hardware, cap),
+        noise_ns=noise_ns,
+    )
+
+
+@settings(max_examples=tries(30), suppress_health_check=[HealthCheck.filter_too_much])
+@given(workloads(), links(), st.sampled_from(FACTORS), slowdowns, st.sampled_from(CAPS))
+def test_a_hidden_slowdown_is_found_from_one_step(
+    workload: Workload, link: Hardware, factor: Factor, hidden: float, cap: float
+) -> None:
+    """Where the step depends on it: and then the other caps come out as the truth has them."""
+    truth = apply_factor(link, factor, hidden)
+    measured = measure(workload, truth, cap)
+    slope = [step_ns(workload, apply_factor(link, factor, hidden + d), cap) for d in (-0.01, 0, 0.01)]
+    assume(slope[1] - slope[0] > 10_000 and slope[2] - slope[1] > 10_000)
+    found = sim.anchor(workload, link, measured, factor=factor)
+    assert found.factor == factor
+    assert found.value == pytest.approx(hidden, abs=1e-4)
+    assert abs(found.residual_ns) <= 1_000
+    assert found.plain_ns == step_ns(workload, link, cap) <= measured.step_ns
+    for other in CAPS:
+        expected = step_ns(workload, truth, other)
+        assert step_ns(workload, found.hardware, other) == pytest.approx(expected, rel=1e-4)
+
+
+@settings(max_examples=20, suppress_health_check=[HealthCheck.filter_too_much])
+@given(workloads(), links(), st.floats(0.3, 3.0), st.sampled_from(CAPS))
+def test_a_hidden_link_is_found_from_one_step(
+    workload: Workload, link: Hardware, hidden: float, cap: float
+) -> None:
+    """The factor curve: durations times a ratio, faster or slower."""
+    truth = apply_factor(link, "curve", hidden)
+    slope = [step_ns(workload, apply_factor(link, "curve", hidden + d), cap) for d in (-0.01, 0, 0.01)]
+    assume(slope[1] - slope[0] > 10_000 and slope[2] - slope[1] > 10_000)
+    found = sim.anchor(workload, link, measure(workload, truth, cap), factor="curve")
+    assert found.value == pytest.approx(hidden, abs=1e-4)
+    for other in CAPS:
+        expected = step_ns(workload, truth, other)
+        assert step_ns(workload, found.hardware, other) == pytest.approx(expected, rel=1e-4)
+
+
+@settings(max_examples=10, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@given(workloads(), links(), slowdowns, st.integers(20_000, 500_000))
+def test_two_steps_fix_a_slowdown_and_the_cost_of_a_collective(
+    workload: Workload, link: Hardware, hidden: float, cost_ns: int
+) -> None:
+    """Of one bucket a gradient, and of one in all, which depends on the cost alone."""
+    truth = replace(link, compute_slowdown=hidden, launch_cost_ns=cost_ns, launch_blocks_compute=True)
+    first, second = measure(workload, truth, 0.0), measure(workload, truth, 1000.0, noise_ns=0)
+    nearby = [step_ns(workload, replace(truth, compute_slowdown=hidden + d), 0.0) for d in (-0.01, 0, 0.01)]
+    assume(nearby[1] - nearby[0] > 10_000 and nearby[2] - nearby[1] > 10_000)
+    found = sim.anchor(workload, link, first, factor="compute_slowdown", second=second)
+    assert found.hardware.launch_cost_ns == pytest.approx(cost_ns, abs=200)
+    assert found.value == pytest.approx(hidden, abs=1e-3)
+    for cap in CAPS:
+        expected = step_ns(workload, truth, cap)
+        assert step_ns(workload, found.hardware, cap) == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_second_step_that_is_true_already_costs_nothing() -> None:
+    truth = replace(LINK, compute_slowdown=1.25)
+    first, second = measure(PAIR, truth, 1), measure(PAIR, truth, 1000)
+    found = sim.anchor(PAIR, LINK, first, factor="compute_slowdown", second=second)
+    assert (found.hardware.launch_cost_ns, found.value) == (0, pytest.approx(1.25))
+
+
+def test_a_cost_makes_up_for_what_the_factor_cannot_explain() -> None:
+    """The first step is longer than any slow-down makes it, but for what a collective costs."""
+    link = replace(LINK, all_reduce=(CurvePoint(num_bytes=0, duration_ns=1000),))
+    truth = replace(link, compute_slowdown=2.0, launch_cost_ns=MS // 2, launch_blocks_compute=True)
+    first, second = measure(PAIR, truth, 1), measure(PAIR, truth, 1000)
+    most = step_ns(PAIR, replace(link, compute_slowdown=MOST_SLOWDOWN), 1)
+    assert most < first.step_ns
+    found = sim.anchor(PAIR, link, first, factor="compute_slowdown", second=second)
+    assert found.hardware.launch_cost_ns == pytest.approx(MS // 2, rel=0.01)
+
+
+def test_a_second_step_that_cannot_be_true_is_refused() -> None:
+    first = measure(PAIR, replace(LINK, compute_slowdown=1.25), 1)
+    for step in (80 * MS, 120 * MS):
+        second = MeasuredStep(assignment=sim.assign(PAIR, bucket_cap_mb=1000), step_ns=step)
+        with pytest.raises(
+            InputError, match=r"second: a step of .* cannot be true beside the first; with 0 to"
+        ):
+            sim.anchor(PAIR, LINK, first, factor="compute_slowdown", second=second)
+    known = replace(LINK, launch_cost_ns=5)
+    with pytest.raises(InputError, match="second: launch_cost_ns is known already, 5"):
+        sim.anchor(PAIR, known, first, factor="compute_slowdown", second=first)
+
+
+def says_something(workload: Workload, link: Hardware, factor: Factor, cap: float) -> bool:
+    """Whether a step under ``cap`` depends on the factor, by more than rounding."""
+    least, most = (step_ns(workload, apply_factor(link, factor, value), cap) for value in (1, MOST_SLOWDOWN))
+    return most > least + 1_000
+
+
+@settings(max_examples=25)
+@given(workloads(), links(), slowdowns, st.sampled_from(CAPS))
+def test_every_other_factor_makes_the_step_true_too(
+    workload: Workload, link: Hardware, hidden: float, cap: float
+) -> None:
+    """One number fixes one factor: which one it was cannot be told, so all that could be are given."""
+    measured = measure(workload, apply_factor(link, "mutual", hidden), cap, noise_ns=1)
+    assume(says_something(workload, link, "mutual", cap))
+    found = sim.anchor(workload, link, measured)
+    assert found.factor == "mutual"
+    assert {name for name, _, _ in found.others} <= {"compute_slowdown", "comm_slowdown"}
+    for name, value, hardware in found.others:
+        assert 1 <= value <= MOST_SLOWDOWN
+        assert hardware == apply_factor(link, name, value)
+        assert step_ns(workload, hardware, cap) == pytest.approx(measured.step_ns, abs=1_000)
+
+
+@settings(max_examples=25)
+@given(workloads(), links(), st.integers(1, 50 * MS), st.sampled_from(FACTORS))
+def test_a_step_that_is_too_short_is_refused(
+    workload: Workload, link: Hardware, less: int, factor: Factor
+) -> None:
+    """Unless it is within the noise; then there is no interference, and what is left over is told."""
+    assume(says_something(workload, link, factor, 8.0))
+    plain = measure(workload, link, 8.0)
+    short = replace(plain, step_ns=plain.step_ns - less)
+    found = sim.anchor(workload, link, replace(short, noise_ns=less), factor=factor)
+    assert found.value == 1
+    assert found.residual_ns == less
+    with pytest.raises(InputError, match=r"is shorter by .* than the parts allow without any interference"):
+        sim.anchor(workload, link, replace(short, noise_ns=less - 1), factor=factor)
+
+
+def workload_of(*gradients: tuple[int, int]) -> Workload:
+    """(ready in ms, MiB), the last index first."""
+    count = len(gradients)
+    return Workload(
+        name="w",
+        gradients=tuple(
+            Gradient(
+                index=count - 1 - place,
+                name=f"p{count - 1 - place}",
+                shape=(),
+                dtype="float32",
+                num_bytes=mib * MIB,
+                ready_ns=ready * MS,
+            )
+            for place, (ready, mib) in enumerate(gradients)
+        ),
+        forward_ns=50 * MS,
+        backward_ns=gradients[-1][0] * MS,
+        optimizer_ns=0,
+    )
+
+
+# 1 ms a MiB: 10 ms of all-reduce beside 20 ms of backward, then 2 ms that nothing hides.
+PAIR = workload_of((10, 10), (30, 2))
+LINK = Hardware(
+    name="link",
+    world_size=4,
+    all_reduce=(CurvePoint(num_bytes=0, duration_ns=0), CurvePoint(num_bytes=MIB, duration_ns=MS)),
+)
+
+
+def test_by_hand() -> None:
+    """Slowed 1.25-fold, 8 ms of backward take the 10 ms of the all-reduce: 30 + 2 + 2 ms."""
+    made = sim.assign(PAIR, bucket_cap_mb=1)
+    measured = MeasuredStep(assignment=made, step_ns=84 * MS)
+    found = sim.anchor(PAIR, LINK, measured, factor="compute_slowdown")
+    assert (found.plain_ns, found.value, found.fitted) == (82 * MS, pytest.approx(1.25), "step")
+    assert found.hardware == replace(LINK, compute_slowdown=found.value, provenance=found.hardware.provenance)
+    told = found.hardware.provenance["anchored"]
+    assert (told["measured_step_ns"], told["factor"]) == (84 * MS, "compute_slowdown")
+    alike = sim.anchor(PAIR, LINK, replace(measured, sync_end_ns=34 * MS), factor="compute_slowdown")
+    assert (alike.value, alike.fitted, alike.measured_ns) == (found.value, "sync_end", 34 * MS)
+
+
+def test_which_factor_is_fixed_by_default() -> None:
+    measured = MeasuredStep(assignment=sim.assign(PAIR, bucket_cap_mb=1), step_ns=84 * MS)
+    neither = sim.anchor(PAIR, LINK, measured)
+    assert neither.factor == "mutual"
+    assert neither.hardware.compute_slowdown == neither.hardware.comm_slowdown == neither.value
+    assert "who yields is not known" in neither.reasons[-1]
+    known = sim.anchor(PAIR, replace(LINK, comm_slowdown=1.1), measured)
+    assert (known.factor, known.hardware.comm_slowdown, known.others) == ("compute_slowdown", 1.1, ())
+    link = replace(LINK, compute_slowdown=1.2)
+    slower = MeasuredStep(
+        assignment=measured.assignment, step_ns=step_ns(PAIR, replace(link, comm_slowdown=1.5), 1)
+    )
+    assert sim.anchor(PAIR, link, slower).factor == "comm_slowdown"
+
+
+def test_more_than_fair_sharing_is_told() -> None:
+    measured = measure(PAIR, replace(LINK, compute_slowdown=3.0), 1)
+    found = sim.anchor(PAIR, LINK, measured, factor="compute_slowdown")
+    assert found.value == pytest.approx(3)
+    assert "more than sharing one GPU fairly explains" in found.reasons[-1]
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (
+            {"step_ns": 120 * MS},
+            r"a step of 120.00 ms is beyond what compute_slowdown explains: 82.00 ms at 1,",
+        ),
+        ({"step_ns": 81 * MS}, r"a step of 81.00 ms is shorter by 1.00 ms than the parts allow without any"),
+        ({"sync_end_ns": 31 * MS}, r"a backward of 31.00 ms is shorter by 1.00 ms"),
+    ],
+)
+def test_what_is_refused(change: dict[str, int], text: str) -> None:
+    measured = MeasuredStep(assignment=sim.assign(PAIR, bucket_cap_mb=1), step_ns=84 * MS)
+    with pytest.raises(InputError, match=text):
+        sim.anchor(PAIR, LINK, replace(measured, **change), factor="compute_slowdown")
+
+
+def test_a_row_without_overlap_says_nothing_of_slowdowns() -> None:
+    one = MeasuredStep(assignment=sim.assign(PAIR, bucket_cap_mb=1000), step_ns=95 * MS)
+    with pytest.raises(InputError, match=r"says nothing of mutual; it is 92.00 ms whatever that is"):
+        sim.anchor(PAIR, LINK, one)
+    assert sim.anchor(PAIR, LINK, one, factor="curve").value == pytest.approx(15 / 12)
+
+
+def test_one_rank_has_nothing_to_anchor() -> None:
+    measured = MeasuredStep(assignment=sim.assign(PAIR), step_ns=84 * MS)
+    with pytest.raises(InputError, match="world_size=1 is not legal here"):
+        sim.anchor(PAIR, replace(LINK, world_size=1), measured)
+
+
+# The curve in the step
+
+
+@settings(max_examples=tries(150))
+@given(
+    links(),
+    st.lists(st.integers(1, 64), min_size=2, max_size=10),
+    st.integers(1, 4),
+    st.floats(0.5, 2.0),
+    st.floats(1.0, 2.0),
+)
+def test_ratio_and_slowdown_are_told_apart_by_the_end_of_backward(
+    link: Hardware, mibs: list[int], alone: int, ratio: float, slowdown: float
+) -> None:
+    """Made with both, seen with both: those after backward are as long as the link alone makes them."""
+    alone = min(alone, len(mibs) - 1)
+    sizes = [mib * MIB for mib in mibs]
+    times = [service_ns(link.all_reduce, size) * ratio for size in sizes]
+    after = round(sum(map(round, times[-alone:])))
+    seen = InStepTimes(
+        durations_ns=(*(round(t * slowdown) for t in times[:-alone]), *map(round, times[-alone:])),
+        after_backward_ns=after,
+    )
+    found = in_step_curve(link.all_reduce, sizes, seen)
+    assert (found.alone, found.count) == (alone, len(mibs))
+    assert found.ratio == pytest.approx(ratio, rel=1e-4)
+    assert found.comm_slowdown == pytest.approx(slowdown, rel=1e-4)
+    assert found.low <= found.ratio * 1.0001
+    assert found.high >= found.ratio * 0.9999
+    hardware = with_in_step(link, found)
+    for size, time in zip(sizes, times, strict=True):
+        assert service_ns(hardware.all_reduce, size) == pytest.approx(time, rel=1e-3)
+    assert hardware.spread["in_step"]["least_bytes"] == min(sizes)
+
+
+def test_one_across_the_end_of_backward_is_left_out() -> None:
+    """4 MiB take 4 ms beside the step: 6 before, 5 across, 2 after."""
+    seen = InStepTimes(durations_ns=(6 * MS, 5 * MS, 2 * MS), after_backward_ns=4 * MS)
+    found = in_step_curve(LINK.all_reduce, [4 * MIB] * 3, seen)
+    assert (found.ratio, found.comm_slowdown, found.alone) == (0.5, 3.0, 1)
+    assert (found.low, found.high) == (0.5, 1.5)
+
+
+def test_without_the_end_of_backward_all_goes_into_the_ratio() -> None:
+    for after in (None, 1 * MS):
+        seen = InStepTimes(durations_ns=(6 * MS, 5 * MS, 2 * MS), after_backward_ns=after)
+        found = in_step_curve(LINK.all_reduce, [4 * MIB] * 3, seen)
+        assert (found.comm_slowdown, found.alone) == (1.0, 0)
+        assert found.ratio == 1.25
+
+
+@settings(max_examples=tries(100))
+@given(
+    st.lists(st.integers(1 * MS, 60 * MS), min_size=2, max_size=10),
+    st.integers(1, 9),
+    st.integers(-500, 500),
+)
+def test_a_number_typed_from_a_dashboard_does_not_decide(
+    durations: list[int], alone: int, off_ns: int
+) -> None:
+    """Half a microsecond more or less after backward: as many collectives are alone, at the same ratio."""
+    alone = min(alone, len(durations) - 1)
+    sizes = [4 * MIB] * len(durations)
+    after = sum(durations[-alone:])
+    exact, typed = (
+        in_step_curve(
+            LINK.all_reduce, sizes, InStepTimes(durations_ns=tuple(durations), after_backward_ns=number)
+        )
+        for number in (after, after + off_ns)
+    )
+    assert exact == typed
+    assert exact.alone == alone
+
+
+def test_scatter_is_scaled_with_its_curve() -> None:
+    spread = {"all_reduce": {str(MIB): {"count": 3, "median_ns": MS, "quantile": 0.5}}, "other": {"a_ns": 1}}
+    seen = InStepTimes(durations_ns=(2 * MS,))
+    link = replace(LINK, spread=spread)
+    made = with_in_step(link, in_step_curve(link.all_reduce, [4 * MIB], seen))
+    assert made.spread["all_reduce"] == {str(MIB): {"count": 3, "median_ns": MS // 2, "quantile": 0.5}}
+    assert made.spread["other"] == {"a_ns": 1}
+
+
+def traced(*buckets: tuple[int | None, int | None], backward_end: int = 10) -> MeasuredIteration:
+    return MeasuredIteration(
+        step_ns=100 * MS,
+        backward_end_ns=backward_end * MS,
+        sync_end_ns=20 * MS,
+        buckets=tuple(
+            MeasuredBucket(
+                index=place,
+                ready_ns=None,
+                launch_ns=None,
+                start_ns=None if start is None else start * MS,
+                end_ns=None if end is None else end * MS,
+            )
+            for place, (start, end) in enumerate(buckets)
+        ),
+    )
+
+
+def as_run(*steps: MeasuredIteration) -> Measurement:
+    return Measurement(
+        name="as run",
+        role="candidate",
+        mode="model",
+        backend="nccl",
+        world_size=4,
+        asked=sim.assign(PAIR, bucket_cap_mb=1),
+        observed=((1,), (0,)),
+        iterations=steps,
+        traced=steps,
+        plain_backward_ns=30 * MS,
+        plain_step_ns=80 * MS,
+        dropped_warmup=0,
+    )
+
+
+def test_durations_of_an_imported_trace_are_medians_over_its_steps() -> None:
+    seen = in_step_times(as_run(traced((1, 6), (8, 14)), traced((1, 7), (8, 15)), traced((1, 9), (9, 20))))
+    assert seen == InStepTimes(
+        durations_ns=(6 * MS, 7 * MS), after_backward_ns=5 * MS, places=("during", "across")
+    )
+
+
+def test_where_a_collective_lies_is_seen_in_each_step() -> None:
+    """Two after backward whose lengths change places: their medians add up to more than lay after it."""
+    steps = [traced((1, 5), (10, 10 + a), (10 + a, 10 + a + b)) for a, b in ((10, 30), (20, 30), (30, 10))]
+    seen = in_step_times(as_run(*steps))
+    assert seen.places == ("during", "after", "after")
+    assert seen.after_backward_ns is not None
+    assert sum(seen.durations_ns[1:]) > seen.after_backward_ns
+    found = in_step_curve(LINK.all_reduce, [4 * MIB] * 3, seen)
+    assert (found.alone, found.ratio) == (2, (20 + 30) / (4 + 4))
+
+
+def test_a_collective_that_lies_here_and_there_is_across() -> None:
+    """After backward in one of two steps, before it ends in the other."""
+    seen = in_step_times(as_run(traced((1, 5), (6, 9)), traced((1, 5), (11, 14))))
+    assert seen.places == ("during", "across")
+
+
+def test_what_contains_interference_says_nothing_more_of_it() -> None:
+    """A trace's times: no factor of computation, and comm_slowdown by default."""
+    slowed = replace(PAIR, ready_includes=("copy_in", "launch", "interference"))
+    measured = measure(slowed, replace(LINK, comm_slowdown=2.5), 1)
+    for factor in ("mutual", "compute_slowdown"):
+        with pytest.raises(InputError, match=f"ready_includes has interference.* {factor} cannot be fixed"):
+            sim.anchor(slowed, LINK, measured, factor=factor)
+    with pytest.raises(InputError, match="compute_slowdown cannot be fixed"):
+        sim.anchor(slowed, replace(LINK, comm_slowdown=1.2), measured)
+    for link in (LINK, replace(LINK, compute_slowdown=1.2)):
+        found = sim.anchor(slowed, link, measured)
+        assert (found.factor, found.others) == ("comm_slowdown", ())
+        assert found.value == pytest.approx(2.5, abs=1e-4)
+        assert any("in the workload's times already" in reason for reason in found.reasons)
+    whole = MeasuredStep(assignment=sim.assign(slowed, bucket_cap_mb=1000), step_ns=95 * MS)
+    with pytest.raises(InputError, match=r"^workload: ready_includes has interference: .* says nothing of"):
+        sim.anchor(slowed, LINK, whole)
+
+
+def test_an_imported_trace_without_what_it_takes_is_refused() -> None:
+    with pytest.raises(InputError, match="as run: bucket 1 has no start or no end"):
+        in_step_times(as_run(traced((1, 6), (None, 14))))
+    for steps in ((), (traced(),), (traced((1, 6)), traced((1, 6), (7, 9)))):
+        with pytest.raises(InputError, match="no traced steps of one and the same number of buckets"):
+            in_step_times(replace(as_run(traced((1, 6))), traced=steps))
+
+
+def test_what_runs_usually_differ_by_is_no_contradiction() -> None:
+    """Half a percent, where nothing is said of noise; then nothing interferes."""
+    made = sim.assign(PAIR, bucket_cap_mb=1)
+    found = sim.anchor(PAIR, LINK, MeasuredStep(assignment=made, step_ns=81_700_000))
+    assert (found.value, found.residual_ns) == (1, 300_000)
+    shorter = MeasuredStep(assignment=made, step_ns=81_500_000)
+    for step in (shorter, replace(shorter, step_ns=81_700_000, noise_ns=0)):
+        with pytest.raises(InputError, match=r"shorter by 0\.[35]0 ms than the parts allow"):
+            sim.anchor(PAIR, LINK, step)
+
+
+def test_in_step_durations_that_are_refused() -> None:
+    seen = InStepTimes(durations_ns=(MS, MS))
+    with pytest.raises(InputError, match="2 durations for 3 buckets; give one a bucket, in launch order"):
+        in_step_curve(LINK.all_reduce, [MIB] * 3, seen)
+    free = (CurvePoint(num_bytes=0, duration_ns=0),)
+    with pytest.raises(InputError, match="a curve of durations of 0 ns is not legal here"):
+        in_step_curve(free, [MIB] * 2, seen)
+    with pytest.raises(InputError, match="durations_ns: an empty list is not legal"):
+        InStepTimes(durations_ns=())
+    with pytest.raises(InputError, match="durations_ns: 0 is not legal"):
+        InStepTimes(durations_ns=(0,))
+    with pytest.raises(InputError, match="places: 1 places for 2 durations"):
+        InStepTimes(durations_ns=(MS, MS), places=("after",))
+
+
+def test_a_profile_turns_the_curve_and_leaves_compute_open() -> None:
+    """All-reduces in the step: 1.5 times as long beside backward as after it, where they are half as long."""
+    truth = replace(LINK, compute_slowdown=1.25, comm_slowdown=1.5)
+    truth = replace(
+        truth, all_reduce=tuple(replace(p, duration_ns=p.duration_ns // 2) for p in LINK.all_reduce)
+    )
+    made = sim.assign(PAIR, bucket_cap_mb=1)
+    timeline = sim.simulate(PAIR, truth, made)
+    seen = InStepTimes(
+        durations_ns=tuple(bucket.end_ns - bucket.start_ns for bucket in timeline.buckets),
+        after_backward_ns=1 * MS,
+    )
+    found = sim.anchor(PAIR, LINK, measure(PAIR, truth, 1), seen=seen)
+    assert found.factor == "compute_slowdown"
+    assert found.in_step is not None
+    assert (found.in_step.ratio, found.in_step.comm_slowdown) == (0.5, 1.5)
+    assert found.value == pytest.approx(1.25, rel=1e-3)
+    for cap in CAPS:
+        assert step_ns(PAIR, found.hardware, cap) == pytest.approx(step_ns(PAIR, truth, cap), rel=1e-5)
+
+
+def test_a_profile_that_makes_the_step_too_long_is_refused_with_a_word_about_it() -> None:
+    made = sim.assign(PAIR, bucket_cap_mb=1)
+    seen = InStepTimes(durations_ns=(30 * MS, 6 * MS), after_backward_ns=6 * MS)
+    with pytest.raises(InputError, match="durations seen on one rank may contain its wait for the last one"):
+        sim.anchor(PAIR, LINK, MeasuredStep(assignment=made, step_ns=84 * MS), seen=seen)
+
+
+def test_memory_bandwidth_gives_copies_their_cost_where_it_is_free() -> None:
+    """A copy passes the bus twice, an addition three times (A3.4, A3.12)."""
+    made = with_memory_bandwidth(replace(LINK, copy_out_bytes_per_s=5.0), 6e11)
+    assert (made.copy_in_bytes_per_s, made.copy_out_bytes_per_s) == (3e11, 5.0)
+    assert made.accumulate_bytes_per_s == 2e11
+    for wrong in (0.0, -1.0, float("nan")):
+        with pytest.raises(InputError, match=r"memory bandwidth: .* is not legal"):
+            with_memory_bandwidth(LINK, wrong)
+
+
+def test_the_model_is_an_argument() -> None:
+    """The verdict floor knows no engine: any model can be anchored."""
+    from sim.agreement.anchor import anchor
+
+    calls = []
+
+    def play(workload: Workload, hardware: Hardware, assignment: Assignment) -> Timeline:
+        calls.append(hardware)
+        return sim.simulate(workload, hardware, assignment, "simpy")
+
+    measured = MeasuredStep(assignment=sim.assign(PAIR, bucket_cap_mb=1), step_ns=84 * MS)
+    found = anchor(PAIR, LINK, measured, play, factor="compute_slowdown")
+    assert found.value == pytest.approx(1.25)
+    assert calls[0] == LINK

@@ -1,0 +1,305 @@
+"""The error of sync_end, by mechanism: worlds that differ from the model in one thing only."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sim
+from sim.agreement.attribution import attribute
+from sim.nouns.assignment import Assignment
+from sim.nouns.comparison import Attribution
+from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
+from sim.nouns.records import Record
+from sim.nouns.workload import Gradient, Workload
+from sim.units import divide_half_even, transfer_ns
+from tests.effort import tries
+
+MS = 1_000_000
+MIB = 1 << 20
+COUNT = 12
+PARTS = ("compute_ns", "copy_ns", "launch_ns", "communication_ns", "wait_ns")
+ROUNDING = 2 * COUNT  # a nanosecond a copy and a stretched instant
+
+
+def make_workload(sizes: list[int], gaps_ms: list[int]) -> Workload:
+    ready = [sum(gaps_ms[: place + 1]) * MS for place in range(len(sizes))]
+    return Workload(
+        name="w",
+        gradients=tuple(
+            Gradient(
+                index=index,
+                name=f"g{index}",
+                shape=(size // 4,),
+                dtype="float32",
+                num_bytes=size,
+                ready_ns=ready[len(sizes) - 1 - index],
+            )
+            for index, size in enumerate(sizes)
+        ),
+        forward_ns=10 * MS,
+        backward_ns=ready[-1] + MS,
+        optimizer_ns=MS,
+    )
+
+
+def make_hardware(**more: Any) -> Hardware:
+    values = {
+        "name": "h",
+        "world_size": 2,
+        "all_reduce": (
+            CurvePoint(num_bytes=0, duration_ns=400_000),
+            CurvePoint(num_bytes=MIB, duration_ns=3 * MS),
+        ),
+        "launch_cost_ns": 40_000,
+        "launch_blocks_compute": True,
+        "copy_in_bytes_per_s": 8e9,
+        "copy_out_bytes_per_s": 9e9,
+    }
+    return Hardware(**{**values, **more})
+
+
+def step(backward_end: int, sync_end: int) -> MeasuredIteration:
+    return MeasuredIteration(step_ns=sync_end + 11 * MS, backward_end_ns=backward_end, sync_end_ns=sync_end)
+
+
+def lane(name: str, role: Any, backward_end: int, sync_end: int, **more: Any) -> Measurement:
+    values: dict[str, Any] = {
+        "name": name,
+        "role": role,
+        "mode": "paced",
+        "backend": "gloo",
+        "world_size": 2,
+        "asked": None,
+        "observed": None,
+        "iterations": (step(backward_end, sync_end),),
+        "plain_backward_ns": 0,
+        "plain_step_ns": 0,
+        "dropped_warmup": 0,
+    }
+    return Measurement(**{**values, **more})
+
+
+def measured_in(
+    workload: Workload, hardware: Hardware, assignment: Assignment, *, late_ns: int = 0
+) -> tuple[Measurement, ...]:
+    """What a replay measures where ``workload`` and ``hardware`` are the truth; ``late_ns``: the return of
+    the last wait."""
+    sizes = [gradient.num_bytes for gradient in workload.gradients]
+    copied_in = workload.backward_ns + sum(transfer_ns(size, hardware.copy_in_bytes_per_s) for size in sizes)
+    timeline = sim.simulate(workload, hardware, assignment)
+    launched_before, buckets = 0, []
+    for bucket in timeline.buckets:
+        buckets.append(
+            MeasuredBucket(
+                index=bucket.index,
+                ready_ns=max(bucket.ready_ns, launched_before),  # a hook is called after the one before
+                launch_ns=bucket.launch_ns,
+                start_ns=None,
+                end_ns=bucket.end_ns,
+            )
+        )
+        launched_before = bucket.launch_ns
+    seen = step(timeline.backward_end_ns, timeline.sync_end_ns)
+    return (
+        lane("plain", "plain", workload.backward_ns, workload.backward_ns),
+        lane(
+            "noop",
+            "noop",
+            copied_in,
+            copied_in + transfer_ns(sum(sizes), hardware.copy_out_bytes_per_s),
+        ),
+        lane(
+            "c",
+            "candidate",
+            timeline.backward_end_ns,
+            timeline.sync_end_ns + late_ns,
+            asked=assignment,
+            observed=assignment.bucket_indices,
+            traced=(replace(seen, buckets=tuple(buckets)),),
+        ),
+    )
+
+
+def attributed(record: Record) -> Attribution:
+    found = attribute(record, record.candidates[0], sim.simulate)
+    assert found is not None
+    parts = [getattr(found, part) for part in PARTS]
+    assert sum(parts) == found.total_ns
+    return found
+
+
+def slower_backward(workload: Workload, percent: int) -> Workload:
+    return replace(
+        workload,
+        backward_ns=divide_half_even(workload.backward_ns * percent, 100),
+        gradients=tuple(
+            replace(g, ready_ns=divide_half_even((g.ready_ns or 0) * percent, 100))
+            for g in workload.gradients
+        ),
+    )
+
+
+def slower_wire(hardware: Hardware, percent: int) -> Hardware:
+    return replace(
+        hardware,
+        all_reduce=tuple(
+            replace(point, duration_ns=point.duration_ns * percent // 100) for point in hardware.all_reduce
+        ),
+    )
+
+
+workloads = st.builds(
+    make_workload,
+    st.lists(st.sampled_from([4096, MIB // 4, MIB, 3 * MIB]), min_size=COUNT, max_size=COUNT),
+    st.lists(st.integers(0, 9), min_size=COUNT, max_size=COUNT),
+)
+machines = st.builds(
+    make_hardware,
+    comm_channels=st.sampled_from([1, 2]),
+    channel_slowdown=st.sampled_from([1.0, 2.0]),
+    comm_slowdown=st.sampled_from([1.0, 1.25]),
+    launch_blocks_compute=st.booleans(),
+)
+# Where what overlaps slows down, an error of one mechanism changes what the others take, all but the compute
+# lane's own. Launches are free here: a stretched launch is measured as a dear one.
+contended = st.builds(
+    make_hardware,
+    comm_channels=st.sampled_from([1, 2]),
+    channel_slowdown=st.sampled_from([1.0, 2.0]),
+    compute_slowdown=st.sampled_from([1.0, 1.1]),
+    comm_slowdown=st.sampled_from([1.0, 1.25]),
+    launch_cost_ns=st.just(0),
+)
+caps = st.sampled_from([0.2, 1.0, 4.0, 1000.0])
+factors = st.integers(60, 180).filter(lambda percent: abs(percent - 100) > 5)
+
+
+@settings(max_examples=tries(60))
+@given(workloads, machines, caps, factors, st.sampled_from(["compute", "copy", "launch", "communication"]))
+def test_one_mechanism_that_is_off_gets_all_of_the_error(
+    workload: Workload, hardware: Hardware, cap: float, percent: int, mechanism: str
+) -> None:
+    assignment = sim.assign(workload, bucket_cap_mb=cap)
+    true_workload, true_hardware = workload, hardware
+    if mechanism == "compute":
+        true_workload = slower_backward(workload, percent)
+    elif mechanism == "copy":
+        true_hardware = replace(
+            hardware, copy_in_bytes_per_s=8e11 / percent, copy_out_bytes_per_s=9e11 / percent
+        )
+    elif mechanism == "launch":
+        true_hardware = replace(hardware, launch_cost_ns=400 * percent)
+    else:
+        true_hardware = slower_wire(hardware, percent)
+    found = attributed(
+        Record(
+            name="r",
+            workload=workload,
+            hardware=hardware,
+            measurements=measured_in(true_workload, true_hardware, assignment),
+        )
+    )
+    truth = sim.simulate(true_workload, true_hardware, assignment).sync_end_ns
+    predicted = sim.simulate(workload, hardware, assignment).sync_end_ns
+    assert found.total_ns == predicted - truth
+    for part in PARTS:
+        expected = found.total_ns if part == f"{mechanism}_ns" else 0
+        assert getattr(found, part) == pytest.approx(expected, abs=ROUNDING), part
+
+
+@settings(max_examples=tries(40))
+@given(workloads, contended, caps, factors)
+def test_a_slower_backward_is_compute_whatever_slows_down(
+    workload: Workload, hardware: Hardware, cap: float, percent: int
+) -> None:
+    assignment = sim.assign(workload, bucket_cap_mb=cap)
+    measurements = measured_in(slower_backward(workload, percent), hardware, assignment)
+    found = attributed(Record(name="r", workload=workload, hardware=hardware, measurements=measurements))
+    assert found.compute_ns == pytest.approx(found.total_ns, abs=2 * ROUNDING)
+
+
+@settings(max_examples=tries(40))
+@given(workloads, contended, caps, st.integers(-MS, 20 * MS))
+def test_a_late_return_is_a_wait(workload: Workload, hardware: Hardware, cap: float, late: int) -> None:
+    assignment = sim.assign(workload, bucket_cap_mb=cap)
+    measurements = measured_in(workload, hardware, assignment, late_ns=late)
+    found = attributed(Record(name="r", workload=workload, hardware=hardware, measurements=measurements))
+    assert found.total_ns == -late
+    assert found.wait_ns == pytest.approx(-late, abs=ROUNDING)
+
+
+@settings(max_examples=tries(40))
+@given(workloads, machines, caps, factors, factors, factors, factors, st.integers(0, 5 * MS))
+def test_parts_add_up_where_everything_is_off(
+    workload: Workload,
+    hardware: Hardware,
+    cap: float,
+    backward: int,
+    copy: int,
+    launch: int,
+    wire: int,
+    late: int,
+) -> None:
+    """``attributed`` asserts the sum; what each mechanism gets, all being simulated, leaves the wait."""
+    assignment = sim.assign(workload, bucket_cap_mb=cap)
+    truth = slower_wire(replace(hardware, copy_in_bytes_per_s=8e11 / copy, launch_cost_ns=400 * launch), wire)
+    measurements = measured_in(slower_backward(workload, backward), truth, assignment, late_ns=late)
+    found = attributed(Record(name="r", workload=workload, hardware=hardware, measurements=measurements))
+    assert found.wait_ns == pytest.approx(-late, abs=ROUNDING)
+
+
+def test_what_hides_behind_something_else_counts_for_nothing() -> None:
+    """A wire that is always behind: only the last bucket's copy back is not hidden by a wait."""
+    workload, hardware = make_workload([MIB] * 4, [1] * 4), make_hardware()
+    truth = replace(hardware, copy_out_bytes_per_s=3e9)
+    measurements = measured_in(workload, truth, sim.assign(workload, bucket_cap_mb=1))
+    found = attributed(Record(name="r", workload=workload, hardware=hardware, measurements=measurements))
+    one = transfer_ns(MIB, 9e9) - transfer_ns(MIB, 3e9)
+    assert found.copy_ns == pytest.approx(one, abs=ROUNDING)
+    assert found.total_ns == one
+
+
+@pytest.fixture
+def recorded() -> Record:
+    workload, hardware = make_workload([MIB] * 6, [2] * 6), make_hardware()
+    measurements = measured_in(workload, hardware, sim.assign(workload, bucket_cap_mb=1))
+    return Record(name="r", workload=workload, hardware=hardware, measurements=measurements)
+
+
+@pytest.mark.parametrize("missing", ["plain", "noop"])
+def test_without_a_plain_or_noop_run_nothing_is_attributed(recorded: Record, missing: str) -> None:
+    record = replace(recorded, measurements=tuple(m for m in recorded.measurements if m.role != missing))
+    assert attribute(record, record.candidates[0], sim.simulate) is None
+    assert sim.agreement(record).rows[0].attribution is None
+
+
+@pytest.mark.parametrize("stamp", ["ready_ns", "launch_ns", "end_ns"])
+def test_without_every_stamp_nothing_is_attributed(recorded: Record, stamp: str) -> None:
+    candidate = recorded.candidates[0]
+    (seen,) = candidate.traced
+    changes: dict[str, Any] = {stamp: None}
+    blind = replace(seen, buckets=(replace(seen.buckets[0], **changes), *seen.buckets[1:]))
+    assert attribute(recorded, replace(candidate, traced=(blind,)), sim.simulate) is None
+    assert attribute(recorded, replace(candidate, traced=()), sim.simulate) is None
+
+
+def test_traces_with_other_buckets_are_left_out(recorded: Record) -> None:
+    candidate = recorded.candidates[0]
+    (seen,) = candidate.traced
+    fewer = replace(seen, buckets=seen.buckets[:1])
+    assert attribute(recorded, replace(candidate, traced=(fewer, seen)), sim.simulate) == attributed(recorded)
+    assert attribute(recorded, replace(candidate, traced=(fewer,)), sim.simulate) is None
+
+
+def test_the_facade_attributes_with_the_machine_that_it_predicts_with(recorded: Record) -> None:
+    """Without copies in the model, what they cost is the copies' part."""
+    with_copies, without = sim.agreement(recorded).rows[0], sim.agreement(recorded, copies=False).rows[0]
+    assert with_copies.attribution is not None
+    assert without.attribution is not None
+    assert abs(with_copies.attribution.total_ns) <= ROUNDING
+    assert without.attribution.total_ns < -100_000
+    assert without.attribution.copy_ns == pytest.approx(without.attribution.total_ns, abs=ROUNDING)

@@ -1,0 +1,244 @@
+"""What sets two steps apart: parts that add up, and parts that theory names."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import sim
+from sim.errors import SimError
+from sim.metrics.step import step_ns
+from sim.nouns.difference import Difference
+from sim.nouns.hardware import Hardware
+from sim.nouns.timeline import Timeline
+from sim.nouns.workload import Buffer, Workload
+from tests.effort import tries
+from tests.metrics.built import MS, hardware, workload
+from tests.strategies import REAL, TINY, Case, assignments, cases, hardwares, paired_cases
+from tests.systems.any_system import system_cases
+
+
+def play(case: Case) -> Timeline:
+    return sim.simulate(case.workload, case.hardware, case.assignment, slowest=case.slowest)
+
+
+def check_adds_up(found: Difference, before: Timeline, after: Timeline) -> None:
+    assert found.before_step_ns == step_ns(before)
+    assert found.after_step_ns == step_ns(after)
+    reached = found.before_step_ns
+    for change in found.changes:
+        assert change.before_step_ns == reached
+        assert sum(part.before_ns for part in change.parts) == change.before_step_ns
+        assert sum(part.after_ns for part in change.parts) == change.after_step_ns
+        assert sum(part.change_ns for part in change.parts) == change.change_ns
+        sizes = [abs(part.change_ns) for part in change.parts]
+        assert sizes == sorted(sizes, reverse=True)
+        reached = change.after_step_ns
+    assert reached == found.after_step_ns
+
+
+@settings(max_examples=tries(60), deadline=None)
+@given(st.data(), cases() | paired_cases())
+def test_parts_add_up_between_any_two_assignments(data: st.DataObject, case: Case) -> None:
+    drawn = data.draw(assignments(case.workload))
+    other = replace(
+        case, assignment=replace(case.assignment, bucket_indices=drawn.bucket_indices, bucket_bytes=None)
+    )
+    before, after = play(case), play(other)
+    found = sim.difference(before, after)
+    check_adds_up(found, before, after)
+    same = case.assignment.bucket_indices == drawn.bucket_indices
+    assert [change.cause for change in found.changes] == ([] if same else ["assignment"])
+
+
+@settings(max_examples=tries(40), deadline=None)
+@given(st.data(), st.sampled_from([TINY, REAL]))
+def test_parts_add_up_between_two_machines(data: st.DataObject, scale: object) -> None:
+    case = data.draw(cases(st.just(scale)))  # type: ignore[arg-type]
+    other = replace(
+        case,
+        hardware=data.draw(hardwares(scale)),  # type: ignore[arg-type]
+        assignment=data.draw(assignments(case.workload)),
+    )
+    before, after = play(case), play(other)
+    check_adds_up(sim.difference(before, after), before, after)
+
+
+@settings(max_examples=tries(40), deadline=None)
+@given(system_cases())
+def test_parts_add_up_for_every_system(case: Case) -> None:
+    """Against DDP's own default, on the same machine; late ranks are a change of it."""
+    try:
+        before, after = play(replace(case, assignment=sim.assign(case.workload), slowest=None)), play(case)
+    except SimError:  # ranks that launch in different orders, or unused parameters
+        assume(False)
+    check_adds_up(sim.difference(before, after), before, after)
+
+
+@settings(max_examples=20, deadline=None)
+@given(cases())
+def test_a_step_does_not_differ_from_itself(case: Case) -> None:
+    found = sim.difference(play(case), play(case))
+    assert (found.changes, found.order, found.facts, found.change_ns) == ((), "", (), 0)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.data(), cases())
+def test_there_and_back_is_the_same_difference(data: st.DataObject, case: Case) -> None:
+    other = replace(case, assignment=data.draw(assignments(case.workload)))
+    there, back = sim.difference(play(case), play(other)), sim.difference(play(other), play(case))
+    for one, two in zip(there.changes, back.changes, strict=True):
+        turned = {part.name: (part.after_ns, part.before_ns) for part in two.parts}
+        assert {part.name: (part.before_ns, part.after_ns) for part in one.parts} == turned
+
+
+def parts(found: Difference, turn: int = 0) -> dict[str, tuple[float, float]]:
+    """Each part in ms, before and after."""
+    return {part.name: (part.before_ns / MS, part.after_ns / MS) for part in found.changes[turn].parts}
+
+
+def built(latency_ms: float, *, buckets: str | float, **machine: object) -> Timeline:
+    """Four gradients of 10 MB at 10, 20, 30, 40 of 100 ms on a link of 1 ms a MB, then latency on top."""
+    job = workload([40, 30, 20, 10], [10, 10, 10, 10])
+    policy = {"policy": buckets} if isinstance(buckets, str) else {"bucket_cap_mb": buckets}
+    return sim.simulate(job, hardware(latency_ms=latency_ms, **machine), sim.assign(job, **policy))  # type: ignore[arg-type]
+
+
+def test_latency_against_bytes_by_hand() -> None:
+    """Latency 40, bytes 10 a bucket, all of it after 10 ms of backward's 100.
+
+    Four buckets: latency alone ends at 10 + 4 x 40 = 170, 70 past backward; bytes add 40. One bucket, ready
+    at 40: its latency ends at 80 and hides behind backward; its bytes end at 120, and add 20.
+    """
+    found = sim.difference(built(40, buckets="per-parameter"), built(40, buckets="single"))
+    assert parts(found) == {"compute": (150, 150), "latency": (70, 0), "bytes": (40, 20)}
+    assert [part.name for part in found.changes[0].parts] == ["latency", "bytes", "compute"]
+    assert found.change_ns == -90 * MS
+    assert found.changes[0].parts[0].sentence == (
+        "Latency of collectives: 70.00 ms became 0.00 ms, -70.00 ms (4 x 40.000 ms became 1 x 40.000 ms)."
+    )
+    assert found.facts == (
+        "4 buckets became 1; the largest has 38.1 MiB, it had 9.54 MiB.",
+        "The first collective starts 30.00 ms later: at 40.00 ms from the start of backward, it was "
+        "10.00 ms.",
+        "The last bucket to start does so 120.00 ms earlier: at 40.00 ms from the start of backward, it was "
+        "160.00 ms.",
+        "All gradients are available 90.00 ms earlier: at 120.00 ms from the start of backward, it was "
+        "210.00 ms.",
+    )
+
+
+def sentences(found: Difference) -> dict[str, str]:
+    return {part.name: part.sentence for part in found.changes[0].parts}
+
+
+def test_what_is_sent_in_every_micro_batch_is_counted() -> None:
+    """Four buckets in each of three micro-batches: 12 latencies, and 120 MB."""
+    job, machine = workload([40, 30, 20, 10], [10, 10, 10, 10]), hardware(latency_ms=40)
+    once = sim.simulate(job, machine, sim.assign(job, "per-parameter"))
+    thrice = sim.simulate(job, machine, sim.assign(job, "per-parameter", accumulation_steps=3, no_sync=False))
+    found = sim.difference(once, thrice)
+    assert "(4 x 40.000 ms became 12 x 40.000 ms)" in sentences(found)["latency"]
+    assert "in all: 38.1 MiB became 114 MiB" in sentences(found)["bytes"]
+    assert "114 MiB travel in a step, 38.1 MiB did." in found.facts
+    quiet = sim.simulate(job, machine, sim.assign(job, "per-parameter", accumulation_steps=3))
+    assert "(" not in sentences(sim.difference(once, quiet))["latency"]
+
+
+def test_what_zero_gathers_after_backward_is_counted() -> None:
+    """Its norm is one more all-reduce, of a few bytes."""
+    job = workload([40, 30, 20, 10], [10, 10, 10, 10])
+    machine = replace(hardware(latency_ms=4), all_gather=hardware(latency_ms=7).all_reduce)
+    one, other = (sim.simulate(job, machine, sim.assign(job, policy)) for policy in ("single", "zero1"))
+    found = sim.difference(one, other)
+    assert "in all: 38.1 MiB became 76.3 MiB" in sentences(found)["bytes"]
+    assert sentences(found)["latency"].endswith(
+        "(1 x 4.000 ms became 2 x 4.000 ms + 1 all_gather x 7.000 ms)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "options"),
+    [
+        ("ddp", {}),
+        ("ddp", {"find_unused_parameters": True}),
+        ("per-parameter", {"accumulation_steps": 2}),
+        ("zero1", {}),
+        ("zero2", {"gradient_accumulation_steps": 2}),
+        ("after-backward", {}),
+    ],
+)
+def test_collectives_are_those_that_are_explained(policy: str, options: dict[str, Any]) -> None:
+    buffers = (Buffer(dtype="float32", num_bytes=400),)
+    job = replace(workload([40, 30, 20, 10], [10, 10, 10, 10]), buffers=buffers)
+    curve = hardware().all_reduce
+    machine = replace(hardware(), all_gather=curve, reduce=curve, reduce_scatter=curve, broadcast=curve)
+    played = sim.simulate(job, machine, sim.assign(job, policy, **options))
+    told = sim.explain(job, policy, **options).iterations[-1].events
+    assert [(one.kind, one.num_bytes, one.phase) for one in sim.collectives(played)] == [
+        (one.kind, one.num_bytes, one.phase) for one in told
+    ]
+
+
+@settings(max_examples=tries(40), deadline=None)
+@given(st.data(), cases())
+def test_a_reason_points_where_its_part_does(data: st.DataObject, case: Case) -> None:
+    """More latency in all is no reason for a part that became shorter: then what is hidden decides."""
+    other = replace(case, assignment=data.draw(assignments(case.workload)))
+    for change in sim.difference(play(case), play(other)).changes:
+        for part in change.parts:
+            if part.name == "latency" and "(" in part.sentence:
+                was, now = (in_all(words) for words in part.sentence.split("(")[1].split(" became "))
+                assert (now > was) == (part.change_ns > 0)
+
+
+def in_all(words: str) -> float:
+    """The sum of ``3 x 1.000 ms + 1 broadcast x 2.000 ms``."""
+    found = re.findall(r"(\d+)(?: \w+)? x ([\d.]+) ms", words)
+    return sum(int(count) * float(each) for count, each in found)
+
+
+def test_copies_back_by_hand() -> None:
+    """40 MB at 4 MB a ms: 10 ms of copies back, with nothing else exposed."""
+    found = sim.difference(built(1, buckets=25), built(1, buckets=25, copy_out_bytes_per_s=4e9))
+    assert [change.cause for change in found.changes] == ["machine"]
+    assert parts(found)["copy_out"] == (0, 10)
+    assert found.change_ns == 10 * MS
+
+
+def test_machine_and_assignment_are_told_apart() -> None:
+    """First four buckets become one on the slow machine, -90 ms; then its latency falls from 40 to 4."""
+    found = sim.difference(built(40, buckets="per-parameter"), built(4, buckets="single"))
+    assert [(change.cause, change.change_ns / MS) for change in found.changes] == [
+        ("assignment", -90.0),
+        ("machine", -20.0),
+    ]
+    assert parts(found, 1)["bytes"] == (20, 0)
+    assert found.order.startswith("First the assignment changes")
+
+
+def test_an_assignment_that_the_first_machine_cannot_play() -> None:
+    """ZeRO reduces to owners, and the first machine has no curve for it: one turn, and it says so."""
+    before = built(1, buckets=25)
+    able = replace(before.hardware, reduce=before.hardware.all_reduce)
+    owners = sim.assign(before.workload, "zero2", use_multi_rank_bucket_allreduce=False)
+    after = sim.simulate(before.workload, able, owners)
+    found = sim.difference(before, after)
+    assert [change.cause for change in found.changes] == ["assignment and machine"]
+    assert "cannot be played on the first machine" in found.order
+    check_adds_up(found, before, after)
+
+
+def test_a_faster_backward_is_the_machine() -> None:
+    before = built(1, buckets=25)
+    job: Workload
+    machine: Hardware
+    job, machine = sim.scale(before.workload, before.hardware, backward=0.5)
+    after = sim.simulate(job, machine, before.assignment)
+    found = sim.difference(before, after)
+    assert [change.cause for change in found.changes] == ["machine"]
+    assert parts(found)["compute"] == (150, 100)
+    check_adds_up(found, before, after)

@@ -1,0 +1,289 @@
+"""Records of a box: other rates than the hardware's, a neighbour, slow ranks; each predicted as measured."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sim
+from sim.agreement import in_box
+from sim.errors import InputError
+from sim.formats import documents, records
+from sim.nouns.assignment import Assignment
+from sim.nouns.box import Box, Neighbour
+from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.measurement import MeasuredIteration, Measurement
+from sim.nouns.records import Record
+from sim.nouns.workload import Gradient, Workload
+from tests.commands import bucketsim
+
+MS = 1_000_000
+GBIT = 10**9
+LINE = 1448 / 1514  # data of a full frame (RFC 791, 9293, 7323; IEEE 802.3)
+
+
+def workload_of(count: int = 6, spacing_ns: int = 5 * MS) -> Workload:
+    return Workload(
+        name="layers",
+        gradients=tuple(
+            Gradient(
+                index=index,
+                name=f"w{index}",
+                shape=(1 << 18,),
+                dtype="float32",
+                num_bytes=1 << 20,
+                ready_ns=(count - index) * spacing_ns,
+            )
+            for index in range(count)
+        ),
+        forward_ns=7 * MS,
+        backward_ns=count * spacing_ns,
+        optimizer_ns=MS,
+    )
+
+
+def hardware_of(rate_bits: int, latency_ns: int = MS, ranks: int = 2) -> Hardware:
+    """A ring over wires of this rate and nothing else: what the box's graph says, plus a latency."""
+
+    def lasts(num_bytes: int) -> int:
+        return latency_ns + round(num_bytes * 2 * (ranks - 1) / ranks * 8 * GBIT / (rate_bits * LINE))
+
+    return Hardware(
+        name="ring",
+        world_size=ranks,
+        all_reduce=tuple(CurvePoint(num_bytes=n, duration_ns=lasts(n)) for n in (1 << 12, 1 << 20, 1 << 26)),
+    )
+
+
+def record_of(
+    hardware: Hardware,
+    box: Box | None,
+    *,
+    workload: Workload | None = None,
+    neighbour: Neighbour | None = None,
+    calibrated_in: Box | None = None,
+    slow: tuple[tuple[int, float], ...] = (),
+    assignment: Assignment | None = None,
+    step_ns: int = 100 * MS,
+) -> Record:
+    workload = workload or workload_of()
+    asked = assignment or sim.assign(workload)
+    row = MeasuredIteration(step_ns=step_ns, backward_end_ns=step_ns // 2, sync_end_ns=step_ns - 8 * MS)
+    one = Measurement(
+        name="DDP default",
+        role="candidate",
+        mode="paced",
+        backend="gloo",
+        world_size=hardware.world_size,
+        asked=asked,
+        observed=asked.bucket_indices,
+        iterations=(row, row, row),
+        plain_backward_ns=workload.backward_ns,
+        plain_step_ns=workload.forward_ns + workload.backward_ns + workload.optimizer_ns,
+        dropped_warmup=3,
+    )
+    return Record(
+        name="made",
+        workload=workload,
+        hardware=hardware,
+        measurements=(one,),
+        neighbour=neighbour,
+        box=box,
+        calibrated_in=calibrated_in,
+        slow=slow,
+    )
+
+
+def beside(workload: Workload, *hosts: int) -> Neighbour:
+    return Neighbour(
+        workload=workload, assignment=sim.assign(workload), hosts=hosts, alone_ns=(1,), beside_ns=(2, 3)
+    )
+
+
+def halves(uplink_bits: int | None, *hosts: int, rate: int = GBIT) -> Box:
+    return Box(rates_bits=(rate,) * 4, uplink_bits=uplink_bits, hosts=hosts)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    cap=st.sampled_from([0.5, 1, 2, 25]),
+    spacing_ms=st.integers(1, 30),
+    rate=st.sampled_from([GBIT // 4, GBIT]),
+)
+def test_beside_a_neighbour_a_step_lies_between_alone_and_always_shared(
+    cap: float, spacing_ms: int, rate: int
+) -> None:
+    """Two rings over one uplink halve it, at the most and for as long as both send: the textbook's bounds."""
+    workload = workload_of(spacing_ns=spacing_ms * MS)
+    assignment = sim.assign(workload, bucket_cap_mb=cap)
+    alone = hardware_of(rate)
+    record = record_of(
+        alone, halves(rate, 0, 2, rate=GBIT), workload=workload, neighbour=beside(workload, 1, 3)
+    )
+    found = in_box.report_beside(in_box.as_measured(record), assignment)
+    shortest = sim.summarize(sim.simulate(workload, alone, assignment)).step_ns
+    longest = sim.summarize(sim.simulate(workload, hardware_of(rate // 2), assignment)).step_ns
+    assert shortest <= found.step_ns <= longest + 100
+    assert found.exposed_comm_ns - (found.step_ns - shortest) == (
+        sim.summarize(sim.simulate(workload, alone, assignment)).exposed_comm_ns
+    )
+    assert found.buckets == ()
+
+
+def test_one_message_beside_endless_ones_takes_twice_the_wire_and_the_same_latency() -> None:
+    """A neighbour that always sends: the step is that of half the uplink."""
+    workload = workload_of(count=1, spacing_ns=10 * MS)
+    busy = replace(
+        workload,
+        forward_ns=0,
+        backward_ns=0,
+        optimizer_ns=0,
+        gradients=(replace(workload.gradients[0], ready_ns=0, num_bytes=1 << 26, shape=(1 << 24,)),),
+    )
+    record = record_of(
+        hardware_of(GBIT, latency_ns=0), halves(GBIT, 0, 2), workload=workload, neighbour=beside(busy, 1, 3)
+    )
+    found = in_box.report_beside(in_box.as_measured(record), sim.assign(workload))
+    wire_ns = (1 << 20) * 8 / LINE
+    assert found.step_ns == pytest.approx(7 * MS + 10 * MS + 2 * wire_ns + MS, abs=100)
+
+
+def test_jobs_that_share_no_wire_do_not_slow_each_other() -> None:
+    workload, hardware = workload_of(), hardware_of(GBIT)
+    record = record_of(hardware, halves(None, 0, 2), workload=workload, neighbour=beside(workload, 1, 3))
+    found = in_box.report_beside(in_box.as_measured(record), sim.assign(workload))
+    assert found.step_ns == sim.summarize(sim.simulate(workload, hardware, sim.assign(workload))).step_ns
+
+
+def test_a_slow_port_slows_the_whole_ring() -> None:
+    """Four hosts of which one has half the rate: every byte waits for it."""
+    even = Box(rates_bits=(GBIT,) * 4, uplink_bits=None, hosts=(0, 1, 2, 3))
+    slow = Box(rates_bits=(GBIT, GBIT, GBIT, GBIT // 2), uplink_bits=None, hosts=(0, 1, 2, 3))
+    calibrated = hardware_of(GBIT, ranks=4)
+    record = record_of(calibrated, slow, calibrated_in=even)
+    carried = in_box.as_measured(record).hardware
+    wanted = hardware_of(GBIT // 2, ranks=4)
+    for point, right in zip(carried.all_reduce, wanted.all_reduce, strict=True):
+        assert point.duration_ns == pytest.approx(right.duration_ns, abs=2)
+    assert in_box.limits_of(record).worst_step == 0.1
+    there = record_of(calibrated, even, calibrated_in=even)
+    assert in_box.as_measured(there).hardware is calibrated
+    assert in_box.as_measured(record_of(calibrated, slow)).hardware is calibrated, "it does not say where"
+    assert in_box.limits_of(there).worst_step == 0.05
+
+
+def test_a_slow_rank_s_own_schedule_is_what_the_slowest_rank_is_held_against() -> None:
+    workload, hardware = workload_of(), hardware_of(GBIT, ranks=4)
+    record = record_of(hardware, None, workload=workload, slow=((3, 1.5), (1, 1.2)))
+    slower, _ = sim.scale(workload, hardware, backward=1.5)
+    (row,) = sim.agreement(record).rows
+    assert (
+        row.predicted_step_ns == sim.summarize(sim.simulate(slower, hardware, sim.assign(workload))).step_ns
+    )
+    beside = sim.summarize(sim.simulate(workload, hardware, sim.assign(workload), slowest=slower))
+    assert row.predicted_step_ns >= beside.step_ns, "no rank is later than the slowest"
+
+
+def test_agree_predicts_with_the_neighbour_and_by_its_own_rule() -> None:
+    workload = workload_of()
+    record = record_of(
+        hardware_of(GBIT), halves(GBIT, 0, 2), workload=workload, neighbour=beside(workload, 1, 3)
+    )
+    agreement = sim.agreement(record)
+    alone = sim.agreement(replace(record, neighbour=None))
+    assert agreement.rows[0].predicted_step_ns > alone.rows[0].predicted_step_ns
+    assert "10.0%" in agreement.rule
+    assert "5.0%" in alone.rule
+    assert (agreement.targets, agreement.rows[0].bucket_ends) == ((), ())
+    assert "beside a neighbour" in agreement.rows[0].predicted.notes[-1]
+
+
+def test_a_neighbour_is_never_counted_twice_nor_without_a_box() -> None:
+    workload = workload_of()
+    hardware = replace(hardware_of(GBIT), provenance={"beside": {"what": "all-reduces"}})
+    for neighbour in (beside(workload, 1, 3), None):
+        with pytest.raises(InputError, match="calibrated beside a neighbour"):
+            sim.agreement(record_of(hardware, halves(GBIT, 0, 2), neighbour=neighbour))
+    with pytest.raises(InputError, match="no box in its environment"):
+        sim.agreement(record_of(hardware_of(GBIT), None, neighbour=beside(workload, 1, 3)))
+
+
+def write_record(folder: Path, record: Record, **environment: object) -> Path:
+    records.start_record(folder, record.workload, record.hardware)
+    for number, one in enumerate(record.measurements):
+        records.save_measurement(folder, number, replace(one, environment=dict(environment)))
+    return folder
+
+
+def test_a_record_with_a_neighbour_is_not_scored_without_it(tmp_path: Path) -> None:
+    workload = workload_of()
+    neighbour = beside(workload, 1, 3)
+    said = {
+        "beside": "steps on hosts 1 and 3",
+        "box": {"rates_bits": [9] * 4, "uplink_bits": 8, "hosts": [0, 2]},
+    }
+    folder = write_record(tmp_path / "r", record_of(hardware_of(GBIT), None), **said)
+    with pytest.raises(InputError, match=r"neighbour\.json: not there"):
+        sim.load_record(folder)
+    records.save_neighbour(folder, neighbour)
+    back = sim.load_record(folder)
+    assert back.neighbour == neighbour
+    assert back.box == Box(rates_bits=(9,) * 4, uplink_bits=8, hosts=(0, 2))
+    assert back.box.ranks == ("host0.gpu0", "host2.gpu0")
+    assert back.calibrated_in is None
+
+
+def test_where_hardware_was_calibrated_is_read_from_its_provenance(tmp_path: Path) -> None:
+    hardware = replace(
+        hardware_of(GBIT),
+        provenance={"box": {"rates_bits": [5, 6], "uplink_bits": None, "hosts": [1, 0]}},
+    )
+    back = sim.load_record(write_record(tmp_path / "r", record_of(hardware, None), slow={"1": 1.3}))
+    assert back.calibrated_in == Box(rates_bits=(5, 6), uplink_bits=None, hosts=(1, 0))
+    assert back.slow == ((1, 1.3),)
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"box": 7}, "box: '7' is not legal"),
+        ({"box": {"rates_bits": [1], "hosts": [0]}}, "uplink_bits: missing"),
+        ({"box": {"rates_bits": [1, 1], "uplink_bits": None, "hosts": [2]}}, "hosts 0 to 1"),
+        ({"slow": [1]}, "slow: "),
+        ({"slow": {"2": 1.3}}, "rank from 0 to 1"),
+        ({"slow": {"0": 0.5}}, "factors of 1 or more"),
+    ],
+)
+def test_what_is_no_box_and_no_slow_rank_is_refused(
+    tmp_path: Path, environment: dict[str, object], words: str
+) -> None:
+    folder = write_record(tmp_path / "r", record_of(hardware_of(GBIT), None), **environment)
+    with pytest.raises(InputError, match=words):
+        sim.load_record(folder)
+
+
+def test_neighbour_documents_are_strict(tmp_path: Path) -> None:
+    path = tmp_path / "neighbour.json"
+    documents.save(path, beside(workload_of(), 1, 3))
+    found = json.loads(path.read_text())
+    for field, value, words in (
+        ("hosts", [1], "two hosts"),
+        ("beside_ns", [-1], "beside_ns.0"),
+        ("x", 1, "unknown"),
+    ):
+        path.write_text(json.dumps({**found, field: value}))
+        with pytest.raises(InputError, match=words):
+            documents.load(path, Neighbour)
+
+
+def test_records_of_two_rules_are_told_apart(tmp_path: Path) -> None:
+    write_record(tmp_path / "even", record_of(hardware_of(GBIT), None))
+    write_record(tmp_path / "slow", record_of(hardware_of(GBIT), None), slow={"1": 1.3})
+    said = bucketsim("agree", tmp_path)
+    assert said.code == 0
+    words = " ".join(said.out.split())
+    assert "rule of even: median step error <= 2.0%" in words
+    assert "rule of slow: median step error <= 10.0%" in words

@@ -1,0 +1,410 @@
+"""NCCL's cost model: theory's limits, monotony, its own tables, and schedules stepped through one by one."""
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.clusters.nccl.bandwidths import bytes_per_us, nvls_speed
+from sim.clusters.nccl.choosing import (
+    Method,
+    all_reduce_curve,
+    choose,
+    collective_ns,
+    curve,
+    methods,
+    nccl_time_ns,
+    time_ns,
+)
+from sim.clusters.nccl.fabric import Fabric, Hop, Kind
+from sim.clusters.nccl.hardware import hardware_of, uncertainty
+from sim.clusters.nccl.latencies import latency_us
+from sim.clusters.nccl.paths import REPORTED_NS, as_stepped
+from sim.clusters.nccl.textbook import halving_doubling_ns, hierarchical_ns, step_us
+from sim.clusters.nccl.tuning import BASE_US, PROTOCOLS, STEP_US
+from sim.errors import InputError, NotModelledError
+from sim.formats.documents import load, save
+from sim.nouns.hardware import CURVES, Hardware
+from tests.clusters.published_fabrics import GB, alps, box, dgx_a100, p4de
+
+RING = Method(algorithm="ring", protocol="Simple")
+SWITCHED = replace(box(8, "nvswitch", 370_800_000_000, "hopper", 16), nvls=True)
+
+
+@st.composite
+def fabrics(draw: st.DrawFn) -> Fabric:
+    hosts, local = draw(st.integers(1, 9)), draw(st.integers(1, 9))
+    kinds: list[Kind] = ["nvlink", "nvswitch", "pcie", "shm", "qpi"]
+    kind = draw(st.sampled_from(kinds))
+    generation = draw(st.sampled_from(["volta", "ampere", "hopper", "blackwell"]))
+    extra = st.none() | st.integers(0, 200_000)
+    return Fabric(
+        world_size=hosts * local,
+        hosts=hosts,
+        ranks_per_host=local,
+        generation=generation,
+        intra=Hop(kind=kind, bytes_per_s=draw(st.floats(1e8, 1e12)), latency_ns=draw(extra)),
+        inter=Hop(
+            kind="net",
+            bytes_per_s=draw(st.floats(1e7, 1e12)),
+            latency_ns=draw(extra),
+            reported_ns=draw(extra),
+        ),
+        channels=draw(st.integers(1, 64)),
+        nvls=kind == "nvswitch" and generation in ("hopper", "blackwell") and draw(st.booleans()),
+        sharp=hosts > 1 and draw(st.booleans()),
+        cpu=draw(st.sampled_from(["intel", "amd", "arm"])),
+        protocols=draw(st.sampled_from([("LL", "LL128", "Simple"), ("LL", "Simple"), ("Simple",)])),
+    )
+
+
+@given(fabrics(), st.sampled_from(CURVES), st.integers(0, 2**34), st.integers(0, 2**34))
+def test_time_rises_with_bytes_by_every_method_and_by_nccls_choice(
+    fabric: Fabric, collective: str, one: int, two: int
+) -> None:
+    low, high = min(one, two), max(one, two)
+    for method in methods(fabric, collective):
+        assert time_ns(fabric, collective, low, method) <= time_ns(fabric, collective, high, method)
+    small, large = (choose(fabric, collective, size) for size in (low, high))
+    if small is not None and large is not None:
+        least = nccl_time_ns(fabric, collective, low, small)
+        assert least <= nccl_time_ns(fabric, collective, high, large)
+
+
+@given(fabrics(), st.sampled_from(CURVES), st.integers(0, 2**34))
+def test_the_choice_is_the_least_of_nccls_own_times(fabric: Fabric, collective: str, num_bytes: int) -> None:
+    chosen = choose(fabric, collective, num_bytes)
+    taken = collective_ns(fabric, collective, num_bytes)
+    assert isinstance(taken, int)
+    assert (chosen is None) == (fabric.world_size == 1)
+    if chosen is None:
+        assert taken == 0
+        return
+    times = [nccl_time_ns(fabric, collective, num_bytes, method) for method in methods(fabric, collective)]
+    assert nccl_time_ns(fabric, collective, num_bytes, chosen) == min(times)
+    counted = nccl_time_ns(as_stepped(fabric), collective, num_bytes, chosen)
+    assert taken == time_ns(fabric, collective, num_bytes, chosen) >= counted
+
+
+@given(fabrics(), st.sampled_from(CURVES), st.integers(1, 2**34))
+def test_a_faster_wire_is_never_slower(fabric: Fabric, collective: str, num_bytes: int) -> None:
+    assert fabric.inter is not None
+    faster = replace(
+        fabric,
+        intra=replace(fabric.intra, bytes_per_s=2 * fabric.intra.bytes_per_s),
+        inter=replace(fabric.inter, bytes_per_s=2 * fabric.inter.bytes_per_s),
+    )
+    for method in methods(fabric, collective):
+        before, after = (time_ns(each, collective, num_bytes, method) for each in (fabric, faster))
+        assert after <= before
+
+
+@pytest.mark.parametrize("collective", CURVES)
+def test_one_rank_costs_nothing(collective: str) -> None:
+    alone = box(1, "pcie", GB, "ampere", 1)
+    assert [point.duration_ns for point in curve(alone, collective, (0, 8, 2**30))] == [0, 0, 0]
+    assert hardware_of(alone, "alone").spread == {"all_reduce": {}}
+
+
+@given(st.integers(2, 64), st.floats(1e9, 1e12))
+def test_large_rings_are_the_textbooks(ranks: int, bytes_per_s: float) -> None:
+    """Patarasuk and Yuan 2009: 2(n-1)/n of the bytes over each wire; half of it for the halves of it."""
+    fabric = box(ranks, "nvlink", bytes_per_s, "hopper", 32)
+    size = 2**50
+    wire_ns = size / bytes_per_s * 1e9 * (ranks - 1) / ranks
+    expected = {"all_reduce": 2 * wire_ns, "reduce_scatter": wire_ns, "all_gather": wire_ns}
+    for collective, nanoseconds in expected.items():
+        assert nccl_time_ns(fabric, collective, size, RING) == pytest.approx(nanoseconds, rel=1e-4)
+    for collective in ("reduce", "broadcast"):
+        whole = size / bytes_per_s * 1e9
+        assert nccl_time_ns(fabric, collective, size, RING) == pytest.approx(whole, rel=1e-4)
+
+
+def lockstep_ring(fabric: Fabric, num_bytes: int, steps: int) -> float:
+    """us until the last rank of a ring has its last part: every rank sends on what it got before.
+
+    Each message takes the latency of its hop, and the wire its bytes; a rank sends one after the other.
+    """
+    ranks, local = fabric.world_size, fabric.ranks_per_host
+    bandwidth = fabric.intra.bytes_per_s if fabric.hosts == 1 else bus(fabric)
+    part = num_bytes / ranks / bandwidth * 1e6
+    number = PROTOCOLS.index("Simple")
+    arrived = [0.0] * ranks
+    for _ in range(steps):
+        following = list(arrived)
+        for rank in range(ranks):
+            across = fabric.hosts > 1 and (rank + 1) % local == 0
+            hop = STEP_US["net" if across else "nvlink"]["ring"][number]
+            if fabric.hosts > 1 and not across:
+                hop = max(hop, 3.0)
+            following[(rank + 1) % ranks] = arrived[rank] + hop + part
+        arrived = following
+    return max(arrived)
+
+
+def bus(fabric: Fabric) -> float:
+    assert fabric.inter is not None
+    return min(fabric.intra.bytes_per_s, fabric.inter.bytes_per_s)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 7, 8])
+@pytest.mark.parametrize("num_bytes", [0, 2**20, 2**26])
+def test_a_ring_in_one_host_is_its_schedule(ranks: int, num_bytes: int) -> None:
+    fabric = box(ranks, "nvlink", 200e9, "ampere", 12)
+    base = BASE_US["ring"][2]
+    for collective, steps in (("all_reduce", 2 * (ranks - 1)), ("all_gather", ranks - 1)):
+        stepped = base + lockstep_ring(fabric, num_bytes, steps)
+        assert nccl_time_ns(fabric, collective, num_bytes, RING) == pytest.approx(stepped * 1000, abs=1)
+
+
+@pytest.mark.parametrize(("hosts", "local"), [(2, 4), (3, 3), (4, 2), (8, 4)])
+def test_a_ring_across_hosts_crosses_two_more_hops_than_nccl_counts_at_most(hosts: int, local: int) -> None:
+    """Of 2(n-1) hops in a row 2 hosts - 1 or 2 hosts go between hosts; NCCL counts 2 (hosts - 1)."""
+    fabric = replace(alps(2), hosts=hosts, ranks_per_host=local, world_size=hosts * local)
+    counted = latency_us(fabric, "all_reduce", 0, "ring", "Simple")
+    stepped = BASE_US["ring"][2] + lockstep_ring(fabric, 0, 2 * (hosts * local - 1))
+    net, link = STEP_US["net"]["ring"][2], STEP_US["nvlink"]["ring"][2]
+    assert counted <= stepped + 1e-9
+    assert stepped <= counted + 2 * (net - link) + 1e-9
+
+
+def binary_tree_parents(ranks: int) -> list[int]:
+    """NCCL's ncclGetBtree: a rank's lowest set bit is its level; its parent has the next one set instead."""
+    parents = [-1]
+    for rank in range(1, ranks):
+        bit = rank & -rank
+        up = (rank ^ bit) | (bit << 1)
+        parents.append(rank ^ bit if up >= ranks else up)
+    return parents
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 4, 8, 16])
+def test_a_tree_of_hosts_is_as_deep_as_counted(hosts: int) -> None:
+    fabric = replace(alps(2), hosts=hosts, world_size=4 * hosts)
+    parents = binary_tree_parents(hosts)
+
+    def depth(host: int) -> int:
+        return 0 if parents[host] < 0 else 1 + depth(parents[host])
+
+    up = 3 * STEP_US["nvlink"]["tree"][2] + max(map(depth, range(hosts))) * STEP_US["net"]["tree"][2]
+    counted = latency_us(fabric, "all_reduce", 0, "tree", "Simple")
+    assert counted == pytest.approx(BASE_US["tree"][2] + 2 * up)
+
+
+@pytest.mark.parametrize("hosts", [2, 3, 4, 7, 8])
+def test_a_double_tree_loads_a_nic_as_its_bandwidth_says(hosts: int) -> None:
+    """What the busiest host sends up and down both trees, each with half of the bytes (ncclGetDtree).
+
+    The second tree is the first mirrored, or with an odd number of hosts shifted by one.
+    """
+    sent = [0.0] * hosts
+    first = binary_tree_parents(hosts)
+    second = [-1] * hosts
+    for host, up in enumerate(first):
+        if up >= 0:
+            other = [(each + 1) % hosts if hosts % 2 else hosts - 1 - each for each in (host, up)]
+            second[other[0]] = other[1]
+    for tree in (first, second):
+        for host, up in enumerate(tree):
+            if up >= 0:
+                sent[host] += 0.5
+                sent[up] += 0.5
+    counted = 1.0 if hosts == 2 else 2.0
+    assert max(sent) == counted if hosts % 2 == 0 else max(sent) <= counted
+    fabric = replace(alps(2), hosts=hosts, world_size=4 * hosts)
+    fabric = replace(fabric, intra=Hop(kind="nvlink", bytes_per_s=1e12), channels=64)
+    assert fabric.inter is not None
+    ideal = fabric.inter.bytes_per_s / 1e6 / counted
+    assert bytes_per_us(fabric, "all_reduce", "tree", "Simple") == pytest.approx(0.92 * ideal)
+
+
+def test_a_tree_meets_nccls_factors_at_powers_of_two() -> None:
+    """treeCorrectionFactor, Simple: 0.5 at 256 KiB, 0.7 at 16 MiB, 0.9 at 256 MiB, none from 512 MiB on."""
+    tree, fabric = Method(algorithm="tree", protocol="Simple"), p4de(2)
+    full = bytes_per_us(fabric, "all_reduce", "tree", "Simple")
+    latency = latency_us(fabric, "all_reduce", 0, "tree", "Simple")
+    for size, factor in ((2**18, 0.5), (2**24, 0.7), (2**28, 0.9), (2**29, 1.0), (2**31, 1.0)):
+        expected = (latency + size / (full * factor)) * 1000
+        assert nccl_time_ns(fabric, "all_reduce", size, tree) == pytest.approx(expected, abs=1)
+
+
+def test_a_worked_example_of_nccls_formula() -> None:
+    """8 A100, ring with Simple, 64 MiB: 8.4 + 14 x 3.4 us and 14/8 of the bytes at 240 GB/s."""
+    expected = round(1000 * (8.4 + 14 * 3.4 + 14 / 8 * 2**26 / 240e3))
+    assert nccl_time_ns(dgx_a100(8), "all_reduce", 2**26, RING) == expected
+
+
+def algorithms(fabric: Fabric, collective: str = "all_reduce") -> set[str]:
+    return {method.algorithm for method in methods(fabric, collective)}
+
+
+def test_what_may_be_chosen() -> None:
+    assert algorithms(dgx_a100(8)) == {"ring", "tree"}
+    assert algorithms(dgx_a100(8), "broadcast") == {"ring"}
+    assert algorithms(SWITCHED) == {"ring", "tree", "nvls"}
+    two = replace(SWITCHED, hosts=2, world_size=16, inter=Hop(kind="net", bytes_per_s=400e9))
+    assert algorithms(two) == {"ring", "tree", "nvls_tree"}
+    assert algorithms(replace(two, sharp=True)) >= {"nvls", "collnet_direct", "collnet_chain"}
+    assert "LL128" not in {method.protocol for method in methods(box(4, "pcie", GB, "ampere", 1), "reduce")}
+    with pytest.raises(NotModelledError, match="nvls with Simple: not for all_reduce on 8 ranks"):
+        time_ns(dgx_a100(8), "all_reduce", 8, Method(algorithm="nvls", protocol="Simple"))
+    with pytest.raises(InputError, match="'all_to_all' is not legal"):
+        methods(dgx_a100(8), "all_to_all")
+
+
+def test_reducing_in_the_switch_pays_for_large_messages_only() -> None:
+    assert choose(SWITCHED, "all_reduce", 2**30) == Method(algorithm="nvls", protocol="Simple")
+    small = choose(SWITCHED, "all_reduce", 2**10)
+    assert small is not None
+    assert small.protocol == "LL"
+
+
+@pytest.mark.parametrize(("fabric", "least", "most"), [(SWITCHED, 460, 480), (dgx_a100(8), 230, 250)])
+def test_large_messages_reach_what_is_known_of_dgx(fabric: Fabric, least: float, most: float) -> None:
+    """nccl-tests' busbw of 8 H100 and 8 A100 in GB/s (docs.alayanew.com, NCCL-tests in practice, 2026)."""
+    size = 2**33
+    assert least <= size / collective_ns(fabric, "all_reduce", size) * 14 / 8 <= most
+
+
+def test_nvls_has_32_heads_at_most_and_a_speed_that_links_carry_or_none() -> None:
+    """Through a GPU's links goes what it sends to each head: (heads + 1) times the speed."""
+    links = 18 * 40.1e9
+    for ranks, speed in ((4, 90.0), (8, 80.0), (16, 40.0), (72, 20.0)):
+        fabric = replace(box(ranks, "nvswitch", links, "blackwell", 32), nvls=True)
+        assert nvls_speed(fabric) == speed
+        assert (min(ranks, 32) + 1) * speed * 1e9 <= links
+        assert ("nvls" in algorithms(fabric, "all_gather")) == (ranks <= 32)
+    slow = replace(box(72, "nvswitch", links / 2, "blackwell", 32), nvls=True)
+    assert nvls_speed(slow) == 0
+    assert algorithms(slow) == {"ring", "tree"}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "size", "published", "above"),
+    [(8, 2**30, 830, 0.0), (72, 2**33, 847, 0.08), (72, 2**30, 724, 0.17)],
+)
+def test_nvls_on_blackwell_against_what_was_published(
+    ranks: int, size: int, published: float, above: float
+) -> None:
+    """Bus bandwidth in GB/s: "830+" on 8 B200 (NVIDIA/nccl#1807, of which size is not said), up to 847 and
+    724 on 72 GB200 (coreweave/nccl-tests, pull request 43), of which small messages reach less than is
+    computed."""
+    fabric = replace(box(ranks, "nvswitch", 18 * 40.1e9, "blackwell", 32), nvls=True)
+    bus = 2 * (ranks - 1) / ranks * size / collective_ns(fabric, "all_reduce", size)
+    assert 0.96 * published <= bus <= (1 + above) * published
+
+
+def test_what_a_plugin_reports_counts_for_the_choice_alone() -> None:
+    """75 us a step make NCCL choose trees for longer; a step then takes 20 beyond NCCL's table."""
+    told = p4de(4)
+    silent = replace(told, inter=replace(told.inter, reported_ns=None))
+    method = Method(algorithm="tree", protocol="Simple")
+    sizes = [2**power for power in range(10, 30)]
+    trees = [sum(choose(each, "all_reduce", size) == method for size in sizes) for each in (told, silent)]
+    assert trees[0] > trees[1]
+    levels, both = 2, 2  # up and down, with a flush each
+    beyond = time_ns(told, "all_reduce", 8, method) - time_ns(silent, "all_reduce", 8, method)
+    assert beyond == pytest.approx(2 * levels * both * REPORTED_NS, abs=1)
+    quick = replace(told, inter=replace(told.inter, reported_ns=1_000))
+    beyond = time_ns(quick, "all_reduce", 8, method) - time_ns(silent, "all_reduce", 8, method)
+    assert beyond == pytest.approx(2 * levels * both * 1_000, abs=1)
+
+
+def test_computed_hardware_is_a_document(tmp_path: Path) -> None:
+    hardware = hardware_of(p4de(2), "p4de")
+    save(tmp_path / "hardware.json", hardware)
+    read = load(tmp_path / "hardware.json", Hardware)
+    assert read.all_reduce == hardware.all_reduce
+    assert read.spread == hardware.spread
+    assert read.provenance["methods"]["8"] == "tree Simple"
+
+
+@given(fabrics(), st.integers(0, 2**32))
+def test_computed_hardware_says_so(fabric: Fabric, size: int) -> None:
+    hardware = hardware_of(fabric, "computed", (size, size, 2**20))
+    assert "nothing of it is measured" in hardware.provenance["source"]
+    assert hardware.provenance["fabric"]["world_size"] == hardware.world_size == fabric.world_size
+    assert hardware.all_reduce == all_reduce_curve(fabric, (2**20, size))
+    low, high = uncertainty(fabric)
+    for point in hardware.all_reduce:
+        if point.duration_ns:
+            known = hardware.spread["all_reduce"][str(point.num_bytes)]
+            assert known["min_ns"] == round(low * point.duration_ns)
+            assert known["max_ns"] == round(high * point.duration_ns)
+            assert "count" not in known
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8, 16])
+@pytest.mark.parametrize("num_bytes", [0, 2**20, 2**28])
+def test_halving_and_doubling_is_its_schedule(ranks: int, num_bytes: int) -> None:
+    """Step through exchanges of rank and rank xor distance; both directions of a wire at once."""
+    fabric = box(ranks, "nvlink", 100e9, "ampere", 12)
+    clock, held = [0.0] * ranks, [float(num_bytes)] * ranks
+    distances = [1 << power for power in range(ranks.bit_length() - 1)]
+    for halving, distance in [(True, d) for d in distances] + [(False, d) for d in reversed(distances)]:
+        sent = [each / 2 if halving else each for each in held]
+        clock = [
+            max(clock[rank], clock[rank ^ distance]) + step_us(fabric, False) + sent[rank] / 100e3
+            for rank in range(ranks)
+        ]
+        held = [each / 2 if halving else 2 * each for each in held]
+    assert held == [num_bytes] * ranks
+    assert halving_doubling_ns(fabric, num_bytes) == pytest.approx(max(clock) * 1000, abs=1)
+
+
+def test_textbooks_in_the_limit() -> None:
+    """Bandwidth: all send 2(n-1)/n of the bytes, a hierarchy only 2(h-1)/h of them through a host's NICs."""
+    size, one = 2**45, dgx_a100(8)
+    ring = nccl_time_ns(one, "all_reduce", size, RING)
+    assert halving_doubling_ns(one, size) == pytest.approx(ring, rel=1e-3)
+    assert hierarchical_ns(one, size) == pytest.approx(ring, rel=1e-3)
+    fabric = replace(alps(8), intra=Hop(kind="nvlink", bytes_per_s=1e15))
+    assert fabric.inter is not None
+    assert hierarchical_ns(fabric, size) == pytest.approx(
+        2 * 7 / 8 * size / fabric.inter.bytes_per_s * 1e9, rel=1e-3
+    )
+    assert halving_doubling_ns(fabric, 8) < nccl_time_ns(fabric, "all_reduce", 8, RING)
+    seven = box(7, "nvlink", 100e9, "ampere", 12)
+    assert halving_doubling_ns(seven, size) > halving_doubling_ns(
+        replace(seven, world_size=8, ranks_per_host=8), size
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"world_size": 9}, "8 on each of 1 hosts are not the world_size of 9"),
+        ({"hosts": 2, "world_size": 16}, "inter: null is not legal with 2 hosts"),
+        ({"generation": "kepler"}, "generation: 'kepler' is not legal"),
+        ({"channels": 65}, "channels: 65 is not legal"),
+        ({"channels": 0}, "channels: 0 is not legal"),
+        ({"sharp": True}, "sharp: true is not legal with one host"),
+        ({"nvls": True}, "nvls: true is not legal with nvswitch of ampere"),
+        ({"protocols": ("LL",)}, "Simple is always there"),
+        ({"cpu": "power"}, "cpu: 'power' is not legal"),
+        ({"intra": Hop(kind="net", bytes_per_s=1e9)}, "intra.kind: 'net' is not legal"),
+        ({"inter": Hop(kind="pcie", bytes_per_s=1e9)}, "inter.kind: 'pcie' is not legal"),
+    ],
+)
+def test_what_no_machine_is(change: dict[str, object], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        replace(dgx_a100(8), **change)
+
+
+def test_a_wire_without_bandwidth_is_refused() -> None:
+    for bad in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(InputError, match="bytes_per_s"):
+            Hop(kind="pcie", bytes_per_s=bad)
+    with pytest.raises(InputError, match="sizes: none"):
+        all_reduce_curve(dgx_a100(8), ())
+    with pytest.raises(InputError, match="num_bytes: -1"):
+        collective_ns(dgx_a100(8), "all_reduce", -1)
+
+
+def test_curves_ascend_whatever_the_order_of_sizes() -> None:
+    points = all_reduce_curve(alps(8), (2**20, 8, 2**30, 8))
+    assert [point.num_bytes for point in points] == [8, 2**20, 2**30]
+    assert all(before.duration_ns < after.duration_ns for before, after in pairwise(points))

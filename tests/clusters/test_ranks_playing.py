@@ -1,0 +1,140 @@
+"""Many ranks in compiled loops against the same ranks in SimPy: exactly, wherever it is sure."""
+
+from dataclasses import replace
+from unittest import mock
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.clock import stretched
+from sim.clock.rank_play import Met, Together, play, play_by_simpy
+from sim.clock.variants import BACKWARD, Lanes, make_lanes
+from sim.errors import SimError
+from sim.nouns.workload import Workload
+from sim.systems.registry import write
+from tests.effort import tries
+from tests.strategies import SCALES, TINY, Case, Scale, cases, other_ranks
+from tests.systems.any_system import system_cases
+
+
+def lanes_of(case: Case, workloads: list[Workload]) -> list[Lanes]:
+    """The micro-batches of a step, of these variants."""
+    written = [write(workload, case.hardware, case.assignment) for workload in workloads]
+    return [
+        make_lanes(workloads, programs, number) for number, programs in enumerate(zip(*written, strict=True))
+    ]
+
+
+@st.composite
+def crews(draw: st.DrawFn, lanes: Lanes, variants: int, scale: Scale, most: int = 8) -> Together:
+    """1 to 8 ranks that differ in all that they may."""
+    count = draw(st.integers(1, most))
+    paces = st.just(1.0) | st.sampled_from([0.5, 1.5, 2.0, 3.0]) | st.floats(0.3, 3.0)
+    rows = [draw(st.integers(0, variants - 1)) for _ in range(count)]
+    stalled = [
+        draw(st.sampled_from([-1, *np.flatnonzero(lanes.kinds[row] == BACKWARD).tolist()])) for row in rows
+    ]
+    return Together(
+        variants=np.array(rows, dtype=np.int64),
+        paces=np.array([draw(paces) for _ in rows]),
+        stalled=np.array(stalled, dtype=np.int64),
+        stall_ns=draw(st.integers(1, 3 * scale.work_ns + 1)),
+        begins_ns=np.array([draw(st.just(0) | st.integers(0, 4 * scale.work_ns)) for _ in rows]),
+    )
+
+
+def same(one: Met, other: Met) -> None:
+    assert one.sync_ends_ns.tolist() == other.sync_ends_ns.tolist()
+    assert one.came_ns.tolist() == other.came_ns.tolist()
+    assert one.last_ns.tolist() == other.last_ns.tolist()
+    assert one.ends_ns.tolist() == other.ends_ns.tolist()
+
+
+@st.composite
+def worlds(draw: st.DrawFn, stretches: bool) -> tuple[Lanes, Together]:
+    scale = draw(SCALES)
+    case = draw(cases(st.just(scale), stretches=stretches, max_gradients=8))
+    workloads = [case.workload]
+    for _ in range(draw(st.integers(0, 2))):
+        workloads.append(draw(other_ranks(case.workload, scale)))
+    (lanes,) = lanes_of(case, workloads)
+    return lanes, draw(crews(lanes, len(workloads), scale))
+
+
+@settings(max_examples=tries(120), deadline=None)
+@given(worlds(stretches=False))
+def test_without_slow_downs_loops_do_what_simpy_does(world: tuple[Lanes, Together]) -> None:
+    lanes, ranks = world
+    played = play(lanes, ranks)
+    assert not played.by_simpy
+    same(played, play_by_simpy(lanes, ranks))
+
+
+@settings(max_examples=tries(120), deadline=None)
+@given(worlds(stretches=True))
+def test_with_slow_downs_loops_do_what_simpy_does(world: tuple[Lanes, Together]) -> None:
+    lanes, ranks = world
+    same(play(lanes, ranks), play_by_simpy(lanes, ranks))
+
+
+@settings(max_examples=tries(80), deadline=None)
+@given(system_cases(), st.data())
+def test_every_system_is_played_as_simpy_does(case: Case, data: st.DataObject) -> None:
+    """Lanes that wait in their middle, several micro-batches, and chained collectives, which are SimPy's."""
+    workloads = [case.workload] if case.slowest is None else [case.workload, case.slowest]
+    try:
+        batches = lanes_of(case, workloads)
+    except SimError:
+        assert len(workloads) == 2
+        batches = lanes_of(case, workloads[:1])
+        workloads = workloads[:1]
+    for lanes in batches:
+        ranks = data.draw(crews(lanes, len(workloads), TINY))
+        try:
+            oracle = play_by_simpy(lanes, ranks)
+        except SimError:
+            assert not lanes.is_compiled
+            continue
+        same(play(lanes, ranks), oracle)
+
+
+@settings(max_examples=tries(60), deadline=None)
+@given(cases(stretches=False), st.data())
+def test_the_loop_for_slow_downs_does_without_them_what_the_other_does(
+    case: Case, data: st.DataObject
+) -> None:
+    """Two kernels that have nothing in common."""
+    (lanes,) = lanes_of(case, [case.workload])
+    ranks = data.draw(crews(lanes, 1, TINY))
+    same(play(lanes, ranks), play(replace(lanes, stretches=True), ranks))
+
+
+@settings(max_examples=tries(40), deadline=None)
+@given(worlds(stretches=True))
+def test_ranks_shared_out_to_threads_do_the_same(world: tuple[Lanes, Together]) -> None:
+    lanes, ranks = world
+    alone = play(lanes, ranks)
+    with mock.patch.object(stretched, "_FEWEST_RANKS", 1), mock.patch("os.cpu_count", return_value=3):
+        same(play(lanes, ranks), alone)
+
+
+@st.composite
+def round_worlds(draw: st.DrawFn) -> tuple[Lanes, Together]:
+    """Slow-downs of few binary digits, where work often ends half-way between two ns."""
+    scale = draw(SCALES)
+    case = draw(cases(st.just(scale), stretches=True, max_gradients=8))
+    factor = st.sampled_from([1.0, 1.25, 1.5, 1.75, 2.0, 2.5])
+    names = ("compute", "comm", "channel", "copy_in", "copy_out", "comm_copy_out")
+    hardware = replace(case.hardware, **{f"{name}_slowdown": draw(factor) for name in names})
+    (lanes,) = lanes_of(replace(case, hardware=hardware), [case.workload])
+    return lanes, draw(crews(lanes, 1, scale))
+
+
+@settings(max_examples=tries(80), deadline=None)
+@given(round_worlds())
+def test_round_slow_downs_are_sure_and_do_what_simpy_does(world: tuple[Lanes, Together]) -> None:
+    lanes, ranks = world
+    played = play(lanes, ranks)
+    assert played.by_simpy != lanes.is_compiled
+    same(played, play_by_simpy(lanes, ranks))

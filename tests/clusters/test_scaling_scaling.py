@@ -1,0 +1,272 @@
+"""The scaling view: rows are simulations, known answers, what holds of every row, and any executor."""
+
+import csv
+import io
+from concurrent.futures import Executor
+from dataclasses import asdict, fields, replace
+from itertools import groupby, pairwise
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import sim
+from sim.clusters.scaling.cap_steps import caps_of
+from sim.errors import InputError
+from sim.nouns.cluster import Cluster
+from sim.nouns.ranks import Ranks, SlowRanks
+from sim.nouns.scaling import ScalingRow
+from sim.nouns.workload import Workload
+from sim.units import cap_bytes
+from tests import strategies
+from tests.clusters.scaling_cases import MIB, MS, hosts_of, measured, parts, workload_of
+from tests.effort import tries
+from tests.tuner.cases import resnet50
+
+SLOW_WIRE: dict[str, Any] = {"settings": {"gpus": [1], "gbit_per_s": [10]}}
+
+
+# ---------------------------------------------------------------------------------------------------
+# Rows.
+
+
+def test_two_machines_by_hand() -> None:
+    """Two gradients of 1 MiB, ready at 10 and 20 ms of a backward of 20 ms, behind a forward of 10 ms.
+
+    On 2 GPUs all-reduces take 2 ms (1 MiB) and 3 ms (2 MiB): two buckets end at 12 and 22 ms, one at 23. On 4
+    GPUs any takes 20 ms: two end at 30 and 50 ms, one at 40.
+    """
+    workload = workload_of([10, 20], [1, 1])
+    known = [(hosts_of(2), measured({1: 2, 2: 3})), (hosts_of(4), measured({1: 20, 2: 20}, ranks=4))]
+    two, four = sim.scaling(workload, hosts_of(1), hosts=[2, 4], measured=known)
+    assert (two.hosts, two.world_size, four.hosts, four.world_size) == (2, 2, 4, 4)
+    assert two.single_step_ns == four.single_step_ns == 30 * MS
+    assert (two.cap_step_ns, two.cap_exposed_comm_ns, two.cap_num_buckets) == (32 * MS, 2 * MS, 2)
+    assert (two.optimum_step_ns, two.optimum_num_buckets) == (32 * MS, 2)
+    assert two.cap_efficiency == 30 / 32
+    assert (two.cap_low_mb, two.cap_high_mb, two.cap_num_stretches) == (0, 1, 1)
+    assert (two.all_reduce_ns, four.all_reduce_ns) == (3 * MS, 20 * MS)
+    assert (four.cap_step_ns, four.cap_exposed_comm_ns, four.cap_num_buckets) == (50 * MS, 20 * MS, 1)
+    assert four.cap_efficiency == 30 / 50
+    assert (four.default_step_ns, four.default_num_buckets) == (60 * MS, 2)
+    assert four.default_regret_ns == 10 * MS
+    assert not four.default_is_alike
+    assert (four.cap_low_mb, four.cap_high_mb) == ((1 << 20) / (1 << 20) + 2**-20, None)
+    assert four.reason_code == "cost-of-a-bucket"
+    assert "would take 10.00 ms (20.0%) longer than" in four.reason
+    assert (two.source, two.cap_step_low_ns, two.cap_step_high_ns) == ("measured", 32 * MS, 32 * MS)
+    assert two.cap_is_sure
+    assert two.reason == ""
+
+
+def test_rows_are_simulations() -> None:
+    """To the ns, by the other engine, on the hardware that the cluster gives."""
+    workload = resnet50()
+    axes = {"gpus": [2], "gbit_per_s": [25, 100]}
+    every = sim.scaling(workload, "pcie_hosts", hosts=[1, 3], settings=axes)
+    assert [(row.settings, row.hosts) for row in every] == [
+        (f"gpus=2, gbit_per_s={rate}", hosts) for rate in (25, 100) for hosts in (1, 3)
+    ]
+    for row, rate in ((every[1], 25), (every[2], 100)):
+        cluster = sim.cluster("pcie_hosts", hosts=row.hosts, gpus=2, gbit_per_s=rate)
+        hardware = sim.cluster_hardware(cluster)
+        assert row.world_size == hardware.world_size == 2 * row.hosts
+        for cap_mb, step, exposed in (
+            (None, row.default_step_ns, row.default_exposed_comm_ns),
+            (row.bucket_cap_mb, row.cap_step_ns, row.cap_exposed_comm_ns),
+        ):
+            report = sim.summarize(
+                sim.simulate(workload, hardware, sim.assign(workload, bucket_cap_mb=cap_mb))
+            )
+            assert (report.step_ns, report.exposed_comm_ns) == (step, exposed)
+        answer = sim.tune(workload, hardware, draws=1)
+        assert row.optimum_step_ns == answer.report.step_ns
+        assert row.proved_optimal == answer.proved_optimal
+        assert row.cap_step_ns == answer.families["bucket_cap_mb"].report.step_ns
+        assert row.verdict_code == answer.families["bucket_cap_mb"].report.verdict_code
+
+
+hosts_up = st.lists(st.integers(1, 40), min_size=1, max_size=3, unique=True)
+
+
+@settings(max_examples=tries(40))
+@given(strategies.workloads(strategies.REAL, max_gradients=8), hosts_up, st.sampled_from([1, 2, 4]))
+def test_what_holds_of_every_row(workload: Workload, hosts: list[int], gpus: int) -> None:
+    rows = sim.scaling(workload, "pcie_hosts", hosts=hosts, settings={"gpus": [gpus], "gbit_per_s": [25]})
+    assert [row.hosts for row in rows] == hosts
+    for row in rows:
+        assert row.world_size == gpus * row.hosts
+        assert 0 <= row.default_efficiency <= 1
+        assert row.cap_efficiency <= row.optimum_efficiency <= 1
+        assert row.default_efficiency <= row.optimum_efficiency
+        assert row.optimum_at_least_ns <= row.optimum_step_ns <= min(row.cap_step_ns, row.default_step_ns)
+        assert row.default_step_ns - row.cap_step_ns == row.default_regret_ns
+        assert cap_bytes(row.cap_low_mb) <= cap_bytes(row.bucket_cap_mb)
+        assert row.cap_high_mb is None or cap_bytes(row.bucket_cap_mb) <= cap_bytes(row.cap_high_mb)
+        assert min(row.cap_regret_low_ns, row.cap_regret_high_ns) >= 0
+        assert row.cap_step_low_ns <= row.cap_step_ns <= row.cap_step_high_ns
+        hardware = sim.cluster_hardware(sim.cluster("pcie_hosts", hosts=row.hosts, gpus=gpus, gbit_per_s=25))
+        last_mb = row.cap_low_mb + 1000 if row.cap_high_mb is None else row.cap_high_mb
+        for cap_mb in (row.cap_low_mb, last_mb):
+            made = sim.assign(workload, bucket_cap_mb=cap_mb)
+            step = sim.summarize(sim.simulate(workload, hardware, made, engine="analytic")).step_ns
+            assert row.cap_step_ns <= step + 4
+            assert step <= row.cap_step_ns * 1.001 + 4
+
+
+@settings(max_examples=tries(40))
+@given(strategies.workloads(strategies.REAL, max_gradients=8), st.sampled_from([1, 3]))
+def test_stretches_that_are_as_good_are_counted(workload: Workload, hosts: int) -> None:
+    """One after another, by steps of the other engine."""
+    axes = {"gpus": [2], "gbit_per_s": [10]}
+    (row,) = sim.scaling(workload, "pcie_hosts", hosts=[hosts], settings=axes)
+    hardware = sim.cluster_hardware(sim.cluster("pcie_hosts", hosts=hosts, gpus=2, gbit_per_s=10))
+    steps = [
+        sim.summarize(sim.simulate(workload, hardware, sim.assign(workload, bucket_cap_mb=low / MIB))).step_ns
+        for low in caps_of(workload, None).intervals.low_bytes.tolist()
+    ]
+    limit = row.cap_step_ns * 1.001
+    assume(all(abs(step - limit) > 4 for step in steps))
+    good = [step <= limit for step in steps]
+    assert row.cap_num_stretches == sum(is_good for is_good, _ in groupby(good))
+
+
+@settings(max_examples=25)
+@given(strategies.workloads(strategies.REAL, max_gradients=8, devices=(None,)), st.integers(2, 9))
+def test_more_bandwidth_is_never_slower(workload: Workload, hosts: int) -> None:
+    """The best buckets there are; a cap may be, as the caps' steps are no minimum over all cuts."""
+    axes = {"gpus": [2], "gbit_per_s": [1, 10, 100]}
+    rows = sim.scaling(workload, "pcie_hosts", hosts=[hosts], settings=axes)
+    assert all(after.optimum_at_least_ns <= before.optimum_step_ns for before, after in pairwise(rows))
+    if all(row.proved_optimal for row in rows):
+        steps = [row.optimum_step_ns for row in rows]
+        assert steps == sorted(steps, reverse=True)
+
+
+def test_one_gpu_has_nothing_to_send() -> None:
+    one, two = sim.scaling(resnet50(), "pcie_hosts", hosts=[1, 2], **SLOW_WIRE)
+    assert (one.world_size, one.all_reduce_ns, one.all_reduce_method) == (1, 0, None)
+    assert (one.default_efficiency, one.cap_efficiency, one.cap_exposed_comm_ns) == (1.0, 1.0, 0)
+    assert (one.cap_low_mb, one.cap_high_mb, one.verdict_code) == (0, None, "no-communication")
+    assert one.cap_num_buckets == 1
+    assert one.default_is_alike
+    assert two.reason_code == "communication-begins"
+
+
+def test_what_was_measured_on_its_own_model_extrapolates_to_it() -> None:
+    """A measurement that is what the model computes, corrects nothing anywhere."""
+    workload = resnet50()
+    two = sim.cluster("dgx_a100", hosts=2)
+    computed = sim.scaling(workload, "dgx_a100", hosts=[2, 4, 64])
+    taken = sim.scaling(workload, "dgx_a100", hosts=[2, 4, 64], measured=[(two, sim.cluster_hardware(two))])
+    assert [row.source for row in taken] == ["measured"] * 3
+    for row, other in zip(taken, computed, strict=True):
+        assert row.cap_step_ns == pytest.approx(other.cap_step_ns, abs=2)
+        assert row.optimum_step_ns == pytest.approx(other.optimum_step_ns, abs=2)
+    assert taken[0].cap_step_low_ns == taken[0].cap_step_high_ns
+    assert taken[2].cap_step_low_ns < taken[2].cap_step_high_ns
+
+
+def test_given_caps_are_what_is_chosen_from() -> None:
+    rows = sim.scaling(resnet50(), "dgx_a100", hosts=[1, 32], caps_mb=[5, 25.0, 1])
+    free = sim.scaling(resnet50(), "dgx_a100", hosts=[1, 32])
+    for row, best in zip(rows, free, strict=True):
+        assert row.bucket_cap_mb in (1, 5, 25)
+        assert {row.cap_low_mb, row.cap_high_mb} <= {1, 5, 25}
+        assert row.cap_step_ns >= best.cap_step_ns
+        assert row.optimum_step_ns == best.optimum_step_ns
+
+
+def test_what_a_host_costs_comes_from_a_hardware_of_ones_own() -> None:
+    """Each bucket launched costs the lane a millisecond: fewer are better, on one GPU too."""
+    local = replace(measured({1: 500}), launch_cost_ns=MS, launch_blocks_compute=True)
+    free, costly = (
+        sim.scaling(resnet50(), "dgx_a100", world_size=[1, 16], local=given) for given in (None, local)
+    )
+    for row, other in zip(free, costly, strict=True):
+        assert other.all_reduce_ns == row.all_reduce_ns
+        assert other.default_step_ns >= row.default_step_ns + row.default_num_buckets * MS // 2
+        assert other.cap_num_buckets <= row.cap_num_buckets
+    assert costly[0].cap_step_ns == free[0].cap_step_ns + MS
+    hardware = replace(
+        sim.cluster_hardware(sim.cluster("dgx_a100", hosts=2)), launch_cost_ns=MS, launch_blocks_compute=True
+    )
+    report = sim.summarize(sim.simulate(resnet50(), hardware, sim.assign(resnet50())))
+    assert report.step_ns == costly[1].default_step_ns
+
+
+def test_jobs_beside_take_their_share() -> None:
+    cluster = sim.cluster("pcie_hosts", hosts=4, gpus=2, gbit_per_s=10)
+    mine = Cluster(**{**parts(cluster), "placement": tuple(f"host{host}.gpu0" for host in range(4))})
+    others = [tuple(f"host{host}.gpu1" for host in range(4))]
+    (alone,) = sim.scaling(resnet50(), mine)
+    (beside,) = sim.scaling(resnet50(), mine, beside=others)
+    assert (alone.world_size, beside.world_size) == (4, 4)
+    assert (alone.beside_ranks, beside.beside_ranks) == (0, 4)
+    assert beside.all_reduce_ns > 1.5 * alone.all_reduce_ns
+    assert beside.cap_efficiency < alone.cap_efficiency
+
+
+def test_a_hundred_thousand_gpus_are_a_row() -> None:
+    (row,) = sim.scaling(resnet50(), "dgx_h100", hosts=[12_500])
+    assert row.world_size == 100_000
+    assert row.proved_optimal
+    assert 0 < row.cap_efficiency < 1
+
+
+# ---------------------------------------------------------------------------------------------------
+# Executors and files.
+
+
+def test_every_executor_gives_the_same_rows(executor: Executor) -> None:
+    workload = workload_of([10, 20, 25, 40], [4, 64, 1, 16])
+    axes: dict[str, Any] = {"hosts": [1, 2, 8], "settings": {"gpus": [1, 4], "gbit_per_s": [10]}}
+    alone = sim.scaling(workload, "pcie_hosts", **axes)
+    done: list[tuple[int, int]] = []
+    rows = sim.scaling(
+        workload, "pcie_hosts", **axes, executor=executor, progress=lambda *args: done.append(args)
+    )
+    assert rows == alone
+    assert done == [(number, 10) for number in range(1, 11)]  # 6 rows, 4 pairs of neighbours
+    assert any(row.reason for row in rows)
+
+
+def test_an_error_of_a_worker_is_ours(executor: Executor) -> None:
+    cluster = sim.cluster("pcie_hosts", hosts=2, gpus=2, gbit_per_s=10)
+    parted = Cluster(**{**parts(cluster), "network": None})
+    with pytest.raises(InputError, match="host0 has no NIC in the network"):
+        sim.scaling(workload_of([10, 20], [1, 1]), parted, executor=executor)
+
+
+def test_rows_are_a_tidy_table() -> None:
+    rows = sim.scaling(resnet50(), "dgx_h100", hosts=[1, 2])
+    read = list(csv.DictReader(io.StringIO(sim.scaling_csv(rows))))
+    assert list(read[0]) == [field.name for field in fields(ScalingRow)]
+    for line, row in zip(read, rows, strict=True):
+        assert line == {key: "" if value is None else str(value) for key, value in asdict(row).items()}
+
+
+# ---------------------------------------------------------------------------------------------------
+# Ranks.
+
+
+def test_ranks_that_differ_are_the_worlds_own_draws() -> None:
+    workload, ranks = resnet50(), Ranks(name="jitter", pace_jitter=0.05)
+    rows = sim.scaling(workload, "dgx_a100", hosts=[1, 4], ranks=ranks, samples=40, seed=3)
+    for row in rows:
+        hardware = sim.cluster_hardware(sim.cluster("dgx_a100", hosts=row.hosts))
+        made = sim.assign(workload, bucket_cap_mb=row.bucket_cap_mb)
+        told = sim.step_distribution(workload, hardware, made, ranks, samples=40, seed=3)
+        assert (row.jitter, row.samples) == ("jitter", 40)
+        assert (row.mean_step_ns, row.p95_step_ns) == (told.mean_step_ns, told.p95_step_ns)
+        assert row.slowest_cost_ns == told.slowest_cost_ns > 0
+        assert told.nominal_step_ns == row.cap_step_ns
+    (alone,) = sim.scaling(workload, "dgx_a100")
+    assert (alone.jitter, alone.samples, alone.mean_step_ns) == ("", None, None)
+
+
+def test_a_slow_rank_that_is_not_there_is_refused() -> None:
+    ranks = Ranks(name="r", slow=(SlowRanks(first=8, pace=2.0),))
+    with pytest.raises(InputError, match=r"slow\.0: ranks 8 to 8 are not legal"):
+        sim.scaling(resnet50(), "dgx_a100", hosts=[1], ranks=ranks)

@@ -1,0 +1,237 @@
+"""Following a recording: however the bytes come in, the same is read in the end."""
+
+import json
+import os
+import threading
+from dataclasses import asdict, replace
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import sim
+from sim.errors import InputError
+from sim.formats.recordings import load_recording
+from sim.live import follower as following
+from sim.live.follower import Follower, find_recordings
+from sim.nouns.recording import RecordedStep
+from tests.formats.test_recordings import any_steps, backward, rank_of, step, write
+
+EASY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25)
+READY = (4, 3, 2, 1)
+
+
+def line(one: RecordedStep) -> str:
+    return json.dumps({"kind": "step", **asdict(one)}, separators=(",", ":")) + "\n"
+
+
+def steps_until(count: int, since: int = 1) -> tuple[RecordedStep, ...]:
+    return tuple(step(number, backward(READY)) for number in range(since, count + 1))
+
+
+@given(steps=any_steps(), seed=st.integers(0, 10**9), cut=st.integers(0, 40))
+@EASY
+def test_any_split_into_appends_reads_as_the_whole(
+    steps: tuple[RecordedStep, ...], seed: int, cut: int, tmp_path: Path
+) -> None:
+    random = Random(seed)
+    whole = write(tmp_path / "whole", (rank_of(0, steps), rank_of(1, steps[:2])))
+    grown = tmp_path / "grown"
+    grown.mkdir(exist_ok=True)
+    for path in grown.iterdir():
+        path.unlink()
+    texts = {path.name: path.read_bytes() for path in whole.iterdir()}
+    texts["rank-0.jsonl"] = texts["rank-0.jsonl"][: len(texts["rank-0.jsonl"]) - cut]
+    (whole / "rank-0.jsonl").write_bytes(texts["rank-0.jsonl"])
+    follower = Follower(grown)
+    assert follower.refresh().ranks == ()
+    while any(texts.values()):
+        name = random.choice([name for name, left in texts.items() if left])
+        size = random.randint(1, random.choice([5, 300, len(texts[name])]))
+        with (grown / name).open("ab") as stream:
+            stream.write(texts[name][:size])
+        texts[name] = texts[name][size:]
+        follower.refresh()
+    seen, expected = follower.refresh(), load_recording(whole)
+    assert seen.first is not None
+    assert seen.first.ranks == expected.ranks == (seen.latest.ranks if seen.latest else ())
+    for rank, read in zip(seen.ranks, expected.ranks, strict=True):
+        assert list(rank.steps.step) == [one.step for one in read.steps]
+        assert list(rank.steps.sync) == [
+            sum(part.sync_end_ns - part.backward_ns for part in one.backwards) for one in read.steps
+        ]
+        assert (rank.torn_bytes > 0) == read.torn
+    assert seen.unread_bytes == seen.fault_count == 0
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (b"{\n", "not JSON"),
+        (b"[1]\n", "not a JSON object"),
+        (b"\xff\xfe\n", "not UTF-8"),
+        (b'{"kind":"stop"}\n', "kind: 'stop' is not legal"),
+        (b"\n", "empty"),
+        (b"[" * 100_000 + b"\n", "nested too deeply"),
+        (line(step(2, backward(READY))).encode(), "step: 2 is not legal; it follows step 3"),
+        (line(step(4, backward((4, 3, 2, 1, 0)))).encode(), "5 times; there are 4 parameters"),
+        (line(step(4, backward(READY), step_ns=1 << 60)).encode(), "beyond"),
+        (line(step(4, backward(READY), started_at_ns=-1)).encode(), "beyond"),
+        (b'{"kind":"buckets","step":4,"bucket_indices":[[9]]}\n', "bucket_indices: 9 is not legal"),
+    ],
+)
+def test_a_damaged_line_is_told_and_what_follows_is_read(bad: bytes, words: str, tmp_path: Path) -> None:
+    folder = write(tmp_path / "run", (rank_of(0, steps_until(3)), rank_of(1, steps_until(3))))
+    with (folder / "rank-0.jsonl").open("ab") as stream:
+        stream.write(bad)
+        stream.write("".join(map(line, steps_until(8, 5))).encode())
+    seen = Follower(folder).refresh()
+    assert list(seen.ranks[0].steps.step) == [1, 2, 3, 5, 6, 7, 8]
+    assert list(seen.ranks[1].steps.step) == [1, 2, 3]
+    assert seen.fault_count == len(seen.faults) == 1
+    assert "rank-0.jsonl: line 6: " in seen.faults[0]
+    assert words in seen.faults[0]
+
+
+def test_a_line_without_an_end_does_not_fill_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "MOST_LINE_BYTES", 1 << 20)
+    folder = write(tmp_path / "run", (rank_of(0, steps_until(3)),))
+    with (folder / "rank-0.jsonl").open("ab") as stream:
+        stream.write(b"x" * (3 << 20) + b"\n" + "".join(map(line, steps_until(6, 5))).encode())
+    seen = Follower(folder).refresh(10)
+    assert list(seen.ranks[0].steps.step) == [1, 2, 3, 5, 6]
+    assert seen.fault_count == 1
+    assert "line 6: more than 1048576 bytes" in seen.faults[0]
+
+
+def test_a_header_that_cannot_be_used_leaves_the_others(tmp_path: Path) -> None:
+    folder = write(tmp_path / "run", (rank_of(0, steps_until(3)), rank_of(1, steps_until(3), level="light")))
+    (folder / "rank-2.jsonl").write_text('{"kind":"recording"}\n' + line(steps_until(1)[0]))
+    seen = Follower(folder).refresh()
+    assert [rank.header.rank for rank in seen.ranks] == [0]
+    assert seen.fault_count == 2
+    assert "level: rank 1 has another than rank 0" in seen.faults[0]
+    assert "schema_version: None" in seen.faults[1]
+
+
+def test_ranks_that_come_later_and_a_new_run(tmp_path: Path) -> None:
+    folder = write(tmp_path / "run", (rank_of(0, steps_until(5)),))
+    follower = Follower(folder)
+    alone = follower.refresh()
+    assert alone.first is not None
+    assert alone.first.missing_ranks == (1,)
+    write(folder, (rank_of(1, steps_until(2)),))
+    both = follower.refresh()
+    assert [len(rank.steps) for rank in both.ranks] == [5, 2]
+    assert both.run == alone.run
+    write(folder, (rank_of(0, steps_until(3)),))  # truncated and written again
+    again = follower.refresh()
+    assert [len(rank.steps) for rank in again.ranks] == [3, 2]
+    assert again.run != both.run
+    (folder / "rank-1.jsonl").unlink()
+    assert [rank.header.rank for rank in follower.refresh().ranks] == [0]
+    longer = "".join(map(line, (step(n, backward((9, 8, 7, 6))) for n in range(1, 30))))
+    first = (folder / "rank-0.jsonl").read_text().splitlines(keepends=True)[0]
+    (folder / "rank-0.jsonl").write_text(first + longer)  # the same inode, longer than before
+    last = follower.refresh()
+    assert list(last.ranks[0].steps.step) == list(range(1, 30))
+    assert len(both.ranks[0].steps) == 5  # what was handed out has not changed
+
+
+def test_memory_is_bounded_and_says_what_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "MOST_ROWS_A_RANK", 400)
+    monkeypatch.setattr(following, "WHOLE_STEPS", 10)
+    folder = write(tmp_path / "run", (rank_of(0, steps_until(1000)),))
+    follower = Follower(folder)
+    seen = follower.refresh(30)
+    assert seen.first is not None
+    assert seen.latest is not None
+    assert [one.step for one in seen.first.ranks[0].steps] == list(range(1, 11))
+    assert [one.step for one in seen.latest.ranks[0].steps] == list(range(991, 1001))
+    assert 300 <= len(seen.ranks[0].steps) <= 400
+    assert seen.ranks[0].steps.step[-1] == 1000
+    assert f"the first {1000 - len(seen.ranks[0].steps)} steps" in seen.dropped[0]
+
+
+@pytest.mark.parametrize(("clock", "warmup"), [("cuda", 11), pytest.param("host", 2, marks=pytest.mark.slow)])
+def test_hundreds_of_ranks_leave_enough_steps_to_predict_from(
+    clock: str, warmup: int, tmp_path: Path
+) -> None:
+    made = rank_of(0, steps_until(34), clock=clock, world_size=256)
+    ranks = tuple(replace(made, header=replace(made.header, rank=rank)) for rank in range(256))
+    follower = Follower(write(tmp_path / "run", ranks))
+    seen = follower.refresh(30)
+    while seen.unread_bytes:
+        seen = follower.refresh(30)
+    assert len(seen.ranks) == 256
+    assert seen.warmup_steps == warmup
+    assert seen.whole_steps >= 20
+    for window in (sim.live_window(seen, 20), sim.latest_window(seen, 20)):
+        assert window is not None
+        assert {len(rank.steps) for rank in window.ranks} == {20}
+        assert window.ranks[0].steps[0].step > warmup
+    assert sim.live_window(seen, seen.whole_steps) is not None
+    with pytest.raises(InputError, match=f"steps: 100 is not legal; of 256 ranks {seen.whole_steps} whole"):
+        sim.live_window(seen, 100)
+
+
+@given(ranks=st.integers(1, following.MOST_RANKS))
+def test_whole_steps_are_bounded_and_never_too_few(ranks: int) -> None:
+    kept = following.whole_steps(ranks)
+    assert following.FEWEST_WHOLE_STEPS <= kept <= following.WHOLE_STEPS
+    assert kept == following.FEWEST_WHOLE_STEPS or kept * ranks <= following.MOST_WHOLE_STEPS
+    assert kept >= following.whole_steps(ranks + 1)
+
+
+def test_a_long_file_is_caught_up_with_in_several_refreshes(tmp_path: Path) -> None:
+    folder = write(tmp_path / "run", (rank_of(0, steps_until(1200)), rank_of(1, steps_until(1200))))
+    follower = Follower(folder)
+    seen, turns = follower.refresh(0.02), 1
+    assert seen.unread_bytes > 0
+    while seen.unread_bytes:
+        seen, turns = follower.refresh(0.02), turns + 1
+    assert turns > 2
+    assert [len(rank.steps) for rank in seen.ranks] == [1200, 1200]
+
+
+def test_nothing_new_is_the_same_answer(tmp_path: Path) -> None:
+    follower = Follower(write(tmp_path / "run", (rank_of(0, steps_until(5)),)))
+    assert follower.refresh() is follower.refresh()
+    missing = Follower(tmp_path / "nowhere").refresh()
+    assert (missing.ranks, missing.step_count, missing.first) == ((), 0, None)
+
+
+def test_threads_share_one_reader(tmp_path: Path) -> None:
+    folder = write(tmp_path / "run", (rank_of(0, steps_until(3)),))
+    follower, done = Follower(folder), threading.Event()
+    seen: list[list[int]] = []
+
+    def look() -> None:
+        while not done.is_set():
+            seen.append([*follower.refresh().ranks[0].steps.step])
+
+    threads = [threading.Thread(target=look) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for one in steps_until(60, 4):
+        with (folder / "rank-0.jsonl").open("a") as stream:
+            stream.write(line(one))
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert all(numbers == list(range(1, len(numbers) + 1)) for numbers in seen)
+    assert list(follower.refresh().ranks[0].steps.step) == list(range(1, 61))
+
+
+def test_recordings_are_found_newest_first(tmp_path: Path) -> None:
+    write(tmp_path, (rank_of(0, ()),))
+    write(tmp_path / "b", (rank_of(0, ()),))
+    write(tmp_path / "deep" / "a", (rank_of(0, ()),))
+    write(tmp_path / "too" / "deep" / "c", (rank_of(0, ()),))
+    for age, path in enumerate((tmp_path / "b", tmp_path / "deep" / "a", tmp_path)):
+        os.utime(path / "rank-0.jsonl", (1000 - age, 1000 - age))
+    assert find_recordings(tmp_path) == (tmp_path / "b", tmp_path / "deep" / "a", tmp_path)
+    assert find_recordings(tmp_path / "nowhere") == ()
+    assert sim.find_recordings(tmp_path / "deep") == (tmp_path / "deep" / "a",)

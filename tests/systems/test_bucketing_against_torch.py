@@ -1,0 +1,144 @@
+"""Our bucket assignment against torch's own C++ (A1), on random tensors."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.systems.bucketing import compute_bucket_assignment_by_size
+from tests.effort import tries
+
+DTYPES = (torch.float32, torch.float16, torch.float64, torch.bfloat16, torch.int8)
+DEVICES = ("cpu", "meta")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One call: numels and keys in the sequence walked; ``sparse`` by index; ``order`` or ()."""
+
+    numels: tuple[int, ...]
+    keys: tuple[tuple[torch.dtype, str], ...]
+    limits: tuple[int, ...]
+    sparse: tuple[bool, ...]
+    order: tuple[int, ...]
+
+    @property
+    def order_is_defined(self) -> bool:
+        """A1.5, A1.6: with an order given, leftovers of three or more keys come in hash-map order."""
+        return not self.order or len(set(self.keys)) <= 2
+
+
+def torchs(problem: Problem) -> tuple[list[list[int]], list[int]]:
+    tensors = [
+        torch.empty(numel, dtype=dtype, device=device)
+        for numel, (dtype, device) in zip(problem.numels, problem.keys, strict=True)
+    ]
+    return dist._compute_bucket_assignment_by_size(
+        tensors, list(problem.limits), list(problem.sparse), list(problem.order)
+    )
+
+
+def ours(problem: Problem) -> tuple[list[list[int]], list[int]]:
+    sizes = [numel * key[0].itemsize for numel, key in zip(problem.numels, problem.keys, strict=True)]
+    return compute_bucket_assignment_by_size(
+        sizes, problem.keys, problem.limits, problem.sparse, problem.order
+    )
+
+
+def check(problem: Problem) -> None:
+    """The same set of buckets with the same limits always; the same order wherever A1.5 defines one."""
+    (mine, my_limits), (theirs, their_limits) = ours(problem), torchs(problem)
+
+    def paired(buckets: Sequence[Sequence[int]], limits: Sequence[int]) -> list[tuple[tuple[int, ...], int]]:
+        return [(tuple(bucket), limit) for bucket, limit in zip(buckets, limits, strict=True)]
+
+    if problem.order_is_defined:
+        assert paired(mine, my_limits) == paired(theirs, their_limits), problem
+    else:
+        assert sorted(paired(mine, my_limits)) == sorted(paired(theirs, their_limits)), problem
+        # Only leftovers are unordered: what was closed by a limit stands first, in the order of closing.
+        leftovers = len({problem.keys[problem.order.index(bucket[-1])] for bucket in mine})
+        closed = max(0, len(mine) - leftovers)
+        assert mine[:closed] == theirs[:closed], problem
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    count = draw(st.integers(1, 14))
+    keys = draw(
+        st.lists(
+            st.tuples(st.sampled_from(DTYPES), st.sampled_from(DEVICES)), min_size=1, max_size=4, unique=True
+        )
+    )
+    return Problem(
+        numels=tuple(draw(st.lists(st.integers(0, 40), min_size=count, max_size=count))),
+        keys=tuple(draw(st.lists(st.sampled_from(keys), min_size=count, max_size=count))),
+        limits=tuple(draw(st.lists(st.integers(0, 300), min_size=1, max_size=4))),
+        sparse=tuple(
+            draw(
+                st.just([]) | st.lists(st.sampled_from([False, False, True]), min_size=count, max_size=count)
+            )
+        ),
+        order=tuple(draw(st.just([]) | st.permutations(range(count)))),
+    )
+
+
+@settings(max_examples=tries(400))
+@given(problems())
+def test_a1_buckets_are_torchs(problem: Problem) -> None:
+    """A1.1-A1.6 on what Hypothesis can think of."""
+    check(problem)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a1_buckets_are_torchs_on_thousands_of_layers(seed: int) -> None:
+    """A1.1-A1.6 on 4 x 1,000 longer random cases."""
+    generator = random.Random(seed)
+    for _ in range(1000):
+        count = generator.randint(1, 40)
+        palette = generator.sample(
+            [(dtype, device) for dtype in DTYPES for device in DEVICES], generator.choice([1, 1, 2, 2, 3, 6])
+        )
+        largest = generator.choice([1, 50, 2000])
+        check(
+            Problem(
+                numels=tuple(generator.choice([0, generator.randint(0, largest)]) for _ in range(count))
+                if generator.random() < 0.3
+                else tuple(generator.randint(0, largest) for _ in range(count)),
+                keys=tuple(generator.choice(palette) for _ in range(count)),
+                limits=tuple(
+                    generator.choice([0, 1, generator.randint(0, 8 * largest * 4)])
+                    for _ in range(generator.randint(1, 6))
+                ),
+                sparse=tuple(generator.random() < 0.15 for _ in range(count))
+                if generator.random() < 0.5
+                else (),
+                order=tuple(generator.sample(range(count), count)) if generator.random() < 0.6 else (),
+            )
+        )
+
+
+def test_a1_4_a_limit_is_tested_after_adding() -> None:
+    """A1.4: >=, after adding: exactly full closes; one byte short does not; a tensor is never split."""
+    key = ("float32", None)
+    assert compute_bucket_assignment_by_size([4, 4, 4], [key] * 3, [8], order=[2, 1, 0])[0] == [[2, 1], [0]]
+    assert compute_bucket_assignment_by_size([4, 4, 4], [key] * 3, [9], order=[2, 1, 0])[0] == [[2, 1, 0]]
+    assert compute_bucket_assignment_by_size([4, 99, 4], [key] * 3, [8], order=[2, 1, 0])[0] == [[2, 1], [0]]
+
+
+def test_a1_2_sparse_touches_neither_accumulator_nor_limits() -> None:
+    """A1.2: a sparse tensor is emitted at once, limit recorded 0, ahead of the open bucket."""
+    buckets, limits = compute_bucket_assignment_by_size(
+        [4, 4, 4], [("float32", None)] * 3, [8, 1], [False, True, False], [0, 1, 2]
+    )
+    assert (buckets, limits) == ([[1], [0, 2]], [0, 8])
+
+
+def test_no_limits_are_refused() -> None:
+    with pytest.raises(ValueError, match="bucket limits"):
+        compute_bucket_assignment_by_size([4], ["k"], [])

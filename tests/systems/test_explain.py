@@ -1,0 +1,207 @@
+"""``sim.explain``: what it tells, in which order, and what it refuses."""
+
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+import sim
+from sim.errors import InputError, NotModelledError
+from sim.nouns.explanation import Event, Explanation
+from sim.nouns.workload import Buffer
+from sim.systems.registry import SYSTEMS, write
+from sim.systems.sequences import MAX_ITERATIONS
+from tests.effort import tries
+from tests.systems.ddp_jobs import Job, jobs, mlp
+
+WORKLOAD = mlp()
+CAP = 0.05
+
+
+def line(event: Event) -> tuple[Any, ...]:
+    return (event.kind, event.elements, event.phase, event.gradient)
+
+
+def test_an_event_says_all_of_itself() -> None:
+    """Bytes, the bucket it carries, and the parameter whose hook launches it, by index and name."""
+    told = sim.explain(WORKLOAD, bucket_cap_mb=CAP)
+    assert told.iterations[1].events[-1] == Event(
+        kind="all_reduce",
+        elements=20704,
+        dtype="float32",
+        num_bytes=82816,
+        phase="backward",
+        purpose="gradients",
+        micro_batch=1,
+        gradient=0,
+        name="layers.0.weight",
+        bucket=1,
+        root=None,
+    )
+    assert told.iterations[1].events[0] == Event(
+        kind="broadcast",
+        elements=11,
+        dtype="int32",
+        num_bytes=44,
+        phase="before forward",
+        purpose="rebuilt buckets",
+        root=0,
+    )
+
+
+def test_an_explanation_says_what_it_is_of() -> None:
+    told = sim.explain(WORKLOAD, bucket_cap_mb=CAP, world_size=8, iterations=4, static_graph=True)
+    assert (told.policy, told.workload, told.world_size) == ("ddp", "mlp", 8)
+    assert told.options == {"bucket_cap_mb": CAP, "static_graph": True}
+    assert [step.iteration for step in told.iterations] == [1, 2, 3, 4]
+    assert [len(step.bucket_indices) for step in told.iterations] == [1, 1, 2, 2]
+    assert told.ending == ()
+    assert told.provenance == {"source": "sim.explain", "workload": "mlp"}
+
+
+def test_construction() -> None:
+    """A2.8: a count, sizes and strides of 15 dimensions, states, one broadcast a dtype."""
+    buffered = replace(
+        WORKLOAD, buffers=(Buffer(dtype="float32", num_bytes=64), Buffer(dtype="int64", num_bytes=8))
+    )
+    told = sim.explain(buffered).construction
+    assert [(e.kind, e.elements, e.dtype, e.root) for e in told] == [
+        ("all_gather", 1, "int64", None),
+        ("broadcast", 30, "int64", 0),
+        ("broadcast", 41152 + 16, "float32", 0),
+        ("broadcast", 1, "int64", 0),
+    ]
+    assert {event.phase for event in told} == {"construction"}
+    without = sim.explain(buffered, broadcast_buffers=False).construction
+    assert [event.elements for event in without] == [1, 30, 41152]
+    assert sim.explain(buffered, forward_sync_buffers=False).construction == told
+    assert sim.explain(buffered, init_sync=False).construction == ()
+
+
+def test_join() -> None:
+    """A3.19, T11: four iterations of the longer rank, each with two messages of one element."""
+    told = sim.explain(WORKLOAD, bucket_cap_mb=CAP, join_inputs=[2, 4])
+    events = [event for step in told.iterations for event in step.events] + list(told.ending)
+    counted: dict[tuple[str, int], int] = {}
+    for event in events:
+        counted[event.kind, event.elements] = counted.get((event.kind, event.elements), 0) + 1
+    assert counted == {
+        ("all_reduce", 1): 10,
+        ("all_reduce", 41152): 1,
+        ("all_reduce", 20448): 3,
+        ("all_reduce", 20704): 3,
+        ("broadcast", 11): 1,
+        ("broadcast", 2): 1,
+        ("broadcast", 41152): 1,
+    }
+    assert [line(event) for event in told.iterations[1].events] == [
+        ("all_reduce", 1, "before forward", None),
+        ("broadcast", 11, "before forward", None),
+        ("broadcast", 2, "before forward", None),
+        ("all_reduce", 1, "before forward", None),
+        ("all_reduce", 20448, "backward", 4),
+        ("all_reduce", 20704, "backward", 0),
+    ]
+    assert [(event.kind, event.dtype, event.root) for event in told.ending] == [
+        ("all_reduce", "float32", None),
+        ("all_reduce", "int64", None),
+        ("broadcast", "float32", 1),
+    ]
+
+
+@pytest.mark.parametrize(("inputs", "roots"), [([3, 1], [1, 0, 0]), ([1, 3], [1, 1, 1]), ([2, 2], [1, 1])])
+def test_under_join_the_highest_rank_with_inputs_sends_buffers(inputs: list[int], roots: list[int]) -> None:
+    """A3.19: after a word on who that is."""
+    buffered = replace(WORKLOAD, buffers=(Buffer(dtype="float32", num_bytes=64),))
+    told = sim.explain(buffered, join_inputs=inputs)
+    sent = [event for step in told.iterations for event in step.events if event.purpose == "buffers"]
+    assert [event.root for event in sent] == roots
+    common = [event for step in told.iterations for event in step.events if event.purpose == "common rank"]
+    assert [event.elements for event in common] == [1] * len(roots)
+
+
+def test_accumulation_tells_micro_batches_apart() -> None:
+    """A3.12: buffers and the rebuild ahead of the first, buckets in the last."""
+    buffered = replace(WORKLOAD, buffers=(Buffer(dtype="float32", num_bytes=64),))
+    told = sim.explain(buffered, bucket_cap_mb=CAP, accumulation_steps=3)
+    assert [(event.purpose, event.micro_batch) for event in told.iterations[1].events] == [
+        ("rebuilt buckets", 1),
+        ("rebuilt buckets", 1),
+        ("buffers", 1),
+        ("gradients", 3),
+        ("gradients", 3),
+    ]
+
+
+@pytest.mark.parametrize("policy", [policy for policy in SYSTEMS if not policy.startswith("zero")])
+def test_every_system_can_be_explained(policy: str) -> None:
+    """All gradients travel in every iteration, under whatever system."""
+    for step in sim.explain(WORKLOAD, policy).iterations:
+        carried = [event.elements for event in step.events if event.purpose == "gradients"]
+        assert sum(carried) == 41152
+        assert sorted(index for bucket in step.bucket_indices for index in bucket) == list(range(10))
+
+
+@settings(max_examples=tries(200))
+@given(jobs())
+def test_what_is_explained_is_what_is_simulated(job: Job) -> None:
+    """The same collectives in the same order, whatever the machine."""
+    told: Explanation = sim.explain(job.workload, **job.options)
+    for step in told.iterations:
+        assignment = job.assign(step.iteration)
+        assert step.bucket_indices == assignment.bucket_indices
+        programs = write(job.workload, job.hardware, assignment, step.iteration)
+        expected = [
+            (number, c.kind, c.elements, c.dtype, c.num_bytes, c.phase, c.gradient, c.bucket)
+            for number, program in enumerate(programs, start=1)
+            for c in (*program.before_forward, *program.collectives, *program.after_sync)
+        ]
+        assert expected == [
+            (e.micro_batch, e.kind, e.elements, e.dtype, e.num_bytes, e.phase, e.gradient, e.bucket)
+            for e in step.events
+        ]
+    for event in (event for step in told.iterations for event in step.events):
+        names = [gradient.name for gradient in job.workload.gradients]
+        assert event.name == (None if event.gradient is None else names[event.gradient])
+
+
+@settings(max_examples=tries(100))
+@given(jobs())
+def test_times_do_not_matter_but_for_order(job: Job) -> None:
+    stretched = replace(
+        job.workload,
+        backward_ns=job.workload.backward_ns * 7 + 3,
+        forward_ns=1,
+        gradients=tuple(
+            replace(gradient, ready_ns=None if gradient.ready_ns is None else gradient.ready_ns * 7 + 3)
+            for gradient in job.workload.gradients
+        ),
+    )
+    assert asdict(sim.explain(stretched, **job.options)) == asdict(sim.explain(job.workload, **job.options))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"iterations": 0}, "iterations: 0 is not legal; give an integer 1 to 1000"),
+        ({"iterations": MAX_ITERATIONS + 1}, "iterations: 1001 is not legal"),
+        ({"iterations": True}, "iterations: True is not legal"),
+        ({"iterations": 1.5}, "iterations: 1.5 is not legal"),
+        ({"world_size": 0}, "world_size"),
+        ({"join_inputs": [1, 10**9]}, "iterations: 1000000000 is not legal"),
+        ({"join_inputs": [2, 4], "world_size": 3}, "give one number a rank, 3"),
+        ({"bucket_cap_mb": -1}, "bucket cap: -1 MiB is not legal"),
+        ({"static_graph": 1}, "static_graph=1 is not legal; give true or false"),
+    ],
+)
+def test_illegal_arguments_are_named(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        sim.explain(WORKLOAD, **arguments)
+
+
+def test_unknown_policies_and_switches_are_refused() -> None:
+    with pytest.raises(NotModelledError, match="policy: 'fsdp' is not modelled; give one of ddp, "):
+        sim.explain(WORKLOAD, "fsdp")
+    with pytest.raises(NotModelledError, match="ddp: sharding=True is not modelled; modelled switches: "):
+        sim.explain(WORKLOAD, sharding=True)
