@@ -1,146 +1,37 @@
 """bucketsim: how gradient buckets overlap backward, which assignment is best, and the proof.
 
-The facade is loaded on first use, so that the worker on a measured rank can import its own modules
-without anything that only the simulator needs.
+``__init__.pyi`` beside this file lists what is offered. Each name is loaded on first use, so that the worker
+on a measured rank imports its own modules without anything that only the simulator needs.
 """
 
-from typing import TYPE_CHECKING, Any
+import ast
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
 
-if TYPE_CHECKING:
-    from sim.api import (
-        agreement,
-        anchor,
-        apply,
-        as_measured,
-        assign,
-        best,
-        bucket_indices_json,
-        calibrate_live,
-        cluster,
-        cluster_hardware,
-        collectives,
-        compare_assignments,
-        critical_path,
-        ddp_logging_data,
-        deepspeed_config,
-        difference,
-        digest,
-        error_limit,
-        explain,
-        extrapolate_hardware,
-        find_recordings,
-        find_records,
-        follow,
-        gain,
-        hardware_beside,
-        hardware_on,
-        judge_live,
-        latest_window,
-        link_loads,
-        live_gain,
-        live_window,
-        load_assignment,
-        load_cluster,
-        load_hardware,
-        load_ranks,
-        load_record,
-        load_workload,
-        own_step,
-        pareto_front,
-        parse_cluster,
-        parse_hardware,
-        parse_workload,
-        perfetto_json,
-        play_jobs,
-        read_uploads,
-        record,
-        scale,
-        scaling,
-        scaling_csv,
-        simulate,
-        snippet,
-        step_band,
-        step_distribution,
-        summarize,
-        sweep,
-        sweep_csv,
-        to_text,
-        trade_off,
-        tune,
-        with_switches,
-    )
 
-__all__ = [
-    "agreement",
-    "anchor",
-    "apply",
-    "as_measured",
-    "assign",
-    "best",
-    "bucket_indices_json",
-    "calibrate_live",
-    "cluster",
-    "cluster_hardware",
-    "collectives",
-    "compare_assignments",
-    "critical_path",
-    "ddp_logging_data",
-    "deepspeed_config",
-    "difference",
-    "digest",
-    "error_limit",
-    "explain",
-    "extrapolate_hardware",
-    "find_recordings",
-    "find_records",
-    "follow",
-    "gain",
-    "hardware_beside",
-    "hardware_on",
-    "judge_live",
-    "latest_window",
-    "link_loads",
-    "live_gain",
-    "live_window",
-    "load_assignment",
-    "load_cluster",
-    "load_hardware",
-    "load_ranks",
-    "load_record",
-    "load_workload",
-    "own_step",
-    "pareto_front",
-    "parse_cluster",
-    "parse_hardware",
-    "parse_workload",
-    "perfetto_json",
-    "play_jobs",
-    "read_uploads",
-    "record",
-    "scale",
-    "scaling",
-    "scaling_csv",
-    "simulate",
-    "snippet",
-    "step_band",
-    "step_distribution",
-    "summarize",
-    "sweep",
-    "sweep_csv",
-    "to_text",
-    "trade_off",
-    "tune",
-    "with_switches",
-]
+@cache
+def _homes() -> dict[str, tuple[str, str]]:
+    """For each name that is offered the module that it lives in, and its name there."""
+    listed = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    return {
+        name.asname or name.name: (node.module or "", name.name)
+        for node in listed.body
+        if isinstance(node, ast.ImportFrom)
+        for name in node.names
+    }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name == "__all__":
+        return sorted(_homes())
+    if name not in _homes():
         raise AttributeError(f"module 'sim' has no attribute {name!r}")
-    from sim import api
-
-    return getattr(api, name)
+    module, name_there = _homes()[name]
+    globals()[name] = offered = getattr(import_module(module), name_there)
+    return offered
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted(_homes())

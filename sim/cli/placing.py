@@ -103,7 +103,7 @@ def hardware_there(
     neighbour: "PacedNeighbour | None",
 ) -> Hardware:
     """``hardware`` as predicted for ``place``: what cannot be predicted is told before it is measured."""
-    from sim.agreement.in_box import as_measured
+    from sim.truth.in_box import as_measured
 
     record = Record(
         name=place.describe(),

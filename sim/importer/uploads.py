@@ -49,20 +49,15 @@ Value = TypeVar("Value")
 
 
 def read_uploads(files: Sequence[tuple[str, bytes]], options: ImportOptions | None = None) -> Uploaded:
-    """Whatever the files hold, put together: documents of ours, a measured record, and all that import reads.
-
-    The order of the files and how they are named make no difference, but for what traces and ranks are
-    called. They are written to a private directory while they are read, which is removed in any case.
+    """Whatever uploaded files hold, told by their content and put together.
 
     Args:
-        files: the name of each, which is only a label, and its content; gzip is inflated.
+        files: the name of each, which is only a label, and its content: documents of ours, the files of a
+            measured record, and all that ``bucketsim import`` reads, gzip inflated.
         options: what the user adds where the files do not say it.
 
     Raises:
-        InputError: a file that is not recognised, not legal or larger than a page takes, two of what there
-            can be one of, measurements without the workload and hardware of their record, or an option that
-            is not legal; one line that names the file by its label.
-        NotModelledError: as the readers say.
+        InputError, NotModelledError: one line that names the file by its label and what is legal.
     """
     options = options or ImportOptions()
     _check(options)

@@ -70,7 +70,10 @@ def whole_steps(ranks: int) -> int:
 
 
 class Follower:
-    """Reads one directory again and again; may be shared by threads."""
+    """What reads a recording while it is written: each ``refresh()`` reads what is new.
+
+    It may be shared by threads. A directory that is not there yet, or is empty, has no ranks.
+    """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory = Path(directory)

@@ -4,9 +4,45 @@ from dataclasses import replace
 
 from sim.errors import InputError
 from sim.importer.kept_steps import FEWEST_BACKWARDS, warmup_steps
+from sim.nouns.live import Followed
 from sim.nouns.recording import Recording
 
 FEWEST_STEPS = FEWEST_BACKWARDS
+CALIBRATION_STEPS = 20
+
+
+def live_window(followed: Followed, steps: int = CALIBRATION_STEPS) -> Recording | None:
+    """The first ``steps`` steps after warm-up that all ranks have finished; None until there are so many.
+
+    Raises:
+        InputError: more steps than are kept whole.
+    """
+    if followed.first is None:
+        return None
+    _check_kept(followed, steps)
+    window = first_window(followed.first, steps)
+    return window if len(window.ranks[0].steps) >= steps else None
+
+
+def latest_window(followed: Followed, steps: int = CALIBRATION_STEPS) -> Recording | None:
+    """The last ``steps`` steps that all ranks have finished; None until there are so many.
+
+    Raises:
+        InputError: more steps than are kept whole.
+    """
+    if followed.latest is None:
+        return None
+    _check_kept(followed, steps)
+    window = last_window(followed.latest, steps)
+    return window if len(window.ranks[0].steps) >= steps else None
+
+
+def _check_kept(followed: Followed, steps: int) -> None:
+    if steps > followed.whole_steps:
+        raise InputError(
+            f"steps: {steps} is not legal; of {len(followed.ranks)} ranks {followed.whole_steps} whole steps "
+            f"are kept"
+        )
 
 
 def first_window(recording: Recording, count: int) -> Recording:

@@ -115,11 +115,11 @@ def dependencies(timeline: Timeline) -> tuple["networkx.DiGraph[int]", list[Path
     return graph, spans
 
 
-def critical_path(timeline: Timeline) -> list[PathSpan]:
-    """The spans that decide ``sync_end_ns``, in time order; spans of no length are left out."""
+def critical_path(timeline: Timeline) -> tuple[PathSpan, ...]:
+    """The spans that decide when the last gradient is available, in time order; none of no length."""
     graph, spans = dependencies(timeline)
     for number, span in enumerate(spans):
         if span.start_ns == 0:
             graph.add_edge(_START, number, weight=span.end_ns)
     path = (spans[number] for number in networkx.dag_longest_path(graph) if number != _START)
-    return [span for span in path if span.end_ns > span.start_ns]
+    return tuple(span for span in path if span.end_ns > span.start_ns)

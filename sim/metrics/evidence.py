@@ -31,7 +31,7 @@ class Evidence:
         return self.timeline.sync_end_ns - self.timeline.workload.backward_ns
 
     @cached_property
-    def path(self) -> list[PathSpan]:
+    def path(self) -> tuple[PathSpan, ...]:
         """The critical path."""
         return critical_path(self.timeline)
 

@@ -38,7 +38,7 @@ class Attribution:
     """Which mechanism the error of ``sync_end`` comes from, in ns; negative: predicted too short.
 
     The five parts add up to ``total_ns``, predicted minus measured ``sync_end``, exactly. How each is told
-    from the others is written at ``sim.agreement.attribution.attribute``.
+    from the others is written at ``sim.truth.attribution.attribute``.
     """
 
     total_ns: int

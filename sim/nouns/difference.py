@@ -22,7 +22,7 @@ Cause = Literal["assignment", "machine", "assignment and machine"]
 class Part:
     """One mechanism's part of two steps: what each step takes longer because of it, behind those before it.
 
-    ``sim.agreement.differences`` says in which order mechanisms come. ``sentence`` tells the part in words.
+    ``sim.truth.differences`` says in which order mechanisms come. ``sentence`` tells the part in words.
     """
 
     name: PartName

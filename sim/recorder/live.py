@@ -43,7 +43,7 @@ _recorded_now: WeakSet[DistributedDataParallel] = WeakSet()
 
 
 @contextmanager
-def record_live(
+def record(
     ddp_model: DistributedDataParallel,
     directory: str | os.PathLike[str],
     *,
@@ -53,29 +53,23 @@ def record_live(
     wrap: CommHook | None = None,
     wrap_state: Any = None,
 ) -> Iterator["LiveRecording"]:
-    """Record the training steps that run inside this context to ``directory/rank-<r>.jsonl``.
+    """Record your own training loop: ``with sim.record(ddp_model, "recording"): ...``, on every rank.
 
-    Every rank of the process group must enter it. A full disk ends the recording with one warning
-    (``logging``), never the training.
+    Each rank writes ``directory/rank-<r>.jsonl``; ``bucketsim import recording`` makes a Workload of them.
 
     Args:
         ddp_model: the DistributedDataParallel that is trained.
-        directory: where each rank writes its file; made if it is not there.
-        level: ``full`` registers a communication hook, which sees each bucket ready, launched and
-            done; DDP takes one hook for good, and this one stays and reduces as DDP does. ``light``
-            registers none: ready times, forward, backward and optimizer only.
+        directory: where the files go; made if it is not there.
+        level: ``full`` sees every bucket through a communication hook, which stays and reduces as DDP does;
+            ``light`` registers none and sees gradients, forward, backward and optimizer.
         every: record each Nth step only.
-        max_steps: stop after so many recorded steps; None goes on to the end of the context.
-        wrap: your own communication hook, to be registered and recorded (full level).
+        max_steps: stop after so many recorded steps.
+        wrap: your own communication hook, registered and recorded in place of DDP's all-reduce.
         wrap_state: its state.
 
-    Yields:
-        The recording; call its ``step()`` after ``optimizer.step()`` where optimizers are not torch's or
-        may skip steps (GradScaler), otherwise it may be left out.
-
     Raises:
-        InputError: not a DistributedDataParallel that can be recorded, an illegal argument, a file
-            that is there already, or a communication hook that is in the way.
+        InputError: a model that cannot be recorded, an illegal argument, a file that is there already, or a
+            communication hook that is in the way.
     """
     _check(ddp_model, level, every, max_steps, wrap)
     place = ddp_model.device

@@ -1,6 +1,6 @@
 """The recommendation: the best assignment, its proof, what each knob reaches, and whether it matters."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import get_args
 
@@ -19,8 +19,8 @@ from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 from sim.systems.bucketing import cap_list
 from sim.systems.registry import assign
-from sim.systems.run import run
-from sim.tuner.progress import tell
+from sim.systems.simulate import simulate
+from sim.tuner.progress import listened_to, tell
 from sim.tuner.reach import memory_limit as memory
 from sim.tuner.reach.families import (
     CAP,
@@ -81,8 +81,43 @@ def tune(
     draws: int = 400,
     max_bucket_bytes: int | None = None,
     memory_limit_bytes: int | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> Recommendation:
-    """The best contiguous assignment, its certificate, and what each knob reaches: see ``sim.tune``."""
+    """The best contiguous assignment, its certificate, what each knob can reach, and whether it matters.
+
+    Contiguous means: in ready order, within each dtype and device. On one channel that nothing stretches or
+    blocks, or where all partitions can be simulated, the answer is proved; otherwise it is refined by
+    simulation and ``lower_bound_ns`` says how far from the optimum it can be at most.
+
+    Args:
+        workload: its ``samples`` say how iterations vary.
+        hardware: its ``spread`` says how all-reduces vary, and how well they were measured.
+        criterion: what is recommended: the best of the step as given (``nominal``), or the best over the
+            distribution of steps, by ``mean`` or by 95th percentile (``p95``).
+        seed: of that distribution.
+        draws: how many steps are drawn from it.
+        max_bucket_bytes: the largest bucket that is allowed, in parameter bytes.
+        memory_limit_bytes: the most that buckets may hold at once, on one rank.
+        progress: told what comes next, between parts of some milliseconds each, in this thread; what it
+            raises ends the search.
+
+    Raises:
+        InputError: an argument that is not legal, or a limit that no assignment keeps to.
+        NotModelledError: a workload that DDP does not train as it is.
+    """
+    with listened_to(progress):
+        return _recommend(workload, hardware, criterion, seed, draws, max_bucket_bytes, memory_limit_bytes)
+
+
+def _recommend(
+    workload: Workload,
+    hardware: Hardware,
+    criterion: Criterion,
+    seed: int,
+    draws: int,
+    max_bucket_bytes: int | None,
+    memory_limit_bytes: int | None,
+) -> Recommendation:
     if criterion not in get_args(Criterion):
         raise InputError(f"criterion: {criterion!r} is not legal; give one of {get_args(Criterion)}")
     at_least("seed", seed, 0)
@@ -104,7 +139,7 @@ def tune(
     if misfit is not None:
         raise InputError(f"memory_limit_bytes: {misfit}")
 
-    timeline, baseline_timeline = run(workload, hardware, nominal), run(workload, hardware, default)
+    timeline, baseline_timeline = simulate(workload, hardware, nominal), simulate(workload, hardware, default)
     baseline = summarize(baseline_timeline)
     rest_ns = baseline.step_ns - baseline.sync_end_ns
     distribution = draw(scorer.problem, draws, seed)
@@ -124,7 +159,7 @@ def tune(
     reports = {DEFAULT: baseline, FREE: summarize(timeline)}
     report = reports[FREE]
     if best is not nominal:
-        timeline = run(workload, hardware, best)
+        timeline = simulate(workload, hardware, best)
         report = summarize(timeline)
 
     tell("playing the best of each knob")
@@ -132,7 +167,7 @@ def tune(
     families = {
         family: _family(
             reach,
-            reports.get(family) or summarize(run(workload, hardware, reach.assignment, "analytic")),
+            reports.get(family) or summarize(simulate(workload, hardware, reach.assignment, "analytic")),
             report.step_ns,
         )
         for family, reach in found.reached.items()
@@ -180,21 +215,34 @@ def tune(
 def gain(
     workload: Workload, hardware: Hardware, assignment: Assignment, *, seed: int = 0, draws: int = 400
 ) -> Gain:
-    """What ``assignment`` saves against DDP's default: see ``sim.gain``."""
+    """What ``assignment`` saves against DDP's default, with its interval, as ``tune`` tells it of its own.
+
+    ``seed`` and ``draws`` as in ``tune``; both are played by DDP's own rules, without switches.
+
+    Raises:
+        InputError: an argument that is not legal. AssignmentError: it is of another workload.
+    """
     assignment.check_fits(workload)
     default = assign(workload)
-    reports = [summarize(run(workload, hardware, one, "analytic")) for one in (default, assignment)]
+    reports = [summarize(simulate(workload, hardware, one, "analytic")) for one in (default, assignment)]
     pool = Pool({DEFAULT: default, FREE: assignment}, DEFAULT, FREE)
     distribution = draw(Problem(workload, hardware), draws, seed)
     robust = assess(pool, distribution, rest_ns=reports[0].step_ns - reports[0].sync_end_ns)
     return judge_gain(robust, FREE, step_ns=reports[1].step_ns, default_step_ns=reports[0].step_ns)
 
 
-def best(workload: Workload, hardware: Hardware) -> Assignment:
-    """What ``tune`` recommends for the step as given, and nothing about it: see ``sim.best``."""
-    scorer = Scorer(workload, hardware)
-    known = [reach.assignment for reach in find_ddp_families(scorer).reached.values()]
-    return as_assignment(workload, _search(scorer, known, NO_LIMIT).buckets, hardware.world_size)
+def best(
+    workload: Workload, hardware: Hardware, *, progress: Callable[[str], None] | None = None
+) -> Assignment:
+    """The assignment that ``tune`` recommends for the step as given, without all that it says about it.
+
+    Raises:
+        InputError, NotModelledError: as ``tune``.
+    """
+    with listened_to(progress):
+        scorer = Scorer(workload, hardware)
+        known = [reach.assignment for reach in find_ddp_families(scorer).reached.values()]
+        return as_assignment(workload, _search(scorer, known, NO_LIMIT).buckets, hardware.world_size)
 
 
 def _search(scorer: Scorer, known: Iterable[Assignment], limit: int) -> Optimum:
@@ -206,12 +254,15 @@ def _search(scorer: Scorer, known: Iterable[Assignment], limit: int) -> Optimum:
 def trade_off(
     workload: Workload, hardware: Hardware, limits: Sequence[int] | None = None
 ) -> tuple[MemoryPoint, ...]:
-    """The best step under each limit on the largest bucket: see ``sim.trade_off``."""
+    """The best step that each limit on the largest bucket allows; ``limits`` in parameter bytes.
+
+    Without ``limits`` powers of two, from a 256th of all gradients on, and the largest gradient.
+    """
     for number, limit in enumerate(limits or ()):
         at_least(f"limits.{number}", limit, 0)
     scorer = Scorer(workload, hardware)
     singles = _singles(workload)
-    default = run(workload, hardware, assign(workload), "analytic")
+    default = simulate(workload, hardware, assign(workload), "analytic")
     rest_ns = step_ns(default) - default.sync_end_ns
     tried: list[Buckets] = [singles]
 

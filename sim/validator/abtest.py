@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from sim.agreement.turns import Turns, judge_turns
 from sim.errors import InputError
 from sim.formats.records import save_measurement
 from sim.nouns.ab import AbTest
@@ -11,6 +10,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.measurement import Measurement
 from sim.nouns.recommendation import Gain
 from sim.nouns.workload import Workload
+from sim.truth.turns import Turns, judge_turns
 from sim.validator.candidates import Candidate
 from sim.validator.carriers import Carrier
 from sim.validator.collecting import Collected, Progress

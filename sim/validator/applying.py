@@ -19,7 +19,7 @@ from sim.recorder.plainness import check_plain_module
 from sim.validator.ranks.building import reduced_parameters
 from sim.validator.ranks.injection import InjectedDataParallel, missing_for_injection
 
-__all__ = ["DistributedDataParallel", "Module", "apply_to"]
+__all__ = ["DistributedDataParallel", "Module", "apply"]
 
 _LAST_CAP = "DDP_SET_LAST_BUCKET_CAP"  # A2.5
 _INSERTED = ("_orig_mod.", "_checkpoint_wrapped_module.")  # into names, by torch.compile and checkpointing
@@ -30,8 +30,26 @@ _REFUSED = {
 _REFUSED_INJECTED = {"mixed_precision": "needs hooks that were never seen to work with given buckets"}
 
 
-def apply_to(model: nn.Module, assignment: Assignment, **ddp_kwargs: Any) -> DistributedDataParallel:
-    """``model`` in DistributedDataParallel with the buckets of ``assignment``; see ``sim.apply``."""
+def apply(model: nn.Module, assignment: Assignment, **ddp_kwargs: Any) -> DistributedDataParallel:
+    """``model`` in DistributedDataParallel with the buckets of ``assignment``, for a training script.
+
+    Where the keywords of stock DDP reach the buckets with this torch and these switches, they are used, and
+    one look after the rebuild warns if gradients became ready in another order than the recorded one.
+    Otherwise DDP's own Reducer is given the buckets, exact from the first iteration; this works for any
+    legal assignment (A8.3) and with ``find_unused_parameters`` or ``static_graph``, not with
+    ``mixed_precision``.
+
+    Args:
+        model: a plain module on its device, in every process of an initialised process group.
+        assignment: made for this model; one tuned for another world size gives a warning.
+        ddp_kwargs: further keywords of DistributedDataParallel, which must not contradict the assignment.
+
+    Raises:
+        AssignmentError: made for another model; the message names the first difference.
+        InputError: a wrapped or sharded model, or a keyword that contradicts the assignment.
+        NotModelledError: a policy that DDP has not, or a keyword that is not supported with these buckets.
+        MachineError: this torch lacks what the buckets need.
+    """
     check_plain_module(model)
     switches = _switches(assignment, ddp_kwargs)
     _check_made_for(model, assignment)

@@ -5,7 +5,6 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from tests.clusters.scaling_cases import workload_of
 
 import sim
 from app.figures.curve import curve_rows, draw_curve, row_text
@@ -17,6 +16,7 @@ from sim.nouns.scaling import ScalingRow
 from sim.nouns.step_distribution import AssignmentComparison, PairedRow, RankPart, StepDistribution
 from sim.nouns.workload import Workload
 from tests.app.conftest import MS, make_workload
+from tests.clusters.scaling_cases import workload_of
 
 EVIL = "<script>alert(1)</script>"
 

@@ -13,10 +13,10 @@ from app.figures.measured import draw_overlay, overlay_data
 from app.figures.order import draw_order, order_data
 from app.figures.parity import draw_all, draw_parity, end_points, step_points
 from app.shelf import card_of, kind_of, score_of
-from sim.agreement import scoring
 from sim.nouns.comparison import Agreement
 from sim.nouns.measurement import MeasuredIteration
 from sim.nouns.records import Record
+from sim.truth import scoring
 from tests.effort import tries
 
 MS = 1_000_000

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.systems.ddp_jobs import mlp
 
 import sim
 from tests.commands import Said, bucketsim, process
+from tests.systems.ddp_jobs import mlp
 
 EXAMPLES = Path(__file__).parents[1] / "contracts" / "examples"
 W, H = EXAMPLES / "workload.json", EXAMPLES / "hardware.json"

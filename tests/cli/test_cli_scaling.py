@@ -6,11 +6,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from tests.clusters.scaling_cases import hosts_of, measured, workload_of
 
 import sim
 from sim.cli.scaling import around_words, print_rows
 from sim.nouns.ranks import Ranks
+from tests.clusters.scaling_cases import hosts_of, measured, workload_of
 from tests.commands import Said, bucketsim
 
 WORKLOAD = workload_of([10, 20], [1, 1])

@@ -311,7 +311,10 @@ def test_version_and_help() -> None:
         assert said.err == ""
 
 
-@pytest.mark.parametrize("module", ["sim.cli.commands", "sim.errors", "sim.api", "sim.systems.run"])
+_STARTING = ["sim.cli.commands", "sim.errors", "sim.formats.loading", "sim.systems.simulate"]
+
+
+@pytest.mark.parametrize("module", _STARTING)
 def test_ctrl_c_is_one_line_also_while_it_starts(module: str) -> None:
     """Ctrl-C as a module is being imported: of the command line, or of what it runs."""
     program = (

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.api import cluster, cluster_hardware, link_loads
+from sim import cluster, cluster_hardware, link_loads
 from sim.clusters.nccl.choosing import Method, choose, collective_ns, methods, nccl_time_ns, time_ns
 from sim.clusters.nccl.fabric import NVLINKS, Fabric, Generation, Hop, Kind, Protocol
 from sim.clusters.nccl.from_cluster import fabric_of

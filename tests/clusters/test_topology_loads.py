@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.clusters.nccl.by_algorithm import hardware_by
+from sim.clusters.nccl.by_algorithm import cluster_hardware
 from sim.clusters.nccl.fabric import Fabric
 from sim.clusters.nccl.from_cluster import fabric_of
 from sim.clusters.nccl.textbook import halving_doubling_ns, hierarchical_ns
@@ -146,7 +146,7 @@ def test_on_an_even_machine_the_graph_says_what_the_law_says(
 ) -> None:
     """Where every pair of ranks has what a ring has, the formula over a fabric is exact."""
     fabric = fabric_of(cluster)
-    for point in hardware_by(cluster, algorithm=algorithm).all_reduce:
+    for point in cluster_hardware(cluster, algorithm=algorithm).all_reduce:
         assert point.duration_ns == pytest.approx(law(fabric, point.num_bytes), rel=1e-6, abs=1)
 
 
@@ -157,7 +157,7 @@ def test_no_curve_is_quicker_than_the_busiest_link(case: tuple[Cluster, list[str
     cluster, ranks = case
     assume(len(ranks) > 1)
     try:
-        hardware = hardware_by(cluster, ranks, algorithm=algorithm, sizes=[2**33])
+        hardware = cluster_hardware(cluster, ranks, algorithm=algorithm, sizes=[2**33])
         busiest = link_loads(cluster, ranks, algorithm)[0]
     except NotModelledError:
         assume(False)

@@ -6,6 +6,11 @@ Errors are medians of |predicted / measured - 1| over the sizes of 1 MiB to 1 Gi
 
 from collections.abc import Iterator, Sequence
 
+from sim.clusters.extrapolation.other_size import Estimate, extrapolate
+from sim.clusters.extrapolation.ratios import MeasuredCurve
+from sim.clusters.nccl.choosing import collective_ns
+from sim.clusters.nccl.hardware import uncertainty
+from sim.nouns.hardware import Curve
 from tests.clusters.elsewhere import ELSEWHERE
 from tests.clusters.published_fabrics import (
     BY_NAME,
@@ -16,12 +21,6 @@ from tests.clusters.published_fabrics import (
     median_error,
     three_of,
 )
-
-from sim.clusters.extrapolation.other_size import Estimate, extrapolate
-from sim.clusters.extrapolation.ratios import MeasuredCurve
-from sim.clusters.nccl.choosing import collective_ns
-from sim.clusters.nccl.hardware import uncertainty
-from sim.nouns.hardware import Curve
 
 FEWER = ("alps, 4 GH200", "alps, 8 GH200", "alps, 16 GH200")
 MORE = "alps, 32 GH200"

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 import sim
-from sim.agreement.anchor import USUAL_NOISE
 from sim.costs.collectives import service_ns
 from sim.errors import InputError
 from sim.nouns.anchored import MeasuredStep
 from sim.nouns.hardware import Hardware
+from sim.truth.anchor import USUAL_NOISE
 from sim.units import NS_PER_MS, transfer_ns
 from tests.contracts import clusters
 from tests.contracts.clusters import DATA, Cluster, a40, rtx, single_steps

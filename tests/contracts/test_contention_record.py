@@ -9,7 +9,6 @@ from statistics import median
 import pytest
 
 import sim
-from sim.agreement.in_box import as_measured, carried_to
 from sim.clusters.boxes import boxed_cluster
 from sim.clusters.jobs.neighbours import hardware_beside
 from sim.costs.collectives import all_reduce_ns
@@ -18,6 +17,7 @@ from sim.nouns.box import Box, gpus_of
 from sim.nouns.comparison import Agreement
 from sim.nouns.hardware import Hardware
 from sim.nouns.records import Record
+from sim.truth.in_box import as_measured, carried_to
 from tests.commands import bucketsim
 
 FOLDER = Path(__file__).parents[2] / "traces" / "contention"

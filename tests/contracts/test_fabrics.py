@@ -4,9 +4,9 @@ import os
 from pathlib import Path
 
 import pytest
+
 from tests.clusters.elsewhere import ELSEWHERE
 from tests.clusters.published_fabrics import AIM, MISSING, SYSTEMS
-
 from tests.contracts import fabrics
 
 needs_data = pytest.mark.skipif(

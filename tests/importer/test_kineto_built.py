@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.api import simulate, summarize
+from sim import simulate, summarize
 from sim.importer.kineto import read_kineto
 from sim.nouns.imported import Imported, ImportOptions
 from sim.units import median_ns

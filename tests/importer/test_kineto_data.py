@@ -7,7 +7,7 @@ from statistics import median
 
 import pytest
 
-from sim.api import agreement
+from sim import agreement
 from sim.importer.kineto import read_kineto
 from sim.nouns.comparison import Agreement
 from sim.nouns.imported import Imported, ImportOptions

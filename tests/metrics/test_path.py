@@ -238,4 +238,4 @@ def test_nothing_at_all_is_an_empty_path() -> None:
     gradient = Gradient(index=0, name="g", shape=(), dtype="float32", num_bytes=8, ready_ns=0)
     workload = Workload(name="w", gradients=(gradient,), forward_ns=0, backward_ns=0, optimizer_ns=0)
     hardware = Hardware(name="h", world_size=1, all_reduce=(CurvePoint(num_bytes=0, duration_ns=15),))
-    assert critical_path(sim.simulate(workload, hardware, Assignment(bucket_indices=((0,),)))) == []
+    assert critical_path(sim.simulate(workload, hardware, Assignment(bucket_indices=((0,),)))) == ()

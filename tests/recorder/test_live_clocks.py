@@ -12,7 +12,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from sim.recorder import live
-from sim.recorder.live import record_live
+from sim.recorder.live import record
 from sim.recorder.live_clocks import LiveCudaClock, LiveHostClock, live_clock_for
 
 TICK_NS = 250_000
@@ -86,7 +86,7 @@ def test_a_whole_step_is_read_from_events(
 ) -> None:
     """Stamps: started, module, end of forward, 4 gradients, then (bucket ready, launched, done and the
     two ends of backward, of which the done may come at any place), optimizer."""
-    with record_live(ddp, tmp_path / "full"):
+    with record(ddp, tmp_path / "full"):
         train(ddp, 3)
     assert gpu.waits == 0
     assert json.loads((tmp_path / "full/rank-0.jsonl").read_text().splitlines()[0])["clock"] == "cuda events"
@@ -109,7 +109,7 @@ def test_a_whole_step_is_read_from_events(
 def test_events_of_steps_that_were_read_are_used_again(
     gpu: PaperGpu, ddp: DistributedDataParallel, tmp_path: Path
 ) -> None:
-    with record_live(ddp, tmp_path / "light", level="light"):
+    with record(ddp, tmp_path / "light", level="light"):
         train(ddp, 20)
     per_step = 3 + 4 + 2 + 1
     assert gpu.recorded == 20 * per_step
@@ -120,7 +120,7 @@ def test_a_gpu_that_is_far_behind_is_not_waited_for(
     gpu: PaperGpu, ddp: DistributedDataParallel, tmp_path: Path
 ) -> None:
     gpu.lag = 35  # three and a half steps
-    with record_live(ddp, tmp_path / "light", level="light"):
+    with record(ddp, tmp_path / "light", level="light"):
         train(ddp, 10)
         assert gpu.waits == 0
         assert 5 <= len(steps(tmp_path / "light")) <= 7
@@ -134,7 +134,7 @@ def test_after_an_error_only_what_has_been_reached_is_written(
     gpu.lag = 10**6
 
     def fail() -> None:
-        with record_live(ddp, tmp_path / "light", level="light"):
+        with record(ddp, tmp_path / "light", level="light"):
             train(ddp, 3)
             raise ZeroDivisionError
 

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sim.errors import InputError
 from sim.recorder import live
-from sim.recorder.live import record_live
+from sim.recorder.live import record
 from sim.recorder.tap import attach
 
 
@@ -24,12 +24,12 @@ def lines(folder: Path, kind: str) -> list[dict[str, Any]]:
 def test_a_loop_without_torchs_optimizers_needs_step(
     ddp: DistributedDataParallel, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with record_live(ddp, tmp_path / "unseen"):
+    with record(ddp, tmp_path / "unseen"):
         for _ in range(3):
             ddp(torch.ones(1, 3)).sum().backward()
     assert lines(tmp_path / "unseen", "step") == []
     assert "no step was recorded; call recording.step()" in caplog.text
-    with record_live(ddp, tmp_path / "seen") as recording:
+    with record(ddp, tmp_path / "seen") as recording:
         for number in range(3):
             ddp(torch.ones(1, 3)).sum().backward()
             recording.step()
@@ -47,7 +47,7 @@ def test_a_step_that_never_ends_is_given_up(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(live, "_MOST_BACKWARDS", 4)
-    with record_live(ddp, tmp_path / "run"), caplog.at_level(logging.WARNING):
+    with record(ddp, tmp_path / "run"), caplog.at_level(logging.WARNING):
         for _ in range(8):
             ddp(torch.ones(1, 3)).sum().backward()
         assert [len(p._post_accumulate_grad_hooks or ()) for p in ddp.parameters()] == [0] * 4
@@ -63,7 +63,7 @@ def test_a_closure_runs_its_backwards_inside_the_step(ddp: DistributedDataParall
         loss.backward()  # type: ignore[no-untyped-call]
         return loss
 
-    with record_live(ddp, tmp_path / "run"):
+    with record(ddp, tmp_path / "run"):
         for _ in range(3):
             optimizer.step(closure)  # type: ignore[arg-type]
     rows = lines(tmp_path / "run", "step")
@@ -79,7 +79,7 @@ def test_a_backward_that_raises_is_left_out_and_the_loop_goes_on(
     def fail(_: Tensor) -> None:
         raise ZeroDivisionError
 
-    with record_live(ddp, tmp_path / "run", level="light"):
+    with record(ddp, tmp_path / "run", level="light"):
         for number in range(4):
             optimizer.zero_grad()
             with ddp.no_sync():
@@ -114,7 +114,7 @@ def test_sparse_gradients_are_those_of_plain_ddp(one_rank: None, tmp_path: Path)
         if folder is None:
             train()
             return seen
-        with record_live(model, folder) as recording:
+        with record(model, folder) as recording:
             train()
             recording.step()
         return seen
@@ -134,7 +134,7 @@ def test_a_compiled_module_is_recorded(one_rank: None, tmp_path: Path) -> None:
     module = torch.compile(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1)), backend="eager")
     ddp = DistributedDataParallel(module)  # type: ignore[arg-type]
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
-    with record_live(ddp, tmp_path / "run"):
+    with record(ddp, tmp_path / "run"):
         for _ in range(4):
             optimizer.zero_grad()
             ddp(torch.ones(1, 3)).sum().backward()

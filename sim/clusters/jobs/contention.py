@@ -23,7 +23,7 @@ from sim.nouns.collective import Collective
 from sim.nouns.jobs import Job, JobsReport, PlayedJob, Start
 from sim.nouns.workload import Workload
 from sim.systems.registry import write
-from sim.systems.run import run
+from sim.systems.simulate import simulate
 from sim.units import divide_half_even, median_ns
 
 MOST_STEPS = 100_000  # of all jobs together: some minutes
@@ -106,14 +106,15 @@ def play_jobs(
     offsets_ns: Sequence[int] | None = None,
     starts: int = 1,
 ) -> JobsReport:
-    """What each job's steps are while all of them run on ``cluster``.
+    """What each job's steps are while all of them run on ``cluster``, and which links they share.
 
-    Jobs with steps of one length keep the phase that they start in, and it decides how much of their
-    communication meets: ``starts`` shows by how much.
+    While collectives of several jobs are under way, each goes at its fair share of the links. Jobs with steps
+    of one length keep the phase that they start in, and it decides how much of their communication meets:
+    ``starts`` shows by how much.
 
     Args:
         jobs: each with the GPU of each of its ranks, and its hardware as it is alone.
-        cluster: the machine, whose links their rings share.
+        cluster: the machine.
         steps: how many each job plays at least; quicker ones go on until the last has.
         warmup: of these the first so many are left out of the figures.
         offsets_ns: when each job starts; None: all at once.
@@ -127,7 +128,7 @@ def play_jobs(
     """
     offsets = _check(jobs, cluster, steps, warmup, offsets_ns)
     at_least("starts", starts, 1)
-    timelines = [run(job.workload, job.hardware, job.assignment) for job in jobs]
+    timelines = [simulate(job.workload, job.hardware, job.assignment) for job in jobs]
     alone = [step_ns(timeline) for timeline in timelines]
     _check_length(jobs, alone, steps, offsets, starts)
     later = [
@@ -148,7 +149,7 @@ def play_jobs(
                 job,
                 alone[number],
                 timeline.sync_end_ns - job.workload.backward_ns,
-                step_ns(run(job.workload, beside, job.assignment)),
+                step_ns(simulate(job.workload, beside, job.assignment)),
                 running.step_ns[warmup:],
                 running.exposed_ns[warmup:],
             )

@@ -27,24 +27,31 @@ _ON_FABRIC: dict[str, Callable[[Fabric, int], int]] = {
 }
 
 
-def hardware_by(
+def cluster_hardware(
     cluster: Cluster,
     ranks: Sequence[str] | None = None,
-    *,
     beside: Sequence[Sequence[str]] = (),
     algorithm: str = "auto",
+    *,
     sizes: Iterable[int] = SIZES,
 ) -> Hardware:
-    """As ``hardware_of``, with all-reduces by ``algorithm``, with that of its protocols which NCCL chooses.
+    """The collectives of a job on ``cluster``, computed by NCCL's own cost model: nothing is measured.
 
-    ``auto`` is NCCL's own choice. With a job alone none of the others takes less than its busiest link is
-    busy, where uneven ways give less than NCCL's model counts on. Textbook algorithms go by the busiest link
-    of each of their phases; beside other jobs by what the job's rings are left. The other four collectives
-    are always NCCL's.
+    With a job alone none of the algorithms takes less than its busiest link is busy, where uneven ways give
+    less than NCCL's model counts on. Textbook algorithms go by the busiest link of each of their phases;
+    beside other jobs by what the job's rings are left. All collectives but all-reduces are always NCCL's.
+
+    Args:
+        cluster: the machine.
+        ranks: the GPU of each rank, such as ``host0.gpu3`` (None: the cluster's placement).
+        beside: the ranks of other jobs that run at the same time and take their fair share of links.
+        algorithm: what all-reduces go by: ``auto`` (NCCL's choice), one of NCCL's such as ``ring`` or
+            ``tree``, or a textbook's ``hierarchical`` or ``halving_doubling``.
+        sizes: of the points of each curve, in bytes.
 
     Raises:
-        InputError: as ``fabric_of``; or an algorithm that is not known.
-        NotModelledError: one that NCCL would not use there, or that no textbook knows.
+        InputError: ranks that are no GPUs, that two jobs have, or that no way joins; or no such algorithm.
+        NotModelledError: an algorithm that NCCL would not use there, or no textbook knows.
     """
     if algorithm not in ALGORITHMS:
         raise InputError(f"algorithm: {algorithm!r} is not legal; give one of {', '.join(ALGORITHMS)}")

@@ -13,7 +13,7 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 from sim.systems.registry import assign
-from sim.systems.run import run
+from sim.systems.simulate import simulate
 from sim.tuner.reach.cap_layouts import NO_LIMIT, Intervals, Walk, find_intervals, make_walk, round_cap_mb
 from sim.tuner.reach.cap_search import Search
 from sim.tuner.reach.layout_scores import score_layouts
@@ -121,7 +121,7 @@ class Tuned:
 
     def timeline(self, assignment: Assignment) -> Timeline:
         """The step under an assignment, by the analytic engine."""
-        return run(self.caps.workload, self.scorer.problem.hardware, assignment, "analytic")
+        return simulate(self.caps.workload, self.scorer.problem.hardware, assignment, "analytic")
 
 
 def tune_caps(caps: Caps, hardware: Hardware) -> Tuned:
@@ -135,7 +135,7 @@ def tune_caps(caps: Caps, hardware: Hardware) -> Tuned:
     scores = score_layouts(scorer.problem, caps.walk, lows, lows)
     search = Search(scorer=scorer, walk=caps.walk, max_bytes=NO_LIMIT)
     best = search.best_scored(lows, lows, scores)
-    default = run(caps.workload, hardware, assign(caps.workload), "analytic")
+    default = simulate(caps.workload, hardware, assign(caps.workload), "analytic")
     rest_ns = step_ns(default) - default.sync_end_ns
     steps = scores.sync_end_ns + rest_ns
     at = int(np.searchsorted(lows, best.later_bytes))

@@ -11,7 +11,7 @@ from sim.nouns.hardware import Curve
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 from sim.systems.registry import assign
-from sim.systems.run import run
+from sim.systems.simulate import simulate
 from sim.tuner.search.score import Scorer
 from sim.tuner.spread.gain import NOTHING
 from sim.units import format_ms
@@ -107,7 +107,7 @@ class Change:
 
     def timeline(self, side: Side, made: Assignment) -> Timeline:
         """The step on a machine under one of the two assignments."""
-        return run(self.workload, side.carried.hardware, made, "analytic")
+        return simulate(self.workload, side.carried.hardware, made, "analytic")
 
     @property
     def opening(self) -> str:

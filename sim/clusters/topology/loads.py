@@ -22,14 +22,15 @@ NAMED_HOSTS = 64  # with more, links alike are one with a count
 def link_loads(
     cluster: Cluster, ranks: Sequence[str] | None = None, algorithm: str = "ring"
 ) -> tuple[LinkLoad, ...]:
-    """The load of every link that one all-reduce crosses, the one that is busy longest first.
+    """Bytes over each link, in each direction, per byte of the message of one all-reduce.
 
-    Up to 64 hosts each link by its own name; beyond, links alike are one with a count.
+    The link that is busy longest comes first. Up to 64 hosts each link has its own name; beyond, links alike
+    are one with a count.
 
     Args:
         cluster: the machine.
-        ranks: full names of GPUs (None: the cluster's placement).
-        algorithm: one of ``LOADS``.
+        ranks: the GPU of each rank (None: the cluster's placement).
+        algorithm: ``ring``, ``tree``, ``nvls``, ``nvls_tree``, ``hierarchical`` or ``halving_doubling``.
 
     Raises:
         InputError: ranks that are no GPUs or that no way joins, or an algorithm that is not known.

@@ -172,7 +172,10 @@ PRESETS = {
 
 
 def preset(name: str, **settings: Any) -> Cluster:
-    """A ready-made cluster by name. Raises ``InputError`` for a name or a setting that it does not know."""
+    """A ready-made cluster, such as ``cluster("dgx_h100", hosts=4)``.
+
+    Raises ``InputError`` for a name or a setting that is not known, and says which are.
+    """
     if not isinstance(name, str) or name not in PRESETS:
         raise InputError(f"preset: {name!r} is not legal; give one of {', '.join(PRESETS)}")
     make: Any = PRESETS[name]

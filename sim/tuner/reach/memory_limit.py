@@ -10,7 +10,7 @@ from sim.nouns.assignment import DDP_POLICIES, Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.memory import Memory, MemoryPoint
 from sim.nouns.workload import Workload
-from sim.systems.run import run
+from sim.systems.simulate import simulate
 from sim.units import format_size
 
 # A step (ns) and the buckets that reach it, under a limit on the largest bucket (bytes; None is no limit).
@@ -42,7 +42,7 @@ def fits(memory: Memory, limit_bytes: int | None) -> bool:
 
 def memory_of(workload: Workload, hardware: Hardware, assignment: Assignment) -> Memory:
     """What the buckets of ``assignment`` cost on one rank in a steady step."""
-    return buffer_memory(run(workload, hardware, assignment, "analytic"))
+    return buffer_memory(simulate(workload, hardware, assignment, "analytic"))
 
 
 def explain_misfit(workload: Workload, hardware: Hardware, assignment: Assignment, limit_bytes: int) -> str:

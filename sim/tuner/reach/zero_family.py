@@ -10,7 +10,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.systems.registry import assign
-from sim.systems.run import run
+from sim.systems.simulate import simulate
 from sim.systems.zero import STAGES
 from sim.systems.zero_flushes import plan_flushes, plan_messages
 from sim.systems.zero_layout import FlatGroup, ProcessGroup, elements_of, lay_out
@@ -57,7 +57,7 @@ def find_zero(workload: Workload, hardware: Hardware, policy: str, most: int | N
         if not low <= size <= high:
             size = int(find_roundest(low, high, 1))
         assignment = assign(workload, policy, reduce_bucket_size=size)
-        found.append((step_ns(run(workload, hardware, assignment, "analytic")), -low, assignment))
+        found.append((step_ns(simulate(workload, hardware, assignment, "analytic")), -low, assignment))
     took, _, assignment = min(found, key=lambda each: each[:2])
     what = f"all {len(found)} sizes that differ" if complete else f"{len(found)} sizes on a logarithmic grid"
     return ZeroReach(assignment=assignment, step_ns=took, complete=complete, how=what)

@@ -1,6 +1,6 @@
 """How far steps range at each cap: the same draws for all of them, so that they differ by what they are."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,8 +11,8 @@ from sim.nouns.band import BandPoint
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.systems.registry import assign
-from sim.systems.run import run
-from sim.tuner.progress import tell
+from sim.systems.simulate import simulate
+from sim.tuner.progress import listened_to, tell
 from sim.tuner.search.partitions import Buckets
 from sim.tuner.search.problem import Problem
 from sim.tuner.spread.candidates import LEVELS
@@ -26,9 +26,32 @@ MOST_ITERATIONS = 400  # of more, as many are drawn: the band then holds 95 of 1
 
 
 def step_band(
-    workload: Workload, hardware: Hardware, caps_mb: Sequence[float | None], *, draws: int, seed: int
+    workload: Workload,
+    hardware: Hardware,
+    caps_mb: Sequence[float | None],
+    *,
+    draws: int = 4000,
+    seed: int = 0,
+    progress: Callable[[str], None] | None = None,
 ) -> tuple[BandPoint, ...]:
-    """The 95 % range of single steps at each cap: see ``sim.step_band``.
+    """Where 95 of 100 single steps lie under each cap (MiB; None is DDP's default); empty: nothing varies.
+
+    Steps vary as ``samples`` of the workload, its band and ``spread`` of the hardware say, as those that
+    ``tune`` draws, at least ``draws`` of them and the same for every cap. All recorded iterations go in, of
+    more than 400 as many; fewer than 39 are too few to show the range, and are taken to be normal.
+    ``progress`` as in ``tune``.
+
+    Raises:
+        InputError: an argument that is not legal, or samples or a spread that cannot be read.
+    """
+    with listened_to(progress):
+        return tuple(_points(workload, hardware, caps_mb, draws, seed))
+
+
+def _points(
+    workload: Workload, hardware: Hardware, caps_mb: Sequence[float | None], draws: int, seed: int
+) -> list[BandPoint]:
+    """Its points.
 
     A further step is a further iteration on a machine that the calibration allows. Of ``ENOUGH_ITERATIONS``
     and more, it lies between those recorded with the chance that their order gives; fewer are taken to be
@@ -41,8 +64,8 @@ def step_band(
     count = max(draws, FEWEST_MACHINES * min(recorded, MOST_ITERATIONS))
     drawn = draw(Problem(workload, hardware), count, seed)
     if len(drawn) == 1:
-        return ()
-    nominal = run(workload, hardware, assign(workload), "analytic")
+        return []
+    nominal = simulate(workload, hardware, assign(workload), "analytic")
     rest = drawn.paces * (step_ns(nominal) - nominal.sync_end_ns)
     repeats = -(-draws // len(drawn))
     luck = _luck(drawn, repeats, seed) if drawn.recorded else None
@@ -66,7 +89,7 @@ def step_band(
                 iterations=drawn.recorded,
             )
         )
-    return tuple(points)
+    return points
 
 
 def _luck(drawn: Draws, repeats: int, seed: int) -> Floats:

@@ -11,7 +11,7 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.systems.ddp_broadcasts import before_forward
 from sim.systems.registry import assign, write
-from sim.systems.run import run
+from sim.systems.simulate import Engine, simulate
 from sim.systems.switches import read_switches
 from sim.tuner.sweeps.axes import Point
 
@@ -39,7 +39,7 @@ class Batch:
 
 
 def play_batches(
-    workload: Workload, hardware: Hardware, engine: str, compiled: bool, batches: Sequence[Batch]
+    workload: Workload, hardware: Hardware, engine: Engine, compiled: bool, batches: Sequence[Batch]
 ) -> list[list[Figures]]:
     """The figures of each batch: by ``engine``, or where ``compiled`` by the analytic one's compiled twin."""
     machines: dict[Point, Hardware] = {}
@@ -58,8 +58,8 @@ def play_batches(
     return made
 
 
-def _play(workload: Workload, hardware: Hardware, assignment: Assignment, engine: str) -> Figures:
-    timeline = run(workload, hardware, assignment, engine)
+def _play(workload: Workload, hardware: Hardware, assignment: Assignment, engine: Engine) -> Figures:
+    timeline = simulate(workload, hardware, assignment, engine)
     return Figures(
         *_sizes(assignment),
         step_ns=step_ns(timeline),

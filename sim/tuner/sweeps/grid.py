@@ -12,6 +12,7 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.rows import SweepRow
 from sim.nouns.workload import Workload
 from sim.systems.registry import assign
+from sim.systems.simulate import Engine
 from sim.tuner.sweeps.axes import Grid, Point, make_grid
 from sim.tuner.sweeps.batches import Batch, Figures, play_batches
 from sim.tuner.sweeps.workers import process_pool, spread
@@ -46,7 +47,7 @@ def sweep(
     workload: Workload,
     hardware: Hardware,
     caps_mb: Sequence[float] | None = None,
-    engine: str = "analytic",
+    engine: Engine = "analytic",
     *,
     bandwidth: Sequence[float] = (1.0,),
     latency: Sequence[float] = (1.0,),
@@ -147,7 +148,7 @@ def _layouts(
 
 
 def _played(
-    workload: Workload, hardware: Hardware, engine: str, batches: list[Batch], executor: Executor | None
+    workload: Workload, hardware: Hardware, engine: Engine, batches: list[Batch], executor: Executor | None
 ) -> Iterator[tuple[Batch, list[Figures]]]:
     """Each batch, or a piece of it, with its figures, in order: in this process or on an executor."""
     # What no engine reads need not travel.

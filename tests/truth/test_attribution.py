@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.agreement.attribution import attribute
 from sim.nouns.assignment import Assignment
 from sim.nouns.comparison import Attribution
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.records import Record
 from sim.nouns.workload import Gradient, Workload
+from sim.truth.attribution import attribute
 from sim.units import divide_half_even, transfer_ns
 from tests.effort import tries
 
@@ -125,7 +125,7 @@ def measured_in(
 
 
 def attributed(record: Record) -> Attribution:
-    found = attribute(record, record.candidates[0], sim.simulate)
+    found = attribute(record, record.candidates[0])
     assert found is not None
     parts = [getattr(found, part) for part in PARTS]
     assert sum(parts) == found.total_ns
@@ -273,7 +273,7 @@ def recorded() -> Record:
 @pytest.mark.parametrize("missing", ["plain", "noop"])
 def test_without_a_plain_or_noop_run_nothing_is_attributed(recorded: Record, missing: str) -> None:
     record = replace(recorded, measurements=tuple(m for m in recorded.measurements if m.role != missing))
-    assert attribute(record, record.candidates[0], sim.simulate) is None
+    assert attribute(record, record.candidates[0]) is None
     assert sim.agreement(record).rows[0].attribution is None
 
 
@@ -283,16 +283,16 @@ def test_without_every_stamp_nothing_is_attributed(recorded: Record, stamp: str)
     (seen,) = candidate.traced
     changes: dict[str, Any] = {stamp: None}
     blind = replace(seen, buckets=(replace(seen.buckets[0], **changes), *seen.buckets[1:]))
-    assert attribute(recorded, replace(candidate, traced=(blind,)), sim.simulate) is None
-    assert attribute(recorded, replace(candidate, traced=()), sim.simulate) is None
+    assert attribute(recorded, replace(candidate, traced=(blind,))) is None
+    assert attribute(recorded, replace(candidate, traced=())) is None
 
 
 def test_traces_with_other_buckets_are_left_out(recorded: Record) -> None:
     candidate = recorded.candidates[0]
     (seen,) = candidate.traced
     fewer = replace(seen, buckets=seen.buckets[:1])
-    assert attribute(recorded, replace(candidate, traced=(fewer, seen)), sim.simulate) == attributed(recorded)
-    assert attribute(recorded, replace(candidate, traced=(fewer,)), sim.simulate) is None
+    assert attribute(recorded, replace(candidate, traced=(fewer, seen))) == attributed(recorded)
+    assert attribute(recorded, replace(candidate, traced=(fewer,))) is None
 
 
 def test_the_facade_attributes_with_the_machine_that_it_predicts_with(recorded: Record) -> None:

@@ -3,18 +3,15 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from sim.agreement.anchor_reasons import told_of_link, why
 from sim.costs.in_step import in_step_curve, scaled, with_in_step
 from sim.errors import InputError
 from sim.metrics.step import summarize
 from sim.nouns.anchored import SLOWDOWN_FACTORS, Anchored, Factor, InStepTimes, MeasuredStep
-from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
-from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
+from sim.systems.simulate import simulate
+from sim.truth.anchor_reasons import told_of_link, why
 from sim.units import format_ms
-
-Play = Callable[[Workload, Hardware, Assignment], Timeline]
 
 FAIR_SLOWDOWN = 2.0  # of two that share one resource fairly
 MOST_SLOWDOWN = 4.0  # beyond it nothing is shared any more: one waits for the other
@@ -30,13 +27,12 @@ def anchor(
     workload: Workload,
     hardware: Hardware,
     measured: MeasuredStep,
-    play: Play,
     *,
     factor: Factor | None = None,
     seen: InStepTimes | None = None,
     second: MeasuredStep | None = None,
 ) -> Anchored:
-    """Set what the parts leave open so that ``play`` predicts the measured step.
+    """Hardware that makes the prediction of one measured step true: what parts measured apart leave open.
 
     Parts measured apart (a single GPU's step, a link's curve) say nothing of what computation and
     communication do to each other. One measured step is one number, and fixes one factor:
@@ -60,7 +56,6 @@ def anchor(
         workload: what a single GPU computes.
         hardware: the link beside the step, and what copies cost.
         measured: the step to make true; its ``sync_end_ns`` goes before its step where it is given.
-        play: the model.
         factor: which factor to fix.
         seen: durations of the step's collectives, from a profile.
         second: another step of the same job.
@@ -74,7 +69,7 @@ def anchor(
         raise InputError("hardware: world_size=1 is not legal here; one rank has no communication to anchor")
     found, reasons = None, []
     if seen is not None:
-        timeline = play(workload, hardware, measured.assignment)
+        timeline = simulate(workload, hardware, measured.assignment, "analytic")
         sizes = [bucket.num_bytes for bucket in timeline.buckets]
         found = in_step_curve(hardware.all_reduce, sizes, seen)
         hardware = with_in_step(hardware, found)
@@ -88,9 +83,9 @@ def anchor(
             f"the factor comm_slowdown or curve"
         )
     reasons.append(why(chosen, hardware, asked=factor is not None, slowed=slowed))
-    search = _Search(workload, measured, play, profiled=seen is not None)
+    search = _Search(workload, measured, profiled=seen is not None)
     if second is not None:
-        other_search = _Search(workload, second, play, profiled=seen is not None)
+        other_search = _Search(workload, second, profiled=seen is not None)
         cost_ns = _launch_cost_ns(search, other_search, hardware, chosen)
         hardware = _with_launch_cost(hardware, cost_ns)
         reasons.append(
@@ -222,8 +217,8 @@ def _last(holds: Callable[[int], bool], most: int, least: int = 0) -> int:
 class _Search:
     """The value of a factor at which the model predicts the measured figure."""
 
-    def __init__(self, workload: Workload, measured: MeasuredStep, play: Play, *, profiled: bool) -> None:
-        self.workload, self.measured, self.play, self.profiled = workload, measured, play, profiled
+    def __init__(self, workload: Workload, measured: MeasuredStep, *, profiled: bool) -> None:
+        self.workload, self.measured, self.profiled = workload, measured, profiled
         self.uses_step = measured.sync_end_ns is None
         self.target_ns = measured.step_ns if measured.sync_end_ns is None else measured.sync_end_ns
         self.what = "step" if self.uses_step else "backward"
@@ -232,7 +227,7 @@ class _Search:
 
     def figure(self, hardware: Hardware) -> int:
         """The step, or ``sync_end`` where that was measured, in ns."""
-        timeline = self.play(self.workload, hardware, self.measured.assignment)
+        timeline = simulate(self.workload, hardware, self.measured.assignment, "analytic")
         return summarize(timeline).step_ns if self.uses_step else timeline.sync_end_ns
 
     def solve(self, hardware: Hardware, factor: Factor) -> float:

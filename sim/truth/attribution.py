@@ -1,24 +1,23 @@
 """Which mechanism a wrong prediction is wrong about."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, median
 
-from sim.nouns.assignment import DDP_POLICIES, Assignment
+from sim.nouns.assignment import DDP_POLICIES
 from sim.nouns.comparison import Attribution
-from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import MeasuredIteration, Measurement, Role
 from sim.nouns.records import Record
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
+from sim.systems.simulate import simulate
 from sim.units import NS_PER_S, divide_half_even
 
 _STRETCHES = 12  # one is exact unless slow-downs are in force; then each leaves a part of the last one's miss
-Play = Callable[[Workload, Hardware, Assignment], Timeline]
 
 
-def attribute(record: Record, measurement: Measurement, play: Play) -> Attribution | None:
-    """The error of one candidate's ``sync_end``, by mechanism; ``play`` is the model.
+def attribute(record: Record, measurement: Measurement) -> Attribution | None:
+    """The error of one candidate's ``sync_end``, by mechanism.
 
     The prediction is turned into the measurement one mechanism at a time, in this order, and each part is
     what its turn changed; so the parts add up, and a mechanism that hides behind another counts for nothing.
@@ -45,7 +44,7 @@ def attribute(record: Record, measurement: Measurement, play: Play) -> Attributi
     if measurement.asked.policy not in DDP_POLICIES:
         return None
     plain, noop = _iterations(record, "plain"), _iterations(record, "noop")
-    predicted = play(record.workload, record.hardware, measurement.asked)
+    predicted = simulate(record.workload, record.hardware, measurement.asked)
     traced = _TracedBuckets.of(measurement, len(predicted.buckets))
     if not plain or not noop or traced is None:
         return None
@@ -58,10 +57,10 @@ def attribute(record: Record, measurement: Measurement, play: Play) -> Attributi
         copy_in_bytes_per_s=_rate(total_bytes, noop_end - _middle(plain, "backward_end_ns")),
         copy_out_bytes_per_s=_rate(total_bytes, _middle(noop, "sync_end_ns") - noop_end),
     )
-    copied = play(record.workload, hardware, measurement.asked)
+    copied = simulate(record.workload, hardware, measurement.asked)
 
     hardware = replace(hardware, launch_cost_ns=traced.launch_cost_ns)
-    launched = play(record.workload, hardware, measurement.asked)
+    launched = simulate(record.workload, hardware, measurement.asked)
 
     lane_end = _middle(measurement.iterations, "backward_end_ns")
     computed, backward = launched, record.workload.backward_ns
@@ -69,7 +68,7 @@ def attribute(record: Record, measurement: Measurement, play: Play) -> Attributi
         if computed.backward_end_ns == lane_end:
             break
         backward = max(0, backward + lane_end - computed.backward_end_ns)
-        computed = play(_stretched(record.workload, backward), hardware, measurement.asked)
+        computed = simulate(_stretched(record.workload, backward), hardware, measurement.asked)
 
     ends = [bucket.end_ns for bucket in computed.buckets]
     measured_ends = [

@@ -7,17 +7,15 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.agreement.anchor import MOST_SLOWDOWN, apply_factor
 from sim.costs.collectives import service_ns
 from sim.costs.in_step import in_step_curve, in_step_times, with_in_step
 from sim.costs.memory_traffic import with_memory_bandwidth
 from sim.errors import InputError
 from sim.nouns.anchored import Factor, InStepTimes, MeasuredStep
-from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
-from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Gradient, Workload
+from sim.truth.anchor import MOST_SLOWDOWN, apply_factor
 from tests.effort import tries
 
 MIB = 1 << 20
@@ -525,19 +523,3 @@ def test_memory_bandwidth_gives_copies_their_cost_where_it_is_free() -> None:
     for wrong in (0.0, -1.0, float("nan")):
         with pytest.raises(InputError, match=r"memory bandwidth: .* is not legal"):
             with_memory_bandwidth(LINK, wrong)
-
-
-def test_the_model_is_an_argument() -> None:
-    """The verdict floor knows no engine: any model can be anchored."""
-    from sim.agreement.anchor import anchor
-
-    calls = []
-
-    def play(workload: Workload, hardware: Hardware, assignment: Assignment) -> Timeline:
-        calls.append(hardware)
-        return sim.simulate(workload, hardware, assignment, "simpy")
-
-    measured = MeasuredStep(assignment=sim.assign(PAIR, bucket_cap_mb=1), step_ns=84 * MS)
-    found = anchor(PAIR, LINK, measured, play, factor="compute_slowdown")
-    assert found.value == pytest.approx(1.25)
-    assert calls[0] == LINK

@@ -7,6 +7,7 @@ from typing import Any
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment
 from sim.nouns.workload import Workload
+from sim.systems.ddp_assignment import check_reaches
 from sim.units import format_size
 
 Version = tuple[int, int]
@@ -37,17 +38,19 @@ _HOOK_MODULES = {
 def snippet(assignment: Assignment, workload: Workload, torch: str | None = None) -> str:
     """Python that makes DistributedDataParallel use ``assignment`` on ``model``, as ``ddp_model``.
 
-    Stock DDP with keywords where the assignment has them, and where ``torch``, a version such as ``2.8``,
-    does with them what it should (None: new enough for all of them). Otherwise ``sim.apply``, which needs
-    bucketsim where the script trains.
+    Keywords of stock DistributedDataParallel where they reach the buckets, which is checked, and where
+    ``torch``, the version where the script trains such as ``2.8``, does with them what it should (None: new
+    enough for all of them). Otherwise ``sim.apply``, which needs bucketsim there.
 
     Raises:
-        AssignmentError: the assignment does not fit ``workload``.
+        AssignmentError: the assignment does not fit ``workload``, or its keywords reach other buckets.
         InputError: a keyword that is no name, a version that is none, or one that lacks a switch.
         NotModelledError: an assignment of another system than DistributedDataParallel, or switches that
             ``sim.apply`` refuses.
     """
     assignment.check_fits(workload)
+    if assignment.by_keywords:
+        check_reaches(workload, assignment)
     if assignment.policy not in DDP_POLICIES:
         raise NotModelledError(
             f"policy: {assignment.policy!r} is no system of DistributedDataParallel, whose lines these are; "

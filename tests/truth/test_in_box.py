@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.agreement import in_box
 from sim.errors import InputError
 from sim.formats import documents, records
 from sim.nouns.assignment import Assignment
@@ -18,6 +17,7 @@ from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredIteration, Measurement
 from sim.nouns.records import Record
 from sim.nouns.workload import Gradient, Workload
+from sim.truth import in_box
 from tests.commands import bucketsim
 
 MS = 1_000_000

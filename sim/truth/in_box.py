@@ -5,11 +5,8 @@ backward is slow: each is predicted from the box as a graph, or from the slow ra
 """
 
 from dataclasses import replace
-from functools import partial
 from statistics import median
 
-from sim.agreement.recorded_step import own_step
-from sim.agreement.rule import CONTENDED, RULE, TRAINED, Limits
 from sim.clusters.boxes import boxed_cluster
 from sim.clusters.jobs.contention import play_jobs
 from sim.clusters.jobs.neighbours import hardware_on
@@ -23,7 +20,9 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.jobs import Job
 from sim.nouns.records import Record
 from sim.nouns.report import Report
-from sim.systems.run import run
+from sim.systems.simulate import simulate
+from sim.truth.recorded_step import own_step
+from sim.truth.rule import CONTENDED, RULE, TRAINED, Limits
 from sim.units import format_ms
 
 PHASES = 16
@@ -47,7 +46,7 @@ def as_measured(record: Record) -> Record:
     if record.slow:
         workload, _ = scale(workload, hardware, backward=max(factor for _, factor in record.slow))
     if record.own_step is not None:
-        own = own_step(workload, hardware, record.own_step, partial(run, engine="analytic"))
+        own = own_step(workload, hardware, record.own_step)
         workload, hardware = own.workload, own.hardware
     return replace(record, workload=workload, hardware=hardware)
 
@@ -105,8 +104,8 @@ def report_beside(record: Record, assignment: Assignment) -> Report:
         hardware=theirs,
         assignment=neighbour.assignment,
     )
-    alone = summarize(run(record.workload, record.hardware, assignment))
-    period_ns = summarize(run(neighbour.workload, theirs, neighbour.assignment)).step_ns
+    alone = summarize(simulate(record.workload, record.hardware, assignment))
+    period_ns = summarize(simulate(neighbour.workload, theirs, neighbour.assignment)).step_ns
     steps = []
     for phase in range(PHASES):
         # From its second step on, the neighbour has what it has step after step.

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from statistics import median
 
-from sim.agreement.rule import RULE, TARGETS, Limits, check_targets, trace_rule
 from sim.errors import InputError
 from sim.metrics.noise import difference_interval, median_interval
 from sim.nouns.comparison import Agreement, Attribution, BucketEnd, CandidateAgreement, Regret
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.records import Record
 from sim.nouns.report import BucketRow, Report
+from sim.truth.rule import RULE, TARGETS, Limits, check_targets, trace_rule
 
 _RECOMMENDED = "recommended"
 

@@ -1,8 +1,7 @@
-"""The facade's part about files and uploads: our documents, and whatever else is recognised."""
+"""Our nouns from files and texts, and what tells two of them apart."""
 
 import hashlib
 import os
-from collections.abc import Sequence
 from typing import Any
 
 from sim.formats import documents
@@ -10,7 +9,6 @@ from sim.formats.documents import to_text
 from sim.nouns.assignment import Assignment
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import Hardware
-from sim.nouns.imported import ImportOptions, Uploaded
 from sim.nouns.workload import Workload
 
 
@@ -29,6 +27,11 @@ def load_assignment(path: str | os.PathLike[str]) -> Assignment:
     return documents.load(path, Assignment)
 
 
+def load_cluster(path: str | os.PathLike[str]) -> Cluster:
+    """A Cluster from its JSON file. Raises ``InputError`` naming file, field, value and what is legal."""
+    return documents.load(path, Cluster)
+
+
 def parse_workload(text: str | bytes, source: str) -> Workload:
     """A Workload from JSON text; ``source`` is what errors call it."""
     return documents.parse_text(text, Workload, source)
@@ -42,22 +45,6 @@ def parse_hardware(text: str | bytes, source: str) -> Hardware:
 def parse_cluster(text: str | bytes, source: str) -> Cluster:
     """A Cluster from JSON text; ``source`` is what errors call it."""
     return documents.parse_text(text, Cluster, source)
-
-
-def read_uploads(files: Sequence[tuple[str, bytes]], options: ImportOptions | None = None) -> Uploaded:
-    """Whatever uploaded files hold, told by their content and put together.
-
-    Args:
-        files: the name of each, which is only a label, and its content: documents of ours, the files of a
-            measured record, and all that ``bucketsim import`` reads, gzip inflated.
-        options: what the user adds where the files do not say it.
-
-    Raises:
-        InputError, NotModelledError: one line that names the file by its label and what is legal.
-    """
-    from sim.importer import uploads  # readers of many formats, which nothing else here needs
-
-    return uploads.read_uploads(files, options)
 
 
 def digest(noun: Any) -> str:

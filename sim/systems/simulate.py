@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 from sim.clock import recurrence
 from sim.clock import simpy_clock as lanes
@@ -15,22 +16,35 @@ from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import Workload
 from sim.systems.registry import hold, write
 
+Engine = Literal["simpy", "analytic"]
 ENGINES: dict[str, Play] = {"simpy": lanes.play, "analytic": recurrence.solve}
 
 
-def run(
+def simulate(
     workload: Workload,
     hardware: Hardware,
     assignment: Assignment,
-    engine: str = "simpy",
+    engine: Engine = "simpy",
+    *,
     iteration: Iteration = "steady",
     slowest: Workload | None = None,
 ) -> Timeline:
-    """The timeline of one step; ``slowest`` is the workload as the slowest other rank runs it.
+    """What happens in one step under ``assignment``.
+
+    Args:
+        workload: what backward makes ready, and when.
+        hardware: what the machine carries.
+        assignment: how the gradients are cut; it must fit the workload (A8.3).
+        engine: ``simpy`` (the readable clock) or ``analytic`` (the quick one); equal to the ns.
+        iteration: which iteration the assignment belongs to: ``"steady"``, 1, 2 or 3.
+        slowest: the workload as the slowest other rank runs it: the same gradients at other times. Both ranks
+            begin the step together, and each collective starts once both have come to it; where this rank
+            has, ``late_ns`` says for how long it waited. None: no rank is later than this one.
 
     Raises:
-        InputError: ``engine`` is not one of ``ENGINES``, or ``slowest`` cannot be another rank of this job.
-        AssignmentError: ``slowest`` does not fit the assignment.
+        AssignmentError: the assignment does not fit ``workload`` or ``slowest`` (A8.3).
+        InputError, NotModelledError: an argument that is not legal, a system or switch that is not modelled,
+            or a ``slowest`` that does not send what this rank sends.
     """
     if engine not in ENGINES:
         raise InputError(f"engine: {engine!r} is not legal; give 'simpy' or 'analytic'")

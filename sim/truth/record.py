@@ -1,13 +1,13 @@
-"""The facade's part for measured records: hold them to the model; ``sim.api`` offers it."""
+"""A measured record against what the model of today predicts for it."""
 
 from dataclasses import replace
 
-from sim.agreement import scoring
-from sim.agreement.attribution import attribute
 from sim.metrics.step import summarize
 from sim.nouns.comparison import Agreement
 from sim.nouns.records import Record
-from sim.systems.run import run
+from sim.systems.simulate import Engine, simulate
+from sim.truth import in_box, scoring
+from sim.truth.attribution import attribute
 
 
 def agreement(record: Record, copies: bool = True, attributed: bool = True) -> Agreement:
@@ -18,15 +18,13 @@ def agreement(record: Record, copies: bool = True, attributed: bool = True) -> A
     measured, from the hardware of the job alone in its box. ``attributed`` False leaves out where the error
     of each candidate comes from, which is most of the work.
     """
-    from sim.agreement import in_box  # the graph of a box, which nothing else here needs
-
     if not copies:
         record = replace(
             record, hardware=replace(record.hardware, copy_in_bytes_per_s=None, copy_out_bytes_per_s=None)
         )
     limits = in_box.limits_of(record)
     record = in_box.as_measured(record)
-    engine = "simpy" if attributed else "analytic"  # equal to the ns; the twin is quicker
+    engine: Engine = "simpy" if attributed else "analytic"  # equal to the ns; the twin is quicker
     predictions, attributions = {}, {}
     for candidate in record.candidates:
         assert candidate.asked is not None
@@ -34,25 +32,11 @@ def agreement(record: Record, copies: bool = True, attributed: bool = True) -> A
             predictions[candidate.name] = in_box.report_beside(record, candidate.asked)
             continue
         predictions[candidate.name] = summarize(
-            run(record.workload, record.hardware, candidate.asked, engine)
+            simulate(record.workload, record.hardware, candidate.asked, engine)
         )
         if candidate.iterations and attributed:
-            attributions[candidate.name] = attribute(record, candidate, run)
+            attributions[candidate.name] = attribute(record, candidate)
     return scoring.agree(record, predictions, attributions, limits)
-
-
-def as_measured(record: Record) -> Record:
-    """``record`` with the workload and hardware that ``agreement`` predicts its steps from.
-
-    They differ from those in its files where it was measured in another box than its hardware, or with slow
-    ranks. A neighbour is not in them: it is played beside.
-
-    Raises:
-        InputError, NotModelledError: as ``agreement``.
-    """
-    from sim.agreement import in_box  # the graph of a box, which nothing else here needs
-
-    return in_box.as_measured(record)
 
 
 def error_limit(record: Record) -> float | None:
@@ -60,8 +44,6 @@ def error_limit(record: Record) -> float | None:
 
     A step that is predicted from a trace of itself neither passes nor fails.
     """
-    from sim.agreement import in_box  # the graph of a box, which nothing else here needs
-
     if any(measured.mode == "trace" for measured in record.candidates):
         return None
     return in_box.limits_of(record).worst_step

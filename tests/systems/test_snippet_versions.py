@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import sim
 from sim.errors import InputError, NotModelledError
-from sim.formats.pasting import read_version
 from sim.nouns.assignment import Assignment
 from sim.nouns.workload import Workload
+from sim.systems.snippets import read_version
 from tests.strategies import workloads
 
 EXAMPLES = Path(__file__).parents[1] / "contracts" / "examples"

@@ -1,7 +1,7 @@
 """Why one step is longer than another: both are taken apart by what they would be without each mechanism."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -11,10 +11,9 @@ from sim.nouns.collective import Collective
 from sim.nouns.difference import Cause, Change, Difference, Part, PartName
 from sim.nouns.hardware import CURVES, SLOWDOWNS, Curve, CurvePoint, Hardware
 from sim.nouns.timeline import Timeline
+from sim.systems.sequences import collectives
+from sim.systems.simulate import simulate
 from sim.units import format_ms, format_size
-
-Again = Callable[[Timeline], Timeline]
-Launched = Callable[[Timeline], Sequence[Collective]]
 
 _WORDS: dict[PartName, str] = {
     "compute": "Computing alone",
@@ -39,10 +38,8 @@ _TOGETHER = (
 )
 
 
-def difference(before: Timeline, after: Timeline, again: Again, launched: Launched) -> Difference:
-    """What sets ``after`` apart from ``before``.
-
-    ``again`` plays what a timeline holds once more; ``launched`` are all collectives of its step.
+def difference(before: Timeline, after: Timeline) -> Difference:
+    """Why ``after`` takes longer or shorter than ``before``: parts that add up to the difference exactly.
 
     Each step is built up from one in which nothing but computing takes time, by one mechanism after the
     other; a part is what its mechanism then adds to the step, so that the parts of a step add up to it to
@@ -59,10 +56,10 @@ def difference(before: Timeline, after: Timeline, again: Again, launched: Launch
     Raises:
         SimError: what cannot be played, see ``sim.simulate``.
     """
-    turns, order = _turns(before, after, again)
+    turns, order = _turns(before, after)
     ends = {id(end): end for _, *pair in turns for end in pair}
-    known = {name: _ladder(end, again) for name, end in ends.items()}
-    sent = {key: launched(end) for key, end in ends.items()}
+    known = {name: _ladder(end) for name, end in ends.items()}
+    sent = {key: collectives(end) for key, end in ends.items()}
     changes = tuple(
         Change(
             cause=cause,
@@ -79,13 +76,11 @@ def difference(before: Timeline, after: Timeline, again: Again, launched: Launch
         after_step_ns=step_ns(after),
         changes=changes,
         order=order,
-        facts=facts(before, after, launched),
+        facts=facts(before, after),
     )
 
 
-def _turns(
-    before: Timeline, after: Timeline, again: Again
-) -> tuple[tuple[tuple[Cause, Timeline, Timeline], ...], str]:
+def _turns(before: Timeline, after: Timeline) -> tuple[tuple[tuple[Cause, Timeline, Timeline], ...], str]:
     """From one timeline to the other by what changes, and what to say of the order."""
     same_assignment = _assignment_of(before) == _assignment_of(after)
     same_machine = _machine_of(before) == _machine_of(after)
@@ -96,7 +91,7 @@ def _turns(
     if same_assignment:
         return (("machine", before, after),), ""
     try:
-        middle = again(replace(before, assignment=after.assignment, iteration=after.iteration))
+        middle = _again(replace(before, assignment=after.assignment, iteration=after.iteration))
     except SimError:
         return (("assignment and machine", before, after),), _TOGETHER
     return (("assignment", before, middle), ("machine", middle, after)), _ORDER
@@ -111,17 +106,29 @@ def _machine_of(timeline: Timeline) -> object:
     return timeline.workload, timeline.hardware, timeline.slowest
 
 
-def _ladder(timeline: Timeline, again: Again) -> dict[PartName, int]:
+def _again(timeline: Timeline) -> Timeline:
+    """What a timeline holds, played once more."""
+    return simulate(
+        timeline.workload,
+        timeline.hardware,
+        timeline.assignment,
+        "analytic",
+        iteration=timeline.iteration,
+        slowest=timeline.slowest,
+    )
+
+
+def _ladder(timeline: Timeline) -> dict[PartName, int]:
     """The parts of a step in order; what changes nothing of the hardware is left out."""
     hardware = _bare(timeline.hardware)
-    reached = step_ns(again(replace(timeline, hardware=hardware, slowest=None)))
+    reached = step_ns(_again(replace(timeline, hardware=hardware, slowest=None)))
     parts: dict[PartName, int] = {"compute": reached}
     for name, fields in _rungs(timeline.hardware).items():
         richer = replace(hardware, **fields)
         if richer == hardware:
             continue
         hardware = richer
-        now = step_ns(again(replace(timeline, hardware=hardware, slowest=None)))
+        now = step_ns(_again(replace(timeline, hardware=hardware, slowest=None)))
         parts[name], reached = now - reached, now
     if timeline.slowest is not None:
         parts["straggler"] = step_ns(timeline) - reached
@@ -249,7 +256,7 @@ def _launching(hardware: Hardware, sent: Sequence[Collective]) -> tuple[int, str
     return count * hardware.launch_cost_ns, f"{count} x {format_ms(hardware.launch_cost_ns)}"
 
 
-def facts(before: Timeline, after: Timeline, launched: Launched) -> tuple[str, ...]:
+def facts(before: Timeline, after: Timeline) -> tuple[str, ...]:
     """What differs between two timelines, a sentence each; empty where nothing does."""
     found = []
     old, new = before.buckets, after.buckets
@@ -270,7 +277,7 @@ def facts(before: Timeline, after: Timeline, launched: Launched) -> tuple[str, .
     found += _moved("The last bucket to start does so", last[0], last[1])
     found += _moved("Backward ends", before.backward_end_ns, after.backward_end_ns)
     found += _moved("All gradients are available", before.sync_end_ns, after.sync_end_ns)
-    sent = [format_size(sum(one.num_bytes for one in launched(end))) for end in (before, after)]
+    sent = [format_size(sum(one.num_bytes for one in collectives(end))) for end in (before, after)]
     if sent[0] != sent[1]:
         found.append(f"{sent[1]} travel in a step, {sent[0]} did.")
     return tuple(found)

@@ -7,7 +7,7 @@ off, so that what the step says nothing of stays what it was. The range that is 
 tuner's intervals hold.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -21,11 +21,9 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import MeasuredIteration, Measurement
 from sim.nouns.own_step import OwnFactor, OwnStep, OwnTime
-from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
+from sim.systems.simulate import simulate
 from sim.units import format_ms
-
-Play = Callable[[Workload, Hardware, Assignment], Timeline]
 
 FEWEST_STEPS = 3
 # How far parts that were measured apart may be from what they are in the step: one sigma of a logarithm.
@@ -39,7 +37,7 @@ _ENOUGH = 1e-4
 _ALONG = 2.0  # sigmas that a range of 95 % lies from the middle, nearly
 
 
-def own_step(workload: Workload, hardware: Hardware, measured: Measurement, play: Play) -> OwnStep:
+def own_step(workload: Workload, hardware: Hardware, measured: Measurement) -> OwnStep:
     """Fit ``link``, ``tilt``, ``comm_slowdown`` and ``compute_slowdown`` to the recorded step.
 
     What the step holds beside backward and synchronisation (gaps, buffers) goes to forward, so that the whole
@@ -49,7 +47,6 @@ def own_step(workload: Workload, hardware: Hardware, measured: Measurement, play
         workload: as it was recorded with the step.
         hardware: a link of as many ranks, measured beside the job.
         measured: the job's own steps, as ``bucketsim import recording`` keeps them.
-        play: the model.
 
     Raises:
         InputError: another number of ranks, or fewer than three steps.
@@ -67,7 +64,7 @@ def own_step(workload: Workload, hardware: Hardware, measured: Measurement, play
             f"to; record at least {FEWEST_STEPS} more"
         )
     on_host = measured.environment.get("place") == "cpu"
-    times = _Times(workload, hardware, measured.asked, play, seen, on_host)
+    times = _Times(workload, hardware, measured.asked, seen, on_host)
     fitted = _fit(times)
     return _told(times, fitted, seen)
 
@@ -90,11 +87,10 @@ class _Times:
         workload: Workload,
         hardware: Hardware,
         assignment: Assignment,
-        play: Play,
         seen: Sequence[MeasuredIteration],
         computes_on_host: bool,
     ) -> None:
-        self.workload, self.hardware, self.assignment, self._play = workload, hardware, assignment, play
+        self.workload, self.hardware, self.assignment = workload, hardware, assignment
         buckets = [
             [*(one.ready_ns for one in step.buckets), *(one.end_ns for one in step.buckets)]
             for step in seen
@@ -144,7 +140,7 @@ class _Times:
 
     def predict(self, logs: Floats) -> Floats:
         """The times compared, with these factors."""
-        timeline = self._play(self.workload, self.apply(logs), self.assignment)
+        timeline = simulate(self.workload, self.apply(logs), self.assignment, "analytic")
         seen = timeline.buckets if self.has_buckets else ()
         buckets = [*(bucket.ready_ns for bucket in seen), *(bucket.end_ns for bucket in seen)]
         return np.array([*buckets, timeline.backward_end_ns, timeline.sync_end_ns], float)
@@ -214,7 +210,7 @@ def _told(times: _Times, fitted: _Fitted, seen: Sequence[MeasuredIteration]) -> 
     workload, hardware = times.workload, times.apply(fitted.logs)
     measured_step_ns = round(median(step.step_ns for step in seen))
     before, after = (
-        step_ns(times._play(workload, one, times.assignment)) for one in (times.hardware, hardware)
+        step_ns(simulate(workload, one, times.assignment, "analytic")) for one in (times.hardware, hardware)
     )
     rest_ns = measured_step_ns - after
     forward_ns = workload.forward_ns + rest_ns

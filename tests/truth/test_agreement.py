@@ -11,8 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.agreement.rule import TARGETS, Limits
-from sim.agreement.scoring import agree, compare
 from sim.errors import InputError
 from sim.metrics.noise import difference_interval, median_interval
 from sim.nouns.assignment import Assignment
@@ -21,6 +19,8 @@ from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.records import Record
 from sim.nouns.report import Report
 from sim.nouns.workload import Gradient, Workload
+from sim.truth.rule import TARGETS, Limits
+from sim.truth.scoring import agree, compare
 from tests.effort import tries
 
 BACKWARD = 1000

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.agreement.turns import MIN_ROUNDS, Turns, judge_turns
 from sim.errors import InputError
 from sim.nouns.ab import AbTest
 from sim.nouns.recommendation import Gain
+from sim.truth.turns import MIN_ROUNDS, Turns, judge_turns
 
 STEPS = st.lists(st.integers(10**6, 10**9), min_size=MIN_ROUNDS, max_size=30)
 

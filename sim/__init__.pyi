@@ -1,0 +1,116 @@
+"""What ``import sim`` offers, and where each name lives: the one list, for people, mypy and Python."""
+
+from sim.clusters.extrapolation.other_cluster import extrapolate_hardware
+from sim.clusters.jobs.contention import play_jobs
+from sim.clusters.jobs.neighbours import hardware_beside, hardware_on
+from sim.clusters.nccl.by_algorithm import cluster_hardware
+from sim.clusters.ranks.distribution import compare_assignments, step_distribution
+from sim.clusters.ranks.rank_files import load_ranks
+from sim.clusters.scaling.series import scaling
+from sim.clusters.topology.loads import link_loads
+from sim.clusters.topology.presets import preset as cluster
+from sim.costs.what_if import scale
+from sim.formats.deepspeed_config import deepspeed_config
+from sim.formats.documents import to_text
+from sim.formats.loading import (
+    digest,
+    load_assignment,
+    load_cluster,
+    load_hardware,
+    load_workload,
+    parse_cluster,
+    parse_hardware,
+    parse_workload,
+)
+from sim.formats.perfetto import perfetto_json
+from sim.formats.records import find_records, load_record
+from sim.formats.tables import scaling_csv, sweep_csv
+from sim.importer.uploads import read_uploads
+from sim.live.calibration import calibrate_live
+from sim.live.follower import Follower as follow
+from sim.live.follower import find_recordings
+from sim.live.held import judge as judge_live
+from sim.live.saving import live_gain
+from sim.live.window import latest_window, live_window
+from sim.metrics.critical_path import critical_path
+from sim.metrics.step import summarize
+from sim.recorder.live import record
+from sim.systems.ddp_logging import ddp_logging_data
+from sim.systems.registry import assign
+from sim.systems.sequences import collectives, explain
+from sim.systems.simulate import simulate
+from sim.systems.snippets import bucket_indices_json, snippet
+from sim.systems.switching import with_switches
+from sim.truth.anchor import anchor
+from sim.truth.differences import difference
+from sim.truth.in_box import as_measured
+from sim.truth.record import agreement, error_limit
+from sim.truth.recorded_step import own_step
+from sim.tuner.recommend import best, gain, trade_off, tune
+from sim.tuner.spread.cap_band import step_band
+from sim.tuner.sweeps.grid import sweep
+from sim.tuner.sweeps.pareto import pareto_front
+from sim.validator.applying import apply
+
+__all__ = [
+    "agreement",
+    "anchor",
+    "apply",
+    "as_measured",
+    "assign",
+    "best",
+    "bucket_indices_json",
+    "calibrate_live",
+    "cluster",
+    "cluster_hardware",
+    "collectives",
+    "compare_assignments",
+    "critical_path",
+    "ddp_logging_data",
+    "deepspeed_config",
+    "difference",
+    "digest",
+    "error_limit",
+    "explain",
+    "extrapolate_hardware",
+    "find_recordings",
+    "find_records",
+    "follow",
+    "gain",
+    "hardware_beside",
+    "hardware_on",
+    "judge_live",
+    "latest_window",
+    "link_loads",
+    "live_gain",
+    "live_window",
+    "load_assignment",
+    "load_cluster",
+    "load_hardware",
+    "load_ranks",
+    "load_record",
+    "load_workload",
+    "own_step",
+    "pareto_front",
+    "parse_cluster",
+    "parse_hardware",
+    "parse_workload",
+    "perfetto_json",
+    "play_jobs",
+    "read_uploads",
+    "record",
+    "scale",
+    "scaling",
+    "scaling_csv",
+    "simulate",
+    "snippet",
+    "step_band",
+    "step_distribution",
+    "summarize",
+    "sweep",
+    "sweep_csv",
+    "to_text",
+    "trade_off",
+    "tune",
+    "with_switches",
+]
