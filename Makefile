@@ -28,7 +28,7 @@ run: .venv/installed  ## Tune a bundled recording, replay it on local ranks, ope
 	$(BIN)/bucketsim dash --watch $(RUN)
 
 test: .venv/installed  ## Run the tests that a user needs to trust the checkout
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 --dist loadgroup \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 \
 		-m 'not slow and not bench and not timed'  # more than two: ranks and browsers wait much
 	$(BIN)/python -m pytest -m 'timed and not slow and not bench'
 

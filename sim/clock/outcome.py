@@ -1,6 +1,6 @@
 """What an engine hands back, and the timeline made of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sim.clock.program import Program
@@ -39,6 +39,7 @@ class Outcome:
 
 
 Play = Callable[[Program], Outcome]
+PlayTogether = Callable[[Sequence[Program], Sequence[int]], tuple[Outcome, ...]]
 
 
 class Ledger:

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.clock.arrays import Floats, Ints
-from sim.clock.bulk import MOST_NS
+from sim.clock.compiled import MOST_NS, play_ranks
 from sim.clock.plain import play_plain
 from sim.clock.simpy_ranks import play_world
-from sim.clock.stretched import play_stretched
 from sim.clock.variants import Lanes, as_run, pause_of
 from sim.errors import InputError, NotModelledError
 
@@ -60,22 +59,8 @@ def play(lanes: Lanes, ranks: Together) -> Met:
     check_times(lanes, ranks)
     if not lanes.is_compiled:
         return play_by_simpy(lanes, ranks)
-    is_sure = True
-    if lanes.stretches or not lanes.waits_last:
-        syncs, came, last, ends, is_sure = play_stretched(
-            lanes.factors,
-            lanes.grains,
-            lanes.kinds,
-            lanes.durations_ns,
-            lanes.numbers,
-            lanes.services_ns,
-            ranks.variants,
-            ranks.paces,
-            ranks.stalled,
-            ranks.stall_ns,
-            ranks.begins_ns,
-        )
-    else:
+    brought = ranks.variants, ranks.paces, ranks.stalled, ranks.stall_ns, ranks.begins_ns
+    if lanes.is_plain:
         syncs, came, last, ended = play_plain(
             lanes.factors,
             lanes.kinds,
@@ -83,16 +68,25 @@ def play(lanes: Lanes, ranks: Together) -> Met:
             lanes.numbers,
             lanes.tails,
             lanes.services_ns,
-            ranks.variants,
-            ranks.paces,
-            ranks.stalled,
-            ranks.stall_ns,
-            ranks.begins_ns,
+            *brought,
         )
-        ends = np.broadcast_to(ended, came.shape)
-    if not is_sure:
+        return Met(
+            sync_ends_ns=syncs,
+            came_ns=came,
+            last_ns=last,
+            ends_ns=np.broadcast_to(ended, came.shape),
+            by_simpy=False,
+        )
+    played = play_ranks(lanes.sheet, *brought)
+    if not played.is_sure.all():
         return play_by_simpy(lanes, ranks)
-    return Met(sync_ends_ns=syncs, came_ns=came, last_ns=last, ends_ns=ends, by_simpy=False)
+    return Met(
+        sync_ends_ns=played.sync_ends,
+        came_ns=played.came,
+        last_ns=played.last,
+        ends_ns=played.ends,
+        by_simpy=False,
+    )
 
 
 def play_by_simpy(lanes: Lanes, ranks: Together) -> Met:

@@ -216,11 +216,8 @@ class Player:
             self.env.process(self._follow(follower))
 
     def _await_others(self, number: int) -> Step:
-        """Other ranks that are not there yet: nothing moves, nothing slows."""
-        late = self.program.collectives[number].arrival_ns - self.now
-        if late > 0:
-            self.ledger.late[number] = late
-            yield self.env.timeout(late)
+        """Other ranks that are not there yet: nothing moves, nothing slows. One rank awaits none."""
+        yield from ()
 
     def _follow(self, number: int) -> Step:
         """A chained collective: launched by a callback, after all else that happens in that instant."""

@@ -2,7 +2,7 @@
 
 A rank comes to a collective once it has launched it and has a channel for it. There it waits, as a kernel
 that spins does: its channel is taken, nothing moves, and nothing is slowed down. This is the oracle for
-``clock.stretched`` and ``clock.plain``, which play many ranks in compiled loops.
+``clock.compiled`` and ``clock.plain``, which play many ranks in compiled loops.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import simpy
 
+from sim.clock.likeness import check_alike
 from sim.clock.outcome import Outcome
 from sim.clock.program import Effects, Program
 from sim.clock.simpy_clock import RATES, Player, Step, Stretch, last_of_instant
-from sim.clock.slowest_rank import check_alike
 from sim.errors import InputError, NotModelledError
 
 

@@ -4,18 +4,29 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 
 from sim.clock.arrays import Floats, Ints
-from sim.clock.bulk import Factors, factors_of
+from sim.clock.compiled import (
+    BACKWARD,
+    COPY_BACK,
+    COPY_IN,
+    IDLE,
+    LAUNCH,
+    MOST_NS,
+    OTHER_WORK,
+    STALLED,
+    WAIT,
+    Factors,
+    Sequels,
+    Sheet,
+)
+from sim.clock.likeness import check_alike
 from sim.clock.program import CopyBack, Effects, LaneItem, Launch, Program, Wait, Work
-from sim.clock.slowest_rank import check_alike
 from sim.errors import NotModelledError
 from sim.nouns.workload import Workload
-
-# What the lane is at. Only backward's own work takes longer on a slower rank.
-BACKWARD, OTHER_WORK, COPY_IN, LAUNCH, WAIT, COPY_BACK, IDLE, STALLED = range(8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -23,7 +34,8 @@ class Lanes:
     """One micro-batch as each *variant* runs it: the ranks that have a workload and an iteration in common.
 
     ``kinds``, ``durations_ns`` [variants, items]: the items of the lane that take or wait for time, filled up
-    with work of no length; ``grains``: see ``grains_of``; ``numbers``: the collective of a launch or wait, in
+    with work of no length; ``grains``: see ``grains_of``; ``sequels``: what happens after each collective;
+    ``numbers``: the collective of a launch or wait, in
     the order of launches. ``tails`` [variants]: the first item that waits. ``until_ns`` [variants, items]:
     running sum of backward's work, at pace 1. ``paced_before_ns`` and ``paced_after_ns`` [variants] follow a
     rank's pace, ``before_ns`` and ``after_ns`` do not. ``order`` names collectives by their place among
@@ -44,9 +56,22 @@ class Lanes:
     after_ns: Ints
     order: tuple[int, ...]
     services_ns: Ints
-    stretches: bool
+    sequels: Sequels
     is_compiled: bool
-    waits_last: bool
+    is_plain: bool
+
+    @property
+    def sheet(self) -> Sheet:
+        """The same for the compiled clock."""
+        return Sheet(
+            self.factors,
+            self.grains,
+            self.kinds,
+            self.durations_ns,
+            self.numbers,
+            self.services_ns[None, :],
+            self.sequels,
+        )
 
     @property
     def longest_ns(self) -> float:
@@ -85,22 +110,15 @@ def make_lanes(workloads: Sequence[Workload], programs: Sequence[Program], micro
                 f"groups: the times of {workloads[number].name!r} include other effects than those of "
                 f"{workloads[0].name!r}; make their ready_includes alike"
             )
-    launched = [item.collective for item in first.lane if isinstance(item, Launch)]
-    order = (*launched, *(number for number, one in enumerate(first.collectives) if one.after is not None))
-    place = {number: k for k, number in enumerate(order)}
-    rows = [[_item(program.lane[at], place) for at in timed_items(program)] for program in programs]
-    width = max(1, *(len(row) for row in rows))
-    table = np.array([row + [(OTHER_WORK, 0, 0)] * (width - len(row)) for row in rows], dtype=np.int64)
-    kinds, durations, numbers = (table[:, :, column].copy() for column in range(3))
+    order = launch_order(first)
+    kinds, durations, numbers = encode(programs, order)
+    width = kinds.shape[1]
     is_wait = (kinds == WAIT) | (kinds == COPY_BACK)
     tails = np.where(is_wait.any(axis=1), is_wait.argmax(axis=1), width)
     after_first_wait = np.arange(width)[None, :] >= tails[:, None]
     own = [workload.forward_ns + workload.loss_ns for workload in workloads]
-    plain = all(
-        one.after is None and not one.settle_ns and not one.holds_channel and not one.arrival_ns
-        for program in programs
-        for one in program.collectives
-    )
+    sequels = sequels_of(first, order)
+    waits_last = not ((kinds == LAUNCH) & after_first_wait).any()
     return Lanes(
         programs=tuple(programs),
         factors=factors_of(first.effects),
@@ -116,10 +134,60 @@ def make_lanes(workloads: Sequence[Workload], programs: Sequence[Program], micro
         after_ns=_ints([program.post_sync_ns for program in programs]),
         order=order,
         services_ns=_ints([first.collectives[number].service_ns for number in order]),
-        stretches=first.effects.stretches,
-        is_compiled=plain and sorted(launched) == list(range(len(first.collectives))),
-        waits_last=not bool(((kinds == LAUNCH) & after_first_wait).any()),
+        sequels=sequels,
+        is_compiled=not follows(first),
+        is_plain=bool(waits_last) and not first.effects.stretches and not sequels.settles.size,
     )
+
+
+def follows(program: Program) -> bool:
+    """Whether any collective follows another, so that time alone orders them."""
+    return any(one.after is not None for one in program.collectives)
+
+
+def launch_order(program: Program) -> tuple[int, ...]:
+    """Collectives in the order of their launches, those that follow others last."""
+    launched = [item.collective for item in program.lane if isinstance(item, Launch)]
+    return (*launched, *(number for number, one in enumerate(program.collectives) if one.after is not None))
+
+
+def encode(
+    programs: Sequence[Program], order: Sequence[int], *, whole: bool = False
+) -> tuple[Ints, Ints, Ints]:
+    """The lanes' items [programs, items]: what, for how many ns, and of a launch or wait the place of its
+    collective in ``order``; filled up with work of no length. ``whole``: also those that neither take nor
+    wait for time.
+    """
+    place = {number: k for k, number in enumerate(order)}
+    rows = [
+        [
+            _item(program.lane[at], place)
+            for at in (range(len(program.lane)) if whole else timed_items(program))
+        ]
+        for program in programs
+    ]
+    width = max(1, *(len(row) for row in rows))
+    table = np.array([row + [(OTHER_WORK, 0, 0)] * (width - len(row)) for row in rows], dtype=np.int64)
+    kinds, durations, numbers = (table[:, :, column].copy() for column in range(3))
+    return kinds, durations, numbers
+
+
+def sequels_of(program: Program, order: Sequence[int]) -> Sequels:
+    """What happens after each collective, in ``order``."""
+    ordered = [program.collectives[number] for number in order]
+    none = _ints([])
+    settles, holds, first, after, delays = none, none, none, none, none
+    if follows(program) or any(one.settle_ns for one in ordered):
+        settles = _ints([one.settle_ns for one in ordered])
+        holds = _ints([one.settle_ns > 0 and one.holds_channel for one in ordered])
+    if follows(program):
+        place = {number: k for k, number in enumerate(order)}
+        first, after = np.full((2, len(order)), -1)
+        for k in reversed(range(len(order))):  # so that the first that follows comes first
+            if (behind := ordered[k].after) is not None:
+                first[place[behind]], after[k] = k, first[place[behind]]
+        delays = _ints([one.delay_ns for one in ordered])
+    return Sequels(settles, holds, first, after, delays)
 
 
 def _ints(values: Sequence[int]) -> Ints:
@@ -134,10 +202,12 @@ def _item(item: LaneItem, place: dict[int, int]) -> tuple[int, int, int]:
         return LAUNCH, 0, place[item.collective]
     if isinstance(item, Wait):
         return WAIT, 0, place[item.collective]
-    assert isinstance(item, CopyBack)
-    return COPY_BACK, item.duration_ns, 0
+    if isinstance(item, CopyBack):
+        return COPY_BACK, item.duration_ns, 0
+    return OTHER_WORK, 0, 0
 
 
+@lru_cache(maxsize=256)
 def grains_of(effects: Effects) -> Floats:
     """How near the end of stretched work can come to half a ns without falling on it, by what the lane is at;
     that of collectives at ``IDLE``.
@@ -147,6 +217,8 @@ def grains_of(effects: Effects) -> Floats:
     """
     channels = (Fraction(1), effects.channel_slowdown)
     beside = (Fraction(1), effects.comm_slowdown, effects.comm_copy_out_slowdown)
+    if not effects.stretches:
+        return np.zeros(STALLED + 1)
     made = np.full(STALLED + 1, _grain([effects.compute_slowdown]))
     made[COPY_IN] = _grain([effects.compute_slowdown * effects.copy_in_slowdown])
     made[COPY_BACK] = _grain([effects.copy_out_slowdown])
@@ -157,6 +229,28 @@ def grains_of(effects: Effects) -> Floats:
 def _grain(factors: Sequence[Fraction]) -> float:
     units = math.lcm(*(factor.numerator for factor in factors))
     return float(Fraction(1, 2 * units * math.lcm(*(factor.denominator for factor in factors))))
+
+
+def factors_of(effects: Effects) -> Factors:
+    """``effects`` as the clock reads them."""
+    return Factors(
+        effects.channels,
+        effects.launch_cost_ns,
+        effects.launch_blocks_compute,
+        float(effects.compute_slowdown),
+        float(effects.comm_slowdown),
+        float(effects.channel_slowdown),
+        float(effects.copy_in_slowdown),
+        float(effects.copy_out_slowdown),
+        float(effects.comm_copy_out_slowdown),
+    )
+
+
+def too_long(program: Program, services_ns: Sequence[int]) -> bool:
+    """Whether a step may take more than 2**50 ns (13 days), beyond which floats are not exact."""
+    lane = sum(item.duration_ns for item in program.lane if isinstance(item, (Work, CopyBack)))
+    launches = len(program.collectives) * program.effects.launch_cost_ns
+    return lane + launches + sum(services_ns) > MOST_NS
 
 
 def as_run(lanes: Lanes, variant: int, pace: float) -> Program:

@@ -23,8 +23,7 @@ class Collective:
     carries. ``after`` chains it behind another collective of the same step: it is launched ``delay_ns`` after
     that one's result can be used, by a callback beside the compute lane. Its own result can be used
     ``settle_ns`` after its end; ``holds_channel`` says that its channel is busy until then. ``root`` is the
-    rank that a reduce ends at. Nothing moves before ``arrival_ns`` from the start of backward, when the last
-    of the other ranks has come to it.
+    rank that a reduce ends at.
     """
 
     kind: CollectiveKind
@@ -40,7 +39,6 @@ class Collective:
     settle_ns: int = 0
     holds_channel: bool = False
     root: int | None = None
-    arrival_ns: int = 0
     purpose: str = "gradients"
 
 

@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, get_args
 
-from sim.clock import recurrence
-from sim.clock import simpy_clock as lanes
-from sim.clock.outcome import Outcome, Play, make_timeline
+from sim.clock import simpy_clock, simpy_ranks
+from sim.clock.likeness import check_alike
+from sim.clock.outcome import Outcome, Play, PlayTogether, make_timeline
 from sim.clock.program import Program
-from sim.clock.slowest_rank import play_beside
-from sim.errors import AssignmentError, InputError
+from sim.errors import AssignmentError, InputError, NotModelledError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Iteration, Timeline
@@ -17,7 +16,7 @@ from sim.nouns.workload import Workload
 from sim.systems.registry import hold, write
 
 Engine = Literal["simpy", "analytic"]
-ENGINES: dict[str, Play] = {"simpy": lanes.play, "analytic": recurrence.solve}
+ENGINES = get_args(Engine)
 
 
 def simulate(
@@ -35,7 +34,7 @@ def simulate(
         workload: what backward makes ready, and when.
         hardware: what the machine carries.
         assignment: how the gradients are cut; it must fit the workload (A8.3).
-        engine: ``simpy`` (the readable clock) or ``analytic`` (the quick one); equal to the ns.
+        engine: ``simpy`` (the readable clock) or ``analytic`` (compiled code); equal to the ns.
         iteration: which iteration the assignment belongs to: ``"steady"``, 1, 2 or 3.
         slowest: the workload as the slowest other rank runs it: the same gradients at other times. Both ranks
             begin the step together, and each collective starts once both have come to it; where this rank
@@ -48,13 +47,13 @@ def simulate(
     """
     if engine not in ENGINES:
         raise InputError(f"engine: {engine!r} is not legal; give 'simpy' or 'analytic'")
-    play = ENGINES[engine]
+    play, play_together = _clock(engine)
     programs = write(workload, hardware, assignment, iteration)
     if slowest is None:
         outcomes = _play_each(programs, play)
     else:
         others = _write_slowest(slowest, hardware, assignment, iteration)
-        outcomes = play_beside(workload, programs, slowest, others, play)
+        outcomes = _play_beside(workload, programs, slowest, others, play_together)
     timeline = make_timeline(
         workload,
         hardware,
@@ -78,6 +77,43 @@ def _write_slowest(
         return write(slowest, hardware, assignment, iteration)
     except AssignmentError as error:
         raise AssignmentError(f"slowest: {error}") from None
+
+
+def _clock(engine: Engine) -> tuple[Play, PlayTogether]:
+    """What plays one rank, and what plays ranks that meet."""
+    if engine == "simpy":
+        return simpy_clock.play, simpy_ranks.play_world
+    from sim.clock import analytic  # numba, which SimPy does without
+
+    return analytic.play, analytic.play_together
+
+
+def _play_beside(
+    workload: Workload,
+    programs: Sequence[Program],
+    slowest: Workload,
+    others: Sequence[Program],
+    play_together: PlayTogether,
+) -> list[Outcome]:
+    """What becomes of ``programs``, a step's micro-batches, beside a rank that runs ``others``.
+
+    Both ranks begin the step in the same instant; what the other one takes longer before a backward makes it
+    late there, micro-batch by micro-batch. Collectives before forward and after synchronisation do not wait.
+    """
+    outcomes = []
+    begin = theirs_begin = 0
+    for number, (mine, theirs) in enumerate(zip(programs, others, strict=True)):
+        check_alike(mine, theirs, number)
+        begin += mine.pre_forward_ns + workload.forward_ns + workload.loss_ns
+        theirs_begin += theirs.pre_forward_ns + slowest.forward_ns + slowest.loss_ns
+        try:
+            outcome, other = play_together((mine, theirs), (begin, theirs_begin))
+        except NotModelledError as error:
+            raise NotModelledError(f"slowest: {error}") from None
+        begin += outcome.sync_end_ns + mine.post_sync_ns
+        theirs_begin += other.sync_end_ns + theirs.post_sync_ns
+        outcomes.append(outcome)
+    return outcomes
 
 
 def _play_each(programs: Sequence[Program], play: Play) -> list[Outcome]:

@@ -49,14 +49,14 @@ def snippet(assignment: Assignment, workload: Workload, torch: str | None = None
             ``sim.apply`` refuses.
     """
     assignment.check_fits(workload)
-    if assignment.by_keywords:
-        check_reaches(workload, assignment)
     if assignment.policy not in DDP_POLICIES:
         raise NotModelledError(
             f"policy: {assignment.policy!r} is no system of DistributedDataParallel, whose lines these are; "
             f"they are written for {', '.join(DDP_POLICIES)}"
         )
     _check_code(assignment)
+    if assignment.by_keywords:
+        check_reaches(workload, assignment)
     version = None if torch is None else read_version(torch)
     if version is not None:
         _check_switches(assignment, version)

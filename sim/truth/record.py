@@ -24,7 +24,7 @@ def agreement(record: Record, copies: bool = True, attributed: bool = True) -> A
         )
     limits = in_box.limits_of(record)
     record = in_box.as_measured(record)
-    engine: Engine = "simpy" if attributed else "analytic"  # equal to the ns; the twin is quicker
+    engine: Engine = "simpy" if attributed else "analytic"  # equal to the ns; compiled code is quicker
     predictions, attributions = {}, {}
     for candidate in record.candidates:
         assert candidate.asked is not None

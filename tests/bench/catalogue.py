@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.clock import recurrence
+from sim.clock import analytic
 from sim.clock import simpy_clock as lanes
 from sim.clock.rank_play import Met, Together, play_by_simpy
 from sim.clock.rank_play import play as play_together
@@ -204,7 +204,7 @@ def _engines(name: str) -> Iterator[Entry]:
 
     ends = [
         ("SimPy engine", lanes.play, False),
-        ("analytic engine", recurrence.solve, True),
+        ("analytic engine", analytic.play, True),
     ]
     for row, play, is_reference in ends:
         yield Entry(

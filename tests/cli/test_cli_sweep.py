@@ -6,7 +6,9 @@ import os
 import pty
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -115,13 +117,23 @@ def test_a_progress_bar_on_a_terminal_only() -> None:
     """stderr is a terminal, stdout is not: a bar that leaves nothing behind, and one document."""
     command = [sys.executable, "-m", "sim", "sweep", str(W), "--hardware", str(H), "--json", "--bandwidth"]
     leader, follower = pty.openpty()
+    chunks: list[bytes] = []
+
+    def read() -> None:
+        with suppress(OSError):  # a terminal that nobody holds any more
+            while chunk := os.read(leader, 1 << 16):
+                chunks.append(chunk)
+
+    reader = threading.Thread(target=read)
+    reader.start()
     with subprocess.Popen(
         [*command, "1,2,3"], stdout=subprocess.PIPE, stderr=follower, env={**os.environ, "TERM": "xterm"}
     ) as process:
         out, _ = process.communicate(timeout=PATIENCE_S)
     os.close(follower)
-    shown = os.read(leader, 1 << 16).decode()
+    reader.join()
     os.close(leader)
+    shown = b"".join(chunks).decode()
     assert process.returncode == 0
     assert len(json.loads(out)["rows"]) > 100
     assert "simulating" in shown

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
+from sim.clock import compiled
 from sim.clock import rank_play as playing
-from sim.clock import stretched
 from sim.clusters.ranks import step_chain as job
 from sim.clusters.ranks.crew import make_crew
 from sim.clusters.ranks.step_chain import Job, Step, play_job, play_jobs
@@ -139,9 +139,10 @@ def test_roundings_that_only_fractions_decide_are_named_where_ranks_are_too_many
     arguments = (workload, hardware, sim.assign(workload), Ranks(name="r"))
 
     def unsure(*given: Any) -> Any:
-        return (*stretched.play_stretched(*given)[:-1], False)
+        played = compiled.play_ranks(*given)
+        return played._replace(is_sure=np.zeros_like(played.is_sure))
 
-    with mock.patch.object(playing, "play_stretched", unsure):
+    with mock.patch.object(playing, "play_ranks", unsure):
         assert sim.step_distribution(*arguments, samples=2).played_exactly == 2
         words = "only exact fractions tell .* 4 ranks are too many"
         with mock.patch.object(playing, "MOST_ITEMS", 10), pytest.raises(NotModelledError, match=words):

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.clock import stretched
+from sim.clock import compiled
 from sim.clock.rank_play import Met, Together, play, play_by_simpy
 from sim.clock.variants import BACKWARD, Lanes, make_lanes
 from sim.errors import SimError
@@ -107,7 +107,7 @@ def test_the_loop_for_slow_downs_does_without_them_what_the_other_does(
     """Two kernels that have nothing in common."""
     (lanes,) = lanes_of(case, [case.workload])
     ranks = data.draw(crews(lanes, 1, TINY))
-    same(play(lanes, ranks), play(replace(lanes, stretches=True), ranks))
+    same(play(lanes, ranks), play(replace(lanes, is_plain=False), ranks))
 
 
 @settings(max_examples=tries(40), deadline=None)
@@ -115,7 +115,7 @@ def test_the_loop_for_slow_downs_does_without_them_what_the_other_does(
 def test_ranks_shared_out_to_threads_do_the_same(world: tuple[Lanes, Together]) -> None:
     lanes, ranks = world
     alone = play(lanes, ranks)
-    with mock.patch.object(stretched, "_FEWEST_RANKS", 1), mock.patch("os.cpu_count", return_value=3):
+    with mock.patch.object(compiled, "_FEWEST_RANKS", 1), mock.patch("os.cpu_count", return_value=3):
         same(play(lanes, ranks), alone)
 
 

@@ -99,6 +99,7 @@ def test_a_model_that_cannot_be_replayed_is_refused_with_its_reason(
         model_lanes(AloneRank(job))
 
 
+@pytest.mark.slow
 def test_default_against_recommendation(tmp_path: Path) -> None:
     """No workload is needed; six pairs are compared and the measurements kept."""
     result = run_ab(MODEL, FREE, Place(), directory=tmp_path, rounds=6)

@@ -167,7 +167,7 @@ def test_only_the_slow_rank_takes_its_own_schedule(alone: None, small_workload: 
         expected = (66 * MS, 99 * MS)[number]
         while min(ends[-1]) > 1.05 * expected and len(ends[-1]) < 50:  # a busy machine is late, not always
             ends[-1].append(lanes["plain"].step()["backward_end"])
-        assert expected <= min(ends[-1]) <= 1.05 * expected
+        assert 0.99 * expected <= min(ends[-1]) <= 1.05 * expected  # its clock may start after its schedule's
 
 
 def test_a_neighbour_makes_step_after_step(alone: None, small_workload: Workload) -> None:

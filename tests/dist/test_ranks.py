@@ -74,6 +74,7 @@ def test_replay_runs_the_buckets_asked_for_and_measures_them(
             assert row.ready_ns >= due
 
 
+@pytest.mark.slow
 def test_a_free_partition_of_several_dtypes_is_replayed(small_workload: Workload, tmp_path: Path) -> None:
     mixed = replace(
         small_workload,

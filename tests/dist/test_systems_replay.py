@@ -104,6 +104,7 @@ def test_every_system_but_zero_is_replayed_with_its_own_buckets(
             assert iteration.step_ns >= floor_ns(workload, one.assignment), one.name
 
 
+@pytest.mark.slow
 def test_unused_parameters_are_in_no_graph(small_workload: Workload, tmp_path: Path) -> None:
     workload = shrunk(small_workload, unused=3)
     every = every_system(workload, TWO)
@@ -117,6 +118,7 @@ def test_unused_parameters_are_in_no_graph(small_workload: Workload, tmp_path: P
     replayed(workload, candidates, tmp_path / "record")
 
 
+@pytest.mark.slow
 @needs_deepspeed
 def test_deepspeed_itself_is_replayed(small_workload: Workload, tmp_path: Path) -> None:
     workload = shrunk(small_workload)

@@ -25,7 +25,6 @@ def holdings(workload: Any, policy: str, settings: dict[str, Any]) -> tuple[Hold
 
 
 @pytest.mark.dist
-@pytest.mark.xdist_group("deepspeed")
 @pytest.mark.parametrize("name", [name for name in everyday_cases() if name not in REFUSED])
 def test_contiguous_buffers_are_those_that_deepspeed_allocates(name: str) -> None:
     """A5.5: reduce_bucket_size elements each, full or not; two of them with overlap_comm."""

@@ -20,7 +20,7 @@ from tests.systems.zero_ranks import (
     workload_of,
 )
 
-pytestmark = [pytest.mark.dist, pytest.mark.xdist_group("deepspeed")]
+pytestmark = pytest.mark.dist
 
 
 def run_and_check(cases: list[Case], world_size: int = 2) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.clock import recurrence
+from sim.clock import analytic
 from sim.clock import simpy_clock as lanes
 from sim.clock.outcome import Outcome
 from sim.clock.program import CopyBack, Program
@@ -61,7 +61,7 @@ def played(
     """The only micro-batch of a step, on which both engines agree."""
     (program,) = programs(workload, hardware, policy, **options)
     outcome = lanes.play(program)
-    assert outcome == recurrence.solve(program)
+    assert outcome == analytic.play(program)
     return outcome
 
 
@@ -312,7 +312,7 @@ def test_both_engines_play_every_program_alike(
     workload: Workload, hardware: Hardware, policy: str, options: dict[str, Any]
 ) -> None:
     for program in programs(workload, replace(hardware, reduce=FLAT), policy, **options):
-        assert lanes.play(program) == recurrence.solve(program)
+        assert lanes.play(program) == analytic.play(program)
 
 
 @given(zero_workloads, hardwares(TINY), policies, zero_options)

@@ -55,7 +55,6 @@ def test_the_simulation_gives_the_vector(name: str) -> None:
 
 
 @pytest.mark.dist
-@pytest.mark.xdist_group("deepspeed")
 @pytest.mark.parametrize("name", VECTORS)
 def test_real_deepspeed_gives_the_vector(name: str) -> None:
     for answer in everyday_answers()[name]:

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tests.agreement.test_own_step import WORKLOAD
-
 import sim
 from sim.nouns.hardware import Hardware
 from sim.units import MIB
 from sim.validator.calibrate import Told
 from sim.validator.launch import Place
+from tests.truth.test_own_step import WORKLOAD
 
 MS = 10**6
 SIZES = [4096 << power for power in range(15)]

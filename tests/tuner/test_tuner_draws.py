@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.clock import recurrence
+from sim.clock import simpy_clock
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
@@ -106,7 +106,7 @@ def played_slowly(draws: Draws, number: int, buckets: Buckets) -> int:
     collectives = tuple(
         replace(collective, service_ns=services[collective.bucket]) for collective in program.collectives
     )
-    return recurrence.solve(replace(program, collectives=collectives)).sync_end_ns
+    return simpy_clock.play(replace(program, collectives=collectives)).sync_end_ns
 
 
 @settings(max_examples=tries(150))

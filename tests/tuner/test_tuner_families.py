@@ -145,6 +145,7 @@ def test_scores_are_those_of_one_layout_at_a_time(workload, hardware, last):
         services = kernels.services(problem.curve_bytes, problem.curve_ns, wires)
         played = kernels.play_surely(
             problem.machine,
+            problem.grains,
             problem.work,
             problem.copy_in,
             problem.tail,

@@ -20,11 +20,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
+from sim.clock import simpy_clock
 from sim.costs.what_if import PRECISIONS
 from sim.errors import InputError, MachineError
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.rows import SweepRow
 from sim.nouns.workload import Gradient, Workload
+from sim.systems.simulate import Engine
 from sim.tuner.sweeps import batches, grid
 from sim.tuner.sweeps.axes import WHAT_IFS
 from sim.tuner.sweeps.grid import default_caps
@@ -34,7 +36,7 @@ from tests import strategies
 from tests.effort import PATIENCE_S, tries
 from tests.tuner.cases import Case, anything, link, resnet50
 
-ENGINES = ("simpy", "analytic")
+ENGINES: tuple[Engine, ...] = ("simpy", "analytic")
 ONE = Gradient(index=0, name="g", shape=(), dtype="float32", num_bytes=4, ready_ns=0)
 SMALL = Workload(name="w", gradients=(ONE,), forward_ns=0, backward_ns=9, optimizer_ns=0)
 
@@ -89,7 +91,7 @@ def check_row(case: Case, row: SweepRow) -> None:
 
 @settings(max_examples=tries(60))
 @given(anything(max_gradients=8), caps_of, st.sampled_from(ENGINES))
-def test_sweep_rows_are_simulations(case: Case, caps: list[float], engine: str) -> None:
+def test_sweep_rows_are_simulations(case: Case, caps: list[float], engine: Engine) -> None:
     rows = sim.sweep(*case, caps, engine)
     assert [row.bucket_cap_mb for row in rows] == [None, *caps]
     assert rows[0].label == "DDP default"
@@ -106,7 +108,7 @@ def test_sweep_rows_are_simulations(case: Case, caps: list[float], engine: str) 
     some_factors,
     some_ranks,
     some_dtypes,
-    st.booleans(),
+    st.sampled_from(ENGINES),
 )
 def test_rows_are_the_product_of_all_axes(
     case: Case,
@@ -116,24 +118,22 @@ def test_rows_are_the_product_of_all_axes(
     backward: list[float],
     world_size: list[int] | None,
     precision: list[str | None] | None,
-    compiled: bool,
+    engine: Engine,
 ) -> None:
-    """By the engine or by its compiled twin."""
     workload, hardware = case
     if hardware.world_size == 1:
         hardware = replace(hardware, world_size=2)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grid, "COMPILED_FROM", 0 if compiled else 10**9)
-        rows = sim.sweep(
-            workload,
-            hardware,
-            caps,
-            bandwidth=bandwidth,
-            latency=latency,
-            backward=backward,
-            world_size=world_size,
-            precision=precision,
-        )
+    rows = sim.sweep(
+        workload,
+        hardware,
+        caps,
+        engine,
+        bandwidth=bandwidth,
+        latency=latency,
+        backward=backward,
+        world_size=world_size,
+        precision=precision,
+    )
     asked = product(
         world_size or [hardware.world_size], precision or [None], bandwidth, latency, backward, [None, *caps]
     )
@@ -176,17 +176,18 @@ def test_caps_that_cut_alike_may_differ_where_the_order_does() -> None:
 
 def test_what_cuts_alike_is_simulated_once_a_point(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    real = batches.run
+    real = batches.simulate
 
     def counting(workload: Workload, hardware: Hardware, *further: Any) -> Any:
         calls.append(hardware.all_reduce)
         return real(workload, hardware, *further)
 
-    monkeypatch.setattr(batches, "run", counting)
-    monkeypatch.setattr(grid, "COMPILED_FROM", 10**9)  # the engine itself, also once its twin is loaded
+    monkeypatch.setattr(batches, "simulate", counting)
     done: list[tuple[int, int]] = []
     caps = [24.0, 24.0001, 1000.0, 2000.0, 3000.0]
-    rows = sim.sweep(resnet50(), link(4), caps, bandwidth=[1, 2, 4], progress=lambda *args: done.append(args))
+    rows = sim.sweep(
+        resnet50(), link(4), caps, "simpy", bandwidth=[1, 2, 4], progress=lambda *args: done.append(args)
+    )
     layouts = {sim.assign(resnet50(), bucket_cap_mb=cap).bucket_indices for cap in (None, *caps)}
     assert len(rows) == 18
     assert len(calls) == 3 * len(layouts) < 18
@@ -212,18 +213,15 @@ def test_what_floats_cannot_tell_goes_to_the_engine(times: int, monkeypatch: pyt
         comm_slowdown=1.5,
         channel_slowdown=1.25,
     )
-    by_engine = sim.sweep(workload, hardware, [0.0])
-    calls, real = [], batches.run
-    monkeypatch.setattr(batches, "run", lambda *arguments: calls.append(arguments) or real(*arguments))
-    monkeypatch.setattr(grid, "COMPILED_FROM", 0)
-    assert sim.sweep(workload, hardware, [0.0]) == by_engine
-    assert calls
+    calls, real = [], simpy_clock.play
+    monkeypatch.setattr(simpy_clock, "play", lambda program: calls.append(program) or real(program))
+    rows = sim.sweep(workload, hardware, [0.0])
+    assert calls or times == 1  # a tie is told by how near to a half its machine can come
+    assert rows == sim.sweep(workload, hardware, [0.0], "simpy")
 
 
 @pytest.mark.parametrize("hardware", ["box-2x1gbit", "loopback-2"])
-def test_compiled_rows_are_the_engines_on_real_machines(
-    hardware: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_of_both_engines_are_the_same_on_real_machines(hardware: str) -> None:
     """To the ns, buffers and slow-downs included."""
     traces = Path(__file__).parents[2] / "traces"
     case = (
@@ -231,9 +229,7 @@ def test_compiled_rows_are_the_engines_on_real_machines(
         sim.load_hardware(traces / "hardware" / f"{hardware}.json"),
     )
     axes: dict[str, Any] = {"bandwidth": [0.5, 3.3], "backward": [1, 0.77], "world_size": [2, 6]}
-    by_engine = sim.sweep(*case, [1.0, 10.0], **axes)
-    monkeypatch.setattr(grid, "COMPILED_FROM", 0)
-    assert sim.sweep(*case, [1.0, 10.0], **axes) == by_engine
+    assert sim.sweep(*case, [1.0, 10.0], **axes) == sim.sweep(*case, [1.0, 10.0], "simpy", **axes)
 
 
 def test_sweep_refuses_an_engine_it_does_not_know() -> None:
@@ -288,7 +284,12 @@ def test_more_rows_than_usual_where_they_are_asked_for() -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(
-    anything(max_gradients=8), caps_of, some_factors, some_dtypes, st.sampled_from([1, 9, 60]), st.booleans()
+    anything(max_gradients=8),
+    caps_of,
+    some_factors,
+    some_dtypes,
+    st.sampled_from([1, 9, 60]),
+    st.sampled_from(ENGINES),
 )
 def test_every_executor_gives_the_same_rows(
     executor: Executor,
@@ -297,18 +298,22 @@ def test_every_executor_gives_the_same_rows(
     factors: list[float],
     precision: list[str | None] | None,
     work: int,
-    compiled: bool,
+    engine: Engine,
 ) -> None:
-    """In order and equal to the serial ones, however the grid is cut into tasks, by engine or twin."""
+    """In order and equal to the serial ones, however the grid is cut into tasks."""
     axes: dict[str, Any] = {"bandwidth": factors, "backward": factors, "precision": precision}
-    serial = sim.sweep(*case, caps, **axes)
+    serial = sim.sweep(*case, caps, engine, **axes)
     done: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grid, "TASK", work)
         patch.setattr(grid, "COMPILED_TASK", work)
-        patch.setattr(grid, "COMPILED_FROM", 0 if compiled else 10**9)
         rows = sim.sweep(
-            *case, caps, **axes, executor=executor, progress=lambda now, total: done.append(total - now)
+            *case,
+            caps,
+            engine,
+            **axes,
+            executor=executor,
+            progress=lambda now, total: done.append(total - now),
         )
     assert rows == serial
     assert done == sorted(set(done), reverse=True)
@@ -355,17 +360,9 @@ def test_whoever_stops_early_leaves_nothing_queued() -> None:
         assert pool.submit(abs, -1).result(timeout=5) == 1
 
 
-@pytest.mark.parametrize(
-    ("engine", "compiled_from", "start"),
-    [
-        ("simpy", 0, "POOL_FROM"),
-        ("analytic", 10**9, "POOL_FROM"),
-        ("analytic", 0, "COMPILED_POOL_FROM"),
-    ],
-    ids=["simpy", "analytic", "compiled"],
-)
+@pytest.mark.parametrize(("engine", "start"), [("simpy", "POOL_FROM"), ("analytic", "COMPILED_POOL_FROM")])
 def test_a_large_grid_gets_a_pool_and_a_small_one_none(
-    engine: str, compiled_from: int, start: str, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, start: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
 
@@ -374,7 +371,6 @@ def test_a_large_grid_gets_a_pool_and_a_small_one_none(
         return ThreadPoolExecutor(1)
 
     monkeypatch.setattr(grid, "process_pool", pool)
-    monkeypatch.setattr(grid, "COMPILED_FROM", compiled_from)
     small = sim.sweep(resnet50(), link(4), [1.0], engine)
     assert asked == []
     monkeypatch.setattr(grid, start, 2 * 161)
@@ -391,7 +387,7 @@ def test_a_pool_is_no_larger_than_the_machine() -> None:
 
 SCRIPT = """
 import sim
-from sim.tuner import grid
+from sim.tuner.sweeps import grid
 from tests.tuner.cases import resnet50, link
 
 grid.POOL_FROM = grid.COMPILED_POOL_FROM = 0

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.clock.arrays import Flags, Ints
+from sim.clock.arrays import Flags, Floats, Ints
 from sim.clock.machine_code import compiled
 from sim.tuner.progress import tell
 from sim.tuner.reach.cap_layouts import Array, Walk, add_up, count_buckets
@@ -59,7 +59,15 @@ def score_layouts(problem: Problem, walk: Walk, firsts: Array, laters: Array) ->
             some = rows[first : first + _PLAYED_AT_ONCE]
             bounds = starts[first : first + len(some) + 1]
             ends[some], sure[some] = _play_each(
-                problem.machine, problem.work, problem.copy_in, problem.tail, bounds, stops, services, back
+                problem.machine,
+                problem.grains,
+                problem.work,
+                problem.copy_in,
+                problem.tail,
+                bounds,
+                stops,
+                services,
+                back,
             )
     return LayoutScores(sync_end_ns=ends, sure=sure, num_buckets=counts, largest_bytes=largest)
 
@@ -67,6 +75,7 @@ def score_layouts(problem: Problem, walk: Walk, firsts: Array, laters: Array) ->
 @compiled
 def _play_each(
     machine: Machine,
+    grains: Floats,
     work: Ints,
     copy_in: Ints,
     tail: int,
@@ -81,6 +90,6 @@ def _play_each(
     for k in range(count):
         low, high = bounds[k], bounds[k + 1]
         ends[k], sure[k] = play_surely(
-            machine, work, copy_in, tail, stops[low:high], services[low:high], back[low:high]
+            machine, grains, work, copy_in, tail, stops[low:high], services[low:high], back[low:high]
         )
     return ends, sure

@@ -1,18 +1,28 @@
 """What the tuner does millions of times: service times, one DDP step, and searches among partitions.
 
-Times are int64 ns and sizes int64 bytes; ``machine`` is a ``problem.Machine``. All of it is in one file,
-since numba would not notice that a kernel of another file has changed.
+Times are int64 ns and sizes int64 bytes; ``machine`` is a ``problem.Machine``. A step is played by
+the compiled clock.
 """
 
 import numpy as np
 
 from sim.clock.arrays import Flags, Floats, Ints
+from sim.clock.compiled import (
+    BACKWARD,
+    COPY_BACK,
+    COPY_IN,
+    LAUNCH,
+    MOST_NS,
+    STALLED,
+    WAIT,
+    Factors,
+    play_alone,
+)
 from sim.clock.machine_code import compiled
 from sim.tuner.search.problem import Machine, Tables
 
 NEVER = 1 << 62
 _DOUBT, _RELATIVE_DOUBT = 1e-3, 1e-14  # ns around a half, and a ns: far more than floats are off by
-_IDLE, _WORK, _COPY_IN, _LAUNCH, _COPY_BACK = 0, 1, 2, 3, 4  # what the compute lane is at
 
 
 @compiled
@@ -72,6 +82,7 @@ def _rounds_surely(exactly: float) -> bool:
 @compiled
 def play_surely(
     machine: Machine,
+    grains: Floats,
     work: Ints,
     copy_in: Ints,
     tail: int,
@@ -79,13 +90,10 @@ def play_surely(
     services: Ints,
     copies_back: Ints,
 ) -> tuple[int, bool]:
-    """``sync_end_ns`` of one DDP step, and whether it is ``clock.recurrence``'s to the nanosecond.
-
-    What remains of stretched work is a float64 here: where an end falls so close to a half that rounding may
-    go either way, the answer is not sure, and off by a few ns at most.
+    """``sync_end_ns`` of one DDP step by the compiled clock, and whether it is sure to the nanosecond.
 
     Args:
-        machine: channels, launches, slow-downs.
+        machine: channels, launches, slow-downs; ``grains``: see ``Problem``.
         work: ns of backward before each place; ``copy_in``: ns of its copy.
         tail: ns of backward after the last place.
         stops: per bucket in launch order, the place it waits for; the last is the last place.
@@ -94,132 +102,52 @@ def play_surely(
     count, places = stops.size, work.size
     # The lane, item by item where collectives stretch it, else as one item for each bucket.
     fine = machine.compute != 1.0 or machine.copy_in != 1.0
-    item_count = places if fine else count
-    computing, copying = np.zeros(item_count, np.int64), np.zeros(item_count, np.int64)
-    launches = np.zeros(item_count, np.int64)
-    if fine:
-        computing[:], copying[:] = work, copy_in
-        for bucket in range(count):
-            launches[stops[bucket]] += 1
-    else:
-        place = 0
-        for bucket in range(count):
-            while place <= stops[bucket]:
-                computing[bucket] += work[place] + copy_in[place]
-                place += 1
-            launches[bucket] = 1
-
-    launched = np.empty(count, np.int64)  # instants
-    done = np.zeros(count, np.bool_)
-    active = np.empty(min(count, machine.channels), np.int64)  # buckets in service
-    began, due = np.empty(count, np.int64), np.empty(count, np.int64)
-    left = np.empty(count, np.float64)
-    in_service = turn = begun = back = item = part = to_launch = 0
-    busy, since, rest = _IDLE, 0, 0.0
-    now = last_launch = 0
-    sure = True
-    while True:
-        # All that happens at this instant without taking time.
-        settled = False
-        while not settled:
-            while busy == _IDLE:
-                duration = 0
-                if item < item_count:
-                    if part == 0:
-                        duration, busy, part = computing[item], _WORK, 1
-                    elif part == 1:
-                        duration, busy, part = copying[item], _COPY_IN, 2
-                        to_launch = launches[item]
-                    elif to_launch == 0:
-                        item, part = item + 1, 0
-                        continue
-                    elif machine.blocks:
-                        duration, busy = machine.launch_cost, _LAUNCH
-                        to_launch -= 1
-                    else:
-                        last_launch = max(last_launch, now) + machine.launch_cost
-                        launched[turn] = last_launch
-                        turn, to_launch = turn + 1, to_launch - 1
-                        continue
-                elif item == item_count:
-                    duration, busy, item = tail, _WORK, item + 1
-                elif back == count:
-                    return now, sure
-                elif done[back]:
-                    duration, busy = copies_back[back], _COPY_BACK
-                    if duration == 0:
-                        back += 1
-                else:
-                    break
-                if duration == 0:
-                    busy = _IDLE
-                since, rest = now, float(duration)
-            settled = True
-            while begun < turn and launched[begun] <= now and in_service < machine.channels:
-                if services[begun] > 0:
-                    active[in_service] = begun
-                    began[begun], left[begun] = now, float(services[begun])
-                    in_service += 1
-                else:
-                    done[begun] = True
-                    settled = False
-                begun += 1
-        # When what is under way would end at today's rates; a whole duration is rounded, once.
-        comm = lane = 1.0
-        if busy == _COPY_BACK:
-            comm = machine.comm_copy_out
-        elif busy != _IDLE:
-            comm = machine.comm
-        if in_service > 1:
-            comm *= machine.channel
-        if in_service > 0:
-            lane = machine.copy_out if busy == _COPY_BACK else machine.compute
-            if busy == _COPY_IN:
-                lane *= machine.copy_in
-        then = NEVER
-        for k in range(in_service):
-            bucket = active[k]
-            exactly = now - began[bucket] + left[bucket] * comm
-            due[bucket] = began[bucket] + int(np.rint(exactly))
-            sure &= _rounds_surely(exactly)
-            then = min(then, due[bucket])
-        lane_end = NEVER
-        if busy != _IDLE:
-            exactly = now - since + rest * lane
-            lane_end = since + int(np.rint(exactly))
-            sure &= _rounds_surely(exactly)
-            then = min(then, lane_end)
-        if begun < turn and in_service < machine.channels:
-            then = min(then, launched[begun])
-        elapsed, now = then - now, then
-        kept = 0
-        for k in range(in_service):
-            bucket = active[k]
-            if due[bucket] == now:
-                done[bucket] = True
-            else:
-                left[bucket] -= elapsed / comm
-                active[kept] = bucket
-                kept += 1
-        in_service = kept
-        if busy != _IDLE:
-            if lane_end > now:
-                rest -= elapsed / lane
-            else:
-                if busy == _LAUNCH:
-                    launched[turn] = now
-                    turn += 1
-                elif busy == _COPY_BACK:
-                    back += 1
-                busy = _IDLE
+    most = 3 * count + 1 + 2 * places
+    kinds, durations, numbers = np.empty(most, np.int64), np.zeros(most, np.int64), np.zeros(most, np.int64)
+    item = place = computing = total = 0
+    for bucket in range(count):
+        while place <= stops[bucket]:
+            if fine:
+                kinds[item], durations[item] = BACKWARD, work[place]
+                kinds[item + 1], durations[item + 1] = COPY_IN, copy_in[place]
+                item += 2
+            computing += work[place] + copy_in[place]
+            place += 1
+        if not fine:
+            kinds[item], durations[item] = BACKWARD, computing
+            total, computing = total + computing, 0
+            item += 1
+        kinds[item], numbers[item] = LAUNCH, bucket
+        item += 1
+    kinds[item], durations[item] = BACKWARD, tail
+    item += 1
+    total += computing + tail + count * machine.launch_cost
+    for bucket in range(count):
+        kinds[item], numbers[item] = WAIT, bucket
+        kinds[item + 1], durations[item + 1] = COPY_BACK, copies_back[bucket]
+        item += 2
+        total += services[bucket] + copies_back[bucket]
+    factors = Factors(
+        machine.channels,
+        machine.launch_cost,
+        machine.blocks,
+        machine.compute,
+        machine.comm,
+        machine.channel,
+        machine.copy_in,
+        machine.copy_out,
+        machine.comm_copy_out,
+    )
+    end, sure = play_alone(factors, grains, kinds[:item], durations[:item], numbers[:item], services)
+    return end, sure and total <= MOST_NS
 
 
 @compiled
 def play(
     machine: Machine, work: Ints, copy_in: Ints, tail: int, stops: Ints, services: Ints, copies_back: Ints
 ) -> int:
-    """``play_surely`` without the doubt: ``sync_end_ns``, sometimes off by a few ns where work stretches."""
-    return play_surely(machine, work, copy_in, tail, stops, services, copies_back)[0]
+    """``play_surely`` without the doubt: ``sync_end_ns``, sometimes off by a ns where work stretches."""
+    return play_surely(machine, np.zeros(STALLED + 1), work, copy_in, tail, stops, services, copies_back)[0]
 
 
 @compiled
@@ -269,7 +197,9 @@ def score(machine: Machine, tables: Tables, closes: Flags, max_bytes: int) -> tu
             back[count] = int(np.rint(exactly))
             members[key] = dense[key] = filled[key] = held[key] = 0
             count += 1
-    end, stepped = play_surely(machine, tables.work, tables.copy_in, tables.tail, stops, sent, back)
+    end, stepped = play_surely(
+        machine, tables.grains, tables.work, tables.copy_in, tables.tail, stops, sent, back
+    )
     return end, sure and stepped
 
 

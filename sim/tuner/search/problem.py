@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.clock.arrays import Ints
+from sim.clock.arrays import Floats, Ints
 from sim.clock.program import effects_of
+from sim.clock.variants import grains_of
 from sim.costs.collectives import service_ns
 from sim.errors import InputError
 from sim.nouns.hardware import CurvePoint, Hardware
@@ -52,6 +53,7 @@ class Tables(NamedTuple):
     work: Ints
     copy_in: Ints
     tail: int
+    grains: Floats
     curve_bytes: Ints
     curve_ns: Ints
 
@@ -84,8 +86,8 @@ class Problem:
     ``order``: index of the gradient; ``run``: number of its run (``run_keys``); ``wire``, ``copied``,
     ``dense``: its bytes on the wire, in copies, by DDP's caps; ``work``, ``copy_in``: ns of the compute lane
     for it; ``ready``: ns at which it is copied in if nothing stretches or blocks the lane; ``tail``: ns of
-    backward after the last; ``lane_end``: ns, the end of that lane. ``curve``, and as arrays ``curve_bytes``,
-    ``curve_ns``: the all-reduce curve, zero for world size 1.
+    backward after the last; ``lane_end``: ns, the end of that lane; ``grains``: see ``grains_of``. ``curve``,
+    and as arrays ``curve_bytes``, ``curve_ns``: the all-reduce curve, zero for world size 1.
 
     Raises:
         InputError: times or sizes beyond 2**52, or a step that could take more than 2**61 ns.
@@ -114,6 +116,7 @@ class Problem:
         self.curve_bytes = _ints("all_reduce.num_bytes", [point.num_bytes for point in self.curve])
         self.curve_ns = _ints("all_reduce.duration_ns", [point.duration_ns for point in self.curve])
         self.machine = _machine(workload, hardware)
+        self.grains = grains_of(effects_of(workload, hardware))
         self._check_longest_step()
 
     def _check_longest_step(self) -> None:
@@ -146,6 +149,7 @@ class Problem:
             work=self.work,
             copy_in=self.copy_in,
             tail=self.tail,
+            grains=self.grains,
             curve_bytes=self.curve_bytes,
             curve_ns=self.curve_ns,
         )

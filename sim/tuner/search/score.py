@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sim.clock import recurrence
+from sim.clock import analytic
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
@@ -42,6 +42,7 @@ class Scorer:
             stops, wires, copied = problem.stops(buckets)
             self._rough[buckets] = kernels.play_surely(
                 problem.machine,
+                problem.grains,
                 problem.work,
                 problem.copy_in,
                 problem.tail,
@@ -54,4 +55,4 @@ class Scorer:
     def _engine(self, buckets: Buckets) -> int:
         assignment = Assignment(bucket_indices=buckets)
         problem = self.problem
-        return recurrence.solve(write(problem.workload, problem.hardware, assignment)[-1]).sync_end_ns
+        return analytic.play(write(problem.workload, problem.hardware, assignment)[-1]).sync_end_ns

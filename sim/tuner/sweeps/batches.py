@@ -39,9 +39,9 @@ class Batch:
 
 
 def play_batches(
-    workload: Workload, hardware: Hardware, engine: Engine, compiled: bool, batches: Sequence[Batch]
+    workload: Workload, hardware: Hardware, engine: Engine, batches: Sequence[Batch]
 ) -> list[list[Figures]]:
-    """The figures of each batch: by ``engine``, or where ``compiled`` by the analytic one's compiled twin."""
+    """The figures of each batch by ``engine``: the analytic one plays all machines of a batch at once."""
     machines: dict[Point, Hardware] = {}
     made = []
     for batch in batches:
@@ -51,7 +51,7 @@ def play_batches(
             if machine not in machines:
                 _, machines[machine] = machine.applied(workload, hardware)
         chosen = [machines[point.machine] for point in batch.points]
-        if compiled:
+        if engine == "analytic":
             made.append(_play_compiled(scaled, chosen, assignment))
         else:
             made.append([_play(scaled, one, assignment, engine) for one in chosen])
@@ -70,19 +70,21 @@ def _play(workload: Workload, hardware: Hardware, assignment: Assignment, engine
 
 
 def _play_compiled(workload: Workload, machines: Sequence[Hardware], assignment: Assignment) -> list[Figures]:
-    from sim.clock.bulk import play_on_machines, too_long  # numba, which small sweeps do without
+    from sim.clock.analytic import play_on_machines  # numba, which SimPy does without
+    from sim.clock.variants import too_long
 
     (program,) = write(workload, machines[0], assignment)
     services = [
         [all_reduce_ns(machine, one.num_bytes) for one in program.collectives] for machine in machines
     ]
-    if too_long(program, services):
+    if too_long(program, max(services, key=sum)):
         return [_play(workload, machine, assignment, "analytic") for machine in machines]
     played = play_on_machines(program, services)
     switches = read_switches(assignment)
     made = []
+    columns = (played.sync_ends, played.comm, played.overlapped, played.is_sure)
     for machine, sync_end, comm, overlapped, is_sure in zip(
-        machines, *(column.tolist() for column in played), strict=True
+        machines, *(column.tolist() for column in columns), strict=True
     ):
         if not is_sure:
             made.append(_play(workload, machine, assignment, "analytic"))

@@ -1,6 +1,5 @@
 """Sweeps: one workload on one machine under many caps and what-ifs, as tidy rows."""
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, closing
@@ -19,11 +18,8 @@ from sim.tuner.sweeps.workers import process_pool, spread
 from sim.units import MIB
 
 MAX_ROWS = 100_000
-# Gradients simulated, in all candidates, from where on it pays to load the compiled twin of the analytic
-# engine (0.6 s), and to start a pool of processes for an engine (0.7 s) or for the twin (2 s). To the twin a
-# layout is what costs: as much to write down as to play ten times.
-COMPILED_FROM = 100_000
-LOADED_DISCOUNT = 100  # once something else has loaded the twin, it pays that much earlier
+# Gradients simulated, in all candidates, from where on it pays to start a pool of processes for SimPy (0.7 s)
+# or for compiled code (2 s). To that a layout is what costs: as much to write down as to play ten times.
 POOL_FROM = 200_000
 COMPILED_POOL_FROM = 10_000_000
 LAYOUT_COST = 10
@@ -68,7 +64,7 @@ def sweep(
         workload: what backward makes ready.
         hardware: what the machine carries.
         caps_mb: MiB; None is a range from 0.25 to what holds everything. May be empty.
-        engine: ``analytic``, whose compiled twin plays large grids, or ``simpy``; equal to the ns.
+        engine: ``analytic``, which plays all machines of a layout at once, or ``simpy``; equal to the ns.
         bandwidth: factors on the wire's bandwidth.
         latency: factors on its latency.
         backward: factors on backward's duration.
@@ -155,14 +151,12 @@ def _played(
     lean = replace(workload, samples=(), provenance={}, extensions={})
     size = len(workload.gradients)
     simulated = size * sum(len(batch.points) for batch in batches)
-    is_loaded = "numba" in sys.modules
-    compiled_from = COMPILED_FROM // LOADED_DISCOUNT if is_loaded else COMPILED_FROM
-    compiled = engine == "analytic" and simulated >= compiled_from
+    compiled = engine == "analytic"
     if compiled:
         is_large = simulated + LAYOUT_COST * size * len(batches) >= COMPILED_POOL_FROM
     else:
         is_large = simulated >= POOL_FROM
-    play = partial(play_batches, lean, hardware, engine, compiled)
+    play = partial(play_batches, lean, hardware, engine)
     tasks = list(_tasks(batches, max(1, (COMPILED_TASK if compiled else TASK) // size)))
     with ExitStack() as stack:
         if executor is None and is_large:

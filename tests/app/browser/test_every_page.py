@@ -16,7 +16,9 @@ def brightness(page: Any) -> float:
     )
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "tune" else pytest.mark.slow) for name in PAGES]
+)
 def test_it_fits_and_can_be_read(name: str, site: Site, chromium: Any) -> None:
     with visit(chromium, size=NARROW, scheme="dark") as page:
         go(page, f"{site.url}/{PAGES[name]}")

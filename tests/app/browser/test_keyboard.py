@@ -26,14 +26,8 @@ _AT_REST = "document.getAnimations().every(one => one.playState !== 'running')" 
 _HERE = "() => { const k = document.activeElement.closest('[data-knob]'); return k && k.dataset.knob; }"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name == "tune" else pytest.mark.slow)
-        for name in PAGES
-        if name != "about"
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in PAGES if name != "about"])
 def test_tab_reaches_every_knob(name: str, site: Site, page: Any) -> None:
     go(page, f"{site.url}/{PAGES[name]}")
     knobs = set(page.evaluate(_KNOBS))

@@ -108,9 +108,8 @@ def told(visitors: list[Visitor]) -> str:
     return "; ".join(lines)
 
 
-@pytest.mark.parametrize(
-    "count", [4, pytest.param(20, marks=pytest.mark.slow)], ids=lambda count: f"{count} visitors"
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [4, 20], ids=lambda count: f"{count} visitors")
 def test_visitors_at_once_are_all_answered_and_see_their_own(
     count: int, traces: Path, tmp_path: Path
 ) -> None:

@@ -11,17 +11,11 @@ from tests.app.browser import harness, pictures
 from tests.app.browser.harness import Site
 
 STALE = "run make screenshots"
-IN_README = ("tune", "validate")
 
 
+@pytest.mark.slow
 @pytest.mark.browser
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name in IN_README else pytest.mark.slow)  # each takes 6 s
-        for name in pictures.SHOWN
-    ],
-)
+@pytest.mark.parametrize("name", pictures.SHOWN)
 def test_the_committed_pictures_show_the_page(name: str, bundled: Site, chromium: Any) -> None:
     with harness.visit(chromium, size=pictures.SIZE) as page:
         taken, words = pictures.take(page, bundled, name)
@@ -86,6 +80,7 @@ def test_a_layout_that_changed_is_a_difference(picture: Any) -> None:
     assert pictures.difference(drawn(picture), drawn(picture.resize((640, 480)))) == "another size"
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_a_number_that_changed_is_found(site: Site, page: Any) -> None:
     """The words are compared exactly: one digit of a card is enough."""

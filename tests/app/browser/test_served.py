@@ -110,7 +110,9 @@ def test_its_answers_are_not_for_other_origins(site: Site) -> None:
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>[a](javascript:alert(3))"
 
 
-@pytest.mark.parametrize("path", ["", "compare", "validate", "cluster"])
+@pytest.mark.parametrize(
+    "path", ["", *(pytest.param(path, marks=pytest.mark.slow) for path in ("compare", "validate", "cluster"))]
+)
 def test_hostile_query_parameters_act_on_nothing(path: str, site: Site, page: Any) -> None:
     """An unknown value is not shown as markup; the page keeps a legal one in its place."""
     names = (

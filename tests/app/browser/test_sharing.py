@@ -51,6 +51,7 @@ def test_every_knob_of_the_tune_page_comes_back(site: Site, page: Any, chromium:
         assert headline(other) == cards
 
 
+@pytest.mark.slow
 def test_a_knob_that_is_turned_meanwhile_stays_in_the_address(site: Site, page: Any, chromium: Any) -> None:
     """The server picks the explicit cap as one is entered; its address comes after a slider was turned."""
     with page.expect_event("websocket") as opened:
