@@ -1,17 +1,15 @@
 """Starts the ranks that run cases for real, and reads what they answer."""
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 from tests.effort import PATIENCE_S
+from tests.ranks import start
 
-ROOT = Path(__file__).parents[2]
 Case = dict[str, Any]
 Answer = dict[str, Any]
 
@@ -35,21 +33,12 @@ def run_cases(
         asked.write_text(json.dumps(cases))
         said = [Path(folder) / f"said.{rank}" for rank in range(world_size)]
         ranks = [
-            subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    f"tests.systems.{worker}",
-                    str(asked),
-                    str(answers),
-                    f"{folder}/store",
-                ],
-                cwd=ROOT,
-                stdout=subprocess.DEVNULL,
-                stderr=said[rank].open("w"),
-                env=os.environ
-                | {"RANK": str(rank), "WORLD_SIZE": str(world_size), "GLOO_SOCKET_IFNAME": "lo"}
-                | {"OMP_NUM_THREADS": "1", "TORCH_FR_BUFFER_SIZE": "1000"}
+            start(
+                f"tests.systems.{worker}",
+                [asked, answers, f"{folder}/store"],
+                said[rank],
+                {"RANK": str(rank), "WORLD_SIZE": str(world_size), "GLOO_SOCKET_IFNAME": "lo"}
+                | {"TORCH_FR_BUFFER_SIZE": "1000"}
                 | environment,
             )
             for rank in range(world_size)
@@ -65,18 +54,18 @@ def run_cases(
     return together
 
 
-def _wait(ranks: list[subprocess.Popen[bytes]], limit_s: float) -> None:
+def _wait(ranks: list[BaseProcess], limit_s: float) -> None:
     """Until all have ended, or one has failed and the others had a moment to say what they saw."""
     deadline = time.monotonic() + limit_s
     try:
-        while any(rank.poll() is None for rank in ranks) and time.monotonic() < deadline:
-            if any(rank.poll() for rank in ranks):
+        while any(rank.exitcode is None for rank in ranks) and time.monotonic() < deadline:
+            if any(rank.exitcode for rank in ranks):
                 deadline = min(deadline, time.monotonic() + 5)
             time.sleep(0.05)
     finally:
         for rank in ranks:
             rank.kill()
-            rank.wait()
+            rank.join()
 
 
 def _lines(path: Path) -> list[Answer]:

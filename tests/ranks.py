@@ -1,0 +1,33 @@
+"""Ranks of the tests' own workers, forked from a process that has imported torch already.
+
+torch and what DistributedDataParallel imports when it is made take two of the three seconds that a small rank
+lives, so that a test of a few steps would wait for little else.
+"""
+
+import multiprocessing
+import os
+import runpy
+import sys
+from collections.abc import Mapping, Sequence
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(["torch.distributed", "torch.nn.parallel.distributed", "torch._dynamo"])
+
+
+def start(
+    worker: str, arguments: Sequence[object], said: Path, environment: Mapping[str, str] | None = None
+) -> BaseProcess:
+    """``python -m worker ARGUMENTS`` with more in its environment; what it says of errors goes to ``said``."""
+    rank = _SERVER.Process(target=_run, args=(worker, [*map(str, arguments)], said, dict(environment or {})))
+    rank.start()
+    return rank
+
+
+def _run(worker: str, arguments: list[str], said: Path, environment: dict[str, str]) -> None:
+    os.environ.update(environment)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+    sys.argv[1:] = arguments
+    runpy.run_module(worker, run_name="__main__", alter_sys=True)
