@@ -19,7 +19,7 @@ _SERVER.set_forkserver_preload(["torch.distributed", "torch.nn.parallel.distribu
 def start(
     worker: str, arguments: Sequence[object], said: Path, environment: Mapping[str, str] | None = None
 ) -> BaseProcess:
-    """``python -m worker ARGUMENTS`` with more in its environment; what it says of errors goes to ``said``."""
+    """``python -m worker ARGUMENTS`` with more in its environment; its stderr goes to ``said``."""
     rank = _SERVER.Process(target=_run, args=(worker, [*map(str, arguments)], said, dict(environment or {})))
     rank.start()
     return rank

@@ -228,7 +228,8 @@ def gain(
     pool = Pool({DEFAULT: default, FREE: assignment}, DEFAULT, FREE)
     distribution = draw(Problem(workload, hardware), draws, seed)
     robust = assess(pool, distribution, rest_ns=reports[0].step_ns - reports[0].sync_end_ns)
-    return judge_gain(robust, FREE, step_ns=reports[1].step_ns, default_step_ns=reports[0].step_ns)
+    found = judge_gain(robust, FREE, step_ns=reports[1].step_ns, default_step_ns=reports[0].step_ns)
+    return doubted(bounded(found, workload), doubts_about(workload, hardware))
 
 
 def best(

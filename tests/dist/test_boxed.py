@@ -16,9 +16,9 @@ from tests.commands import Said, bucketsim, process
 from tests.dist.conftest import needs_box
 from tests.dist.starting import wait_for
 from tests.dist.test_box import namespaces
+from tests.effort import PATIENCE_S
 
 pytestmark = pytest.mark.dist
-LIMIT_S = 60
 
 
 def in_box(*command: object, hosts: int = 2, rate: str = "500mbit") -> Said:
@@ -178,7 +178,7 @@ def test_a_signal_ends_everything(script: str, sent: signal.Signals, code: int, 
     with running(script, tmp_path) as box:
         assert len(namespaces(box.pid)) == 2
         box.send_signal(sent)
-        assert box.wait(timeout=LIMIT_S) == code
+        assert box.wait(timeout=PATIENCE_S) == code
 
 
 @needs_box
@@ -188,7 +188,7 @@ def test_a_rank_that_dies_ends_everything(script: str, tmp_path: Path) -> None:
     dies = f"[ $RANK = 0 ] || {{ {one}; }}; {script}"
     with running(dies, tmp_path) as box:
         (tmp_path / "go").touch()
-        assert box.wait(timeout=LIMIT_S) == 5
+        assert box.wait(timeout=PATIENCE_S) == 5
 
 
 @needs_box
@@ -196,7 +196,7 @@ def test_what_a_script_leaves_running_is_ended(tmp_path: Path) -> None:
     leaves = "setsid tail -f $DIR/endless & touch $DIR/$RANK; while [ ! -e $DIR/go ]; do sleep 0.1; done"
     with running(leaves, tmp_path) as box:
         (tmp_path / "go").touch()
-        assert box.wait(timeout=LIMIT_S) == 0
+        assert box.wait(timeout=PATIENCE_S) == 0
 
 
 @needs_box
@@ -204,7 +204,7 @@ def test_a_script_may_say_its_last_words(tmp_path: Path) -> None:
     script = "trap 'echo last words; exit 0' TERM; touch $DIR/$RANK; while :; do sleep 0.1; done"
     with running(script, tmp_path) as box:
         box.terminate()
-        _, said = box.communicate(timeout=LIMIT_S)
+        _, said = box.communicate(timeout=PATIENCE_S)
         assert "[rank1]: last words" in said.splitlines()
 
 
