@@ -99,9 +99,9 @@ def test_links_of_many_widths_take_seconds() -> None:
     draw = random.Random(3)
     widths = {(a, b): draw.uniform(1e9, 5e10) for b in range(12) for a in range(b)}
     links = [Link(a=f"gpu{a}", b=f"gpu{b}", kind="nvlink", bytes_per_s=w) for (a, b), w in widths.items()]
-    start = time.perf_counter()
+    start = time.process_time()
     share = ring_shares(rings_of(one_host(12, links)))[0].bytes_per_s
-    assert time.perf_counter() - start < 20
+    assert time.process_time() - start < 20
     cut = min(sum(w for pair, w in widths.items() if gpu in pair) for gpu in range(12))
     assert cut / 3 < share <= cut
 
@@ -118,10 +118,10 @@ def test_576_links_of_their_own_width_take_seconds() -> None:
         Link(a=f"gpu{gpu}", b="switch", kind="nvlink", bytes_per_s=draw.uniform(1e9, 9e11))
         for gpu in range(576)
     ]
-    start = time.perf_counter()
+    start = time.process_time()
     share = ring_shares(rings_of(one_host(576, links, switch=True)))[0].bytes_per_s
     assert share == pytest.approx(min(link.bytes_per_s for link in links), rel=0.01)
-    assert time.perf_counter() - start < 20
+    assert time.process_time() - start < 20
 
 
 def test_a_memory_that_every_step_crosses_is_no_bar() -> None:
@@ -145,26 +145,26 @@ def test_hosts_that_all_differ_are_searched_by_what_is_plugged_in() -> None:
             for host in range(hosts)
         ),
     )
-    start = time.perf_counter()
+    start = time.process_time()
     rings = rings_of(cluster)
     assert len(rings.host_rings) == 1
     assert ring_shares(rings)[0].bytes_per_s == pytest.approx(1e8)
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
 
 
 def test_more_ranks_than_a_job_has_are_refused_at_once() -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(InputError, match="world_size: 8000000 ranks are not legal; give 1000000 at most"):
         rings_of(preset("dgx_h100", hosts=1_000_000))
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 @pytest.mark.slow
 def test_a_million_ranks_take_a_minute_at_most() -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     share = ring_shares(rings_of(ethernet_10g(1_000_000)))[0]
     assert share.bytes_per_s == pytest.approx(tcp_port(10))
-    assert time.perf_counter() - start < 60
+    assert time.process_time() - start < 60
 
 
 def test_what_no_port_carries_is_refused() -> None:

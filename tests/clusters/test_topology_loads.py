@@ -172,9 +172,9 @@ ON_HOSTS = [algorithm for algorithm in LOADS if algorithm != "nvls"]
 @pytest.mark.parametrize("hosts", [70, pytest.param(12_500, marks=pytest.mark.slow)])
 def test_links_alike_are_one_with_a_count(algorithm: str, hosts: int) -> None:
     """Beyond 64 hosts: the same bytes in all as by name, at a hundred thousand GPUs in seconds."""
-    start = time.perf_counter()
+    start = time.process_time()
     loads = link_loads(dgx_h100(hosts), None, algorithm)
-    assert time.perf_counter() - start < 30
+    assert time.process_time() - start < 30
     assert len(loads) < 80
     ports = [load for load in loads if load.kind == "net" and "nic" in load.a]
     steps = 2 * (8 * hosts - 1) / (8 * hosts) * hosts if algorithm == "ring" else 2 * (hosts - 1)

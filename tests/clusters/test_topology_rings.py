@@ -139,14 +139,14 @@ def test_rings_stay_on_their_rails() -> None:
 
 
 def test_a_hundred_thousand_gpus_take_seconds() -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     rings = rings_of(dgx_h100(12_500))
     share = ring_shares(rings)[0]
     assert rings.world_size == 100_000
     assert share.bytes_per_s == pytest.approx(
         8 * pcie(5)
     )  # PCIe gen 5 is NCCL's 48 GB/s, below the port's 50
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
 
 
 def test_one_rank_sends_nothing() -> None:

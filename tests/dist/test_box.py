@@ -73,7 +73,7 @@ def test_hosts_reach_each_other_and_are_removed(hosts: int) -> None:
 _CONNECT = """
 import socket, sys
 try:
-    socket.create_connection((sys.argv[1], 9), timeout=300)
+    socket.create_connection((sys.argv[1], 9), timeout=600)
 except ConnectionRefusedError:
     print("refused")
 """
@@ -125,7 +125,7 @@ def test_a_killed_process_leaves_no_namespace_and_nothing_in_it() -> None:
     wait_for(lambda: len(processes_in(names)) == 2, "a process in each namespace")
     process.kill()
     process.wait()
-    assert [one.wait(timeout=20) for one in inside] == [-signal.SIGKILL] * 2
+    assert [one.wait(timeout=PATIENCE_S) for one in inside] == [-signal.SIGKILL] * 2
     wait_for(lambda: not namespaces(process.pid), "the end of the namespaces")
 
 
@@ -138,7 +138,7 @@ def test_what_was_left_all_the_same_is_removed_by_the_next_box() -> None:
         wait_for(lambda: processes_in([name]) == [inside.pid], "a process in the namespace")
         with box([10**9] * 2):
             assert name not in namespaces()
-            assert inside.wait(timeout=20) == -signal.SIGKILL
+            assert inside.wait(timeout=PATIENCE_S) == -signal.SIGKILL
             # Our own, that is in use, stays.
             assert remove_leftovers() == []
             assert len(namespaces()) == 2

@@ -182,7 +182,7 @@ def test_many_equal_gradients_of_many_dtypes_end_in_time() -> None:
         for i in range(160)
     )
     model = Workload(name="m", gradients=gradients, forward_ns=0, backward_ns=200, optimizer_ns=0)
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(InputError, match="fits nowhere"):
         match_buckets([16] * 79 + [15, 1], model, "t")
-    assert time.monotonic() - start < 10
+    assert time.process_time() - start < 10

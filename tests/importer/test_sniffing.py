@@ -109,9 +109,9 @@ def test_a_file_of_300_mb_is_told_by_its_head(tmp_path: Path) -> None:
     with path.open("ab") as stream:
         stream.truncate(300 << 20)  # sparse
     tracemalloc.start()
-    before = time.monotonic()
+    before = time.process_time()
     assert recognise(path) == "kineto"
-    assert time.monotonic() - before < 2
+    assert time.process_time() - before < 2
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 4 << 20

@@ -294,11 +294,11 @@ def test_the_a40s_step_falls_into_its_parts() -> None:
 @pytest.mark.slow
 def test_a_large_model_takes_seconds_and_no_memory() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    start = time.perf_counter()
+    start = time.process_time()
     workload = estimate(
         "sim.recorder.published_models:llama_8b", name="llama", gpu="h100-sxm", autocast="bfloat16"
     )
-    assert time.perf_counter() - start < 20
+    assert time.process_time() - start < 20
     assert (
         resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1_000_000
     )  # KiB; its gradients: 32 GB

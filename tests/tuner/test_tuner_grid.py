@@ -357,7 +357,7 @@ def test_whoever_stops_early_leaves_nothing_queued() -> None:
     with ThreadPoolExecutor(1) as pool:
         with closing(spread(time.sleep, [0.05] * 1000, pool)) as results:
             next(results)
-        assert pool.submit(abs, -1).result(timeout=5) == 1
+        assert pool.submit(abs, -1).result(timeout=PATIENCE_S) == 1
 
 
 @pytest.mark.parametrize(("engine", "start"), [("simpy", "POOL_FROM"), ("analytic", "COMPILED_POOL_FROM")])
