@@ -5,23 +5,15 @@ NVLink 4 (GH200: 18 links), 12 for PCIe 3.0 x16 and twice that a generation, 12 
 Gbit/s carry 1.2 of the speeds that its search tries (src/graph/search.cc).
 """
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from math import log2
-from pathlib import Path
 from statistics import median
 
-import pytest
-
 from sim.clusters.nccl.fabric import Fabric, Hop, Kind
-from sim.importer.links import read_nccl_tests
 from sim.nouns.hardware import Curve
-from sim.nouns.imported import ImportOptions
-
-DATA = os.environ.get("BUCKETSIM_DATA", "")
-needs_data = pytest.mark.skipif(not DATA, reason="BUCKETSIM_DATA does not name the public measurements")
+from tests.published.figures import curve, figures
 
 MIB, GIB = 2**20, 2**30
 
@@ -36,7 +28,10 @@ SOCKETS_5 = 22 * GB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """A file, which of its systems, its fabric, and where the figures come from."""
+    """A file, which of its systems, its fabric, and where the fabric's figures come from.
+
+    ``small_bytes``: messages up to this size are kept beside those of 1 MiB to 1 GiB.
+    """
 
     name: str
     path: str
@@ -44,6 +39,7 @@ class System:
     source: str
     ranks: int | None = None
     place: str = ""
+    small_bytes: int = 0
 
 
 def box(
@@ -151,6 +147,7 @@ SYSTEMS = (
         fabric=p4de(2),
         source="AWS instance types: 4 x 100 Gbit/s EFA; aws-ofi-nccl platform-aws.c: latency 75",
         ranks=16,
+        small_bytes=8 << 10,
     ),
     *(
         System(
@@ -198,6 +195,7 @@ SYSTEMS = (
             source=DATA_SHEET_A100,
             ranks=ranks,
             place=f"devices_per_node {ranks},",
+            small_bytes=128 << 10,
         )
         for ranks in (2, 4, 8)
     ),
@@ -267,14 +265,19 @@ def median_error(durations_ns: Iterable[float], points: Curve) -> float:
 
 
 @cache
-def every_point(system: System) -> Curve:
-    """All that was measured."""
-    imported = read_nccl_tests([Path(DATA) / system.path], ImportOptions(world_size=system.ranks))
-    (hardware,) = (each for each in imported.hardware if system.place in each.name)
-    assert hardware.world_size == system.fabric.world_size
-    return hardware.all_reduce
+def kept(system: System) -> Curve:
+    """What is kept of its curve; of one of hundreds of sizes a sample (``tests.published.take``)."""
+    return curve(figures("fabrics")[system.name]["points"])
+
+
+def is_sampled(system: System) -> bool:
+    return "of" in figures("fabrics")[system.name]
 
 
 def measured(system: System) -> Curve:
-    """The points of 1 MiB to 1 GiB."""
-    return tuple(point for point in every_point(system) if MIB <= point.num_bytes <= GIB)
+    """The kept points of 1 MiB to 1 GiB."""
+    return between_mib_and_gib(kept(system))
+
+
+def between_mib_and_gib(points: Curve) -> Curve:
+    return tuple(point for point in points if MIB <= point.num_bytes <= GIB)

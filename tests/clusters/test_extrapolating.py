@@ -1,6 +1,6 @@
 """Measured curves at other sizes and ranks: exact where measured, the model's shape between, and a range.
 
-The measurements are public ones, in the folder that ``BUCKETSIM_DATA`` names.
+The measurements are public ones: ``tests/published`` keeps figures of them.
 """
 
 from collections.abc import Iterable
@@ -36,10 +36,10 @@ from tests.clusters.published_fabrics import (
     dgx_a100,
     measured,
     median_error,
-    needs_data,
     p4de,
     three_of,
 )
+from tests.published.take import needs_data, whole
 
 FABRICS = (dgx_a100(8), p4de(2), alps(8), box(4, "pcie", 24e9, "ampere", 1))
 SIZES = tuple(2**power for power in range(3, 33))
@@ -416,7 +416,6 @@ def error(found: tuple[Estimate, ...], points: Curve) -> float:
     return median_error((each.duration_ns for each in found), points)
 
 
-@needs_data
 @pytest.mark.parametrize("system", SYSTEMS, ids=lambda system: system.name)
 def test_three_points_of_a_system(system: System) -> None:
     points = measured(system)
@@ -433,7 +432,7 @@ def test_three_points_of_a_system(system: System) -> None:
 def test_three_points_are_better_than_none_where_the_aim_is_met() -> None:
     worse = set()
     for system in SYSTEMS:
-        points = measured(system)
+        points = whole(system)
         rest = tuple(point for point in points if point not in three_of(points))
         sizes = [point.num_bytes for point in rest]
         source = [MeasuredCurve(fabric=system.fabric, curve=three_of(points))]
@@ -444,7 +443,6 @@ def test_three_points_are_better_than_none_where_the_aim_is_met() -> None:
     assert worse <= set(BEYOND_AIM)
 
 
-@needs_data
 def test_alps_from_4_to_16_ranks_to_32() -> None:
     """From 33 % by published figures to 14 %, from 128 MiB on within 6 %; nine of ten within the range."""
     few = [BY_NAME[f"alps, {ranks} GH200"] for ranks in (4, 8, 16)]
@@ -469,9 +467,9 @@ def test_alps_from_4_to_16_ranks_to_32() -> None:
 def test_eight_gpus_from_two_numbers_of_ranks_are_nearer_than_from_one() -> None:
     """2 and 4 A100 of a DGX to 8: 6 % in place of 8 from 4 alone."""
     two, four, eight = (BY_NAME[f"vidur, {ranks} A100 of a DGX"] for ranks in (2, 4, 8))
-    points = measured(eight)[::20]
+    points = whole(eight)[::20]
     sizes = [point.num_bytes for point in points]
-    source = [MeasuredCurve(fabric=each.fabric, curve=measured(each)) for each in (two, four)]
+    source = [MeasuredCurve(fabric=each.fabric, curve=whole(each)) for each in (two, four)]
     both = error(extrapolate(source, eight.fabric, sizes), points)
     alone = error(extrapolate(source[1:], eight.fabric, sizes), points)
     assert both < 6.5

@@ -1,6 +1,6 @@
 """NCCL's cost model against public measurements, from published figures alone.
 
-``BUCKETSIM_DATA`` names the folder of the measurements. ``LIMITS`` are medians of |computed / measured - 1|
+``tests/published`` keeps figures of the measurements. ``LIMITS`` are medians of |computed / measured - 1|
 over 1 MiB to 1 GiB, in per cent, a little above what comes out. Where they exceed the aim, ``MISSING`` says
 what the model lacks, and a test shows it.
 """
@@ -20,13 +20,10 @@ from tests.clusters.published_fabrics import (
     MISSING,
     SYSTEMS,
     System,
-    every_point,
+    kept,
     measured,
     median_error,
-    needs_data,
 )
-
-pytestmark = needs_data
 
 LIMITS = {
     "thanos, 8 A100": 4,
@@ -144,7 +141,7 @@ def test_profiled_kernels_of_one_rank_last_longer_than_their_transfer() -> None:
     """
     for ranks in (2, 4, 8):
         system = BY_NAME[f"vidur, {ranks} A100 of a DGX"]
-        small = [point for point in every_point(system) if point.num_bytes <= 128 * 1024]
+        small = [point for point in kept(system) if point.num_bytes <= 128 * 1024]
         longer = [p.duration_ns / nccl_ns(system.fabric, "all_reduce", p.num_bytes) for p in small]
         assert median(longer) > 1.7
         assert max(longer) > 3
@@ -168,7 +165,7 @@ def test_efa_misses_in_the_middle_only() -> None:
     system = BY_NAME["p4de, 2 hosts of 8 A100, EFA"]
     by_size = {
         point.num_bytes: collective_ns(system.fabric, "all_reduce", point.num_bytes) / point.duration_ns
-        for point in every_point(system)
+        for point in kept(system)
     }
     assert all(abs(ratio - 1) < 0.08 for size, ratio in by_size.items() if size <= 8 * 1024)
     assert all(abs(ratio - 1) < 0.1 for size, ratio in by_size.items() if size >= 128 * MIB)

@@ -1,33 +1,27 @@
 """Two clusters that others measured, predicted from rows that are not scored.
 
-``python -m tests.contracts.clusters`` prints README's tables; ``BUCKETSIM_DATA`` names the measurements.
-Each cluster is what a user has: a model, one or more times of a single GPU, a link's curve measured beside
-the step, one step of the job. Nothing else is read of the rows that are predicted.
+``python -m tests.contracts.clusters`` prints README's tables, from figures in ``tests/published``. Each cluster is
+what a user has: a model, one or more times of a single GPU, a link's curve measured beside the step, one step of
+the job. Nothing else is read of the rows that are predicted.
 """
 
-import csv
-import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import sim
 from sim.costs.memory_traffic import with_memory_bandwidth
 from sim.errors import InputError
-from sim.importer.links import read_nccl_tests
 from sim.nouns.anchored import Anchored, Factor, InStepTimes, MeasuredStep
 from sim.nouns.hardware import Hardware
-from sim.nouns.imported import ImportOptions
 from sim.nouns.workload import Workload
 from sim.recorder.estimate import estimate
 from sim.recorder.estimating.devices import find_gpu
 from sim.recorder.published.language import gpt_82m, nanogpt_124m
 from sim.units import NS_PER_MS
+from tests.published.figures import curve, figures
 
-DATA = Path(os.environ.get("BUCKETSIM_DATA", ""))
 A40, RTX = "4x A40, GPT 82M", "8x RTX PRO 6000, nanoGPT 124M"
 VIEWS = {"gradient_as_bucket_view": True}
 
@@ -87,16 +81,10 @@ class Cluster:
         return {row.label: self.step_ms(hardware, row) / row.measured_ms - 1 for row in self.rows}
 
 
-def table(name: str) -> list[dict[str, str]]:
-    """A CSV of measured steps, without its comments."""
-    with (DATA / "bucket_sweeps" / name).open() as file:
-        return list(csv.DictReader(line for line in file if not line.startswith("#")))
-
-
 def link(name: str, world_size: int, gpu: str) -> Hardware:
     """A link's curve as ``bucketsim import nccl-tests`` reads it, with the copies of a GPU's memory."""
-    found = read_nccl_tests([DATA / "nccl_tests" / name], ImportOptions(world_size=world_size)).hardware
-    (hardware,) = (one for one in found if one.world_size == world_size)
+    points = curve(figures("clusters")[name]["points"])
+    hardware = Hardware(name=name, world_size=world_size, all_reduce=points)
     return with_memory_bandwidth(hardware, find_gpu(gpu).bytes_per_s)
 
 
@@ -104,17 +92,11 @@ def link(name: str, world_size: int, gpu: str) -> Hardware:
 @cache
 def a40() -> Cluster:
     """Given: the single GPU's parts of a step, the link file, the 25 MiB row and its profile."""
+    seen = figures("clusters")["a40"]
     rows = {
-        row["bucket_cap_mb"]: Row(
-            label=f"{row['bucket_cap_mb']} MiB",
-            options={"bucket_cap_mb": int(row["bucket_cap_mb"])},
-            measured_ms=float(row["step_ms"]),
-        )
-        for row in table("kopernik_a40x4_gpt82M_hostA.csv")
-        if row["bucket_cap_mb"].isdigit()
+        cap: Row(label=f"{cap} MiB", options={"bucket_cap_mb": int(cap)}, measured_ms=step_ms)
+        for cap, step_ms in seen["step_ms"].items()
     }
-    timelines = json.loads((DATA / "ddp_logging" / "kopernik_a40x4_hostA_timelines.json").read_text())
-    (profile,) = (one for one in timelines["timelines"] if one["cap_mb"] == 25)
     return Cluster(
         name=A40,
         workload=estimate(
@@ -126,12 +108,12 @@ def a40() -> Cluster:
             gpu="a40",
             autocast="bfloat16",
         ),
-        beside=link("kopernik_4xA40_shm_partial.txt", 4, "a40"),
+        beside=link("a40 link", 4, "a40"),
         given=rows.pop("25"),
         rows=tuple(rows.values()),
         seen=InStepTimes(
-            durations_ns=tuple(round(ms * NS_PER_MS) for ms in profile["allreduce_durations_ms"]),
-            after_backward_ns=round(profile["after_bwd_ms"] * NS_PER_MS),
+            durations_ns=tuple(round(ms * NS_PER_MS) for ms in seen["all_reduce_ms"]["25"]),
+            after_backward_ns=round(seen["after_backward_ms"] * NS_PER_MS),
         ),
     )
 
@@ -141,20 +123,18 @@ def a40() -> Cluster:
 def rtx() -> Cluster:
     """Given: the single GPU's step, the link's curve at 8 ranks, the 25 MiB row; or the 10 MiB row too."""
     rows = {}
-    for row in table("dominator_rtxpro6000x8_nanogpt124M.csv"):
-        if row["mode"] != "ddp":
-            continue
-        cap, steps = float(row["bucket_cap_mb"]), int(row["gas"])
+    for row in figures("clusters")["rtx"]["steps"]:
+        cap, steps = row["bucket_cap_mb"], row["accumulation_steps"]
         label, options = f"{cap:g} MiB", {"bucket_cap_mb": cap, **VIEWS}
         if steps > 1:
-            under = row["no_sync"] == "1"
+            under = row["no_sync"]
             label += f", {steps} micro-batches{' under no_sync' if under else ', each synchronised'}"
             options |= {"accumulation_steps": steps, "no_sync": under}
-        rows[label] = Row(label=label, options=options, measured_ms=float(row["step_ms"]))
+        rows[label] = Row(label=label, options=options, measured_ms=row["step_ms"])
     return Cluster(
         name=RTX,
         workload=nanogpt(),
-        beside=link("dominator_rtxpro6000_pcie_allreduce_n2_n4_n8.csv", 8, "rtx-pro-6000-blackwell"),
+        beside=link("rtx link", 8, "rtx-pro-6000-blackwell"),
         given=rows.pop("25 MiB"),
         rows=tuple(rows.values()),
         second=rows["10 MiB"],

@@ -4,8 +4,6 @@ Calibration and prediction come from different rows; nothing is fitted to a row 
 """
 
 import itertools
-import json
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,12 +18,9 @@ from sim.nouns.hardware import Hardware
 from sim.truth.anchor import USUAL_NOISE
 from sim.units import NS_PER_MS, transfer_ns
 from tests.contracts import clusters
-from tests.contracts.clusters import DATA, Cluster, a40, rtx, single_steps
+from tests.contracts.clusters import Cluster, a40, rtx, single_steps
+from tests.published.figures import figures
 from tests.tuner import test_null_case as null_case
-
-pytestmark = pytest.mark.skipif(
-    "BUCKETSIM_DATA" not in os.environ, reason="BUCKETSIM_DATA does not name the public measurements"
-)
 
 ROOT = Path(__file__).parents[2]
 AIM = 0.03
@@ -94,9 +89,8 @@ def test_the_same_cost_is_seen_in_the_other_clusters_profiles() -> None:
 
     First, last and, of the 4 MiB profile, the next step's first one are left out.
     """
-    timelines = json.loads((DATA / "ddp_logging" / "kopernik_a40x4_hostA_timelines.json").read_text())
-    by_cap = {one["cap_mb"]: one["allreduce_durations_ms"] for one in timelines["timelines"]}
-    many, few = by_cap[4][1:25], by_cap[25][1:9]
+    by_cap = figures("clusters")["a40"]["all_reduce_ms"]
+    many, few = by_cap["4"][1:25], by_cap["25"][1:9]
     assert (len(many), len(few)) == (24, 8)
     each_in_step = (sum(many) - sum(few)) / (len(many) - len(few)) * NS_PER_MS
     curve = a40().beside.all_reduce
@@ -113,8 +107,7 @@ def test_eight_gpus_that_compute_at_once_are_slower_than_one_alone() -> None:
     model is in either. A micro-batch under ``no_sync`` alone is longer than the single GPU's whole step and
     the addition of its gradients, so that no split of that step makes the row true.
     """
-    rows = clusters.table("dominator_rtxpro6000x8_nanogpt124M.csv")
-    (alone,) = (float(row["step_ms"]) for row in rows if row["mode"] == "single")
+    alone = figures("clusters")["rtx"]["single_gpu_ms"]
     each, under = (row.measured_ms for row in rtx().rows if "accumulation_steps" in row.options)
     given = rtx().given.measured_ms
     against_the_same_job, against_one_gpu = (each - under) / 3, given - alone

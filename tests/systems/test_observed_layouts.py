@@ -1,18 +1,15 @@
 """Bucket sizes that others observed on their machines, from the models' shapes and calls alone (A1, A2).
 
-The observations stay where they are: ``BUCKETSIM_DATA`` names their folder. Nothing is fitted. A model is its
-layers, in the order in which they are registered and called; backward makes the layer that was called last
+The observations are in ``tests/published/layouts.json``, with their sources. Nothing is fitted. A model is
+its layers, in the order in which they are registered and called; backward makes the layer that was called last
 ready first, and inside a layer a Linear's bias comes before its weight, a norm's weight before its bias
 (A6.5). ``test_autograd_gives_this_order`` holds that against torch.
 """
 
 import itertools
-import json
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -21,11 +18,7 @@ from torch import Tensor, nn
 
 import sim
 from sim.nouns.workload import Gradient, Workload
-
-DATA = os.environ.get("BUCKETSIM_DATA", "")
-LAYOUTS = Path(DATA) / "ddp_logging" / "bucket_layouts.json"
-GPT_LOG = Path(DATA) / "ddp_logging" / "kopernik_a40x4_hostA_ddp_logging.json"
-needs_data = pytest.mark.skipif(not DATA, reason="BUCKETSIM_DATA does not name the public measurements")
+from tests.published.figures import figures
 
 
 class Layer(NamedTuple):
@@ -125,10 +118,7 @@ def sizes(made_of: Workload, **caps: Any) -> list[int]:
 
 def layout(model: str, cap_mb: int) -> list[int]:
     """The observed bytes of each all-reduce, in order."""
-    cases = json.loads(LAYOUTS.read_text())["cases"]
-    (case,) = [c for c in cases if model in c["model"].split() and c["cap_mb"] == cap_mb]
-    elements: list[int] | None = case.get("allreduce_elems_fp32")
-    seen: list[int] = case["allreduce_bytes"] if elements is None else [4 * count for count in elements]
+    seen: list[int] = figures("layouts")[model]["bucket_bytes"][str(cap_mb)]
     return seen
 
 
@@ -139,7 +129,6 @@ def test_the_models_are_the_published_ones() -> None:
     assert (len(GPT.gradients), GPT.total_bytes) == (69, 4 * 82_601_472)
 
 
-@needs_data
 @pytest.mark.parametrize("cap_mb", [25, 35])
 def test_resnet18_of_an_older_torch(cap_mb: int) -> None:
     """Its first bucket stayed at 1 MiB beside an explicit cap: what ``first_bucket_mb`` gives."""
@@ -147,12 +136,10 @@ def test_resnet18_of_an_older_torch(cap_mb: int) -> None:
     assert sizes(RESNET18, first_bucket_mb=1, bucket_cap_mb=cap_mb) == seen
 
 
-@needs_data
 def test_resnet18_at_25_is_what_todays_default_gives() -> None:
     assert sizes(RESNET18) == layout("resnet18", 25)
 
 
-@needs_data
 @pytest.mark.parametrize("cap_mb", [25, 35])
 def test_an_explicit_cap_of_today_has_no_small_first_bucket(cap_mb: int) -> None:
     """A2.1: so it gives other buckets than those that the older torch made."""
@@ -163,7 +150,6 @@ def test_an_explicit_cap_of_today_has_no_small_first_bucket(cap_mb: int) -> None
     assert sum(today) == sum(seen)
 
 
-@needs_data
 def test_resnet50_at_ddps_default() -> None:
     """Limits [1 MiB, 25 MiB]: what DDP's default gives, and an explicit 25 does not (A2.1)."""
     seen = layout("resnet50", 25)
@@ -171,14 +157,11 @@ def test_resnet50_at_ddps_default() -> None:
     assert sizes(RESNET50, bucket_cap_mb=25) != seen
 
 
-@needs_data
-@pytest.mark.parametrize("place", [0, 1])
-def test_gpt_on_four_a40(place: int) -> None:
+@pytest.mark.parametrize("cap_mb", [4, 16])
+def test_gpt_on_four_a40(cap_mb: int) -> None:
     """An explicit cap of 4 and of 16 MiB; the head alone is larger than either."""
-    document = json.loads(GPT_LOG.read_text())
-    record = document["records"][place]
-    assert document["model"]["param_tensors"] == len(GPT.gradients)
-    assert sizes(GPT, bucket_cap_mb=record["cap_mb"]) == record["rebuilt_bucket_sizes"]
+    assert figures("layouts")["gpt"]["param_tensors"] == len(GPT.gradients)
+    assert sizes(GPT, bucket_cap_mb=cap_mb) == layout("gpt", cap_mb)
 
 
 def in_order(made_of: Workload, order: Sequence[int]) -> Workload:
@@ -187,13 +170,12 @@ def in_order(made_of: Workload, order: Sequence[int]) -> Workload:
     return replace(made_of, gradients=tuple(gradients))
 
 
-@needs_data
 def test_layouts_tell_ready_order_from_others() -> None:
     """The observations are no easy prey: gradients ready first to last give other buckets.
 
     The GPT's at 4 MiB even tell apart orders that differ in a norm and an embedding alone.
     """
-    log = json.loads(GPT_LOG.read_text())["records"][0]["rebuilt_bucket_sizes"]
+    log = layout("gpt", 4)
     for made_of, seen, caps in ((RESNET50, layout("resnet50", 25), {}), (GPT, log, {"bucket_cap_mb": 4})):
         forward = range(len(made_of.gradients))
         assert sizes(in_order(made_of, forward), **caps) != seen

@@ -1,10 +1,10 @@
 """Two A100 that train GPT-2: others measured that the cap does not matter there, and so must come out.
 
-The measurement (``bucket_sweeps/schemmy_a100x2_gpt2.csv`` below ``BUCKETSIM_DATA``): fp32, 16 x 512 tokens a
+The measurement (``tests/published/null_case.json``, with its source): fp32, 16 x 512 tokens a
 GPU, four caps from 1 to 500 MB for GPT-2 124M and 774M; the steps differ by 0.5 and 1.2 %, which lies below
 the noise from step to step. The link is not stated, so both that it can be are assumed: an NVLink pair as
-others measured it (``link_calibration/vidur_a100_pairwise_nvlink``), and a PCIe pair, affine, with the
-latency and the bandwidth of ``nccl_tests/kopernik_2xL4_pcie`` (7 us, 11 GB/s: slower than two A100's).
+others measured it, and a PCIe pair, affine, with the latency and the bandwidth of two L4 (7 us, 11 GB/s:
+slower than two A100's).
 
 What is not measured is built: backward is two thirds of the step without communication (the single GPU's
 where it was measured, else the shortest of the four) and spreads over the operators by their multiply-adds;
@@ -14,14 +14,10 @@ whose backward varies by that standard deviation. With the standard deviation of
 (0.9 ms), 124M over PCIe would come out as a gain of 0.2 %; but each of the four is a mean over some 40 steps.
 """
 
-import csv
-import gzip
 import math
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import accumulate
-from pathlib import Path
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -30,15 +26,7 @@ import pytest
 import sim
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Gradient, Workload
-
-DATA = Path(os.environ.get("BUCKETSIM_DATA", ""))
-SWEEP = DATA / "bucket_sweeps" / "schemmy_a100x2_gpt2.csv"
-NVLINK = DATA / "link_calibration" / "vidur_a100_pairwise_nvlink_all_reduce.csv.gz"
-PCIE = DATA / "nccl_tests" / "kopernik_2xL4_pcie_allreduce.txt"
-
-pytestmark = pytest.mark.skipif(
-    "BUCKETSIM_DATA" not in os.environ, reason="BUCKETSIM_DATA does not name the public measurements"
-)
+from tests.published.figures import curve, figures
 
 TOKENS, SEQUENCE, VOCABULARY = 16 * 512, 512, 50_257
 SINGLE_GPU_TOKENS_PER_S = {"gpt2-124M": 19_633.2}  # the file's first line
@@ -82,9 +70,7 @@ def operators(blocks: int, width: int) -> list[Operator]:
 
 
 def measured_steps_ns(model: str) -> list[int]:
-    with SWEEP.open() as file:
-        rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
-    return [round(float(row["step_ms"]) * 1e6) for row in rows if row["model"] == model]
+    return [round(ms * 1e6) for ms in figures("null_case")["steps"]["step_ms"][model].values()]
 
 
 def gpt2(model: str) -> Workload:
@@ -125,25 +111,15 @@ def gpt2(model: str) -> Workload:
 
 def nvlink_pair() -> Hardware:
     """Medians of 3 runs a size, with what is known of their scatter."""
-    with gzip.open(NVLINK, "rt") as file:
-        rows = {int(row["size"]): row for row in csv.DictReader(file) if row["num_workers"] == "2"}
-    found = {
-        size: {
-            name: round(float(row[f"time_stats.all_reduce.{name}"]) * 1e6)
-            for name in ("min", "median", "max")
-        }
-        for size, row in sorted(rows.items())
-    }
+    found = figures("null_case")["nvlink"]["bytes_min_median_max_ns"]
     return Hardware(
         name="2 A100, NVLink (vidur)",
         world_size=2,
-        all_reduce=tuple(
-            CurvePoint(num_bytes=size, duration_ns=times["median"]) for size, times in found.items()
-        ),
+        all_reduce=curve([[size, middle] for size, _, middle, _ in found]),
         spread={
             "all_reduce": {
-                str(size): {"count": 3} | {f"{name}_ns": ns for name, ns in times.items()}
-                for size, times in found.items()
+                str(size): {"count": 3, "min_ns": low, "median_ns": middle, "max_ns": high}
+                for size, low, middle, high in found
             }
         },
     )
@@ -151,16 +127,11 @@ def nvlink_pair() -> Hardware:
 
 def pcie_pair() -> Hardware:
     """The shortest time and the last slope of a public PCIe pair."""
-    rows = [line.split() for line in PCIE.read_text().splitlines() if line[:1].isdigit()]
-    times = [(int(size), float(us)) for size, us, _ in rows]
-    latency, (largest, longest) = min(us for _, us in times), times[-1]
+    pair = figures("null_case")["pcie"]
     return Hardware(
         name="2 A100, PCIe assumed",
         world_size=2,
-        all_reduce=(
-            CurvePoint(num_bytes=0, duration_ns=round(latency * 1e3)),
-            CurvePoint(num_bytes=largest, duration_ns=round(longest * 1e3)),
-        ),
+        all_reduce=(CurvePoint(num_bytes=0, duration_ns=pair["least_ns"]), *curve(pair["points"])),
     )
 
 
