@@ -1,11 +1,11 @@
 """Two clusters that others measured, predicted from rows that are not scored.
 
-``python -m tests.contracts.clusters`` prints README's tables, from figures in ``tests/published``. Each cluster is
-what a user has: a model, one or more times of a single GPU, a link's curve measured beside the step, one step of
-the job. Nothing else is read of the rows that are predicted.
+``python -m tests.contracts.clusters`` prints README's tables, from figures in ``tests/published``.
+Each cluster is what a user has: a model, one or more times of a single GPU, a link's curve measured beside
+the step, one step of the job. Nothing else is read of the rows that are predicted.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -89,7 +89,6 @@ def link(name: str, world_size: int, gpu: str) -> Hardware:
 
 
 @cache
-@cache
 def a40() -> Cluster:
     """Given: the single GPU's parts of a step, the link file, the 25 MiB row and its profile."""
     seen = figures("clusters")["a40"]
@@ -119,7 +118,6 @@ def a40() -> Cluster:
 
 
 @cache
-@cache
 def rtx() -> Cluster:
     """Given: the single GPU's step, the link's curve at 8 ranks, the 25 MiB row; or the 10 MiB row too."""
     rows = {}
@@ -139,6 +137,12 @@ def rtx() -> Cluster:
         rows=tuple(rows.values()),
         second=rows["10 MiB"],
     )
+
+
+@cache
+def anchored(cluster: Callable[[], Cluster], *, on_two: bool = False) -> Anchored:
+    """``a40`` or ``rtx`` on the given row, or on the second one too, which takes seconds."""
+    return cluster().anchor(second=cluster().second if on_two else None)
 
 
 def nanogpt(**known: int) -> Workload:
@@ -165,9 +169,9 @@ def prediction_rows() -> Iterator[str]:
         "and on a second | error |"
     )
     yield "|---" * 8 + "|"
-    for cluster in (a40(), rtx()):
-        one = cluster.anchor().hardware
-        two = None if cluster.second is None else cluster.anchor(second=cluster.second).hardware
+    for build in (a40, rtx):
+        cluster, one = build(), anchored(build).hardware
+        two = None if cluster.second is None else anchored(build, on_two=True).hardware
         for row in (cluster.given, *cluster.rows):
             cells = [f"{row.measured_ms:.2f}", f"{cluster.step_ms(cluster.beside, row):.2f}"]
             cells += _predicted(cluster, one, row, {cluster.given.label})

@@ -18,7 +18,7 @@ from sim.nouns.hardware import Hardware
 from sim.truth.anchor import USUAL_NOISE
 from sim.units import NS_PER_MS, transfer_ns
 from tests.contracts import clusters
-from tests.contracts.clusters import Cluster, a40, rtx, single_steps
+from tests.contracts.clusters import Cluster, a40, anchored, rtx, single_steps
 from tests.published.figures import figures
 from tests.tuner import test_null_case as null_case
 
@@ -40,12 +40,12 @@ def out_of_order(cluster: Cluster, hardware: Hardware, apart: float = 0.0) -> in
 def test_a40_is_predicted_from_another_row() -> None:
     cluster = a40()
     assert cluster.workload.total_bytes == 330_405_888
-    anchored = cluster.anchor()
-    errors = cluster.errors(anchored.hardware)
+    found = anchored(a40)
+    errors = cluster.errors(found.hardware)
     assert set(errors) == {"4 MiB", "16 MiB", "64 MiB"}
     assert all(abs(error) <= AIM for error in errors.values()), errors
-    assert out_of_order(cluster, anchored.hardware) == 0
-    assert abs(anchored.residual_ns) < 1_000
+    assert out_of_order(cluster, found.hardware) == 0
+    assert abs(found.residual_ns) < 1_000
 
 
 def test_a40_without_its_profile_is_refused_and_the_link_may_be_fixed_instead() -> None:
@@ -60,8 +60,7 @@ def test_a40_without_its_profile_is_refused_and_the_link_may_be_fixed_instead() 
 
 
 def test_rtx_is_predicted_but_for_what_is_shown_to_be_missing() -> None:
-    cluster = rtx()
-    errors = cluster.errors(cluster.anchor().hardware)
+    errors = rtx().errors(anchored(rtx).hardware)
     assert len(errors) == 7
     assert {label for label, error in errors.items() if abs(error) > AIM} == {ONE_MIB, UNDER_NO_SYNC}
     assert errors[ONE_MIB] < 0
@@ -73,14 +72,12 @@ def test_many_small_buckets_miss_a_cost_of_each_collective() -> None:
 
     It is not in the curve, whose all-reduces follow each other in one loop; the first row does not tell it.
     """
-    cluster = rtx()
-    assert cluster.second is not None
-    two = cluster.anchor(second=cluster.second).hardware
+    cluster, two = rtx(), anchored(rtx, on_two=True).hardware
     errors = cluster.errors(two)
     assert two.launch_cost_ns == pytest.approx(200_000, rel=0.1)
     assert abs(errors[ONE_MIB]) <= 0.01
     assert {label for label, error in errors.items() if abs(error) > 0.02} == {UNDER_NO_SYNC}, errors
-    one = cluster.anchor().hardware
+    one = anchored(rtx).hardware
     assert out_of_order(cluster, two, USUAL_NOISE) == 0 < out_of_order(cluster, one, USUAL_NOISE)
 
 
@@ -155,11 +152,11 @@ def test_another_row_would_have_done(cluster: Callable[[], Cluster]) -> None:
 
 def test_the_anchor_is_what_makes_the_difference() -> None:
     """The parts alone are off by up to a tenth."""
-    for cluster in (a40(), rtx()):
-        alone = cluster.errors(cluster.beside).values()
-        anchored = cluster.errors(cluster.anchor().hardware).values()
+    for cluster in (a40, rtx):
+        alone = cluster().errors(cluster().beside).values()
+        on_a_row = cluster().errors(anchored(cluster).hardware).values()
         assert max(map(abs, alone)) > 0.05
-        assert max(map(abs, anchored)) < 0.6 * max(map(abs, alone))
+        assert max(map(abs, on_a_row)) < 0.6 * max(map(abs, alone))
 
 
 @pytest.mark.parametrize(
@@ -194,13 +191,12 @@ def test_the_null_case_stays_one(model: str, link: Callable[[], Hardware]) -> No
         assert abs(predicted / step_ns - 1) <= 0.02, cap
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "page"),
     [
         (clusters.prediction_rows, "README.md"),
-        (clusters.anchor_rows, "traces/README.md"),
-        (clusters.split_rows, "traces/README.md"),
+        pytest.param(clusters.anchor_rows, "traces/README.md", marks=pytest.mark.slow),
+        pytest.param(clusters.split_rows, "traces/README.md", marks=pytest.mark.slow),
     ],
 )
 def test_the_pages_have_the_tables(rows: Callable[[], Iterator[str]], page: str) -> None:

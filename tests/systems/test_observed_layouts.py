@@ -1,8 +1,8 @@
 """Bucket sizes that others observed on their machines, from the models' shapes and calls alone (A1, A2).
 
 The observations are in ``tests/published/layouts.json``, with their sources. Nothing is fitted. A model is
-its layers, in the order in which they are registered and called; backward makes the layer that was called last
-ready first, and inside a layer a Linear's bias comes before its weight, a norm's weight before its bias
+its layers, in the order in which they are registered and called; backward makes the layer that was called
+last ready first, and inside a layer a Linear's bias comes before its weight, a norm's weight before its bias
 (A6.5). ``test_autograd_gives_this_order`` holds that against torch.
 """
 
