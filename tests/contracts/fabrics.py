@@ -1,6 +1,6 @@
 """Systems that others measured, predicted from published figures, from three points, and from fewer ranks.
 
-``python -m tests.contracts.fabrics`` prints README's tables; ``BUCKETSIM_DATA`` names the measurements.
+``python -m tests.contracts.fabrics`` prints the manual's tables; ``BUCKETSIM_DATA`` names the measurements.
 Errors are medians of |predicted / measured - 1| over the sizes of 1 MiB to 1 GiB that were not given.
 """
 

@@ -21,6 +21,7 @@ from sim.truth.anchor import USUAL_NOISE
 from sim.units import NS_PER_MS, transfer_ns
 from tests.contracts import clusters
 from tests.contracts.clusters import DATA, Cluster, a40, rtx, single_steps
+from tests.manual.pages import TRUTH, assert_holds
 from tests.tuner import test_null_case as null_case
 
 pytestmark = pytest.mark.skipif(
@@ -205,15 +206,11 @@ def test_the_null_case_stays_one(model: str, link: Callable[[], Hardware]) -> No
 @pytest.mark.parametrize(
     ("rows", "page"),
     [
-        (clusters.prediction_rows, "README.md"),
-        (clusters.anchor_rows, "traces/README.md"),
-        (clusters.split_rows, "traces/README.md"),
+        (clusters.prediction_rows, TRUTH),
+        (clusters.anchor_rows, ROOT / "traces" / "README.md"),
+        (clusters.split_rows, ROOT / "traces" / "README.md"),
     ],
 )
-def test_the_pages_have_the_tables(rows: Callable[[], Iterator[str]], page: str) -> None:
+def test_the_pages_have_the_tables(rows: Callable[[], Iterator[str]], page: Path) -> None:
     """``python -m tests.contracts.clusters`` prints them."""
-    readme = (ROOT / page).read_text().splitlines()
-    told = list(rows())
-    assert told[0] in readme
-    start = readme.index(told[0])
-    assert readme[start : start + len(told)] == told
+    assert_holds(page, list(rows()))

@@ -1,45 +1,36 @@
-"""README's table of fabrics is what is computed, and its aims are counted, not claimed."""
+"""The manual's table of fabrics is what is computed, and its aims are counted, not claimed."""
 
 import os
-from pathlib import Path
 
 import pytest
 
 from tests.clusters.elsewhere import ELSEWHERE
 from tests.clusters.published_fabrics import AIM, MISSING, SYSTEMS
 from tests.contracts import fabrics
+from tests.manual.pages import TRUTH, assert_holds
 
 needs_data = pytest.mark.skipif(
     "BUCKETSIM_DATA" not in os.environ, reason="BUCKETSIM_DATA does not name the public measurements"
 )
 
-README = Path(__file__).parents[2] / "README.md"
-
 
 @needs_data
 def test_the_page_has_the_table() -> None:
     """``python -m tests.contracts.fabrics`` prints it."""
-    assert_on_the_page(list(fabrics.fabric_rows()))
+    assert_holds(TRUTH, list(fabrics.fabric_rows()))
 
 
 def test_the_page_has_the_presets() -> None:
-    assert_on_the_page(list(fabrics.preset_rows()))
+    assert_holds(TRUTH, list(fabrics.preset_rows()))
 
 
 def test_presets_hold_on_machines_that_nothing_was_set_by() -> None:
     assert all(machine.error() <= 10 for machine in ELSEWHERE)
 
 
-def assert_on_the_page(told: list[str]) -> None:
-    readme = README.read_text().splitlines()
-    assert told[0] in readme
-    start = readme.index(told[0])
-    assert readme[start : start + len(told)] == told
-
-
 @needs_data
 def test_the_page_counts_what_meets_the_aims() -> None:
-    assert " ".join(README.read_text().split()).count(fabrics.summary()) == 1
+    assert " ".join(TRUTH.read_text().split()).count(fabrics.summary()) == 1
 
 
 @needs_data
