@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote_plus
 
 import streamlit as st
 
@@ -26,6 +27,8 @@ PAGES = {
     "glossary": "Glossary",
     "house": "The house",
 }
+# A table that is wider than the window is moved, not the page.
+_TABLES = "<style>[data-testid=stMain] table { display: block; overflow-x: auto; }</style>"
 _HEADING = re.compile(r"(#{1,3}) (.+)")
 _PICTURE = re.compile(r"!\[(.+)\]\(\.\./screenshots/(\w+)-light\.png\)")
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
@@ -45,6 +48,7 @@ def show() -> None:
     addresses.take_name("page", PAGES)
     with st.sidebar:
         page = st.radio("Page", list(PAGES), format_func=PAGES.__getitem__, key="page", bind="query-params")
+    st.html(_TABLES)
     for part in parts(page):
         _draw(part)
 
@@ -85,7 +89,8 @@ def _linked(link: re.Match[str]) -> str:
         return link[0]
     inside = _INSIDE.fullmatch(target)
     if inside and inside[1] in PAGES:
-        return f'<a href="?page={inside[1]}{inside[2] or ""}" target="_self">{words}</a>'
+        shown = quote_plus(PAGES[inside[1]])  # as the page writes it itself, which keeps the anchor behind it
+        return f'<a href="?page={shown}{inside[2] or ""}" target="_self">{words}</a>'
     path = target.removeprefix("../../").partition("#")[0]
     return words if words.strip("`") == path else f"{words} (`{path}`)"
 

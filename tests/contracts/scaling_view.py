@@ -1,7 +1,7 @@
 """How GPT-2 124M scales on two machines of A100, as the manual tells it.
 
-``python -m tests.contracts.scaling_view`` prints the manual's table. Its commands: ``bucketsim estimate`` of the
-model, and ``bucketsim scaling`` on each machine.
+``python -m tests.contracts.scaling_view`` prints the manual's table. Its commands: ``bucketsim
+estimate`` of the model, and ``bucketsim scaling`` on each machine.
 """
 
 from collections.abc import Iterator

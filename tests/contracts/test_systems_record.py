@@ -18,7 +18,7 @@ CLAIMS = {
     "ResNet-50, 25.6M": ROOT / "traces" / "claims" / "resnet50-box-2x1gbit",
     "GPT 135M": ROOT / "traces" / "claims" / "gpt-135M-box-2x1gbit",
 }
-# What the model is known to miss by more, with the mechanism: traces/README.md, and the manual's "How true it is".
+# What the model is known to miss by more, with the mechanism: traces/README.md, app/manual/truth.md.
 KNOWN = {"comm_hook=powerSGD": 0.12, "per-parameter": 0.07, "per-parameter-async": 0.07}
 
 

@@ -1,7 +1,8 @@
-"""Every link, anchor and picture of README and manual leads somewhere, on a code host and in the dashboard."""
+"""Links, anchors and pictures of README and manual lead somewhere, on a code host and in the dashboard."""
 
 import re
 from pathlib import Path
+from urllib.parse import unquote_plus
 
 import pytest
 
@@ -10,7 +11,8 @@ from tests.manual.pages import MANUAL, README, ROOT, prose
 
 WRITTEN = [README, *MANUAL]
 _LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|srcset)=\"([^\"]+)\"")
-_SHOWN = re.compile(r'href="\?page=([\w-]+)(?:#([\w-]+))?"|\]\(#([\w-]+)\)')
+_SHOWN = re.compile(r'href="\?page=([^"#]+)(?:#([\w-]+))?"|\]\(#([\w-]+)\)')
+_NAMES = {title: name for name, title in PAGES.items()}
 
 
 def anchors(page: Path) -> list[str]:
@@ -35,8 +37,9 @@ def test_every_relative_link_resolves(page: Path) -> None:
 @pytest.mark.parametrize("name", PAGES)
 def test_every_link_of_the_shown_page_resolves(name: str) -> None:
     for part in parts(name):
-        for page, far, near in _SHOWN.findall(part.text):
-            there = {other.name for other in parts(page or name) if other.level > 0}
+        for title, far, near in _SHOWN.findall(part.text):
+            page = _NAMES[unquote_plus(title)] if title else name
+            there = {other.name for other in parts(page) if other.level > 0}
             assert (far or near or anchor(PAGES[page])) in there, part.text
         if part.level == 0:
             for scheme in ("light", "dark"):
