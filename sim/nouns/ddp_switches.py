@@ -126,7 +126,13 @@ SWITCHES: Mapping[str, Switch] = {
             "order.",
             recorded=True,
             logged=True,
-            tried={"find_unused_parameters": {"find_unused_parameters": True}},
+            tried={
+                "find_unused_parameters": {"find_unused_parameters": True},
+                "skip_all_reduce_unused_params": {
+                    "find_unused_parameters": True,
+                    "skip_all_reduce_unused_params": True,
+                },
+            },
         ),
         Switch(
             name="static_graph",
@@ -141,13 +147,7 @@ SWITCHES: Mapping[str, Switch] = {
             name="skip_all_reduce_unused_params",
             does="does not send a bucket of unused parameters (A3.14)",
             help="A bucket of unused parameters alone is not sent (torch 2.8).",
-            since=(2, 8),
-            tried={
-                "skip_all_reduce_unused_params": {
-                    "find_unused_parameters": True,
-                    "skip_all_reduce_unused_params": True,
-                }
-            },
+            since=(2, 8),  # tried above, as it needs find_unused_parameters
         ),
         Switch(
             name="mixed_precision",
