@@ -81,8 +81,8 @@ class Given:
     ``record`` is the name of the library's measured record of these inputs, None if there is none.
     ``measured`` is an uploaded record of them, or the steps of an uploaded trace; ``measured_digest`` is the
     key of that upload. ``assignment`` was uploaded beside the inputs, and ``uploaded`` is the whole upload,
-    with its notes. ``is_computed``: nobody measured the machine. ``is_carried``: the inputs are those that a run was
-    measured with, in place of those of the files.
+    with its notes. ``is_computed``: nobody measured the machine. ``is_carried``: the inputs are those that a
+    run was measured with, in place of those of the files.
     """
 
     inputs: Inputs

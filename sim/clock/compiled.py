@@ -307,8 +307,8 @@ def _advance(
     """Play each rank until it comes to collective ``until``, or where there is none to its end.
 
     ``last`` holds when the last rank came to each collective before ``until``. Each rank stands in the
-    instant in which it came to the collective before ``until``. ``queue`` holds the times of launches, in their
-    order; ``line`` the collectives that were launched, where they are not simply one after the other;
+    instant in which it came to the collective before ``until``. ``queue`` holds the times of launches, in
+    their order; ``line`` the collectives that were launched, where they are not simply one after the other;
     ``later`` the collectives that still settle, and those that are to follow, with their times.
     """
     factors, grains, sequels = sheet.factors, sheet.grains, sheet.sequels
