@@ -14,12 +14,12 @@ from sim.clusters.nccl.choosing import (
     choose,
     collective_ns,
     curve,
+    filling_ns,
     methods,
     nccl_time_ns,
     time_ns,
 )
 from sim.clusters.nccl.fabric import Fabric, Hop, Kind
-from sim.clusters.nccl.filling import filling_ns
 from sim.clusters.nccl.hardware import hardware_of, uncertainty
 from sim.clusters.nccl.latencies import latency_us
 from sim.clusters.nccl.paths import REPORTED_NS, as_stepped
