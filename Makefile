@@ -54,7 +54,7 @@ bench: .venv/installed  ## Benchmarks: writes tests/bench/README.md
 		--benchmark-columns=median,iqr,rounds --benchmark-sort=name --benchmark-group-by=group
 	$(BIN)/python -m tests.bench.table runs/bench.json tests/bench/README.md
 
-screenshots: .venv/installed  ## Take the README's pictures of the dashboard anew
+screenshots: .venv/installed  ## Take the pictures of the dashboard anew
 	$(BIN)/python -m tests.app.browser.pictures
 
 clean:  ## Remove what was built and run

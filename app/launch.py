@@ -29,7 +29,7 @@ def command(
 
     Args:
         port: TCP port; None leaves the choice to streamlit (8501, or the next that is free).
-        traces: directory of ``workloads/``, ``hardware/`` and ``measured/``; None: this checkout's.
+        traces: directory of ``workloads/``, ``hardware/`` and ``measured/``; None: the bundled ones.
         watch: directory that a running job writes its record to.
         hardware: the machine that this job runs on.
     """
@@ -46,8 +46,8 @@ def command(
 
 
 def default_traces() -> Path | None:
-    """``traces/`` of the checkout that ``app/`` stands in; None where it was installed without one."""
-    folder = MAIN.parent.parent / "traces"
+    """The bundled recordings: ``app/traces``, in a checkout a link to its ``traces/``; None without them."""
+    folder = MAIN.with_name("traces")
     return folder if folder.is_dir() else None
 
 

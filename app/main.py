@@ -6,7 +6,7 @@ import pandas  # noqa: F401 - plotly takes a pandas that another visitor is stil
 import streamlit as st
 
 from app import launch, library
-from app.views import about, addresses, cluster, compare, tune, validate
+from app.views import about, addresses, cluster, compare, manual, tune, validate
 from app.views.errors import told
 
 # streamlit draws words on axes in one grey, too pale on white: they take the page's own colour of text.
@@ -48,6 +48,7 @@ def main() -> None:
             st.Page(compare_page, title="Compare", icon=":material/compare_arrows:", url_path="compare"),
             validated,
             st.Page(cluster_page, title="Cluster", icon=":material/hub:", url_path="cluster"),
+            st.Page(manual.show, title="Manual", icon=":material/menu_book:", url_path="manual"),
             st.Page(about.show, title="About", icon=":material/help:", url_path="about"),
         ]
     )

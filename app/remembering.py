@@ -3,11 +3,9 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 Value = TypeVar("Value")
-
-_EVERY: list["Remembered[Any]"] = []
 
 
 class Remembered(Generic[Value]):
@@ -22,7 +20,6 @@ class Remembered(Generic[Value]):
         self._most = most
         self._kept: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
         self._lock = threading.Lock()
-        _EVERY.append(self)
 
     def get(self, key: Hashable, make: Callable[[], Value], weight: int = 1) -> Value:
         """What is kept under ``key``; else what ``make`` makes, which is kept unless it raises."""
@@ -42,14 +39,3 @@ class Remembered(Generic[Value]):
         """What is kept under ``key``, or None."""
         with self._lock:
             return self._kept[key][0] if key in self._kept else None
-
-    def forget(self) -> None:
-        """Keep nothing."""
-        with self._lock:
-            self._kept.clear()
-
-
-def forget_all() -> None:
-    """Empty all that is remembered here, as ``st.cache_data.clear`` does for what streamlit keeps."""
-    for each in _EVERY:
-        each.forget()

@@ -76,13 +76,13 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What was read.
+    """The inputs that were read, and what belongs to them.
 
-    ``record`` names the measured record in the library that belongs to the inputs, if one does;
-    ``measured`` is one that was uploaded and belongs to them: a record, or the steps of a trace, with
-    ``measured_digest`` stands for it. ``assignment`` was uploaded beside them.
-    ``uploaded`` has the notes of an upload. ``is_computed`` says that nobody measured the machine,
-    ``is_carried`` that the inputs are not those of the files, but those that the run was measured with.
+    ``record`` is the name of the library's measured record of these inputs, None if there is none.
+    ``measured`` is an uploaded record of them, or the steps of an uploaded trace; ``measured_digest`` is the
+    key of that upload. ``assignment`` was uploaded beside the inputs, and ``uploaded`` is the whole upload,
+    with its notes. ``is_computed``: nobody measured the machine. ``is_carried``: the inputs are those that a
+    run was measured with, in place of those of the files.
     """
 
     inputs: Inputs

@@ -9,6 +9,8 @@ import streamlit as st
 from app.words import labels, switches
 from app.words.labels import Pick
 from sim.errors import InputError
+from sim.nouns.ddp_switches import SWITCHES
+from sim.systems.hook_table import HOOKS
 
 Kind = Literal["toggle", "integer", "number", "select", "text"]
 Options = tuple[tuple[str, Any], ...]
@@ -57,29 +59,36 @@ def _text(name: str) -> Switch:
     return Switch(name=name, kind="text", default="")
 
 
-_LAST_CAP = _toggle("set_last_bucket_cap")
-_HOOK = _select("comm_hook", (_NO_HOOK, "fp16_compress", "bf16_compress", "powerSGD", "allreduce", "noop"))
-_POWER_SGD = (
-    _integer("matrix_approximation_rank", 1),
-    _integer("start_powerSGD_iter", 1000, least=0),
-    _number("min_compression_rate", 2.0),
-    _toggle("use_error_feedback", default=True),
-    _toggle("warm_start", default=True),
-)
-_STEPS = _integer("accumulation_steps", 1, most=10_000)
-_NO_SYNC = _toggle("no_sync", default=True)
-_PRECISION = tuple(_select(name, _FLOATS) for name in ("param_dtype", "reduce_dtype", "buffer_dtype"))
+def _of(name: str, default: Any, least: float = 1, most: float = 0) -> Switch:
+    """The widget of a flag or number of DDP's, by what its default is; no ``most``: as many as can be."""
+    if isinstance(default, bool):
+        return _toggle(name, default=default)
+    if isinstance(default, int):
+        return _integer(name, default, int(least), int(most) or _MOST)
+    return _number(name, default)
+
+
+def _ddp(name: str) -> Switch:
+    row = SWITCHES[name]
+    return _of(name, row.default, row.least, row.most)
+
+
+_LAST_CAP = _ddp("set_last_bucket_cap")
+_HOOK = _select("comm_hook", (_NO_HOOK, *sorted(HOOKS, key=lambda name: not HOOKS[name].compresses)))
+_HOOK_NUMBERS = {
+    hook.name: tuple(_of(name, number.default, number.least) for name, number in hook.numbers.items())
+    for hook in HOOKS.values()
+}
+_STEPS, _NO_SYNC = _ddp("accumulation_steps"), _ddp("no_sync")
+_PRECISION = tuple(_select(name, _FLOATS) for name in SWITCHES["mixed_precision"].parts)
 _JOIN = _text("join_inputs")
-_DDP_FIRST = (
-    _toggle("gradient_as_bucket_view"),
-    _toggle("static_graph"),
-    _toggle("find_unused_parameters"),
-    _toggle("batched_grad_copy"),
-)
-_DDP_LAST = (
-    _toggle("set_to_none", default=True),
-    _toggle("broadcast_buffers", default=True),
-    _toggle("skip_all_reduce_unused_params"),
+_FIRST = ("gradient_as_bucket_view", "static_graph", "find_unused_parameters", "batched_grad_copy")
+_APART = (_LAST_CAP.name, _STEPS.name, _NO_SYNC.name)
+_DDP_FIRST = tuple(map(_ddp, _FIRST))
+_DDP_LAST = tuple(
+    _ddp(row.name)
+    for row in SWITCHES.values()
+    if row.default is not None and not row.alias_of and row.name not in (*_FIRST, *_APART)
 )
 _EXPERTS = _text("expert_groups")
 _OFFLOAD = _number("offload_gb_per_s", None)
@@ -118,7 +127,11 @@ SIZED_PICKS: tuple[Pick, ...] = (
 )
 ZERO_PICKS: tuple[Pick, ...] = ("zero1", "zero2")
 
-DDP = (*_DDP_FIRST, _LAST_CAP, _HOOK, *_POWER_SGD, _STEPS, _NO_SYNC, *_DDP_LAST, *_PRECISION, _JOIN)
+DDP = (
+    *(*_DDP_FIRST, _LAST_CAP, _HOOK),
+    *(number for numbers in _HOOK_NUMBERS.values() for number in numbers),
+    *(_STEPS, _NO_SYNC, *_DDP_LAST, *_PRECISION, _JOIN),
+)
 ZERO = (*_ZERO, _EXPERTS, _OFFLOAD)
 ALL: Mapping[str, Switch] = {one.name: one for one in (*DDP, *ZERO, _CAP)}
 
@@ -155,7 +168,7 @@ def ddp_options(pick: Pick, ask: Ask) -> Options:
     if pick in CAPPED_PICKS:
         options |= _changed((_LAST_CAP,), ask)
     hook = ask(_HOOK)
-    if hook == "powerSGD" and (numbers := dict(_changed(_POWER_SGD, ask))):
+    if hook != _NO_HOOK and (numbers := dict(_changed(_HOOK_NUMBERS[hook], ask))):
         options["comm_hook"] = {"name": hook, **numbers}
     elif hook != _NO_HOOK:
         options["comm_hook"] = hook

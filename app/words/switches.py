@@ -3,33 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
-# By torch's names: arguments of DistributedDataParallel, then what the training loop sets.
+from sim.nouns.ddp_switches import SWITCHES
+from sim.systems.hook_table import HOOKS
+
+_HOOK_WORDS = [*dict.fromkeys(hook.words for hook in HOOKS.values() if hook.words)]
+# By torch's names: switches, members of their values, and numbers of communication hooks.
 DDP_HELP: dict[str, str] = {
-    "gradient_as_bucket_view": "Gradients live in their buckets: nothing is copied back afterwards.",
-    "batched_grad_copy": "Gradients are copied into a bucket all at once, when it is ready (torch 2.12).",
-    "broadcast_buffers": "Buffers, such as running means of BatchNorm, are broadcast before each forward.",
-    "find_unused_parameters": "Every forward searches for unused parameters; buckets are then never rebuilt "
-    "in ready order.",
-    "static_graph": "The graph never changes: unused parameters are found once, and buckets are rebuilt "
-    "before iteration 3.",
-    "skip_all_reduce_unused_params": "A bucket of unused parameters alone is not sent (torch 2.8).",
-    "set_last_bucket_cap": "DDP_SET_LAST_BUCKET_CAP=1 in the environment: the small first cap goes to the "
-    "bucket that is ready last.",
-    "comm_hook": "What is sent in place of DDP's all-reduce: 16-bit gradients, PowerSGD's low-rank factors, "
-    "or nothing (noop).",
-    "matrix_approximation_rank": "PowerSGD: the rank of the factors that are sent.",
-    "start_powerSGD_iter": "PowerSGD: all-reduces as usual until this iteration.",
-    "min_compression_rate": "PowerSGD: a tensor is compressed only if that shrinks it by this factor.",
-    "use_error_feedback": "PowerSGD: what compression left out is added to the next step's gradients.",
-    "warm_start": "PowerSGD: the factors of the last step are where the next ones start.",
-    "accumulation_steps": "Micro-batches a step. The gain is against DDP's default with as many.",
-    "no_sync": "Micro-batches before the last run under no_sync; off: each one is reduced.",
-    "set_to_none": "zero_grad(set_to_none=…); off: gradients stay in memory, and in their buckets.",
-    "param_dtype": "DDP's own mixed precision: the dtype of parameters, and of gradients unless reduce_dtype "
-    "says otherwise.",
-    "reduce_dtype": "DDP's own mixed precision: the dtype in which gradients are sent.",
-    "buffer_dtype": "DDP's own mixed precision: the dtype of buffers.",
-    "join_inputs": "Under Join: how many inputs each rank has, such as 2, 4. Empty: all have as many.",
+    **{one.name: one.help for one in SWITCHES.values() if one.help},
+    **{part: words for one in SWITCHES.values() for part, words in one.parts.items()},
+    **{name: number.help for hook in HOOKS.values() for name, number in hook.numbers.items()},
+    "comm_hook": f"{SWITCHES['comm_hook'].help}: {', '.join(_HOOK_WORDS[:-1])}, or {_HOOK_WORDS[-1]}.",
 }
 
 # By DeepSpeed's names.

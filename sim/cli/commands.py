@@ -24,11 +24,11 @@ from sim.cli import (
     tuning,
     validating,
 )
+from sim.cli.greeting import the_loop
 
 app = typer.Typer(
     name="bucketsim",
     help="Which gradient buckets hide all-reduce behind backward best, why, and the proof.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -40,14 +40,18 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _options(
+    context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
     show_version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Record what backward does, predict, tune, replay on real ranks, compare on screen."""
+    if context.invoked_subcommand is None:
+        print(the_loop())
+        raise typer.Exit(2)  # as for any command line that asks for nothing that there is
 
 
 for command in (

@@ -1,4 +1,4 @@
-"""How agreements are shown: tables of one record, a summary of several, the README's table."""
+"""How agreements are shown: tables of one record, a summary of several, the manual's table."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -136,7 +136,7 @@ def print_one(scored: Scored) -> None:
 
 
 def markdown(scores: Sequence[Scored]) -> str:
-    """The README's table of records: one row each, in the order given."""
+    """The manual's table of records: one row each, in the order given."""
     lines = ["| " + " | ".join(_MARKDOWN_COLUMNS) + " |", "|---" * len(_MARKDOWN_COLUMNS) + "|"]
     for scored in scores:
         one, without = scored.agreement, scored.without

@@ -51,10 +51,13 @@ class Factors(NamedTuple):
 
 
 class Sequels(NamedTuple):
-    """What happens after a collective, of each in the order of launches: the result is there ``settles`` ns
-    later, until when it ``holds`` its channel (or 0); ``follower`` is the first that follows it, ``next`` the
-    next that follows the same (-1: none), ``delays`` ns later. All are empty where no collective does either,
-    the last three where none follows.
+    """What happens after each collective has ended, in the order of launches.
+
+    ``settles``: ns from its end until its result can be used. ``holds``: whether it keeps its channel until
+    then, 1 or 0. ``follower``: the first of the collectives that are launched because it ended. ``next``: of
+    a collective that follows another, the next one that follows the same. ``delays``: of a collective that
+    follows, the ns from that end to its launch. -1 is no collective. Where no result settles later and no
+    collective follows another, all five arrays are empty; where none follows, the last three are.
     """
 
     settles: Ints
@@ -303,9 +306,10 @@ def _advance(
 ) -> None:
     """Play each rank until it comes to collective ``until``, or where there is none to its end.
 
-    When the last rank came to those before is known (``last``); a rank stands within the instant in which it
-    came to the one before. ``queue`` holds when collectives are launched, in that order, and ``line`` which
-    they are, where they are not simply the next; ``later`` those that settle, and those that follow and when.
+    ``last`` holds when the last rank came to each collective before ``until``. Each rank stands in the
+    instant in which it came to the collective before ``until``. ``queue`` holds the times of launches, in
+    their order; ``line`` the collectives that were launched, where they are not simply one after the other;
+    ``later`` the collectives that still settle, and those that are to follow, with their times.
     """
     factors, grains, sequels = sheet.factors, sheet.grains, sheet.sequels
     kinds, durations, numbers = sheet.kinds, sheet.durations, sheet.numbers

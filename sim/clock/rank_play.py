@@ -28,12 +28,12 @@ class Together:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Met:
-    """What became of it, on the same clock.
+    """What became of a micro-batch, in ns on the clock of ``Together``.
 
-    ``sync_ends_ns`` [ranks]: when each has its gradients. ``came_ns`` [ranks, collectives]: when it came to
-    each (had launched it, and a channel for it), ``last_ns`` [collectives] when the last rank did, and
-    ``ends_ns`` [ranks, collectives] when it ended there; in the order of launches. ``by_simpy``: compiled
-    loops could not, or not surely.
+    ``sync_ends_ns`` [ranks]: when a rank has its gradients. ``came_ns`` [ranks, collectives]: when a rank
+    came to a collective, that is, had launched it and had a channel for it. ``last_ns`` [collectives]: when
+    the last rank came to it. ``ends_ns`` [ranks, collectives]: when it ended on a rank. Collectives are in
+    the order of launches. ``by_simpy``: SimPy played it, as the compiled loops could not, or not to the ns.
     """
 
     sync_ends_ns: Ints

@@ -33,13 +33,14 @@ from sim.nouns.workload import Workload
 class Lanes:
     """One micro-batch as each *variant* runs it: the ranks that have a workload and an iteration in common.
 
-    ``kinds``, ``durations_ns`` [variants, items]: the items of the lane that take or wait for time, filled up
-    with work of no length; ``grains``: see ``grains_of``; ``sequels``: what happens after each collective;
-    ``numbers``: the collective of a launch or wait, in
-    the order of launches. ``tails`` [variants]: the first item that waits. ``until_ns`` [variants, items]:
-    running sum of backward's work, at pace 1. ``paced_before_ns`` and ``paced_after_ns`` [variants] follow a
-    rank's pace, ``before_ns`` and ``after_ns`` do not. ``order`` names collectives by their place among
-    launches, chained ones last; ``services_ns`` are by that place.
+    ``kinds``, ``durations_ns`` and ``numbers`` [variants, items]: of each item of the lane that takes time or
+    waits, what it is, how long it takes, and which collective it launches or waits for; shorter lanes are
+    filled up with work of no length. ``tails`` [variants]: the first item that waits. ``until_ns`` [variants,
+    items]: the running sum of backward's work at pace 1. ``paced_before_ns`` and ``paced_after_ns``
+    [variants]: what comes before backward and after synchronisation and follows a rank's pace; ``before_ns``
+    and ``after_ns``: what does not. ``order``: the program's number of each collective, in the order of
+    launches, chained ones last; ``services_ns`` and ``sequels`` (what happens after a collective) are in that
+    order. ``grains``: see ``grains_of``.
     """
 
     programs: tuple[Program, ...]
@@ -209,11 +210,14 @@ def _item(item: LaneItem, place: dict[int, int]) -> tuple[int, int, int]:
 
 @lru_cache(maxsize=256)
 def grains_of(effects: Effects) -> Floats:
-    """How near the end of stretched work can come to half a ns without falling on it, by what the lane is at;
-    that of collectives at ``IDLE``.
+    """The least distance between the end of stretched work and a half of a ns, other than none at all.
 
-    With slow-downs p/q what remains is whole in units of 1/D, D the least common multiple of all p, and a
-    duration in units of 1/(D * q): its distance from a half is a multiple of 1/(2 * D * q).
+    There is one entry for each kind of work on the lane; the entry ``IDLE`` holds for collectives. Where a
+    float is off by less than this distance, it tells on which side of the half the exact end lies.
+
+    Slow-downs are fractions p/q. Remaining work is then a multiple of 1/D, where D is the least common
+    multiple of all p, and a duration is a multiple of 1/(D * q). So the distance of a duration from a half is
+    a multiple of 1/(2 * D * q).
     """
     channels = (Fraction(1), effects.channel_slowdown)
     beside = (Fraction(1), effects.comm_slowdown, effects.comm_copy_out_slowdown)

@@ -27,10 +27,3 @@ def service_ns(curve: Curve, num_bytes: int) -> int:
 def all_reduce_ns(hardware: Hardware, num_bytes: int) -> int:
     """Service time in ns of one all-reduce; world size 1 costs nothing."""
     return 0 if hardware.world_size == 1 else service_ns(hardware.all_reduce, num_bytes)
-
-
-def busbw_bytes_per_s(hardware: Hardware, num_bytes: int) -> float:
-    """nccl-tests' bus bandwidth of one all-reduce: algbw x 2(n-1)/n, in bytes/s; 0 where free."""
-    duration = all_reduce_ns(hardware, num_bytes)
-    ranks = hardware.world_size
-    return num_bytes * 1e9 / duration * 2 * (ranks - 1) / ranks if duration else 0.0

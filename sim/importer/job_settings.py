@@ -4,17 +4,15 @@ from collections import Counter
 from typing import Any
 
 from sim.errors import NotModelledError
+from sim.nouns.ddp_switches import ARGUMENTS
 from sim.nouns.hardware import Hardware
 from sim.nouns.live import Calibration, StepParts
 from sim.nouns.recording import Recording
 from sim.nouns.report import Report
+from sim.systems.hook_table import HOOKS
 
-_KEPT_SWITCHES = ("gradient_as_bucket_view", "find_unused_parameters", "static_graph", "batched_grad_copy")
-_HOOKS = {
-    "allreduce_hook": "allreduce",
-    "fp16_compress_hook": "fp16_compress",
-    "bf16_compress_hook": "bf16_compress",
-}
+_KEPT_SWITCHES = [one.name for one in ARGUMENTS if one.recorded and not one.default]
+_HOOKS = {f"{one.name}_hook": one.name for one in HOOKS.values() if one.recorded}
 
 
 def accumulation(window: Recording) -> tuple[int, int]:

@@ -77,12 +77,6 @@ def _refuse(head: bytes, source: Path) -> None:
         )
 
 
-def read_head(path: str | os.PathLike[str], num_bytes: int = 1 << 16) -> bytes:
-    """The first ``num_bytes`` of the (inflated) content. Raises ``InputError`` as ``open_bytes`` does."""
-    with open_bytes(path) as stream:
-        return stream.read(num_bytes)
-
-
 def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_TEXT_BYTES) -> str:
     """All of a file as text: UTF-8, with or without a byte order mark, or UTF-16 with one.
 

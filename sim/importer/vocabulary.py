@@ -3,32 +3,32 @@
 Of a new reader add the keys whose values name nothing, and the words of its sentences.
 """
 
+from sim.nouns.ddp_switches import SWITCHES
+
 # A version number may stand under these and their ``_version``; elsewhere it may be an address.
 _SOFTWARE = "comm_lib cuda cuda_driver cuda_runtime driver format gloo hip nccl python rccl schema tool torch"
 
 _KEYS = """
-accumulation_steps after_backward_ns all_gather all_reduce all_reduce_bytes all_to_all anchored assignment
-assumed auto autocast backend backward_comm_ns backward_compute_comm_overlap_ns backward_compute_ns
-backward_ns backward_starts backwards band barrier batched_grad_copy behind_others_ns beside_the_curves
-broadcast broadcast_buffers bucket_bytes bucket_cap_bytes bucket_cap_mb bucket_cap_mb_list bucket_indices
-buckets buffers bytes chakra clock collective collectives comm_hook comm_slowdown communication
-compute_slowdown copies copy_in copy_in_bytes_per_s copy_in_ns copy_out copy_out_bytes_per_s copy_out_ns count
-curve curves_in_the_step curves_without_all_reduce ddp ddp-log ddp_kwargs details device device_name devices
-doubtful dropped dropped_warmup_steps dtype end_ns environment estimated every extensions factor
-find_unused_parameters first_bucket_mb first_launch_ns flight-recorder flop_bound_share flops flops_per_byte
-forward_compute_ns forward_ns forward_sync_buffers found gather gloo_num_threads gradient_as_bucket_view
-gradients greatest high hooked_backward_ns in_place_over_out_of_place in_step in_step_durations_ns index
-init_sync iteration iterations join_inputs kind kineto last_arriver launch_after_first_ns launch_cost_ns
-launch_ns layouts least least_bytes level library low made_from matched_collectives max max_ns mean mean_ns
-measured measured_step_ns measured_sync_end_ns median median_ns min min_ns missing missing_ranks mode
-most_bytes nccl-tests no_sync no_sync_backward_ns num_bytes num_elements num_nodes number of operators
-optimizer optimizer_ns optimizer_seen optimizer_step_only_ns overlap_ratio p10 p10_ns p25 p50 p75 p90 p90_ns
-p95 p95_ns p99 p99_ns parameters place plain_backward_ns points policy provenance quantile rank rank_is ranks
-ratio ready_includes ready_ns ready_order rebuilt rebuilt_buckets recorded_ranks recording recv reduce
-reduce_scatter repeats requires roofline rows scatter second_step_ns send set_to_none settings shape
-skip_all_reduce_unused_params source sparse spread static_graph statistic std std_ns step_ns steps sync_end_ns
-systems tensors threads times torn_ranks traced_ranks transfer_ns value values_read_as_1 wait
-waited_for_last_ns warmup work world_size
+after_backward_ns all_gather all_reduce all_reduce_bytes all_to_all anchored assignment assumed auto
+autocast backend backward_comm_ns backward_compute_comm_overlap_ns backward_compute_ns backward_ns
+backward_starts backwards band barrier behind_others_ns beside_the_curves broadcast bucket_bytes
+bucket_cap_bytes bucket_cap_mb bucket_cap_mb_list bucket_indices buckets buffers bytes chakra clock
+collective collectives comm_slowdown communication compute_slowdown copies copy_in copy_in_bytes_per_s
+copy_in_ns copy_out copy_out_bytes_per_s copy_out_ns count curve curves_in_the_step
+curves_without_all_reduce ddp ddp-log ddp_kwargs details device device_name devices doubtful dropped
+dropped_warmup_steps dtype end_ns environment estimated every extensions factor first_bucket_mb
+first_launch_ns flight-recorder flop_bound_share flops flops_per_byte forward_compute_ns forward_ns found
+gather gloo_num_threads gradients greatest high hooked_backward_ns in_place_over_out_of_place in_step
+in_step_durations_ns index init_sync iteration iterations kind kineto last_arriver launch_after_first_ns
+launch_cost_ns launch_ns layouts least least_bytes level library low made_from matched_collectives max
+max_ns mean mean_ns measured measured_step_ns measured_sync_end_ns median median_ns min min_ns missing
+missing_ranks mode most_bytes nccl-tests no_sync_backward_ns num_bytes num_elements num_nodes number of
+operators optimizer optimizer_ns optimizer_seen optimizer_step_only_ns overlap_ratio p10 p10_ns p25 p50
+p75 p90 p90_ns p95 p95_ns p99 p99_ns parameters place plain_backward_ns points policy provenance quantile
+rank rank_is ranks ratio ready_includes ready_ns ready_order rebuilt rebuilt_buckets recorded_ranks
+recording recv reduce reduce_scatter repeats requires roofline rows scatter second_step_ns send settings
+shape source sparse spread statistic std std_ns step_ns steps sync_end_ns systems tensors threads times
+torn_ranks traced_ranks transfer_ns value values_read_as_1 wait waited_for_last_ns warmup work world_size
 """
 
 # In lower case, without the s of a plural. What hyphens, dots and underscores join is looked up in parts.
@@ -68,5 +68,5 @@ without word work workload world writes written wrong x zero
 """
 
 VERSION_KEYS = frozenset(_SOFTWARE.split()) | {f"{name}_version" for name in _SOFTWARE.split()}
-KEYS = frozenset(_KEYS.split()) | VERSION_KEYS
+KEYS = frozenset(_KEYS.split()) | set(SWITCHES) | VERSION_KEYS
 WORDS = frozenset(_WORDS.split())

@@ -15,12 +15,15 @@ OWN_NAME = "the job's own collectives"
 def hardware_of(recording: Recording) -> Hardware:
     """The all-reduce curve within the training step, and what copies back take.
 
-    Buckets are taken one after another: one lasts from its launch, or from the end of those before it, to
-    its own end. Ranks that come early wait for the last one, so that the shortest over ranks is the time
-    of the collective, if each rank is here; the median over steps is the curve's point of its size. What
-    two of gloo's threads do at once is in it, and one channel is what it holds for. A finalize waits for
-    each bucket and copies it back (A3.10): ``sync_end = max over k of end_k + (bytes from k on) / rate``,
-    which gives the rate. Buffer broadcasts take the median of what came before the module's forward.
+    Buckets are taken to be reduced one after another: a bucket takes from its launch, or from the end of all
+    buckets before it, to its own end. A rank that launches early waits for the last one. So the collective
+    itself takes the shortest of these times over ranks, provided that every rank was recorded; the median of
+    that over steps is the curve's point for the bucket's size. Gloo's two threads may reduce two buckets at
+    once: the curve contains that, and holds for one channel.
+
+    Finalize waits for each bucket and copies it back (A3.10), so that ``sync_end = max over k of end_k +
+    (bytes from k on) / rate``, which gives the rate of copies back. A broadcast of buffers takes the median
+    of what came before the module's forward.
 
     Raises:
         InputError: recorded without buckets (``level="light"``).

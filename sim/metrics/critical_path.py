@@ -11,10 +11,11 @@ _START = -1  # of backward, among the numbers of spans
 
 
 def dependencies(timeline: Timeline) -> tuple["networkx.DiGraph[int]", list[PathSpan]]:
-    """Which span had to end for which to start, as a graph of their numbers, and the spans; weights in ns.
+    """The spans of a step, and a graph of their numbers: an edge from what had to end to what then started.
 
     An edge joins two spans only where the second waited for the first and starts the instant it ends,
     so the longest path runs without a gap from the start of backward to the end of synchronisation.
+    The weight of an edge is how long the second span lasts, in ns.
     """
     graph: networkx.DiGraph[int] = networkx.DiGraph()
     spans: list[PathSpan] = []

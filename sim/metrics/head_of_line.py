@@ -7,8 +7,10 @@ from sim.nouns.timeline import BucketTimes, Timeline
 def find_blocked(timeline: Timeline) -> tuple[BucketTimes, BucketTimes, int] | None:
     """The bucket that waited longest for an earlier one to become ready while the link was idle.
 
-    (waiting, blocking, idle ns), or None. Systems without DDP's order (A3.5) launch it before that one is
-    ready. A link on which a collective waits for another rank is not idle.
+    Returns the bucket that waited, the bucket that it waited for, and for how many ns the link was idle
+    meanwhile; None where no bucket waited so. A system that does not launch in DDP's order (A3.5) launches
+    the first before the second is ready, so that nothing is blocked. While a collective waits for another
+    rank, its link is not idle.
     """
     worst: tuple[BucketTimes, BucketTimes, int] | None = None
     taken = [(played.start_ns - played.late_ns, played.end_ns) for played in timeline.collectives]

@@ -9,19 +9,12 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from sim.errors import InputError
+from sim.nouns.ddp_switches import ARGUMENTS
 from sim.recorder.surroundings import surroundings
 from sim.recorder.tap import Tap, ddp_log
 
 _SCHEMA_VERSION = 1
-_SETTINGS = (
-    "bucket_bytes_cap",
-    "broadcast_buffers",
-    "forward_sync_buffers",
-    "find_unused_parameters",
-    "gradient_as_bucket_view",
-    "static_graph",
-    "batched_grad_copy",
-)
+_SETTINGS = ("bucket_bytes_cap", *(one.name for one in ARGUMENTS if one.recorded))
 
 
 def trained_parameters(ddp: DistributedDataParallel) -> list[tuple[str, nn.Parameter]]:

@@ -22,9 +22,10 @@ from sim.nouns.collective import Collective, Phase
 from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import DTYPE_BYTES, Workload
-from sim.systems.comm_hooks import Message, messages, narrows
+from sim.systems.comm_hooks import messages
 from sim.systems.ddp_assignment import constructed_in
 from sim.systems.ddp_broadcasts import before_forward
+from sim.systems.hook_table import Bucket, Message
 from sim.systems.switches import Switches, check_used, read_switches
 from sim.units import transfer_ns
 
@@ -164,8 +165,8 @@ class _Writer:
             )
         if switches.reduce_dtype is not None:
             notes.append("mixed_precision is modelled from torch's source; no run has checked it (A2.9)")
-        if switches.comm_hook is not None and switches.comm_hook.name == "powerSGD":
-            notes.append("PowerSGD's matrix products are not counted, only its memory traffic")
+        if switches.comm_hook is not None and switches.comm_hook.kind.note:
+            notes.append(switches.comm_hook.kind.note)
         return tuple(notes)
 
 
@@ -289,14 +290,16 @@ class _Backward:
         members = [self.workload.gradients[index] for index in self.buckets[bucket]]
         hook, reduce_dtype = self.switches.comm_hook, self.switches.reduce_dtype
         dtype, size = members[0].dtype, sum(member.on_wire for member in members)
-        if narrows(hook) and not members[0].sparse:  # and wire_bytes says so already where it is given
+        narrows = hook is not None and hook.kind.dtype is not None
+        if narrows and not members[0].sparse:  # and wire_bytes says so already where it is given
             size = sum(member.num_bytes for member in members)
         if reduce_dtype is not None and not members[0].sparse:
             size = (
                 sum(member.num_bytes for member in members) * DTYPE_BYTES[reduce_dtype] // DTYPE_BYTES[dtype]
             )
             dtype = reduce_dtype
-        for number, message in enumerate(messages(hook, members, size, dtype, self.compresses)):
+        called_with = Bucket(gradients=members, num_bytes=size, dtype=dtype)
+        for number, message in enumerate(messages(hook, called_with, self.compresses)):
             self._send(message, bucket, phase, gradient, is_first=number == 0)
 
     def _send(
@@ -352,11 +355,11 @@ class _Backward:
         return transfer_ns(used, self.copy_out_rate)
 
     def _compresses(self) -> bool:
-        """Whether PowerSGD's warm-up is over: its counter advances with each last bucket (A3.17)."""
+        """Whether a hook's warm-up is over: PowerSGD's counter advances with each last bucket (A3.17)."""
         hook, iteration = self.switches.comm_hook, self.writer.iteration
         if hook is None or self._is_skipped(len(self.buckets) - 1):
             return False
-        return iteration == "steady" or iteration > hook.start_powerSGD_iter + self._missed_count()
+        return iteration == "steady" or iteration > hook.warm_up + self._missed_count()
 
     def _missed_count(self) -> int:
         """A static graph's iteration 1 does not advance the counter unless it has a single bucket (A3.15)."""

@@ -1,15 +1,28 @@
 """DDP's assignment in each iteration: its switches and caps, and the buckets that they make of a workload."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from sim.errors import AssignmentError
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
+from sim.nouns.ddp_switches import ARGUMENTS, LIST_SINCE, OLDEST, SUPPORTED_SINCE, ZERO_CAP_SINCE, Version
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import Workload
 from sim.systems.bucketing import Caps, ddp_limits, initial_buckets, initial_limits, rebuilt_buckets
 from sim.systems.switches import MODELLED_SETTINGS, check_ddp_kwargs, check_used, read_switches
 from sim.units import MIB
+
+
+def torch_needed(kwargs: Mapping[str, Any]) -> Version:
+    """The oldest torch that has every argument that is on, by its older name where it has two."""
+    on = (one for one in ARGUMENTS if kwargs.get(one.name) and not one.alias_of)
+    return max((one.since for one in on), default=OLDEST)
+
+
+def torch_requirement(needed: Version) -> dict[str, str]:
+    """What an assignment ``requires`` of torch; nothing where each torch that is supported will do."""
+    return {"torch": f">={needed[0]}.{needed[1]}"} if needed > SUPPORTED_SINCE else {}
 
 
 def assign(
@@ -37,20 +50,19 @@ def assign(
     settings = {name: value for name, value in options.items() if name in MODELLED_SETTINGS}
     kwargs = {name: value for name, value in options.items() if name not in settings}
     check_ddp_kwargs(kwargs)
-    requires: dict[str, Any] = {}
+    needed = torch_needed(kwargs)
     limits = ddp_limits(caps.bucket_cap_mb, caps.first_bucket_mb, caps.bucket_cap_mb_list)
     cap_list = caps.bucket_cap_mb_list
     if caps.first_bucket_mb is not None:
         cap_list = [limit / MIB for limit in limits]
     if cap_list is not None:
         kwargs["bucket_cap_mb_list"] = list(cap_list)
-        requires["torch"] = ">=2.11"
+        needed = max(needed, LIST_SINCE)
     elif caps.bucket_cap_mb is not None:
         kwargs["bucket_cap_mb"] = caps.bucket_cap_mb
         if limits == [0]:  # an AssertionError before 2.12 (A2.1)
-            requires["torch"] = ">=2.12"
-    if kwargs.get("batched_grad_copy"):
-        requires["torch"] = ">=2.12"
+            needed = max(needed, ZERO_CAP_SINCE)
+    requires: dict[str, Any] = torch_requirement(needed)
     if caps.set_last_bucket_cap:
         requires["environment"] = {"DDP_SET_LAST_BUCKET_CAP": "1"}
     proposed = Assignment(bucket_indices=((0,),), ddp_kwargs=kwargs, settings=settings)

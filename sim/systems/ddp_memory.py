@@ -6,11 +6,10 @@ from sim.nouns.collective import CollectiveTimes
 from sim.nouns.memory import Holding
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import DTYPE_BYTES, Gradient
-from sim.systems.comm_hooks import narrows
+from sim.systems.hook_table import Sent
 from sim.systems.switches import Switches, read_switches
 
 _GRADIENTS = "gradients before they are views"
-_HOOK_BUFFERS = 3  # PowerSGD's all-reduces once it compresses: what is left, Ps, Qs
 
 
 def hold(timeline: Timeline) -> tuple[Holding, ...]:
@@ -86,42 +85,23 @@ def _hooked(timeline: Timeline, switches: Switches) -> tuple[Holding, ...]:
         if played.collective.bucket is not None:
             sent.setdefault(played.collective.bucket, []).append(played)
     begun = {span.bucket: span.start_ns for span in timeline.compute if span.kind == "hook"}
-    held: list[Holding] = []
+    hook, held = switches.comm_hook, []
     for bucket, collectives in sent.items():
         first, last = collectives[0], collectives[-1]
         start = min(begun.get(bucket, first.launch_ns), first.launch_ns)
-        if narrows(switches.comm_hook):
-            held.append(_during("narrow copies", first.collective.num_bytes, start, first.usable_ns))
+        if hook is not None:
+            indices = timeline.assignment.bucket_indices[bucket]
+            reduced = Sent(
+                bucket_bytes=sum(timeline.workload.gradients[index].num_bytes for index in indices),
+                message_bytes=tuple(played.collective.num_bytes for played in collectives),
+                start_ns=start,
+                end_ns=last.usable_ns,
+            )
+            held += hook.kind.holds(hook, reduced)
         elif switches.reduce_dtype is not None and switches.reduce_dtype != _param_dtype(timeline):
             end = timeline.buckets[bucket].available_ns
             held.append(_during("buffers in reduce_dtype", first.collective.num_bytes, start, end))
-        elif len(collectives) == _HOOK_BUFFERS:
-            held += _power_sgd(timeline, switches, bucket, collectives, (start, last.usable_ns))
     return tuple(held)
-
-
-def _power_sgd(
-    timeline: Timeline,
-    switches: Switches,
-    bucket: int,
-    collectives: list[CollectiveTimes],
-    between: tuple[int, int],
-) -> list[Holding]:
-    """Ps, Qs and what is not compressed, and for error feedback the error, the gradients as they were, and
-    the next error beside the last one. ``warm_start`` keeps Ps and Qs.
-    """
-    hook = switches.comm_hook
-    assert hook is not None
-    whole = sum(timeline.workload.gradients[i].num_bytes for i in timeline.assignment.bucket_indices[bucket])
-    left, *factors = (played.collective.num_bytes for played in collectives)
-    held = [] if not hook.warm_start else [Holding(what="PowerSGD: Ps and Qs", num_bytes=sum(factors))]
-    under_way = left if hook.warm_start else left + sum(factors)
-    if hook.use_error_feedback:
-        held.append(Holding(what="PowerSGD: error", num_bytes=whole))
-        under_way += whole
-        held.append(_during("PowerSGD: and the next error", under_way + whole, between[1], between[1]))
-    held.append(_during("PowerSGD: what is sent, gradients as they were", under_way, *between))
-    return held
 
 
 def _during(what: str, num_bytes: int, start_ns: int, end_ns: int) -> Holding:

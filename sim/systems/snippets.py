@@ -6,33 +6,19 @@ from typing import Any
 
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment
+from sim.nouns.ddp_switches import ARGUMENTS, LIST_SINCE, OLDEST, SUPPORTED_SINCE, ZERO_CAP_SINCE, Version
 from sim.nouns.workload import Workload
 from sim.systems.ddp_assignment import check_reaches
+from sim.systems.hook_table import HOOKS
 from sim.units import format_size
 
-Version = tuple[int, int]
-
-_OLDEST: Version = (2, 0)
-_LIST_SINCE: Version = (2, 11)
 _CAP_IS_FIRST_SINCE: Version = (2, 4)  # before, an explicit cap has the first bucket of 1 MiB, too (A2.1)
-_ZERO_CAP_SINCE: Version = (2, 12)
-_APPLY_SINCE: Version = (2, 9)
 # Arguments of DistributedDataParallel that are younger than torch 2.0, and the torch that has them first.
-_SWITCHES_SINCE: dict[str, Version] = {
-    "mixed_precision": (2, 1),
-    "skip_all_reduce_unused_params": (2, 8),
-    "batched_grad_copy": (2, 12),
-    "forward_sync_buffers": (2, 13),
+_SWITCHES_SINCE = {
+    one.name: one.since for one in sorted(ARGUMENTS, key=lambda one: one.since) if one.since > OLDEST
 }
 # The versions with which something begins, in order.
-_MARKS = sorted({_OLDEST, _LIST_SINCE, _CAP_IS_FIRST_SINCE, _ZERO_CAP_SINCE, *_SWITCHES_SINCE.values()})
-_HOOK_MODULES = {
-    "allreduce": "default_hooks",
-    "fp16_compress": "default_hooks",
-    "bf16_compress": "default_hooks",
-    "powerSGD": "powerSGD_hook",
-    "noop": "debugging_hooks",
-}
+_MARKS = sorted({OLDEST, LIST_SINCE, _CAP_IS_FIRST_SINCE, ZERO_CAP_SINCE, *_SWITCHES_SINCE.values()})
 
 
 def snippet(assignment: Assignment, workload: Workload, torch: str | None = None) -> str:
@@ -91,8 +77,8 @@ def _check_code(assignment: Assignment) -> None:
             if not isinstance(name, str) or not name.isidentifier():
                 raise InputError(f"{field}: {name!r} is not legal; give names of DistributedDataParallel's")
     name = hook.get("name") if isinstance(hook, dict) else hook
-    if name is not None and (not isinstance(name, str) or name not in _HOOK_MODULES):
-        raise InputError(f"comm_hook: {name!r} is not legal; give one of {', '.join(_HOOK_MODULES)}")
+    if name is not None and (not isinstance(name, str) or name not in HOOKS):
+        raise InputError(f"comm_hook: {name!r} is not legal; give one of {', '.join(HOOKS)}")
     if not isinstance(assignment.requires.get("environment", {}), dict):
         raise InputError("requires.environment: not legal; give an object of names and values")
 
@@ -100,10 +86,8 @@ def _check_code(assignment: Assignment) -> None:
 def read_version(text: str) -> Version:
     """Major and minor of a torch version such as ``2.8`` or ``2.11.0+cu130``. Raises ``InputError``."""
     match = re.fullmatch(r"(\d{1,3})\.(\d{1,3})(\.\w+)?(\+[\w.]+)?", text.strip())
-    if match is None or (int(match[1]), int(match[2])) < _OLDEST:
-        raise InputError(
-            f"torch: {text!r} is not legal; give a version from {_told(_OLDEST)} on, such as 2.8"
-        )
+    if match is None or (int(match[1]), int(match[2])) < OLDEST:
+        raise InputError(f"torch: {text!r} is not legal; give a version from {_told(OLDEST)} on, such as 2.8")
     return int(match[1]), int(match[2])
 
 
@@ -115,12 +99,12 @@ def _needs(assignment: Assignment, version: Version | None) -> str:
     """Which torch the lines are for; without a version, the oldest with which they do what they should."""
     if version is not None:
         return f"for torch {_told(version)}"
-    switches = max((_SWITCHES_SINCE.get(name, _OLDEST) for name in assignment.ddp_kwargs), default=_OLDEST)
+    switches = max((_SWITCHES_SINCE.get(name, OLDEST) for name in assignment.ddp_kwargs), default=OLDEST)
     if not assignment.by_keywords:
-        return f"needs torch '>={_told(max(switches, _APPLY_SINCE))}'"
+        return f"needs torch '>={_told(max(switches, SUPPORTED_SINCE))}'"
     since = next(one for one in _MARKS if one >= switches and _why_not_by_keywords(assignment, one) is None)
-    if since == _OLDEST:
-        return f"any torch from {_told(_OLDEST)} on"
+    if since == OLDEST:
+        return f"any torch from {_told(OLDEST)} on"
     return f"needs torch '>={_told(since)}'" + (" (before: sim.apply)" if since > switches else "")
 
 
@@ -141,12 +125,12 @@ def _why_not_by_keywords(assignment: Assignment, version: Version | None) -> str
     if version is None:
         return None
     kwargs = assignment.ddp_kwargs
-    if "bucket_cap_mb_list" in kwargs and version < _LIST_SINCE:
-        return f"torch {_told(version)} has no bucket_cap_mb_list, which came with {_told(_LIST_SINCE)}"
+    if "bucket_cap_mb_list" in kwargs and version < LIST_SINCE:
+        return f"torch {_told(version)} has no bucket_cap_mb_list, which came with {_told(LIST_SINCE)}"
     if "bucket_cap_mb" not in kwargs:
         return None
-    if kwargs["bucket_cap_mb"] == 0 and version < _ZERO_CAP_SINCE:
-        return f"torch {_told(version)} refuses bucket_cap_mb=0, which {_told(_ZERO_CAP_SINCE)} takes"
+    if kwargs["bucket_cap_mb"] == 0 and version < ZERO_CAP_SINCE:
+        return f"torch {_told(version)} refuses bucket_cap_mb=0, which {_told(ZERO_CAP_SINCE)} takes"
     if version < _CAP_IS_FIRST_SINCE:
         return (
             f"torch {_told(version)} makes a first bucket of 1 MiB even with bucket_cap_mb, which ended with "
@@ -181,9 +165,10 @@ def _by_apply(assignment: Assignment, why: str, version: Version | None) -> list
     if assignment.ddp_kwargs.get("mixed_precision"):
         raise NotModelledError(f"mixed_precision: sim.apply does not support it, and it is needed: {why}")
     lines = [f"# {why}: needs bucketsim where it trains."]
-    if version is not None and version < _APPLY_SINCE:
+    if version is not None and version < SUPPORTED_SINCE:
         lines.append(
-            f"# bucketsim asks for torch >= {_told(_APPLY_SINCE)}: sim.apply was not tried with an older one."
+            f"# bucketsim asks for torch >= {_told(SUPPORTED_SINCE)}: sim.apply was not tried with an older "
+            f"one."
         )
     lines += [
         "import sim",
@@ -206,12 +191,12 @@ def _register_hook(described: Any) -> list[str]:
         return []
     numbers = {} if isinstance(described, str) else dict(described)
     name = described if isinstance(described, str) else numbers.pop("name")
-    module, state, lines = _HOOK_MODULES[name], "None", []
-    lines.append(f"from torch.distributed.algorithms.ddp_comm_hooks import {module}")
-    if name == "powerSGD":
+    module, state = HOOKS[name].module, "None"
+    if HOOKS[name].state:
         given = ", ".join(["process_group=None", *(f"{field}={value!r}" for field, value in numbers.items())])
-        state = f"{module}.PowerSGDState({given})"
-    return ["", *lines, f"ddp_model.register_comm_hook({state}, {module}.{name}_hook)"]
+        state = f"{module}.{HOOKS[name].state}({given})"
+    imported = f"from torch.distributed.algorithms.ddp_comm_hooks import {module}"
+    return ["", imported, f"ddp_model.register_comm_hook({state}, {module}.{name}_hook)"]
 
 
 def bucket_indices_json(assignment: Assignment, workload: Workload) -> str:

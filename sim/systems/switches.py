@@ -1,43 +1,30 @@
 """DistributedDataParallel's switches: which are modelled, what each may be, what is refused and why."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import CAP_KWARGS, Assignment
+from sim.nouns.ddp_switches import ARGUMENTS, SETTINGS, SWITCHES
 from sim.nouns.workload import Gradient, Workload
-from sim.systems.comm_hooks import CommHook, read_comm_hook
+from sim.systems.comm_hooks import read_comm_hook
+from sim.systems.hook_table import CommHook
 
-# Arguments of DistributedDataParallel that the engines model.
-MODELLED_DDP_KWARGS = {
-    "gradient_as_bucket_view": "gradients live in their buckets: no copy-back (A3.4)",
-    "batched_grad_copy": "copies in at once when a bucket is ready (A3.4)",
-    "broadcast_buffers": "buffers are broadcast before each forward (A3.16)",
-    "forward_sync_buffers": "its name since torch 2.13, which goes first where both are given",
-    "find_unused_parameters": "searches for unused parameters in every forward (A3.13)",
-    "static_graph": "reduces after backward in iteration 1, rebuilds before iteration 3 (A3.15)",
-    "skip_all_reduce_unused_params": "does not send a bucket of unused parameters (A3.14)",
-    "mixed_precision": "the dtype of parameters and of what is sent, from source (A2.9)",
-}
-# What decides a step under DDP and is set elsewhere: by the training loop, by register_comm_hook, by Join.
-MODELLED_SETTINGS = {
-    "comm_hook": "a communication hook: allreduce, fp16_compress, bf16_compress, powerSGD, noop (A3.17)",
-    "set_to_none": "zero_grad's argument; false keeps gradients in their buckets (A3.4)",
-    "accumulation_steps": "micro-batches a step (A3.12)",
-    "no_sync": "whether all of them but the last run under no_sync; false: each one reduces (A3.12)",
-    "join_inputs": "under Join: how many inputs each rank has (A3.19)",
-}
+# What the engines model, by name: arguments of DistributedDataParallel, and what is set elsewhere.
+MODELLED_DDP_KWARGS = {one.name: one.does for one in ARGUMENTS}
+MODELLED_SETTINGS = {one.name: one.does for one in SETTINGS}
 # Arguments that change no step while they are off.
 _OFF_DDP_KWARGS = ("check_reduction", "delay_all_reduce_named_params", "param_to_hook_all_reduce")
 _CONSTRUCTION = ("init_sync",)  # changes no step, only what the constructor sends (A2.8)
 FLOATS = ("float64", "float32", "float16", "bfloat16")
-_MIXED_PRECISION = ("param_dtype", "reduce_dtype", "buffer_dtype")
-MAX_ACCUMULATION_STEPS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switches:
-    """How a job uses DistributedDataParallel, defaults where nothing is said."""
+    """How a job uses DistributedDataParallel, defaults where nothing is said.
+
+    A flag or number of ``sim.nouns.ddp_switches`` that is a field here is read into it by its name.
+    """
 
     gradient_as_bucket_view: bool = False
     batched_grad_copy: bool = False
@@ -79,6 +66,11 @@ class Switches:
         return None if self.find_unused_parameters else 2
 
 
+_READ_AS_THEY_ARE = [
+    one.name for one in fields(Switches) if one.name in SWITCHES and SWITCHES[one.name].default is not None
+]
+
+
 def check_ddp_kwargs(kwargs: dict[str, Any]) -> None:
     """Refuse arguments of DistributedDataParallel that are not modelled or not legal.
 
@@ -97,6 +89,8 @@ def check_ddp_kwargs(kwargs: dict[str, Any]) -> None:
             )
         if name == "mixed_precision":
             _reduce_dtype(value)
+        elif name in SWITCHES:
+            SWITCHES[name].check(value)
         elif not isinstance(value, bool):
             raise InputError(f"ddp: {name}={value!r} is not legal; give true or false")
 
@@ -116,32 +110,16 @@ def read_switches(assignment: Assignment) -> Switches:
                 f"settings: {name}={settings[name]!r} is not modelled; modelled settings: "
                 f"{', '.join(MODELLED_SETTINGS)}"
             )
-    set_to_none = settings.get("set_to_none", True)
-    if not isinstance(set_to_none, bool):
-        raise InputError(f"ddp: set_to_none={set_to_none!r} is not legal; give true or false")
-    steps = settings.get("accumulation_steps", 1)
-    is_number = isinstance(steps, int) and not isinstance(steps, bool)
-    if not is_number or not 1 <= steps <= MAX_ACCUMULATION_STEPS:
-        raise InputError(
-            f"ddp: accumulation_steps={steps!r} is not legal; give an integer 1 to {MAX_ACCUMULATION_STEPS}"
-        )
-    no_sync = settings.get("no_sync", True)
-    if not isinstance(no_sync, bool):
-        raise InputError(f"ddp: no_sync={no_sync!r} is not legal; give true or false")
-    hook = settings.get("comm_hook")
+    for name, value in settings.items():
+        if SWITCHES[name].default is not None:
+            SWITCHES[name].check(value)
+    hook, given = settings.get("comm_hook"), {**kwargs, **settings}
     switches = Switches(
-        gradient_as_bucket_view=kwargs.get("gradient_as_bucket_view", False),
-        batched_grad_copy=kwargs.get("batched_grad_copy", False),
+        **{name: given[name] for name in _READ_AS_THEY_ARE if name in given},
         syncs_buffers=kwargs.get("forward_sync_buffers", kwargs.get("broadcast_buffers", True)),
-        find_unused_parameters=kwargs.get("find_unused_parameters", False),
-        static_graph=kwargs.get("static_graph", False),
-        skip_all_reduce_unused_params=kwargs.get("skip_all_reduce_unused_params", False),
         reduce_dtype=_reduce_dtype(kwargs.get("mixed_precision")),
         buffer_dtype=(kwargs.get("mixed_precision") or {}).get("buffer_dtype"),
         comm_hook=None if hook is None else read_comm_hook(hook),
-        set_to_none=set_to_none,
-        accumulation_steps=steps,
-        no_sync=no_sync,
         join_inputs=_join_inputs(settings.get("join_inputs")),
     )
     _check_together(switches)
@@ -152,10 +130,11 @@ def _reduce_dtype(value: Any) -> str | None:
     """The dtype that travels under DDP's mixed precision: ``reduce_dtype``, else ``param_dtype`` (A2.9)."""
     if value is None:
         return None
-    if not isinstance(value, dict) or not set(value) <= set(_MIXED_PRECISION) or not value:
+    members = SWITCHES["mixed_precision"].parts
+    if not isinstance(value, dict) or not set(value) <= set(members) or not value:
         raise InputError(
             f"ddp: mixed_precision={value!r} is not legal; give an object with "
-            f'{", ".join(_MIXED_PRECISION)}, such as {{"param_dtype": "bfloat16"}}'
+            f'{", ".join(members)}, such as {{"param_dtype": "bfloat16"}}'
         )
     for name, dtype in value.items():
         if not isinstance(dtype, str) or dtype not in FLOATS:
@@ -207,8 +186,8 @@ def _check_sparse(gradient: Gradient, switches: Switches, what: str) -> None:
         raise NotModelledError(
             f"{what} is sparse and never ready; DDP stops with 'Expected sparse gradient to be defined'"
         )
-    if switches.comm_hook is not None and switches.comm_hook.name == "powerSGD":
-        raise NotModelledError(f"{what} is sparse; PowerSGD does not reduce sparse gradients")
+    if switches.comm_hook is not None and switches.comm_hook.kind.no_sparse:
+        raise NotModelledError(f"{what} is sparse; {switches.comm_hook.kind.no_sparse}")
 
 
 def check_backward(workload: Workload) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from sim.errors import AssignmentError, InputError, NotModelledError
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment
 from sim.nouns.workload import Workload
-from sim.systems.ddp_assignment import check_reaches
+from sim.systems.ddp_assignment import check_reaches, torch_needed, torch_requirement
 from sim.systems.switches import MODELLED_SETTINGS, check_used, read_switches
 
 
@@ -41,7 +41,7 @@ def with_switches(workload: Workload, assignment: Assignment, **options: Any) ->
     assignment.check_fits(workload)
     settings = {name: value for name, value in options.items() if name in MODELLED_SETTINGS}
     kwargs = {name: value for name, value in options.items() if name not in settings}
-    newest = {"torch": ">=2.12"} if kwargs.get("batched_grad_copy") else {}
+    newest = torch_requirement(torch_needed(kwargs))
     made = replace(
         assignment,
         ddp_kwargs=assignment.ddp_kwargs | kwargs,

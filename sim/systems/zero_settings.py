@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from sim.errors import InputError, NotModelledError
+from sim.nouns.ddp_switches import MAX_ACCUMULATION_STEPS
 from sim.nouns.workload import Workload
-from sim.systems.switches import MAX_ACCUMULATION_STEPS, check_backward
+from sim.systems.switches import check_backward
 
 MODELLED_ZERO_SETTINGS = {
     "reduce_bucket_size": "elements after which a bucket is flushed, 5e8 (A5.1)",

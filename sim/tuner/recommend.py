@@ -133,7 +133,7 @@ def _recommend(
         for name, reach in found.reached.items()
         if reach.assignment.policy in DDP_POLICIES  # other systems are not played by DDP's rules
     }
-    optimum = _search(scorer, ddp.values(), limit)
+    optimum = _search(scorer, [ddp[DEFAULT]] if DEFAULT in ddp else [], ddp.values, limit)
     nominal = as_assignment(workload, optimum.buckets, hardware.world_size)
     misfit = _misfit(workload, hardware, nominal, memory_limit_bytes)
     if misfit is not None:
@@ -242,14 +242,26 @@ def best(
     """
     with listened_to(progress):
         scorer = Scorer(workload, hardware)
-        known = [reach.assignment for reach in find_ddp_families(scorer).reached.values()]
-        return as_assignment(workload, _search(scorer, known, NO_LIMIT).buckets, hardware.world_size)
+
+        def families() -> list[Assignment]:
+            return [reach.assignment for reach in find_ddp_families(scorer).reached.values()]
+
+        optimum = _search(scorer, [assign(workload)], families, NO_LIMIT)
+        return as_assignment(workload, optimum.buckets, hardware.world_size)
 
 
-def _search(scorer: Scorer, known: Iterable[Assignment], limit: int) -> Optimum:
-    """The nominal optimum, never worse than ``known`` nor than each gradient alone."""
-    starts = [made.bucket_indices for made in known]
-    return find_optimum(scorer, [*starts, _singles(scorer.problem.workload)], limit)
+def _search(
+    scorer: Scorer, known: Iterable[Assignment], families: Callable[[], Iterable[Assignment]], limit: int
+) -> Optimum:
+    """The nominal optimum: no worse than ``known`` nor than each gradient alone, nor, to what a proof leaves
+    open, than ``families``, which are asked for only where there is no proof without them.
+    """
+    return find_optimum(
+        scorer,
+        [*(made.bucket_indices for made in known), _singles(scorer.problem.workload)],
+        limit,
+        further=lambda: [made.bucket_indices for made in families()],
+    )
 
 
 def trade_off(

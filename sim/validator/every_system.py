@@ -5,8 +5,10 @@ from typing import Any
 
 from sim.errors import SimError
 from sim.nouns.assignment import Assignment
+from sim.nouns.ddp_switches import SWITCHES
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
+from sim.systems.hook_table import HOOKS, HookKind
 from sim.systems.last_hook import early_launches
 from sim.systems.registry import assign, write
 from sim.units import MIB
@@ -15,28 +17,23 @@ from sim.validator.replayable import check_installed, check_replayable
 
 _BUCKET_BYTES = 25 * MIB  # DDP's own default
 _LAST_HOOK_CAPS_MB = (25, 10, 4, 1)
-_VIEW = {"gradient_as_bucket_view": True}
 _ZERO = {"reduce_bucket_size": _BUCKET_BYTES // 4, "accelerator": "cpu"}
-_POWER_SGD = {"name": "powerSGD", "matrix_approximation_rank": 4, "start_powerSGD_iter": 2}
+
+
+def _hooked(kind: HookKind) -> dict[str, tuple[str, dict[str, Any]]]:
+    """The candidate of a hook, by its name; none where there is nothing to try."""
+    if kind.tried is None:
+        return {}
+    policy, numbers = kind.tried
+    hook = {"name": kind.name, **numbers} if numbers else kind.name
+    return {f"comm_hook={kind.name}": (policy, {"comm_hook": hook})}
+
+
 # By name: policy and options of ``sim.assign``.
 _SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
     "DDP default": ("ddp", {}),
-    "gradient_as_bucket_view": ("ddp", _VIEW),
-    "batched_grad_copy": ("ddp", {"batched_grad_copy": True}),
-    "set_to_none=False": ("ddp", {"set_to_none": False}),
-    "view, set_to_none=False": ("ddp", {**_VIEW, "set_to_none": False}),
-    "find_unused_parameters": ("ddp", {"find_unused_parameters": True}),
-    "skip_all_reduce_unused_params": (
-        "ddp",
-        {"find_unused_parameters": True, "skip_all_reduce_unused_params": True},
-    ),
-    "static_graph": ("ddp", {"static_graph": True}),
-    "accumulation_steps=2": ("ddp", {"accumulation_steps": 2}),
-    "DDP_SET_LAST_BUCKET_CAP=1": ("ddp", {"set_last_bucket_cap": True}),
-    "comm_hook=allreduce": ("ddp", {"comm_hook": "allreduce"}),
-    "comm_hook=fp16_compress": ("ddp", {"comm_hook": "fp16_compress"}),
-    "comm_hook=powerSGD": ("single", {"comm_hook": _POWER_SGD}),
-    "comm_hook=noop": ("ddp", {"comm_hook": "noop"}),
+    **{name: ("ddp", {**options}) for one in SWITCHES.values() for name, options in one.tried.items()},
+    **{name: tried for kind in HOOKS.values() for name, tried in _hooked(kind).items()},
     "per-parameter": ("per-parameter", {}),
     "single": ("single", {}),
     "per-parameter-sync": ("per-parameter-sync", {}),

@@ -123,15 +123,9 @@ def _refused(assignment: Assignment, switches: Switches, mode: Mode, carrier: Ca
         found["join_inputs"] = "every rank of a replay makes the same steps"
     if switches.syncs_each:
         found["no_sync=false"] = "a replay accumulates under no_sync"
-    if hook is not None and hook.name == "bf16_compress" and device == "cpu":
-        found["comm_hook bf16_compress"] = "torch refuses it without NCCL"
-    several = device == "cpu" and len(assignment.bucket_indices) > 1
-    if hook is not None and hook.name == "powerSGD" and several:
-        found["comm_hook powerSGD"] = (
-            f"with {len(assignment.bucket_indices)} buckets over gloo it is a race in torch, whose later "
-            f"all-reduces are launched from gloo's threads, in an order of each rank's own; give it one "
-            f"bucket (single)"
-        )
+    on_cpu = device == "cpu" and hook is not None
+    if hook is not None and on_cpu and (why := hook.kind.not_on_cpu(len(assignment.bucket_indices))):
+        found[f"comm_hook {hook.name}"] = why
     if hook is not None and carrier.emulated is not None:
         found["comm_hook"] = "an emulated link is a communication hook itself, and DDP takes one"
     adds = switches.accumulation_steps > 1 or not switches.set_to_none or assignment.policy == "flat-views"

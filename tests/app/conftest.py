@@ -10,7 +10,8 @@ import pytest
 import streamlit as st
 
 import sim
-from app.remembering import forget_all
+from app import cached
+from app.remembering import Remembered
 from sim.formats import documents, records
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
@@ -167,4 +168,6 @@ def _main_stays() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _nothing_remembered() -> None:
     st.cache_data.clear()
-    forget_all()
+    for each in vars(cached).values():
+        if isinstance(each, Remembered):
+            each._kept.clear()

@@ -16,6 +16,7 @@ from app.views.switches import DDP, ZERO, Switch
 from app.words.labels import PICK_WORDS, PICKS, Pick
 from sim.errors import InputError, NotModelledError, SimError
 from sim.nouns.assignment import Assignment
+from sim.systems.hook_table import HOOKS
 from sim.systems.registry import SYSTEMS
 from sim.systems.switches import MODELLED_DDP_KWARGS, MODELLED_SETTINGS, Switches
 from sim.systems.zero_settings import MODELLED_ZERO_SETTINGS, ZeroSettings
@@ -133,7 +134,7 @@ def test_every_pick_of_every_system_is_there() -> None:
 
 def test_every_switch_of_every_system_is_there_with_its_default() -> None:
     parts = {"param_dtype", "reduce_dtype", "buffer_dtype"}  # of mixed_precision
-    numbers = {one.name for one in DDP if one.name in vars(sim.systems.comm_hooks.CommHook)["__slots__"]}
+    numbers = {name for hook in HOOKS.values() for name in hook.numbers}
     names = {one.name for one in DDP} - parts - numbers - {"set_last_bucket_cap"} | {"mixed_precision"}
     aliases = {"forward_sync_buffers"}  # the new name of broadcast_buffers
     assert names == {*MODELLED_DDP_KWARGS, *MODELLED_SETTINGS} - aliases

@@ -27,8 +27,6 @@ def test_the_one_asked_for_longest_ago_goes_first() -> None:
 def test_the_very_object_is_handed_out_and_made_once() -> None:
     kept: Remembered[object] = Remembered(1)
     assert kept.get("a", object) is kept.get("a", object)
-    kept.forget()
-    assert kept.find("a") is None
 
 
 def test_what_raises_is_not_kept() -> None:

@@ -347,3 +347,21 @@ def test_the_command_line_starts_without_torch_and_streamlit() -> None:
     assert said.code == 0, said.err
     lines = said.out.splitlines()
     assert (lines[0], lines[-1]) == ("[]", "[]")
+
+
+# No command
+
+
+def test_without_a_command_it_tells_the_loop() -> None:
+    said = bucketsim()
+    assert said.code == 2
+    first, *loop, after = said.out.splitlines()
+    assert "DistributedDataParallel" in first
+    assert [line.split("bucketsim ")[1].split()[0] for line in loop] == [
+        "record",
+        "calibrate",
+        "tune",
+        "export",
+        "validate",
+    ]
+    assert after.startswith("next: bucketsim doctor")

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.clusters.topology.links import NVLINK, SOCKETS, pcie
-from sim.clusters.topology.packing import LocalRing, best_ring, best_rings, bottleneck, local_ring, uses
+from sim.clusters.topology.packing import LocalRing, best_rings, bottleneck, local_ring, uses
 from sim.clusters.topology.presets import pcie_box
 from sim.clusters.topology.routes import LinkEnds, Routes
 from sim.nouns.cluster import Device, HostTemplate, Link
@@ -72,21 +72,8 @@ def fits(rings: list[tuple[LocalRing, float]], capacity: dict[LinkEnds, float]) 
     return all(used[link] <= capacity[link] * (1 + 1e-6) for link in capacity)
 
 
-@given(hosts())
-@settings(max_examples=tries(150), deadline=None)
-def test_the_best_ring_is_the_best_of_all_orders(template: HostTemplate) -> None:
-    routes = Routes(template)
-    gpus, capacity = template.of_kind("gpu"), capacity_of(routes)
-    found = best_ring(routes, gpus, capacity)
-    expected = brute(routes, gpus, capacity)
-    assert (found[1] if found else 0.0) == pytest.approx(expected)
-    if found:
-        assert sorted(found[0].gpus) == sorted(gpus)
-        assert bottleneck(found[0], capacity) == pytest.approx(expected)
-
-
 @pytest.mark.parametrize("seed", range(3))
-def test_the_best_ring_of_eight_gpus_is_the_best_of_all_orders(seed: int) -> None:
+def test_rings_of_eight_gpus_carry_at_least_what_the_best_of_all_orders_does(seed: int) -> None:
     links = [
         Link(a=f"gpu{n}", b=f"top{(n * (seed + 3)) % 8 // 4}", kind="pcie", bytes_per_s=20.0)
         for n in range(8)
@@ -97,9 +84,9 @@ def test_the_best_ring_of_eight_gpus_is_the_best_of_all_orders(seed: int) -> Non
     ]
     routes = Routes(host(8, links))
     gpus, capacity = routes.template.of_kind("gpu"), capacity_of(routes)
-    found = best_ring(routes, gpus, capacity)
-    assert found is not None
-    assert found[1] == pytest.approx(brute(routes, gpus, capacity))
+    rings = best_rings(routes, gpus, capacity)
+    assert fits(rings, capacity)
+    assert sum(speed for _, speed in rings) >= brute(routes, gpus, capacity) * (1 - 1e-6)
 
 
 @given(hosts())
@@ -110,8 +97,7 @@ def test_rings_side_by_side_fit_and_carry_at_least_what_the_best_one_does(templa
     rings = best_rings(routes, gpus, capacity)
     assert fits(rings, capacity)
     assert all(sorted(ring.gpus) == sorted(gpus) for ring, _ in rings)
-    alone = best_ring(routes, gpus, capacity)
-    assert sum(speed for _, speed in rings) >= (alone[1] if alone else 0.0) * (1 - 1e-6)
+    assert sum(speed for _, speed in rings) >= brute(routes, gpus, capacity) * (1 - 1e-6)
     # No GPU sends more than its links carry: a bound from outside of the search.
     for gpu in gpus:
         out = sum(width for (a, _), width in capacity.items() if a == gpu)
@@ -148,11 +134,12 @@ def test_rings_fill_a_cube_mesh_of_eight_v100() -> None:
 def test_a_ring_crosses_between_sockets_once_each_way(p2p: bool) -> None:
     cluster = pcie_box(8, sockets=2, socket_link="skylake", pcie_gen=4, peer_to_peer=p2p)
     routes = Routes(cluster.templates[0])
-    found = best_ring(routes, cluster.templates[0].of_kind("gpu"), capacity_of(routes))
-    assert found is not None
-    assert uses(found[0])["cpu0", "cpu1"] == uses(found[0])["cpu1", "cpu0"] == 1
-    assert found[1] == min(SOCKETS["skylake"], pcie(4))
-    assert {routes.kind(leg) for leg in found[0].legs} == ({"pcie", "qpi"} if p2p else {"shm"})
+    rings = best_rings(routes, cluster.templates[0].of_kind("gpu"), capacity_of(routes))
+    assert sum(speed for _, speed in rings) == min(SOCKETS["skylake"], pcie(4))
+    for ring, _ in rings:
+        assert uses(ring)["cpu0", "cpu1"] == uses(ring)["cpu1", "cpu0"] == 1
+    kinds = {routes.kind(leg) for ring, _ in rings for leg in ring.legs}
+    assert kinds == ({"pcie", "qpi"} if p2p else {"shm"})
 
 
 def test_without_peer_to_peer_data_goes_through_the_receivers_memory() -> None:

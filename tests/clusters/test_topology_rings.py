@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.clusters.topology.graph import cluster_graph
 from sim.clusters.topology.links import pcie, port, tcp_port
 from sim.clusters.topology.network import wiring_of
 from sim.clusters.topology.presets import (
@@ -26,6 +25,7 @@ from sim.clusters.topology.sharing import ring_shares
 from sim.errors import InputError
 from sim.nouns.cluster import Cluster, Device, Hosts, HostTemplate, Link, Network
 from tests.cluster_strategies import NEEDED
+from tests.clusters.whole_graph import cluster_graph
 from tests.effort import tries
 
 

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.clusters.topology.graph import cluster_graph
 from sim.clusters.topology.presets import (
     dgx_a100,
     dgx_h100,
@@ -20,6 +19,7 @@ from sim.clusters.topology.rings import rings_of
 from sim.clusters.topology.routes import routes_of
 from sim.clusters.topology.trees import TREES, Place, binary_tree, by_proxy, second_tree
 from sim.nouns.cluster import Cluster
+from tests.clusters.whole_graph import cluster_graph
 from tests.effort import tries
 
 counts = st.integers(1, 300)

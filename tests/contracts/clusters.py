@@ -1,6 +1,6 @@
 """Two clusters that others measured, predicted from rows that are not scored.
 
-``python -m tests.contracts.clusters`` prints README's tables, from figures in ``tests/published``.
+``python -m tests.contracts.clusters`` prints the manual's tables, from figures in ``tests/published``.
 Each cluster is what a user has: a model, one or more times of a single GPU, a link's curve measured beside
 the step, one step of the job. Nothing else is read of the rows that are predicted.
 """
@@ -158,7 +158,7 @@ def nanogpt(**known: int) -> Workload:
 
 
 def percent(error: float) -> str:
-    """A signed error for README."""
+    """A signed error for the manual."""
     return f"{round(error * 100, 1) + 0.0:+.1f} %"  # no -0.0
 
 

@@ -1,7 +1,7 @@
 """Systems that others measured, predicted from published figures, from three points, and from fewer ranks.
 
-``python -m tests.contracts.fabrics`` prints README's tables: from whole curves where ``BUCKETSIM_DATA`` names
-the measurements, else from what is kept of them: of curves with hundreds of sizes a sample.
+``python -m tests.contracts.fabrics`` prints the manual's tables: from whole curves where ``BUCKETSIM_DATA``
+names the measurements, else from what is kept of them: of curves with hundreds of sizes a sample.
 Errors are medians of |predicted / measured - 1| over the sizes of 1 MiB to 1 GiB that were not given.
 """
 

@@ -1,7 +1,7 @@
-"""How GPT-2 124M scales on two machines of A100, as README tells it.
+"""How GPT-2 124M scales on two machines of A100, as the manual tells it.
 
-``python -m tests.contracts.scaling_view`` prints README's table. Its commands: ``bucketsim estimate`` of the
-model, and ``bucketsim scaling`` on each machine.
+``python -m tests.contracts.scaling_view`` prints the manual's table. Its commands: ``bucketsim
+estimate`` of the model, and ``bucketsim scaling`` on each machine.
 """
 
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ def rows() -> tuple[ScalingRow, ...]:
 
 
 def scaling_rows() -> Iterator[str]:
-    """README's table."""
+    """The manual's table."""
     yield (
         "| machine | GPUs | all-reduce of the model, ms | DDP's default, ms | best cap, ms "
         "| best buckets, ms | efficiency, default | best cap | best `bucket_cap_mb` | as good around it "

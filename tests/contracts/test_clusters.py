@@ -19,6 +19,7 @@ from sim.truth.anchor import USUAL_NOISE
 from sim.units import NS_PER_MS, transfer_ns
 from tests.contracts import clusters
 from tests.contracts.clusters import Cluster, a40, anchored, rtx, single_steps
+from tests.manual.pages import TRUTH, assert_holds
 from tests.published.figures import figures
 from tests.tuner import test_null_case as null_case
 
@@ -194,15 +195,11 @@ def test_the_null_case_stays_one(model: str, link: Callable[[], Hardware]) -> No
 @pytest.mark.parametrize(
     ("rows", "page"),
     [
-        (clusters.prediction_rows, "README.md"),
-        pytest.param(clusters.anchor_rows, "traces/README.md", marks=pytest.mark.slow),
-        pytest.param(clusters.split_rows, "traces/README.md", marks=pytest.mark.slow),
+        (clusters.prediction_rows, TRUTH),
+        pytest.param(clusters.anchor_rows, ROOT / "traces" / "README.md", marks=pytest.mark.slow),
+        pytest.param(clusters.split_rows, ROOT / "traces" / "README.md", marks=pytest.mark.slow),
     ],
 )
-def test_the_pages_have_the_tables(rows: Callable[[], Iterator[str]], page: str) -> None:
+def test_the_pages_have_the_tables(rows: Callable[[], Iterator[str]], page: Path) -> None:
     """``python -m tests.contracts.clusters`` prints them."""
-    readme = (ROOT / page).read_text().splitlines()
-    told = list(rows())
-    assert told[0] in readme
-    start = readme.index(told[0])
-    assert readme[start : start + len(told)] == told
+    assert_holds(page, list(rows()))

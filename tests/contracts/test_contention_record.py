@@ -19,6 +19,7 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.records import Record
 from sim.truth.in_box import as_measured, carried_to
 from tests.commands import bucketsim
+from tests.manual.pages import TRUTH, assert_holds
 
 FOLDER = Path(__file__).parents[2] / "traces" / "contention"
 CURVES = sorted((FOLDER / "curves").glob("*.json"))
@@ -62,14 +63,12 @@ def predicted_curves() -> Iterator[tuple[Hardware, Hardware]]:
             yield measured, carried_to(alone[even], even, box)
 
 
-def test_the_readme_has_the_table_that_todays_model_gives() -> None:
+def test_the_manual_has_the_table_that_todays_model_gives() -> None:
     """``bucketsim agree traces/contention --markdown``, to the letter."""
     printed = bucketsim("agree", FOLDER, "--markdown")
     assert printed.code == 0
     rows = printed.out.splitlines()[2:]
-    readme = (FOLDER.parents[1] / "README.md").read_text().splitlines()
-    start = readme.index(rows[0])
-    assert readme[start : start + len(rows)] == rows
+    assert_holds(TRUTH, rows)
 
 
 def test_all_three_kinds_were_measured() -> None:

@@ -1,17 +1,14 @@
-"""README's table of fabrics is what is computed, and its aims are counted, not claimed."""
+"""The manual's table of fabrics is what is computed, and its aims are counted, not claimed."""
 
 import re
-from pathlib import Path
 
 import pytest
 
 from tests.clusters.elsewhere import ELSEWHERE
 from tests.clusters.published_fabrics import AIM, MISSING, SYSTEMS, is_sampled
 from tests.contracts import fabrics
+from tests.manual.pages import TRUTH, assert_holds
 from tests.published.take import needs_data, whole
-
-README = Path(__file__).parents[2] / "README.md"
-
 
 NUMBER = re.compile(r"([\d.]+) ?%")
 
@@ -19,18 +16,18 @@ NUMBER = re.compile(r"([\d.]+) ?%")
 @needs_data
 def test_the_page_has_the_table() -> None:
     """``python -m tests.contracts.fabrics`` prints it."""
-    assert_on_the_page(list(fabrics.fabric_rows(whole)))
-    assert " ".join(README.read_text().split()).count(fabrics.summary(whole)) == 1
+    assert_holds(TRUTH, list(fabrics.fabric_rows(whole)))
+    assert " ".join(TRUTH.read_text().split()).count(fabrics.summary(whole)) == 1
 
 
 def test_the_page_has_what_the_kept_figures_say() -> None:
     """To the digit, but of curves that are a sample: errors within 1 %, shares of sizes within 3 %."""
     told = list(fabrics.fabric_rows())
-    readme = README.read_text().splitlines()
-    start = readme.index(told[0])
+    lines = TRUTH.read_text().splitlines()
+    start = lines.index(told[0])
     sampled = {system.name for system in SYSTEMS if is_sampled(system)}
     near = []
-    for row, on_page in zip(told, readme[start : start + len(told)], strict=True):
+    for row, on_page in zip(told, lines[start : start + len(told)], strict=True):
         name = row.split(" | ")[0].removeprefix("| ")
         if name not in sampled:
             assert row == on_page
@@ -44,22 +41,15 @@ def test_the_page_has_what_the_kept_figures_say() -> None:
 
 
 def test_the_page_has_the_presets() -> None:
-    assert_on_the_page(list(fabrics.preset_rows()))
+    assert_holds(TRUTH, list(fabrics.preset_rows()))
 
 
 def test_presets_hold_on_machines_that_nothing_was_set_by() -> None:
     assert all(machine.error() <= 10 for machine in ELSEWHERE)
 
 
-def assert_on_the_page(told: list[str]) -> None:
-    readme = README.read_text().splitlines()
-    assert told[0] in readme
-    start = readme.index(told[0])
-    assert readme[start : start + len(told)] == told
-
-
 def test_the_page_counts_what_meets_the_aims() -> None:
-    assert " ".join(README.read_text().split()).count(fabrics.summary()) == 1
+    assert " ".join(TRUTH.read_text().split()).count(fabrics.summary()) == 1
 
 
 def test_what_is_beyond_the_aim_is_explained_and_nothing_else() -> None:

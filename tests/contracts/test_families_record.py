@@ -1,4 +1,4 @@
-"""README's table of what each knob reaches, and what is said about it, are what the records say."""
+"""The manual's table of what each knob reaches, and what is said about it, are what the records say."""
 
 import re
 from pathlib import Path
@@ -7,6 +7,7 @@ import pytest
 
 import sim
 from sim.nouns.comparison import Agreement
+from tests.manual.pages import TRUTH
 
 ROOT = Path(__file__).parents[2]
 FAMILIES = ROOT / "traces" / "families"
@@ -20,9 +21,9 @@ def scored() -> dict[str, Agreement]:
     return {name: sim.agreement(sim.load_record(FAMILIES / name)) for name in RECORDS}
 
 
-def test_readme_has_every_knob_with_what_was_measured(scored: dict[str, Agreement]) -> None:
+def test_the_manual_has_every_knob_with_what_was_measured(scored: dict[str, Agreement]) -> None:
     told = {}
-    for line in (ROOT / "README.md").read_text().splitlines():
+    for line in TRUTH.read_text().splitlines():
         if found := re.fullmatch(r"\| `([^`]+)` \| (\S+), (\S+) \| (\S+), (\S+) \| (\S+), (\S+) \|", line):
             told[found[1]] = found.groups()[1:]
     rows = [{row.name: row for row in scored[name].rows} for name in RECORDS]

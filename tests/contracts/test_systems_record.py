@@ -1,4 +1,4 @@
-"""README's table of systems and the claims of traces/README.md are what the records say."""
+"""The manual's table of systems and the claims of traces/README.md are what the records say."""
 
 import re
 from pathlib import Path
@@ -8,6 +8,7 @@ import pytest
 import sim
 from sim.nouns.comparison import Agreement
 from sim.validator.every_system import every_system
+from tests.manual.pages import TRUTH
 
 ROOT = Path(__file__).parents[2]
 SYSTEMS = ROOT / "traces" / "systems" / "gpt-box-2x1gbit"
@@ -17,7 +18,7 @@ CLAIMS = {
     "ResNet-50, 25.6M": ROOT / "traces" / "claims" / "resnet50-box-2x1gbit",
     "GPT 135M": ROOT / "traces" / "claims" / "gpt-135M-box-2x1gbit",
 }
-# What the model is known to miss by more, with the mechanism: traces/README.md, README "What is modelled".
+# What the model is known to miss by more, with the mechanism: traces/README.md, app/manual/truth.md.
 KNOWN = {"comm_hook=powerSGD": 0.12, "per-parameter": 0.07, "per-parameter-async": 0.07}
 
 
@@ -35,11 +36,11 @@ def cells(text: str, first: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def test_readme_has_every_system_with_its_measured_error() -> None:
-    readme = (ROOT / "README.md").read_text()
+def test_the_manual_has_every_system_with_its_measured_error() -> None:
+    page = TRUTH.read_text()
     rows = {row.name: row for row in scored(SYSTEMS).rows}
     told = {}
-    for line in readme.splitlines():
+    for line in page.splitlines():
         if found := re.fullmatch(r"\| `([^|]+)` \|.*\| (\S+) \| (\S+-\S+) \| ([+-][\d.]+) % \|", line):
             told[found[1]] = found.groups()[1:]
     assert told == {

@@ -1,18 +1,16 @@
-"""Real training, scored again with today's model: README's table is what the records say."""
+"""Real training, scored again with today's model: the manual's table is what the records say."""
 
-from pathlib import Path
 from statistics import median
 
 import pytest
 
 import sim
+from tests.manual.pages import TRUTH
 from tests.training.table import TRACES, Row, row_of, table
 
-# What is beyond the aims, for a reason that README gives; a better model takes it off these lists.
+# What is beyond the aims, for a reason that the manual gives; a better model takes it off these lists.
 BEYOND_WORST = {"resnet18-2gbit": 0.095}
 BEYOND_NOISE = {"bert-2gbit": 0.07}
-
-README = Path(__file__).parents[2] / "README.md"
 
 
 @pytest.fixture(scope="module")
@@ -20,8 +18,8 @@ def rows() -> list[Row]:
     return [row_of(path) for path in sim.find_records(TRACES)]
 
 
-def test_readme_has_the_table() -> None:
-    assert table() in README.read_text()
+def test_the_manual_has_the_table() -> None:
+    assert table() in TRUTH.read_text()
 
 
 def test_predictions_hold_within_the_aims_or_the_noise(rows: list[Row]) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.costs.collectives import all_reduce_ns, busbw_bytes_per_s, service_ns
+from sim.costs.collectives import all_reduce_ns, service_ns
 from sim.nouns.hardware import Curve, CurvePoint, Hardware
 from sim.units import divide_half_even, transfer_ns
 from tests.oracle.stepper import half_even, service
@@ -95,17 +95,8 @@ def test_a_falling_curve_is_never_extrapolated_downwards() -> None:
 def test_world_size_one_costs_nothing(points: Curve, size: int) -> None:
     alone = Hardware(name="h", world_size=1, all_reduce=points)
     assert all_reduce_ns(alone, size) == 0
-    assert busbw_bytes_per_s(alone, size) == 0.0
     pair = Hardware(name="h", world_size=2, all_reduce=points)
     assert all_reduce_ns(pair, size) == service_ns(points, size)
-
-
-@given(st.integers(2, 64), st.integers(1, 2**40), st.integers(1, 2**40))
-def test_busbw_is_nccl_tests(ranks: int, size: int, time: int) -> None:
-    """busbw = algbw x 2(n-1)/n."""
-    machine = Hardware(name="h", world_size=ranks, all_reduce=curve((size, time)))
-    exact = Fraction(size * 10**9, time) * 2 * (ranks - 1) / ranks
-    assert busbw_bytes_per_s(machine, size) == pytest.approx(float(exact), rel=1e-12)
 
 
 @given(st.integers(-(2**80), 2**80), st.integers(1, 2**60))

@@ -1,4 +1,4 @@
-"""README's table of real training, from ``traces/training``: ``python -m tests.training.table``."""
+"""The manual's table of real training, from ``traces/training``: ``python -m tests.training.table``."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -10,6 +10,11 @@ from hypothesis import strategies as st
 import sim
 from sim.errors import SimError
 from sim.nouns.workload import Workload
+from sim.tuner import recommend
+from sim.tuner.reach.families import Families, find_ddp_families
+from sim.tuner.search.optimum import Optimum, find_optimum
+from sim.tuner.search.score import Scorer
+from tests.bench.machines import machine, model
 from tests.tuner.cases import Case, anything, link, resnet50
 
 CAPS: tuple[float | None, ...] = (None, 0.0, 4.0)
@@ -19,6 +24,44 @@ CAPS: tuple[float | None, ...] = (None, 0.0, 4.0)
 @given(anything(max_gradients=7))
 def test_the_best_alone_is_what_tune_recommends(case: Case) -> None:
     assert sim.best(*case) == sim.tune(*case).assignment
+
+
+def from_all_families(scorer: Scorer) -> Optimum:
+    """The search that sets out from the best of every family, whether it needs them or not."""
+    families = [reach.assignment.bucket_indices for reach in find_ddp_families(scorer).reached.values()]
+    return find_optimum(scorer, [*families, tuple((index,) for index in scorer.problem.order)])
+
+
+@settings(max_examples=60)
+@given(anything(max_gradients=25))
+def test_without_families_the_best_is_as_good(case: Case) -> None:
+    """Never worse; as good where there is a proof; and the same buckets where there is none."""
+    scorer = Scorer(*case)
+    before, found = from_all_families(scorer), sim.best(*case).bucket_indices
+    assert scorer.sync_end_ns(found) <= before.sync_end_ns
+    if before.is_proved:
+        assert scorer.sync_end_ns(found) == before.sync_end_ns
+    else:
+        assert found == before.buckets
+
+
+@pytest.mark.parametrize("name", ["affine", "concave", "measured"])
+@pytest.mark.parametrize("count", [161, 1000])
+def test_families_are_not_searched_where_there_is_a_proof_without_them(
+    count: int, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workload, hardware = model(count, name), machine(name)
+    scorer = Scorer(workload, hardware)
+    before = from_all_families(scorer)
+    assert before.is_proved
+
+    def search(scorer: Scorer) -> Families:
+        raise AssertionError("families are searched")
+
+    monkeypatch.setattr(recommend, "find_ddp_families", search)
+    assert scorer.sync_end_ns(sim.best(workload, hardware).bucket_indices) == before.sync_end_ns
+    with pytest.raises(AssertionError, match="families are searched"):
+        sim.best(workload, replace(hardware, comm_slowdown=1.2))
 
 
 def test_the_best_alone_where_work_is_stretched() -> None:

@@ -4,16 +4,21 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from sim.clock.machine_code import compiled
 
 
-def test_a_kernel_without_a_file_is_compiled_without_being_kept():
-    made: dict[str, object] = {}
+def test_a_kernel_without_a_file_is_compiled_without_being_kept() -> None:
+    made: dict[str, Any] = {}
     exec("def total(values):\n    return values.sum()", made)
-    assert compiled(made["total"])(np.arange(5)) == 10  # type: ignore[type-var,operator]
+    total = compiled(made["total"])
+    assert total(np.arange(5)) == 10
+    assert len(total.nopython_signatures) == 1
+    assert total.stats.cache_path is None
+    assert not total.stats.cache_hits
 
 
 THEIRS = """

@@ -82,7 +82,7 @@ def test_a_share_of_more_than_31_bits_by_hand(run: int) -> None:
     assert kernels.add_share(7, run - 1, run, run) == 7 + run - 1
     assert kernels.add_share(0, 1, half, run) == 0
     assert kernels.add_share(1, 1, half, run) == (1 if odd else 2)
-    assert kernels.add_share(0, 3, half + odd + 1, run) == 2 if run > 1 << 33 else 1
+    assert kernels.add_share(0, 3, half + odd + 1, run) == 2
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""How far above the optimum the tuner can be at most, on what was recorded: README says it."""
+"""How far above the optimum the tuner can be at most, on what was recorded: the manual says it."""
 
 from pathlib import Path
 from statistics import median

@@ -153,8 +153,3 @@ def curve(fabric: Fabric, collective: str, sizes: Iterable[int]) -> Curve:
     return tuple(
         CurvePoint(num_bytes=size, duration_ns=collective_ns(fabric, collective, size)) for size in wanted
     )
-
-
-def all_reduce_curve(fabric: Fabric, sizes: Iterable[int]) -> Curve:
-    """The all-reduce curve at ``sizes`` in bytes."""
-    return curve(fabric, "all_reduce", sizes)

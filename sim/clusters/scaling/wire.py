@@ -23,10 +23,12 @@ def wire_ns(curve: Curve, sizes: Sequence[int]) -> int:
 
 
 def bucket_ns(curve: Curve, sizes: Sequence[int], others: Sequence[int], smallest: int) -> int | None:
-    """What one bucket more takes with the bytes the same: these sizes against so many others.
+    """What one bucket more costs, in ns, where ``sizes`` and ``others`` are two ways to cut the same bytes.
 
-    None where that is no bucket's cost, since the curve bends between them: below 0, or more than what a
-    bucket of ``smallest`` bytes takes with its bytes. What rounding service times can do to it is let pass.
+    The cost is the difference of their times on the wire, over the difference of their numbers of buckets. A
+    cost below 0 or above the whole time of a bucket of ``smallest`` bytes is no bucket's cost: it comes from
+    a bend of the curve between the sizes, and the answer is None. A cost that is beyond these limits by no
+    more than one ns for each bucket may come from rounded service times, and is moved to the limit.
     """
     more = len(sizes) - len(others)
     rise = wire_ns(curve, sizes) - wire_ns(curve, others)

@@ -124,17 +124,6 @@ def _better(
     return best
 
 
-def best_ring(
-    routes: Routes, gpus: Sequence[str], capacity: dict[LinkEnds, float]
-) -> tuple[LocalRing, float] | None:
-    """The one ring with the best bottleneck, and that in bytes/s; None where there is no ring."""
-    for speed in _speeds(gpus, capacity, _ways(routes, gpus, ())):
-        gpu_order = _Search(routes, gpus, dict(capacity), speed, _Budget()).order(None)
-        if gpu_order is not None:
-            return local_ring(routes, gpu_order, None), speed
-    return None
-
-
 def _ways(routes: Routes, gpus: Sequence[str], gates: Sequence[Gate]) -> set[LinkEnds]:
     """All links that a ring may cross, ports among them."""
     pairs = [(a, b) for a in gpus for b in gpus if a != b]

@@ -9,6 +9,7 @@ from typing import Any
 
 from sim.errors import InputError
 from sim.importer.bounded_json import parse_bounded
+from sim.nouns.ddp_switches import ARGUMENTS
 
 # Keys that only DDP's logger writes (A4): one of them makes an object a log.
 MARKS = (
@@ -171,12 +172,7 @@ def _log(log: Mapping[str, Any], source: str) -> DdpLog:
         comm_hook=_word(log, "comm_hook"),
         switches={
             key: bool(value)
-            for key in (
-                "find_unused_parameters",
-                "gradient_as_bucket_view",
-                "static_graph",
-                "broadcast_buffers",
-            )
+            for key in (one.name for one in ARGUMENTS if one.logged)
             if (value := _integer(log, key, source)) is not None
         },
     )

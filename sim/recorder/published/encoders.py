@@ -1,4 +1,4 @@
-"""BERT, Llama and DLRM as published, in plain torch: see ``published_language``."""
+"""BERT, Llama and DLRM as published, in plain torch, laid out as the models of ``published.language`` are."""
 
 from itertools import pairwise
 

@@ -57,8 +57,8 @@ def least_service_ns(
 ) -> Fraction:
     """Least total service time in ns of any buckets that hold ``num_bytes`` in at most ``at_most`` buckets.
 
-    Each real service time is rounded to the nearest ns: up to half a ns a bucket is given away, and
-    ``rounded`` ns in all where what is stretched is rounded again at its end.
+    A real service time is rounded to the nearest ns, so that the bound is half a ns lower for each bucket. It
+    is lower by ``rounded`` ns in all where stretched collectives are rounded once more as they end.
     """
     best = Fraction(0)
     for per_collective, per_byte in lines:
@@ -68,7 +68,7 @@ def least_service_ns(
 
 
 def least_services_ns(problem: Problem) -> Floats:
-    """``least_service_ns`` of what is ready from each place on, 0 at the end; a rounding error too low."""
+    """``least_service_ns`` of all gradients from each place on, and 0 at the end; low by a float's error."""
     sharing = problem.machine.channels > 1 and problem.machine.channel != 1
     stretched = sharing or problem.machine.comm != 1 or problem.machine.comm_copy_out != 1
     rounded = 1.0 if stretched else 0.5
@@ -123,7 +123,9 @@ def _shared(
     last: Floats,
     copy_out: float,
 ) -> Floats:
-    """When ``work`` ns that begin at ``start`` can be over and copied back, beside what is left of the lane.
+    """When ``work`` ns of collectives that begin at ``start`` can at the earliest be over and copied back.
+
+    Some of them run beside what is left of the lane, which may slow both down.
 
     ``beside`` ns of the lane's time with a collective under way send ``beside / comm`` and make the lane
     ``beside * (1 - 1 / compute)`` longer, less ``rounded`` ns. Between its corners the end is linear in

@@ -31,8 +31,9 @@ MOST_POINTS = 20_000_000
 class Found:
     """What the search found: buckets in launch order, and the ns before which no partition is synchronised.
 
-    ``is_rounded``: not to the ns. Copies are rounded one by one, so that ``buckets`` may take longer than
-    ``at_least_ns`` by a ns for each gradient and one; by more if the curve falls where windows were searched.
+    ``is_rounded`` says that ``buckets`` may not be the best to the ns. The copy back of each bucket is
+    rounded by itself, so that the buckets found may take longer than ``at_least_ns``, by up to one ns a
+    gradient and one more. If the curve falls somewhere and windows were searched, they may take longer still.
     """
 
     buckets: Buckets
@@ -181,10 +182,13 @@ def exact_optimum(problem: Problem, upper_ns: int, max_bytes: int = NO_LIMIT) ->
 
 
 def _as_one_channel(problem: Problem) -> tuple[Ints, Ints, int]:
-    """A curve of one channel as fast as all together: bytes, ns, and ns that it may be too dear in all.
+    """The curve of one channel that is as fast as all channels together: its sizes in bytes and times in ns,
+    and how many ns less than this curve says a whole partition may take.
 
-    An all-reduce is rounded twice, its line once, and so is a point for all the bytes, beyond which no line
-    has to be drawn on.
+    Every time on the curve is lowered by 2 ns, so that rounding cannot make it too long. Four roundings of
+    half a ns each meet there: two of an all-reduce's time, one of the line between two points, and one of
+    the point that is added here for the size of all gradients together. With that point no size lies beyond
+    the curve. Times below 0 become 0, which is what the third number allows for.
     """
     sizes, curve = problem.curve_bytes, problem.curve_ns
     together = problem.machine.channels / problem.machine.channel

@@ -395,10 +395,12 @@ def earliest_by_windows(
 ) -> Floats:
     """``earliest_on_lattice`` for one run and a curve that never falls, in time linear in gradients x points.
 
-    With such a curve prefixes end in order. For each line of the curve, the buckets whose size lies on it
-    begin in a window that moves along the run. Of those that must wait for the link, ``end - slope * bytes``
-    decides, kept in a sliding minimum; of the others, the shortest. Who misses its deadline once misses it
-    for all longer buckets. Comparisons are in float64, so that a choice may be a nanosecond from the best.
+    With such a curve a longer prefix never ends before a shorter one. The last bucket of a prefix may begin
+    at several places. Those from which its size lies on one line of the curve are a window, which moves along
+    the run as prefixes grow. Of the buckets of a window that must wait for the link, the one with the least
+    ``end - slope * bytes`` is best, which a sliding minimum keeps; of the others, the shortest. A place from
+    which a bucket misses its deadline is dropped: a longer bucket from there misses it, too. Comparisons are
+    in float64, so that a choice may be a nanosecond from the best.
     """
     places, sizes = first.size, curve_bytes.size
     slope = np.zeros(sizes + 1)

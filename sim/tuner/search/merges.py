@@ -8,14 +8,14 @@ from sim.units import format_ms
 
 
 def over_merges(workload: Workload) -> str:
-    """Over what anything is best for this workload, as an ending of a sentence; empty: over all."""
+    """How a sentence about what is best ends where only merges of whole buckets were searched; else empty."""
     if not workload.is_of_whole_buckets:
         return ""
     return f" (over merges of the {len(workload.gradients)} buckets as recorded only)"
 
 
 def bounded(gain: Gain, workload: Workload) -> Gain:
-    """The gain with a sentence that says over what was searched."""
+    """``gain``, its sentence ending in what was searched where that was merges of whole buckets only."""
     return replace(gain, sentence=gain.sentence + over_merges(workload))
 
 

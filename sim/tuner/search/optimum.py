@@ -1,6 +1,6 @@
 """The best contiguous partition for any machine, and what is proved about it."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sim.tuner.progress import tell
 from sim.tuner.search import kernels, labels
 from sim.tuner.search.bound import lower_bound_ns
-from sim.tuner.search.exact import NO_LIMIT, covers, exact_optimum
+from sim.tuner.search.exact import NO_LIMIT, Found, covers, exact_optimum
 from sim.tuner.search.partitions import Buckets
 from sim.tuner.search.score import Scorer
 
@@ -36,8 +36,22 @@ class Optimum:
     proof: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    """The best partition of a search, how it is known, and the ns that a proof leaves open."""
+
+    buckets: Buckets
+    proof: str
+    is_proved: bool
+    left_open_ns: int = 0
+
+
 def find_optimum(
-    scorer: Scorer, known: Iterable[Buckets], max_bytes: int = NO_LIMIT, effort: float = 1.0
+    scorer: Scorer,
+    known: Iterable[Buckets],
+    max_bytes: int = NO_LIMIT,
+    effort: float = 1.0,
+    further: Callable[[], Iterable[Buckets]] | None = None,
 ) -> Optimum:
     """The best partition that is contiguous in ready order within each dtype and device.
 
@@ -46,39 +60,32 @@ def find_optimum(
         known: partitions that keep to ``max_bytes``, one at least; the answer is never worse than any.
         max_bytes: largest bucket, by DDP's caps; a gradient that is larger is a bucket alone.
         effort: how much is played where nothing can be proved; 1 is some 0.1 s.
+        further: what else is known and takes long to find. It is asked for where the search does not prove
+            its answer without it, and where gradients have several dtypes or devices, whose buckets it may
+            launch in another order than the search does. The answer is then no worse than any of it either.
     """
     tell("searching for the best buckets")
     problem = scorer.problem
     pool = list(known)
     at_least = free = lower_bound_ns(problem)
     exact = exact_optimum(problem, min(map(scorer.sync_end_ns, pool)), max_bytes)
-    is_proved, left_open = False, 0  # ns that a proof leaves open
     if exact is not None:
-        pool.append(exact.buckets)
         at_least = max(at_least, exact.at_least_ns)
-    best = _best(scorer, pool)
-    if exact is not None and covers(problem) and not exact.is_rounded:
-        proof, is_proved = "exact search over all contiguous partitions", True
-    elif labels.applies(problem) and len(problem) <= LABELLED:
-        better, is_proved = labels.best_by_labels(problem, scorer.sync_end_ns(best), max_bytes)
-        best = better or best
-        proof = "exact search over all contiguous partitions" + ("" if is_proved else ", cut short")
-    elif int((~problem.run_ends()).sum()) <= EXHAUSTIVE_PLACES:
-        best, count = _try_all(scorer, best, max_bytes)
-        proof, is_proved = f"all {count} contiguous partitions simulated", True
-    elif exact is not None and covers(problem):
-        # Roundings leave no more open than half a ns a bucket, twice, and one; a curve that falls may.
-        left_open = max(0, scorer.sync_end_ns(best) - at_least)
-        is_proved = left_open <= len(problem) + 1
-        why = "" if is_proved else "; not proved, as the curve falls somewhere"
-        proof = f"exact search, to {left_open} ns{why}"
-    else:
-        best = _best(scorer, [best, *_climb(scorer, pool, max_bytes, effort)])
-        proof = "refined by simulation; not proved by search"
-    best = _fewest(scorer, best, max_bytes)
+    has_one_run = int(problem.run.max()) == 0
+    answer = _prove(scorer, pool, exact, max_bytes) if further is None or has_one_run else None
+    if further is not None and (answer is None or not answer.is_proved):
+        pool = [*further(), *pool]
+        answer = _prove(scorer, pool, exact, max_bytes)
+    if answer is None:
+        tried = pool if exact is None else [*pool, exact.buckets]
+        climbed = _best(scorer, [_best(scorer, tried), *_climb(scorer, tried, max_bytes, effort)])
+        answer = _Answer(
+            buckets=climbed, proof="refined by simulation; not proved by search", is_proved=False
+        )
+    best, is_proved, proof = _fewest(scorer, answer.buckets, max_bytes), answer.is_proved, answer.proof
     end = scorer.sync_end_ns(best)
     if is_proved:
-        at_least = max(at_least, end - left_open)
+        at_least = max(at_least, end - answer.left_open_ns)
     elif end <= at_least:
         is_proved, proof = True, "meets the lower bound"
     at_least = min(at_least, end)
@@ -89,6 +96,34 @@ def find_optimum(
         free_at_least_ns=min(free, at_least),
         is_proved=is_proved,
         proof=proof,
+    )
+
+
+def _prove(scorer: Scorer, known: list[Buckets], exact: Found | None, max_bytes: int) -> _Answer | None:
+    """The best of ``known`` and of a search that can be exact; None where no such search fits."""
+    problem = scorer.problem
+    best = _best(scorer, known if exact is None else [*known, exact.buckets])
+    if exact is not None and covers(problem) and not exact.is_rounded:
+        return _Answer(buckets=best, proof="exact search over all contiguous partitions", is_proved=True)
+    if labels.applies(problem) and len(problem) <= LABELLED:
+        better, complete = labels.best_by_labels(problem, scorer.sync_end_ns(best), max_bytes)
+        proof = "exact search over all contiguous partitions" + ("" if complete else ", cut short")
+        return _Answer(buckets=better or best, proof=proof, is_proved=complete)
+    if int((~problem.run_ends()).sum()) <= EXHAUSTIVE_PLACES:
+        best, count = _try_all(scorer, best, max_bytes)
+        return _Answer(buckets=best, proof=f"all {count} contiguous partitions simulated", is_proved=True)
+    if exact is None or not covers(problem):
+        return None
+    # Each copy back is rounded, by half a ns at most, in the bound and in the step: a proof may leave open a
+    # ns for each gradient and one more. Where the curve falls, it may leave open more, and is none.
+    left_open = max(0, scorer.sync_end_ns(best) - exact.at_least_ns)
+    is_proved = left_open <= len(problem) + 1
+    why = "" if is_proved else "; not proved, as the curve falls somewhere"
+    return _Answer(
+        buckets=best,
+        proof=f"exact search, to {left_open} ns{why}",
+        is_proved=is_proved,
+        left_open_ns=left_open,
     )
 
 

@@ -11,7 +11,7 @@ from sim.units import format_size
 
 
 def doubts_about(workload: Workload, hardware: Hardware) -> tuple[str, ...]:
-    """What a recording found that cannot be true of it, and a calibration of its curve; sentences."""
+    """Sentences about the inputs: recorded times that cannot be true, doubtful points of the curve."""
     return (
         *(f"doubtful recording: {line}" for line in _listed(workload.provenance) if isinstance(line, str)),
         *(
@@ -26,13 +26,13 @@ def doubts_about(workload: Workload, hardware: Hardware) -> tuple[str, ...]:
 
 
 def _listed(provenance: dict[str, Any]) -> list[Any]:
-    """``doubtful`` of a file's provenance, which may hold anything."""
+    """The entries of ``doubtful`` in a file's provenance, which may hold anything."""
     found = provenance.get("doubtful")
     return found if isinstance(found, list) else []
 
 
 def doubted(gain: Gain, doubts: Sequence[str]) -> Gain:
-    """``gain``; where it counted, no longer said to be significant for certain."""
+    """``gain``, no longer significant for certain where there are doubts; its sentence then says so."""
     if not doubts or gain.significant is not True:
         return gain
     return replace(

@@ -120,14 +120,16 @@ class Draws:
 
 
 def draw(problem: Problem, count: int, seed: int) -> Draws:
-    """About ``count`` steps: at least 20 machines, each with all recorded iterations, or as many of them as
-    that leaves room for.
+    """About ``count`` steps: at least 20 machines, each with the same iterations.
 
-    With neither samples nor spread nor band it is one step, the nominal one; with samples alone, one machine.
-    Iterations are those of ``samples`` that saw every gradient. Their order is the nominal one: a gradient is
-    taken to be ready no earlier than those before it, which moves no launch of buckets that are contiguous
-    and in ready order (A3.5), and copies in by as much as they were overtaken. The end of backward is as long
-    after the last gradient as in the nominal step.
+    All recorded iterations are drawn, or as many as ``count`` over 20 leaves room for. A workload with
+    samples but without a spread or a band has one machine; without samples, too, there is one step, the
+    nominal one. An iteration counts as recorded if its sample saw every gradient.
+
+    Every drawn step keeps the nominal ready order: where a gradient was ready before one that precedes it in
+    that order, it is taken to be ready together with it. That moves no launch of buckets that are contiguous
+    in ready order (A3.5); it only delays the copy of such a gradient into its bucket. From the last gradient
+    to the end of backward it takes as long as in the nominal step.
 
     Raises:
         InputError: ``count`` below 1, a negative ``seed``, a ``spread`` that cannot be read, or times beyond

@@ -10,6 +10,8 @@ from torch import nn
 from torch._C._distributed_c10d import Logger, Reducer
 from torch.nn.parallel import DistributedDataParallel
 
+from sim.nouns.ddp_switches import ARGUMENTS
+
 # What this module uses of the Reducer; a torch without one of these is refused.
 _METHODS = (
     "_check_reducer_finalized",
@@ -83,18 +85,15 @@ class InjectedDataParallel(DistributedDataParallel):
         static_graph: bool,
     ) -> None:
         """As torch's own, but with our buckets and without computing any."""
-        offered = {
+        offered: dict[str, Any] = {
             "params": parameters,
             "bucket_indices": self._injected,
             "per_bucket_size_limits": [sys.maxsize] * len(self._injected),  # torch ignores it (A2.9)
             "process_group": self.process_group,
             "expect_sparse_gradients": expect_sparse_gradient,
             "bucket_bytes_cap": self.bucket_bytes_cap,
-            "find_unused_parameters": self.find_unused_parameters,
-            "gradient_as_bucket_view": self.gradient_as_bucket_view,
             "param_to_name_mapping": param_to_name_mapping,
-            "skip_all_reduce_unused_params": self.skip_all_reduce_unused_params,
-            "batched_grad_copy": getattr(self, "batched_grad_copy", False),
+            **{switch.name: getattr(self, switch.name, switch.default) for switch in ARGUMENTS},
         }
         reducer = Reducer(**{name: value for name, value in offered.items() if _takes(name)})
         self.logger = Logger(reducer)

@@ -36,7 +36,7 @@ _CALM_MS = 250  # a page that computes in steps rests for less between them
 _CALM_FRAMES = 10  # and draws what it was told before so many pictures, however slowly
 WIDE, NARROW = (1280, 900), (400, 900)
 # By the name in the menu: the path (the first page has none).
-PAGES = {"tune": "", "compare": "compare", "validate": "validate", "cluster": "cluster", "about": "about"}
+PAGES = {"tune": "", **{name: name for name in ("compare", "validate", "cluster", "manual", "about")}}
 # Streamlit asks for these below the page's path first, when a page is opened by its address.
 _ASKED_TWICE = re.compile(r"/(\w+)/_stcore/(host-config|health)$")
 _IS_DRAWN = """() => {

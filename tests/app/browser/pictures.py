@@ -1,4 +1,4 @@
-"""The README's pictures of the dashboard and the words on them: ``python -m tests.app.browser.pictures``."""
+"""The manual's pictures of the dashboard, and the words on them: ``python -m tests.app.browser.pictures``."""
 
 import io
 import json

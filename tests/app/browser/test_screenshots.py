@@ -1,4 +1,4 @@
-"""The README's pictures show what the pages show: taken anew, and compared with the committed ones."""
+"""The manual's pictures show what the pages show: taken anew, and compared with the committed ones."""
 
 import io
 import json
