@@ -15,7 +15,7 @@ from app.words.cluster import MACHINE_WORDS
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.ranks import Ranks
-from sim.nouns.scaling import ScalingRow
+from sim.nouns.scaling_row import ScalingRow
 from sim.nouns.step_distribution import AssignmentComparison
 from sim.nouns.workload import Workload
 

@@ -23,7 +23,7 @@ from sim.formats.loading import (
     parse_workload,
 )
 from sim.formats.perfetto import perfetto_json
-from sim.formats.records import find_records, load_record
+from sim.formats.record_files import find_records, load_record
 from sim.formats.tables import scaling_csv, sweep_csv
 from sim.importer.uploads import read_uploads
 from sim.live.calibration import calibrate_live
@@ -34,7 +34,7 @@ from sim.live.saving import live_gain
 from sim.live.window import latest_window, live_window
 from sim.metrics.critical_path import critical_path
 from sim.metrics.step import summarize
-from sim.recorder.live import record
+from sim.recorder.live_recording import record
 from sim.systems.ddp_logging import ddp_logging_data
 from sim.systems.registry import assign
 from sim.systems.sequences import collectives, explain

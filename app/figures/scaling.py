@@ -7,7 +7,7 @@ from plotly.subplots import make_subplots
 
 from app.figures.scaling_words import CURVES, Curve, cap_text, percent, text_of
 from app.figures.style import ACCENT, BUCKETS, GOOD, LINE, framed, ms, safe
-from sim.nouns.scaling import ScalingRow
+from sim.nouns.scaling_row import ScalingRow
 
 _HEIGHT = 780
 _MOST_TICKS = 16

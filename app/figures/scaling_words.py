@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.figures.style import ACCENT, ALARM, GOOD, safe
-from sim.nouns.scaling import ScalingRow
+from sim.nouns.scaling_row import ScalingRow
 from sim.units import format_ms
 
 

@@ -16,7 +16,7 @@ from app.words import cluster as labels_cluster
 from app.words import labels
 from sim.nouns.cluster import split_name
 from sim.nouns.hardware import Hardware
-from sim.nouns.scaling import ScalingRow
+from sim.nouns.scaling_row import ScalingRow
 from sim.nouns.workload import Workload
 from sim.units import format_size
 

@@ -1,7 +1,7 @@
 """Words of the Cluster page: names, help, captions, sentences made of figures."""
 
 from app.figures.curve import CurveRow
-from sim.nouns.scaling import ScalingRow
+from sim.nouns.scaling_row import ScalingRow
 from sim.nouns.step_distribution import PairedRow, StepDistribution
 from sim.nouns.workload import Workload
 from sim.units import NS_PER_MS, format_ms, format_size

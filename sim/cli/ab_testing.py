@@ -11,15 +11,15 @@ from sim.cli.printing import emit, note, progress, say, table
 from sim.errors import InputError
 from sim.formats.documents import json_text
 from sim.formats.outputs import make_directory, write_atomically
-from sim.formats.records import start_record
+from sim.formats.record_files import start_record
 from sim.nouns.ab import AbTest
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 
 if TYPE_CHECKING:
-    from sim.validator.jobs import UserModel
     from sim.validator.launch import Place
+    from sim.validator.replay_jobs import UserModel
 
 AB_FILE = "ab.json"
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 import sim
-from sim.cli.outputs import file_option, write
+from sim.cli.output_options import file_option, write
 from sim.cli.printing import emit, say, table
 from sim.cli.simulating import AsJson, WorkloadFile
 from sim.costs.in_step import in_step_times

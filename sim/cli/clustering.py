@@ -9,7 +9,7 @@ import typer
 
 import sim
 from sim.cli.clustering_tables import print_curve, print_loads
-from sim.cli.outputs import file_option, write
+from sim.cli.output_options import file_option, write
 from sim.cli.printing import emit_noun, note, say
 from sim.cli.simulating import AsJson, key_values
 from sim.errors import InputError

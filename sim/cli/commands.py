@@ -16,7 +16,6 @@ from sim.cli import (
     measuring,
     ranking,
     scaling,
-    sharing,
     showing,
     simulating,
     spreading,
@@ -24,6 +23,7 @@ from sim.cli import (
     tuning,
     validating,
 )
+from sim.cli import job_mix as sharing
 from sim.cli.greeting import the_loop
 
 app = typer.Typer(

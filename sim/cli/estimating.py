@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import sim
-from sim.cli.outputs import file_option, write
+from sim.cli.output_options import file_option, write
 from sim.cli.printing import emit_noun, say
 from sim.cli.simulating import AsJson
 from sim.errors import InputError

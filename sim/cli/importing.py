@@ -7,12 +7,12 @@ import typer
 
 import sim
 from sim.cli.imported_tables import as_run_document, bucket_rows, print_as_run, print_imported
-from sim.cli.outputs import directory_option
+from sim.cli.output_options import directory_option
 from sim.cli.printing import emit, note, progress
 from sim.cli.simulating import AsJson
 from sim.errors import InputError, SimError
 from sim.formats.documents import json_text
-from sim.formats.records import WORKLOAD
+from sim.formats.record_files import WORKLOAD
 from sim.importer.readers import READABLE, reader
 from sim.importer.sniffing import recognise
 from sim.importer.writing import (

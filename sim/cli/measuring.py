@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import sim
-from sim.cli.outputs import file_option, write
+from sim.cli.output_options import file_option, write
 from sim.cli.placing import Box, On, Ranks, Rate, Uplink, place_of, tell_commands
 from sim.cli.printing import emit_noun, note, progress, say
 from sim.cli.simulating import AsJson

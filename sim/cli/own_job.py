@@ -8,7 +8,7 @@ import typer
 import sim
 from sim.cli.printing import note, say, table
 from sim.errors import InputError
-from sim.formats.records import AS_RUN, recorded_step
+from sim.formats.record_files import AS_RUN, recorded_step
 from sim.nouns.hardware import Hardware
 from sim.nouns.own_step import OwnStep
 from sim.nouns.workload import Workload

@@ -9,7 +9,7 @@ import sim
 from sim.cli.printing import emit, note
 from sim.cli.simulating import key_values
 from sim.errors import InputError
-from sim.formats.records import box_in
+from sim.formats.record_files import box_in
 from sim.nouns.hardware import Hardware
 from sim.nouns.records import Record
 from sim.nouns.workload import Workload

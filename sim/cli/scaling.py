@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 import sim
-from sim.cli.outputs import file_option, write
+from sim.cli.output_options import file_option, write
 from sim.cli.printing import emit, progress, say, table
 from sim.cli.simulating import AsJson, WorkloadFile, key_values
 from sim.cli.sweeping import executor_of, values_of
@@ -19,7 +19,7 @@ from sim.clusters.ranks.rank_files import load_groups
 from sim.errors import InputError
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import Hardware
-from sim.nouns.scaling import ScalingRow
+from sim.nouns.scaling_row import ScalingRow
 from sim.units import NS_PER_MS, parse_cap_mb
 
 

@@ -10,7 +10,7 @@ import typer
 
 import sim
 from sim.cli.explanations import print_explanation
-from sim.cli.outputs import file_option, write
+from sim.cli.output_options import file_option, write
 from sim.cli.own_job import Parts, load_inputs
 from sim.cli.printing import emit, emit_noun, say, table
 from sim.errors import InputError

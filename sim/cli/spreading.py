@@ -12,14 +12,14 @@ from sim.cli.printing import note
 from sim.cli.simulating import AsJson
 from sim.errors import ReplayError
 from sim.formats.outputs import check_directory, check_writable
-from sim.formats.records import start_record
+from sim.formats.record_files import start_record
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 
 if TYPE_CHECKING:
-    from sim.validator.candidates import Candidate
     from sim.validator.carriers import Carrier
-    from sim.validator.jobs import UserModel
+    from sim.validator.replay_jobs import UserModel
+    from sim.validator.replayed import Candidate
 
 
 def prepare_job(
@@ -69,9 +69,9 @@ def gather(
     as_json: AsJson = False,
 ) -> None:
     """Turn what torchrun's or srun's ranks, or a GPU battery, measured into a hardware or judged records."""
+    from sim.validator.battery_records import is_battery, unpack_battery
     from sim.validator.gathering import gather_record
     from sim.validator.prepared_calibration import gather_calibration, is_calibration
-    from sim.validator.unpacking import is_battery, unpack_battery
 
     check_threshold(max_error)
     measures = is_calibration(directory)

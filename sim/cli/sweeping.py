@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 import sim
-from sim.cli.outputs import file_option, write
+from sim.cli.output_options import file_option, write
 from sim.cli.own_job import Parts, load_inputs
 from sim.cli.printing import emit, progress, say, table
 from sim.cli.simulating import AsJson, Engine, HardwareFile, WorkloadFile

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import sim
-from sim.cli.outputs import file_option, write
+from sim.cli.output_options import file_option, write
 from sim.cli.own_job import Parts, load_inputs
 from sim.cli.printing import emit_noun, say, table
 from sim.cli.simulating import AsJson, HardwareFile, WorkloadFile

@@ -9,7 +9,7 @@ import sim
 from sim.cli.ab_testing import print_ab, run_ab_test
 from sim.cli.judging import check_threshold, judge
 from sim.cli.measuring import LinkKind, ReplayMode
-from sim.cli.outputs import directory_option
+from sim.cli.output_options import directory_option
 from sim.cli.own_job import Parts, own_step_of, print_own_step, tell_doubtful
 from sim.cli.placing import (
     Box,
@@ -26,15 +26,15 @@ from sim.cli.printing import note, progress
 from sim.cli.simulating import AsJson, _caps
 from sim.cli.spreading import prepare_job
 from sim.errors import InputError
-from sim.formats.records import recorded_step, start_record
+from sim.formats.record_files import recorded_step, start_record
 from sim.nouns.assignment import DDP_POLICIES, Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 
 if TYPE_CHECKING:
-    from sim.validator.candidates import Candidate
-    from sim.validator.jobs import UserModel
     from sim.validator.launch import Place
+    from sim.validator.replay_jobs import UserModel
+    from sim.validator.replayed import Candidate
 
 
 def validate(
@@ -119,8 +119,8 @@ def validate(
     """Replay assignments on real ranks: against the prediction, or with --ab against DDP's default."""
     from sim.recorder import parse_arguments
     from sim.validator.carriers import Carrier, emulating_place, measure_machine
-    from sim.validator.jobs import UserModel
     from sim.validator.replay import replay
+    from sim.validator.replay_jobs import UserModel
 
     check_threshold(max_error)
     if (ab or mode is ReplayMode.MODEL) != (model is not None):
@@ -244,8 +244,8 @@ def _candidates(
     hardware: Hardware,
     caps: list[float] | None,
 ) -> "list[Candidate]":
-    from sim.validator.candidates import Candidate, standing_candidates
     from sim.validator.replayable import check_replayable
+    from sim.validator.replayed import Candidate, standing_candidates
 
     candidates = standing_candidates(workload, caps or [], sim.tune(workload, hardware).assignment)
     candidates += [Candidate(name=name, assignment=one) for name, one in assignments.items()]
@@ -257,8 +257,8 @@ def _families(
     model: "UserModel | None", assignments: dict[str, Assignment], workload: Workload, hardware: Hardware
 ) -> "list[Candidate]":
     """The recommendation, and what each knob of DDP's and each rule of other systems reaches."""
-    from sim.validator.candidates import Candidate
     from sim.validator.replayable import check_replayable
+    from sim.validator.replayed import Candidate
 
     answer = sim.tune(workload, hardware)
     names = {"default": "DDP default", "bucket_indices": "recommended"}
@@ -273,9 +273,9 @@ def _families(
 
 
 def _systems(assignments: dict[str, Assignment], workload: Workload, hardware: Hardware) -> "list[Candidate]":
-    from sim.validator.candidates import Candidate
     from sim.validator.every_system import every_system
     from sim.validator.replayable import check_replayable
+    from sim.validator.replayed import Candidate
 
     every = every_system(workload, hardware)
     for reason in dict.fromkeys(every.left_out.values()):

@@ -1,11 +1,11 @@
 """The cluster of a box: network namespaces as hosts, shaped ports, and an uplink between two switches.
 
-``sim.validator.box`` builds such boxes of the kernel's parts; this is the same box as a graph.
+``sim.validator.boxed_hosts`` builds such boxes of the kernel's parts; this is the same box as a graph.
 """
 
 from collections.abc import Sequence
 
-from sim.clusters.topology.links import HOST_MEMORY
+from sim.clusters.topology.link_figures import HOST_MEMORY
 from sim.errors import InputError
 from sim.nouns.cluster import Cluster, Device, Hosts, HostTemplate, Link
 

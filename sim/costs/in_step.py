@@ -7,7 +7,7 @@ from math import log
 from statistics import median
 from typing import Any
 
-from sim.costs.collectives import service_ns
+from sim.costs.service_time import service_ns
 from sim.errors import InputError
 from sim.nouns.anchored import InStepCurve, InStepTimes, Place
 from sim.nouns.hardware import Curve, CurvePoint, Hardware

@@ -7,7 +7,7 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING
 
 from sim.nouns.rows import SweepRow
-from sim.nouns.scaling import ScalingRow
+from sim.nouns.scaling_row import ScalingRow
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -8,10 +8,10 @@ from typing import Any
 
 from sim.errors import InputError
 from sim.formats.documents import load
-from sim.importer.joining import join_hardware, world_size_of
+from sim.importer.joined_hardware import join_hardware, world_size_of
 from sim.importer.notes import Notes
 from sim.importer.readers import reader
-from sim.importer.recording import MEASURED
+from sim.importer.recording_import import MEASURED
 from sim.importer.sniffing import recognise
 from sim.nouns.hardware import Hardware
 from sim.nouns.imported import Imported, ImportOptions

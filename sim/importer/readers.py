@@ -19,7 +19,7 @@ _READERS = {
     "flight-recorder": ("sim.importer.flight_recorder", "read_flight_recorder"),
     "ddp-log": ("sim.importer.ddp_log", "read_ddp_log"),
     "chakra": ("sim.importer.chakra", "read_chakra"),
-    "recording": ("sim.importer.recording", "read_recording"),
+    "recording": ("sim.importer.recording_import", "read_recording"),
 }
 READABLE = tuple(_READERS)
 

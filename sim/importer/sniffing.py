@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sim.errors import InputError
 from sim.importer.links.columns import named_collective
-from sim.importer.links.tables import has_table
+from sim.importer.links.text_tables import has_table
 from sim.importer.opening import open_bytes
 from sim.importer.scanning import json_keys, utf8_chunks
 

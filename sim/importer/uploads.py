@@ -12,11 +12,11 @@ from typing import TypeVar
 
 from sim.errors import InputError, SimError
 from sim.formats.documents import Noun, parse_document, parse_json
-from sim.formats.records import HARDWARE, NEIGHBOUR, WORKLOAD, load_record
+from sim.formats.record_files import HARDWARE, NEIGHBOUR, WORKLOAD, load_record
 from sim.importer.bounded_json import MOST_VALUES
 from sim.importer.readers import reader
 from sim.importer.sniffing import FORMATS, recognise
-from sim.importer.unpacking import ELSEWHERE, Unpacked, unpack
+from sim.importer.upload_files import ELSEWHERE, Unpacked, unpack
 from sim.importer.upload_words import Labels, cleaned
 from sim.importer.wording import plain
 from sim.importer.writing import main_hardware

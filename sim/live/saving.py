@@ -14,7 +14,7 @@ from sim.systems.snippets import snippet
 from sim.systems.switching import with_switches
 from sim.tuner import recommend
 from sim.tuner.search.score import Scorer
-from sim.tuner.spread.candidates import Pool, assess
+from sim.tuner.spread.assessment import Pool, assess
 from sim.tuner.spread.draws import draw
 from sim.tuner.spread.gain import judge_gain
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from sim.costs.collectives import service_ns
+from sim.costs.service_time import service_ns
 from sim.metrics.evidence import Evidence
 from sim.metrics.head_of_line import find_blocked
 from sim.nouns.path import PathSpan

@@ -7,7 +7,7 @@ is a guess, which is said where it may change the step.
 
 from collections.abc import Sequence
 
-from sim.costs.collectives import service_ns
+from sim.costs.service_time import service_ns
 from sim.nouns.hardware import Curve
 from sim.nouns.timeline import Timeline
 from sim.units import format_ms, format_size

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import get_args
 
-from sim.costs.collectives import service_ns
+from sim.costs.service_time import service_ns
 from sim.metrics.critical_path import critical_path
 from sim.metrics.intervals import intersection_length
 from sim.nouns.collective import CollectiveKind, CollectiveTimes

@@ -16,7 +16,7 @@ from sim.nouns.workload import Workload
 from sim.recorder.estimating.attempts import walk_given
 from sim.recorder.estimating.costs import PS_PER_S
 from sim.recorder.estimating.times import PARTS, Known, Times, find_device, split_step
-from sim.recorder.estimating.walk import Walk
+from sim.recorder.estimating.walk import ModelWalk
 from sim.recorder.factory import Pair, Step
 from sim.recorder.profile import build_workload
 from sim.recorder.surroundings import surroundings
@@ -65,7 +65,7 @@ def estimate(
         forward_ns: None: by its work, in proportion to backward's.
         optimizer_ns: None: the bytes of a fused AdamW, in the same proportion.
         step_ns: a whole step without communication; what is not known of it is split by work.
-        gpu: a name of ``sim.recorder.estimating.devices.GPUS``.
+        gpu: a name of ``sim.recorder.estimating.gpus.GPUS``.
         device_flops: matrix FLOP/s of another device, in every precision; with ``device_bytes_per_s``.
         device_bytes_per_s: its memory bandwidth. Without any device, the table's mean ratio is used.
         dtype: for the module and its floating inputs, as for ``record``. Not for a callable.
@@ -99,7 +99,7 @@ def estimate(
     return _build(walked, known, name=name, facts=facts)
 
 
-def _build(walked: Walk, known: Known, *, name: str, facts: Mapping[str, Any]) -> Workload:
+def _build(walked: ModelWalk, known: Known, *, name: str, facts: Mapping[str, Any]) -> Workload:
     work_ps = {part: getattr(walked.times, part) for part in PARTS}
     work_ps["optimizer_ns"] = round(_optimizer_bytes(walked) / known.roofline.bytes_per_s * PS_PER_S)
     times = split_step(known, work_ps)
@@ -136,7 +136,7 @@ def _scaled(ready: int | None, backward_ns: int, work_ps: int) -> int | None:
     return None if ready is None else divide_half_even(ready * backward_ns, work_ps)
 
 
-def _optimizer_bytes(walked: Walk) -> int:
+def _optimizer_bytes(walked: ModelWalk) -> int:
     names = walked.seen.optimizers or (("AdamW",) if walked.from_pair else ())
     if not names:
         return 0
@@ -145,7 +145,7 @@ def _optimizer_bytes(walked: Walk) -> int:
 
 
 def _provenance(
-    walked: Walk, known: Known, times: Times, counted: Workload, facts: Mapping[str, Any]
+    walked: ModelWalk, known: Known, times: Times, counted: Workload, facts: Mapping[str, Any]
 ) -> dict[str, Any]:
     device = known.roofline
     here = surroundings(torch.device("cpu"))

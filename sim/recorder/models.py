@@ -185,7 +185,7 @@ def bert(
     return model, (text.masked_fill(masked, 0), text.masked_fill(~masked, IGNORED))
 
 
-class Bottleneck(nn.Module):
+class BottleneckBlock(nn.Module):
     """ResNet's block of three convolutions, with a projection where the shape changes."""
 
     expansion = 4
@@ -224,13 +224,14 @@ class ResNet50(nn.Module):
         self.layer2 = self._stage(inputs=256, width=128, blocks=4, stride=2)
         self.layer3 = self._stage(inputs=512, width=256, blocks=6, stride=2)
         self.layer4 = self._stage(inputs=1024, width=512, blocks=3, stride=2)
-        self.fc = nn.Linear(512 * Bottleneck.expansion, classes)
+        self.fc = nn.Linear(512 * BottleneckBlock.expansion, classes)
 
     @staticmethod
     def _stage(*, inputs: int, width: int, blocks: int, stride: int) -> nn.Sequential:
-        first = Bottleneck(inputs=inputs, width=width, stride=stride)
+        first = BottleneckBlock(inputs=inputs, width=width, stride=stride)
         rest = [
-            Bottleneck(inputs=width * Bottleneck.expansion, width=width, stride=1) for _ in range(blocks - 1)
+            BottleneckBlock(inputs=width * BottleneckBlock.expansion, width=width, stride=1)
+            for _ in range(blocks - 1)
         ]
         return nn.Sequential(first, *rest)
 

@@ -18,8 +18,8 @@ from sim.nouns.workload import Buffer, Gradient, Workload
 from sim.recorder.clocks import clock_for, find_device
 from sim.recorder.factory import Pair, Step
 from sim.recorder.instruments import Iteration, Parameter, Survey, measure, survey
-from sim.recorder.step import build_step
 from sim.recorder.surroundings import surroundings
+from sim.recorder.training_step import build_step
 from sim.units import divide_half_even, median_ns
 
 Progress = Callable[[int, int], None]

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from sim.errors import InputError, NotModelledError
-from sim.systems.hook_table import HOOKS, Bucket, CommHook, Message, Number, send_all
+from sim.systems.hook_table import HOOKS, CommHook, Message, Number, SentBucket, send_all
 
 # Hooks of torch's that stop in torch itself, and what to give in their place.
 _STOPPING = {"batched_powerSGD": "powerSGD"}
@@ -59,7 +59,7 @@ def _problem(given: Any, number: Number) -> str:
     return "" if 0 <= given < math.inf else "a finite number >= 0"
 
 
-def messages(hook: CommHook | None, bucket: Bucket, compresses: bool) -> list[Message]:
+def messages(hook: CommHook | None, bucket: SentBucket, compresses: bool) -> list[Message]:
     """The all-reduces of one bucket, each launched when the one before is done.
 
     Args:

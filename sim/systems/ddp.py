@@ -15,7 +15,7 @@ from sim.clock.program import (
     tail_ns,
     works,
 )
-from sim.costs.collectives import all_reduce_ns
+from sim.costs.service_time import all_reduce_ns
 from sim.errors import AssignmentError, InputError, NotModelledError
 from sim.nouns.assignment import Assignment
 from sim.nouns.collective import Collective, Phase
@@ -25,7 +25,7 @@ from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.comm_hooks import messages
 from sim.systems.ddp_assignment import constructed_in
 from sim.systems.ddp_broadcasts import before_forward
-from sim.systems.hook_table import Bucket, Message
+from sim.systems.hook_table import Message, SentBucket
 from sim.systems.switches import Switches, check_used, read_switches
 from sim.units import transfer_ns
 
@@ -298,7 +298,7 @@ class _Backward:
                 sum(member.num_bytes for member in members) * DTYPE_BYTES[reduce_dtype] // DTYPE_BYTES[dtype]
             )
             dtype = reduce_dtype
-        called_with = Bucket(gradients=members, num_bytes=size, dtype=dtype)
+        called_with = SentBucket(gradients=members, num_bytes=size, dtype=dtype)
         for number, message in enumerate(messages(hook, called_with, self.compresses)):
             self._send(message, bucket, phase, gradient, is_first=number == 0)
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from sim.costs.collectives import all_reduce_ns, service_ns
+from sim.costs.service_time import all_reduce_ns, service_ns
 from sim.nouns.assignment import Assignment
 from sim.nouns.collective import Collective, CollectiveKind, Phase
 from sim.nouns.hardware import Hardware

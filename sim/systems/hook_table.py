@@ -30,7 +30,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bucket:
+class SentBucket:
     """What a hook is called with: the gradients of a bucket, and its buffer.
 
     ``num_bytes`` is what the buffer has on the wire, of a sparse gradient indices and values (A3.18);
@@ -87,7 +87,7 @@ class CommHook:
         return self.numbers[self.kind.warm_up] if self.kind.warm_up else 0
 
 
-Send = Callable[[CommHook, Bucket], list[Message]]
+Send = Callable[[CommHook, SentBucket], list[Message]]
 Hold = Callable[[CommHook, Sent], list[Holding]]
 
 
@@ -146,7 +146,7 @@ class HookKind:
     tried: tuple[str, Mapping[str, Any]] | None = ("ddp", {})
 
 
-def send_all(hook: CommHook, bucket: Bucket) -> list[Message]:
+def send_all(hook: CommHook, bucket: SentBucket) -> list[Message]:
     """The bucket as it is, divided in place before."""
     size = bucket.num_bytes
     return [
@@ -154,11 +154,11 @@ def send_all(hook: CommHook, bucket: Bucket) -> list[Message]:
     ]
 
 
-def _send_none(hook: CommHook, bucket: Bucket) -> list[Message]:
+def _send_none(hook: CommHook, bucket: SentBucket) -> list[Message]:
     return []
 
 
-def _send_narrow(hook: CommHook, bucket: Bucket) -> list[Message]:
+def _send_narrow(hook: CommHook, bucket: SentBucket) -> list[Message]:
     """The bucket in the hook's own dtype: cast and divided in place before, cast back after."""
     dtype = hook.kind.dtype
     assert dtype is not None
@@ -185,7 +185,7 @@ def _hold_narrow(hook: CommHook, sent: Sent) -> list[Holding]:
     ]
 
 
-def _send_power_sgd(hook: CommHook, bucket: Bucket) -> list[Message]:
+def _send_power_sgd(hook: CommHook, bucket: SentBucket) -> list[Message]:
     """Three all-reduces: what is not compressed (perhaps nothing), all Ps, all Qs.
 
     The memory traffic is that of error feedback and of reading the matrices; the arithmetic is not counted.

@@ -20,7 +20,7 @@ from sim.clock.program import (
     tail_ns,
     works,
 )
-from sim.costs.collectives import all_reduce_ns
+from sim.costs.service_time import all_reduce_ns
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.collective import Collective, Phase

@@ -20,7 +20,7 @@ from sim.clock.program import (
     tail_ns,
     works,
 )
-from sim.costs.collectives import service_ns
+from sim.costs.service_time import service_ns
 from sim.errors import AssignmentError, NotModelledError
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.collective import Collective, CollectiveKind, Phase
@@ -36,7 +36,7 @@ from sim.systems.zero_copies import (
     offloaded_bytes,
     returned_bytes,
 )
-from sim.systems.zero_flushes import Flush, Message, plan_flushes, plan_messages
+from sim.systems.zero_flushes import Flush, ZeroMessage, plan_flushes, plan_messages
 from sim.systems.zero_layout import ProcessGroup, elements_of, lay_out
 from sim.systems.zero_settings import ZeroSettings, read_zero_settings
 from sim.units import divide_half_even, transfer_ns
@@ -360,7 +360,7 @@ class _Backward:
             self._wait()
             self.lane.append(CopyBack(bucket, copies))
 
-    def _send(self, message: Message, bucket: int, flush: Flush, copies_ns: int) -> None:
+    def _send(self, message: ZeroMessage, bucket: int, flush: Flush, copies_ns: int) -> None:
         """Launch one collective; what is copied around it follows it on its stream."""
         if self.settings.synchronizes or not self.copies_on_stream:
             self._wait()

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from sim.nouns.workload import DTYPE_BYTES, Workload
-from sim.systems.zero_flushes import Flush, Message
+from sim.systems.zero_flushes import Flush, ZeroMessage
 from sim.systems.zero_layout import FlatGroup, Slice, elements_of
 from sim.systems.zero_settings import ZeroSettings
 
@@ -30,7 +30,7 @@ def accumulating_bytes(elements: int, settings: ZeroSettings, micro_batch: int) 
     return elements * (narrow + wide + adds) // 2
 
 
-def message_bytes(message: Message, settings: ZeroSettings, world_size: int) -> int:
+def message_bytes(message: ZeroMessage, settings: ZeroSettings, world_size: int) -> int:
     """What goes with one collective: flattening, casts, scaling without ``reduce_scatter``, copies back."""
     buffer, wire = DTYPE_BYTES[settings.buffer_dtype], DTYPE_BYTES[settings.communication_data_type]
     elements = message.elements

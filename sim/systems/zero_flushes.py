@@ -26,7 +26,7 @@ class Flush:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class ZeroMessage:
     """One collective of a flush: the parts of gradients that it carries; ``root`` is a global rank.
 
     Parts are whole gradients, owned by rank 0 by name only, where the bucket is not cut up by owner.
@@ -78,11 +78,11 @@ def plan_messages(
     settings: ZeroSettings,
     groups: Mapping[int, FlatGroup],
     everyone: ProcessGroup,
-) -> tuple[Message, ...]:
+) -> tuple[ZeroMessage, ...]:
     """The collectives of a flush, in order (A5.7, A8.8)."""
     if not settings.reduce_scatter or not settings.fills_buffers:
         whole = tuple(Slice(0, elements_of(workload, index)) for index in flush.members)
-        return (Message(kind="all_reduce", processes=everyone, slices=whole),)
+        return (ZeroMessage(kind="all_reduce", processes=everyone, slices=whole),)
     destinations: dict[tuple[int | None, ProcessGroup], list[Slice]] = {}
     before: tuple[int, ProcessGroup] | None = None
     for index in flush.members:
@@ -97,7 +97,7 @@ def plan_messages(
                 parts.append(part)
             before = (part.owner, group.processes)
     return tuple(
-        Message(
+        ZeroMessage(
             kind="all_reduce" if owner is None else "reduce",
             processes=processes,
             slices=slices,

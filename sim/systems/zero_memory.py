@@ -4,7 +4,7 @@ from sim.nouns.memory import Holding
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import DTYPE_BYTES
 from sim.systems.zero import STAGES
-from sim.systems.zero_flushes import Message, plan_flushes, plan_messages
+from sim.systems.zero_flushes import ZeroMessage, plan_flushes, plan_messages
 from sim.systems.zero_layout import ProcessGroup, elements_of, lay_out
 from sim.systems.zero_settings import ZeroSettings, read_zero_settings
 
@@ -44,7 +44,7 @@ def hold(timeline: Timeline) -> tuple[Holding, ...]:
     return tuple(held)
 
 
-def _copies_bytes(message: Message, settings: ZeroSettings) -> int:
+def _copies_bytes(message: ZeroMessage, settings: ZeroSettings) -> int:
     """Several slices are flattened, unless the buffer travels as it is; another dtype on the wire is cast."""
     buffer, wire = DTYPE_BYTES[settings.buffer_dtype], DTYPE_BYTES[settings.communication_data_type]
     travels_as_it_is = settings.fills_buffers and not settings.reduce_scatter

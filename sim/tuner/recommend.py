@@ -39,7 +39,7 @@ from sim.tuner.search.optimum import Optimum, find_optimum
 from sim.tuner.search.partitions import Buckets
 from sim.tuner.search.problem import Problem
 from sim.tuner.search.score import Scorer
-from sim.tuner.spread.candidates import Pool, assess, widen
+from sim.tuner.spread.assessment import Pool, assess, widen
 from sim.tuner.spread.doubts import doubted, doubts_about
 from sim.tuner.spread.draws import draw
 from sim.tuner.spread.gain import NOTHING, judge_gain

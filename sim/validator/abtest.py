@@ -4,19 +4,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sim.errors import InputError
-from sim.formats.records import save_measurement
+from sim.formats.record_files import save_measurement
 from sim.nouns.ab import AbTest
 from sim.nouns.assignment import Assignment
 from sim.nouns.measurement import Measurement
 from sim.nouns.recommendation import Gain
 from sim.nouns.workload import Workload
 from sim.truth.turns import Turns, judge_turns
-from sim.validator.candidates import Candidate
 from sim.validator.carriers import Carrier
 from sim.validator.collecting import Collected, Progress
-from sim.validator.jobs import MIN_WARMUP, MODEL_TIMEOUT_S, UserModel, check_rounds, model_job
 from sim.validator.launch import Place, run_ranks
+from sim.validator.replay_jobs import MIN_WARMUP, MODEL_TIMEOUT_S, UserModel, check_rounds, model_job
 from sim.validator.replayable import check_replayable
+from sim.validator.replayed import Candidate
 
 _DEFAULT, _RECOMMENDED = "DDP default", "recommended"
 

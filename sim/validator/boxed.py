@@ -14,7 +14,7 @@ from functools import partial
 from typing import IO
 
 from sim.errors import InputError
-from sim.validator.box import Host, box, processes_in
+from sim.validator.boxed_hosts import Host, box, processes_in
 from sim.validator.launch import Place
 from sim.validator.ranks.processes import die_with_parent, kill
 

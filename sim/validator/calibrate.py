@@ -135,7 +135,7 @@ def calibrate(
         small_repeats=small_repeats,
         mode=mode,
     )
-    told = Told(progress)
+    told = CalibrationStory(progress)
     run_ranks(place, job, told.take, _TIMEOUT_S, beside=beside)
     return told.hardware(place, mode, beside)
 
@@ -170,7 +170,7 @@ def calibration_job(
     }
 
 
-class Told:
+class CalibrationStory:
     """What the ranks of a calibration told, and the Hardware that it makes.
 
     ``rounds`` are the samples of each curve.
@@ -313,7 +313,7 @@ def measure_again(
             f"{hardware.name}: measured on {hardware.provenance.get('place')}, not on {place.describe()}; "
             f"give the options that it was calibrated with"
         )
-    told = Told(progress)
+    told = CalibrationStory(progress)
     run_ranks(place, _curve_job(sizes, budget_s, small_repeats), told.take, _TIMEOUT_S)
     curve = told.rounds["all_reduce"]
     anew = {point.num_bytes: point for point in _points(curve)}

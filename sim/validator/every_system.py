@@ -12,8 +12,8 @@ from sim.systems.hook_table import HOOKS, HookKind
 from sim.systems.last_hook import early_launches
 from sim.systems.registry import assign, write
 from sim.units import MIB
-from sim.validator.candidates import Candidate
 from sim.validator.replayable import check_installed, check_replayable
+from sim.validator.replayed import Candidate
 
 _BUCKET_BYTES = 25 * MIB  # DDP's own default
 _LAST_HOOK_CAPS_MB = (25, 10, 4, 1)

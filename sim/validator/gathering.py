@@ -7,14 +7,14 @@ from typing import Any
 from sim.errors import ReplayError
 from sim.formats.documents import load, to_text
 from sim.formats.outputs import write_files
-from sim.formats.records import save_measurement
+from sim.formats.record_files import save_measurement
 from sim.nouns.assignment import Assignment
 from sim.nouns.workload import Workload
-from sim.validator.candidates import Candidate, lane_count
 from sim.validator.carriers import EMULATED, GLOO_ON_HOST, Carrier
 from sim.validator.collecting import Collected
-from sim.validator.jobs import UserModel, replay_job
 from sim.validator.prepared import events, place_of, read_job, why_unfinished, write_job
+from sim.validator.replay_jobs import UserModel, replay_job
+from sim.validator.replayed import Candidate, lane_count
 
 
 def prepare(

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from sim.errors import InputError
-from sim.validator.box import Host, box
+from sim.validator.boxed_hosts import Host, box
 from sim.validator.second_job import SecondJob, check_lasts, running_beside
 from sim.validator.signals import exit_on_signals
 from sim.validator.starting import started

@@ -9,10 +9,10 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.box import Neighbour
 from sim.nouns.workload import Workload
 from sim.units import format_size
-from sim.validator.candidates import ZERO_POLICIES, Candidate
-from sim.validator.jobs import paced_job
 from sim.validator.launch import Place
+from sim.validator.replay_jobs import paced_job
 from sim.validator.replayable import check_replayable
+from sim.validator.replayed import ZERO_POLICIES, Candidate
 from sim.validator.second_job import SecondJob
 
 

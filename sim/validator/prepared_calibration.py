@@ -8,7 +8,7 @@ from sim.formats.outputs import make_directory
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Mode
 from sim.units import MIB
-from sim.validator.calibrate import BUDGET_S, Told, calibration_job
+from sim.validator.calibrate import BUDGET_S, CalibrationStory, calibration_job
 from sim.validator.prepared import JOB, events, place_of, read_job, why_unfinished, write_job
 from sim.validator.ranks.settling import FEWEST_ROUNDS
 
@@ -46,7 +46,7 @@ def gather_calibration(directory: Path) -> Hardware:
         ReplayError: a rank failed (named), or the run has not finished.
     """
     job = read_job(directory)
-    told = Told()
+    told = CalibrationStory()
     last: dict[str, dict[str, Any]] = {}
     for event in events(directory, job):
         told.take(event)

@@ -3,16 +3,16 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sim.formats.records import save_measurement, save_neighbour
+from sim.formats.record_files import save_measurement, save_neighbour
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Workload
-from sim.validator.candidates import Candidate, lane_count
 from sim.validator.carriers import GLOO_ON_HOST, Carrier
 from sim.validator.collecting import Collected, Progress
-from sim.validator.jobs import MODEL_TIMEOUT_S, UserModel, replay_job
 from sim.validator.launch import Place, run_ranks
 from sim.validator.neighbouring import PacedNeighbour
+from sim.validator.replay_jobs import MODEL_TIMEOUT_S, UserModel, replay_job
 from sim.validator.replayable import check_installed
+from sim.validator.replayed import Candidate, lane_count
 
 _TIMEOUT_S = 120.0
 

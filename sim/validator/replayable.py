@@ -11,9 +11,9 @@ from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.ddp_assignment import check_reaches
 from sim.systems.registry import assign, write
 from sim.systems.switches import Switches, check_used, read_switches
-from sim.validator.candidates import ZERO_POLICIES, Candidate
 from sim.validator.carriers import GLOO_ON_HOST, Carrier
 from sim.validator.ranks.requirements import check_deepspeed
+from sim.validator.replayed import ZERO_POLICIES, Candidate
 
 _ZERO_REFUSED = {
     "expert_groups": "a paced module has no experts",

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from sim.errors import ReplayError
-from sim.validator.box import Host
+from sim.validator.boxed_hosts import Host
 from sim.validator.starting import started
 from sim.validator.watch import POLL_S, Watch
 

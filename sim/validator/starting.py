@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from sim.validator.box import Host
+from sim.validator.boxed_hosts import Host
 from sim.validator.ranks.processes import die_with_parent, holding, kill
 from sim.validator.watch import Launched
 

@@ -27,7 +27,6 @@ from sim.machine import cpu_model
 from sim.validator.ranks import notices
 from sim.validator.ranks.beats import Fault
 from sim.validator.ranks.cuda_pacing import check_gpus
-from sim.validator.ranks.joining import Seat, find_seat
 from sim.validator.ranks.local_probes import probe_machine
 from sim.validator.ranks.occupying import occupy
 from sim.validator.ranks.peers import Parent, Peers
@@ -35,6 +34,7 @@ from sim.validator.ranks.probes import calibrate
 from sim.validator.ranks.processes import die_with_parent, started_at
 from sim.validator.ranks.pulse import Progress, start_pulse
 from sim.validator.ranks.replaying import replay
+from sim.validator.ranks.seats import Seat, find_seat
 from sim.validator.ranks.stepping import gather
 from sim.validator.ranks.unanimity import Disagreement, check_unanimous
 

@@ -12,7 +12,8 @@ import streamlit as st
 import sim
 from app import cached
 from app.remembering import Remembered
-from sim.formats import documents, records
+from sim.formats import documents
+from sim.formats import record_files as records
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement

@@ -12,7 +12,7 @@ from app.figures.ranks import distribution_figure
 from app.figures.scaling import scaling_figure, series_of
 from app.figures.scaling_words import CURVES, cap_text, text_of
 from sim.nouns.hardware import Hardware
-from sim.nouns.scaling import ScalingRow
+from sim.nouns.scaling_row import ScalingRow
 from sim.nouns.step_distribution import AssignmentComparison, PairedRow, RankPart, StepDistribution
 from sim.nouns.workload import Workload
 from tests.app.conftest import MS, make_workload

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sim.costs.collectives import all_reduce_ns
+from sim.costs.service_time import all_reduce_ns
 from sim.formats.documents import load
 from sim.nouns.hardware import SLOWDOWNS, CurvePoint, Hardware
 from sim.nouns.workload import Gradient, Workload

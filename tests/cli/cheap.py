@@ -11,7 +11,7 @@ import sim.validator.calibrate
 import sim.validator.gathering
 import sim.validator.replay
 from sim.clusters.boxes import boxed_cluster
-from sim.formats import records
+from sim.formats import record_files as records
 from sim.nouns.measurement import MeasuredIteration, Measurement
 from tests.importer.link_texts import Line, today
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import sim
-from sim.formats.records import save_measurement, start_record
+from sim.formats.record_files import save_measurement, start_record
 from tests.commands import bucketsim
 
 MEASURED = Path(__file__).parents[2] / "traces" / "measured"

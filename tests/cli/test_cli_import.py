@@ -12,7 +12,7 @@ import pytest
 import sim
 import sim.cli.importing
 from sim.formats.documents import save
-from sim.formats.records import load_record
+from sim.formats.record_files import load_record
 from sim.nouns.hardware import CurvePoint
 from sim.nouns.imported import Imported, ImportOptions, RankRow
 from tests.commands import bucketsim

@@ -11,7 +11,8 @@ import pytest
 
 import sim
 from sim.errors import InputError
-from sim.formats import documents, records
+from sim.formats import documents
+from sim.formats import record_files as records
 from tests.cli.cheap import save_measurements
 from tests.commands import Said, bucketsim, process, script
 from tests.effort import PATIENCE_S

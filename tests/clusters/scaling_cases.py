@@ -6,7 +6,7 @@ from typing import Any
 
 import sim
 from sim.clusters.nccl.from_cluster import fabric_of
-from sim.clusters.scaling.cap_steps import Caps, caps_of, tune_caps
+from sim.clusters.scaling.cap_steps import CapSteps, caps_of, tune_caps
 from sim.clusters.scaling.carried import Carried
 from sim.clusters.scaling.change import Side, side_of
 from sim.clusters.scaling.reasons import Reason, find_reason
@@ -63,7 +63,7 @@ def affine(bucket_ms: float, mib_ms: float, ranks: int = 2) -> Hardware:
     return measured({0: bucket_ms, 1024: bucket_ms + 1024 * mib_ms}, ranks)
 
 
-def side(caps: Caps, hardware: Hardware) -> Side:
+def side(caps: CapSteps, hardware: Hardware) -> Side:
     """A measured machine; its fabric only says how many ranks there are."""
     fabric = fabric_of(hosts_of(hardware.world_size))
     carried = Carried(fabric=fabric, hardware=hardware, source="measured")

@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.clusters.extrapolation.across_ranks import Drift
-from sim.clusters.extrapolation.other_size import LINE_RATE, Estimate, extrapolate
+from sim.clusters.extrapolation.across_ranks import RatioDrift
+from sim.clusters.extrapolation.other_size import LINE_RATE, EstimatedPoint, extrapolate
 from sim.clusters.extrapolation.ratios import COVERED, SHAPE, MeasuredCurve, outlying
 from sim.clusters.nccl.choosing import collective_ns, nccl_ns
+from sim.clusters.nccl.computed_hardware import OVER_LINKS
 from sim.clusters.nccl.fabric import Fabric, Hop
-from sim.clusters.nccl.hardware import OVER_LINKS
-from sim.clusters.topology.links import tcp_port
-from sim.costs.collectives import service_ns
+from sim.clusters.topology.link_figures import tcp_port
+from sim.costs.service_time import service_ns
 from sim.errors import InputError
 from sim.formats.documents import load
 from sim.nouns.hardware import Curve, CurvePoint, Hardware
@@ -85,7 +85,7 @@ def test_measured_points_stay_and_others_lie_within_their_range(
     }
     for point in curve:
         at = found[point.num_bytes]
-        assert at == Estimate(
+        assert at == EstimatedPoint(
             num_bytes=point.num_bytes,
             duration_ns=point.duration_ns,
             least_ns=point.duration_ns,
@@ -234,7 +234,7 @@ def test_sizes_that_drift_apart_are_told_apart(small: float, large: float, octav
     """Half of the sizes drift one way and half the other: beyond doubt each goes on as it did."""
     half = 22 + octave
     changes = tuple((float(size), small if size < half else large) for size in range(10, 34))
-    drift = Drift(changes=changes, switched=())
+    drift = RatioDrift(changes=changes, switched=())
     assert drift.at(12.0) >= max(0.0, small - 2 * SHAPE - abs(small - large) / 3)
     assert drift.at(31.0) <= 0.0
     assert drift.at(12.0) > drift.at(31.0)
@@ -244,7 +244,7 @@ def test_sizes_that_drift_apart_are_told_apart(small: float, large: float, octav
 @given(st.lists(st.floats(-0.05, 0.05), min_size=5, max_size=40))
 def test_what_scatters_about_nothing_is_no_drift(noise: list[float]) -> None:
     balanced = [*noise, *(-each for each in noise)]
-    drift = Drift(changes=tuple((10 + n / 4, each) for n, each in enumerate(balanced)), switched=())
+    drift = RatioDrift(changes=tuple((10 + n / 4, each) for n, each in enumerate(balanced)), switched=())
     assert all(drift.at(octave) == 0 for octave, _ in drift.changes)
 
 
@@ -412,7 +412,7 @@ BEYOND_AIM = {
 }
 
 
-def error(found: tuple[Estimate, ...], points: Curve) -> float:
+def error(found: tuple[EstimatedPoint, ...], points: Curve) -> float:
     return median_error((each.duration_ns for each in found), points)
 
 

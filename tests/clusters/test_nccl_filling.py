@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from sim.clusters.nccl.bandwidths import bytes_per_us
 from sim.clusters.nccl.choosing import Method, collective_ns, filling_ns, nccl_time_ns, time_ns
+from sim.clusters.nccl.computed_hardware import OVER_LINKS, hardware_of
+from sim.clusters.nccl.constants import Algorithm
 from sim.clusters.nccl.fabric import Fabric, Hop
 from sim.clusters.nccl.filling import filling_bytes, loop_bytes
-from sim.clusters.nccl.hardware import OVER_LINKS, hardware_of
-from sim.clusters.nccl.tuning import Algorithm
 from tests.clusters.published_fabrics import GH200_NVLINK, MIB, box
 
 NVLS = Method(algorithm="nvls", protocol="Simple")

@@ -19,12 +19,12 @@ from sim.clusters.nccl.choosing import (
     nccl_time_ns,
     time_ns,
 )
+from sim.clusters.nccl.computed_hardware import hardware_of, uncertainty
+from sim.clusters.nccl.constants import BASE_US, PROTOCOLS, STEP_US
 from sim.clusters.nccl.fabric import Fabric, Hop, Kind
-from sim.clusters.nccl.hardware import hardware_of, uncertainty
 from sim.clusters.nccl.latencies import latency_us
 from sim.clusters.nccl.paths import REPORTED_NS, as_stepped
-from sim.clusters.nccl.textbook import halving_doubling_ns, hierarchical_ns, step_us
-from sim.clusters.nccl.tuning import BASE_US, PROTOCOLS, STEP_US
+from sim.clusters.nccl.textbook_times import halving_doubling_ns, hierarchical_ns, step_us
 from sim.errors import InputError, NotModelledError
 from sim.formats.documents import load, save
 from sim.nouns.hardware import CURVES, Hardware

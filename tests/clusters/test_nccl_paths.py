@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 
 from sim import cluster, cluster_hardware, link_loads
 from sim.clusters.nccl.choosing import Method, choose, collective_ns, methods, nccl_time_ns, time_ns
-from sim.clusters.nccl.fabric import NVLINKS, Fabric, Generation, Hop, Kind, Protocol
-from sim.clusters.nccl.from_cluster import fabric_of
-from sim.clusters.nccl.hardware import (
+from sim.clusters.nccl.computed_hardware import (
     MEASURED_THROUGH_HOST,
     OVER_LINKS,
     PEER_TO_PEER,
@@ -21,6 +19,9 @@ from sim.clusters.nccl.hardware import (
     hardware_of,
     uncertainty,
 )
+from sim.clusters.nccl.constants import Algorithm
+from sim.clusters.nccl.fabric import NVLINKS, Fabric, Generation, Hop, Kind, Protocol
+from sim.clusters.nccl.from_cluster import fabric_of
 from sim.clusters.nccl.latencies import latency_us
 from sim.clusters.nccl.paths import (
     PCIE_5_FROM_BYTES_PER_S,
@@ -31,7 +32,6 @@ from sim.clusters.nccl.paths import (
     ring_over_nvlink,
     through_host,
 )
-from sim.clusters.nccl.tuning import Algorithm
 from sim.nouns.hardware import CURVES
 from tests.clusters import measured_paths as others
 from tests.clusters.published_fabrics import GB, MIB, PCIE_4, PCIE_5, alps, box, dgx_a100

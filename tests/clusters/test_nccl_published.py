@@ -10,8 +10,8 @@ from statistics import median
 import pytest
 
 from sim.clusters.nccl.choosing import collective_ns, nccl_ns
-from sim.clusters.nccl.hardware import uncertainty
-from sim.costs.collectives import service_ns
+from sim.clusters.nccl.computed_hardware import uncertainty
+from sim.costs.service_time import service_ns
 from tests.clusters.published_fabrics import (
     AIM,
     BY_NAME,

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from sim.clusters.nccl.bandwidths import bytes_per_us
 from sim.clusters.nccl.choosing import methods, nccl_time_ns
+from sim.clusters.nccl.constants import BASE_US, STEP_US
 from sim.clusters.nccl.fabric import Fabric, Hop
 from sim.clusters.nccl.latencies import latency_us
-from sim.clusters.nccl.tuning import BASE_US, STEP_US
 from sim.errors import InputError
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import sim
 from sim.clusters.boxes import boxed_cluster, shaped_bytes_per_s
 from sim.clusters.jobs.neighbours import hardware_beside, hardware_on, shared_links, stretched_ns, wire_bytes
-from sim.clusters.topology.sharing import job_bandwidths
-from sim.costs.collectives import all_reduce_ns
+from sim.clusters.topology.job_shares import job_bandwidths
+from sim.costs.service_time import all_reduce_ns
 from sim.errors import InputError
 from sim.nouns.hardware import CURVES, CurvePoint, Hardware
 from tests.effort import tries

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 import sim
 from sim.clusters.ranks.crew import make_crew
 from sim.clusters.ranks.rank_clocks import Clocks, align, as_clocked, draw_clocks
-from sim.clusters.ranks.step_chain import Step, play_job
+from sim.clusters.ranks.step_chain import VariedStep, play_job
 from sim.errors import InputError
-from sim.importer.flight_recorder import ranks as flight_recorder
+from sim.importer.flight_recorder import last_arrivers as flight_recorder
 from sim.importer.flight_recorder.calls import Call
 from sim.nouns.ranks import Ranks
 from tests.bench.machines import machine, model
@@ -23,7 +23,7 @@ def steps_of(name: str, ranks: int, seed: int) -> list[tuple[np.ndarray, np.ndar
     """Arrivals and ends of a few steps of ranks that differ."""
     workload, hardware = model(30, name), replace(machine(name), world_size=ranks)
     crew = make_crew(workload, ranks, Ranks(name="r", pace_jitter=0.1), {})
-    step = Step(crew, hardware, sim.assign(workload, bucket_cap_mb=1))
+    step = VariedStep(crew, hardware, sim.assign(workload, bucket_cap_mb=1))
     return list(play_job(step, np.random.SeedSequence(seed), 3, keep=3).kept)
 
 

@@ -14,7 +14,7 @@ from sim.clock import compiled
 from sim.clock import rank_play as playing
 from sim.clusters.ranks import step_chain as job
 from sim.clusters.ranks.crew import make_crew
-from sim.clusters.ranks.step_chain import Job, Step, play_job, play_jobs
+from sim.clusters.ranks.step_chain import JobSteps, VariedStep, play_job, play_jobs
 from sim.errors import InputError, NotModelledError
 from sim.nouns.ranks import RankGroup, Ranks, SlowRanks
 from tests.bench.machines import machine, model
@@ -42,13 +42,13 @@ def any_ranks(draw: st.DrawFn, world_size: int, *, groups: bool = True) -> Ranks
     )
 
 
-def in_simpy(step: Step, seed: int, steps: int) -> Job:
+def in_simpy(step: VariedStep, seed: int, steps: int) -> JobSteps:
     with mock.patch.object(job, "play", playing.play_by_simpy):
         return play_job(step, np.random.SeedSequence(seed), steps)
 
 
-def same(one: Job, two: Job) -> None:
-    for field in fields(Job):
+def same(one: JobSteps, two: JobSteps) -> None:
+    for field in fields(JobSteps):
         if field.name != "by_simpy":
             assert np.array_equal(getattr(one, field.name), getattr(two, field.name)), field.name
 
@@ -69,9 +69,9 @@ def test_jobs_are_what_simpy_makes_of_them(data: st.DataObject) -> None:
     crew = make_crew(workload, size, ranks, {"other": other})
     if ranks.stall_probability and min(one.backward_ns for one in crew.variants) == 0:
         with pytest.raises(InputError, match="stall_probability: a backward without work"):
-            Step(crew, hardware, case.assignment)
+            VariedStep(crew, hardware, case.assignment)
         return
-    step = Step(crew, hardware, case.assignment)
+    step = VariedStep(crew, hardware, case.assignment)
     seed, steps = data.draw(st.integers(0, 99)), data.draw(st.integers(1, 4))
     same(play_job(step, np.random.SeedSequence(seed), steps), in_simpy(step, seed, steps))
 
@@ -83,7 +83,7 @@ def test_jobs_of_every_system_are_what_simpy_makes_of_them(case: Case, data: st.
     ranks = data.draw(any_ranks(2, groups=False))
     if case.workload.backward_ns == 0:
         ranks = replace(ranks, stall_probability=0.0, stall_ns=0)
-    step = Step(make_crew(case.workload, 2, ranks, {}), case.hardware, case.assignment)
+    step = VariedStep(make_crew(case.workload, 2, ranks, {}), case.hardware, case.assignment)
     try:
         oracle = in_simpy(step, 1, 2)
     except NotModelledError:
@@ -113,7 +113,7 @@ CASE = (model(40, "measured"), replace(machine("measured"), world_size=4))
 def test_jobs_do_not_depend_on_how_many_threads_play_them() -> None:
     case = CASE
     crew = make_crew(case[0], 4, Ranks(name="r", pace_jitter=0.1, pace_spread=0.1), {})
-    step = Step(crew, case[1], sim.assign(case[0]))
+    step = VariedStep(crew, case[1], sim.assign(case[0]))
     together = play_jobs(step, 3, [5, 4])
     with mock.patch.object(job.os, "cpu_count", return_value=1):
         alone = play_jobs(step, 3, [5, 4])

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
+from sim.clusters.nccl.computed_hardware import hardware_of
 from sim.clusters.nccl.from_cluster import fabric_of
-from sim.clusters.nccl.hardware import hardware_of
 from sim.clusters.scaling.cap_steps import caps_of, tune_caps
 from sim.clusters.scaling.carried import Carried
-from sim.clusters.scaling.change import Change, side_of
+from sim.clusters.scaling.change import BestCapChange, side_of
 from sim.clusters.scaling.reasons import find_reason
-from sim.costs.collectives import service_ns
+from sim.costs.service_time import service_ns
 from tests.clusters.scaling_cases import (
     MS,
     affine,
@@ -62,7 +62,7 @@ def test_where_a_curve_bends_no_bucket_has_a_cost(
     workload = workload_of(*model)
     caps = caps_of(workload, None)
     sides = side(caps, measured(before)), side(caps, measured(after, ranks=4))
-    change, reason = Change(workload, *sides), find_reason(workload, *sides)
+    change, reason = BestCapChange(workload, *sides), find_reason(workload, *sides)
     assert change.bucket_ns is None
     assert reason is not None
     assert reason.code == "all-reduces"
@@ -115,7 +115,7 @@ def test_on_any_curve_a_cost_of_a_bucket_is_one_that_could_be(data: st.DataObjec
         assert launches[0] != launches[1]
         assert f"it would still {lose(still)}: " in reason.sentence
         return
-    known = Change(workload, before, after).bucket_ns
+    known = BestCapChange(workload, before, after).bucket_ns
     assert (known is None) == (reason.code == "all-reduces")
     if known is None:
         return
@@ -194,7 +194,7 @@ def test_nccl_methods_that_differ_between_buckets_leave_no_cost_of_a_bucket() ->
         workload = workload_of([10, 20], list(sizes))
         told = side_of(tune_caps(caps_of(workload, None), carried.hardware), carried)
         each, whole = replace(told, best_mb=0), replace(told, best_mb=1000)
-        change = Change(workload, each, whole)
+        change = BestCapChange(workload, each, whole)
         if len({carried.method(size) for size in (*change.old_sizes, *change.new_sizes)}) > 1:
             mixed += 1
             assert change.bucket_ns is None

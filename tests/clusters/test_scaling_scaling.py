@@ -16,7 +16,7 @@ from sim.clusters.scaling.cap_steps import caps_of
 from sim.errors import InputError
 from sim.nouns.cluster import Cluster
 from sim.nouns.ranks import Ranks, SlowRanks
-from sim.nouns.scaling import ScalingRow
+from sim.nouns.scaling_row import ScalingRow
 from sim.nouns.workload import Workload
 from sim.units import cap_bytes
 from tests import strategies

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sim.clusters.nccl.computed_hardware import hardware_of
 from sim.clusters.nccl.fabric import Fabric
 from sim.clusters.nccl.from_cluster import fabric_of
-from sim.clusters.nccl.hardware import hardware_of
 from sim.clusters.topology.presets import (
     PRESETS,
     dgx_a100,

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.clusters.topology.links import port, tcp_port
+from sim.clusters.topology.job_shares import ring_shares
+from sim.clusters.topology.link_figures import port, tcp_port
 from sim.clusters.topology.presets import dgx_h100, ethernet_10g, nvl72, pcie_box, preset
 from sim.clusters.topology.rings import Rings, rings_of
-from sim.clusters.topology.sharing import ring_shares
 from sim.errors import InputError
 from sim.nouns.cluster import Cluster, Device, Hosts, HostTemplate, Link
 

@@ -12,12 +12,12 @@ import sim
 from sim.clusters.nccl.by_algorithm import cluster_hardware
 from sim.clusters.nccl.fabric import Fabric
 from sim.clusters.nccl.from_cluster import fabric_of
-from sim.clusters.nccl.textbook import halving_doubling_ns, hierarchical_ns
+from sim.clusters.nccl.textbook_times import halving_doubling_ns, hierarchical_ns
 from sim.clusters.topology import loads as loads_module
+from sim.clusters.topology.job_shares import job_bandwidths, ring_shares
 from sim.clusters.topology.loads import LOADS, link_loads
 from sim.clusters.topology.presets import dgx_a100, dgx_h100, gh200_slingshot, p4de, pcie_box, pcie_hosts
 from sim.clusters.topology.rings import rings_of
-from sim.clusters.topology.sharing import job_bandwidths, ring_shares
 from sim.clusters.topology.traffic import TRAFFIC
 from sim.errors import InputError, NotModelledError
 from sim.nouns.cluster import Cluster

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.clusters.topology.links import NVLINK, SOCKETS, pcie
+from sim.clusters.topology.link_figures import NVLINK, SOCKETS, pcie
 from sim.clusters.topology.packing import LocalRing, best_rings, bottleneck, local_ring, uses
 from sim.clusters.topology.presets import pcie_box
 from sim.clusters.topology.routes import LinkEnds, Routes

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.clusters.topology.links import pcie, port, tcp_port
+from sim.clusters.topology.job_shares import ring_shares
+from sim.clusters.topology.link_figures import pcie, port, tcp_port
 from sim.clusters.topology.network import wiring_of
 from sim.clusters.topology.presets import (
     PRESETS,
@@ -21,7 +22,6 @@ from sim.clusters.topology.presets import (
 )
 from sim.clusters.topology.rings import Rings, rings_of
 from sim.clusters.topology.shares import max_min_shares
-from sim.clusters.topology.sharing import ring_shares
 from sim.errors import InputError
 from sim.nouns.cluster import Cluster, Device, Hosts, HostTemplate, Link, Network
 from tests.cluster_strategies import NEEDED

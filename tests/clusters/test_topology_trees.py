@@ -17,7 +17,7 @@ from sim.clusters.topology.presets import (
 )
 from sim.clusters.topology.rings import rings_of
 from sim.clusters.topology.routes import routes_of
-from sim.clusters.topology.trees import TREES, Place, binary_tree, by_proxy, second_tree
+from sim.clusters.topology.trees import TREES, TreePlace, binary_tree, by_proxy, second_tree
 from sim.nouns.cluster import Cluster
 from tests.clusters.whole_graph import cluster_graph
 from tests.effort import tries
@@ -25,7 +25,7 @@ from tests.effort import tries
 counts = st.integers(1, 300)
 
 
-def ways_up(places: list[Place], number: int) -> list[int]:
+def ways_up(places: list[TreePlace], number: int) -> list[int]:
     """A number, its parent, and so on to the root."""
     way = [number]
     while (up := places[way[-1]].up) is not None:

@@ -7,10 +7,10 @@ Errors are medians of |predicted / measured - 1| over the sizes of 1 MiB to 1 Gi
 
 from collections.abc import Callable, Iterator, Sequence
 
-from sim.clusters.extrapolation.other_size import Estimate, extrapolate
+from sim.clusters.extrapolation.other_size import EstimatedPoint, extrapolate
 from sim.clusters.extrapolation.ratios import MeasuredCurve
 from sim.clusters.nccl.choosing import collective_ns
-from sim.clusters.nccl.hardware import uncertainty
+from sim.clusters.nccl.computed_hardware import uncertainty
 from sim.nouns.hardware import Curve
 from tests.clusters.elsewhere import ELSEWHERE
 from tests.clusters.published_fabrics import (
@@ -66,7 +66,7 @@ def _scored(known: Sequence[MeasuredCurve], system: System, points: Curve) -> tu
     return median_error((each.duration_ns for each in found), points), sum(inside) / len(inside)
 
 
-def _holds(estimate: Estimate, duration_ns: int) -> bool:
+def _holds(estimate: EstimatedPoint, duration_ns: int) -> bool:
     return estimate.least_ns <= duration_ns <= estimate.greatest_ns
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import sim
-from sim.costs.collectives import service_ns
+from sim.costs.service_time import service_ns
 from sim.errors import InputError
 from sim.nouns.anchored import MeasuredStep
 from sim.nouns.hardware import Hardware

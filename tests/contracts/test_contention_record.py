@@ -11,8 +11,8 @@ import pytest
 import sim
 from sim.clusters.boxes import boxed_cluster
 from sim.clusters.jobs.neighbours import hardware_beside
-from sim.costs.collectives import all_reduce_ns
-from sim.formats.records import box_in
+from sim.costs.service_time import all_reduce_ns
+from sim.formats.record_files import box_in
 from sim.nouns.box import Box, gpus_of
 from sim.nouns.comparison import Agreement
 from sim.nouns.hardware import Hardware

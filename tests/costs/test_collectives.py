@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.costs.collectives import all_reduce_ns, service_ns
+from sim.costs.service_time import all_reduce_ns, service_ns
 from sim.nouns.hardware import Curve, CurvePoint, Hardware
 from sim.units import divide_half_even, transfer_ns
 from tests.oracle.stepper import half_even, service

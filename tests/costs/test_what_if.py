@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.costs.collectives import all_reduce_ns
+from sim.costs.service_time import all_reduce_ns
 from sim.costs.what_if import ring_factors
 from sim.errors import InputError
 from sim.nouns.hardware import CURVES, CurvePoint, Hardware

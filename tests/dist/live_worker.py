@@ -24,7 +24,7 @@ from torch.utils.checkpoint import checkpoint
 import sim
 from sim.errors import InputError
 from sim.recorder import journal
-from sim.recorder.live import LiveRecording
+from sim.recorder.live_recording import LiveRecording
 
 STEPS = 6
 

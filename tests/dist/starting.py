@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import sim
-from sim.formats.records import start_record
+from sim.formats.record_files import start_record
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload
-from sim.validator.candidates import Candidate
 from sim.validator.gathering import prepare
 from sim.validator.ranks.processes import holding, kill
+from sim.validator.replayed import Candidate
 from tests.effort import PATIENCE_S
 
 MS = 1_000_000

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import sim
 from sim.cli.commands import app
 from sim.errors import InputError
-from sim.formats.records import load_record
+from sim.formats.record_files import load_record
 from sim.validator.battery import Battery
 from sim.validator.battery_plan import battery_candidates, gpu_plan, quick_plan
 from tests.effort import PATIENCE_S

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.formats.records import load_record
+from sim.formats.record_files import load_record
 from sim.nouns.workload import Workload
 from sim.validator.launch import _free_port
 from sim.validator.ranks import notices

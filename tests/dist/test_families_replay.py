@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import sim
-from sim.formats.records import load_record
+from sim.formats.record_files import load_record
 from sim.nouns.assignment import DDP_POLICIES
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 import sim
 from sim.errors import InputError, ReplayError
-from sim.formats.records import load_record
+from sim.formats.record_files import load_record
 from sim.nouns.workload import Workload
 from sim.validator.gathering import gather_record
 from sim.validator.launch import Place, _free_port
 from sim.validator.ranks import notices
-from sim.validator.ranks.joining import find_seat, first_host
+from sim.validator.ranks.seats import find_seat, first_host
 from tests.commands import bucketsim
 from tests.dist.starting import FLAT, prepared
 from tests.effort import PATIENCE_S

@@ -18,14 +18,14 @@ from typer.testing import CliRunner
 
 import sim
 from sim.cli.commands import app
-from sim.costs.collectives import all_reduce_ns, service_ns
+from sim.costs.service_time import all_reduce_ns, service_ns
 from sim.errors import InputError, MachineError, NotModelledError
-from sim.formats.records import load_record
+from sim.formats.record_files import load_record
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Gradient, Workload
 from sim.validator.carriers import Carrier, with_local_costs
 from sim.validator.ranks.cuda_pacing import CudaPacer, check_gpus, check_sums, measure_spin_rate
-from sim.validator.ranks.links import CudaLink, HostLink, Wire, curve_from
+from sim.validator.ranks.emulated_link import CudaLink, HostLink, Wire, curve_from
 from sim.validator.ranks.paced_lanes import paced_lanes
 from sim.validator.ranks.wrapping import stock_ddp
 from tests.dist.paper_gpu import NS_PER_CYCLE, OVERHEAD_NS, PaperGpu, install

@@ -8,18 +8,18 @@ import pytest
 
 import sim
 from sim.errors import InputError, ReplayError
-from sim.formats.records import load_record, start_record
+from sim.formats.record_files import load_record, start_record
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload
 from sim.recorder import load_factory
 from sim.recorder import record as record_step
 from sim.validator.abtest import run_ab
-from sim.validator.candidates import Candidate, standing_candidates
-from sim.validator.jobs import UserModel, model_job
 from sim.validator.launch import Place
 from sim.validator.ranks.model_lanes import model_lanes
 from sim.validator.replay import replay
+from sim.validator.replay_jobs import UserModel, model_job
+from sim.validator.replayed import Candidate, standing_candidates
 from tests.commands import bucketsim
 
 pytestmark = pytest.mark.dist

@@ -9,16 +9,16 @@ from typer.testing import CliRunner
 import sim
 from sim.cli.commands import app
 from sim.errors import InputError, NotModelledError, ReplayError
-from sim.formats.records import load_record, start_record
+from sim.formats.record_files import load_record, start_record
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import SLOWDOWNS, CurvePoint, Hardware
 from sim.nouns.workload import Workload
 from sim.units import MIB
 from sim.validator.calibrate import calibrate, calibration_job
-from sim.validator.candidates import Candidate
 from sim.validator.collecting import Collected
 from sim.validator.launch import Place, run_ranks
 from sim.validator.replay import replay
+from sim.validator.replayed import Candidate
 from tests.dist.conftest import MS, needs_box
 
 pytestmark = pytest.mark.dist

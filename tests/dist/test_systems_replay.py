@@ -10,19 +10,19 @@ import pytest
 
 import sim
 from sim.errors import MachineError, NotModelledError
-from sim.formats.records import load_record, start_record
+from sim.formats.record_files import load_record, start_record
 from sim.nouns.assignment import DDP_POLICIES, Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Buffer, Workload
 from sim.systems.registry import POLICIES
-from sim.validator.candidates import Candidate, lane_count
 from sim.validator.carriers import Carrier
 from sim.validator.every_system import every_system
 from sim.validator.launch import Place
 from sim.validator.ranks import requirements
 from sim.validator.replay import replay
 from sim.validator.replayable import check_replayable
+from sim.validator.replayed import Candidate, lane_count
 from tests.commands import bucketsim
 from tests.dist.conftest import needs_box
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 import sim
 from sim.errors import InputError
-from sim.formats import documents, records
+from sim.formats import documents
+from sim.formats import record_files as records
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import MeasuredIteration, Measurement
 from sim.nouns.workload import Workload

@@ -12,7 +12,7 @@ import pytest
 import sim.importer.auto as auto
 from sim.errors import InputError
 from sim.formats.documents import save
-from sim.formats.records import load_record
+from sim.formats.record_files import load_record
 from sim.importer.auto import read_auto
 from sim.importer.readers import reader
 from sim.nouns.hardware import CurvePoint, Hardware

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.importer.kineto.ranks import Transfer
+from sim.importer.kineto.several_ranks import Transfer
 from sim.importer.kineto.slowed import FEWEST, find_comm_slowdown
 from sim.nouns.comparison import CandidateAgreement
 from sim.nouns.imported import Imported

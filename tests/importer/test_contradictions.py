@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 
 from sim.importer.ddp_log import read_ddp_log
-from sim.importer.joining import join_hardware
+from sim.importer.joined_hardware import join_hardware
 from sim.importer.kineto.contradictions import contradictions
 from sim.importer.kineto.interference import Interference
-from sim.importer.kineto.reading import read_rank
+from sim.importer.kineto.rank_trace import read_rank
 from sim.importer.kineto.slowed import CommSlowdown
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.imported import ImportOptions, no_progress

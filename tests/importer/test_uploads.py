@@ -20,10 +20,11 @@ from hypothesis import strategies as st
 import sim
 from sim.errors import InputError, SimError
 from sim.formats.documents import to_text
-from sim.importer import unpacking, uploads
+from sim.importer import upload_files as unpacking
+from sim.importer import uploads
 from sim.importer.opening import GZIP
 from sim.importer.readers import reader
-from sim.importer.unpacking import safe_name
+from sim.importer.upload_files import safe_name
 from sim.importer.writing import main_hardware, write_imported
 from sim.nouns.assignment import Assignment
 from sim.nouns.imported import ImportOptions, Uploaded

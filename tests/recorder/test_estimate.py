@@ -19,7 +19,7 @@ from sim.errors import InputError, NotModelledError
 from sim.nouns.workload import Workload
 from sim.recorder import models
 from sim.recorder.estimate import READY_BAND, READY_BAND_OF_CONVOLUTIONS, estimate
-from sim.recorder.estimating.devices import GPUS, PRECISIONS, find_gpu, typical_device
+from sim.recorder.estimating.gpus import GPUS, PRECISIONS, find_gpu, typical_device
 
 TINY = {"layers": 2, "width": 16, "heads": 2, "vocab": 32, "context": 8, "batch": 2}
 GPT = "sim.recorder.models:gpt"

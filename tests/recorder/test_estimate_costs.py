@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from sim.recorder.estimating.costs import CountingMode, Work
-from sim.recorder.estimating.devices import Device, custom_device
+from sim.recorder.estimating.costs import CountingMode, OperatorWork
+from sim.recorder.estimating.gpus import GpuSheet, custom_device
 from sim.recorder.estimating.stand_ins import stand_ins
 
 aten = torch.ops.aten
@@ -17,7 +17,7 @@ SLOW_MEMORY = custom_device(flops=1e30, bytes_per_s=1.0)
 SIZES = st.integers(1, 64)
 
 
-def count(run: Any, device: Device = SLOW_MEMORY) -> Work:
+def count(run: Any, device: GpuSheet = SLOW_MEMORY) -> OperatorWork:
     """The work of what ``run`` does to stand-ins that it makes."""
     with stand_ins():
         run_it = run()
@@ -115,7 +115,8 @@ def test_dropout_does_not_write_attention_out() -> None:
 
 
 def test_convolutions_may_use_tf32_and_products_may_not_by_default() -> None:
-    device = Device(name="two rates", flops={"float32": 1.0, "tf32": 8.0, "bfloat16": 16.0}, bytes_per_s=1e30)
+    flops = {"float32": 1.0, "tf32": 8.0, "bfloat16": 16.0}
+    device = GpuSheet(name="two rates", flops=flops, bytes_per_s=1e30)
 
     def convolution() -> Any:
         x, w = torch.empty(1, 1, 1, 1), torch.empty(1, 1, 1, 1)

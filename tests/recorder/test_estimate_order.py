@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from sim.recorder import models, record
 from sim.recorder import published_models as published
 from sim.recorder.estimate import estimate
-from sim.recorder.step import ModelStep
+from sim.recorder.training_step import ModelStep
 
 TINY = {"layers": 2, "width": 16, "heads": 2, "vocab": 32, "context": 8, "batch": 2}
 SMALL = {

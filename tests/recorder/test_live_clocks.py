@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from sim.recorder import live
-from sim.recorder.live import record
+from sim.recorder import live_recording as live
 from sim.recorder.live_clocks import LiveCudaClock, LiveHostClock, live_clock_for
+from sim.recorder.live_recording import record
 
 TICK_NS = 250_000
 CUDA = torch.device("cuda", 0)

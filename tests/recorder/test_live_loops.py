@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from sim.errors import InputError
-from sim.recorder import live
-from sim.recorder.live import record
+from sim.recorder import live_recording as live
+from sim.recorder.live_recording import record
 from sim.recorder.tap import attach
 
 

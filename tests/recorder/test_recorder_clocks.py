@@ -9,7 +9,7 @@ from torch import nn
 from sim.errors import InputError, MachineError
 from sim.recorder.clocks import CudaClock, HostClock, clock_for, find_device
 from sim.recorder.instruments import measure, survey
-from sim.recorder.step import ModelStep
+from sim.recorder.training_step import ModelStep
 
 TICK_MS = 0.25
 

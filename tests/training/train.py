@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import sim
 from sim.recorder.factory import load_factory
-from sim.recorder.step import find_loss
+from sim.recorder.training_step import find_loss
 
 
 def _like(batch: Any) -> Any:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 import sim
 from sim.errors import InputError
-from sim.formats import documents, records
+from sim.formats import documents
+from sim.formats import record_files as records
 from sim.nouns.assignment import Assignment
 from sim.nouns.box import Box, Neighbour
 from sim.nouns.hardware import CurvePoint, Hardware

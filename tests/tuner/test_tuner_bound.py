@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from sim.costs.collectives import service_ns
+from sim.costs.service_time import service_ns
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Gradient, Workload
 from sim.tuner.search.bound import affine_minorants, least_service_ns, least_services_ns, lower_bound_ns

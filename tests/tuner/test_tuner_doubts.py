@@ -6,7 +6,7 @@ from dataclasses import replace
 import sim
 from sim.nouns.hardware import Hardware
 from sim.units import MIB
-from sim.validator.calibrate import Told
+from sim.validator.calibrate import CalibrationStory
 from sim.validator.launch import Place
 from tests.truth.test_own_step import WORKLOAD
 
@@ -16,7 +16,7 @@ SIZES = [4096 << power for power in range(15)]
 
 def calibrated(burst_rounds: Sequence[int]) -> Hardware:
     """What ranks would tell of a wire of 60 MB/s, the 16 MiB of some rounds beside something else."""
-    told = Told()
+    told = CalibrationStory()
     for number in range(9):
         for size in SIZES:
             clean = 400_000 + size * 17

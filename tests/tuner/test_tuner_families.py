@@ -15,7 +15,7 @@ from sim.nouns.workload import Gradient, Workload
 from sim.tuner.reach import cap_search, families
 from sim.tuner.reach.baselines import fit_alpha_beta, fuse_in_cycles, merge_wisely
 from sim.tuner.reach.cap_layouts import NO_LIMIT, find_intervals, make_layout, make_walk
-from sim.tuner.reach.cap_search import Limits, Search, best_pair
+from sim.tuner.reach.cap_search import CapLimits, Search, best_pair
 from sim.tuner.reach.layout_scores import score_layouts
 from sim.tuner.search import kernels
 from sim.tuner.search.problem import Problem
@@ -196,7 +196,7 @@ def test_coordinate_descent_is_never_worse_than_one_cap_or_the_default(case):
 def test_coordinate_descent_keeps_what_it_was_given(monkeypatch):
     monkeypatch.setattr(cap_search, "PAIR_WORK", 0)
     scorer, walk = Scorer(resnet50(), link(10)), make_walk(resnet50())
-    best = Limits(exceeds=False, sync_end_ns=0, num_buckets=1, first_bytes=5, later_bytes=6)
+    best = CapLimits(exceeds=False, sync_end_ns=0, num_buckets=1, first_bytes=5, later_bytes=6)
     search = Search(scorer=scorer, walk=walk, max_bytes=NO_LIMIT)
     assert best_pair(search, find_intervals(walk), best)[0] == best
 

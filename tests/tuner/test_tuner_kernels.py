@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from sim.clock import simpy_clock
-from sim.costs.collectives import service_ns
+from sim.costs.service_time import service_ns
 from sim.errors import InputError
 from sim.nouns.hardware import CurvePoint
 from sim.systems.registry import write

@@ -17,7 +17,7 @@ from sim.tuner.reach.families import find_families
 from sim.tuner.reach.plateau import find_plateau, tell_plateau
 from sim.tuner.search.exact import NO_LIMIT
 from sim.tuner.search.score import Scorer
-from sim.tuner.spread.candidates import Pool, assess
+from sim.tuner.spread.assessment import Pool, assess
 from sim.tuner.spread.draws import draw
 from sim.tuner.spread.gain import judge_gain
 from sim.tuner.spread.judgement import Judge

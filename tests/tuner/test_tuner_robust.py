@@ -13,7 +13,7 @@ from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.robust import Robust, RobustRow
 from sim.nouns.workload import Gradient, Workload
 from sim.tuner.search.problem import Problem
-from sim.tuner.spread.candidates import Pool, assess, play_steps, widen
+from sim.tuner.spread.assessment import Pool, assess, play_steps, widen
 from sim.tuner.spread.crossed import estimate_mean
 from sim.tuner.spread.draws import NO_ITERATIONS, NO_SCATTER, draw
 from sim.tuner.spread.gain import judge_gain

@@ -1,6 +1,6 @@
 """Ratios of measured to computed times carried to other numbers of ranks, and how far they may be off there.
 
-Several numbers of ranks tell how a ratio changes with each doubling (``Drift``), as which it goes on. A
+Several numbers of ranks tell how a ratio changes with each doubling (``RatioDrift``), as which it goes on. A
 single one tells no drift; the nearest is carried.
 """
 
@@ -28,7 +28,7 @@ _Change = tuple[float, float]  # log2 of size, change of the ratio's logarithm f
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drift:
+class RatioDrift:
     """What a ratio's logarithm changes by for a doubling of ranks.
 
     ``changes`` by log2 of size, ``switched`` of points that say nothing of their neighbours: they count in
@@ -59,7 +59,7 @@ class Drift:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Carried:
+class CarriedRatios:
     """The logarithm of a ratio, and how far it may be off down and up."""
 
     log: float
@@ -67,7 +67,7 @@ class Carried:
     up: float
 
 
-def drift_of(known: Sequence[Ratios]) -> Drift:
+def drift_of(known: Sequence[Ratios]) -> RatioDrift:
     """From every pair of neighbouring numbers of ranks, ascending, at the sizes that both reach."""
     changes: list[_Change] = []
     switched: list[_Change] = []
@@ -81,12 +81,12 @@ def drift_of(known: Sequence[Ratios]) -> Drift:
         for octave in sorted(each for each in measured if low <= each <= high) or [low]:
             change = (more.at_octave(octave) - fewer.at_octave(octave)) / doublings
             (switched if octave in alone else changes).append((octave, change))
-    return Drift(changes=tuple(changes or switched), switched=tuple(switched))
+    return RatioDrift(changes=tuple(changes or switched), switched=tuple(switched))
 
 
 def carried(
-    known: Sequence[Ratios], fabric: Fabric, collective: str, size: int, drift: Drift | None
-) -> Carried:
+    known: Sequence[Ratios], fabric: Fabric, collective: str, size: int, drift: RatioDrift | None
+) -> CarriedRatios:
     """The ratio on ``fabric`` from those of other numbers of ranks, ascending.
 
     Between two of them it is interpolated. Beyond them the nearest is carried, and with ``drift`` goes on as
@@ -104,7 +104,7 @@ def carried(
         ranks = [math.log2(each.ranks) for each in known]
         between = interpolated(ranks, [each.at(size) for each in known], at)
         way = drift.scatter(octave) * abs(doublings)
-        return Carried(log=between, down=math.hypot(down, way), up=math.hypot(up, way))
+        return CarriedRatios(log=between, down=math.hypot(down, way), up=math.hypot(up, way))
     limits = _limits(nearest.fabric, fabric, collective, size)
     known_to, moved = (down, up), log
     if drift is None:
@@ -116,7 +116,7 @@ def carried(
         down, up = math.hypot(down, way), math.hypot(up, way)
     least = max(log + limits[0], min(log, moved, -own_down)) - known_to[0]
     most = min(log + limits[1], max(log, moved, own_up)) + known_to[1]
-    return Carried(log=moved, down=min(down, moved - least), up=min(up, most - moved))
+    return CarriedRatios(log=moved, down=min(down, moved - least), up=min(up, most - moved))
 
 
 def _limits(measured: Fabric, fabric: Fabric, collective: str, size: int) -> tuple[float, float]:

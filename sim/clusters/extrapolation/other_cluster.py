@@ -6,11 +6,11 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from sim.clusters.extrapolation.other_size import Estimate, extrapolate
+from sim.clusters.extrapolation.other_size import EstimatedPoint, extrapolate
 from sim.clusters.extrapolation.ratios import MeasuredCurve, outlying
+from sim.clusters.nccl.computed_hardware import SIZES
 from sim.clusters.nccl.fabric import Fabric
 from sim.clusters.nccl.from_cluster import fabric_of
-from sim.clusters.nccl.hardware import SIZES
 from sim.errors import InputError
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import CURVES, Curve, CurvePoint, Hardware
@@ -48,7 +48,7 @@ def extrapolate_hardware(
     fabric = fabric_of(cluster)
     fabrics = [_fabric(number, *each) for number, each in enumerate(measured)]
     hardware = [each for _, each in measured]
-    found: dict[str, tuple[Estimate, ...]] = {}
+    found: dict[str, tuple[EstimatedPoint, ...]] = {}
     odd: list[str] = []
     for curve_name in CURVES:
         points = [getattr(each, curve_name) for each in hardware]
@@ -123,11 +123,11 @@ def _doublings(ranks: int, fabric: Fabric) -> float:
     return abs(math.log2(ranks / fabric.world_size))
 
 
-def _curve(estimates: Sequence[Estimate]) -> Curve:
+def _curve(estimates: Sequence[EstimatedPoint]) -> Curve:
     return tuple(CurvePoint(num_bytes=each.num_bytes, duration_ns=each.duration_ns) for each in estimates)
 
 
-def _spread(estimates: Sequence[Estimate]) -> dict[str, dict[str, Any]]:
+def _spread(estimates: Sequence[EstimatedPoint]) -> dict[str, dict[str, Any]]:
     return {
         str(each.num_bytes): {
             "min_ns": each.least_ns,
@@ -139,7 +139,7 @@ def _spread(estimates: Sequence[Estimate]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _uncertainty(estimates: Sequence[Estimate]) -> dict[str, Any]:
+def _uncertainty(estimates: Sequence[EstimatedPoint]) -> dict[str, Any]:
     """Least and greatest factor from an estimate to a measurement: of the middle one of all sizes."""
     known = [each for each in estimates if each.duration_ns]
     if not known:

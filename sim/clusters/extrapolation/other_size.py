@@ -30,12 +30,12 @@ from sim.nouns.hardware import CurvePoint
 from sim.units import NS_PER_S
 
 # The line rate of a port over what is counted of it, at most: frames of 1538 bytes carry 1448 of TCP's data
-# (sim.clusters.topology.links.tcp_port); NCCL counts 12 of 12.5 GB/s (src/graph/topo.h).
+# (sim.clusters.topology.link_figures.tcp_port); NCCL counts 12 of 12.5 GB/s (src/graph/topo.h).
 LINE_RATE = 1538 / 1448
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class EstimatedPoint:
     """A time at a size, and the range in which a measurement may be expected."""
 
     num_bytes: int
@@ -46,7 +46,7 @@ class Estimate:
 
 def extrapolate(
     measured: Sequence[MeasuredCurve], fabric: Fabric, sizes: Iterable[int], collective: str = "all_reduce"
-) -> tuple[Estimate, ...]:
+) -> tuple[EstimatedPoint, ...]:
     """Times of ``collective`` on ``fabric`` at ``sizes`` in bytes, ascending, from what was measured.
 
     A curve of the very same fabric is taken as it is. Otherwise curves of one host stand for one host and
@@ -66,7 +66,9 @@ def extrapolate(
     if not wanted:
         raise InputError("sizes: none; give at least one size in bytes")
     if fabric.world_size == 1:
-        return tuple(Estimate(num_bytes=size, duration_ns=0, least_ns=0, greatest_ns=0) for size in wanted)
+        return tuple(
+            EstimatedPoint(num_bytes=size, duration_ns=0, least_ns=0, greatest_ns=0) for size in wanted
+        )
     if not measured:
         raise InputError("measured: none; give at least one curve, or compute it by sim.clusters.nccl")
     places = [(each.fabric.world_size, each.fabric.hosts) for each in measured]
@@ -86,12 +88,12 @@ def extrapolate(
     return tuple(found)
 
 
-def _on_itself(measured: MeasuredCurve, ratios: Ratios, collective: str, size: int) -> Estimate:
+def _on_itself(measured: MeasuredCurve, ratios: Ratios, collective: str, size: int) -> EstimatedPoint:
     """On the very same fabric: exact at its points; beyond the last only what is added is in doubt."""
     for point in measured.curve:
         if point.num_bytes == size:
             exact = point.duration_ns
-            return Estimate(num_bytes=size, duration_ns=exact, least_ns=exact, greatest_ns=exact)
+            return EstimatedPoint(num_bytes=size, duration_ns=exact, least_ns=exact, greatest_ns=exact)
     log, known_to = ratios.at(size), ratios.doubt(size, alone=True)
     around = _around(ratios, octave_of(size))
     down, up = max(known_to[0], log - min(around)), max(known_to[1], max(around) - log)
@@ -113,7 +115,7 @@ def _estimate(
     log: float,
     doubt: tuple[float, float],
     known: CurvePoint | None = None,
-) -> Estimate:
+) -> EstimatedPoint:
     """The model's time by the ratio, and a range of what it takes beyond a ``known`` smaller message."""
     duration = round(nccl_ns(fabric, collective, size) * math.exp(log))
     exact, wire = 0, _ports_ns(fabric, collective, size)
@@ -121,7 +123,7 @@ def _estimate(
         exact = min(known.duration_ns, duration)
         wire -= _ports_ns(fabric, collective, known.num_bytes)
     added = duration - exact
-    return Estimate(
+    return EstimatedPoint(
         num_bytes=size,
         duration_ns=duration,
         least_ns=exact + round(max(added * math.exp(-doubt[0]), min(wire, added))),

@@ -10,9 +10,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from sim.clusters.topology.job_shares import job_bandwidths, ring_shares
 from sim.clusters.topology.rings import Rings, rings_of
 from sim.clusters.topology.routes import LinkEnds, routes_of
-from sim.clusters.topology.sharing import job_bandwidths, ring_shares
 from sim.errors import InputError
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import CURVES, Curve, Hardware

@@ -8,8 +8,8 @@ import simpy
 from sim.clock.program import Effects
 from sim.clock.simpy_clock import Kind, Stretch, Task
 from sim.clusters.jobs.neighbours import stretched_ns
+from sim.clusters.topology.job_shares import ring_shares
 from sim.clusters.topology.rings import rings_of
-from sim.clusters.topology.sharing import ring_shares
 from sim.nouns.cluster import Cluster
 from sim.nouns.collective import Collective
 from sim.nouns.jobs import Job

@@ -1,7 +1,6 @@
 """Bandwidth of each algorithm and protocol over a fabric, by the rules of NCCL's cost model."""
 
-from sim.clusters.nccl.fabric import Fabric, Protocol
-from sim.clusters.nccl.tuning import (
+from sim.clusters.nccl.constants import (
     CORRECTED_FROM,
     LL_MOST,
     MOST_NVLS,
@@ -16,6 +15,7 @@ from sim.clusters.nccl.tuning import (
     column,
     row,
 )
+from sim.clusters.nccl.fabric import Fabric, Protocol
 
 _GB = 1e9
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from sim.clusters.nccl.choosing import methods, nccl_time_ns, time_ns
+from sim.clusters.nccl.computed_hardware import SIZES, hardware_of
 from sim.clusters.nccl.fabric import Fabric
 from sim.clusters.nccl.from_cluster import fabric_of
-from sim.clusters.nccl.hardware import SIZES, hardware_of
-from sim.clusters.nccl.textbook import halving_doubling_ns, hierarchical_ns, phases_ns
+from sim.clusters.nccl.textbook_times import halving_doubling_ns, hierarchical_ns, phases_ns
 from sim.clusters.topology.loads import NVLS
 from sim.clusters.topology.rings import rings_of
 from sim.clusters.topology.textbook_traffic import TEXTBOOK

@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sim.clusters.nccl.bandwidths import bytes_per_us, corrected, nvls_speed
+from sim.clusters.nccl.constants import MOST_NVLS, PROTOCOLS, Algorithm
 from sim.clusters.nccl.fabric import NVLINKS, Fabric, Protocol
 from sim.clusters.nccl.filling import filling_bytes
 from sim.clusters.nccl.latencies import latency_us
 from sim.clusters.nccl.paths import as_reached, as_stepped
-from sim.clusters.nccl.tuning import MOST_NVLS, PROTOCOLS, Algorithm
 from sim.errors import InputError, NotModelledError
 from sim.nouns.checks import at_least
 from sim.nouns.hardware import CURVES, Curve, CurvePoint

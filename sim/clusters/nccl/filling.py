@@ -12,8 +12,8 @@ what copies within a GPU take less is not known, and belongs to the stated range
 """
 
 from sim.clusters.nccl.bandwidths import bytes_per_us, nvls_heads
+from sim.clusters.nccl.constants import Algorithm
 from sim.clusters.nccl.fabric import Fabric
-from sim.clusters.nccl.tuning import Algorithm
 
 _KIB = 1 << 10
 # NVLS_NCHANNELS_SM90, _SM100 (several hosts) and _SM100_NVL (one), src/transport/nvls.cc

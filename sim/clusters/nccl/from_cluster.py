@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 
 from sim.clusters.nccl.fabric import NVLINKS, Cpu, Fabric, Generation, Hop, Kind, Protocol
+from sim.clusters.topology.job_shares import ring_shares
 from sim.clusters.topology.rings import HostRings, Rings, rings_of
 from sim.clusters.topology.routes import routes_of
-from sim.clusters.topology.sharing import ring_shares
 from sim.errors import InputError
 from sim.nouns.cluster import Cluster
 

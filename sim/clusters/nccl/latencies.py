@@ -1,8 +1,7 @@
 """Latency of each algorithm and protocol over a fabric: steps by kind of hop, as NCCL counts them."""
 
 from sim.clusters.nccl.bandwidths import ring_steps
-from sim.clusters.nccl.fabric import Fabric, Hop, Protocol
-from sim.clusters.nccl.tuning import (
+from sim.clusters.nccl.constants import (
     BASE_US,
     NET_OVERHEAD_US,
     PLATEAU,
@@ -13,6 +12,7 @@ from sim.clusters.nccl.tuning import (
     Wire,
     wire,
 )
+from sim.clusters.nccl.fabric import Fabric, Hop, Protocol
 
 _ARITY_US = 0.4  # one more GPU that sends to the same head
 

@@ -7,8 +7,8 @@ their addresses, and how far they lie apart.
 
 from dataclasses import replace
 
+from sim.clusters.nccl.constants import Algorithm
 from sim.clusters.nccl.fabric import NVLINKS, Fabric, Protocol
-from sim.clusters.nccl.tuning import Algorithm
 
 _MIB = 1 << 20
 

@@ -13,7 +13,7 @@ from sim.nouns.workload import Workload
 
 if TYPE_CHECKING:
     from sim.clusters.ranks.crew import Crew
-    from sim.clusters.ranks.step_chain import Job, Step
+    from sim.clusters.ranks.step_chain import JobSteps, VariedStep
 
 MOST_SAMPLES = 1_000_000
 _MOST_CLOCKED = 4_000_000  # arrivals that are kept to be read from clocks: 64 MiB with their ends
@@ -39,13 +39,13 @@ def step_distribution(
     ``others`` are the workloads that ``ranks.groups`` name. Raises as ``compare_assignments``.
     """
     from sim.clusters.ranks.step_chain import (  # compiled code; only what plays ranks waits for that
-        Step,
+        VariedStep,
         play_jobs,
     )
     from sim.clusters.ranks.summary import summarise
 
     crew = _prepare(workload, hardware, ranks, samples, seed, others)
-    step = Step(crew, hardware, assignment)
+    step = VariedStep(crew, hardware, assignment)
     jobs = play_jobs(step, seed, _steps(samples, crew), _keep(step, ranks))
     return summarise(workload, hardware, assignment, step, jobs, seed)
 
@@ -78,7 +78,7 @@ def compare_assignments(
         NotModelledError: ranks that wait for each other for ever, or too many for collectives that follow
             one another.
     """
-    from sim.clusters.ranks.step_chain import Step, play_jobs
+    from sim.clusters.ranks.step_chain import VariedStep, play_jobs
     from sim.clusters.ranks.summary import enough_stalls, interval, summarise
 
     if not assignments:
@@ -94,9 +94,9 @@ def compare_assignments(
             progress(number, total)
 
     rows: list[PairedRow] = []
-    first: list[Job] = []
+    first: list[JobSteps] = []
     for name, assignment in assignments.items():
-        step = Step(crew, hardware, assignment)
+        step = VariedStep(crew, hardware, assignment)
         jobs = play_jobs(step, seed, steps, _keep(step, ranks), played)
         told = summarise(workload, hardware, assignment, step, jobs, seed)
         first = first or jobs
@@ -149,7 +149,7 @@ def _steps(samples: int, crew: "Crew") -> list[int]:
     return [samples // jobs + (number < samples % jobs) for number in range(jobs)]
 
 
-def _keep(step: "Step", ranks: Ranks) -> int:
+def _keep(step: "VariedStep", ranks: Ranks) -> int:
     """Of how many micro-batches arrivals are kept: none where clocks are all alike."""
     if not (ranks.clock_offset_ns or ranks.clock_drift):
         return 0

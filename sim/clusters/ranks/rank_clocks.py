@@ -40,7 +40,7 @@ def as_clocked(times_ns: Ints, clocks: Clocks) -> Ints:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Aligned:
+class AlignedStep:
     """Arrivals on the first rank's clock.
 
     ``came_ns`` [ranks, collectives]; ``offsets_ns`` [ranks]: what each clock showed more than the first;
@@ -53,7 +53,7 @@ class Aligned:
     scatters_ns: Ints
 
 
-def align(came_ns: Ints, ends_ns: Ints) -> Aligned:
+def align(came_ns: Ints, ends_ns: Ints) -> AlignedStep:
     """One step's arrivals, as clocked, on one clock, by its collectives' ends [ranks, collectives].
 
     Raises ``InputError`` where there is no collective.
@@ -63,7 +63,7 @@ def align(came_ns: Ints, ends_ns: Ints) -> Aligned:
     offsets = np.rint(np.median(ends_ns - ends_ns[0], axis=1)).astype(np.int64)
     ends = ends_ns - offsets[:, None]
     scatters = np.abs(ends - np.median(ends, axis=0)).max(axis=1)
-    return Aligned(
+    return AlignedStep(
         came_ns=came_ns - offsets[:, None],
         offsets_ns=offsets,
         scatters_ns=np.rint(scatters).astype(np.int64),

@@ -28,7 +28,7 @@ _BYTES_A_CELL = 64  # rank and collective: came and its kin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Job:
+class JobSteps:
     """What one job did: ``steps_ns`` [steps], by when the last rank has ended each. Sums over these steps:
     by collective of a step ``waited_ns``, ``longest_ns`` and ``stragglers``; by rank ``rank_waited_ns``,
     ``rank_last``, ``rank_paces``; of all ranks ``computed_ns`` [before backward, backward with stalls,
@@ -48,7 +48,7 @@ class Job:
     kept: tuple[tuple[Ints, Ints], ...]
 
 
-class Step:
+class VariedStep:
     """A step under one assignment, as each variant runs it: micro-batches, and what a stall interrupts."""
 
     def __init__(self, crew: Crew, hardware: Hardware, assignment: Assignment) -> None:
@@ -132,12 +132,12 @@ def _places(lanes: Lanes, workload: Workload, assignment: Assignment) -> Ints:
 
 
 def play_job(
-    step: Step,
+    step: VariedStep,
     seed: np.random.SeedSequence,
     steps: int,
     keep: int = 0,
     played: Callable[[], None] = lambda: None,
-) -> Job:
+) -> JobSteps:
     """``steps`` steps, after one that is not counted: all ranks begin it together, as they never do again.
 
     Of the first ``keep`` micro-batches with collectives arrivals are kept. ``played`` is called after each
@@ -188,7 +188,7 @@ def play_job(
             stalled_steps += brought.stalled.size > 0
         played()
     times_ns = np.array(finished, dtype=np.int64)
-    return Job(
+    return JobSteps(
         steps_ns=times_ns[2:] - times_ns[1:-1],
         waited_ns=waited,
         longest_ns=longest,
@@ -233,7 +233,7 @@ def _awaited(collectives: Sequence[Collective], came: Ints) -> Ints:
     return came
 
 
-def play_even(step: Step, means_ns: Floats) -> int:
+def play_even(step: VariedStep, means_ns: Floats) -> int:
     """The step in ns if every rank were the workload as it is, but computed ``means_ns`` [3] in a step:
     before backward, in it, and in the optimizer; no all-reduce varies."""
     works = np.sum([works[0] for works in step.works_ns], axis=0)
@@ -255,8 +255,12 @@ def play_even(step: Step, means_ns: Floats) -> int:
 
 
 def play_jobs(
-    step: Step, seed: int, steps: Sequence[int], keep: int = 0, played: Callable[[], None] = lambda: None
-) -> list[Job]:
+    step: VariedStep,
+    seed: int,
+    steps: Sequence[int],
+    keep: int = 0,
+    played: Callable[[], None] = lambda: None,
+) -> list[JobSteps]:
     """Jobs of so many steps each, in threads (the loops hold no lock); results do not depend on how many.
 
     Of the first job arrivals are kept, of ``keep`` micro-batches. ``played`` is called after each step, by

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from sim.clusters.ranks.crew import Crew, make_crew
 from sim.clusters.ranks.rank_clocks import draw_clocks, read_clocks
-from sim.clusters.ranks.step_chain import Job, Step, play_even
+from sim.clusters.ranks.step_chain import JobSteps, VariedStep, play_even
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.ranks import RankGroup, Ranks, SlowRanks
@@ -36,7 +36,7 @@ def interval(tables: Sequence[NDArray[np.int64]], is_told: bool) -> tuple[int, i
     return round(center), round(center - half), round(center + half)
 
 
-def enough_stalls(ranks: Ranks, jobs: Sequence[Job]) -> bool:
+def enough_stalls(ranks: Ranks, jobs: Sequence[JobSteps]) -> bool:
     """Whether so many steps had a stall that how jobs scatter tells how uncertain their mean is."""
     return not ranks.stall_probability or sum(job.stalled for job in jobs) >= _FEWEST_STALLS
 
@@ -45,8 +45,8 @@ def summarise(
     workload: Workload,
     hardware: Hardware,
     assignment: Assignment,
-    step: Step,
-    jobs: Sequence[Job],
+    step: VariedStep,
+    jobs: Sequence[JobSteps],
     seed: int,
 ) -> StepDistribution:
     """The distribution of these jobs' steps, beside the step of ranks that are all alike."""
@@ -55,7 +55,7 @@ def summarise(
     mean, low, high = interval([job.steps_ns for job in jobs], enough_stalls(crew.ranks, jobs))
     quantiles = np.quantile(every, _QUANTILES).round().astype(np.int64).tolist()
     one = make_crew(replace(workload, samples=()), 1, Ranks(name="alike"), {})
-    alike = Step(one, hardware, assignment)
+    alike = VariedStep(one, hardware, assignment)
     own = np.sum([works[0] for works in alike.works_ns], axis=0).astype(np.float64)
     computed = np.sum([job.computed_ns for job in jobs], axis=0) / (len(every) * world_size)
     pace = float(computed.sum() / own.sum()) if own.any() else 1.0
@@ -95,7 +95,7 @@ def summarise(
     )
 
 
-def _clocks(crew: Crew, jobs: Sequence[Job], seed: int) -> ClockReading | None:
+def _clocks(crew: Crew, jobs: Sequence[JobSteps], seed: int) -> ClockReading | None:
     """What the ranks' clocks make of the first job's arrivals; None where all show the same."""
     ranks = crew.ranks
     if not (ranks.clock_offset_ns or ranks.clock_drift):
@@ -107,7 +107,7 @@ def _clocks(crew: Crew, jobs: Sequence[Job], seed: int) -> ClockReading | None:
 class _Sums:
     """All jobs' sums over steps, by rank, as means of a step."""
 
-    def __init__(self, jobs: Sequence[Job]) -> None:
+    def __init__(self, jobs: Sequence[JobSteps]) -> None:
         self.steps = sum(len(job.steps_ns) for job in jobs)
         self.waited = np.sum([job.rank_waited_ns for job in jobs], axis=0) / self.steps
         self.last = np.sum([job.rank_last for job in jobs], axis=0)
@@ -125,7 +125,7 @@ class _Sums:
         )
 
 
-def _parts(crew: Crew, jobs: Sequence[Job]) -> tuple[RankPart, ...]:
+def _parts(crew: Crew, jobs: Sequence[JobSteps]) -> tuple[RankPart, ...]:
     """What was named in ``ranks``, range by range, cut where ranges overlap, and all other ranks as one."""
     sums, ranks = _Sums(jobs), crew.ranks
     named: list[SlowRanks | RankGroup] = [*ranks.slow, *ranks.groups]
@@ -145,14 +145,14 @@ def _parts(crew: Crew, jobs: Sequence[Job]) -> tuple[RankPart, ...]:
     return tuple(parts)
 
 
-def _worst(jobs: Sequence[Job]) -> tuple[RankPart, ...]:
+def _worst(jobs: Sequence[JobSteps]) -> tuple[RankPart, ...]:
     """The ranks that came last most often."""
     sums = _Sums(jobs)
     order = np.argsort(-sums.last, kind="stable")[:_WORST]
     return tuple(sums.part(f"rank {rank}", np.array([rank])) for rank in order if sums.last[rank])
 
 
-def _collectives(step: Step, jobs: Sequence[Job]) -> tuple[CollectiveWait, ...]:
+def _collectives(step: VariedStep, jobs: Sequence[JobSteps]) -> tuple[CollectiveWait, ...]:
     steps, at, rows = sum(len(job.steps_ns) for job in jobs), 0, []
     ranks = len(step.crew)
     for lanes in step.batches:
@@ -171,7 +171,7 @@ def _collectives(step: Step, jobs: Sequence[Job]) -> tuple[CollectiveWait, ...]:
     return tuple(rows)
 
 
-def _not_known(step: Step, hardware: Hardware) -> tuple[str, ...]:
+def _not_known(step: VariedStep, hardware: Hardware) -> tuple[str, ...]:
     missing, sizes = len(step.scatter.counts) - step.scatter.known, len(step.scatter.counts)
     unknown = list(step.crew.not_known)
     if missing and hardware.world_size > 1:
@@ -179,7 +179,7 @@ def _not_known(step: Step, hardware: Hardware) -> tuple[str, ...]:
     return tuple(unknown)
 
 
-def _notes(crew: Crew, step: Step, jobs: Sequence[Job]) -> tuple[str, ...]:
+def _notes(crew: Crew, step: VariedStep, jobs: Sequence[JobSteps]) -> tuple[str, ...]:
     notes = list(crew.notes)
     around = [
         one

@@ -23,7 +23,7 @@ from sim.units import MIB, cap_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Caps:
+class CapSteps:
     """The caps of a workload that are tried, as intervals that cut alike: all, or the given ones alone."""
 
     workload: Workload
@@ -41,14 +41,14 @@ class Caps:
         return int(np.searchsorted(self.intervals.low_bytes, cap_bytes(cap_mb), side="right")) - 1
 
 
-def caps_of(workload: Workload, caps_mb: Sequence[float] | None) -> Caps:
+def caps_of(workload: Workload, caps_mb: Sequence[float] | None) -> CapSteps:
     """All caps that cut ``workload`` differently, or these (MiB). Raises ``InputError`` for a cap below 0."""
     walk = make_walk(workload)
     if caps_mb is None:
-        return Caps(workload=workload, walk=walk, intervals=find_intervals(walk), are_given=False)
+        return CapSteps(workload=workload, walk=walk, intervals=find_intervals(walk), are_given=False)
     sizes = np.array(sorted({cap_bytes(cap) for cap in caps_mb}), dtype=np.int64)
     intervals = Intervals(low_bytes=sizes, high_bytes=sizes, complete=False)
-    return Caps(workload=workload, walk=walk, intervals=intervals, are_given=True)
+    return CapSteps(workload=workload, walk=walk, intervals=intervals, are_given=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -59,7 +59,7 @@ class Tuned:
     ``rest_ns``: the step without ``sync_end``.
     """
 
-    caps: Caps
+    caps: CapSteps
     scorer: Scorer
     steps_ns: Ints
     best: int
@@ -124,7 +124,7 @@ class Tuned:
         return simulate(self.caps.workload, self.scorer.problem.hardware, assignment, "analytic")
 
 
-def tune_caps(caps: Caps, hardware: Hardware) -> Tuned:
+def tune_caps(caps: CapSteps, hardware: Hardware) -> Tuned:
     """Score all of ``caps`` on ``hardware``.
 
     Raises:

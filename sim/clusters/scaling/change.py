@@ -45,7 +45,7 @@ def side_of(tuned: Tuned, carried: Carried) -> Side:
     )
 
 
-class Change:
+class BestCapChange:
     """The old best cap against the new one on the new machine.
 
     ``old_sizes``, ``new_sizes``: bytes on the wire of the buckets of each. ``old_wire_ns``, ``new_wire_ns``:

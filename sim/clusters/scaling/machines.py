@@ -8,8 +8,8 @@ from itertools import product
 from typing import Any
 
 from sim.clusters.extrapolation.other_cluster import extrapolate_hardware
+from sim.clusters.nccl.computed_hardware import hardware_of
 from sim.clusters.nccl.from_cluster import fabric_of
-from sim.clusters.nccl.hardware import hardware_of
 from sim.clusters.scaling.carried import Carried, with_local
 from sim.clusters.scaling.sizes import Size, sized
 from sim.errors import InputError
@@ -21,7 +21,7 @@ Jobs = Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class SizedMachine:
     """One machine: a cluster with its placement, and what its links are known by.
 
     ``name`` and ``settings`` are those of its series; ``beside``: the ranks of other jobs; ``measured``:
@@ -62,7 +62,7 @@ def make_machines(
     measured: Measured,
     local: Hardware | None,
     max_rows: int,
-) -> tuple[Machine, ...]:
+) -> tuple[SizedMachine, ...]:
     """The product of ``settings`` in their order, and the sizes within each: see ``sim.scaling``.
 
     Raises:
@@ -92,7 +92,7 @@ def make_machines(
     for values in product(*axes.values()):
         chosen = dict(zip(axes, values, strict=True))
         made += [
-            Machine(
+            SizedMachine(
                 name=machine if isinstance(machine, str) else machine.name,
                 settings=", ".join(f"{key}={_word(value)}" for key, value in chosen.items()),
                 cluster=sized(machine, chosen, size, is_fixed=bool(jobs)),

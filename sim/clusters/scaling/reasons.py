@@ -9,7 +9,7 @@ bucket's cost cannot be told from that of bytes, the all-reduces as they were ar
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sim.clusters.scaling.change import Change, Side
+from sim.clusters.scaling.change import BestCapChange, Side
 from sim.clusters.scaling.switched import by_old_methods, switched_methods
 from sim.clusters.scaling.wire import tail_ns
 from sim.nouns.workload import Workload
@@ -29,7 +29,7 @@ def find_reason(workload: Workload, before: Side, after: Side) -> Reason | None:
 
     The first cause that is found to be one; two together where neither is one alone.
     """
-    change = Change(workload, before, after)
+    change = BestCapChange(workload, before, after)
     if not change.matters(change.lost_ns(after.curve)):
         return None
     found = next(reason for cause in CAUSES if (reason := cause(change)) is not None)
@@ -41,7 +41,7 @@ def find_reason(workload: Workload, before: Side, after: Side) -> Reason | None:
     return found
 
 
-def _copies_and_launches(change: Change) -> Reason | None:
+def _copies_and_launches(change: BestCapChange) -> Reason | None:
     """Machines that were measured each for itself may differ in more than their all-reduces."""
     if not change.matters(change.lost_before_ns):
         return None
@@ -52,7 +52,7 @@ def _copies_and_launches(change: Change) -> Reason | None:
     )
 
 
-def _communication_begins(change: Change) -> Reason | None:
+def _communication_begins(change: BestCapChange) -> Reason | None:
     """One GPU sends nothing: any cap did there, or what its copies and launches cost told caps apart."""
     if change.before.carried.hardware.world_size > 1:
         return None
@@ -65,7 +65,7 @@ def _communication_begins(change: Change) -> Reason | None:
     return Reason(code="communication-begins", sentence=f"{change.opening}; {told}")
 
 
-def _method(change: Change) -> Reason | None:
+def _method(change: BestCapChange) -> Reason | None:
     """NCCL chooses otherwise at a size of these buckets, and with its old choices the cap would do."""
     before, after = change.before.carried, change.after.carried
     switched = switched_methods(before, after, sorted({*change.old_sizes, *change.new_sizes}))
@@ -82,7 +82,7 @@ def _method(change: Change) -> Reason | None:
     )
 
 
-def _all_reduces(change: Change) -> Reason | None:
+def _all_reduces(change: BestCapChange) -> Reason | None:
     """The curve bends between the buckets, so that no one figure is what a bucket costs."""
     if change.bucket_ns is not None:
         return None
@@ -93,7 +93,7 @@ def _all_reduces(change: Change) -> Reason | None:
     )
 
 
-def _cost_of_a_bucket(change: Change) -> Reason | None:
+def _cost_of_a_bucket(change: BestCapChange) -> Reason | None:
     """The change in what one bucket more costs does it alone, and without it the old cap would do."""
     if change.bucket_ns is None or change.halves is None:
         return None
@@ -108,7 +108,7 @@ def _cost_of_a_bucket(change: Change) -> Reason | None:
     )
 
 
-def _no_longer_hidden(change: Change) -> Reason | None:
+def _no_longer_hidden(change: BestCapChange) -> Reason | None:
     """Bytes got slower, so that all-reduces no longer fit behind backward; or the other way round.
 
     They fit where they take no longer than backward and all but the last are done when that is launched.
@@ -130,7 +130,7 @@ def _no_longer_hidden(change: Change) -> Reason | None:
     )
 
 
-def _tail(change: Change) -> Reason | None:
+def _tail(change: BestCapChange) -> Reason | None:
     """Bytes cost something else, and only the last bucket is not hidden."""
     without = _without_bytes(change)
     if without is None:
@@ -145,7 +145,7 @@ def _tail(change: Change) -> Reason | None:
     )
 
 
-def _bandwidth(change: Change) -> Reason | None:
+def _bandwidth(change: BestCapChange) -> Reason | None:
     """Bytes cost something else."""
     without = _without_bytes(change)
     if without is None:
@@ -153,7 +153,7 @@ def _bandwidth(change: Change) -> Reason | None:
     return Reason(code="bandwidth", sentence=f"{change.opening}; {change.old_buckets}; {without}")
 
 
-def _both(change: Change) -> Reason | None:
+def _both(change: BestCapChange) -> Reason | None:
     """Both changes, where either does it alone, or neither."""
     if change.bucket_ns is None or change.halves is None:
         return None
@@ -168,7 +168,7 @@ def _both(change: Change) -> Reason | None:
     )
 
 
-CAUSES: tuple[Callable[[Change], Reason | None], ...] = (
+CAUSES: tuple[Callable[[BestCapChange], Reason | None], ...] = (
     _copies_and_launches,
     _communication_begins,
     _method,
@@ -181,7 +181,7 @@ CAUSES: tuple[Callable[[Change], Reason | None], ...] = (
 )
 
 
-def _without_bytes(change: Change) -> str | None:
+def _without_bytes(change: BestCapChange) -> str | None:
     """That with bytes as fast as before the old cap would do, in words; None unless that explains it."""
     if change.halves is None:
         return None

@@ -11,7 +11,7 @@ from sim.errors import InputError
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import Hardware
 from sim.nouns.ranks import Ranks
-from sim.nouns.scaling import ScalingRow
+from sim.nouns.scaling_row import ScalingRow
 from sim.nouns.workload import Workload
 from sim.tuner.sweeps.workers import spread
 
@@ -74,7 +74,7 @@ def scaling(
     from sim.clusters.scaling.machines import (
         make_machines,  # networkx and compiled code, which only this waits for
     )
-    from sim.clusters.scaling.scaling_row import Question, explain, play
+    from sim.clusters.scaling.one_machine import Question, explain, play
 
     machines = make_machines(
         machine,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sim.costs.collectives import service_ns
+from sim.costs.service_time import service_ns
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Curve
 from sim.nouns.timeline import Timeline

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Literal
 
 from sim.clusters.topology.hosts import board, cluster_of, plain, with_ethernet
-from sim.clusters.topology.links import port, tcp_port
+from sim.clusters.topology.link_figures import port, tcp_port
 from sim.errors import InputError
 from sim.nouns.cluster import Cluster, Generation, Network
 
@@ -29,7 +29,7 @@ def pcie_box(
     """One host whose GPUs are on PCIe x16, straight on one or two sockets or so many below a PCIe switch.
 
     Without ``peer_to_peer`` data goes through host memory (NCCL's SHM transport). Bandwidths by
-    ``sim.clusters.topology.links``; ``socket_link`` is one of its ``SOCKETS``.
+    ``sim.clusters.topology.link_figures``; ``socket_link`` is one of its ``SOCKETS``.
     """
     template = plain(
         gpus,

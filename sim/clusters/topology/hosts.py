@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import cast
 
-from sim.clusters.topology.links import HOST_MEMORY, NVLINK, SOCKETS, pcie
+from sim.clusters.topology.link_figures import HOST_MEMORY, NVLINK, SOCKETS, pcie
 from sim.errors import InputError
 from sim.nouns.cluster import (
     Cluster,

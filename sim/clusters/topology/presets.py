@@ -12,7 +12,7 @@ from sim.clusters.topology.ethernet import (
     pcie_hosts,
 )
 from sim.clusters.topology.hosts import board, cluster_of, devices, numbered, switched
-from sim.clusters.topology.links import C2C_GB200, C2C_GH200, NVLINK, pcie, port
+from sim.clusters.topology.link_figures import C2C_GB200, C2C_GH200, NVLINK, pcie, port
 from sim.errors import InputError
 from sim.nouns.cluster import Cluster, HostTemplate, Link, Network
 

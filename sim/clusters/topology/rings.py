@@ -36,7 +36,7 @@ class HostRings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class RingStep:
     """One step of a ring: from a GPU to the next, over ``links`` by their full names."""
 
     a: str
@@ -75,7 +75,7 @@ class Rings:
             for gpu in self.local(ring, place).gpus:
                 yield f"host{host}.{gpu}"
 
-    def steps(self, ring: int) -> Iterator[Step]:
+    def steps(self, ring: int) -> Iterator[RingStep]:
         """Every step of a ring with the links that it crosses, the last one back to the first GPU."""
         for place, host in enumerate(self.hosts):
             local = self.local(ring, place)
@@ -83,7 +83,7 @@ class Rings:
             inner = local.legs[1:-1] if local.gate else local.legs
             for number, leg in enumerate(inner):
                 ends = local.gpus[number], local.gpus[(number + 1) % len(local.gpus)]
-                yield Step(a=f"host{host}.{ends[0]}", b=f"host{host}.{ends[1]}", links=_full(host, leg))
+                yield RingStep(a=f"host{host}.{ends[0]}", b=f"host{host}.{ends[1]}", links=_full(host, leg))
             if local.gate:
                 far, to = self.local(ring, after), self.hosts[after]
                 links = (
@@ -91,7 +91,7 @@ class Rings:
                     *self.between(ring, place),
                     *_full(to, far.legs[0]),
                 )
-                yield Step(a=f"host{host}.{local.gpus[-1]}", b=f"host{to}.{far.gpus[0]}", links=links)
+                yield RingStep(a=f"host{host}.{local.gpus[-1]}", b=f"host{to}.{far.gpus[0]}", links=links)
 
     def between(self, ring: int, place: int) -> tuple[LinkEnds, ...]:
         """The links of the network that a ring crosses from the host at ``place`` to the next."""

@@ -7,7 +7,7 @@ from sim.clusters.topology.network import Wiring
 from sim.clusters.topology.packing import uses
 from sim.clusters.topology.rings import Rings
 from sim.clusters.topology.routes import LinkEnds, Route, routes_of
-from sim.clusters.topology.trees import TREES, Chain, Place, chain_of
+from sim.clusters.topology.trees import TREES, Chain, TreePlace, chain_of
 from sim.nouns.cluster import HostTemplate
 
 
@@ -75,7 +75,7 @@ def tree_traffic(rings: Rings) -> Traffic:
 
 
 def _tree_edges(
-    rings: Rings, chains: list[list[Chain]], places: list[tuple[Place, ...]]
+    rings: Rings, chains: list[list[Chain]], places: list[tuple[TreePlace, ...]]
 ) -> dict[LinkEnds, float]:
     between: dict[LinkEnds, float] = {}
     for number, both in enumerate(places):

@@ -14,7 +14,7 @@ from sim.clusters.topology.routes import Route, Routes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class TreePlace:
     """Where one of ``count`` stands in one tree: numbers of its parent and children, None where it has none.
 
     ``child_of`` says which of its parent's children it is.
@@ -30,11 +30,11 @@ class Place:
         return self.up is not None, self.downs[0] is not None, self.downs[1] is not None
 
 
-def binary_tree(count: int, number: int) -> Place:
+def binary_tree(count: int, number: int) -> TreePlace:
     """The first tree: odd numbers are leaves; others have children as far off as their lowest bit, halved."""
     if number == 0:
         # The highest power of two below count; it is above the root, so it is the second child.
-        return Place(up=None, downs=(None, 1 << (count - 1).bit_length() - 1 if count > 1 else None))
+        return TreePlace(up=None, downs=(None, 1 << (count - 1).bit_length() - 1 if count > 1 else None))
     bit = number & -number
     up = (number ^ bit) | (bit << 1)
     if up >= count:
@@ -43,10 +43,10 @@ def binary_tree(count: int, number: int) -> Place:
     below = number - reach if reach else None
     while reach and number + reach >= count:
         reach >>= 1
-    return Place(up=up, downs=(below, number + reach if reach else None), child_of=int(number > up))
+    return TreePlace(up=up, downs=(below, number + reach if reach else None), child_of=int(number > up))
 
 
-def second_tree(count: int, number: int) -> Place:
+def second_tree(count: int, number: int) -> TreePlace:
     """The first tree mirrored, or with an odd ``count`` moved on by one, so that its leaves are others."""
     if count % 2:
         place, back = binary_tree(count, (number - 1) % count), 1
@@ -54,7 +54,7 @@ def second_tree(count: int, number: int) -> Place:
     else:
         place = binary_tree(count, count - 1 - number)
         names = [None if each is None else count - 1 - each for each in (place.up, *place.downs)]
-    return Place(up=names[0], downs=(names[1], names[2]), child_of=place.child_of)
+    return TreePlace(up=names[0], downs=(names[1], names[2]), child_of=place.child_of)
 
 
 TREES = (binary_tree, second_tree)

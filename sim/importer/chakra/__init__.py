@@ -1,5 +1,5 @@
 """Execution traces of torch (Chakra), for shapes."""
 
-from sim.importer.chakra.reading import gradients_of, read_chakra
+from sim.importer.chakra.execution_trace import gradients_of, read_chakra
 
 __all__ = ["gradients_of", "read_chakra"]

@@ -8,8 +8,8 @@ from statistics import median
 from typing import Any
 
 from sim.importer.kineto.layout import Layout
-from sim.importer.kineto.ranks import Aligned, Transfer
 from sim.importer.kineto.seen import SeenRank, SeenStep
+from sim.importer.kineto.several_ranks import AlignedRanks, Transfer
 from sim.importer.kineto.slowed import CommSlowdown, alone_ns
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.hardware import Curve, CurvePoint, Hardware
@@ -70,7 +70,7 @@ def provenance(rank: SeenRank) -> dict[str, Any]:
 
 
 def make_hardware(
-    aligned: Aligned,
+    aligned: AlignedRanks,
     steps: Sequence[SeenStep],
     layout: Layout,
     slowed: CommSlowdown | None,
@@ -144,7 +144,7 @@ def _scatter(count: int, quartiles: tuple[float, float, float]) -> dict[str, Any
     return {"count": count, "p25": low, "median": middle, "p75": high}
 
 
-def _launches(aligned: Aligned) -> list[int]:
+def _launches(aligned: AlignedRanks) -> list[int]:
     """From a bucket's being ready to its collective's start on that rank, where no other ran meanwhile."""
     steps = {one.step for one in aligned.transfers}
     costs = []
@@ -183,7 +183,7 @@ def _rate(num_bytes: int, times_ns: Sequence[int]) -> float | None:
 
 
 def make_measurement(
-    aligned: Aligned,
+    aligned: AlignedRanks,
     place: int,
     steps: Sequence[SeenStep],
     layout: Layout,

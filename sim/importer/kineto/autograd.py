@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sim.importer.kineto.backwards import Stretch, split_backwards
+from sim.importer.kineto.backwards import StretchedBackward, split_backwards
 from sim.importer.kineto.events import ACCUMULATE, NODE, Operator, TraceEvents
 from sim.importer.kineto.roles import Backward
 from sim.importer.kineto.windows import Window
@@ -83,7 +83,7 @@ class AutogradThread:
         over = [*(one.since_ns for one in stretches[1:]), window.end_ns]
         return [self._backward(*one) for one in zip(stretches, over, strict=True)]
 
-    def _backward(self, stretch: Stretch, over_ns: int) -> Backward:
+    def _backward(self, stretch: StretchedBackward, over_ns: int) -> Backward:
         """From a backward's first node to the end of its last, which began before ``over_ns``."""
         accumulated = stretch.accumulated
         nodes = between(self._nodes, stretch.since_ns, over_ns)

@@ -10,7 +10,7 @@ from sim.importer.kineto.events import Operator
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class StretchedBackward:
     """One backward: its AccumulateGrads, and a time on the CPU between the one before and its first node."""
 
     since_ns: int
@@ -19,7 +19,7 @@ class Stretch:
 
 def split_backwards(
     accumulated: Sequence[Operator], since_ns: int, forwards_at: Sequence[int], nodes: Sequence[Operator]
-) -> list[Stretch]:
+) -> list[StretchedBackward]:
     """The backwards of a stretch.
 
     A new one begins where a forward lies between two AccumulateGrads. Where no forward can be seen (CPU
@@ -41,7 +41,7 @@ def split_backwards(
     if not forwards_at:
         borders = _copies(accumulated, nodes)
     edges = [(0, since_ns), *borders, (len(accumulated), 0)]
-    return [Stretch(since, accumulated[place:end]) for (place, since), (end, _) in pairwise(edges)]
+    return [StretchedBackward(since, accumulated[place:end]) for (place, since), (end, _) in pairwise(edges)]
 
 
 def _copies(accumulated: Sequence[Operator], nodes: Sequence[Operator]) -> list[tuple[int, int]]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from sim.importer.kineto.ranks import Transfer
+from sim.importer.kineto.several_ranks import Transfer
 
 # Transfers of either kind for a size to count, so that one that was late by chance does not decide.
 FEWEST = 3

@@ -4,12 +4,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from sim.costs.collectives import service_ns
+from sim.costs.service_time import service_ns
 from sim.importer.kineto.assembling import GLOO_CHANNELS
 from sim.importer.kineto.contradictions import contradictions
 from sim.importer.kineto.layout import Layout, size_of
-from sim.importer.kineto.ranks import Aligned
 from sim.importer.kineto.seen import SeenRank, SeenStep
+from sim.importer.kineto.several_ranks import AlignedRanks
 from sim.importer.kineto.slowed import FEWEST, CommSlowdown
 from sim.importer.wording import count_of
 from sim.metrics.intervals import Interval, intersection_length, length
@@ -41,7 +41,7 @@ class Told:
 
     def __init__(
         self,
-        aligned: Aligned,
+        aligned: AlignedRanks,
         rank: SeenRank,
         steps: Sequence[SeenStep],
         layout: Layout | None,

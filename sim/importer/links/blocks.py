@@ -19,7 +19,7 @@ class Header:
 
 
 @dataclass(slots=True, kw_only=True)
-class Block:
+class TextBlock:
     """A table as it is found: its header, the fields of its rows, and what was said before it."""
 
     header: Header

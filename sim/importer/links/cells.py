@@ -7,9 +7,9 @@ from decimal import Decimal
 from statistics import median
 
 from sim.errors import InputError
-from sim.importer.links.blocks import Block
+from sim.importer.links.blocks import TextBlock
 from sim.importer.links.columns import NUMBER, TIME_UNITS, Column, Variant, named_collective
-from sim.importer.links.rows import LinkRow, LinkTable, Timing
+from sim.importer.links.link_rows import LinkRow, LinkTable, Timing
 from sim.importer.wording import plain
 
 MOST_NS, MOST_BYTES = 10**15, 1 << 50  # eleven days, a pebibyte
@@ -25,7 +25,7 @@ class _Group:
     others: dict[str, int] = field(default_factory=dict)
 
 
-def read_cells(block: Block, source: str) -> list[LinkTable]:
+def read_cells(block: TextBlock, source: str) -> list[LinkTable]:
     """A block as tables, one for each collective, number of ranks and place that its columns tell apart.
 
     Raises:
@@ -94,7 +94,7 @@ def read_cells(block: Block, source: str) -> list[LinkTable]:
     return tables
 
 
-def _ranks(block: Block) -> tuple[int | None, str]:
+def _ranks(block: TextBlock) -> tuple[int | None, str]:
     if block.ranks:
         return max(block.ranks) + 1, "its list of ranks"
     return block.said_ranks or (None, "")
@@ -131,7 +131,7 @@ def _groups(columns: tuple[Column, ...]) -> list[_Group]:
     return groups[:2]
 
 
-def _time_scale(block: Block, groups: list[_Group], source: str) -> tuple[Decimal | None, str | None]:
+def _time_scale(block: TextBlock, groups: list[_Group], source: str) -> tuple[Decimal | None, str | None]:
     """ns of one unit of the times without a unit: told by a bandwidth beside them, else refused."""
     columns = block.header.columns
     bare = [columns[place] for group in groups for place in group.times.values()]
@@ -172,7 +172,7 @@ def _main(group: _Group) -> int:
     return next(iter(group.times.values()))
 
 
-def _timing(group: _Group, fields: list[str], block: Block, scale: Decimal | None) -> Timing | None:
+def _timing(group: _Group, fields: list[str], block: TextBlock, scale: Decimal | None) -> Timing | None:
     columns = block.header.columns
     main = _main(group)
     time, unit = _number(fields[main]), columns[main].scale or scale
@@ -222,7 +222,9 @@ def _three(group: _Group, fields: list[str]) -> int | None:
     return 3 if abs(low + middle + high - 3 * mean) <= 1e-9 * abs(mean) else None
 
 
-def _key(block: Block, columns: tuple[Column, ...], fields: list[str]) -> tuple[str | None, int | None, str]:
+def _key(
+    block: TextBlock, columns: tuple[Column, ...], fields: list[str]
+) -> tuple[str | None, int | None, str]:
     collective, ranks, places = None, None, []
     for column, cell in zip(columns, fields, strict=True):
         collective = collective or column.collective

@@ -6,7 +6,7 @@ from statistics import median
 from typing import Any
 
 from sim.importer.links.columns import Variant
-from sim.importer.links.rows import LinkRow, Timing
+from sim.importer.links.link_rows import LinkRow, Timing
 from sim.nouns.hardware import Curve, CurvePoint
 from sim.units import median_ns
 

@@ -12,7 +12,7 @@ from sim.errors import InputError
 from sim.importer.bounded_json import parse_bounded
 from sim.importer.links.cells import MOST_BYTES, MOST_NS
 from sim.importer.links.columns import Variant, collective_in, named_collective
-from sim.importer.links.rows import LinkRow, LinkTable, Timing
+from sim.importer.links.link_rows import LinkRow, LinkTable, Timing
 from sim.importer.wording import plain
 from sim.units import MIB
 

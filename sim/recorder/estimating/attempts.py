@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from sim.errors import InputError
-from sim.recorder.estimating.devices import Device
+from sim.recorder.estimating.gpus import GpuSheet
 from sim.recorder.estimating.stand_ins import stand_in_pair, stand_ins
-from sim.recorder.estimating.walk import Walk, walk
+from sim.recorder.estimating.walk import ModelWalk, walk
 from sim.recorder.factory import Pair, Step, describe, import_named, load_factory
 
 _STAND_INS = "stand-ins without data"
@@ -17,10 +17,10 @@ def walk_given(
     given: Step | Pair | str,
     *,
     arguments: Mapping[str, Any] | None,
-    device: Device,
+    device: GpuSheet,
     dtype: str | None,
     autocast: str | None,
-) -> tuple[Walk, str]:
+) -> tuple[ModelWalk, str]:
     """Walk a step, a pair, or what ``MODULE:FACTORY`` makes; and a word on the tensors it was walked on.
 
     A factory is called on stand-ins. Where it, or the model's step, needs data that they do not have
@@ -31,7 +31,7 @@ def walk_given(
         InputError: the step cannot be walked; or only on real tensors, and they do not fit.
     """
 
-    def walk_on_stand_ins() -> Walk:
+    def walk_on_stand_ins() -> ModelWalk:
         with stand_ins():
             made = load_factory(given, arguments=arguments) if isinstance(given, str) else given
             if isinstance(made, tuple):

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-from sim.recorder.estimating.devices import Device
+from sim.recorder.estimating.gpus import GpuSheet
 
 aten = torch.ops.aten
 
@@ -52,7 +52,7 @@ _READ_TWICE = {aten.native_batch_norm, aten.native_batch_norm_backward, aten._na
 
 
 @dataclass(slots=True)
-class Work:
+class OperatorWork:
     """Work ordered so far: seconds by the roofline, and what they are made of."""
 
     seconds: float = 0.0
@@ -71,9 +71,9 @@ class Work:
 class CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Adds the cost of every operator that runs inside it, autograd's included, to ``work``."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: GpuSheet) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.work = Work()
+        self.work = OperatorWork()
         self._device = device
 
     def __torch_dispatch__(

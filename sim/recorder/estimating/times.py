@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from sim.errors import InputError
-from sim.recorder.estimating.devices import Device, custom_device, find_gpu, typical_device
+from sim.recorder.estimating.gpus import GpuSheet, custom_device, find_gpu, typical_device
 
 PARTS = ("forward_ns", "loss_ns", "backward_ns", "optimizer_ns")
 PS_PER_NS = 1e3
@@ -18,7 +18,7 @@ EFFICIENCY, EFFICIENCY_LOW, EFFICIENCY_HIGH = 0.5, 0.3, 0.9
 class Known:
     """What is known of a step beforehand: some of its times, and the device or None."""
 
-    device: Device | None
+    device: GpuSheet | None
     forward_ns: int | None = None
     backward_ns: int | None = None
     optimizer_ns: int | None = None
@@ -37,7 +37,7 @@ class Known:
             )
 
     @property
-    def roofline(self) -> Device:
+    def roofline(self) -> GpuSheet:
         """The device whose rates weigh operators: the one named, else a typical one."""
         return typical_device() if self.device is None else self.device
 
@@ -51,7 +51,7 @@ class Times:
     scale: tuple[float, float] = (1.0, 1.0)
 
 
-def find_device(gpu: str | None, flops: float | None, bytes_per_s: float | None) -> Device | None:
+def find_device(gpu: str | None, flops: float | None, bytes_per_s: float | None) -> GpuSheet | None:
     """The device that was named, by its GPU or by its rates; None: none was.
 
     Raises:

@@ -11,16 +11,16 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from sim.errors import InputError, NotModelledError
 from sim.recorder.estimating.autocast import gpu_autocast
-from sim.recorder.estimating.costs import CountingMode, Work, WorkClock
-from sim.recorder.estimating.devices import Device
+from sim.recorder.estimating.costs import CountingMode, OperatorWork, WorkClock
+from sim.recorder.estimating.gpus import GpuSheet
 from sim.recorder.estimating.stand_ins import ScalarReads
 from sim.recorder.factory import Pair, Step
 from sim.recorder.instruments import Iteration, Survey, measure, survey
-from sim.recorder.step import ModelStep, build_step
+from sim.recorder.training_step import ModelStep, build_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Walk:
+class ModelWalk:
     """What one step did: what it trains, its times in picoseconds of the roofline, its work.
 
     ``scalar_reads`` counts values of stand-ins that the step read, and that read as 1.0.
@@ -28,7 +28,7 @@ class Walk:
 
     seen: Survey
     times: Iteration
-    work: Work
+    work: OperatorWork
     from_pair: bool
     scalar_reads: int
 
@@ -47,7 +47,7 @@ class _Walked:
         loss.backward()  # type: ignore[no-untyped-call]
 
 
-def walk(given: Step | Pair, *, device: Device, dtype: str | None, autocast: str | None) -> Walk:
+def walk(given: Step | Pair, *, device: GpuSheet, dtype: str | None, autocast: str | None) -> ModelWalk:
     """Run a step, once to see what it trains and once on the clock of work.
 
     Raises:
@@ -74,7 +74,7 @@ def walk(given: Step | Pair, *, device: Device, dtype: str | None, autocast: str
         _check(seen)
         with counting:
             times = measure(run_step, seen=seen, clock=WorkClock(counting), hooked=True)
-    return Walk(
+    return ModelWalk(
         seen=seen, times=times, work=counting.work, from_pair=root is not None, scalar_reads=reads.count
     )
 

@@ -25,7 +25,7 @@ MOST_PLAYED = 20  # of the layouts that near, to the ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class CapLimits:
     """Limits [first, later] in bytes and what they reach; ``exceeds``: a bucket is larger than allowed."""
 
     exceeds: bool
@@ -48,11 +48,11 @@ class Search:
     walk: Walk
     max_bytes: int
 
-    def best(self, firsts: Array, laters: Array) -> Limits:
+    def best(self, firsts: Array, laters: Array) -> CapLimits:
         """The best of the layouts of [firsts[k], laters[k]] in bytes."""
         return self.best_scored(firsts, laters, score_layouts(self.scorer.problem, self.walk, firsts, laters))
 
-    def best_scored(self, firsts: Array, laters: Array, scores: LayoutScores) -> Limits:
+    def best_scored(self, firsts: Array, laters: Array, scores: LayoutScores) -> CapLimits:
         """The same, after scoring; those too near each other to tell are played to the ns."""
         ends, exceeds = scores.sync_end_ns, scores.largest_bytes > self.max_bytes
         order = np.lexsort((scores.num_buckets, ends, exceeds))
@@ -64,7 +64,7 @@ class Search:
             first, later, end = int(firsts[row]), int(laters[row]), int(ends[row])
             if not scores.sure[row]:
                 end = self.scorer.sync_end_ns(make_layout(self.walk, first, later))
-            pair = Limits(
+            pair = CapLimits(
                 exceeds=bool(exceeds[row]),
                 sync_end_ns=end,
                 num_buckets=int(scores.num_buckets[row]),
@@ -75,7 +75,7 @@ class Search:
         return min(found, key=lambda pair: pair.rank)
 
 
-def best_pair(search: Search, intervals: Intervals, cap: Limits) -> tuple[Limits, bool, str]:
+def best_pair(search: Search, intervals: Intervals, cap: CapLimits) -> tuple[CapLimits, bool, str]:
     """The best limits [first, later]: of all, or by coordinate descent where they are too many.
 
     Args:
@@ -99,7 +99,7 @@ def best_pair(search: Search, intervals: Intervals, cap: Limits) -> tuple[Limits
     return best, False, f"coordinate descent, {scored} pairs of first bucket and cap"
 
 
-def _descend(search: Search, cap: Limits) -> tuple[Limits, int]:
+def _descend(search: Search, cap: CapLimits) -> tuple[CapLimits, int]:
     """From DDP's default or the best single cap, whichever is better: the best first bucket for the cap, the
     best cap for the first bucket, until neither gains."""
     most = max(FEWEST, DESCENT_WORK // len(search.walk.sizes))

@@ -21,7 +21,7 @@ from sim.tuner.reach.cap_layouts import (
     make_walk,
     round_cap_mb,
 )
-from sim.tuner.reach.cap_search import Limits, Search, best_pair
+from sim.tuner.reach.cap_search import CapLimits, Search, best_pair
 from sim.tuner.reach.layout_scores import LayoutScores, score_layouts
 from sim.tuner.reach.zero_family import find_zero
 from sim.tuner.search.partitions import Buckets
@@ -133,7 +133,7 @@ def find_ddp_families(scorer: Scorer, max_bucket_bytes: int = NO_LIMIT) -> Famil
     return Families(reached=reached, absent={}, cap_rows=_rows(intervals, scores))
 
 
-def _first_and_cap(search: Search, intervals: Intervals, cap: Limits) -> Reach:
+def _first_and_cap(search: Search, intervals: Intervals, cap: CapLimits) -> Reach:
     """The best pair of first bucket and cap, or the one that coordinate descent finds."""
     best, complete, how = best_pair(search, intervals, cap)
     first_low, first_high, later_low, later_high = find_bounds(

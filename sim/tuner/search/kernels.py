@@ -48,7 +48,7 @@ def add_share(base: int, a: int, b: int, c: int) -> int:
 
 @compiled
 def service(curve_bytes: Ints, curve_ns: Ints, num_bytes: int) -> int:
-    """Service time of one all-reduce: ``costs.collectives.service_ns``, compiled."""
+    """Service time of one all-reduce: ``costs.service_time.service_ns``, compiled."""
     count = curve_bytes.size
     after = int(np.searchsorted(curve_bytes, num_bytes, side="right"))
     if after == 0 or count == 1:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.costs.collectives import all_reduce_ns
+from sim.costs.service_time import all_reduce_ns
 from sim.tuner.search.bound import affine_minorants, least_service_ns, least_services_ns
 from sim.tuner.search.exact import NO_LIMIT
 from sim.tuner.search.partitions import Buckets

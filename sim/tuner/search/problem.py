@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sim.clock.arrays import Floats, Ints
 from sim.clock.program import effects_of
 from sim.clock.variants import grains_of
-from sim.costs.collectives import service_ns
+from sim.costs.service_time import service_ns
 from sim.errors import InputError
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload

@@ -15,7 +15,7 @@ from sim.systems.simulate import simulate
 from sim.tuner.progress import listened_to, tell
 from sim.tuner.search.partitions import Buckets
 from sim.tuner.search.problem import Problem
-from sim.tuner.spread.candidates import LEVELS
+from sim.tuner.spread.assessment import LEVELS
 from sim.tuner.spread.draws import FEWEST_MACHINES, Draws, draw
 
 # Of n recorded steps the shortest and the longest hold a further one between them (n - 1) times in n + 1:

@@ -2,7 +2,7 @@
 
 from sim.nouns.assignment import Assignment
 from sim.nouns.robust import Robust
-from sim.tuner.spread.candidates import play_steps
+from sim.tuner.spread.assessment import play_steps
 from sim.tuner.spread.crossed import Estimate, estimate_mean
 from sim.tuner.spread.draws import Draws
 from sim.tuner.spread.gain import find_shortfall

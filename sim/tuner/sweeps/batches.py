@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sim.costs.collectives import all_reduce_ns
+from sim.costs.service_time import all_reduce_ns
 from sim.metrics.step import overlap_ratio, step_ns
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware

@@ -18,9 +18,9 @@ from torch.nn.parallel import DistributedDataParallel
 from sim.errors import InputError, MachineError
 from sim.recorder.clocks import Clock, CudaClock, Stamp
 from sim.units import NS_PER_MS
-from sim.validator.ranks.lane import Manner
-from sim.validator.ranks.links import CudaLink, EmulatedLink, curve_from
+from sim.validator.ranks.emulated_link import CudaLink, EmulatedLink, curve_from
 from sim.validator.ranks.pacing import PacedModule
+from sim.validator.ranks.replay_lane import Manner
 from sim.validator.ranks.stepping import PLAIN, Recorder
 
 # The host's head start in each step: enough to be ahead of the GPU from the first kernel on.

@@ -23,11 +23,11 @@ from sim.errors import AssignmentError, InputError
 from sim.recorder.clocks import Clock, Stamp, clock_for, find_device
 from sim.recorder.factory import load_factory
 from sim.recorder.plainness import check_plain_module
-from sim.recorder.step import ModelStep, build_step, count_samples
+from sim.recorder.training_step import ModelStep, build_step, count_samples
 from sim.validator.ranks.compiling import check_compiled_anew, give_own_code, graphs_compiled, is_compiled
-from sim.validator.ranks.lane import Lane, Manner
 from sim.validator.ranks.pacing import sleep_until
 from sim.validator.ranks.rank_like import RankLike
+from sim.validator.ranks.replay_lane import Lane, Manner
 from sim.validator.ranks.stepping import PLAIN, Recorder, clear_gradients, common_start
 from sim.validator.ranks.wrapping import manner_of, stock_ddp, wrap
 

@@ -8,10 +8,10 @@ from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hoo
 
 from sim.validator.ranks.building import build, observed_buckets
 from sim.validator.ranks.cuda_pacing import CudaPacer, check_sums, spin_cycles
-from sim.validator.ranks.lane import Lane, Manner
 from sim.validator.ranks.pacers import HostPacer, Pacer
 from sim.validator.ranks.pacing import PacedModule
 from sim.validator.ranks.rank_like import RankLike
+from sim.validator.ranks.replay_lane import Lane, Manner
 from sim.validator.ranks.stepping import PLAIN, Recorder
 from sim.validator.ranks.wrapping import adds_to_gradients, manner_of, wrap
 from sim.validator.ranks.zero_lanes import STAGES, zero_lane

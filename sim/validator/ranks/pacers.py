@@ -6,9 +6,9 @@ from typing import Any, Protocol
 
 import torch
 
-from sim.validator.ranks.lane import Manner
-from sim.validator.ranks.links import EmulatedLink, HostLink, curve_from
+from sim.validator.ranks.emulated_link import EmulatedLink, HostLink, curve_from
 from sim.validator.ranks.pacing import PacedModule, sleep_until
+from sim.validator.ranks.replay_lane import Manner
 from sim.validator.ranks.stepping import (
     PLAIN,
     Recorder,

@@ -11,8 +11,8 @@ from torch._C._distributed_c10d import GradBucket
 
 from sim.recorder.clocks import Stamp
 from sim.validator.ranks.common_clock import lead_ns
-from sim.validator.ranks.lane import Manner
 from sim.validator.ranks.pacing import PacedModule, sleep_until
+from sim.validator.ranks.replay_lane import Manner
 
 _HEAD_START_NS = 2_000_000
 

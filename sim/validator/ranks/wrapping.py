@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from sim.validator.ranks.building import build, observed_buckets
-from sim.validator.ranks.lane import Manner
+from sim.validator.ranks.replay_lane import Manner
 from sim.validator.ranks.systems.catalogue import SYSTEMS, build_system
 from sim.validator.ranks.torch_hooks import register_torch_hook
 

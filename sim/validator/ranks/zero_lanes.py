@@ -15,8 +15,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from sim.validator.ranks.lane import Lane
 from sim.validator.ranks.pacing import PacedModule, Schedule, sleep_until
+from sim.validator.ranks.replay_lane import Lane
 from sim.validator.ranks.requirements import check_deepspeed
 from sim.validator.ranks.stepping import clear_gradients, common_start
 

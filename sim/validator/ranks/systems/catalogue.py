@@ -8,7 +8,7 @@ from torch import nn
 from sim.errors import InputError
 from sim.validator.ranks.systems.bucketed import AfterBackward, ArrivalCounted, FlatViews
 from sim.validator.ranks.systems.buckets import Settings
-from sim.validator.ranks.systems.last_hook import LastHook, LastHookSafe
+from sim.validator.ranks.systems.last_hook_buckets import LastHook, LastHookSafe
 from sim.validator.ranks.systems.per_parameter import PerParameterAsync, PerParameterSync
 from sim.validator.ranks.systems.reduced import ReducedModule
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from sim.importer.dtypes import torch_dtype
 from sim.importer.kineto.events import GpuSpan, Operator, TraceEvents
-from sim.importer.kineto.kernels import collective_of, is_communication
+from sim.importer.kineto.kernel_names import collective_of, is_communication
 from sim.importer.kineto.seen import SeenCollective
 from sim.metrics.intervals import union
 

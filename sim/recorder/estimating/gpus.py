@@ -11,7 +11,7 @@ PRECISIONS = ("float64", "float32", "tf32", "float16", "bfloat16")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class GpuSheet:
     """Peak rates of one device: dense matrix FLOP/s by precision, memory bytes per second.
 
     ``flops`` has ``float32`` at least; a precision that is missing runs at ``float32``'s rate.
@@ -40,10 +40,10 @@ def _gpu(
     fp16: float,
     tf32: float | None,
     bf16: float | None,
-) -> Device:
+) -> GpuSheet:
     """A device from its data sheet: TFLOP/s without sparsity, TB/s."""
     rates = {"float64": fp64, "float32": fp32, "tf32": tf32, "float16": fp16, "bfloat16": bf16}
-    return Device(
+    return GpuSheet(
         name=name,
         flops={precision: rate * 1e12 for precision, rate in rates.items() if rate is not None},
         bytes_per_s=tb_per_s * 1e12,
@@ -84,7 +84,7 @@ GPUS = {
 }
 
 
-def find_gpu(name: str) -> Device:
+def find_gpu(name: str) -> GpuSheet:
     """A GPU of the table by its name.
 
     Raises:
@@ -101,12 +101,12 @@ def find_gpu(name: str) -> Device:
     return found
 
 
-def custom_device(*, flops: float, bytes_per_s: float) -> Device:
+def custom_device(*, flops: float, bytes_per_s: float) -> GpuSheet:
     """A device with one rate for all precisions."""
-    return Device(name="as given", flops={"float32": flops}, bytes_per_s=bytes_per_s)
+    return GpuSheet(name="as given", flops={"float32": flops}, bytes_per_s=bytes_per_s)
 
 
-def typical_device() -> Device:
+def typical_device() -> GpuSheet:
     """A device that nobody sells: geometric means of the table, of bandwidth and of FLOPs per byte.
 
     Only the ratio of its rates is meant: it weighs operators where no device is named. GPUs without a
@@ -118,7 +118,7 @@ def typical_device() -> Device:
         having = [gpu for gpu in GPUS.values() if precision in gpu.flops]
         ratio = _geometric_mean([gpu.flops[precision] / gpu.bytes_per_s for gpu in having])
         flops[precision] = ratio * bytes_per_s
-    return Device(name="a typical GPU", flops=flops, bytes_per_s=bytes_per_s)
+    return GpuSheet(name="a typical GPU", flops=flops, bytes_per_s=bytes_per_s)
 
 
 def _geometric_mean(values: list[float]) -> float:

@@ -13,9 +13,9 @@ from sim.importer.kineto.assembling import (
     regular_steps,
 )
 from sim.importer.kineto.layout import lay_out, size_of
-from sim.importer.kineto.ranks import align, group_size, number_alike, rank_rows
-from sim.importer.kineto.reading import read_rank
+from sim.importer.kineto.rank_trace import read_rank
 from sim.importer.kineto.seen import SeenRank, SeenStep
+from sim.importer.kineto.several_ranks import align, group_size, number_alike, rank_rows
 from sim.importer.kineto.slowed import find_comm_slowdown
 from sim.importer.kineto.telling import Told
 from sim.nouns.hardware import Hardware

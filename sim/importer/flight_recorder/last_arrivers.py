@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sim.importer.flight_recorder.calls import Call
-from sim.importer.flight_recorder.steps import Key, is_bucket
+from sim.importer.flight_recorder.repeated_steps import Key, is_bucket
 from sim.nouns.hardware import CurvePoint
 from sim.nouns.imported import RankRow
 
@@ -17,7 +17,7 @@ Calls = Mapping[Key, Call]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clock:
+class RankClock:
     """A rank's clock against the first rank's: what it shows more, and how sure that is."""
 
     offset_ns: int
@@ -82,7 +82,7 @@ def spread(samples: Mapping[int, Sequence[int]]) -> dict[str, dict[str, Any]]:
     return rows
 
 
-def align(ranks: Sequence[Calls]) -> list[Clock] | None:
+def align(ranks: Sequence[Calls]) -> list[RankClock] | None:
     """Each rank's clock by the ends of the collectives that all completed; None where none has an end."""
     keys = [key for key in common(ranks) if all(calls[key].completed_ns for calls in ranks)]
     if not keys:
@@ -92,13 +92,13 @@ def align(ranks: Sequence[Calls]) -> list[Clock] | None:
     aligned = ends - offsets[:, None]
     scatters = np.abs(aligned - np.median(aligned, axis=0)).max(axis=1)
     return [
-        Clock(offset_ns=int(offset), scatter_ns=round(float(scatter)))
+        RankClock(offset_ns=int(offset), scatter_ns=round(float(scatter)))
         for offset, scatter in zip(offsets, scatters, strict=True)
     ]
 
 
 def arrivals(
-    numbers: Sequence[int], ranks: Sequence[Calls], keys: Sequence[Key], clocks: Sequence[Clock] | None
+    numbers: Sequence[int], ranks: Sequence[Calls], keys: Sequence[Key], clocks: Sequence[RankClock] | None
 ) -> tuple[tuple[RankRow, ...], str]:
     """A row for each rank over the collectives ``keys``, and what told who came last.
 

@@ -6,9 +6,9 @@ schedule alone.
 
 from collections.abc import Sequence
 
+from sim.clusters.nccl.constants import PROTOCOLS, STEP_US, wire
 from sim.clusters.nccl.fabric import Fabric
 from sim.clusters.nccl.paths import REPORTED_NS
-from sim.clusters.nccl.tuning import PROTOCOLS, STEP_US, wire
 from sim.clusters.topology.textbook_traffic import Phase
 from sim.clusters.topology.traffic import busiest_s_per_byte
 from sim.errors import NotModelledError

@@ -8,9 +8,9 @@ from sim.costs.what_if import scale
 from sim.errors import InputError
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import DTYPE_BYTES, Workload
-from sim.validator.candidates import Candidate
 from sim.validator.carriers import GLOO_ON_HOST, Carrier
 from sim.validator.replayable import check_replayable
+from sim.validator.replayed import Candidate
 
 # The Reducer rebuilds its buckets before iteration 2 (A2.6); on CUDA iterations 2 to 11 wait for the
 # host, because DDP's logger reads its events there (A4.3).

@@ -6,7 +6,7 @@ from typing import Any
 
 from sim.errors import InputError, NotModelledError
 from sim.importer.kineto.events import TraceEvents
-from sim.importer.kineto.kernels import is_computation
+from sim.importer.kineto.kernel_names import is_computation
 from sim.importer.wording import plain
 
 # NCCL's, RCCL's and others' annotations ("nccl:all_reduce"); gloo, MPI and oneCCL ("ccl") run on CPUs.

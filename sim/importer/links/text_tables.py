@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from sim.errors import InputError
-from sim.importer.links.blocks import Block, Header
+from sim.importer.links.blocks import Header, TextBlock
 from sim.importer.links.cells import read_cells
 from sim.importer.links.columns import NUMBER, TIME_UNITS, Column, collective_in, column_of
-from sim.importer.links.rows import LinkTable
+from sim.importer.links.link_rows import LinkTable
 from sim.importer.wording import plain
 
 LONGEST_LINE, MOST_COLUMNS, MOST_ROWS = 1 << 16, 200, 100_000
@@ -89,8 +89,8 @@ def has_table(text: str) -> bool:
     )
 
 
-def _blocks(text: str, source: str) -> list[Block]:
-    said, blocks = _Said(), list[Block]()
+def _blocks(text: str, source: str) -> list[TextBlock]:
+    said, blocks = _Said(), list[TextBlock]()
     after_header = False
     rows = 0
     for number, (line, is_whole) in enumerate(_lines(text), start=1):
@@ -132,9 +132,9 @@ def _lines(text: str) -> Iterator[tuple[str, bool]]:
         yield text[start:], False
 
 
-def _block(header: Header, said: _Said) -> Block:
+def _block(header: Header, said: _Said) -> TextBlock:
     said.is_fresh, said.weak = False, None
-    return Block(
+    return TextBlock(
         header=header,
         collective=said.collective,
         ranks=dict(said.ranks),
@@ -244,7 +244,7 @@ def _with_units(header: Header, row: str) -> Header:
     return Header(columns=tuple(columns), delimiter=header.delimiter)
 
 
-def _row(block: Block, number: int, content: str, is_whole: bool) -> bool:
+def _row(block: TextBlock, number: int, content: str, is_whole: bool) -> bool:
     """Take a row into its table; False where the line is none."""
     header = block.header
     last = header.columns[-1].kind

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sim.errors import InputError, ReplayError
 from sim.formats.outputs import make_directory, write_files
-from sim.formats.records import HARDWARE, WORKLOAD
+from sim.formats.record_files import HARDWARE, WORKLOAD
 from sim.validator.battery import SUMMARY
 from sim.validator.gathering import gather_record
 

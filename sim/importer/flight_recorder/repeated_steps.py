@@ -17,7 +17,7 @@ MAX_ROTATIONS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
+class RepeatedSteps:
     """The whole steps of one rank.
 
     ``sizes``: bytes of the buckets in launch order. ``buckets``: by step and bucket, the key of its call.
@@ -51,7 +51,7 @@ def is_bucket(call: Call) -> bool:
     return call.kind == "all_reduce" and floating and call.num_elements > 1
 
 
-def find_steps(calls: Sequence[Call], model: Workload | None, source: str) -> Steps | None:
+def find_steps(calls: Sequence[Call], model: Workload | None, source: str) -> RepeatedSteps | None:
     """The steps in the collectives of one group and rank; None where nothing repeats.
 
     Raises:
@@ -75,7 +75,7 @@ def find_steps(calls: Sequence[Call], model: Workload | None, source: str) -> St
         return None
     buckets = [[call for call in step if is_bucket(call)] for step in steps]
     firsts = [step[0].created_ns for step in buckets]
-    return Steps(
+    return RepeatedSteps(
         sizes=tuple(call.num_bytes for call in buckets[0]),
         buckets=tuple(tuple(key_of(call) for call in step) for step in buckets),
         launch_ns=tuple(

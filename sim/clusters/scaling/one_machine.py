@@ -8,12 +8,12 @@ from sim.clusters.ranks.distribution import compare_assignments
 from sim.clusters.scaling.cap_steps import Tuned, caps_of, tune_caps
 from sim.clusters.scaling.carried import Carried, at_end
 from sim.clusters.scaling.change import Side, side_of
-from sim.clusters.scaling.machines import Machine
+from sim.clusters.scaling.machines import SizedMachine
 from sim.clusters.scaling.reasons import Reason, find_reason
-from sim.costs.collectives import all_reduce_ns
+from sim.costs.service_time import all_reduce_ns
 from sim.metrics.step import step_ns, summarize
 from sim.nouns.ranks import Ranks
-from sim.nouns.scaling import ScalingRow
+from sim.nouns.scaling_row import ScalingRow
 from sim.nouns.workload import Workload
 from sim.tuner.search.optimum import find_optimum
 
@@ -41,7 +41,7 @@ class Question:
     seed: int
 
 
-def play(question: Question, machine: Machine) -> Played:
+def play(question: Question, machine: SizedMachine) -> Played:
     """What a worker does for one machine."""
     carried = machine.carried()
     caps = caps_of(question.workload, question.caps_mb)
@@ -57,7 +57,7 @@ def explain(question: Question, pair: tuple[Side, Side]) -> Reason | None:
     return find_reason(question.workload, *pair)
 
 
-def _row(tuned: Tuned, machine: Machine, carried: Carried) -> ScalingRow:
+def _row(tuned: Tuned, machine: SizedMachine, carried: Carried) -> ScalingRow:
     workload, hardware = tuned.caps.workload, carried.hardware
     best = tuned.assignment(tuned.best_mb)
     timeline = tuned.timeline(best)

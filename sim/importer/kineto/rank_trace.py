@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from sim.importer.kineto.autograd import find_accumulations
-from sim.importer.kineto.collectives import find_collectives, unseen_calls
-from sim.importer.kineto.devices import decline_unread_device, device_of, doubts, text_of
 from sim.importer.kineto.events import ACCUMULATE, TraceEvents, read_events
 from sim.importer.kineto.interference import Kernel, find_interference
-from sim.importer.kineto.kernels import is_communication, is_computation
+from sim.importer.kineto.kernel_names import is_communication, is_computation
 from sim.importer.kineto.refusals import decline
 from sim.importer.kineto.seen import SeenRank, SeenStep
-from sim.importer.kineto.steps import find_steps
+from sim.importer.kineto.traced_collectives import find_collectives, unseen_calls
+from sim.importer.kineto.traced_devices import decline_unread_device, device_of, doubts, text_of
+from sim.importer.kineto.traced_steps import find_steps
 from sim.metrics.intervals import Interval, union
 from sim.nouns.imported import Progress
 

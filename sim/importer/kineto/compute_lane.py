@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sim.importer.kineto.events import GpuSpan, TraceEvents
-from sim.importer.kineto.kernels import is_communication
+from sim.importer.kineto.kernel_names import is_communication
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class ComputeLane:
     """What the device ran of autograd's thread and when the CPU launched it, by launch.
 
     ``stream`` is the device's, None where autograd's thread launched nothing.
@@ -45,7 +45,7 @@ def launched_spans(trace: TraceEvents) -> list[tuple[int, str, GpuSpan]]:
     return found
 
 
-def make_lane(spans: Sequence[tuple[int, str, GpuSpan]], thread: str) -> Lane:
+def make_lane(spans: Sequence[tuple[int, str, GpuSpan]], thread: str) -> ComputeLane:
     """The stream that autograd's thread keeps busiest."""
     here = [(launch, span) for launch, by, span in spans if by == thread]
     busy: dict[int, int] = defaultdict(int)
@@ -56,7 +56,7 @@ def make_lane(spans: Sequence[tuple[int, str, GpuSpan]], thread: str) -> Lane:
     reached: list[int] = []
     for _, span in here:
         reached.append(max(reached[-1], span.end_ns) if reached else span.end_ns)
-    return Lane(
+    return ComputeLane(
         stream,
         [launch for launch, _ in here],
         [span.start_ns for _, span in here],

@@ -12,13 +12,13 @@ from dataclasses import replace
 
 from sim.errors import InputError, NotModelledError
 from sim.importer.kineto.autograd import AutogradThread, between, find_accumulations, is_node
-from sim.importer.kineto.collectives import dtype_of, shape_of
+from sim.importer.kineto.compute_lane import launched_spans, make_lane
 from sim.importer.kineto.copies import added_by_copies
 from sim.importer.kineto.events import Operator, TraceEvents
-from sim.importer.kineto.kernels import is_computation
-from sim.importer.kineto.lane import launched_spans, make_lane
+from sim.importer.kineto.kernel_names import is_computation
 from sim.importer.kineto.roles import Backward, count_backwards, give_all_roles
 from sim.importer.kineto.seen import SeenCollective, SeenGradient, SeenStep
+from sim.importer.kineto.traced_collectives import dtype_of, shape_of
 from sim.importer.kineto.windows import Window, find_windows
 from sim.metrics.intervals import union
 

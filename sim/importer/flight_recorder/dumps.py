@@ -12,8 +12,8 @@ from sim.formats.documents import to_document
 from sim.importer.bounded_json import parse_bounded
 from sim.importer.estimated_times import stretch_backward
 from sim.importer.flight_recorder.calls import Call, Dump, read_dump
-from sim.importer.flight_recorder.ranks import align, arrivals, common, curve, spread, transfers
-from sim.importer.flight_recorder.steps import Key, Steps, find_steps, is_bucket, key_of
+from sim.importer.flight_recorder.last_arrivers import align, arrivals, common, curve, spread, transfers
+from sim.importer.flight_recorder.repeated_steps import Key, RepeatedSteps, find_steps, is_bucket, key_of
 from sim.importer.opening import read_text
 from sim.importer.wording import count_of, stem_of
 from sim.nouns.assignment import Assignment, made_for
@@ -150,7 +150,7 @@ def _opening(
     return found, assumed, missing, dropped
 
 
-def _say_steps(steps: Steps, found: list[str], assumed: list[str], dropped: list[str]) -> None:
+def _say_steps(steps: RepeatedSteps, found: list[str], assumed: list[str], dropped: list[str]) -> None:
     every = f", one every {format_ms(median(steps.step_ns))}" if steps.step_ns else ""
     found.append(
         f"{count_of(len(steps.buckets), 'step')} of {count_of(len(steps.sizes), 'bucket')}, "
@@ -255,7 +255,7 @@ def _details(
     dump: Dump,
     group: str,
     world_size: int | None,
-    steps: Steps | None,
+    steps: RepeatedSteps | None,
     ranks: Sequence[dict[Key, Call]],
     model: Workload | None,
 ) -> dict[str, Any]:

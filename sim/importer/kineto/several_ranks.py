@@ -52,7 +52,7 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Aligned:
+class AlignedRanks:
     """Ranks on one clock.
 
     ``offsets_ns``: by step number and rank, what the rank's clock shows more than the first rank's.
@@ -82,7 +82,7 @@ def group_size(ranks: Sequence[SeenRank]) -> int | None:
 
 def align(
     ranks: Sequence[SeenRank], sizes: Mapping[int, Sequence[int | None]], world_size: int | None
-) -> Aligned:
+) -> AlignedRanks:
     """Lay the ranks' clocks over each other by the ends of the collectives that reduce gradients.
 
     Where there are none, by other collectives of the same kinds and sizes.
@@ -113,7 +113,7 @@ def align(
             ends = [one.end_ns - offset for one, offset in zip(row, offsets[number], strict=True)]
             middle = median_ns(ends)
             scatters = [max(worst, abs(end - middle)) for worst, end in zip(scatters, ends, strict=True)]
-    return Aligned(
+    return AlignedRanks(
         ranks=tuple(ranks),
         complete=len(ranks) == world_size if world_size is not None else len(ranks) > 1,
         offsets_ns=offsets,
@@ -272,7 +272,7 @@ def _was_queued(one: SeenCollective, step: SeenStep) -> bool:
     return any(other is not one and came < other.end_ns <= one.start_ns for other in step.collectives)
 
 
-def rank_rows(aligned: Aligned) -> tuple[RankRow, ...]:
+def rank_rows(aligned: AlignedRanks) -> tuple[RankRow, ...]:
     """One row a rank: its clock, how often it came last, and how long it waited for the last.
 
     Only collectives to which every rank came with an idle channel tell who came last, and only where the last

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch._C._distributed_c10d import GradBucket
 
-from sim.costs.collectives import service_ns
+from sim.costs.service_time import service_ns
 from sim.errors import NotModelledError
 from sim.nouns.hardware import Curve, CurvePoint
 from sim.validator.ranks.pacing import sharpen_sleep

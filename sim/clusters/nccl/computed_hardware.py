@@ -5,9 +5,9 @@ from dataclasses import asdict
 from typing import Any
 
 from sim.clusters.nccl.choosing import choose, curve, filling_ns
+from sim.clusters.nccl.constants import SOURCE
 from sim.clusters.nccl.fabric import NVLINKS, Fabric
 from sim.clusters.nccl.paths import as_staged
-from sim.clusters.nccl.tuning import SOURCE
 from sim.nouns.hardware import Curve, Hardware
 from sim.units import format_size
 

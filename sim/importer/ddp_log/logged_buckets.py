@@ -8,7 +8,7 @@ from typing import Any
 
 from sim.errors import AssignmentError, InputError
 from sim.formats.documents import to_document
-from sim.importer.ddp_log.records import DdpLog, read_logs
+from sim.importer.ddp_log.log_lines import DdpLog, read_logs
 from sim.importer.dtypes import torch_dtype
 from sim.importer.estimated_times import bounds_band, split_backward, stretch_backward
 from sim.importer.matching import match_buckets

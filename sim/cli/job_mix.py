@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import sim
-from sim.cli.outputs import directory_option, write_all
+from sim.cli.output_options import directory_option, write_all
 from sim.cli.printing import emit_noun, say, table
 from sim.cli.simulating import AsJson, key_texts, key_values
 from sim.errors import InputError, SimError

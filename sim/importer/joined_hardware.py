@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sim.costs.collectives import service_ns
+from sim.costs.service_time import service_ns
 from sim.errors import InputError
 from sim.nouns.hardware import CURVES, Curve, Hardware
 from sim.nouns.imported import Imported

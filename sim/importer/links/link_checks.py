@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from sim.importer.links.columns import Variant
-from sim.importer.links.rows import LinkRow, LinkTable, Timing
+from sim.importer.links.link_rows import LinkRow, LinkTable, Timing
 from sim.nouns.hardware import MAX_RANKS
 
 # nccl-tests' names of its types, and numpy's and torch's.
