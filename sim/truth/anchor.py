@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from sim.costs.in_step import in_step_curve, scaled, with_in_step
 from sim.errors import InputError
-from sim.metrics.step import summarize
+from sim.metrics.step import step_ns
 from sim.nouns.anchored import SLOWDOWN_FACTORS, Anchored, Factor, InStepTimes, MeasuredStep
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
@@ -228,7 +228,7 @@ class _Search:
     def figure(self, hardware: Hardware) -> int:
         """The step, or ``sync_end`` where that was measured, in ns."""
         timeline = simulate(self.workload, hardware, self.measured.assignment, "analytic")
-        return summarize(timeline).step_ns if self.uses_step else timeline.sync_end_ns
+        return step_ns(timeline) if self.uses_step else timeline.sync_end_ns
 
     def solve(self, hardware: Hardware, factor: Factor) -> float:
         """The value, by halving; 1 where the figure is within the noise of no interference."""
