@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import Reducer
 from torch.distributed.algorithms.join import Join
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
@@ -312,7 +313,7 @@ def what_is_recorded_for_a_rebuild() -> dict[str, Any]:
     ddp: Any = sim.apply(model, every_second(model))
     for step in range(20):
         ddp(floats(6)(step)).backward()
-    return {"rebuilt": ddp.reducer.real._rebuild_buckets()}
+    return {"rebuilt": Reducer._rebuild_buckets(ddp.reducer)}
 
 
 def uneven_inputs() -> dict[str, Any]:
@@ -332,7 +333,7 @@ def uneven_inputs() -> dict[str, Any]:
                 optimizer.step()
         answers[name] = [[parameter.detach().clone() for parameter in model.parameters()]]
         if name == "mine":  # as in what_is_recorded_for_a_rebuild: a joined rank piles up nothing either
-            rebuilt = ddp.reducer.real._rebuild_buckets()
+            rebuilt = Reducer._rebuild_buckets(ddp.reducer)
     return {"equal": same(answers["mine"], answers["plain"]), "rebuilt": rebuilt}
 
 

@@ -1,8 +1,7 @@
 """DistributedDataParallel with buckets of any kind: its Reducer is given them and never rebuilds (B(ii))."""
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -36,22 +35,16 @@ def _takes(argument: str) -> bool:
     return f"{argument}: " in (Reducer.__init__.__doc__ or "")
 
 
-class _FixedReducer:
-    """A Reducer whose buckets stay as they are; all else is the real one's.
+class FixedReducer(Reducer):
+    """A Reducer whose buckets stay as they are; all else is torch's own."""
 
-    ``real`` is for those who need torch's own object (communication hooks, the logger).
-    """
-
-    def __init__(self, real: Reducer, clears: bool) -> None:
-        self.real = real
+    def __init__(self, *, clears: bool, **given: Any) -> None:
+        super().__init__(**given)
         self._clears = clears
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.real, name)
 
     def _rebuild_buckets(self) -> bool:
         """Rebuild nothing, at the start of forward; raise as torch does if a reduction is unfinished."""
-        self.real._check_reducer_finalized()
+        self._check_reducer_finalized()
         return False
 
     def prepare_for_backward(self, outputs: list[torch.Tensor]) -> None:
@@ -62,8 +55,42 @@ class _FixedReducer:
         would forget which parameters were used under ``no_sync``.
         """
         if self._clears:
-            self.real._reset_state()
-        self.real.prepare_for_backward(outputs)
+            self._reset_state()
+        super().prepare_for_backward(outputs)
+
+
+def fixed_reducer(
+    ddp: DistributedDataParallel,
+    bucket_indices: Sequence[Sequence[int]],
+    parameters: list[nn.Parameter],
+    expect_sparse_gradient: list[bool],
+    param_to_name_mapping: dict[int, str],
+    static_graph: bool,
+) -> tuple[FixedReducer, Logger]:
+    """A Reducer of ``ddp``'s parameters with these buckets and ``ddp``'s switches, and its logger."""
+    offered: dict[str, Any] = {
+        "params": parameters,
+        "bucket_indices": [list(bucket) for bucket in bucket_indices],
+        "per_bucket_size_limits": [sys.maxsize] * len(bucket_indices),  # torch ignores it (A2.9)
+        "process_group": ddp.process_group,
+        "expect_sparse_gradients": expect_sparse_gradient,
+        "bucket_bytes_cap": ddp.bucket_bytes_cap,
+        "param_to_name_mapping": param_to_name_mapping,
+        **{switch.name: getattr(ddp, switch.name, switch.default) for switch in ARGUMENTS},
+    }
+    known = {name: value for name, value in offered.items() if _takes(name)}
+    reducer = FixedReducer(clears=not ddp.find_unused_parameters, **known)
+    logger = Logger(reducer)
+    reducer.set_logger(logger)
+    logger.set_construction_data_and_log(
+        type(ddp.module).__name__,
+        ddp.device_ids or [],
+        -1 if ddp.output_device is None else ddp.output_device,
+        bool(getattr(ddp, "forward_sync_buffers", getattr(ddp, "broadcast_buffers", True))),
+        any(isinstance(module, nn.SyncBatchNorm) for module in ddp.module.modules()),
+        static_graph,
+    )
+    return reducer, logger
 
 
 class InjectedDataParallel(DistributedDataParallel):
@@ -85,47 +112,7 @@ class InjectedDataParallel(DistributedDataParallel):
         static_graph: bool,
     ) -> None:
         """As torch's own, but with our buckets and without computing any."""
-        offered: dict[str, Any] = {
-            "params": parameters,
-            "bucket_indices": self._injected,
-            "per_bucket_size_limits": [sys.maxsize] * len(self._injected),  # torch ignores it (A2.9)
-            "process_group": self.process_group,
-            "expect_sparse_gradients": expect_sparse_gradient,
-            "bucket_bytes_cap": self.bucket_bytes_cap,
-            "param_to_name_mapping": param_to_name_mapping,
-            **{switch.name: getattr(self, switch.name, switch.default) for switch in ARGUMENTS},
-        }
-        reducer = Reducer(**{name: value for name, value in offered.items() if _takes(name)})
-        self.logger = Logger(reducer)
-        reducer.set_logger(self.logger)
-        self.logger.set_construction_data_and_log(
-            type(self.module).__name__,
-            self.device_ids or [],
-            -1 if self.output_device is None else self.output_device,
-            bool(self.broadcast_buffers),
-            any(isinstance(module, nn.SyncBatchNorm) for module in self.module.modules()),
-            static_graph,
+        self.reducer, self.logger = fixed_reducer(
+            self, self._injected, parameters, expect_sparse_gradient, param_to_name_mapping, static_graph
         )
-        fixed: Any = _FixedReducer(reducer, clears=not self.find_unused_parameters)
-        self.reducer = fixed
         self._passing_sync_batchnorm_handle(self.module)  # type: ignore[no-untyped-call]
-
-    def register_comm_hook(self, state: object, hook: Any) -> None:
-        """As torch's; the hook goes to the real Reducer."""
-        with _real_reducer(self):
-            super().register_comm_hook(state, hook)
-
-    def _register_builtin_comm_hook(self, comm_hook_type: Any) -> None:
-        with _real_reducer(self):
-            super()._register_builtin_comm_hook(comm_hook_type)  # type: ignore[no-untyped-call]
-
-
-@contextmanager
-def _real_reducer(ddp: InjectedDataParallel) -> Iterator[None]:
-    """Meanwhile ``ddp.reducer`` is torch's own object, which its C++ functions insist on."""
-    fixed: Any = ddp.reducer
-    ddp.reducer = fixed.real
-    try:
-        yield
-    finally:
-        ddp.reducer = fixed
