@@ -1,0 +1,71 @@
+"""Whether a training loop is between two steps: the only place where its buckets may be changed.
+
+Between forward and backward a change leaves gradients unreduced, and torch does not notice; within an
+accumulated step it loses which parameters were used. So hooks look at every forward and every gradient.
+"""
+
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+_queue_callback = torch.autograd.Variable._execution_engine.queue_callback
+
+
+class Boundary:
+    """Hooks on ``ddp`` that follow its forwards and backwards until ``close``."""
+
+    def __init__(self, ddp: DistributedDataParallel) -> None:
+        self._ddp = ddp
+        self._open = False  # a forward waits for its backward
+        self._armed = False  # and the Reducer waits for that backward
+        self._reduced = False  # since the last ``take_step``
+        self._accumulates = False
+        self._task: int | None = None
+        self._handles: list[Any] = [ddp.register_forward_hook(self._after_forward)]
+        for parameter in ddp.parameters():
+            if parameter.requires_grad:
+                self._handles.append(parameter.register_post_accumulate_grad_hook(self._on_gradient))  # type: ignore[no-untyped-call]
+
+    def take_step(self) -> bool:
+        """Whether gradients were reduced since the last call, so that a step of all ranks has ended."""
+        reduced, self._reduced = self._reduced, False
+        return reduced
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why the buckets may not be changed now; None where they may."""
+        if self._open:
+            return "a forward waits for its backward; call step() after optimizer.step()"
+        if self._accumulates:
+            return "gradients are being accumulated; call step() after optimizer.step()"
+        try:
+            self._ddp._check_reducer_finalized()  # type: ignore[no-untyped-call]
+        except RuntimeError:
+            return "the last backward did not end"
+        return None
+
+    def close(self) -> None:
+        """Take the hooks off."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def _after_forward(self, *_: Any) -> None:
+        if torch.is_grad_enabled():
+            self._open = True
+            self._armed = self._armed or self._ddp.require_backward_grad_sync
+
+    def _on_gradient(self, _: torch.Tensor) -> None:
+        task = torch._C._current_graph_task_id()
+        if task != self._task:  # a re-entrant checkpoint runs its part of backward as a task of its own
+            self._task = task
+            _queue_callback(self._after_backward)
+
+    def _after_backward(self) -> None:
+        if not self._open:
+            return  # another part of the same backward
+        self._open = False
+        self._accumulates = not self._armed
+        self._reduced = self._reduced or self._armed
+        self._armed = False

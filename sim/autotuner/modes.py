@@ -1,0 +1,105 @@
+"""Which DistributedDataParallel can be given other buckets while it trains, and why another cannot."""
+
+import os
+from typing import Any
+
+import torch
+from torch import nn
+from torch._C._distributed_c10d import Reducer
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
+    allreduce_hook,
+    bf16_compress_hook,
+    fp16_compress_hook,
+)
+from torch.nn.parallel import DistributedDataParallel
+
+from sim.errors import InputError, NotModelledError
+from sim.recorder.tap import ddp_log
+from sim.validator.ranks.injection import missing_for_injection
+
+SAFE_HOOKS = (allreduce_hook, fp16_compress_hook, bf16_compress_hook)  # they keep nothing between steps
+
+
+def unwrapped(module: object) -> DistributedDataParallel:
+    """The DistributedDataParallel in ``module``, which may be ``torch.compile``'s.
+
+    Raises:
+        InputError: not a module. NotModelledError: a module that is trained without DDP's buckets.
+    """
+    inner = getattr(module, "_orig_mod", module)
+    if isinstance(inner, DistributedDataParallel):
+        return inner
+    if not isinstance(inner, nn.Module):
+        raise InputError(f"ddp: a {type(inner).__name__} is not legal; give a DistributedDataParallel")
+    raise NotModelledError(f"ddp: a {type(inner).__name__} has no buckets of DistributedDataParallel")
+
+
+def check_switchable(ddp: DistributedDataParallel) -> None:
+    """Raise ``NotModelledError`` with the reason where the buckets of ``ddp`` are not safe to change."""
+    for name, (is_on, why) in _modes(ddp).items():
+        if is_on:
+            raise NotModelledError(f"{name}: {why}")
+    for hook, _ in ddp._comm_hooks:
+        if hook not in SAFE_HOOKS:
+            known = ", ".join(one.__name__ for one in SAFE_HOOKS)
+            raise NotModelledError(
+                f"comm_hook: {getattr(hook, '__qualname__', hook)} may keep state by bucket; known to keep none "
+                f"are {known}"
+            )
+    if not ddp._comm_hooks and (builtin := ddp_log(ddp).get("comm_hook")):
+        raise NotModelledError(f"comm_hook: {builtin} is built in and cannot be given to another Reducer")
+    if missing := missing_for_injection():
+        raise NotModelledError(f"torch {torch.__version__}: it has no {', '.join(missing)}")
+
+
+def _modes(ddp: Any) -> dict[str, tuple[bool, str]]:
+    """What is on that makes other buckets unsafe, or of no use, each with why."""
+    parameters = [parameter for parameter in ddp.module.parameters() if parameter.requires_grad]
+    return {
+        "world_size": (ddp.process_group.size() < 2, "one rank reduces nothing"),
+        "device": (
+            ddp.is_multi_device_module or ddp.device.type not in ("cpu", "cuda"),
+            f"{ddp.device}: the model must lie on the CPU or on one GPU",
+        ),
+        "optimize_ddp": (ddp._use_python_reducer, "'python_reducer' has no Reducer"),
+        "mixed_precision": (
+            ddp.mixed_precision is not None,
+            "its hooks belong to the Reducer that it began with",
+        ),
+        "delay_all_reduce_named_params": (
+            bool(ddp._delay_all_reduce_params) or ddp._delay_all_reduce_all_params,
+            "takes parameters out of the buckets",
+        ),
+        "_ddp_params_and_buffers_to_ignore": (
+            bool(ddp.parameters_to_ignore),
+            "takes parameters out of the buckets",
+        ),
+        "skip_all_reduce_unused_params": (
+            ddp.skip_all_reduce_unused_params,
+            "buckets that no rank uses are left out, which was never tried with other buckets",
+        ),
+        "optimizer in backward": (
+            any(hasattr(parameter, "_in_backward_optimizers") for parameter in parameters),
+            "it steps as soon as a bucket has been reduced",
+        ),
+        "sparse": (
+            any(
+                isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse
+                for module in ddp.module.modules()
+            ),
+            "an embedding has sparse gradients, whose size changes from step to step",
+        ),
+        "complex": (any(parameter.is_complex() for parameter in parameters), "gradients of complex numbers"),
+        "join": (
+            ddp._join_config.enable,
+            "a rank that ran out of inputs repeats the others' collectives",
+        ),
+        "TORCH_DISTRIBUTED_DEBUG": (
+            os.environ.get("TORCH_DISTRIBUTED_DEBUG") == "DETAIL",
+            "DETAIL adds collectives to every step",
+        ),
+        "reducer": (
+            type(ddp.reducer) is not Reducer,
+            f"the buckets of this {type(ddp).__name__} were given to it already",
+        ),
+    }

@@ -1,0 +1,98 @@
+"""Other buckets for a DistributedDataParallel that trains, and the way back to its own.
+
+DDP's own Reducer lives on. Another one beside it has hooks on the same gradients; of the two only that which DDP
+prepares at the end of forward is armed, so that to change buckets is to change two pointers. The cost is one
+more copy of the gradients for as long as both live.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch._C._distributed_c10d import _register_comm_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from sim.autotuner.modes import check_switchable
+from sim.validator.ranks.building import observed_buckets
+from sim.validator.ranks.injection import fixed_reducer
+
+Buckets = tuple[tuple[int, ...], ...]
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """A Reducer with its buckets, its logger (which owns it too), and DDP's flag of a first static step."""
+
+    buckets: Buckets
+    reducer: Any
+    logger: Any
+    is_past_first: bool
+
+
+class Switch:
+    """Which Reducer a DDP uses. All of it belongs at a step boundary, on all ranks at once.
+
+    Args:
+        ddp: past its first two synchronised steps, after which its buckets do not change by themselves.
+
+    Raises:
+        NotModelledError: a mode in which other buckets are not safe.
+    """
+
+    def __init__(self, ddp: DistributedDataParallel) -> None:
+        check_switchable(ddp)
+        self._ddp = ddp
+        self.original = Lane(
+            buckets=tuple(map(tuple, observed_buckets(ddp))),
+            reducer=ddp.reducer,
+            logger=ddp.logger,
+            is_past_first=True,
+        )
+        self.active = self.original
+
+    def make(self, buckets: Sequence[Sequence[int]], *, with_hooks: bool = True) -> Lane:
+        """A Reducer with these buckets, in launch order, to be used or dropped before the next backward.
+
+        The first backward that its hooks see has to be its own: with ``static_graph`` it learns the graph there.
+        ``with_hooks`` False leaves out the user's communication hook.
+        """
+        ddp = self._ddp
+        parameters, expect_sparse_gradient = ddp._build_params_for_reducer()  # type: ignore[no-untyped-call]
+        names = ddp._build_debug_param_to_name_mapping(parameters)  # type: ignore[no-untyped-call]
+        reducer, logger = fixed_reducer(
+            ddp, buckets, parameters, expect_sparse_gradient, names, ddp.static_graph
+        )
+        if ddp.static_graph:
+            reducer._set_static_graph()
+            logger._set_static_graph()
+        for hook, state in ddp._comm_hooks if with_hooks else ():
+            logger._set_comm_hook_name(hook.__qualname__)
+            _register_comm_hook(reducer, state, hook)
+        return Lane(buckets=tuple(map(tuple, buckets)), reducer=reducer, logger=logger, is_past_first=False)
+
+    def use(self, lane: Lane) -> None:
+        """Reduce with ``lane`` from the next forward on."""
+        if lane is self.active:
+            return
+        ddp = self._ddp
+        ddp.reducer, ddp.logger = lane.reducer, lane.logger
+        if ddp.static_graph:
+            # the first backward of a Reducer counts how often each gradient fires, and reduces at its end
+            self.active.is_past_first = ddp._static_graph_delay_allreduce_enqueued
+            ddp._static_graph_delay_allreduce_enqueued = lane.is_past_first
+        elif ddp.find_unused_parameters:
+            lane.reducer._reset_state()  # its hooks have marked as used what the other one reduced
+        self.active = lane
+
+    def drop(self, lane: Lane) -> None:
+        """Give up ``lane``, which is not in use: its hooks and its copy of the gradients go."""
+        assert lane is not self.active
+        lane.reducer._remove_autograd_hooks()
+        lane.reducer = lane.logger = None
+
+    def keep(self, lane: Lane) -> None:
+        """Use ``lane`` for good."""
+        self.use(lane)
+        if lane is not self.original:
+            self.drop(self.original)
+            self.original = lane
