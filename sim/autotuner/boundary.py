@@ -13,10 +13,11 @@ _queue_callback = torch.autograd.Variable._execution_engine.queue_callback
 
 
 class Boundary:
-    """Hooks on ``ddp`` that follow its forwards and backwards until ``close``."""
+    """Hooks on ``ddp`` that follow its forwards and backwards until ``close``; meanwhile ``owner`` lives."""
 
-    def __init__(self, ddp: DistributedDataParallel) -> None:
+    def __init__(self, ddp: DistributedDataParallel, owner: object) -> None:
         self._ddp = ddp
+        self._owner: object = owner
         self._open = False  # a forward waits for its backward
         self._armed = False  # and the Reducer waits for that backward
         self._reduced = False  # since the last ``take_step``
@@ -50,6 +51,7 @@ class Boundary:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        self._owner = None
 
     def _after_forward(self, *_: Any) -> None:
         if torch.is_grad_enabled():

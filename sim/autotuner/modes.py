@@ -36,6 +36,7 @@ def unwrapped(module: object) -> DistributedDataParallel:
 
 def check_switchable(ddp: DistributedDataParallel) -> None:
     """Raise ``NotModelledError`` with the reason where the buckets of ``ddp`` are not safe to change."""
+    check_even(ddp)
     for name, (is_on, why) in _modes(ddp).items():
         if is_on:
             raise NotModelledError(f"{name}: {why}")
@@ -43,13 +44,19 @@ def check_switchable(ddp: DistributedDataParallel) -> None:
         if hook not in SAFE_HOOKS:
             known = ", ".join(one.__name__ for one in SAFE_HOOKS)
             raise NotModelledError(
-                f"comm_hook: {getattr(hook, '__qualname__', hook)} may keep state by bucket; known to keep none "
-                f"are {known}"
+                f"comm_hook: {getattr(hook, '__qualname__', hook)} may keep state by bucket; known to keep "
+                f"none are {known}"
             )
     if not ddp._comm_hooks and (builtin := ddp_log(ddp).get("comm_hook")):
         raise NotModelledError(f"comm_hook: {builtin} is built in and cannot be given to another Reducer")
     if missing := missing_for_injection():
         raise NotModelledError(f"torch {torch.__version__}: it has no {', '.join(missing)}")
+
+
+def check_even(ddp: DistributedDataParallel) -> None:
+    """Raise ``NotModelledError`` under ``join()``, where ranks make different numbers of steps."""
+    if ddp._join_config.enable:
+        raise NotModelledError("join: a rank that ran out of inputs makes no further steps")
 
 
 def _modes(ddp: Any) -> dict[str, tuple[bool, str]]:
@@ -90,10 +97,6 @@ def _modes(ddp: Any) -> dict[str, tuple[bool, str]]:
             "an embedding has sparse gradients, whose size changes from step to step",
         ),
         "complex": (any(parameter.is_complex() for parameter in parameters), "gradients of complex numbers"),
-        "join": (
-            ddp._join_config.enable,
-            "a rank that ran out of inputs repeats the others' collectives",
-        ),
         "TORCH_DISTRIBUTED_DEBUG": (
             os.environ.get("TORCH_DISTRIBUTED_DEBUG") == "DETAIL",
             "DETAIL adds collectives to every step",

@@ -1,6 +1,6 @@
 """Other buckets for a DistributedDataParallel that trains, and the way back to its own.
 
-DDP's own Reducer lives on. Another one beside it has hooks on the same gradients; of the two only that which DDP
+DDP's own Reducer lives on. Another one beside it has hooks on the same gradients; only the one that DDP
 prepares at the end of forward is armed, so that to change buckets is to change two pointers. The cost is one
 more copy of the gradients for as long as both live.
 """
@@ -49,11 +49,12 @@ class Switch:
             is_past_first=True,
         )
         self.active = self.original
+        self._others: list[Lane] = []
 
     def make(self, buckets: Sequence[Sequence[int]], *, with_hooks: bool = True) -> Lane:
         """A Reducer with these buckets, in launch order, to be used or dropped before the next backward.
 
-        The first backward that its hooks see has to be its own: with ``static_graph`` it learns the graph there.
+        The first backward that its hooks see has to be its own: with ``static_graph`` it learns the graph.
         ``with_hooks`` False leaves out the user's communication hook.
         """
         ddp = self._ddp
@@ -68,7 +69,9 @@ class Switch:
         for hook, state in ddp._comm_hooks if with_hooks else ():
             logger._set_comm_hook_name(hook.__qualname__)
             _register_comm_hook(reducer, state, hook)
-        return Lane(buckets=tuple(map(tuple, buckets)), reducer=reducer, logger=logger, is_past_first=False)
+        lane = Lane(buckets=tuple(map(tuple, buckets)), reducer=reducer, logger=logger, is_past_first=False)
+        self._others.append(lane)
+        return lane
 
     def use(self, lane: Lane) -> None:
         """Reduce with ``lane`` from the next forward on."""
@@ -89,10 +92,18 @@ class Switch:
         assert lane is not self.active
         lane.reducer._remove_autograd_hooks()
         lane.reducer = lane.logger = None
+        self._others = [other for other in self._others if other is not lane]
+
+    def revert(self) -> None:
+        """Back to DDP's own Reducer, the very object; all others are dropped."""
+        self.use(self.original)
+        for lane in self._others:
+            self.drop(lane)
 
     def keep(self, lane: Lane) -> None:
-        """Use ``lane`` for good."""
+        """Use ``lane`` for good: DDP's own Reducer is given up for it."""
         self.use(lane)
         if lane is not self.original:
             self.drop(self.original)
+            self._others.remove(lane)
             self.original = lane

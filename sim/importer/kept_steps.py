@@ -24,7 +24,12 @@ class Kept:
 
 def warmup_steps(recording: Recording) -> int:
     """Steps dropped from the start: the rebuild on a CPU (A2.6), and DDP's host syncs on a GPU (A4.3)."""
-    return 2 if recording.ranks[0].header.clock == "host" else 11
+    return warmup_by(recording.ranks[0].header.clock)
+
+
+def warmup_by(clock: str) -> int:
+    """As ``warmup_steps``, of a recording on this clock."""
+    return 2 if clock == "host" else 11
 
 
 def keep(recording: Recording) -> tuple[Kept, ...]:

@@ -6,11 +6,11 @@ import numpy as np
 import numpy.typing as npt
 
 _BOOTSTRAPS = 2000
-_LEVELS = (0.025, 0.975)
+_LEVEL = 0.95
 
 
-def _interval(statistics: npt.NDArray[np.float64]) -> tuple[int, int]:
-    low, high = np.quantile(statistics, _LEVELS)
+def _interval(statistics: npt.NDArray[np.float64], level: float = _LEVEL) -> tuple[int, int]:
+    low, high = np.quantile(statistics, ((1 - level) / 2, (1 + level) / 2))
     return round(float(low)), round(float(high))
 
 
@@ -23,8 +23,10 @@ def median_interval(values: Sequence[int], seed: int = 0) -> tuple[int, int]:
     return _interval(np.median(picks, axis=1))
 
 
-def difference_interval(ones: Sequence[int], others: Sequence[int], seed: int = 0) -> tuple[int, int]:
-    """95 % paired bootstrap confidence interval of median(ones) - median(others), in their unit.
+def difference_interval(
+    ones: Sequence[int], others: Sequence[int], seed: int = 0, level: float = _LEVEL
+) -> tuple[int, int]:
+    """Paired bootstrap confidence interval (95 %) of median(ones) - median(others), in their unit.
 
     Value ``k`` of both belongs to the same round: rounds are drawn, each with both its values, so that what
     disturbs a whole round cancels. Only the rounds that both have are drawn from.
@@ -33,4 +35,4 @@ def difference_interval(ones: Sequence[int], others: Sequence[int], seed: int = 
     generator = np.random.default_rng(seed)
     picks = generator.integers(rounds, size=(_BOOTSTRAPS, rounds))
     one, other = np.asarray(ones[:rounds])[picks], np.asarray(others[:rounds])[picks]
-    return _interval(np.median(one, axis=1) - np.median(other, axis=1))
+    return _interval(np.median(one, axis=1) - np.median(other, axis=1), level)

@@ -1,6 +1,6 @@
 """A communication hook that does what DDP does without one, and stamps buckets while it is recorded.
 
-DDP takes one hook and never gives it back, so the hook outlives the recording: outside of one it only
+A Reducer takes one hook and never gives it back, so the hook outlives the recording: outside of one it only
 all-reduces. With DDP's own reduction, gradients are bitwise those of DDP without a hook.
 """
 
@@ -86,12 +86,11 @@ def attach(
             f"ddp_model: it has the communication hook {present}, and DDP can take only one; give "
             f"level='light', or do not register it and give wrap=that hook, wrap_state=its state"
         )
-    world_size = ddp.process_group.size()
     batched = bool(getattr(ddp, "batched_grad_copy", False))
-    if wrap is None and world_size & (world_size - 1) and ddp.gradient_as_bucket_view and not batched:
+    if wrap is None and not can_round_alike(ddp):
         raise InputError(
-            f"ddp_model: with gradient_as_bucket_view on {world_size} ranks (no power of two) a hook cannot "
-            f"round gradients as DDP itself does; give level='light'"
+            f"ddp_model: with gradient_as_bucket_view on {ddp.process_group.size()} ranks (no power of two) "
+            f"a hook cannot round gradients as DDP itself does; give level='light'"
         )
     if wrap is not None:
         ddp._check_comm_hook(wrap)  # type: ignore[no-untyped-call]
@@ -104,6 +103,19 @@ def attach(
         ) from None
     _taps[ddp] = tap
     return tap
+
+
+def can_round_alike(ddp: DistributedDataParallel) -> bool:
+    """Whether a hook can round gradients as DDP itself does, to the bit."""
+    world_size = ddp.process_group.size()
+    is_power_of_two = not world_size & (world_size - 1)
+    batched = bool(getattr(ddp, "batched_grad_copy", False))
+    return is_power_of_two or batched or not ddp.gradient_as_bucket_view
+
+
+def forget(ddp: DistributedDataParallel) -> None:
+    """The Reducer that had the hook is gone, and the tap with it."""
+    _taps.pop(ddp, None)
 
 
 def recorded_all_reduce(state: Tap, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:

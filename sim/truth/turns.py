@@ -33,10 +33,13 @@ def judge_turns(
     samples_per_rank: int | None = None,
     predicted: Gain | None = None,
     environment: dict[str, Any] | None = None,
+    level: float = 0.95,
 ) -> AbTest:
     """The gain, its interval, and what it is worth.
 
     Only rounds that both assignments finished count. ``samples_per_rank`` is the batch of one rank.
+    ``level`` is that of the interval: beyond 0.95 where it is looked at several times, so that all looks
+    together hold 95 % of the time.
 
     Raises:
         InputError: no round that both finished, or a step of 0 ns.
@@ -48,7 +51,7 @@ def judge_turns(
     default_step, recommended_step = round(median(defaults)), round(median(recommended))
     if not default_step or not recommended_step:
         raise InputError(f"A/B {name!r}: a median step of 0 ns cannot be compared")
-    low, high = difference_interval(defaults, recommended)
+    low, high = difference_interval(defaults, recommended, level=level)
     gain = default_step - recommended_step
     significant = rounds >= MIN_ROUNDS and (low > 0 or high < 0)
     samples = None if samples_per_rank is None else samples_per_rank * world_size

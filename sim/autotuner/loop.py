@@ -1,0 +1,345 @@
+"""``sim.autotune``: what the user holds, and what it does at each step boundary, from top to bottom."""
+
+import os
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from sim.autotuner import cache as kept
+from sim.autotuner.boundary import Boundary
+from sim.autotuner.link import measure_link
+from sim.autotuner.memory import check_memory
+from sim.autotuner.modes import check_even, check_switchable, unwrapped
+from sim.autotuner.prediction import Prediction, predict
+from sim.autotuner.ranks import Ranks
+from sim.autotuner.recording import recorded, warmup_steps
+from sim.autotuner.switch import Lane, Switch
+from sim.autotuner.verdict import Verdict, is_candidates, judge, looks
+from sim.errors import InputError, NotModelledError, SimError
+from sim.nouns.assignment import Assignment
+from sim.nouns.autotune import Autotuned, Outcome
+from sim.nouns.checks import at_least
+from sim.units import format_ms
+
+SETTLING_STEPS = 3  # after which DDP has rebuilt its buckets (A2.6)
+PREDICTION_STEPS = 5  # that ranks train on while the first one predicts
+TRIAL_WARMUP_STEPS = 3  # with the candidate; with static_graph the first one reduces nothing until its end
+FEWEST_STEPS = 12  # of a trial: six pairs
+_MOST_POSTPONED = 100
+_WORTH_A_TRIAL = 0.001  # of the step
+# What may go wrong on one rank: it ends the tuning on all of them.
+_FAILURES = (SimError, RuntimeError, ValueError, ArithmeticError, LookupError, OSError, MemoryError)
+
+Steps = Generator[None, None, Any]
+Found = TypeVar("Found")
+
+
+class _Ended(Exception):
+    """The tuning has come to an end, the same on all ranks."""
+
+    def __init__(self, outcome: Outcome, why: str, **found: Any) -> None:
+        super().__init__(why)
+        self.outcome, self.why, self.found = outcome, why, found
+
+
+def autotune(
+    ddp: torch.nn.Module,
+    record_steps: int = 10,
+    verify_steps: int = 20,
+    max_verify_steps: int = 200,
+    memory: Literal["auto"] | None = "auto",
+    cache: str | os.PathLike[str] | None = None,
+) -> "Autotune":
+    """Tune the buckets of ``ddp`` while it trains, and keep what was shown to be faster.
+
+    On every rank, before the loop: ``tuner = sim.autotune(ddp)``; in it, after each ``optimizer.step()``:
+    ``tuner.step()``. It records some steps, measures the link for about two seconds, predicts the best
+    buckets, and runs them in turns with those in use. Without a gain shown, DDP's own Reducer is back; what
+    is not safe to switch is refused, with the reason in ``tuner.result``. Gradients are at every step those
+    of an all-reduce of the buckets in use: on 2 ranks to the bit those of plain DDP.
+
+    Args:
+        ddp: a DistributedDataParallel, or what ``torch.compile`` made of one.
+        record_steps: steps that are recorded, after warm-up.
+        verify_steps: steps of the trial before it is first judged.
+        max_verify_steps: steps after which it ends without a gain shown.
+        memory: ``"auto"`` refuses where one more copy of the gradients does not fit; None does not look.
+        cache: a file for what is kept: the next run of the same model, on as many ranks of this machine,
+            begins with a trial of it, half as long.
+
+    Raises:
+        InputError: an argument that is not legal.
+    """
+    at_least("record_steps", record_steps, 3)
+    at_least("verify_steps", verify_steps, FEWEST_STEPS)
+    at_least("max_verify_steps", max_verify_steps, verify_steps)
+    if memory not in ("auto", None):
+        raise InputError(f"memory: {memory!r} is not legal; give 'auto' or None")
+    options = _Options(
+        record_steps=record_steps,
+        verify_steps=verify_steps,
+        max_verify_steps=max_verify_steps,
+        looks_at_memory=memory is not None,
+        cache=None if cache is None else Path(cache),
+    )
+    return Autotune(ddp, options)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    """The arguments of ``autotune``, checked."""
+
+    record_steps: int
+    verify_steps: int
+    max_verify_steps: int
+    looks_at_memory: bool
+    cache: Path | None
+
+
+class Autotune:
+    """A tuning under way; ``result`` is None until it has ended.
+
+    It ends by itself, or by ``stop``; then nothing of it is left on the model.
+    """
+
+    def __init__(self, ddp: torch.nn.Module, options: _Options) -> None:
+        self.result: Autotuned | None = None
+        self._steps = 0
+        self._begun = time.perf_counter()
+        self._work: Steps | None = None
+        try:
+            inner = unwrapped(ddp)
+            check_switchable(inner)
+        except NotModelledError as error:
+            self._end("refused", str(error))
+            return
+        self._ddp = inner
+        self._boundary = Boundary(inner, owner=self)
+        self._work = _Tuning(inner, self._boundary, options).run()
+
+    def step(self) -> None:
+        """After each ``optimizer.step()``, on every rank; nothing once the tuning has ended.
+
+        Raises:
+            RuntimeError: a collective failed, as it would have in the next backward.
+        """
+        if self._work is None or not self._boundary.take_step():
+            return
+        if not self._steps:
+            self._begun = time.perf_counter()
+        self._steps += 1
+        try:
+            check_even(self._ddp)
+            next(self._work)
+        except NotModelledError as error:
+            self._work.close()
+            self._end("refused", str(error))
+        except _Ended as end:
+            self._end(end.outcome, end.why, **end.found)
+        except BaseException as error:
+            self._end("refused", f"{type(error).__name__}: {error}")
+            raise
+
+    def stop(self) -> None:
+        """End it here, on all ranks at once, with the buckets that the model began with.
+
+        Raises:
+            InputError: not at a step boundary.
+        """
+        if self._work is not None:
+            if (obstacle := self._boundary.obstacle) is not None:
+                raise InputError(f"stop: not legal here: {obstacle}")
+            self._work.close()
+            self._end("refused", "stopped before it was decided")
+
+    def _end(self, outcome: Outcome, why: str, **found: Any) -> None:
+        if self._work is not None:
+            self._work = None
+            self._boundary.close()
+        self.result = Autotuned(
+            outcome=outcome,
+            why=why,
+            steps=self._steps,
+            seconds=time.perf_counter() - self._begun,
+            **found,
+        )
+
+
+class _Tuning:
+    """What happens at each step boundary: a generator that yields wherever training goes on for a step."""
+
+    def __init__(self, ddp: DistributedDataParallel, boundary: Boundary, options: _Options) -> None:
+        self._ddp, self._boundary, self._options = ddp, boundary, options
+        self._ranks = Ranks(ddp)
+
+    def run(self) -> Steps:
+        """All of it; ends by raising ``_Ended``."""
+        for _ in range(SETTLING_STEPS - 1):
+            yield
+        yield from self._at_boundary()
+        switch = self._together(self._switch)
+        try:
+            if (known := self._known()) is not None:
+                yield from self._try(switch, known, None, halved=True)
+            found = yield from self._predict(switch)
+            yield from self._try(switch, found.assignment, found)
+        finally:
+            switch.revert()
+
+    def _switch(self) -> Switch:
+        if self._options.looks_at_memory:
+            check_memory(self._ddp)
+        ddp = self._ddp
+        if not ddp._has_rebuilt_buckets and (ddp.static_graph or not ddp.find_unused_parameters):
+            raise NotModelledError(f"buckets: DDP has not rebuilt them after {SETTLING_STEPS} steps")
+        return Switch(ddp)
+
+    def _known(self) -> Assignment | None:
+        """What an earlier run kept, from the first rank's file."""
+        path = self._options.cache
+        if path is None:
+            return None
+        return self._from_first(lambda: kept.load_kept(path, self._ddp))
+
+    def _predict(self, switch: Switch) -> Generator[None, None, Prediction]:
+        with TemporaryDirectory(prefix="bucketsim-autotune-") as name:
+            folder = Path(name)
+            yield from self._record(switch, folder)
+            yield from self._at_boundary()
+            link = measure_link(self._ddp, self._ranks)
+            in_use = switch.original.buckets
+            with ThreadPoolExecutor(max_workers=1) as thread:
+                first = self._ranks.is_first
+                answer = thread.submit(predict, folder, link, in_use) if first else None
+                for _ in range(PREDICTION_STEPS):
+                    yield
+                found = self._from_first(lambda: _answer(answer))
+        share = found.gain_ns / max(1, found.in_use_ns)
+        if share < _WORTH_A_TRIAL:
+            why = f"nothing to gain is predicted: {share:+.2%} of a step of {format_ms(found.in_use_ns)}"
+            raise _Ended("reverted", why, assignment=found.assignment, predicted_gain_ns=found.gain_ns)
+        return found
+
+    def _record(self, switch: Switch, folder: Path) -> Steps:
+        """The recording of all ranks, in ``folder`` on the first one."""
+        with TemporaryDirectory(prefix="bucketsim-autotune-") as name:
+            with ExitStack() as stack:
+                recording = recorded(self._ddp, switch, Path(name))
+                live = self._together(partial(stack.enter_context, recording))
+                for _ in range(warmup_steps(self._ddp) + self._options.record_steps):
+                    yield
+                    live.step()
+                yield from self._at_boundary()
+            texts = self._ranks.gather(self._together(live.path.read_bytes))
+        for rank, text in enumerate(texts):
+            (folder / f"rank-{rank}.jsonl").write_bytes(text)
+
+    def _try(
+        self, switch: Switch, assignment: Assignment, found: Prediction | None, halved: bool = False
+    ) -> Steps:
+        """A and B in turns; ends the tuning where B is kept, and returns where not."""
+        options = self._options
+        most = options.max_verify_steps
+        planned = looks(options.verify_steps, max(options.verify_steps, most // 2 if halved else most))
+        yield from self._at_boundary()
+        lane = self._together(lambda: switch.make(assignment.bucket_indices))
+        said: dict[str, Any] = {
+            "assignment": assignment,
+            "predicted_gain_ns": found.gain_ns if found is not None else None,
+        }
+        try:
+            switch.use(lane)
+            for _ in range(TRIAL_WARMUP_STEPS):
+                yield
+            yield from self._at_boundary()
+            verdict = yield from self._turns(switch, lane, planned, found)
+            if verdict.keeps:
+                switch.keep(lane)
+                self._save(assignment)
+                raise _Ended("kept", verdict.why, ab=verdict.ab, **said)
+        finally:
+            switch.revert()
+        if not halved:
+            raise _Ended("reverted", verdict.why, ab=verdict.ab, **said)
+
+    def _turns(
+        self, switch: Switch, lane: Lane, planned: tuple[int, ...], found: Prediction | None
+    ) -> Generator[None, None, Verdict]:
+        times: list[int] = []
+        for look in planned:
+            while len(times) < look:
+                switch.use(lane if is_candidates(len(times)) else switch.original)
+                begun = self._now()
+                yield
+                times.append(self._now() - begun)
+                yield from self._at_boundary()
+            slowest = self._ranks.slowest(times)
+            verdict: Verdict = self._from_first(
+                partial(
+                    judge,
+                    slowest,
+                    len(planned),
+                    name=type(self._ddp.module).__name__,
+                    world_size=self._ranks.world_size,
+                    plain_ns=found.plain_step_ns if found is not None else min(slowest),
+                    is_last=look == planned[-1],
+                )
+            )
+            if verdict.keeps is not None:
+                break
+        return verdict
+
+    def _save(self, assignment: Assignment) -> None:
+        path = self._options.cache
+        if path is not None and self._ranks.is_first:
+            kept.save_kept(path, assignment, self._ddp)
+
+    def _now(self) -> int:
+        if self._ddp.device.type == "cuda":
+            torch.cuda.synchronize(self._ddp.device)
+        return time.perf_counter_ns()
+
+    def _at_boundary(self) -> Steps:
+        """Go on where all ranks may switch; wait for further steps where one may not."""
+        for _ in range(_MOST_POSTPONED):
+            why = self._ranks.first_reason(self._boundary.obstacle)
+            if why is None:
+                return
+            yield
+        raise _Ended("refused", f"step: never called between two steps: {why}")
+
+    def _together(self, act: Callable[[], Found]) -> Found:
+        """``act`` on all ranks; where it fails on one, the tuning ends on all."""
+        value, why = None, None
+        try:
+            value = act()
+        except _FAILURES as error:
+            why = f"{type(error).__name__}: {error}"
+        why = self._ranks.first_reason(why)
+        if why is not None:
+            raise _Ended("refused", why)
+        return value  # type: ignore[return-value]
+
+    def _from_first(self, act: Callable[[], Found]) -> Found:
+        """What ``act`` gives on the first rank, on all ranks."""
+        value = self._together(lambda: act() if self._ranks.is_first else None)
+        found: Found = self._ranks.from_first(value)
+        return found
+
+
+def _answer(thread: "Future[Prediction] | None") -> Prediction:
+    """What the thread found; whatever it raised is a reason to end the tuning."""
+    assert thread is not None
+    error = thread.exception()
+    if error is not None:
+        raise RuntimeError(f"no prediction: {type(error).__name__}: {error}") from error
+    return thread.result()

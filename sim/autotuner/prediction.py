@@ -1,0 +1,107 @@
+"""Which buckets a job should try, from a recording of it and its link: what the first rank works out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sim.autotuner.link import Link
+from sim.errors import InputError
+from sim.formats.recordings import load_recording
+from sim.importer.recorded_run import as_run
+from sim.importer.recorded_steps import workload_of
+from sim.live.link import hardware_of
+from sim.metrics.step import step_ns
+from sim.nouns.assignment import Assignment, bucket_bytes
+from sim.nouns.hardware import Hardware
+from sim.nouns.recording import Recording
+from sim.nouns.workload import DTYPE_BYTES, Workload
+from sim.systems.simulate import simulate
+from sim.truth.recorded_step import own_step
+from sim.tuner.recommend import tune
+
+_WIRE_DTYPE = {"fp16_compress": "float16", "bf16_compress": "bfloat16"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What the simulator recommends, and the steps that it predicts for it and for the buckets in use, ns.
+
+    ``plain_step_ns`` is the step without communication: no buckets can be quicker.
+    """
+
+    assignment: Assignment
+    in_use_ns: int
+    best_ns: int
+    plain_step_ns: int
+
+    @property
+    def gain_ns(self) -> int:
+        """What the recommended buckets save a step."""
+        return self.in_use_ns - self.best_ns
+
+
+def predict(folder: Path, link: Link, in_use: Sequence[Sequence[int]]) -> Prediction:
+    """The best buckets, held to the job's own recorded step.
+
+    Args:
+        folder: the recording of all ranks.
+        link: as it was measured between two steps.
+        in_use: the buckets that the job has.
+
+    Raises:
+        InputError, NotModelledError: a recording that no prediction can be made from.
+    """
+    recording = load_recording(folder)
+    workload = workload_of(recording)
+    run = as_run(recording, workload)
+    if isinstance(run, str):
+        raise InputError(f"the job's own step cannot be told: {run}")
+    assert run.asked is not None
+    own = own_step(workload, _hardware(recording, link), run)
+    sent = _on_wire(own.workload, run.asked.settings.get("comm_hook"))
+    machine = own.hardware
+    if run.asked.ddp_kwargs.get("gradient_as_bucket_view"):
+        machine = replace(machine, copy_out_bytes_per_s=None)  # there is no copy back to search around
+    best = tune(sent, machine).assignment
+    buckets = tuple(map(tuple, in_use))
+    present = Assignment(bucket_indices=buckets, bucket_bytes=bucket_bytes(sent, buckets))
+    in_use_ns, best_ns = (
+        step_ns(simulate(sent, machine, replace(one, ddp_kwargs={}), "analytic")) for one in (present, best)
+    )
+    return Prediction(
+        assignment=best,
+        in_use_ns=in_use_ns,
+        best_ns=best_ns,
+        plain_step_ns=sent.forward_ns + sent.backward_ns + sent.optimizer_ns,
+    )
+
+
+def _hardware(recording: Recording, link: Link) -> Hardware:
+    """The link as measured, and what the recording tells of the rest (copies back, launches, broadcasts)."""
+    if recording.ranks[0].header.level == "full":
+        base = hardware_of(recording)
+    else:
+        base = Hardware(name="link", world_size=recording.world_size, all_reduce=link.curve)
+    return replace(
+        base,
+        name="the job's own link",
+        all_reduce=link.curve,
+        comm_channels=link.channels,
+        channel_slowdown=link.channel_slowdown,
+        spread={"host_share": link.host_share},
+        provenance={"source": "sim.autotune"},
+    )
+
+
+def _on_wire(workload: Workload, hook: str | None) -> Workload:
+    """What travels under a hook that sends another dtype."""
+    if hook not in _WIRE_DTYPE:
+        return workload
+    width = DTYPE_BYTES[_WIRE_DTYPE[hook]]
+    return replace(
+        workload,
+        gradients=tuple(
+            replace(one, wire_bytes=one.num_bytes * width // DTYPE_BYTES[one.dtype])
+            for one in workload.gradients
+        ),
+    )

@@ -1,0 +1,75 @@
+"""Whether the steps of a trial show a gain: looked at several times, wrong where there is none once in 20.
+
+Steps come in pairs, the buckets in use and the candidate, in the order A B B A: what drifts cancels, and each
+has as many steps that follow a switch. All pairs so far are judged after a number of steps that doubles each
+time; the interval of a look is wider than 95 %, so that those of all looks hold together 95 % of the time
+(Pocock). Of simulated trials without any gain (normal, heavy-tailed, drifting, in two modes) 2 to 4 % were
+kept.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sim.nouns.ab import AbTest
+from sim.truth.turns import Turns, judge_turns
+
+# Two-sided levels of each of so many looks that together leave 5 % (Pocock 1977).
+_POCOCK = (0.05, 0.0294, 0.0221, 0.0182, 0.0158, 0.0142, 0.0130, 0.0120, 0.0112, 0.0106)
+NOT_WORTH = 0.005  # of the step: where no more can be gained, no further steps are spent to find out
+
+
+def looks(first: int, most: int) -> tuple[int, ...]:
+    """After how many steps the trial is judged: ``first``, doubled until ``most``; whole pairs."""
+    found = [first + first % 2]
+    while 2 * found[-1] < most and len(found) < len(_POCOCK) - 1:
+        found.append(2 * found[-1])
+    if most - most % 2 > found[-1]:
+        found.append(most - most % 2)
+    return tuple(found)
+
+
+def is_candidates(step: int) -> bool:
+    """Whether step ``step`` of a trial is the candidate's: A B B A A B B A."""
+    return step % 4 in (1, 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the steps so far say; ``keeps`` None: more are needed."""
+
+    keeps: bool | None
+    why: str
+    ab: AbTest
+
+
+def judge(
+    times_ns: Sequence[int], count: int, *, name: str, world_size: int, plain_ns: int, is_last: bool
+) -> Verdict:
+    """The verdict on the steps of a trial, in the order in which they ran.
+
+    Args:
+        times_ns: of the slowest rank, one a step.
+        count: how many looks there are in all.
+        name: of the job.
+        world_size: ranks.
+        plain_ns: the step without communication, as far as it is known.
+        is_last: whether this is the last look.
+    """
+    ours = [time for step, time in enumerate(times_ns) if not is_candidates(step)]
+    theirs = [time for step, time in enumerate(times_ns) if is_candidates(step)]
+    ab = judge_turns(
+        Turns(default=ours, recommended=theirs, plain=[plain_ns]),
+        name=name,
+        world_size=world_size,
+        level=1 - _POCOCK[count - 1],
+    )
+    gain = f"{ab.gain_fraction:+.1%} of a step, 95 % interval {_interval(ab)}, {ab.rounds} pairs of steps"
+    if ab.significant and ab.gain_low_ns > 0:
+        return Verdict(keeps=True, why=f"faster by {gain}", ab=ab)
+    if ab.gain_high_fraction < NOT_WORTH:
+        return Verdict(keeps=False, why=f"no gain worth having: {gain}", ab=ab)
+    return Verdict(keeps=False if is_last else None, why=f"no gain shown: {gain}", ab=ab)
+
+
+def _interval(ab: AbTest) -> str:
+    return f"{ab.gain_low_fraction:+.1%} to {ab.gain_high_fraction:+.1%}"
