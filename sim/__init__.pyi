@@ -1,5 +1,6 @@
 """What ``import sim`` offers, and where each name lives: the one list, for people, mypy and Python."""
 
+from sim.autotuner.loop import autotune
 from sim.clusters.extrapolation.other_cluster import extrapolate_hardware
 from sim.clusters.jobs.contention import play_jobs
 from sim.clusters.jobs.neighbours import hardware_beside, hardware_on
@@ -58,6 +59,7 @@ __all__ = [
     "apply",
     "as_measured",
     "assign",
+    "autotune",
     "best",
     "bucket_indices_json",
     "calibrate_live",

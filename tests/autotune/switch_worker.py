@@ -1,6 +1,6 @@
 """One of some gloo ranks on which buckets are switched while a model trains.
 
-``python -m tests.autotune.switch_worker RANK FOLDER WORLD STEPS [CASE...]``: answers go to a JSON file, by case.
+``python -m tests.autotune.switch_worker RANK FOLDER WORLD STEPS [CASE...]``: answers go to a file, by case.
 """
 
 import copy

@@ -1,0 +1,1 @@
+"""``sim.autotune`` in training loops that others wrote."""

@@ -1,0 +1,118 @@
+"""What ``sim.autotune`` refuses, by name and before anything is touched; the other rank is not there."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, fp16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+import sim
+from sim.autotuner.modes import check_switchable
+from sim.errors import InputError, NotModelledError
+from sim.validator.ranks.injection import InjectedDataParallel
+
+
+@pytest.fixture
+def two_ranks() -> Iterator[None]:
+    """A process group whose other rank does not exist."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    yield
+    dist.destroy_process_group()
+
+
+def model(*layers: nn.Module) -> nn.Module:
+    return nn.Sequential(*(layers or (nn.Linear(3, 3), nn.Linear(3, 1))))
+
+
+def hooked(state: object, hook: Any) -> DistributedDataParallel:
+    ddp = DistributedDataParallel(model())
+    ddp.register_comm_hook(state, hook)
+    return ddp
+
+
+def builtin() -> DistributedDataParallel:
+    ddp: Any = DistributedDataParallel(model())
+    ddp._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
+    return ddp
+
+
+def ignoring() -> DistributedDataParallel:
+    inner: Any = model()
+    inner._ddp_params_and_buffers_to_ignore = ["0.weight"]
+    return DistributedDataParallel(inner)
+
+
+def stepping_in_backward() -> DistributedDataParallel:
+    ddp: Any = DistributedDataParallel(model())
+    next(iter(ddp.parameters()))._in_backward_optimizers = []
+    return ddp
+
+
+REFUSED: dict[str, Any] = {
+    "comm_hook: powerSGD_hook": lambda: hooked(PowerSGDState(None), powerSGD_hook),
+    "comm_hook: BuiltinCommHookType.ALLREDUCE is built in": builtin,
+    "sparse: an embedding": lambda: DistributedDataParallel(model(nn.Embedding(5, 3, sparse=True))),
+    "complex: gradients": lambda: DistributedDataParallel(nn.Linear(2, 2, dtype=torch.complex64)),
+    "_ddp_params_and_buffers_to_ignore: takes": ignoring,
+    "optimizer in backward: it steps": stepping_in_backward,
+    "skip_all_reduce_unused_params: buckets": lambda: DistributedDataParallel(
+        model(), skip_all_reduce_unused_params=True, find_unused_parameters=True
+    ),
+    "reducer: the buckets of this InjectedDataParallel": lambda: InjectedDataParallel(
+        model(), [[0, 1], [2, 3]]
+    ),
+    "ddp: a Sequential has no buckets": model,
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_refused_by_name_and_not_touched(why: str, two_ranks: None) -> None:
+    given = REFUSED[why]()
+    reducer = getattr(given, "reducer", None)
+    tuner = sim.autotune(given)
+    assert tuner.result.outcome == "refused"
+    assert tuner.result.why.startswith(why)
+    assert str(tuner.result).startswith(f"refused: {why}")
+    assert getattr(given, "reducer", None) is reducer
+    assert not given._forward_hooks
+    assert not any(parameter._post_accumulate_grad_hooks for parameter in given.parameters())
+    tuner.step()
+    tuner.stop()
+    assert tuner.result.steps == 0
+
+
+def test_debugging_is_refused(two_ranks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    ddp = DistributedDataParallel(model())
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "DETAIL")
+    with pytest.raises(NotModelledError, match="TORCH_DISTRIBUTED_DEBUG: DETAIL"):
+        check_switchable(ddp)
+
+
+@pytest.mark.parametrize("hook", [allreduce_hook, fp16_compress_hook])
+def test_hooks_without_state_are_taken(hook: Any, two_ranks: None) -> None:
+    check_switchable(hooked(None, hook))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"record_steps": 2}, "record_steps: 2 is not legal"),
+        ({"verify_steps": 11}, "verify_steps: 11 is not legal"),
+        ({"max_verify_steps": 19}, "max_verify_steps: 19 is not legal"),
+        ({"memory": "much"}, "memory: 'much' is not legal"),
+    ],
+)
+def test_arguments_that_are_not_legal(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        sim.autotune(model(), **arguments)
+
+
+def test_what_is_no_module_is_not_legal() -> None:
+    with pytest.raises(InputError, match="ddp: a str is not legal"):
+        sim.autotune("model")  # type: ignore[arg-type]

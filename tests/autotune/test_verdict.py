@@ -1,0 +1,102 @@
+"""The rule of a trial, on simulated steps: rarely wrong without a gain, and it finds one that is there."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from sim.autotuner.verdict import Verdict, is_candidates, judge, looks
+from tests.effort import IS_WHOLE
+
+Floats = NDArray[np.float64]
+STEP = 100e6  # ns
+TRIALS = 1000 if IS_WHOLE else 60
+
+
+def normal(count: int, chance: Generator) -> Floats:
+    return 1 + 0.03 * chance.standard_normal(count)
+
+
+def heavy(count: int, chance: Generator) -> Floats:
+    return np.exp(0.03 * chance.standard_normal(count)) + (chance.random(count) < 0.1) * chance.exponential(
+        0.6, count
+    )
+
+
+def drifting(count: int, chance: Generator) -> Floats:
+    walk = np.zeros(count)
+    for place in range(1, count):
+        walk[place] = 0.9 * walk[place - 1] + chance.standard_normal()
+    return 1 + 0.03 * walk + 0.002 * np.arange(count)
+
+
+def two_modes(count: int, chance: Generator) -> Floats:
+    return 1 + 0.2 * (chance.random(count) < 0.5) + 0.01 * chance.standard_normal(count)
+
+
+NOISES = (normal, heavy, drifting, two_modes)
+
+
+def trial(times: Floats) -> Verdict:
+    """The verdict on these steps, looked at as a job does."""
+    planned = looks(20, 200)
+    for look in planned:
+        verdict = judge(
+            [round(STEP * float(time)) for time in times[:look]],
+            len(planned),
+            name="simulated",
+            world_size=2,
+            plain_ns=1,
+            is_last=look == planned[-1],
+        )
+        if verdict.keeps is not None:
+            return verdict
+    raise AssertionError("the last look decides")
+
+
+def test_without_a_gain_at_most_one_in_twenty_is_kept() -> None:
+    chance = np.random.default_rng(0)
+    kept = [bool(trial(noise(200, chance)).keeps) for noise in NOISES for _ in range(TRIALS)]
+    assert sum(kept) <= 0.05 * len(kept)
+
+
+@pytest.mark.parametrize("noise", [normal, heavy, drifting])
+def test_a_gain_is_found_and_its_interval_holds_it(noise: Callable[[int, Generator], Floats]) -> None:
+    chance = np.random.default_rng(1)
+    theirs = np.array([is_candidates(step) for step in range(200)])
+    found = [trial(noise(200, chance) - 0.05 * theirs) for _ in range(10)]
+    assert all(verdict.keeps for verdict in found)
+    held = [verdict.ab.gain_low_ns <= 0.05 * STEP <= verdict.ab.gain_high_ns for verdict in found]
+    assert sum(held) >= 8
+
+
+def test_a_slower_candidate_is_given_up_at_the_first_look() -> None:
+    theirs = np.array([is_candidates(step) for step in range(200)])
+    verdict = trial(normal(200, np.random.default_rng(2)) + 0.2 * theirs)
+    assert verdict.keeps is False
+    assert verdict.ab.rounds == 10
+    assert "no gain worth having" in verdict.why
+
+
+def test_both_have_as_many_steps_and_follow_as_many_switches() -> None:
+    for look in looks(20, 200):
+        order = [is_candidates(step) for step in range(look)]
+        assert sum(order) == look // 2
+        switched = [place for place in range(1, look) if order[place] != order[place - 1]]
+        to_theirs = sum(order[place] for place in switched)
+        assert abs(2 * to_theirs - len(switched)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("first", "most", "expected"),
+    [
+        (20, 200, (20, 40, 80, 160, 200)),
+        (20, 20, (20,)),
+        (13, 31, (14, 28, 30)),
+        (12, 10**9, (*(12 * 2**k for k in range(9)), 10**9)),
+    ],
+)
+def test_looks_double(first: int, most: int, expected: tuple[int, ...]) -> None:
+    assert looks(first, most) == expected
