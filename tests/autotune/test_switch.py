@@ -1,0 +1,80 @@
+"""Buckets switched at random while models train: in every mode gradients and weights are as without."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.autotune.switch_worker import CASES, COMPILED
+from tests.dist.pairs import REPOSITORY
+from tests.effort import PATIENCE_S
+
+pytestmark = pytest.mark.dist
+Answers = list[dict[str, Any]]
+QUICK = [name for name in CASES if name not in COMPILED]
+
+
+def run(folder: Path, world: int, steps: int, cases: list[str]) -> Answers:
+    """What each rank answered."""
+    started = [
+        subprocess.Popen(
+            [
+                *(sys.executable, "-m", "tests.autotune.switch_worker"),
+                *(str(rank), str(folder), str(world), str(steps), *cases),
+            ],
+            cwd=REPOSITORY,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+    try:
+        errors = [process.communicate(timeout=PATIENCE_S)[1] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert [process.returncode for process in started] == [0] * world, errors
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(world)]
+
+
+def check(answers: Answers, cases: list[str]) -> None:
+    """Every step was right, on all ranks, and the Reducer that DDP began with is back."""
+    for answer in answers:
+        for name in cases:
+            case = answer[name]
+            assert case["wrong"] == [], name
+            assert set(case["used"]) == {"own", "other"}, name
+            assert case["original"], name
+            assert case["alike"], name
+            assert case["used"] == answers[0][name]["used"]
+        assert answer["many swaps"] == {"live": 1}
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Answers:
+    return run(tmp_path_factory.mktemp("switch"), 2, 12, QUICK)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_every_step_is_that_of_plain_ddp(name: str, two_ranks: Answers) -> None:
+    check(two_ranks, [name])
+
+
+def test_a_switched_ddp_is_pickled_as_ever(two_ranks: Answers) -> None:
+    assert [answer["plain"]["pickled"] for answer in two_ranks] == [14, 14]
+
+
+@pytest.mark.slow
+def test_a_thousand_switches_in_every_mode(tmp_path: Path) -> None:
+    check(run(tmp_path, 2, 1000 // len(CASES) + 40, list(CASES)), list(CASES))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [3, 4])
+def test_every_step_is_an_all_reduce_of_the_buckets_in_use(world: int, tmp_path: Path) -> None:
+    """On more than two ranks other buckets round in another order: what counts are the bits of these."""
+    cases = ["plain", "views", "kept gradients", "no buffers"]
+    check(run(tmp_path, world, 40, cases), cases)
