@@ -58,7 +58,7 @@ def predict(folder: Path, link: Link, in_use: Sequence[Sequence[int]]) -> Predic
         raise InputError(f"the job's own step cannot be told: {run}")
     assert run.asked is not None
     own = own_step(workload, _hardware(recording, link), run)
-    sent = _on_wire(own.workload, run.asked.settings.get("comm_hook"))
+    sent = _on_wire(_all_ready(own.workload), run.asked.settings.get("comm_hook"))
     machine = own.hardware
     if run.asked.ddp_kwargs.get("gradient_as_bucket_view"):
         machine = replace(machine, copy_out_bytes_per_s=None)  # there is no copy back to search around
@@ -91,6 +91,27 @@ def _hardware(recording: Recording, link: Link) -> Hardware:
         spread={"host_share": link.host_share},
         provenance={"source": "sim.autotune"},
     )
+
+
+def _all_ready(workload: Workload) -> Workload:
+    """Unused parameters ready with the first gradient, which is when DDP marks them so (A3.13)."""
+    first = min(one.ready_ns for one in workload.gradients if one.ready_ns is not None)
+    unused = [one.index for one in workload.gradients if one.ready_ns is None]
+    return replace(
+        workload,
+        gradients=tuple(
+            replace(one, ready_ns=first if one.ready_ns is None else one.ready_ns)
+            for one in workload.gradients
+        ),
+        ready_order=(*sorted(unused, reverse=True), *workload.order()),
+        samples=tuple(_filled(times) for times in workload.samples),
+    )
+
+
+def _filled(times: Sequence[int | None]) -> tuple[int | None, ...]:
+    """The times of one iteration, those that are not there with the first."""
+    first = min((time for time in times if time is not None), default=None)
+    return tuple(first if time is None else time for time in times)
 
 
 def _on_wire(workload: Workload, hook: str | None) -> Workload:

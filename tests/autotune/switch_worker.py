@@ -6,6 +6,7 @@
 import copy
 import gc
 import json
+import math
 import pickle
 import random
 import sys
@@ -23,6 +24,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
+import sim
+from sim.autotuner import loop
 from sim.autotuner.switch import Lane, Switch
 
 Gradients = list[Tensor | None]
@@ -216,6 +219,30 @@ def random_switches(name: str, steps: int) -> dict[str, Any]:
     }
 
 
+def tuned(name: str) -> dict[str, Any]:
+    """A whole tuning in this mode, with a trial whatever is predicted."""
+    mine, plain = Training(CASES[name]), Training(CASES[name])
+    loop._WORTH_A_TRIAL = -math.inf
+    tuner = sim.autotune(mine.forward, record_steps=4, verify_steps=12, max_verify_steps=12)
+    wrong = []
+    for number in range(60):
+        seen, expected = mine.step(number), plain.step(number)
+        if not (same(seen, expected) and same(mine.state(), plain.state())):
+            wrong.append(number)
+        ended = tuner.result is not None
+        tuner.step()
+        if ended:
+            break
+    result = tuner.result
+    assert result is not None
+    return {
+        "outcome": result.outcome,
+        "why": result.why,
+        "rounds": result.ab and result.ab.rounds,
+        "wrong": wrong,
+    }
+
+
 def alike(tensors: Any) -> bool:
     """Whether all ranks hold the same."""
     digest = torch.stack([torch.zeros(()) if t is None else t.double().sum().float() for t in tensors])
@@ -247,7 +274,10 @@ def main() -> None:
     rank, folder, world, steps, *cases = sys.argv[1:]
     store = dist.FileStore(str(Path(folder) / "store"), int(world))
     dist.init_process_group("gloo", store=store, rank=int(rank), world_size=int(world))
-    answers: dict[str, Any] = {name: random_switches(name, int(steps)) for name in cases or CASES}
+    answers: dict[str, Any] = {}
+    for name in cases or CASES:
+        mode = name.removeprefix("tuned: ")
+        answers[name] = random_switches(mode, int(steps)) if mode == name else tuned(mode)
     answers["many swaps"] = many_swaps(int(steps))
     (Path(folder) / f"{rank}.json").write_text(json.dumps(answers))
     gc.collect()

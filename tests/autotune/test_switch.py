@@ -15,6 +15,7 @@ from tests.effort import PATIENCE_S
 pytestmark = pytest.mark.dist
 Answers = list[dict[str, Any]]
 QUICK = [name for name in CASES if name not in COMPILED]
+TUNED = ["find_unused, accumulated", "static_graph, views", "fp16 hook"]
 
 
 def run(folder: Path, world: int, steps: int, cases: list[str]) -> Answers:
@@ -55,12 +56,34 @@ def check(answers: Answers, cases: list[str]) -> None:
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Answers:
-    return run(tmp_path_factory.mktemp("switch"), 2, 12, QUICK)
+    return run(tmp_path_factory.mktemp("switch"), 2, 12, [*QUICK, *(f"tuned: {name}" for name in TUNED)])
 
 
 @pytest.mark.parametrize("name", QUICK)
 def test_every_step_is_that_of_plain_ddp(name: str, two_ranks: Answers) -> None:
     check(two_ranks, [name])
+
+
+def check_tuned(answers: Answers, name: str) -> None:
+    """It came to a verdict, the same on all ranks, and changed no gradient."""
+    for answer in answers:
+        case = answer[f"tuned: {name}"]
+        assert case == answers[0][f"tuned: {name}"]
+        assert case["outcome"] in ("kept", "reverted"), case["why"]
+        assert case["rounds"] == 6
+        assert case["wrong"] == []
+
+
+@pytest.mark.parametrize("name", TUNED)
+def test_a_whole_tuning_in_modes_whose_recording_is_special(name: str, two_ranks: Answers) -> None:
+    check_tuned(two_ranks, name)
+
+
+@pytest.mark.slow
+def test_a_whole_tuning_in_every_mode(tmp_path: Path) -> None:
+    answers = run(tmp_path, 2, 1, [f"tuned: {name}" for name in CASES])
+    for name in CASES:
+        check_tuned(answers, name)
 
 
 def test_a_switched_ddp_is_pickled_as_ever(two_ranks: Answers) -> None:
