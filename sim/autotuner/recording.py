@@ -8,8 +8,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sim.autotuner.switch import Switch
 from sim.importer.kept_steps import warmup_by
-from sim.recorder.live import LiveRecording, record
 from sim.recorder.live_clocks import live_clock_for
+from sim.recorder.live_recording import LiveRecording, record
 from sim.recorder.tap import can_round_alike, forget
 
 
