@@ -16,13 +16,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sim.autotuner import cache as kept
 from sim.autotuner.boundary import Boundary
-from sim.autotuner.link import measure_link
-from sim.autotuner.memory import check_memory
+from sim.autotuner.job_link import measure_link
 from sim.autotuner.modes import check_even, check_switchable, unwrapped
+from sim.autotuner.own_recording import recorded, warmup_steps
 from sim.autotuner.prediction import Prediction, predict
-from sim.autotuner.ranks import Ranks
-from sim.autotuner.recording import recorded, warmup_steps
-from sim.autotuner.switch import Lane, Switch
+from sim.autotuner.reducer_room import check_memory
+from sim.autotuner.switch import BucketSwitch, TriedBuckets
+from sim.autotuner.unison import Unison
 from sim.autotuner.verdict import Verdict, is_candidates, judge, looks
 from sim.errors import InputError, NotModelledError, SimError
 from sim.nouns.assignment import Assignment
@@ -179,7 +179,7 @@ class _Tuning:
 
     def __init__(self, ddp: DistributedDataParallel, boundary: Boundary, options: _Options) -> None:
         self._ddp, self._boundary, self._options = ddp, boundary, options
-        self._ranks = Ranks(ddp)
+        self._ranks = Unison(ddp)
 
     def run(self) -> Steps:
         """All of it; ends by raising ``_Ended``."""
@@ -195,13 +195,13 @@ class _Tuning:
         finally:
             switch.revert()
 
-    def _switch(self) -> Switch:
+    def _switch(self) -> BucketSwitch:
         if self._options.looks_at_memory:
             check_memory(self._ddp)
         ddp = self._ddp
         if not ddp._has_rebuilt_buckets and (ddp.static_graph or not ddp.find_unused_parameters):
             raise NotModelledError(f"buckets: DDP has not rebuilt them after {SETTLING_STEPS} steps")
-        return Switch(ddp)
+        return BucketSwitch(ddp)
 
     def _known(self) -> Assignment | None:
         """What an earlier run kept, from the first rank's file."""
@@ -210,7 +210,7 @@ class _Tuning:
             return None
         return self._from_first(lambda: kept.load_kept(path, self._ddp))
 
-    def _predict(self, switch: Switch) -> Generator[None, None, Prediction]:
+    def _predict(self, switch: BucketSwitch) -> Generator[None, None, Prediction]:
         with TemporaryDirectory(prefix="bucketsim-autotune-") as name:
             folder = Path(name)
             yield from self._record(switch, folder)
@@ -229,7 +229,7 @@ class _Tuning:
             raise _Ended("reverted", why, assignment=found.assignment, predicted_gain_ns=found.gain_ns)
         return found
 
-    def _record(self, switch: Switch, folder: Path) -> Steps:
+    def _record(self, switch: BucketSwitch, folder: Path) -> Steps:
         """The recording of all ranks, in ``folder`` on the first one."""
         with TemporaryDirectory(prefix="bucketsim-autotune-") as name:
             with ExitStack() as stack:
@@ -244,7 +244,7 @@ class _Tuning:
             (folder / f"rank-{rank}.jsonl").write_bytes(text)
 
     def _try(
-        self, switch: Switch, assignment: Assignment, found: Prediction | None, halved: bool = False
+        self, switch: BucketSwitch, assignment: Assignment, found: Prediction | None, halved: bool = False
     ) -> Steps:
         """A and B in turns; ends the tuning where B is kept, and returns where not."""
         options = self._options
@@ -272,7 +272,7 @@ class _Tuning:
             raise _Ended("reverted", verdict.why, ab=verdict.ab, **said)
 
     def _turns(
-        self, switch: Switch, lane: Lane, planned: tuple[int, ...], found: Prediction | None
+        self, switch: BucketSwitch, lane: TriedBuckets, planned: tuple[int, ...], found: Prediction | None
     ) -> Generator[None, None, Verdict]:
         times: list[int] = []
         for look in planned:

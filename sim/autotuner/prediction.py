@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sim.autotuner.link import Link
+from sim.autotuner.job_link import JobLink
 from sim.errors import InputError
 from sim.formats.recordings import load_recording
 from sim.importer.recorded_run import as_run
@@ -40,7 +40,7 @@ class Prediction:
         return self.in_use_ns - self.best_ns
 
 
-def predict(folder: Path, link: Link, in_use: Sequence[Sequence[int]]) -> Prediction:
+def predict(folder: Path, link: JobLink, in_use: Sequence[Sequence[int]]) -> Prediction:
     """The best buckets, held to the job's own recorded step.
 
     Args:
@@ -76,7 +76,7 @@ def predict(folder: Path, link: Link, in_use: Sequence[Sequence[int]]) -> Predic
     )
 
 
-def _hardware(recording: Recording, link: Link) -> Hardware:
+def _hardware(recording: Recording, link: JobLink) -> Hardware:
     """The link as measured, and what the recording tells of the rest (copies back, launches, broadcasts)."""
     if recording.ranks[0].header.level == "full":
         base = hardware_of(recording)

@@ -20,7 +20,7 @@ Buckets = tuple[tuple[int, ...], ...]
 
 
 @dataclass(slots=True, eq=False)
-class Lane:
+class TriedBuckets:
     """A Reducer with its buckets, its logger (which owns it too), and DDP's flag of a first static step."""
 
     buckets: Buckets
@@ -29,7 +29,7 @@ class Lane:
     is_past_first: bool
 
 
-class Switch:
+class BucketSwitch:
     """Which Reducer a DDP uses. All of it belongs at a step boundary, on all ranks at once.
 
     Args:
@@ -42,16 +42,16 @@ class Switch:
     def __init__(self, ddp: DistributedDataParallel) -> None:
         check_switchable(ddp)
         self._ddp = ddp
-        self.original = Lane(
+        self.original = TriedBuckets(
             buckets=tuple(map(tuple, observed_buckets(ddp))),
             reducer=ddp.reducer,
             logger=ddp.logger,
             is_past_first=True,
         )
         self.active = self.original
-        self._others: list[Lane] = []
+        self._others: list[TriedBuckets] = []
 
-    def make(self, buckets: Sequence[Sequence[int]], *, with_hooks: bool = True) -> Lane:
+    def make(self, buckets: Sequence[Sequence[int]], *, with_hooks: bool = True) -> TriedBuckets:
         """A Reducer with these buckets, in launch order, to be used or dropped before the next backward.
 
         The first backward that its hooks see has to be its own: with ``static_graph`` it learns the graph.
@@ -69,11 +69,13 @@ class Switch:
         for hook, state in ddp._comm_hooks if with_hooks else ():
             logger._set_comm_hook_name(hook.__qualname__)
             _register_comm_hook(reducer, state, hook)
-        lane = Lane(buckets=tuple(map(tuple, buckets)), reducer=reducer, logger=logger, is_past_first=False)
+        lane = TriedBuckets(
+            buckets=tuple(map(tuple, buckets)), reducer=reducer, logger=logger, is_past_first=False
+        )
         self._others.append(lane)
         return lane
 
-    def use(self, lane: Lane) -> None:
+    def use(self, lane: TriedBuckets) -> None:
         """Reduce with ``lane`` from the next forward on."""
         if lane is self.active:
             return
@@ -87,7 +89,7 @@ class Switch:
             lane.reducer._reset_state()  # its hooks have marked as used what the other one reduced
         self.active = lane
 
-    def drop(self, lane: Lane) -> None:
+    def drop(self, lane: TriedBuckets) -> None:
         """Give up ``lane``, which is not in use: its hooks and its copy of the gradients go."""
         assert lane is not self.active
         lane.reducer._remove_autograd_hooks()
@@ -100,7 +102,7 @@ class Switch:
         for lane in self._others:
             self.drop(lane)
 
-    def keep(self, lane: Lane) -> None:
+    def keep(self, lane: TriedBuckets) -> None:
         """Use ``lane`` for good: DDP's own Reducer is given up for it."""
         self.use(lane)
         if lane is not self.original:

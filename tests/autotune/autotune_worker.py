@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 import sim
 from sim.autotuner import loop
 from sim.autotuner.prediction import Prediction
-from sim.autotuner.switch import Switch
+from sim.autotuner.switch import BucketSwitch
 from sim.nouns.assignment import Assignment, MadeFor
 from sim.validator.ranks import injection
 from sim.validator.ranks.injection import FixedReducer
@@ -214,18 +214,18 @@ def raise_memory(_: object) -> None:
 def make_fails() -> dict[str, Any]:
     """One rank cannot make the candidate's Reducer; the other one's goes again."""
     run = Run()
-    make = Switch.make
+    make = BucketSwitch.make
 
-    def failing(self: Switch, buckets: Any, **options: Any) -> Any:
+    def failing(self: BucketSwitch, buckets: Any, **options: Any) -> Any:
         if buckets[0][:2] == (1, 3) and dist.get_rank() == 1:  # the planted ones
             raise RuntimeError("planted")
         return make(self, buckets, **options)
 
-    Switch.make = failing  # type: ignore[method-assign]
+    BucketSwitch.make = failing  # type: ignore[method-assign]
     try:
         run.tune()
     finally:
-        Switch.make = make  # type: ignore[method-assign]
+        BucketSwitch.make = make  # type: ignore[method-assign]
     return run.answer()
 
 

@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import sim
 from sim.autotuner import loop
-from sim.autotuner.switch import Lane, Switch
+from sim.autotuner.switch import BucketSwitch, TriedBuckets
 
 Gradients = list[Tensor | None]
 
@@ -179,9 +179,9 @@ def random_switches(name: str, steps: int) -> dict[str, Any]:
     for number in range(3):
         mine.step(number), plain.step(number)
     before = mine.ddp.reducer
-    switch = Switch(mine.ddp)
+    switch = BucketSwitch(mine.ddp)
     fresh = partitions(mine.ddp, chance)
-    others: list[Lane] = []
+    others: list[TriedBuckets] = []
     wrong, used = [], []
     for number in range(3, 3 + steps):
         if number % 5 == 0:
@@ -261,7 +261,7 @@ def many_swaps(steps: int) -> dict[str, Any]:
     training = Training({})
     for number in range(3):
         training.step(number)
-    switch = Switch(training.ddp)
+    switch = BucketSwitch(training.ddp)
     fresh = partitions(training.ddp, random.Random(1))
     before = live_reducers()
     for number in range(steps):

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from sim.autotuner.ranks import Ranks
+from sim.autotuner.unison import Unison
 from sim.nouns.hardware import CurvePoint
 
 BUDGET_S = 2.0
@@ -22,7 +22,7 @@ _GLOO_CHANNELS = 2  # worker threads per process group: two collectives at once 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class JobLink:
     """All-reduces by size, median of some rounds; ``host_share`` is their processor time over duration."""
 
     curve: tuple[CurvePoint, ...]
@@ -31,7 +31,7 @@ class Link:
     host_share: dict[str, float] = field(default_factory=dict)
 
 
-def measure_link(ddp: DistributedDataParallel, ranks: Ranks, budget_s: float = BUDGET_S) -> Link:
+def measure_link(ddp: DistributedDataParallel, ranks: Unison, budget_s: float = BUDGET_S) -> JobLink:
     """The curve up to all gradients in one message, or up to what the budget allows.
 
     All ranks call it at once. They decide by times that they share (the shortest over ranks, from the last
@@ -59,7 +59,7 @@ def measure_link(ddp: DistributedDataParallel, ranks: Ranks, budget_s: float = B
             rounds[size].append(probe.time(size))
             left_ns -= rounds[size][-1]
     has_channels = bool(paired) and dist.get_backend(ddp.process_group) == "gloo"
-    return Link(
+    return JobLink(
         curve=tuple(
             CurvePoint(num_bytes=size, duration_ns=round(median(times)))
             for size, times in sorted(rounds.items())
@@ -85,7 +85,7 @@ def _sizes(total: int) -> list[int]:
 class _Probe:
     """All-reduces of zeros in the job's group."""
 
-    def __init__(self, ddp: DistributedDataParallel, ranks: Ranks) -> None:
+    def __init__(self, ddp: DistributedDataParallel, ranks: Unison) -> None:
         self._group, self._device, self._ranks = ddp.process_group, ddp.device, ranks
         self.host_share: dict[int, float] = {}
 

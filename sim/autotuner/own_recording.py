@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch.nn.parallel import DistributedDataParallel
 
-from sim.autotuner.switch import Switch
+from sim.autotuner.switch import BucketSwitch
 from sim.importer.kept_steps import warmup_by
 from sim.recorder.live_clocks import live_clock_for
 from sim.recorder.live_recording import LiveRecording, record
@@ -19,7 +19,7 @@ def warmup_steps(ddp: DistributedDataParallel) -> int:
 
 
 @contextmanager
-def recorded(ddp: DistributedDataParallel, switch: Switch, folder: Path) -> Iterator[LiveRecording]:
+def recorded(ddp: DistributedDataParallel, switch: BucketSwitch, folder: Path) -> Iterator[LiveRecording]:
     """Record into ``folder / "run"``; begins and ends at a step boundary, on all ranks.
 
     The user's own communication hook is wrapped. Where a hook cannot round gradients as DDP does, there is

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 
-class Ranks:
+class Unison:
     """The ranks of ``ddp``'s process group, which all call the same methods in the same order."""
 
     def __init__(self, ddp: DistributedDataParallel) -> None:
