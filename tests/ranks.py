@@ -9,19 +9,31 @@ import os
 import runpy
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from unittest import mock
 
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["torch.distributed", "torch.nn.parallel.distributed", "torch._dynamo"])
 
 
 def start(
-    worker: str, arguments: Sequence[object], said: Path, environment: Mapping[str, str] | None = None
+    worker: str,
+    arguments: Sequence[object],
+    said: Path,
+    environment: Mapping[str, str] | None = None,
+    *,
+    fresh: bool = False,
 ) -> BaseProcess:
-    """``python -m worker ARGUMENTS`` with more in its environment; its stderr goes to ``said``."""
-    rank = _SERVER.Process(target=_run, args=(worker, [*map(str, arguments)], said, dict(environment or {})))
-    rank.start()
+    """``python -m worker ARGUMENTS`` with more in its environment; its stderr goes to ``said``.
+
+    ``fresh``: a process of its own from the start, which has that environment before it imports anything.
+    """
+    context = multiprocessing.get_context("spawn") if fresh else _SERVER
+    rank = context.Process(target=_run, args=(worker, [*map(str, arguments)], said, dict(environment or {})))
+    with mock.patch.dict(os.environ, environment or {}) if fresh else nullcontext():
+        rank.start()
     return rank
 
 

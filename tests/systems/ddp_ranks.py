@@ -20,9 +20,10 @@ def run_cases(
     worker: str = "ddp_worker",
     world_size: int = 2,
     limit_s: float = PATIENCE_S,
+    fresh: bool = False,
     **environment: str,
 ) -> list[list[Answer]]:
-    """What every rank of ``worker`` answers to every case: ``answers[case][rank]``.
+    """What every rank of ``worker`` answers to every case: ``answers[case][rank]``; ``fresh`` as in ``start``.
 
     Raises:
         AssertionError: a rank failed, or did not end within ``limit_s`` seconds; it names the case. Or ranks
@@ -40,6 +41,7 @@ def run_cases(
                 {"RANK": str(rank), "WORLD_SIZE": str(world_size), "GLOO_SOCKET_IFNAME": "lo"}
                 | {"TORCH_FR_BUFFER_SIZE": "1000"}
                 | environment,
+                fresh=fresh,
             )
             for rank in range(world_size)
         ]

@@ -93,6 +93,7 @@ def answers() -> dict[str, Any]:
     told = run_cases(
         [asked(name) for name in CASES],
         worker="memory_worker",
+        fresh=True,  # glibc reads its tunables as a process starts
         world_size=1,
         MALLOC_MMAP_THRESHOLD_="65536",
         MALLOC_TRIM_THRESHOLD_="65536",
