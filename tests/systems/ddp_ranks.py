@@ -23,7 +23,7 @@ def run_cases(
     fresh: bool = False,
     **environment: str,
 ) -> list[list[Answer]]:
-    """What every rank of ``worker`` answers to every case: ``answers[case][rank]``; ``fresh`` as in ``start``.
+    """What every rank of ``worker`` answers to every case, ``answers[case][rank]``; ``fresh``: see ``start``.
 
     Raises:
         AssertionError: a rank failed, or did not end within ``limit_s`` seconds; it names the case. Or ranks
