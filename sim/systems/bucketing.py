@@ -49,6 +49,9 @@ def compute_bucket_assignment_by_size(
 ) -> tuple[list[list[int]], list[int]]:
     """Buckets of tensor indices and the limit each was closed by, as torch's C++ computes them (A1).
 
+    ``tuner.reach.cap_layouts`` cuts by the same rule as machine code, and ``cap_list`` inverts it: all three
+    change together.
+
     Args:
         sizes: bytes of each tensor, in the sequence walked.
         keys: (dtype, device) of each tensor, in the same sequence (A1.3).

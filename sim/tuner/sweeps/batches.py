@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from sim.clock.program import effects_of
 from sim.costs.service_time import all_reduce_ns
 from sim.metrics.step import overlap_ratio, step_ns
 from sim.nouns.assignment import Assignment
@@ -74,6 +75,8 @@ def _play_compiled(workload: Workload, machines: Sequence[Hardware], assignment:
     from sim.clock.variants import too_long
 
     (program,) = write(workload, machines[0], assignment)
+    effects = effects_of(workload, machines[0])
+    assert all(effects_of(workload, one) == effects for one in machines), "only service times may differ"
     services = [
         [all_reduce_ns(machine, one.num_bytes) for one in program.collectives] for machine in machines
     ]
