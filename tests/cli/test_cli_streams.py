@@ -73,7 +73,9 @@ def test_a_closed_stdout_does_not_end_up_in_a_file(tmp_path: Path) -> None:
     assert path.read_text().startswith("label,bucket_cap_mb,")
 
 
-@pytest.mark.parametrize("where", [full, unread], ids=["full", "unread"])
+@pytest.mark.parametrize(
+    "where", [full, pytest.param(unread, marks=pytest.mark.slow)], ids=["full", "unread"]
+)
 def test_a_stderr_that_is_lost_costs_nothing(
     where: Callable[[], AbstractContextManager[int]], tmp_path: Path
 ) -> None:

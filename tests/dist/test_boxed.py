@@ -168,11 +168,17 @@ FORKS = 'setsid tail -f "$DIR/endless" & tail -f "$DIR/endless" & touch $DIR/$RA
 IGNORES = "trap '' TERM INT HUP; " + FORKS
 
 
+_SENT = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -9)]
+_TOLD = [(HANGS, *_SENT[0]), (FORKS, *_SENT[1]), *((IGNORES, *sent) for sent in _SENT)]
+
+
 @needs_box
-@pytest.mark.parametrize("script", [HANGS, FORKS, IGNORES])
 @pytest.mark.parametrize(
-    ("sent", "code"),
-    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -9)],
+    ("script", "sent", "code"),
+    [
+        pytest.param(*told, marks=() if told in _TOLD else pytest.mark.slow)
+        for told in ((script, *sent) for script in (HANGS, FORKS, IGNORES) for sent in _SENT)
+    ],
 )
 def test_a_signal_ends_everything(script: str, sent: signal.Signals, code: int, tmp_path: Path) -> None:
     with running(script, tmp_path) as box:

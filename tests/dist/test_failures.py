@@ -39,6 +39,7 @@ def one_line(said: str) -> str:
     return errors[0]
 
 
+@pytest.mark.slow
 def test_a_killed_rank_is_named(small_workload: Workload, tmp_path: Path) -> None:
     with Validation(small_workload, tmp_path) as run:
         wait_for(run.has_measured, "a measured round")

@@ -110,6 +110,7 @@ def test_default_against_recommendation(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("measurement-*.json"))) == 3
 
 
+@pytest.mark.slow
 def test_buckets_of_another_model_are_refused_in_an_ab_run() -> None:
     other = Assignment(bucket_indices=((9, 8), (7, 6, 5, 4), (3, 2, 1, 0)))
     with pytest.raises(ReplayError, match="not those of this model, which trains 8 parameters"):

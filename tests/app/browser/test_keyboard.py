@@ -43,6 +43,7 @@ def test_tab_reaches_every_knob(name: str, site: Site, page: Any) -> None:
     assert not missing, told
 
 
+@pytest.mark.slow
 def test_arrow_keys_move_the_slider_and_the_number_follows(site: Site, page: Any) -> None:
     from playwright.sync_api import expect
 

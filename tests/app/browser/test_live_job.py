@@ -38,6 +38,7 @@ def job(folder: Path) -> Iterator[None]:
     assert [rank.returncode for rank in ranks] == [0, 0], said
 
 
+@pytest.mark.slow
 def test_a_job_is_watched_while_it_runs(traces: Path, tmp_path: Path, chromium: Any) -> None:
     watched = tmp_path / "watched"
     watched.mkdir()

@@ -120,7 +120,8 @@ MARKUP = (
 )
 
 
-@pytest.mark.parametrize("path", ["", pytest.param("compare", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["", "compare"])
 def test_markup_in_names_is_only_text(
     path: str, site: Site, page: Any, workload: Workload, hardware: Hardware
 ) -> None:
