@@ -15,11 +15,10 @@ from sim.nouns.assignment import Assignment, bucket_bytes
 from sim.nouns.hardware import Hardware
 from sim.nouns.recording import Recording
 from sim.nouns.workload import DTYPE_BYTES, Workload
+from sim.systems.hook_table import HOOKS
 from sim.systems.simulate import simulate
 from sim.truth.recorded_step import own_step
 from sim.tuner.recommend import tune
-
-_WIRE_DTYPE = {"fp16_compress": "float16", "bf16_compress": "bfloat16"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +115,10 @@ def _filled(times: Sequence[int | None]) -> tuple[int | None, ...]:
 
 def _on_wire(workload: Workload, hook: str | None) -> Workload:
     """What travels under a hook that sends another dtype."""
-    if hook not in _WIRE_DTYPE:
+    dtype = None if hook is None else HOOKS[hook].dtype
+    if dtype is None:
         return workload
-    width = DTYPE_BYTES[_WIRE_DTYPE[hook]]
+    width = DTYPE_BYTES[dtype]
     return replace(
         workload,
         gradients=tuple(

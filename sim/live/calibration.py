@@ -74,20 +74,10 @@ def assignment_of(calibration: Calibration, buckets: tuple[tuple[int, ...], ...]
     """These buckets under the job's switches."""
     bare = Assignment(bucket_indices=buckets, provenance={"source": "sim.record"})
     bare.check_fits(calibration.workload)
-    return _with_switches(
-        calibration,
-        replace(
-            bare,
-            bucket_bytes=bucket_bytes(calibration.workload, buckets),
-            made_for=made_for(calibration.workload, calibration.hardware.world_size),
-        ),
-    )
-
-
-def _with_switches(calibration: Calibration, assignment: Assignment) -> Assignment:
-    """The buckets of ``assignment`` under the job's switches."""
     return replace(
-        assignment,
+        bare,
+        bucket_bytes=bucket_bytes(calibration.workload, buckets),
+        made_for=made_for(calibration.workload, calibration.hardware.world_size),
         policy="explicit",
         ddp_kwargs=dict(calibration.switches),
         settings=dict(calibration.settings),

@@ -1,5 +1,6 @@
 """Which steps of a recording a prediction is made from, so that all others are steps it has not seen."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from sim.errors import InputError
@@ -17,11 +18,7 @@ def live_window(followed: Followed, steps: int = CALIBRATION_STEPS) -> Recording
     Raises:
         InputError: more steps than are kept whole.
     """
-    if followed.first is None:
-        return None
-    _check_kept(followed, steps)
-    window = first_window(followed.first, steps)
-    return window if len(window.ranks[0].steps) >= steps else None
+    return _whole(followed, followed.first, steps, first_window)
 
 
 def latest_window(followed: Followed, steps: int = CALIBRATION_STEPS) -> Recording | None:
@@ -30,19 +27,25 @@ def latest_window(followed: Followed, steps: int = CALIBRATION_STEPS) -> Recordi
     Raises:
         InputError: more steps than are kept whole.
     """
-    if followed.latest is None:
+    return _whole(followed, followed.latest, steps, last_window)
+
+
+def _whole(
+    followed: Followed,
+    recording: Recording | None,
+    steps: int,
+    window_of: Callable[[Recording, int], Recording],
+) -> Recording | None:
+    """A window of ``recording`` where it has so many steps."""
+    if recording is None:
         return None
-    _check_kept(followed, steps)
-    window = last_window(followed.latest, steps)
-    return window if len(window.ranks[0].steps) >= steps else None
-
-
-def _check_kept(followed: Followed, steps: int) -> None:
     if steps > followed.whole_steps:
         raise InputError(
             f"steps: {steps} is not legal; of {len(followed.ranks)} ranks {followed.whole_steps} whole steps "
             f"are kept"
         )
+    window = window_of(recording, steps)
+    return window if len(window.ranks[0].steps) >= steps else None
 
 
 def first_window(recording: Recording, count: int) -> Recording:

@@ -51,6 +51,8 @@ def play_batches(
         for machine in (point.machine for point in batch.points):
             if machine not in machines:
                 _, machines[machine] = machine.applied(workload, hardware)
+                alike = effects_of(workload, machines[machine]) == effects_of(workload, hardware)
+                assert alike, "machines of one sweep differ in service times only"
         chosen = [machines[point.machine] for point in batch.points]
         if engine == "analytic":
             made.append(_play_compiled(scaled, chosen, assignment))
@@ -75,8 +77,6 @@ def _play_compiled(workload: Workload, machines: Sequence[Hardware], assignment:
     from sim.clock.variants import too_long
 
     (program,) = write(workload, machines[0], assignment)
-    effects = effects_of(workload, machines[0])
-    assert all(effects_of(workload, one) == effects for one in machines), "only service times may differ"
     services = [
         [all_reduce_ns(machine, one.num_bytes) for one in program.collectives] for machine in machines
     ]
