@@ -72,7 +72,9 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     },
     "per-parameter-async": ({"policy": "per-parameter-async", "cap_mb": 0}, {}),
 }
-# gloo, in some processes and not in others, keeps what PowerSGD did not compress until the next step.
+
+# A thread of gloo's, in some process groups and not in others, keeps what PowerSGD does not compress until it
+# gets that tensor of the next step.
 LINGERS = {"PowerSGD": 4 * MIB}
 
 
