@@ -128,7 +128,7 @@ def play_jobs(
     """
     offsets = _check(jobs, cluster, steps, warmup, offsets_ns)
     at_least("starts", starts, 1)
-    timelines = [simulate(job.workload, job.hardware, job.assignment) for job in jobs]
+    timelines = [simulate(job.workload, job.hardware, job.assignment, "analytic") for job in jobs]
     alone = [step_ns(timeline) for timeline in timelines]
     _check_length(jobs, alone, steps, offsets, starts)
     later = [
@@ -149,7 +149,7 @@ def play_jobs(
                 job,
                 alone[number],
                 timeline.sync_end_ns - job.workload.backward_ns,
-                step_ns(simulate(job.workload, beside, job.assignment)),
+                step_ns(simulate(job.workload, beside, job.assignment, "analytic")),
                 running.step_ns[warmup:],
                 running.exposed_ns[warmup:],
             )

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.browser
 
 LABEL = "Files"
 LAYERS = 24
+MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ BAD = {
     "a pickle": ("model.pt", b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00\x8c\x05posix\x94."),
     "nothing": ("empty.json", b""),
     "deep": ("deep.json", b"[" * 100_000 + b"]" * 100_000),
-    "a bomb": ("bomb.json.gz", gzip.compress(b'{"traceEvents": [' + b" " * (600 << 20) + b"]}", 9)),
+    "a bomb": ("bomb.json.gz", gzip.compress(b'{"traceEvents": [') + 600 * gzip.compress(b" " * MIB, 9)),
     "no gzip": ("not.json.gz", b"\x1f\x8b\x08\x00broken"),
     "path tricks": ("../../../../etc/passwd", b"root:x:0:0"),
     "a name of markup": ("<img src=x onerror=alert(1)>.json", b"{}"),
