@@ -11,6 +11,7 @@ import sim
 from sim.nouns.live import Followed
 from tests.dist.live_dash_worker import SLOW_FROM, SLOW_S, STEPS
 from tests.dist.pairs import REPOSITORY
+from tests.effort import PATIENCE_S
 
 pytestmark = [pytest.mark.dist, pytest.mark.slow]  # a browser watches a job in `make test`
 
@@ -30,7 +31,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> list[Followed]:
         )
         for rank in (0, 1)
     ]
-    follower, seen, deadline = sim.follow(folder / "recording"), [], time.monotonic() + 120
+    follower, seen, deadline = sim.follow(folder / "recording"), [], time.monotonic() + PATIENCE_S
     try:
         while any(rank.poll() is None for rank in ranks):
             assert time.monotonic() < deadline
