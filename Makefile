@@ -4,9 +4,6 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-WORKLOAD ?= traces/workloads/gpt-13.8M-cpu.json
-# A cluster in a box where this machine lets us make network namespaces, loopback elsewhere.
-BOX ?= $(shell n=bsprobe$$$$; ip netns add $$n 2>/dev/null && ip netns del $$n && command -v tc >/dev/null && echo --box 2 --rate 4gbit)
 RUN := runs/latest
 OUT ?= runs/battery
 
@@ -21,11 +18,8 @@ help:  ## List the targets
 	@touch $@
 
 run: .venv/installed  ## Tune a bundled recording, replay it on local ranks, open the dashboard
-	rm -rf $(RUN) && mkdir -p $(RUN)
-	$(BIN)/bucketsim calibrate $(BOX) --largest 64MiB --budget 30 -o $(RUN)/hardware.json
-	$(BIN)/bucketsim tune $(WORKLOAD) --hardware $(RUN)/hardware.json -o $(RUN)/assignment.json
-	$(BIN)/bucketsim validate $(WORKLOAD) --hardware $(RUN)/hardware.json $(BOX) --rounds 6 -o $(RUN)/measured
-	$(BIN)/bucketsim dash --watch $(RUN)
+	rm -rf $(RUN)
+	$(BIN)/bucketsim demo -o $(RUN)
 
 test: .venv/installed  ## Run the tests that a user needs to trust the checkout
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 \

@@ -9,6 +9,7 @@ from sim.cli import (
     anchoring,
     boxing,
     clustering,
+    demonstrating,
     diagnosing,
     estimating,
     importing,
@@ -54,26 +55,20 @@ def _options(
         raise typer.Exit(2)  # as for any command line that asks for nothing that there is
 
 
-for command in (
-    measuring.record,
-    estimating.estimate,
-    measuring.calibrate,
-    clustering.cluster,
-    ranking.ranks,
-    sharing.jobs,
-    simulating.simulate,
-    simulating.explain,
-    sweeping.sweep,
-    scaling.scaling,
-    anchoring.anchor,
-    tuning.tune,
-    simulating.export,
-    validating.validate,
-    spreading.gather,
-    judging.agree,
-    boxing.box,
-    showing.dash,
-    diagnosing.doctor,
-):
-    app.command()(command)
-app.command("import")(importing.import_)
+_PANELS = {
+    "Start": (demonstrating.demo, diagnosing.doctor, showing.dash),
+    "The loop": (measuring.record, measuring.calibrate, tuning.tune, simulating.export, validating.validate),
+    "Instead of measuring": (importing.import_, estimating.estimate, clustering.cluster, anchoring.anchor),
+    "What if": (
+        simulating.simulate,
+        simulating.explain,
+        sweeping.sweep,
+        scaling.scaling,
+        ranking.ranks,
+        sharing.jobs,
+    ),
+    "Real ranks": (judging.agree, spreading.gather, boxing.box),
+}
+for panel, commands in _PANELS.items():
+    for command in commands:
+        app.command(command.__name__.rstrip("_"), rich_help_panel=panel)(command)

@@ -20,7 +20,7 @@ def the_loop() -> str:
         (
             "bucketsim finds the gradient buckets that make a DistributedDataParallel job fastest.",
             *lines,
-            "next: bucketsim doctor (what this machine can run), bucketsim dash (the dashboard, with a "
-            "manual), bucketsim --help (all commands)",
+            "next: bucketsim demo (all of it on a bundled recording), bucketsim doctor (what this machine "
+            "can run), bucketsim dash (the dashboard, with a manual), bucketsim --help (all commands)",
         )
     )

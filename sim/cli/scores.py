@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sim.cli.printing import say, table
 from sim.nouns.comparison import Agreement, CandidateAgreement, Regret
-from sim.units import NS_PER_MS
+from sim.units import NS_PER_MS, format_ms
 
 _MARKDOWN_COLUMNS = (
     "where",
@@ -157,6 +157,19 @@ def markdown(scores: Sequence[Scored]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _print_gain(agreement: Agreement) -> None:
+    """What the recommendation saved, measured and predicted; nothing where one of the two did not run."""
+    steps = {row.name: (row.measured_step_ns, row.predicted_step_ns) for row in agreement.rows}
+    if not {"DDP default", "recommended"} <= steps.keys():
+        return
+    before, after = steps["DDP default"], steps["recommended"]
+    measured_ns, predicted_ns = before[0] - after[0], before[1] - after[1]
+    say(
+        f"gain of the recommended buckets over DDP's default: measured {format_ms(measured_ns)} a step "
+        f"({measured_ns / before[0]:.1%}), predicted {format_ms(predicted_ns)}"
+    )
+
+
 def _print_notes(scored: Scored) -> None:
     agreement, without = scored.agreement, scored.without
     where = ", ".join(word for word in (agreement.place, agreement.mode) if word)
@@ -165,6 +178,7 @@ def _print_notes(scored: Scored) -> None:
         say(agreement.rule)
         _note_incomplete([scored])
         return
+    _print_gain(agreement)
     say(
         f"{where}: step error: median {agreement.median_step_error:.2%}, worst "
         f"{agreement.worst_step_error:.2%} "

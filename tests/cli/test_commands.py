@@ -365,4 +365,4 @@ def test_without_a_command_it_tells_the_loop() -> None:
         "export",
         "validate",
     ]
-    assert after.startswith("next: bucketsim doctor")
+    assert after.startswith("next: bucketsim demo")

@@ -1,5 +1,6 @@
 """The wheel holds what an installation needs away from any checkout: pages, pictures and recordings."""
 
+import os
 import shutil
 import zipfile
 from pathlib import Path
@@ -51,6 +52,20 @@ def test_it_holds_all_that_is_not_code_and_nothing_else(wheel: Path) -> None:
         assert there, folder
         assert there <= names, there - names
     assert not {name for name in names if name.startswith("tests") or "__pycache__" in name}
+
+
+@pytest.mark.slow
+@pytest.mark.dist
+def test_the_demo_runs_from_an_installation(wheel: Path, tmp_path: Path) -> None:
+    """Unpacked, in an empty folder, on real ranks."""
+    site, empty = tmp_path / "site", tmp_path / "empty"
+    zipfile.ZipFile(wheel).extractall(site)
+    empty.mkdir()
+    there = {"PYTHONPATH": str(site), "HOME": str(empty), "PATH": os.environ["PATH"]}
+    said = process("-m", "sim", "demo", "--no-dash", cwd=empty, env=there)
+    assert said.code == 0, said.err
+    assert "gain of the recommended buckets over DDP's default: measured" in said.out
+    assert said.err.endswith("next: bucketsim dash --watch bucketsim-demo\n")
 
 
 def test_an_installation_has_its_recordings_and_its_manual(wheel: Path, tmp_path: Path) -> None:

@@ -1,0 +1,83 @@
+"""What to do next: the line on stderr that ends a command, with the files that it just made or was given."""
+
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+
+from sim.cli.printing import note
+from sim.formats.record_files import box_in
+from sim.nouns.hardware import Hardware
+
+WORKLOAD, HARDWARE = Path("WORKLOAD.json"), Path("HARDWARE.json")  # where the user has yet to name them
+_ASSIGNMENT = Path("assignment.json")
+_silent: ContextVar[bool] = ContextVar("silent", default=False)
+
+
+def suggest(line: str) -> None:
+    """What to do next, on stderr; nothing where another command runs this one and goes on itself."""
+    if not _silent.get():
+        note(f"next: {line}")
+
+
+@contextmanager
+def without_suggestions() -> Iterator[None]:
+    """Commands that run meanwhile suggest nothing."""
+    before = _silent.set(True)
+    try:
+        yield
+    finally:
+        _silent.reset(before)
+
+
+def to_calibrate(workload: Path) -> str:
+    """From a workload to its first answer, where no link has been measured."""
+    return f"bucketsim calibrate --ranks 2 -o hardware.json; then {to_tune(workload, Path('hardware.json'))}"
+
+
+def to_tune(workload: Path, hardware: Path) -> str:
+    """The best buckets of a workload on a machine."""
+    return _line("tune", workload, "--hardware", hardware, "-o", _ASSIGNMENT)
+
+
+def to_export(workload: Path, assignment: Path) -> str:
+    """The lines for the training script."""
+    return _line("export", workload, "--assignment", assignment, "--as", "snippet")
+
+
+def to_replay(workload: Path, hardware_file: Path, hardware: Hardware, assignment: Path | None = None) -> str:
+    """An assignment on real ranks where the hardware was measured, or by a job that is carried there."""
+    named = () if assignment is None else ("--assignment", assignment)
+    where = _where(hardware)
+    return _line("validate", workload, "--hardware", hardware_file, *named, *where, "-o", "measured")
+
+
+def to_look(records: Path) -> str:
+    """Measured beside predicted, on the screen."""
+    return _line("dash", "--watch", records)
+
+
+def _line(*words: str | Path) -> str:
+    return shlex.join(("bucketsim", *map(str, words)))
+
+
+def _where(hardware: Hardware) -> tuple[str, ...]:
+    """validate's options for the ranks that ``hardware`` is of."""
+    box = box_in(hardware.provenance, hardware.name)
+    if box is None:
+        ranks = ("--ranks", str(hardware.world_size))
+        # Of other backends nothing was measured by calibrate on this host.
+        return ranks if hardware.provenance.get("backend") == "gloo" else (*ranks, "--prepare")
+    rates = box.rates_bits if len(set(box.rates_bits)) > 1 else box.rates_bits[:1]
+    words = ["--box", str(len(box.rates_bits)), "--rate", ",".join(map(_rate, rates))]
+    if box.uplink_bits is not None:
+        words += ["--uplink", _rate(box.uplink_bits)]
+    if box.hosts != tuple(range(len(box.rates_bits))):
+        words += ["--on", ",".join(map(str, box.hosts))]
+    return tuple(words)
+
+
+def _rate(bits: int) -> str:
+    """A rate as ``--rate`` reads it."""
+    return f"{bits / 10**9:.12g}gbit" if bits >= 10**9 else f"{bits / 10**6:.12g}mbit"
