@@ -9,7 +9,9 @@ from typing import Annotated, Any
 import typer
 
 import sim
+from sim.cli.next_steps import suggest, to_tune_written
 from sim.cli.output_options import file_option, write
+from sim.cli.panels import FITTING
 from sim.cli.printing import emit, say, table
 from sim.cli.simulating import AsJson, WorkloadFile
 from sim.costs.in_step import in_step_times
@@ -62,26 +64,42 @@ def anchor(
         str | None,
         typer.Option(
             help="Durations of that step's all-reduces in ms, in launch order, comma-separated; or the "
-            "measurement that import made of a trace, whose buckets are the step's where it names none."
+            "measurement that import made of a trace, whose buckets are the step's where it names none.",
+            rich_help_panel=FITTING,
         ),
     ] = None,
     after_backward_ms: Annotated[
-        float | None, typer.Option(help="How much of them lies after the end of backward, in ms.")
+        float | None,
+        typer.Option(
+            help="How much of these durations lies after the end of backward, ms.", rich_help_panel=FITTING
+        ),
     ] = None,
     factor: Annotated[
-        FactorName | None, typer.Option(help="What to fix; default: the slow-down that is not known.")
+        FactorName | None,
+        typer.Option(
+            help="The factor to determine; default: the slow-down that is not known.", rich_help_panel=FITTING
+        ),
     ] = None,
     launch_cost: Annotated[
-        bool, typer.Option("--launch-cost", help="Fix what a collective costs too, by the second --measured.")
+        bool,
+        typer.Option(
+            "--launch-cost",
+            help="Determine also what a collective costs, from the second --measured.",
+            rich_help_panel=FITTING,
+        ),
     ] = False,
     memory_bandwidth: Annotated[
-        float | None, typer.Option(help="GB/s of the GPU's memory: gives copies their cost where it is free.")
+        float | None,
+        typer.Option(
+            help="Bandwidth of the GPU's memory, GB/s: what copies cost, where the file has no cost.",
+            rich_help_panel=FITTING,
+        ),
     ] = None,
-    caps: Annotated[str | None, typer.Option(help="MiB, comma-separated: predict these too.")] = None,
+    caps: Annotated[str | None, typer.Option(help="Further caps to predict, MiB, comma-separated.")] = None,
     output: Annotated[Path | None, file_option("Write the hardware here.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fix what the parts leave open (interference, the link in the step) by one step of the job as it is."""
+    """Correct a hardware file by one measured step of the job: what computing does to its link, and back."""
     workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
     if memory_bandwidth is not None:
         hardware = with_memory_bandwidth(hardware, memory_bandwidth * _BYTES_PER_GB)
@@ -105,6 +123,7 @@ def anchor(
         emit(json_text({"kind": "anchor", **_facts(found), "checks": checks, "predictions": predictions}))
         return
     _print(found, checks, predictions)
+    suggest(to_tune_written(workload_file, output))
 
 
 def _row(workload: Workload, text: str, trace: Measurement | None) -> _Row:

@@ -24,7 +24,7 @@ def box(
     ],
     uplink: Uplink = None,
 ) -> None:
-    """Run your own script on hosts in a box (root): torchrun's environment, the script's exit code."""
+    """Run your own command in a cluster in a box: a rank on each host, with torchrun's environment (root)."""
     from sim.validator.boxed import run_in_box
 
     place = place_of(hosts, hosts, rate, uplink, None)

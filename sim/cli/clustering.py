@@ -9,6 +9,7 @@ import typer
 
 import sim
 from sim.cli.clustering_tables import print_curve, print_loads
+from sim.cli.next_steps import WORKLOAD, suggest, to_tune_written
 from sim.cli.output_options import file_option, write
 from sim.cli.printing import emit_noun, note, say
 from sim.cli.simulating import AsJson, key_values
@@ -24,7 +25,8 @@ _RANKS = "GPUs such as host0.gpu0,host1.gpu0, or how many of the first"
 def cluster(
     machine: Annotated[str, typer.Argument(metavar="PRESET|C.json", help="A preset's name, or a cluster.")],
     settings: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Of the preset: hosts=4.")
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Settings of the preset, such as hosts=4."),
     ] = None,
     ranks: Annotated[
         str | None, typer.Option("--ranks", help=f"Where the job's ranks are: {_RANKS}. Default: all.")
@@ -37,12 +39,12 @@ def cluster(
         str,
         typer.Option(
             "--algorithm",
-            help="What all-reduces go by: auto (NCCL's choice), ring, tree, nvls, nvls_tree, collnet_direct, "
+            help="How all-reduces run: auto (NCCL's choice), ring, tree, nvls, nvls_tree, collnet_direct, "
             "collnet_chain, hierarchical, halving_doubling.",
         ),
     ] = "auto",
     collective: Annotated[
-        str, typer.Option("--collective", help=f"Whose curve is printed: {', '.join(CURVES)}.")
+        str, typer.Option("--collective", help=f"The collective whose curve is printed: {', '.join(CURVES)}.")
     ] = "all_reduce",
     measured: Annotated[
         list[str] | None,
@@ -53,7 +55,9 @@ def cluster(
             "GPUs) or on another cluster; may be repeated. Its curves are taken to this cluster.",
         ),
     ] = None,
-    loads: Annotated[bool, typer.Option("--loads", help="Also what one all-reduce puts on links.")] = False,
+    loads: Annotated[
+        bool, typer.Option("--loads", help="Print also what one all-reduce puts on each link.")
+    ] = False,
     picture: Annotated[
         Path | None, file_option("Write a picture of the cluster here, as HTML.", "--picture")
     ] = None,
@@ -103,6 +107,7 @@ def cluster(
     print_curve(hardware, collective)
     if loads and loaded is not None:
         print_loads(shown, loaded)
+    suggest(to_tune_written(WORKLOAD, output))
 
 
 def _machine(machine: str, settings: list[str]) -> Cluster:

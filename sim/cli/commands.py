@@ -29,7 +29,7 @@ from sim.cli.greeting import the_loop
 
 app = typer.Typer(
     name="bucketsim",
-    help="Which gradient buckets hide all-reduce behind backward best, why, and the proof.",
+    help="Finds the gradient buckets that make a DistributedDataParallel job fastest, and says why.",
     add_completion=False,
     pretty_exceptions_enable=False,
 )

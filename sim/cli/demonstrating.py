@@ -17,13 +17,14 @@ from sim.cli.printing import note
 from sim.errors import InputError, MachineError
 
 FOLDER = "bucketsim-demo"
+_BUNDLED = ("workloads", "hardware", "measured")
 _RECORDING = Path("workloads", "gpt-13.8M-cpu.json")
 _WIRE, _RECORD = Path("hardware", "box-2x4gbit.json"), Path("measured", "gpt-box-2x4gbit")
 _BOX, _LOOPBACK = "--box 2 --rate 4gbit", "--ranks 2"
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class _Phase:
     """One command of the demonstration, and what it is for, in words."""
 
     what: str
@@ -36,6 +37,12 @@ def demo(
         Path | None,
         directory_option(f"New directory for what is made; default: {FOLDER}, or {FOLDER}-2 and so on."),
     ] = None,
+    files: Annotated[
+        bool,
+        typer.Option(
+            "--files", help="Only copy what is bundled to -o: workloads, hardware files, measured records."
+        ),
+    ] = False,
     no_dash: Annotated[bool, typer.Option("--no-dash", help="End without opening the dashboard.")] = False,
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="Port of the dashboard on 127.0.0.1.")
@@ -48,6 +55,11 @@ def demo(
     if traces is None:
         raise MachineError("demo: this installation has no bundled recordings; reinstall bucketsim")
     folder = _new_folder(output)
+    if files:
+        for name in _BUNDLED:
+            shutil.copytree(traces / name, folder / name)
+        note(f"wrote {', '.join(str(folder / name) for name in _BUNDLED)}")
+        return
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(traces / _RECORDING, folder / "workload.json")
     phases = _phases(folder, traces)
@@ -62,7 +74,9 @@ def demo(
         suggest(to_look(folder))
         return
     ports = () if port is None else ("--port", str(port))
-    _run(context, "The dashboard", Phase("all of it on one screen", ("dash", "--watch", str(folder), *ports)))
+    _run(
+        context, "The dashboard", _Phase("all of it on one screen", ("dash", "--watch", str(folder), *ports))
+    )
 
 
 def _new_folder(output: Path | None) -> Path:
@@ -75,18 +89,18 @@ def _new_folder(output: Path | None) -> Path:
     return output
 
 
-def _phases(folder: Path, traces: Path) -> list[Phase]:
+def _phases(folder: Path, traces: Path) -> list[_Phase]:
     """The commands for this machine: on a slow wire of its own, over loopback, or on what is bundled."""
     machine = diagnose()
     possible = {step.name: step for step in loop_steps(machine)}
     inputs = (str(folder / "workload.json"), "--hardware", str(folder / "hardware.json"))
     answer = ("-o", str(folder / "assignment.json"))
-    tune = Phase("which buckets are best, and is it worth it? Some seconds.", ("tune", *inputs, *answer))
+    tune = _Phase("which buckets are best, and is it worth it? Some seconds.", ("tune", *inputs, *answer))
     if not possible["validate_loopback"].possible:
         note(f"No ranks can run here ({possible['validate_loopback'].reason}): what was measured is bundled.")
         shutil.copyfile(traces / _WIRE, folder / "hardware.json")
         shutil.copytree(traces / _RECORD, folder / "measured")
-        scored = Phase("was it true, where ranks ran? Some seconds.", ("agree", str(folder / "measured")))
+        scored = _Phase("was it true, where ranks ran? Some seconds.", ("agree", str(folder / "measured")))
         return [tune, scored]
     if possible["validate_box"].possible:
         place, where = "two network namespaces, with a wire of 4 Gbit/s between them", _BOX
@@ -96,13 +110,15 @@ def _phases(folder: Path, traces: Path) -> list[Phase]:
     measure = ("calibrate", *where.split(), "--largest", "64MiB", "--budget", "30", "-o", inputs[-1])
     replay = ("validate", *inputs, *where.split(), "--rounds", "6", "-o", str(folder / "measured"))
     return [
-        Phase(f"what does a link carry? Here {place}. One or two minutes.", measure),
+        _Phase(f"what does a link carry? Here {place}. One or two minutes.", measure),
         tune,
-        Phase("is it true, on real ranks? The answer, DDP's default and others; one or two minutes.", replay),
+        _Phase(
+            "is it true, on real ranks? The answer, DDP's default and others; one or two minutes.", replay
+        ),
     ]
 
 
-def _run(context: typer.Context, place: str, phase: Phase) -> None:
+def _run(context: typer.Context, place: str, phase: _Phase) -> None:
     """Say what comes, and run the line that is shown."""
     note(f"\n{place}: {phase.what}\n$ {shlex.join(('bucketsim', *phase.words))}")
     bucketsim = context.find_root().command

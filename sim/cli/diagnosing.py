@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from sim.cli.loop_steps import cautions, loop_obstacle, loop_steps
+from sim.cli.next_steps import suggest
 from sim.cli.printing import emit, say, table
 from sim.errors import MachineError
 from sim.formats.documents import json_text
@@ -38,7 +39,7 @@ _PROBE_BITS = 10**9
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
-    """Say what this machine has, and whether the loop can close here; exit 1 where it cannot on the CPU."""
+    """Say what this machine has, and which steps of the loop can run here; exit 1 where its CPU cannot."""
     machine = diagnose()
     steps = loop_steps(machine)
     obstacle = loop_obstacle(steps)
@@ -53,6 +54,7 @@ def doctor(
         raise MachineError(f"doctor: the loop cannot close here: {obstacle}")
     if not as_json:
         say("the loop can close here: record, calibrate, tune, validate over gloo")
+        suggest("bucketsim demo (the loop on a bundled recording)")
 
 
 def diagnose() -> Diagnosis:

@@ -7,7 +7,9 @@ from typing import Annotated
 import typer
 
 import sim
+from sim.cli.next_steps import suggest, to_calibrate
 from sim.cli.output_options import file_option, write
+from sim.cli.panels import MODEL, TIMES
 from sim.cli.printing import emit_noun, say
 from sim.cli.simulating import AsJson
 from sim.errors import InputError
@@ -17,33 +19,61 @@ from sim.units import NS_PER_MS, format_ms
 
 def estimate(
     factory: Annotated[
-        str, typer.Argument(metavar="MODULE:FACTORY", help="Returns (model, batch) or a step.")
+        str,
+        typer.Argument(
+            metavar="MODULE:FACTORY", help="An importable function that returns (model, batch), or a step."
+        ),
     ],
     output: Annotated[Path, file_option("Write the workload here.")],
     words: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Arguments of the factory.")
     ] = None,
     arg: Annotated[
-        list[str] | None, typer.Option("--arg", help="key=value for the factory, as record has it.")
+        list[str] | None,
+        typer.Option("--arg", help="key=value for the factory, as record has it.", rich_help_panel=MODEL),
     ] = None,
-    backward_ms: Annotated[float | None, typer.Option(help="A plain backward, as measured.")] = None,
+    backward_ms: Annotated[
+        float | None, typer.Option(help="Backward without communication, as measured, ms.")
+    ] = None,
     forward_ms: Annotated[
-        float | None, typer.Option(help="Forward; left out: by its work beside backward's.")
+        float | None,
+        typer.Option(
+            help="Forward, ms; left out: computed from backward by their FLOPs and bytes.",
+            rich_help_panel=TIMES,
+        ),
     ] = None,
     optimizer_ms: Annotated[
-        float | None, typer.Option(help="Optimizer; left out: by a fused AdamW's bytes.")
+        float | None,
+        typer.Option(
+            help="Optimizer, ms; left out: computed from the bytes of a fused AdamW.", rich_help_panel=TIMES
+        ),
     ] = None,
     step_ms: Annotated[
-        float | None, typer.Option(help="A whole step on one device, split over the parts left out.")
+        float | None,
+        typer.Option(
+            help="A whole step on one device, ms; what the others leave of it goes to those left out.",
+            rich_help_panel=TIMES,
+        ),
     ] = None,
-    gpu: Annotated[str | None, typer.Option(help="A GPU of the table, such as a100-80gb-sxm.")] = None,
+    gpu: Annotated[
+        str | None, typer.Option(help="The GPU, for the weights of operators: a name such as a100-80gb-sxm.")
+    ] = None,
     device_flops: Annotated[
-        float | None, typer.Option(help="Matrix FLOP/s of another device; with --device-bytes-per-s.")
+        float | None,
+        typer.Option(
+            help="Matrix FLOP/s of another device; with --device-bytes-per-s.", rich_help_panel=TIMES
+        ),
     ] = None,
-    device_bytes_per_s: Annotated[float | None, typer.Option(help="Its memory bandwidth.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="Cast model and batch, such as bfloat16.")] = None,
-    autocast: Annotated[str | None, typer.Option(help="Forward under autocast: bfloat16 or float16.")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the workload.")] = None,
+    device_bytes_per_s: Annotated[
+        float | None, typer.Option(help="Memory bandwidth of that device, byte/s.", rich_help_panel=TIMES)
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="Cast model and batch, such as bfloat16.", rich_help_panel=MODEL)
+    ] = None,
+    autocast: Annotated[
+        str | None, typer.Option(help="Forward under autocast: bfloat16 or float16.", rich_help_panel=MODEL)
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the workload.", rich_help_panel=MODEL)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Estimate when backward makes each gradient ready, from a model's code and one known time."""
@@ -69,6 +99,7 @@ def estimate(
         emit_noun(workload)
     else:
         _print(workload)
+        suggest(to_calibrate(output))
 
 
 def _ns(what: str, ms: float | None) -> int | None:

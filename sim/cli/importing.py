@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 import sim
+from sim.cli import next_steps
 from sim.cli.imported_tables import as_run_document, bucket_rows, print_as_run, print_imported
 from sim.cli.output_options import directory_option
 from sim.cli.printing import emit, note, progress
@@ -31,7 +32,7 @@ from sim.units import NS_PER_MS, format_size
 
 _FORMATS = f"{', '.join(READABLE)}. auto tells each file by its content, and puts several together."
 MOST_MS = 1e9  # eleven days
-Milliseconds = Annotated[float | None, typer.Option(help="Where the files do not say it.")]
+Milliseconds = Annotated[float | None, typer.Option(help="ms, where the files do not say it.")]
 
 
 def import_(
@@ -92,21 +93,19 @@ def import_(
     print_imported(imported)
     if as_run is not None:
         print_as_run(as_run)
-    for line in _advice(imported, output):
+    *hints, ahead = _advice(imported, output)
+    for line in hints:
         note(line)
+    next_steps.suggest(ahead)
 
 
 def _advice(imported: Imported, output: Path) -> list[str]:
-    """What the curve cannot tell, and the command to go on with or what is missing for it."""
-    hardware, workload = main_hardware(imported), "WORKLOAD.json"
-    if imported.workload is not None:
-        workload = str(output / WORKLOAD)
-    if hardware is None:
-        several = ", ".join(str(output / name) for name in hardware_names(imported))
-        given = f"HARDWARE.json (one of {several})" if several else "HARDWARE.json"
-    else:
+    """What the curve cannot tell, and last the command to go on with or what is missing for it."""
+    hardware, given = main_hardware(imported), next_steps.HARDWARE
+    workload = next_steps.WORKLOAD if imported.workload is None else output / WORKLOAD
+    if hardware is not None:
         (place,) = [place for place, one in enumerate(imported.hardware) if one is hardware]
-        given = str(output / hardware_names(imported)[place])
+        given = output / hardware_names(imported)[place]
     lines = []
     if hardware is not None and imported.workload is not None:
         least, gradients = hardware.all_reduce[0].num_bytes, imported.workload.gradients
@@ -119,13 +118,20 @@ def _advice(imported: Imported, output: Path) -> list[str]:
                 f"(bucketsim import auto)"
             )
     if imported.workload is None and not imported.hardware:
-        return [*lines, f"next: give what is missing above, and import again with -o {output}"]
+        return [*lines, f"give what is missing above, and import again with -o {output}"]
+    if not imported.hardware:
+        ranks = imported.measurements[0].world_size if imported.measurements else 2
+        return [
+            *lines,
+            f"{next_steps.to_calibrate(workload, ranks)}; or import an nccl-tests log with these files",
+        ]
     ends = ""
     if imported.workload is None:
-        ends = "; these files give no workload: import a trace with them, or bucketsim record or estimate"
-    elif not imported.hardware:
-        ends = "; these files give no hardware: import an nccl-tests log with them, or bucketsim calibrate"
-    return [*lines, f"next: bucketsim tune {workload} --hardware {given}{ends}"]
+        ends = "; the workload: import a trace with these files, or bucketsim record or estimate"
+    elif hardware is None:
+        several = ", ".join(str(output / name) for name in hardware_names(imported))
+        ends = f"; the hardware is one of {several}"
+    return [*lines, next_steps.to_tune(workload, given) + ends]
 
 
 def _check_format(form: str, paths: list[Path]) -> None:

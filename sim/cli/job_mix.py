@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import sim
+from sim.cli.next_steps import suggest, to_tune
 from sim.cli.output_options import directory_option, write_all
 from sim.cli.printing import emit_noun, say, table
 from sim.cli.simulating import AsJson, key_texts, key_values
@@ -33,8 +34,8 @@ def jobs(
             "computed."
         ),
     ],
-    steps: Annotated[int, typer.Option(help="How many each job plays at least.")] = 50,
-    warmup: Annotated[int, typer.Option(help="Of these the first so many do not count.")] = 10,
+    steps: Annotated[int, typer.Option(help="Steps that each job plays at least.")] = 50,
+    warmup: Annotated[int, typer.Option(help="Steps at the beginning that do not count.")] = 10,
     starts: Annotated[
         int, typer.Option(help="How many starts are tried, one later than the other by parts of a step.")
     ] = 1,
@@ -61,6 +62,10 @@ def jobs(
         emit_noun(report)
     else:
         _print(report)
+        if output is not None:
+            suggest(to_tune(Path(job[0].partition(",")[0]), output / "hardware-0.json"))
+        else:
+            suggest("the same with -o DIRECTORY, to tune each job beside the others")
 
 
 def _job(text: str, name: str, cluster: Cluster) -> tuple[Job, int]:

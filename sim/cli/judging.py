@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 import sim
+from sim.cli.next_steps import suggest, to_look
 from sim.cli.printing import emit, note
 from sim.cli.score_documents import score_document
 from sim.cli.scores import Scored, markdown, print_one, print_summary
@@ -34,7 +35,7 @@ def agree(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Score measured records again with the model of today."""
+    """Compare measured records with what the model of today predicts."""
     check_threshold(max_error)
     if as_markdown and as_json:
         raise InputError("--markdown and --json both given; give one")
@@ -63,6 +64,8 @@ def judge(directories: Sequence[Path], max_error: float | None, as_json: bool) -
     else:
         print_one(scores[0])
     _gate(scores, max_error)
+    if not as_json:
+        suggest(to_look(directories[0]))
 
 
 def _records(directories: Sequence[Path]) -> list[Path]:

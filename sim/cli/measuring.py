@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 
 import sim
+from sim.cli.next_steps import WORKLOAD, suggest, to_calibrate, to_tune
 from sim.cli.output_options import file_option, write
+from sim.cli.panels import MEASURING, WHERE
 from sim.cli.placing import Box, On, Ranks, Rate, Uplink, place_of, tell_commands
 from sim.cli.printing import emit_noun, note, progress, say
 from sim.cli.simulating import AsJson
@@ -33,17 +35,22 @@ class LinkKind(StrEnum):
 
 def record(
     factory: Annotated[
-        str, typer.Argument(metavar="MODULE:FACTORY", help="Returns (model, batch) or a step.")
+        str,
+        typer.Argument(
+            metavar="MODULE:FACTORY",
+            help="An importable function that returns (model, batch), with model(*batch) a scalar loss, or a "
+            "callable that runs one training step; such as my.module:factory.",
+        ),
     ],
     output: Annotated[Path, file_option("Write the workload here.")],
     arg: Annotated[
         list[str] | None, typer.Option("--arg", help="key=value for the factory; repeatable.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the workload.")] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Where the model runs: cpu or cuda.")] = "cpu",
     dtype: Annotated[str | None, typer.Option(help="Cast model and batch, such as bfloat16.")] = None,
-    repeats: Annotated[int, typer.Option(help="Recorded iterations.")] = 10,
-    warmup: Annotated[int, typer.Option(help="Dropped iterations.")] = 3,
+    repeats: Annotated[int, typer.Option(help="Iterations that are recorded.")] = 10,
+    warmup: Annotated[int, typer.Option(help="Iterations before these, which are not.")] = 3,
     as_json: AsJson = False,
 ) -> None:
     """Run a real model and write down when backward makes each gradient ready."""
@@ -73,6 +80,7 @@ def record(
         f"{format_ms(workload.forward_ns)}, backward {format_ms(workload.backward_ns)}, optimizer "
         f"{format_ms(workload.optimizer_ns)}"
     )
+    suggest(to_calibrate(output))
 
 
 def calibrate(
@@ -90,25 +98,45 @@ def calibrate(
             metavar="SIZE",
             help="Measure beside endless all-reduces of SIZE, such as 16MiB, on every other host of the box "
             "or on those that --on leaves.",
+            rich_help_panel=MEASURING,
         ),
     ] = None,
-    largest: Annotated[str, typer.Option(help="Largest message.")] = "256MiB",
-    rounds: Annotated[int, typer.Option(help="Interleaved rounds.")] = 5,
+    largest: Annotated[
+        str, typer.Option(help="Largest message; smaller is faster.", rich_help_panel=MEASURING)
+    ] = "256MiB",
+    rounds: Annotated[
+        int, typer.Option(help="Rounds; each measures every size once.", rich_help_panel=MEASURING)
+    ] = 5,
     budget: Annotated[
-        float, typer.Option(help="Seconds for further rounds of the sizes that still scatter.", min=0)
+        float,
+        typer.Option(
+            help="Seconds for further rounds of the sizes that still scatter.",
+            min=0,
+            rich_help_panel=MEASURING,
+        ),
     ] = 120,
     again: Annotated[
-        bool, typer.Option("--again", help="Measure only the doubtful points of -o again, and mend it.")
+        bool,
+        typer.Option("--again", help="Measure only the doubtful sizes of the file -o again, and mend it."),
     ] = False,
     mode: Annotated[
-        ReplayMode, typer.Option(help="paced: nothing computes beside the collectives; model: ranks do.")
+        ReplayMode,
+        typer.Option(
+            help="paced: collectives alone; model: also what they and computing do to each other.",
+            rich_help_panel=MEASURING,
+        ),
     ] = ReplayMode.PACED,
     prepare: Annotated[
-        bool, typer.Option("--prepare", help="Only write the job, for torchrun or srun; then: gather.")
+        bool,
+        typer.Option(
+            "--prepare",
+            help="Only write the job, to be run by torchrun or srun and read by bucketsim gather.",
+            rich_help_panel=WHERE,
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure the all-reduce curve, copies, launches and what slows what, of ranks over gloo."""
+    """Measure what a link carries: how long all-reduces of each size take between ranks over gloo."""
     from sim.validator.calibrate import calibrate as measure
     from sim.validator.calibrate import measure_again
 
@@ -187,3 +215,4 @@ def tell_hardware(hardware: Hardware, output: Path, as_json: bool) -> None:
         note(f"doubtful: {format_size(one['num_bytes'])} {one['why']}")
     if doubtful:
         note("measure these sizes again, when the machine is quiet: the same command with --again")
+    suggest(to_tune(WORKLOAD, output))

@@ -10,8 +10,9 @@ from sim.cli.printing import note
 from sim.formats.record_files import box_in
 from sim.nouns.hardware import Hardware
 
+TO_CLUSTER_PAGE = "bucketsim dash (its page Cluster draws this)"
 WORKLOAD, HARDWARE = Path("WORKLOAD.json"), Path("HARDWARE.json")  # where the user has yet to name them
-_ASSIGNMENT = Path("assignment.json")
+_HARDWARE, _ASSIGNMENT = Path("hardware.json"), Path("assignment.json")
 _silent: ContextVar[bool] = ContextVar("silent", default=False)
 
 
@@ -31,9 +32,10 @@ def without_suggestions() -> Iterator[None]:
         _silent.reset(before)
 
 
-def to_calibrate(workload: Path) -> str:
+def to_calibrate(workload: Path, ranks: int = 2) -> str:
     """From a workload to its first answer, where no link has been measured."""
-    return f"bucketsim calibrate --ranks 2 -o hardware.json; then {to_tune(workload, Path('hardware.json'))}"
+    measure = _line("calibrate", "--ranks", str(ranks), "-o", _HARDWARE)
+    return f"{measure}; then: {to_tune(workload, _HARDWARE)}"
 
 
 def to_tune(workload: Path, hardware: Path) -> str:
@@ -41,21 +43,53 @@ def to_tune(workload: Path, hardware: Path) -> str:
     return _line("tune", workload, "--hardware", hardware, "-o", _ASSIGNMENT)
 
 
-def to_export(workload: Path, assignment: Path) -> str:
-    """The lines for the training script."""
-    return _line("export", workload, "--assignment", assignment, "--as", "snippet")
+def to_tune_written(workload: Path, hardware: Path | None) -> str:
+    """The best buckets on a machine that was written to a file, or has yet to be."""
+    first = "" if _is_kept(hardware) else f"the same with -o {_HARDWARE}; then: "
+    return first + to_tune(workload, hardware if hardware and not first else _HARDWARE)
 
 
-def to_replay(workload: Path, hardware_file: Path, hardware: Hardware, assignment: Path | None = None) -> str:
+def to_simulate(workload: Path) -> str:
+    """One step of a workload on a machine."""
+    return _line("simulate", workload, "--hardware", HARDWARE)
+
+
+def to_find_slower_links(workload: Path, hardware: Path) -> str:
+    """Where buckets matter, for those to whom they do not."""
+    sweep = _line("sweep", workload, "--hardware", hardware, "--bandwidth", "0.1,0.3,1")
+    return f"keep DDP's default; on which slower link buckets would matter: {sweep}"
+
+
+def to_export(workload: Path, assignment: Path | None) -> str:
+    """The lines for the training script, from an assignment that was written to a file, or has yet to be."""
+    first = "" if _is_kept(assignment) else f"the same with -o {_ASSIGNMENT}; then: "
+    given = assignment if assignment and not first else _ASSIGNMENT
+    return first + _line("export", workload, "--assignment", given, "--as", "snippet")
+
+
+def to_apply(assignment: Path) -> str:
+    """The line for a training script that imports sim."""
+    return f"in the training script: ddp_model = sim.apply(model, sim.load_assignment({str(assignment)!r}))"
+
+
+def to_replay(
+    workload: Path, hardware_file: Path | None, hardware: Hardware | None, assignment: Path | None
+) -> str:
     """An assignment on real ranks where the hardware was measured, or by a job that is carried there."""
     named = () if assignment is None else ("--assignment", assignment)
-    where = _where(hardware)
-    return _line("validate", workload, "--hardware", hardware_file, *named, *where, "-o", "measured")
+    where = () if hardware is None else _where(hardware)
+    words = ("validate", workload, "--hardware", hardware_file or HARDWARE, *named, *where)
+    return _line(*words, "-o", "measured")
 
 
 def to_look(records: Path) -> str:
     """Measured beside predicted, on the screen."""
     return _line("dash", "--watch", records)
+
+
+def _is_kept(written: Path | None) -> bool:
+    """Whether there is a file to go on with; a pipe or a device keeps nothing."""
+    return written is not None and written.is_file()
 
 
 def _line(*words: str | Path) -> str:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 import sim
+from sim.cli.panels import PREDICTING
 from sim.cli.printing import note, say, table
 from sim.errors import InputError
 from sim.formats.record_files import AS_RUN, recorded_step
@@ -18,8 +19,9 @@ Parts = Annotated[
     bool,
     typer.Option(
         "--parts",
-        help="Predict from workload and hardware as they were measured apart, not held to the recorded step "
-        f"({AS_RUN} beside WORKLOAD.json).",
+        help="Predict from workload and hardware alone, even where the job's own recorded step "
+        f"({AS_RUN}) lies beside WORKLOAD.json.",
+        rich_help_panel=PREDICTING,
     ),
 ]
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import sim
+from sim.cli.panels import WHERE
 from sim.cli.printing import emit, note
 from sim.cli.simulating import key_values
 from sim.errors import InputError
@@ -19,16 +20,32 @@ if TYPE_CHECKING:
     from sim.validator.launch import Place
     from sim.validator.neighbouring import PacedNeighbour
 
-Box = Annotated[int | None, typer.Option("--box", help="Hosts of a cluster in a box (root).")]
+Box = Annotated[
+    int | None,
+    typer.Option(
+        "--box", help="Ranks in a cluster in a box: so many network namespaces, a rank each (root)."
+    ),
+]
 Rate = Annotated[
-    str | None, typer.Option("--rate", help="The box's wire, such as 4gbit; or one a host: 4gbit,1gbit.")
+    str | None,
+    typer.Option("--rate", help="The box's wire, such as 4gbit; or a rate for each host: 4gbit,1gbit."),
 ]
 Uplink = Annotated[
-    str | None, typer.Option("--uplink", help="A wire that the two halves of the box share, such as 2gbit.")
+    str | None,
+    typer.Option(
+        "--uplink", help="A wire that the two halves of the box share, such as 2gbit.", rich_help_panel=WHERE
+    ),
 ]
-On = Annotated[str | None, typer.Option("--on", help="The hosts of the box that have a rank, such as 0,2.")]
+On = Annotated[
+    str | None,
+    typer.Option("--on", help="The hosts of the box that have a rank, such as 0,2.", rich_help_panel=WHERE),
+]
 Ranks = Annotated[
-    int, typer.Option("--ranks", help="Local ranks over loopback; with --prepare those of torchrun or srun.")
+    int,
+    typer.Option(
+        "--ranks",
+        help="Local ranks over loopback; with --prepare the ranks that torchrun or srun will start.",
+    ),
 ]
 
 

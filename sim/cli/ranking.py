@@ -6,8 +6,10 @@ from typing import Annotated
 import typer
 
 import sim
+from sim.cli.next_steps import TO_CLUSTER_PAGE, suggest
 from sim.cli.output_options import file_option, write
 from sim.cli.own_job import Parts, load_inputs
+from sim.cli.panels import CANDIDATES, PREDICTING
 from sim.cli.printing import emit_noun, progress, say, table
 from sim.cli.simulating import AsJson, BucketCap, HardwareFile, WorkloadFile
 from sim.errors import InputError
@@ -27,33 +29,49 @@ def ranks(
         Path | None, typer.Argument(metavar="RANKS.json", help="A file of ranks, instead of the options.")
     ] = None,
     pace_jitter: Annotated[
-        float, typer.Option(help="Sigma of log pace, drawn for each rank and step, such as 0.02.")
+        float,
+        typer.Option(
+            help="How much each rank's pace varies from step to step: sigma of its logarithm, such as 0.02."
+        ),
     ] = 0.0,
     pace_spread: Annotated[
-        float, typer.Option(help="Sigma of log pace, drawn once for each rank: the GPU lottery.")
+        float,
+        typer.Option(
+            help="How much ranks differ all along (the GPU lottery): sigma of the logarithm of their pace."
+        ),
     ] = 0.0,
     slow: Annotated[
-        list[str] | None, typer.Option(help="RANK=FACTOR or FIRST-LAST=FACTOR on times; may be repeated.")
+        list[str] | None,
+        typer.Option(help="Ranks that take longer: RANK=FACTOR or FIRST-LAST=FACTOR; may be repeated."),
     ] = None,
     stalls: Annotated[
         str | None,
-        typer.Option(help="P,MS: a rank stands still so long, its GPU idle, in a share P of its steps."),
+        typer.Option(
+            help="P,MS: in a share P of its steps a rank stands still for MS milliseconds, its GPU idle."
+        ),
     ] = None,
     assignment_file: Annotated[
-        Path | None, typer.Option("--assignment", help="An assignment file instead of DDP's default.")
+        Path | None,
+        typer.Option(
+            "--assignment", help="An assignment file instead of DDP's default.", rich_help_panel=CANDIDATES
+        ),
     ] = None,
     bucket_cap_mb: BucketCap = None,
     caps: Annotated[
-        str | None, typer.Option(help="MiB, comma-separated: each against DDP's default, on the same draws.")
+        str | None,
+        typer.Option(
+            help="Caps in MiB, comma-separated: each compared with DDP's default on the same draws.",
+            rich_help_panel=CANDIDATES,
+        ),
     ] = None,
-    samples: Annotated[int, typer.Option(help="Steps that are drawn.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Of all draws.")] = 0,
+    samples: Annotated[int, typer.Option(help="Steps that are drawn.", rich_help_panel=PREDICTING)] = 1000,
+    seed: Annotated[int, typer.Option(help="Seed of all draws.", rich_help_panel=PREDICTING)] = 0,
     output: Annotated[Path | None, file_option("Write these ranks here, to be changed by hand.")] = None,
     figure: Annotated[Path | None, file_option("Write a figure (HTML) here.", "--figure")] = None,
     parts: Parts = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let the hardware's ranks differ: how long steps are, what the slowest costs, what buckets change."""
+    """Predict the steps of ranks that differ: what the slowest rank costs, and what buckets change."""
     from sim.clusters.ranks.rank_files import load_groups, moved
 
     workload, hardware = load_inputs(workload_file, hardware_file, parts, as_json)
@@ -93,6 +111,7 @@ def ranks(
         say(f"not known, so it does not vary: {line}")
     for line in dict.fromkeys(line for row in compared.rows for line in row.distribution.notes):
         say(f"note: {line}")
+    suggest(TO_CLUSTER_PAGE)
 
 
 def _draw(told: StepDistribution | AssignmentComparison, path: Path) -> None:

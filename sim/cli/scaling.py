@@ -11,7 +11,9 @@ from typing import Annotated, Any
 import typer
 
 import sim
+from sim.cli.next_steps import TO_CLUSTER_PAGE, suggest
 from sim.cli.output_options import file_option, write
+from sim.cli.panels import LINK, PREDICTING, RANKS_DIFFER
 from sim.cli.printing import emit, progress, say, table
 from sim.cli.simulating import AsJson, WorkloadFile, key_values
 from sim.cli.sweeping import executor_of, values_of
@@ -28,16 +30,21 @@ def scaling(
     machine: Annotated[str, typer.Argument(metavar="PRESET|C.json", help="A preset's name, or a cluster.")],
     settings: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=V,V…]...", help="Of the preset, each with its values: gpus=4,8."),
+        typer.Argument(
+            metavar="[KEY=V,V…]...", help="Settings of the preset, each with its values, such as gpus=4,8."
+        ),
     ] = None,
     hosts: Annotated[
         str | None, typer.Option(help="Numbers of hosts, comma-separated; default: the machine's own.")
     ] = None,
     world_size: Annotated[
-        str | None, typer.Option(help="In their place numbers of GPUs, which fill host after host.")
+        str | None, typer.Option(help="Numbers of GPUs, in place of --hosts; they fill host after host.")
     ] = None,
     caps: Annotated[
-        str | None, typer.Option(help="MiB, comma-separated, to choose from; default: all that differ.")
+        str | None,
+        typer.Option(
+            help="Caps in MiB to choose from, comma-separated; default: all that make different buckets."
+        ),
     ] = None,
     measured: Annotated[
         list[str] | None,
@@ -45,23 +52,33 @@ def scaling(
             metavar="H.json@hosts=N",
             help="Hardware measured on so many hosts of this kind (or ranks=N), to be extrapolated; settings "
             "may follow: H.json@hosts=2,gpus=4. Default: computed from data sheets.",
+            rich_help_panel=LINK,
         ),
     ] = None,
     local: Annotated[
         Path | None,
         typer.Option(
-            help="A hardware file: copies, launches and slow-downs as there, not its curves. Default: free."
+            help="A hardware file for copies, launches and slow-downs. Default: these cost nothing.",
+            rich_help_panel=LINK,
         ),
     ] = None,
     ranks: Annotated[
-        Path | None, typer.Option(help="A ranks file: how the ranks differ. Default: not at all.")
+        Path | None,
+        typer.Option(
+            help="A ranks file: how the ranks differ. Default: not at all.", rich_help_panel=RANKS_DIFFER
+        ),
     ] = None,
-    samples: Annotated[int, typer.Option(min=1, help="Steps drawn where ranks differ.")] = 200,
-    seed: Annotated[int, typer.Option(min=0, help="Of these draws.")] = 0,
+    samples: Annotated[
+        int, typer.Option(min=1, help="Steps drawn where ranks differ.", rich_help_panel=RANKS_DIFFER)
+    ] = 200,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of these draws.", rich_help_panel=RANKS_DIFFER)] = 0,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Processes, at most one a core; default: 1.")
+        int | None,
+        typer.Option(min=1, help="Processes, at most one a core; default: 1.", rich_help_panel=PREDICTING),
     ] = None,
-    max_rows: Annotated[int, typer.Option(min=1, help="Refuse more rows than these.")] = 10_000,
+    max_rows: Annotated[
+        int, typer.Option(min=1, help="Refuse more rows than these.", rich_help_panel=PREDICTING)
+    ] = 10_000,
     figure: Annotated[Path | None, file_option("Write a figure (HTML) here.", "--figure")] = None,
     as_json: AsJson = False,
     output: Annotated[Path | None, file_option("Write CSV here.")] = None,
@@ -102,6 +119,7 @@ def scaling(
                 f"best buckets and caps are over merges of the {len(workload.gradients)} buckets as recorded "
                 f"only: gradients are not told apart; profile with record_shapes=True, or import with --model"
             )
+        suggest(TO_CLUSTER_PAGE)
 
 
 def print_rows(workload: str, rows: Sequence[ScalingRow]) -> None:

@@ -10,8 +10,10 @@ import typer
 
 import sim
 from sim.cli.explanations import print_explanation
+from sim.cli.next_steps import suggest, to_replay, to_simulate, to_tune
 from sim.cli.output_options import file_option, write
 from sim.cli.own_job import Parts, load_inputs
+from sim.cli.panels import PREDICTING, SYSTEM
 from sim.cli.printing import emit, emit_noun, say, table
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
@@ -28,19 +30,29 @@ WorkloadFile = Annotated[
 ]
 HardwareFile = Annotated[Path, typer.Option("--hardware", help="A hardware file: calibrated or imported.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
-PolicyName = Annotated[str, typer.Option(help=f"{', '.join(POLICIES)}.")]
-BucketCap = Annotated[str | None, typer.Option(help="MiB, or a size such as 25MiB.")]
-FirstBucket = Annotated[str | None, typer.Option(help="MiB, cap of the first bucket.")]
-BucketCapList = Annotated[str | None, typer.Option(help="MiB, comma-separated.")]
+PolicyName = Annotated[str, typer.Option(help=f"The system: {', '.join(POLICIES)}.", rich_help_panel=SYSTEM)]
+BucketCap = Annotated[
+    str | None,
+    typer.Option(help="DDP's bucket_cap_mb: MiB, or a size such as 25MiB. Left out: DDP's default."),
+]
+FirstBucket = Annotated[str | None, typer.Option(help="Cap of the first bucket, MiB.")]
+BucketCapList = Annotated[
+    str | None, typer.Option(help="DDP's bucket_cap_mb_list: a cap for each bucket, MiB, comma-separated.")
+]
 _DDP_NAMES = ", ".join((*MODELLED_DDP_KWARGS, *MODELLED_SETTINGS))
 DdpSwitches = Annotated[
-    list[str] | None, typer.Option(help=f"A switch of DDP, key=value; may be repeated: {_DDP_NAMES}.")
+    list[str] | None,
+    typer.Option(help=f"A switch of DDP, key=value; may be repeated: {_DDP_NAMES}.", rich_help_panel=SYSTEM),
 ]
 ZeroSwitches = Annotated[
     list[str] | None,
-    typer.Option(help="A setting of DeepSpeed, key=value, by its own name; may be repeated."),
+    typer.Option(
+        help="A setting of DeepSpeed, key=value, by its own name; may be repeated.", rich_help_panel=SYSTEM
+    ),
 ]
-ReduceBucketSize = Annotated[int | None, typer.Option(help="Elements; ZeRO only.")]
+ReduceBucketSize = Annotated[
+    int | None, typer.Option(help="ZeRO's reduce_bucket_size, elements.", rich_help_panel=SYSTEM)
+]
 Output = Annotated[Path | None, file_option("Write here: a file as a whole, or a pipe or device.")]
 
 
@@ -163,19 +175,30 @@ def simulate(
     ddp: DdpSwitches = None,
     zero: ZeroSwitches = None,
     reduce_bucket_size: ReduceBucketSize = None,
-    iteration: Annotated[str, typer.Option(help="steady, 1, 2 or 3.")] = "steady",
+    iteration: Annotated[
+        str,
+        typer.Option(
+            help="Which iteration: 1, 2, 3, or steady for all later ones.", rich_help_panel=PREDICTING
+        ),
+    ] = "steady",
     assignment_file: Annotated[
-        Path | None, typer.Option("--assignment", help="An assignment file instead of a policy.")
+        Path | None,
+        typer.Option("--assignment", help="An assignment file, such as tune writes, in place of caps."),
     ] = None,
     slowest: Annotated[
         str | None,
-        typer.Option(help="The slowest other rank: a factor on backward, such as 1.1, or its workload file."),
+        typer.Option(
+            help="The slowest other rank: a factor on backward, such as 1.1, or its workload file.",
+            rich_help_panel=PREDICTING,
+        ),
     ] = None,
-    engine: Annotated[Engine, typer.Option(help="Which engine; both give the same.")] = Engine.SIMPY,
+    engine: Annotated[
+        Engine, typer.Option(help="Which clock plays it; both give the same.", rich_help_panel=PREDICTING)
+    ] = Engine.SIMPY,
     parts: Parts = False,
     as_json: AsJson = False,
 ) -> None:
-    """Predict one step under one assignment."""
+    """Predict one step with given buckets: how long it is, and where the time goes."""
     workload, hardware = load_inputs(workload_file, hardware_file, parts, as_json)
     number = _iteration(iteration)
     caps_and_switches = (bucket_cap_mb, first_bucket_mb, bucket_cap_mb_list, ddp, zero, reduce_bucket_size)
@@ -192,6 +215,10 @@ def simulate(
         emit_noun(report)
     else:
         print_report(report, workload)
+        if assignment_file is None:
+            suggest(to_tune(workload_file, hardware_file))
+        else:
+            suggest(to_replay(workload_file, hardware_file, hardware, assignment_file))
 
 
 def _slowest(text: str, workload: Workload, hardware: Hardware) -> Workload:
@@ -216,10 +243,12 @@ def explain(
     zero: ZeroSwitches = None,
     reduce_bucket_size: ReduceBucketSize = None,
     ranks: Annotated[int, typer.Option(help="World size.", min=1)] = 2,
-    iterations: Annotated[int, typer.Option(help="How many, from the first; under Join all.")] = 3,
+    iterations: Annotated[
+        int, typer.Option(help="How many iterations, from the first; with join_inputs all of them.")
+    ] = 3,
     as_json: AsJson = False,
 ) -> None:
-    """Say what happens in iterations 1, 2, 3: every collective in order, its bytes, what launches it."""
+    """Tell every collective of iterations 1, 2 and 3 in order: its bytes, and what launches it."""
     workload = sim.load_workload(workload_file)
     given = _given(policy, bucket_cap_mb, first_bucket_mb, bucket_cap_mb_list, ddp, zero, reduce_bucket_size)
     told = sim.explain(workload, world_size=ranks, iterations=iterations, **given)
@@ -227,6 +256,7 @@ def explain(
         emit_noun(told)
     else:
         print_explanation(told)
+        suggest(to_simulate(workload_file))
 
 
 def print_report(report: Report, workload: Workload) -> None:
@@ -271,7 +301,11 @@ def print_report(report: Report, workload: Workload) -> None:
 def export(
     workload_file: WorkloadFile,
     hardware_file: Annotated[
-        Path | None, typer.Option("--hardware", help="A hardware file; tunes for it, and times perfetto.")
+        Path | None,
+        typer.Option(
+            "--hardware",
+            help="A hardware file: to export the best buckets for it, or a trace of the predicted step.",
+        ),
     ] = None,
     assignment_file: Annotated[
         Path | None, typer.Option("--assignment", help="Export this assignment instead of the best.")
@@ -304,3 +338,7 @@ def export(
         emit(text)
     else:
         write(output, text)
+    if target is Target.PERFETTO:
+        suggest("open the trace in https://ui.perfetto.dev")
+    else:
+        suggest(to_replay(workload_file, hardware_file, hardware, assignment_file))

@@ -54,7 +54,8 @@ def gather(
     directory: Annotated[
         Path,
         typer.Argument(
-            metavar="DIRECTORY", help="Of validate or calibrate --prepare, run; or of make gpu-battery."
+            metavar="DIRECTORY",
+            help="What validate or calibrate --prepare wrote, after it ran; or what make gpu-battery left.",
         ),
     ],
     output: Annotated[
@@ -68,7 +69,7 @@ def gather(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Turn what torchrun's or srun's ranks, or a GPU battery, measured into a hardware or judged records."""
+    """Read what ranks of torchrun or srun measured, or a GPU battery: a hardware file, or scored records."""
     from sim.validator.battery_records import is_battery, unpack_battery
     from sim.validator.gathering import gather_record
     from sim.validator.prepared_calibration import gather_calibration, is_calibration

@@ -11,8 +11,10 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 import sim
+from sim.cli.next_steps import suggest, to_tune
 from sim.cli.output_options import file_option, write
 from sim.cli.own_job import Parts, load_inputs
+from sim.cli.panels import PREDICTING, WHAT_IF
 from sim.cli.printing import emit, progress, say, table
 from sim.cli.simulating import AsJson, Engine, HardwareFile, WorkloadFile
 from sim.errors import InputError
@@ -30,23 +32,46 @@ Value = TypeVar("Value")
 def sweep(
     workload_file: WorkloadFile,
     hardware_file: HardwareFile,
-    caps: Annotated[str | None, typer.Option(help="MiB, comma-separated; default: 0.25 to all.")] = None,
-    bandwidth: Annotated[str, typer.Option(help="Factors on the wire's bandwidth, comma-separated.")] = "1",
-    latency: Annotated[str, typer.Option(help="Factors on the wire's latency, comma-separated.")] = "1",
-    backward: Annotated[str, typer.Option(help="Factors on backward's duration, comma-separated.")] = "1",
+    caps: Annotated[
+        str | None, typer.Option(help="Caps in MiB, comma-separated; default: 0.25 MiB to all in one.")
+    ] = None,
+    bandwidth: Annotated[
+        str, typer.Option(help="Factors on the wire's bandwidth, comma-separated.", rich_help_panel=WHAT_IF)
+    ] = "1",
+    latency: Annotated[
+        str, typer.Option(help="Factors on the wire's latency, comma-separated.", rich_help_panel=WHAT_IF)
+    ] = "1",
+    backward: Annotated[
+        str, typer.Option(help="Factors on backward's duration, comma-separated.", rich_help_panel=WHAT_IF)
+    ] = "1",
     world_size: Annotated[
-        str | None, typer.Option(help="Numbers of ranks in a ring, comma-separated; default: the measured.")
+        str | None,
+        typer.Option(
+            help="Numbers of ranks in a ring, comma-separated; default: the measured.",
+            rich_help_panel=WHAT_IF,
+        ),
     ] = None,
     precision: Annotated[
         str | None,
-        typer.Option(help="Dtypes of the gradients, such as recorded,bfloat16; default: recorded."),
+        typer.Option(
+            help="Dtypes of the gradients, such as recorded,bfloat16; default: recorded.",
+            rich_help_panel=WHAT_IF,
+        ),
     ] = None,
-    engine: Annotated[Engine, typer.Option(help="Which engine; both give the same.")] = Engine.ANALYTIC,
+    engine: Annotated[
+        Engine, typer.Option(help="Which clock plays it; both give the same.", rich_help_panel=PREDICTING)
+    ] = Engine.ANALYTIC,
     jobs: Annotated[
         int | None,
-        typer.Option(min=1, help="Processes, at most one a core; default: 1, or all for a large grid."),
+        typer.Option(
+            min=1,
+            help="Processes, at most one a core; default: 1, or all for a large grid.",
+            rich_help_panel=PREDICTING,
+        ),
     ] = None,
-    max_rows: Annotated[int, typer.Option(min=1, help="Refuse more rows than these.")] = 100_000,
+    max_rows: Annotated[
+        int, typer.Option(min=1, help="Refuse more rows than these.", rich_help_panel=PREDICTING)
+    ] = 100_000,
     parts: Parts = False,
     as_json: AsJson = False,
     output: Annotated[Path | None, file_option("Write CSV here.")] = None,
@@ -77,6 +102,7 @@ def sweep(
         emit(json.dumps({"rows": [asdict(row) for row in rows]}, indent=1))
     else:
         print_rows(f"{workload.name} on {hardware.name}", rows)
+        suggest(to_tune(workload_file, hardware_file))
 
 
 def print_rows(title: str, rows: tuple[SweepRow, ...]) -> None:

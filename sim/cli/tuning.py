@@ -8,8 +8,10 @@ from typing import Annotated
 import typer
 
 import sim
+from sim.cli.next_steps import suggest, to_export, to_find_slower_links
 from sim.cli.output_options import file_option, write
 from sim.cli.own_job import Parts, load_inputs
+from sim.cli.panels import PREDICTING
 from sim.cli.printing import emit_noun, say, table
 from sim.cli.simulating import AsJson, HardwareFile, WorkloadFile
 from sim.nouns.memory import MemoryPoint
@@ -28,25 +30,37 @@ class Wanted(StrEnum):
     P95 = "p95"
 
 
-Size = Annotated[str | None, typer.Option(help="A size such as 25MiB; the largest bucket that is allowed.")]
-Limit = Annotated[str | None, typer.Option(help="A size; refuse what holds more than this on a rank.")]
+Size = Annotated[str | None, typer.Option(help="The largest bucket that is allowed, such as 25MiB.")]
+Limit = Annotated[
+    str | None, typer.Option(help="The most memory that buckets may hold on a rank, such as 2GiB.")
+]
 
 
 def tune(
     workload_file: WorkloadFile,
     hardware_file: HardwareFile,
     criterion: Annotated[
-        Wanted, typer.Option(help="The best step as given, or the best mean or 95th percentile of many.")
+        Wanted,
+        typer.Option(
+            help="Best by what: the step as recorded, or the mean or 95th percentile of steps as they vary."
+        ),
     ] = Wanted.NOMINAL,
-    seed: Annotated[int, typer.Option(help="Of the steps that are drawn.", min=0)] = 0,
-    draws: Annotated[int, typer.Option(help="How many steps are drawn.", min=1)] = 400,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the steps that are drawn.", min=0, rich_help_panel=PREDICTING)
+    ] = 0,
+    draws: Annotated[
+        int,
+        typer.Option(
+            help="How many steps are drawn, for the interval of the gain.", min=1, rich_help_panel=PREDICTING
+        ),
+    ] = 400,
     max_bucket: Size = None,
     memory_limit: Limit = None,
     parts: Parts = False,
     output: Annotated[Path | None, file_option("Write the assignment here.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the best assignment, its proof, and what each knob reaches."""
+    """Find the best buckets, what they gain and how surely, and what each setting of DDP reaches."""
     workload, hardware = load_inputs(workload_file, hardware_file, parts, as_json, tells=False)
     answer = sim.tune(
         workload,
@@ -65,6 +79,10 @@ def tune(
     else:
         _print(answer, f"{workload.name} on {hardware.name}")
         _print_below(answer, hardware.all_reduce[0].num_bytes)
+        if answer.gain.significant is False:
+            suggest(to_find_slower_links(workload_file, hardware_file))
+        else:
+            suggest(to_export(workload_file, output))
 
 
 def _print_below(answer: Recommendation, least_bytes: int) -> None:

@@ -9,8 +9,10 @@ import sim
 from sim.cli.ab_testing import print_ab, run_ab_test
 from sim.cli.judging import check_threshold, judge
 from sim.cli.measuring import LinkKind, ReplayMode
+from sim.cli.next_steps import HARDWARE, WORKLOAD, suggest, to_apply, to_tune
 from sim.cli.output_options import directory_option
 from sim.cli.own_job import Parts, own_step_of, print_own_step, tell_doubtful
+from sim.cli.panels import CANDIDATES, MEASURING, MODEL, WHERE
 from sim.cli.placing import (
     Box,
     On,
@@ -57,66 +59,125 @@ def validate(
             metavar="bucket_cap_mb=F",
             help="Beside a second job of the same workload, with these buckets, on every other host of the "
             "box or on those that --on leaves.",
+            rich_help_panel=CANDIDATES,
         ),
     ] = None,
     slow: Annotated[
         list[str] | None,
-        typer.Option(metavar="RANK=FACTOR", help="A rank's backward, so many times as long; repeatable."),
+        typer.Option(
+            metavar="RANK=FACTOR",
+            help="A rank whose backward takes so many times as long; repeatable.",
+            rich_help_panel=CANDIDATES,
+        ),
     ] = None,
-    caps: Annotated[str, typer.Option(help="Explicit caps to replay, MiB.")] = "1,4,10,25",
+    caps: Annotated[
+        str, typer.Option(help="Values of bucket_cap_mb to replay, MiB.", rich_help_panel=CANDIDATES)
+    ] = "1,4,10,25",
     assignment_file: Annotated[
         list[Path] | None,
-        typer.Option("--assignment", help="Further assignments; repeatable. With --ab: the one to test."),
+        typer.Option(
+            "--assignment", help="An assignment file to replay too; repeatable. With --ab: the one to test."
+        ),
     ] = None,
     systems: Annotated[
         bool,
-        typer.Option("--systems", help="One candidate for each system and switch, instead of caps."),
+        typer.Option(
+            "--systems",
+            help="Replay each system and switch that is modelled, in place of caps.",
+            rich_help_panel=CANDIDATES,
+        ),
     ] = False,
     mode: Annotated[
-        ReplayMode, typer.Option(help="paced: the recorded schedule, slept; model: --model, for real.")
+        ReplayMode,
+        typer.Option(
+            help="paced: backward sleeps through the recorded schedule; model: your --model computes.",
+            rich_help_panel=MODEL,
+        ),
     ] = ReplayMode.PACED,
     families: Annotated[
-        bool, typer.Option("--families", help="Replay what the tuner says that each knob and rule reaches.")
+        bool,
+        typer.Option(
+            "--families",
+            help="Replay the best setting of each knob that tune lists, in place of caps.",
+            rich_help_panel=CANDIDATES,
+        ),
     ] = False,
     ab: Annotated[
-        bool, typer.Option("--ab", help="DDP's default against --assignment in your own model (--model).")
+        bool,
+        typer.Option(
+            "--ab",
+            help="Compare DDP's default with --assignment in your own model (--model).",
+            rich_help_panel=MODEL,
+        ),
     ] = False,
     model: Annotated[
-        str | None, typer.Option(metavar="MODULE:FACTORY", help="Your model: returns (model, batch).")
+        str | None,
+        typer.Option(
+            metavar="MODULE:FACTORY", help="Your model: returns (model, batch).", rich_help_panel=MODEL
+        ),
     ] = None,
     arg: Annotated[
-        list[str] | None, typer.Option("--arg", help="key=value for the factory; repeatable.")
+        list[str] | None,
+        typer.Option("--arg", help="key=value for the factory; repeatable.", rich_help_panel=MODEL),
     ] = None,
-    device: Annotated[str, typer.Option(help="Where tensors lie and backward runs: cpu or cuda.")] = "cpu",
+    device: Annotated[
+        str, typer.Option(help="Where tensors lie and backward runs: cpu or cuda.", rich_help_panel=WHERE)
+    ] = "cpu",
     backend: Annotated[
-        str | None, typer.Option(help="gloo or nccl, in paced mode. [cpu: gloo; cuda: nccl]")
+        str | None,
+        typer.Option(
+            help="gloo or nccl, in paced mode; default: gloo on cpu, nccl on cuda.", rich_help_panel=WHERE
+        ),
     ] = None,
     link: Annotated[
         LinkKind,
-        typer.Option(help="real: between ranks; emulated: one rank, a hook that lasts as the curve says."),
+        typer.Option(
+            help="real: between ranks; emulated: one rank, whose all-reduces wait as long as the curve says.",
+            rich_help_panel=WHERE,
+        ),
     ] = LinkKind.REAL,
-    dtype: Annotated[str | None, typer.Option(help="Cast model and batch, such as bfloat16.")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="Cast model and batch, such as bfloat16.", rich_help_panel=MODEL)
+    ] = None,
     samples: Annotated[
-        int | None, typer.Option(help="Samples a rank and step; default the batch's leading dimension.")
+        int | None,
+        typer.Option(
+            help="Samples per rank and step; default: the batch's leading dimension.", rich_help_panel=MODEL
+        ),
     ] = None,
     prepare: Annotated[
-        bool, typer.Option("--prepare", help="Only write the job, for torchrun or srun; then: gather.")
+        bool,
+        typer.Option(
+            "--prepare",
+            help="Only write the job, to be run by torchrun or srun and read by bucketsim gather.",
+            rich_help_panel=WHERE,
+        ),
     ] = False,
     rounds: Annotated[
-        int | None, typer.Option(help="Measured rounds; each runs every candidate. [10; --ab: 30]")
+        int | None,
+        typer.Option(
+            help="Rounds; each runs every candidate. Default: 10, with --ab 30.", rich_help_panel=MEASURING
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Order of candidates within rounds.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Order of candidates within rounds.", rich_help_panel=MEASURING)
+    ] = 0,
     steps_only: Annotated[
         bool,
-        typer.Option("--steps-only", help="With --model: no lanes that stamp buckets; takes half the time."),
+        typer.Option(
+            "--steps-only",
+            help="With --model: measure steps alone, not the times of buckets; takes half the time.",
+            rich_help_panel=MODEL,
+        ),
     ] = False,
     parts: Parts = False,
     max_error: Annotated[
-        float | None, typer.Option(help="Largest step error in percent; beyond it exit 3.")
+        float | None,
+        typer.Option(help="Largest step error in percent; beyond it exit 3."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replay assignments on real ranks: against the prediction, or with --ab against DDP's default."""
+    """Replay assignments on real ranks and compare them with the prediction, or with DDP's default (--ab)."""
     from sim.recorder import parse_arguments
     from sim.validator.carriers import Carrier, emulating_place, measure_machine
     from sim.validator.replay import replay
@@ -189,6 +250,8 @@ def validate(
             user_model, assignments, place, workload, hardware, output, rounds, seed, samples
         )
         print_ab(result, as_json)
+        if result.significant and result.gain_ns > 0 and not as_json:
+            suggest(_after_ab(assignment_file, workload_file, hardware_file))
         return
     if workload_file is None or workload is None or hardware is None or output is None:
         raise typer.BadParameter("give WORKLOAD.json, --hardware and -o (only --ab needs none of them)")
@@ -235,6 +298,11 @@ def validate(
         )
     note(f"wrote {directory}")
     judge([directory], max_error, as_json)
+
+
+def _after_ab(assignments: list[Path] | None, workload: Path | None, hardware: Path | None) -> str:
+    """How a gain that was shown gets into training: by the assignment's file, or by making one."""
+    return to_apply(assignments[0]) if assignments else to_tune(workload or WORKLOAD, hardware or HARDWARE)
 
 
 def _candidates(

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,23 @@ def test_with_json_stdout_is_one_document(name: str, at: Path) -> None:
     assert isinstance(json.loads(said.out), dict)
     for line in said.err.splitlines():
         assert ABOUT_THE_PROCESS.match(line), line
+    assert "next: " not in said.err
+
+
+@pytest.mark.parametrize(
+    "name", sorted(set(ANSWERS) - {"doctor"})
+)  # whose machine may be one where nothing runs
+def test_it_ends_with_what_to_do_next(name: str, at: Path) -> None:
+    """In one line of commands that there are, with files that are there or have yet to be named."""
+    *before, ahead = heard(name, at).err.splitlines()
+    assert not any(line.startswith("next: ") for line in before)
+    assert ahead.startswith("next: ")
+    for line in re.findall(r"bucketsim ([^;(]+)", ahead):
+        command, *words = shlex.split(line)
+        assert {word for word in words if word.startswith("-")} <= set(FROZEN[command])
+        *given, written = words if "-o" in words else [*words, ""]
+        assert all(Path(word).exists() for word in given if "/" in word), ahead
+        assert "/" not in written
 
 
 def test_tune_into_a_file_keeps_the_recommendation(tmp_path: Path) -> None:
@@ -96,7 +114,9 @@ def test_tune_into_a_file_keeps_the_recommendation(tmp_path: Path) -> None:
                                                if name in os.environ})  # fmt: skip
     assert said.code == 0, said.err
     assert "recommended: 4 bucket(s): 4 MiB, 4 MiB, 4 MiB, 4 MiB" in said.out
-    assert said.err == f"wrote {tmp_path / 'a.json'}\n"
+    wrote, ahead = said.err.splitlines()
+    assert wrote == f"wrote {tmp_path / 'a.json'}"
+    assert ahead == f"next: bucketsim export {cheap.W} --assignment {tmp_path / 'a.json'} --as snippet"
 
 
 def test_no_figure_is_cut_where_no_terminal_sets_the_width(

@@ -132,13 +132,20 @@ def test_a_table_of_dashes_is_not_printed(monkeypatch: pytest.MonkeyPatch, tmp_p
         (
             False,
             (2,),
-            "next: bucketsim tune WORKLOAD.json --hardware {made}/hardware.json; these files give no",
+            "next: bucketsim tune WORKLOAD.json --hardware {made}/hardware.json -o assignment.json; the "
+            "workload: ",
         ),
-        (True, (), "next: bucketsim tune {made}/workload.json --hardware HARDWARE.json; these files give no"),
+        (
+            True,
+            (),
+            "next: bucketsim calibrate --ranks 2 -o hardware.json; then: bucketsim tune {made}/workload.json "
+            "--hardware hardware.json -o assignment.json; or import an nccl-tests log",
+        ),
         (
             True,
             (4, 8),
-            "--hardware HARDWARE.json (one of {made}/hardware-4ranks.json, {made}/hardware-8ranks.json)",
+            "--hardware HARDWARE.json -o assignment.json; the hardware is one of "
+            "{made}/hardware-4ranks.json, {made}/hardware-8ranks.json",
         ),
         (False, (), "next: give what is missing above, and import again with -o {made}"),
     ],

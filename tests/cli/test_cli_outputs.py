@@ -58,6 +58,7 @@ def words_of(command: str, option: str, at: Path, path: Path) -> list[object]:
 def test_every_output_is_here() -> None:
     options = {"--output", "--figure", "--picture", "--save-cluster"}
     known = {*TO_FILES, *((command, "--output") for command in TO_DIRECTORIES), ("gather", "--output")}
+    known.add(("demo", "--output"))  # tests/cli/test_demo.py
     assert {(name, word) for name, words in FROZEN.items() for word in words if word in options} == known
 
 

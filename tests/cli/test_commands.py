@@ -48,7 +48,7 @@ def test_exit_0_on_success() -> None:
     assert said.code == 0
     assert said.out
     assert "exposed" in said.out
-    assert said.err == ""
+    assert said.err == f"next: bucketsim tune {W} --hardware {H} -o assignment.json\n"
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,13 @@ def test_at_its_end_it_becomes_the_dashboard(empty: Path, monkeypatch: pytest.Mo
     assert "next: " not in said.err
 
 
+def test_it_hands_out_what_is_bundled(empty: Path) -> None:
+    said = bucketsim("demo", "--files", "-o", "bundled")
+    assert (said.code, said.out) == (0, "")
+    assert {path.name for path in (empty / "bundled").iterdir()} == {"workloads", "hardware", "measured"}
+    assert bucketsim("agree", "bundled/measured/gpt-box-2x1gbit").code == 0
+
+
 def test_nothing_that_is_there_is_touched(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = empty / "bucketsim-demo" / "mine"
     kept.parent.mkdir()

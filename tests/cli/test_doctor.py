@@ -225,7 +225,7 @@ def test_what_makes_a_replay_scatter_is_said(
     assert heard.code == 0
     assert words in said(heard.out)
     assert "the loop can close here" in heard.out
-    assert heard.err == ""
+    assert heard.err.startswith("next: bucketsim demo")
 
 
 def test_the_table_says_what_was_found(seen: Callable[[Diagnosis], None]) -> None:

@@ -59,7 +59,7 @@ FROZEN = {
         "settings",
     ],
     "dash": ["--hardware", "--port", "--traces", "--watch"],
-    "demo": ["--no-dash", "--output", "--port", "-o"],
+    "demo": ["--files", "--no-dash", "--output", "--port", "-o"],
     "doctor": ["--json"],
     "estimate": [
         "--arg",

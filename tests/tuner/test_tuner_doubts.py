@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import sim
 from sim.nouns.hardware import Hardware
+from sim.tuner.spread.doubts import doubts_about
 from sim.units import MIB
 from sim.validator.calibrate import CalibrationStory
 from sim.validator.launch import Place
@@ -45,6 +46,17 @@ def test_a_burst_in_one_round_is_left_out_and_one_in_most_is_named() -> None:
     assert doubt["num_bytes"] == 16 * MIB
     assert doubt["why"].startswith("scatters: ")
     assert "44% of its messages were held up" in doubt["why"]
+
+
+def test_many_doubtful_sizes_are_one_sentence() -> None:
+    doubtful = [{"num_bytes": size * MIB, "why": "scatters"} for size in (1, 4)]
+    hardware = calibrated(())
+    hardware = replace(hardware, provenance={**hardware.provenance, "doubtful": doubtful})
+    (said,) = doubts_about(WORKLOAD, hardware)
+    points = len(hardware.all_reduce)
+    assert said == (
+        f"doubtful calibration: 2 of {points} sizes (1 MiB, 4 MiB); calibrate --again measures them anew"
+    )
 
 
 def test_the_answer_says_what_it_rests_on() -> None:

@@ -14,15 +14,26 @@ def doubts_about(workload: Workload, hardware: Hardware) -> tuple[str, ...]:
     """Sentences about the inputs: recorded times that cannot be true, doubtful points of the curve."""
     return (
         *(f"doubtful recording: {line}" for line in _listed(workload.provenance) if isinstance(line, str)),
-        *(
-            f"doubtful calibration: {format_size(one['num_bytes'])} {one['why']}; calibrate --again measures "
-            f"it anew"
-            for one in _listed(hardware.provenance)
-            if isinstance(one, dict)
-            and isinstance(one.get("num_bytes"), int)
-            and isinstance(one.get("why"), str)
-        ),
+        *_about_curve(hardware),
     )
+
+
+def _about_curve(hardware: Hardware) -> tuple[str, ...]:
+    """One sentence, however many sizes are doubtful; why, only of one."""
+    points = [
+        (one["num_bytes"], one["why"])
+        for one in _listed(hardware.provenance)
+        if isinstance(one, dict) and isinstance(one.get("num_bytes"), int) and isinstance(one.get("why"), str)
+    ]
+    if not points:
+        return ()
+    if len(points) == 1:
+        ((size, why),) = points
+        what, them = f"{format_size(size)} {why}", "it"
+    else:
+        sizes = ", ".join(format_size(size) for size, _ in points)
+        what, them = f"{len(points)} of {len(hardware.all_reduce)} sizes ({sizes})", "them"
+    return (f"doubtful calibration: {what}; calibrate --again measures {them} anew",)
 
 
 def _listed(provenance: dict[str, Any]) -> list[Any]:

@@ -1,0 +1,13 @@
+"""Titles of the groups in which ``--help`` shows options; what most people need stands before all groups."""
+
+MODEL = "The model"
+WHERE = "Where ranks run"
+MEASURING = "How it is measured"
+PREDICTING = "How it is predicted"
+SYSTEM = "Another system, and switches"
+WHAT_IF = "What if"
+CANDIDATES = "Which buckets"
+TIMES = "Further times, and other devices"
+RANKS_DIFFER = "Where ranks differ"
+LINK = "What is known of the machine"
+FITTING = "What else was measured, and what is fixed by it"
