@@ -16,7 +16,7 @@ import venv
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
-TESTS = ("pytest", "hypothesis")
+TESTS = ("pytest", "pytest-xdist", "hypothesis")
 
 
 def main() -> int:

@@ -14,9 +14,12 @@ from typing import Any, TypeVar
 
 import pytest
 
+import sim
 from sim.importer.links import read_nccl_tests
+from sim.importer.readers import reader
 from sim.nouns.hardware import Curve
 from sim.nouns.imported import ImportOptions
+from sim.nouns.records import Record
 from tests.clusters.published_fabrics import SYSTEMS, System, between_mib_and_gib, three_of
 from tests.published.figures import FOLDER
 
@@ -63,6 +66,13 @@ SOURCES = {
     "schemmy": (f"{GITHUB}/schemmy/exp-llm ecd8d6ad, experiments/wk16_bucket_sweep", NONE_FOUND),
 }
 META = f"traces of {GITHUB}/facebookresearch/HolisticTraceAnalysis and {GITHUB}/facebookresearch/param"
+
+# Of one rank or of all, as they lie below ``traces``.
+TRACES = {
+    "DLRM, all ranks of 8 V100": "param/param_dlrm_v100x8_r*.pt.trace.json.gz",
+    "ResNet-50, one rank of 2 A100": "hta/hta_nccl_data_a100x2.json.gz",
+    "a model with all-to-alls, one rank of 8 A100": "hta/hta_trace_diff_control_a100x8_r3.json.gz",
+}
 
 T = TypeVar("T")
 
@@ -217,7 +227,41 @@ def layouts() -> dict[str, Any]:
     }
 
 
-FILES = {"clusters": clusters, "fabrics": fabrics, "layouts": layouts, "null_case": null_case}
+def traces() -> dict[str, Any]:
+    """What today's model says of steps of others, beside what their traces say."""
+    found = {}
+    for name, pattern in TRACES.items():
+        paths = sorted((DATA / "traces").glob(pattern))
+        imported = reader("kineto")(paths, ImportOptions())
+        assert imported.workload is not None
+        (hardware,) = imported.hardware
+        (row,) = sim.agreement(
+            Record(
+                name=name,
+                workload=imported.workload,
+                hardware=hardware,
+                measurements=imported.measurements,
+            )
+        ).rows
+        assert row.median_bucket_end_error is not None
+        found[name] = {
+            "source": META,
+            "licence": "MIT",
+            "exposed_ns": {"predicted": row.predicted_exposed_ns, "measured": row.measured_exposed_ns},
+            "median_bucket_end_error": round(row.median_bucket_end_error, 4),
+            "worst_bucket_end_error_ns": max(abs(end.error_ns) for end in row.bucket_ends),
+            "step_error": round(row.step_error, 4),
+        }
+    return found
+
+
+FILES = {
+    "clusters": clusters,
+    "fabrics": fabrics,
+    "layouts": layouts,
+    "null_case": null_case,
+    "traces": traces,
+}
 
 
 def text(name: str) -> str:
