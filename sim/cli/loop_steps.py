@@ -17,7 +17,7 @@ _ON_ONE_GPU = (
 
 INSTALL_TORCH = "pip install 'torch>=2.9'"
 REINSTALL_TORCH = "pip install --force-reinstall torch"
-KNOWN_TORCH = "pip install 'torch>=2.9,<2.14'"
+KNOWN_TORCH = "pip install 'torch>=2.9,<2.15'"
 INSTALL_IPROUTE2 = "apt-get install iproute2"
 OLDEST_TORCH = (2, 9)
 

@@ -1,6 +1,8 @@
 """The wheel holds what an installation needs away from any checkout: pages, pictures and recordings."""
 
+import email
 import os
+import re
 import shutil
 import zipfile
 from pathlib import Path
@@ -45,13 +47,31 @@ def test_it_holds_all_that_is_not_code_and_nothing_else(wheel: Path) -> None:
         ("app/.streamlit", "*.toml"),
         ("sim", "**/*.md"),
         ("sim/validator/examples", "*"),
-        ("traces", "**/*.json"),
+        ("traces", "**/*"),
     ):
         inside = "app" if folder == "traces" else "."
-        there = {str(Path(inside) / path.relative_to(ROOT)) for path in (ROOT / folder).glob(pattern)}
+        there = {
+            str(Path(inside) / path.relative_to(ROOT))
+            for path in (ROOT / folder).glob(pattern)
+            if path.is_file()
+        }
         assert there, folder
         assert there <= names, there - names
-    assert not {name for name in names if name.startswith("tests") or "__pycache__" in name}
+    assert {"sim/py.typed", "sim/__init__.pyi"} <= names
+    (about,) = {name.partition("/")[0] for name in names if ".dist-info/" in name}
+    assert {name.partition("/")[0] for name in names} == {"app", "sim", about}
+    assert f"{about}/licenses/LICENSE" in names
+    assert not {name for name in names if "__pycache__" in name}
+
+
+def test_its_extras_are_those_of_the_manual(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+    metadata = email.message_from_bytes(archive.read(name))
+    extras = {extra for extra in metadata.get_all("Provides-Extra", []) if extra != "dev"}
+    page = (ROOT / "app" / "manual" / "start.md").read_text(encoding="utf-8")
+    cells = re.findall(r"^\| (`.*?`) \|", page.partition("| what it adds |")[2], re.MULTILINE)
+    assert extras == set(re.findall(r"`(\w+)`", " ".join(cells)))
 
 
 @pytest.mark.slow

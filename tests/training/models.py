@@ -1,7 +1,7 @@
 """Models that nobody here wrote, small enough for two cores: factories over transformers and torchvision.
 
 Each returns ``(model, batch)``, as ``bucketsim record`` and ``validate --model`` take it; the model returns
-its own loss. Both packages come with ``pip install 'bucketsim[training]'``.
+its own loss. Both packages come with ``pip install 'bucketsim[models]'``.
 """
 
 import torch
