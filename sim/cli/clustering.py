@@ -74,7 +74,7 @@ def cluster(
         raise InputError("--loads: not legal with --json, which is one hardware; sim.link_loads gives them")
     if measured and (beside or algorithm != "auto"):
         raise InputError(
-            "--measured: not legal with --beside or --algorithm; measurements say by what they went"
+            "--measured: not legal with --beside or --algorithm; a measurement has its own algorithm"
         )
     loaded = _with_loads(algorithm) if loads or picture is not None else None
     made = _placed(_machine(machine, settings or []), ranks, "--ranks")

@@ -143,8 +143,8 @@ def calibrate(
     if prepare:
         if any(given is not None for given in (box, rate, uplink, on, neighbour)) or as_json or again:
             raise typer.BadParameter(
-                "--prepare leaves ranks to torchrun or srun: no --box, --rate, --uplink, --on, --neighbour, "
-                "--again, --json"
+                "--prepare: torchrun or srun starts the ranks; leave out --box, --rate, --uplink, --on, "
+                "--neighbour, --again, --json"
             )
         check_directory(output, "--output")
         _prepare(output, ranks, parse_size(largest), rounds, budget, mode)

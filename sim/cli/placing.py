@@ -104,8 +104,8 @@ def neighbour_of(text: str, workload: Workload, place: "Place") -> "tuple[Place,
     ours, hosts = place_two(place)
     if len(hosts) != ours.world_size:
         raise InputError(
-            f"neighbour: {len(hosts)} hosts beside {ours.world_size} are not legal; its steps are predicted "
-            f"from one hardware, so give both jobs as many"
+            f"neighbour: {len(hosts)} hosts beside {ours.world_size} are not legal; both jobs are "
+            f"predicted from one hardware file, so give them equally many hosts"
         )
     options: dict[str, Any] = key_values([word.strip() for word in text.split(",")], "--neighbour")
     if {"workload", "iteration"} & options.keys():

@@ -78,7 +78,7 @@ def gather(
     measures = is_calibration(directory)
     if (measures or is_battery(directory)) != (output is not None):
         raise typer.BadParameter(
-            "--output goes with calibrate --prepare and make gpu-battery, and they with --output"
+            "--output: give it for what calibrate --prepare or make gpu-battery left, and only for that"
         )
     if measures and output is not None:
         if max_error is not None:

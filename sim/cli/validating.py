@@ -185,7 +185,7 @@ def validate(
 
     check_threshold(max_error)
     if (ab or mode is ReplayMode.MODEL) != (model is not None):
-        raise typer.BadParameter("--model goes with --mode model or --ab, and they with it")
+        raise typer.BadParameter("--model: give it with --mode model or with --ab, and these only with it")
     if model is None and (arg or dtype):
         raise typer.BadParameter("--arg and --dtype belong to --model")
     if model is not None and backend is not None:
@@ -193,26 +193,30 @@ def validate(
     is_emulated = link is LinkKind.EMULATED
     if is_emulated and (model is not None or box is not None or prepare or _is_given(context, "ranks")):
         raise typer.BadParameter(
-            "--link emulated is one rank in paced mode: no --model, --box, --prepare, --ranks"
+            "--link emulated: one rank in paced mode; leave out --model, --box, --prepare, --ranks"
         )
     if systems and (model is not None or is_emulated or device != "cpu" or _is_given(context, "caps")):
         raise typer.BadParameter(
-            "--systems is a paced replay over gloo: no --model, --device, --link, --caps"
+            "--systems: a paced replay over gloo; leave out --model, --device, --link, --caps"
         )
     if families and (systems or ab or _is_given(context, "caps")):
-        raise typer.BadParameter("--families takes its candidates from the tuner: no --systems, --ab, --caps")
+        raise typer.BadParameter(
+            "--families: the candidates are the tuner's; leave out --systems, --ab, --caps"
+        )
     if not ab and samples is not None:
         raise typer.BadParameter("--samples belongs to --ab")
     if ab and max_error is not None:
         raise typer.BadParameter("--max-error belongs to a comparison with the prediction, not to --ab")
     if (neighbour or slow) and (model is not None or is_emulated or prepare or device != "cpu"):
         raise typer.BadParameter(
-            "--neighbour and --slow are a paced replay over gloo: no --model, --device, --link, --prepare"
+            "--neighbour, --slow: a paced replay over gloo; leave out --model, --device, --link, --prepare"
         )
     if steps_only and (model is None or ab):
-        raise typer.BadParameter("--steps-only goes with --model, without --ab")
+        raise typer.BadParameter("--steps-only: give it with --model, and without --ab")
     if prepare and (ab or box is not None or max_error is not None):
-        raise typer.BadParameter("--prepare leaves ranks to torchrun or srun: no --ab, --box, --max-error")
+        raise typer.BadParameter(
+            "--prepare: torchrun or srun starts the ranks; leave out --ab, --box, --max-error"
+        )
     user_model = (
         None
         if model is None
