@@ -55,7 +55,7 @@ def test_many_doubtful_sizes_are_one_sentence() -> None:
     (said,) = doubts_about(WORKLOAD, hardware)
     points = len(hardware.all_reduce)
     assert said == (
-        f"doubtful calibration: 2 of {points} sizes (1 MiB, 4 MiB); calibrate --again measures them anew"
+        f"doubtful calibration: 2 of {points} sizes, 1 MiB to 4 MiB; calibrate --again measures them anew"
     )
 
 

@@ -31,8 +31,8 @@ def _about_curve(hardware: Hardware) -> tuple[str, ...]:
         ((size, why),) = points
         what, them = f"{format_size(size)} {why}", "it"
     else:
-        sizes = ", ".join(format_size(size) for size, _ in points)
-        what, them = f"{len(points)} of {len(hardware.all_reduce)} sizes ({sizes})", "them"
+        least, most = (format_size(end(size for size, _ in points)) for end in (min, max))
+        what, them = f"{len(points)} of {len(hardware.all_reduce)} sizes, {least} to {most}", "them"
     return (f"doubtful calibration: {what}; calibrate --again measures {them} anew",)
 
 
