@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.errors import InputError, NotModelledError, SimError
-from sim.importer.chakra import gradients_of, read_chakra
+from sim.importer.chakra.execution_trace import gradients_of, read_chakra
 from sim.importer.chakra.nodes import PROCESS_GROUPS
 from sim.importer.matching import match_buckets
 from sim.importer.opening import read_text

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from sim.importer.links import read_nccl_tests
+from sim.importer.links.link_hardware import read_nccl_tests
 from sim.nouns.hardware import Curve
 from sim.nouns.imported import ImportOptions
 from tests.clusters.published_fabrics import SYSTEMS, System, between_mib_and_gib, three_of

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from sim.importer.kept_steps import Kept
+from sim.importer.recorded.kept_steps import Kept
 from sim.metrics.noise import median_interval
 from sim.units import format_ms, median_ns
 
