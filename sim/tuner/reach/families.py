@@ -9,12 +9,12 @@ from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.systems.bucketing import DEFAULT_BUCKET_CAP_BYTES, DEFAULT_FIRST_BUCKET_BYTES
+from sim.systems.cut import NO_LIMIT
 from sim.systems.registry import assign
 from sim.systems.zero import STAGES
 from sim.tuner.progress import tell
 from sim.tuner.reach.baselines import fit_alpha_beta, fuse_in_cycles, merge_wisely
 from sim.tuner.reach.cap_layouts import (
-    NO_LIMIT,
     Intervals,
     find_bounds,
     find_intervals,

@@ -9,6 +9,7 @@ from sim.metrics.step import step_ns
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
+from sim.systems.cut import NO_LIMIT
 from sim.systems.registry import assign
 from sim.systems.simulate import simulate
 from sim.systems.zero import STAGES
@@ -16,7 +17,7 @@ from sim.systems.zero_flushes import plan_flushes, plan_messages
 from sim.systems.zero_layout import FlatGroup, ProcessGroup, elements_of, lay_out
 from sim.systems.zero_settings import ZeroSettings, read_zero_settings
 from sim.tuner.progress import tell
-from sim.tuner.reach.cap_layouts import NO_LIMIT, find_roundest
+from sim.tuner.reach.cap_layouts import find_roundest
 
 WORK = 20_000  # gradients simulated, in all sizes of one stage
 FEWEST = 3  # sizes, however many gradients there are
