@@ -170,7 +170,7 @@ def play_job(
                 stall_ns=crew.ranks.stall_ns,
                 begins_ns=ends,
             )
-            ends, met = _through(replace(lanes, services_ns=times[batch]), bringing)
+            ends, met = _through(lanes.with_services(times[batch]), bringing)
             if number:
                 computed += brought.paces @ step.works_ns[batch][bringing.variants]
                 by_simpy += met.by_simpy
