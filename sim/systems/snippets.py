@@ -8,17 +8,13 @@ from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment
 from sim.nouns.ddp_switches import ARGUMENTS, LIST_SINCE, OLDEST, SUPPORTED_SINCE, ZERO_CAP_SINCE, Version
 from sim.nouns.workload import Workload
-from sim.systems.ddp_assignment import check_reaches
+from sim.systems.ddp_assignment import check_reaches, torch_needed
 from sim.systems.hook_table import HOOKS
 from sim.units import format_size
 
 _CAP_IS_FIRST_SINCE: Version = (2, 4)  # before, an explicit cap has the first bucket of 1 MiB, too (A2.1)
-# Arguments of DistributedDataParallel that are younger than torch 2.0, and the torch that has them first.
-_SWITCHES_SINCE = {
-    one.name: one.since for one in sorted(ARGUMENTS, key=lambda one: one.since) if one.since > OLDEST
-}
 # The versions with which something begins, in order.
-_MARKS = sorted({OLDEST, LIST_SINCE, _CAP_IS_FIRST_SINCE, ZERO_CAP_SINCE, *_SWITCHES_SINCE.values()})
+_MARKS = sorted({LIST_SINCE, _CAP_IS_FIRST_SINCE, ZERO_CAP_SINCE, *(one.since for one in ARGUMENTS)})
 
 
 def snippet(assignment: Assignment, workload: Workload, torch: str | None = None) -> str:
@@ -99,7 +95,7 @@ def _needs(assignment: Assignment, version: Version | None) -> str:
     """Which torch the lines are for; without a version, the oldest with which they do what they should."""
     if version is not None:
         return f"for torch {_told(version)}"
-    switches = max((_SWITCHES_SINCE.get(name, OLDEST) for name in assignment.ddp_kwargs), default=OLDEST)
+    switches = torch_needed(assignment.ddp_kwargs)
     if not assignment.by_keywords:
         return f"needs torch '>={_told(max(switches, SUPPORTED_SINCE))}'"
     since = next(one for one in _MARKS if one >= switches and _why_not_by_keywords(assignment, one) is None)
@@ -110,11 +106,11 @@ def _needs(assignment: Assignment, version: Version | None) -> str:
 
 def _check_switches(assignment: Assignment, version: Version) -> None:
     """Raise ``InputError`` for a keyword that this torch has not, whatever its value."""
-    for name, since in _SWITCHES_SINCE.items():
-        if version < since and name in assignment.ddp_kwargs:
+    for one in sorted(ARGUMENTS, key=lambda one: one.since):
+        if version < one.since and one.name in assignment.ddp_kwargs:
             raise InputError(
-                f"torch: {_told(version)} has no {name}, which is part of this assignment; give "
-                f"{_told(since)} or newer"
+                f"torch: {_told(version)} has no {one.name}, which is part of this assignment; give "
+                f"{_told(one.since)} or newer"
             )
 
 

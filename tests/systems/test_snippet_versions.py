@@ -76,7 +76,11 @@ def applied(lines: str) -> Assignment:
     ],
 )
 def test_a_torch_without_a_switch_is_refused(switch: str, since: tuple[int, int]) -> None:
+    """Whatever its value: an older torch takes no keyword that it does not know."""
     assignment = sim.assign(WORKLOAD, **{switch: True})
+    required = {"torch": f">=2.{since[1]}"} if since > (2, 9) else {}  # bucketsim itself needs 2.9
+    for value in (True, False):
+        assert sim.assign(WORKLOAD, **{switch: value}).requires == required
     for version in VERSIONS:
         text = f"{version[0]}.{version[1]}"
         if version >= since:
