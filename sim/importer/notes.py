@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from sim.nouns.imported import SENTENCES
+
 
 @dataclass(slots=True, kw_only=True)
 class Notes:
@@ -12,3 +14,7 @@ class Notes:
     missing: list[str] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
     doubtful: list[str] = field(default_factory=list)
+
+    def each(self) -> dict[str, tuple[str, ...]]:
+        """What ``Imported`` has of it, by the names of its fields; of equal sentences the first."""
+        return {kind: tuple(dict.fromkeys(getattr(self, kind))) for kind in SENTENCES}
