@@ -145,11 +145,7 @@ def _combined(
         hardware=hardware,
         measurements=measurements,
         ranks=rows,
-        found=tuple(notes.found),
-        assumed=tuple(notes.assumed),
-        missing=tuple(notes.missing),
-        dropped=tuple(notes.dropped),
-        doubtful=tuple(notes.doubtful),
+        **notes.each(),
         details=details,
     )
 
