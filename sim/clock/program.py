@@ -26,7 +26,7 @@ class Work(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """From here on nothing that the bucket holds is missing."""
+    """From here on the bucket is complete: nothing that it holds is missing."""
 
     bucket: int
 

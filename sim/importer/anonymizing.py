@@ -1,4 +1,4 @@
-"""What may leave the house: an import without names, paths and hosts."""
+"""An import without names, paths and hosts, so that it may be given away."""
 
 import re
 from collections.abc import Iterable, Mapping

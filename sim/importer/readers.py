@@ -24,7 +24,7 @@ READABLE = (AUTO, *FORMATS)
 
 
 def reader(form: str) -> Reader:
-    """The function that reads a format; what it says, in errors too, is a line that a terminal may show.
+    """The function that reads a format. Each sentence that it returns or raises fits one line of a terminal.
 
     Raises:
         InputError: there is no such format.
@@ -37,7 +37,7 @@ def reader(form: str) -> Reader:
 
 
 def _in_lines(read: Reader) -> Reader:
-    """Values of files are quoted in sentences: no control characters of theirs, and not all of a long one."""
+    """``read`` with its sentences made fit to show: they quote values of files, which may hold anything."""
 
     @wraps(read)
     def read_in_lines(paths: Sequence[Path], options: ImportOptions) -> Imported:

@@ -64,11 +64,9 @@ class RankRow:
 class Imported:
     """What was read, and what was not.
 
-    ``found`` is what the files say, ``assumed`` what they do not and was filled in, ``missing`` what could
-    not be had, ``dropped`` what was read and left out, ``doubtful`` what cannot be true of it and what was
-    done
-    about that: a sentence each. ``details`` is for the summary file:
-    JSON values only.
+    Each list holds sentences. ``found``: what the files say. ``assumed``: what they do not say and was filled
+    in. ``missing``: what could not be had. ``dropped``: what was read and left out. ``doubtful``: what cannot
+    be true of it, and what was done about that. ``details`` is for the summary file: JSON values only.
     """
 
     format: str

@@ -70,8 +70,10 @@ def lay_out(step: SeenStep, model: Workload | None, source: str) -> Layout | Non
 
 
 def _reduced(step: SeenStep) -> list[tuple[int, SeenGradient]]:
-    """Gradients that the reductions can hold, with their places: those that DDP copied, if that can be seen,
-    and none that came after the last was sent, unless all did: a compiled backward reduces, then accumulates.
+    """The gradients that the reductions can hold, with their places.
+
+    They are those that DDP copied, if that can be seen. Gradients that came after the last reduction was
+    launched are left out, unless all did: a compiled backward reduces first, and accumulates then.
     """
     placed = list(enumerate(step.gradients))
     if any(one.reduced for _, one in placed):

@@ -144,10 +144,11 @@ def add_up(
     laters: Array,
     starts: Array,
 ) -> tuple[Array, Array, Array, Array]:
-    """What ``problem.Problem.stops`` says, for many layouts one after another, and bytes as caps count them.
+    """What ``problem.Problem.stops`` says of many layouts, one after another, and their bytes as caps count
+    them.
 
-    Layout k, of the limits [firsts[k], laters[k]] in bytes, has the entries from ``starts[k]`` to
-    ``starts[k + 1]``. ``wire``, ``copied``: bytes of each place in the ready order.
+    Layout k, of the limits [firsts[k], laters[k]] in bytes, has the entries from ``starts[k]`` to ``starts[k
+    + 1]``. ``wire``, ``copied``: bytes of each place in the ready order.
 
     Returns:
         Per bucket the last place that it waits for, its bytes on the wire, in copies and by its caps.

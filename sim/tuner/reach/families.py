@@ -72,11 +72,12 @@ class Families:
 
 
 def find_families(scorer: Scorer, max_bucket_bytes: int = NO_LIMIT) -> Families:
-    """The best of every family for the workload and the hardware of ``scorer``, but free lists of buckets.
+    """The best assignment of every family, free lists of buckets aside, for the scorer's workload and
+    hardware.
 
-    DDP's own knobs are compared by ``sync_end_ns``, of equal ones fewer buckets, ZeRO's by the whole step.
-    Caps are chosen among those that make no bucket larger than ``max_bucket_bytes``, if there are any; other
-    families take no notice of it, nor do ``cap_rows``.
+    DDP's own knobs are compared by ``sync_end_ns``; of equal ones, fewer buckets are better. ZeRO's are
+    compared by the whole step. Caps are chosen among those that make no bucket larger than
+    ``max_bucket_bytes``, if there are any; other families take no notice of it, nor do ``cap_rows``.
 
     Raises:
         InputError, NotModelledError: DDP does not train this workload as it is.
@@ -95,7 +96,7 @@ def find_families(scorer: Scorer, max_bucket_bytes: int = NO_LIMIT) -> Families:
 
 
 def find_ddp_families(scorer: Scorer, max_bucket_bytes: int = NO_LIMIT) -> Families:
-    """The same without other systems': what is played by DDP's rules, from which the search sets out."""
+    """The same without other systems: only DDP's own knobs, from whose assignments the search sets out."""
     tell("comparing caps")
     workload, hardware = scorer.problem.workload, scorer.problem.hardware
     default = assign(workload)

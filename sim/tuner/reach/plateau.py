@@ -31,11 +31,11 @@ def find_plateau(
 ) -> Plateau:
     """The plateau of all layouts that a cap can make and whose buckets hold ``max_bytes`` at most.
 
-    A cap can be told apart from what is recommended where ``judge`` finds the recommendation significantly
-    better, and DDP's default where ``gain`` does, which is the same judgement. Where fewer than two
-    iterations were recorded nobody can say, and it is 1 % of the best cap's step instead. With very many
-    layouts of very many gradients only those nearest to the best are played; the others are judged by their
-    nominal step.
+    A cap is as good as the recommendation unless ``judge`` finds the recommendation significantly better;
+    DDP's default is judged by ``gain``, in the same way. With fewer than two recorded iterations nothing is
+    significant: then a cap is as good if its step is within 1 % of the best cap's. With very many layouts of
+    very many gradients only those nearest to the best are played; the others are judged by their nominal
+    step.
     """
     draws = judge.draws
     steps = np.array([row.sync_end_ns for row in rows], dtype=np.float64) + judge.rest_ns
