@@ -36,21 +36,6 @@ class _Trace:
     schema: str
 
 
-def gradients_of(
-    document: Any, source: str = "execution trace", backward_ns: int | None = None
-) -> tuple[Gradient, ...]:
-    """The gradients of one backward, as its ``AccumulateGrad`` nodes name their shapes and dtypes.
-
-    The trace has their ready order, not their place among the parameters: index 0 is taken to be the one that
-    is ready last. ``ready_ns`` splits ``backward_ns`` by position; without it, it is the place in that order.
-
-    Raises:
-        InputError: ``document`` is no execution trace, or one without backward.
-        NotModelledError: gradients are reduce-scattered (FSDP, ZeRO).
-    """
-    return _as_gradients(_read(document, source), backward_ns)
-
-
 def read_chakra(paths: Sequence[Path], options: ImportOptions) -> Imported:
     """What execution traces, one a rank, say of gradients and collectives.
 
@@ -190,6 +175,11 @@ def _repeats(
 
 
 def _as_gradients(trace: _Trace, backward_ns: int | None) -> tuple[Gradient, ...]:
+    """The gradients of one backward; index 0 is taken to be the one that is ready last.
+
+    A trace has their ready order, not their place among the parameters. ``ready_ns`` splits ``backward_ns``
+    by position; without it, it is the place in that order.
+    """
     rows = trace.gradients
     if backward_ns is None:
         times: Sequence[int] = range(len(rows))
