@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sim.errors import InputError
-from sim.recorder.models import Batch, check_sizes, seeded
+from sim.recorder.seeded_batches import Batch, check_sizes, seeded
 
 
 class Conv1D(nn.Module):
