@@ -91,7 +91,7 @@ FROZEN = {
         "--zero",
         "workload_file",
     ],
-    "export": ["--as", "--assignment", "--hardware", "--output", "-o", "workload_file"],
+    "export": ["--as", "--assignment", "--hardware", "--output", "--parts", "-o", "workload_file"],
     "gather": ["--json", "--max-error", "--output", "-o", "directory"],
     "import": [
         "--anonymize",
