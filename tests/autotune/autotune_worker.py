@@ -82,7 +82,7 @@ class Run:
         self.differs: list[int] = []
         self.number = 0
         self.tuner: Any = None
-        self.slows: Callable[[], bool] = lambda: False
+        self.slows: Callable[[], int] = lambda: False
         self.chance = random.Random(dist.get_rank())
         self.clock_ns = 0
 

@@ -181,8 +181,8 @@ def _where_unused_are_searched(search: _Search) -> list[str]:
     if search.switches.get("find_unused_parameters") or search.switches.get("static_graph"):
         return []
     best, best_ns = search.best({**search.switches, "find_unused_parameters": True})
-    cap = best.ddp_kwargs.get("bucket_cap_mb")
-    which = "no ddp_bucket_cap_mb" if cap is None else f"ddp_bucket_cap_mb={int(cap)}"
+    caps = [f"ddp_{name}={value}" for name, value in best.ddp_kwargs.items() if name in CAP_KWARGS]
+    which = caps[0] if caps else "no ddp_bucket_cap_mb"
     return [
         "# The Trainer's own default is ddp_find_unused_parameters=True unless activations are checkpointed, "
         "and",
