@@ -68,7 +68,7 @@ def autotune(
     of an all-reduce of the buckets in use: on 2 ranks to the bit those of plain DDP.
 
     Args:
-        ddp: a DistributedDataParallel, or what ``torch.compile`` made of one.
+        ddp: a DistributedDataParallel, or what ``torch.compile``, Accelerate or Fabric made of one.
         record_steps: steps that are recorded, after warm-up.
         verify_steps: steps of the trial before it is first judged.
         max_verify_steps: steps after which it ends without a gain shown.

@@ -21,12 +21,14 @@ SAFE_HOOKS = (allreduce_hook, fp16_compress_hook, bf16_compress_hook)  # they ke
 
 
 def unwrapped(module: object) -> DistributedDataParallel:
-    """The DistributedDataParallel in ``module``, which may be ``torch.compile``'s.
+    """The DistributedDataParallel in ``module``, which may be ``torch.compile``'s or Fabric's.
 
     Raises:
         InputError: not a module. NotModelledError: a module that is trained without DDP's buckets.
     """
-    inner = getattr(module, "_orig_mod", module)
+    inner = module
+    for within in ("_forward_module", "_orig_mod"):  # Fabric's, then torch.compile's
+        inner = getattr(inner, within, inner)
     if isinstance(inner, DistributedDataParallel):
         return inner
     if not isinstance(inner, nn.Module):
