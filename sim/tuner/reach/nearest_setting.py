@@ -150,7 +150,7 @@ def _said(kwargs: Mapping[str, Any], framework: Framework, workload: Workload) -
     if framework.passes_always and workload.buffers:
         said["broadcast_buffers"] = True  # only what is on is said there, and DDP's default is on
     said |= kwargs
-    caps = {name: value for name, value in said.items() if name in CAP_KWARGS}
+    caps: dict[str, Any] = {name: value for name, value in said.items() if name in CAP_KWARGS}
     if "bucket_cap_mb" in caps and framework.whole_caps:
         caps["bucket_cap_mb"] = int(caps["bucket_cap_mb"])
     return {**caps, **{name: value for name, value in said.items() if name not in CAP_KWARGS}}
