@@ -121,15 +121,16 @@ class Autotune:
         self._steps = 0
         self._begun = time.perf_counter()
         self._work: Steps | None = None
+        self._live: LiveFile | None = None
         try:
             inner = unwrapped(ddp)
+            self._live = LiveFile(options.live, inner, lambda: self._steps)
             check_switchable(inner)
         except NotModelledError as error:
             self._end("refused", str(error))
             return
         self._ddp = inner
         self._boundary = Boundary(inner, owner=self)
-        self._live = LiveFile(options.live, inner, lambda: self._steps)
         self._work = _Tuning(inner, self._boundary, options, self._live).run()
 
     def step(self) -> None:
@@ -172,6 +173,7 @@ class Autotune:
         if self._work is not None:
             self._work = None
             self._boundary.close()
+        if self._live is not None:
             self._live.tell(phase="ended", outcome=outcome, why=why, seconds=seconds)
         self.result = Autotuned(outcome=outcome, why=why, steps=self._steps, seconds=seconds, **found)
 

@@ -25,6 +25,7 @@ FROZEN = {
         "workload_file",
     ],
     "agree": ["--json", "--markdown", "--max-error", "directories"],
+    "autotune": ["--cache", "--live", "command"],
     "box": ["--rate", "--uplink", "command", "hosts"],
     "calibrate": [
         "--again",
