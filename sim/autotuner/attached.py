@@ -28,13 +28,19 @@ def attach(ddp: DistributedDataParallel) -> None:
     if tuner.result is not None:
         return
 
-    @torch.compiler.disable
+    handles: list[Any] = []
+
     def before_forward(*_: Any) -> None:
-        nonlocal handle
         if torch.is_grad_enabled():
             tuner.step()
-        handle.remove()
-        if tuner.result is None:  # ahead of whatever a recording has put there meanwhile
-            handle = ddp.register_forward_pre_hook(before_forward, prepend=True)
+        handles.pop().remove()
+        if tuner.result is None:
+            go_first()
 
-    handle = ddp.register_forward_pre_hook(before_forward, prepend=True)
+    uncompiled: Any = torch.compiler.disable(before_forward)  # type: ignore[no-untyped-call]
+
+    def go_first() -> None:
+        """Ahead of whatever a recording has put there meanwhile."""
+        handles.append(ddp.register_forward_pre_hook(uncompiled, prepend=True))
+
+    go_first()
