@@ -47,6 +47,7 @@ from sim.truth.differences import difference
 from sim.truth.in_box import as_measured
 from sim.truth.record import agreement, error_limit
 from sim.truth.recorded_step import own_step
+from sim.tuner.reach.nearest_setting import nearest_setting
 from sim.tuner.recommend import best, gain, trade_off, tune
 from sim.tuner.spread.cap_band import step_band
 from sim.tuner.sweeps.grid import sweep
@@ -92,6 +93,7 @@ __all__ = [
     "load_ranks",
     "load_record",
     "load_workload",
+    "nearest_setting",
     "own_step",
     "pareto_front",
     "parse_cluster",

@@ -7,7 +7,6 @@ from pathlib import Path
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-import sim
 from app import cached_records, cached_uploads
 from app.cached_records import Opened, Source, Trouble
 from app.figures.parity import draw_all
@@ -31,7 +30,7 @@ def show(library: Library, watch: Path | None) -> None:
     what = st.segmented_control(
         "Show",
         ["records", "live"],
-        default="live" if watch is not None and sim.find_recordings(watch) else "records",
+        default="live" if watch is not None and live.is_told(watch) else "records",
         required=True,
         format_func=str.capitalize,
         key="show",

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from app.words.labels import plain
+from sim.nouns.autotune import AutotuneProgress
 from sim.nouns.live import Calibration, Drift, Followed, Lateness, LiveGain, LiveReport, Unseen
 from sim.nouns.recording import RecordingHeader
 from sim.units import format_ms
@@ -310,3 +311,34 @@ def summary_words(report: LiveReport) -> str:
     if not report.left_out:
         return ""
     return f"{report.left_out:,} steps have another number of micro-batches and are left out."
+
+
+_PHASES: dict[str, str] = {
+    "settling": "It waits until DDP has rebuilt its buckets.",
+    "recording": "It records its own steps.",
+    "link": "It measures its link between two steps.",
+    "prediction": "It predicts the best buckets while it goes on.",
+    "trial": "It trains with both buckets in turns.",
+}
+
+
+def autotune_title(name: str, told: AutotuneProgress) -> str:
+    """Which job it is."""
+    return f"{told.name} on {told.world_size} ranks tunes its buckets ({name})"
+
+
+def autotune_sentence(told: AutotuneProgress) -> str:
+    """What the job is doing, or how it ended."""
+    if told.outcome is not None:
+        return f"{told.outcome}: {told.why} ({told.steps} steps, {told.seconds or 0:.1f} s)"
+    return f"{_PHASES.get(told.phase, '')} Step {told.steps}."
+
+
+def autotune_prediction(told: AutotuneProgress) -> str | None:
+    """What is predicted of the buckets that are tried; None before it is."""
+    if told.in_use_ns is None or told.best_ns is None:
+        return None
+    return (
+        f"Predicted: {format_ms(told.in_use_ns)} a step with the {told.buckets_in_use} buckets in use, "
+        f"{format_ms(told.best_ns)} with the best."
+    )

@@ -7,6 +7,7 @@ import typer
 
 from sim.cli import (
     anchoring,
+    autotuning,
     boxing,
     clustering,
     diagnosing,
@@ -72,6 +73,7 @@ for command in (
     spreading.gather,
     judging.agree,
     boxing.box,
+    autotuning.autotune,
     showing.dash,
     diagnosing.doctor,
 ):

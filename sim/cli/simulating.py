@@ -58,6 +58,12 @@ class Target(StrEnum):
     SNIPPET = "snippet"
     ASSIGNMENT = "assignment"
     PERFETTO = "perfetto"
+    TRANSFORMERS = "transformers"
+    ACCELERATE = "accelerate"
+    LIGHTNING = "lightning"
+    RAY = "ray"
+    MMENGINE = "mmengine"
+    FAIRSEQ = "fairseq"
 
 
 def _caps(text: str | None, option: str) -> list[float] | None:
@@ -271,17 +277,24 @@ def print_report(report: Report, workload: Workload) -> None:
 def export(
     workload_file: WorkloadFile,
     hardware_file: Annotated[
-        Path | None, typer.Option("--hardware", help="A hardware file; tunes for it, and times perfetto.")
+        Path | None,
+        typer.Option("--hardware", help="A hardware file; tunes for it, times perfetto and settings."),
     ] = None,
     assignment_file: Annotated[
         Path | None, typer.Option("--assignment", help="Export this assignment instead of the best.")
     ] = None,
-    target: Annotated[Target, typer.Option("--as", help="What to export.")] = Target.BUCKET_INDICES,
+    target: Annotated[
+        Target, typer.Option("--as", help="What to export, or where you train.")
+    ] = Target.BUCKET_INDICES,
+    parts: Parts = False,
     output: Output = None,
 ) -> None:
-    """Take an assignment home: bucket_indices, a snippet to paste, or a trace for Perfetto."""
-    workload = sim.load_workload(workload_file)
-    hardware = None if hardware_file is None else sim.load_hardware(hardware_file)
+    """Take an assignment home: bucket_indices, lines for where you train, or a trace for Perfetto."""
+    hardware: Hardware | None = None
+    if hardware_file is None:
+        workload = sim.load_workload(workload_file)
+    else:
+        workload, hardware = load_inputs(workload_file, hardware_file, parts, as_json=True)
     assignment: Assignment
     if assignment_file is not None:
         assignment = sim.load_assignment(assignment_file)
@@ -290,17 +303,22 @@ def export(
         assignment = sim.tune(workload, hardware).assignment
     else:
         raise InputError("export: give --hardware to export the best assignment, or --assignment")
-    if target is Target.SNIPPET:
-        text = sim.snippet(assignment, workload)
-    elif target is Target.ASSIGNMENT:
-        text = sim.to_text(assignment)
-    elif target is Target.BUCKET_INDICES:
-        text = sim.bucket_indices_json(assignment, workload)
-    elif hardware is None:
-        raise InputError("export: --as perfetto needs --hardware")
-    else:
-        text = sim.perfetto_json(sim.simulate(workload, hardware, assignment))
+    text = _exported(target, workload, hardware, assignment)
     if output is None:
         emit(text)
     else:
         write(output, text)
+
+
+def _exported(target: Target, workload: Workload, hardware: Hardware | None, assignment: Assignment) -> str:
+    if target is Target.SNIPPET:
+        return sim.snippet(assignment, workload)
+    if target is Target.ASSIGNMENT:
+        return sim.to_text(assignment)
+    if target is Target.BUCKET_INDICES:
+        return sim.bucket_indices_json(assignment, workload)
+    if hardware is None:
+        raise InputError(f"export: --as {target} needs --hardware")
+    if target is Target.PERFETTO:
+        return sim.perfetto_json(sim.simulate(workload, hardware, assignment))
+    return sim.nearest_setting(workload, hardware, assignment, target.value).lines

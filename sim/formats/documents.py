@@ -13,6 +13,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from sim.errors import InputError
 from sim.formats.outputs import write_atomically
 from sim.nouns.assignment import Assignment
+from sim.nouns.autotune import AutotuneProgress
 from sim.nouns.box import Neighbour
 from sim.nouns.cluster import Cluster
 from sim.nouns.explanation import Explanation
@@ -44,6 +45,7 @@ KINDS: dict[str, type[Any]] = {
     "assignment_comparison": AssignmentComparison,
     "neighbour": Neighbour,
     "jobs": JobsReport,
+    "autotune": AutotuneProgress,
 }
 _KIND_OF = {noun: kind for kind, noun in KINDS.items()}
 
@@ -62,6 +64,7 @@ Noun = TypeVar(
     AssignmentComparison,
     Neighbour,
     JobsReport,
+    AutotuneProgress,
 )
 Body = TypeVar("Body")
 

@@ -36,7 +36,7 @@ def snippet(assignment: Assignment, workload: Workload, torch: str | None = None
             f"policy: {assignment.policy!r} is no system of DistributedDataParallel, whose lines these are; "
             f"they are written for {', '.join(DDP_POLICIES)}"
         )
-    _check_code(assignment)
+    check_code(assignment)
     if assignment.by_keywords:
         check_reaches(workload, assignment)
     version = None if torch is None else read_version(torch)
@@ -58,7 +58,7 @@ def snippet(assignment: Assignment, workload: Workload, torch: str | None = None
     )
 
 
-def _check_code(assignment: Assignment) -> None:
+def check_code(assignment: Assignment) -> None:
     """Raise ``InputError`` for what would not be a name in the lines: files may hold anything."""
     kwargs, hook = assignment.ddp_kwargs, assignment.settings.get("comm_hook")
     precision = kwargs.get("mixed_precision")
@@ -143,13 +143,13 @@ def _by_keywords(assignment: Assignment) -> list[str]:
         lines += [
             f"os.environ[{name!r}] = {value!r}  # before import torch" for name, value in environment.items()
         ]
-    arguments = ["model", *(f"{name}={_typed(name, value)}" for name, value in assignment.ddp_kwargs.items())]
+    arguments = ["model", *(f"{name}={typed(name, value)}" for name, value in assignment.ddp_kwargs.items())]
     call = f"ddp_model = torch.nn.parallel.DistributedDataParallel({', '.join(arguments)})"
     return [*lines, "import torch", "", call]
 
 
-def _typed(name: str, value: Any) -> str:
-    """A value as one types it; mixed precision is torch's own class, with dtypes of torch."""
+def typed(name: str, value: Any) -> str:
+    """A value of a keyword as one types it; mixed precision is torch's own class, with dtypes of torch."""
     if name != "mixed_precision" or not isinstance(value, dict):
         return repr(value)
     dtypes = ", ".join(f"{field}=torch.{dtype}" for field, dtype in value.items())
@@ -185,6 +185,12 @@ def _register_hook(described: Any) -> list[str]:
     """The lines that register a communication hook of torch's; none where there is none."""
     if described is None:
         return []
+    imported, state, hook = hook_call(described)
+    return ["", imported, f"ddp_model.register_comm_hook({state}, {hook})"]
+
+
+def hook_call(described: Any) -> tuple[str, str, str]:
+    """The import of a communication hook of torch's, its state, and the hook, as Python."""
     numbers = {} if isinstance(described, str) else dict(described)
     name = described if isinstance(described, str) else numbers.pop("name")
     module, state = HOOKS[name].module, "None"
@@ -192,7 +198,7 @@ def _register_hook(described: Any) -> list[str]:
         given = ", ".join(["process_group=None", *(f"{field}={value!r}" for field, value in numbers.items())])
         state = f"{module}.{HOOKS[name].state}({given})"
     imported = f"from torch.distributed.algorithms.ddp_comm_hooks import {module}"
-    return ["", imported, f"ddp_model.register_comm_hook({state}, {module}.{name}_hook)"]
+    return imported, state, f"{module}.{name}_hook"
 
 
 def bucket_indices_json(assignment: Assignment, workload: Workload) -> str:

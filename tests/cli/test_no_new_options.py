@@ -25,6 +25,7 @@ FROZEN = {
         "workload_file",
     ],
     "agree": ["--json", "--markdown", "--max-error", "directories"],
+    "autotune": ["--cache", "--live", "command"],
     "box": ["--rate", "--uplink", "command", "hosts"],
     "calibrate": [
         "--again",
@@ -91,7 +92,7 @@ FROZEN = {
         "--zero",
         "workload_file",
     ],
-    "export": ["--as", "--assignment", "--hardware", "--output", "-o", "workload_file"],
+    "export": ["--as", "--assignment", "--hardware", "--output", "--parts", "-o", "workload_file"],
     "gather": ["--json", "--max-error", "--output", "-o", "directory"],
     "import": [
         "--anonymize",
