@@ -29,7 +29,7 @@ from sim.nouns.step_distribution import (
     RankPart,
     StepDistribution,
 )
-from sim.nouns.workload import Buffer, Gradient, Workload
+from sim.nouns.workload import DTYPE_BYTES, Buffer, Gradient, Workload
 from tests.cluster_strategies import clusters
 
 Draw = st.DrawFn
@@ -105,9 +105,9 @@ def workloads(
         Gradient(
             index=index,
             name=draw(names) if dressed else f"p{index}",
-            shape=tuple(draw(st.lists(st.integers(0, 99), max_size=3))) if dressed else (),
-            dtype=draw(st.sampled_from(key_dtypes)),
-            num_bytes=draw(sizes),
+            dtype=(dtype := draw(st.sampled_from(key_dtypes))),
+            num_bytes=(size := draw(sizes)),
+            shape=(size // DTYPE_BYTES[dtype],) if dressed and size % DTYPE_BYTES[dtype] == 0 else (),
             ready_ns=ready[index],
             sparse=sparse and draw(st.sampled_from([False, False, False, False, True])),
             wire_bytes=draw(st.none() | st.none() | sizes),

@@ -5,12 +5,12 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from sim.errors import InputError
+from sim.formats.inputs import read_bytes
 from sim.formats.outputs import write_atomically
 from sim.nouns.assignment import Assignment
 from sim.nouns.box import Neighbour
@@ -26,7 +26,6 @@ from sim.nouns.step_distribution import AssignmentComparison, StepDistribution
 from sim.nouns.workload import Workload
 
 SCHEMA_VERSION = 1
-MAX_FILE_BYTES = 512 << 20
 MAX_DEPTH = 64
 _LONGEST_MESSAGE = 400
 
@@ -238,18 +237,6 @@ def parse_text(text: str | bytes, noun: type[Noun], source: str) -> Noun:
 def load(path: str | os.PathLike[str], noun: type[Noun]) -> Noun:
     """A noun from a JSON file."""
     return parse_text(read_bytes(path), noun, str(path))
-
-
-def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """A file's content. Raises ``InputError`` where it cannot be read or is too large."""
-    file = Path(path)
-    try:
-        size = file.stat().st_size
-        if size > MAX_FILE_BYTES:
-            raise InputError(f"{file}: {size} bytes; at most {MAX_FILE_BYTES} are read")
-        return file.read_bytes()
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read: {error.strerror or error}") from None
 
 
 def to_document(noun: Any) -> dict[str, Any]:

@@ -120,7 +120,7 @@ def directory_behind(path: str | os.PathLike[str], option: str = "") -> Path:
     found = _look(Path(path))
     if found is not None and not stat.S_ISDIR(found.st_mode):
         raise InputError(
-            f"{_words(Path(path), option)}: cannot be made: it is {_kind(found)}; give a directory"
+            f"{_words(Path(path), option)}: cannot be made: it is {kind_of(found)}; give a directory"
         )
     return Path(os.path.realpath(path))
 
@@ -160,7 +160,7 @@ def _target(path: Path, option: str) -> _Target:
     if stat.S_ISFIFO(found.st_mode) or stat.S_ISCHR(found.st_mode):
         return _Target(given=path, real=real, found=found, stream=True)
     if not stat.S_ISREG(found.st_mode):
-        raise InputError(f"{_words(path, option)}: cannot be written: it is {_kind(found)}; {_FILE}")
+        raise InputError(f"{_words(path, option)}: cannot be written: it is {kind_of(found)}; {_FILE}")
     _check_access(real)  # a rename asks the directory only
     return _Target(given=path, real=real, found=found)
 
@@ -220,5 +220,6 @@ def _words(path: Path, option: str) -> str:
     return f"{option}: {path}" if option else str(path)
 
 
-def _kind(found: os.stat_result) -> str:
+def kind_of(found: os.stat_result) -> str:
+    """What is there, in words."""
     return _KINDS.get(stat.S_IFMT(found.st_mode), "no file")
