@@ -21,6 +21,8 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
         InputError: it is neither (a directory, a device, a socket), nobody writes to the pipe, it cannot be
             read, or holds more than 512 MiB.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(f"path: {path!r:.60} is not legal; give the path of a file")
     file = Path(path)
     if "\0" in str(file):
         raise InputError(f"{str(file)!r}: cannot be read: no file has such a name")

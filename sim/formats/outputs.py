@@ -8,6 +8,7 @@ import errno
 import os
 import secrets
 import stat
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -50,6 +51,18 @@ def write_atomically(path: str | os.PathLike[str], text: str, option: str = "") 
         InputError: it cannot be written, or is neither a file nor a stream.
     """
     write_files({Path(path): text}, option)
+
+
+def write_measured(texts: Mapping[Path, str], option: str = "") -> None:
+    """``write_files`` of what cannot be had again: where it fails, a temporary directory keeps the texts.
+
+    Raises:
+        InputError: as ``write_files``; it says where they are kept.
+    """
+    try:
+        write_files(texts, option)
+    except InputError as error:
+        raise InputError(f"{error}; {_keep_elsewhere(texts)}") from None
 
 
 def write_files(texts: Mapping[Path, str], option: str = "") -> None:
@@ -141,6 +154,20 @@ def remove(path: Path) -> None:
     with _told(path, "cannot be removed", ""):
         if path.is_symlink() or path.is_file():
             path.unlink(missing_ok=True)
+
+
+def _keep_elsewhere(texts: Mapping[Path, str]) -> str:
+    """Where the texts are now, in words."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="bucketsim-kept-"))
+    except OSError as error:
+        return f"what was measured is lost, as there is no temporary directory either ({error})"
+    try:
+        write_files({folder / path.name: text for path, text in texts.items()})
+    except InputError as error:
+        folder.rmdir()
+        return f"what was measured is lost ({error})"
+    return f"what was measured is kept in {folder}"
 
 
 def _look(path: Path) -> os.stat_result | None:
