@@ -332,13 +332,24 @@ def any_assignments(draw: Draw) -> Assignment:
 
 
 maybe = st.none() | times
+
+
+@st.composite
+def _measured_bucket(draw: Draw) -> MeasuredBucket:
+    """Its stamps rise; some cannot be told."""
+    rising = sorted(draw(st.lists(times, min_size=4, max_size=4)))
+    ready, launch, start, end = (draw(st.sampled_from([at, None])) for at in rising)
+    return MeasuredBucket(index=draw(small), ready_ns=ready, launch_ns=launch, start_ns=start, end_ns=end)
+
+
+measured_buckets = _measured_bucket()
 measured_iterations = st.builds(
     MeasuredIteration,
     step_ns=times,
     backward_end_ns=times,
     sync_end_ns=times,
     buckets=st.lists(
-        st.builds(MeasuredBucket, index=small, ready_ns=maybe, launch_ns=maybe, start_ns=maybe, end_ns=maybe),
+        measured_buckets,
         max_size=2,
     ).map(tuple),
 )

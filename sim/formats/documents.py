@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
@@ -27,7 +28,8 @@ from sim.nouns.workload import Workload
 
 SCHEMA_VERSION = 1
 MAX_DEPTH = 64
-_LONGEST_MESSAGE = 400
+_LONGEST_MESSAGE = 360
+_MORE_THAN_A_FLOAT = re.compile(r"\d{309}")
 
 KINDS: dict[str, type[Any]] = {
     "workload": Workload,
@@ -114,11 +116,18 @@ def parse_json(text: str | bytes, source: str) -> Any:
             endless.append(word)
         return value
 
+    def whole(word: str) -> float:
+        return int(word) if math.isfinite(float(word)) else number(word)
+
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8")
         document = json.loads(
-            text, parse_constant=number, parse_float=number, object_pairs_hook=_no_duplicate_keys
+            text,
+            parse_constant=number,
+            parse_float=number,
+            parse_int=whole if _MORE_THAN_A_FLOAT.search(text) else None,
+            object_pairs_hook=_no_duplicate_keys,
         )
     except UnicodeDecodeError as error:
         raise InputError(f"{source}: not UTF-8 text (byte {error.start}); give a JSON file") from None
@@ -135,7 +144,7 @@ def parse_json(text: str | bytes, source: str) -> Any:
     if endless:
         where = _find(document, lambda value: isinstance(value, float) and not math.isfinite(value))
         field = f"{where}: " if where else ""
-        raise InputError(f"{source}: {field}{endless[0]} is not legal; give a finite number")
+        raise InputError(f"{source}: {field}{endless[0]:.60} is not legal; give a finite number")
     return document
 
 
@@ -184,8 +193,6 @@ def _explain(error: ValidationError, source: str) -> InputError:
     kind = first["type"]
     if kind == "value_error":
         message = str(first["ctx"]["error"])
-        if len(message) > _LONGEST_MESSAGE:
-            message = f"{message[: _LONGEST_MESSAGE // 2]} ... {message[-_LONGEST_MESSAGE // 2 :]}"
         text = f"{where}.{message}" if where else message
     elif kind in ("missing", "missing_argument", "missing_keyword_only_argument"):
         text = f"{where}: missing; it is required"
@@ -193,6 +200,8 @@ def _explain(error: ValidationError, source: str) -> InputError:
         text = f"{where}: unknown key; put additions under 'extensions'"
     else:
         text = f"{where}: {_short(first['input'])} is not legal: {first['msg']}"
+    if len(text) > _LONGEST_MESSAGE:
+        text = f"{text[: _LONGEST_MESSAGE // 2]} ... {text[-_LONGEST_MESSAGE // 2 :]}"
     return InputError(f"{source}: {text}{more}")
 
 

@@ -138,6 +138,10 @@ BAD: dict[str, Bad] = {
     "bool for int": edit("workload", "forward_ns", True, "forward_ns: True", "integer"),
     "text for int": edit("workload", "forward_ns", "1", "forward_ns: '1'", "integer"),
     "null for int": edit("workload", "forward_ns", None, "forward_ns: None", "integer"),
+    "beyond a float, in digits": edit(
+        "workload", "band", [1.0, 10**400], "1000000000", "is not legal; give a finite number"
+    ),
+    "a long unknown key": edit("workload", "x" * 5000, 1, "unknown key"),
     "beyond reason": edit("workload", "backward_ns", 10**30, f"backward_ns: {10**30}", "2**62"),
     "negative backward": edit("workload", "backward_ns", -1, "backward_ns: -1"),
     "number for text": edit("workload", "name", 5, "name: 5"),
@@ -221,6 +225,7 @@ BAD: dict[str, Bad] = {
     "buckets flat": edit("assignment", "bucket_indices", [3, 2, 1, 0], "bucket_indices.0: 3"),
     "negative bucket index": edit("assignment", "bucket_indices", [[-1]], "bucket_indices.0: -1"),
     "bool index": edit("assignment", "bucket_indices", [[True]], "bucket_indices.0.0: True"),
+    "negative bucket size": edit("assignment", "bucket_bytes", [-1, 5], "bucket_bytes: -1", ">= 0"),
     "unknown policy": edit("assignment", "policy", "best", "policy: 'best'", "'ddp'"),
     "sizes short": edit("assignment", "bucket_bytes", [1], "bucket_bytes: 1 sizes for 2 buckets"),
     # the assignment against the workload (A8.3)

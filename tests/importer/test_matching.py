@@ -41,7 +41,7 @@ def models(
             Gradient(
                 index=index,
                 name=f"p{index}",
-                shape=(size,),
+                shape=(),
                 dtype=draw(st.sampled_from(dtypes)),
                 num_bytes=size,
                 ready_ns=None if index in unused else times[index],
