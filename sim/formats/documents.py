@@ -24,7 +24,7 @@ from sim.nouns.ranks import Ranks
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.report import Report
 from sim.nouns.step_distribution import AssignmentComparison, StepDistribution
-from sim.nouns.workload import Workload
+from sim.nouns.workload import DTYPE_BYTES, Workload
 
 SCHEMA_VERSION = 1
 MAX_DEPTH = 64
@@ -219,7 +219,21 @@ def parse_document(document: Any, noun: type[Noun], source: str) -> Noun:
             raise InputError(f"{source}: {key}: {_short(value)} is not legal; it must be {legal!r}")
     if "provenance" not in body:
         raise InputError(f'{source}: provenance: missing; give an object, such as {{"source": "..."}}')
-    return parse_body(body, noun, source)
+    value = parse_body(body, noun, source)
+    if isinstance(value, Workload):
+        _check_shapes(value, source)
+    return value
+
+
+def _check_shapes(workload: Workload, source: str) -> None:
+    """A file says both of what was recorded; in Python sizes may be changed to ask what would be."""
+    for gradient in workload.gradients:
+        shape, size = gradient.shape, math.prod(gradient.shape) * DTYPE_BYTES[gradient.dtype]
+        if shape and size != gradient.num_bytes:
+            raise InputError(
+                f"{source}: gradients.{gradient.index}.num_bytes: {gradient.num_bytes} is not legal; "
+                f"{list(shape)} of {gradient.dtype} are {size} bytes (an empty shape is an unknown one)"
+            )
 
 
 def parse_body(body: dict[str, Any], noun: type[Body], source: str) -> Body:

@@ -66,11 +66,6 @@ class Gradient:
         at_least("uses", self.uses, 1)
         for size in self.shape:
             at_least("shape", size, 0)
-        if self.shape and math.prod(self.shape) * DTYPE_BYTES[self.dtype] != self.num_bytes:
-            raise InputError(
-                f"num_bytes: {self.num_bytes} is not legal; {list(self.shape)} of {self.dtype} are "
-                f"{math.prod(self.shape) * DTYPE_BYTES[self.dtype]} bytes (an empty shape is an unknown one)"
-            )
 
     @property
     def on_wire(self) -> int:

@@ -122,3 +122,13 @@ def senseless(kind: str, document: Document) -> list[str]:
     """
     checks = {**PROPERTIES["any"], **PROPERTIES[kind]} if kind in PROPERTIES else {}
     return [name for name, is_so in checks.items() if is_so(document)]
+
+
+def table() -> str:
+    """All properties, as the manual's table has them: ``python -m tests.chaos.senseless`` prints it."""
+    rows = [f"| {kind} | {'; '.join(checks)} |" for kind, checks in PROPERTIES.items()]
+    return "\n".join(("| document | refused |", "|---|---|", *rows))
+
+
+if __name__ == "__main__":
+    print(table())

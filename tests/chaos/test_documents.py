@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+import app
 from sim.formats.documents import KINDS, parse_text, to_document
 from tests.chaos.documents import corpus, mutated, run
-from tests.chaos.senseless import PROPERTIES, senseless
+from tests.chaos.senseless import PROPERTIES, senseless, table
 from tests.cli import cheap
 from tests.commands import bucketsim
 
@@ -32,6 +33,10 @@ def test_what_is_not_mutated_makes_sense() -> None:
         document = to_document(parse_text(content, KINDS[kind], kind))
         assert senseless(kind, document) == []
     assert set(PROPERTIES) - {"any"} <= set(corpus())
+
+
+def test_the_manual_says_what_is_refused() -> None:
+    assert table() in (Path(app.__file__).parent / "manual" / "house.md").read_text()
 
 
 @pytest.mark.slow
