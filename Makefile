@@ -1,6 +1,6 @@
 # bucketsim: `make` lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all check fix bench gpu-battery screenshots clean
+.PHONY: help run test test-all check fix chaos bench gpu-battery screenshots clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -9,6 +9,8 @@ WORKLOAD ?= traces/workloads/gpt-13.8M-cpu.json
 BOX ?= $(shell n=bsprobe$$$$; ip netns add $$n 2>/dev/null && ip netns del $$n && command -v tc >/dev/null && echo --box 2 --rate 4gbit)
 RUN := runs/latest
 OUT ?= runs/battery
+ROUNDS ?= 20
+SEED ?= 0
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -47,6 +49,9 @@ fix: .venv/installed  ## Let ruff fix and format
 
 gpu-battery:  ## Everything one GPU can tell, in under 10 minutes; needs torch and numpy, no .venv (OUT=...)
 	$(PYTHON) -m sim.validator.battery --out $(OUT)
+
+chaos: .venv/installed  ## Hurt what starts processes, ROUNDS=20 times: kills, pauses, full disks, slow ranks
+	$(BIN)/python -m tests.chaos.rounds --rounds $(ROUNDS) --seed $(SEED)
 
 bench: .venv/installed  ## Benchmarks: writes tests/bench/README.md
 	mkdir -p runs

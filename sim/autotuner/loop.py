@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -26,6 +25,7 @@ from sim.autotuner.switch import BucketSwitch, TriedBuckets
 from sim.autotuner.unison import Unison
 from sim.autotuner.verdict import Verdict, is_candidates, judge, looks
 from sim.errors import InputError, NotModelledError, SimError
+from sim.formats.scratch import scratch_directory
 from sim.nouns.assignment import Assignment
 from sim.nouns.autotune import Autotuned, Outcome
 from sim.nouns.checks import at_least
@@ -217,8 +217,8 @@ class _Tuning:
         return self._from_first(lambda: kept.load_kept(path, self._ddp))
 
     def _predict(self, switch: BucketSwitch) -> Generator[None, None, Prediction]:
-        with TemporaryDirectory(prefix="bucketsim-autotune-") as name:
-            folder = Path(name)
+        with ExitStack() as stack:
+            folder = self._together(lambda: stack.enter_context(scratch_directory()))
             in_use = switch.original.buckets
             self._live.tell(phase="recording", buckets_in_use=len(in_use))
             yield from self._record(switch, folder)
@@ -241,17 +241,22 @@ class _Tuning:
 
     def _record(self, switch: BucketSwitch, folder: Path) -> Steps:
         """The recording of all ranks, in ``folder`` on the first one."""
-        with TemporaryDirectory(prefix="bucketsim-autotune-") as name:
+        with ExitStack() as homes:
+            own = self._together(lambda: homes.enter_context(scratch_directory()))
             with ExitStack() as stack:
-                recording = recorded(self._ddp, switch, Path(name))
+                recording = recorded(self._ddp, switch, own)
                 live = self._together(partial(stack.enter_context, recording))
                 for _ in range(warmup_steps(self._ddp) + self._options.record_steps):
                     yield
                     live.step()
                 yield from self._at_boundary()
             texts = self._ranks.gather(self._together(live.path.read_bytes))
-        for rank, text in enumerate(texts):
-            (folder / f"rank-{rank}.jsonl").write_bytes(text)
+
+        def write() -> None:
+            for rank, text in enumerate(texts):
+                (folder / f"rank-{rank}.jsonl").write_bytes(text)
+
+        self._together(write)
 
     def _try(
         self, switch: BucketSwitch, assignment: Assignment, found: Prediction | None, halved: bool = False

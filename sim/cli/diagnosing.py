@@ -16,6 +16,7 @@ from sim.cli.loop_steps import cautions, loop_obstacle, loop_steps
 from sim.cli.printing import emit, say, table
 from sim.errors import MachineError
 from sim.formats.documents import json_text
+from sim.formats.scratch import remove_left_directories
 from sim.machine import cpu_model, is_root, load_average, physical_cores, usable_threads
 from sim.nouns.diagnosis import Diagnosis, LoopStep, TorchFacts
 from sim.units import format_ms, format_size
@@ -37,8 +38,14 @@ _PROBE_BITS = 10**9
 
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Only remove what runs of bucketsim that were killed left here.")
+    ] = False,
 ) -> None:
     """Say what this machine has, and whether the loop can close here; exit 1 where it cannot on the CPU."""
+    if clean:
+        _clean()
+        return
     machine = diagnose()
     steps = loop_steps(machine)
     obstacle = loop_obstacle(steps)
@@ -53,6 +60,18 @@ def doctor(
         raise MachineError(f"doctor: the loop cannot close here: {obstacle}")
     if not as_json:
         say("the loop can close here: record, calibrate, tune, validate over gloo")
+
+
+def _clean() -> None:
+    """Remove temporary directories and network namespaces whose process runs no more, and name them."""
+    left = [str(path) for path in remove_left_directories()]
+    if is_root() and shutil.which("ip"):
+        from sim.validator.boxed_hosts import remove_leftovers
+
+        left += [f"network namespace {name}" for name in remove_leftovers()]
+    for one in left:
+        say(f"removed {one}")
+    say(f"{len(left)} left by runs that were killed; what still runs keeps its own")
 
 
 def diagnose() -> Diagnosis:

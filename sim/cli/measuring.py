@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import sim
-from sim.cli.output_options import file_option, write
+from sim.cli.output_options import file_option, write_measured
 from sim.cli.placing import Box, On, Ranks, Rate, Uplink, place_of, tell_commands
 from sim.cli.printing import emit_noun, note, progress, say
 from sim.cli.simulating import AsJson
@@ -64,7 +64,7 @@ def record(
             factory_spec=factory,
             arguments=arguments,
         )
-    write(output, sim.to_text(workload))
+    write_measured(output, sim.to_text(workload))
     if as_json:
         emit_noun(workload)
         return
@@ -172,7 +172,7 @@ def _prepare(
 
 def tell_hardware(hardware: Hardware, output: Path, as_json: bool) -> None:
     """Write a hardware that was measured, and say what is in it."""
-    write(output, sim.to_text(hardware))
+    write_measured(output, sim.to_text(hardware))
     if as_json:
         emit_noun(hardware)
         return

@@ -3,7 +3,6 @@
 Names are never paths. What is not legal is told in one line that calls the file as the user does.
 """
 
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +12,7 @@ from typing import TypeVar
 from sim.errors import InputError, SimError
 from sim.formats.documents import Noun, parse_document, parse_json
 from sim.formats.record_files import HARDWARE, NEIGHBOUR, WORKLOAD, load_record
+from sim.formats.scratch import scratch_directory
 from sim.importer.bounded_json import MOST_VALUES
 from sim.importer.readers import AUTO, FORMATS, reader
 from sim.importer.recorded import RECORDING
@@ -59,10 +59,10 @@ def read_uploads(files: Sequence[tuple[str, bytes]], options: ImportOptions | No
     options = options or ImportOptions()
     _check(options)
     labels = Labels()
-    with tempfile.TemporaryDirectory(prefix="bucketsim-upload-") as folder:
+    with scratch_directory() as folder:
         try:
-            unpacked, same = unpack(files, Path(folder), labels)
-            uploaded = _read(unpacked, Path(folder), options, labels)
+            unpacked, same = unpack(files, folder, labels)
+            uploaded = _read(unpacked, folder, options, labels)
         except SimError as error:
             raise type(error)(labels.told(str(error))) from None
         except OSError as error:

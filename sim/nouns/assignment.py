@@ -100,6 +100,8 @@ class Assignment:
             raise AssignmentError(
                 f"bucket_bytes: {len(self.bucket_bytes)} sizes for {len(self.bucket_indices)} buckets"
             )
+        for size in self.bucket_bytes or ():
+            at_least("bucket_bytes", size, 0)
 
     @property
     def by_keywords(self) -> bool:

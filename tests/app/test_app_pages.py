@@ -23,7 +23,7 @@ from app.words import tune as words
 from app.words.labels import PICK_WORDS
 from sim.errors import InputError
 from sim.formats import documents
-from sim.formats.record_files import load_record, save_measurement
+from sim.formats.record_files import load_record
 from sim.nouns.assignment import Assignment
 from sim.nouns.comparison import Regret
 from sim.nouns.hardware import Hardware
@@ -31,6 +31,7 @@ from sim.nouns.workload import Workload
 from sim.units import format_ms
 from tests.app.conftest import make_traces
 from tests.effort import PATIENCE_S
+from tests.saving import save_measurement
 
 
 @pytest.fixture

@@ -76,8 +76,8 @@ def test_long_lists_of_caps_are_cut_short() -> None:
 
 def test_the_command_names_this_machine_alone(tmp_path: Path) -> None:
     argv = launch.command(8600, tmp_path, tmp_path / "live")
-    assert argv[:5] == [sys.executable, "-P", "-m", "streamlit", "run"]
-    assert Path(argv[5]).name == "main.py"
+    assert argv[:4] == [sys.executable, "-P", str(launch.MAIN.with_name("serving.py")), "run"]
+    assert Path(argv[4]).name == "main.py"
     assert argv[argv.index("--server.address") + 1] == "127.0.0.1"
     assert argv[argv.index("--server.port") + 1] == "8600"
     found = launch.settings(argv[argv.index("--") + 1 :])

@@ -17,10 +17,11 @@ from app.library import find
 from app.record_exports import agreement_json, rows_csv
 from app.views import records_table
 from app.words import validate as words
-from sim.formats.record_files import load_record, save_measurement, start_record
+from sim.formats.record_files import load_record, start_record
 from sim.nouns.comparison import Attribution
 from tests.app.conftest import make_traces
 from tests.effort import PATIENCE_S
+from tests.saving import save_measurement
 
 
 def validate() -> None:

@@ -60,7 +60,7 @@ FROZEN = {
         "settings",
     ],
     "dash": ["--hardware", "--port", "--traces", "--watch"],
-    "doctor": ["--json"],
+    "doctor": ["--clean", "--json"],
     "estimate": [
         "--arg",
         "--autocast",

@@ -129,6 +129,11 @@ def _on_wire(gradients: tuple[Gradient, ...], reductions: Sequence[SeenCollectiv
     )
 
 
+def _shape(elements: int | None, dtype: str, num_bytes: int) -> tuple[int, ...]:
+    """A bucket's, where its elements are known and all of one dtype."""
+    return (elements,) if elements and elements * DTYPE_BYTES[dtype] == num_bytes else ()
+
+
 def _unnamed(index: int, one: SeenGradient) -> Gradient:
     shape = one.shape or ()
     dtype = one.dtype or _ASSUMED_DTYPE
@@ -216,7 +221,7 @@ def _by_bucket(step: SeenStep, sizes: Sequence[int], why: str) -> Layout:
         Gradient(
             index=count - 1 - place,
             name=f"bucket {place}",
-            shape=(one.num_elements or 0,),
+            shape=_shape(one.num_elements, one.dtype or _ASSUMED_DTYPE, size),
             dtype=one.dtype or _ASSUMED_DTYPE,
             num_bytes=size,
             ready_ns=None,
