@@ -114,6 +114,20 @@ _ZERO = (
     _toggle("allgather_partitions", default=True),
     _select("accelerator", ("cuda", "cpu")),
 )
+MEGATRON = (
+    _toggle("overlap_grad_reduce"),
+    _number("bucket_size", None),
+    _number("num_buckets", None),
+    _toggle("grad_reduce_in_fp32"),
+    _toggle("use_distributed_optimizer"),
+    _toggle("overlap_param_gather"),
+    _integer("num_microbatches", 1, most=10_000),
+    _integer("pipeline_rank", 0, least=0),
+    _toggle("pad_buckets_for_high_nccl_busbw"),
+    _toggle("average_in_collective"),
+    _toggle("disable_bucketing"),
+    _text("shared_embedding"),
+)
 _CAP = _number("bucket_cap_mb", None)
 
 DDP_PICKS = labels.DDP_PICKS
@@ -126,6 +140,7 @@ SIZED_PICKS: tuple[Pick, ...] = (
     "last-hook-safe",
 )
 ZERO_PICKS: tuple[Pick, ...] = ("zero1", "zero2")
+MEGATRON_PICKS: tuple[Pick, ...] = ("megatron",)
 
 DDP = (
     *(*_DDP_FIRST, _LAST_CAP, _HOOK),
@@ -133,7 +148,7 @@ DDP = (
     *(_STEPS, _NO_SYNC, *_DDP_LAST, *_PRECISION, _JOIN),
 )
 ZERO = (*_ZERO, _EXPERTS, _OFFLOAD)
-ALL: Mapping[str, Switch] = {one.name: one for one in (*DDP, *ZERO, _CAP)}
+ALL: Mapping[str, Switch] = {one.name: one for one in (*DDP, *ZERO, *MEGATRON, _CAP)}
 
 Ask = Callable[[Switch], Any]
 
@@ -156,6 +171,8 @@ def show(pick: Pick, prefix: str = "") -> Options:
         return ddp_options(pick, ask)
     if pick in ZERO_PICKS:
         return zero_options(ask)
+    if pick in MEGATRON_PICKS:
+        return _changed(MEGATRON, ask)
     if pick in SIZED_PICKS:
         return _changed((_CAP,), ask)
     st.caption(switches.NONE_TO_SET)

@@ -21,6 +21,7 @@ Policy = Literal[
     "last-hook-safe",
     "zero1",
     "zero2",
+    "megatron",
 ]
 
 # What DistributedDataParallel does itself: the others are systems of their own.

@@ -23,6 +23,8 @@ from sim.systems import (
     ddp_broadcasts,
     ddp_memory,
     last_hook,
+    megatron,
+    megatron_memory,
     textbook,
     textbook_memory,
     zero,
@@ -81,6 +83,7 @@ SYSTEMS = {
         policy: System(assign=zero.assign, write=zero.write, hold=zero_memory.hold, construct=zero.construct)
         for policy in zero.STAGES
     },
+    "megatron": System(assign=megatron.assign, write=megatron.write, hold=megatron_memory.hold),
 }
 _WRITERS: dict[str, Write] = {
     "explicit": ddp.write,

@@ -23,7 +23,8 @@ from sim.tuner.reach.cap_layouts import (
 )
 from sim.tuner.reach.cap_search import CapLimits, Search, best_pair
 from sim.tuner.reach.layout_scores import LayoutScores, score_layouts
-from sim.tuner.reach.zero_family import find_zero
+from sim.tuner.reach.megatron_family import BUCKET_SIZE, NUM_BUCKETS, find_megatron
+from sim.tuner.reach.zero_family import SizeReach, find_zero
 from sim.tuner.search.partitions import Buckets
 from sim.tuner.search.score import Scorer
 
@@ -74,9 +75,9 @@ class Families:
 def find_families(scorer: Scorer, max_bucket_bytes: int = NO_LIMIT) -> Families:
     """The best of every family for the workload and the hardware of ``scorer``, but free lists of buckets.
 
-    DDP's own knobs are compared by ``sync_end_ns``, of equal ones fewer buckets, ZeRO's by the whole step.
-    Caps are chosen among those that make no bucket larger than ``max_bucket_bytes``, if there are any; other
-    families take no notice of it, nor do ``cap_rows``.
+    DDP's own knobs are compared by ``sync_end_ns``, of equal ones fewer buckets, those of other systems by
+    the whole step. Caps are chosen among those that make no bucket larger than ``max_bucket_bytes``, if there
+    are any; other families take no notice of it, nor do ``cap_rows``.
 
     Raises:
         InputError, NotModelledError: DDP does not train this workload as it is.
@@ -86,12 +87,19 @@ def find_families(scorer: Scorer, max_bucket_bytes: int = NO_LIMIT) -> Families:
     for policy in STAGES:
         name = f"{policy} reduce_bucket_size"
         try:
-            zero = find_zero(workload, hardware, policy)
+            found.reached[name] = _reach(find_zero(workload, hardware, policy))
         except (InputError, NotModelledError) as error:
             found.absent[name] = str(error)
-        else:
-            found.reached[name] = Reach(assignment=zero.assignment, complete=zero.complete, how=zero.how)
+    try:
+        sized = find_megatron(workload, hardware)
+        found.reached.update({name: _reach(size) for name, size in sized.items()})
+    except (InputError, NotModelledError) as error:
+        found.absent.update({BUCKET_SIZE: str(error), NUM_BUCKETS: str(error)})
     return found
+
+
+def _reach(found: SizeReach) -> Reach:
+    return Reach(assignment=found.assignment, complete=found.complete, how=found.how)
 
 
 def find_ddp_families(scorer: Scorer, max_bucket_bytes: int = NO_LIMIT) -> Families:
