@@ -172,7 +172,7 @@ def show(pick: Pick, prefix: str = "") -> Options:
     if pick in ZERO_PICKS:
         return zero_options(ask)
     if pick in MEGATRON_PICKS:
-        return _changed(MEGATRON, ask)
+        return megatron_options(ask)
     if pick in SIZED_PICKS:
         return _changed((_CAP,), ask)
     st.caption(switches.NONE_TO_SET)
@@ -212,6 +212,11 @@ def zero_options(ask: Ask) -> Options:
     if experts.strip():
         options["expert_groups"] = _groups(experts)
     return tuple(sorted(options.items()))
+
+
+def megatron_options(ask: Ask) -> Options:
+    """Megatron-Core's settings that are not at their defaults, asked for one by one with ``ask``."""
+    return tuple(sorted(_changed(MEGATRON, ask)))
 
 
 def caps(text: str) -> tuple[float, ...]:

@@ -17,6 +17,8 @@ SYSTEMS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("zero2", SMALL | {"accelerator": "cpu"}),
     ("zero2", SMALL | {"overlap_comm": True}),
     ("zero2", SMALL | {"overlap_comm": True, "use_multi_rank_bucket_allreduce": False}),
+    ("megatron", {}),
+    ("megatron", {"overlap_grad_reduce": True, "bucket_size": 5}),
     ("single", {"find_unused_parameters": True}),
     ("per-parameter", {"comm_hook": "powerSGD", "static_graph": True}),
     ("per-parameter", {"comm_hook": "bf16_compress", "accumulation_steps": 2}),

@@ -210,6 +210,7 @@ def test_zero_is_absent_with_a_reason_or_there():
     machine = link(10, all_gather=link(10).all_reduce)
     found = families.find_families(Scorer(resnet50(), machine))
     assert not found.absent
+    assert {"ddp-bucket-size", "ddp-num-buckets"} <= set(found.reached)
     assert found.reached["zero2 reduce_bucket_size"].assignment.policy == "zero2"
 
 

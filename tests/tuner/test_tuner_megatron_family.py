@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import given, settings
 
 import sim
 from sim.metrics.step import step_ns
@@ -11,10 +11,12 @@ from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.registry import assign
 from sim.tuner.reach.cap_layouts import NO_LIMIT
 from sim.tuner.reach.megatron_family import bucket_intervals, find_megatron, fixed_settings
+from tests.effort import tries
 from tests.tuner.cases import link, resnet50
 from tests.tuner.test_tuner_zero_family import cases
 
 
+@settings(max_examples=tries(20))
 @given(cases(max_gradients=6))
 def test_no_size_and_no_number_is_better(case: tuple[Workload, Hardware]) -> None:
     workload, hardware = case
@@ -30,6 +32,7 @@ def test_no_size_and_no_number_is_better(case: tuple[Workload, Hardware]) -> Non
     assert found["ddp-num-buckets"].step_ns == min(step(num_buckets=n) for n in range(1, total + 2))
 
 
+@settings(max_examples=tries(30))
 @given(cases(max_gradients=6))
 def test_intervals_hold_every_size_once_and_cut_alike(case: tuple[Workload, Hardware]) -> None:
     workload, _ = case
