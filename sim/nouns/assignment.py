@@ -22,6 +22,8 @@ Policy = Literal[
     "zero1",
     "zero2",
     "megatron",
+    "fully_shard",
+    "replicate",
 ]
 
 # What DistributedDataParallel does itself: the others are systems of their own.

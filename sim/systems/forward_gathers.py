@@ -93,3 +93,32 @@ def play_chained(
         now += module.duration_ns
     computed = sum(module.duration_ns for module in modules)
     return GatheredForward(order=tuple(ends), waited_ns=now - computed)
+
+
+def play_prefetched(
+    modules: Sequence[ForwardModule],
+    home: Mapping[int, int],
+    services_ns: Sequence[int],
+    copies_ns: Sequence[int],
+    ahead: int,
+) -> GatheredForward:
+    """Forward of units that each wait for their gather, then copy it out (A10.2); unit 0 comes first.
+
+    Gathers go one after the other, in the order in which forward comes to units. The host runs ahead: a
+    gather waits for the copy out of the unit that is ``ahead`` + 1 before it, and for nothing else. Nothing
+    stretches. Copies out count as waited for.
+    """
+    now, channel_ns = 0, 0
+    copied: list[int] = []
+    begun: dict[int, None] = {}
+    units = [(0, 0), *((home[module.indices[0]], module.duration_ns) for module in modules if module.indices)]
+    for unit, duration_ns in units:
+        if unit not in begun:
+            begun[unit] = None
+            before = len(copied) - ahead - 1
+            channel_ns = max(channel_ns, copied[before] if before >= 0 else 0) + services_ns[unit]
+            now = max(now, channel_ns) + copies_ns[unit]
+            copied.append(now)
+        now += duration_ns
+    computed = sum(module.duration_ns for module in modules)
+    return GatheredForward(order=tuple(begun), waited_ns=now - computed)
