@@ -128,6 +128,17 @@ MEGATRON = (
     _toggle("disable_bucketing"),
     _text("shared_embedding"),
 )
+_UNITS = Switch(name="units", kind="text", default="blocks")
+_MIXED = tuple(one for one in _PRECISION if one.name != "buffer_dtype")
+REPLICATE = (_UNITS, *_MIXED, _STEPS)
+FULLY_SHARD = (
+    _UNITS,
+    _toggle("reshard_after_forward", default=True),
+    _integer("backward_prefetch", 0, least=0, most=100),
+    _integer("forward_prefetch", 0, least=0, most=100),
+    *_MIXED,
+    _STEPS,
+)
 _CAP = _number("bucket_cap_mb", None)
 
 DDP_PICKS = labels.DDP_PICKS
@@ -141,6 +152,7 @@ SIZED_PICKS: tuple[Pick, ...] = (
 )
 ZERO_PICKS: tuple[Pick, ...] = ("zero1", "zero2")
 MEGATRON_PICKS: tuple[Pick, ...] = ("megatron",)
+FSDP2: Mapping[str, tuple[Switch, ...]] = {"fully_shard": FULLY_SHARD, "replicate": REPLICATE}
 
 DDP = (
     *(*_DDP_FIRST, _LAST_CAP, _HOOK),
@@ -148,7 +160,7 @@ DDP = (
     *(_STEPS, _NO_SYNC, *_DDP_LAST, *_PRECISION, _JOIN),
 )
 ZERO = (*_ZERO, _EXPERTS, _OFFLOAD)
-ALL: Mapping[str, Switch] = {one.name: one for one in (*DDP, *ZERO, *MEGATRON, _CAP)}
+ALL: Mapping[str, Switch] = {one.name: one for one in (*DDP, *ZERO, *MEGATRON, *FULLY_SHARD, _CAP)}
 
 Ask = Callable[[Switch], Any]
 
@@ -173,6 +185,8 @@ def show(pick: Pick, prefix: str = "") -> Options:
         return zero_options(ask)
     if pick in MEGATRON_PICKS:
         return megatron_options(ask)
+    if pick in FSDP2:
+        return tuple(sorted(_changed(FSDP2[pick], ask)))
     if pick in SIZED_PICKS:
         return _changed((_CAP,), ask)
     st.caption(switches.NONE_TO_SET)
@@ -269,7 +283,7 @@ def _widget(switch: Switch, key: str) -> Any:
     if switch.kind == "select":
         return st.selectbox(label, switch.choices, **common)
     if switch.kind == "text":
-        return st.text_input(label, max_chars=2000, **common)
+        return st.text_input(label, value=switch.default, max_chars=2000, **common)
     if switch.kind == "integer":
         return st.number_input(
             label,

@@ -57,10 +57,19 @@ MEGATRON_HELP: dict[str, str] = {
     "shared_embedding": "Name of the parameter that pipeline stages share. Empty: none.",
 }
 
+# By torch's names, of fully_shard and replicate.
+FSDP2_HELP: dict[str, str] = {
+    "units": "Modules to wrap beside the root, with commas between: h.* is each of them, h.0+h.1 both "
+    "together. blocks: what is numbered in a list. Empty: the root alone.",
+    "reshard_after_forward": "Frees parameters after forward; backward gathers them again.",
+    "backward_prefetch": "How many units each one prefetches in backward; 0: implicitly the next.",
+    "forward_prefetch": "How many units each one prefetches in forward; 0: implicitly the next.",
+}
+
 # Of systems that cut buckets by size and have no other switch.
 CAP_HELP = "The bucket size of this system, in MiB. Empty: 25."
 
-HELP: Mapping[str, str] = {**DDP_HELP, **ZERO_HELP, **MEGATRON_HELP, "bucket_cap_mb": CAP_HELP}
+HELP: Mapping[str, str] = {**DDP_HELP, **ZERO_HELP, **MEGATRON_HELP, **FSDP2_HELP, "bucket_cap_mb": CAP_HELP}
 
 NONE_TO_SET = "This system has no switches."
 TUNED_WITHOUT = (

@@ -19,6 +19,7 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.report import Report
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import Workload
+from sim.systems.fsdp2 import POLICIES as FSDP2_POLICIES
 from sim.systems.registry import POLICIES
 from sim.systems.switches import MODELLED_DDP_KWARGS, MODELLED_SETTINGS
 from sim.units import format_ms, format_size, parse_cap_mb
@@ -43,6 +44,10 @@ ZeroSwitches = Annotated[
 MegatronSwitches = Annotated[
     list[str] | None,
     typer.Option(help="A setting of Megatron-Core, key=value, by its own name; may be repeated."),
+]
+Fsdp2Switches = Annotated[
+    list[str] | None,
+    typer.Option("--fsdp", help="A setting of fully_shard or replicate, key=value; may be repeated."),
 ]
 ReduceBucketSize = Annotated[int | None, typer.Option(help="Elements; ZeRO only.")]
 Output = Annotated[Path | None, file_option("Write here: a file as a whole, or a pipe or device.")]
@@ -125,13 +130,18 @@ def _iteration(text: str) -> Iteration:
 
 
 def _options(
-    ddp: list[str] | None, zero: list[str] | None, reduce_bucket_size: int | None, megatron: list[str] | None
+    ddp: list[str] | None,
+    zero: list[str] | None,
+    reduce_bucket_size: int | None,
+    megatron: list[str] | None,
+    fsdp: list[str] | None,
 ) -> dict[str, Any]:
-    """Switches of the system, from ``--ddp``, ``--zero``, ``--reduce-bucket-size`` and ``--megatron``."""
+    """Switches of the system, from the options that give them."""
     options = {
         **_switches("--ddp", ddp or []),
         **_switches("--zero", zero or []),
         **_switches("--megatron", megatron or []),
+        **_switches("--fsdp", fsdp or []),
     }
     if reduce_bucket_size is not None:
         if "reduce_bucket_size" in options:
@@ -149,6 +159,7 @@ def _given(
     zero: list[str] | None,
     reduce_bucket_size: int | None,
     megatron: list[str] | None,
+    fsdp: list[str] | None,
 ) -> dict[str, Any]:
     """What ``sim.assign`` and ``sim.explain`` are called with."""
     is_zero = policy.startswith("zero")
@@ -156,15 +167,18 @@ def _given(
         raise InputError(f"--zero and --reduce-bucket-size: belong to zero1 and zero2, not to {policy!r}")
     if megatron and policy != "megatron":
         raise InputError(f"--megatron: belongs to megatron, not to {policy!r}")
-    if ddp and (is_zero or policy == "megatron"):
-        own = "--zero" if is_zero else "--megatron"
+    if fsdp and policy not in FSDP2_POLICIES:
+        raise InputError(f"--fsdp: belongs to {' and '.join(FSDP2_POLICIES)}, not to {policy!r}")
+    others = {"megatron": "--megatron", **dict.fromkeys(FSDP2_POLICIES, "--fsdp")}
+    own = "--zero" if is_zero else others.get(policy)
+    if ddp and own:
         raise InputError(f"--ddp: belongs to DistributedDataParallel, not to {policy!r}; give {own}")
     return {
         "policy": policy,
         "bucket_cap_mb": None if bucket_cap_mb is None else parse_cap_mb(bucket_cap_mb),
         "first_bucket_mb": None if first_bucket_mb is None else parse_cap_mb(first_bucket_mb),
         "bucket_cap_mb_list": _caps(bucket_cap_mb_list, "--bucket-cap-mb-list"),
-        **_options(ddp, zero, reduce_bucket_size, megatron),
+        **_options(ddp, zero, reduce_bucket_size, megatron, fsdp),
     }
 
 
@@ -179,6 +193,7 @@ def simulate(
     zero: ZeroSwitches = None,
     reduce_bucket_size: ReduceBucketSize = None,
     megatron: MegatronSwitches = None,
+    fsdp: Fsdp2Switches = None,
     iteration: Annotated[str, typer.Option(help="steady, 1, 2 or 3.")] = "steady",
     assignment_file: Annotated[
         Path | None, typer.Option("--assignment", help="An assignment file instead of a policy.")
@@ -195,7 +210,7 @@ def simulate(
     workload, hardware = load_inputs(workload_file, hardware_file, parts, as_json)
     number = _iteration(iteration)
     caps = (bucket_cap_mb, first_bucket_mb, bucket_cap_mb_list)
-    caps_and_switches = (*caps, ddp, zero, reduce_bucket_size, megatron)
+    caps_and_switches = (*caps, ddp, zero, reduce_bucket_size, megatron, fsdp)
     if assignment_file is not None:
         if policy != "ddp" or any(given is not None for given in caps_and_switches):
             raise InputError("--assignment: give it alone, without a policy, caps or switches")
@@ -233,6 +248,7 @@ def explain(
     zero: ZeroSwitches = None,
     reduce_bucket_size: ReduceBucketSize = None,
     megatron: MegatronSwitches = None,
+    fsdp: Fsdp2Switches = None,
     ranks: Annotated[int, typer.Option(help="World size.", min=1)] = 2,
     iterations: Annotated[int, typer.Option(help="How many, from the first; under Join all.")] = 3,
     as_json: AsJson = False,
@@ -240,7 +256,7 @@ def explain(
     """Say what happens in iterations 1, 2, 3: every collective in order, its bytes, what launches it."""
     workload = sim.load_workload(workload_file)
     caps = (bucket_cap_mb, first_bucket_mb, bucket_cap_mb_list)
-    given = _given(policy, *caps, ddp, zero, reduce_bucket_size, megatron)
+    given = _given(policy, *caps, ddp, zero, reduce_bucket_size, megatron, fsdp)
     told = sim.explain(workload, world_size=ranks, iterations=iterations, **given)
     if as_json:
         emit_noun(told)

@@ -19,7 +19,10 @@ _ZERO_REFUSED = {
     "expert_groups": "a paced module has no experts",
     "cpu_offload": "its optimizer would have to compute on the CPU, and sleeps",
 }
+_FSDP2 = "the modules that it wraps are not those of a paced replay; what it sends is compared, not timed"
 _NOT_REPLAYED = {
+    "fully_shard": _FSDP2,
+    "replicate": _FSDP2,
     "megatron": "its own replay would need Megatron-Core on every rank; what it sends is compared, not timed",
 }
 _FREE = (CurvePoint(num_bytes=0, duration_ns=0),)
