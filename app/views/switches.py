@@ -186,7 +186,7 @@ def show(pick: Pick, prefix: str = "") -> Options:
     if pick in MEGATRON_PICKS:
         return megatron_options(ask)
     if pick in FSDP2:
-        return tuple(sorted(_changed(FSDP2[pick], ask)))
+        return fsdp2_options(pick, ask)
     if pick in SIZED_PICKS:
         return _changed((_CAP,), ask)
     st.caption(switches.NONE_TO_SET)
@@ -231,6 +231,11 @@ def zero_options(ask: Ask) -> Options:
 def megatron_options(ask: Ask) -> Options:
     """Megatron-Core's settings that are not at their defaults, asked for one by one with ``ask``."""
     return tuple(sorted(_changed(MEGATRON, ask)))
+
+
+def fsdp2_options(pick: Pick, ask: Ask) -> Options:
+    """Settings of ``fully_shard`` or ``replicate`` that are not at their defaults, asked for with ``ask``."""
+    return tuple(sorted(_changed(FSDP2[pick], ask)))
 
 
 def caps(text: str) -> tuple[float, ...]:

@@ -20,7 +20,7 @@ _ZERO_REFUSED = {
     "cpu_offload": "its optimizer would have to compute on the CPU, and sleeps",
 }
 _FSDP2 = "the modules that it wraps are not those of a paced replay; what it sends is compared, not timed"
-_NOT_REPLAYED = {
+NOT_REPLAYED = {
     "fully_shard": _FSDP2,
     "replicate": _FSDP2,
     "megatron": "its own replay would need Megatron-Core on every rank; what it sends is compared, not timed",
@@ -84,10 +84,10 @@ def _check_candidate(workload: Workload, candidate: Candidate, mode: Mode, carri
         check_used(workload, switches)
         if candidate.assignment is not None and not candidate.is_injected:
             check_reaches(workload, assignment)
-    elif assignment.policy in _NOT_REPLAYED:
+    elif assignment.policy in NOT_REPLAYED:
         raise NotModelledError(
             f"candidate {candidate.name!r}: {assignment.policy} is not replayed: "
-            f"{_NOT_REPLAYED[assignment.policy]}"
+            f"{NOT_REPLAYED[assignment.policy]}"
         )
     else:
         switches = Switches()

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 import sim
 from app.choosing import INTERFERING, Choice, WhatIf
 from app.views import switches, what_ifs
-from app.views.switches import DDP, MEGATRON, ZERO, Switch
+from app.views.switches import DDP, FULLY_SHARD, MEGATRON, ZERO, Switch
 from app.words.labels import PICK_WORDS, PICKS, Pick
 from sim.errors import InputError, NotModelledError, SimError
 from sim.nouns.assignment import Assignment
+from sim.systems.fsdp2_settings import MODELLED_FSDP2_SETTINGS, Fsdp2Settings
 from sim.systems.hook_table import HOOKS
 from sim.systems.megatron_settings import MODELLED_MEGATRON_SETTINGS, MegatronSettings
 from sim.systems.registry import SYSTEMS
@@ -31,6 +32,7 @@ TEXTS = {
     "join_inputs": ("", "2, 4", "3,3,1"),
     "expert_groups": ("", "1: 2"),
     "shared_embedding": ("", WORKLOAD.gradients[0].name),
+    "units": ("", "blocks", "x.*"),
 }
 QUICK = settings(
     max_examples=tries(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -112,6 +114,15 @@ def test_settings_of_megatron_are_played_or_refused(ask: Ask) -> None:
         assert made.settings == dict(options)
 
 
+@QUICK
+@given(asked(FULLY_SHARD), st.sampled_from([*switches.FSDP2]))
+def test_settings_of_fsdp2_are_played_or_refused(ask: Ask, pick: Pick) -> None:
+    options = switches.fsdp2_options(pick, ask)
+    made = plays_or_is_refused(Choice(pick=pick, options=options))
+    if made is not None:
+        assert made.settings == dict(options)
+
+
 @pytest.mark.parametrize("one", [*DDP, *ZERO], ids=lambda one: one.name)
 def test_one_switch_alone_is_played_or_refused(one: Switch) -> None:
     tried: dict[str, tuple[Any, ...]] = {
@@ -139,7 +150,13 @@ def test_every_pick_of_every_system_is_there() -> None:
     assert set(PICK_WORDS) == set(PICKS)
     assert len(set(PICK_WORDS.values())) == len(PICKS)
     no_switch = {"per-parameter-sync", "per-parameter-async"}
-    grouped = (*switches.DDP_PICKS, *switches.SIZED_PICKS, *switches.ZERO_PICKS, *switches.MEGATRON_PICKS)
+    grouped = (
+        *switches.DDP_PICKS,
+        *switches.SIZED_PICKS,
+        *switches.ZERO_PICKS,
+        *switches.MEGATRON_PICKS,
+        *switches.FSDP2,
+    )
     assert sorted([*grouped, *no_switch]) == sorted(PICKS)
     assert set(switches.SIZED_PICKS) == {
         name for name, system in SYSTEMS.items() if system.takes_caps and name != "ddp"
@@ -155,7 +172,15 @@ def test_every_switch_of_every_system_is_there_with_its_default() -> None:
     zero = {one.name.replace("offload_gb_per_s", "offload_bytes_per_s") for one in ZERO}
     assert zero == set(MODELLED_ZERO_SETTINGS)
     assert {one.name for one in MEGATRON} == set(MODELLED_MEGATRON_SETTINGS)
-    for noun, group in ((Switches, DDP), (ZeroSettings, ZERO), (MegatronSettings, MEGATRON)):
+    for policy, own in switches.FSDP2.items():
+        extra = set() if policy == "fully_shard" else set(MODELLED_FSDP2_SETTINGS) - {one.name for one in own}
+        assert {one.name for one in own} | extra == set(MODELLED_FSDP2_SETTINGS)
+    for noun, group in (
+        (Switches, DDP),
+        (ZeroSettings, ZERO),
+        (MegatronSettings, MEGATRON),
+        (Fsdp2Settings, FULLY_SHARD),
+    ):
         known = {one.name: one.default for one in fields(noun)}
         for switch in group:
             if switch.kind in ("toggle", "integer") and switch.name in known:

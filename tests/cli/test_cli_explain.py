@@ -167,6 +167,8 @@ both = pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[
         (["--megatron", "bucket_size=9"], "--megatron: belongs to megatron, not to 'ddp'"),
         (["--policy", "megatron", "--megatron", "ddp_bucket_size=9"], "modelled settings: bucket_size"),
         (["--policy", "last-hook", "--ddp", "static_graph=true"], "has no switch static_graph=True"),
+        (["--policy", "replicate", "--ddp", "static_graph=true"], "not to 'replicate'; give --fsdp"),
+        (["--fsdp", "units=h.*"], "--fsdp: belongs to fully_shard and replicate, not to 'ddp'"),
         (["--policy", "fsdp"], "policy: 'fsdp' is not modelled; give one of ddp, per-parameter"),
         (["--ddp", "static_graph"], "--ddp: 'static_graph' is not legal; give key=value"),
         (["--ddp", "=true"], "--ddp: '=true' is not legal; give key=value"),

@@ -18,6 +18,8 @@ SYSTEMS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("zero2", SMALL | {"overlap_comm": True}),
     ("zero2", SMALL | {"overlap_comm": True, "use_multi_rank_bucket_allreduce": False}),
     ("megatron", {}),
+    ("fully_shard", {}),
+    ("replicate", {}),
     ("megatron", {"overlap_grad_reduce": True, "bucket_size": 5}),
     ("single", {"find_unused_parameters": True}),
     ("per-parameter", {"comm_hook": "powerSGD", "static_graph": True}),
@@ -35,7 +37,9 @@ def system_cases(draw: st.DrawFn) -> Case:
     policy, options = draw(st.sampled_from(SYSTEMS))
     return Case(
         workload=workload,
-        hardware=replace(hardware, world_size=2, reduce=hardware.all_reduce),
+        hardware=replace(
+            hardware, world_size=2, reduce=hardware.all_reduce, reduce_scatter=hardware.all_reduce
+        ),
         assignment=sim.assign(workload, policy, **options),
         slowest=draw(st.none() | other_ranks(workload, TINY)),
     )
