@@ -9,12 +9,21 @@ from dataclasses import dataclass
 
 from sim.clock.program import works
 from sim.nouns.workload import Workload
-from sim.units import divide_half_even
+from sim.units import divide_half_even, format_ms
 
 SHARED_OUT = (
     "forward_ns is one number: it is shared out over modules as backward's time is over their gradients, and "
     "what gathers hide behind forward follows from that"
 )
+
+
+def told_of_forward(waited_ns: int) -> tuple[str, str]:
+    """What the reader of a report should know where parameters are gathered in forward."""
+    waits = (
+        f"forward waits {format_ms(waited_ns)} for gathers of parameters and their copies; what holds a step "
+        f"up is told of backward alone"
+    )
+    return waits, SHARED_OUT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from sim.nouns.hardware import Curve, Hardware
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.bucketing import Caps
-from sim.systems.forward_gathers import SHARED_OUT, forward_modules, play_prefetched
+from sim.systems.forward_gathers import forward_modules, play_prefetched, told_of_forward
 from sim.systems.fsdp2_settings import REPLICATED, SHARDED, Fsdp2Settings, read_fsdp2_settings
 from sim.systems.fsdp2_units import Unit, cut_units
 from sim.units import divide_half_even, transfer_ns
@@ -146,7 +146,7 @@ class _Writer:
             before_forward_ns=max(0, waited_ns - services),
             hidden_ns=max(0, services - waited_ns),
             optimizer_ns=self._optimizer_ns() if is_last else 0,
-            notes=(_STREAMS, SHARED_OUT) if self.gathers else (),
+            notes=(_STREAMS, *told_of_forward(waited_ns)) if self.gathers else (_STREAMS,),
         )
 
     def _forward(self) -> tuple[tuple[Collective, ...], int]:

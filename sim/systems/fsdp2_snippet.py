@@ -30,23 +30,29 @@ def fsdp2_snippet(assignment: Assignment, workload: Workload) -> str:
         lines.append(f"mp_policy = MixedPrecisionPolicy({told})")
         arguments = ", mp_policy=mp_policy"
     own = "" if settings.reshard_after_forward else ", reshard_after_forward=False"
-    lines += ["", f"units = {units!r}", "wrapped = []", "for names in units:"]
-    lines += [
-        "    modules = [model.get_submodule(name) for name in names]",
-        f"    {policy}(modules if len(modules) > 1 else modules[0]{own}{arguments})",
-        "    wrapped.append(modules[0])",
-        f"{policy}(model{arguments})",
-    ]
+    lines.append("")
+    if units:
+        lines += [
+            f"units = {units!r}",
+            "wrapped = []",
+            "for names in units:",
+            "    modules = [model.get_submodule(name) for name in names]",
+            f"    {policy}(modules if len(modules) > 1 else modules[0]{own}{arguments})",
+            "    wrapped.append(modules[0])",
+        ]
+    lines.append(f"{policy}(model{arguments})")
     for kind, ahead, order in (
         ("forward", settings.forward_prefetch, "wrapped"),
         ("backward", settings.backward_prefetch, "wrapped[::-1]"),
     ):
-        if ahead:
+        if ahead and units:
             lines += [
                 f"order = {order}",
                 "for place, module in enumerate(order):",
                 f"    module.set_modules_to_{kind}_prefetch(order[place + 1 : place + {1 + ahead}])",
             ]
+            if kind == "backward":
+                lines.append(f"model.set_modules_to_backward_prefetch(order[:{ahead}])")
     if settings.accumulation_steps > 1:
         lines.append(
             f"# model.set_requires_gradient_sync(False) in all but the last of "

@@ -29,7 +29,7 @@ from sim.nouns.hardware import Curve, Hardware
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.bucketing import Caps
-from sim.systems.forward_gathers import SHARED_OUT, forward_modules, play_chained
+from sim.systems.forward_gathers import forward_modules, play_chained, told_of_forward
 from sim.systems.megatron_layout import MegatronBucket, elements_of, lay_out_buffers
 from sim.systems.megatron_settings import (
     SYSTEM,
@@ -216,7 +216,8 @@ class _Writer:
                     f"all_gather curve"
                 )
         if settings.overlap_param_gather:
-            notes.append(SHARED_OUT)
+            gathers, hidden_ns = self._forward_gathers()
+            notes += told_of_forward(sum(one.service_ns for one in gathers) - hidden_ns)
         return tuple(notes)
 
 
