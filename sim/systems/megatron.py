@@ -158,7 +158,8 @@ class _Writer:
         services = [sum(one.service_ns for one in together) for together in sent]
         played = play_chained(forward_modules(self.workload), home, services)
         gathers = tuple(one for group in played.order for one in sent[group])
-        return gathers, sum(one.service_ns for one in gathers) - played.waited_ns
+        hidden_ns = sum(one.service_ns for one in gathers) - played.waited_ns
+        return gathers, min(hidden_ns, self.workload.forward_ns)  # one that nobody waits for may go on
 
     def _step_gathers(self) -> tuple[Collective, ...]:
         """Gathers at the end of the optimizer's step, one after the other, in the order of buckets (A9.6)."""
