@@ -31,7 +31,10 @@ SYSTEMS: tuple[tuple[str, dict[str, Any]], ...] = (
 def system_cases(draw: st.DrawFn) -> Case:
     """float32 on one device; reduces are timed as all-reduces are."""
     workload = draw(workloads(TINY, sparse=False, dtypes=("float32",), devices=(None,), empty=False))
-    whole = tuple(replace(g, wire_bytes=None, num_bytes=4 * g.num_bytes) for g in workload.gradients)
+    whole = tuple(
+        replace(g, wire_bytes=None, num_bytes=4 * g.num_bytes, shape=(g.num_bytes,))
+        for g in workload.gradients
+    )
     workload = replace(workload, gradients=whole)
     hardware = draw(hardwares(TINY))
     policy, options = draw(st.sampled_from(SYSTEMS))
