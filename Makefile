@@ -20,6 +20,7 @@ help:  ## List the targets
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	DS_BUILD_OPS=0 $(BIN)/pip install --quiet --no-build-isolation --constraint constraints.txt deepspeed
 	$(BIN)/pip install --quiet --no-deps --constraint constraints.txt HolisticTraceAnalysis  # an oracle; asks for JupyterLab
+	$(BIN)/pip install --quiet --no-deps --constraint constraints.txt megatron-core  # an oracle; needs torch alone
 	@touch $@
 
 run: .venv/installed  ## Tune a bundled recording, replay it on local ranks, open the dashboard

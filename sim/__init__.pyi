@@ -23,6 +23,7 @@ from sim.formats.loading import (
     parse_hardware,
     parse_workload,
 )
+from sim.formats.megatron_flags import megatron_flags
 from sim.formats.perfetto import perfetto_json
 from sim.formats.record_files import find_records, load_record
 from sim.formats.tables import scaling_csv, sweep_csv
@@ -93,6 +94,7 @@ __all__ = [
     "load_ranks",
     "load_record",
     "load_workload",
+    "megatron_flags",
     "nearest_setting",
     "own_step",
     "pareto_front",

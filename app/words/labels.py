@@ -30,6 +30,9 @@ Pick = Literal[
     "last-hook-safe",
     "zero1",
     "zero2",
+    "megatron",
+    "fully_shard",
+    "replicate",
 ]
 PICKS: tuple[Pick, ...] = get_args(Pick)
 # Buckets of DistributedDataParallel, whose switches each of them takes.
@@ -59,6 +62,9 @@ PICK_WORDS: dict[str, str] = {
     "last-hook-safe": "not DDP: last-parameter hooks, put right",
     "zero1": "DeepSpeed ZeRO-1",
     "zero2": "DeepSpeed ZeRO-2",
+    "megatron": "Megatron-Core DDP",
+    "fully_shard": "FSDP2 fully_shard",
+    "replicate": "FSDP2 replicate",
 }
 
 FAMILY_WORDS: dict[str, str] = {
@@ -74,6 +80,10 @@ FAMILY_WORDS: dict[str, str] = {
     "horovod": "Horovod's fusion",
     "zero1 reduce_bucket_size": "DeepSpeed ZeRO-1, reduce_bucket_size",
     "zero2 reduce_bucket_size": "DeepSpeed ZeRO-2, reduce_bucket_size",
+    "ddp-bucket-size": "Megatron-Core, --ddp-bucket-size",
+    "ddp-num-buckets": "Megatron-Core, --ddp-num-buckets",
+    "fully_shard units": "FSDP2 fully_shard, what to wrap",
+    "replicate units": "FSDP2 replicate, what to wrap",
 }
 
 PATH_WORDS: dict[str, str] = {

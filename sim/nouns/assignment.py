@@ -21,6 +21,9 @@ Policy = Literal[
     "last-hook-safe",
     "zero1",
     "zero2",
+    "megatron",
+    "fully_shard",
+    "replicate",
 ]
 
 # What DistributedDataParallel does itself: the others are systems of their own.

@@ -9,6 +9,8 @@ from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment
 from sim.nouns.ddp_switches import ARGUMENTS, LIST_SINCE, OLDEST, SUPPORTED_SINCE, ZERO_CAP_SINCE, Version
 from sim.nouns.workload import Workload
 from sim.systems.ddp_assignment import check_reaches, torch_needed
+from sim.systems.fsdp2_settings import REPLICATED, SHARDED
+from sim.systems.fsdp2_snippet import fsdp2_snippet
 from sim.systems.hook_table import HOOKS
 from sim.units import format_size
 
@@ -18,7 +20,8 @@ _MARKS = sorted({LIST_SINCE, _CAP_IS_FIRST_SINCE, ZERO_CAP_SINCE, *(one.since fo
 
 
 def snippet(assignment: Assignment, workload: Workload, torch: str | None = None) -> str:
-    """Python that makes DistributedDataParallel use ``assignment`` on ``model``, as ``ddp_model``.
+    """Python that makes DistributedDataParallel use ``assignment`` on ``model``, as ``ddp_model``; of
+    ``fully_shard`` and ``replicate``, what wraps the modules of ``model``.
 
     Keywords of stock DistributedDataParallel where they reach the buckets, which is checked, and where
     ``torch``, the version where the script trains such as ``2.8``, does with them what it should (None: new
@@ -31,6 +34,8 @@ def snippet(assignment: Assignment, workload: Workload, torch: str | None = None
             ``sim.apply`` refuses.
     """
     assignment.check_fits(workload)
+    if assignment.policy in (SHARDED, REPLICATED):
+        return fsdp2_snippet(assignment, workload)
     if assignment.policy not in DDP_POLICIES:
         raise NotModelledError(
             f"policy: {assignment.policy!r} is no system of DistributedDataParallel, whose lines these are; "

@@ -272,6 +272,20 @@ def test_zero_sends_its_parameters_too(inputs: Inputs) -> None:
     assert zero["sent_bytes"] > 1.9 * ddp["sent_bytes"]
 
 
+def test_systems_that_gather_parameters_are_compared(inputs: Inputs) -> None:
+    """Megatron-Core with the distributed optimizer and FSDP2 gather parameters, replicate does not."""
+    curve = inputs.hardware.all_reduce
+    hardware = replace(inputs.hardware, all_gather=curve, reduce_scatter=curve)
+    own = replace(inputs, hardware=hardware, hardware_digest=sim.digest(hardware))
+    picks = (Choice(pick="megatron", options=(("use_distributed_optimizer", True),)),)
+    picks += (Choice(pick="fully_shard"), Choice(pick="replicate"))
+    others = [Candidate(letter=letter, choice=pick) for letter, pick in zip("BCD", picks, strict=True)]
+    ddp, megatron, sharded, replicated = (numbers(one) for one in results(own, A, *others))
+    for sent in (megatron["sent_bytes"], sharded["sent_bytes"]):
+        assert sent > 1.9 * ddp["sent_bytes"]
+    assert replicated["sent_bytes"] == pytest.approx(ddp["sent_bytes"], rel=0.01)
+
+
 def test_steps_of_different_micro_batches_are_not_ranked(quick: AppTest) -> None:
     quick.query_params["a_pick"] = "DDP's default"
     quick.query_params["a_accumulation_steps"] = "4"

@@ -8,7 +8,17 @@ from streamlit.testing.v1 import AppTest
 from app.choosing import WhatIf
 from app.views import what_ifs
 from app.views.knobs import DEFAULTS
-from app.views.switches import ALL, DDP, DDP_PICKS, SIZED_PICKS, ZERO, ZERO_PICKS
+from app.views.switches import (
+    ALL,
+    DDP,
+    DDP_PICKS,
+    FSDP2,
+    MEGATRON,
+    MEGATRON_PICKS,
+    SIZED_PICKS,
+    ZERO,
+    ZERO_PICKS,
+)
 from app.words import labels
 from app.words.labels import PICK_WORDS, Pick
 from tests.effort import PATIENCE_S
@@ -88,12 +98,15 @@ def at_once(pick: Pick) -> set[str]:
         names |= {one.name for one in DDP}
     if pick in ZERO_PICKS:
         names |= {one.name for one in ZERO}
+    if pick in MEGATRON_PICKS:
+        names |= {one.name for one in MEGATRON}
+    names |= {one.name for one in FSDP2.get(pick, ())}
     if pick in SIZED_PICKS:
         names.add("bucket_cap_mb")
     return names | ({"caps"} if pick == "cap-list" else set())
 
 
-RESTORED: tuple[Pick, ...] = ("cap-list", "zero2", "last-hook-safe")
+RESTORED: tuple[Pick, ...] = ("cap-list", "zero2", "last-hook-safe", "megatron", "fully_shard")
 
 
 @pytest.mark.parametrize("pick", RESTORED)

@@ -115,6 +115,16 @@ def test_zero_gets_deepspeeds_configuration() -> None:
     assert "DeepSpeed JSON" in [button.label for button in made.get("download_button")]
 
 
+def test_megatron_gets_flags() -> None:
+    made = page("megatron", overlap_grad_reduce=True, bucket_size=7e4, pipeline_rank=0).run()
+    assert made.code[0].value.splitlines() == [
+        "# Follows from other flags, and part of this assignment: pipeline_rank=0",
+        "--overlap-grad-reduce",
+        "--ddp-bucket-size 70000",
+    ]
+    assert "Megatron flags" in [button.label for button in made.get("download_button")]
+
+
 def test_another_system_has_no_lines_and_says_why() -> None:
     made = page("last-hook-safe").run()
     assert not made.code

@@ -243,6 +243,20 @@ def test_parameters_of_bf16_are_said_in_deepspeeds_configuration() -> None:
     }
 
 
+def test_megatron_has_flags() -> None:
+    made = sim.assign(
+        WORKLOAD, "megatron", overlap_grad_reduce=True, bucket_size=5e8, average_in_collective=False
+    )
+    assert sim.megatron_flags(made, WORKLOAD) == "--overlap-grad-reduce\n--ddp-bucket-size 500000000\n"
+    made = sim.assign(WORKLOAD, "megatron", num_microbatches=2)
+    assert sim.megatron_flags(made, WORKLOAD).splitlines() == [
+        "# Follows from other flags, and part of this assignment: num_microbatches=2",
+        "# No flags: Megatron-LM's own defaults.",
+    ]
+    with pytest.raises(NotModelledError, match="'ddp' is no system of Megatron-Core"):
+        sim.megatron_flags(sim.assign(WORKLOAD, "ddp"), WORKLOAD)
+
+
 @pytest.mark.parametrize("policy", ["ddp", "last-hook-safe"])
 def test_no_configuration_of_deepspeed_for_another_system(policy: str) -> None:
     with pytest.raises(NotModelledError, match=policy):

@@ -74,7 +74,10 @@ class _Playing:
                 sharing = Sharing(self.env, program.effects, self.links, running.number)
                 yield from self._blocking(sharing, program.before_forward)
                 yield self.env.timeout(
-                    program.before_forward_ns + running.workload.forward_ns + running.workload.loss_ns
+                    program.before_forward_ns
+                    + running.workload.forward_ns
+                    - program.hidden_ns
+                    + running.workload.loss_ns
                 )
                 backward = self._now
                 player = Player(self.env, program, sharing)

@@ -24,7 +24,7 @@ FEWEST = 3  # sizes, however many gradients there are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ZeroReach:
+class SizeReach:
     """The best size's assignment and whole step; ``complete``: every set of flushes was simulated."""
 
     assignment: Assignment
@@ -33,7 +33,7 @@ class ZeroReach:
     how: str
 
 
-def find_zero(workload: Workload, hardware: Hardware, policy: str, most: int | None = None) -> ZeroReach:
+def find_zero(workload: Workload, hardware: Hardware, policy: str, most: int | None = None) -> SizeReach:
     """The ``reduce_bucket_size`` with the shortest step under ``policy``, ``zero1`` or ``zero2``.
 
     Every size (in elements) at which a step changes is simulated; where they are more than ``most`` (by
@@ -61,7 +61,7 @@ def find_zero(workload: Workload, hardware: Hardware, policy: str, most: int | N
         found.append((step_ns(simulate(workload, hardware, assignment, "analytic")), -low, assignment))
     took, _, assignment = min(found, key=lambda each: each[:2])
     what = f"all {len(found)} sizes that differ" if complete else f"{len(found)} sizes on a logarithmic grid"
-    return ZeroReach(assignment=assignment, step_ns=took, complete=complete, how=what)
+    return SizeReach(assignment=assignment, step_ns=took, complete=complete, how=what)
 
 
 def size_intervals(
