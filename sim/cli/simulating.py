@@ -324,7 +324,7 @@ def export(
     parts: Parts = False,
     output: Output = None,
 ) -> None:
-    """Take an assignment home: bucket_indices, lines or flags for where you train, or a trace for Perfetto."""
+    """Take an assignment home: bucket_indices, lines for where you train, or a trace for Perfetto."""
     hardware: Hardware | None = None
     if hardware_file is None:
         workload = sim.load_workload(workload_file)
