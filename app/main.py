@@ -6,7 +6,7 @@ import pandas  # noqa: F401 - plotly takes a pandas that another visitor is stil
 import streamlit as st
 
 from app import launch, library
-from app.views import about, addresses, cluster, compare, manual, tune, validate
+from app.views import about, addresses, cluster, compare, manual, sources, tune, validate
 from app.views.errors import told
 
 # streamlit draws words on axes in one grey, too pale on white: they take the page's own colour of text.
@@ -24,10 +24,10 @@ def main() -> None:
     found = library.find(settings)
 
     def tune_page() -> None:
-        tune.show(found, validated)
+        tune.show(found, asked, validated)
 
     def compare_page() -> None:
-        compare.show(found)
+        compare.show(found, asked)
 
     def validate_page() -> None:
         validate.show(found, settings.watch)
@@ -40,12 +40,13 @@ def main() -> None:
 
     validated = st.Page(validate_page, title="Validate", icon=":material/fact_check:", url_path="validate")
     first = st.Page(tune_page, title="Tune", icon=":material/tune:", default=True)
+    compared = st.Page(compare_page, title="Compare", icon=":material/compare_arrows:", url_path="compare")
     page = st.navigation(
         [
             first,
             # The first page's address is the bare one; a link to /tune leads there, with all its knobs.
             st.Page(go_to_tune, url_path="tune", visibility="hidden"),
-            st.Page(compare_page, title="Compare", icon=":material/compare_arrows:", url_path="compare"),
+            compared,
             validated,
             st.Page(cluster_page, title="Cluster", icon=":material/hub:", url_path="cluster"),
             st.Page(manual.show, title="Manual", icon=":material/menu_book:", url_path="manual"),
@@ -53,8 +54,17 @@ def main() -> None:
         ]
     )
     addresses.keep()
+    doubts = st.empty()
+    asked = sources.Asked()
+    if page in (first, compared):
+        # Drawn here, they are the same widgets on both pages: what one page shows, the other shows.
+        with st.sidebar:
+            asked = sources.ask(found)
+            st.divider()
+        addresses.doubt(doubts)
     with told():
         page.run()
+    addresses.doubt(doubts, is_whole=True)
     addresses.tell()
 
 

@@ -28,9 +28,9 @@ _CHART = {"displaylogo": False}
 _CARDS = 3  # a row
 
 
-def show(library: Library) -> None:
+def show(library: Library, asked: Asked) -> None:
     """Draw the page; a candidate that cannot be played is one line, and the others stay."""
-    asked, candidates = compare_knobs.show(library)
+    candidates = compare_knobs.show(library)
     st.title("Compare")
     given = sources.read(library, asked)
     if given is None:

@@ -8,8 +8,7 @@ from typing import Any
 import streamlit as st
 
 from app.choosing import Choice, WhatIf
-from app.library import Library
-from app.views import addresses, sources, switches, what_ifs
+from app.views import addresses, switches, what_ifs
 from app.views.sources import Asked
 from app.words import labels
 from sim.errors import InputError
@@ -61,12 +60,10 @@ class Knobs:
     what_if: WhatIf
 
 
-def show(library: Library) -> Knobs:
-    """Draw the sidebar and read it."""
+def show(source: Asked) -> Knobs:
+    """Draw the sidebar and read it, below what is looked at."""
     addresses.take_name("pick", labels.PICK_WORDS)
     with st.sidebar:
-        source = sources.ask(library)
-        st.divider()
         choice = _choice(source)
         what_if = what_ifs.show()
         st.button(

@@ -258,6 +258,13 @@ def measured_run(library: Library, given: Given) -> Source | None:
     return None if given.record is None else library.records[given.record]
 
 
+def record_looked_at(library: Library) -> str | None:
+    """The name among all records of the run that Tune and Compare show, on whatever page; None: they show none."""
+    record = st.session_state.get("record") if st.session_state.get("start") == MEASURED else None
+    path = library.records.get(record) if record is not None else None
+    return next((name for name, other in library.all_records.items() if other == path), None)
+
+
 def nothing_to_show(library: Library) -> None:
     """What a page says where nothing was chosen yet."""
     st.info(

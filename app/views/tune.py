@@ -18,7 +18,7 @@ from app.figures.sweep import draw_sweep, sweep_data
 from app.library import Library
 from app.views import export, families, headline, knobs, reasons, records_table, sources, truth
 from app.views.errors import told
-from app.views.sources import Given
+from app.views.sources import Asked, Given
 from app.views.step_timeline import step_timeline
 from app.views.waiting import Progress, wait_for
 from app.words import labels
@@ -30,9 +30,9 @@ _CHART = {"displaylogo": False}
 _SWEEP_KEY = "sweep_chart"
 
 
-def show(library: Library, validate: st.Page) -> None:
+def show(library: Library, source: Asked, validate: st.Page) -> None:
     """Draw the page, from the most urgent question down; ``validate`` is the page that tells more of it."""
-    turned = knobs.show(library)
+    turned = knobs.show(source)
     st.title("Tune")
     given = sources.read(library, turned.source)
     if given is None:

@@ -34,11 +34,13 @@ def compare_page() -> None:
     import sys
 
     from app import launch, library
-    from app.views import compare
+    from app.views import compare, sources
     from app.views.errors import told
 
+    found = library.find(launch.settings(sys.argv[1:]))
+    asked = sources.ask(found)
     with told():
-        compare.show(library.find(launch.settings(sys.argv[1:])))
+        compare.show(found, asked)
 
 
 @pytest.fixture

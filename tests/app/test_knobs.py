@@ -17,10 +17,10 @@ from tests.effort import PATIENCE_S
 def sidebar() -> None:
     import streamlit as st
 
-    from app.library import Library
     from app.views import knobs
+    from app.views.sources import Asked
 
-    turned = knobs.show(Library(workloads={}, hardware={}, records={}))
+    turned = knobs.show(Asked())
     st.text(turned.choice.key)
     st.text(turned.choice.words)
     st.text(turned.what_if.key)
