@@ -7,9 +7,9 @@ from difflib import get_close_matches
 from typing import Any
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 from streamlit.runtime.state.common import WidgetMetadata
-from streamlit.delta_generator import DeltaGenerator
 from streamlit.runtime.state.query_params import is_empty_url_value, parse_url_param
 
 from app.words import labels
@@ -151,17 +151,17 @@ def _doubt(key: str, written: list[str], metadata: WidgetMetadata[Any]) -> Doubt
     told = metadata.serializer(shown)
     told = ", ".join(map(str, told)) if isinstance(told, list) else told
     return Doubt(
-        words=f"The address asks for {key}={_cut(written)}, which is not legal: give {_legal(written, metadata)}. "
-        f"Shown instead: {'none' if told in (None, '') else told}.",
+        words=f"The address asks for {key}={_cut(written)}, which is not legal: give "
+        f"{_legal(written, metadata)}. Shown instead: {'none' if told in (None, '') else told}.",
         shown=shown,
     )
 
 
 def _legal(written: list[str], metadata: WidgetMetadata[Any]) -> str:
     """What a knob takes, in words; of many options those that are most like what is written come first."""
-    options = metadata.formatted_options
-    if options is None:
-        of = getattr(metadata.deserializer, "__self__", None)
+    of = getattr(metadata.deserializer, "__self__", None)
+    options = metadata.formatted_options or list(getattr(of, "formatted_option_to_index", ()))
+    if not options:
         if metadata.value_type == "bool_value":
             return "true or false"
         low, high = getattr(of, "min_value", None), getattr(of, "max_value", None)
@@ -175,8 +175,8 @@ def _legal(written: list[str], metadata: WidgetMetadata[Any]) -> str:
 def _unknown(key: str, written: list[str], bound: set[str]) -> str:
     like = get_close_matches(key, sorted(bound), 1)
     return (
-        f"The address asks for {_cut([key])}={_cut(written)}, but no knob that is shown has that name: it changes "
-        f"nothing.{f' Did you mean {like[0]}?' if like else ''}"
+        f"The address asks for {_cut([key])}={_cut(written)}, but no knob that is shown has that name: it "
+        f"changes nothing.{f' Did you mean {like[0]}?' if like else ''}"
     )
 
 

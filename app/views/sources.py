@@ -259,7 +259,7 @@ def measured_run(library: Library, given: Given) -> Source | None:
 
 
 def record_looked_at(library: Library) -> str | None:
-    """The name among all records of the run that Tune and Compare show, on whatever page; None: they show none."""
+    """The name among all records of the run that Tune and Compare show; None: they show none."""
     record = st.session_state.get("record") if st.session_state.get("start") == MEASURED else None
     path = library.records.get(record) if record is not None else None
     return next((name for name, other in library.all_records.items() if other == path), None)
