@@ -10,16 +10,27 @@ from app.views import about, addresses, cluster, compare, manual, sources, tune,
 from app.views.errors import told
 
 # streamlit draws words on axes in one grey, too pale on white: they take the page's own colour of text.
-_AXES = """<style>
+_STYLE = """<style>
 .js-plotly-plot :is(.xtick, .ytick, .xtick2, .ytick2, .g-xtitle, .g-ytitle, .g-x2title, .g-y2title) text,
 .js-plotly-plot :is(.xtitle, .ytitle, .x2title, .y2title) { fill: currentColor !important; opacity: 0.85; }
+/* Cards go into a second row rather than cut their figures. */
+[data-testid=stColumn]:has(> [data-testid=stVerticalBlock] > * [data-testid=stMetric]) {
+  min-width: 11rem !important; flex: 1 1 11rem !important; }
+[data-testid=stMetric] :is([data-testid=stMetricLabel], [data-testid=stMetricValue]) * {
+  white-space: normal !important; overflow: visible !important; }
+a.skip { position: fixed; left: 1rem; top: -4rem; z-index: 1000000; padding: 0.5rem 1rem; border-radius: 0.5rem;
+  background: #0072b2; color: white !important; }
+a.skip:focus { top: 1rem; }
 </style>"""
+# Ahead of everything that Tab reaches: a menu and a sidebar of thirty knobs.
+_SKIP = '<a class="skip" href="#content" tabindex="1">Skip to the content</a><span id="content"></span>'
 
 
 def main() -> None:
     """Choose the page and show it; an error of ours becomes one line."""
     st.set_page_config(page_title="bucketsim", page_icon="🪣", layout="wide")
-    st.html(_AXES)
+    st.html(_STYLE)
+    st.html(_SKIP)
     settings = launch.settings(sys.argv[1:])
     found = library.find(settings)
 
@@ -66,6 +77,7 @@ def main() -> None:
         page.run()
     addresses.doubt(doubts, is_whole=True)
     addresses.tell()
+    addresses.link()
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from sim.nouns.step_distribution import (
     RankPart,
     StepDistribution,
 )
-from sim.nouns.workload import Buffer, Gradient, Workload
+from sim.nouns.workload import DTYPE_BYTES, Buffer, Gradient, Workload
 from tests.cluster_strategies import clusters
 
 Draw = st.DrawFn
@@ -73,6 +73,12 @@ times = st.integers(0, 2**62)
 small = st.integers(0, 10**9)
 
 
+def _shaped(gradient: Gradient, is_known: bool) -> Gradient:
+    """With the shape that its size allows, if there is one."""
+    elements, rest = divmod(gradient.num_bytes, DTYPE_BYTES[gradient.dtype])
+    return replace(gradient, shape=(1, elements)) if is_known and not rest else gradient
+
+
 @st.composite
 def workloads(
     draw: Draw,
@@ -105,7 +111,7 @@ def workloads(
         Gradient(
             index=index,
             name=draw(names) if dressed else f"p{index}",
-            shape=tuple(draw(st.lists(st.integers(0, 99), max_size=3))) if dressed else (),
+            shape=(),
             dtype=draw(st.sampled_from(key_dtypes)),
             num_bytes=draw(sizes),
             ready_ns=ready[index],
@@ -119,6 +125,7 @@ def workloads(
     )
     extra = {}
     if dressed:
+        gradients = tuple(_shaped(gradient, draw(st.booleans())) for gradient in gradients)
         moments = st.none() | times
         extra = {
             "samples": tuple(

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
+from urllib.parse import urlencode
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -183,6 +184,16 @@ def _unknown(key: str, written: list[str], bound: set[str]) -> str:
 def _cut(written: list[str]) -> str:
     text = ", ".join(written)
     return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+def link() -> None:
+    """The whole address of what is shown, to copy; at the end of the sidebar, once ``tell`` has made it so."""
+    if st.context.url is None:
+        return
+    written = {key: st.query_params.get_all(key) for key in st.query_params}
+    with st.sidebar, st.popover("Copy link", icon=":material/link:", width="stretch"):
+        st.code(f"{st.context.url}?{urlencode(written, doseq=True)}", language=None, wrap_lines=True)
+        st.caption("It holds every knob. Uploads are not in it: whoever opens it has to give them again.")
 
 
 def _says(written: list[str], value: object, metadata: WidgetMetadata[object]) -> bool:

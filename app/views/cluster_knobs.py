@@ -29,7 +29,7 @@ def _hosts(default: int) -> Setting:
 
 
 def _leaf(default: int) -> Setting:
-    return Setting(name="hosts_per_leaf", label="Hosts a leaf switch", default=default)
+    return Setting(name="hosts_per_leaf", label="Hosts per leaf switch", default=default)
 
 
 _OVERSUBSCRIPTION = Setting(
@@ -52,7 +52,7 @@ PRESETS: dict[str, tuple[Setting, ...]] = {
     "pcie_box": (Setting(name="gpus", label="GPUs", default=4, most=16), _PCIE, _SOCKETS, _PEER),
     "pcie_hosts": (
         _hosts(4),
-        Setting(name="gpus", label="GPUs a host", default=4, most=16),
+        Setting(name="gpus", label="GPUs per host", default=4, most=16),
         _GBIT,
         Setting(name="protocol", label="Protocol", default="tcp", choices=("tcp", "rdma")),
         _PCIE,
@@ -130,7 +130,6 @@ def show(library: Library) -> Asked:
             bind="query-params",
             help=labels_cluster.HELP["most_hosts"],
         )
-        st.caption("The address of this page holds every knob; uploads are not in it.")
     return Asked(
         preset=None if machine == UPLOAD else machine,
         settings=settings,

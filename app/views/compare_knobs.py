@@ -7,7 +7,7 @@ import streamlit as st
 from app.cached_compare import Candidate, Machine
 from app.choosing import Choice, WhatIf
 from app.library import Library
-from app.views import cluster_knobs, switches
+from app.views import addresses, cluster_knobs, switches
 from app.words import cluster as labels_cluster
 from app.words import compare as words
 from app.words import labels
@@ -38,12 +38,12 @@ def show(library: Library) -> tuple[Candidate, ...]:
             _candidate(letter, first, library)
             for letter, first in zip(LETTERS[:count], _FIRST_PICKS[:count], strict=True)
         )
-        st.caption("The address of this page holds every knob; uploads are not in it.")
     return candidates
 
 
 def _candidate(letter: str, first_pick: str, library: Library) -> Candidate:
     prefix = f"{letter.lower()}_"
+    addresses.take_name(f"{prefix}pick", words.PICK_WORDS)
     with st.container(border=True):
         pick: Any = st.selectbox(
             f"{letter}{', the base' if letter == LETTERS[0] else ''}",

@@ -12,8 +12,11 @@ from app.words import tune as words
 
 
 @st.fragment
-def step_timeline(inputs: Inputs, choice: Choice, shown: Played) -> None:
-    """The figure, with the switch of the path above it; turning that draws nothing else anew."""
+def step_timeline(inputs: Inputs, choice: Choice, shown: Played, as_measured: Played | None = None) -> None:
+    """The figure, with the switch of the path above it; turning that draws nothing else anew.
+
+    ``as_measured`` is the same assignment on the machine that was measured, drawn beneath.
+    """
     marked = st.toggle(
         "Mark the critical path", value=True, key="path", bind="query-params", help=words.PATH_HELP
     )
@@ -28,3 +31,11 @@ def step_timeline(inputs: Inputs, choice: Choice, shown: Played) -> None:
     st.caption(labels.TIMELINE_CAPTION)
     if data.note:
         st.info(data.note)
+    if as_measured is not None:
+        st.markdown(f"**{words.AS_MEASURED}**")
+        st.plotly_chart(
+            draw_timeline(timeline_data(as_measured.timeline)),
+            key="timeline_as_measured",
+            config={"displaylogo": False},
+            alt="The same timeline on the machine as it was measured",
+        )

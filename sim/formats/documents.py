@@ -23,7 +23,7 @@ from sim.nouns.ranks import Ranks
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.report import Report
 from sim.nouns.step_distribution import AssignmentComparison, StepDistribution
-from sim.nouns.workload import Workload
+from sim.nouns.workload import DTYPE_BYTES, Workload
 
 SCHEMA_VERSION = 1
 MAX_FILE_BYTES = 512 << 20
@@ -211,7 +211,22 @@ def parse_document(document: Any, noun: type[Noun], source: str) -> Noun:
             raise InputError(f"{source}: {key}: {_short(value)} is not legal; it must be {legal!r}")
     if "provenance" not in body:
         raise InputError(f'{source}: provenance: missing; give an object, such as {{"source": "..."}}')
-    return parse_body(body, noun, source)
+    value = parse_body(body, noun, source)
+    if isinstance(value, Workload):
+        _check_shapes(value, source)
+    return value
+
+
+def _check_shapes(workload: Workload, source: str) -> None:
+    """Refuse sizes that are not those of the shapes beside them; an empty shape says nothing."""
+    for position, gradient in enumerate(workload.gradients):
+        holds = math.prod(gradient.shape) * DTYPE_BYTES[gradient.dtype]
+        if gradient.shape and gradient.num_bytes != holds:
+            raise InputError(
+                f"{source}: gradients.{position}.num_bytes: {gradient.num_bytes} is not legal; a shape of "
+                f"{list(gradient.shape)} in {gradient.dtype} holds {holds} bytes (give an empty shape where it "
+                "is not known)"
+            )
 
 
 def parse_body(body: dict[str, Any], noun: type[Body], source: str) -> Body:

@@ -67,7 +67,7 @@ def test_back_shows_what_the_address_says(page: AppTest) -> None:
     page.query_params["record"] = OTHER
     page.run()
     visit(page, "compare", **QUICK)
-    visit(page, "", record=OTHER, pick="explicit cap", cap="4")
+    visit(page, "", record=OTHER, pick="bucket_cap_mb", cap="4")
     assert "other layers" in captions(page)
     assert page.number_input(key="cap").value == 4
 
@@ -76,7 +76,7 @@ def test_back_shows_what_the_address_says(page: AppTest) -> None:
     ("key", "value", "told"),
     [
         ("record", "othr", "give one of other, made-up. Shown instead: made-up."),
-        ("pick", "zero9", "give one of DDP's default, explicit cap, "),
+        ("pick", "zero9", "give one of DDP's default, "),
         ("cap", "oops", "give a number 0 to 65536. Shown instead: 25"),
         ("cap", "-4", "give a number 0 to 65536."),
         ("bw", "7", "give one of "),
