@@ -18,8 +18,8 @@ _STYLE = """<style>
   min-width: 11rem !important; flex: 1 1 11rem !important; }
 [data-testid=stMetric] :is([data-testid=stMetricLabel], [data-testid=stMetricValue]) * {
   white-space: normal !important; overflow: visible !important; }
-a.skip { position: fixed; left: 1rem; top: -4rem; z-index: 1000000; padding: 0.5rem 1rem; border-radius: 0.5rem;
-  background: #0072b2; color: white !important; }
+a.skip { position: fixed; left: 1rem; top: -4rem; z-index: 1000000; padding: 0.5rem 1rem;
+  border-radius: 0.5rem; background: #0072b2; color: white !important; }
 a.skip:focus { top: 1rem; }
 </style>"""
 # Ahead of everything that Tab reaches: a menu and a sidebar of thirty knobs.
@@ -44,7 +44,7 @@ def main() -> None:
         validate.show(found, settings.watch)
 
     def cluster_page() -> None:
-        cluster.show(found)
+        cluster.show(found, first)
 
     def go_to_tune() -> None:
         st.switch_page(first, query_params=st.query_params.to_dict())

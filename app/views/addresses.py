@@ -187,7 +187,7 @@ def _cut(written: list[str]) -> str:
 
 
 def link() -> None:
-    """The whole address of what is shown, to copy; at the end of the sidebar, once ``tell`` has made it so."""
+    """The whole address of what is shown, to copy; to be called after ``tell``, which makes it so."""
     if st.context.url is None:
         return
     written = {key: st.query_params.get_all(key) for key in st.query_params}

@@ -1,14 +1,14 @@
-"""A first minute that teaches: what the figures of the Tune page show, what to turn, and what to take home."""
+"""A first minute that teaches: what the Tune page shows, what to turn, and what to take home."""
 
 import streamlit as st
 
 from app.words import tune as words
 
-_KEY = "look"
+_KEY = "guide"
 
 
 def show() -> None:
-    """Draw the look where one opens the page by its bare address, until it is dismissed; the address says so."""
+    """Draw the look where one came by the bare address, until it is dismissed; the address says so."""
     if _KEY not in st.session_state and _KEY not in st.query_params:
         st.session_state[_KEY] = not st.query_params
     with st.sidebar:
@@ -17,7 +17,7 @@ def show() -> None:
         return
     with st.container(border=True):
         st.markdown(words.LOOK_STEPS)
-        st.button("Got it", key="look_done", on_click=_dismiss, icon=":material/check:")
+        st.button("Got it", key="guide_done", on_click=_dismiss, icon=":material/check:")
 
 
 def _dismiss() -> None:

@@ -66,8 +66,8 @@ def _records(library: Library) -> None:
     st.caption(words.filtered_words(len(names), len(cards)))
     if names:
         with claim:
-            _claim(names, scores)
-        records_table.draw(names, cards, scores)
+            _claim(names, cards, scores)
+        records_table.draw(records_table.worst_first(names, cards, scores), cards, scores)
         name = records_table.chosen(names)
         with told():
             record.show(cached_records.open_record(found[name]), name)
@@ -108,8 +108,12 @@ def _uploaded() -> dict[str, Opened]:
     return {name: Opened(record=found, key=outcome.key)}
 
 
-def _claim(names: Sequence[str], scores: Scores) -> None:
-    """All records on one picture, with its sentence."""
+def _claim(names: Sequence[str], cards: Cards, scores: Scores) -> None:
+    """All records on one picture, with its sentence; not before all are scored, as totals would change."""
+    left = sum(name not in scores and isinstance(cards[name], Card) for name in names)
+    if left:
+        st.caption(words.unscored_words(left, len(names)))
+        return
     found = [score for name in names if isinstance(score := scores.get(name), Score)]
     points = [point for score in found if score.passed is not None for point in score.points]
     if not points:

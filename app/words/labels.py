@@ -116,8 +116,8 @@ HELP: dict[str, str] = {
     "straggler": "Another rank whose backward takes this many times as long; each collective waits for it.",
     "torch": "The torch where it trains. Older ones lack keywords; the lines then give DDP the buckets "
     "with sim.apply, and say why.",
-    "bandwidth": "How fast bytes travel, times what was measured: 2 halves what a collective takes beyond its "
-    "latency.",
+    "bandwidth": "How fast bytes travel, times what was measured: 2 halves what a collective takes beyond "
+    "its latency.",
     "latency": "What a collective of no bytes takes, times what was measured.",
     "backward": "Multiplies all times of backward. Forward, loss and optimizer stay as recorded: of a device "
     "that is faster in all of them the step is shorter than shown.",

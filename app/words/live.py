@@ -208,8 +208,8 @@ def drift_sentence(drift: Drift | None, report: LiveReport) -> str:
     if drift is None:
         off = 0.0 if report.window_error is None else unseen.median_error - report.window_error
         level = (
-            f" They took {abs(off):.1%} {'longer' if off > 0 else 'less'} than the calibration steps, which is "
-            f"too little beside their scatter, or did not last."
+            f" They took {abs(off):.1%} {'longer' if off > 0 else 'less'} than the calibration steps, "
+            f"which is too little beside their scatter, or did not last."
             if abs(off) >= _WORTH_A_WORD
             else ""
         )

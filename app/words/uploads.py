@@ -44,7 +44,8 @@ def kept(names: Sequence[str]) -> str:
 
 def not_uploaded(noun: str, name: str) -> str:
     """That a bundled part stands beside what was uploaded."""
-    return f"The upload holds no {noun}. What is shown is on {name}, which is bundled: choose yours in the sidebar."
+    which = f"on {name}" if noun == "hardware" else f"of {name}"
+    return f"The upload holds no {noun}. What is shown is {which}, which is not yours: choose in the sidebar."
 
 
 def computed_words(preset: str) -> str:

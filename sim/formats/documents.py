@@ -224,8 +224,8 @@ def _check_shapes(workload: Workload, source: str) -> None:
         if gradient.shape and gradient.num_bytes != holds:
             raise InputError(
                 f"{source}: gradients.{position}.num_bytes: {gradient.num_bytes} is not legal; a shape of "
-                f"{list(gradient.shape)} in {gradient.dtype} holds {holds} bytes (give an empty shape where it "
-                "is not known)"
+                f"{list(gradient.shape)} in {gradient.dtype} holds {holds} bytes (give an empty shape where "
+                "it is not known)"
             )
 
 

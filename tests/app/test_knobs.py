@@ -139,7 +139,7 @@ def test_switches_are_in_the_choice_by_name(page: AppTest) -> None:
     move(page, "comm_hook", "fp16_compress")
     assert told(page)[1] == "DDP's default, comm_hook=fp16_compress, static_graph"
     move(page, "pick", "recommended")
-    assert told(page)[1] == "recommended, comm_hook=fp16_compress, static_graph"
+    assert told(page)[1] == "best buckets found, comm_hook=fp16_compress, static_graph"
     move(page, "pick", "zero1")
     assert told(page)[1] == "DeepSpeed ZeRO-1"
     move(page, "overlap_comm", True)

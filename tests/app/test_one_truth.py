@@ -9,7 +9,11 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import sim
+from app.cached_records import Trouble
 from app.launch import MAIN
+from app.shelf import Card
+from app.views import records_table, validate
+from app.views.cluster_knobs import PRESETS
 from app.words import cluster as cluster_words
 from sim.errors import InputError
 from sim.formats import documents
@@ -19,6 +23,19 @@ from sim.units import format_ms, format_size
 from tests.app.conftest import make_traces
 from tests.app.test_addresses import visit
 from tests.effort import PATIENCE_S
+
+CARD = Card(
+    workload="w",
+    place="here",
+    ranks=2,
+    backend="gloo",
+    mode="paced",
+    tests="",
+    candidates=3,
+    date="",
+    torch="",
+    has_neighbour=False,
+)
 
 
 @pytest.fixture
@@ -32,7 +49,7 @@ def plain(elements: object) -> str:
 
 
 def test_compare_says_what_a_step_lacks(page: AppTest, workload: Workload, hardware: Hardware) -> None:
-    """ZeRO's all-gather has no curve here: the Tune page says so, and so does Compare, with what it carries."""
+    """ZeRO's all-gather has no curve here: Tune says so, and so does Compare, with what it carries."""
     zero = sim.simulate(workload, hardware, sim.assign(workload, "zero1"))
     (note,) = [one for one in sim.summarize(zero).notes if "not counted" in one]
     carried = sum(one.num_bytes for one in sim.collectives(zero) if one.kind == "all_gather")
@@ -92,7 +109,9 @@ def test_what_is_not_as_measured_is_on_the_page(
     assert page.metric[0].delta == f"as measured: {format_ms(before)}"
     specs = [json.loads(chart.proto.spec) for chart in page.get("plotly_chart")[:2]]
     ends = [
-        max(base + x for t in spec["data"] if t.get("base") for base, x in zip(t["base"], t["x"]))
+        max(
+            base + x for t in spec["data"] if t.get("base") for base, x in zip(t["base"], t["x"], strict=True)
+        )
         for spec in specs
     ]
     assert ends[0] < ends[1], "the timeline as measured stands beneath"
@@ -106,7 +125,7 @@ def test_what_was_not_uploaded_is_named(page: AppTest, workload: Workload) -> No
     )
     page.run()
     assert "The upload holds no hardware" in plain(page.info)
-    assert "on two-hosts, which is bundled" in plain(page.info)
+    assert "on two-hosts, which is not yours" in plain(page.info)
 
 
 def test_a_size_that_is_not_of_its_shape_is_refused(workload: Workload) -> None:
@@ -118,3 +137,64 @@ def test_a_size_that_is_not_of_its_shape_is_refused(workload: Workload) -> None:
         sim.parse_workload(json.dumps(document), "mine.json")
     document["gradients"][3]["shape"] = []
     sim.parse_workload(json.dumps(document), "mine.json")
+
+
+def test_the_headline_of_a_cluster_is_of_the_hosts_that_were_set(page: AppTest, workload: Workload) -> None:
+    page.run()
+    visit(page, "cluster", pcie_hosts_hosts="3", machine="hosts of PCIe GPUs on Ethernet", most_hosts="8")
+    another = sim.load_workload(Path(sys.argv[2]) / "workloads" / "another.json")
+    settings = {one.name: [one.default] for one in PRESETS["pcie_hosts"] if one.name != "hosts"}
+    (row,) = sim.scaling(another, "pcie_hosts", hosts=[3], settings=settings)
+    assert row.world_size == 12
+    assert cluster_words.scaling_sentence("another", row) in plain(page.markdown)
+    link = page.get("page_link")[0].proto
+    asked = dict(part.split("=") for part in link.query_string.split("&"))
+    assert asked["workload"] == "another"
+    assert asked["pcie_hosts_hosts"] == "3"
+    visit(page, "", **{key: value.replace("+", " ").replace("%3A", ":") for key, value in asked.items()})
+    assert not page.error
+    assert "another on " in plain(page.caption)
+    assert page.selectbox(key="hardware").value == "computed: hosts of PCIe GPUs on Ethernet"
+
+
+def test_a_workload_that_was_uploaded_can_be_scaled(page: AppTest, workload: Workload) -> None:
+    page.query_params["start"] = "upload"
+    page.run()
+    mine = replace(workload, name="mine")
+    page.file_uploader(key="up").set_value(
+        [("mine.json", sim.to_text(mine).encode(), "application/json")]
+    ).run()
+    visit(page, "cluster", scaled="uploaded: mine", most_hosts="2", machine="hosts of PCIe GPUs on Ethernet")
+    assert not page.error
+    assert "mine on " in plain(page.markdown)
+
+
+def test_no_totals_are_told_before_all_is_scored(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[bool, bool]] = []
+
+    def rerun() -> None:
+        seen.append((any("candidates in" in one for one in told), any("are scored" in one for one in told)))
+
+    told: list[str] = []
+    for name in ("markdown", "caption"):
+        drawn = getattr(validate.st, name)
+
+        def draw(body: str, *given: object, drawn: object = drawn, **more: object) -> object:
+            told.append(body)
+            return drawn(body, *given, **more)  # type: ignore[operator]
+
+        monkeypatch.setattr(validate.st, name, draw)
+    monkeypatch.setattr(validate.st, "rerun", rerun)
+    page.run()
+    visit(page, "validate")
+    assert seen == [(False, True)]
+    told.clear()
+    page.run()
+    assert any("candidates in" in one for one in told)
+
+
+def test_records_that_did_not_pass_come_first() -> None:
+    names = ["a", "b", "c"]
+    scores = {"b": Trouble(words="it cannot")}
+    cards = dict.fromkeys(names, CARD)
+    assert records_table.worst_first(names, cards, scores) == ["b", "a", "c"]
