@@ -9,6 +9,7 @@ from app.figures.critical import path_marks
 from app.figures.timeline import draw_timeline, timeline_data
 from app.words import labels
 from app.words import tune as words
+from sim.units import NS_PER_MS
 
 
 @st.fragment
@@ -22,8 +23,14 @@ def step_timeline(inputs: Inputs, choice: Choice, shown: Played, as_measured: Pl
     )
     data = timeline_data(shown.timeline)
     marks = path_marks(shown.timeline, cached.path(inputs, choice)) if marked else ()
+    figure = draw_timeline(data, marks)
+    before = None if as_measured is None else draw_timeline(timeline_data(as_measured.timeline))
+    if before is not None and as_measured is not None:  # one scale for both
+        last_ms = max(shown.timeline.sync_end_ns, as_measured.timeline.sync_end_ns) / NS_PER_MS
+        for each in (figure, before):
+            each.update_xaxes(range=[0, 1.01 * last_ms])
     st.plotly_chart(
-        draw_timeline(data, marks),
+        figure,
         key="timeline",
         config={"displaylogo": False},
         alt="Timeline of compute, communication and copies",
@@ -31,10 +38,10 @@ def step_timeline(inputs: Inputs, choice: Choice, shown: Played, as_measured: Pl
     st.caption(labels.TIMELINE_CAPTION)
     if data.note:
         st.info(data.note)
-    if as_measured is not None:
+    if before is not None:
         st.markdown(f"**{words.AS_MEASURED}**")
         st.plotly_chart(
-            draw_timeline(timeline_data(as_measured.timeline)),
+            before,
             key="timeline_as_measured",
             config={"displaylogo": False},
             alt="The same timeline on the machine as it was measured",

@@ -95,19 +95,20 @@ def under_words(options: Sequence[tuple[str, Any]], *, is_late: bool) -> str:
 
 def answer_sentence(answer: Answer, under: str) -> str:
     """What to set, what it saves, and what it loses against the best buckets that were found."""
-    step_ns, default_ns = answer.played.report.step_ns, answer.default.report.step_ns
-    given = f"Under {under}: " if under else ""
+    given = f"under {under}, " if under else ""
     if answer.pick == "default":
-        return (
-            f"{given}keep DDP's default: nothing that was found is faster than steps vary."
-            if not under
-            else (f"{given}keep DDP's default: nothing that was found is faster.")
-        )
-    set_to = f"bucket_cap_mb={answer.cap_mb:g}" if answer.pick == "cap" else "the best buckets found"
+        shows = "." if under else " by more than steps vary."
+        words = f"{given}keep DDP's default: nothing that was found is faster{shows}"
+        return words[:1].upper() + words[1:]
+    step_ns, default_ns = answer.played.report.step_ns, answer.default.report.step_ns
+    setting = (
+        f"set bucket_cap_mb={answer.cap_mb:g}" if answer.pick == "cap" else "take the best buckets found"
+    )
     words = (
-        f"{given}{set_to}, {format_ms(step_ns)} a step: {format_ms(answer.saved_ns)} "
+        f"{given}{setting}: {format_ms(step_ns)} a step, {format_ms(answer.saved_ns)} "
         f"({share(answer.saved_ns, default_ns)}) less than DDP's default"
     )
+    words = words[:1].upper() + words[1:]
     if answer.pick == "recommended":
         return f"{words}, which no one cap is faster than."
     behind_ns = answer.behind_ns

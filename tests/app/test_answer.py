@@ -49,7 +49,7 @@ def test_all_places_say_the_same_cap(page: AppTest, workload: Workload, hardware
     best_ns = sim.tune(workload, hardware).report.step_ns
     default_ns = sim.summarize(sim.simulate(workload, hardware, sim.assign(workload))).step_ns
     page.run()
-    sentence = f"bucket_cap_mb={cap:g}, {format_ms(step_ns)} a step: {format_ms(default_ns - step_ns)}"
+    sentence = f"Set bucket_cap_mb={cap:g}: {format_ms(step_ns)} a step, {format_ms(default_ns - step_ns)}"
     assert plain(page).count(sentence) == 2, "the strip under the cards, and the section"
     behind = (
         f"{format_ms(step_ns - best_ns)} (" if step_ns > best_ns else "no buckets that were found are better"
@@ -97,7 +97,9 @@ def test_under_a_switch_the_cap_is_found_under_it(
         workload, hardware, sim.assign(workload, bucket_cap_mb=cap, comm_hook="fp16_compress")
     )
     step_ns = sim.summarize(played).step_ns
-    assert f"Under comm_hook=fp16_compress: bucket_cap_mb={cap:g}, {format_ms(step_ns)} a step" in plain(page)
+    assert f"Under comm_hook=fp16_compress, set bucket_cap_mb={cap:g}: {format_ms(step_ns)} a step" in plain(
+        page
+    )
 
 
 def test_what_is_lost_and_what_is_kept_is_told(workload: Workload, hardware: Hardware) -> None:
@@ -114,4 +116,4 @@ def test_what_is_lost_and_what_is_kept_is_told(workload: Workload, hardware: Har
     assert f"{format_ms(steps[1] - steps[0])} (" in told
     assert "no one cap" in words.answer_sentence(replace(answer, pick="recommended", cap_mb=None), "")
     kept = words.answer_sentence(replace(answer, pick="default", played=default), "static_graph")
-    assert kept.startswith("Under static_graph: keep DDP's default")
+    assert kept.startswith("Under static_graph, keep DDP's default")
