@@ -18,6 +18,8 @@ _STYLE = """<style>
   min-width: 11rem !important; flex: 1 1 11rem !important; }
 [data-testid=stMetric] :is([data-testid=stMetricLabel], [data-testid=stMetricValue]) * {
   white-space: normal !important; overflow: visible !important; }
+/* In a narrow window names of parts would lie upon each other; a tap on a part tells its name. */
+@media (max-width: 640px) { .st-key-topology .scatterlayer text { display: none; } }
 a.skip { position: fixed; left: 1rem; top: -4rem; z-index: 1000000; padding: 0.5rem 1rem;
   border-radius: 0.5rem; background: #0072b2; color: white !important; }
 a.skip:focus { top: 1rem; }
