@@ -53,6 +53,7 @@ from sim.tuner.recommend import best, gain, trade_off, tune
 from sim.tuner.spread.cap_band import step_band
 from sim.tuner.sweeps.grid import sweep
 from sim.tuner.sweeps.pareto import pareto_front
+from sim.tuner.sweeps.usual_caps import round_cap
 from sim.validator.applying import apply
 
 __all__ = [
@@ -105,6 +106,7 @@ __all__ = [
     "play_jobs",
     "read_uploads",
     "record",
+    "round_cap",
     "scale",
     "scaling",
     "scaling_csv",

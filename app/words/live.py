@@ -49,7 +49,7 @@ HELP: dict[str, str] = {
     "window": "The same of the steps that the prediction was made from. What is as large here is noise, or "
     "the model's own error, and nothing that came later.",
     "drift": "A lasting change of how long steps take, by Pettitt's test on medians of five steps, and by "
-    "the rank sum against the window's own steps: at most one false alarm in a thousand looks at steps that "
+    "the rank sum against the calibration steps: at most one false alarm in a thousand looks at steps that "
     "do not drift. A few long steps (checkpoint, evaluation) are no drift. Changes below 1 % are not told.",
     "last": "The rank that ends its backward last, in the latest 200 steps: others wait for it. By the "
     "hosts' clocks; on GPUs by each rank's own time since the step began.",
@@ -209,8 +209,8 @@ def drift_sentence(drift: Drift | None, report: LiveReport) -> str:
     if drift is None:
         off = 0.0 if report.window_error is None else unseen.median_error - report.window_error
         level = (
-            f" They took {abs(off):.1%} {'longer' if off > 0 else 'less'} than the window's own, which is "
-            f"too little beside their scatter, or did not last."
+            f" They took {abs(off):.1%} {'longer' if off > 0 else 'less'} than the calibration steps, "
+            f"which is too little beside their scatter, or did not last."
             if abs(off) >= _WORTH_A_WORD
             else ""
         )

@@ -185,20 +185,6 @@ def test_every_span_of_a_path_has_words() -> None:
     assert set(kinds) == set(labels.PATH_WORDS)
 
 
-def test_the_simplest_setting_in_words(workload: Workload, hardware: Hardware) -> None:
-    found = sim.tune(workload, hardware)
-    for name, words in (
-        ("bucket_cap_mb", "Simplest: bucket_cap_mb="),
-        ("DDP_SET_LAST_BUCKET_CAP", "DDP_SET_LAST_BUCKET_CAP=1"),
-        ("first_bucket_mb+bucket_cap_mb", "Simplest: bucket_cap_mb_list="),
-    ):
-        sentence = labels.simplest_sentence(replace(found, simplest=name))
-        assert sentence is not None
-        assert words in sentence
-    for name in ("default", "bucket_cap_mb_list", "bucket_indices"):
-        assert labels.simplest_sentence(replace(found, simplest=name)) is None
-
-
 def test_what_was_drawn_in_words(workload: Workload, hardware: Hardware) -> None:
     robust = sim.tune(workload, hardware, draws=50, seed=3).robust
     assert robust is not None

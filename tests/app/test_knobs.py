@@ -27,10 +27,10 @@ from tests.effort import PATIENCE_S
 def sidebar() -> None:
     import streamlit as st
 
-    from app.library import Library
     from app.views import knobs
+    from app.views.sources import Asked
 
-    turned = knobs.show(Library(workloads={}, hardware={}, records={}))
+    turned = knobs.show(Asked())
     st.text(turned.choice.key)
     st.text(turned.choice.words)
     st.text(turned.what_if.key)
@@ -152,7 +152,7 @@ def test_switches_are_in_the_choice_by_name(page: AppTest) -> None:
     move(page, "comm_hook", "fp16_compress")
     assert told(page)[1] == "DDP's default, comm_hook=fp16_compress, static_graph"
     move(page, "pick", "recommended")
-    assert told(page)[1] == "recommended, comm_hook=fp16_compress, static_graph"
+    assert told(page)[1] == "best buckets found, comm_hook=fp16_compress, static_graph"
     move(page, "pick", "zero1")
     assert told(page)[1] == "DeepSpeed ZeRO-1"
     move(page, "overlap_comm", True)

@@ -69,7 +69,7 @@ def test_every_file_is_made_when_asked_for_and_says_what_was_turned(
     assert len(files) == 7
     for label, (name, content) in files.items():
         assert (label == "Python snippet") == isinstance(content, str), label
-        assert name.startswith("a-b-c-recommended-static-graph."), name
+        assert name.startswith("a-b-c-best-buckets-found-static-graph."), name
         text = content if isinstance(content, str) else content()
         assert '"bandwidth": 0.5' in text.replace("&quot;", '"').replace('""', '"'), label
         if label != "Recommendation JSON":  # the search knows no switches

@@ -18,6 +18,7 @@ TOLERANCE = 0.01
 MOST_PLAYED = 1 << 22  # draws times gradients, of all caps that are played
 _MOST_STRETCHES = 4
 _BYTE_MB = 2.0**-20
+_TOUCHES = 1.005  # the same number, told to three digits
 
 
 def find_plateau(
@@ -105,7 +106,7 @@ def tell_plateau(plateau: Plateau) -> str:
 
 def _stretches_words(stretches_mb: Sequence[tuple[float, float]]) -> str:
     """Stretches of caps in words; of many the widest, by how many times its first cap the last is."""
-    widest = sorted(stretches_mb, key=lambda ends: (ends[0] + _BYTE_MB) / (ends[1] + _BYTE_MB))
+    widest = sorted(_merged(stretches_mb), key=lambda ends: (ends[0] + _BYTE_MB) / (ends[1] + _BYTE_MB))
     words = [
         _mib(low) if _mib(low) == _mib(high) else f"{_mib(low)} to {_mib(high)}"
         for low, high in sorted(widest[:_MOST_STRETCHES])
@@ -114,6 +115,16 @@ def _stretches_words(stretches_mb: Sequence[tuple[float, float]]) -> str:
     if more:
         return f"{', '.join(words)} MiB and {more} narrower stretch{'es' if more > 1 else ''}"
     return (", ".join(words[:-1]) + " and " if len(words) > 1 else "") + f"{words[-1]} MiB"
+
+
+def _merged(stretches_mb: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Stretches between which nobody sets a cap told as one."""
+    merged: list[tuple[float, float]] = []
+    for low, high in stretches_mb:
+        if merged and low <= merged[-1][1] * _TOUCHES:
+            low = merged.pop()[0]
+        merged.append((low, high))
+    return merged
 
 
 def _mib(value: float) -> str:
