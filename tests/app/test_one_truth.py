@@ -15,7 +15,6 @@ from app.shelf import Card
 from app.views import records_table, validate
 from app.views.cluster_knobs import PRESETS
 from app.words import cluster as cluster_words
-from sim.errors import InputError
 from sim.formats import documents
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
@@ -126,17 +125,6 @@ def test_what_was_not_uploaded_is_named(page: AppTest, workload: Workload) -> No
     page.run()
     assert "The upload holds no hardware" in plain(page.info)
     assert "on two-hosts, which is not yours" in plain(page.info)
-
-
-def test_a_size_that_is_not_of_its_shape_is_refused(workload: Workload) -> None:
-    document = json.loads(sim.to_text(workload))
-    document["gradients"][3]["num_bytes"] += 4
-    with pytest.raises(
-        InputError, match=r"mine.json: gradients.3.num_bytes: \d+ is not legal; a shape of \["
-    ):
-        sim.parse_workload(json.dumps(document), "mine.json")
-    document["gradients"][3]["shape"] = []
-    sim.parse_workload(json.dumps(document), "mine.json")
 
 
 def test_the_headline_of_a_cluster_is_of_the_hosts_that_were_set(page: AppTest, workload: Workload) -> None:

@@ -12,9 +12,10 @@ import sim
 from sim.errors import NotModelledError
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Gradient, Workload
+from sim.systems.cut import NO_LIMIT
 from sim.tuner.reach import cap_search, families
 from sim.tuner.reach.baselines import fit_alpha_beta, fuse_in_cycles, merge_wisely
-from sim.tuner.reach.cap_layouts import NO_LIMIT, find_intervals, make_layout, make_walk
+from sim.tuner.reach.cap_layouts import find_intervals, make_layout, make_walk
 from sim.tuner.reach.cap_search import CapLimits, Search, best_pair
 from sim.tuner.reach.layout_scores import score_layouts
 from sim.tuner.search import kernels

@@ -8,8 +8,8 @@ import sim
 from sim.metrics.step import step_ns
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import DTYPE_BYTES, Workload
+from sim.systems.cut import NO_LIMIT
 from sim.systems.registry import assign
-from sim.tuner.reach.cap_layouts import NO_LIMIT
 from sim.tuner.reach.megatron_family import bucket_intervals, find_megatron, fixed_settings
 from tests.effort import tries
 from tests.tuner.cases import link, resnet50

@@ -7,12 +7,13 @@ import numpy as np
 from sim.metrics.step import step_ns
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
+from sim.systems.cut import NO_LIMIT
 from sim.systems.megatron_layout import elements_of, lay_out_buffers
 from sim.systems.megatron_settings import default_bucket_size, read_megatron_settings
 from sim.systems.registry import assign
 from sim.systems.simulate import simulate
 from sim.tuner.progress import tell
-from sim.tuner.reach.cap_layouts import NO_LIMIT, find_roundest
+from sim.tuner.reach.cap_layouts import find_roundest
 from sim.tuner.reach.zero_family import FEWEST, WORK, SizeReach
 
 BUCKET_SIZE = "ddp-bucket-size"
