@@ -1,11 +1,13 @@
 # bucketsim: `make` lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all check fix bench gpu-battery screenshots clean
+.PHONY: help run test test-all check fix chaos bench gpu-battery screenshots clean
 
 PYTHON ?= python3
 BIN := .venv/bin
 RUN := runs/latest
 OUT ?= runs/battery
+ROUNDS ?= 20
+SEED ?= 0
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -15,6 +17,7 @@ help:  ## List the targets
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	DS_BUILD_OPS=0 $(BIN)/pip install --quiet --no-build-isolation --constraint constraints.txt deepspeed
 	$(BIN)/pip install --quiet --no-deps --constraint constraints.txt HolisticTraceAnalysis  # an oracle; asks for JupyterLab
+	$(BIN)/pip install --quiet --no-deps --constraint constraints.txt megatron-core  # an oracle; needs torch alone
 	@touch $@
 
 run: .venv/installed  ## Tune a bundled recording, replay it on local ranks, open the dashboard
@@ -41,6 +44,9 @@ fix: .venv/installed  ## Let ruff fix and format
 
 gpu-battery:  ## Everything one GPU can tell, in under 10 minutes; needs torch and numpy, no .venv (OUT=...)
 	$(PYTHON) -m sim.validator.battery --out $(OUT)
+
+chaos: .venv/installed  ## Hurt what starts processes, ROUNDS=20 times: kills, pauses, full disks, slow ranks
+	$(BIN)/python -m tests.chaos.rounds --rounds $(ROUNDS) --seed $(SEED)
 
 bench: .venv/installed  ## Benchmarks: writes tests/bench/README.md
 	mkdir -p runs

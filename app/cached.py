@@ -236,6 +236,11 @@ def tuned(inputs: Inputs) -> Recommendation | None:
     return _TUNED.find(inputs.search_key)
 
 
+def is_searched(inputs: Inputs, options: Options) -> bool:
+    """Whether ``tune`` and ``sweep`` have been asked, so that neither makes one wait."""
+    return tuned(inputs) is not None and _SWEPT.find(_sweep_key(inputs, options)) is not None
+
+
 def trade_off(inputs: Inputs) -> tuple[MemoryPoint, ...]:
     """The best step under each limit on the largest bucket."""
 
@@ -248,8 +253,8 @@ def trade_off(inputs: Inputs) -> tuple[MemoryPoint, ...]:
 
 def sweep(inputs: Inputs, options: Options = (), progress: Progress | None = None) -> tuple[SweepRow, ...]:
     """The step at each of a range of caps, and DDP's default: under ``options``, beside the slowest rank."""
-    if options or inputs.slowest is not None:
-        key = f"{inputs.key} {json.dumps(options, sort_keys=True)}"
+    key = _sweep_key(inputs, options)
+    if key != inputs.search_key:
         return _SWEPT.get(key, lambda: _swept_under(inputs, options, progress))
 
     def tell(done: int, total: int) -> None:
@@ -259,7 +264,13 @@ def sweep(inputs: Inputs, options: Options = (), progress: Progress | None = Non
     def make() -> tuple[SweepRow, ...]:
         return sim.sweep(inputs.workload, inputs.hardware, progress=tell)
 
-    return _SWEPT.get(inputs.search_key, make)
+    return _SWEPT.get(key, make)
+
+
+def _sweep_key(inputs: Inputs, options: Options) -> str:
+    if not options and inputs.slowest is None:
+        return inputs.search_key
+    return f"{inputs.key} {json.dumps(options, sort_keys=True)}"
 
 
 def _swept_under(inputs: Inputs, options: Options, progress: Progress | None) -> tuple[SweepRow, ...]:

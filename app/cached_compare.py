@@ -8,6 +8,7 @@ import streamlit as st
 
 import sim
 from app import cached, cached_cluster
+from app.answering import cap_row
 from app.cached import Inputs, Played
 from app.choosing import Choice, WhatIf
 from app.library import Library
@@ -131,6 +132,16 @@ class Result:
         return (self.micro_batches - 1) * (workload.forward_ns + workload.loss_ns + workload.backward_ns)
 
     @property
+    def uncounted_bytes(self) -> int:
+        """What collectives carry that no time is known of, so that it is not in this step."""
+        hardware = self.inputs.hardware
+        return sum(
+            one.num_bytes
+            for one in sim.collectives(self.played.timeline)
+            if one.kind == "all_gather" and not hardware.all_gather
+        )
+
+    @property
     def key(self) -> str:
         """What results are remembered by."""
         return f"{self.inputs.key} {self.candidate.choice.key}"
@@ -155,21 +166,12 @@ def play(inputs: Inputs, candidate: Candidate, library: Library) -> Result:
 
 
 def _best_cap_mb(inputs: Inputs, choice: Choice) -> float:
-    """The best cap of the search; under switches or beside a slow rank, the best of it and the sweep's.
-
-    Where several are as good, the first: the search's, then by size.
-    """
-    found = cached.tune(inputs.alike)
-    if "bucket_cap_mb" not in found.families:
-        why = found.absent.get("bucket_cap_mb", "no cap was tried")
-        raise NotModelledError(f"best bucket_cap_mb: there is none; {why}")
-    cap: float = found.families["bucket_cap_mb"].assignment.ddp_kwargs["bucket_cap_mb"]
-    if not choice.options and inputs.slowest is None:
-        return cap
-    rows = cached.sweep(inputs, choice.options)
-    steps = {row.bucket_cap_mb: row.step_ns for row in rows if row.bucket_cap_mb is not None}
-    known = cached.play(inputs, replace(choice, cap_mb=cap)).report.step_ns
-    return min({cap: known, **steps}.items(), key=lambda one: one[1])[0]
+    """The cap that the Tune page recommends, for the switches and ranks of this candidate."""
+    is_plain = not choice.options and inputs.slowest is None
+    row = cap_row(inputs, choice, cached.tune(inputs) if is_plain else None)
+    if row is None or row.bucket_cap_mb is None:
+        raise NotModelledError(f"{words.BEST_CAP_WORDS}: there is none, as no cap was tried")
+    return row.bucket_cap_mb
 
 
 def _on_machine(inputs: Inputs, machine: Machine, library: Library) -> Inputs:

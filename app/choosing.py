@@ -16,7 +16,7 @@ from sim.nouns.workload import Workload
 
 # How compute, copies and collectives disturb each other; two collectives beside one another are no such pair.
 INTERFERING = tuple(name for name in SLOWDOWNS if name != "channel_slowdown")
-_MICRO_BATCHES = ("accumulation_steps", "gradient_accumulation_steps")
+_MICRO_BATCHES = ("accumulation_steps", "gradient_accumulation_steps", "num_microbatches")
 _FOR_UNUSED = ("find_unused_parameters", "static_graph")
 Options = tuple[tuple[str, Any], ...]
 _NO_MACHINE = Hardware(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MAIN = Path(__file__).with_name("main.py")
+_SERVING = MAIN.with_name("serving.py")
 ADDRESS = "127.0.0.1"
 
 
@@ -34,7 +35,7 @@ def command(
         hardware: the machine that this job runs on.
     """
     # -P: a click.py or numpy.py where the dashboard is started from is not imported in place of the real one.
-    argv = [sys.executable, "-P", "-m", "streamlit", "run", str(MAIN), "--server.address", ADDRESS]
+    argv = [sys.executable, "-P", str(_SERVING), "run", str(MAIN), "--server.address", ADDRESS]
     if port is not None:
         argv += ["--server.port", str(port)]
     own = [

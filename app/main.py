@@ -6,46 +6,60 @@ import pandas  # noqa: F401 - plotly takes a pandas that another visitor is stil
 import streamlit as st
 
 from app import launch, library
-from app.views import about, addresses, cluster, compare, manual, tune, validate
+from app.views import about, addresses, cluster, compare, manual, sources, tune, validate
 from app.views.errors import told
 
 # streamlit draws words on axes in one grey, too pale on white: they take the page's own colour of text.
-_AXES = """<style>
+_STYLE = """<style>
 .js-plotly-plot :is(.xtick, .ytick, .xtick2, .ytick2, .g-xtitle, .g-ytitle, .g-x2title, .g-y2title) text,
 .js-plotly-plot :is(.xtitle, .ytitle, .x2title, .y2title) { fill: currentColor !important; opacity: 0.85; }
+/* Cards go into a second row rather than cut their figures. */
+[data-testid=stColumn]:has(> [data-testid=stVerticalBlock] > * [data-testid=stMetric]) {
+  min-width: 11rem !important; flex: 1 1 11rem !important; }
+[data-testid=stMetric] :is([data-testid=stMetricLabel], [data-testid=stMetricValue]) * {
+  white-space: normal !important; overflow: visible !important; }
+/* In a narrow window names of parts would lie upon each other; a tap on a part tells its name. */
+@media (max-width: 640px) { .st-key-topology .scatterlayer text { display: none; } }
+a.skip { position: fixed; left: 1rem; top: -4rem; z-index: 1000000; padding: 0.5rem 1rem;
+  border-radius: 0.5rem; background: #0072b2; color: white !important; }
+a.skip:focus { top: 1rem; }
 </style>"""
+# Ahead of everything that Tab reaches: a menu and a sidebar of thirty knobs.
+_SKIP = '<a class="skip" href="#content" tabindex="1">Skip to the content</a><span id="content"></span>'
 
 
 def main() -> None:
     """Choose the page and show it; an error of ours becomes one line."""
     st.set_page_config(page_title="bucketsim", page_icon="🪣", layout="wide")
-    st.html(_AXES)
+    st.html(_STYLE)
+    st.html(_SKIP)
     settings = launch.settings(sys.argv[1:])
     found = library.find(settings)
 
     def tune_page() -> None:
-        tune.show(found, validated)
+        tune.show(found, asked, validated)
 
     def compare_page() -> None:
-        compare.show(found)
+        compare.show(found, asked)
 
     def validate_page() -> None:
         validate.show(found, settings.watch)
 
     def cluster_page() -> None:
-        cluster.show(found)
+        cluster.show(found, first)
 
     def go_to_tune() -> None:
         st.switch_page(first, query_params=st.query_params.to_dict())
 
     validated = st.Page(validate_page, title="Validate", icon=":material/fact_check:", url_path="validate")
     first = st.Page(tune_page, title="Tune", icon=":material/tune:", default=True)
+    compared = st.Page(compare_page, title="Compare", icon=":material/compare_arrows:", url_path="compare")
     page = st.navigation(
         [
             first,
             # The first page's address is the bare one; a link to /tune leads there, with all its knobs.
             st.Page(go_to_tune, url_path="tune", visibility="hidden"),
-            st.Page(compare_page, title="Compare", icon=":material/compare_arrows:", url_path="compare"),
+            compared,
             validated,
             st.Page(cluster_page, title="Cluster", icon=":material/hub:", url_path="cluster"),
             st.Page(manual.show, title="Manual", icon=":material/menu_book:", url_path="manual"),
@@ -53,9 +67,19 @@ def main() -> None:
         ]
     )
     addresses.keep()
+    doubts = st.empty()
+    asked = sources.Asked()
+    if page in (first, compared):
+        # Drawn here, they are the same widgets on both pages: what one page shows, the other shows.
+        with st.sidebar:
+            asked = sources.ask(found)
+            st.divider()
+        addresses.doubt(doubts)
     with told():
         page.run()
+    addresses.doubt(doubts, is_whole=True)
     addresses.tell()
+    addresses.link()
 
 
 if __name__ == "__main__":

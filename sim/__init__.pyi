@@ -23,6 +23,7 @@ from sim.formats.loading import (
     parse_hardware,
     parse_workload,
 )
+from sim.formats.megatron_flags import megatron_flags
 from sim.formats.perfetto import perfetto_json
 from sim.formats.record_files import find_records, load_record
 from sim.formats.tables import scaling_csv, sweep_csv
@@ -47,10 +48,12 @@ from sim.truth.differences import difference
 from sim.truth.in_box import as_measured
 from sim.truth.record import agreement, error_limit
 from sim.truth.recorded_step import own_step
+from sim.tuner.reach.nearest_setting import nearest_setting
 from sim.tuner.recommend import best, gain, trade_off, tune
 from sim.tuner.spread.cap_band import step_band
 from sim.tuner.sweeps.grid import sweep
 from sim.tuner.sweeps.pareto import pareto_front
+from sim.tuner.sweeps.usual_caps import round_cap
 from sim.validator.applying import apply
 
 __all__ = [
@@ -92,6 +95,8 @@ __all__ = [
     "load_ranks",
     "load_record",
     "load_workload",
+    "megatron_flags",
+    "nearest_setting",
     "own_step",
     "pareto_front",
     "parse_cluster",
@@ -101,6 +106,7 @@ __all__ = [
     "play_jobs",
     "read_uploads",
     "record",
+    "round_cap",
     "scale",
     "scaling",
     "scaling_csv",

@@ -29,7 +29,7 @@ from sim.nouns.step_distribution import (
     RankPart,
     StepDistribution,
 )
-from sim.nouns.workload import Buffer, Gradient, Workload
+from sim.nouns.workload import DTYPE_BYTES, Buffer, Gradient, Workload
 from tests.cluster_strategies import clusters
 
 Draw = st.DrawFn
@@ -105,9 +105,9 @@ def workloads(
         Gradient(
             index=index,
             name=draw(names) if dressed else f"p{index}",
-            shape=tuple(draw(st.lists(st.integers(0, 99), max_size=3))) if dressed else (),
-            dtype=draw(st.sampled_from(key_dtypes)),
-            num_bytes=draw(sizes),
+            dtype=(dtype := draw(st.sampled_from(key_dtypes))),
+            num_bytes=(size := draw(sizes)),
+            shape=(size // DTYPE_BYTES[dtype],) if dressed and size % DTYPE_BYTES[dtype] == 0 else (),
             ready_ns=ready[index],
             sparse=sparse and draw(st.sampled_from([False, False, False, False, True])),
             wire_bytes=draw(st.none() | st.none() | sizes),
@@ -332,13 +332,24 @@ def any_assignments(draw: Draw) -> Assignment:
 
 
 maybe = st.none() | times
+
+
+@st.composite
+def _measured_bucket(draw: Draw) -> MeasuredBucket:
+    """Its stamps rise; some cannot be told."""
+    rising = sorted(draw(st.lists(times, min_size=4, max_size=4)))
+    ready, launch, start, end = (draw(st.sampled_from([at, None])) for at in rising)
+    return MeasuredBucket(index=draw(small), ready_ns=ready, launch_ns=launch, start_ns=start, end_ns=end)
+
+
+measured_buckets = _measured_bucket()
 measured_iterations = st.builds(
     MeasuredIteration,
     step_ns=times,
     backward_end_ns=times,
     sync_end_ns=times,
     buckets=st.lists(
-        st.builds(MeasuredBucket, index=small, ready_ns=maybe, launch_ns=maybe, start_ns=maybe, end_ns=maybe),
+        measured_buckets,
         max_size=2,
     ).map(tuple),
 )

@@ -72,10 +72,9 @@ def curve_rows(hardware: Hardware) -> list[CurveRow]:
 
 def _stated(hardware: Hardware, point: CurvePoint) -> tuple[int, int]:
     """The range that a file states for a point; itself where it states none."""
-    spread = hardware.spread.get("all_reduce")
-    found = spread.get(str(point.num_bytes)) if isinstance(spread, dict) else None
-    low, high = (found.get("min_ns"), found.get("max_ns")) if isinstance(found, dict) else (None, None)
-    if isinstance(low, int) and isinstance(high, int) and 0 <= low <= point.duration_ns <= high:
+    found = hardware.spread.get("all_reduce", {}).get(str(point.num_bytes), {})
+    low, high = found.get("min_ns"), found.get("max_ns")
+    if low is not None and high is not None and low <= point.duration_ns <= high:
         return low, high
     return point.duration_ns, point.duration_ns
 

@@ -31,7 +31,7 @@ class SweepData:
 
     curve: tuple[SweepPoint, ...]
     beside: tuple[SweepPoint, ...]
-    best: SweepPoint | None
+    recommended: SweepPoint | None
     zones_mb: tuple[tuple[float, float], ...]
     chosen: SweepPoint | None
     optimum_ms: float | None
@@ -44,6 +44,7 @@ def sweep_data(
     chosen_cap_mb: float | None = None,
     chosen_step_ns: int | None = None,
     optimum_step_ns: int | None = None,
+    recommended_cap_mb: float | None = None,
 ) -> SweepData:
     """Points of a sweep.
 
@@ -52,7 +53,8 @@ def sweep_data(
         plateau: the caps within its tolerance of the best.
         chosen_cap_mb: the explicit cap that the page shows, if it shows one.
         chosen_step_ns: that cap's step.
-        optimum_step_ns: the step of the recommended assignment, which no single cap may reach.
+        optimum_step_ns: the step of the best buckets found, which no single cap may reach.
+        recommended_cap_mb: the cap to set, if one is.
     """
     points = [_point(row) for row in rows]
     curve = tuple(sorted((p for p in points if p.cap_mb), key=lambda p: p.cap_mb or 0.0))
@@ -63,7 +65,7 @@ def sweep_data(
     return SweepData(
         curve=curve,
         beside=tuple(point for point in points if not point.cap_mb),
-        best=min(curve, key=lambda point: point.step_ms, default=None),
+        recommended=next((point for point in curve if point.cap_mb == recommended_cap_mb), None),
         zones_mb=() if plateau is None else _zones(curve, plateau),
         chosen=chosen,
         optimum_ms=None if optimum_step_ns is None else ms(optimum_step_ns),
@@ -102,9 +104,9 @@ def draw_sweep(data: SweepData, band: Band | None = None) -> go.Figure:
     if data.beside:
         traces.append(_points("x", data.beside, "DDP's default", symbol="diamond", size=13, colour=ALARM))
     if data.curve:
-        traces.append(_points("x2", data.curve, "explicit cap", mode="lines+markers", size=7, colour=ACCENT))
-    if data.best is not None:
-        traces.append(_points("x2", (data.best,), "best cap", symbol="star", size=16, colour=GOOD))
+        traces.append(_points("x2", data.curve, "bucket_cap_mb", mode="lines+markers", size=7, colour=ACCENT))
+    if data.recommended is not None:
+        traces.append(_points("x2", (data.recommended,), "recommended", symbol="star", size=16, colour=GOOD))
     if data.chosen is not None:
         axis = "x2" if data.chosen.cap_mb else "x"
         traces.append(_points(axis, (data.chosen,), "shown", symbol="circle-open", size=18, colour=LINE))
@@ -120,7 +122,7 @@ def draw_sweep(data: SweepData, band: Band | None = None) -> go.Figure:
     ticks = [f"{tick:.3g}" if tick < 1 else f"{tick:.0f}" for tick in _TICKS]
     return built(
         traces,
-        360,
+        300,
         xaxis={"type": "category", "domain": [0, 0.1]},
         yaxis={"title": {"text": "step time, ms"}},
         shapes=shapes,

@@ -1,14 +1,31 @@
-"""The address of a page: what one may write by hand in it, and that it says what the page shows."""
+"""The address of a page: what one may write by hand in it, that it says what the page shows, and what of it
+is not legal."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
+from urllib.parse import urlencode
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 from streamlit.runtime.state.common import WidgetMetadata
-from streamlit.runtime.state.query_params import parse_url_param
+from streamlit.runtime.state.query_params import is_empty_url_value, parse_url_param
+
+from app.words import labels
 
 _WAS_SET = "set_by_the_page"
+_ARRIVED, _WRITTEN, _DOUBTS = "arrived_at", "written_in_the_address", "doubts_of_the_address"
+_MOST_NAMED = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doubt:
+    """What is wrong with one key of the address, told for as long as its knob stands where it stood then."""
+
+    words: str
+    shown: Any = None
 
 
 def take_name(key: str, words: Mapping[str, str]) -> None:
@@ -22,8 +39,10 @@ def take_name(key: str, words: Mapping[str, str]) -> None:
         return
     if key in st.session_state:  # drawn before, as after "back" in the browser: the box owns its parameter
         st.session_state[key] = named
+        _written().pop(key, None)
         return
     st.query_params[key] = words[named]
+    _written()[key] = [words[named]]
     st.rerun()
 
 
@@ -37,6 +56,11 @@ def keep() -> None:
     context = get_script_run_ctx()
     if context is None:
         return
+    if context.page_script_hash != st.session_state.get(_ARRIVED) or context.is_history_navigation:
+        # Streamlit drops what it cannot read from the address: what was written is known at arrival alone.
+        st.session_state[_ARRIVED] = context.page_script_hash
+        st.session_state[_WRITTEN] = {key: st.query_params.get_all(key) for key in st.query_params}
+        st.session_state[_DOUBTS] = {}
     state = context.session_state._state
     with context.session_state.query_params() as address:
         bound = {key: address.get_binding_for_param(str(key)) for key in st.session_state}
@@ -74,6 +98,102 @@ def tell() -> None:
             elif not _says(address.get_all(str(key)), value, metadata):
                 address.set_corrected_value(str(key), metadata.serializer(value), metadata.value_type)
     st.query_params.update({})  # sends the whole address; the browser ignores what it has
+
+
+def doubt(place: DeltaGenerator, *, is_whole: bool = False) -> None:
+    """Tell in ``place`` what of the address that one arrived by is not legal, as far as knobs are drawn.
+
+    ``is_whole``: all of them are, so that what names none of them is told as well.
+    """
+    context = get_script_run_ctx()
+    if context is None:
+        return
+    written = _written()
+    doubts: dict[str, Doubt] = st.session_state[_DOUBTS]
+    with context.session_state.query_params() as address:
+        bound = {str(key) for key in st.session_state if address.is_bound(str(key))}
+        for key, values in list(written.items()):
+            binding = address.get_binding_for_param(key)
+            metadata = binding and context.session_state._state.get_widget_metadata(binding.widget_id)
+            if metadata:
+                del written[key]
+                if not _is_legal(values, metadata):
+                    doubts[key] = _doubt(key, values, metadata)
+            elif is_whole:
+                del written[key]
+                doubts[key] = Doubt(words=_unknown(key, values, bound))
+    told = [one.words for key, one in doubts.items() if one.shown == st.session_state.get(key)]
+    if told:
+        place.error("  \n".join(map(labels.plain, told)), icon=":material/link_off:")
+
+
+def _written() -> dict[str, list[str]]:
+    """By key, what was written in the address that one arrived by and is not looked at yet."""
+    written: dict[str, list[str]] = st.session_state.setdefault(_WRITTEN, {})
+    return written
+
+
+def _is_legal(written: list[str], metadata: WidgetMetadata[Any]) -> bool:
+    """Whether the knob takes what is written in the address as it is."""
+    try:
+        parsed = parse_url_param(written, metadata.value_type)
+        if metadata.formatted_options is not None:
+            named = parsed if isinstance(parsed, list) else [parsed]
+            return all(one in metadata.formatted_options for one in named)
+        if is_empty_url_value(written):
+            return metadata.clearable
+        return bool(metadata.serializer(metadata.deserializer(parsed)) == parsed)
+    except (ValueError, TypeError, IndexError):  # as streamlit does where an address cannot be read
+        return False
+
+
+def _doubt(key: str, written: list[str], metadata: WidgetMetadata[Any]) -> Doubt:
+    shown = st.session_state[key]
+    told = metadata.serializer(shown)
+    told = ", ".join(map(str, told)) if isinstance(told, list) else told
+    return Doubt(
+        words=f"The address asks for {key}={_cut(written)}, which is not legal: give "
+        f"{_legal(written, metadata)}. Shown instead: {'none' if told in (None, '') else told}.",
+        shown=shown,
+    )
+
+
+def _legal(written: list[str], metadata: WidgetMetadata[Any]) -> str:
+    """What a knob takes, in words; of many options those that are most like what is written come first."""
+    of = getattr(metadata.deserializer, "__self__", None)
+    options = metadata.formatted_options or list(getattr(of, "formatted_option_to_index", ()))
+    if not options:
+        if metadata.value_type == "bool_value":
+            return "true or false"
+        low, high = getattr(of, "min_value", None), getattr(of, "max_value", None)
+        return "another value" if None in (low, high) else f"a number {low:g} to {high:g}"
+    like = get_close_matches(written[-1], options, _MOST_NAMED, 0.3)
+    named = [*like, *(one for one in options if one not in like)]
+    more = len(named) - _MOST_NAMED
+    return f"one of {', '.join(named[:_MOST_NAMED])}{f' and {more} more' if more > 0 else ''}"
+
+
+def _unknown(key: str, written: list[str], bound: set[str]) -> str:
+    like = get_close_matches(key, sorted(bound), 1)
+    return (
+        f"The address asks for {_cut([key])}={_cut(written)}, but no knob that is shown has that name: it "
+        f"changes nothing.{f' Did you mean {like[0]}?' if like else ''}"
+    )
+
+
+def _cut(written: list[str]) -> str:
+    text = ", ".join(written)
+    return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+def link() -> None:
+    """The whole address of what is shown, to copy; to be called after ``tell``, which makes it so."""
+    if st.context.url is None:
+        return
+    written = {key: st.query_params.get_all(key) for key in st.query_params}
+    with st.sidebar, st.popover("Copy link", icon=":material/link:", width="stretch"):
+        st.code(f"{st.context.url}?{urlencode(written, doseq=True)}", language=None, wrap_lines=True)
+        st.caption("It holds every knob. Uploads are not in it: whoever opens it has to give them again.")
 
 
 def _says(written: list[str], value: object, metadata: WidgetMetadata[object]) -> bool:

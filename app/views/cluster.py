@@ -1,9 +1,10 @@
 """The Cluster page: what the machine is, what its collectives take, how a workload scales on it."""
 
 import streamlit as st
+from streamlit.navigation.page import StreamlitPage
 
 import sim
-from app import cached, cached_cluster
+from app import cached_cluster
 from app.cached_cluster import Made
 from app.figures.curve import CurveRow, curve_rows, draw_curve
 from app.figures.scaling import scaling_figure
@@ -24,8 +25,11 @@ _CHART = {"displaylogo": False}
 _SHOWN_BYTES = (1 << 20, 1 << 30)
 
 
-def show(library: Library) -> None:
-    """Draw the page; what cannot be computed is one line in its place, and the rest stays."""
+def show(library: Library, tune: StreamlitPage | None = None) -> None:
+    """Draw the page; what cannot be computed is one line in its place, and the rest stays.
+
+    ``tune`` is the page that plays a workload on the machine that is set.
+    """
     asked = cluster_knobs.show(library)
     st.title("Cluster")
     made = _made(asked)
@@ -47,10 +51,12 @@ def show(library: Library) -> None:
         st.info("No bundled workload was found; `bucketsim dash --traces DIR` names them.")
     elif hardware is not None and asked.workload is not None:
         with told():
-            recorded = cached.load_workload(library.workloads[asked.workload])
+            recorded = asked.recorded(library)
             unlike = labels_cluster.device_sentence(recorded[0], asked.computing)
             workload, digest = cached_cluster.computing(*recorded, asked.computing)
-            rows = _scaling(workload, digest, asked.most_hosts, made, unlike)
+            rows = _scaling(workload, digest, asked.most_hosts, made, hardware.world_size, unlike)
+            if tune is not None and (in_tune := cluster_knobs.in_tune(asked, library)) is not None:
+                st.page_link(tune, label=labels_cluster.IN_TUNE, query_params=in_tune)
             cluster_ranks.show(workload, digest, made, hardware.world_size)
     _export(made, hardware, rows)
 
@@ -132,9 +138,12 @@ def _curve(hardware: Hardware) -> None:
 
 
 def _scaling(
-    workload: Workload, digest: str, most_hosts: int, made: Made, unlike: str | None
+    workload: Workload, digest: str, most_hosts: int, made: Made, ranks: int, unlike: str | None
 ) -> tuple[ScalingRow, ...]:
-    """Draw how a workload scales; ``unlike`` says why it may not be what these GPUs compute."""
+    """Draw how a workload scales; ``unlike`` says why it may not be what these GPUs compute.
+
+    The sentence is of the machine that was set, which has ``ranks``.
+    """
     st.subheader("How does a workload scale on it?")
     if unlike is not None:
         st.warning(labels.plain(unlike))
@@ -143,8 +152,8 @@ def _scaling(
         st.info("This machine is one host: there is nothing to scale over.")
         return ()
     rows = cached_cluster.scaling(workload, digest, made, hosts)
-    last = rows[-1]
-    st.markdown(f"**{labels.plain(labels_cluster.scaling_sentence(workload.name, last))}**")
+    own = next((row for row in rows if row.world_size == ranks), rows[-1])
+    st.markdown(f"**{labels.plain(labels_cluster.scaling_sentence(workload.name, own))}**")
     estimated = labels.estimated_sentence(workload)
     if estimated is not None:
         st.warning(labels.plain(estimated))
@@ -181,7 +190,8 @@ def _scaling(
 
 
 def host_counts(made: Made, most: int) -> tuple[int, ...]:
-    """Powers of two up to ``most`` hosts; of a placement or a network of one's own no more than there are."""
+    """Powers of two up to ``most`` hosts, and as many as are set; of a placement or a network of one's own no
+    more than there are."""
     cluster = made.cluster
     if cluster.placement is not None:
         top = min(most, len({split_name(rank)[0] for rank in cluster.placement}))
@@ -189,8 +199,8 @@ def host_counts(made: Made, most: int) -> tuple[int, ...]:
         top = most
     else:
         top = min(most, cluster.host_count)
-    counts = [1 << power for power in range(top.bit_length()) if 1 << power <= top]
-    return tuple(dict.fromkeys([*counts, top]))
+    counts = {1 << power for power in range(top.bit_length()) if 1 << power <= top}
+    return tuple(sorted(counts | {top} | ({cluster.host_count} if cluster.placement is None else set())))
 
 
 def _export(made: Made, hardware: Hardware | None, rows: tuple[ScalingRow, ...]) -> None:

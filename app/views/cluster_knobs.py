@@ -5,9 +5,14 @@ from typing import Any
 
 import streamlit as st
 
+from app import cached, cached_uploads
 from app.cached_uploads import Upload
 from app.library import Library
+from app.views import uploading
 from app.words import cluster as labels_cluster
+from app.words.uploads import computed_words, uploaded_words
+from sim.nouns.imported import ImportOptions
+from sim.nouns.workload import Workload
 
 UPLOAD = "upload"
 COMPUTING = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
@@ -29,7 +34,7 @@ def _hosts(default: int) -> Setting:
 
 
 def _leaf(default: int) -> Setting:
-    return Setting(name="hosts_per_leaf", label="Hosts a leaf switch", default=default)
+    return Setting(name="hosts_per_leaf", label="Hosts per leaf switch", default=default)
 
 
 _OVERSUBSCRIPTION = Setting(
@@ -52,7 +57,7 @@ PRESETS: dict[str, tuple[Setting, ...]] = {
     "pcie_box": (Setting(name="gpus", label="GPUs", default=4, most=16), _PCIE, _SOCKETS, _PEER),
     "pcie_hosts": (
         _hosts(4),
-        Setting(name="gpus", label="GPUs a host", default=4, most=16),
+        Setting(name="gpus", label="GPUs per host", default=4, most=16),
         _GBIT,
         Setting(name="protocol", label="Protocol", default="tcp", choices=("tcp", "rdma")),
         _PCIE,
@@ -73,7 +78,8 @@ PRESETS: dict[str, tuple[Setting, ...]] = {
 class Asked:
     """What the sidebar asks for: a preset with its settings, or an upload; neither before one is given.
 
-    ``computing`` is how many times as long all that ``workload`` computes takes.
+    ``workload`` is a name in the library, or that of ``uploaded``. ``computing`` is how many times as long
+    all that it computes takes.
     """
 
     preset: str | None
@@ -82,6 +88,15 @@ class Asked:
     workload: str | None
     computing: float
     most_hosts: int
+    uploaded: tuple[Workload, str] | None = None
+
+    def recorded(self, library: Library) -> tuple[Workload, str]:
+        """The workload as it was recorded, and its digest."""
+        assert self.workload is not None
+        if self.workload in library.workloads:
+            return cached.load_workload(library.workloads[self.workload])
+        assert self.uploaded is not None
+        return self.uploaded
 
 
 def show(library: Library) -> Asked:
@@ -104,11 +119,12 @@ def show(library: Library) -> Asked:
         else:
             settings = settings_of(machine)
         st.divider()
-        workload = None
-        if library.workloads:
+        workload, uploaded = None, _uploaded()
+        names = [*library.workloads, *([] if uploaded is None else [uploaded_words(uploaded[0].name)])]
+        if names:
             workload = st.selectbox(
                 "Workload",
-                list(library.workloads),
+                names,
                 key="scaled",
                 bind="query-params",
                 help=labels_cluster.HELP["scaled"],
@@ -130,7 +146,6 @@ def show(library: Library) -> Asked:
             bind="query-params",
             help=labels_cluster.HELP["most_hosts"],
         )
-        st.caption("The address of this page holds every knob; uploads are not in it.")
     return Asked(
         preset=None if machine == UPLOAD else machine,
         settings=settings,
@@ -138,7 +153,34 @@ def show(library: Library) -> Asked:
         workload=workload,
         computing=computing,
         most_hosts=most,
+        uploaded=uploaded,
     )
+
+
+def _uploaded() -> tuple[Workload, str] | None:
+    """The workload that was uploaded on another page, if there is one."""
+    files = st.session_state.get(uploading.KEPT, [])
+    outcome = cached_uploads.read(files, ImportOptions()) if files else None
+    if outcome is None or outcome.uploaded is None or outcome.uploaded.workload is None:
+        return None
+    return outcome.uploaded.workload, outcome.workload_digest
+
+
+def in_tune(asked: Asked, library: Library) -> dict[str, str] | None:
+    """The address at which Tune plays the workload on this machine; None where Tune cannot have it."""
+    if asked.preset is None or asked.workload not in library.workloads or asked.computing != 1.0:
+        return None
+    settings = {one.name: one.default for one in PRESETS[asked.preset]}
+    return {
+        "start": "bundled files",
+        "workload": asked.workload,
+        "hardware": computed_words(asked.preset),
+        **{
+            f"{asked.preset}_{name}": str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in asked.settings.items()
+            if value != settings[name]
+        },
+    }
 
 
 def settings_of(preset: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from app.figures.compare_parts import delta_data, draw_bars
 from app.library import Library
 from app.provenance import origin_words, provenance, signed_csv
 from app.views import compare_changes, compare_knobs, compare_table, compare_truth, sources
-from app.views.sources import Asked, Given
+from app.views.sources import Asked
 from app.words import compare as words
 from app.words import labels
 from app.words.cluster import MACHINE_WORDS, device_sentence
@@ -28,30 +28,36 @@ _CHART = {"displaylogo": False}
 _CARDS = 3  # a row
 
 
-def show(library: Library) -> None:
+def show(library: Library, asked: Asked) -> None:
     """Draw the page; a candidate that cannot be played is one line, and the others stay."""
-    asked, candidates = compare_knobs.show(library)
+    candidates = compare_knobs.show(library)
     st.title("Compare")
     given = sources.read(library, asked)
     if given is None:
         sources.nothing_to_show(library)
         return
     inputs = given.inputs
-    st.caption(labels.plain(_inputs_words(given, asked)))
+    st.caption(labels.plain(sources.inputs_words(given, asked)))
+    sources.tell_chosen(asked)
     candidates = tuple(replace(one, choice=one.choice.with_given(given.assignment)) for one in candidates)
     results, errors = _play(inputs, candidates, library)
     _headline(candidates, results, errors)
     estimated = labels.estimated_sentence(inputs.workload)
     if estimated is not None:
         st.warning(labels.plain(estimated))
+    for one in results:
+        for note in one.played.report.notes:
+            if labels.lacks_a_part(note):
+                st.warning(labels.plain(words.lacking_sentence(one.name, note, one.uncounted_bytes)))
     if results:
         _timelines(results)
     presets = [one.candidate.machine.preset for one in results]
     computed = sorted({MACHINE_WORDS[preset] for preset in presets if preset is not None})
-    if computed:
+    if given.is_computed or computed:
         unlike = device_sentence(inputs.workload, None)
         if unlike is not None:
             st.warning(labels.plain(unlike))
+    if computed:
         st.caption(labels.plain(words.COMPUTED.format(machines=", ".join(computed))))
     compare_table.show(candidates, results, errors)
     for one in results:
@@ -66,12 +72,6 @@ def show(library: Library) -> None:
         _map(results)
     compare_truth.show(given, library, results)
     _take_home(inputs, candidates, results, errors)
-
-
-def _inputs_words(given: Given, asked: Asked) -> str:
-    """Workload and hardware, and which files they are: several may have one name."""
-    files = given.record or ", ".join(one for one in (asked.workload, asked.hardware) if isinstance(one, str))
-    return f"{given.inputs.workload.name} on {given.inputs.hardware.name}{f' · {files}' if files else ''}"
 
 
 def _play(

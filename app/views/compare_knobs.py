@@ -7,8 +7,7 @@ import streamlit as st
 from app.cached_compare import Candidate, Machine
 from app.choosing import Choice, WhatIf
 from app.library import Library
-from app.views import cluster_knobs, sources, switches
-from app.views.sources import Asked
+from app.views import addresses, cluster_knobs, switches
 from app.words import cluster as labels_cluster
 from app.words import compare as words
 from app.words import labels
@@ -22,11 +21,9 @@ _FACTORS = (0.1, 0.2, 0.25, 0.33, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0,
 _MAX_CAP_MB = 65536.0
 
 
-def show(library: Library) -> tuple[Asked, tuple[Candidate, ...]]:
-    """Draw the sidebar and read it."""
+def show(library: Library) -> tuple[Candidate, ...]:
+    """Draw the sidebar and read it, below what is looked at."""
     with st.sidebar:
-        asked = sources.ask(library)
-        st.divider()
         count = st.number_input(
             "Candidates",
             min_value=2,
@@ -41,12 +38,12 @@ def show(library: Library) -> tuple[Asked, tuple[Candidate, ...]]:
             _candidate(letter, first, library)
             for letter, first in zip(LETTERS[:count], _FIRST_PICKS[:count], strict=True)
         )
-        st.caption("The address of this page holds every knob; uploads are not in it.")
-    return asked, candidates
+    return candidates
 
 
 def _candidate(letter: str, first_pick: str, library: Library) -> Candidate:
     prefix = f"{letter.lower()}_"
+    addresses.take_name(f"{prefix}pick", words.PICK_WORDS)
     with st.container(border=True):
         pick: Any = st.selectbox(
             f"{letter}{', the base' if letter == LETTERS[0] else ''}",

@@ -74,6 +74,8 @@ def show(inputs: Inputs, turned: Knobs, shown: Played, measured: CandidateAgreem
         lines, language, problem = _lines(shown.assignment, inputs.workload, ask_torch())
         if language == "json":
             _button("DeepSpeed JSON", lines, f"{name}.deepspeed.json", "To merge into its configuration")
+        elif language == "bash":
+            _button("Megatron flags", lines, f"{name}.megatron.txt", "To add to Megatron-LM's command line")
         else:
             _button(
                 "Python snippet",
@@ -114,6 +116,8 @@ def _lines(assignment: Assignment, workload: Workload, torch: str | None) -> tup
     try:
         if assignment.policy in _ZERO:
             return sim.deepspeed_config(assignment, workload), "json", ""
+        if assignment.policy == "megatron":
+            return sim.megatron_flags(assignment, workload), "bash", ""
         return sim.snippet(assignment, workload, torch=torch), "python", ""
     except SimError as error:
         return "", "python", labels.plain(str(error))

@@ -46,7 +46,7 @@ def show(inputs: Inputs, shown: Played | None, found: Recommendation, choice: Ch
     reports = {}
     if shown is not None and choice.pick == "cap":
         reports[f"shown: {choice.words}"] = shown.report
-    reports["recommended"] = found.report
+    reports[labels.PICK_WORDS["recommended"]] = found.report
     reports |= {_name(name): found.families[name].report for name in _COMPARED if name in found.families}
     st.plotly_chart(
         draw_breakdown(breakdown_data(reports)),

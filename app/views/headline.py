@@ -8,11 +8,15 @@ from app.words import labels
 from sim.units import format_ms
 
 
-def show(shown: Played) -> DeltaGenerator:
-    """The cards and the sentence. Returns the gain's place: ``gain`` fills it once the default is played."""
+def show(shown: Played, as_measured: Played | None = None) -> tuple[DeltaGenerator, DeltaGenerator]:
+    """The cards and the sentence; ``as_measured`` is the same on the measured machine, if this is another.
+
+    Returns the gain's place, which ``gain`` fills once the default is played, and one right under the cards.
+    """
     report = shown.report
     step, exposed, overlap, gain_column = st.columns(4)
-    _card(step, "Step time", format_ms(report.step_ns), labels.HELP["step"])
+    before = "" if as_measured is None else f"as measured: {format_ms(as_measured.report.step_ns)}"
+    _card(step, "Step time", format_ms(report.step_ns), labels.HELP["step"], before or None)
     _card(
         exposed,
         "Exposed communication",
@@ -23,16 +27,17 @@ def show(shown: Played) -> DeltaGenerator:
     _card(overlap, "Overlap", f"{report.overlap_ratio:.1%}", labels.HELP["overlap"])
     place = gain_column.empty()
     _card(place, "Gain against DDP's default", "…", labels.HELP["gain"], "of its step")
+    below = st.container()
     st.markdown(f"**{labels.sentence(report.verdict)}**")
     estimated = labels.estimated_sentence(shown.timeline.workload)
     if estimated is not None:
         st.warning(labels.plain(estimated))
     for note in report.notes:
-        if "not counted" in note:  # the figures above lack a part of the step
+        if labels.lacks_a_part(note):
             st.warning(labels.sentence(note))
         else:
             st.caption(labels.sentence(note))
-    return place
+    return place, below
 
 
 def _exposed_words(shown: Played) -> str:
@@ -52,21 +57,16 @@ def gain(
     shown: Played,
     default: Played,
     possible: Played | None,
-    *,
-    significant: bool | None = None,
 ) -> None:
     """The gain of what is shown and, below it, what could be gained, where that was searched for.
 
-    ``possible`` are the recommended buckets, played for the same job under the same switches;
-    ``significant`` False: their gain does not show.
+    ``possible`` is what is recommended, played for the same job under the same switches.
     """
     base = default.report.step_ns
     saved = base - shown.report.step_ns
     words = f"{labels.share(saved, base)} of its step"
     if possible is not None and possible.report.step_ns < shown.report.step_ns:
         words = f"possible: {format_ms(base - possible.report.step_ns)}"
-        if significant is False:
-            words += ", not significant"
     _card(place, "Gain against DDP's default", format_ms(saved), labels.HELP["gain"], words)
 
 

@@ -8,8 +8,7 @@ from typing import Any
 import streamlit as st
 
 from app.choosing import Choice, WhatIf
-from app.library import Library
-from app.views import addresses, sources, switches, what_ifs
+from app.views import addresses, switches, what_ifs
 from app.views.sources import Asked
 from app.words import labels
 from sim.errors import InputError
@@ -61,12 +60,10 @@ class Knobs:
     what_if: WhatIf
 
 
-def show(library: Library) -> Knobs:
-    """Draw the sidebar and read it."""
+def show(source: Asked) -> Knobs:
+    """Draw the sidebar and read it, below what is looked at."""
     addresses.take_name("pick", labels.PICK_WORDS)
     with st.sidebar:
-        source = sources.ask(library)
-        st.divider()
         choice = _choice(source)
         what_if = what_ifs.show()
         st.button(
@@ -77,7 +74,6 @@ def show(library: Library) -> Knobs:
             disabled=all(st.session_state.get(key, first) == first for key, first in DEFAULTS.items()),
             help="Back to DDP's default on the machine as measured.",
         )
-        st.caption("The address of this page holds every knob; uploads are not in it.")
     return Knobs(source=source, choice=choice, what_if=what_if)
 
 
@@ -87,9 +83,11 @@ def show_cap(cap_mb: float) -> None:
     st.session_state["pick"] = "cap"
 
 
-def show_default() -> None:
-    """Turn the knobs to DDP's default; for callbacks."""
-    st.session_state["pick"] = "default"
+def show_pick(pick: labels.Pick, cap_mb: float | None = None) -> None:
+    """Turn the knobs to an assignment, or to a cap alone, without one for the first bucket; for callbacks."""
+    st.session_state["pick"] = pick
+    if cap_mb is not None:
+        st.session_state["cap"], st.session_state["first"] = float(cap_mb), None
 
 
 def _choice(source: Asked) -> Choice:

@@ -12,11 +12,12 @@ import sim
 from app import cached, cached_live, launch
 from app.figures.live import lateness_figure, parts_figure, steps_figure
 from app.library import Library
-from app.views import live_gain
+from app.views import live_autotune, live_gain
 from app.views.errors import told
 from app.words import labels
 from app.words import live as words
 from sim.errors import SimError
+from sim.formats.autotune_files import find_autotunes
 from sim.nouns.hardware import Hardware
 from sim.nouns.live import Calibration, Followed, LiveReport
 from sim.nouns.recording import RecordedLayout, Recording
@@ -55,6 +56,11 @@ def show(watch: Path, library: Library) -> None:
         st.fragment(_live, run_every=_EVERY[every])(wanted)
 
 
+def is_told(watch: Path) -> bool:
+    """Whether a job writes to ``watch``, or has written."""
+    return bool(sim.find_recordings(watch) or find_autotunes(watch))
+
+
 def _refresh(place: DeltaGenerator) -> str:
     """How often to look again, one of ``_EVERY``."""
     return place.selectbox(
@@ -71,6 +77,8 @@ def _wait(watch: Path) -> None:
     """Look again; the whole page comes once there is a recording."""
     if sim.find_recordings(watch):
         st.rerun()
+    if live_autotune.show(watch):
+        return
     st.info(words.WAITING, icon=":material/hourglass_empty:")
     st.caption(labels.plain(str(watch)))
 
@@ -171,6 +179,7 @@ def _live(wanted: Wanted) -> None:
     """One refresh: what was read, what it says."""
     if tuple(sorted(sim.find_recordings(wanted.watch))) != wanted.found:
         st.rerun()  # another recording has come: the page is to offer it
+    live_autotune.show(wanted.watch)
     followed = cached_live.refresh(wanted.directory)
     state, *others = words.state_sentences(followed, time.time())
     st.markdown(f"**{labels.plain(state)}**" if followed.step_count else state)

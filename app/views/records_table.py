@@ -11,6 +11,7 @@ from app.words import validate as words
 Cards = Mapping[str, Card | Trouble]
 Scores = Mapping[str, Score | Trouble]
 CHOSEN = "run"
+_GOOD = (words.VERDICTS[True], words.VERDICTS[None], "…")
 
 
 def in_order(names: Sequence[str]) -> list[str]:
@@ -19,6 +20,11 @@ def in_order(names: Sequence[str]) -> list[str]:
     return sorted(
         names, key=lambda name: (kinds.index(kind) if (kind := kind_of(name)) in kinds else len(kinds), name)
     )
+
+
+def worst_first(names: Sequence[str], cards: Cards, scores: Scores) -> list[str]:
+    """Records that did not pass, or cannot be read or scored, ahead of the others; else the order is kept."""
+    return sorted(names, key=lambda name: _verdict(cards[name], scores.get(name)) in _GOOD)
 
 
 def filtered(cards: Cards, scores: Scores) -> list[str]:

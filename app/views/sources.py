@@ -258,6 +258,35 @@ def measured_run(library: Library, given: Given) -> Source | None:
     return None if given.record is None else library.records[given.record]
 
 
+def inputs_words(given: Given, asked: Asked) -> str:
+    """Workload, hardware and when it was calibrated, and their files: several may have one name."""
+    hardware = given.inputs.hardware
+    when = hardware.provenance.get("date")
+    calibrated = f", calibrated {when[:16].replace('T', ' ')}" if isinstance(when, str) else ""
+    named = f"{given.inputs.workload.name} on {hardware.name}{calibrated}"
+    return " · ".join(filter(None, [named, given.record or asked.words]))
+
+
+def tell_chosen(asked: Asked) -> None:
+    """That a part of what is shown was not uploaded: it is bundled, and nobody need have meant it."""
+    parts = {"workload": asked.workload, "hardware": asked.hardware}
+    chosen = {
+        noun: one.name if isinstance(one, Preset) else one
+        for noun, one in parts.items()
+        if one is not None and not isinstance(one, OfUpload)
+    }
+    if asked.upload is not None and asked.upload.uploaded is not None:
+        for noun, name in chosen.items():
+            st.info(labels.plain(words.not_uploaded(noun, name)), icon=":material/info:")
+
+
+def record_looked_at(library: Library) -> str | None:
+    """The name among all records of the run that Tune and Compare show; None: they show none."""
+    record = st.session_state.get("record") if st.session_state.get("start") == MEASURED else None
+    path = library.records.get(record) if record is not None else None
+    return next((name for name, other in library.all_records.items() if other == path), None)
+
+
 def nothing_to_show(library: Library) -> None:
     """What a page says where nothing was chosen yet."""
     st.info(

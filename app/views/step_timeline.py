@@ -9,18 +9,28 @@ from app.figures.critical import path_marks
 from app.figures.timeline import draw_timeline, timeline_data
 from app.words import labels
 from app.words import tune as words
+from sim.units import NS_PER_MS
 
 
 @st.fragment
-def step_timeline(inputs: Inputs, choice: Choice, shown: Played) -> None:
-    """The figure, with the switch of the path above it; turning that draws nothing else anew."""
+def step_timeline(inputs: Inputs, choice: Choice, shown: Played, as_measured: Played | None = None) -> None:
+    """The figure, with the switch of the path above it; turning that draws nothing else anew.
+
+    ``as_measured`` is the same assignment on the machine that was measured, drawn beneath.
+    """
     marked = st.toggle(
         "Mark the critical path", value=True, key="path", bind="query-params", help=words.PATH_HELP
     )
     data = timeline_data(shown.timeline)
     marks = path_marks(shown.timeline, cached.path(inputs, choice)) if marked else ()
+    figure = draw_timeline(data, marks)
+    before = None if as_measured is None else draw_timeline(timeline_data(as_measured.timeline))
+    if before is not None and as_measured is not None:  # one scale for both
+        last_ms = max(shown.timeline.sync_end_ns, as_measured.timeline.sync_end_ns) / NS_PER_MS
+        for each in (figure, before):
+            each.update_xaxes(range=[0, 1.01 * last_ms])
     st.plotly_chart(
-        draw_timeline(data, marks),
+        figure,
         key="timeline",
         config={"displaylogo": False},
         alt="Timeline of compute, communication and copies",
@@ -28,3 +38,11 @@ def step_timeline(inputs: Inputs, choice: Choice, shown: Played) -> None:
     st.caption(labels.TIMELINE_CAPTION)
     if data.note:
         st.info(data.note)
+    if before is not None:
+        st.markdown(f"**{words.AS_MEASURED}**")
+        st.plotly_chart(
+            before,
+            key="timeline_as_measured",
+            config={"displaylogo": False},
+            alt="The same timeline on the machine as it was measured",
+        )

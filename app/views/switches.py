@@ -114,6 +114,31 @@ _ZERO = (
     _toggle("allgather_partitions", default=True),
     _select("accelerator", ("cuda", "cpu")),
 )
+MEGATRON = (
+    _toggle("overlap_grad_reduce"),
+    _number("bucket_size", None),
+    _number("num_buckets", None),
+    _toggle("grad_reduce_in_fp32"),
+    _toggle("use_distributed_optimizer"),
+    _toggle("overlap_param_gather"),
+    _integer("num_microbatches", 1, most=10_000),
+    _integer("pipeline_rank", 0, least=0),
+    _toggle("pad_buckets_for_high_nccl_busbw"),
+    _toggle("average_in_collective"),
+    _toggle("disable_bucketing"),
+    _text("shared_embedding"),
+)
+_UNITS = Switch(name="units", kind="text", default="blocks")
+_MIXED = tuple(one for one in _PRECISION if one.name != "buffer_dtype")
+REPLICATE = (_UNITS, *_MIXED, _STEPS)
+FULLY_SHARD = (
+    _UNITS,
+    _toggle("reshard_after_forward", default=True),
+    _integer("backward_prefetch", 0, least=0, most=100),
+    _integer("forward_prefetch", 0, least=0, most=100),
+    *_MIXED,
+    _STEPS,
+)
 _CAP = _number("bucket_cap_mb", None)
 
 DDP_PICKS = labels.DDP_PICKS
@@ -126,6 +151,8 @@ SIZED_PICKS: tuple[Pick, ...] = (
     "last-hook-safe",
 )
 ZERO_PICKS: tuple[Pick, ...] = ("zero1", "zero2")
+MEGATRON_PICKS: tuple[Pick, ...] = ("megatron",)
+FSDP2: Mapping[str, tuple[Switch, ...]] = {"fully_shard": FULLY_SHARD, "replicate": REPLICATE}
 
 DDP = (
     *(*_DDP_FIRST, _LAST_CAP, _HOOK),
@@ -133,7 +160,7 @@ DDP = (
     *(_STEPS, _NO_SYNC, *_DDP_LAST, *_PRECISION, _JOIN),
 )
 ZERO = (*_ZERO, _EXPERTS, _OFFLOAD)
-ALL: Mapping[str, Switch] = {one.name: one for one in (*DDP, *ZERO, _CAP)}
+ALL: Mapping[str, Switch] = {one.name: one for one in (*DDP, *ZERO, *MEGATRON, *FULLY_SHARD, _CAP)}
 
 Ask = Callable[[Switch], Any]
 
@@ -156,6 +183,10 @@ def show(pick: Pick, prefix: str = "") -> Options:
         return ddp_options(pick, ask)
     if pick in ZERO_PICKS:
         return zero_options(ask)
+    if pick in MEGATRON_PICKS:
+        return megatron_options(ask)
+    if pick in FSDP2:
+        return fsdp2_options(pick, ask)
     if pick in SIZED_PICKS:
         return _changed((_CAP,), ask)
     st.caption(switches.NONE_TO_SET)
@@ -195,6 +226,16 @@ def zero_options(ask: Ask) -> Options:
     if experts.strip():
         options["expert_groups"] = _groups(experts)
     return tuple(sorted(options.items()))
+
+
+def megatron_options(ask: Ask) -> Options:
+    """Megatron-Core's settings that are not at their defaults, asked for one by one with ``ask``."""
+    return tuple(sorted(_changed(MEGATRON, ask)))
+
+
+def fsdp2_options(pick: Pick, ask: Ask) -> Options:
+    """Settings of ``fully_shard`` or ``replicate`` that are not at their defaults, asked for with ``ask``."""
+    return tuple(sorted(_changed(FSDP2[pick], ask)))
 
 
 def caps(text: str) -> tuple[float, ...]:
@@ -247,7 +288,7 @@ def _widget(switch: Switch, key: str) -> Any:
     if switch.kind == "select":
         return st.selectbox(label, switch.choices, **common)
     if switch.kind == "text":
-        return st.text_input(label, max_chars=2000, **common)
+        return st.text_input(label, value=switch.default, max_chars=2000, **common)
     if switch.kind == "integer":
         return st.number_input(
             label,

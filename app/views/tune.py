@@ -7,49 +7,54 @@ for fills its own last, and a knob that is turned meanwhile does not wait for it
 from typing import Any
 
 import streamlit as st
-from streamlit.delta_generator import DeltaGenerator
 
-import sim
 from app import cached
+from app.answering import Answer, find_answer
 from app.cached import Inputs, Played
-from app.choosing import Choice
+from app.choosing import Choice, WhatIf
 from app.figures.band import band_data
 from app.figures.sweep import draw_sweep, sweep_data
 from app.library import Library
-from app.views import export, families, headline, knobs, reasons, records_table, sources, truth
+from app.views import answers, export, families, first_look, headline, knobs, records_table, sources, truth
 from app.views.errors import told
-from app.views.sources import Given
+from app.views.sources import Asked, Given
 from app.views.step_timeline import step_timeline
 from app.views.waiting import Progress, wait_for
 from app.words import labels
 from app.words import tune as words
-from sim.errors import SimError
+from app.words.cluster import device_sentence
 from sim.nouns.recommendation import Recommendation
 
 _CHART = {"displaylogo": False}
 _SWEEP_KEY = "sweep_chart"
 
 
-def show(library: Library, validate: st.Page) -> None:
+def show(library: Library, source: Asked, validate: st.Page) -> None:
     """Draw the page, from the most urgent question down; ``validate`` is the page that tells more of it."""
-    turned = knobs.show(library)
+    turned = knobs.show(source)
     st.title("Tune")
+    first_look.show()
     given = sources.read(library, turned.source)
     if given is None:
         sources.nothing_to_show(library)
         return
     inputs = cached.scale(given.inputs, turned.what_if)
     choice = turned.choice.with_given(given.assignment)
-    named = f"{inputs.workload.name} on {inputs.hardware.name}"
-    st.caption(labels.plain(" · ".join(filter(None, [named, turned.source.words]))))
+    st.caption(labels.plain(sources.inputs_words(given, turned.source)))
+    sources.tell_chosen(turned.source)
+    _what_ifs(turned.what_if)
+    unlike = device_sentence(inputs.workload, None) if given.is_computed else None
+    if unlike is not None:
+        st.warning(labels.plain(unlike))
     if given.is_carried:
         st.caption(words.CARRIED)
     shown = _play(inputs, choice)
     warning = st.empty()
-    gain_card = headline.show(shown)
-    step_timeline(inputs, choice, shown)
+    measured_as = None if turned.what_if.is_none else cached.play(given.inputs, choice)
+    gain_card, strip = headline.show(shown, measured_as)
+    step_timeline(inputs, choice, shown, measured_as)
     default = cached.play(inputs, choice.baseline(inputs.workload))
-    _gain(gain_card, inputs, choice, shown, default)
+    headline.gain(gain_card, shown, default, None)
 
     search_place = st.container()
     measured = truth.show(
@@ -63,44 +68,36 @@ def show(library: Library, validate: st.Page) -> None:
     st.page_link(validate, label=words.VALIDATE, query_params=_same_record(library, given))
     export.show(inputs, turned, shown, measured)
 
-    with search_place, told():
-        st.subheader("What would another cap do?")
-        found = wait_for(lambda progress: _search(inputs, choice, progress))
-        _gain(gain_card, inputs, choice, shown, default)
-        _searched(inputs, choice, shown, default, found)
+    with strip, told():
+        if cached.is_searched(inputs, choice.comparable):
+            found = _search(inputs, choice, lambda words: None)
+        else:
+            found = wait_for(lambda progress: _search(inputs, choice, progress))
+        under = _under(inputs, choice)
+        answer = find_answer(inputs, choice, found, default, is_plain=not under)
+        answers.strip(answer, choice, under)
+        headline.gain(gain_card, shown, default, answer.played)
+        with search_place:
+            st.subheader("What would another cap do?")
+            _sweep(inputs, choice, shown, found, answer)
+            if under:
+                st.info(labels.plain(words.searched_without(under)), icon=":material/info:")
+            answers.show(inputs, found, answer, under)
+            families.show(inputs, None if under else shown, found, choice)
 
 
-def _gain(card: DeltaGenerator, inputs: Inputs, choice: Choice, shown: Played, default: Played) -> None:
-    """The gain, and what could be gained, once that is known."""
-    found = cached.tuned(inputs)
-    under = _under(inputs, choice)
-    possible = None if found is None else _possible(inputs, choice)
-    significant = found.gain.significant if found is not None and not under else None
-    headline.gain(card, shown, default, possible, significant=significant)
-
-
-def _possible(inputs: Inputs, choice: Choice) -> Played | None:
-    """The recommended buckets under the switches of the choice; None where they cannot be had under these."""
-    try:
-        return cached.play(inputs, choice.possible)
-    except SimError:
-        return None
+def _what_ifs(what_if: WhatIf) -> None:
+    """What is not as it was measured, as chips: names of machines say only what was."""
+    if what_if.is_none:
+        return
+    with st.container(horizontal=True, gap="small"):
+        for name, value in what_if.told().items():
+            st.badge(labels.what_if_words(name, value), icon=":material/tune:", color="orange")
 
 
 def _under(inputs: Inputs, choice: Choice) -> str:
     """What is in force that the search does not know; empty: nothing."""
     return words.under_words(choice.comparable, is_late=inputs.slowest is not None)
-
-
-def _searched(inputs: Inputs, choice: Choice, shown: Played, default: Played, found: Recommendation) -> None:
-    """What the search and the sweep found."""
-    under, possible = _under(inputs, choice), _possible(inputs, choice)
-    _sweep(inputs, choice, shown, found, possible)
-    if under:
-        st.info(labels.plain(words.searched_without(under)), icon=":material/info:")
-    with st.container(border=True):
-        _recommendation(inputs, found, possible, default, under)
-    families.show(inputs, None if under else shown, found, choice)
 
 
 def _same_record(library: Library, given: Given) -> dict[str, str] | None:
@@ -124,9 +121,7 @@ def _search(inputs: Inputs, choice: Choice, progress: Progress) -> Recommendatio
     return cached.tune(inputs, progress)
 
 
-def _sweep(
-    inputs: Inputs, choice: Choice, shown: Played, found: Recommendation, possible: Played | None
-) -> None:
+def _sweep(inputs: Inputs, choice: Choice, shown: Played, found: Recommendation, answer: Answer) -> None:
     """The curve under the switches of what is shown; its plateau and its band are known without any only."""
     under = _under(inputs, choice)
     data = sweep_data(
@@ -134,7 +129,8 @@ def _sweep(
         None if under else found.plateau,
         chosen_cap_mb=choice.cap_mb,
         chosen_step_ns=shown.report.step_ns,
-        optimum_step_ns=None if possible is None else possible.report.step_ns,
+        optimum_step_ns=None if answer.best is None else answer.best.report.step_ns,
+        recommended_cap_mb=answer.cap_mb,
     )
     points = () if under else cached.band(inputs)
     band = band_data(points)
@@ -164,39 +160,4 @@ def _take_click() -> None:
     if not points:
         return
     cap = points[0]["customdata"][1]
-    if cap is None:
-        knobs.show_default()
-    else:
-        knobs.show_cap(cap)
-
-
-def _recommendation(
-    inputs: Inputs, found: Recommendation, possible: Played | None, default: Played, under: str
-) -> None:
-    st.subheader("Recommended")
-    st.markdown(f"**{labels.sentence(found.gain.sentence)}**")
-    if under and possible is not None:
-        saved_ns = default.report.step_ns - possible.report.step_ns
-        st.markdown(labels.plain(words.possible_sentence(possible.report.step_ns, saved_ns, under)))
-    simplest = labels.simplest_sentence(found)
-    if simplest is not None:
-        st.markdown(labels.plain(simplest))
-    st.markdown(labels.plain(found.plateau.sentence))
-    if not found.proved_optimal:
-        st.badge(words.NOT_PROVED, color="orange")
-    elif inputs.workload.is_of_whole_buckets:
-        st.badge(words.PROVED_OVER_MERGES, color="orange")
-    else:
-        st.badge(words.PROVED, icon=":material/verified:", color="green")
-    st.markdown(labels.sentence(found.proof))
-    for note in found.notes:
-        st.info(labels.sentence(note), icon=":material/info:")
-    if found.gain.significant is False and not under:
-        st.caption(words.NOTHING_TO_PASTE)
-    try:
-        assignment = found.assignment if possible is None else possible.assignment
-        lines = sim.snippet(assignment, inputs.workload, torch=export.torch_asked())
-        st.code(lines, language="python", wrap_lines=True)
-    except SimError as error:
-        st.info(labels.plain(str(error)))
-    reasons.show(inputs, found)
+    knobs.show_pick("default" if cap is None else "cap", cap)

@@ -12,7 +12,7 @@ from sim.nouns.imported import ImportOptions
 from sim.units import NS_PER_MS
 
 _MOST_MS = 1e9
-_KEPT = "uploaded_files"
+KEPT = "uploaded_files"
 
 
 def ask() -> Outcome | None:
@@ -23,8 +23,8 @@ def ask() -> Outcome | None:
         )
     )
     if files:
-        st.session_state[_KEPT] = files
-    files = st.session_state.get(_KEPT, [])
+        st.session_state[KEPT] = files
+    files = st.session_state.get(KEPT, [])
     if not files:
         return None
     if not st.session_state["up"]:
@@ -37,7 +37,7 @@ def ask() -> Outcome | None:
 
 
 def _forget() -> None:
-    st.session_state.pop(_KEPT, None)
+    st.session_state.pop(KEPT, None)
 
 
 def _told() -> ImportOptions:

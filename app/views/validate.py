@@ -7,13 +7,12 @@ from pathlib import Path
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-import sim
 from app import cached_records, cached_uploads
 from app.cached_records import Opened, Source, Trouble
 from app.figures.parity import draw_all
 from app.library import Library
 from app.shelf import UPLOADED, Card, Score
-from app.views import live, record, records_table
+from app.views import live, record, records_table, sources
 from app.views.errors import told
 from app.views.record_parts import CHART
 from app.views.records_table import CHOSEN, Cards, Scores
@@ -21,7 +20,7 @@ from app.words import labels
 from app.words import validate as words
 from sim.nouns.imported import ImportOptions
 
-_ALL_KEY = "all_records"
+_ALL_KEY, _FOLLOWED = "all_records", "record_followed"
 _STEP_S = 4.0  # of scoring, before what is there is drawn; a click does not wait for it
 
 
@@ -31,7 +30,7 @@ def show(library: Library, watch: Path | None) -> None:
     what = st.segmented_control(
         "Show",
         ["records", "live"],
-        default="live" if watch is not None and sim.find_recordings(watch) else "records",
+        default="live" if watch is not None and live.is_told(watch) else "records",
         required=True,
         format_func=str.capitalize,
         key="show",
@@ -53,26 +52,37 @@ def _live(library: Library, watch: Path | None) -> None:
 
 
 def _records(library: Library) -> None:
-    sources: dict[str, Source] = {**library.all_records, **_uploaded()}
-    if not sources:
+    found: dict[str, Source] = {**library.all_records, **_uploaded()}
+    if not found:
         st.info(words.NO_RECORDS)
         return
-    cards = {name: cached_records.card(source) for name, source in sources.items()}
-    scores = cached_records.known(sources)
+    _follow(library)
+    cards = {name: cached_records.card(source) for name, source in found.items()}
+    scores = cached_records.known(found)
     st.caption(words.INTRO)
     claim = st.container()
     names = records_table.filtered(cards, scores)
     st.caption(words.filtered_words(len(names), len(cards)))
     if names:
         with claim:
-            _claim(names, scores)
-        records_table.draw(names, cards, scores)
+            _claim(names, cards, scores)
+        records_table.draw(records_table.worst_first(names, cards, scores), cards, scores)
         name = records_table.chosen(names)
         with told():
-            record.show(cached_records.open_record(sources[name]), name)
+            record.show(cached_records.open_record(found[name]), name)
     else:
         st.info(words.NONE_LEFT)
-    _score_more(sources, cards, scores, claim)
+    _score_more(found, cards, scores, claim)
+
+
+def _follow(library: Library) -> None:
+    """Look at the run that Tune and Compare were turned to last, unless the address names one."""
+    name = sources.record_looked_at(library)
+    if name is None or name == st.session_state.get(_FOLLOWED):
+        return
+    st.session_state[_FOLLOWED] = name
+    if CHOSEN not in st.query_params:
+        st.session_state[CHOSEN] = name
 
 
 def _uploaded() -> dict[str, Opened]:
@@ -97,8 +107,12 @@ def _uploaded() -> dict[str, Opened]:
     return {name: Opened(record=found, key=outcome.key)}
 
 
-def _claim(names: Sequence[str], scores: Scores) -> None:
-    """All records on one picture, with its sentence."""
+def _claim(names: Sequence[str], cards: Cards, scores: Scores) -> None:
+    """All records on one picture, with its sentence; not before all are scored, as totals would change."""
+    left = sum(name not in scores and isinstance(cards[name], Card) for name in names)
+    if left:
+        st.caption(words.unscored_words(left, len(names)))
+        return
     found = [score for name in names if isinstance(score := scores.get(name), Score)]
     points = [point for score in found if score.passed is not None for point in score.points]
     if not points:

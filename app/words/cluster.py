@@ -37,6 +37,7 @@ SCALING_CAPTION = (
     "copies and launches too. Shaded: what the range of the all-reduce curve allows, and the caps around the "
     "best that are within 0.1 % of it. A ring around a cap: hover for why it changes."
 )
+IN_TUNE = "Open this workload on this machine in Tune"
 RANKS_CAPTION = (
     "A collective starts when its last rank has come, so a step follows the slowest. Solid: the mean. "
     "Dashed: the step if all ranks were alike. The same draws for each assignment."

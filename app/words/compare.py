@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from app.words import labels
 from sim.nouns.difference import Change, PartName
-from sim.units import format_ms
+from sim.units import format_ms, format_size
 
 BEST_CAP = "best-cap"
-BEST_CAP_WORDS = "best bucket_cap_mb"
+BEST_CAP_WORDS = "recommended bucket_cap_mb"
 PICK_WORDS: dict[str, str] = {**labels.PICK_WORDS, BEST_CAP: BEST_CAP_WORDS}
 ABOVE = "as above"
 
@@ -26,8 +26,8 @@ PART_WORDS: dict[PartName, str] = {
 
 HELP: dict[str, str] = {
     "candidates": "How many are compared, 2 to 6. All are compared with A.",
-    "pick": "How the gradients are cut. `recommended` and `best bucket_cap_mb` are searched for on the "
-    "candidate's own machine.",
+    "pick": "How the gradients are cut. `best buckets found` and `recommended bucket_cap_mb` are searched "
+    "for on the candidate's own machine.",
     "machine": "The hardware above, another bundled one, or a ready-made cluster by the cost model.",
     "hosts": "How many of them the cluster has.",
     "against": "Which candidate is held against A below.",
@@ -96,6 +96,14 @@ def fastest_sentence(names: Sequence[str], steps_ns: Sequence[int]) -> str:
     if best == 0 or steps_ns[best] == steps_ns[0]:
         return f"None is faster than {names[0]}."
     return f"{names[best]} is fastest: {gain_words(steps_ns[0] - steps_ns[best], steps_ns[0])}."
+
+
+def lacking_sentence(name: str, note: str, uncounted_bytes: int) -> str:
+    """That a candidate's step is longer than told, and what travels in the part that it lacks."""
+    return (
+        f"{name} takes longer than it says here: {note}. {format_size(uncounted_bytes)} of what it sends are "
+        "theirs, which are in no timeline."
+    )
 
 
 def syncs_each_sentence(name: str, micro_batches: int, earlier_ns: int, computing_ns: int) -> str:

@@ -8,7 +8,6 @@ from typing import Any, Literal, NamedTuple, get_args
 from sim.nouns.assignment import Assignment
 from sim.nouns.comparison import Agreement
 from sim.nouns.path import PathKind, PathSpan
-from sim.nouns.recommendation import Recommendation
 from sim.nouns.robust import Robust
 from sim.nouns.workload import Workload
 from sim.units import format_ms
@@ -30,6 +29,9 @@ Pick = Literal[
     "last-hook-safe",
     "zero1",
     "zero2",
+    "megatron",
+    "fully_shard",
+    "replicate",
 ]
 PICKS: tuple[Pick, ...] = get_args(Pick)
 # Buckets of DistributedDataParallel, whose switches each of them takes.
@@ -44,9 +46,9 @@ DDP_PICKS: tuple[Pick, ...] = (
 )
 PICK_WORDS: dict[str, str] = {
     "default": "DDP's default",
-    "cap": "explicit cap",
-    "cap-list": "one cap a bucket",
-    "recommended": "recommended",
+    "cap": "bucket_cap_mb",
+    "cap-list": "bucket_cap_mb_list",
+    "recommended": "best buckets found",
     "single": "single bucket",
     "per-parameter": "one per parameter",
     "given": "uploaded assignment",
@@ -59,6 +61,9 @@ PICK_WORDS: dict[str, str] = {
     "last-hook-safe": "not DDP: last-parameter hooks, put right",
     "zero1": "DeepSpeed ZeRO-1",
     "zero2": "DeepSpeed ZeRO-2",
+    "megatron": "Megatron-Core DDP",
+    "fully_shard": "FSDP2 fully_shard",
+    "replicate": "FSDP2 replicate",
 }
 
 FAMILY_WORDS: dict[str, str] = {
@@ -74,6 +79,10 @@ FAMILY_WORDS: dict[str, str] = {
     "horovod": "Horovod's fusion",
     "zero1 reduce_bucket_size": "DeepSpeed ZeRO-1, reduce_bucket_size",
     "zero2 reduce_bucket_size": "DeepSpeed ZeRO-2, reduce_bucket_size",
+    "ddp-bucket-size": "Megatron-Core, --ddp-bucket-size",
+    "ddp-num-buckets": "Megatron-Core, --ddp-num-buckets",
+    "fully_shard units": "FSDP2 fully_shard, what to wrap",
+    "replicate units": "FSDP2 replicate, what to wrap",
 }
 
 PATH_WORDS: dict[str, str] = {
@@ -102,11 +111,11 @@ HELP: dict[str, str] = {
     "overlap": "Time in which the compute lane and at least one collective are busy, over the time in "
     "which at least one collective is busy; of several micro-batches, in the last.",
     "gain": "Step under DDP's default minus step under the assignment shown, with as many micro-batches. "
-    "Possible: that of the recommended buckets under the switches set.",
+    "Possible: with what is recommended, under the switches set.",
     "pick": "Which assignment the page shows. DDP's default is not `bucket_cap_mb=25`: it has a small "
-    "first bucket of 1 MiB, which an explicit cap has not.",
+    "first bucket of 1 MiB, which `bucket_cap_mb` set to any number has not.",
     "cap": "`bucket_cap_mb`, in MiB. A bucket is closed by the gradient that reaches the cap.",
-    "first": "A cap for the first bucket alone, in MiB. Empty: none, as with an explicit `bucket_cap_mb`.",
+    "first": "A cap for the first bucket alone, in MiB. Empty: none, as where `bucket_cap_mb` is set.",
     "caps": "`bucket_cap_mb_list`, in MiB, one cap a bucket, such as 1, 25, 100; the last one repeats. "
     "DDP has it since torch 2.11.",
     "preset": "Sets all knobs below at once. Moving one of them afterwards makes it your own.",
@@ -117,8 +126,9 @@ HELP: dict[str, str] = {
     "straggler": "Another rank whose backward takes this many times as long; each collective waits for it.",
     "torch": "The torch where it trains. Older ones lack keywords; the lines then give DDP the buckets "
     "with sim.apply, and say why.",
-    "bandwidth": "Divides the part of each collective's time above the curve's shortest.",
-    "latency": "Multiplies the shortest time on the curve, what a collective of no bytes would take.",
+    "bandwidth": "How fast bytes travel, times what was measured: 2 halves what a collective takes beyond "
+    "its latency.",
+    "latency": "What a collective of no bytes takes, times what was measured.",
     "backward": "Multiplies all times of backward. Forward, loss and optimizer stay as recorded: of a device "
     "that is faster in all of them the step is shorter than shown.",
     "copies": "Off: predict as if copying gradients into and out of buckets were free, to see its effect.",
@@ -131,13 +141,12 @@ TIMELINE_CAPTION = (
     "Dotted: copies into a bucket. Hover for a bucket's life; drag to zoom, double-click to go back."
 )
 SWEEP_CAPTION = (
-    "Left: DDP's default, a point of its own. Dashed: its step. Dotted: the step of the recommended "
-    "assignment. Star: the best of the caps drawn; the table below knows those between them. Click a point "
-    "to see its timeline."
+    "Left: DDP's default, a point of its own. Dashed: its step. Dotted: the step of the best buckets found. "
+    "Star: the recommended cap. Click a point to see its timeline above."
 )
 SWEEP_SHADE = "Shaded: caps within {tolerance:.0%} of the best."
 SWEEP_UNDER = "All of it is played under {under}."
-CAP_UNUSED = "These caps are not in what is shown. Moving one shows an explicit cap."
+CAP_UNUSED = "The assignment above does not use these two. Change one to see `bucket_cap_mb` with it."
 RANKS_NOTE = "Nobody measured so many ranks: the curve is stretched by the law of a ring of equal wires."
 NO_LONGER = (
     "The what-if knobs have moved away from what was measured, so the measurement no longer applies. Set "
@@ -147,6 +156,7 @@ STRAGGLER_NOTE = (
     "The slowest rank delays the assignment that is shown, DDP's default and the sweep over caps. The search "
     "knows no straggler: what it recommends is found for equal ranks."
 )
+_WHAT_IFS = {"slowest_rank": "slowest rank", "world_size": "ranks:", "precision": "gradients in"}
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+\-!|~$:&])")
 
 
@@ -167,6 +177,11 @@ def plain(text: str) -> str:
 def sentence(text: str) -> str:
     """``plain`` text that begins as a sentence does."""
     return plain(text[:1].upper() + text[1:])
+
+
+def lacks_a_part(note: str) -> bool:
+    """Whether a report's note says that its figures lack a part of the step."""
+    return "not counted" in note
 
 
 def file_safe(text: str) -> str:
@@ -191,15 +206,10 @@ def choice_words(pick: Pick, cap_mb: float | None, first_mb: float | None) -> st
     return f"cap {cap_mb:g} MiB" + (f", first {first_mb:g} MiB" if first_mb is not None else "")
 
 
-def simplest_sentence(found: Recommendation) -> str | None:
-    """The easiest setting that is as good as the recommendation; None where that is the easiest itself, or
-    where the default is to be kept."""
-    if found.gain.significant is False:
-        return None
-    if found.simplest in ("default", "bucket_indices", "bucket_cap_mb_list"):
-        return None
-    easiest = found.families[found.simplest]
-    return f"Simplest: {setting_words(easiest.assignment)} is {format_ms(easiest.regret_ns)} behind."
+def what_if_words(name: str, value: float | int | str) -> str:
+    """A what-if in few words: a factor on what was measured, or a value in place of it."""
+    factor = f"× {value:g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
+    return f"{_WHAT_IFS.get(name, name)} {factor}"
 
 
 def setting_words(assignment: Assignment) -> str:
@@ -213,7 +223,7 @@ def setting_words(assignment: Assignment) -> str:
 
 
 def path_rows(path: Sequence[PathSpan]) -> list[PathRow]:
-    """A path in rows: what the lane does on end is one, with its copies and launches counted."""
+    """A path in rows: what the lane does without a gap is one, with its copies and launches counted."""
     rows = []
     for on_lane, spans in groupby(path, key=lambda span: span.kind in _LANE):
         members = list(spans)

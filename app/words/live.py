@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from app.words.labels import plain
+from sim.nouns.autotune import AutotuneProgress
 from sim.nouns.live import Calibration, Drift, Followed, Lateness, LiveGain, LiveReport, Unseen
 from sim.nouns.recording import RecordingHeader
 from sim.units import format_ms
@@ -48,7 +49,7 @@ HELP: dict[str, str] = {
     "window": "The same of the steps that the prediction was made from. What is as large here is noise, or "
     "the model's own error, and nothing that came later.",
     "drift": "A lasting change of how long steps take, by Pettitt's test on medians of five steps, and by "
-    "the rank sum against the window's own steps: at most one false alarm in a thousand looks at steps that "
+    "the rank sum against the calibration steps: at most one false alarm in a thousand looks at steps that "
     "do not drift. A few long steps (checkpoint, evaluation) are no drift. Changes below 1 % are not told.",
     "last": "The rank that ends its backward last, in the latest 200 steps: others wait for it. By the "
     "hosts' clocks; on GPUs by each rank's own time since the step began.",
@@ -208,8 +209,8 @@ def drift_sentence(drift: Drift | None, report: LiveReport) -> str:
     if drift is None:
         off = 0.0 if report.window_error is None else unseen.median_error - report.window_error
         level = (
-            f" They took {abs(off):.1%} {'longer' if off > 0 else 'less'} than the window's own, which is "
-            f"too little beside their scatter, or did not last."
+            f" They took {abs(off):.1%} {'longer' if off > 0 else 'less'} than the calibration steps, "
+            f"which is too little beside their scatter, or did not last."
             if abs(off) >= _WORTH_A_WORD
             else ""
         )
@@ -310,3 +311,34 @@ def summary_words(report: LiveReport) -> str:
     if not report.left_out:
         return ""
     return f"{report.left_out:,} steps have another number of micro-batches and are left out."
+
+
+_PHASES: dict[str, str] = {
+    "settling": "It waits until DDP has rebuilt its buckets.",
+    "recording": "It records its own steps.",
+    "link": "It measures its link between two steps.",
+    "prediction": "It predicts the best buckets while it goes on.",
+    "trial": "It trains with both buckets in turns.",
+}
+
+
+def autotune_title(name: str, told: AutotuneProgress) -> str:
+    """Which job it is."""
+    return f"{told.name} on {told.world_size} ranks tunes its buckets ({name})"
+
+
+def autotune_sentence(told: AutotuneProgress) -> str:
+    """What the job is doing, or how it ended."""
+    if told.outcome is not None:
+        return f"{told.outcome}: {told.why} ({told.steps} steps, {told.seconds or 0:.1f} s)"
+    return f"{_PHASES.get(told.phase, '')} Step {told.steps}."
+
+
+def autotune_prediction(told: AutotuneProgress) -> str | None:
+    """What is predicted of the buckets that are tried; None before it is."""
+    if told.in_use_ns is None or told.best_ns is None:
+        return None
+    return (
+        f"Predicted: {format_ms(told.in_use_ns)} a step with the {told.buckets_in_use} buckets in use, "
+        f"{format_ms(told.best_ns)} with the best."
+    )

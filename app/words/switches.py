@@ -41,10 +41,35 @@ ZERO_HELP: dict[str, str] = {
     "offload_gb_per_s": "Between device and host, in GB/s (10^9 bytes a second), for cpu_offload on cuda.",
 }
 
+# By Megatron-Core's names.
+MEGATRON_HELP: dict[str, str] = {
+    "overlap_grad_reduce": "Sends buckets during backward; off: all gradients of a dtype at once, after it.",
+    "bucket_size": "Elements (not bytes) at which a bucket is closed. Empty: Megatron's default.",
+    "num_buckets": "--ddp-num-buckets: bucket_size is all elements over this. Empty: not given.",
+    "grad_reduce_in_fp32": "Gradients are kept and sent as float32, whatever the parameters are.",
+    "use_distributed_optimizer": "Reduce-scatter, each rank optimises its share, then all-gather.",
+    "overlap_param_gather": "Gathers parameters during forward; needs both switches above.",
+    "num_microbatches": "Micro-batches a step. The gain is against DDP's default with as many.",
+    "pipeline_rank": "Which pipeline stage this is; all but the first have one bucket a dtype.",
+    "pad_buckets_for_high_nccl_busbw": "Ends buckets at multiples of 2^16 elements.",
+    "average_in_collective": "Averages while reducing, without a pass over each bucket before.",
+    "disable_bucketing": "One bucket, as for model chunks after the first.",
+    "shared_embedding": "Name of the parameter that pipeline stages share. Empty: none.",
+}
+
+# By torch's names, of fully_shard and replicate.
+FSDP2_HELP: dict[str, str] = {
+    "units": "Modules to wrap beside the root, with commas between: h.* is each of them, h.0+h.1 both "
+    "together. blocks: what is numbered in a list. Empty: the root alone.",
+    "reshard_after_forward": "Frees parameters after forward; backward gathers them again.",
+    "backward_prefetch": "How many units each one prefetches in backward; 0: implicitly the next.",
+    "forward_prefetch": "How many units each one prefetches in forward; 0: implicitly the next.",
+}
+
 # Of systems that cut buckets by size and have no other switch.
 CAP_HELP = "The bucket size of this system, in MiB. Empty: 25."
 
-HELP: Mapping[str, str] = {**DDP_HELP, **ZERO_HELP, "bucket_cap_mb": CAP_HELP}
+HELP: Mapping[str, str] = {**DDP_HELP, **ZERO_HELP, **MEGATRON_HELP, **FSDP2_HELP, "bucket_cap_mb": CAP_HELP}
 
 NONE_TO_SET = "This system has no switches."
 TUNED_WITHOUT = (

@@ -3,11 +3,25 @@
 from collections.abc import Sequence
 from typing import Any
 
+from app.answering import Answer
+from app.words.labels import share
 from app.words.switches import option_words
 from sim.nouns.band import BandPoint
 from sim.nouns.recommendation import Recommendation
 from sim.units import format_ms
 
+LOOK = "Guided look"
+LOOK_HELP = "How to read this page, in five lines."
+LOOK_STEPS = """
+**One training step, predicted.** Gradients are cut into buckets; each is sent as soon as it is complete.
+
+1. **Three lanes.** *compute* is backward, *communication* the all-reduce of each bucket, *copy back* what
+   follows it. One colour is one bucket.
+2. **Hatched is what costs you**: communication after backward has ended. The red line is the critical path.
+3. **Turn the cap** on the left, or click a point of the curve below. *What if* makes the machine another one.
+4. **Apply the recommended** shows the one number to set, what it saves, and what it loses.
+5. **Take it home**: the lines to paste into your script, at the end of the page.
+"""
 PATH_HELP = (
     "The chain of work, transfers and copies that decides when the last gradient is available: shortening "
     "anything else would not shorten the step. It runs as a thin band above the bars of a lane."
@@ -33,10 +47,7 @@ NOT_MEASURED = (
 COPIES_OFF = (
     "Copies are switched off in the comparison with the measurement, below; the figures here have them."
 )
-NOTHING_TO_PASTE = (
-    "Keep DDP's default: nothing has to be pasted. The best that was found, whose gain does not show:"
-)
-
+AS_MEASURED = "The same on the machine as it was measured"
 VALIDATE = "All measured runs, and how predictions are judged"
 
 PROVED, PROVED_OVER_MERGES = "proved optimal", "optimal over merges of the recorded buckets"
@@ -45,8 +56,8 @@ NOT_PROVED = "best found, not proved optimal"
 COLUMN_HELP = {
     "knob": "What may be set. Each row is the best that this knob alone can reach.",
     "step, ms": "Step time under the best setting of this knob.",
-    "regret, ms": "How much longer its step is than the recommended one. Below 0: another system that DDP's "
-    "buckets do not reach.",
+    "regret, ms": "How much longer its step is than under the best buckets found. Below 0: another system "
+    "that DDP's buckets do not reach.",
     "exposed, ms": "End of synchronisation minus a plain backward: all that synchronising adds to a step.",
     "buckets": "Number of buckets, each one collective.",
     "set": "What to set to get there.",
@@ -82,11 +93,41 @@ def under_words(options: Sequence[tuple[str, Any]], *, is_late: bool) -> str:
     return " and ".join([", ".join(under[:-1]), under[-1]] if len(under) > 1 else under)
 
 
+def answer_sentence(answer: Answer, under: str) -> str:
+    """What to set, what it saves, and what it loses against the best buckets that were found."""
+    given = f"under {under}, " if under else ""
+    if answer.pick == "default":
+        shows = "." if under else " by more than steps vary."
+        words = f"{given}keep DDP's default: nothing that was found is faster{shows}"
+        return words[:1].upper() + words[1:]
+    step_ns, default_ns = answer.played.report.step_ns, answer.default.report.step_ns
+    setting = (
+        f"set bucket_cap_mb={answer.cap_mb:g}" if answer.pick == "cap" else "take the best buckets found"
+    )
+    words = (
+        f"{given}{setting}: {format_ms(step_ns)} a step, {format_ms(answer.saved_ns)} "
+        f"({share(answer.saved_ns, default_ns)}) less than DDP's default"
+    )
+    words = words[:1].upper() + words[1:]
+    if answer.pick == "recommended":
+        return f"{words}, which no one cap is faster than."
+    behind_ns = answer.behind_ns
+    if not behind_ns or behind_ns < 0:
+        return f"{words}; no buckets that were found are better."
+    return f"{words}, {format_ms(behind_ns)} ({share(behind_ns, step_ns)}) more than the best buckets found."
+
+
+def best_title(found: Recommendation) -> str:
+    """What is folded away beneath the answer."""
+    count = len(found.assignment.bucket_indices)
+    return f"The best buckets found: {count}, cut anywhere, {format_ms(found.report.step_ns)} a step"
+
+
 def searched_without(under: str) -> str:
-    """The note above what the search found, where something is in force that it does not know."""
+    """The note below the sweep, where something is in force that the search for buckets does not know."""
     return (
-        f"The search does not know {under}: what is recommended below, its gain and what each knob can reach "
-        "are found and told without."
+        f"The sweep and the cap that is recommended are found under {under}. The search for buckets that may "
+        "be cut anywhere knows nothing of it: the best buckets and what each knob can reach are told without."
     )
 
 
@@ -94,7 +135,7 @@ def possible_sentence(step_ns: int, saved_ns: int, under: str) -> str:
     """The recommended buckets as the page plays them."""
     worse = "more" if saved_ns < 0 else "less"
     return (
-        f"Under {under} these buckets take {format_ms(step_ns)} a step, {format_ms(abs(saved_ns))} {worse} "
+        f"Under {under} these take {format_ms(step_ns)} a step, {format_ms(abs(saved_ns))} {worse} "
         "than DDP's default with as many micro-batches."
     )
 

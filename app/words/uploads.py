@@ -23,7 +23,7 @@ HELP: dict[str, str] = {
     "times).",
     "optimizer_ms": "The length of the optimizer's step in ms, where the files do not say it.",
 }
-TELL = "What the files do not say"
+TELL = "Fill in what the files lack: ranks, times"
 COMPUTED_CAPTION = (
     "Computed from data sheets by NCCL's cost model; nobody measured it. The Cluster page shows the machine."
 )
@@ -40,6 +40,12 @@ def kept(names: Sequence[str]) -> str:
     """What is still in use after the page was changed."""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return f"Still in use: {', '.join(names[:3])}{more}. Give others to replace them."
+
+
+def not_uploaded(noun: str, name: str) -> str:
+    """That a bundled part stands beside what was uploaded."""
+    which = f"on {name}" if noun == "hardware" else f"of {name}"
+    return f"The upload holds no {noun}. What is shown is {which}, which is not yours: choose in the sidebar."
 
 
 def computed_words(preset: str) -> str:

@@ -255,6 +255,11 @@ def _told(said: dict[str, object]) -> str:
     return f" · {' · '.join(found)}" if found else ""
 
 
+def unscored_words(left: int, count: int) -> str:
+    """Why the picture of all records is not there yet."""
+    return f"{count - left} of {count} records are scored; the totals are told when all are."
+
+
 def filtered_words(shown: int, every: int) -> str:
     """How many records the filters leave."""
     if shown == every:

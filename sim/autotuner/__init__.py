@@ -1,6 +1,8 @@
 """``sim.autotune``: a job that tunes its own buckets while it trains.
 
-``loop`` is what the user holds; it goes through ``phases``: a recording, ``link`` and ``prediction``, a
-``trial`` judged by ``verdict``. ``switch`` changes the buckets of a live DDP, ``boundary`` says when that may
-be done, ``modes`` which ones are refused, ``ranks`` lets all ranks act alike, ``cache`` keeps the answer.
+``loop`` is what the user holds; it goes from ``own_recording`` to ``job_link``, ``prediction`` and a trial
+that ``verdict`` judges. ``switch`` changes the buckets of a live DDP, ``boundary`` says when that may be
+done, ``modes`` which ones are refused, ``reducer_room`` whether memory is enough, ``unison`` lets all ranks
+act alike, ``cache`` keeps the answer, ``live_file`` tells what is going on. ``unedited`` does it for scripts
+that nobody edits: ``at_start`` is run by Python when it starts, ``attached`` holds the tuner there.
 """

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -17,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from sim.autotuner import cache as kept
 from sim.autotuner.boundary import Boundary
 from sim.autotuner.job_link import measure_link
+from sim.autotuner.live_file import LiveFile
 from sim.autotuner.modes import check_even, check_switchable, unwrapped
 from sim.autotuner.own_recording import recorded, warmup_steps
 from sim.autotuner.prediction import Prediction, predict
@@ -25,6 +25,7 @@ from sim.autotuner.switch import BucketSwitch, TriedBuckets
 from sim.autotuner.unison import Unison
 from sim.autotuner.verdict import Verdict, is_candidates, judge, looks
 from sim.errors import InputError, NotModelledError, SimError
+from sim.formats.scratch import scratch_directory
 from sim.nouns.assignment import Assignment
 from sim.nouns.autotune import Autotuned, Outcome
 from sim.nouns.checks import at_least
@@ -58,6 +59,7 @@ def autotune(
     max_verify_steps: int = 200,
     memory: Literal["auto"] | None = "auto",
     cache: str | os.PathLike[str] | None = None,
+    live: str | os.PathLike[str] | None = None,
 ) -> "Autotune":
     """Tune the buckets of ``ddp`` while it trains, and keep what was shown to be faster.
 
@@ -68,13 +70,14 @@ def autotune(
     of an all-reduce of the buckets in use: on 2 ranks to the bit those of plain DDP.
 
     Args:
-        ddp: a DistributedDataParallel, or what ``torch.compile`` made of one.
+        ddp: a DistributedDataParallel, or what ``torch.compile``, Accelerate or Fabric made of one.
         record_steps: steps that are recorded, after warm-up.
         verify_steps: steps of the trial before it is first judged.
         max_verify_steps: steps after which it ends without a gain shown.
         memory: ``"auto"`` refuses where one more copy of the gradients does not fit; None does not look.
         cache: a file for what is kept: the next run of the same model, on as many ranks of this machine,
             begins with a trial of it, half as long.
+        live: a directory to tell what it is doing, which ``bucketsim dash --watch`` shows.
 
     Raises:
         InputError: an argument that is not legal.
@@ -90,6 +93,7 @@ def autotune(
         max_verify_steps=max_verify_steps,
         looks_at_memory=memory is not None,
         cache=None if cache is None else Path(cache),
+        live=None if live is None else Path(live),
     )
     return Autotune(ddp, options)
 
@@ -103,6 +107,7 @@ class _Options:
     max_verify_steps: int
     looks_at_memory: bool
     cache: Path | None
+    live: Path | None
 
 
 class Autotune:
@@ -116,15 +121,17 @@ class Autotune:
         self._steps = 0
         self._begun = time.perf_counter()
         self._work: Steps | None = None
+        self._live: LiveFile | None = None
         try:
             inner = unwrapped(ddp)
+            self._live = LiveFile(options.live, inner, lambda: self._steps)
             check_switchable(inner)
         except NotModelledError as error:
             self._end("refused", str(error))
             return
         self._ddp = inner
         self._boundary = Boundary(inner, owner=self)
-        self._work = _Tuning(inner, self._boundary, options).run()
+        self._work = _Tuning(inner, self._boundary, options, self._live).run()
 
     def step(self) -> None:
         """After each ``optimizer.step()``, on every rank; nothing once the tuning has ended.
@@ -162,23 +169,22 @@ class Autotune:
             self._end("refused", "stopped before it was decided")
 
     def _end(self, outcome: Outcome, why: str, **found: Any) -> None:
+        seconds = time.perf_counter() - self._begun
         if self._work is not None:
             self._work = None
             self._boundary.close()
-        self.result = Autotuned(
-            outcome=outcome,
-            why=why,
-            steps=self._steps,
-            seconds=time.perf_counter() - self._begun,
-            **found,
-        )
+        if self._live is not None:
+            self._live.tell(phase="ended", outcome=outcome, why=why, seconds=seconds)
+        self.result = Autotuned(outcome=outcome, why=why, steps=self._steps, seconds=seconds, **found)
 
 
 class _Tuning:
     """What happens at each step boundary: a generator that yields wherever training goes on for a step."""
 
-    def __init__(self, ddp: DistributedDataParallel, boundary: Boundary, options: _Options) -> None:
-        self._ddp, self._boundary, self._options = ddp, boundary, options
+    def __init__(
+        self, ddp: DistributedDataParallel, boundary: Boundary, options: _Options, live: LiveFile
+    ) -> None:
+        self._ddp, self._boundary, self._options, self._live = ddp, boundary, options, live
         self._ranks = Unison(ddp)
 
     def run(self) -> Steps:
@@ -211,18 +217,22 @@ class _Tuning:
         return self._from_first(lambda: kept.load_kept(path, self._ddp))
 
     def _predict(self, switch: BucketSwitch) -> Generator[None, None, Prediction]:
-        with TemporaryDirectory(prefix="bucketsim-autotune-") as name:
-            folder = Path(name)
+        with ExitStack() as stack:
+            folder = self._together(lambda: stack.enter_context(scratch_directory()))
+            in_use = switch.original.buckets
+            self._live.tell(phase="recording", buckets_in_use=len(in_use))
             yield from self._record(switch, folder)
             yield from self._at_boundary()
+            self._live.tell(phase="link")
             link = measure_link(self._ddp, self._ranks)
-            in_use = switch.original.buckets
+            self._live.tell(phase="prediction")
             with ThreadPoolExecutor(max_workers=1) as thread:
                 first = self._ranks.is_first
                 answer = thread.submit(predict, folder, link, in_use) if first else None
                 for _ in range(PREDICTION_STEPS):
                     yield
                 found = self._from_first(lambda: _answer(answer))
+        self._live.tell(in_use_ns=found.in_use_ns, best_ns=found.best_ns)
         share = found.gain_ns / max(1, found.in_use_ns)
         if share < _WORTH_A_TRIAL:
             why = f"nothing to gain is predicted: {share:+.2%} of a step of {format_ms(found.in_use_ns)}"
@@ -231,17 +241,22 @@ class _Tuning:
 
     def _record(self, switch: BucketSwitch, folder: Path) -> Steps:
         """The recording of all ranks, in ``folder`` on the first one."""
-        with TemporaryDirectory(prefix="bucketsim-autotune-") as name:
+        with ExitStack() as homes:
+            own = self._together(lambda: homes.enter_context(scratch_directory()))
             with ExitStack() as stack:
-                recording = recorded(self._ddp, switch, Path(name))
+                recording = recorded(self._ddp, switch, own)
                 live = self._together(partial(stack.enter_context, recording))
                 for _ in range(warmup_steps(self._ddp) + self._options.record_steps):
                     yield
                     live.step()
                 yield from self._at_boundary()
             texts = self._ranks.gather(self._together(live.path.read_bytes))
-        for rank, text in enumerate(texts):
-            (folder / f"rank-{rank}.jsonl").write_bytes(text)
+
+        def write() -> None:
+            for rank, text in enumerate(texts):
+                (folder / f"rank-{rank}.jsonl").write_bytes(text)
+
+        self._together(write)
 
     def _try(
         self, switch: BucketSwitch, assignment: Assignment, found: Prediction | None, halved: bool = False
@@ -256,6 +271,8 @@ class _Tuning:
             "assignment": assignment,
             "predicted_gain_ns": found.gain_ns if found is not None else None,
         }
+        tried = len(assignment.bucket_indices)
+        self._live.tell(phase="trial", buckets_tried=tried, most_steps=planned[-1], looks=())
         try:
             switch.use(lane)
             for _ in range(TRIAL_WARMUP_STEPS):
@@ -294,6 +311,7 @@ class _Tuning:
                     is_last=look == planned[-1],
                 )
             )
+            self._live.look(look, verdict.ab)
             if verdict.keeps is not None:
                 break
         return verdict

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._C._distributed_c10d import Reducer
+from torch._C._distributed_c10d import Logger, Reducer
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
     allreduce_hook,
     bf16_compress_hook,
@@ -17,16 +17,36 @@ from sim.errors import InputError, NotModelledError
 from sim.recorder.tap import ddp_log
 from sim.validator.ranks.injection import missing_for_injection
 
+# What a switch uses of torch's own; a torch without one of these is refused.
+_OF_REDUCER = ("_remove_autograd_hooks", "_set_static_graph")
+_OF_LOGGER = ("_set_comm_hook_name", "_set_static_graph")
+_OF_DDP = (
+    "_build_debug_param_to_name_mapping",
+    "_build_params_for_reducer",
+    "_comm_hooks",
+    "_delay_all_reduce_all_params",
+    "_delay_all_reduce_params",
+    "_has_rebuilt_buckets",
+    "_join_config",
+    "_use_python_reducer",
+    "is_multi_device_module",
+    "mixed_precision",
+    "parameters_to_ignore",
+    "skip_all_reduce_unused_params",
+)
+
 SAFE_HOOKS = (allreduce_hook, fp16_compress_hook, bf16_compress_hook)  # they keep nothing between steps
 
 
 def unwrapped(module: object) -> DistributedDataParallel:
-    """The DistributedDataParallel in ``module``, which may be ``torch.compile``'s.
+    """The DistributedDataParallel in ``module``, which may be ``torch.compile``'s or Fabric's.
 
     Raises:
         InputError: not a module. NotModelledError: a module that is trained without DDP's buckets.
     """
-    inner = getattr(module, "_orig_mod", module)
+    inner = module
+    for within in ("_forward_module", "_orig_mod"):  # Fabric's, then torch.compile's
+        inner = getattr(inner, within, inner)
     if isinstance(inner, DistributedDataParallel):
         return inner
     if not isinstance(inner, nn.Module):
@@ -36,6 +56,8 @@ def unwrapped(module: object) -> DistributedDataParallel:
 
 def check_switchable(ddp: DistributedDataParallel) -> None:
     """Raise ``NotModelledError`` with the reason where the buckets of ``ddp`` are not safe to change."""
+    if missing := _missing_for_switch(ddp):
+        raise NotModelledError(f"torch {torch.__version__}: it has no {', '.join(missing)}")
     check_even(ddp)
     for name, (is_on, why) in _modes(ddp).items():
         if is_on:
@@ -49,8 +71,16 @@ def check_switchable(ddp: DistributedDataParallel) -> None:
             )
     if not ddp._comm_hooks and (builtin := ddp_log(ddp).get("comm_hook")):
         raise NotModelledError(f"comm_hook: {builtin} is built in and cannot be given to another Reducer")
-    if missing := missing_for_injection():
-        raise NotModelledError(f"torch {torch.__version__}: it has no {', '.join(missing)}")
+
+
+def _missing_for_switch(ddp: DistributedDataParallel) -> list[str]:
+    """Names that a switch needs and this torch lacks; empty where it works."""
+    return [
+        *missing_for_injection(),
+        *(f"Reducer.{name}" for name in _OF_REDUCER if not hasattr(Reducer, name)),
+        *(f"Logger.{name}" for name in _OF_LOGGER if not hasattr(Logger, name)),
+        *(f"DistributedDataParallel.{name}" for name in _OF_DDP if not hasattr(ddp, name)),
+    ]
 
 
 def check_even(ddp: DistributedDataParallel) -> None:

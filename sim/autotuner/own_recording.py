@@ -7,7 +7,7 @@ from pathlib import Path
 from torch.nn.parallel import DistributedDataParallel
 
 from sim.autotuner.switch import BucketSwitch
-from sim.importer.kept_steps import warmup_by
+from sim.importer.recorded.kept_steps import warmup_by
 from sim.recorder.live_clocks import live_clock_for
 from sim.recorder.live_recording import LiveRecording, record
 from sim.recorder.tap import can_round_alike, forget

@@ -7,8 +7,8 @@ from pathlib import Path
 from sim.autotuner.job_link import JobLink
 from sim.errors import InputError
 from sim.formats.recordings import load_recording
-from sim.importer.recorded_run import as_run
-from sim.importer.recorded_steps import workload_of
+from sim.importer.recorded.recorded_run import as_run
+from sim.importer.recorded.recorded_steps import workload_of
 from sim.live.link import hardware_of
 from sim.metrics.step import step_ns
 from sim.nouns.assignment import Assignment, bucket_bytes

@@ -7,6 +7,7 @@ import typer
 
 from sim.cli import (
     anchoring,
+    autotuning,
     boxing,
     clustering,
     demonstrating,
@@ -67,7 +68,7 @@ _PANELS = {
         ranking.ranks,
         sharing.jobs,
     ),
-    "Real ranks": (judging.agree, spreading.gather, boxing.box),
+    "Real ranks": (judging.agree, spreading.gather, boxing.box, autotuning.autotune),
 }
 for panel, commands in _PANELS.items():
     for command in commands:

@@ -17,6 +17,7 @@ from sim.cli.next_steps import suggest
 from sim.cli.printing import emit, say, table
 from sim.errors import MachineError
 from sim.formats.documents import json_text
+from sim.formats.scratch import remove_left_directories
 from sim.machine import cpu_model, is_root, load_average, physical_cores, usable_threads
 from sim.nouns.diagnosis import Diagnosis, LoopStep, TorchFacts
 from sim.units import format_ms, format_size
@@ -38,8 +39,14 @@ _PROBE_BITS = 10**9
 
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Only remove what runs of bucketsim that were killed left here.")
+    ] = False,
 ) -> None:
     """Say what this machine has, and which steps of the loop can run here; exit 1 where its CPU cannot."""
+    if clean:
+        _clean()
+        return
     machine = diagnose()
     steps = loop_steps(machine)
     obstacle = loop_obstacle(steps)
@@ -55,6 +62,18 @@ def doctor(
     if not as_json:
         say("the loop can close here: record, calibrate, tune, validate over gloo")
         suggest("bucketsim demo (the loop on a bundled recording)")
+
+
+def _clean() -> None:
+    """Remove temporary directories and network namespaces whose process runs no more, and name them."""
+    left = [str(path) for path in remove_left_directories()]
+    if is_root() and shutil.which("ip"):
+        from sim.validator.boxed_hosts import remove_leftovers
+
+        left += [f"network namespace {name}" for name in remove_leftovers()]
+    for one in left:
+        say(f"removed {one}")
+    say(f"{len(left)} left by runs that were killed; what still runs keeps its own")
 
 
 def diagnose() -> Diagnosis:

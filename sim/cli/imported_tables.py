@@ -5,7 +5,7 @@ from typing import Any
 from sim.cli.printing import say, table
 from sim.cli.score_documents import bucket_end_document
 from sim.cli.scores import interval, tested_words
-from sim.importer.recording_import import MEASURED
+from sim.importer.recorded.recording_import import MEASURED
 from sim.importer.writing import hardware_names
 from sim.nouns.comparison import Agreement, CandidateAgreement
 from sim.nouns.hardware import Curve

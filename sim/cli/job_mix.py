@@ -13,6 +13,7 @@ from sim.cli.output_options import directory_option, write_all
 from sim.cli.printing import emit_noun, say, table
 from sim.cli.simulating import AsJson, key_texts, key_values
 from sim.errors import InputError, SimError
+from sim.formats.outputs import make_directory
 from sim.nouns.assignment import Assignment
 from sim.nouns.cluster import Cluster, check_ranks
 from sim.nouns.jobs import Job, JobsReport, SharedLink
@@ -124,8 +125,7 @@ def _offset_ns(offset_ms: str) -> int:
 
 
 def _write_hardware(folder: Path, made: list[Job], cluster: Cluster) -> None:
-    if not folder.is_dir():
-        raise InputError(f"{folder}: not there; give a directory that exists")
+    make_directory(folder, "--output")
     texts = {}
     for number, one in enumerate(made):
         others = [other.ranks for other in (*made[:number], *made[number + 1 :])]

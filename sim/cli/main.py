@@ -3,6 +3,7 @@
 0 ok; 1 our error, one red line; 2 usage; 3 a validation missed its threshold; 130 Ctrl-C.
 """
 
+import atexit
 import os
 import signal
 import sys
@@ -16,6 +17,7 @@ _INTERRUPTED = 130
 
 def main() -> None:
     """Entry point of ``bucketsim`` and ``python -m sim``."""
+    atexit.register(signal.signal, signal.SIGINT, _leave)  # while the interpreter ends, too
     with _on_ctrl_c(_leave):
         # Half a second of imports with nothing to clean up: here, for Ctrl-C to be heard before.
         from sim.cli.streams import guarded_streams

@@ -9,7 +9,7 @@ import typer
 
 import sim
 from sim.cli.next_steps import WORKLOAD, suggest, to_calibrate, to_tune
-from sim.cli.output_options import file_option, write
+from sim.cli.output_options import file_option, write_measured
 from sim.cli.panels import MEASURING, WHERE
 from sim.cli.placing import Box, On, Ranks, Rate, Uplink, place_of, tell_commands
 from sim.cli.printing import emit_noun, note, progress, say
@@ -71,7 +71,7 @@ def record(
             factory_spec=factory,
             arguments=arguments,
         )
-    write(output, sim.to_text(workload))
+    write_measured(output, sim.to_text(workload))
     if as_json:
         emit_noun(workload)
         return
@@ -200,7 +200,7 @@ def _prepare(
 
 def tell_hardware(hardware: Hardware, output: Path, as_json: bool) -> None:
     """Write a hardware that was measured, and say what is in it."""
-    write(output, sim.to_text(hardware))
+    write_measured(output, sim.to_text(hardware))
     if as_json:
         emit_noun(hardware)
         return

@@ -6,6 +6,7 @@ from typing import Any
 import typer
 
 from sim.cli.printing import note
+from sim.formats import outputs
 from sim.formats.outputs import check_directory, check_writable, write_atomically, write_files
 
 _OUTPUT = ("-o", "--output")
@@ -24,6 +25,12 @@ def directory_option(help_text: str) -> Any:
 def write(path: Path, text: str, option: str = "--output") -> None:
     """A file, pipe or device, and a word about it on stderr."""
     write_atomically(path, text, option)
+    note(f"wrote {path}")
+
+
+def write_measured(path: Path, text: str, option: str = "--output") -> None:
+    """``write`` of what cannot be had again: where it fails, the error says where it is kept."""
+    outputs.write_measured({path: text}, option)
     note(f"wrote {path}")
 
 

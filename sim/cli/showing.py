@@ -36,6 +36,8 @@ def dash(
             raise InputError(f"{folder}: not a directory")
     if hardware is not None:
         sim.load_hardware(hardware)
+    if port is not None and (obstacle := _obstacle(port)) is not None:
+        raise InputError(f"--port: {port} is not legal: {obstacle}; give one that is free, or none")
     port = port or _free_port(8501)
     argv = command(port=port, traces=traces, watch=watch, hardware=hardware)
     note(f"dashboard: http://127.0.0.1:{port} (Ctrl-C ends it)")
@@ -45,7 +47,17 @@ def dash(
 def _free_port(first: int) -> int:
     """The first port from ``first`` on that nothing listens on."""
     for port in range(first, first + 100):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)):
-                return port
+        if _obstacle(port) is None:
+            return port
     raise MachineError(f"dash: ports {first} to {first + 99} are all taken; name one with --port")
+
+
+def _obstacle(port: int) -> str | None:
+    """Why nobody can listen on a port; None where one can."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that was just left is free
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            return error.strerror or str(error)
+    return None

@@ -21,6 +21,7 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.report import Report
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import Workload
+from sim.systems.fsdp2 import POLICIES as FSDP2_POLICIES
 from sim.systems.registry import POLICIES
 from sim.systems.switches import MODELLED_DDP_KWARGS, MODELLED_SETTINGS
 from sim.units import format_ms, format_size, parse_cap_mb
@@ -53,6 +54,21 @@ ZeroSwitches = Annotated[
 ReduceBucketSize = Annotated[
     int | None, typer.Option(help="ZeRO's reduce_bucket_size, elements.", rich_help_panel=SYSTEM)
 ]
+MegatronSwitches = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A setting of Megatron-Core, key=value, by its own name; may be repeated.",
+        rich_help_panel=SYSTEM,
+    ),
+]
+Fsdp2Switches = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fsdp",
+        help="A setting of fully_shard or replicate, key=value; may be repeated.",
+        rich_help_panel=SYSTEM,
+    ),
+]
 Output = Annotated[Path | None, file_option("Write here: a file as a whole, or a pipe or device.")]
 
 
@@ -69,7 +85,14 @@ class Target(StrEnum):
     BUCKET_INDICES = "bucket-indices"
     SNIPPET = "snippet"
     ASSIGNMENT = "assignment"
+    MEGATRON_FLAGS = "megatron-flags"
     PERFETTO = "perfetto"
+    TRANSFORMERS = "transformers"
+    ACCELERATE = "accelerate"
+    LIGHTNING = "lightning"
+    RAY = "ray"
+    MMENGINE = "mmengine"
+    FAIRSEQ = "fairseq"
 
 
 def _caps(text: str | None, option: str) -> list[float] | None:
@@ -131,9 +154,20 @@ def _iteration(text: str) -> Iteration:
     raise InputError(f"--iteration: {text!r} is not legal; give steady, 1, 2 or 3")
 
 
-def _options(ddp: list[str] | None, zero: list[str] | None, reduce_bucket_size: int | None) -> dict[str, Any]:
-    """Switches of the system, from ``--ddp``, ``--zero`` and ``--reduce-bucket-size``."""
-    options = {**_switches("--ddp", ddp or []), **_switches("--zero", zero or [])}
+def _options(
+    ddp: list[str] | None,
+    zero: list[str] | None,
+    reduce_bucket_size: int | None,
+    megatron: list[str] | None,
+    fsdp: list[str] | None,
+) -> dict[str, Any]:
+    """Switches of the system, from the options that give them."""
+    options = {
+        **_switches("--ddp", ddp or []),
+        **_switches("--zero", zero or []),
+        **_switches("--megatron", megatron or []),
+        **_switches("--fsdp", fsdp or []),
+    }
     if reduce_bucket_size is not None:
         if "reduce_bucket_size" in options:
             raise InputError("--zero: reduce_bucket_size has an option of its own: --reduce-bucket-size")
@@ -149,19 +183,27 @@ def _given(
     ddp: list[str] | None,
     zero: list[str] | None,
     reduce_bucket_size: int | None,
+    megatron: list[str] | None,
+    fsdp: list[str] | None,
 ) -> dict[str, Any]:
     """What ``sim.assign`` and ``sim.explain`` are called with."""
     is_zero = policy.startswith("zero")
     if (zero or reduce_bucket_size is not None) and not is_zero:
         raise InputError(f"--zero and --reduce-bucket-size: belong to zero1 and zero2, not to {policy!r}")
-    if ddp and is_zero:
-        raise InputError(f"--ddp: belongs to DistributedDataParallel, not to {policy!r}; give --zero")
+    if megatron and policy != "megatron":
+        raise InputError(f"--megatron: belongs to megatron, not to {policy!r}")
+    if fsdp and policy not in FSDP2_POLICIES:
+        raise InputError(f"--fsdp: belongs to {' and '.join(FSDP2_POLICIES)}, not to {policy!r}")
+    others = {"megatron": "--megatron", **dict.fromkeys(FSDP2_POLICIES, "--fsdp")}
+    own = "--zero" if is_zero else others.get(policy)
+    if ddp and own:
+        raise InputError(f"--ddp: belongs to DistributedDataParallel, not to {policy!r}; give {own}")
     return {
         "policy": policy,
         "bucket_cap_mb": None if bucket_cap_mb is None else parse_cap_mb(bucket_cap_mb),
         "first_bucket_mb": None if first_bucket_mb is None else parse_cap_mb(first_bucket_mb),
         "bucket_cap_mb_list": _caps(bucket_cap_mb_list, "--bucket-cap-mb-list"),
-        **_options(ddp, zero, reduce_bucket_size),
+        **_options(ddp, zero, reduce_bucket_size, megatron, fsdp),
     }
 
 
@@ -175,6 +217,8 @@ def simulate(
     ddp: DdpSwitches = None,
     zero: ZeroSwitches = None,
     reduce_bucket_size: ReduceBucketSize = None,
+    megatron: MegatronSwitches = None,
+    fsdp: Fsdp2Switches = None,
     iteration: Annotated[
         str,
         typer.Option(
@@ -201,7 +245,8 @@ def simulate(
     """Predict one step with given buckets: how long it is, and where the time goes."""
     workload, hardware = load_inputs(workload_file, hardware_file, parts, as_json)
     number = _iteration(iteration)
-    caps_and_switches = (bucket_cap_mb, first_bucket_mb, bucket_cap_mb_list, ddp, zero, reduce_bucket_size)
+    caps = (bucket_cap_mb, first_bucket_mb, bucket_cap_mb_list)
+    caps_and_switches = (*caps, ddp, zero, reduce_bucket_size, megatron, fsdp)
     if assignment_file is not None:
         if policy != "ddp" or any(given is not None for given in caps_and_switches):
             raise InputError("--assignment: give it alone, without a policy, caps or switches")
@@ -242,6 +287,8 @@ def explain(
     ddp: DdpSwitches = None,
     zero: ZeroSwitches = None,
     reduce_bucket_size: ReduceBucketSize = None,
+    megatron: MegatronSwitches = None,
+    fsdp: Fsdp2Switches = None,
     ranks: Annotated[int, typer.Option(help="World size.", min=1)] = 2,
     iterations: Annotated[
         int, typer.Option(help="How many iterations, from the first; with join_inputs all of them.")
@@ -250,7 +297,8 @@ def explain(
 ) -> None:
     """Tell every collective of iterations 1, 2 and 3 in order: its bytes, and what launches it."""
     workload = sim.load_workload(workload_file)
-    given = _given(policy, bucket_cap_mb, first_bucket_mb, bucket_cap_mb_list, ddp, zero, reduce_bucket_size)
+    caps = (bucket_cap_mb, first_bucket_mb, bucket_cap_mb_list)
+    given = _given(policy, *caps, ddp, zero, reduce_bucket_size, megatron, fsdp)
     told = sim.explain(workload, world_size=ranks, iterations=iterations, **given)
     if as_json:
         emit_noun(told)
@@ -302,20 +350,23 @@ def export(
     workload_file: WorkloadFile,
     hardware_file: Annotated[
         Path | None,
-        typer.Option(
-            "--hardware",
-            help="A hardware file: to export the best buckets for it, or a trace of the predicted step.",
-        ),
+        typer.Option("--hardware", help="A hardware file; tunes for it, times perfetto and settings."),
     ] = None,
     assignment_file: Annotated[
         Path | None, typer.Option("--assignment", help="Export this assignment instead of the best.")
     ] = None,
-    target: Annotated[Target, typer.Option("--as", help="What to export.")] = Target.BUCKET_INDICES,
+    target: Annotated[
+        Target, typer.Option("--as", help="What to export, or where you train.")
+    ] = Target.BUCKET_INDICES,
+    parts: Parts = False,
     output: Output = None,
 ) -> None:
-    """Take an assignment home: bucket_indices, a snippet to paste, or a trace for Perfetto."""
-    workload = sim.load_workload(workload_file)
-    hardware = None if hardware_file is None else sim.load_hardware(hardware_file)
+    """Take an assignment home: bucket_indices, lines for where you train, or a trace for Perfetto."""
+    hardware: Hardware | None = None
+    if hardware_file is None:
+        workload = sim.load_workload(workload_file)
+    else:
+        workload, hardware = load_inputs(workload_file, hardware_file, parts, as_json=True)
     assignment: Assignment
     if assignment_file is not None:
         assignment = sim.load_assignment(assignment_file)
@@ -324,16 +375,7 @@ def export(
         assignment = sim.tune(workload, hardware).assignment
     else:
         raise InputError("export: give --hardware to export the best assignment, or --assignment")
-    if target is Target.SNIPPET:
-        text = sim.snippet(assignment, workload)
-    elif target is Target.ASSIGNMENT:
-        text = sim.to_text(assignment)
-    elif target is Target.BUCKET_INDICES:
-        text = sim.bucket_indices_json(assignment, workload)
-    elif hardware is None:
-        raise InputError("export: --as perfetto needs --hardware")
-    else:
-        text = sim.perfetto_json(sim.simulate(workload, hardware, assignment))
+    text = _exported(target, workload, hardware, assignment)
     if output is None:
         emit(text)
     else:
@@ -342,3 +384,19 @@ def export(
         suggest("open the trace in https://ui.perfetto.dev")
     else:
         suggest(to_replay(workload_file, hardware_file, hardware, assignment_file))
+
+
+def _exported(target: Target, workload: Workload, hardware: Hardware | None, assignment: Assignment) -> str:
+    if target is Target.SNIPPET:
+        return sim.snippet(assignment, workload)
+    if target is Target.ASSIGNMENT:
+        return sim.to_text(assignment)
+    if target is Target.BUCKET_INDICES:
+        return sim.bucket_indices_json(assignment, workload)
+    if target is Target.MEGATRON_FLAGS:
+        return sim.megatron_flags(assignment, workload)
+    if hardware is None:
+        raise InputError(f"export: --as {target} needs --hardware")
+    if target is Target.PERFETTO:
+        return sim.perfetto_json(sim.simulate(workload, hardware, assignment))
+    return sim.nearest_setting(workload, hardware, assignment, target.value).lines

@@ -17,7 +17,8 @@ from sim.cli.simulating import AsJson, HardwareFile, WorkloadFile
 from sim.nouns.memory import MemoryPoint
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.robust import Robust
-from sim.units import format_size, parse_size
+from sim.nouns.rows import SweepRow
+from sim.units import format_ms, format_size, parse_size
 
 ROBUST_ROWS = 8
 
@@ -78,6 +79,8 @@ def tune(
         emit_noun(answer)
     else:
         _print(answer, f"{workload.name} on {hardware.name}")
+        if max_bucket is None and memory_limit is None:  # no sweep knows of limits
+            say(f"set: {tell_setting(answer, sim.round_cap(sim.sweep(workload, hardware), answer.plateau))}")
         _print_below(answer, hardware.all_reduce[0].num_bytes)
         if answer.gain.significant is False:
             suggest(to_find_slower_links(workload_file, hardware_file))
@@ -97,6 +100,20 @@ def _print_below(answer: Recommendation, least_bytes: int) -> None:
             f"below {format_size(least_bytes)}, the smallest size of the curve, all-reduces are taken to "
             f"last as long as that one; measure smaller ones to be sure of {', '.join(below)}"
         )
+
+
+def tell_setting(answer: Recommendation, cap: SweepRow | None) -> str:
+    """What to set, in one line: one round cap where one is faster than DDP's default, and what it loses."""
+    if answer.gain.significant is False:
+        return "nothing; keep DDP's default"
+    if cap is None or cap.step_ns >= answer.baseline.step_ns:
+        return "the recommended buckets; no one cap is faster than DDP's default"
+    behind = cap.step_ns - answer.report.step_ns
+    return (
+        f"bucket_cap_mb={cap.bucket_cap_mb:g}: {format_ms(cap.step_ns)} a step, "
+        f"{format_ms(answer.baseline.step_ns - cap.step_ns)} less than DDP's default and {format_ms(behind)} "
+        f"({behind / answer.report.step_ns:.1%}) more than the recommended buckets"
+    )
 
 
 def _print(answer: Recommendation, title: str) -> None:
@@ -127,12 +144,6 @@ def _print(answer: Recommendation, title: str) -> None:
     say(f"recommended: {len(answer.assignment.bucket_indices)} bucket(s): {sizes}")
     say(f"gain: {answer.gain.sentence}")
     say(f"caps: {answer.plateau.sentence}")
-    is_worth_setting = answer.gain.significant is not False
-    if is_worth_setting and answer.simplest not in ("default", "bucket_indices", "bucket_cap_mb_list"):
-        easiest = answer.families[answer.simplest]
-        settings = {**easiest.assignment.requires.get("environment", {}), **easiest.assignment.ddp_kwargs}
-        words = ", ".join(f"{name}={value}" for name, value in settings.items())
-        say(f"simplest within 0.1 % of it: {words} ({easiest.regret_ns / 1e6:.2f} ms behind)")
     say(f"why: {answer.report.verdict}")
     say(f"DDP's default: {answer.baseline.verdict}")
     say(f"proof: {'optimal' if answer.proved_optimal else 'not proved optimal'}; {answer.proof}")

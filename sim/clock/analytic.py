@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from sim.clock import simpy_clock
-from sim.clock.arrays import Ints
 from sim.clock.compiled import (
     BEGAN,
     ENDED,
@@ -13,13 +12,12 @@ from sim.clock.compiled import (
     STARTED,
     TAKEN,
     RanksPlayed,
-    Sheet,
     play_ranks,
 )
 from sim.clock.outcome import Ledger, Outcome
 from sim.clock.program import BackwardEnd, CopyBack, Launch, Program, Ready, Work
 from sim.clock.simpy_ranks import play_world
-from sim.clock.variants import encode, factors_of, follows, grains_of, launch_order, sequels_of, too_long
+from sim.clock.variants import follows, launch_order, make_sheet, too_long
 from sim.nouns.timeline import ComputeSpan
 
 
@@ -49,17 +47,11 @@ def play_on_machines(program: Program, services_ns: Sequence[Sequence[int]]) -> 
     machines = len(services_ns)
     services = np.array(services_ns, np.int64).reshape(machines, len(order))[:, list(order)]
     return play_ranks(
-        _sheet([program], order, services, whole=False),
+        make_sheet([program], order, services),
         *(np.zeros(machines, np.int64), np.ones(machines), np.full(machines, -1), 0),
         np.zeros(machines, np.int64),
         meet=False,
     )
-
-
-def _sheet(programs: Sequence[Program], order: Sequence[int], services: Ints, *, whole: bool) -> Sheet:
-    effects = programs[0].effects
-    arrays = encode(programs, order, whole=whole)
-    return Sheet(factors_of(effects), grains_of(effects), *arrays, services, sequels_of(programs[0], order))
 
 
 def _play(programs: Sequence[Program], begins_ns: Sequence[int], *, meet: bool) -> tuple[Outcome, ...] | None:
@@ -74,7 +66,7 @@ def _play(programs: Sequence[Program], begins_ns: Sequence[int], *, meet: bool) 
     begins = np.array(begins_ns, np.int64)
     still = np.full(ranks, -1)
     played = play_ranks(
-        _sheet(programs, order, services, whole=True),
+        make_sheet(programs, order, services, whole=True),
         np.arange(ranks),
         np.ones(ranks),
         still,

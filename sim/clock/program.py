@@ -26,7 +26,7 @@ class Work(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """From here on nothing that the bucket holds is missing."""
+    """From here on the bucket is complete: nothing that it holds is missing."""
 
     bucket: int
 
@@ -108,7 +108,8 @@ class Program:
     ``lane`` starts with backward. ``carriers`` holds, for each bucket, the collectives that carry it: none
     where it is not sent, several where they follow each other. ``before_forward`` and ``after_sync`` are
     blocking collectives, one after the other; ``before_forward_ns`` and ``after_sync_ns`` what else is done
-    there. ``optimizer_ns`` is the optimizer's step, 0 in a micro-batch that has none.
+    there. ``hidden_ns`` is how much of ``before_forward`` runs beside forward. ``optimizer_ns`` is the
+    optimizer's step, 0 in a micro-batch that has none.
     """
 
     lane: tuple[LaneItem, ...]
@@ -117,6 +118,7 @@ class Program:
     effects: Effects
     before_forward: tuple[Collective, ...] = ()
     before_forward_ns: int = 0
+    hidden_ns: int = 0
     after_sync: tuple[Collective, ...] = ()
     after_sync_ns: int = 0
     optimizer_ns: int = 0
@@ -126,7 +128,8 @@ class Program:
     @property
     def pre_forward_ns(self) -> int:
         """All that a system does before the module's forward, or adds to it."""
-        return self.before_forward_ns + sum(collective.service_ns for collective in self.before_forward)
+        gathered = sum(collective.service_ns for collective in self.before_forward) - self.hidden_ns
+        return self.before_forward_ns + gathered
 
     @property
     def post_sync_ns(self) -> int:

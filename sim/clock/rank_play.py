@@ -62,10 +62,10 @@ def play(lanes: Lanes, ranks: Together) -> Met:
     brought = ranks.variants, ranks.paces, ranks.stalled, ranks.stall_ns, ranks.begins_ns
     if lanes.is_plain:
         syncs, came, last, ended = play_plain(
-            lanes.factors,
-            lanes.kinds,
-            lanes.durations_ns,
-            lanes.numbers,
+            lanes.sheet.factors,
+            lanes.sheet.kinds,
+            lanes.sheet.durations,
+            lanes.sheet.numbers,
             lanes.tails,
             lanes.services_ns,
             *brought,
@@ -91,7 +91,7 @@ def play(lanes: Lanes, ranks: Together) -> Met:
 
 def play_by_simpy(lanes: Lanes, ranks: Together) -> Met:
     """The same by the oracle."""
-    items = ranks.begins_ns.size * lanes.kinds.shape[1]
+    items = ranks.begins_ns.size * lanes.sheet.kinds.shape[1]
     if items > MOST_ITEMS:
         why = (
             "a duration falls between two ns so that only exact fractions tell to which it is rounded"

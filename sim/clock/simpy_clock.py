@@ -129,7 +129,7 @@ class Stretch:
 class Player:
     """One program being played: the processes and what they write down.
 
-    ``stretch`` is whose rates its work goes by; None: its own, of a rank alone.
+    ``stretch`` decides how long its work takes; None: its own ``Stretch``, of a rank alone.
     """
 
     def __init__(self, env: simpy.Environment, program: Program, stretch: Stretch | None = None) -> None:

@@ -33,22 +33,15 @@ from sim.nouns.workload import Workload
 class Lanes:
     """One micro-batch as each *variant* runs it: the ranks that have a workload and an iteration in common.
 
-    ``kinds``, ``durations_ns`` and ``numbers`` [variants, items]: of each item of the lane that takes time or
-    waits, what it is, how long it takes, and which collective it launches or waits for; shorter lanes are
-    filled up with work of no length. ``tails`` [variants]: the first item that waits. ``until_ns`` [variants,
-    items]: the running sum of backward's work at pace 1. ``paced_before_ns`` and ``paced_after_ns``
-    [variants]: what comes before backward and after synchronisation and follows a rank's pace; ``before_ns``
-    and ``after_ns``: what does not. ``order``: the program's number of each collective, in the order of
-    launches, chained ones last; ``services_ns`` and ``sequels`` (what happens after a collective) are in that
-    order. ``grains``: see ``grains_of``.
+    ``sheet``: of each item of the lane that takes time or waits, what it is; one row of services. ``tails``
+    [variants]: the first item that waits. ``until_ns`` [variants, items]: the running sum of backward's work
+    at pace 1. ``paced_before_ns`` and ``paced_after_ns`` [variants]: what comes before backward and after
+    synchronisation and follows a rank's pace; ``before_ns`` and ``after_ns``: what does not. ``order``: the
+    program's number of each collective, in the order of launches, chained ones last.
     """
 
     programs: tuple[Program, ...]
-    factors: Factors
-    grains: Floats
-    kinds: Ints
-    durations_ns: Ints
-    numbers: Ints
+    sheet: Sheet
     tails: Ints
     until_ns: Ints
     paced_before_ns: Ints
@@ -56,31 +49,26 @@ class Lanes:
     paced_after_ns: Ints
     after_ns: Ints
     order: tuple[int, ...]
-    services_ns: Ints
-    sequels: Sequels
     is_compiled: bool
     is_plain: bool
 
     @property
-    def sheet(self) -> Sheet:
-        """The same for the compiled clock."""
-        return Sheet(
-            self.factors,
-            self.grains,
-            self.kinds,
-            self.durations_ns,
-            self.numbers,
-            self.services_ns[None, :],
-            self.sequels,
-        )
+    def services_ns(self) -> Ints:
+        """Of each collective, in ``order``."""
+        row: Ints = self.sheet.services[0]
+        return row
+
+    def with_services(self, services_ns: Ints) -> "Lanes":
+        """The same with other service times, in ``order``."""
+        return replace(self, sheet=self.sheet._replace(services=services_ns[None, :]))
 
     @property
     def longest_ns(self) -> float:
         """More than any rank's micro-batch can take at pace 1."""
-        launches = self.kinds.shape[1] * self.factors.launch_cost_ns
-        factors = self.factors
+        factors = self.sheet.factors
+        launches = self.sheet.kinds.shape[1] * factors.launch_cost_ns
         slow = factors.compute * factors.copy_in * factors.copy_out
-        busy = float(self.durations_ns.sum(axis=1).max()) + launches
+        busy = float(self.sheet.durations.sum(axis=1).max()) + launches
         sent = float(self.services_ns.sum()) * factors.comm * factors.comm_copy_out * factors.channel
         around = self.paced_before_ns + self.before_ns + self.paced_after_ns + self.after_ns
         return float(busy * slow + sent + around.max())
@@ -112,21 +100,18 @@ def make_lanes(workloads: Sequence[Workload], programs: Sequence[Program], micro
                 f"{workloads[0].name!r}; make their ready_includes alike"
             )
     order = launch_order(first)
-    kinds, durations, numbers = encode(programs, order)
+    services = _ints([first.collectives[number].service_ns for number in order])[None, :]
+    sheet = make_sheet(programs, order, services)
+    kinds, durations = sheet.kinds, sheet.durations
     width = kinds.shape[1]
     is_wait = (kinds == WAIT) | (kinds == COPY_BACK)
     tails = np.where(is_wait.any(axis=1), is_wait.argmax(axis=1), width)
     after_first_wait = np.arange(width)[None, :] >= tails[:, None]
     own = [workload.forward_ns + workload.loss_ns for workload in workloads]
-    sequels = sequels_of(first, order)
     waits_last = not ((kinds == LAUNCH) & after_first_wait).any()
     return Lanes(
         programs=tuple(programs),
-        factors=factors_of(first.effects),
-        grains=grains_of(first.effects),
-        kinds=kinds,
-        durations_ns=durations,
-        numbers=numbers,
+        sheet=sheet,
         tails=tails.astype(np.int64),
         until_ns=np.where(kinds == BACKWARD, durations, 0).cumsum(axis=1),
         paced_before_ns=_ints(own),
@@ -134,11 +119,19 @@ def make_lanes(workloads: Sequence[Workload], programs: Sequence[Program], micro
         paced_after_ns=_ints([program.optimizer_ns for program in programs]),
         after_ns=_ints([program.post_sync_ns for program in programs]),
         order=order,
-        services_ns=_ints([first.collectives[number].service_ns for number in order]),
-        sequels=sequels,
         is_compiled=not follows(first),
-        is_plain=bool(waits_last) and not first.effects.stretches and not sequels.settles.size,
+        is_plain=bool(waits_last) and not first.effects.stretches and not sheet.sequels.settles.size,
     )
+
+
+def make_sheet(
+    programs: Sequence[Program], order: Sequence[int], services_ns: Ints, *, whole: bool = False
+) -> Sheet:
+    """What the clock plays: ``programs`` as variants, ``services_ns`` [rows, collectives] in ``order``."""
+    effects = programs[0].effects
+    arrays = encode(programs, order, whole=whole)
+    sequels = sequels_of(programs[0], order)
+    return Sheet(factors_of(effects), grains_of(effects), *arrays, services_ns, sequels)
 
 
 def follows(program: Program) -> bool:

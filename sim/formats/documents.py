@@ -3,16 +3,18 @@
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from sim.errors import InputError
+from sim.formats.inputs import read_bytes
 from sim.formats.outputs import write_atomically
 from sim.nouns.assignment import Assignment
+from sim.nouns.autotune import AutotuneProgress
 from sim.nouns.box import Neighbour
 from sim.nouns.cluster import Cluster
 from sim.nouns.explanation import Explanation
@@ -23,12 +25,12 @@ from sim.nouns.ranks import Ranks
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.report import Report
 from sim.nouns.step_distribution import AssignmentComparison, StepDistribution
-from sim.nouns.workload import Workload
+from sim.nouns.workload import DTYPE_BYTES, Workload
 
 SCHEMA_VERSION = 1
-MAX_FILE_BYTES = 512 << 20
 MAX_DEPTH = 64
-_LONGEST_MESSAGE = 400
+_LONGEST_MESSAGE = 360
+_MORE_THAN_A_FLOAT = re.compile(r"\d{309}")
 
 KINDS: dict[str, type[Any]] = {
     "workload": Workload,
@@ -44,6 +46,7 @@ KINDS: dict[str, type[Any]] = {
     "assignment_comparison": AssignmentComparison,
     "neighbour": Neighbour,
     "jobs": JobsReport,
+    "autotune": AutotuneProgress,
 }
 _KIND_OF = {noun: kind for kind, noun in KINDS.items()}
 
@@ -62,6 +65,7 @@ Noun = TypeVar(
     AssignmentComparison,
     Neighbour,
     JobsReport,
+    AutotuneProgress,
 )
 Body = TypeVar("Body")
 
@@ -115,11 +119,18 @@ def parse_json(text: str | bytes, source: str) -> Any:
             endless.append(word)
         return value
 
+    def whole(word: str) -> float:
+        return int(word) if math.isfinite(float(word)) else number(word)
+
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8")
         document = json.loads(
-            text, parse_constant=number, parse_float=number, object_pairs_hook=_no_duplicate_keys
+            text,
+            parse_constant=number,
+            parse_float=number,
+            parse_int=whole if _MORE_THAN_A_FLOAT.search(text) else None,
+            object_pairs_hook=_no_duplicate_keys,
         )
     except UnicodeDecodeError as error:
         raise InputError(f"{source}: not UTF-8 text (byte {error.start}); give a JSON file") from None
@@ -136,7 +147,7 @@ def parse_json(text: str | bytes, source: str) -> Any:
     if endless:
         where = _find(document, lambda value: isinstance(value, float) and not math.isfinite(value))
         field = f"{where}: " if where else ""
-        raise InputError(f"{source}: {field}{endless[0]} is not legal; give a finite number")
+        raise InputError(f"{source}: {field}{endless[0]:.60} is not legal; give a finite number")
     return document
 
 
@@ -185,8 +196,6 @@ def _explain(error: ValidationError, source: str) -> InputError:
     kind = first["type"]
     if kind == "value_error":
         message = str(first["ctx"]["error"])
-        if len(message) > _LONGEST_MESSAGE:
-            message = f"{message[: _LONGEST_MESSAGE // 2]} ... {message[-_LONGEST_MESSAGE // 2 :]}"
         text = f"{where}.{message}" if where else message
     elif kind in ("missing", "missing_argument", "missing_keyword_only_argument"):
         text = f"{where}: missing; it is required"
@@ -194,6 +203,8 @@ def _explain(error: ValidationError, source: str) -> InputError:
         text = f"{where}: unknown key; put additions under 'extensions'"
     else:
         text = f"{where}: {_short(first['input'])} is not legal: {first['msg']}"
+    if len(text) > _LONGEST_MESSAGE:
+        text = f"{text[: _LONGEST_MESSAGE // 2]} ... {text[-_LONGEST_MESSAGE // 2 :]}"
     return InputError(f"{source}: {text}{more}")
 
 
@@ -211,7 +222,21 @@ def parse_document(document: Any, noun: type[Noun], source: str) -> Noun:
             raise InputError(f"{source}: {key}: {_short(value)} is not legal; it must be {legal!r}")
     if "provenance" not in body:
         raise InputError(f'{source}: provenance: missing; give an object, such as {{"source": "..."}}')
-    return parse_body(body, noun, source)
+    value = parse_body(body, noun, source)
+    if isinstance(value, Workload):
+        _check_shapes(value, source)
+    return value
+
+
+def _check_shapes(workload: Workload, source: str) -> None:
+    """A file says both of what was recorded; in Python sizes may be changed to ask what would be."""
+    for gradient in workload.gradients:
+        shape, size = gradient.shape, math.prod(gradient.shape) * DTYPE_BYTES[gradient.dtype]
+        if shape and size != gradient.num_bytes:
+            raise InputError(
+                f"{source}: gradients.{gradient.index}.num_bytes: {gradient.num_bytes} is not legal; "
+                f"{list(shape)} of {gradient.dtype} are {size} bytes (an empty shape is an unknown one)"
+            )
 
 
 def parse_body(body: dict[str, Any], noun: type[Body], source: str) -> Body:
@@ -238,18 +263,6 @@ def parse_text(text: str | bytes, noun: type[Noun], source: str) -> Noun:
 def load(path: str | os.PathLike[str], noun: type[Noun]) -> Noun:
     """A noun from a JSON file."""
     return parse_text(read_bytes(path), noun, str(path))
-
-
-def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """A file's content. Raises ``InputError`` where it cannot be read or is too large."""
-    file = Path(path)
-    try:
-        size = file.stat().st_size
-        if size > MAX_FILE_BYTES:
-            raise InputError(f"{file}: {size} bytes; at most {MAX_FILE_BYTES} are read")
-        return file.read_bytes()
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read: {error.strerror or error}") from None
 
 
 def to_document(noun: Any) -> dict[str, Any]:

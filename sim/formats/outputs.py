@@ -8,6 +8,7 @@ import errno
 import os
 import secrets
 import stat
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -50,6 +51,18 @@ def write_atomically(path: str | os.PathLike[str], text: str, option: str = "") 
         InputError: it cannot be written, or is neither a file nor a stream.
     """
     write_files({Path(path): text}, option)
+
+
+def write_measured(texts: Mapping[Path, str], option: str = "") -> None:
+    """``write_files`` of what cannot be had again: where it fails, a temporary directory keeps the texts.
+
+    Raises:
+        InputError: as ``write_files``; it says where they are kept.
+    """
+    try:
+        write_files(texts, option)
+    except InputError as error:
+        raise InputError(f"{error}; {_keep_elsewhere(texts)}") from None
 
 
 def write_files(texts: Mapping[Path, str], option: str = "") -> None:
@@ -120,7 +133,7 @@ def directory_behind(path: str | os.PathLike[str], option: str = "") -> Path:
     found = _look(Path(path))
     if found is not None and not stat.S_ISDIR(found.st_mode):
         raise InputError(
-            f"{_words(Path(path), option)}: cannot be made: it is {_kind(found)}; give a directory"
+            f"{_words(Path(path), option)}: cannot be made: it is {kind_of(found)}; give a directory"
         )
     return Path(os.path.realpath(path))
 
@@ -143,6 +156,20 @@ def remove(path: Path) -> None:
             path.unlink(missing_ok=True)
 
 
+def _keep_elsewhere(texts: Mapping[Path, str]) -> str:
+    """Where the texts are now, in words."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="bucketsim-kept-"))
+    except OSError as error:
+        return f"what was measured is lost, as there is no temporary directory either ({error})"
+    try:
+        write_files({folder / path.name: text for path, text in texts.items()})
+    except InputError as error:
+        folder.rmdir()
+        return f"what was measured is lost ({error})"
+    return f"what was measured is kept in {folder}"
+
+
 def _look(path: Path) -> os.stat_result | None:
     try:
         return os.stat(path)
@@ -160,7 +187,7 @@ def _target(path: Path, option: str) -> _Target:
     if stat.S_ISFIFO(found.st_mode) or stat.S_ISCHR(found.st_mode):
         return _Target(given=path, real=real, found=found, stream=True)
     if not stat.S_ISREG(found.st_mode):
-        raise InputError(f"{_words(path, option)}: cannot be written: it is {_kind(found)}; {_FILE}")
+        raise InputError(f"{_words(path, option)}: cannot be written: it is {kind_of(found)}; {_FILE}")
     _check_access(real)  # a rename asks the directory only
     return _Target(given=path, real=real, found=found)
 
@@ -220,5 +247,6 @@ def _words(path: Path, option: str) -> str:
     return f"{option}: {path}" if option else str(path)
 
 
-def _kind(found: os.stat_result) -> str:
+def kind_of(found: os.stat_result) -> str:
+    """What is there, in words."""
     return _KINDS.get(stat.S_IFMT(found.st_mode), "no file")

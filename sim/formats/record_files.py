@@ -2,12 +2,13 @@
 
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from sim.errors import InputError
 from sim.formats import documents
-from sim.formats.outputs import make_directory, write_files
+from sim.formats.outputs import make_directory, write_files, write_measured
 from sim.nouns.box import Box, Neighbour
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement
@@ -25,18 +26,18 @@ def measurement_name(number: int, measurement: Measurement) -> str:
     return f"measurement-{number:02d}-{slug}.json"
 
 
-def save_measurement(directory: Path, number: int, measurement: Measurement) -> Path:
-    """Write one measurement into a record, atomically; returns its path."""
-    path = directory / measurement_name(number, measurement)
-    documents.save(path, measurement)
-    return path
+def save_measurements(
+    directory: Path, measurements: Sequence[Measurement], neighbour: Neighbour | None = None
+) -> None:
+    """Write what was measured into a record, with what ran beside: all, or where one fails none.
 
-
-def save_neighbour(directory: Path, neighbour: Neighbour) -> Path:
-    """Write what ran beside into a record, atomically; returns its path."""
-    path = directory / NEIGHBOUR
-    documents.save(path, neighbour)
-    return path
+    Raises:
+        InputError: it cannot be written; the message says where it is kept instead.
+    """
+    texts = {} if neighbour is None else {directory / NEIGHBOUR: documents.to_text(neighbour)}
+    for number, measurement in enumerate(measurements):
+        texts[directory / measurement_name(number, measurement)] = documents.to_text(measurement)
+    write_measured(texts)
 
 
 def recorded_step(workload_file: str | os.PathLike[str]) -> Measurement | None:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import InputError
-from sim.formats.documents import SCHEMA_VERSION, parse_body, parse_json, read_bytes
+from sim.formats.documents import SCHEMA_VERSION, parse_body, parse_json
+from sim.formats.inputs import read_bytes
 from sim.nouns.recording import RecordedLayout, RecordedRank, RecordedStep, Recording, RecordingHeader
 
 _FILE = re.compile(r"rank-([0-9]+)\.jsonl")

@@ -1,9 +1,9 @@
-"""What may leave the house: an import without names, paths and hosts."""
+"""An import without names, paths and hosts, so that it may be given away."""
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, TypeVar
 
 from sim.importer.readers import READABLE
 from sim.importer.vocabulary import KEYS, VERSION_KEYS, WORDS
@@ -14,6 +14,7 @@ from sim.nouns.measurement import Measurement
 from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
 
 GONE = "..."
+Noun = TypeVar("Noun", Workload, Hardware, Measurement, Assignment)
 BACKENDS = ("nccl", "rccl", "gloo", "mpi", "ucc", "xccl", "hccl")
 _VERSION = re.compile(r"v?\d{1,5}(\.\d{1,5}){0,3}([+-](cu|rocm|cpu|chakra)\.?[\d.]{0,12})?")
 _ADDRESS = re.compile(r"\d+([.-]\d+){3,}")
@@ -49,7 +50,7 @@ def anonymize(imported: Imported) -> Imported:
         name="import",
         workload=None if imported.workload is None else _workload(imported.workload),
         hardware=tuple(
-            _hardware(hardware, "hardware" if len(imported.hardware) == 1 else f"hardware {number}")
+            _stripped(hardware, name="hardware" if len(imported.hardware) == 1 else f"hardware {number}")
             for number, hardware in enumerate(imported.hardware)
         ),
         measurements=tuple(
@@ -81,53 +82,29 @@ def _workload(workload: Workload) -> Workload:
             device = devices[device]
         return replace(gradient, name=f"gradient {gradient.index}", device=device)
 
-    return replace(
-        workload,
-        name="workload",
-        gradients=tuple(map(plain, workload.gradients)),
-        provenance=_object(workload.provenance),
-        extensions=_object(workload.extensions),
-    )
-
-
-def _hardware(hardware: Hardware, name: str) -> Hardware:
-    return replace(
-        hardware,
-        name=name,
-        spread=_object(hardware.spread),
-        provenance=_object(hardware.provenance),
-        extensions=_object(hardware.extensions),
-    )
+    return _stripped(workload, name="workload", gradients=tuple(map(plain, workload.gradients)))
 
 
 def _measurement(measurement: Measurement, name: str) -> Measurement:
-    return replace(
-        measurement,
-        name=name,
-        backend=measurement.backend if measurement.backend in BACKENDS else "other",
-        asked=None if measurement.asked is None else _assignment(measurement.asked),
-        environment=_object(measurement.environment),
-        provenance=_object(measurement.provenance),
-        extensions=_object(measurement.extensions),
-    )
-
-
-def _assignment(assignment: Assignment) -> Assignment:
-    return replace(
-        assignment,
-        ddp_kwargs=_object(assignment.ddp_kwargs),
-        settings=_object(assignment.settings),
-        requires=_object(assignment.requires),
-        made_for=None if assignment.made_for is None else _made_for(assignment.made_for),
-        provenance=_object(assignment.provenance),
-        extensions=_object(assignment.extensions),
-    )
+    asked = measurement.asked
+    if asked is not None:
+        made_for = None if asked.made_for is None else _made_for(asked.made_for)
+        asked = _stripped(asked, made_for=made_for)
+    backend = measurement.backend if measurement.backend in BACKENDS else "other"
+    return _stripped(measurement, name=name, backend=backend, asked=asked)
 
 
 def _made_for(made_for: MadeFor) -> MadeFor:
     names = tuple(f"gradient {number}" for number in range(len(made_for.names)))
     dtypes = tuple(dtype if dtype in DTYPE_BYTES else GONE for dtype in made_for.dtypes)
     return replace(made_for, workload="workload", names=names, dtypes=dtypes)
+
+
+def _stripped(noun: Noun, **changes: Any) -> Noun:
+    """``noun`` with ``changes``, and of each object in it that may hold anything what may stay."""
+    held = {one.name: getattr(noun, one.name) for one in fields(noun)}
+    kept: dict[str, Any] = {name: _object(value) for name, value in held.items() if isinstance(value, dict)}
+    return replace(noun, **kept, **changes)
 
 
 def _object(value: Mapping[str, Any]) -> dict[str, Any]:

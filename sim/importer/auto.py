@@ -10,20 +10,22 @@ from sim.errors import InputError
 from sim.formats.documents import load
 from sim.importer.joined_hardware import join_hardware, world_size_of
 from sim.importer.notes import Notes
-from sim.importer.readers import reader
-from sim.importer.recording_import import MEASURED
+from sim.importer.readers import AUTO, FORMATS, reader
+from sim.importer.recorded import RECORDING
+from sim.importer.recorded.recording_import import MEASURED
 from sim.importer.sniffing import recognise
+from sim.importer.trace_format import Tells
 from sim.nouns.hardware import Hardware
 from sim.nouns.imported import Imported, ImportOptions
 from sim.nouns.workload import Workload
 from sim.units import NS_PER_MS
 
-# Whose workload counts, where several formats give one: those with times of single gradients first.
-_WORKLOADS = ("kineto", "recording", "ddp-log", "flight-recorder")
-# Those with times of their own, for which a model is only names, shapes and an order.
-_TIMED = {"kineto", "flight-recorder", "ddp-log"}
-_RANKS = ("kineto", "flight-recorder", "ddp-log")
-_EVERYTHING = ("nccl-tests", "chakra", "kineto", "recording", "ddp-log", "flight-recorder")
+# Of those that tell as much, the first of the table is read first.
+_IN_ORDER = sorted(FORMATS.values(), key=lambda one: one.tells)
+_LINKS = {one.name for one in _IN_ORDER if one.tells is Tells.LINK}
+_SHAPES = {one.name for one in _IN_ORDER if one.tells is Tells.SHAPES}
+# Runs, with times of their own: the workload of the first that gives one counts.
+_RUNS = tuple(one.name for one in _IN_ORDER if one.tells > Tells.SHAPES)
 
 
 def read_auto(paths: Sequence[Path], options: ImportOptions) -> Imported:
@@ -46,26 +48,24 @@ def read_auto(paths: Sequence[Path], options: ImportOptions) -> Imported:
     model = options.model or (workloads[0] if workloads else None)
     shapes = model
     parts: dict[str, Imported] = {}
-    for form in _EVERYTHING:
-        if form not in groups:
-            continue
+    for form in (one.name for one in _IN_ORDER if one.name in groups):
         # A wire keeps its own name where the run has another.
-        name = None if form == "nccl-tests" and len(groups) > 1 else options.name
+        name = None if form in _LINKS and len(groups) > 1 else options.name
         part = reader(form)(groups[form], replace(options, model=shapes, name=name))
         parts[form] = part
-        if form == "chakra" and model is None:
-            shapes = part.workload or _shapes(groups, options)
+        if form in _SHAPES and model is None:
+            shapes = part.workload or _shapes(form, groups, options)
     if len(parts) == 1 and not given and not workloads:
         (part,) = parts.values()
         return replace(part, found=(*notes.found, *part.found), dropped=(*notes.dropped, *part.dropped))
     return _combined(parts, given, model, options, notes)
 
 
-def _shapes(groups: dict[str, list[Path]], options: ImportOptions) -> Workload | None:
-    """Gradients of the execution traces for a trace beside them, which has the times that these lack."""
-    if not groups.keys() & _TIMED:
+def _shapes(form: str, groups: dict[str, list[Path]], options: ImportOptions) -> Workload | None:
+    """Gradients of files without times, for a run beside them that has the times."""
+    if not groups.keys() & set(_RUNS):
         return None
-    return reader("chakra")(groups["chakra"], replace(options, backward_ns=NS_PER_MS)).workload
+    return reader(form)(groups[form], replace(options, backward_ns=NS_PER_MS)).workload
 
 
 def _groups(paths: Sequence[Path], notes: Notes) -> dict[str, list[Path]]:
@@ -111,18 +111,18 @@ def _combined(
     for form, part in parts.items():
         notes.found += [f"{form}: {line}" for line in part.found]
         notes.assumed += [f"{form}: {line}" for line in part.assumed]
-        if form == "chakra" and workload is not part.workload:
-            notes.missing.append("chakra: names of the parameters, and those without a gradient")
+        if form in _SHAPES and workload is not part.workload:
+            notes.missing.append(f"{form}: names of the parameters, and those without a gradient")
         else:
             missing += [(form, line) for line in part.missing]
         notes.dropped += [f"{form}: {line}" for line in part.dropped]
         notes.doubtful += [f"{form}: {line}" for line in part.doubtful]
     ranks = _world_size(parts, measurements, workload, options)
-    links = parts["nccl-tests"].hardware if "nccl-tests" in parts else ()
-    traced = [one for form, part in parts.items() if form != "nccl-tests" for one in part.hardware]
+    links = [one for form, part in parts.items() if form in _LINKS for one in part.hardware]
+    traced = [one for form, part in parts.items() if form not in _LINKS for one in part.hardware]
     details: dict[str, Any] = {form: dict(part.details) for form, part in parts.items() if part.details}
-    if MEASURED in details.get("recording", {}):
-        details[MEASURED] = details["recording"].pop(MEASURED)
+    if MEASURED in details.get(RECORDING.name, {}):
+        details[MEASURED] = details[RECORDING.name].pop(MEASURED)
     hardware, said, curves = join_hardware(given, links, traced, ranks)
     notes.assumed += said
     is_linked = len(hardware) == 1 or any(one.world_size == ranks for one in hardware)
@@ -134,36 +134,33 @@ def _combined(
     ]
     if curves:
         details["curves_in_the_step"] = curves
-    rows = next((parts[form].ranks for form in _RANKS if form in parts and parts[form].ranks), ())
-    names = [part.name for form, part in parts.items() if form in _WORKLOADS] or [
+    rows = next((parts[form].ranks for form in FORMATS if form in parts and parts[form].ranks), ())
+    names = [part.name for form, part in parts.items() if form in _RUNS] or [
         part.name for part in parts.values()
     ]
     return Imported(
-        format="auto",
+        format=AUTO,
         name=options.name or (names[0] if names else "imported"),
         workload=workload,
         hardware=hardware,
         measurements=measurements,
         ranks=rows,
-        found=tuple(notes.found),
-        assumed=tuple(notes.assumed),
-        missing=tuple(notes.missing),
-        dropped=tuple(notes.dropped),
-        doubtful=tuple(notes.doubtful),
+        **notes.each(),
         details=details,
     )
 
 
 def _workload(parts: dict[str, Imported], model: Workload | None, notes: Notes) -> Workload | None:
-    """The workload that counts. Raises ``InputError`` where a trace and a recording both give one."""
-    having = [form for form in _WORKLOADS if form in parts and parts[form].workload is not None]
-    if "kineto" in having and "recording" in having:
-        raise InputError("PATH: a Kineto trace and a recording both give a workload; give one of them")
+    """The workload that counts. Raises ``InputError`` where two formats tell each gradient's time."""
+    having = [form for form in _RUNS if form in parts and parts[form].workload is not None]
+    exact = [FORMATS[form].called for form in having if FORMATS[form].tells is Tells.GRADIENTS]
+    if len(exact) > 1:
+        raise InputError(f"PATH: {' and '.join(exact)} both give a workload; give one of them")
     for form in having[1:]:
         notes.dropped.append(f"{form}: its workload, as that of {having[0]} is used")
     if having:
         return parts[having[0]].workload
-    return model or (parts["chakra"].workload if "chakra" in parts else None)
+    return model or next((parts[form].workload for form in parts if form in _SHAPES), None)
 
 
 def _world_size(
@@ -175,7 +172,7 @@ def _world_size(
     """The ranks of the run. Raises ``InputError`` where its files disagree."""
     said: dict[int, str] = {}
     for form, part in parts.items():
-        if form == "nccl-tests":
+        if form in _LINKS:
             continue
         seen = world_size_of(part)
         if seen is not None:

@@ -1,4 +1,4 @@
-"""One hardware of what a trace and a link benchmark say: the curve beside the step, the rest from within."""
+"""One Hardware of a trace and a link benchmark: the curves measured beside the step, all else in it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,8 +31,8 @@ def join_hardware(
 ) -> tuple[tuple[Hardware, ...], list[str], list[dict[str, Any]]]:
     """The hardware to use first, then the others; what was assumed; the curves of the trace that gave way.
 
-    A hardware file counts before nccl-tests, and that before the trace, whose curve is what all-reduces took
-    in its steps. Of the trace's hardware all but the curves stays.
+    A hardware file comes before nccl-tests, and that before the trace, whose curve is what all-reduces took
+    in its steps. What the trace says beside its curves stays.
 
     Args:
         given: hardware files of ours.

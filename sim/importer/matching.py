@@ -40,11 +40,12 @@ def match_buckets(
 ) -> tuple[tuple[int, ...], ...]:
     """The buckets of DDP that have these sizes: parameter indices, in launch order.
 
-    Within each dtype and device a bucket is a run of the order walked, and buckets come in the order in
-    which they are closed, leftovers last (A1.3 to A1.5). Three walks are tried: ready order (A2.4), that from
-    the end (``DDP_SET_LAST_BUCKET_CAP``, A2.5) and parameter order (the constructor's buckets, A2.3). Where
-    sizes leave a choice (an empty tensor, equal sums of two dtypes) the first that closes early is taken.
-    Last, modules that are wrapped apart: buckets of one may lie inside a bucket of another, in ready order.
+    Within each dtype and device a bucket is a run of the order walked, and buckets come in the order in which
+    they are closed, leftovers last (A1.3 to A1.5). Three walks are tried: ready order (A2.4), that from the
+    end (``DDP_SET_LAST_BUCKET_CAP``, A2.5) and parameter order (the constructor's buckets, A2.3). Where sizes
+    leave a choice (an empty tensor, equal sums of two dtypes), the cut that closes buckets early is taken. If
+    no walk fits, the model may have been wrapped in several parts: then a bucket of one part may lie between
+    the members of another's, in ready order.
 
     Args:
         sizes: bytes of each bucket in launch order, as parameters or as they travel.

@@ -1,4 +1,4 @@
-"""Opening what others wrote: plain or gzip, within limits, text that is text."""
+"""Opens files that others wrote: plain or gzip, up to a size, and as text only what is text."""
 
 import gzip
 import io

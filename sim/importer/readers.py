@@ -1,43 +1,43 @@
-"""The reader of each format, imported when it is needed."""
+"""The formats that ``bucketsim import`` reads, and the reader of each."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import wraps
-from importlib import import_module
 from pathlib import Path
 
 from sim.errors import InputError, SimError
+from sim.importer.chakra import CHAKRA
+from sim.importer.ddp_log import DDP_LOG
+from sim.importer.flight_recorder import FLIGHT_RECORDER
+from sim.importer.kineto import KINETO
+from sim.importer.links import NCCL_TESTS
+from sim.importer.recorded import RECORDING
+from sim.importer.trace_format import Reader, TraceFormat, imported_function
 from sim.importer.wording import LONGEST_LINE, plain
 from sim.nouns.imported import Imported, ImportOptions, each_sentence
 
-Reader = Callable[[Sequence[Path], ImportOptions], Imported]
-
-_READERS = {
-    "auto": ("sim.importer.auto", "read_auto"),
-    "kineto": ("sim.importer.kineto", "read_kineto"),
-    "nccl-tests": ("sim.importer.links", "read_nccl_tests"),
-    "flight-recorder": ("sim.importer.flight_recorder", "read_flight_recorder"),
-    "ddp-log": ("sim.importer.ddp_log", "read_ddp_log"),
-    "chakra": ("sim.importer.chakra", "read_chakra"),
-    "recording": ("sim.importer.recording_import", "read_recording"),
-}
-READABLE = tuple(_READERS)
+# Recognised in this order: the first that a file's head fits is its format.
+_TABLE: tuple[TraceFormat, ...] = (KINETO, NCCL_TESTS, FLIGHT_RECORDER, DDP_LOG, CHAKRA, RECORDING)
+FORMATS = {one.name: one for one in _TABLE}
+AUTO = "auto"
+READABLE = (AUTO, *FORMATS)
 
 
 def reader(form: str) -> Reader:
-    """The function that reads a format; what it says, in errors too, is a line that a terminal may show.
+    """The function that reads a format. Each sentence that it returns or raises fits one line of a terminal.
 
     Raises:
         InputError: there is no such format.
     """
-    if form not in _READERS:
+    if form == AUTO:
+        return _in_lines(imported_function("sim.importer.auto", "read_auto"))
+    if form not in FORMATS:
         raise InputError(f"FORMAT: {form!r} is not legal; give {', '.join(READABLE[:-1])} or {READABLE[-1]}")
-    module, function = _READERS[form]
-    return _in_lines(getattr(import_module(module), function))
+    return _in_lines(FORMATS[form].reader())
 
 
 def _in_lines(read: Reader) -> Reader:
-    """Values of files are quoted in sentences: no control characters of theirs, and not all of a long one."""
+    """``read`` with its sentences made fit to show: they quote values of files, which may hold anything."""
 
     @wraps(read)
     def read_in_lines(paths: Sequence[Path], options: ImportOptions) -> Imported:

@@ -28,7 +28,8 @@ def utf8_chunks(stream: IO[bytes], most_bytes: int) -> Iterator[bytes]:
 def json_keys(chunks: Iterator[bytes]) -> Iterator[tuple[int, str, str | None]]:
     """``(depth, key, value)`` of keys down to ``DEEPEST``, as they come; 1 is the document's own.
 
-    ``value`` is a short text that stands for the key, else None. What is no JSON ends it, without a word.
+    ``value`` is a short text that stands for the key, else None. Where the text stops being JSON the keys
+    end, without an error.
     """
     kept, stack, depth = b"", list[bytes](), 0
     word: bytes | None = None  # the last text

@@ -49,7 +49,7 @@ def stream_members(
 
 
 class _Text:
-    """The characters that were read and not yet used, and where they came from."""
+    """What was read of a file and is not used yet, and the stream that it comes from."""
 
     def __init__(self, stream: IO[bytes], source: str, progress: Progress) -> None:
         self._stream = stream

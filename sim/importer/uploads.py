@@ -3,7 +3,6 @@
 Names are never paths. What is not legal is told in one line that calls the file as the user does.
 """
 
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,9 +12,11 @@ from typing import TypeVar
 from sim.errors import InputError, SimError
 from sim.formats.documents import Noun, parse_document, parse_json
 from sim.formats.record_files import HARDWARE, NEIGHBOUR, WORKLOAD, load_record
+from sim.formats.scratch import scratch_directory
 from sim.importer.bounded_json import MOST_VALUES
-from sim.importer.readers import reader
-from sim.importer.sniffing import FORMATS, recognise
+from sim.importer.readers import AUTO, FORMATS, reader
+from sim.importer.recorded import RECORDING
+from sim.importer.sniffing import recognise
 from sim.importer.upload_files import ELSEWHERE, Unpacked, unpack
 from sim.importer.upload_words import Labels, cleaned
 from sim.importer.wording import plain
@@ -41,10 +42,6 @@ SUMMARY = "import"
 # How many values of JSON a document may hold, which become objects that are checked one by one; what its
 # reader keeps as it is may hold ``MOST_VALUES``.
 MAX_VALUES = 2_000_000
-# Each of the logs that stand in a text is tried in several ways: 10 us a value.
-MAX_VALUES_OF_LOGS = 1_000_000
-# Events of a trace are read one by one. Those of torch's profiler have 26 to 45 values.
-MAX_VALUES_OF_EVENT = 100
 Value = TypeVar("Value")
 
 
@@ -62,10 +59,10 @@ def read_uploads(files: Sequence[tuple[str, bytes]], options: ImportOptions | No
     options = options or ImportOptions()
     _check(options)
     labels = Labels()
-    with tempfile.TemporaryDirectory(prefix="bucketsim-upload-") as folder:
+    with scratch_directory() as folder:
         try:
-            unpacked, same = unpack(files, Path(folder), labels)
-            uploaded = _read(unpacked, Path(folder), options, labels)
+            unpacked, same = unpack(files, folder, labels)
+            uploaded = _read(unpacked, folder, options, labels)
         except SimError as error:
             raise type(error)(labels.told(str(error))) from None
         except OSError as error:
@@ -87,9 +84,9 @@ def _read(files: Sequence[Unpacked], folder: Path, options: ImportOptions, label
     groups: dict[str, list[Unpacked]] = defaultdict(list)
     for file in files:
         groups[_kind(file)].append(file)
-    foreign = [file.path for form in FORMATS if form != "recording" for file in groups[form]]
-    if groups["recording"]:
-        foreign.append(_recording(groups["recording"], folder / "recording", labels))
+    foreign = [file.path for form in FORMATS if form != RECORDING.name for file in groups[form]]
+    if groups[RECORDING.name]:
+        foreign.append(_recording(groups[RECORDING.name], folder / RECORDING.name, labels))
     said = [
         f"{kind}: {', '.join(file.label for file in groups[kind])}"
         for kind in DOCUMENTS
@@ -105,7 +102,7 @@ def _read(files: Sequence[Unpacked], folder: Path, options: ImportOptions, label
         )
     if foreign:
         ours = [file.path for kind in ("workload", "hardware") for file in groups[kind]]
-        imported = cleaned(reader("auto")([*foreign, *ours], options), labels)
+        imported = cleaned(reader(AUTO)([*foreign, *ours], options), labels)
         record = _as_run(imported)
         if groups["measurement"]:
             raise InputError(
@@ -143,11 +140,10 @@ def _read(files: Sequence[Unpacked], folder: Path, options: ImportOptions, label
 def _kind(file: Unpacked) -> str:
     """A format of ``read_auto``, one of ``DOCUMENTS``, or ``import`` for the summary of one."""
     kind = recognise(file.path, (*DOCUMENTS, SUMMARY))
-    most = {
-        **dict.fromkeys(DOCUMENTS, MAX_VALUES),
-        "kineto": MAX_VALUES + MAX_VALUES_OF_EVENT * file.events,
-        "ddp-log": MAX_VALUES_OF_LOGS,
-    }.get(kind, MOST_VALUES)
+    if kind in FORMATS:
+        most = FORMATS[kind].most_values + FORMATS[kind].most_values_of_event * file.events
+    else:
+        most = MAX_VALUES if kind in DOCUMENTS else MOST_VALUES
     if file.values > most:
         raise InputError(
             f"{file.path}: too much for a page: a {kind} file may hold {most} values, and a workload "
@@ -163,7 +159,7 @@ def _kind(file: Unpacked) -> str:
 def _recording(files: Sequence[Unpacked], home: Path, labels: Labels) -> Path:
     """The directory of a recording; its files are named by the rank that they say they are of."""
     home.mkdir()
-    labels.add(home, "recording")
+    labels.add(home, RECORDING.name)
     for file in files:
         with file.path.open("rb") as stream:
             header = parse_json(stream.readline(), f"{file.path}: line 1")

@@ -1,4 +1,4 @@
-"""Small words of the sentences that importers write, and what others wrote as it may stand in them."""
+"""Helpers for the sentences of importers: counts, names of files, and text of others made fit to show."""
 
 from pathlib import Path
 
@@ -16,7 +16,9 @@ def stem_of(path: Path) -> str:
 
 
 def plain(text: str, longest: int = LONGEST_WORD) -> str:
-    """Others' text as it may be shown: no control characters or surrogates, and of a long one both ends."""
+    """Text of others made fit to show: without control characters and surrogates, a long one cut in its
+    middle.
+    """
     text = text if text.isprintable() else "".join(one if one.isprintable() else " " for one in text)
     if len(text) <= longest:
         return text

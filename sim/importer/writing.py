@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import InputError
-from sim.formats.documents import json_text, parse_json, read_bytes, to_text
+from sim.formats.documents import json_text, parse_json, to_text
+from sim.formats.inputs import read_bytes
 from sim.formats.outputs import check_directory as check_place
 from sim.formats.outputs import make_directory, remove, write_files
 from sim.formats.record_files import HARDWARE, WORKLOAD, measurement_name
 from sim.importer.joined_hardware import world_size_of
-from sim.importer.recording_import import MEASURED
+from sim.importer.recorded.recording_import import MEASURED
 from sim.nouns.hardware import Hardware
 from sim.nouns.imported import Imported, each_sentence
 

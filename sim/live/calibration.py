@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from sim.errors import InputError, NotModelledError, SimError
-from sim.importer import job_settings as live_job
-from sim.importer.recorded_steps import workload_of
+from sim.importer.recorded import job_settings as live_job
+from sim.importer.recorded.recorded_steps import workload_of
 from sim.live.link import hardware_of
 from sim.metrics.step import summarize
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for

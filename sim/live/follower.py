@@ -16,7 +16,7 @@ from threading import Lock
 
 from sim.errors import InputError
 from sim.formats.recordings import check_one_run, rank_of, read_header, read_line
-from sim.importer.kept_steps import warmup_steps
+from sim.importer.recorded.kept_steps import warmup_steps
 from sim.nouns.live import Followed, FollowedRank, StepTable
 from sim.nouns.recording import RecordedLayout, RecordedRank, RecordedStep, Recording, RecordingHeader
 
@@ -108,7 +108,7 @@ class Follower:
         except OSError:
             return {}
         paths = {rank: self.directory / name for name in names if (rank := rank_of(Path(name))) is not None}
-        return {rank: paths[rank] for rank in sorted(paths)[:MOST_RANKS]}
+        return {rank: paths[rank] for rank in sorted(paths)[:MOST_RANKS] if paths[rank].is_file()}
 
     def _read(self, paths: dict[int, Path], deadline: float) -> bool:
         """Read in turns, a piece of each rank, so that none runs ahead; whether anything was new."""

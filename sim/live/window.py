@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from sim.errors import InputError
-from sim.importer.kept_steps import FEWEST_BACKWARDS, warmup_steps
+from sim.importer.recorded.kept_steps import FEWEST_BACKWARDS, warmup_steps
 from sim.nouns.live import Followed
 from sim.nouns.recording import Recording
 

@@ -230,13 +230,19 @@ def _bandwidth_bound(evidence: Evidence) -> Bottleneck:
     saved = _saving(min(evidence.moving_ns // 2, evidence.exposed_ns), evidence.is_alone)
     return Bottleneck(
         code="bandwidth-bound",
-        sentence=f"bandwidth-bound: {_count(len(sent), _name(sent))}{' on end' if is_gapless else ''}, "
-        f"{format_size(num_bytes)} at {num_bytes / wire:.2f} GB/s, "
-        f"{'keep the link busy without a gap for' if is_gapless else 'are on the critical path for'} "
+        sentence=f"bandwidth-bound: {_count(len(sent), _name(sent))}{' back to back' if is_gapless else ''}, "
+        f"{format_size(num_bytes)} at {num_bytes / wire:.2f} GB/s{_sharing_words(evidence)}, "
+        f"{'keep the link busy for' if is_gapless else 'are on the critical path for'} "
         f"{format_ms(wire)}; {format_ms(evidence.exposed_ns)} is exposed, of which twice the bandwidth would "
         f"save {saved}",
         part_ns=wire,
     )
+
+
+def _sharing_words(evidence: Evidence) -> str:
+    """Why the rate is below the wire's, where collectives of several channels travel at the same time."""
+    channels = {played.channel for played in evidence.timeline.collectives}
+    return f" each ({len(channels)} channels share the link)" if len(channels) > 1 else ""
 
 
 CAUSES: tuple[Callable[[Evidence], Bottleneck | None], ...] = (

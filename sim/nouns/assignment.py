@@ -21,6 +21,9 @@ Policy = Literal[
     "last-hook-safe",
     "zero1",
     "zero2",
+    "megatron",
+    "fully_shard",
+    "replicate",
 ]
 
 # What DistributedDataParallel does itself: the others are systems of their own.
@@ -100,6 +103,8 @@ class Assignment:
             raise AssignmentError(
                 f"bucket_bytes: {len(self.bucket_bytes)} sizes for {len(self.bucket_indices)} buckets"
             )
+        for size in self.bucket_bytes or ():
+            at_least("bucket_bytes", size, 0)
 
     @property
     def by_keywords(self) -> bool:

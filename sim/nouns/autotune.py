@@ -1,13 +1,49 @@
 """What became of a job that tuned its own buckets."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from sim.nouns.ab import AbTest
 from sim.nouns.assignment import Assignment
 from sim.nouns.checks import at_least
 
 Outcome = Literal["kept", "reverted", "refused"]
+Phase = Literal["settling", "recording", "link", "prediction", "trial", "ended"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialLook:
+    """What a trial said after ``steps`` of it: the gain as a share of the step, with its 95 % interval."""
+
+    steps: int
+    gain: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutotuneProgress:
+    """Where a job is that tunes its own buckets, as it keeps telling a directory.
+
+    ``name`` is the model's class, ``steps`` counts from the first call of ``step``. ``in_use_ns`` and
+    ``best_ns`` are predicted steps: of the buckets in use, and of the recommended ones. ``looks`` are those
+    of the latest trial, of ``most_steps`` at most. ``outcome``, ``why`` and ``seconds``: once it ended.
+    """
+
+    name: str
+    world_size: int
+    phase: Phase = "settling"
+    steps: int = 0
+    buckets_in_use: int | None = None
+    buckets_tried: int | None = None
+    in_use_ns: int | None = None
+    best_ns: int | None = None
+    most_steps: int | None = None
+    looks: tuple[TrialLook, ...] = ()
+    outcome: Outcome | None = None
+    why: str | None = None
+    seconds: float | None = None
+    provenance: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,17 @@ from typing import Literal
 CollectiveKind = Literal["all_reduce", "reduce", "reduce_scatter", "all_gather", "broadcast"]
 
 # Where in a step a collective is launched: by the wrapper's constructor, in its forward before the module's,
-# in a gradient's hook, in autograd's final callback, after ``loss.backward()``, in the optimizer's step, or
-# by Join's context once ranks have run out of inputs.
+# in the hook of a module that forward comes to, in a gradient's hook, in autograd's final callback, after
+# ``loss.backward()``, in the optimizer's step, or by Join's context once ranks have run out of inputs.
 Phase = Literal[
-    "construction", "before forward", "backward", "end of backward", "after backward", "step", "joined"
+    "construction",
+    "before forward",
+    "forward",
+    "backward",
+    "end of backward",
+    "after backward",
+    "step",
+    "joined",
 ]
 
 

@@ -155,9 +155,9 @@ SWITCHES: Mapping[str, Switch] = {
             default=None,
             since=(2, 1),
             parts={
-                "param_dtype": "DDP's own mixed precision: the dtype of parameters, and of gradients unless "
-                "reduce_dtype says otherwise.",
-                "reduce_dtype": "DDP's own mixed precision: the dtype in which gradients are sent.",
+                "param_dtype": "The wrapper's own mixed precision: the dtype of parameters, and of gradients "
+                "unless reduce_dtype says otherwise.",
+                "reduce_dtype": "The wrapper's own mixed precision: the dtype in which gradients are sent.",
                 "buffer_dtype": "DDP's own mixed precision: the dtype of buffers.",
             },
         ),

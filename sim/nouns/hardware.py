@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 from sim.errors import InputError
-from sim.nouns.checks import at_least, factor, rate
+from sim.nouns.checks import at_least, curve_scatter, factor, rate, scatter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,8 @@ class Hardware:
     ``copy_out_slowdown`` of copies into and out of buckets beside a collective, ``comm_copy_out_slowdown``
     of a collective beside copies out of buckets, which come in one go. ``search_unused_ns`` and
     ``mark_used_ns`` are what ``find_unused_parameters`` adds per parameter, to a forward and to each hook.
-    ``spread`` keeps, for each measured quantity, what is known of its scatter.
+    ``spread`` keeps, for each measured quantity, what is known of its scatter: quantiles that rise, and of a
+    curve's points, by size, none below 0.
     """
 
     name: str
@@ -90,6 +91,10 @@ class Hardware:
         rate("copy_in_bytes_per_s", self.copy_in_bytes_per_s)
         rate("copy_out_bytes_per_s", self.copy_out_bytes_per_s)
         rate("accumulate_bytes_per_s", self.accumulate_bytes_per_s)
+        for name, known in self.spread.items():
+            if name in CURVES:
+                curve_scatter(f"spread.{name}", known)
+            scatter(f"spread.{name}", known)
         for name in CURVES:
             curve: Curve | None = getattr(self, name)
             if curve is None:

@@ -61,17 +61,14 @@ class RankRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Imported:
-    """What was read, and what was not.
+class Findings:
+    """What files hold, and what was made of them; whatever they do not hold is None or empty.
 
-    ``found`` is what the files say, ``assumed`` what they do not and was filled in, ``missing`` what could
-    not be had, ``dropped`` what was read and left out, ``doubtful`` what cannot be true of it and what was
-    done
-    about that: a sentence each. ``details`` is for the summary file:
-    JSON values only.
+    The last five hold sentences. ``found``: what the files say. ``assumed``: what they do not say and was
+    filled in. ``missing``: what could not be had. ``dropped``: what was read and left out. ``doubtful``: what
+    cannot be true of it, and what was done about that.
     """
 
-    format: str
     name: str
     workload: Workload | None = None
     hardware: tuple[Hardware, ...] = ()
@@ -82,35 +79,31 @@ class Imported:
     missing: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     doubtful: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported(Findings):
+    """What a reader of one format, or ``auto``, found. ``details`` is for the summary file: JSON values."""
+
+    format: str
     details: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Uploaded:
-    """What the files of one upload hold together; whatever they do not hold is None or empty.
+class Uploaded(Findings):
+    """What the files of one upload hold together; of ``hardware`` the one of the run is first, where known.
 
-    ``formats`` are those of the files, documents of ours by their ``kind``, sorted. ``hardware`` has the one
-    of the run first, where that is known. ``record`` is there where measurements stand beside the workload
-    and the hardware that they belong to: a measured record, or the steps of a trace. Sentences as in
-    ``Imported``.
+    ``formats`` are those of the files, documents of ours by their ``kind``, sorted. ``record`` is there where
+    measurements stand beside the workload and the hardware that they belong to: a measured record, or the
+    steps of a trace.
     """
 
-    name: str
     formats: tuple[str, ...]
-    workload: Workload | None = None
-    hardware: tuple[Hardware, ...] = ()
     cluster: Cluster | None = None
     assignment: Assignment | None = None
-    measurements: tuple[Measurement, ...] = ()
     record: Record | None = None
-    ranks: tuple[RankRow, ...] = ()
-    found: tuple[str, ...] = ()
-    assumed: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-    dropped: tuple[str, ...] = ()
-    doubtful: tuple[str, ...] = ()
 
 
-def each_sentence(imported: Imported | Uploaded, change: Callable[[str], str] = str) -> dict[str, Any]:
+def each_sentence(imported: Findings, change: Callable[[str], str] = str) -> dict[str, Any]:
     """The lists of sentences, by their names, every sentence as ``change`` makes it."""
     return {kind: tuple(map(change, getattr(imported, kind))) for kind in SENTENCES}

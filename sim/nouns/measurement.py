@@ -1,6 +1,7 @@
 """What real ranks did with one candidate."""
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal
 
 from sim.errors import InputError
@@ -9,6 +10,7 @@ from sim.nouns.checks import at_least
 
 Mode = Literal["paced", "model", "trace"]
 Role = Literal["candidate", "plain", "noop"]
+_STAMPS = ("ready_ns", "launch_ns", "start_ns", "end_ns")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +22,13 @@ class MeasuredBucket:
     launch_ns: int | None
     start_ns: int | None
     end_ns: int | None
+
+    def __post_init__(self) -> None:
+        at_least("index", self.index, 0)
+        told = [(n, t) for n in _STAMPS if (t := getattr(self, n)) is not None]
+        for (before, first), (after, then) in pairwise(told):
+            if first > then:
+                raise InputError(f"{after}: {then} is not legal; {before} is {first}, and comes first")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,7 +77,7 @@ def load_factory(spec: str, *, arguments: Mapping[str, Any] | None = None) -> St
         made = factory(**given)
     except SimError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"factory: {spec} raised {describe(error)}") from error
     return _check_return(made, spec)
 
@@ -119,7 +119,7 @@ def import_named(name: str) -> ModuleType:
             f"factory: module {missing!r} was not found; {here} and sys.path were searched"
             f"{_siblings(missing)}"
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"factory: importing {name} raised {describe(error)}") from error
 
 

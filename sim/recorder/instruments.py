@@ -300,7 +300,7 @@ def _run(step: Step) -> None:
         step()
     except SimError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"step: it raised {describe(error)}") from error
 
 

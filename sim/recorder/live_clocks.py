@@ -60,7 +60,7 @@ class LiveCudaClock:
 
     Gradient hooks stamp the stream on which backward runs. In the callback of a collective's future
     the current stream is a side stream that waits for the collective, so that a stamp there is the
-    collective's end (SEMANTICS, B(iii)).
+    collective's end (RULES.md, B(iii)).
     """
 
     name = "cuda events"

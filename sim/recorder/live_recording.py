@@ -15,7 +15,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -42,7 +42,6 @@ _log = logging.getLogger(__name__)
 _recorded_now: WeakSet[DistributedDataParallel] = WeakSet()
 
 
-@contextmanager
 def record(
     ddp_model: DistributedDataParallel,
     directory: str | os.PathLike[str],
@@ -52,7 +51,7 @@ def record(
     max_steps: int | None = None,
     wrap: CommHook | None = None,
     wrap_state: Any = None,
-) -> Iterator["LiveRecording"]:
+) -> AbstractContextManager["LiveRecording"]:
     """Record your own training loop: ``with sim.record(ddp_model, "recording"): ...``, on every rank.
 
     Each rank writes ``directory/rank-<r>.jsonl``; ``bucketsim import recording`` makes a Workload of them.
@@ -68,10 +67,43 @@ def record(
         wrap_state: its state.
 
     Raises:
-        InputError: a model that cannot be recorded, an illegal argument, a file that is there already, or a
-            communication hook that is in the way.
+        InputError: when it is entered: a model that cannot be recorded, an illegal argument, a file that is
+            there already, a communication hook that is in the way; or when it is entered again.
     """
+    made = _recording(ddp_model, directory, level, every, max_steps, wrap, wrap_state)
+    return _Once(made)
+
+
+class _Once(AbstractContextManager["LiveRecording"]):
+    """A recording is made once; who wants another asks ``sim.record`` again."""
+
+    def __init__(self, recording: AbstractContextManager["LiveRecording"]) -> None:
+        self._recording: AbstractContextManager[LiveRecording] | None = recording
+        self._exit = recording.__exit__
+
+    def __enter__(self) -> "LiveRecording":
+        recording, self._recording = self._recording, None
+        if recording is None:
+            raise InputError("record: this one was entered before; call sim.record again for another")
+        return recording.__enter__()
+
+    def __exit__(self, *raised: Any) -> bool | None:
+        return self._exit(*raised)
+
+
+@contextmanager
+def _recording(
+    ddp_model: DistributedDataParallel,
+    directory: str | os.PathLike[str],
+    level: str,
+    every: int,
+    max_steps: int | None,
+    wrap: CommHook | None,
+    wrap_state: Any,
+) -> Iterator["LiveRecording"]:
     _check(ddp_model, level, every, max_steps, wrap)
+    if not isinstance(directory, str | os.PathLike):
+        raise InputError(f"directory: {directory!r:.60} is not legal; give the path of a directory")
     place = ddp_model.device
     named = trained_parameters(ddp_model)
     clock = live_clock_for(place)

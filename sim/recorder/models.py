@@ -4,36 +4,13 @@ Each factory returns ``(model, batch)``; ``model(*batch)`` is a scalar loss. Wei
 random and the same every time (seed 0; the caller's generator is left alone).
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from sim.errors import InputError
-
-Batch = tuple[Tensor, Tensor]
-
-MASKED_FRACTION = 0.15  # of BERT's tokens
-IGNORED = -100  # cross_entropy's label for "no loss here"
-
-
-@contextmanager
-def seeded() -> Iterator[None]:
-    """The same weights and batches each time; the caller's random state is left as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        yield
-
-
-def check_sizes(**sizes: int) -> None:
-    """Raise ``InputError`` unless all are integers >= 1 and ``heads`` divides ``width``."""
-    for name, value in sizes.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InputError(f"{name}: {value!r} is not legal; give an integer >= 1")
-    if "heads" in sizes and sizes["width"] % sizes["heads"]:
-        raise InputError(f"heads: {sizes['heads']} is not legal; it must divide width, {sizes['width']}")
+from sim.recorder.published.vision import ResNet
+from sim.recorder.seeded_batches import IGNORED, MASKED_FRACTION, Batch, check_sizes, seeded
 
 
 class Attention(nn.Module):
@@ -185,67 +162,11 @@ def bert(
     return model, (text.masked_fill(masked, 0), text.masked_fill(~masked, IGNORED))
 
 
-class BottleneckBlock(nn.Module):
-    """ResNet's block of three convolutions, with a projection where the shape changes."""
+def resnet50(*, batch: int = 8, image: int = 160, classes: int = 1000) -> tuple[ResNet, Batch]:
+    """ResNet-50 (25,557,032 parameters in 161 tensors) and ``batch`` images of ``image`` pixels square.
 
-    expansion = 4
-
-    def __init__(self, *, inputs: int, width: int, stride: int) -> None:
-        super().__init__()
-        outputs = width * self.expansion
-        self.conv1 = nn.Conv2d(inputs, width, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, stride=stride, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.conv3 = nn.Conv2d(width, outputs, 1, bias=False)
-        self.bn3 = nn.BatchNorm2d(outputs)
-        self.downsample: nn.Sequential | None = None
-        if stride != 1 or inputs != outputs:
-            self.downsample = nn.Sequential(
-                nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), nn.BatchNorm2d(outputs)
-            )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``[B, C, H, W] -> [B, 4 * width, H / stride, W / stride]``."""
-        kept = x if self.downsample is None else self.downsample(x)
-        x = functional.relu(self.bn1(self.conv1(x)))
-        x = functional.relu(self.bn2(self.conv2(x)))
-        return functional.relu(self.bn3(self.conv3(x)) + kept)
-
-
-class ResNet50(nn.Module):
-    """ResNet-50 (v1.5: the stride sits in the 3x3 convolution), parameters ordered as torchvision's."""
-
-    def __init__(self, *, classes: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
-        self.bn1 = nn.BatchNorm2d(64)
-        self.layer1 = self._stage(inputs=64, width=64, blocks=3, stride=1)
-        self.layer2 = self._stage(inputs=256, width=128, blocks=4, stride=2)
-        self.layer3 = self._stage(inputs=512, width=256, blocks=6, stride=2)
-        self.layer4 = self._stage(inputs=1024, width=512, blocks=3, stride=2)
-        self.fc = nn.Linear(512 * BottleneckBlock.expansion, classes)
-
-    @staticmethod
-    def _stage(*, inputs: int, width: int, blocks: int, stride: int) -> nn.Sequential:
-        first = BottleneckBlock(inputs=inputs, width=width, stride=stride)
-        rest = [
-            BottleneckBlock(inputs=width * BottleneckBlock.expansion, width=width, stride=1)
-            for _ in range(blocks - 1)
-        ]
-        return nn.Sequential(first, *rest)
-
-    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Mean cross-entropy of ``labels`` ``[B]`` for ``images`` ``[B, 3, H, W]``."""
-        x = functional.relu(self.bn1(self.conv1(images)))
-        x = functional.max_pool2d(x, 3, stride=2, padding=1)
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        x = functional.adaptive_avg_pool2d(x, 1).flatten(1)
-        return functional.cross_entropy(self.fc(x), labels)
-
-
-def resnet50(*, batch: int = 8, image: int = 160, classes: int = 1000) -> tuple[ResNet50, Batch]:
-    """ResNet-50 (25,557,032 parameters in 161 tensors) and ``batch`` images of ``image`` pixels square."""
+    Its blocks call their projection first; see ``sim.recorder.published_models:resnet50``.
+    """
     check_sizes(batch=batch, image=image, classes=classes)
     if batch == 1 and image <= 32:
         raise InputError(
@@ -253,7 +174,7 @@ def resnet50(*, batch: int = 8, image: int = 160, classes: int = 1000) -> tuple[
             f"norm; give an image above 32 or a batch of at least 2"
         )
     with seeded():
-        model = ResNet50(classes=classes)
+        model = ResNet(depths=[3, 4, 6, 3], bottleneck=True, classes=classes, projection_first=True)
         pictures = torch.randn(batch, 3, image, image)
         labels = torch.randint(classes, (batch,))
     return model, (pictures, labels)

@@ -1,16 +1,13 @@
-"""DDP's bucket assignment (A1, A2).
-
-``compute_bucket_assignment_by_size`` mirrors the C++ function of that name; the rest decides which
-limits and which order it is given.
-"""
+"""DDP's bucket assignment (A2): which limits and which order the cut is given."""
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment, bucket_bytes
 from sim.nouns.workload import Workload
+from sim.systems.cut import PER_KEY, cut, number_keys
 from sim.units import MIB, cap_bytes
 
 DEFAULT_FIRST_BUCKET_BYTES = MIB  # dist._DEFAULT_FIRST_BUCKET_BYTES (A2.1)
@@ -31,26 +28,14 @@ class Caps:
     set_last_bucket_cap: bool = False
 
 
-@dataclass(slots=True)
-class _Accumulator:
-    """The open bucket of one key and its place in the limits."""
-
-    indices: list[int] = field(default_factory=list)
-    size: int = 0
-    limit: int = 0
-
-
 def compute_bucket_assignment_by_size(
     sizes: Sequence[int],
     keys: Sequence[object],
     limits: Sequence[int],
     sparse: Sequence[bool] = (),
     order: Sequence[int] = (),
-) -> tuple[list[list[int]], list[int]]:
-    """Buckets of tensor indices and the limit each was closed by, as torch's C++ computes them (A1).
-
-    ``tuner.reach.cap_layouts`` cuts by the same rule as machine code, and ``cap_list`` inverts it: all three
-    change together.
+) -> list[list[int]]:
+    """Buckets of tensor indices, as torch's function of this name makes them (A1).
 
     Args:
         sizes: bytes of each tensor, in the sequence walked.
@@ -64,44 +49,28 @@ def compute_bucket_assignment_by_size(
     """
     if not limits:
         raise InputError("bucket limits: an empty list is not legal; give at least one limit")
-    buckets: list[list[int]] = []
-    closed_by: list[int] = []
-    open_buckets: dict[object, _Accumulator] = {}
-    for position, (size, key) in enumerate(zip(sizes, keys, strict=True)):
-        index = order[position] if order else position
-        if sparse and sparse[index]:
-            buckets.append([index])
-            closed_by.append(0)
-            continue
-        accumulator = open_buckets.setdefault(key, _Accumulator())
-        accumulator.indices.append(index)
-        accumulator.size += size
-        limit = limits[accumulator.limit]
-        if accumulator.size >= limit:
-            buckets.append(accumulator.indices)
-            closed_by.append(limit)
-            accumulator.indices, accumulator.size = [], 0
-            accumulator.limit = min(accumulator.limit + 1, len(limits) - 1)
-    for accumulator in reversed(open_buckets.values()):
-        if accumulator.indices:
-            buckets.append(accumulator.indices)
-            closed_by.append(limits[accumulator.limit])
-    if not order:
-        ranked = sorted(zip(buckets, closed_by, strict=True), key=lambda pair: min(pair[0]))
-        buckets, closed_by = [pair[0] for pair in ranked], [pair[1] for pair in ranked]
-    return buckets, closed_by
+    tensors = order or range(len(sizes))
+    is_sparse = [bool(sparse) and sparse[index] for index in tensors]
+    numbers, num_keys = number_keys(zip(keys, is_sparse, strict=True))
+    bucket_of, emitted = [0] * len(sizes), [0] * len(sizes)
+    bounds, opened = [0] * 2 * len(limits), [0] * PER_KEY * num_keys
+    buckets: list[list[int]] = [
+        [] for _ in range(cut(sizes, numbers, limits, bucket_of, bounds, emitted, opened))
+    ]
+    for index, bucket in zip(tensors, bucket_of, strict=True):
+        buckets[bucket].append(index)
+    return buckets if order else sorted(buckets, key=min)
 
 
 def _cut(workload: Workload, walked: Sequence[int], limits: Sequence[int], ordered: bool) -> list[list[int]]:
     gradients = [workload.gradients[index] for index in walked]
-    buckets, _ = compute_bucket_assignment_by_size(
+    return compute_bucket_assignment_by_size(
         [gradient.num_bytes for gradient in gradients],
         [gradient.key for gradient in gradients],
         limits,
         [gradient.sparse for gradient in workload.gradients],
         walked if ordered else (),
     )
-    return buckets
 
 
 def ddp_limits(
@@ -145,12 +114,15 @@ def rebuilt_buckets(
     workload: Workload, limits: Sequence[int], set_last_bucket_cap: bool = False
 ) -> list[list[int]]:
     """The buckets that DDP rebuilds from ready order (A2.4, A2.5); unused parameters come last (A8.1)."""
-    order = workload.order()
+    buckets = _cut(workload, rebuild_order(workload, set_last_bucket_cap), limits, ordered=True)
+    return buckets[::-1] if set_last_bucket_cap else buckets
+
+
+def rebuild_order(workload: Workload, set_last_bucket_cap: bool = False) -> tuple[int, ...]:
+    """The gradients as the rebuild walks them: in ready order, unused ones last, or all from the end."""
     unused = [gradient.index for gradient in workload.gradients if gradient.ready_ns is None]
-    walked = (*order, *unused)
-    if set_last_bucket_cap:
-        return _cut(workload, walked[::-1], limits, ordered=True)[::-1]
-    return _cut(workload, walked, limits, ordered=True)
+    order = (*workload.order(), *unused)
+    return order[::-1] if set_last_bucket_cap else order
 
 
 def cap_list(workload: Workload, assignment: Assignment) -> list[float] | None:

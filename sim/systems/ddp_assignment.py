@@ -15,9 +15,8 @@ from sim.units import MIB
 
 
 def torch_needed(kwargs: Mapping[str, Any]) -> Version:
-    """The oldest torch that has every argument that is on, by its older name where it has two."""
-    on = (one for one in ARGUMENTS if kwargs.get(one.name) and not one.alias_of)
-    return max((one.since for one in on), default=OLDEST)
+    """The oldest torch that has every argument given, whatever its value."""
+    return max((one.since for one in ARGUMENTS if one.name in kwargs), default=OLDEST)
 
 
 def torch_requirement(needed: Version) -> dict[str, str]:

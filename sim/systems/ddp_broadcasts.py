@@ -74,7 +74,7 @@ def _states(workload: Workload, with_buffers: bool, phase: Phase, root: int) -> 
     sizes = [(gradient.dtype, gradient.num_bytes) for gradient in workload.gradients]
     if with_buffers:
         sizes += [(buffer.dtype, buffer.num_bytes) for buffer in workload.buffers]
-    chunks, _ = compute_bucket_assignment_by_size(
+    chunks = compute_bucket_assignment_by_size(
         [size for _, size in sizes], [dtype for dtype, _ in sizes], [_COALESCED_BYTES]
     )
     sent = []

@@ -22,7 +22,11 @@ from sim.systems import (
     ddp_assignment,
     ddp_broadcasts,
     ddp_memory,
+    fsdp2,
+    fsdp2_memory,
     last_hook,
+    megatron,
+    megatron_memory,
     textbook,
     textbook_memory,
     zero,
@@ -80,6 +84,11 @@ SYSTEMS = {
     **{
         policy: System(assign=zero.assign, write=zero.write, hold=zero_memory.hold, construct=zero.construct)
         for policy in zero.STAGES
+    },
+    "megatron": System(assign=megatron.assign, write=megatron.write, hold=megatron_memory.hold),
+    **{
+        policy: System(assign=fsdp2.assign, write=fsdp2.write, hold=fsdp2_memory.hold)
+        for policy in fsdp2.POLICIES
     },
 }
 _WRITERS: dict[str, Write] = {

@@ -8,21 +8,20 @@ from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment
 from sim.nouns.ddp_switches import ARGUMENTS, LIST_SINCE, OLDEST, SUPPORTED_SINCE, ZERO_CAP_SINCE, Version
 from sim.nouns.workload import Workload
-from sim.systems.ddp_assignment import check_reaches
+from sim.systems.ddp_assignment import check_reaches, torch_needed
+from sim.systems.fsdp2_settings import REPLICATED, SHARDED
+from sim.systems.fsdp2_snippet import fsdp2_snippet
 from sim.systems.hook_table import HOOKS
 from sim.units import format_size
 
 _CAP_IS_FIRST_SINCE: Version = (2, 4)  # before, an explicit cap has the first bucket of 1 MiB, too (A2.1)
-# Arguments of DistributedDataParallel that are younger than torch 2.0, and the torch that has them first.
-_SWITCHES_SINCE = {
-    one.name: one.since for one in sorted(ARGUMENTS, key=lambda one: one.since) if one.since > OLDEST
-}
 # The versions with which something begins, in order.
-_MARKS = sorted({OLDEST, LIST_SINCE, _CAP_IS_FIRST_SINCE, ZERO_CAP_SINCE, *_SWITCHES_SINCE.values()})
+_MARKS = sorted({LIST_SINCE, _CAP_IS_FIRST_SINCE, ZERO_CAP_SINCE, *(one.since for one in ARGUMENTS)})
 
 
 def snippet(assignment: Assignment, workload: Workload, torch: str | None = None) -> str:
-    """Python that makes DistributedDataParallel use ``assignment`` on ``model``, as ``ddp_model``.
+    """Python that makes DistributedDataParallel use ``assignment`` on ``model``, as ``ddp_model``; of
+    ``fully_shard`` and ``replicate``, what wraps the modules of ``model``.
 
     Keywords of stock DistributedDataParallel where they reach the buckets, which is checked, and where
     ``torch``, the version where the script trains such as ``2.8``, does with them what it should (None: new
@@ -35,12 +34,14 @@ def snippet(assignment: Assignment, workload: Workload, torch: str | None = None
             ``sim.apply`` refuses.
     """
     assignment.check_fits(workload)
+    if assignment.policy in (SHARDED, REPLICATED):
+        return fsdp2_snippet(assignment, workload)
     if assignment.policy not in DDP_POLICIES:
         raise NotModelledError(
             f"policy: {assignment.policy!r} is no system of DistributedDataParallel, whose lines these are; "
             f"they are written for {', '.join(DDP_POLICIES)}"
         )
-    _check_code(assignment)
+    check_code(assignment)
     if assignment.by_keywords:
         check_reaches(workload, assignment)
     version = None if torch is None else read_version(torch)
@@ -62,7 +63,7 @@ def snippet(assignment: Assignment, workload: Workload, torch: str | None = None
     )
 
 
-def _check_code(assignment: Assignment) -> None:
+def check_code(assignment: Assignment) -> None:
     """Raise ``InputError`` for what would not be a name in the lines: files may hold anything."""
     kwargs, hook = assignment.ddp_kwargs, assignment.settings.get("comm_hook")
     precision = kwargs.get("mixed_precision")
@@ -99,7 +100,7 @@ def _needs(assignment: Assignment, version: Version | None) -> str:
     """Which torch the lines are for; without a version, the oldest with which they do what they should."""
     if version is not None:
         return f"for torch {_told(version)}"
-    switches = max((_SWITCHES_SINCE.get(name, OLDEST) for name in assignment.ddp_kwargs), default=OLDEST)
+    switches = torch_needed(assignment.ddp_kwargs)
     if not assignment.by_keywords:
         return f"needs torch '>={_told(max(switches, SUPPORTED_SINCE))}'"
     since = next(one for one in _MARKS if one >= switches and _why_not_by_keywords(assignment, one) is None)
@@ -110,11 +111,11 @@ def _needs(assignment: Assignment, version: Version | None) -> str:
 
 def _check_switches(assignment: Assignment, version: Version) -> None:
     """Raise ``InputError`` for a keyword that this torch has not, whatever its value."""
-    for name, since in _SWITCHES_SINCE.items():
-        if version < since and name in assignment.ddp_kwargs:
+    for one in sorted(ARGUMENTS, key=lambda one: one.since):
+        if version < one.since and one.name in assignment.ddp_kwargs:
             raise InputError(
-                f"torch: {_told(version)} has no {name}, which is part of this assignment; give "
-                f"{_told(since)} or newer"
+                f"torch: {_told(version)} has no {one.name}, which is part of this assignment; give "
+                f"{_told(one.since)} or newer"
             )
 
 
@@ -147,13 +148,13 @@ def _by_keywords(assignment: Assignment) -> list[str]:
         lines += [
             f"os.environ[{name!r}] = {value!r}  # before import torch" for name, value in environment.items()
         ]
-    arguments = ["model", *(f"{name}={_typed(name, value)}" for name, value in assignment.ddp_kwargs.items())]
+    arguments = ["model", *(f"{name}={typed(name, value)}" for name, value in assignment.ddp_kwargs.items())]
     call = f"ddp_model = torch.nn.parallel.DistributedDataParallel({', '.join(arguments)})"
     return [*lines, "import torch", "", call]
 
 
-def _typed(name: str, value: Any) -> str:
-    """A value as one types it; mixed precision is torch's own class, with dtypes of torch."""
+def typed(name: str, value: Any) -> str:
+    """A value of a keyword as one types it; mixed precision is torch's own class, with dtypes of torch."""
     if name != "mixed_precision" or not isinstance(value, dict):
         return repr(value)
     dtypes = ", ".join(f"{field}=torch.{dtype}" for field, dtype in value.items())
@@ -189,6 +190,12 @@ def _register_hook(described: Any) -> list[str]:
     """The lines that register a communication hook of torch's; none where there is none."""
     if described is None:
         return []
+    imported, state, hook = hook_call(described)
+    return ["", imported, f"ddp_model.register_comm_hook({state}, {hook})"]
+
+
+def hook_call(described: Any) -> tuple[str, str, str]:
+    """The import of a communication hook of torch's, its state, and the hook, as Python."""
     numbers = {} if isinstance(described, str) else dict(described)
     name = described if isinstance(described, str) else numbers.pop("name")
     module, state = HOOKS[name].module, "None"
@@ -196,7 +203,7 @@ def _register_hook(described: Any) -> list[str]:
         given = ", ".join(["process_group=None", *(f"{field}={value!r}" for field, value in numbers.items())])
         state = f"{module}.{HOOKS[name].state}({given})"
     imported = f"from torch.distributed.algorithms.ddp_comm_hooks import {module}"
-    return ["", imported, f"ddp_model.register_comm_hook({state}, {module}.{name}_hook)"]
+    return imported, state, f"{module}.{name}_hook"
 
 
 def bucket_indices_json(assignment: Assignment, workload: Workload) -> str:

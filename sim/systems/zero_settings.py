@@ -3,13 +3,14 @@
 Checked against DeepSpeed 0.19.8: what it refuses itself is an ``InputError`` here.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from sim.errors import InputError, NotModelledError
 from sim.nouns.ddp_switches import MAX_ACCUMULATION_STEPS
 from sim.nouns.workload import Workload
+from sim.systems.setting_readers import Reader, read_count, read_flag, refuse
 from sim.systems.switches import check_backward
 
 MODELLED_ZERO_SETTINGS = {
@@ -139,7 +140,7 @@ def read_zero_settings(settings: Mapping[str, Any], stage: int, workload: Worklo
         raise InputError(f"zero{stage}: check_grad_overflow is a setting of bf16; the parameters are {dtype}")
     read: dict[str, Any] = {
         **{"communication_data_type": dtype, "grad_accum_dtype": dtype, "check_grad_overflow": True},
-        **{name: _READERS[name](stage, name, value) for name, value in settings.items()},
+        **{name: _READERS[name](f"zero{stage}", name, value) for name, value in settings.items()},
     }
     made = ZeroSettings(stage=stage, dtype=dtype, **read)
     _check_together(made)
@@ -215,76 +216,50 @@ def _check_together(settings: ZeroSettings) -> None:
         )
 
 
-_Reader = Callable[[int, str, Any], Any]
-
-
-def _refuse(stage: int, name: str, value: object, legal: str) -> InputError:
-    return InputError(f"zero{stage}: {name}={value!r} is not legal; give {legal}")
-
-
-def _flag(stage: int, name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise _refuse(stage, name, value, "true or false")
-    return value
-
-
-def _count(least: int, step: int = 1) -> _Reader:
-    """A reader of whole numbers, 5e8 among them, as DeepSpeed takes them."""
-
-    def read(stage: int, name: str, value: Any) -> int:
-        is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-        if isinstance(value, bool) or not is_whole or value < least or int(value) % step:
-            even = " and even" if step == 2 else ""
-            raise _refuse(stage, name, value, f"a whole number >= {least}{even}")
-        return int(value)
-
-    return read
-
-
-def _number(positive: bool) -> _Reader:
+def _number(positive: bool) -> Reader:
     """A reader of finite numbers above 0, or from 0 on."""
 
-    def read(stage: int, name: str, value: Any) -> float:
+    def read(system: str, name: str, value: Any) -> float:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not 0 <= value < float("inf") or (positive and value == 0):
-            raise _refuse(stage, name, value, f"a finite number {'> 0' if positive else '>= 0'}")
+            raise refuse(system, name, value, f"a finite number {'> 0' if positive else '>= 0'}")
         return float(value)
 
     return read
 
 
-def _dtype(stage: int, name: str, value: Any) -> str:
+def _dtype(system: str, name: str, value: Any) -> str:
     if not isinstance(value, str) or value not in _DTYPES:
-        raise _refuse(stage, name, value, f"one of {', '.join(_DTYPES)}")
+        raise refuse(system, name, value, f"one of {', '.join(_DTYPES)}")
     return _DTYPES[value]
 
 
-def _accelerator(stage: int, name: str, value: Any) -> str:
+def _accelerator(system: str, name: str, value: Any) -> str:
     if not isinstance(value, str) or value not in _ACCELERATORS:
-        raise _refuse(stage, name, value, f"one of {', '.join(_ACCELERATORS)}")
+        raise refuse(system, name, value, f"one of {', '.join(_ACCELERATORS)}")
     return str(value)
 
 
-def _expert_groups(stage: int, name: str, value: Any) -> Mapping[int, int]:
+def _expert_groups(system: str, name: str, value: Any) -> Mapping[int, int]:
     """{optimizer group: ep_size}; in JSON the groups are strings."""
     legal = "an object of optimizer groups and their ep_size >= 1, such as {1: 2}"
     if not isinstance(value, Mapping):
-        raise _refuse(stage, name, value, legal)
+        raise refuse(system, name, value, legal)
     try:
         read = {int(group): size for group, size in value.items()}
     except (TypeError, ValueError):
-        raise _refuse(stage, name, value, legal) from None
+        raise refuse(system, name, value, legal) from None
     for size in read.values():
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise _refuse(stage, name, value, legal)
+            raise refuse(system, name, value, legal)
     return read
 
 
-_READERS: dict[str, _Reader] = {
-    **{one.name: _flag for one in fields(ZeroSettings) if one.type is bool},
-    "reduce_bucket_size": _count(1),
-    "allgather_bucket_size": _count(0, step=2),
-    "gradient_accumulation_steps": _count(1),
+_READERS: dict[str, Reader] = {
+    **{one.name: read_flag for one in fields(ZeroSettings) if one.type is bool},
+    "reduce_bucket_size": read_count(1),
+    "allgather_bucket_size": read_count(0, step=2),
+    "gradient_accumulation_steps": read_count(1),
     "gradient_clipping": _number(positive=False),
     "gradient_predivide_factor": _number(positive=True),
     "communication_data_type": _dtype,

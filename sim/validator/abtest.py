@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sim.errors import InputError
-from sim.formats.record_files import save_measurement
+from sim.formats.record_files import save_measurements
 from sim.nouns.ab import AbTest
 from sim.nouns.assignment import Assignment
 from sim.nouns.measurement import Measurement
@@ -73,8 +73,7 @@ def run_ab(
     finally:
         measurements = collected.measurements(place, "model", model.backend, complete)
         if directory is not None:
-            for number, measurement in enumerate(measurements):
-                save_measurement(directory, number, measurement)
+            save_measurements(directory, measurements)
     return judge_turns(
         Turns(
             default=_steps(measurements, _DEFAULT),

@@ -13,6 +13,7 @@ from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 
 from sim.errors import AssignmentError, InputError, MachineError, NotModelledError
+from sim.formats.loading import load_assignment
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment, MadeFor
 from sim.recorder.live_header import log_buckets
 from sim.recorder.plainness import check_plain_module
@@ -30,7 +31,9 @@ _REFUSED = {
 _REFUSED_INJECTED = {"mixed_precision": "needs hooks that were never seen to work with given buckets"}
 
 
-def apply(model: nn.Module, assignment: Assignment, **ddp_kwargs: Any) -> DistributedDataParallel:
+def apply(
+    model: nn.Module, assignment: Assignment | str | os.PathLike[str], **ddp_kwargs: Any
+) -> DistributedDataParallel:
     """``model`` in DistributedDataParallel with the buckets of ``assignment``, for a training script.
 
     Where the keywords of stock DDP reach the buckets with this torch and these switches, they are used, and
@@ -41,16 +44,24 @@ def apply(model: nn.Module, assignment: Assignment, **ddp_kwargs: Any) -> Distri
 
     Args:
         model: a plain module on its device, in every process of an initialised process group.
-        assignment: made for this model; one tuned for another world size gives a warning.
+        assignment: made for this model, or the path of its file; one tuned for another world size gives a
+            warning.
         ddp_kwargs: further keywords of DistributedDataParallel, which must not contradict the assignment.
 
     Raises:
         AssignmentError: made for another model; the message names the first difference.
-        InputError: a wrapped or sharded model, or a keyword that contradicts the assignment.
+        InputError: a wrapped or sharded model, one on the meta device, no assignment or path of one, or a
+            keyword that DistributedDataParallel has not, or that contradicts the assignment.
         NotModelledError: a policy that DDP has not, or a keyword that is not supported with these buckets.
         MachineError: this torch lacks what the buckets need.
     """
     check_plain_module(model)
+    if isinstance(assignment, str | os.PathLike):
+        assignment = load_assignment(assignment)
+    if not isinstance(assignment, Assignment):
+        raise InputError(
+            f"assignment: a {type(assignment).__name__} is not legal; give an Assignment, or the path of one"
+        )
     switches = _switches(assignment, ddp_kwargs)
     _check_made_for(model, assignment)
     _check_world_size(assignment.made_for, switches)
@@ -71,6 +82,12 @@ def _switches(assignment: Assignment, given: dict[str, Any]) -> dict[str, Any]:
             f"policy: {assignment.policy!r} is not a system of DistributedDataParallel; apply takes "
             f"{', '.join(DDP_POLICIES)}"
         )
+    known = inspect.signature(DistributedDataParallel.__init__).parameters
+    for name in given:
+        if name not in known:
+            raise InputError(
+                f"{name}: DistributedDataParallel has no such keyword in torch {torch.__version__}"
+            )
     for name, why in _REFUSED.items():
         if given.get(name) is not None:
             raise InputError(f"{name}: not legal with an assignment; it {why}")
@@ -93,9 +110,13 @@ def _plain_name(name: str) -> str:
 def _check_made_for(model: nn.Module, assignment: Assignment) -> None:
     """Raise ``AssignmentError`` unless the assignment was made for this model and is legal on it (A8.3)."""
     named = reduced_parameters(model)
-    for parameter in (parameter for _, parameter in named):
+    for name, parameter in named:
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             raise InputError("model: has lazy parameters; run it once before apply")
+        if parameter.is_meta:
+            raise InputError(
+                f"model: {name!r} is on the meta device, without values; move it to its device first"
+            )
     if assignment.made_for is not None:
         _compare(assignment.made_for, named)
     sizes = [parameter.numel() * parameter.element_size() for _, parameter in named]

@@ -1,12 +1,12 @@
 """From a battery's raw output to records."""
 
 import tarfile
-import tempfile
 from pathlib import Path
 
 from sim.errors import InputError, ReplayError
 from sim.formats.outputs import make_directory, write_files
 from sim.formats.record_files import HARDWARE, WORKLOAD
+from sim.formats.scratch import scratch_directory
 from sim.validator.battery import SUMMARY
 from sim.validator.gathering import gather_record
 
@@ -32,9 +32,9 @@ def unpack_battery(directory: Path, output: Path) -> tuple[list[Path], list[str]
         raise InputError(f"{directory}: no *.tar.gz in it; give the directory of a battery's output")
     records: list[Path] = []
     missing: list[str] = []
-    with tempfile.TemporaryDirectory(prefix="bucketsim-") as scratch:
+    with scratch_directory() as scratch:
         for archive in archives:
-            raw = Path(scratch) / archive.name
+            raw = scratch / archive.name
             try:
                 with tarfile.open(archive) as opened:
                     opened.extractall(raw, filter="data")

@@ -2,6 +2,7 @@
 
 import atexit
 import itertools
+import logging
 import os
 import re
 import shutil
@@ -13,9 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sim.errors import InputError, MachineError
-from sim.validator.ranks.processes import kill, started_at
+from sim.machine import started_at
+from sim.validator.ranks.processes import kill
 from sim.validator.signals import exit_on_signals
 
+_log = logging.getLogger(__name__)
 _NUMBER = itertools.count()
 _LATENCY_MS = 100
 _OURS = re.compile(r"bs(\d+)\.(\d+)[a-j]-\w+")
@@ -143,7 +146,8 @@ def box(rates_bits: Sequence[int], uplink_bits: int | None = None) -> Iterator[l
         MachineError: not root, no iproute2, or the kernel refuses.
     """
     _check_machine(len(rates_bits))
-    remove_leftovers()
+    for name in remove_leftovers():
+        _log.warning("removed network namespace %s, left by a bucketsim that was killed", name)
     stem = f"bs{os.getpid()}.{started_at(os.getpid())}{'abcdefghij'[next(_NUMBER) % 10]}"
     teardown = _Teardown(stem)
     atexit.register(teardown.run)

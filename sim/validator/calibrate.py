@@ -27,8 +27,8 @@ Rounds = dict[str, dict[int, list[list[int]]]]  # samples in ns of each curve, b
 
 GLOO_CHANNELS = 2  # worker threads per process group: two collectives at once (A3.8)
 _TIMEOUT_S = 120.0
-_CURVES = ("all_reduce", "all_gather", "reduce", "broadcast")
-_LARGEST_ZERO_BYTES = 64 * MIB  # of the collectives that only ZeRO sends
+_CURVES = ("all_reduce", "all_gather", "reduce", "reduce_scatter", "broadcast")
+_LARGEST_ZERO_BYTES = 64 * MIB  # of the collectives that only sharded systems send
 _MOST_HELD_UP = 20
 BUDGET_S = 120.0
 
@@ -239,7 +239,7 @@ def _hardware(
     return Hardware(
         name=place.describe() + ("" if beside is None else f", beside {beside.describe()}"),
         world_size=place.world_size,
-        **{name: _points(curves[name]) for name in _CURVES},  # type: ignore[arg-type]
+        **{name: points for name in _CURVES if (points := _points(curves[name]))},  # type: ignore[arg-type]
         comm_channels=GLOO_CHANNELS,
         channel_slowdown=max(1.0, round(median(ratios.values()), 4)),
         launch_cost_ns=max(0, round(median(launches))),

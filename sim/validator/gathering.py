@@ -7,7 +7,7 @@ from typing import Any
 from sim.errors import ReplayError
 from sim.formats.documents import load, to_text
 from sim.formats.outputs import write_files
-from sim.formats.record_files import save_measurement
+from sim.formats.record_files import save_measurements
 from sim.nouns.assignment import Assignment
 from sim.nouns.workload import Workload
 from sim.validator.carriers import EMULATED, GLOO_ON_HOST, Carrier
@@ -76,8 +76,7 @@ def gather_record(directory: Path) -> None:
             complete = complete or event["event"] == "finished"
     finally:
         measurements = collected.measurements(place_of(job, started), job["mode"], _backend(job), complete)
-        for number, measurement in enumerate(measurements):
-            save_measurement(directory, number, measurement)
+        save_measurements(directory, measurements)
     if not complete:
         kept = "what was measured is kept, incomplete" if measurements else "nothing was measured"
         raise ReplayError(f"{directory}: {why_unfinished(directory)}; {kept}")

@@ -8,6 +8,7 @@ from typing import Any
 
 from sim.errors import InputError, ReplayError
 from sim.formats.documents import json_text, parse_json
+from sim.formats.inputs import read_bytes
 from sim.formats.outputs import write_atomically
 from sim.validator.launch import Place
 from sim.validator.ranks import notices
@@ -44,7 +45,7 @@ def read_job(directory: Path) -> dict[str, Any]:
         raise InputError(
             f"{directory}: no {JOB} in it; give the directory of bucketsim validate or calibrate --prepare"
         )
-    job = parse_json(path.read_bytes(), str(path))
+    job = parse_json(read_bytes(path), str(path))
     if not isinstance(job, dict) or not {"task", "world_size"} <= job.keys():
         raise InputError(f"{path}: no job; give the directory of bucketsim validate or calibrate --prepare")
     return job

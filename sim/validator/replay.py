@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sim.formats.record_files import save_measurement, save_neighbour
+from sim.formats.record_files import save_measurements
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Workload
 from sim.validator.carriers import GLOO_ON_HOST, Carrier
@@ -84,9 +84,6 @@ def replay(
         complete = True
     finally:
         refused = beside is not None and beside.failure is not None
-        if beside is not None and not refused:
-            save_neighbour(directory, beside.noun())
         measurements = [] if refused else collected.measurements(place, job["mode"], backend, complete)
-        for number, measurement in enumerate(measurements):
-            save_measurement(directory, number, measurement)
+        save_measurements(directory, measurements, None if beside is None or refused else beside.noun())
     return measurements

@@ -19,6 +19,12 @@ _ZERO_REFUSED = {
     "expert_groups": "a paced module has no experts",
     "cpu_offload": "its optimizer would have to compute on the CPU, and sleeps",
 }
+_FSDP2 = "the modules that it wraps are not those of a paced replay; what it sends is compared, not timed"
+NOT_REPLAYED = {
+    "fully_shard": _FSDP2,
+    "replicate": _FSDP2,
+    "megatron": "its own replay would need Megatron-Core on every rank; what it sends is compared, not timed",
+}
 _FREE = (CurvePoint(num_bytes=0, duration_ns=0),)
 _ANY_HARDWARE = Hardware(name="any", world_size=2, all_reduce=_FREE, all_gather=_FREE, reduce=_FREE)
 
@@ -78,6 +84,11 @@ def _check_candidate(workload: Workload, candidate: Candidate, mode: Mode, carri
         check_used(workload, switches)
         if candidate.assignment is not None and not candidate.is_injected:
             check_reaches(workload, assignment)
+    elif assignment.policy in NOT_REPLAYED:
+        raise NotModelledError(
+            f"candidate {candidate.name!r}: {assignment.policy} is not replayed: "
+            f"{NOT_REPLAYED[assignment.policy]}"
+        )
     else:
         switches = Switches()
         program = write(workload, _ANY_HARDWARE, assignment)[-1]

@@ -4,13 +4,14 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from sim.formats.outputs import write_atomically
+from sim.formats.scratch import scratch_directory
 from sim.validator.boxed_hosts import Host
 from sim.validator.ranks.processes import die_with_parent, holding, kill
 from sim.validator.watch import Launched
@@ -33,9 +34,9 @@ def started(hosts: Sequence[Host], ranks_per_host: int, port: int, job: dict[str
     When the context ends, whatever still runs of them is ended too, and the folder is gone.
     """
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bucketsim-")))
+        folder = stack.enter_context(scratch_directory())
         job_file = folder / "job.json"
-        job_file.write_text(json.dumps(job))
+        write_atomically(job_file, json.dumps(job))
         launched: list[Launched] = []
         stack.callback(_stop, launched, job_file)
         for number, host in enumerate(hosts):

@@ -19,6 +19,8 @@ POLL_S = 0.1
 _GRACE_S, _LONG_GRACE_S = 3.0, 15.0
 # What torchrun reports of a rank that a signal ended.
 _SIGNALLED = re.compile(r"rank\s+: (\d+) \(local_rank: \d+\)\s+exitcode\s+: -(\d+) \(pid")
+# What torchrun itself says when a signal ends it.
+_TOLD_TO_END = re.compile(r"SignalException: Process \d+ got signal: (\d+)")
 _REASON = re.compile(r"rank \d+: ")
 
 
@@ -136,13 +138,23 @@ def in_words(fault: Fault) -> str:
     """A fault, with the ranks at fault first."""
     if not fault.ranks:
         return fault.reason
-    names = ", ".join(map(str, fault.ranks))
-    return f"rank{'s' if len(fault.ranks) > 1 else ''} {names}: {fault.reason}"
+    return f"{_names(fault.ranks)}: {fault.reason}"
+
+
+def _names(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 def _culprit(launched: Sequence[Launched], folder: Path, observer: Observer) -> str | None:
-    """The rank that a signal ended, or else that gave a reason of its own first; None: not known yet."""
+    """The launcher or rank that a signal ended, or else the rank that gave a reason of its own first.
+
+    None: not known yet.
+    """
     logs = [one.said() for one in launched]
+    for one, log in zip(launched, logs, strict=True):
+        code = one.process.returncode or 0
+        if (number := -code if code < 0 else int((_TOLD_TO_END.findall(log) or ["0"])[0])) > 0:
+            return f"the launcher of {_names(one.ranks)} was killed by {signal.Signals(number).name}"
     for log in logs:
         for rank, number in _SIGNALLED.findall(log):
             if int(number) != signal.SIGTERM:  # torchrun's own, to the ranks that are left

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from sim.errors import InputError
-from sim.machine import cpu_model
+from sim.machine import cpu_model, started_at
 from sim.validator.ranks import notices
 from sim.validator.ranks.beats import Fault
 from sim.validator.ranks.cuda_pacing import check_gpus
@@ -31,7 +31,7 @@ from sim.validator.ranks.local_probes import probe_machine
 from sim.validator.ranks.occupying import occupy
 from sim.validator.ranks.peers import Parent, Peers
 from sim.validator.ranks.probes import calibrate
-from sim.validator.ranks.processes import die_with_parent, started_at
+from sim.validator.ranks.processes import die_with_parent
 from sim.validator.ranks.pulse import Progress, start_pulse
 from sim.validator.ranks.replaying import replay
 from sim.validator.ranks.seats import Seat, find_seat

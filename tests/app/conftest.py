@@ -19,6 +19,7 @@ from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.workload import Gradient, Workload
 from sim.units import transfer_ns
+from tests.saving import save_measurement
 
 MS = 1_000_000
 MIB = 1 << 20
@@ -137,9 +138,9 @@ def make_traces(folder: Path) -> Path:
     ]
     for number, (name, assignment, error) in enumerate(candidates):
         measurement = make_measurement(workload, hardware, name, assignment, error)
-        records.save_measurement(record, number, measurement)
+        save_measurement(record, number, measurement)
     for number, role in enumerate(BARE, start=len(candidates)):
-        records.save_measurement(record, number, make_bare_run(workload, hardware, role))
+        save_measurement(record, number, make_bare_run(workload, hardware, role))
     return folder
 
 

@@ -195,11 +195,18 @@ PLATEAU = Plateau(
 
 
 def test_the_default_is_no_point_of_the_curve() -> None:
-    data = sweep_data(ROWS, PLATEAU, chosen_cap_mb=2, chosen_step_ns=85 * MS, optimum_step_ns=78 * MS)
+    data = sweep_data(
+        ROWS,
+        PLATEAU,
+        chosen_cap_mb=2,
+        chosen_step_ns=85 * MS,
+        optimum_step_ns=78 * MS,
+        recommended_cap_mb=8,
+    )
     assert [point.cap_mb for point in data.curve] == [1, 2, 8, 64]
     assert [point.cap_mb for point in data.beside] == [None, 0]
-    assert data.best is not None
-    assert data.best.cap_mb == 1
+    assert data.recommended is not None
+    assert data.recommended.cap_mb == 8
     assert data.zones_mb == ((1, 1), (8, 8))
     assert data.chosen is not None
     assert data.chosen.step_ms == 85
@@ -219,8 +226,8 @@ def test_the_sweep_is_drawn_with_the_default_in_its_own_column() -> None:
     traces = {trace.name: trace for trace in figure.data}
     assert traces["DDP's default"].xaxis == "x"
     assert list(traces["DDP's default"].x) == [DEFAULT, "0"]
-    assert traces["explicit cap"].xaxis == "x2"
-    assert [data[1] for data in traces["explicit cap"].customdata] == [1, 2, 8, 64]
+    assert traces["bucket_cap_mb"].xaxis == "x2"
+    assert [data[1] for data in traces["bucket_cap_mb"].customdata] == [1, 2, 8, 64]
     assert figure.layout.xaxis2.type == "log"
     assert "MiB" in figure.layout.xaxis2.title.text
     lines = {shape.y0 for shape in figure.layout.shapes if shape.type == "line"}

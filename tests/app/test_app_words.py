@@ -76,8 +76,8 @@ def test_long_lists_of_caps_are_cut_short() -> None:
 
 def test_the_command_names_this_machine_alone(tmp_path: Path) -> None:
     argv = launch.command(8600, tmp_path, tmp_path / "live")
-    assert argv[:5] == [sys.executable, "-P", "-m", "streamlit", "run"]
-    assert Path(argv[5]).name == "main.py"
+    assert argv[:4] == [sys.executable, "-P", str(launch.MAIN.with_name("serving.py")), "run"]
+    assert Path(argv[4]).name == "main.py"
     assert argv[argv.index("--server.address") + 1] == "127.0.0.1"
     assert argv[argv.index("--server.port") + 1] == "8600"
     found = launch.settings(argv[argv.index("--") + 1 :])
@@ -183,20 +183,6 @@ def test_what_has_to_be_set_in_words(workload: Workload) -> None:
 def test_every_span_of_a_path_has_words() -> None:
     kinds = [kind for part in get_args(PathKind) for kind in (get_args(part) or (part,))]
     assert set(kinds) == set(labels.PATH_WORDS)
-
-
-def test_the_simplest_setting_in_words(workload: Workload, hardware: Hardware) -> None:
-    found = sim.tune(workload, hardware)
-    for name, words in (
-        ("bucket_cap_mb", "Simplest: bucket_cap_mb="),
-        ("DDP_SET_LAST_BUCKET_CAP", "DDP_SET_LAST_BUCKET_CAP=1"),
-        ("first_bucket_mb+bucket_cap_mb", "Simplest: bucket_cap_mb_list="),
-    ):
-        sentence = labels.simplest_sentence(replace(found, simplest=name))
-        assert sentence is not None
-        assert words in sentence
-    for name in ("default", "bucket_cap_mb_list", "bucket_indices"):
-        assert labels.simplest_sentence(replace(found, simplest=name)) is None
 
 
 def test_what_was_drawn_in_words(workload: Workload, hardware: Hardware) -> None:

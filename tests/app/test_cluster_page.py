@@ -141,7 +141,7 @@ def test_a_url_restores_the_knobs(page: AppTest) -> None:
     shown = {found.label: found.value for found in page.metric}
     assert shown["Ranks"] == "6"
     assert shown["All-reduce of 1 GiB"] == format_ms(times[1 << 30])
-    assert any("another on 4 GPUs" in found.value for found in page.markdown)
+    assert any("another on 6 GPUs" in found.value for found in page.markdown)
     assert "busiest" not in json.dumps(charts(page)["topology"])
 
 
@@ -268,15 +268,15 @@ def made(cluster: Any) -> Made:
     return Made(cluster=cluster, digest="")
 
 
-def test_numbers_of_hosts_are_powers_of_two_as_far_as_there_are_hosts() -> None:
+def test_numbers_of_hosts_are_powers_of_two_and_the_one_that_is_set() -> None:
     regular = sim.cluster("dgx_h100", hosts=3)
-    assert host_counts(made(regular), 16) == (1, 2, 4, 8, 16)
+    assert host_counts(made(regular), 16) == (1, 2, 3, 4, 8, 16)
     placed = replace(regular, placement=("host0.gpu0", "host1.gpu0"))
     assert host_counts(made(placed), 16) == (1, 2)
     grown = sim.scaling(make_workload(), placed, hosts=host_counts(made(placed), 16))
     assert [row.world_size for row in grown] == [1, 2]
     mixed = replace(regular, hosts=(*regular.hosts, Hosts(template="dgx_h100", count=3)))
-    assert host_counts(made(mixed), 4) == (1, 2, 4)
+    assert host_counts(made(mixed), 4) == (1, 2, 4, 6)
     assert host_counts(made(sim.cluster("pcie_box")), 64) == (1,)
 
 

@@ -8,7 +8,17 @@ from streamlit.testing.v1 import AppTest
 from app.choosing import WhatIf
 from app.views import what_ifs
 from app.views.knobs import DEFAULTS
-from app.views.switches import ALL, DDP, DDP_PICKS, SIZED_PICKS, ZERO, ZERO_PICKS
+from app.views.switches import (
+    ALL,
+    DDP,
+    DDP_PICKS,
+    FSDP2,
+    MEGATRON,
+    MEGATRON_PICKS,
+    SIZED_PICKS,
+    ZERO,
+    ZERO_PICKS,
+)
 from app.words import labels
 from app.words.labels import PICK_WORDS, Pick
 from tests.effort import PATIENCE_S
@@ -17,10 +27,10 @@ from tests.effort import PATIENCE_S
 def sidebar() -> None:
     import streamlit as st
 
-    from app.library import Library
     from app.views import knobs
+    from app.views.sources import Asked
 
-    turned = knobs.show(Library(workloads={}, hardware={}, records={}))
+    turned = knobs.show(Asked())
     st.text(turned.choice.key)
     st.text(turned.choice.words)
     st.text(turned.what_if.key)
@@ -88,12 +98,15 @@ def at_once(pick: Pick) -> set[str]:
         names |= {one.name for one in DDP}
     if pick in ZERO_PICKS:
         names |= {one.name for one in ZERO}
+    if pick in MEGATRON_PICKS:
+        names |= {one.name for one in MEGATRON}
+    names |= {one.name for one in FSDP2.get(pick, ())}
     if pick in SIZED_PICKS:
         names.add("bucket_cap_mb")
     return names | ({"caps"} if pick == "cap-list" else set())
 
 
-RESTORED: tuple[Pick, ...] = ("cap-list", "zero2", "last-hook-safe")
+RESTORED: tuple[Pick, ...] = ("cap-list", "zero2", "last-hook-safe", "megatron", "fully_shard")
 
 
 @pytest.mark.parametrize("pick", RESTORED)
@@ -139,7 +152,7 @@ def test_switches_are_in_the_choice_by_name(page: AppTest) -> None:
     move(page, "comm_hook", "fp16_compress")
     assert told(page)[1] == "DDP's default, comm_hook=fp16_compress, static_graph"
     move(page, "pick", "recommended")
-    assert told(page)[1] == "recommended, comm_hook=fp16_compress, static_graph"
+    assert told(page)[1] == "best buckets found, comm_hook=fp16_compress, static_graph"
     move(page, "pick", "zero1")
     assert told(page)[1] == "DeepSpeed ZeRO-1"
     move(page, "overlap_comm", True)

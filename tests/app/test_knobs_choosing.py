@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 import sim
 from app.choosing import INTERFERING, Choice, WhatIf
 from app.views import switches, what_ifs
-from app.views.switches import DDP, ZERO, Switch
+from app.views.switches import DDP, FULLY_SHARD, MEGATRON, ZERO, Switch
 from app.words.labels import PICK_WORDS, PICKS, Pick
 from sim.errors import InputError, NotModelledError, SimError
 from sim.nouns.assignment import Assignment
+from sim.systems.fsdp2_settings import MODELLED_FSDP2_SETTINGS, Fsdp2Settings
 from sim.systems.hook_table import HOOKS
+from sim.systems.megatron_settings import MODELLED_MEGATRON_SETTINGS, MegatronSettings
 from sim.systems.registry import SYSTEMS
 from sim.systems.switches import MODELLED_DDP_KWARGS, MODELLED_SETTINGS, Switches
 from sim.systems.zero_settings import MODELLED_ZERO_SETTINGS, ZeroSettings
@@ -26,7 +28,12 @@ from tests.effort import tries
 WORKLOAD = make_workload()
 HARDWARE = replace(make_hardware(), compute_slowdown=1.2, comm_slowdown=1.5, channel_slowdown=1.1)
 TUNED = sim.tune(WORKLOAD, HARDWARE).assignment
-TEXTS = {"join_inputs": ("", "2, 4", "3,3,1"), "expert_groups": ("", "1: 2")}
+TEXTS = {
+    "join_inputs": ("", "2, 4", "3,3,1"),
+    "expert_groups": ("", "1: 2"),
+    "shared_embedding": ("", WORKLOAD.gradients[0].name),
+    "units": ("", "blocks", "x.*"),
+}
 QUICK = settings(
     max_examples=tries(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -98,6 +105,24 @@ def test_settings_of_zero_are_played_or_refused(ask: Ask, pick: Pick) -> None:
         assert {name: made.settings[name] for name, _ in options} == dict(options)
 
 
+@QUICK
+@given(asked(MEGATRON))
+def test_settings_of_megatron_are_played_or_refused(ask: Ask) -> None:
+    options = switches.megatron_options(ask)
+    made = plays_or_is_refused(Choice(pick="megatron", options=options))
+    if made is not None:
+        assert made.settings == dict(options)
+
+
+@QUICK
+@given(asked(FULLY_SHARD), st.sampled_from([*switches.FSDP2]))
+def test_settings_of_fsdp2_are_played_or_refused(ask: Ask, pick: Pick) -> None:
+    options = switches.fsdp2_options(pick, ask)
+    made = plays_or_is_refused(Choice(pick=pick, options=options))
+    if made is not None:
+        assert made.settings == dict(options)
+
+
 @pytest.mark.parametrize("one", [*DDP, *ZERO], ids=lambda one: one.name)
 def test_one_switch_alone_is_played_or_refused(one: Switch) -> None:
     tried: dict[str, tuple[Any, ...]] = {
@@ -125,7 +150,13 @@ def test_every_pick_of_every_system_is_there() -> None:
     assert set(PICK_WORDS) == set(PICKS)
     assert len(set(PICK_WORDS.values())) == len(PICKS)
     no_switch = {"per-parameter-sync", "per-parameter-async"}
-    grouped = (*switches.DDP_PICKS, *switches.SIZED_PICKS, *switches.ZERO_PICKS)
+    grouped = (
+        *switches.DDP_PICKS,
+        *switches.SIZED_PICKS,
+        *switches.ZERO_PICKS,
+        *switches.MEGATRON_PICKS,
+        *switches.FSDP2,
+    )
     assert sorted([*grouped, *no_switch]) == sorted(PICKS)
     assert set(switches.SIZED_PICKS) == {
         name for name, system in SYSTEMS.items() if system.takes_caps and name != "ddp"
@@ -140,7 +171,16 @@ def test_every_switch_of_every_system_is_there_with_its_default() -> None:
     assert names == {*MODELLED_DDP_KWARGS, *MODELLED_SETTINGS} - aliases
     zero = {one.name.replace("offload_gb_per_s", "offload_bytes_per_s") for one in ZERO}
     assert zero == set(MODELLED_ZERO_SETTINGS)
-    for noun, group in ((Switches, DDP), (ZeroSettings, ZERO)):
+    assert {one.name for one in MEGATRON} == set(MODELLED_MEGATRON_SETTINGS)
+    for policy, own in switches.FSDP2.items():
+        extra = set() if policy == "fully_shard" else set(MODELLED_FSDP2_SETTINGS) - {one.name for one in own}
+        assert {one.name for one in own} | extra == set(MODELLED_FSDP2_SETTINGS)
+    for noun, group in (
+        (Switches, DDP),
+        (ZeroSettings, ZERO),
+        (MegatronSettings, MEGATRON),
+        (Fsdp2Settings, FULLY_SHARD),
+    ):
         known = {one.name: one.default for one in fields(noun)}
         for switch in group:
             if switch.kind in ("toggle", "integer") and switch.name in known:

@@ -69,7 +69,7 @@ def test_every_file_is_made_when_asked_for_and_says_what_was_turned(
     assert len(files) == 7
     for label, (name, content) in files.items():
         assert (label == "Python snippet") == isinstance(content, str), label
-        assert name.startswith("a-b-c-recommended-static-graph."), name
+        assert name.startswith("a-b-c-best-buckets-found-static-graph."), name
         text = content if isinstance(content, str) else content()
         assert '"bandwidth": 0.5' in text.replace("&quot;", '"').replace('""', '"'), label
         if label != "Recommendation JSON":  # the search knows no switches
@@ -113,6 +113,16 @@ def test_zero_gets_deepspeeds_configuration() -> None:
     made = page("zero2", reduce_bucket_size=70_000).run()
     assert json.loads(made.code[0].value)["zero_optimization"] == {"stage": 2, "reduce_bucket_size": 70_000}
     assert "DeepSpeed JSON" in [button.label for button in made.get("download_button")]
+
+
+def test_megatron_gets_flags() -> None:
+    made = page("megatron", overlap_grad_reduce=True, bucket_size=7e4, pipeline_rank=0).run()
+    assert made.code[0].value.splitlines() == [
+        "# Follows from other flags, and part of this assignment: pipeline_rank=0",
+        "--overlap-grad-reduce",
+        "--ddp-bucket-size 70000",
+    ]
+    assert "Megatron flags" in [button.label for button in made.get("download_button")]
 
 
 def test_another_system_has_no_lines_and_says_why() -> None:

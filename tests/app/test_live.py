@@ -15,6 +15,8 @@ from app.figures.live import MOST_POINTS, points, steps_figure
 from app.views import live
 from app.words import live as words
 from sim.errors import InputError, NotModelledError
+from sim.formats.documents import save
+from sim.nouns.autotune import AutotuneProgress, TrialLook
 from sim.nouns.live import PARTS, Calibration, Followed, LiveReport
 from sim.nouns.recording import (
     RecordedBackward,
@@ -518,6 +520,34 @@ def test_the_page_waits_calibrates_and_predicts(page: AppTest, job: Job) -> None
     assert "give a hardware, such as bucketsim calibrate makes" in said(page)
     assert EVIL not in said(page)
     assert len(page.get("plotly_chart")) == 3
+
+
+def test_a_job_that_tunes_itself_is_shown_from_phase_to_verdict(page: AppTest, job: Job) -> None:
+    for rank in (0, 1):
+        (job.folder / f"rank-{rank}.jsonl").rename(job.folder.parent / f"later-{rank}")
+    told = AutotuneProgress(name=EVIL, world_size=2, phase="recording", steps=7, buckets_in_use=3)
+    for changes, expected, charts in (
+        ({}, "It records its own steps. Step 7.", 0),
+        (
+            {"phase": "trial", "in_use_ns": 20 * MS, "best_ns": 18 * MS, "most_steps": 200},
+            "Predicted: 20.00 ms a step with the 3 buckets in use, 18.00 ms with the best.",
+            0,
+        ),
+        ({"looks": (TrialLook(steps=20, gain=0.09, low=-0.01, high=0.2),)}, "It trains with both", 1),
+        ({"phase": "ended", "outcome": "kept", "why": "faster", "seconds": 9.0}, "kept: faster (7 steps", 1),
+    ):
+        told = replace(told, **changes)
+        save(job.folder / "autotune.json", told)
+        page.run()
+        assert is_clean(page)
+        shown = said(page) + " ".join(one.value for one in page.success)
+        assert expected in shown.replace("\\", "")
+        assert EVIL not in said(page)
+        assert len(page.get("plotly_chart")) == charts
+    (job.folder / "autotune.json").write_text("{")
+    page.run()
+    assert is_clean(page)
+    assert "No steps yet" in page.info[0].value
 
 
 def test_a_machine_beside_the_recording_and_own_numbers(page: AppTest, job: Job) -> None:

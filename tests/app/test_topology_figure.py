@@ -16,9 +16,9 @@ from app.figures.strands import NOT_LOADED, strands_of, width_of
 from app.figures.style import ALARM
 from app.figures.switches import MAX_GROUPS, MAX_LEAVES, MAX_OWN, MAX_SPINES
 from app.figures.topology import topology_figure
-from sim.clusters.topology.network import network_links
 from sim.nouns.cluster import Cluster, Device, Hosts, HostTemplate, Link, Network
 from tests.cluster_strategies import clusters
+from tests.clusters.whole_graph import network_links
 from tests.effort import tries
 
 PRESETS: dict[str, Callable[[], Cluster]] = {

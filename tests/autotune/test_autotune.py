@@ -50,6 +50,17 @@ def test_kept_where_one_rank_is_slower_under_its_own_buckets(ranks: Answers) -> 
         assert answer["differs"] == []
 
 
+def test_the_first_rank_tells_what_it_does_where_told_to(ranks: Answers) -> None:
+    first, second = of(ranks, "kept")
+    assert second["told"] == []
+    (told,) = first["told"]
+    assert (told["phase"], told["outcome"], told["why"]) == ("ended", "kept", first["why"])
+    assert (told["in_use_ns"], told["best_ns"], told["buckets_tried"]) == (100, 90, 2)
+    assert [look["steps"] for look in told["looks"]] == [20]
+    assert 0 < told["looks"][0]["low"] < told["looks"][0]["gain"] < told["looks"][0]["high"]
+    assert told["steps"] == first["steps"]
+
+
 def test_a_planted_slow_candidate_is_reverted(ranks: Answers) -> None:
     for answer in of(ranks, "reverted"):
         assert answer["outcome"] == "reverted"

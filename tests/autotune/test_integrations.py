@@ -11,6 +11,18 @@ pytestmark = [pytest.mark.dist, pytest.mark.slow]
 PACKAGES = {"trainer_worker": ("transformers", "accelerate"), "lightning_worker": ("lightning",)}
 
 
+@pytest.mark.parametrize("package", ["accelerate", "lightning"])
+def test_what_accelerate_or_fabric_prepared_is_tuned_as_it_is(package: str, tmp_path: Path) -> None:
+    """``sim.autotune`` takes what ``prepare`` and ``setup`` give back; gradients are accumulated."""
+    pytest.importorskip(package)
+    for code, error in run_pair("tests.autotune.prepared_worker", tmp_path, package):
+        assert code == 0, error
+    for rank in (0, 1):
+        (row,) = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert row["outcome"] in ("kept", "reverted"), row["why"]
+        assert (row["rounds"], row["hooks"], row["same"]) == (6, 0, True)
+
+
 @pytest.mark.parametrize("worker", PACKAGES)
 def test_a_trainer_is_tuned_and_its_weights_are_those_without(worker: str, tmp_path: Path) -> None:
     for package in PACKAGES[worker]:

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import InputError
-from sim.formats.documents import parse_json, read_bytes
+from sim.formats.documents import parse_json
+from sim.formats.inputs import read_bytes
 from sim.formats.outputs import write_atomically
 
 Row = dict[str, Any]

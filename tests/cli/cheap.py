@@ -14,6 +14,7 @@ from sim.clusters.boxes import boxed_cluster
 from sim.formats import record_files as records
 from sim.nouns.measurement import MeasuredIteration, Measurement
 from tests.importer.link_texts import Line, today
+from tests.saving import save_measurement
 
 EXAMPLES = Path(__file__).parents[1] / "contracts" / "examples"
 W, H = EXAMPLES / "workload.json", EXAMPLES / "hardware.json"
@@ -45,7 +46,7 @@ def save_measurements(folder: Path) -> None:
             plain_step_ns=workload.backward_ns,
             dropped_warmup=0,
         )
-        records.save_measurement(folder, number, measurement)
+        save_measurement(folder, number, measurement)
 
 
 def save_inputs(folder: Path) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 import sim
-from sim.formats.record_files import save_measurement, start_record
+from sim.formats.record_files import start_record
 from tests.commands import bucketsim
+from tests.saving import save_measurement
 
 MEASURED = Path(__file__).parents[2] / "traces" / "measured"
 RECORDS = sim.find_records(MEASURED)

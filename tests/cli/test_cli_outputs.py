@@ -2,7 +2,8 @@
 
 import os
 import stat
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ TO_FILES = [
     *(("cluster", "--picture"), ("cluster", "--save-cluster")),
 ]
 TO_DIRECTORIES = ["import", "validate", "jobs"]
+MEASURED = ("record", "calibrate")  # what they write cannot be had again
 SOME_REFUSED = ("a link to a directory", "a socket", "a disk", "a loop of links", "full device")
 
 
@@ -38,6 +40,8 @@ def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     inputs.mkdir()
     cheap.save_inputs(inputs)
     cheap.without_ranks(monkeypatch)
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     return inputs
 
 
@@ -53,6 +57,42 @@ def words_of(command: str, option: str, at: Path, path: Path) -> list[object]:
     if option != "--output" and command in ("record", "estimate", "calibrate"):
         words += ["--output", path.parent / "output"]
     return words
+
+
+@pytest.fixture
+def full_disk(home: Path) -> Iterator[Path]:
+    """A file system that takes names, and not a byte more."""
+    mounted = ("mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(home))
+    if not IS_ROOT or subprocess.run(mounted, capture_output=True, check=False).returncode:
+        pytest.skip("needs root that may mount a small tmpfs")
+    try:
+        (home / "filler").write_bytes(b"x" * 4096)
+        yield home
+    finally:
+        subprocess.run(("umount", "--lazy", str(home)), check=True)
+
+
+def kept(said: str, at: Path) -> str:
+    """What was measured, from where the error says that it is kept."""
+    _, found, folder = said.strip().partition("; what was measured is kept in ")
+    assert found, said
+    assert Path(folder).parent == at.parent / "temporary"
+    return "".join(path.read_text() for path in Path(folder).iterdir())
+
+
+@pytest.mark.parametrize(("command", "option"), [*TO_FILES, *((one, "--output") for one in TO_DIRECTORIES)])
+def test_a_full_disk_is_one_line_and_keeps_what_was_measured(
+    command: str, option: str, at: Path, full_disk: Path
+) -> None:
+    said = bucketsim(*words_of(command, option, at, full_disk / "made"))
+    assert said.code == 1
+    errors = [line for line in said.err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1, said.err
+    assert "cannot be written: No space left on device" in errors[0]
+    assert "Traceback" not in said.err
+    assert [one.name for one in full_disk.rglob("*") if one.is_file()] == ["filler"]
+    if command in MEASURED:
+        assert kept(errors[0], at).startswith("{")
 
 
 def test_every_output_is_here() -> None:
@@ -103,6 +143,8 @@ def test_what_is_neither_is_one_line(command: str, option: str, kind: str, at: P
     assert said.code == 1
     assert (said.out, said.err.count("\n")) == ("", 1)
     assert said.err.startswith(f"error: {option}: {path}: cannot be written: ")
+    if kind == "full device" and command in MEASURED:
+        assert kept(said.err, at).startswith("{")
     assert words in said.err
     assert kinds_below(home) == before
 
@@ -111,8 +153,6 @@ def test_what_is_neither_is_one_line(command: str, option: str, kind: str, at: P
 @pytest.mark.parametrize("command", TO_DIRECTORIES)
 def test_a_directory_is_written_behind_its_links(command: str, kind: str, at: Path, home: Path) -> None:
     path, behind = DIRECTORIES[kind](home)
-    if command == "jobs":  # asks for one that is there
-        behind.mkdir(parents=True, exist_ok=True)
     links = {each for each in home.rglob("*") if each.is_symlink()}
     said = bucketsim(*cheap.commands(at)[command], "-o", path)
     assert said.code == 0, said.err

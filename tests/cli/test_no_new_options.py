@@ -25,6 +25,7 @@ FROZEN = {
         "workload_file",
     ],
     "agree": ["--json", "--markdown", "--max-error", "directories"],
+    "autotune": ["--cache", "--live", "command"],
     "box": ["--rate", "--uplink", "command", "hosts"],
     "calibrate": [
         "--again",
@@ -60,7 +61,7 @@ FROZEN = {
     ],
     "dash": ["--hardware", "--port", "--traces", "--watch"],
     "demo": ["--files", "--no-dash", "--output", "--port", "-o"],
-    "doctor": ["--json"],
+    "doctor": ["--clean", "--json"],
     "estimate": [
         "--arg",
         "--autocast",
@@ -92,7 +93,7 @@ FROZEN = {
         "--zero",
         "workload_file",
     ],
-    "export": ["--as", "--assignment", "--hardware", "--output", "-o", "workload_file"],
+    "export": ["--as", "--assignment", "--hardware", "--output", "--parts", "-o", "workload_file"],
     "gather": ["--json", "--max-error", "--output", "-o", "directory"],
     "import": [
         "--anonymize",

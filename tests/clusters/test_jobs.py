@@ -72,7 +72,7 @@ def workload(sizes: Sequence[int], ready: Sequence[int], *, forward: int = 0, ta
         Gradient(
             index=index,
             name=f"p{index}",
-            shape=(sizes[index],),
+            shape=(),
             dtype="float32",
             num_bytes=sizes[index],
             ready_ns=ready[count - 1 - index],

@@ -1,10 +1,34 @@
 """A cluster as one graph of all its devices, to which rings and shares are held: they know kinds of hosts."""
 
+from collections.abc import Iterator
+from math import ceil
+
 import networkx as nx
 
 from sim.clusters.topology.graph import add_link, host_graph
-from sim.clusters.topology.network import network_links
-from sim.nouns.cluster import Cluster
+from sim.nouns.cluster import Cluster, Link
+
+
+def network_links(cluster: Cluster) -> Iterator[Link]:
+    """Every link of the network, once: ports by host, then each leaf's uplinks to all spines."""
+    network = cluster.network
+    if network is None:
+        yield from cluster.links
+        return
+    leaves: dict[str, None] = {}
+    nics = 0
+    for host, template in enumerate(cluster.owners()):
+        own = template.of_kind("nic")
+        nics = max(nics, len(own))
+        for number, nic in enumerate(own):
+            leaf = f"leaf{host // network.hosts_per_leaf}.{number % network.rails}"
+            leaves[leaf] = None
+            yield Link(a=f"host{host}.{nic}", b=leaf, kind="net", bytes_per_s=network.bytes_per_s)
+    ports = network.hosts_per_leaf * ceil(nics / network.rails)
+    uplink = ports * network.bytes_per_s / network.oversubscription / network.spines
+    for leaf in leaves if len(leaves) > 1 else ():
+        for spine in range(network.spines):
+            yield Link(a=leaf, b=f"spine{spine}", kind="net", bytes_per_s=uplink)
 
 
 def cluster_graph(cluster: Cluster) -> "nx.DiGraph[str]":

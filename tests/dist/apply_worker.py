@@ -457,6 +457,9 @@ def refusals() -> dict[str, str]:
         ),
         "fsdp2": lambda: sim.apply(fully_shard(linears(6, 3), mesh=mesh), fitting),
         "tensor parallel": lambda: sim.apply(distribute_module(linears(6, 3), mesh, sharded), fitting),
+        "meta": lambda: sim.apply(linears(6, 3).to("meta"), fitting),
+        "a dict": lambda: sim.apply(model, json.loads(sim.to_text(fitting))),
+        "no file": lambda: sim.apply(model, "none.json"),
         "no module": lambda: sim.apply("model", fitting),  # type: ignore[arg-type]
     }
     said = {}

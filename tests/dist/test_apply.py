@@ -134,7 +134,7 @@ def test_names_that_torch_changes_are_the_same_model(ranks: Answers) -> None:
         ("sparse", "AssignmentError: bucket_indices.0: 'layers.0.weight' has a sparse gradient"),
         ("cap", "InputError: bucket_cap_mb: 4 is not legal; the assignment says"),
         ("switch", "InputError: gradient_as_bucket_view: False is not legal; .*made for True"),
-        ("unknown", "bucket_caps"),
+        ("unknown", "InputError: bucket_caps: DistributedDataParallel has no such keyword in torch"),
         ("delayed", "InputError: delay_all_reduce_named_params: .*out of the buckets"),
         ("mixed precision", "NotModelledError: mixed_precision: not supported"),
         ("both", "InputError: find_unused_parameters: leave it out"),
@@ -144,6 +144,9 @@ def test_names_that_torch_changes_are_the_same_model(ranks: Answers) -> None:
         ("fsdp", "InputError: model: is sharded by FullyShardedDataParallel"),
         ("fsdp2", r"InputError: model: is sharded by fully_shard \(FSDP2\)"),
         ("tensor parallel", "InputError: model: parameter 'layers.0.weight' is a DTensor"),
+        ("meta", "InputError: model: 'layers.0.weight' is on the meta device"),
+        ("a dict", "InputError: assignment: a dict is not legal; give an Assignment, or the path of one"),
+        ("no file", "InputError: none.json: cannot be read: No such file or directory"),
         ("no module", "InputError: model: str is not legal"),
     ],
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sim.errors import NotModelledError
-from sim.importer.kineto import read_kineto
+from sim.importer.kineto.trace_import import read_kineto
 from sim.nouns.imported import Imported, ImportOptions
 from sim.nouns.workload import Gradient, Workload
 from tests.importer.profiled_runs import SHAPES, STEPS, log, traces

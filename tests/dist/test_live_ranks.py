@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sim.formats.recordings import load_recording
-from sim.importer.recorded_steps import measured_of, workload_of
+from sim.importer.recorded.recorded_steps import measured_of, workload_of
 from tests.dist.pairs import run_pair
 
 pytestmark = pytest.mark.dist

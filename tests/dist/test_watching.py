@@ -1,14 +1,21 @@
 """Who is at fault, judged by beats and by what ranks were told; no rank is started."""
 
+import os
+import signal
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.errors import ReplayError
 from sim.validator.ranks.beats import SILENCE_S, Beat, Observer, WakingClock
 from sim.validator.ranks.unanimity import Disagreement, check_unanimous, first_difference
+from sim.validator.watch import Launched, watch
 from tests.effort import PATIENCE_S
 
 
@@ -140,3 +147,18 @@ def test_every_rank_names_the_ranks_outside_the_majority(models: list[int]) -> N
 )
 def test_the_first_difference(one: Any, other: Any, where: tuple[str, str, str]) -> None:
     assert first_difference(one, other) == where
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
+def test_a_launcher_that_is_killed_is_named_as_that(sent: signal.Signals, tmp_path: Path) -> None:
+    """SIGTERM ends torchrun with words of its own."""
+    says = f"SignalException: Process 7 got signal: {sent.value}"
+    ends = "import os; os.kill(os.getpid(), 9)" if sent == signal.SIGKILL else f"raise SystemExit({says!r})"
+    with os.fdopen(os.memfd_create("log"), "w+b") as log:
+        log.write(b"[W1122 socket.cpp:767] the last line that it said\n")
+        log.flush()
+        launcher = subprocess.Popen([sys.executable, "-c", ends], stderr=log)
+        launched = Launched(process=launcher, ranks=(0, 1), log=log)
+        with pytest.raises(ReplayError, match=rf"the launcher of ranks 0, 1 was killed by {sent.name}$"):
+            watch([launched], tmp_path, print, PATIENCE_S)
+        launcher.wait()

@@ -185,13 +185,6 @@ def test_where_nothing_can_be_written_it_says_so(place: str, tmp_path: Path) -> 
     assert not list(tmp_path.parent.glob(f".{tmp_path.name}.*"))
 
 
-def test_files_that_are_too_large_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "MAX_FILE_BYTES", 3)
-    (tmp_path / "f.json").write_text("[1]\n")
-    with pytest.raises(InputError, match=r"f\.json: 4 bytes; at most 3 are read"):
-        documents.read_bytes(tmp_path / "f.json")
-
-
 @pytest.mark.parametrize("depth", [1, 63])
 def test_nesting_up_to_64_levels_is_read(depth: int) -> None:
     text = "[" * depth + "]" * depth

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import sim
 from sim.errors import InputError, NotModelledError
 from sim.formats.recordings import load_recording
-from sim.importer.recorded_steps import measured_of, workload_of
+from sim.importer.recorded.recorded_steps import measured_of, workload_of
 from sim.nouns.recording import (
     RecordedBackward,
     RecordedBucket,

@@ -15,6 +15,7 @@ from sim.formats import record_files as records
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import MeasuredIteration, Measurement
 from sim.nouns.workload import Workload
+from tests.saving import save_measurement
 from tests.strategies import hardwares, measurements, workloads
 
 EXAMPLES = Path(__file__).parents[1] / "contracts" / "examples"
@@ -49,7 +50,7 @@ def _there_and_back(
     folder: Path, workload: Workload, hardware: Hardware, measured: list[Measurement]
 ) -> None:
     records.start_record(folder, workload, hardware)
-    paths = [records.save_measurement(folder, number, one) for number, one in enumerate(measured)]
+    paths = [save_measurement(folder, number, one) for number, one in enumerate(measured)]
     assert len(set(paths)) == len(measured)
     back = records.load_record(folder)
     assert (back.name, back.workload, back.hardware) == ("b", workload, hardware)
@@ -68,7 +69,7 @@ def made(tmp_path: Path) -> Path:
     """A record of one measurement."""
     folder = tmp_path / "record"
     records.start_record(folder, WORKLOAD, HARDWARE)
-    records.save_measurement(folder, 0, PLAIN)
+    save_measurement(folder, 0, PLAIN)
     return folder
 
 
@@ -121,7 +122,7 @@ def test_a_broken_measurement_is_refused_by_name(made: Path) -> None:
 
 def test_names_with_slashes_stay_in_the_directory(made: Path) -> None:
     """A candidate's name comes from a user; its file lies in the record all the same."""
-    path = records.save_measurement(made, 7, replace(PLAIN, name="../../etc/x y"))
+    path = save_measurement(made, 7, replace(PLAIN, name="../../etc/x y"))
     assert path.parent == made
     assert path.name.startswith("measurement-07-")
     assert documents.load(path, documents.KINDS["measurement"]).name == "../../etc/x y"

@@ -51,6 +51,11 @@ def edit(kind: str, path: str, value: Any, *says: str) -> Bad:
     return Bad(kind=kind, content=json.dumps(document).encode(), says=says)
 
 
+def scattered(known: Any, *says: str) -> Bad:
+    """A hardware whose spread says ``known`` of one point."""
+    return edit("hardware", "spread", {"all_reduce": {"4194304": known}}, "spread.all_reduce.4194304", *says)
+
+
 def raw(content: bytes | str, *says: str, kind: str = "workload") -> Bad:
     return Bad(kind=kind, content=content if isinstance(content, bytes) else content.encode(), says=says)
 
@@ -133,6 +138,10 @@ BAD: dict[str, Bad] = {
     "bool for int": edit("workload", "forward_ns", True, "forward_ns: True", "integer"),
     "text for int": edit("workload", "forward_ns", "1", "forward_ns: '1'", "integer"),
     "null for int": edit("workload", "forward_ns", None, "forward_ns: None", "integer"),
+    "beyond a float, in digits": edit(
+        "workload", "band", [1.0, 10**400], "1000000000", "is not legal; give a finite number"
+    ),
+    "a long unknown key": edit("workload", "x" * 5000, 1, "unknown key"),
     "beyond reason": edit("workload", "backward_ns", 10**30, f"backward_ns: {10**30}", "2**62"),
     "negative backward": edit("workload", "backward_ns", -1, "backward_ns: -1"),
     "number for text": edit("workload", "name", 5, "name: 5"),
@@ -146,6 +155,9 @@ BAD: dict[str, Bad] = {
     "unknown effect": edit("workload", "ready_includes", ["wire"], "ready_includes.0: 'wire'", "copy_in"),
     "effect twice": edit(
         "workload", "ready_includes", ["launch", "launch"], "ready_includes", "launch", "twice"
+    ),
+    "shape against bytes": edit(
+        "workload", "gradients.3.shape", [7], "gradients.3.num_bytes: ", "[7] of float32 are 28 bytes"
     ),
     "sample short": edit("workload", "samples", [[1]], "samples.0: 1 ready times", "4 gradients"),
     "sample negative": edit("workload", "samples", [[1, 2, 3, -4]], "samples.0: -4"),
@@ -180,6 +192,25 @@ BAD: dict[str, Bad] = {
     "more channels than any": edit("hardware", "comm_channels", 10**9, "comm_channels: 1000000000", "65536"),
     "negative launch": edit("hardware", "launch_cost_ns", -1, "launch_cost_ns: -1"),
     "blocking 1": edit("hardware", "launch_blocks_compute", 1, "launch_blocks_compute: 1", "boolean"),
+    "scatter of a number": edit("hardware", "spread", {"all_reduce": 7}, "spread.all_reduce: 7", "an object"),
+    "scatter below 0": scattered({"p10_ns": -1}, "p10_ns: -1", ">= 0"),
+    "scatter of nothing": scattered({"min_ns": None}, "min_ns: None", ">= 0"),
+    "scatter of halves": scattered({"p10_ns": 1.5}, "p10_ns: 1.5", "integer"),
+    "scatter of a size a number": scattered(7, "7 is not legal", "an object"),
+    "min above median": scattered({"min_ns": 9, "median_ns": 8}, "min_ns: 9", "median_ns is 8"),
+    "p10 above p90": scattered({"p10_ns": 9, "p90_ns": 8}, "p10_ns: 9", "p90_ns is 8"),
+    "p90 above max": scattered({"p90_ns": 9, "max_ns": 8}, "p90_ns: 9", "max_ns is 8"),
+    "range upside down": scattered({"low_ns": 9, "high_ns": 8}, "low_ns: 9", "high_ns is 8"),
+    "scatter of a launch": edit(
+        "hardware", "spread", {"launch_cost_ns": {"p10_ns": 2, "p90_ns": 1}}, "launch_cost_ns.p10_ns: 2"
+    ),
+    "scatter of words": edit(
+        "hardware",
+        "spread",
+        {"copy_in_slowdown": {"alone": {"min_ns": "x"}}},
+        "alone.min_ns: 'x'",
+        "a number",
+    ),
     "misspelt": edit("hardware", "comm_chanels", 2, "comm_chanels: unknown key"),
     # the assignment
     "no buckets": edit("assignment", "bucket_indices", GONE, "bucket_indices: missing"),
@@ -194,6 +225,7 @@ BAD: dict[str, Bad] = {
     "buckets flat": edit("assignment", "bucket_indices", [3, 2, 1, 0], "bucket_indices.0: 3"),
     "negative bucket index": edit("assignment", "bucket_indices", [[-1]], "bucket_indices.0: -1"),
     "bool index": edit("assignment", "bucket_indices", [[True]], "bucket_indices.0.0: True"),
+    "negative bucket size": edit("assignment", "bucket_bytes", [-1, 5], "bucket_bytes: -1", ">= 0"),
     "unknown policy": edit("assignment", "policy", "best", "policy: 'best'", "'ddp'"),
     "sizes short": edit("assignment", "bucket_bytes", [1], "bucket_bytes: 1 sizes for 2 buckets"),
     # the assignment against the workload (A8.3)

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from sim.errors import SimError
 from sim.formats.documents import parse_text, to_text
 from sim.importer.anonymizing import anonymize
-from sim.importer.chakra import read_chakra
-from sim.importer.ddp_log import read_ddp_log
-from sim.importer.flight_recorder import read_flight_recorder
+from sim.importer.chakra.execution_trace import read_chakra
+from sim.importer.ddp_log.logged_buckets import read_ddp_log
+from sim.importer.flight_recorder.dumps import read_flight_recorder
 from sim.importer.readers import reader
 from sim.importer.vocabulary import KEYS
 from sim.nouns.assignment import Assignment, MadeFor

@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.errors import InputError, NotModelledError, SimError
-from sim.importer.chakra import gradients_of, read_chakra
+from sim.importer.chakra.execution_trace import read_chakra
 from sim.importer.chakra.nodes import PROCESS_GROUPS
 from sim.importer.matching import match_buckets
-from sim.importer.opening import read_text
 from sim.nouns.imported import Imported, ImportOptions
 from tests.effort import tries
 from tests.importer.ddp_run import BUCKETS, SIZES, files, model
@@ -106,7 +105,6 @@ def test_gradients_and_buckets_of_a_model_come_back(
     buckets = match_buckets(imported.details["all_reduce_bytes"], workload, "trace")
     ends = sorted({place for place in cuts if place < len(shapes)} | {len(shapes) - 1})
     assert [len(bucket) for bucket in buckets] == [b - a for a, b in zip([-1, *ends], ends, strict=False)]
-    assert gradients_of(document, backward_ns=1_000_000) == workload.gradients
 
 
 def test_real_ranks() -> None:
@@ -152,8 +150,9 @@ def test_dlrm_on_eight_gpus() -> None:
     assert imported.workload is not None
     buckets = match_buckets(imported.details["all_reduce_bytes"], imported.workload, "trace")
     assert [len(bucket) for bucket in buckets] == [6, 1, 8]
-    one = gradients_of(json.loads(read_text(paths[3])), "r3")
-    assert sum(gradient.num_bytes for gradient in one) == 4 * (394241 + 112 + 226960)
+    one = read_chakra(paths[3:4], ImportOptions(backward_ns=10**7)).workload
+    assert one is not None
+    assert one.total_bytes == 4 * (394241 + 112 + 226960)
 
 
 def test_without_marks_all_reduces_tell_where_a_backward_ends() -> None:

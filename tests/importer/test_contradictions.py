@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
-from sim.importer.ddp_log import read_ddp_log
+from sim.importer.ddp_log.logged_buckets import read_ddp_log
 from sim.importer.joined_hardware import join_hardware
 from sim.importer.kineto.contradictions import contradictions
 from sim.importer.kineto.interference import Interference

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import sim
 from sim.errors import InputError, SimError
 from sim.formats.documents import parse_document, to_document
-from sim.importer.ddp_log import read_ddp_log
+from sim.importer.ddp_log.logged_buckets import read_ddp_log
 from sim.nouns.assignment import Assignment, bucket_bytes
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.imported import Imported, ImportOptions

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.errors import InputError, NotModelledError, SimError
-from sim.importer.flight_recorder import read_flight_recorder
+from sim.importer.flight_recorder.dumps import read_flight_recorder
 from sim.importer.flight_recorder.repeating import Repeat, find_repeat
 from sim.nouns.imported import Imported, ImportOptions
 from sim.nouns.workload import Gradient, Workload

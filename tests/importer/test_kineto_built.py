@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim import simulate, summarize
-from sim.importer.kineto import read_kineto
+from sim.importer.kineto.trace_import import read_kineto
 from sim.nouns.imported import Imported, ImportOptions
 from sim.units import median_ns
 from tests.effort import tries

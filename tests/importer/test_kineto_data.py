@@ -8,7 +8,7 @@ from statistics import median
 import pytest
 
 from sim import agreement
-from sim.importer.kineto import read_kineto
+from sim.importer.kineto.trace_import import read_kineto
 from sim.nouns.comparison import Agreement
 from sim.nouns.imported import Imported, ImportOptions
 from sim.nouns.records import Record

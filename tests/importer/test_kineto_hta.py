@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.importer.kineto import read_kineto
+from sim.importer.kineto.trace_import import read_kineto
 from sim.nouns.imported import ImportOptions
 from tests.importer.built_traces import Dialect, Job, build, write
 

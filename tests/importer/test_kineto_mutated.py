@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sim.errors import SimError
 from sim.formats.documents import to_text
-from sim.importer.kineto import read_kineto
+from sim.importer.kineto.trace_import import read_kineto
 from sim.nouns.imported import ImportOptions
 from tests.effort import tries
 from tests.importer.built_traces import Dialect, Job, build

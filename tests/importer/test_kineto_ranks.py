@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sim.errors import InputError
-from sim.importer.kineto import read_kineto
+from sim.importer.kineto.trace_import import read_kineto
 from sim.nouns.imported import Imported, ImportOptions
 from tests.importer.built_traces import Dialect, Job, build
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from sim.errors import InputError
-from sim.importer.kineto import read_kineto
 from sim.importer.kineto.rank_trace import read_rank
+from sim.importer.kineto.trace_import import read_kineto
 from sim.nouns.imported import ImportOptions, no_progress
 from sim.nouns.workload import Gradient, Workload
 from tests.importer.built_traces import Dialect, Job, build, write

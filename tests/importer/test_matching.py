@@ -41,7 +41,7 @@ def models(
             Gradient(
                 index=index,
                 name=f"p{index}",
-                shape=(size,),
+                shape=(),
                 dtype=draw(st.sampled_from(dtypes)),
                 num_bytes=size,
                 ready_ns=None if index in unused else times[index],
@@ -178,7 +178,7 @@ def test_many_equal_gradients_of_many_dtypes_end_in_time() -> None:
     order = list(range(160))
     random.Random(7).shuffle(order)
     gradients = tuple(
-        Gradient(index=i, name=f"p{i}", shape=(2,), dtype=dtypes[i % 8], num_bytes=8, ready_ns=order[i])
+        Gradient(index=i, name=f"p{i}", shape=(), dtype=dtypes[i % 8], num_bytes=8, ready_ns=order[i])
         for i in range(160)
     )
     model = Workload(name="m", gradients=gradients, forward_ns=0, backward_ns=200, optimizer_ns=0)

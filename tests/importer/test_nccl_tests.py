@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sim.errors import InputError, SimError
 from sim.formats.documents import parse_text, to_text
-from sim.importer.links import read_nccl_tests
+from sim.importer.links.link_hardware import read_nccl_tests
 from sim.nouns.hardware import Curve, Hardware
 from sim.nouns.imported import ImportOptions
 from sim.tuner.spread.scatter import read_scatter

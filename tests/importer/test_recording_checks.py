@@ -7,10 +7,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.importer.kept_steps import keep
-from sim.importer.recorded_run import as_run
-from sim.importer.recorded_steps import workload_of
-from sim.importer.recording_checks import check_recording
+from sim.importer.recorded.kept_steps import keep
+from sim.importer.recorded.recorded_run import as_run
+from sim.importer.recorded.recorded_steps import workload_of
+from sim.importer.recorded.recording_checks import check_recording
 from sim.nouns.recording import RecordedBackward, RecordedRank, RecordedStep, Recording
 from tests.formats.test_recordings import LAYOUT, RecordedLayout, backward, header
 

@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sim.errors import InputError, SimError
-from sim.importer.sniffing import DOCUMENTS, FORMATS, recognise
+from sim.importer.readers import FORMATS
+from sim.importer.sniffing import DOCUMENTS, recognise
 from tests.effort import tries
 from tests.importer.link_texts import Line, old, report, today
 

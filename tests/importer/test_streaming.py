@@ -214,7 +214,7 @@ def _large_trace(path: Path, megabytes: int) -> None:
 
 READ = """
 import json, resource, sys
-from sim.importer.kineto import read_kineto
+from sim.importer.kineto.trace_import import read_kineto
 from sim.nouns.imported import ImportOptions
 from pathlib import Path
 found = read_kineto([Path(sys.argv[1])], ImportOptions())

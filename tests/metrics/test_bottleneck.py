@@ -328,7 +328,7 @@ def test_bandwidth_bound() -> None:
     assert found.sync_end_ns == 188 * MS
     assert found.verdict_code == "bandwidth-bound"
     assert found.verdict == (
-        "bandwidth-bound: 4 buckets on end, 153 MiB at 0.95 GB/s, keep the link busy without a gap for "
+        "bandwidth-bound: 4 buckets back to back, 153 MiB at 0.95 GB/s, keep the link busy for "
         "168.00 ms; 88.00 ms is exposed, of which twice the bandwidth would save at most 80.00 ms"
     )
 
@@ -439,7 +439,7 @@ def test_every_sentence_adds_up(case: Case) -> None:
         else:
             assert f"{len(reduces)} bucket{'s' if len(reduces) > 1 else ''}" in sentence
         is_gapless = all(one.end_ns == two.start_ns for one, two in pairwise(reduces))
-        assert code != "bandwidth-bound" or ("without a gap" in sentence) == is_gapless
+        assert code != "bandwidth-bound" or ("back to back" in sentence) == is_gapless
     elif code == "head-of-line":
         waiting, blocking = map(int, re.findall(r"bucket (\d+)", sentence))
         assert blocking < waiting

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pytest
 
 import sim
-from sim.importer.links import read_nccl_tests
+from sim.importer.links.link_hardware import read_nccl_tests
 from sim.importer.readers import reader
 from sim.nouns.hardware import Curve
 from sim.nouns.imported import ImportOptions

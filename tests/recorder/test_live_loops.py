@@ -162,3 +162,20 @@ def test_what_a_hook_cannot_round_is_refused(
     monkeypatch.setattr(ddp, "gradient_as_bucket_view", True)
     with pytest.raises(InputError, match=r"on 3 ranks \(no power of two\).*level='light'"):
         attach(ddp, places={}, wrap=None, wrap_state=None)
+
+
+def test_a_recording_is_entered_once(ddp: DistributedDataParallel, tmp_path: Path) -> None:
+    once = record(ddp, tmp_path / "run")
+    with once as recording:
+        with pytest.raises(InputError, match="this one was entered before"), once:
+            pass
+        ddp(torch.ones(2, 3)).sum().backward()
+        recording.step()
+    with pytest.raises(InputError, match="this one was entered before"), once:
+        pass
+    assert recording.steps_recorded == 1
+
+
+def test_a_directory_that_is_none_is_refused(ddp: DistributedDataParallel) -> None:
+    with pytest.raises(InputError, match="directory: None is not legal"), record(ddp, None):  # type: ignore[arg-type]
+        pass

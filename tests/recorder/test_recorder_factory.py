@@ -91,6 +91,8 @@ def module(): return Small()
 def nothing(): return None
 def triple(): return (Small(), 1, 2)
 def broken(): raise RuntimeError("no weights\\nin detail")
+def leaving():
+    raise SystemExit(3)
 def lazily():
     import not_a_package_of_mine
 number = 3
@@ -115,6 +117,8 @@ number = 3
         ("own_body:nothing", r"returned None; return \(model, batch\)"),
         ("own_body:triple", r"returned a tuple of Small, int, int; return"),
         ("own_body:broken", r"own_body:broken raised RuntimeError: no weights$"),
+        ("own_body:leaving", r"own_body:leaving raised SystemExit: 3"),
+        ("sys:exit", r"sys:exit raised SystemExit"),
         ("own_body:lazily", r"raised ModuleNotFoundError: No module named 'not_a_package_of_mine'"),
     ],
 )
@@ -138,6 +142,7 @@ def test_an_argument_that_the_factory_does_not_take(write: Write) -> None:
     [
         ("import a_package_that_is_not_here\n", "importing own_import raised ModuleNotFoundError"),
         ("def make(:\n", "importing own_import raised SyntaxError"),
+        ("raise SystemExit(0)\n", "importing own_import raised SystemExit: 0"),
         ("1 / 0\n", "importing own_import raised ZeroDivisionError: division by zero"),
     ],
 )

@@ -17,6 +17,10 @@ SYSTEMS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("zero2", SMALL | {"accelerator": "cpu"}),
     ("zero2", SMALL | {"overlap_comm": True}),
     ("zero2", SMALL | {"overlap_comm": True, "use_multi_rank_bucket_allreduce": False}),
+    ("megatron", {}),
+    ("fully_shard", {}),
+    ("replicate", {}),
+    ("megatron", {"overlap_grad_reduce": True, "bucket_size": 5}),
     ("single", {"find_unused_parameters": True}),
     ("per-parameter", {"comm_hook": "powerSGD", "static_graph": True}),
     ("per-parameter", {"comm_hook": "bf16_compress", "accumulation_steps": 2}),
@@ -27,13 +31,18 @@ SYSTEMS: tuple[tuple[str, dict[str, Any]], ...] = (
 def system_cases(draw: st.DrawFn) -> Case:
     """float32 on one device; reduces are timed as all-reduces are."""
     workload = draw(workloads(TINY, sparse=False, dtypes=("float32",), devices=(None,), empty=False))
-    whole = tuple(replace(g, wire_bytes=None, num_bytes=4 * g.num_bytes) for g in workload.gradients)
+    whole = tuple(
+        replace(g, wire_bytes=None, num_bytes=4 * g.num_bytes, shape=(g.num_bytes,))
+        for g in workload.gradients
+    )
     workload = replace(workload, gradients=whole)
     hardware = draw(hardwares(TINY))
     policy, options = draw(st.sampled_from(SYSTEMS))
     return Case(
         workload=workload,
-        hardware=replace(hardware, world_size=2, reduce=hardware.all_reduce),
+        hardware=replace(
+            hardware, world_size=2, reduce=hardware.all_reduce, reduce_scatter=hardware.all_reduce
+        ),
         assignment=sim.assign(workload, policy, **options),
         slowest=draw(st.none() | other_ranks(workload, TINY)),
     )

@@ -76,7 +76,11 @@ def applied(lines: str) -> Assignment:
     ],
 )
 def test_a_torch_without_a_switch_is_refused(switch: str, since: tuple[int, int]) -> None:
+    """Whatever its value: an older torch takes no keyword that it does not know."""
     assignment = sim.assign(WORKLOAD, **{switch: True})
+    required = {"torch": f">=2.{since[1]}"} if since > (2, 9) else {}  # bucketsim itself needs 2.9
+    for value in (True, False):
+        assert sim.assign(WORKLOAD, **{switch: value}).requires == required
     for version in VERSIONS:
         text = f"{version[0]}.{version[1]}"
         if version >= since:
@@ -237,6 +241,20 @@ def test_parameters_of_bf16_are_said_in_deepspeeds_configuration() -> None:
         "bf16": {"enabled": True, "check_grad_overflow": False},
         "zero_optimization": {"stage": 1},
     }
+
+
+def test_megatron_has_flags() -> None:
+    made = sim.assign(
+        WORKLOAD, "megatron", overlap_grad_reduce=True, bucket_size=5e8, average_in_collective=False
+    )
+    assert sim.megatron_flags(made, WORKLOAD) == "--overlap-grad-reduce\n--ddp-bucket-size 500000000\n"
+    made = sim.assign(WORKLOAD, "megatron", num_microbatches=2)
+    assert sim.megatron_flags(made, WORKLOAD).splitlines() == [
+        "# Follows from other flags, and part of this assignment: num_microbatches=2",
+        "# No flags: Megatron-LM's own defaults.",
+    ]
+    with pytest.raises(NotModelledError, match="'ddp' is no system of Megatron-Core"):
+        sim.megatron_flags(sim.assign(WORKLOAD, "ddp"), WORKLOAD)
 
 
 @pytest.mark.parametrize("policy", ["ddp", "last-hook-safe"])

@@ -160,6 +160,30 @@ def test_what_zero_gathers_after_backward_is_counted() -> None:
     )
 
 
+_SHARDED = {
+    "overlap_grad_reduce": True,
+    "bucket_size": 4_000_000,
+    "use_distributed_optimizer": True,
+    "overlap_param_gather": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("policy", "options"),
+    [("megatron", {}), ("megatron", _SHARDED), ("fully_shard", {}), ("replicate", {}), ("zero2", {})],
+)
+def test_another_system_differs_by_parts_that_add_up(policy: str, options: dict[str, Any]) -> None:
+    """Gathers that hide behind forward, too, are told in parts that add up to the nanosecond."""
+    job = workload([40, 30, 20, 10], [10, 10, 10, 10])
+    curve = hardware(latency_ms=4).all_reduce
+    machine = replace(hardware(latency_ms=4), all_gather=curve, reduce_scatter=curve)
+    before, after = (
+        sim.simulate(job, machine, sim.assign(job, name, **given))
+        for name, given in (("ddp", {}), (policy, options))
+    )
+    check_adds_up(sim.difference(before, after), before, after)
+
+
 @pytest.mark.parametrize(
     ("policy", "options"),
     [
@@ -169,6 +193,9 @@ def test_what_zero_gathers_after_backward_is_counted() -> None:
         ("zero1", {}),
         ("zero2", {"gradient_accumulation_steps": 2}),
         ("after-backward", {}),
+        ("megatron", _SHARDED),
+        ("fully_shard", {"accumulation_steps": 2}),
+        ("replicate", {}),
     ],
 )
 def test_collectives_are_those_that_are_explained(policy: str, options: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ from sim.nouns.records import Record
 from sim.nouns.workload import Gradient, Workload
 from sim.truth import in_box
 from tests.commands import bucketsim
+from tests.saving import save_measurement
 
 MS = 1_000_000
 GBIT = 10**9
@@ -215,7 +216,7 @@ def test_a_neighbour_is_never_counted_twice_nor_without_a_box() -> None:
 def write_record(folder: Path, record: Record, **environment: object) -> Path:
     records.start_record(folder, record.workload, record.hardware)
     for number, one in enumerate(record.measurements):
-        records.save_measurement(folder, number, replace(one, environment=dict(environment)))
+        save_measurement(folder, number, replace(one, environment=dict(environment)))
     return folder
 
 
@@ -229,7 +230,7 @@ def test_a_record_with_a_neighbour_is_not_scored_without_it(tmp_path: Path) -> N
     folder = write_record(tmp_path / "r", record_of(hardware_of(GBIT), None), **said)
     with pytest.raises(InputError, match=r"neighbour\.json: not there"):
         sim.load_record(folder)
-    records.save_neighbour(folder, neighbour)
+    records.save_measurements(folder, (), neighbour)
     back = sim.load_record(folder)
     assert back.neighbour == neighbour
     assert back.box == Box(rates_bits=(9,) * 4, uplink_bits=8, hosts=(0, 2))

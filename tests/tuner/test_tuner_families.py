@@ -12,9 +12,10 @@ import sim
 from sim.errors import NotModelledError
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Gradient, Workload
+from sim.systems.cut import NO_LIMIT
 from sim.tuner.reach import cap_search, families
 from sim.tuner.reach.baselines import fit_alpha_beta, fuse_in_cycles, merge_wisely
-from sim.tuner.reach.cap_layouts import NO_LIMIT, find_intervals, make_layout, make_walk
+from sim.tuner.reach.cap_layouts import find_intervals, make_layout, make_walk
 from sim.tuner.reach.cap_search import CapLimits, Search, best_pair
 from sim.tuner.reach.layout_scores import score_layouts
 from sim.tuner.search import kernels
@@ -206,10 +207,13 @@ def test_zero_is_absent_with_a_reason_or_there():
     assert {name: reason.split(";")[0] for name, reason in found.absent.items()} == {
         f"{stage} reduce_bucket_size": f"{stage}: hardware '10 Gbit/s' has no all_gather curve"
         for stage in ("zero1", "zero2")
-    }
-    machine = link(10, all_gather=link(10).all_reduce)
+    } | {"fully_shard units": "fully_shard: hardware '10 Gbit/s' has no reduce_scatter curve"}
+    machine = link(10, all_gather=link(10).all_reduce, reduce_scatter=link(10).all_reduce)
     found = families.find_families(Scorer(resnet50(), machine))
     assert not found.absent
+    assert {"ddp-bucket-size", "ddp-num-buckets", "fully_shard units", "replicate units"} <= set(
+        found.reached
+    )
     assert found.reached["zero2 reduce_bucket_size"].assignment.policy == "zero2"
 
 

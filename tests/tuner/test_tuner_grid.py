@@ -9,7 +9,7 @@ import time
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import asdict, fields, replace
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from sim.nouns.workload import Gradient, Workload
 from sim.systems.simulate import Engine
 from sim.tuner.sweeps import batches, grid
 from sim.tuner.sweeps.axes import WHAT_IFS
-from sim.tuner.sweeps.grid import default_caps
+from sim.tuner.sweeps.usual_caps import default_caps
 from sim.tuner.sweeps.workers import process_pool, spread
 from sim.units import MIB
 from tests import strategies
@@ -44,25 +44,24 @@ SMALL = Workload(name="w", gradients=(ONE,), forward_ns=0, backward_ns=9, optimi
 # Rows.
 
 
-@given(strategies.workloads(strategies.REAL), st.integers(2, 60))
-def test_default_caps_span_the_workload(workload: Workload, count: int) -> None:
-    caps = default_caps(workload, count)
+@given(strategies.workloads(strategies.REAL))
+def test_default_caps_span_the_workload(workload: Workload) -> None:
+    caps = default_caps(workload)
     assert caps == sorted(set(caps))
     assert caps[0] == 0.25
     assert caps[-1] * MIB >= workload.total_bytes
-    assert len(caps) <= count + 1
+    assert all(later <= 1.5 * cap for cap, later in pairwise(caps))
 
 
 @pytest.mark.parametrize(
     ("mib", "last", "holds_25"),
-    [(0, 1, False), (1, 2, False), (23, 24, False), (25, 26, True), (30, 31, True)],
+    [(0, 1, False), (1, 2, False), (23, 24, False), (25, 26, True), (30, 31, True), (5000, 5001, True)],
 )
 def test_default_caps_hold_an_explicit_25_where_it_cuts(mib: int, last: float, holds_25: bool) -> None:
     workload = replace(SMALL, gradients=(replace(ONE, num_bytes=mib * MIB),))
     caps = default_caps(workload)
     assert (caps[0], caps[-1]) == (0.25, last)
     assert (25.0 in caps) == holds_25
-    assert len(caps) == 40 + holds_25
 
 
 caps_of = st.lists(st.floats(0, 50), max_size=5, unique=True)

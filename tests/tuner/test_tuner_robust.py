@@ -155,8 +155,8 @@ def test_the_pool_is_widened_by_optima_of_single_draws() -> None:
 
     wider = widen(pool(default=WHOLE, joined=JOINED), draws, optimise, count=2)
     assert seen == [17 * MS, 15 * MS]
-    assert list(wider.candidates) == ["default", "joined", "optimum of draw 0"]
-    assert wider.candidates["optimum of draw 0"].bucket_indices == SPLIT
+    assert list(wider.candidates) == ["default", "joined", "best for drawn step 0"]
+    assert wider.candidates["best for drawn step 0"].bucket_indices == SPLIT
     assert (wider.default, wider.nominal) == ("default", "joined")
     assert len(widen(pool(default=WHOLE, joined=JOINED), draws, optimise, count=50).candidates) == 3
 

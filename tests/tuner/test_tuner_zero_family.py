@@ -12,8 +12,8 @@ from sim.errors import InputError, NotModelledError
 from sim.metrics.step import step_ns
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import DTYPE_BYTES, Workload
+from sim.systems.cut import NO_LIMIT
 from sim.systems.zero_settings import read_zero_settings
-from sim.tuner.reach.cap_layouts import NO_LIMIT
 from sim.tuner.reach.zero_family import find_zero, size_intervals
 from tests.strategies import TINY, curves, hardwares, workloads
 from tests.tuner.cases import link, resnet50

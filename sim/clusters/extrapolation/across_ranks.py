@@ -1,7 +1,8 @@
 """Ratios of measured to computed times carried to other numbers of ranks, and how far they may be off there.
 
-Several numbers of ranks tell how a ratio changes with each doubling (``RatioDrift``), as which it goes on. A
-single one tells no drift; the nearest is carried.
+Measurements on several numbers of ranks tell by how much the ratio changes with each doubling of ranks
+(``RatioDrift``); beyond them it is taken to go on changing at that rate. A single number of ranks tells no
+drift: the ratio measured there is carried as it is.
 """
 
 import math
@@ -29,19 +30,22 @@ _Change = tuple[float, float]  # log2 of size, change of the ratio's logarithm f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatioDrift:
-    """What a ratio's logarithm changes by for a doubling of ranks.
+    """By how much a ratio's logarithm changes when ranks double.
 
-    ``changes`` by log2 of size, ``switched`` of points that say nothing of their neighbours: they count in
-    the scatter alone, since where a library goes over to another protocol may move with the ranks.
+    ``changes``: the change at each measured size (log2 of bytes). ``switched``: the changes at points that
+    tell nothing about their neighbours, such as those where a library switches protocol. The size at which it
+    does may move with the number of ranks, so these count in the scatter only.
     """
 
     changes: tuple[_Change, ...]
     switched: tuple[_Change, ...]
 
     def at(self, octave: float) -> float:
-        """The change at a size: the median of all sizes, and what those around it differ beyond doubt.
+        """The change at a size: the median change over all sizes, corrected by how the sizes nearby differ
+        from it.
 
-        What the scatter of all explains is no change, and what the shape may be off by no difference.
+        A median that scatter alone explains counts as no change. Of the difference nearby only what exceeds
+        its own scatter and the error of the model's shape (``SHAPE``) counts.
         """
         overall = median(change for _, change in self.changes)
         if abs(overall) <= _error(self.changes, overall):
@@ -52,7 +56,7 @@ class RatioDrift:
         return overall + math.copysign(max(beyond, 0.0), here - overall)
 
     def scatter(self, octave: float) -> float:
-        """How far nine in ten changes of sizes around this one are off what is said of it."""
+        """How far a change may be from ``at``: of those measured at sizes nearby, nine in ten are closer."""
         said = self.at(octave)
         off = [abs(change - said) for _, change in _near((*self.changes, *self.switched), octave)]
         return quantile(off) if len(off) >= ENOUGH else max(*off, SHAPE)
@@ -87,12 +91,13 @@ def drift_of(known: Sequence[Ratios]) -> RatioDrift:
 def carried(
     known: Sequence[Ratios], fabric: Fabric, collective: str, size: int, drift: RatioDrift | None
 ) -> CarriedRatios:
-    """The ratio on ``fabric`` from those of other numbers of ranks, ascending.
+    """The ratio on ``fabric`` from those measured on other numbers of ranks, ascending.
 
-    Between two of them it is interpolated. Beyond them the nearest is carried, and with ``drift`` goes on as
-    it changed; it may as well stay, or change by twice as much. With a single number of ranks a doubling may
-    change it by as much as the model is off. Nothing goes beyond what more ranks can change (``_limits``),
-    or what the model says of itself without any measurement, but for how far the nearest ratio is known.
+    Between two measured numbers of ranks the ratio is interpolated. Beyond them the nearest one is carried.
+    With ``drift`` it goes on changing at that rate, and its range has room for no change and for twice the
+    change. With a single number of ranks each doubling may change the ratio by as much as the model may be
+    off. The ratio changes by no more than additional ranks can change it (``_limits``), and its range is no
+    wider than that of the model without any measurement, apart from the doubt in the nearest ratio.
     """
     at = math.log2(fabric.world_size)
     nearest = min(known, key=lambda each: abs(math.log2(each.ranks) - at))
@@ -122,7 +127,8 @@ def carried(
 def _limits(measured: Fabric, fabric: Fabric, collective: str, size: int) -> tuple[float, float]:
     """How much a ratio's logarithm may change from ``measured`` to ``fabric``, least and most.
 
-    More ranks take no less time, and no more than the steps of a ring say, of which there are 2(n - 1).
+    More ranks never take less time. They take at most as much more as the steps of a ring grow, of which
+    there are 2(n - 1).
     """
     computed = math.log(nccl_ns(measured, collective, size) / nccl_ns(fabric, collective, size))
     steps = math.log((fabric.world_size - 1) / (measured.world_size - 1))
@@ -130,11 +136,11 @@ def _limits(measured: Fabric, fabric: Fabric, collective: str, size: int) -> tup
 
 
 def _near(changes: Sequence[_Change], octave: float) -> Sequence[_Change]:
-    """Those of sizes within the window, of the nearest size where there are none."""
+    """The changes at sizes within the window around ``octave``; those of the nearest size if it has none."""
     nearest = min(abs(each - octave) for each, _ in changes)
     return [change for change in changes if abs(change[0] - octave) <= max(_WINDOW, nearest)]
 
 
 def _error(changes: Sequence[_Change], middle: float) -> float:
-    """How far their median may be off by their scatter alone."""
+    """How far the median of ``changes`` may be off, judged by their scatter alone."""
     return quantile([abs(change - middle) for _, change in changes]) / math.sqrt(len(changes))

@@ -24,12 +24,13 @@ def extrapolate_hardware(
 ) -> Hardware:
     """The Hardware of ``cluster`` from Hardware measured on others, or on itself at a few sizes.
 
-    Every curve that was measured anywhere is taken to the sizes that were measured and the powers of two
-    from 8 B to 8 GiB, by ``extrapolate``; measured points of the cluster itself stay as they are. What is no
-    curve comes from the measurement with the nearest number of ranks, of equals the larger. ``spread`` keeps
-    the range of each point, without a count; ``provenance.uncertainty`` states it, ``odd_points`` which
-    points say nothing of their neighbours, as those measured cold. The shape is NCCL's: of
-    gloo, messages below 256 KiB are outside of what is known (``sim.clusters.extrapolation.other_size``).
+    Every curve that was measured anywhere is taken to the sizes that were measured and the powers of two from
+    8 B to 8 GiB, by ``extrapolate``; measured points of the cluster itself stay as they are. All that is no
+    curve comes from the measurement with the nearest number of ranks; of two equally near, from the larger.
+    ``spread`` keeps the range of each point, without a count. ``provenance.uncertainty`` states the range,
+    and ``odd_points`` names the points that tell nothing about their neighbours, such as those measured cold.
+    The shape of the curves is NCCL's. With gloo, messages below 256 KiB may lie outside of the range
+    (``sim.clusters.extrapolation.other_size``).
 
     Args:
         measured: each cluster with what was measured there.

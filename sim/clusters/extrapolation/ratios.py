@@ -1,9 +1,9 @@
-"""What measured times have of computed ones, size by size, and which points say nothing of their neighbours.
+"""Ratios of measured to computed times, size by size, and which points tell nothing about their neighbours.
 
-A point that takes as long as a larger one, or longer, lies where the library or the network goes over to
-another protocol, or was measured cold. So was a first point far above what the others and the shape allow:
-the line through the others, in the model's time, which has room for a constant beyond it. Both stay as they
-are, count as left out, and are named.
+A point that takes as long as a larger one, or longer, lies where the library or the network switches
+protocol, or was measured cold. A first point was measured cold, too, if it lies far above what the other
+points allow: above the line through them in the model's time, which has room for a constant. Such points keep
+their values, count as left out, and are named.
 """
 
 import math
@@ -53,10 +53,12 @@ class MeasuredCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratios:
-    """Logarithm of measured over computed by log2 of size, and how far it is known (logarithms too).
+    """Logarithms of measured over computed times, by log2 of size, and how far each is known (logarithms,
+    too).
 
-    ``alone`` are those of points that say nothing of their neighbours. ``left_out`` is how far each point is
-    off what the others say, but for the ends, ``alone_off`` how far those alone are.
+    ``alone``: sizes of points that tell nothing about their neighbours. ``left_out``: how far each point,
+    other than the two ends, is from what the others say of it; ``alone_off``: the same of the points in
+    ``alone``.
     """
 
     fabric: Fabric
@@ -82,8 +84,9 @@ class Ratios:
     def doubt(self, num_bytes: int, *, alone: bool) -> tuple[float, float]:
         """How far the ratio is known at ``num_bytes``, down and up.
 
-        Nine in ten of the points that were left out lie so far off, at most; where the nearest of them lie
-        nearer, these count. ``alone`` counts those that say nothing of their neighbours.
+        Nine in ten points, each left out in turn, lie no farther from what the others say. Where those
+        nearest to this size lie closer, they count instead. ``alone`` also counts points that tell nothing
+        about their neighbours.
         """
         octave = octave_of(num_bytes)
         off = {**self.left_out, **(self.alone_off if alone else {})}
@@ -181,11 +184,11 @@ def _silent(curve: Curve, computed: Sequence[int]) -> dict[int, str]:
 
 
 def _most(model_ns: float, others: Sequence[int], times: Sequence[int]) -> float:
-    """What a first point may take at most by the line through the others in the model's time.
+    """The longest time that a first point may take, by the line through the other points in the model's time.
 
-    A weighted least-squares line, each point by its share of its own time, not below zero at the origin. As
-    far as the farthest of the others is off it, so far may the line be off where the first one is, counted
-    in the time of the next; and the shape by ``SHAPE``.
+    The line is a weighted least-squares fit, each point by its share of its own time, and is not below zero
+    at the origin. At the first point it may be off by as much as the farthest of the others is off it,
+    counted in the time of the next point, and by ``SHAPE``.
     """
     weights = [1 / time**2 for time in times]
     total = sum(weights)

@@ -1,8 +1,9 @@
 """Several jobs on one cluster, step after step: while their collectives meet, links are shared.
 
-Each job is one rank, all its ranks being alike, that plays its own program by the rules of ``lanes``. While
+Each job is played as one rank, since all its ranks are alike, by the rules of ``simpy_clock``. While
 collectives of several jobs are under way, each goes at the pace that this set of jobs allows: what is left of
-it is stretched by what it takes beside them over what it takes alone. The set changes at each start and end.
+it is multiplied by its time beside them over its time alone. The set changes whenever a collective starts or
+ends.
 """
 
 from collections.abc import Generator, Sequence
@@ -73,7 +74,10 @@ class _Playing:
                 sharing = Sharing(self.env, program.effects, self.links, running.number)
                 yield from self._blocking(sharing, program.before_forward)
                 yield self.env.timeout(
-                    program.before_forward_ns + running.workload.forward_ns + running.workload.loss_ns
+                    program.before_forward_ns
+                    + running.workload.forward_ns
+                    - program.hidden_ns
+                    + running.workload.loss_ns
                 )
                 backward = self._now
                 player = Player(self.env, program, sharing)
@@ -116,10 +120,10 @@ def play_jobs(
         jobs: each with the GPU of each of its ranks, and its hardware as it is alone.
         cluster: the machine.
         steps: how many each job plays at least; quicker ones go on until the last has.
-        warmup: of these the first so many are left out of the figures.
+        warmup: how many first steps of each job are left out of the figures.
         offsets_ns: when each job starts; None: all at once.
-        starts: how many starts are played: in each further one job ``j`` is ``j`` times as many even parts of
-            its own step later, within a step. The figures are those of the first.
+        starts: how many starts are played, s = 0, 1, …: in start s job ``j`` begins ``j * s / starts`` of its
+            own step later, modulo a step. The figures are those of the first.
 
     Raises:
         InputError: an argument that is not legal; no jobs, two of one name, ranks that are no GPUs or that

@@ -61,10 +61,10 @@ def hardware_beside(
 ) -> Hardware:
     """``hardware``, of a job alone, as it is while the rings of other jobs run without a pause.
 
-    Each point of its curves, and what is known of its scatter, takes as long as ``stretched_ns`` says, at the
-    job's fair share of the links beside the others. It ends where a message is short against the queue in
-    front of a shared port: it waits there behind what the others have sent, a few ms at 1 Gbit/s, which is
-    not counted. It is too much where a path within hosts, and no shared link, is the slowest step.
+    Each point of its curves, and what is known of its scatter, takes as long as ``stretched_ns`` says at the
+    job's fair share of the links. That is too short for short messages that pass a shared port: they queue
+    there behind what the others have sent, for a few ms at 1 Gbit/s, and this queue is not counted. It is too
+    long where a path within hosts, and no shared link, is the slowest step.
 
     Args:
         hardware: the job's, measured or computed with nothing else on the links.

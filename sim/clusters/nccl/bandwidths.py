@@ -119,10 +119,10 @@ def _collnet_bus(fabric: Fabric, algorithm: Algorithm) -> float:
 
 
 def corrected(num_bytes: int, protocol: Protocol) -> float:
-    """Bytes that a tree takes as long for as ``num_bytes`` would take at its full bandwidth.
+    """The bytes that a tree at its full bandwidth would move in the time that it takes for ``num_bytes``.
 
-    NCCL divides by a factor that jumps at powers of two, where time would fall as size grows; it holds at
-    the powers of two, and between them time is linear.
+    NCCL divides by a factor that jumps at powers of two, so that time would fall there as size grows. Here
+    the factor holds at the powers of two, and between them time is linear.
     """
     factors = TREE_CORRECTION[PROTOCOLS.index(protocol)]
     if num_bytes < CORRECTED_FROM:

@@ -46,9 +46,9 @@ def _within_hosts(fabric: Fabric) -> tuple[float, float]:
 def hardware_of(fabric: Fabric, name: str, sizes: Iterable[int] = SIZES) -> Hardware:
     """Curves of all five collectives at ``sizes`` in bytes, from published figures alone.
 
-    ``spread`` keeps for each size the range in which a measurement may be expected, without a count: it is
-    what the model does not know, the same for all messages but for what a pipeline takes to fill, and no
-    scatter from one to the next.
+    ``spread`` keeps for each size the range in which a measurement may be expected, without a count. The
+    range is what the model does not know, not how one message scatters from the next. It is the same for all
+    messages apart from what a pipeline takes to fill.
     """
     wanted = tuple(sizes)
     all_reduce = curve(fabric, "all_reduce", wanted)

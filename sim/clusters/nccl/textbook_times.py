@@ -1,6 +1,6 @@
 """All-reduces that NCCL does not run and other libraries do, for comparison: on a graph or a fabric.
 
-Latencies of a step are those of NCCL's ring with Simple (``tuning``), so that the algorithms differ in their
+A step has the latency of NCCL's ring with Simple (``latencies``), so that the algorithms differ in their
 schedule alone.
 """
 

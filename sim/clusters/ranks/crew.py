@@ -18,11 +18,11 @@ NOT_TOGETHER = "whether ranks' iterations vary together: each rank draws from th
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Crew:
-    """Who is in the job.
+    """The ranks of a job.
 
-    ``variants``: workloads that a rank may run in a step; of a group those from ``starts`` on, ``counts`` of
-    them, one for each recorded iteration. ``groups`` [ranks] names each rank's; ``paces`` [ranks]: the
-    factor that is known of it.
+    ``variants``: the workloads that ranks may run in a step. Those of group g begin at ``starts[g]`` and are
+    ``counts[g]``, one for each recorded iteration. ``groups`` [ranks]: each rank's group. ``paces`` [ranks]:
+    the factor on what each rank computes, as far as ``ranks`` names it.
     """
 
     ranks: Ranks
@@ -40,9 +40,12 @@ class Crew:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Brought:
-    """What one step brings: each rank's variant [micro-batches, ranks] and its pace [ranks], and who is
-    interrupted where (``stalled``: ranks, ``where``: shares of the step's backward that they have done by
-    then)."""
+    """What one step draws: each rank's variant [micro-batches, ranks] and pace [ranks], and its
+    interruptions.
+
+    ``stalled``: the ranks that are interrupted. ``where``: the share of the step's backward that each of them
+    has done by then.
+    """
 
     variants: Ints
     paces: Floats

@@ -1,7 +1,8 @@
 """What each rank's own clock would have written, and the way back: clocks aligned by the ends of collectives.
 
-A collective ends on all ranks in the same instant (where nothing stretches it), so that what a clock shows
-then, more than the first rank's, is its offset: what importers of traces make of them.
+A collective ends on all ranks in the same instant (where nothing stretches it). What a rank's clock shows in
+that instant, less what the first rank's shows, is therefore its offset. Importers of traces tell offsets in
+the same way.
 """
 
 from collections.abc import Sequence

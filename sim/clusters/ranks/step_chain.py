@@ -29,11 +29,14 @@ _BYTES_A_CELL = 64  # rank and collective: came and its kin
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JobSteps:
-    """What one job did: ``steps_ns`` [steps], by when the last rank has ended each. Sums over these steps:
-    by collective of a step ``waited_ns``, ``longest_ns`` and ``stragglers``; by rank ``rank_waited_ns``,
-    ``rank_last``, ``rank_paces``; of all ranks ``computed_ns`` [before backward, backward with stalls,
-    optimizer]. ``stalled``: steps in which any rank was. ``kept``: arrivals and ends [ranks, collectives] of
-    its first micro-batches, where they were asked for."""
+    """What one job did.
+
+    ``steps_ns`` [steps]: from where the last rank ended the step before to where the last ended this one.
+    Sums over these steps: for each collective ``waited_ns``, ``longest_ns`` and ``stragglers``; for each rank
+    ``rank_waited_ns``, ``rank_last`` and ``rank_paces``; over all ranks ``computed_ns`` [before backward,
+    backward with stalls, optimizer]. ``stalled``: the number of steps in which any rank stalled. ``kept``:
+    arrivals and ends [ranks, collectives] of the first micro-batches, where they were asked for.
+    """
 
     steps_ns: Ints
     waited_ns: Ints
@@ -119,8 +122,10 @@ def _wires(lanes: Lanes) -> Ints:
 
 
 def _places(lanes: Lanes, workload: Workload, assignment: Assignment) -> Ints:
-    """For each collective the place, in ready order, of the gradient that it waits for: whose luck it has.
-    -1 where how it varies is not known."""
+    """For each collective the place, in ready order, of the gradient that it waits for, whose luck it has.
+
+    -1 where nothing is known of how the collective varies.
+    """
     place = {index: at for at, index in enumerate(workload.order())}
     made = []
     for number in lanes.order:
@@ -138,10 +143,10 @@ def play_job(
     keep: int = 0,
     played: Callable[[], None] = lambda: None,
 ) -> JobSteps:
-    """``steps`` steps, after one that is not counted: all ranks begin it together, as they never do again.
+    """``steps`` steps of a job, after a first one that is not counted since all ranks begin it together.
 
-    Of the first ``keep`` micro-batches with collectives arrivals are kept. ``played`` is called after each
-    step.
+    Arrivals are kept of the first ``keep`` micro-batches that have collectives. ``played`` is called after
+    each step.
     """
     crew = step.crew
     rolling, lucky = seed.spawn(2)
@@ -170,7 +175,7 @@ def play_job(
                 stall_ns=crew.ranks.stall_ns,
                 begins_ns=ends,
             )
-            ends, met = _through(replace(lanes, services_ns=times[batch]), bringing)
+            ends, met = _through(lanes.with_services(times[batch]), bringing)
             if number:
                 computed += brought.paces @ step.works_ns[batch][bringing.variants]
                 by_simpy += met.by_simpy
@@ -206,7 +211,7 @@ def play_job(
 def _through(lanes: Lanes, ranks: Together) -> tuple[Ints, Met]:
     """All ranks through one micro-batch: when each has ended it, and what was between.
 
-    ``ranks.begins_ns`` are here when they come to what is before their forward.
+    Here ``ranks.begins_ns`` is when each rank begins the micro-batch, before its forward.
     """
     check_times(lanes, ranks)
     variants, paces, first = ranks.variants, ranks.paces, lanes.programs[0]
@@ -218,10 +223,11 @@ def _through(lanes: Lanes, ranks: Together) -> tuple[Ints, Met]:
 
 
 def _awaited(collectives: Sequence[Collective], came: Ints) -> Ints:
-    """When blocking collectives, one after the other, can start on ranks that ``came`` to them then: a
-    broadcast without waiting for more than its root, others once all are there.
+    """When each rank is past the waiting for blocking collectives that follow one another.
 
-    Those that take no time are not waited for: their time is not known, or ranks go on without their result.
+    ``came``: when it came to the first. A broadcast waits for its root alone, others for all ranks.
+    Collectives without a time are not waited for: either their time is not known, or ranks go on without
+    their result.
     """
     for one in collectives if came.size > 1 else ():
         if not one.service_ns:

@@ -12,9 +12,10 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
+from sim.systems.cut import NO_LIMIT
 from sim.systems.registry import assign
 from sim.systems.simulate import simulate
-from sim.tuner.reach.cap_layouts import NO_LIMIT, Intervals, Walk, find_intervals, make_walk, round_cap_mb
+from sim.tuner.reach.cap_layouts import Intervals, Walk, find_intervals, make_walk, round_cap_mb
 from sim.tuner.reach.cap_search import Search
 from sim.tuner.reach.layout_scores import score_layouts
 from sim.tuner.search.score import Scorer

@@ -32,27 +32,27 @@ def find_reason(workload: Workload, before: Side, after: Side) -> Reason | None:
     change = BestCapChange(workload, before, after)
     if not change.matters(change.lost_ns(after.curve)):
         return None
-    found = next(reason for cause in CAUSES if (reason := cause(change)) is not None)
+    code, why = next(found for cause in CAUSES if (found := cause(change)) is not None)
     if before.all_are_alike and before.carried.hardware.world_size > 1:
-        return Reason(
-            code=found.code,
-            sentence=f"{found.sentence}; at {before.gpus} every cap was within 0.1 % of the best",
-        )
-    return found
+        why += f"; at {before.gpus} every cap was within 0.1 % of the best"
+    return Reason(code=code, sentence=f"{change.opening}; {why}")
 
 
-def _copies_and_launches(change: BestCapChange) -> Reason | None:
+# A code, and what is said of it; None where it is not the cause.
+Found = tuple[str, str] | None
+
+
+def _copies_and_launches(change: BestCapChange) -> Found:
     """Machines that were measured each for itself may differ in more than their all-reduces."""
     if not change.matters(change.lost_before_ns):
         return None
-    return Reason(
-        code="copies-and-launches",
-        sentence=f"{change.opening}; with all-reduces as at {change.before.gpus} it would still "
-        f"{_lose(change.lost_before_ns)}: copies, launches or slow-downs differ as well",
+    return "copies-and-launches", (
+        f"with all-reduces as at {change.before.gpus} it would still "
+        f"{_lose(change.lost_before_ns)}: copies, launches or slow-downs differ as well"
     )
 
 
-def _communication_begins(change: BestCapChange) -> Reason | None:
+def _communication_begins(change: BestCapChange) -> Found:
     """One GPU sends nothing: any cap did there, or what its copies and launches cost told caps apart."""
     if change.before.carried.hardware.world_size > 1:
         return None
@@ -62,10 +62,10 @@ def _communication_begins(change: BestCapChange) -> Reason | None:
             "1 GPU sends nothing, so that copies and launches alone chose; were all-reduces free, as there, "
             f"it would {_lose(change.lost_before_ns)}"
         )
-    return Reason(code="communication-begins", sentence=f"{change.opening}; {told}")
+    return "communication-begins", told
 
 
-def _method(change: BestCapChange) -> Reason | None:
+def _method(change: BestCapChange) -> Found:
     """NCCL chooses otherwise at a size of these buckets, and with its old choices the cap would do."""
     before, after = change.before.carried, change.after.carried
     switched = switched_methods(before, after, sorted({*change.old_sizes, *change.new_sizes}))
@@ -75,25 +75,23 @@ def _method(change: BestCapChange) -> Reason | None:
     if change.matters(lost):
         return None
     size, was, now = switched[-1]
-    return Reason(
-        code="method",
-        sentence=f"{change.opening}; NCCL sends {format_size(size)} by {now} where it took {was}; with the "
-        f"old choices it would {_lose(lost)}",
+    return "method", (
+        f"NCCL sends {format_size(size)} by {now} where it took {was}; with the "
+        f"old choices it would {_lose(lost)}"
     )
 
 
-def _all_reduces(change: BestCapChange) -> Reason | None:
+def _all_reduces(change: BestCapChange) -> Found:
     """The curve bends between the buckets, so that no one figure is what a bucket costs."""
     if change.bucket_ns is not None:
         return None
-    return Reason(
-        code="all-reduces",
-        sentence=f"{change.opening}; {change.all_buckets}; with all-reduces as at {change.before.gpus} it "
-        f"would {_lose(change.lost_before_ns)}",
+    return "all-reduces", (
+        f"{change.all_buckets}; with all-reduces as at {change.before.gpus} it "
+        f"would {_lose(change.lost_before_ns)}"
     )
 
 
-def _cost_of_a_bucket(change: BestCapChange) -> Reason | None:
+def _cost_of_a_bucket(change: BestCapChange) -> Found:
     """The change in what one bucket more costs does it alone, and without it the old cap would do."""
     if change.bucket_ns is None or change.halves is None:
         return None
@@ -101,14 +99,13 @@ def _cost_of_a_bucket(change: BestCapChange) -> Reason | None:
     if not change.matters(alone) or change.matters(without):
         return None
     was, now = change.bucket_ns
-    return Reason(
-        code="cost-of-a-bucket",
-        sentence=f"{change.opening}; one bucket more costs {_us(now)} on the wire, {_us(was)} at "
-        f"{change.before.gpus}; at {_us(was)} it would {_lose(without)}",
+    return "cost-of-a-bucket", (
+        f"one bucket more costs {_us(now)} on the wire, {_us(was)} at "
+        f"{change.before.gpus}; at {_us(was)} it would {_lose(without)}"
     )
 
 
-def _no_longer_hidden(change: BestCapChange) -> Reason | None:
+def _no_longer_hidden(change: BestCapChange) -> Found:
     """Bytes got slower, so that all-reduces no longer fit behind backward; or the other way round.
 
     They fit where they take no longer than backward and all but the last are done when that is launched.
@@ -123,14 +120,13 @@ def _no_longer_hidden(change: BestCapChange) -> Reason | None:
     if fits != ends_in_time or fits[0] == fits[1]:
         return None
     was = fits[0]
-    return Reason(
-        code="no-longer-hidden" if was else "hidden",
-        sentence=f"{change.opening}; {change.old_buckets}, which {'no longer' if was else 'now'} fits behind "
-        f"the {format_ms(backward)} of backward; {without}",
+    return "no-longer-hidden" if was else "hidden", (
+        f"{change.old_buckets}, which {'no longer' if was else 'now'} fits behind "
+        f"the {format_ms(backward)} of backward; {without}"
     )
 
 
-def _tail(change: BestCapChange) -> Reason | None:
+def _tail(change: BestCapChange) -> Found:
     """Bytes cost something else, and only the last bucket is not hidden."""
     without = _without_bytes(change)
     if without is None:
@@ -138,37 +134,35 @@ def _tail(change: BestCapChange) -> Reason | None:
     tails = [tail_ns(change.timeline(change.after, made)) for made in (change.old, change.new)]
     if tails[0] is None or tails[1] is None:
         return None
-    return Reason(
-        code="tail",
-        sentence=f"{change.opening}; only the last bucket is not hidden, and takes {format_ms(tails[0])} "
-        f"instead of {format_ms(tails[1])}; {without}",
+    return "tail", (
+        f"only the last bucket is not hidden, and takes {format_ms(tails[0])} "
+        f"instead of {format_ms(tails[1])}; {without}"
     )
 
 
-def _bandwidth(change: BestCapChange) -> Reason | None:
+def _bandwidth(change: BestCapChange) -> Found:
     """Bytes cost something else."""
     without = _without_bytes(change)
     if without is None:
         return None
-    return Reason(code="bandwidth", sentence=f"{change.opening}; {change.old_buckets}; {without}")
+    return "bandwidth", f"{change.old_buckets}; {without}"
 
 
-def _both(change: BestCapChange) -> Reason | None:
+def _both(change: BestCapChange) -> Found:
     """Both changes, where either does it alone, or neither."""
     if change.bucket_ns is None or change.halves is None:
         return None
     alone, without = change.halves
     was, now = change.bucket_ns
     either = change.matters(alone)
-    return Reason(
-        code="either" if either else "together",
-        sentence=f"{change.opening}; one bucket more costs {_us(now)} on the wire ({_us(was)} at "
+    return "either" if either else "together", (
+        f"one bucket more costs {_us(now)} on the wire ({_us(was)} at "
         f"{change.before.gpus}), and {change.old_buckets}: {'each' if either else 'neither'} does it alone; "
-        f"with the first it would {_lose(alone)}, with the second {_lose(without)}",
+        f"with the first it would {_lose(alone)}, with the second {_lose(without)}"
     )
 
 
-CAUSES: tuple[Callable[[BestCapChange], Reason | None], ...] = (
+CAUSES: tuple[Callable[[BestCapChange], Found], ...] = (
     _copies_and_launches,
     _communication_begins,
     _method,

@@ -1,13 +1,12 @@
 """The network between hosts: which links lie between two NICs, and what each carries."""
 
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Protocol
 
 import networkx as nx
 
 from sim.errors import InputError
-from sim.nouns.cluster import Cluster, Link, Network
+from sim.nouns.cluster import Cluster, Network
 
 LinkEnds = tuple[str, str]
 
@@ -31,14 +30,6 @@ class Wiring(Protocol):
 def wiring_of(cluster: Cluster) -> Wiring:
     """The network of ``cluster``."""
     return FatTree(cluster, cluster.network) if cluster.network is not None else OwnNetwork(cluster)
-
-
-def network_links(cluster: Cluster) -> Iterator[Link]:
-    """Every link of the network, once."""
-    if cluster.network is None:
-        yield from cluster.links
-    else:
-        yield from FatTree(cluster, cluster.network).links()
 
 
 class FatTree:
@@ -85,18 +76,6 @@ class FatTree:
     def latency_ns(self, path: tuple[LinkEnds, ...]) -> int:
         """What the driver tells, and each switch after the first."""
         return (self._network.latency_ns or 0) + (len(path) - 2) * self._network.switch_latency_ns
-
-    def links(self) -> Iterator[Link]:
-        """Ports by host, then uplinks by leaf."""
-        leaves: dict[str, None] = {}
-        for host, template in enumerate(self._owners):
-            for number, nic in enumerate(template.of_kind("nic")):
-                leaf = self._leaf(host // self._network.hosts_per_leaf, number)
-                leaves[leaf] = None
-                yield Link(a=f"host{host}.{nic}", b=leaf, kind="net", bytes_per_s=self._network.bytes_per_s)
-        for leaf in leaves if len(leaves) > 1 else ():
-            for spine in range(self._network.spines):
-                yield Link(a=leaf, b=f"spine{spine}", kind="net", bytes_per_s=self._uplink)
 
 
 class OwnNetwork:

@@ -11,6 +11,7 @@ from sim.importer.bounded_json import parse_bounded
 from sim.importer.chakra.nodes import Node, TensorRow, read_nodes, world_size_of
 from sim.importer.estimated_times import split_backward, split_band
 from sim.importer.matching import match_buckets
+from sim.importer.notes import Notes
 from sim.importer.opening import read_text
 from sim.importer.wording import count_of, stem_of
 from sim.nouns.imported import Imported, ImportOptions
@@ -35,21 +36,6 @@ class _Trace:
     schema: str
 
 
-def gradients_of(
-    document: Any, source: str = "execution trace", backward_ns: int | None = None
-) -> tuple[Gradient, ...]:
-    """The gradients of one backward, as its ``AccumulateGrad`` nodes name their shapes and dtypes.
-
-    The trace has their ready order, not their place among the parameters: index 0 is taken to be the one that
-    is ready last. ``ready_ns`` splits ``backward_ns`` by position; without it, it is the place in that order.
-
-    Raises:
-        InputError: ``document`` is no execution trace, or one without backward.
-        NotModelledError: gradients are reduce-scattered (FSDP, ZeRO).
-    """
-    return _as_gradients(_read(document, source), backward_ns)
-
-
 def read_chakra(paths: Sequence[Path], options: ImportOptions) -> Imported:
     """What execution traces, one a rank, say of gradients and collectives.
 
@@ -68,21 +54,18 @@ def read_chakra(paths: Sequence[Path], options: ImportOptions) -> Imported:
     ranks = _ranks_of_job(traces, paths)
     trace, source = traces[0], str(paths[0])
     name = options.name or stem_of(paths[0])
-    found, assumed, missing, dropped = _sentences(trace, ranks)
+    notes = _sentences(trace, ranks)
     gradients = _as_gradients(trace, options.backward_ns)
     world_size = options.world_size or ranks
     if world_size is None:
-        missing.append("the world size: the trace names no process group; give --world-size")
-    workload = _workload(name, gradients, trace, options, source, found, assumed, missing)
-    _say_buckets(trace, workload or _bare(name, gradients), source, found, missing)
+        notes.missing.append("the world size: the trace names no process group; give --world-size")
+    workload = _workload(name, gradients, trace, options, source, notes)
+    _say_buckets(trace, workload or _bare(name, gradients), source, notes)
     return Imported(
         format="chakra",
         name=name,
         workload=workload,
-        found=tuple(found),
-        assumed=tuple(assumed),
-        missing=tuple(missing),
-        dropped=tuple(dropped),
+        **notes.each(),
         details={
             "schema": trace.schema,
             "world_size": world_size,
@@ -192,6 +175,11 @@ def _repeats(
 
 
 def _as_gradients(trace: _Trace, backward_ns: int | None) -> tuple[Gradient, ...]:
+    """The gradients of one backward; index 0 is taken to be the one that is ready last.
+
+    A trace has their ready order, not their place among the parameters. ``ready_ns`` splits ``backward_ns``
+    by position; without it, it is the place in that order.
+    """
     rows = trace.gradients
     if backward_ns is None:
         times: Sequence[int] = range(len(rows))
@@ -224,30 +212,32 @@ def _bare(name: str, gradients: tuple[Gradient, ...]) -> Workload:
     )
 
 
-def _sentences(trace: _Trace, ranks: int | None) -> tuple[list[str], list[str], list[str], list[str]]:
+def _sentences(trace: _Trace, ranks: int | None) -> Notes:
     elements = sum(row.num_elements for row in trace.gradients)
-    found = [
+    notes = Notes()
+    notes.found.append(
         f"{count_of(trace.backwards, 'backward')} of {len(trace.gradients)} gradients, {elements} elements "
         f"(schema {trace.schema})"
-    ]
+    )
     if ranks is not None:
-        found.append(f"a process group of {count_of(ranks, 'rank')}")
+        notes.found.append(f"a process group of {count_of(ranks, 'rank')}")
     kinds = {kind: count for kind, count in trace.collectives.items() if kind != "wait"}
     if kinds:
-        found.append("collectives: " + ", ".join(f"{count} {kind}" for kind, count in kinds.items()))
-    assumed = ["parameters are in the reverse of their ready order: an execution trace does not number them"]
-    missing = [
+        notes.found.append("collectives: " + ", ".join(f"{count} {kind}" for kind, count in kinds.items()))
+    notes.assumed.append(
+        "parameters are in the reverse of their ready order: an execution trace does not number them"
+    )
+    notes.missing += [
         "names of the parameters, and parameters without a gradient: an execution trace has neither",
         "times: an execution trace has none",
     ]
-    dropped = []
     if trace.others:
-        dropped.append(
+        notes.dropped.append(
             f"{count_of(trace.others, 'backward')} with other gradients (the trace began or ended in them)"
         )
     if any(kind.startswith("all_to_all") for kind in kinds):
-        dropped.append("all-to-alls: part of the model, not of the synchronisation of gradients")
-    return found, assumed, missing, dropped
+        notes.dropped.append("all-to-alls: part of the model, not of the synchronisation of gradients")
+    return notes
 
 
 def _workload(
@@ -256,28 +246,26 @@ def _workload(
     trace: _Trace,
     options: ImportOptions,
     source: str,
-    found: list[str],
-    assumed: list[str],
-    missing: list[str],
+    notes: Notes,
 ) -> Workload | None:
     if options.model is not None:
         _check_model(gradients, options.model, source)
-        found.append(
+        notes.found.append(
             f"the gradients are those of {options.model.name!r}, in its ready order; its times are used"
         )
         return options.model
     if options.backward_ns is None:
-        missing.append("a workload: give the length of backward (--backward-ms), or a model")
+        notes.missing.append("a workload: give the length of backward (--backward-ms), or a model")
         return None
     sizes = [row.num_bytes for row in trace.gradients]
     band = split_band(sizes, options.backward_ns, "position")
-    assumed.append(
+    notes.assumed.append(
         f"ready times split the backward given evenly over the gradients (estimated; a split by bytes "
         f"differs by a factor of {band[1]:g} on average)"
     )
     for what in ("forward_ns", "optimizer_ns"):
         if getattr(options, what) is None:
-            assumed.append(f"{what} is 0: not given")
+            notes.assumed.append(f"{what} is 0: not given")
     return Workload(
         name=name,
         gradients=gradients,
@@ -308,13 +296,13 @@ def _check_model(gradients: tuple[Gradient, ...], model: Workload, source: str) 
         )
 
 
-def _say_buckets(trace: _Trace, model: Workload, source: str, found: list[str], missing: list[str]) -> None:
+def _say_buckets(trace: _Trace, model: Workload, source: str, notes: Notes) -> None:
     if not trace.all_reduces:
-        missing.append("all-reduces of gradients: none lies beside the gradients")
+        notes.missing.append("all-reduces of gradients: none lies beside the gradients")
         return
     sizes = ", ".join(map(str, trace.all_reduces))
     try:
         match_buckets(trace.all_reduces, model, source)
-        found.append(f"buckets of {sizes} bytes, exact sums of runs of gradients in ready order")
+        notes.found.append(f"buckets of {sizes} bytes, exact sums of runs of gradients in ready order")
     except InputError as error:
-        missing.append(f"which gradients are in which all-reduce ({sizes} bytes): {error}")
+        notes.missing.append(f"which gradients are in which all-reduce ({sizes} bytes): {error}")

@@ -12,6 +12,7 @@ from sim.importer.ddp_log.log_lines import DdpLog, read_logs
 from sim.importer.dtypes import torch_dtype
 from sim.importer.estimated_times import bounds_band, split_backward, stretch_backward
 from sim.importer.matching import match_buckets
+from sim.importer.notes import Notes
 from sim.importer.opening import read_text
 from sim.importer.wording import count_of, stem_of
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
@@ -38,13 +39,13 @@ def read_ddp_log(paths: Sequence[Path], options: ImportOptions) -> Imported:
     if not paths:
         raise InputError("paths: no files; give at least one log of DistributedDataParallel")
     logs: list[tuple[str, DdpLog]] = []
-    dropped = []
+    notes = Notes()
     for number, path in enumerate(paths):
         options.progress(number, len(paths), str(path))
         read, broken = read_logs(read_text(path), str(path))
         logs.extend((str(path), log) for log in read)
         if broken:
-            dropped.append(f"{path}: {count_of(broken, 'line')} with DDP's keys but no whole object")
+            notes.dropped.append(f"{path}: {count_of(broken, 'line')} with DDP's keys but no whole object")
     options.progress(len(paths), len(paths), "")
     with_buckets = [(source, log) for source, log in logs if log.buckets]
     if not with_buckets:
@@ -55,33 +56,29 @@ def read_ddp_log(paths: Sequence[Path], options: ImportOptions) -> Imported:
             raise InputError(
                 f"--world-size: {options.world_size} is not legal here; {source} is of {log.world_size} ranks"
             )
-    entries, found = [], []
+    entries = []
     for layout in layouts:
         source, log = layout[0]
         indices = _indices(log, options.model, source)
         entries.append(_entry(layout, indices, options.model))
-        found.append(_say_layout(log, indices))
+        notes.found.append(_say_layout(log, indices))
     finest = max(layouts, key=lambda layout: len(layout[0][1].buckets or ()))
     source, log = finest[0]
     name = options.name or stem_of(Path(source))
-    assumed: list[str] = []
-    missing = [
+    notes.missing += [
         "the duration of each collective, and so an all-reduce curve: DDP's logger sums them up",
         "a measured step: the logger has averages, and no backward without DDP beside them",
     ]
-    assumed += _contradictions(log)
+    notes.assumed += _contradictions(log)
     if len(layouts) > 1:
-        assumed.append(f"the workload is told by the finest of {len(layouts)} layouts")
-    workload = _workload(name, log, options, source, found, assumed, missing)
+        notes.assumed.append(f"the workload is told by the finest of {len(layouts)} layouts")
+    workload = _workload(name, log, options, source, notes)
     return Imported(
         format="ddp-log",
         name=name,
         workload=workload,
         ranks=_ranks(finest),
-        found=tuple(found),
-        assumed=tuple(assumed),
-        missing=tuple(missing),
-        dropped=tuple(dropped),
+        **notes.each(),
         details={"world_size": log.world_size or options.world_size, "layouts": entries},
     )
 
@@ -209,26 +206,26 @@ def _workload(
     log: DdpLog,
     options: ImportOptions,
     source: str,
-    found: list[str],
-    assumed: list[str],
-    missing: list[str],
+    notes: Notes,
 ) -> Workload | None:
     loss_ns = options.model.loss_ns if options.model is not None else 0
     backward_ns = options.backward_ns
     is_logged = backward_ns is None
     if backward_ns is None:
         if not log.backward_ns or log.backward_ns <= loss_ns:
-            missing.append("a workload: the log has no backward_compute_time; give the length of backward")
+            notes.missing.append(
+                "a workload: the log has no backward_compute_time; give the length of backward"
+            )
             return None
         backward_ns = log.backward_ns - loss_ns
-        assumed.append(
+        notes.assumed.append(
             "backward is the logged backward_compute_time"
             + (f" less the model's loss of {format_ms(loss_ns)}" if loss_ns else " with the loss in it")
             + "; copies into buckets, launches and interference are in it (A4)"
         )
     forward_ns = options.forward_ns if options.forward_ns is not None else log.forward_ns
     if options.forward_ns is None:
-        assumed.append(
+        notes.assumed.append(
             "forward is 0: not logged"
             if not forward_ns
             else "forward is the logged forward_compute_time, with the broadcast of buffers in it (A4)"
@@ -243,11 +240,11 @@ def _workload(
     if options.model is not None:
         if options.optimizer_ns is not None:
             common["optimizer_ns"] = options.optimizer_ns
-        return _scaled(options.model, backward_ns, common, log, found, assumed)
+        return _scaled(options.model, backward_ns, common, log, notes)
     if options.optimizer_ns is None:
-        assumed.append("optimizer_ns is 0: not logged")
+        notes.assumed.append("optimizer_ns is 0: not logged")
     common["optimizer_ns"] = options.optimizer_ns or 0
-    return _by_bucket(log, backward_ns, common, is_logged, assumed)
+    return _by_bucket(log, backward_ns, common, is_logged, notes)
 
 
 def _scaled(
@@ -255,22 +252,23 @@ def _scaled(
     backward_ns: int,
     common: dict[str, Any],
     log: DdpLog,
-    found: list[str],
-    assumed: list[str],
+    notes: Notes,
 ) -> Workload:
     """The model with its backward stretched to the logged one; the band reaches back to its own times."""
     if model.backward_ns == 0:
         raise InputError(f"model {model.name!r}: backward_ns: 0 cannot be scaled; give a recorded model")
     factor = backward_ns / model.backward_ns
     low, high = model.band or (1.0, 1.0)
-    assumed.append(f"ready times are those of {model.name!r} times {factor:.3f}, not logged (estimated)")
+    notes.assumed.append(
+        f"ready times are those of {model.name!r} times {factor:.3f}, not logged (estimated)"
+    )
     band = (round(min(low, 1 / factor), 3), round(max(high, 1 / factor), 3))
     workload = replace(stretch_backward(model, backward_ns), band=band, **common)
     buckets = _indices(log, model, "log")
     if buckets and (launch := log.first_launch_ns) is not None:
         times = [workload.gradients[index].ready_ns for index in buckets[0]]
         ready = max(time for time in times if time is not None) if any(t is not None for t in times) else 0
-        found.append(
+        notes.found.append(
             f"bucket 0 was launched {format_ms(launch - model.loss_ns)} into backward; the scaled model has "
             f"it ready at {format_ms(ready)}"
         )
@@ -278,7 +276,7 @@ def _scaled(
 
 
 def _by_bucket(
-    log: DdpLog, backward_ns: int, common: dict[str, Any], is_logged: bool, assumed: list[str]
+    log: DdpLog, backward_ns: int, common: dict[str, Any], is_logged: bool, notes: Notes
 ) -> Workload:
     """One gradient a bucket: the first ready as it was launched, the others by their bytes over the rest."""
     sizes = log.buckets or ()
@@ -288,13 +286,13 @@ def _by_bucket(
     rest = sizes[len(first) :]
     times = first + tuple(done + t for t in split_backward(rest, backward_ns - done, "bytes"))
     known = [dtype for word in log.dtypes if (dtype := torch_dtype(word)) is not None]
-    assumed.append(
+    notes.assumed.append(
         "one gradient a bucket, as the log names no parameters: layouts that cut finer cannot be told"
         + (", bucket 0 ready as it was launched" if first else "")
         + ", ready times in proportion to bytes (estimated)"
     )
     if len(known) != 1:
-        assumed.append("dtype: float32, the log does not tell which bucket has which")
+        notes.assumed.append("dtype: float32, the log does not tell which bucket has which")
     dtype = known[0] if len(known) == 1 else "float32"
     gradients = []
     for place, (size, ready_ns) in enumerate(zip(sizes, times, strict=True)):

@@ -14,6 +14,7 @@ from sim.importer.estimated_times import stretch_backward
 from sim.importer.flight_recorder.calls import Call, Dump, read_dump
 from sim.importer.flight_recorder.last_arrivers import align, arrivals, common, curve, spread, transfers
 from sim.importer.flight_recorder.repeated_steps import Key, RepeatedSteps, find_steps, is_bucket, key_of
+from sim.importer.notes import Notes
 from sim.importer.opening import read_text
 from sim.importer.wording import count_of, stem_of
 from sim.nouns.assignment import Assignment, made_for
@@ -54,33 +55,32 @@ def read_flight_recorder(paths: Sequence[Path], options: ImportOptions) -> Impor
     first = [ranks[0][key] for key in sorted(ranks[0])]
     steps = find_steps(first, options.model, dumps[0].source)
     world_size = _world_size(dumps, group, options.world_size)
-    found, assumed, missing, dropped = _opening(dumps, group, first, world_size)
+    notes = _opening(dumps, group, first, world_size)
     if by_order:
-        assumed.append("ranks are in the order of the files: their names do not end in different numbers")
+        notes.assumed.append(
+            "ranks are in the order of the files: their names do not end in different numbers"
+        )
     if steps is None:
-        missing.append("steps: no pattern of all-reduces repeats in the dump")
+        notes.missing.append("steps: no pattern of all-reduces repeats in the dump")
     else:
-        _say_steps(steps, found, assumed, dropped)
-    found.extend(_unfinished(dumps, ranks))
-    hardware = _hardware(name, ranks, dumps[0], world_size, assumed, missing)
+        _say_steps(steps, notes)
+    notes.found.extend(_unfinished(dumps, ranks))
+    hardware = _hardware(name, ranks, dumps[0], world_size, notes)
     in_all = set(common(ranks))
     keys = [key for step in steps.buckets for key in step if key in in_all] if steps else []
     clocks = align(ranks) if len(ranks) > 1 else None
     rows, how = arrivals([dump.rank for dump in dumps], ranks, keys, clocks)
     if len(ranks) > 1 and keys:
-        found.append(f"who came last to {count_of(len(keys), 'collective')} is told by {how}")
+        notes.found.append(f"who came last to {count_of(len(keys), 'collective')} is told by {how}")
         if clocks is None and how == "the launch times":
-            assumed.append("the clocks of all ranks agree: the recorder has no ends to align them by")
+            notes.assumed.append("the clocks of all ranks agree: the recorder has no ends to align them by")
     return Imported(
         format="flight-recorder",
         name=name,
-        workload=_workload(options, found, missing),
+        workload=_workload(options, notes),
         hardware=hardware,
         ranks=rows,
-        found=tuple(found),
-        assumed=tuple(assumed),
-        missing=tuple(missing),
-        dropped=tuple(dropped),
+        **notes.each(),
         details=_details(dumps[0], group, world_size, steps, ranks, options.model),
     )
 
@@ -129,42 +129,42 @@ def _world_size(dumps: Sequence[Dump], group: str, given: int | None) -> int | N
     return len(members) or given or (len(dumps) if len(dumps) > 1 else None)
 
 
-def _opening(
-    dumps: Sequence[Dump], group: str, calls: Sequence[Call], world_size: int | None
-) -> tuple[list[str], list[str], list[str], list[str]]:
+def _opening(dumps: Sequence[Dump], group: str, calls: Sequence[Call], world_size: int | None) -> Notes:
     backends = ", ".join(sorted({call.backend for call in calls}))
-    found = [
+    notes = Notes()
+    notes.found.append(
         f"{count_of(len(dumps), 'rank')} of {world_size if world_size is not None else 'an unknown number'}, "
         f"{count_of(len(calls), 'collective')} of {backends} on the first (format {dumps[0].version})"
-    ]
-    assumed = ["launch times are the host's: on a GPU a collective starts when its stream comes to it"]
-    missing = ["backward and ready times: the recorder sees collectives alone"]
+    )
+    notes.assumed.append(
+        "launch times are the host's: on a GPU a collective starts when its stream comes to it"
+    )
+    notes.missing.append("backward and ready times: the recorder sees collectives alone")
     if world_size is None:
-        missing.append("the world size; add it, or give the dumps of all ranks")
+        notes.missing.append("the world size; add it, or give the dumps of all ranks")
     elif len(dumps) < world_size:
-        missing.append(f"the dumps of {world_size - len(dumps)} of {world_size} ranks")
-    dropped = []
+        notes.missing.append(f"the dumps of {world_size - len(dumps)} of {world_size} ranks")
     others = sum(not _belongs(call, group) for call in dumps[0].calls)
     if others:
-        dropped.append(f"{count_of(others, 'call')} outside the group that reduces most, {group!r}")
-    return found, assumed, missing, dropped
+        notes.dropped.append(f"{count_of(others, 'call')} outside the group that reduces most, {group!r}")
+    return notes
 
 
-def _say_steps(steps: RepeatedSteps, found: list[str], assumed: list[str], dropped: list[str]) -> None:
+def _say_steps(steps: RepeatedSteps, notes: Notes) -> None:
     every = f", one every {format_ms(median(steps.step_ns))}" if steps.step_ns else ""
-    found.append(
+    notes.found.append(
         f"{count_of(len(steps.buckets), 'step')} of {count_of(len(steps.sizes), 'bucket')}, "
         f"{sum(steps.sizes)} bytes{every}"
     )
-    assumed.append(f"where a step begins is told by {steps.begins}")
+    notes.assumed.append(f"where a step begins is told by {steps.begins}")
     if steps.indices is not None:
-        found.append("the buckets are exact sums of the model's gradients")
+        notes.found.append("the buckets are exact sums of the model's gradients")
     if steps.outside:
-        dropped.append(
+        notes.dropped.append(
             f"{count_of(steps.outside, 'collective')} in no whole step (start-up, cut off, or other)"
         )
     for kind, count in steps.beside.items():
-        dropped.append(f"{count} {kind} a step that reduce no gradients (buffers, metrics, DDP's own)")
+        notes.dropped.append(f"{count} {kind} a step that reduce no gradients (buffers, metrics, DDP's own)")
 
 
 def _unfinished(dumps: Sequence[Dump], ranks: Sequence[dict[Key, Call]]) -> list[str]:
@@ -201,28 +201,27 @@ def _hardware(
     ranks: Sequence[dict[Key, Call]],
     dump: Dump,
     world_size: int | None,
-    assumed: list[str],
-    missing: list[str],
+    notes: Notes,
 ) -> tuple[Hardware, ...]:
     samples = transfers(ranks)
     if not samples:
-        missing.append(
+        notes.missing.append(
             "durations, and so an all-reduce curve: NCCL records them with TORCH_NCCL_ENABLE_TIMING=1"
         )
         return ()
     if world_size is None:
-        missing.append("an all-reduce curve: durations are there, the world size is not")
+        notes.missing.append("an all-reduce curve: durations are there, the world size is not")
         return ()
     alone = len(ranks) == 1
     if alone:
-        assumed.append(
+        notes.assumed.append(
             "transfer times are the least durations of one rank: upper bounds, as waiting is in them"
         )
     elif len(ranks) < world_size:
-        assumed.append(
+        notes.assumed.append(
             f"the last to arrive is among the {len(ranks)} ranks given: else transfers are too long"
         )
-    assumed.append("durations are those beside backward, not of a link at rest")
+    notes.assumed.append("durations are those beside backward, not of a link at rest")
     return (
         Hardware(
             name=name,
@@ -240,14 +239,14 @@ def _hardware(
     )
 
 
-def _workload(options: ImportOptions, found: list[str], missing: list[str]) -> Workload | None:
+def _workload(options: ImportOptions, notes: Notes) -> Workload | None:
     model = options.model
     if model is None:
-        missing.append("a workload: give the model (a recorded or estimated workload)")
+        notes.missing.append("a workload: give the model (a recorded or estimated workload)")
         return None
     if options.backward_ns is None or model.backward_ns == 0:
         return model
-    found.append(f"{model.name!r} stretched to the backward given")
+    notes.found.append(f"{model.name!r} stretched to the backward given")
     return stretch_backward(model, options.backward_ns)
 
 

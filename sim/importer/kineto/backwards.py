@@ -65,7 +65,11 @@ def _copies(accumulated: Sequence[Operator], nodes: Sequence[Operator]) -> list[
 def _is_forward(
     place: int, length: int, pauses: Sequence[tuple[int, int]], accumulated: Sequence[Operator]
 ) -> bool:
-    """Whether the pause before a copy may be a forward, which is about half of backward: half of that."""
+    """Whether the pause before a copy may be a forward: longer than any pause within it, and than a quarter
+    of it.
+
+    A forward takes about half as long as its backward.
+    """
     pause = pauses[place][0]
     backward = accumulated[place + length - 1].end_ns - accumulated[place - 1].end_ns - pause
     longest = max((inside for inside, _ in pauses[place + 1 : place + length]), default=0)
@@ -73,7 +77,9 @@ def _is_forward(
 
 
 def _pauses(accumulated: Sequence[Operator], nodes: Sequence[Operator]) -> list[tuple[int, int]]:
-    """Before each AccumulateGrad but the first: the longest time without a node, and when it began."""
+    """Before each AccumulateGrad, the longest time in which no node ran, and when it began; (0, 0) of the
+    first.
+    """
     found = [(0, 0)]
     place = bisect.bisect_left(nodes, accumulated[0].start_ns, key=lambda one: one.start_ns)
     for before, after in pairwise(accumulated):

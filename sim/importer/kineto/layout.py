@@ -70,8 +70,10 @@ def lay_out(step: SeenStep, model: Workload | None, source: str) -> Layout | Non
 
 
 def _reduced(step: SeenStep) -> list[tuple[int, SeenGradient]]:
-    """Gradients that the reductions can hold, with their places: those that DDP copied, if that can be seen,
-    and none that came after the last was sent, unless all did: a compiled backward reduces, then accumulates.
+    """The gradients that the reductions can hold, with their places.
+
+    They are those that DDP copied, if that can be seen. Gradients that came after the last reduction was
+    launched are left out, unless all did: a compiled backward reduces first, and accumulates then.
     """
     placed = list(enumerate(step.gradients))
     if any(one.reduced for _, one in placed):
@@ -125,6 +127,11 @@ def _on_wire(gradients: tuple[Gradient, ...], reductions: Sequence[SeenCollectiv
         else replace(gradient, wire_bytes=prod(gradient.shape) * DTYPE_BYTES[dtype])
         for gradient in gradients
     )
+
+
+def _shape(elements: int | None, dtype: str, num_bytes: int) -> tuple[int, ...]:
+    """A bucket's, where its elements are known and all of one dtype."""
+    return (elements,) if elements and elements * DTYPE_BYTES[dtype] == num_bytes else ()
 
 
 def _unnamed(index: int, one: SeenGradient) -> Gradient:
@@ -214,7 +221,7 @@ def _by_bucket(step: SeenStep, sizes: Sequence[int], why: str) -> Layout:
         Gradient(
             index=count - 1 - place,
             name=f"bucket {place}",
-            shape=(one.num_elements or 0,),
+            shape=_shape(one.num_elements, one.dtype or _ASSUMED_DTYPE, size),
             dtype=one.dtype or _ASSUMED_DTYPE,
             num_bytes=size,
             ready_ns=None,

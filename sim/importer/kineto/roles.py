@@ -128,9 +128,10 @@ def _of_gradients(
     found: Sequence[tuple[SeenCollective, str]],
     gradients: Sequence[SeenGradient],
 ) -> list[int]:
-    """Those after the last gradient that hold gradients: with those before, as many elements as all have.
+    """The places of those collectives after the last gradient that hold gradients.
 
-    Where elements do not tell, all but single ones: a loss or a norm.
+    With the reductions ``before`` they have as many elements as all gradients together. Where the elements do
+    not tell, all are taken but those of a single element, which are a loss or a norm.
     """
     counts = [found[place][0].num_elements for place in after]
     known = [count for count in counts if count is not None]

@@ -13,13 +13,15 @@ Role = Literal["gradients", "earlier", "map", "other", "before"]
 class SeenCollective:
     """One collective: its kernel's span, and when the CPU launched it.
 
-    ``timed`` says whether ``start_ns`` and ``end_ns`` are those of the collective itself, a kernel's or those
-    of gloo's thread; else (world size 1) they are those of the call. ``role`` is
-    ``gradients`` where the hooks of the step's last backward sent it (or its end, after the last gradient),
-    ``earlier`` for those of the micro-batches before, ``map`` for
-    ``find_unused_parameters``'s, ``before`` for those that were launched before the trace began (their ends
-    hold up what follows, and are no step's own), ``other`` for all else: activations, embeddings, buffers.
-    ``ready_ns`` is when the compute lane came to the launch of one of gradients.
+    ``timed``: ``start_ns`` and ``end_ns`` are those of the collective itself, of its kernel or of gloo's
+    thread; otherwise (world size 1) they are those of the call.
+
+    ``role`` says what it carried. ``gradients``: sent by the hooks of the step's last backward, or at its
+    end, after the last gradient. ``earlier``: the same of the micro-batches before. ``map``: the map of
+    ``find_unused_parameters``. ``before``: launched before the trace began; its end holds up what follows,
+    and it belongs to no step. ``other``: all else, such as activations, embeddings and buffers.
+
+    ``ready_ns``: of a collective of gradients, when the compute lane came to its launch.
     """
 
     kind: str
@@ -98,10 +100,10 @@ class SeenStep:
 class SeenRank:
     """One rank: its whole steps, what the device was busy with, and who it is.
 
-    ``is_marked``: steps have the profiler's own numbers. ``base_ns`` is what all times count from; of
-    ``calls_alone`` of its AccumulateGrads only the engine's call is there; ``doubts`` are sentences on what
-    may not be as it was taken;
-    ``unseen_calls`` are calls of collectives without a kernel that is known to communicate.
+    ``is_marked``: steps have the profiler's own numbers. ``base_ns``: what all times count from.
+    ``calls_alone``: of how many of its AccumulateGrads the trace has only the engine's call. ``doubts``:
+    sentences on what may not be as it was taken. ``unseen_calls``: calls of collectives without a kernel that
+    is known to communicate.
     """
 
     source: str

@@ -26,15 +26,15 @@ Rows = Sequence[Sequence[SeenCollective]]  # a row a collective, a column a rank
 class Transfer:
     """One reduction of one step over the ranks that were traced; times by the first rank's clock.
 
-    ``start_ns`` is when the last rank came, ``duration_ns`` the shortest kernel: the transfer itself, or
-    an upper bound of it where ranks are missing. ``arrived_ns`` is by rank, in the ranks' order; None for a
-    rank that came to it while its channel was still busy with another collective. ``longest_wait_ns`` is from
-    the first kernel's start to the last one's, ``waits_ns`` from each one's.
+    ``start_ns``: when the last rank came. ``duration_ns``: the shortest kernel, which is the transfer itself,
+    or an upper bound of it where ranks are missing. ``arrived_ns``: by rank, in the ranks' order, when it
+    came; None for a rank whose channel was still busy with another collective then. ``waits_ns``: from each
+    rank's kernel's start to that of the last one; ``longest_wait_ns``: from that of the first.
 
-    ``beside_ns`` is how much of the shortest kernel lay before the end of its own rank's backward;
+    ``beside_ns``: how much of the shortest kernel lay before the end of its own rank's backward.
     ``is_shared``: another collective ran within it. ``is_waitless``: as far as one rank can tell, nobody
-    waited in it for another: it began as another ended, and its rank had sent it longer before than it then
-    took, or its backward was over.
+    waited in it. It is so if the kernel began as another ended, and its rank had launched it at least as long
+    before as it then took, or had ended its backward.
     """
 
     step: int
@@ -130,8 +130,9 @@ def align(
 def number_alike(ranks: Sequence[SeenRank]) -> tuple[list[SeenRank], str | None]:
     """The ranks with their steps numbered alike, where the profiler did not; and a sentence on what is open.
 
-    Each rank's profile may have begun some steps later: of all shifts the one is taken at which the ends of
-    collectives keep the same distance best; where several do, none, or else that of the least distance.
+    Each rank's profile may have begun some steps later than the first's. Of all shifts that one is taken at
+    which the distances between the ends of collectives vary least. Where several do about as well, no shift
+    is made if that is one of them; else the one with the smallest distance is taken.
     """
     if len(ranks) < 2 or all(rank.is_marked for rank in ranks):
         return list(ranks), None
@@ -159,7 +160,7 @@ def number_alike(ranks: Sequence[SeenRank]) -> tuple[list[SeenRank], str | None]
 
 
 def _fit(first: SeenRank, other: SeenRank, shift: int) -> tuple[int, int] | None:
-    """How evenly the other's collectives end after the first's at a shift of its steps, and how far."""
+    """By how much the other rank's ends vary in distance at a shift of its steps, and that distance; ns."""
     theirs = {step.number + shift: step for step in other.steps}
     distances = [
         two.end_ns - one.end_ns

@@ -306,7 +306,7 @@ def _counts(each: Sequence[Sequence[Any]]) -> str:
 
 
 def _over_steps(times_ns: Sequence[int]) -> str:
-    """A time of each step as one: their median, with the range where a tenth or more of it is not shared."""
+    """A time of each step as one: their median, and its range where that is a tenth of the median or more."""
     middle, low, high = median_ns(times_ns), min(times_ns), max(times_ns)
     if 10 * (high - low) < middle:
         return format_ms(middle)

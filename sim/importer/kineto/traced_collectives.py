@@ -132,11 +132,11 @@ def _around(time_ns: int, operators: Sequence[Operator]) -> list[Operator]:
 
 
 def _launched_since(trace: TraceEvents, kernels: Sequence[GpuSpan]) -> dict[int, int]:
-    """By stream: when the first collective began that the trace shows the launch of.
+    """By stream, the start of the first collective whose launch the trace shows.
 
-    A stream runs in the order of launches, so what ran on it earlier was launched before the trace began. On
-    a stream without any such collective: what ran before those of all others, or, where no launch is known at
-    all, before the trace's first operator.
+    A stream runs in the order of launches, so what ran on it earlier was launched before the trace began. A
+    stream without such a collective has the first start on any stream. Where no launch is known at all, it is
+    the trace's first operator.
     """
     shown = [span for span in kernels if span.correlation in trace.launches]
     began = trace.began_ns if trace.began_ns is not None else -1

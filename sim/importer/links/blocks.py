@@ -1,4 +1,4 @@
-"""A table of a text as it is found: its header, the fields of its rows, and what was said before it."""
+"""What is found in a text: tables, each with its header, its rows, and what was said before it."""
 
 from dataclasses import dataclass, field
 
@@ -12,10 +12,18 @@ class Header:
     columns: tuple[Column, ...]
     delimiter: str | None = None
 
-    @property
-    def width(self) -> int:
-        """Fields of a row, without the second word of a time of day."""
-        return len(self.columns)
+
+@dataclass(slots=True, kw_only=True)
+class Said:
+    """What the lines ahead of a header say of the run; ``ranks``: host and device of each."""
+
+    collective: str | None = None
+    is_fresh: bool = False  # told since the last table
+    ranks: dict[int, tuple[str, str]] = field(default_factory=dict)
+    num_ranks: tuple[int, str] | None = None  # and what told it
+    iterations: int | None = None
+    is_over_ranks: bool = False  # OSU's least and greatest are over ranks, not over iterations
+    weak: tuple[Column, ...] | None = None  # columns that a sentence names
 
 
 @dataclass(slots=True, kw_only=True)
@@ -23,11 +31,7 @@ class TextBlock:
     """A table as it is found: its header, the fields of its rows, and what was said before it."""
 
     header: Header
-    collective: str | None = None
-    ranks: dict[int, tuple[str, str]] = field(default_factory=dict)
-    said_ranks: tuple[int, str] | None = None
-    iterations: int | None = None
-    is_over_ranks: bool = False  # OSU's least and greatest are over ranks, not over iterations
+    said: Said
     rows: list[tuple[int, list[str]]] = field(default_factory=list)
     broken: list[int] = field(default_factory=list)
     cut: int | None = None

@@ -82,9 +82,9 @@ def read_cells(block: TextBlock, source: str) -> list[LinkTable]:
                 ranks_by=said[1],
                 place=place,
                 statistic="median" if any("median" in group.times for group in groups) else "mean",
-                iterations=block.iterations,
-                devices=tuple(dict.fromkeys(plain(name) for _, name in block.ranks.values() if name)),
-                hosts=tuple(dict.fromkeys(plain(host) for host, _ in block.ranks.values())),
+                iterations=block.said.iterations,
+                devices=tuple(dict.fromkeys(plain(name) for _, name in block.said.ranks.values() if name)),
+                hosts=tuple(dict.fromkeys(plain(host) for host, _ in block.said.ranks.values())),
                 left_out=tuple(left_out),
                 unread=tuple(column.name for column in columns if column.kind == "other" and column.name),
                 unit_by=unit_by,
@@ -95,9 +95,9 @@ def read_cells(block: TextBlock, source: str) -> list[LinkTable]:
 
 
 def _ranks(block: TextBlock) -> tuple[int | None, str]:
-    if block.ranks:
-        return max(block.ranks) + 1, "its list of ranks"
-    return block.said_ranks or (None, "")
+    if block.said.ranks:
+        return max(block.said.ranks) + 1, "its list of ranks"
+    return block.said.num_ranks or (None, "")
 
 
 def _first(columns: tuple[Column, ...], kind: str) -> int | None:
@@ -194,17 +194,13 @@ def _timing(group: _Group, fields: list[str], block: TextBlock, scale: Decimal |
             rates[name] = float(rate), _digit(rate)
     wrong = _number(fields[group.others["wrong"]]) if "wrong" in group.others else None
     said = fields[group.others["iterations"]] if "iterations" in group.others else ""
-    count = _whole(said, Decimal(1), 10**9) or _three(group, fields) or block.iterations
-    if block.is_over_ranks or not set(found) - {"median_ns"}:
+    count = _whole(said, Decimal(1), 10**9) or _three(group, fields) or block.said.iterations
+    if block.said.is_over_ranks or not set(found) - {"median_ns"}:
         found, count = {}, None
-    algbw, busbw = rates.get("algbw", (None, 0.0)), rates.get("busbw", (None, 0.0))
     return Timing(
         duration_ns=round(time * unit),
         slack_ns=_digit(time) * float(unit),
-        algbw=algbw[0],
-        algbw_slack=algbw[1],
-        busbw=busbw[0],
-        busbw_slack=busbw[1],
+        rates=rates,
         wrong=float(wrong or 0),
         scatter=found if count is None else {"count": count, **found},
     )
@@ -234,7 +230,7 @@ def _key(
             ranks = _whole(cell, Decimal(1), 10**7) or ranks
         elif column.kind == "place":
             places.append(f"{column.name} {cell}")
-    return collective or block.collective, ranks, ", ".join(places)
+    return collective or block.said.collective, ranks, ", ".join(places)
 
 
 def _number(cell: str) -> Decimal | None:

@@ -7,37 +7,21 @@ from functools import lru_cache
 from typing import Literal
 
 Kind = Literal[
-    "size",
-    "count",
-    "dtype",
-    "time",
-    "cputime",
-    "algbw",
-    "busbw",
-    "wrong",
-    "collective",
-    "world_size",
-    "iterations",
-    "place",
-    "timestamp",
-    "known",
-    "other",
-]
+    "size", "count", "dtype", "time", "cputime", "algbw", "busbw", "wrong", "collective", "world_size",
+    "iterations", "place", "timestamp", "known", "other"
+]  # fmt: skip
 # Out of place the result goes to another buffer than the input came from; "only" where a table does not say.
 Variant = Literal["out", "in", "only"]
 
 TIME_UNITS = {
-    "s": Decimal(10**9),
-    "sec": Decimal(10**9),
-    "seconds": Decimal(10**9),
-    "ms": Decimal(10**6),
-    "msec": Decimal(10**6),
-    "us": Decimal(10**3),
-    "usec": Decimal(10**3),
-    "µs": Decimal(10**3),
-    "μs": Decimal(10**3),
-    "ns": Decimal(1),
-    "nsec": Decimal(1),
+    name: Decimal(ns)
+    for ns, names in (
+        (10**9, "s sec seconds"),
+        (10**6, "ms msec"),
+        (10**3, "us usec µs μs"),
+        (1, "ns nsec"),
+    )
+    for name in names.split()
 }
 NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _SIZE_UNITS = {"": 1, "b": 1, "byte": 1, "bytes": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
@@ -49,20 +33,10 @@ _SIZES = {"size", "bytes", "num_bytes", "nbytes", "message", "msg"} | {
 }
 _TIMES = {"time", "latency", "lat", "duration", "elapsed", "runtime", "i"}
 _STATISTICS = {
-    "min": "min",
-    "max": "max",
-    "mean": "mean",
-    "avg": "mean",
-    "average": "mean",
-    "median": "median",
-    "p10": "p10",
+    **{name: name for name in ("min", "max", "median", "p10", "p90", "p95", "p99")},
+    **dict.fromkeys(("mean", "avg", "average"), "mean"),
+    **dict.fromkeys(("std", "stdev", "stddev"), "std"),
     "p50": "median",
-    "p90": "p90",
-    "p95": "p95",
-    "p99": "p99",
-    "std": "std",
-    "stdev": "std",
-    "stddev": "std",
 }
 _NAMES: dict[str, Kind] = {
     **dict.fromkeys(("count", "elements", "num_elements", "nelem", "numel"), "count"),

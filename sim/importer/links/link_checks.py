@@ -1,7 +1,6 @@
 """What the rows of a link benchmark say beside their times: how many ranks, and whether they agree."""
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 
 from sim.importer.links.columns import Variant
@@ -53,11 +52,15 @@ def ranks_by_bandwidths(table: LinkTable, collective: str) -> int | None:
     top = 2.0 if collective == "all_reduce" else 1.0
     starts, ends = Counter[int](), Counter[int]()
     rows = 0
-    for _, timing, num_bytes in _timings(table):
-        if timing.busbw is None or timing.duration_ns <= timing.slack_ns:
+    timed = [
+        (timing, row.num_bytes) for row in table.rows if row.num_bytes for timing in row.timings.values()
+    ]
+    for timing, num_bytes in timed:
+        if "busbw" not in timing.rates or timing.duration_ns <= timing.slack_ns:
             continue
-        low = (timing.busbw - timing.busbw_slack) * (timing.duration_ns - timing.slack_ns) / num_bytes
-        high = (timing.busbw + timing.busbw_slack) * (timing.duration_ns + timing.slack_ns) / num_bytes
+        busbw, slack = timing.rates["busbw"]
+        low = (busbw - slack) * (timing.duration_ns - timing.slack_ns) / num_bytes
+        high = (busbw + slack) * (timing.duration_ns + timing.slack_ns) / num_bytes
         if low >= top:
             continue
         rows += 1
@@ -80,13 +83,6 @@ def ranks_by_bandwidths(table: LinkTable, collective: str) -> int | None:
 def _above(number: float) -> int:
     whole = int(number)
     return whole if number - whole < 1e-9 else whole + 1
-
-
-def _timings(table: LinkTable) -> Iterator[tuple[Variant, Timing, int]]:
-    for row in table.rows:
-        for variant, timing in row.timings.items():
-            if row.num_bytes:
-                yield variant, timing, row.num_bytes
 
 
 def sound_rows(table: LinkTable, collective: str, ranks: int) -> tuple[list[LinkRow], dict[str, list[str]]]:
@@ -129,14 +125,12 @@ def _fault(timing: Timing, num_bytes: int, collective: str, ranks: int) -> tuple
         return "have wrong results", f"{num_bytes} B, {timing.wrong:g} wrong"
     rate = num_bytes / timing.duration_ns
     relative = timing.slack_ns / timing.duration_ns
-    for name, said, slack, factor in (
-        ("algbw", timing.algbw, timing.algbw_slack, 1.0),
-        ("busbw", timing.busbw, timing.busbw_slack, bus_factor(collective, ranks)),
-    ):
+    for name, (said, slack) in timing.rates.items():
+        factor = bus_factor(collective, ranks) if name == "busbw" else 1.0
         expected = rate * factor
         # A table may have made its bus bandwidth of the rounded one beside it.
-        rounded = timing.algbw_slack * factor if name == "busbw" else 0.0
-        if said is not None and abs(said - expected) > slack + rounded + expected * relative + 1e-9:
+        rounded = timing.rates["algbw"][1] * factor if name == "busbw" and "algbw" in timing.rates else 0.0
+        if abs(said - expected) > slack + rounded + expected * relative + 1e-9:
             return (
                 CONTRADICTS,
                 f"{num_bytes} B in {timing.duration_ns / 1000:g} us are {expected:.4g} GB/s, "

@@ -87,10 +87,7 @@ def read_nccl_tests(paths: Sequence[Path], options: ImportOptions) -> Imported:
         format=FORMAT,
         name=name,
         hardware=hardware,
-        found=tuple(dict.fromkeys(notes.found)),
-        assumed=tuple(dict.fromkeys(notes.assumed)),
-        missing=tuple(dict.fromkeys(notes.missing)),
-        dropped=tuple(dict.fromkeys(notes.dropped)),
+        **notes.each(),
         details=details,
     )
 

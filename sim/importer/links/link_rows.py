@@ -9,16 +9,14 @@ from sim.importer.links.columns import Variant
 class Timing:
     """How long it took, in ns, and what else its row says of it.
 
-    ``slack_ns`` is one unit of the last digit written; bandwidths are in GB/s (1e9 bytes) with theirs.
-    ``wrong`` counts wrong results, ``scatter`` holds members of a ``spread`` (``count``, ``min_ns``...).
+    ``slack_ns`` is one unit of the last digit written. ``rates`` has ``algbw`` and ``busbw`` in GB/s (1e9
+    bytes), each with one unit of its last digit. ``wrong`` counts wrong results. ``scatter`` holds members
+    of a ``spread`` (``count``, ``min_ns``...).
     """
 
     duration_ns: int
     slack_ns: float
-    algbw: float | None = None
-    algbw_slack: float = 0.0
-    busbw: float | None = None
-    busbw_slack: float = 0.0
+    rates: dict[str, tuple[float, float]] = field(default_factory=dict)
     wrong: float = 0.0
     scatter: dict[str, int] = field(default_factory=dict)
 

@@ -120,7 +120,6 @@ def _timing(body: dict[str, Any], by_iteration: Any) -> Timing | None:
     duration = _ns(body.get("time"), 1000)
     if not duration:
         return None
-    algbw, busbw = _rate(body.get("alg_bw")), _rate(body.get("bus_bw"))
     wrong = body.get("nwrong")
     times = by_iteration.get("times_us") if isinstance(by_iteration, dict) else None
     samples = [_ns(one, 1000) for one in times] if isinstance(times, list) else []
@@ -128,10 +127,11 @@ def _timing(body: dict[str, Any], by_iteration: Any) -> Timing | None:
     return Timing(
         duration_ns=duration,
         slack_ns=1.0,
-        algbw=algbw,
-        algbw_slack=_DIGIT,
-        busbw=busbw,
-        busbw_slack=_DIGIT,
+        rates={
+            name: (rate, _DIGIT)
+            for name, key in (("algbw", "alg_bw"), ("busbw", "bus_bw"))
+            if (rate := _rate(body.get(key))) is not None
+        },
         wrong=float(min(wrong, MOST_BYTES)) if isinstance(wrong, int | float) else 0.0,
         scatter=_scatter(whole) if len(whole) == len(samples) > 1 else {},
     )

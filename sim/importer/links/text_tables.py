@@ -3,10 +3,10 @@
 import csv
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from sim.errors import InputError
-from sim.importer.links.blocks import Header, TextBlock
+from sim.importer.links.blocks import Header, Said, TextBlock
 from sim.importer.links.cells import read_cells
 from sim.importer.links.columns import NUMBER, TIME_UNITS, Column, collective_in, column_of
 from sim.importer.links.link_rows import LinkTable
@@ -30,19 +30,6 @@ _COMMAND = re.compile(r"(\S{0,200}_perf)\s+(-.*)")
 _MAY_BE_HEADER = re.compile(r"size|bytes|message|msg", re.IGNORECASE)
 _AVERAGE = re.compile(r"\b(avg|average|min|max|mean|median)\s+(latency|lat|time)", re.IGNORECASE)
 _UNIT_ROW = re.compile(r"\s*(?:\([^()]+\)\s*)+(?:%.*)?")
-
-
-@dataclass(slots=True, kw_only=True)
-class _Said:
-    """What lines ahead of a header say of the run."""
-
-    collective: str | None = None
-    is_fresh: bool = False
-    ranks: dict[int, tuple[str, str]] = field(default_factory=dict)
-    said_ranks: tuple[int, str] | None = None
-    iterations: int | None = None
-    is_over_ranks: bool = False
-    weak: tuple[Column, ...] | None = None
 
 
 def read_tables(text: str, source: str) -> list[LinkTable]:
@@ -90,7 +77,7 @@ def has_table(text: str) -> bool:
 
 
 def _blocks(text: str, source: str) -> list[TextBlock]:
-    said, blocks = _Said(), list[TextBlock]()
+    said, blocks = Said(), list[TextBlock]()
     after_header = False
     rows = 0
     for number, (line, is_whole) in enumerate(_lines(text), start=1):
@@ -132,19 +119,12 @@ def _lines(text: str) -> Iterator[tuple[str, bool]]:
         yield text[start:], False
 
 
-def _block(header: Header, said: _Said) -> TextBlock:
+def _block(header: Header, said: Said) -> TextBlock:
     said.is_fresh, said.weak = False, None
-    return TextBlock(
-        header=header,
-        collective=said.collective,
-        ranks=dict(said.ranks),
-        said_ranks=said.said_ranks,
-        iterations=said.iterations,
-        is_over_ranks=said.is_over_ranks,
-    )
+    return TextBlock(header=header, said=replace(said, ranks=dict(said.ranks)))
 
 
-def _listen(content: str, is_comment: bool, said: _Said) -> bool:
+def _listen(content: str, is_comment: bool, said: Said) -> bool:
     """Take in what a line says of a run; True where it can be no row."""
     if "Rank" in content and (rank := _RANK.match(content)) is not None:
         if int(rank[1]) == 0:
@@ -155,16 +135,16 @@ def _listen(content: str, is_comment: bool, said: _Said) -> bool:
         if not said.is_fresh:
             said.collective = None
         said.ranks.clear()
-        said.said_ranks, said.iterations = None, int(threads[1])
+        said.num_ranks, said.iterations = None, int(threads[1])
         return True
     if "_perf" in content and (command := _COMMAND.search(content)) is not None:
         said.collective, said.is_fresh = collective_in(command[1]), True
-        said.said_ranks = _ranks_of_command(content[: command.start()], command[2])
+        said.num_ranks = _ranks_of_command(content[: command.start()], command[2])
         return True
     if is_comment and "concluded" not in content:
         said.is_over_ranks = said.is_over_ranks or content.startswith("OSU ")
         if (nranks := _NRANKS.search(content)) is not None:
-            said.said_ranks = int(nranks[1]), "the line 'nranks'"
+            said.num_ranks = int(nranks[1]), "the line 'nranks'"
         if (named := collective_in(content)) is not None:
             said.collective, said.is_fresh = named, True
         said.weak = _weak_header(content) or said.weak
@@ -247,7 +227,7 @@ def _with_units(header: Header, row: str) -> Header:
 def _row(block: TextBlock, number: int, content: str, is_whole: bool) -> bool:
     """Take a row into its table; False where the line is none."""
     header = block.header
-    last = header.columns[-1].kind
+    width, last = len(header.columns), header.columns[-1].kind
     if header.delimiter is not None:
         try:
             fields = [field.strip() for field in next(csv.reader([content], delimiter=header.delimiter))]
@@ -258,15 +238,15 @@ def _row(block: TextBlock, number: int, content: str, is_whole: bool) -> bool:
         for _ in range(3):
             if fields and not NUMBER.fullmatch(fields[0]) and _LOOSE_PREFIX.fullmatch(fields[0]):
                 fields = fields[1:]
-        if len(fields) > header.width and last in ("other", "timestamp"):
-            fields = [*fields[: header.width - 1], " ".join(fields[header.width - 1 :])]
-        elif len(fields) == header.width - 1 and last == "other" and is_whole:
+        if len(fields) > width and last in ("other", "timestamp"):
+            fields = [*fields[: width - 1], " ".join(fields[width - 1 :])]
+        elif len(fields) == width - 1 and last == "other" and is_whole:
             fields = [*fields, ""]
     numbers = sum(NUMBER.fullmatch(field) is not None for field in fields)
-    if not is_whole and len(fields) < header.width:
+    if not is_whole and len(fields) < width:
         if numbers:
             block.cut = number
-    elif len(fields) == header.width:
+    elif len(fields) == width:
         # Of a line without its end nobody knows whether the last field is whole.
         block.rows.append((number, fields if is_whole else [*fields[:-1], ""]))
     elif fields and NUMBER.fullmatch(fields[0]) and 2 * numbers > len(fields) > 1:

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sim.errors import InputError
-from sim.recorder.models import IGNORED, MASKED_FRACTION, Batch, check_sizes, seeded
 from sim.recorder.published.language import check_tokens
+from sim.recorder.seeded_batches import IGNORED, MASKED_FRACTION, Batch, check_sizes, seeded
 
 
 class BertSelfAttention(nn.Module):

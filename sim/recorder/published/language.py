@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sim.errors import InputError
-from sim.recorder.models import Batch, check_sizes, seeded
+from sim.recorder.seeded_batches import Batch, check_sizes, seeded
 
 
 class Conv1D(nn.Module):
@@ -206,18 +206,7 @@ def gpt_82m(
     Its counts and bucket sizes leave one architecture: linear layers without biases, layer norms with
     them, an untied head. It ran under bfloat16 autocast.
     """
-    return _linear_gpt(
-        layers=layers,
-        width=width,
-        heads=heads,
-        vocab=vocab,
-        context=context,
-        batch=batch,
-        tied=False,
-        linear_bias=False,
-        norm_bias=True,
-        dropout=0.0,
-    )
+    return _linear_gpt(**locals(), tied=False, linear_bias=False, norm_bias=True, dropout=0.0)
 
 
 def nanogpt_124m(
@@ -249,9 +238,18 @@ def nanogpt_124m(
     )
 
 
-def _gpt2(
-    *, layers: int, width: int, heads: int, vocab: int, context: int, tokens: int, batch: int, dropout: float
+def gpt2_124m(
+    *,
+    layers: int = 12,
+    width: int = 768,
+    heads: int = 12,
+    vocab: int = 50257,
+    context: int = 1024,
+    tokens: int = 512,
+    batch: int = 16,
+    dropout: float = 0.1,
 ) -> tuple[CausalLm, Batch]:
+    """Hugging Face's ``gpt2``: 124,439,808 parameters in 148 tensors, tied; ``[batch, tokens]`` of text."""
     check_sizes(
         layers=layers, width=width, heads=heads, vocab=vocab, context=context, tokens=tokens, batch=batch
     )
@@ -277,30 +275,6 @@ def _gpt2(
         return model, _text(vocab, batch, tokens)
 
 
-def gpt2_124m(
-    *,
-    layers: int = 12,
-    width: int = 768,
-    heads: int = 12,
-    vocab: int = 50257,
-    context: int = 1024,
-    tokens: int = 512,
-    batch: int = 16,
-    dropout: float = 0.1,
-) -> tuple[CausalLm, Batch]:
-    """Hugging Face's ``gpt2``: 124,439,808 parameters in 148 tensors, tied; ``[batch, tokens]`` of text."""
-    return _gpt2(
-        layers=layers,
-        width=width,
-        heads=heads,
-        vocab=vocab,
-        context=context,
-        tokens=tokens,
-        batch=batch,
-        dropout=dropout,
-    )
-
-
 def gpt2_774m(
     *,
     layers: int = 36,
@@ -313,13 +287,4 @@ def gpt2_774m(
     dropout: float = 0.1,
 ) -> tuple[CausalLm, Batch]:
     """Hugging Face's ``gpt2-large``: 774,030,080 parameters in 436 tensors, tied."""
-    return _gpt2(
-        layers=layers,
-        width=width,
-        heads=heads,
-        vocab=vocab,
-        context=context,
-        tokens=tokens,
-        batch=batch,
-        dropout=dropout,
-    )
+    return gpt2_124m(**locals())

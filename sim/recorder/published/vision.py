@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sim.errors import InputError
-from sim.recorder.models import Batch, check_sizes, seeded
+from sim.recorder.seeded_batches import Batch, check_sizes, seeded
 
 
 def _norm_conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
@@ -21,10 +21,12 @@ class ResidualBlock(nn.Module):
     """torchvision's block: convolutions with batch norms, then the projection, which is called last.
 
     ``kernels`` are those of its convolutions; the one of 3 pixels that comes first has the stride.
+    ``projection_first``: the projection is called before the convolutions, so that its gradients come last.
     """
 
-    def __init__(self, *, widths: list[int], kernels: list[int], stride: int) -> None:
+    def __init__(self, *, widths: list[int], kernels: list[int], stride: int, projection_first: bool) -> None:
         super().__init__()
+        self.projection_first = projection_first
         self.count = len(kernels)
         strided = kernels.index(3)
         for place, kernel in enumerate(kernels):
@@ -40,18 +42,24 @@ class ResidualBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """``[B, C, H, W] -> [B, C', H / stride, W / stride]``."""
         out = x
+        kept = self._kept(x) if self.projection_first else None
         for place in range(1, self.count + 1):
             out = getattr(self, f"bn{place}")(getattr(self, f"conv{place}")(out))
             if place < self.count:
                 out = functional.relu(out, inplace=True)
-        out += x if self.downsample is None else self.downsample(x)
+        out += self._kept(x) if kept is None else kept
         return functional.relu(out, inplace=True)
+
+    def _kept(self, x: Tensor) -> Tensor:
+        return x if self.downsample is None else self.downsample(x)
 
 
 class ResNet(nn.Module):
     """torchvision's ResNet (v1.5), of basic blocks or bottlenecks."""
 
-    def __init__(self, *, depths: list[int], bottleneck: bool, classes: int) -> None:
+    def __init__(
+        self, *, depths: list[int], bottleneck: bool, classes: int, projection_first: bool = False
+    ) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
@@ -66,6 +74,7 @@ class ResNet(nn.Module):
                         widths=[inputs, width, width, outputs] if bottleneck else [inputs, width, outputs],
                         kernels=[1, 3, 1] if bottleneck else [3, 3],
                         stride=2 if number and not place else 1,
+                        projection_first=projection_first,
                     )
                 )
                 inputs = outputs

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from sim.clock.machine_code import compiled
 from sim.nouns.workload import Workload
-from sim.systems.bucketing import DEFAULT_BUCKET_CAP_BYTES
+from sim.systems.bucketing import DEFAULT_BUCKET_CAP_BYTES, rebuild_order
+from sim.systems.cut import NO_LIMIT, PER_KEY, cut, number_keys
 from sim.tuner.search.partitions import Buckets
 from sim.units import MIB
 
 Array = NDArray[np.int64]
 
-NO_LIMIT = 1 << 62  # bytes: an interval that ends here has no end
 WORK = 20_000_000  # tensors walked, in all layouts of one enumeration
 FEWEST = 400  # layouts, however many tensors there are
 ONE_LIMIT, LATER_LIMIT, FIRST_LIMIT = 0, 1, 2  # what an enumeration varies
@@ -29,9 +29,8 @@ ONE_LIMIT, LATER_LIMIT, FIRST_LIMIT = 0, 1, 2  # what an enumeration varies
 class Walk:
     """The tensors as DDP's rebuild walks them, one entry a position (A2.4, A2.5, A8.1).
 
-    ``order``: gradient indices; ``sizes``: bytes; ``keys``: number of the dtype and device, in the order in
-    which keys are first seen, -1 of a sparse gradient, which is a bucket for itself (A1.2). ``is_reversed``:
-    walked from the last, buckets reversed afterwards: ``DDP_SET_LAST_BUCKET_CAP=1``.
+    ``order``: gradient indices; ``sizes``: bytes; ``keys``: as ``cut`` takes them. ``is_reversed``: walked
+    from the last, buckets reversed afterwards: ``DDP_SET_LAST_BUCKET_CAP=1``.
     """
 
     order: Array
@@ -56,81 +55,19 @@ class Intervals:
 
 def make_walk(workload: Workload, set_last_bucket_cap: bool = False) -> Walk:
     """The walk of DDP's rebuild over the gradients of ``workload``, unused ones last."""
-    unused = [gradient.index for gradient in workload.gradients if gradient.ready_ns is None]
-    order = (*workload.order(), *unused)
-    if set_last_bucket_cap:
-        order = order[::-1]
+    order = rebuild_order(workload, set_last_bucket_cap)
     gradients = [workload.gradients[index] for index in order]
-    numbers: dict[object, int] = {}
-    keys = [-1 if g.sparse else numbers.setdefault(g.key, len(numbers)) for g in gradients]
+    keys, num_keys = number_keys((gradient.key, gradient.sparse) for gradient in gradients)
     return Walk(
         order=np.array(order, dtype=np.int64),
         sizes=np.array([gradient.num_bytes for gradient in gradients], dtype=np.int64),
         keys=np.array(keys, dtype=np.int64),
-        num_keys=len(numbers),
+        num_keys=num_keys,
         is_reversed=set_last_bucket_cap,
     )
 
 
-@compiled
-def cut(
-    sizes: Array, keys: Array, open_buckets: Array, first: int, later: int, bucket_of: Array, emitted: Array
-) -> tuple[int, int, int, int, int]:
-    """One walk under the limits [first, later] in bytes (A1.1 to A1.5).
-
-    Args:
-        sizes, keys: as in ``Walk``, int64[n].
-        open_buckets: room for int64[num_keys, 3].
-        bucket_of: out, int64[n]: the place of each position's bucket in the order of emission.
-        emitted: room for int64[n].
-
-    Returns:
-        The number of buckets; lowest and highest ``first`` that decides alike; lowest and highest ``later``.
-    """
-    first_low = later_low = 0
-    first_high = later_high = NO_LIMIT
-    made = count = 0
-    for key in range(open_buckets.shape[0]):
-        open_buckets[key, 0] = -1  # number of its open bucket
-        open_buckets[key, 1] = 0  # bytes in it
-        open_buckets[key, 2] = 0  # 1 once its first bucket is closed
-    for position in range(sizes.shape[0]):
-        key = keys[position]
-        if key < 0:
-            bucket_of[position] = made
-            emitted[made] = count
-            made += 1
-            count += 1
-            continue
-        if open_buckets[key, 0] < 0:
-            open_buckets[key, 0] = made
-            made += 1
-        bucket_of[position] = open_buckets[key, 0]
-        open_buckets[key, 1] += sizes[position]
-        size = open_buckets[key, 1]
-        closes = size >= (later if open_buckets[key, 2] else first)
-        if open_buckets[key, 2]:
-            if closes:
-                later_high = min(later_high, size)
-            else:
-                later_low = max(later_low, size + 1)
-        elif closes:
-            first_high = min(first_high, size)
-        else:
-            first_low = max(first_low, size + 1)
-        if closes:
-            emitted[open_buckets[key, 0]] = count
-            count += 1
-            open_buckets[key, 0] = -1
-            open_buckets[key, 1] = 0
-            open_buckets[key, 2] = 1
-    for key in range(open_buckets.shape[0] - 1, -1, -1):
-        if open_buckets[key, 0] >= 0:
-            emitted[open_buckets[key, 0]] = count
-            count += 1
-    for position in range(sizes.shape[0]):
-        bucket_of[position] = emitted[bucket_of[position]]
-    return count, first_low, first_high, later_low, later_high
+_cut = compiled(cut)
 
 
 @compiled
@@ -148,18 +85,16 @@ def enumerate_intervals(
         How many there are, or -1 when they do not fit.
     """
     count = sizes.shape[0]
-    open_buckets = np.empty((num_keys, 3), np.int64)
+    limits = np.full(1 if varied == ONE_LIMIT else 2, fixed, np.int64)
+    place = 1 if varied == LATER_LIMIT else 0
+    bounds, opened = np.empty(2 * limits.shape[0], np.int64), np.empty(PER_KEY * num_keys, np.int64)
     emitted, layout, before = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
     rows = at = 0
     cap = 0 if grid.shape[0] == 0 else grid[0]
     while True:
-        if varied == ONE_LIMIT:
-            _, low, high, other_low, other_high = cut(sizes, keys, open_buckets, cap, cap, layout, emitted)
-            low, high = max(low, other_low), min(high, other_high)
-        elif varied == LATER_LIMIT:
-            _, _, _, low, high = cut(sizes, keys, open_buckets, fixed, cap, layout, emitted)
-        else:
-            _, low, high, _, _ = cut(sizes, keys, open_buckets, cap, fixed, layout, emitted)
+        limits[place] = cap
+        _cut(sizes, keys, limits, layout, bounds, emitted, opened)
+        low, high = bounds[2 * place], bounds[2 * place + 1]
         if rows and varied != FIRST_LIMIT and low == highs[rows - 1] + 1 and np.array_equal(layout, before):
             highs[rows - 1] = high
         else:
@@ -184,11 +119,16 @@ def enumerate_intervals(
 def count_buckets(sizes: Array, keys: Array, num_keys: int, firsts: Array, laters: Array) -> Array:
     """How many buckets the limits [firsts[k], laters[k]] in bytes make, for each k."""
     count = sizes.shape[0]
-    open_buckets = np.empty((num_keys, 3), np.int64)
     emitted, bucket_of = np.empty(count, np.int64), np.empty(count, np.int64)
+    limits, bounds, opened = (
+        np.empty(2, np.int64),
+        np.empty(4, np.int64),
+        np.empty(PER_KEY * num_keys, np.int64),
+    )
     counts = np.empty(firsts.shape[0], np.int64)
     for row in range(firsts.shape[0]):
-        counts[row] = cut(sizes, keys, open_buckets, firsts[row], laters[row], bucket_of, emitted)[0]
+        limits[0], limits[1] = firsts[row], laters[row]
+        counts[row] = _cut(sizes, keys, limits, bucket_of, bounds, emitted, opened)
     return counts
 
 
@@ -204,23 +144,29 @@ def add_up(
     laters: Array,
     starts: Array,
 ) -> tuple[Array, Array, Array, Array]:
-    """What ``problem.Problem.stops`` says, for many layouts one after another, and bytes as caps count them.
+    """What ``problem.Problem.stops`` says of many layouts, one after another, and their bytes as caps count
+    them.
 
-    Layout k, of the limits [firsts[k], laters[k]] in bytes, has the entries from ``starts[k]`` to
-    ``starts[k + 1]``. ``wire``, ``copied``: bytes of each place in the ready order.
+    Layout k, of the limits [firsts[k], laters[k]] in bytes, has the entries from ``starts[k]`` to ``starts[k
+    + 1]``. ``wire``, ``copied``: bytes of each place in the ready order.
 
     Returns:
         Per bucket the last place that it waits for, its bytes on the wire, in copies and by its caps.
     """
     count = sizes.shape[0]
-    open_buckets = np.empty((num_keys, 3), np.int64)
     emitted, bucket_of = np.empty(count, np.int64), np.empty(count, np.int64)
+    limits, bounds, opened = (
+        np.empty(2, np.int64),
+        np.empty(4, np.int64),
+        np.empty(PER_KEY * num_keys, np.int64),
+    )
     stops = np.zeros(starts[-1], np.int64)
     wires, copies = np.zeros(starts[-1], np.int64), np.zeros(starts[-1], np.int64)
     dense = np.zeros(starts[-1], np.int64)
     for row in range(firsts.shape[0]):
         start = starts[row]
-        made = cut(sizes, keys, open_buckets, firsts[row], laters[row], bucket_of, emitted)[0]
+        limits[0], limits[1] = firsts[row], laters[row]
+        made = _cut(sizes, keys, limits, bucket_of, bounds, emitted, opened)
         for position in range(count):
             place, entry = position, start + bucket_of[position]
             if is_reversed:
@@ -264,24 +210,27 @@ def _grid(walk: Walk, count: int) -> Array:
 def find_bounds(walk: Walk, first_bytes: int, later_bytes: int) -> tuple[int, int, int, int]:
     """The box of limits around [first, later] that cuts alike, in bytes: lowest and highest first, lowest and
     highest later one, each included."""
-    count = len(walk.sizes)
-    bucket_of, room = np.empty(count, np.int64), np.empty(count, np.int64)
-    open_buckets = np.empty((walk.num_keys, 3), np.int64)
-    _, *bounds = cut(walk.sizes, walk.keys, open_buckets, first_bytes, later_bytes, bucket_of, room)
-    first_low, first_high, later_low, later_high = bounds
+    bounds = _cut_once(walk, first_bytes, later_bytes)[2]
+    first_low, first_high, later_low, later_high = bounds.tolist()
     return first_low, first_high, later_low, later_high
 
 
 def make_layout(walk: Walk, first_bytes: int, later_bytes: int) -> Buckets:
     """The buckets under the limits [first, later], as ``bucketing.rebuilt_buckets`` makes them."""
-    count = len(walk.sizes)
-    bucket_of, room = np.empty(count, np.int64), np.empty(count, np.int64)
-    open_buckets = np.empty((walk.num_keys, 3), np.int64)
-    number, *_ = cut(walk.sizes, walk.keys, open_buckets, first_bytes, later_bytes, bucket_of, room)
+    number, bucket_of, _ = _cut_once(walk, first_bytes, later_bytes)
     buckets: list[list[int]] = [[] for _ in range(number)]
     for index, bucket in zip(walk.order.tolist(), bucket_of.tolist(), strict=True):
         buckets[bucket].append(index)
     return tuple(map(tuple, buckets[::-1] if walk.is_reversed else buckets))
+
+
+def _cut_once(walk: Walk, first_bytes: int, later_bytes: int) -> tuple[int, Array, Array]:
+    """The number of buckets, and ``bucket_of`` and ``bounds`` of ``cut``."""
+    count = len(walk.sizes)
+    bucket_of, emitted = np.empty(count, np.int64), np.empty(count, np.int64)
+    bounds, opened = np.empty(4, np.int64), np.empty(PER_KEY * walk.num_keys, np.int64)
+    limits = np.array([first_bytes, later_bytes], np.int64)
+    return _cut(walk.sizes, walk.keys, limits, bucket_of, bounds, emitted, opened), bucket_of, bounds
 
 
 def round_cap_mb(low_bytes: int, high_bytes: int) -> float:

@@ -1,6 +1,8 @@
 """What each knob reaches: the best assignment of every family that a user or another system chooses from."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -9,12 +11,13 @@ from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.systems.bucketing import DEFAULT_BUCKET_CAP_BYTES, DEFAULT_FIRST_BUCKET_BYTES
+from sim.systems.cut import NO_LIMIT
+from sim.systems.fsdp2 import POLICIES as FSDP2_POLICIES
 from sim.systems.registry import assign
 from sim.systems.zero import STAGES
 from sim.tuner.progress import tell
 from sim.tuner.reach.baselines import fit_alpha_beta, fuse_in_cycles, merge_wisely
 from sim.tuner.reach.cap_layouts import (
-    NO_LIMIT,
     Intervals,
     find_bounds,
     find_intervals,
@@ -23,7 +26,9 @@ from sim.tuner.reach.cap_layouts import (
 )
 from sim.tuner.reach.cap_search import CapLimits, Search, best_pair
 from sim.tuner.reach.layout_scores import LayoutScores, score_layouts
-from sim.tuner.reach.zero_family import find_zero
+from sim.tuner.reach.megatron_family import BUCKET_SIZE, NUM_BUCKETS, find_megatron
+from sim.tuner.reach.unit_family import find_units
+from sim.tuner.reach.zero_family import SizeReach, find_zero
 from sim.tuner.search.partitions import Buckets
 from sim.tuner.search.score import Scorer
 
@@ -72,30 +77,44 @@ class Families:
 
 
 def find_families(scorer: Scorer, max_bucket_bytes: int = NO_LIMIT) -> Families:
-    """The best of every family for the workload and the hardware of ``scorer``, but free lists of buckets.
+    """The best assignment of every family, free lists of buckets aside, for the scorer's workload and
+    hardware.
 
-    DDP's own knobs are compared by ``sync_end_ns``, of equal ones fewer buckets, ZeRO's by the whole step.
-    Caps are chosen among those that make no bucket larger than ``max_bucket_bytes``, if there are any; other
-    families take no notice of it, nor do ``cap_rows``.
+    DDP's own knobs are compared by ``sync_end_ns``; of equal ones, fewer buckets are better. Those of other
+    systems are compared by the whole step. Caps are chosen among those that make no bucket larger than
+    ``max_bucket_bytes``, if there are any; other families take no notice of it, nor do ``cap_rows``.
 
     Raises:
         InputError, NotModelledError: DDP does not train this workload as it is.
     """
     workload, hardware = scorer.problem.workload, scorer.problem.hardware
     found = find_ddp_families(scorer, max_bucket_bytes)
-    for policy in STAGES:
-        name = f"{policy} reduce_bucket_size"
+    others: dict[str, Callable[[], SizeReach]] = {
+        **{
+            f"{policy} reduce_bucket_size": partial(find_zero, workload, hardware, policy)
+            for policy in STAGES
+        },
+        **{f"{policy} units": partial(find_units, workload, hardware, policy) for policy in FSDP2_POLICIES},
+    }
+    for name, find in others.items():
         try:
-            zero = find_zero(workload, hardware, policy)
+            found.reached[name] = _reach(find())
         except (InputError, NotModelledError) as error:
             found.absent[name] = str(error)
-        else:
-            found.reached[name] = Reach(assignment=zero.assignment, complete=zero.complete, how=zero.how)
+    try:
+        sized = find_megatron(workload, hardware)
+        found.reached.update({name: _reach(size) for name, size in sized.items()})
+    except (InputError, NotModelledError) as error:
+        found.absent.update({BUCKET_SIZE: str(error), NUM_BUCKETS: str(error)})
     return found
 
 
+def _reach(found: SizeReach) -> Reach:
+    return Reach(assignment=found.assignment, complete=found.complete, how=found.how)
+
+
 def find_ddp_families(scorer: Scorer, max_bucket_bytes: int = NO_LIMIT) -> Families:
-    """The same without other systems': what is played by DDP's rules, from which the search sets out."""
+    """The same without other systems: only DDP's own knobs, from whose assignments the search sets out."""
     tell("comparing caps")
     workload, hardware = scorer.problem.workload, scorer.problem.hardware
     default = assign(workload)

@@ -18,6 +18,7 @@ TOLERANCE = 0.01
 MOST_PLAYED = 1 << 22  # draws times gradients, of all caps that are played
 _MOST_STRETCHES = 4
 _BYTE_MB = 2.0**-20
+_TOUCHES = 1.005  # the same number, told to three digits
 
 
 def find_plateau(
@@ -31,11 +32,11 @@ def find_plateau(
 ) -> Plateau:
     """The plateau of all layouts that a cap can make and whose buckets hold ``max_bytes`` at most.
 
-    A cap can be told apart from what is recommended where ``judge`` finds the recommendation significantly
-    better, and DDP's default where ``gain`` does, which is the same judgement. Where fewer than two
-    iterations were recorded nobody can say, and it is 1 % of the best cap's step instead. With very many
-    layouts of very many gradients only those nearest to the best are played; the others are judged by their
-    nominal step.
+    A cap is as good as the recommendation unless ``judge`` finds the recommendation significantly better;
+    DDP's default is judged by ``gain``, in the same way. With fewer than two recorded iterations nothing is
+    significant: then a cap is as good if its step is within 1 % of the best cap's. With very many layouts of
+    very many gradients only those nearest to the best are played; the others are judged by their nominal
+    step.
     """
     draws = judge.draws
     steps = np.array([row.sync_end_ns for row in rows], dtype=np.float64) + judge.rest_ns
@@ -105,7 +106,7 @@ def tell_plateau(plateau: Plateau) -> str:
 
 def _stretches_words(stretches_mb: Sequence[tuple[float, float]]) -> str:
     """Stretches of caps in words; of many the widest, by how many times its first cap the last is."""
-    widest = sorted(stretches_mb, key=lambda ends: (ends[0] + _BYTE_MB) / (ends[1] + _BYTE_MB))
+    widest = sorted(_merged(stretches_mb), key=lambda ends: (ends[0] + _BYTE_MB) / (ends[1] + _BYTE_MB))
     words = [
         _mib(low) if _mib(low) == _mib(high) else f"{_mib(low)} to {_mib(high)}"
         for low, high in sorted(widest[:_MOST_STRETCHES])
@@ -114,6 +115,16 @@ def _stretches_words(stretches_mb: Sequence[tuple[float, float]]) -> str:
     if more:
         return f"{', '.join(words)} MiB and {more} narrower stretch{'es' if more > 1 else ''}"
     return (", ".join(words[:-1]) + " and " if len(words) > 1 else "") + f"{words[-1]} MiB"
+
+
+def _merged(stretches_mb: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Stretches between which nobody sets a cap told as one."""
+    merged: list[tuple[float, float]] = []
+    for low, high in stretches_mb:
+        if merged and low <= merged[-1][1] * _TOUCHES:
+            low = merged.pop()[0]
+        merged.append((low, high))
+    return merged
 
 
 def _mib(value: float) -> str:

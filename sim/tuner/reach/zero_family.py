@@ -9,6 +9,7 @@ from sim.metrics.step import step_ns
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
+from sim.systems.cut import NO_LIMIT
 from sim.systems.registry import assign
 from sim.systems.simulate import simulate
 from sim.systems.zero import STAGES
@@ -16,14 +17,14 @@ from sim.systems.zero_flushes import plan_flushes, plan_messages
 from sim.systems.zero_layout import FlatGroup, ProcessGroup, elements_of, lay_out
 from sim.systems.zero_settings import ZeroSettings, read_zero_settings
 from sim.tuner.progress import tell
-from sim.tuner.reach.cap_layouts import NO_LIMIT, find_roundest
+from sim.tuner.reach.cap_layouts import find_roundest
 
 WORK = 20_000  # gradients simulated, in all sizes of one stage
 FEWEST = 3  # sizes, however many gradients there are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ZeroReach:
+class SizeReach:
     """The best size's assignment and whole step; ``complete``: every set of flushes was simulated."""
 
     assignment: Assignment
@@ -32,7 +33,7 @@ class ZeroReach:
     how: str
 
 
-def find_zero(workload: Workload, hardware: Hardware, policy: str, most: int | None = None) -> ZeroReach:
+def find_zero(workload: Workload, hardware: Hardware, policy: str, most: int | None = None) -> SizeReach:
     """The ``reduce_bucket_size`` with the shortest step under ``policy``, ``zero1`` or ``zero2``.
 
     Every size (in elements) at which a step changes is simulated; where they are more than ``most`` (by
@@ -60,7 +61,7 @@ def find_zero(workload: Workload, hardware: Hardware, policy: str, most: int | N
         found.append((step_ns(simulate(workload, hardware, assignment, "analytic")), -low, assignment))
     took, _, assignment = min(found, key=lambda each: each[:2])
     what = f"all {len(found)} sizes that differ" if complete else f"{len(found)} sizes on a logarithmic grid"
-    return ZeroReach(assignment=assignment, step_ns=took, complete=complete, how=what)
+    return SizeReach(assignment=assignment, step_ns=took, complete=complete, how=what)
 
 
 def size_intervals(

@@ -43,7 +43,7 @@ def widen(pool: Pool, draws: Draws, optimise: Optimise, count: int) -> Pool:
     """The pool and the optimum of each of ``count`` single draws, spread evenly: what is best for one machine
     and one iteration may be good for all of them. ``optimise`` makes assignments for the nominal workload."""
     numbers = np.unique(np.linspace(0, len(draws) - 1, count).round().astype(int)).tolist()
-    found = {f"optimum of draw {number}": optimise(*draws.one(number)) for number in numbers}
+    found = {f"best for drawn step {number}": optimise(*draws.one(number)) for number in numbers}
     known = {assignment.bucket_indices for assignment in pool.candidates.values()}
     new: dict[str, Assignment] = {}
     for name, assignment in found.items():

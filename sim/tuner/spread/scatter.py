@@ -81,19 +81,17 @@ def read_scatter(hardware: Hardware) -> Scatter:
     """The scatter of ``hardware.all_reduce`` from its ``spread``; points that it leaves out have none.
 
     Raises:
-        InputError: a point's ``count``, ``p10_ns``, ``p90_ns``, ``min_ns`` or ``median_ns`` is not legal.
+        InputError: a time is more than the tuner can count with.
     """
     spread = hardware.spread.get("all_reduce", {})
-    if not isinstance(spread, dict):
-        raise InputError(f"spread.all_reduce: {spread!r} is not legal; give an object, one member a size")
     counts, rows, by_mean, sigmas = [], [], [], []
     for point in hardware.all_reduce:
-        known = spread.get(str(point.num_bytes))
-        is_mean = isinstance(known, dict) and str(known.get("quantile", "median")).startswith("mean")
-        by_mean.append(is_mean)
-        sigmas.append(_sigma(point, known))
-        quantiles = None if known is None else _quantiles(point, known)
-        counts.append(0 if known is None or quantiles is None else known["count"])
+        known = spread.get(str(point.num_bytes), {})
+        _check(point, known)
+        by_mean.append(str(known.get("quantile", "median")).startswith("mean"))
+        sigmas.append(_sigma(known))
+        quantiles = _quantiles(point, known)
+        counts.append(0 if quantiles is None else known["count"])
         rows.append(np.ones(len(SCORES)) if quantiles is None else quantiles)
     return Scatter(
         num_bytes=np.array([point.num_bytes for point in hardware.all_reduce], dtype=np.int64),
@@ -104,29 +102,23 @@ def read_scatter(hardware: Hardware) -> Scatter:
     )
 
 
-def _sigma(point: CurvePoint, known: Any) -> float:
+def _check(point: CurvePoint, known: dict[str, Any]) -> None:
+    for name in ("count", "low_ns", "high_ns", *_NAMES):
+        if (value := known.get(name, 0)) > MOST:
+            raise InputError(
+                f"spread.all_reduce.{point.num_bytes}.{name}: {value} is not legal; give at most {MOST}"
+            )
+
+
+def _sigma(known: dict[str, Any]) -> float:
     """One sigma of the logarithm of a point, from its 95 % interval; NaN where none is kept."""
-    if not isinstance(known, dict) or not {"low_ns", "high_ns"} <= set(known):
+    if not {"low_ns", "high_ns"} <= set(known):
         return nan
-    where = f"spread.all_reduce.{point.num_bytes}"
-    low, high = known["low_ns"], known["high_ns"]
-    for name, value in (("low_ns", low), ("high_ns", high)):
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST:
-            raise InputError(f"{where}.{name}: {value!r} is not legal; give an integer 0 to {MOST}")
-    if low > high:
-        raise InputError(f"{where}.low_ns: {low} is not legal; high_ns is {high}")
-    return log(max(1, high) / max(1, low)) / (2 * _P975)
+    return log(max(1, known["high_ns"]) / max(1, known["low_ns"])) / (2 * _P975)
 
 
-def _quantiles(point: CurvePoint, known: Any) -> Floats | None:
+def _quantiles(point: CurvePoint, known: dict[str, Any]) -> Floats | None:
     """One point's quantiles over their mean; None where ``known`` does not say enough."""
-    where = f"spread.all_reduce.{point.num_bytes}"
-    if not isinstance(known, dict):
-        raise InputError(f"{where}: {known!r} is not legal; give an object with count, p10_ns and p90_ns")
-    for name in ("count", *_NAMES):
-        value = known.get(name, 0)
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST:
-            raise InputError(f"{where}.{name}: {value!r} is not legal; give an integer 0 to {MOST}")
     if not known.get("count") or not {"p90_ns", "max_ns"} & set(known):
         return None
     values: dict[str, int] = {"median_ns": point.duration_ns, **known}  # where none is kept, the point is one

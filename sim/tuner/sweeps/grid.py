@@ -14,8 +14,8 @@ from sim.systems.registry import assign
 from sim.systems.simulate import Engine
 from sim.tuner.sweeps.axes import Grid, Point, make_grid
 from sim.tuner.sweeps.batches import Batch, Figures, play_batches
+from sim.tuner.sweeps.usual_caps import default_caps
 from sim.tuner.sweeps.workers import process_pool, spread
-from sim.units import MIB
 
 MAX_ROWS = 100_000
 # Gradients simulated, in all candidates, from where on it pays to start a pool of processes for SimPy (0.7 s)
@@ -28,15 +28,6 @@ TASK = 8_000
 COMPILED_TASK = 100_000
 
 Progress = Callable[[int, int], None]
-
-
-def default_caps(workload: Workload, count: int = 40) -> list[float]:
-    """Caps in MiB from 0.25 to what holds everything, evenly spaced on a logarithmic axis, and 25."""
-    largest = max(1.0, -(-workload.total_bytes // MIB) + 1)
-    smallest = 0.25
-    ratio = (largest / smallest) ** (1 / (count - 1))
-    caps = {round(smallest * ratio**k, 3) for k in range(count - 1)} | {float(largest)}
-    return sorted(caps | {25.0} if largest > 25 else caps)
 
 
 def sweep(
@@ -63,7 +54,7 @@ def sweep(
     Args:
         workload: what backward makes ready.
         hardware: what the machine carries.
-        caps_mb: MiB; None is a range from 0.25 to what holds everything. May be empty.
+        caps_mb: MiB; None is a range of round ones from 0.25 to what holds everything. May be empty.
         engine: ``analytic``, which plays all machines of a layout at once, or ``simpy``; equal to the ns.
         bandwidth: factors on the wire's bandwidth.
         latency: factors on its latency.

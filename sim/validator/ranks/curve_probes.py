@@ -67,11 +67,12 @@ def few_of(size: int, job: dict[str, Any]) -> int:
 
 
 def tell_zero_curves(rank: RankLike) -> None:
-    """One round of the curves of what only ZeRO sends (A5.7, A5.11)."""
+    """One round of the curves of what only sharded systems send (A5.7, A5.11, A9.3, A10.4)."""
     for size in rank.job["zero_sizes"]:
         few = few_of(size, rank.job)
         rank.tell("all_gather", num_bytes=size, samples_ns=time_all_gathers(size, few, rank))
         rank.tell("reduce", num_bytes=size, samples_ns=time_reduces(size, few, rank))
+        rank.tell("reduce_scatter", num_bytes=size, samples_ns=time_reduce_scatters(size, few, rank))
 
 
 def time_all_reduces(size: int, repeats: int, rank: RankLike) -> list[int]:
@@ -128,6 +129,19 @@ def time_all_gathers(size: int, repeats: int, rank: RankLike) -> list[int]:
     for _ in range(repeats):
         start = time.monotonic_ns()
         dist.all_gather_into_tensor(whole, part)
+        samples.append(time.monotonic_ns() - start)
+    return shortest(samples, rank)
+
+
+def time_reduce_scatters(size: int, repeats: int, rank: RankLike) -> list[int]:
+    """Reduce-scatters of ``size`` bytes on every rank, ns each."""
+    part = torch.empty(max(1, size // 4 // rank.world_size))
+    whole = torch.zeros(part.numel() * rank.world_size)
+    dist.reduce_scatter_tensor(part, whole)
+    samples = []
+    for _ in range(repeats):
+        start = time.monotonic_ns()
+        dist.reduce_scatter_tensor(part, whole)
         samples.append(time.monotonic_ns() - start)
     return shortest(samples, rank)
 

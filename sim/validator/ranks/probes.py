@@ -77,7 +77,7 @@ def _estimated_s(rank: RankLike) -> float:
     curve = sum(size * repeats_of(size, job) for size in job["sizes"])
     zero = _ZERO_ROUNDS * sum(size * few_of(size, job) for size in job["zero_sizes"])
     pairs: int = sum(_PAIRED) * sum(job["pair_sizes"])
-    sent = rounds * (curve + pairs) + 2 * zero
+    sent = rounds * (curve + pairs) + 3 * zero
     return float(sent / pilot * took_s + rounds * _COPIES_S + _OTHERS_S)
 
 

@@ -1,4 +1,4 @@
-"""Processes of this machine: which are alive, which belong to a job, and dying with one's parent."""
+"""Processes of this machine: which belong to a job, and dying with one's parent."""
 
 import ctypes
 import os
@@ -8,19 +8,6 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1
 # Loaded before any fork: a child between fork and exec must not load libraries.
 _LIBC = ctypes.CDLL(None, use_errno=True)
-
-
-def started_at(pid: int) -> int | None:
-    """Start of a process in clock ticks since boot, which tells it from a later one with its number.
-
-    None where no such process runs.
-    """
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return None
-    # The command, in parentheses, may hold anything; state is the first field after it, start the 20th.
-    return int(stat.rpartition(")")[2].split()[19])
 
 
 def holding(word: str) -> list[int]:

@@ -35,6 +35,18 @@ def test_it_fits_and_can_be_read(name: str, site: Site, chromium: Any) -> None:
         assert pale_texts(page, "light") == {}
 
 
+_CUT = """() => [...document.querySelectorAll('[data-testid=stMetric] *')]
+    .filter(one => one.children.length === 0 && one.scrollWidth > one.clientWidth + 1 && one.clientWidth > 0)
+    .map(one => one.textContent)"""
+
+
+def test_no_card_is_cut_beside_the_sidebar_of_a_small_window(site: Site, chromium: Any) -> None:
+    with visit(chromium, size=(800, 900)) as page:
+        go(page, f"{site.url}/?bw=10")
+        assert page.get_by_test_id("stMetric").count() == 4
+        assert page.evaluate(_CUT) == []
+
+
 def test_what_is_too_wide_or_too_pale_is_found(site: Site, page: Any) -> None:
     """The measures themselves: a block of 2,000 pixels, a grey paragraph."""
     go(page, f"{site.url}/about")

@@ -43,6 +43,31 @@ def test_tab_reaches_every_knob(name: str, site: Site, page: Any) -> None:
     assert not missing, told
 
 
+_WHERE = """() => {
+  const main = document.querySelector('[data-testid=stMain]');
+  return [document.activeElement.textContent, main.contains(document.activeElement)];
+}"""
+
+
+def test_the_first_stop_skips_menu_and_sidebar(site: Site, page: Any) -> None:
+    """Tab, Enter, Tab: the keyboard is in the content; and the link of what is shown can be copied."""
+    go(page, f"{site.url}/?guide=true&cap=4&pick=bucket_cap_mb")
+    page.keyboard.press("Tab")
+    assert page.evaluate(_WHERE)[0] == "Skip to the content"
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    words, is_inside = page.evaluate(_WHERE)
+    assert is_inside, words
+    assert "Skip" not in words
+    page.get_by_role("button", name="Copy link").click()
+    link = page.get_by_test_id("stPopoverBody").get_by_test_id("stCode").inner_text()
+    assert "cap=4" in link
+    assert "guide=true" in link
+    with rerun(page):
+        page.get_by_role("button", name="Got it").click()
+    page.wait_for_url(lambda url: "guide" not in url)
+
+
 @pytest.mark.slow
 def test_arrow_keys_move_the_slider_and_the_number_follows(site: Site, page: Any) -> None:
     from playwright.sync_api import expect

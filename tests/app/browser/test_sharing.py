@@ -88,3 +88,21 @@ def test_an_address_of_the_cluster_page(site: Site, page: Any, chromium: Any) ->
         go(other, page.url)
         assert knobs(other) == knobs(page)
         assert headline(other) == headline(page)
+
+
+def test_a_record_of_the_address_stays_through_the_menu_and_back(bundled: Site, page: Any) -> None:
+    """Compare, Validate and the browser's Back show what the address asked for, and say so in the address."""
+    from playwright.sync_api import expect
+
+    record = "gpt-box-2x4gbit"
+    go(page, f"{bundled.url}/?record={record}")
+    for name in ("Compare", "Validate"):
+        page.get_by_role("link", name=name, exact=True).click()
+        expect(page.get_by_role("heading", level=1)).to_have_text(name)
+        expect(page).to_have_url(re.compile(rf"/{name.lower()}\?.*{record}"))
+        expect(page.get_by_role("combobox", name="Record")).to_have_value(re.compile(record))
+    for name in ("Compare", "Tune"):
+        page.go_back()
+        expect(page.get_by_role("heading", level=1)).to_have_text(name)
+        expect(page.get_by_role("combobox", name="Record")).to_have_value(record)
+        expect(page).to_have_url(re.compile(f"record={record}"))

@@ -6,8 +6,8 @@ from typing import Any
 
 from sim.errors import InputError, NotModelledError
 from sim.formats.documents import SCHEMA_VERSION
-from sim.importer.kept_steps import FEWEST_BACKWARDS, Kept, keep, warmup_steps
-from sim.importer.recording_checks import check_recording
+from sim.importer.recorded.kept_steps import FEWEST_BACKWARDS, Kept, keep, warmup_steps
+from sim.importer.recorded.recording_checks import check_recording
 from sim.nouns.recording import RecordedBackward, RecordedStep, Recording
 from sim.nouns.workload import Gradient, ReadyIncludes, Workload
 from sim.units import median_ns

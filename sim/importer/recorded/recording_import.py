@@ -5,13 +5,14 @@ from pathlib import Path
 
 from sim.errors import InputError
 from sim.formats.recordings import load_recording
-from sim.importer.kept_steps import keep, warmup_steps
-from sim.importer.recorded_run import as_run
-from sim.importer.recorded_steps import measured_of, torn_ranks, workload_of
+from sim.importer.recorded import RECORDING
+from sim.importer.recorded.kept_steps import keep, warmup_steps
+from sim.importer.recorded.recorded_run import as_run
+from sim.importer.recorded.recorded_steps import measured_of, torn_ranks, workload_of
 from sim.nouns.imported import Imported, ImportOptions
 from sim.units import format_ms, format_size
 
-FORMAT, MEASURED = "recording", "measured"
+MEASURED = "measured"
 
 
 def read_recording(paths: Sequence[Path], options: ImportOptions) -> Imported:
@@ -66,7 +67,7 @@ def read_recording(paths: Sequence[Path], options: ImportOptions) -> Imported:
     for rank in torn_ranks(recording):
         dropped.append(f"the last line of rank {rank}, which was cut off")
     return Imported(
-        format=FORMAT,
+        format=RECORDING.name,
         name=options.name or recording.name,
         workload=workload,
         measurements=() if isinstance(run, str) else (run,),

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from sim.errors import NotModelledError
-from sim.importer.job_settings import settings, switches
-from sim.importer.kept_steps import Kept, keep, warmup_steps
+from sim.importer.recorded.job_settings import settings, switches
+from sim.importer.recorded.kept_steps import Kept, keep, warmup_steps
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.recording import RecordedBackward, RecordedStep, Recording

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from sim.importer.kept_steps import Kept
+from sim.importer.recorded.kept_steps import Kept
 from sim.metrics.noise import median_interval
 from sim.units import format_ms, median_ns
 
@@ -16,7 +16,9 @@ _FEWEST = 3  # times in a group that is compared
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """``pace`` divides the times of a rank's plain backwards; ``doubtful`` is what was found and done."""
+    """``pace``: what the times of each rank's plain backwards are divided by; ``doubtful``: what was found
+    and done.
+    """
 
     pace: dict[int, float]
     doubtful: tuple[str, ...]
@@ -26,8 +28,9 @@ def check_recording(kept: Sequence[Kept]) -> Checked:
     """Compare what a rank did under ``no_sync`` with what it did beside communication, and early with late.
 
     Forward has no communication beside it either way: where it took longer in steps with plain backwards the
-    machine was slower then, and their times are divided by the ratio. A plain backward that is still longer
-    than a synchronised one, which holds all that it does and more, is taken to be as long as that.
+    machine was slower then, and the times of these backwards are divided by the ratio. A synchronised
+    backward does all that a plain one does, and more: a plain one that still takes longer is taken to be as
+    long.
     """
     pace: dict[int, float] = {}
     told: list[str] = []

@@ -1,0 +1,70 @@
+"""The one answer of a page: what to set, played under the switches and beside the ranks of the page."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import sim
+from app import cached
+from app.cached import Inputs, Played
+from app.choosing import Choice
+from sim.errors import SimError
+from sim.nouns.recommendation import Recommendation
+from sim.nouns.rows import SweepRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What to set: one round cap, the best buckets that were found, or nothing, which is DDP's default.
+
+    ``played`` is that, ``default`` DDP's default for the same job, ``best`` the best buckets that were found:
+    None where they cannot be had under the switches. ``cap_mb`` is the cap, of pick ``cap`` alone.
+    """
+
+    pick: Literal["cap", "recommended", "default"]
+    played: Played
+    default: Played
+    best: Played | None
+    cap_mb: float | None = None
+
+    @property
+    def saved_ns(self) -> int:
+        """What it saves of the step under DDP's default."""
+        return self.default.report.step_ns - self.played.report.step_ns
+
+    @property
+    def behind_ns(self) -> int | None:
+        """How much longer its step is than under the best buckets that were found."""
+        return None if self.best is None else self.played.report.step_ns - self.best.report.step_ns
+
+
+def find_answer(
+    inputs: Inputs, choice: Choice, found: Recommendation, default: Played, *, is_plain: bool
+) -> Answer:
+    """What to set for the job of ``choice``, from the sweep over caps under its switches.
+
+    ``is_plain``: neither switches nor a slowest rank are in force, so that ``found`` tells of this very job
+    whether its gain shows, and which caps can be told apart.
+    """
+    best = _best(inputs, choice)
+    row = cap_row(inputs, choice, found if is_plain else None)
+    if is_plain and found.gain.significant is False:
+        return Answer(pick="default", played=default, default=default, best=best)
+    if row is not None and row.step_ns < default.report.step_ns:
+        cap = Choice(pick="cap", cap_mb=row.bucket_cap_mb, options=choice.comparable)
+        played = cached.play(inputs, cap)
+        return Answer(pick="cap", played=played, default=default, best=best, cap_mb=row.bucket_cap_mb)
+    if best is not None and best.report.step_ns < default.report.step_ns:
+        return Answer(pick="recommended", played=best, default=default, best=best)
+    return Answer(pick="default", played=default, default=default, best=best)
+
+
+def cap_row(inputs: Inputs, choice: Choice, found: Recommendation | None) -> SweepRow | None:
+    """The row of the round cap to set, the same on every page; ``found`` where it tells of this very job."""
+    return sim.round_cap(cached.sweep(inputs, choice.comparable), None if found is None else found.plateau)
+
+
+def _best(inputs: Inputs, choice: Choice) -> Played | None:
+    try:
+        return cached.play(inputs, choice.possible)
+    except SimError:
+        return None

@@ -1,0 +1,71 @@
+"""What to set: a strip under the cards, and below the sweep the lines to paste, with the rest folded away."""
+
+import streamlit as st
+
+import sim
+from app.answering import Answer
+from app.cached import Inputs
+from app.choosing import Choice
+from app.views import export, knobs, reasons
+from app.words import labels
+from app.words import tune as words
+from sim.errors import SimError
+from sim.nouns.assignment import Assignment
+from sim.nouns.recommendation import Recommendation
+
+
+def strip(answer: Answer, choice: Choice, under: str) -> None:
+    """The answer in a line, with the button that shows it; before any figure."""
+    is_shown = choice.pick == answer.pick and choice.cap_mb == answer.cap_mb and choice.first_mb is None
+    with st.container(horizontal=True, vertical_alignment="center", border=True):
+        st.markdown(f"**{labels.plain(words.answer_sentence(answer, under))}**", width="stretch")
+        st.button(
+            "Shown" if is_shown else "Apply the recommended",
+            key="apply",
+            on_click=knobs.show_pick,
+            args=(answer.pick, answer.cap_mb),
+            disabled=is_shown,
+            type="primary",
+            icon=":material/check:",
+        )
+
+
+def show(inputs: Inputs, found: Recommendation, answer: Answer, under: str) -> None:
+    """The answer whole; ``found`` is what the search found, which knows nothing of ``under``."""
+    with st.container(border=True):
+        st.subheader("Recommended")
+        st.markdown(f"**{labels.plain(words.answer_sentence(answer, under))}**")
+        if answer.pick != "default":
+            _lines(answer.played.assignment, inputs)
+        if not under:
+            st.markdown(labels.plain(found.plateau.sentence))
+        for note in found.notes:
+            st.info(labels.sentence(note), icon=":material/info:")
+        with st.expander(labels.plain(words.best_title(found))):
+            _best(inputs, found, answer, under)
+        reasons.show(inputs, found)
+
+
+def _best(inputs: Inputs, found: Recommendation, answer: Answer, under: str) -> None:
+    """The best buckets that were found, wherever they are cut, and how good they are."""
+    st.markdown(f"**{labels.sentence(found.gain.sentence)}**")
+    if under and answer.best is not None:
+        saved_ns = answer.default.report.step_ns - answer.best.report.step_ns
+        st.markdown(labels.plain(words.possible_sentence(answer.best.report.step_ns, saved_ns, under)))
+    if not found.proved_optimal:
+        st.badge(words.NOT_PROVED, color="orange")
+    elif inputs.workload.is_of_whole_buckets:
+        st.badge(words.PROVED_OVER_MERGES, color="orange")
+    else:
+        st.badge(words.PROVED, icon=":material/verified:", color="green")
+    st.markdown(labels.sentence(found.proof))
+    _lines(found.assignment if answer.best is None else answer.best.assignment, inputs)
+
+
+def _lines(assignment: Assignment, inputs: Inputs) -> None:
+    try:
+        lines = sim.snippet(assignment, inputs.workload, torch=export.torch_asked())
+    except SimError as error:
+        st.info(labels.plain(str(error)))
+        return
+    st.code(lines, language="python", wrap_lines=True)

@@ -1,0 +1,1 @@
+"""Where ``bucketsim autotune`` points PYTHONPATH: Python runs what is here when it starts."""

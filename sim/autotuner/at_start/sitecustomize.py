@@ -1,0 +1,85 @@
+"""Run by Python at its start under ``bucketsim autotune -- COMMAND``: what makes a DDP later gets a tuner.
+
+Nothing is imported here but the standard library. Once a process imports DistributedDataParallel its
+constructor is followed by ``attach``; a process that does not is left as it is. A ``sitecustomize`` of the
+machine's own runs as it would have.
+"""
+
+import sys
+from collections.abc import Sequence
+from functools import wraps
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+_WAITS_FOR = "torch.nn.parallel.distributed"
+
+
+class _Finder(MetaPathFinder):
+    """Finds one module, once, and has it loaded with what follows."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """As ``MetaPathFinder`` has it."""
+        if fullname != _WAITS_FOR:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader)
+        return spec
+
+
+class _Loader(Loader):
+    """Loads as ``inner`` does; then a DistributedDataParallel that is made is tuned."""
+
+    def __init__(self, inner: Loader) -> None:
+        self._inner = inner
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """As ``Loader`` has it."""
+        return self._inner.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """As ``Loader`` has it."""
+        self._inner.exec_module(module)
+        _follow(module.DistributedDataParallel)
+
+
+def _follow(ddp: Any) -> None:
+    make = ddp.__init__
+
+    @wraps(make)
+    def made(self: Any, *args: Any, **kwargs: Any) -> None:
+        make(self, *args, **kwargs)
+        from sim.autotuner.attached import attach  # torch is not whole before
+
+        attach(self)
+
+    ddp.__init__ = made
+
+
+def _run_the_machines_own() -> None:
+    here = Path(__file__).parent
+    before = list(sys.path)
+    sys.path[:] = [place for place in before if Path(place) != here]
+    ours = sys.modules.pop(__name__, None)
+    try:
+        __import__(__name__)
+    except ModuleNotFoundError as error:
+        if error.name != __name__:
+            raise
+        if ours is not None:
+            sys.modules[__name__] = ours
+
+
+if __name__ == "sitecustomize":
+    if find_spec("sim") is None:
+        print("bucketsim autotune: this Python has no bucketsim; nothing is tuned", file=sys.stderr)  # noqa: T201
+    else:
+        sys.meta_path.insert(0, _Finder())
+    _run_the_machines_own()

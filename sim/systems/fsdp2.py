@@ -1,0 +1,302 @@
+"""``fully_shard`` and ``replicate`` (FSDP2): modules as units, gathered and reduced as they are come to.
+
+A unit is a bucket, numbered as backward reduces them. Every iteration is alike.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sim.clock.program import (
+    BackwardEnd,
+    CopyBack,
+    LaneItem,
+    Launch,
+    Program,
+    Ready,
+    Wait,
+    Work,
+    effects_of,
+    tail_ns,
+    works,
+)
+from sim.costs.service_time import service_ns
+from sim.errors import AssignmentError, NotModelledError
+from sim.nouns.assignment import Assignment, bucket_bytes, made_for
+from sim.nouns.collective import Collective, CollectiveKind, Phase
+from sim.nouns.hardware import Curve, Hardware
+from sim.nouns.timeline import Iteration
+from sim.nouns.workload import DTYPE_BYTES, Workload
+from sim.systems.bucketing import Caps
+from sim.systems.forward_gathers import forward_modules, play_prefetched, told_of_forward
+from sim.systems.fsdp2_settings import REPLICATED, SHARDED, Fsdp2Settings, read_fsdp2_settings
+from sim.systems.fsdp2_units import Unit, cut_units
+from sim.units import divide_half_even, transfer_ns
+
+POLICIES = (SHARDED, REPLICATED)
+_STREAMS = "streams of FSDP2 are modelled from torch's source; their order was compared, their times were not"
+
+
+def assign(
+    workload: Workload, policy: str, caps: Caps, options: dict[str, Any], iteration: Iteration
+) -> Assignment:
+    """The units of ``fully_shard`` or ``replicate``, in the order in which backward reduces them (A10.4).
+
+    Args:
+        options: settings, by torch's names, and ``units``.
+
+    Raises:
+        InputError, NotModelledError: a setting that is not legal or not modelled, or a parameter that torch
+            refuses.
+    """
+    settings = read_fsdp2_settings(options, policy, workload)
+    units = plan(workload, settings, policy, 1).reduced
+    indices = tuple(unit.indices for unit in units)
+    return Assignment(
+        policy=policy,  # type: ignore[arg-type]
+        bucket_indices=indices,
+        bucket_bytes=bucket_bytes(workload, indices),
+        settings=dict(options),
+        made_for=made_for(workload),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitPlan:
+    """Units in the order of forward, and in that of reductions; ``late`` are reduced after backward."""
+
+    forward: tuple[Unit, ...]
+    reduced: tuple[Unit, ...]
+    late: frozenset[str]
+
+
+def plan(workload: Workload, settings: Fsdp2Settings, policy: str, ranks: int) -> UnitPlan:
+    """Which units there are, and when each is reduced (A10.2, A10.4).
+
+    A unit is reduced by the hook on its inputs' gradient. The root has none, nor has a unit before which no
+    parameter is used: they are reduced in autograd's final callback, the root first, then as declared.
+    """
+    units = cut_units(workload, settings, policy, ranks)
+    home = {index: unit for unit in units for index in unit.indices}
+    order = workload.order()
+    last = {unit.name: max(order.index(index) for index in unit.indices) for unit in units}
+    late = {unit.name for unit in units if unit.is_root or last[unit.name] == len(order) - 1}
+    by_hook = sorted((unit for unit in units if unit.name not in late), key=lambda unit: last[unit.name])
+    forward = dict.fromkeys(
+        [unit for unit in units if unit.is_root]
+        + [home[index] for module in forward_modules(workload) for index in module.indices[:1]]
+    )
+    return UnitPlan(
+        forward=tuple(forward),
+        reduced=(*by_hook, *(unit for unit in units if unit.name in late)),
+        late=frozenset(late),
+    )
+
+
+def write(
+    workload: Workload, hardware: Hardware, assignment: Assignment, iteration: Iteration
+) -> tuple[Program, ...]:
+    """The programs of one step, one a micro-batch; the last one reduces.
+
+    Raises:
+        AssignmentError: the buckets are not the units of these settings.
+        InputError, NotModelledError: as ``assign``, or a curve that the hardware does not have.
+    """
+    policy = assignment.policy
+    settings = read_fsdp2_settings(assignment.settings, policy, workload)
+    assignment.check_fits(workload)
+    units = plan(workload, settings, policy, hardware.world_size if policy == SHARDED else 1)
+    if assignment.bucket_indices != tuple(unit.indices for unit in units.reduced):
+        raise AssignmentError(
+            f"bucket_indices: not the units that {policy} makes with these settings (A10.1)"
+        )
+    writer = _Writer(workload, hardware, settings, units, policy)
+    first = settings.accumulation_steps
+    before = [writer.micro_batch(number) for number in range(min(first - 1, 2))]
+    return (*before, *before[1:] * (first - 3), writer.micro_batch(first - 1))
+
+
+@dataclass(slots=True, eq=False)
+class _Writer:
+    """What all micro-batches of a step share."""
+
+    workload: Workload
+    hardware: Hardware
+    settings: Fsdp2Settings
+    units: UnitPlan
+    policy: str
+
+    @property
+    def gathers(self) -> bool:
+        """Whether parameters are gathered: not where every rank has them all."""
+        return self.policy == SHARDED and self.hardware.world_size > 1
+
+    def micro_batch(self, number: int) -> Program:
+        """Micro-batch ``number`` (from 0)."""
+        is_last = number == self.settings.accumulation_steps - 1
+        backward = _Backward(self, number, reduces=is_last)
+        backward.run()
+        gathers, waited_ns = self._forward()
+        services = sum(one.service_ns for one in gathers)
+        return Program(
+            lane=tuple(backward.lane),
+            collectives=tuple(backward.collectives),
+            carriers=tuple((backward.sent[n],) for n in range(len(backward.sent))),
+            effects=effects_of(self.workload, self.hardware),
+            before_forward=gathers,
+            before_forward_ns=max(0, waited_ns - services),
+            hidden_ns=max(0, services - waited_ns),
+            optimizer_ns=self._optimizer_ns() if is_last else 0,
+            notes=(_STREAMS, *told_of_forward(waited_ns)) if self.gathers else (_STREAMS,),
+        )
+
+    def _forward(self) -> tuple[tuple[Collective, ...], int]:
+        """Gathers of forward in order, and what forward waits for them and for copies (A10.2)."""
+        forward = self.units.forward
+        copies = [self.copy_out_ns(unit) for unit in forward]
+        if not self.gathers:
+            return (), sum(copies) if self.policy == REPLICATED else 0
+        sent = [self.gather(unit, "forward") for unit in forward]
+        home = {index: number for number, unit in enumerate(forward) for index in unit.indices}
+        services = [one.service_ns for one in sent]
+        ahead = max(1, self.settings.forward_prefetch)
+        played = play_prefetched(forward_modules(self.workload), home, services, copies, ahead)
+        return tuple(sent[unit] for unit in played.order), played.waited_ns
+
+    def copy_out_ns(self, unit: Unit) -> int:
+        """What is gathered is copied out of one buffer; ``replicate`` copies its own parameters instead."""
+        size = unit.numel * DTYPE_BYTES[self.settings.gathered_dtype(unit.dtype)]
+        return transfer_ns(size, self.hardware.copy_out_bytes_per_s)
+
+    def gather(self, unit: Unit, phase: Phase) -> Collective:
+        """The all-gather of a unit's parameters."""
+        dtype = self.settings.gathered_dtype(unit.dtype)
+        return self._collective("all_gather", unit.numel, dtype, phase, purpose="parameters")
+
+    def reduction(self, unit: Unit, bucket: int, phase: Phase) -> Collective:
+        """The reduce-scatter of a unit's gradients; under ``replicate`` their all-reduce (A10.4)."""
+        kind: CollectiveKind = "reduce_scatter" if self.policy == SHARDED else "all_reduce"
+        dtype = self.settings.sent_dtype(unit.dtype)
+        return self._collective(kind, unit.numel, dtype, phase, bucket=bucket)
+
+    def _collective(
+        self, kind: CollectiveKind, elements: int, dtype: str, phase: Phase, **more: Any
+    ) -> Collective:
+        num_bytes = elements * DTYPE_BYTES[dtype]
+        return Collective(
+            kind=kind,
+            elements=elements,
+            dtype=dtype,
+            num_bytes=num_bytes,
+            service_ns=self._service_ns(kind, num_bytes),
+            phase=phase,
+            **more,
+        )
+
+    def _service_ns(self, kind: CollectiveKind, num_bytes: int) -> int:
+        hardware = self.hardware
+        if hardware.world_size == 1:
+            return 0
+        curves: dict[str, Curve | None] = {
+            "all_reduce": hardware.all_reduce,
+            "reduce_scatter": hardware.reduce_scatter,
+            "all_gather": hardware.all_gather,
+        }
+        curve = curves[kind]
+        if curve is None:
+            raise NotModelledError(f"{self.policy}: hardware {hardware.name!r} has no {kind} curve")
+        return service_ns(curve, num_bytes)
+
+    def _optimizer_ns(self) -> int:
+        """Under ``fully_shard`` the optimizer works on one rank's share, padding included (A10.6)."""
+        if self.policy == REPLICATED:
+            return self.workload.optimizer_ns
+        whole = sum(g.num_bytes // DTYPE_BYTES[g.dtype] for g in self.workload.gradients)
+        owned = sum(unit.numel for unit in self.units.reduced) // self.hardware.world_size
+        return divide_half_even(self.workload.optimizer_ns * owned, whole) if whole else 0
+
+
+class _Backward:
+    """The lane of one micro-batch, as it is written."""
+
+    def __init__(self, writer: _Writer, number: int, *, reduces: bool) -> None:
+        self.writer, self.number, self.reduces = writer, number, reduces
+        self.lane: list[LaneItem] = []
+        self.collectives: list[Collective] = []
+        self.sent: dict[int, int] = {}  # by bucket, its collective
+        self.gathered: dict[str, int] = {}  # by unit, its gather of this backward
+        self.under_way: int | None = None  # the last reduce-scatter, for which the next one waits
+
+    def run(self) -> None:
+        """Units as backward comes to them: gathered and copied out, computed, reduced (A10.3, A10.4)."""
+        units, workload = self.writer.units, self.writer.workload
+        home = {index: number for number, unit in enumerate(units.reduced) for index in unit.indices}
+        missing = [set(unit.indices) for unit in units.reduced]
+        begun: set[int] = set()
+        for number, unit in enumerate(units.reduced):
+            if unit.is_root:
+                begun.add(number)
+                self._pre_backward(unit)
+        for index, work in works(workload):
+            bucket = home[index]
+            unit = units.reduced[bucket]
+            if bucket not in begun:
+                begun.add(bucket)
+                self._pre_backward(unit)
+            self._work("backward", work + self._addition_ns(index), gradient=index)
+            missing[bucket].remove(index)
+            if not missing[bucket] and unit.name not in units.late:
+                self._reduce(bucket, "backward")
+        self._work("backward", tail_ns(workload))
+        self.lane.append(BackwardEnd())
+        for bucket, unit in enumerate(units.reduced):
+            if unit.name in units.late:
+                self._reduce(bucket, "end of backward")
+        for bucket, collective in sorted(self.sent.items()):
+            self.lane += [Wait(collective), CopyBack(bucket, 0)]
+
+    def _work(self, kind: str, duration_ns: int, **of: int) -> None:
+        if duration_ns:
+            self.lane.append(Work(kind, duration_ns, **of))  # type: ignore[arg-type]
+
+    def _addition_ns(self, index: int) -> int:
+        """From the second micro-batch on gradients are added to those of the ones before (A3.12)."""
+        size = self.writer.workload.gradients[index].num_bytes * bool(self.number)
+        return transfer_ns(size, self.writer.hardware.accumulate_bytes_per_s)
+
+    def _pre_backward(self, unit: Unit) -> None:
+        """Wait for the unit's gather, copy it out, and prefetch what backward comes to next (A10.3)."""
+        settings, forward = self.writer.settings, self.writer.units.forward
+        if not self.writer.gathers or not settings.reshard_after_forward:
+            return
+        self._gather(unit)
+        if unit.name in self.gathered:
+            self.lane.append(Wait(self.gathered[unit.name]))
+            self._work("hook", self.writer.copy_out_ns(unit))
+        place = forward.index(unit) if not unit.is_root else len(forward)
+        ahead = max(1, settings.backward_prefetch)
+        for target in range(place - 1, max(place - 1 - ahead, -1), -1):
+            self._gather(forward[target])
+
+    def _gather(self, unit: Unit) -> None:
+        """Launch a unit's gather, unless it was; the root is kept from forward."""
+        if unit.is_root or unit.name in self.gathered:
+            return
+        self.gathered[unit.name] = len(self.collectives)
+        self.lane.append(Launch(len(self.collectives)))
+        self.collectives.append(self.writer.gather(unit, "backward"))
+
+    def _reduce(self, bucket: int, phase: Phase) -> None:
+        """Wait for the reduce-scatter before, copy in, and send (A10.4), in the last micro-batch alone."""
+        if not self.reduces:
+            return
+        writer = self.writer
+        unit = writer.units.reduced[bucket]
+        if self.under_way is not None:
+            self.lane.append(Wait(self.under_way))
+        sent = writer.reduction(unit, bucket, phase)
+        self._work("copy_in", transfer_ns(sent.num_bytes, writer.hardware.copy_in_bytes_per_s), bucket=bucket)
+        self.sent[bucket] = len(self.collectives)
+        self.lane += [Ready(bucket), Launch(len(self.collectives))]
+        self.collectives.append(sent)
+        if writer.policy == SHARDED:
+            self.under_way = self.sent[bucket]

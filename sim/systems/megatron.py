@@ -1,0 +1,305 @@
+"""Megatron-Core's DistributedDataParallel: gradients added into buffers, buckets sent as they complete (A9).
+
+Settings have Megatron's own names (``megatron_settings``). Buckets are cut once, from the last parameter to
+the first, and stay the same; only the first iteration differs, which sends everything after backward.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sim.clock.program import (
+    BackwardEnd,
+    CopyBack,
+    LaneItem,
+    Launch,
+    Program,
+    Ready,
+    Wait,
+    Work,
+    effects_of,
+    tail_ns,
+    works,
+)
+from sim.costs.service_time import service_ns
+from sim.errors import AssignmentError, NotModelledError
+from sim.nouns.assignment import Assignment, bucket_bytes, made_for
+from sim.nouns.collective import Collective, CollectiveKind, Phase
+from sim.nouns.hardware import Curve, Hardware
+from sim.nouns.timeline import Iteration
+from sim.nouns.workload import DTYPE_BYTES, Workload
+from sim.systems.bucketing import Caps
+from sim.systems.forward_gathers import forward_modules, play_chained, told_of_forward
+from sim.systems.megatron_layout import MegatronBucket, elements_of, lay_out_buffers
+from sim.systems.megatron_settings import (
+    SYSTEM,
+    MegatronSettings,
+    default_bucket_size,
+    read_megatron_settings,
+)
+from sim.units import divide_half_even, transfer_ns
+
+_NORM_NOTE = "what Megatron's optimizer sends itself (the norm, one number) is not counted"
+
+
+def assign(
+    workload: Workload, policy: str, caps: Caps, options: dict[str, Any], iteration: Iteration
+) -> Assignment:
+    """The buckets of ``megatron``, as it numbers them; the same in every iteration (A9.2).
+
+    Args:
+        options: settings, by Megatron's names.
+
+    Raises:
+        InputError, NotModelledError: a setting that is not legal or not modelled, or a gradient on which
+            Megatron itself would stop.
+    """
+    settings = read_megatron_settings(options, workload)
+    buckets = lay_out_buffers(workload, settings, None)
+    _groups(workload, settings, buckets)
+    indices = tuple(bucket.members for bucket in buckets)
+    return Assignment(
+        policy=policy,  # type: ignore[arg-type]
+        bucket_indices=indices,
+        bucket_bytes=bucket_bytes(workload, indices),
+        settings=dict(options),
+        made_for=made_for(workload),
+    )
+
+
+def write(
+    workload: Workload, hardware: Hardware, assignment: Assignment, iteration: Iteration
+) -> tuple[Program, ...]:
+    """The programs of one step, one a micro-batch; the last one reduces.
+
+    Raises:
+        AssignmentError: the buckets are not those of these settings on as many ranks.
+        InputError, NotModelledError: as ``assign``, or a curve that the hardware does not have.
+    """
+    settings = read_megatron_settings(assignment.settings, workload)
+    assignment.check_fits(workload)
+    buckets = lay_out_buffers(workload, settings, hardware.world_size)
+    if assignment.bucket_indices != tuple(bucket.members for bucket in buckets):
+        raise AssignmentError(
+            f"bucket_indices: not the buckets that Megatron-Core cuts with these settings on "
+            f"{hardware.world_size} ranks, where bucket_size is {default_bucket_size(hardware.world_size)} "
+            f"by default; give bucket_size (A9.2)"
+        )
+    writer = _Writer(workload, hardware, settings, buckets)
+    if settings.num_microbatches == 1:
+        return (writer.micro_batch(0, iteration),)
+    first, between = writer.micro_batch(0, iteration), writer.micro_batch(1, iteration)
+    last = writer.micro_batch(settings.num_microbatches - 1, iteration)
+    return (first, *[between] * (settings.num_microbatches - 2), last)
+
+
+def _groups(
+    workload: Workload, settings: MegatronSettings, buckets: Sequence[MegatronBucket]
+) -> tuple[tuple[int, ...], ...]:
+    """Buckets that are sent together, by number: each alone, or all where bucketing is disabled (A9.2).
+
+    Raises:
+        NotModelledError: a group in which some gradient comes and some never does, sent from hooks.
+    """
+    numbers = range(len(buckets))
+    groups = (tuple(numbers),) if settings.disable_bucketing else tuple((number,) for number in numbers)
+    for group in groups if settings.overlap_grad_reduce else ():
+        members = [workload.gradients[index] for number in group for index in buckets[number].members]
+        unused = [gradient for gradient in members if gradient.ready_ns is None]
+        if unused and len(unused) < len(members):
+            raise NotModelledError(
+                f"workload {workload.name!r}: gradient {unused[0].index} ({unused[0].name}) is never ready, "
+                f"others of its bucket are; with overlap_grad_reduce Megatron-Core stops on that (A9.4)"
+            )
+    return groups
+
+
+@dataclass(slots=True, eq=False)
+class _Writer:
+    """What all micro-batches of a step share."""
+
+    workload: Workload
+    hardware: Hardware
+    settings: MegatronSettings
+    buckets: tuple[MegatronBucket, ...]
+
+    def micro_batch(self, number: int, iteration: Iteration) -> Program:
+        """Micro-batch ``number`` (from 0)."""
+        settings, hardware = self.settings, self.hardware
+        is_last = number == settings.num_microbatches - 1
+        backward = _Backward(self, reduces=is_last, in_hooks=settings.overlap_grad_reduce and iteration != 1)
+        backward.run()
+        gathers, hidden_ns = self._forward_gathers() if number == 0 else ((), 0)
+        return Program(
+            lane=tuple(backward.lane),
+            collectives=tuple(backward.collectives),
+            carriers=backward.sent,
+            effects=effects_of(self.workload, hardware),
+            before_forward=gathers,
+            before_forward_ns=self._zeroing_ns() if number == 0 else 0,
+            hidden_ns=hidden_ns,
+            after_sync=self._step_gathers() if is_last else (),
+            optimizer_ns=self._optimizer_ns() if is_last else 0,
+            notes=self._notes() if is_last else (),
+        )
+
+    def _zeroing_ns(self) -> int:
+        """Buffers are zeroed at the start of a step: written, not read (A9.5)."""
+        written = sum(bucket.num_bytes for bucket in self.buckets)
+        return transfer_ns(written // 2, self.hardware.copy_in_bytes_per_s)
+
+    def _forward_gathers(self) -> tuple[tuple[Collective, ...], int]:
+        """Gathers that forward's hooks launch, in order, and how much of them forward hides (A9.6)."""
+        if not self.settings.overlap_param_gather:
+            return (), 0
+        groups = _groups(self.workload, self.settings, self.buckets)
+        home = {i: k for k, group in enumerate(groups) for n in group for i in self.buckets[n].members}
+        sent = [[self.gather(self.buckets[number], "forward") for number in group] for group in groups]
+        services = [sum(one.service_ns for one in together) for together in sent]
+        played = play_chained(forward_modules(self.workload), home, services)
+        gathers = tuple(one for group in played.order for one in sent[group])
+        hidden_ns = sum(one.service_ns for one in gathers) - played.waited_ns
+        return gathers, min(hidden_ns, self.workload.forward_ns)  # one that nobody waits for may go on
+
+    def _step_gathers(self) -> tuple[Collective, ...]:
+        """Gathers at the end of the optimizer's step, one after the other, in the order of buckets (A9.6)."""
+        if not self.settings.use_distributed_optimizer or self.settings.overlap_param_gather:
+            return ()
+        return tuple(self.gather(bucket, "step") for bucket in self.buckets)
+
+    def gather(self, bucket: MegatronBucket, phase: Phase) -> Collective:
+        """The all-gather of a bucket's parameters."""
+        num_bytes = bucket.elements * DTYPE_BYTES[bucket.dtype]
+        return Collective(
+            kind="all_gather",
+            elements=bucket.elements,
+            dtype=bucket.dtype,
+            num_bytes=num_bytes,
+            service_ns=self.service_ns("all_gather", num_bytes),
+            phase=phase,
+            purpose="parameters",
+        )
+
+    def service_ns(self, kind: CollectiveKind, num_bytes: int) -> int:
+        """Time of a collective; a reduce-scatter without a curve is refused, an all-gather only noted."""
+        hardware = self.hardware
+        if hardware.world_size == 1:
+            return 0
+        curves: dict[str, Curve | None] = {
+            "all_reduce": hardware.all_reduce,
+            "reduce_scatter": hardware.reduce_scatter,
+            "all_gather": hardware.all_gather,
+        }
+        curve = curves[kind]
+        if curve is not None:
+            return service_ns(curve, num_bytes)
+        if kind == "all_gather":
+            return 0
+        raise NotModelledError(
+            f"{SYSTEM}: hardware {hardware.name!r} has no {kind} curve, which use_distributed_optimizer needs"
+        )
+
+    def _optimizer_ns(self) -> int:
+        """The distributed optimizer works on one rank's share of the buffers (A9.6)."""
+        if not self.settings.use_distributed_optimizer:
+            return self.workload.optimizer_ns
+        owned = sum(bucket.elements for bucket in self.buckets) // self.hardware.world_size
+        total = sum(elements_of(self.workload, gradient.index) for gradient in self.workload.gradients)
+        return divide_half_even(self.workload.optimizer_ns * owned, total) if total else 0
+
+    def _notes(self) -> tuple[str, ...]:
+        settings, hardware, notes = self.settings, self.hardware, []
+        if settings.use_distributed_optimizer:
+            notes.append(_NORM_NOTE)
+            if hardware.all_gather is None and hardware.world_size > 1:
+                notes.append(
+                    f"all-gathers of parameters are not counted: hardware {hardware.name!r} has no "
+                    f"all_gather curve"
+                )
+        if settings.overlap_param_gather:
+            gathers, hidden_ns = self._forward_gathers()
+            notes += told_of_forward(sum(one.service_ns for one in gathers) - hidden_ns)
+        return tuple(notes)
+
+
+class _Backward:
+    """The lane of one micro-batch, as it is written."""
+
+    def __init__(self, writer: _Writer, *, reduces: bool, in_hooks: bool) -> None:
+        self.writer = writer
+        self.workload, self.settings, self.buckets = writer.workload, writer.settings, writer.buckets
+        self.groups = _groups(self.workload, self.settings, self.buckets) if reduces else ()
+        self.in_hooks = in_hooks
+        self.lane: list[LaneItem] = []
+        self.collectives: list[Collective] = []
+        self.carriers: dict[int, int] = {}  # by bucket
+
+    @property
+    def sent(self) -> tuple[tuple[int, ...], ...]:
+        """The collective of each bucket, in order; nothing in a micro-batch that sends none."""
+        return tuple((self.carriers[number],) for number in sorted(self.carriers))
+
+    def run(self) -> None:
+        """Backward with each gradient's addition; what hooks send, and what is sent or waited for after."""
+        members = [
+            {index for number in group for index in self.buckets[number].members} for group in self.groups
+        ]
+        used = {index for index, _ in works(self.workload)}
+        pending = [group & used if self.in_hooks else set() for group in members]
+        for index, work in works(self.workload):
+            self._work("backward", work, gradient=index)
+            self._work("hook", self._addition_ns(index), gradient=index)
+            for number, missing in enumerate(pending):
+                if index in missing:
+                    missing.remove(index)
+                    if not missing:
+                        self._start(number, "backward", index)
+        self._work("backward", tail_ns(self.workload))
+        self.lane.append(BackwardEnd())
+        for group in range(len(self.groups)):
+            self._finish(group)
+
+    def _work(self, kind: str, duration_ns: int, **of: int) -> None:
+        if duration_ns:
+            self.lane.append(Work(kind, duration_ns, **of))  # type: ignore[arg-type]
+
+    def _addition_ns(self, index: int) -> int:
+        """``main_grad.add_(grad)`` in every micro-batch: reads two, writes one (A9.5)."""
+        dtype = self.workload.gradients[index].dtype
+        narrow, wide = DTYPE_BYTES[dtype], DTYPE_BYTES[self.settings.grad_dtype(dtype)]
+        moved = elements_of(self.workload, index) * (narrow + 2 * wide)
+        return transfer_ns(moved // 3, self.writer.hardware.accumulate_bytes_per_s)
+
+    def _start(self, group: int, phase: Phase, gradient: int | None) -> None:
+        """Divide a group's buckets in place, then send them (A9.5)."""
+        settings, hardware = self.settings, self.writer.hardware
+        divides = hardware.world_size > 1 and not settings.average_in_collective
+        for number in self.groups[group]:
+            self.lane.append(Ready(number))
+            size = self.buckets[number].num_bytes
+            if divides:
+                self._work("hook", transfer_ns(size, hardware.copy_in_bytes_per_s), bucket=number)
+        kind: CollectiveKind = "reduce_scatter" if settings.use_distributed_optimizer else "all_reduce"
+        for number in self.groups[group]:
+            bucket = self.buckets[number]
+            self.carriers[number] = len(self.collectives)
+            self.lane.append(Launch(len(self.collectives)))
+            self.collectives.append(
+                Collective(
+                    kind=kind,
+                    elements=bucket.elements,
+                    dtype=bucket.grad_dtype,
+                    num_bytes=bucket.num_bytes,
+                    service_ns=self.writer.service_ns(kind, bucket.num_bytes),
+                    phase=phase,
+                    gradient=gradient,
+                    bucket=number,
+                )
+            )
+
+    def _finish(self, group: int) -> None:
+        """Send what no hook has sent, and wait, group by group (A9.4)."""
+        if self.groups[group][0] not in self.carriers:
+            self._start(group, "after backward", None)
+        for number in self.groups[group]:
+            self.lane += [Wait(self.carriers[number]), CopyBack(number, 0)]

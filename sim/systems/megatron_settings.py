@@ -1,0 +1,158 @@
+"""Megatron-Core's settings, by its own names: which are modelled, what each may be, what is refused and why.
+
+Read from megatron-core 0.16.1 (``core/distributed/distributed_data_parallel.py`` and its ``_config.py``); for
+``num_buckets`` from Megatron-LM's ``training.py``, which turns ``--ddp-num-buckets`` into elements (A9).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from sim.errors import InputError, NotModelledError
+from sim.nouns.ddp_switches import MAX_ACCUMULATION_STEPS
+from sim.nouns.workload import DTYPE_BYTES, Workload
+from sim.systems.setting_readers import Reader, read_count, read_flag, refuse
+from sim.systems.switches import check_backward
+
+SYSTEM = "megatron"
+MODELLED_MEGATRON_SETTINGS = {
+    "bucket_size": "elements at which a bucket is closed, max(40e6, 1e6 x ranks) (A9.2)",
+    "num_buckets": "--ddp-num-buckets: bucket_size is all elements // this (A9.2)",
+    "overlap_grad_reduce": "sends buckets from hooks; off: one bucket a dtype, after backward (A9.4)",
+    "grad_reduce_in_fp32": "buffers, and what travels, are float32 whatever the parameters are (A9.1)",
+    "use_distributed_optimizer": "reduce-scatter, padding, the optimizer on a share, all-gather (A9.3)",
+    "overlap_param_gather": "gathers a bucket's parameters from forward's hooks (A9.6)",
+    "pad_buckets_for_high_nccl_busbw": "ends of buckets at multiples of 2^16, too (A9.3)",
+    "average_in_collective": "no pass over the bucket before it is sent (A9.5)",
+    "disable_bucketing": "all of a model chunk at once, as for chunks after the first (A9.2)",
+    "pipeline_rank": "above 0: one bucket a dtype, as on later pipeline stages (A9.2)",
+    "shared_embedding": "name of the parameter that pipeline stages share: a bucket of its own (A9.3)",
+    "num_microbatches": "micro-batches a step; the last one reduces (A9.4)",
+}
+_FEWEST_DEFAULT = 40_000_000
+_DEFAULT_A_RANK = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MegatronSettings:
+    """How a job uses Megatron-Core's DistributedDataParallel; its defaults where nothing is said.
+
+    ``bucket_size`` is in elements, None its default, which the number of ranks decides.
+    """
+
+    bucket_size: int | None = None
+    num_buckets: int | None = None
+    overlap_grad_reduce: bool = False
+    grad_reduce_in_fp32: bool = False
+    use_distributed_optimizer: bool = False
+    overlap_param_gather: bool = False
+    pad_buckets_for_high_nccl_busbw: bool = False
+    average_in_collective: bool = False
+    disable_bucketing: bool = False
+    pipeline_rank: int = 0
+    shared_embedding: str | None = None
+    num_microbatches: int = 1
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a buffer is cut by ``bucket_size`` at all (A9.2)."""
+        return self.overlap_grad_reduce and not self.disable_bucketing and self.pipeline_rank == 0
+
+    def grad_dtype(self, dtype: str) -> str:
+        """What gradients of parameters of ``dtype`` are kept in, and travel as (A9.1)."""
+        return "float32" if self.grad_reduce_in_fp32 else dtype
+
+    def size_limit(self, elements: int, world_size: int | None) -> int | None:
+        """Elements at which a bucket of a model of ``elements`` is closed; None: never.
+
+        ``world_size`` None is few enough ranks for the default not to depend on them.
+        """
+        if not self.is_cut:
+            return None
+        if self.num_buckets is not None:
+            return elements // self.num_buckets
+        return default_bucket_size(world_size) if self.bucket_size is None else self.bucket_size
+
+
+def default_bucket_size(world_size: int | None) -> int:
+    """Elements of a bucket where none are given, on ``world_size`` data-parallel ranks (A9.2)."""
+    return max(_FEWEST_DEFAULT, _DEFAULT_A_RANK * (world_size or 1))
+
+
+def read_megatron_settings(settings: Mapping[str, Any], workload: Workload) -> MegatronSettings:
+    """The settings of a job with the parameters of ``workload``.
+
+    Raises:
+        InputError: a value or combination that Megatron refuses, too.
+        NotModelledError: a name that is not modelled, or a gradient on which Megatron stops.
+    """
+    for name, value in settings.items():
+        if name not in MODELLED_MEGATRON_SETTINGS:
+            raise NotModelledError(
+                f"{SYSTEM}: {name}={value!r} is not modelled; modelled settings: "
+                f"{', '.join(MODELLED_MEGATRON_SETTINGS)}"
+            )
+    made = MegatronSettings(**{name: _READERS[name](SYSTEM, name, value) for name, value in settings.items()})
+    _check_together(made)
+    _check_gradients(workload)
+    if made.num_microbatches > MAX_ACCUMULATION_STEPS:
+        raise refuse(
+            SYSTEM, "num_microbatches", made.num_microbatches, f"an integer 1 to {MAX_ACCUMULATION_STEPS}"
+        )
+    names = [gradient.name for gradient in workload.gradients]
+    if made.shared_embedding is not None and made.shared_embedding not in names:
+        raise refuse(SYSTEM, "shared_embedding", made.shared_embedding, f"a parameter, such as {names[0]!r}")
+    return made
+
+
+def _check_together(settings: MegatronSettings) -> None:
+    if settings.bucket_size is not None and settings.num_buckets is not None:
+        raise InputError(f"{SYSTEM}: bucket_size and num_buckets are not legal together; give one of them")
+    shards, overlaps = settings.use_distributed_optimizer, settings.overlap_grad_reduce
+    if settings.overlap_param_gather and not (shards and overlaps):
+        raise InputError(
+            f"{SYSTEM}: overlap_param_gather=True is not legal alone; Megatron-LM takes it with "
+            f"use_distributed_optimizer and overlap_grad_reduce"
+        )
+
+
+def _check_gradients(workload: Workload) -> None:
+    first = workload.gradients[0]
+    for gradient in workload.gradients:
+        what = f"workload {workload.name!r}: gradient {gradient.index} ({gradient.name})"
+        if gradient.sparse:
+            raise NotModelledError(f"{what} is sparse; Megatron-Core's buffers hold dense gradients")
+        if gradient.uses > 1:
+            raise NotModelledError(
+                f"{what} becomes ready {gradient.uses} times in one backward; when its last time is, the "
+                f"workload does not tell"
+            )
+        if gradient.on_wire != gradient.num_bytes:
+            raise NotModelledError(
+                f"{what} has wire_bytes {gradient.on_wire}; what Megatron-Core sends follows from num_bytes "
+                f"and grad_reduce_in_fp32"
+            )
+        if gradient.device != first.device:
+            raise NotModelledError(
+                f"{what} is on {gradient.device or 'no device'}, others on {first.device or 'no device'}; "
+                f"Megatron-Core's buffers are all on one device"
+            )
+        if gradient.num_bytes % DTYPE_BYTES[gradient.dtype]:
+            raise NotModelledError(f"{what} has {gradient.num_bytes} bytes, no whole {gradient.dtype}s")
+    check_backward(workload)
+
+
+def _text(system: str, name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise refuse(system, name, value, "the name of a parameter")
+    return value
+
+
+_READERS: dict[str, Reader] = {
+    **{one.name: read_flag for one in fields(MegatronSettings) if one.type is bool},
+    "bucket_size": read_count(0),
+    "num_buckets": read_count(1),
+    "pipeline_rank": read_count(0),
+    "num_microbatches": read_count(1),
+    "shared_embedding": _text,
+}

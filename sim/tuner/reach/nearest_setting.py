@@ -1,0 +1,198 @@
+"""The best that a training framework's own settings reach, beside an assignment that they may not hold."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sim.errors import InputError, NotModelledError
+from sim.metrics.step import step_ns
+from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment
+from sim.nouns.ddp_switches import SWITCHES
+from sim.nouns.hardware import Hardware
+from sim.nouns.workload import Workload
+from sim.systems.framework_table import FRAMEWORKS, Framework
+from sim.systems.registry import assign
+from sim.systems.simulate import simulate
+from sim.systems.snippets import check_code
+from sim.systems.switches import read_switches
+from sim.tuner.reach.cap_layouts import Walk, find_intervals, make_walk, round_cap_mb
+from sim.units import format_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NearestSetting:
+    """What a framework is to be given, as ``lines``, and what it comes to, ns a step.
+
+    ``assignment`` are the buckets that it then uses, ``asked_ns`` the step of the assignment that was asked
+    for, ``default_ns`` that of DDP's default under the same switches; ``lost_ns`` is what the setting lacks.
+    """
+
+    assignment: Assignment
+    step_ns: int
+    asked_ns: int
+    default_ns: int
+    lines: str
+
+    @property
+    def lost_ns(self) -> int:
+        """By how much its step is longer than that of the assignment asked for."""
+        return self.step_ns - self.asked_ns
+
+
+def nearest_setting(
+    workload: Workload, hardware: Hardware, assignment: Assignment, framework: str
+) -> NearestSetting:
+    """The setting of ``framework`` whose step is shortest, with the lines that set it.
+
+    All caps that it can hold are played under the switches of ``assignment``, as far as it knows them, and
+    ``assignment`` itself where its own keywords will do.
+
+    Args:
+        workload: what backward makes ready.
+        hardware: what the machine carries.
+        assignment: what is wished for, such as ``sim.tune``'s.
+        framework: ``transformers``, ``accelerate``, ``lightning``, ``ray``, ``mmengine`` or ``fairseq``.
+
+    Raises:
+        AssignmentError: the assignment does not fit ``workload``.
+        InputError: a framework that is not known, or a switch that is not legal.
+        NotModelledError: an assignment of another system than DistributedDataParallel, or a workload that
+            the framework cannot train with the switches that it has.
+    """
+    if framework not in FRAMEWORKS:
+        raise InputError(f"framework: {framework!r} is not legal; give one of {', '.join(FRAMEWORKS)}")
+    assignment.check_fits(workload)
+    if assignment.policy not in DDP_POLICIES:
+        raise NotModelledError(
+            f"policy: {assignment.policy!r} is no system of DistributedDataParallel, which {framework} sets"
+        )
+    check_code(assignment)
+    row = FRAMEWORKS[framework]
+    search = _Search(workload, hardware, assignment, row)
+    asked_ns = step_ns(simulate(workload, hardware, assignment, "analytic"))
+    best, best_ns = search.best(search.switches)
+    default_ns = search.step_of(assign(workload, **search.switches, **search.settings))
+    told = [
+        f"# bucketsim: the nearest for {workload.name!r} that {row.title} can set; predicted are",
+        f"# {format_ms(best_ns)} a step, {_compared(best_ns, asked_ns)} the assignment asked for "
+        f"(DDP's default: {format_ms(default_ns)}).",
+        *([f"# {row.note}"] if row.note else []),
+        *_elsewhere(best, row, search.lacks),
+        *_where_unused_are_searched(search),
+        *([] if search.is_complete else ["# There are too many caps to try them all: some were left out."]),
+    ]
+    hook = best.settings.get("comm_hook")
+    lines = row.lines(_said(best.ddp_kwargs, row, workload), hook)
+    return NearestSetting(
+        assignment=best,
+        step_ns=best_ns,
+        asked_ns=asked_ns,
+        default_ns=default_ns,
+        lines="\n".join([*told, *lines]) + "\n",
+    )
+
+
+class _Search:
+    """Candidates of one framework, played under given switches."""
+
+    def __init__(
+        self, workload: Workload, hardware: Hardware, asked: Assignment, framework: Framework
+    ) -> None:
+        self.workload, self.hardware, self.asked, self.framework = workload, hardware, asked, framework
+        given = {name: value for name, value in asked.ddp_kwargs.items() if name not in CAP_KWARGS}
+        self.switches = {name: value for name, value in given.items() if framework.can_set(name)}
+        self.settings = dict(asked.settings)
+        self.is_complete = True
+        self.lacks = [f"{name}={value!r}" for name, value in given.items() if name not in self.switches]
+        if not framework.can_register(self.settings.get("comm_hook")):
+            self.lacks.append(f"comm_hook={self.settings.pop('comm_hook')!r}")
+
+    def best(self, switches: Mapping[str, Any]) -> tuple[Assignment, int]:
+        """The setting with the shortest step, the simplest of equals, and that step in ns."""
+        played = [(one, self.step_of(one)) for one in self._candidates(switches)]
+        return min(played, key=lambda pair: pair[1])  # the first of equals
+
+    def step_of(self, assignment: Assignment) -> int:
+        """Its step in ns."""
+        return step_ns(simulate(self.workload, self.hardware, assignment, "analytic"))
+
+    def _candidates(self, switches: Mapping[str, Any]) -> Iterator[Assignment]:
+        """DDP's default, what was asked for if its keywords are enough, and a cap of each layout."""
+        options = {**switches, **self.settings}
+        framework = self.framework
+        if not framework.passes_always:
+            yield assign(self.workload, **options)
+        is_whole = switches == self.switches and not self.lacks
+        if is_whole and self.asked.by_keywords and framework.can_cap(self.asked.ddp_kwargs):
+            yield self.asked
+        walk = make_walk(self.workload)
+        if read_switches(replace(self.asked, ddp_kwargs=dict(switches), settings={})).rebuilt_from is None:
+            walk = _in_parameter_order(walk)
+        intervals = find_intervals(walk)
+        self.is_complete = self.is_complete and intervals.complete
+        for low, high in zip(intervals.low_bytes.tolist(), intervals.high_bytes.tolist(), strict=True):
+            cap = framework.cap_between(low, high, round_cap_mb)
+            if cap is not None:
+                yield assign(self.workload, bucket_cap_mb=cap, **options)
+
+
+def _in_parameter_order(walk: Walk) -> Walk:
+    """The walk of DDP's constructor, whose buckets stay where unused parameters are searched (A2.2)."""
+    places = np.argsort(walk.order)
+    return replace(walk, order=walk.order[places], sizes=walk.sizes[places], keys=walk.keys[places])
+
+
+def _said(kwargs: Mapping[str, Any], framework: Framework, workload: Workload) -> dict[str, Any]:
+    """The keywords that are written down, defaults where the framework has others."""
+    said = {name: SWITCHES[name].default for name in framework.always_says}
+    if framework.passes_always and workload.buffers:
+        said["broadcast_buffers"] = True  # only what is on is said there, and DDP's default is on
+    said |= kwargs
+    caps: dict[str, Any] = {name: value for name, value in said.items() if name in CAP_KWARGS}
+    if "bucket_cap_mb" in caps and framework.whole_caps:
+        caps["bucket_cap_mb"] = int(caps["bucket_cap_mb"])
+    return {**caps, **{name: value for name, value in said.items() if name not in CAP_KWARGS}}
+
+
+def _elsewhere(made: Assignment, framework: Framework, lacks: list[str]) -> list[str]:
+    """What the lines need besides, and what the framework cannot set."""
+    lines = [f"# Set elsewhere: {name}={value}." for name, value in _environment(made).items()]
+    lines += [
+        f"# Set elsewhere: {name}={value!r}." for name, value in made.settings.items() if name != "comm_hook"
+    ]
+    if "torch" in made.requires:
+        lines.append(f"# Needs torch {made.requires['torch']}.")
+    if lacks:
+        lines.append(f"# {framework.title} cannot set {', '.join(lacks)}, and these times are without.")
+    return lines
+
+
+def _environment(made: Assignment) -> dict[str, Any]:
+    found: dict[str, Any] = made.requires.get("environment", {})
+    return found
+
+
+def _where_unused_are_searched(search: _Search) -> list[str]:
+    """The Trainer's own default searches for unused parameters: what is best where that has to stay."""
+    if "find_unused_parameters" not in search.framework.always_says:
+        return []
+    if search.switches.get("find_unused_parameters") or search.switches.get("static_graph"):
+        return []
+    best, best_ns = search.best({**search.switches, "find_unused_parameters": True})
+    caps = [f"ddp_{name}={value}" for name, value in best.ddp_kwargs.items() if name in CAP_KWARGS]
+    which = caps[0] if caps else "no ddp_bucket_cap_mb"
+    return [
+        "# The Trainer's own default is ddp_find_unused_parameters=True unless activations are checkpointed, "
+        "and",
+        f"# buckets are then never rebuilt. Where it has to stay, {which} is best: {format_ms(best_ns)}.",
+    ]
+
+
+def _compared(ours_ns: int, theirs_ns: int) -> str:
+    if ours_ns == theirs_ns:
+        return "as long as with"
+    longer = "longer" if ours_ns > theirs_ns else "shorter"
+    away = abs(ours_ns - theirs_ns)
+    return f"{format_ms(away)} ({away / theirs_ns:.1%}) {longer} than with"

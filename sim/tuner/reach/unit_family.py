@@ -1,0 +1,48 @@
+"""Which modules to wrap under ``fully_shard`` and ``replicate`` (A10.1)."""
+
+from sim.errors import InputError, NotModelledError
+from sim.metrics.step import step_ns
+from sim.nouns.hardware import Hardware
+from sim.nouns.workload import Workload
+from sim.systems.fsdp2_units import blocks_of
+from sim.systems.registry import assign
+from sim.systems.simulate import simulate
+from sim.tuner.progress import tell
+from sim.tuner.reach.zero_family import FEWEST, WORK, SizeReach
+
+
+def find_units(workload: Workload, hardware: Hardware, policy: str) -> SizeReach:
+    """The units with the shortest step under ``policy``, of ``unit_choices``; all else is torch's default.
+
+    Of equal steps the fewest units. No free partition is searched: what is not tried may be better.
+
+    Raises:
+        InputError, NotModelledError: torch does not train this workload so, or a curve is missing.
+    """
+    found = []
+    for units in unit_choices(workload)[: max(FEWEST, WORK // len(workload.gradients))]:
+        tell("trying what to wrap")
+        try:
+            assignment = assign(workload, policy, units=units)
+        except (InputError, NotModelledError):
+            if units:
+                continue  # a module of its own parameters that holds others, too
+            raise
+        took = step_ns(simulate(workload, hardware, assignment, "analytic"))
+        found.append((took, len(assignment.bucket_indices), assignment))
+    took, _, assignment = min(found, key=lambda each: each[:2])
+    how = f"{len(found)} ways to wrap: the root, blocks in groups of one size, every layer"
+    return SizeReach(assignment=assignment, step_ns=took, complete=False, how=how)
+
+
+def unit_choices(workload: Workload) -> list[str]:
+    """Ways to wrap a model, as ``units`` takes them: the root alone, 1, 2, … blocks a unit, every layer."""
+    blocks = blocks_of(workload)
+    choices = [""]
+    for size in range(1, len(blocks) + 1):
+        groups = [blocks[first : first + size] for first in range(0, len(blocks), size)]
+        if size == 1 or len(groups) != -(-len(blocks) // (size - 1)):
+            choices.append(",".join("+".join(group) for group in groups))
+    layers = dict.fromkeys(gradient.name.rpartition(".")[0] for gradient in workload.gradients)
+    choices.append(",".join(filter(None, layers)))
+    return list(dict.fromkeys(choices))

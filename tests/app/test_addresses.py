@@ -1,0 +1,109 @@
+"""What came by address stays when the page changes, and what in it is not legal is told."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from app.launch import MAIN
+from sim.formats import documents
+from sim.formats import record_files as records
+from tests.app.conftest import make_hardware, make_traces, make_workload
+from tests.effort import PATIENCE_S
+
+OTHER = "other"
+QUICK = {"b_pick": "one per parameter", "c_pick": "single bucket"}  # of Compare: candidates without a search
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
+    """The dashboard over a record that it shows at first, and another one."""
+    traces = make_traces(tmp_path / "traces")
+    records.start_record(traces / "measured" / OTHER, make_workload("other layers"), make_hardware())
+    documents.save(traces / "workloads" / "other.json", make_workload("other layers"))
+    for run in (traces / "measured" / "made-up").glob("measurement*"):
+        (traces / "measured" / OTHER / run.name).write_bytes(run.read_bytes())
+    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(traces)])
+    return AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S)
+
+
+def visit(page: AppTest, path: str, **address: str) -> AppTest:
+    """Take the menu to the page at ``path``; its link has no knob in it but those of ``address``."""
+    page._page_hash = next(
+        key for key, info in page._registered_pages.items() if info.get("url_pathname") == path
+    )
+    page.query_params.clear()
+    for key, value in address.items():
+        page.query_params[key] = value
+    return page.run()
+
+
+def captions(page: AppTest) -> str:
+    return " ".join(one.value for one in page.caption)
+
+
+def alerts(page: AppTest) -> str:
+    return " ".join(one.value for one in page.error).replace("\\", "")
+
+
+def test_a_record_of_the_address_is_shown_on_every_page(page: AppTest) -> None:
+    page.query_params["record"] = OTHER
+    page.run()
+    assert "other layers" in captions(page)
+    visit(page, "compare", **QUICK)
+    assert page.title[0].value == "Compare"
+    assert "other layers" in captions(page)
+    assert page.query_params["record"] in (OTHER, [OTHER])  # the address that one would share says so
+    visit(page, "validate")
+    assert page.selectbox(key="run").value == f"measured/{OTHER}"
+    visit(page, "")
+    assert page.title[0].value == "Tune"
+    assert page.selectbox(key="record").value == OTHER
+    assert "other layers" in captions(page)
+
+
+def test_back_shows_what_the_address_says(page: AppTest) -> None:
+    page.query_params["record"] = OTHER
+    page.run()
+    visit(page, "compare", **QUICK)
+    visit(page, "", record=OTHER, pick="bucket_cap_mb", cap="4")
+    assert "other layers" in captions(page)
+    assert page.number_input(key="cap").value == 4
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("record", "othr", "give one of other, made-up. Shown instead: made-up."),
+        ("pick", "zero9", "give one of DDP's default, "),
+        ("cap", "oops", "give a number 0 to 65536. Shown instead: 25"),
+        ("cap", "-4", "give a number 0 to 65536."),
+        ("bw", "7", "give one of "),
+        ("path", "maybe", "give true or false."),
+    ],
+)
+def test_what_is_not_legal_is_told_with_what_is(page: AppTest, key: str, value: str, told: str) -> None:
+    page.query_params[key] = value
+    page.run()
+    assert not page.exception
+    assert f"The address asks for {key}={value}, which is not legal: {told}" in alerts(page)
+    page.toggle(key="path").set_value(False).run()
+    assert (key == "path") != (value in alerts(page)), "it is told until its knob is turned"
+
+
+def test_a_name_that_means_nothing_is_told(page: AppTest) -> None:
+    page.query_params["recrd"] = OTHER
+    page.run()
+    assert "recrd=other, but no knob that is shown has that name" in alerts(page)
+    assert "Did you mean record?" in alerts(page)
+
+
+@pytest.mark.parametrize("pick", ["zero1", "DeepSpeed ZeRO-1"])
+def test_what_is_legal_is_not_told(page: AppTest, pick: str) -> None:
+    for key, value in {"record": OTHER, "pick": pick, "bw": "2", "first": "", "overlap_comm": "true"}.items():
+        page.query_params[key] = value
+    page.run()
+    assert not alerts(page)
+    visit(page, "compare", **QUICK)
+    assert not alerts(page)

@@ -1,0 +1,119 @@
+"""One answer: the same round cap on the strip, the card, the star, the lines to paste, and on Compare."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+import sim
+from app.answering import Answer
+from app.cached import Played
+from app.launch import MAIN
+from app.words import tune as words
+from sim.nouns.hardware import Hardware
+from sim.nouns.workload import Workload
+from sim.units import format_ms
+from tests.app.test_addresses import visit
+from tests.effort import PATIENCE_S
+
+
+@pytest.fixture
+def page(traces: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
+    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(traces)])
+    return AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S)
+
+
+def answer_of(workload: Workload, hardware: Hardware, **switches: Any) -> tuple[float, int]:
+    rows = sim.sweep(workload, hardware)
+    found = sim.round_cap(rows, sim.tune(workload, hardware).plateau)
+    assert found is not None
+    assert found.bucket_cap_mb is not None
+    return found.bucket_cap_mb, found.step_ns
+
+
+def star(page: AppTest) -> list[float]:
+    traces = [one for chart in page.get("plotly_chart") for one in json.loads(chart.proto.spec)["data"]]
+    return next(one["x"] for one in traces if one.get("name") == "recommended" and "customdata" in one)
+
+
+def plain(page: AppTest) -> str:
+    return " ".join(one.value for one in page.markdown).replace("\\", "")
+
+
+def test_all_places_say_the_same_cap(page: AppTest, workload: Workload, hardware: Hardware) -> None:
+    cap, step_ns = answer_of(workload, hardware)
+    best_ns = sim.tune(workload, hardware).report.step_ns
+    default_ns = sim.summarize(sim.simulate(workload, hardware, sim.assign(workload))).step_ns
+    page.run()
+    sentence = f"Set bucket_cap_mb={cap:g}: {format_ms(step_ns)} a step, {format_ms(default_ns - step_ns)}"
+    assert plain(page).count(sentence) == 2, "the strip under the cards, and the section"
+    behind = (
+        f"{format_ms(step_ns - best_ns)} (" if step_ns > best_ns else "no buckets that were found are better"
+    )
+    assert behind in plain(page), "what it loses"
+    gain = next(one for one in page.metric if one.label == "Gain against DDP's default")
+    assert gain.delta == f"possible: {format_ms(default_ns - step_ns)}"
+    assert star(page) == [cap]
+    assert f"bucket_cap_mb={cap:g}" in page.code[0].value
+    page.button(key="apply").click().run()
+    assert (page.selectbox(key="pick").value, page.number_input(key="cap").value) == ("cap", cap)
+    assert next(one.value for one in page.metric) == format_ms(step_ns)
+    assert page.button(key="apply").disabled
+    visit(page, "compare", a_pick="DDP's default", b_pick="recommended bucket_cap_mb", c_pick="single bucket")
+    assert f"B recommended bucket_cap_mb={cap:g}" in page.metric[1].label.replace("\\", "")
+    assert page.metric[1].value == format_ms(step_ns)
+
+
+def test_the_strip_stands_before_any_figure(page: AppTest) -> None:
+    page.run()
+    order = [one.type for one in page.main]
+    button, chart = page.button(key="apply"), page.get("plotly_chart")[0]
+    kinds = [element for element in page.main if element in (button, chart)]
+    assert order
+    assert kinds == [button, chart]
+
+
+def test_applying_leaves_no_cap_for_the_first_bucket(page: AppTest) -> None:
+    for key, value in {"pick": "bucket_cap_mb", "cap": "3", "first": "0.5"}.items():
+        page.query_params[key] = value
+    page.run()
+    page.button(key="apply").click().run()
+    assert page.number_input(key="first").value is None
+    assert page.button(key="apply").disabled
+
+
+def test_under_a_switch_the_cap_is_found_under_it(
+    page: AppTest, workload: Workload, hardware: Hardware
+) -> None:
+    page.query_params["comm_hook"] = "fp16_compress"
+    page.query_params["pick"] = "bucket_cap_mb"
+    page.run()
+    (cap,) = star(page)
+    played = sim.simulate(
+        workload, hardware, sim.assign(workload, bucket_cap_mb=cap, comm_hook="fp16_compress")
+    )
+    step_ns = sim.summarize(played).step_ns
+    assert f"Under comm_hook=fp16_compress, set bucket_cap_mb={cap:g}: {format_ms(step_ns)} a step" in plain(
+        page
+    )
+
+
+def test_what_is_lost_and_what_is_kept_is_told(workload: Workload, hardware: Hardware) -> None:
+    def played(**given: Any) -> Played:
+        timeline = sim.simulate(workload, hardware, sim.assign(workload, **given))
+        return Played(timeline=timeline, report=sim.summarize(timeline))
+
+    default, slow, quick = played(), played(bucket_cap_mb=8), played(bucket_cap_mb=2)
+    steps = [one.report.step_ns for one in (quick, slow, default)]
+    assert steps == sorted(set(steps))
+    answer = Answer(pick="cap", played=slow, default=default, best=quick, cap_mb=8.0)
+    told = words.answer_sentence(answer, "")
+    assert f"{format_ms(steps[2] - steps[1])} (" in told
+    assert f"{format_ms(steps[1] - steps[0])} (" in told
+    assert "no one cap" in words.answer_sentence(replace(answer, pick="recommended", cap_mb=None), "")
+    kept = words.answer_sentence(replace(answer, pick="default", played=default), "static_graph")
+    assert kept.startswith("Under static_graph, keep DDP's default")

@@ -1,0 +1,235 @@
+"""Hurts what starts processes, at random moments: ``python -m tests.chaos.rounds --rounds 20 --seed 0``.
+
+Loopback, own processes and own file systems only. Each round starts one command, does it one harm, and asks:
+it ends in time, by a right answer or by one line that names what happened; and no process, no temporary
+directory, no network namespace and no half file is left of it.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sim.formats.documents import KINDS, parse_text
+from tests.cli import cheap
+from tests.effort import PATIENCE_S
+
+MARK = "BUCKETSIM_CHAOS"
+_GPT = ("sim.recorder.models:gpt", *("--arg", "layers=2"), *("--arg", "width=64"), *("--arg", "heads=2"))
+_REPLAY = ("validate", str(cheap.W), "--hardware", str(cheap.H), "--rounds", "6", "--caps", "4")
+_RANKS = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port")
+_NAMED = ("error: ", "interrupted")
+_PAUSE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """What happened in one round."""
+
+    command: str
+    harm: str
+    code: int
+    seconds: float
+    said: str
+
+    def __str__(self) -> str:
+        return f"{self.command}, {self.harm}: exit {self.code} after {self.seconds:.1f} s: {self.said or '-'}"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def commands(out: Path) -> dict[str, list[str]]:
+    """What is hurt, and where its output goes."""
+    bucketsim = ["-m", "sim"]
+    small = ("--largest", "1MiB", "--rounds", "2", "--budget", "0")
+    return {
+        "calibrate": [*bucketsim, "calibrate", *small, "-o", str(out / "made.json")],
+        "validate": [*bucketsim, *_REPLAY, "-o", str(out / "made")],
+        "record": [*bucketsim, "record", *_GPT, "--repeats", "30", "-o", str(out / "made.json")],
+        "autotune": [*_RANKS, str(free_port()), "-m", "tests.chaos.training"],
+        "dash": [*bucketsim, "dash", "--port", str(free_port())],
+    }
+
+
+def family(mark: str, root: int) -> list[int]:
+    """Our processes of one round, by their environment; the one that was started first."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            is_ours = entry.name.isdigit() and f"{MARK}={mark}\0".encode() in (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if is_ours:
+            found.append(int(entry.name))
+    return sorted(found, key=lambda pid: (pid != root, pid))
+
+
+def send(number: int, pids: list[int]) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue
+
+
+class Harm:
+    """One of the things that happen to a command; ``do`` is told its processes, the root first."""
+
+    def __init__(self, draw: random.Random, disks: list[Path]) -> None:
+        self._draw, self._disks = draw, disks
+        kinds = ("SIGKILL", "SIGTERM", "SIGINT", "stop", "pause", "slow") + ("full disk",) * bool(disks)
+        self.name = draw.choice(kinds)
+        self.hits_root = draw.random() < 0.4
+
+    def do(self, pids: list[int]) -> str:
+        """Do it; what was done, in words."""
+        if self.name == "full disk":
+            for disk in self._disks:
+                _fill(disk)
+            return self.name
+        others = pids[1:]
+        victims = pids[:1] if self.hits_root or not others else [self._draw.choice(others)]
+        who = "the command" if victims == pids[:1] else "a process of its"
+        if self.name in ("SIGKILL", "SIGTERM", "SIGINT"):
+            send(getattr(signal, self.name), victims)
+        elif self.name == "slow":
+            for _ in range(5):
+                send(signal.SIGSTOP, victims)
+                time.sleep(0.2)
+                send(signal.SIGCONT, victims)
+                time.sleep(0.1)
+        else:
+            send(signal.SIGSTOP, victims)
+            if self.name == "pause" or victims == pids[:1]:  # who is stopped himself can end nothing
+                time.sleep(_PAUSE_S)
+                send(signal.SIGCONT, victims)
+        return f"{self.name} of {who}"
+
+
+def _fill(disk: Path) -> None:
+    with open(disk / "filler", "wb", buffering=0) as filler:
+        try:
+            while filler.write(b"x" * 4096):
+                pass
+        except OSError:
+            return
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    """A file system of 2 MiB at ``folder``."""
+    folder.mkdir()
+    subprocess.run(("mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)), check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(("umount", "--lazy", str(folder)), check=True)
+
+
+def play(seed: str) -> Round:
+    """One round. Raises ``AssertionError`` where something is wrong, with all that was said."""
+    draw = random.Random(seed)
+    with ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))
+        folders = [home / "tmp", home / "out"]
+        is_root = os.geteuid() == 0
+        for folder in folders:
+            stack.enter_context(small_disk(folder)) if is_root else folder.mkdir()
+        name = draw.choice(sorted(commands(home)))
+        harm = Harm(draw, folders if is_root else [])
+        with open(home / "said", "w+b") as said:
+            process = subprocess.Popen(
+                [sys.executable, *commands(home / "out")[name]],
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                env=os.environ | {MARK: str(home), "TMPDIR": str(home / "tmp"), "OMP_NUM_THREADS": "1"},
+                start_new_session=True,
+            )
+            try:
+                return _hurt(name, process, harm, draw, home)
+            finally:
+                send(signal.SIGKILL, family(str(home), process.pid))
+                process.wait()
+
+
+def _hurt(name: str, process: subprocess.Popen[bytes], harm: Harm, draw: random.Random, home: Path) -> Round:
+    moment = draw.uniform(0.2, 12.0)
+    deadline = time.monotonic() + moment
+    while process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    done = "nothing: it had ended"
+    if process.poll() is None:
+        done = harm.do(family(str(home), process.pid))
+    began = time.monotonic()
+    if name == "dash" and process.poll() is None and "SIG" not in done:
+        process.send_signal(signal.SIGTERM)  # it serves until it is told to end
+    code = process.wait(PATIENCE_S)
+    took = time.monotonic() - began
+    text = (home / "said").read_text(errors="replace")
+    told = [line for line in text.splitlines() if line.startswith(_NAMED)]
+    about = f"{name}, {done}, {moment:.1f} s in, exit {code}:\n{text[-3000:]}"
+    if name != "autotune":  # whose ranks are torchrun's, which says it in its own way
+        assert code in (0, 1, 130, 143) or code < 0, about
+        assert code != 1 or len(told) == 1, about
+        assert "Traceback" not in text or "SIGINT" in done, about  # before Python has come to our first line
+    _wait(lambda: not family(str(home), process.pid), f"processes left of {about}")
+    subprocess.run(
+        (sys.executable, "-m", "sim", "doctor", "--clean"),
+        env=os.environ | {"TMPDIR": str(home / "tmp")},
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+    left = [path.name for path in (home / "tmp").glob("bucketsim-*") if "kept" not in path.name]
+    assert not left, f"{left} left of {about}"
+    assert not [line for line in _namespaces() if line.startswith(f"bs{process.pid}.")], about
+    for path in (home / "out").rglob("*.json"):
+        kind = json.loads(path.read_text())["kind"]
+        parse_text(path.read_text(), KINDS[kind], path.name)
+    halves = [path.name for path in (home / "out").rglob(".*")]
+    assert not halves, f"{halves} left of {about}"
+    return Round(command=name, harm=done, code=code, seconds=took, said=told[-1] if told else "")
+
+
+def _namespaces() -> list[str]:
+    place = Path("/run/netns")
+    return [path.name for path in place.iterdir()] if place.is_dir() else []
+
+
+def _wait(is_so: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    codes = Counter[str]()
+    for number in range(asked.rounds):
+        happened = play(f"{asked.seed} {number}")
+        codes[happened.command] += 1
+        print(f"{number}: {happened}", flush=True)
+    print(f"{asked.rounds} rounds, nothing left: {dict(sorted(codes.items()))}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""Real ``fully_shard`` and ``replicate`` on gloo ranks: cases in, which collectives they launched out.
+
+Usage: ``python -m tests.systems.fsdp2_worker CASES ANSWERS STORE`` with RANK and WORLD_SIZE set; the answers
+of a rank go to ``ANSWERS.<rank>``, a line each. A case is a dict:
+
+- ``policy``: fully_shard or replicate; ``embeds``, ``has_head``: what stands before and behind the blocks;
+  ``blocks``: for each the kinds of its parts; ``width``; ``dtype``;
+- ``wrapped``: modules by unit, the root apart; ``settings``: reshard_after_forward, forward_prefetch,
+  backward_prefetch, param_dtype, reduce_dtype, accumulation_steps, as the simulation takes them.
+
+An answer is a dict: ``parameters`` (name, shape, dtype), ``ready`` (gradients in the order in which the same
+model makes them ready without FSDP), ``events`` (step, micro_batch, phase, kind, elements, dtype), ``error``.
+"""
+
+import contextlib
+import gc
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed._composable.replicate_with_fsdp import replicate
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
+
+Case = dict[str, Any]
+Answer = dict[str, Any]
+# By what torch calls it: what it is, and the argument that holds all that travels.
+_CALLS = {
+    "all_gather_single": ("all_gather", 0, "output"),
+    "reduce_scatter_single": ("reduce_scatter", 1, "input"),
+    "all_reduce": ("all_reduce", 0, "tensor"),
+}
+
+
+def main() -> None:
+    """Answer every case, in the order given."""
+    cases, answers, store = sys.argv[1:]
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    dist.init_process_group("gloo", store=dist.FileStore(store, world_size), rank=rank, world_size=world_size)
+    with open(f"{answers}.{rank}", "w") as file:
+        for case in json.loads(Path(cases).read_text()):
+            print(json.dumps(Run(case).answer()), file=file, flush=True)
+            gc.collect()
+            dist.barrier()
+    os._exit(0)  # gloo's threads may crash the interpreter's own exit
+
+
+class Block(nn.Module):
+    """Its parts one after the other, all of one width."""
+
+    def __init__(self, kinds: list[str], width: int) -> None:
+        super().__init__()
+        made = {"linear": lambda: nn.Linear(width, width), "norm": lambda: nn.LayerNorm(width)}
+        self.parts = nn.Sequential(*(made[kind]() for kind in kinds))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """A residual block."""
+        return x + self.parts(x)
+
+
+class Net(nn.Module):
+    """Blocks in a list, perhaps behind an embedding and before a head."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        width = case["width"]
+        self.tokens = nn.Embedding(7, width) if case["embeds"] else None
+        self.blocks = nn.ModuleList(Block(kinds, width) for kinds in case["blocks"])
+        self.head = nn.Linear(width, 5) if case["has_head"] else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """A scalar."""
+        if self.tokens is not None:
+            x = self.tokens(torch.arange(x.shape[0]))
+        for block in self.blocks:
+            x = block(x)
+        return (x if self.head is None else self.head(x)).float().square().mean()
+
+
+class Run:
+    """One case on one rank."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.settings = case["settings"]
+        self.events: list[dict[str, Any]] = []
+        self.where: dict[str, Any] = {"step": 0, "micro_batch": 1, "phase": "construction"}
+        self.dtype = getattr(torch, case["dtype"])
+
+    def answer(self) -> Answer:
+        """Train, and tell."""
+        net, error = self._net(), None
+        parameters = [
+            {"name": name, "shape": list(p.shape), "dtype": self.case["dtype"]}
+            for name, p in net.named_parameters()
+        ]
+        ready = self._ready()
+        with self._noted():
+            try:
+                self._wrap(net)
+                for step in (1, 2):
+                    self._train(net, step)
+            except (AssertionError, RuntimeError, ValueError) as caught:
+                error = [type(caught).__name__, str(caught)]
+        return {"parameters": parameters, "ready": ready, "events": self.events, "error": error}
+
+    def _net(self) -> Net:
+        torch.manual_seed(0)
+        return Net(self.case).to(self.dtype)
+
+    def _input(self) -> Tensor:
+        return torch.ones(3, self.case["width"], dtype=self.dtype)
+
+    def _ready(self) -> list[int]:
+        net, order = self._net(), []
+        for index, parameter in enumerate(net.parameters()):
+            parameter.register_post_accumulate_grad_hook(lambda _, index=index: order.append(index))
+        net(self._input()).backward()
+        return order
+
+    def _wrap(self, net: Net) -> None:
+        named = {name: getattr(torch, self.settings[name]) for name in _DTYPES if name in self.settings}
+        more: dict[str, Any] = {"mp_policy": MixedPrecisionPolicy(**named)}
+        shards = self.case["policy"] == "fully_shard"
+        names = ("shard",) if shards else ("replicate",)
+        more["mesh"] = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=names)
+        flag = {"reshard_after_forward": self.settings.get("reshard_after_forward", True)} if shards else {}
+        units = [[net.get_submodule(name) for name in unit] for unit in self.case["wrapped"]]
+        for unit in units:
+            wrap: Callable[..., Any] = fully_shard if shards else replicate
+            wrap(unit[0] if len(unit) == 1 else unit, **flag, **more)
+        (fully_shard if shards else replicate)(net, **more)
+        firsts = [unit[0] for unit in units]
+        for kind, ordered in (("forward", firsts), ("backward", firsts[::-1])):
+            ahead = self.settings.get(f"{kind}_prefetch", 0)
+            for place, module in enumerate(ordered if ahead else []):
+                getattr(module, f"set_modules_to_{kind}_prefetch")(ordered[place + 1 : place + 1 + ahead])
+            if ahead and kind == "backward":
+                net.set_modules_to_backward_prefetch(ordered[:ahead])
+
+    def _train(self, net: Net, step: int) -> None:
+        count = self.settings.get("accumulation_steps", 1)
+        for number in range(1, count + 1):
+            net.set_requires_gradient_sync(number == count)
+            self.where = {"step": step, "micro_batch": number, "phase": "forward"}
+            loss = net(self._input())
+            self.where["phase"] = "backward"
+            loss.backward()
+        for parameter in net.parameters():
+            parameter.grad = None
+
+    @contextlib.contextmanager
+    def _noted(self) -> Iterator[None]:
+        """Notes every collective that FSDP2 calls, and when autograd's final callback begins."""
+        known = {name: getattr(dist, name) for name in _CALLS}
+        callback, run = FSDPState._root_post_backward_final_callback, self
+
+        def noted(name: str) -> Callable[..., Any]:
+            kind, place, word = _CALLS[name]
+
+            def noting(*args: Any, **more: Any) -> Any:
+                whole = more[word] if word in more else args[place]
+                dtype = str(whole.dtype).removeprefix("torch.")
+                run.events.append({**run.where, "kind": kind, "elements": whole.numel(), "dtype": dtype})
+                return known[name](*args, **more)
+
+            return noting
+
+        def called(state: FSDPState) -> None:
+            run.where["phase"] = "end of backward"
+            callback(state)
+
+        for name in _CALLS:
+            setattr(dist, name, noted(name))
+        FSDPState._root_post_backward_final_callback = called  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            for name, call in known.items():
+                setattr(dist, name, call)
+            FSDPState._root_post_backward_final_callback = callback  # type: ignore[method-assign]
+
+
+_DTYPES = ("param_dtype", "reduce_dtype")
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""What a simulation says is sent under FSDP2 is what the real one sends: every collective, in order."""
+
+from functools import cache
+from typing import Any
+
+import pytest
+
+from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
+from sim.systems import fsdp2
+from sim.systems.bucketing import Caps
+from tests.systems.ddp_ranks import run_cases
+from tests.systems.fsdp2_cases import EVERYDAY, Case, random_case
+
+pytestmark = pytest.mark.dist
+COMPARED = ("phase", "kind", "elements", "dtype")
+FREE = (CurvePoint(num_bytes=0, duration_ns=0),)
+
+
+def workload_of(answer: Any) -> Workload:
+    """What a rank trained, ready in the order that was seen without FSDP."""
+    gradients = []
+    for index, one in enumerate(answer["parameters"]):
+        elements = 1
+        for size in one["shape"]:
+            elements *= size
+        gradients.append(
+            Gradient(
+                index=index,
+                name=one["name"],
+                shape=tuple(one["shape"]),
+                dtype=one["dtype"],
+                num_bytes=elements * DTYPE_BYTES[one["dtype"]],
+                ready_ns=1 + answer["ready"].index(index),
+            )
+        )
+    return Workload(
+        name="seen", gradients=tuple(gradients), forward_ns=0, backward_ns=len(gradients), optimizer_ns=0
+    )
+
+
+def simulated(case: Case, workload: Workload, world_size: int) -> list[dict[str, Any]]:
+    """The collectives of a step in the order of their launches, as real ranks tell them."""
+    hardware = Hardware(
+        name="any", world_size=world_size, all_reduce=FREE, reduce_scatter=FREE, all_gather=FREE
+    )
+    settings = case["settings"] | {"units": case["units"]}
+    assignment = fsdp2.assign(workload, case["policy"], Caps(), settings, "steady")
+    return [
+        {name: getattr(sent, name) for name in COMPARED} | {"micro_batch": number}
+        for number, program in enumerate(fsdp2.write(workload, hardware, assignment, "steady"), start=1)
+        for sent in (*program.before_forward, *program.collectives, *program.after_sync)
+    ]
+
+
+def check(case: Case, by_rank: list[Any], world_size: int) -> None:
+    """Every rank sent in each step what the simulation says is sent."""
+    for answer in by_rank:
+        assert answer["error"] is None, (case, answer["error"])
+        expected = simulated(case, workload_of(answer), world_size)
+        for step in (1, 2):
+            told = [
+                {name: event[name] for name in (*COMPARED, "micro_batch")}
+                for event in answer["events"]
+                if event["step"] == step
+            ]
+            assert told == expected, (case, step)
+
+
+@cache
+def everyday_answers() -> dict[str, list[Any]]:
+    """What every rank answers to ``EVERYDAY``, by name; run once."""
+    return dict(zip(EVERYDAY, run_cases(list(EVERYDAY.values()), worker="fsdp2_worker"), strict=True))
+
+
+@pytest.mark.parametrize("name", EVERYDAY)
+def test_real_ranks_send_what_is_simulated(name: str) -> None:
+    check(EVERYDAY[name], everyday_answers()[name], world_size=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("first", "world_size"), [(0, 2), (60, 3), (80, 4)])
+def test_real_ranks_send_what_is_simulated_on_random_models(first: int, world_size: int) -> None:
+    cases = [random_case(seed) for seed in range(first, first + (60 if world_size == 2 else 20))]
+    answers = run_cases(cases, worker="fsdp2_worker", world_size=world_size)
+    for case, by_rank in zip(cases, answers, strict=True):
+        check(case, by_rank, world_size)

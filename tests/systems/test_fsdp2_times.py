@@ -1,0 +1,185 @@
+"""How long a step under FSDP2 takes: the example of RULES A10 by hand; units, and what is refused."""
+
+import ast
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import sim
+from sim.errors import NotModelledError, SimError
+from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.timeline import Timeline
+from sim.nouns.workload import Gradient, Workload
+from sim.systems.fsdp2_settings import MODELLED_FSDP2_SETTINGS
+from sim.systems.registry import write
+from sim.tuner.reach.unit_family import find_units, unit_choices
+
+FLAT = (CurvePoint(num_bytes=0, duration_ns=25),)
+HARDWARE = Hardware(
+    name="h",
+    world_size=2,
+    all_reduce=FLAT,
+    reduce_scatter=FLAT,
+    all_gather=FLAT,
+    copy_in_bytes_per_s=4e10,
+    copy_out_bytes_per_s=4e10,
+)
+NAMES = ("tokens", "h.0", "h.1", "head")
+WORKLOAD = Workload(
+    name="four",
+    gradients=tuple(
+        Gradient(
+            index=index,
+            name=f"{name}.weight",
+            shape=(size,),
+            dtype="float32",
+            num_bytes=4 * size,
+            ready_ns=10 * (4 - index),
+        )
+        for index, (name, size) in enumerate(zip(NAMES, (100, 30, 50, 20), strict=True))
+    ),
+    forward_ns=40,
+    backward_ns=50,
+    optimizer_ns=1000,
+)
+
+
+def played(policy: str = "fully_shard", workload: Workload = WORKLOAD, **settings: Any) -> Timeline:
+    assignment = sim.assign(workload, policy, **settings)
+    one, other = (sim.simulate(workload, HARDWARE, assignment, engine) for engine in ("simpy", "analytic"))
+    assert replace(one, engine="") == replace(other, engine="")
+    return one
+
+
+def test_the_example_of_the_rules() -> None:
+    timeline = played()
+    assert timeline.assignment.bucket_indices == ((2,), (1,), (0, 3))
+    spans = [(one.collective.kind, one.start_ns, one.end_ns) for one in timeline.collectives]
+    assert spans == [
+        ("all_gather", 0, 25),
+        ("all_gather", 30, 55),
+        ("reduce_scatter", 55, 80),
+        ("reduce_scatter", 83, 108),
+        ("reduce_scatter", 120, 145),
+    ]
+    assert (timeline.pre_forward_ns, timeline.backward_end_ns, timeline.sync_end_ns) == (60, 103, 145)
+    assert timeline.optimizer_ns == 500
+    assert any("forward_ns is one number" in note for note in timeline.notes)
+
+
+def test_kept_parameters_are_not_gathered_again() -> None:
+    timeline = played(reshard_after_forward=False)
+    assert [one.collective.kind for one in timeline.collectives] == ["reduce_scatter"] * 3
+
+
+def test_explicit_prefetch_gathers_further_ahead() -> None:
+    timeline = played(backward_prefetch=2)
+    gathers = [one for one in timeline.collectives if one.collective.kind == "all_gather"]
+    assert [(one.start_ns, one.end_ns) for one in gathers] == [(0, 25), (25, 50)]
+
+
+def test_replicate_copies_and_reduces_without_waiting_in_between() -> None:
+    """20 ns of copies before forward; units sent at 25, 38 and, from the final callback, 70 ns."""
+    timeline = played("replicate")
+    assert timeline.pre_forward_ns == 20
+    spans = [(one.collective.kind, one.launch_ns, one.end_ns) for one in timeline.collectives]
+    assert spans == [("all_reduce", 25, 50), ("all_reduce", 38, 75), ("all_reduce", 70, 100)]
+    assert timeline.optimizer_ns == 1000
+
+
+def test_only_the_last_micro_batch_reduces() -> None:
+    assignment = sim.assign(WORKLOAD, "fully_shard", accumulation_steps=3)
+    first, second, last = write(WORKLOAD, HARDWARE, assignment)
+    assert [len(program.before_forward) for program in (first, second, last)] == [3, 3, 3]
+    assert [len(program.collectives) for program in (first, second, last)] == [2, 2, 5]
+    assert played(accumulation_steps=3).accumulation_ns > 0
+
+
+def test_one_rank_sends_nothing_that_takes_time() -> None:
+    alone = replace(HARDWARE, world_size=1)
+    timeline = sim.simulate(WORKLOAD, alone, sim.assign(WORKLOAD, "fully_shard"))
+    assert not any(one.collective.service_ns for one in timeline.collectives)
+
+
+@pytest.mark.parametrize(
+    ("units", "indices"),
+    [
+        ("", ((0, 1, 2, 3),)),
+        ("blocks", ((2,), (1,), (0, 3))),
+        ("h.*", ((2,), (1,), (0, 3))),
+        ("h", ((1, 2), (0, 3))),
+        ("h.0+h.1", ((1, 2), (0, 3))),
+        ("blocks, head", ((3,), (2,), (1,), (0,))),
+    ],
+)
+def test_units_are_named_by_module(units: str, indices: tuple[tuple[int, ...], ...]) -> None:
+    assert sim.assign(WORKLOAD, "fully_shard", units=units).bucket_indices == indices
+
+
+@pytest.mark.parametrize("name", MODELLED_FSDP2_SETTINGS)
+def test_every_setting_refuses_what_it_cannot_be(name: str) -> None:
+    with pytest.raises(SimError, match=f"{name}=-1 is not legal"):
+        sim.assign(WORKLOAD, "fully_shard", **{name: -1})
+
+
+@pytest.mark.parametrize(
+    ("policy", "settings", "words"),
+    [
+        ("fully_shard", {"mesh": 1}, "mesh=1 is not modelled; modelled settings: units"),
+        ("fully_shard", {"units": "layers.*"}, "names no module of workload 'four'"),
+        ("fully_shard", {"units": "h,h.0"}, "lies within another unit"),
+        ("fully_shard", {"accumulation_steps": 10_001}, "an integer 1 to 10000"),
+        ("replicate", {"backward_prefetch": 1}, "it gathers nothing"),
+    ],
+)
+def test_what_is_not_legal_is_refused_by_name(policy: str, settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(SimError, match=words):
+        sim.assign(WORKLOAD, policy, **settings)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"sparse": True}, "is sparse"),
+        ({"ready_ns": None}, "is never ready"),
+        ({"wire_bytes": 8}, "has wire_bytes 8"),
+        ({"shape": (), "num_bytes": 4}, "is a scalar"),
+        ({"dtype": "bfloat16", "num_bytes": 40}, "unit 'root' holds parameters of bfloat16, float32"),
+    ],
+)
+def test_a_parameter_that_torch_refuses_is_refused(change: dict[str, Any], words: str) -> None:
+    *rest, last = WORKLOAD.gradients
+    workload = replace(WORKLOAD, gradients=(*rest, replace(last, **change)))
+    with pytest.raises(NotModelledError, match=words):
+        sim.assign(workload, "fully_shard")
+
+
+def test_hardware_without_a_curve_is_refused_by_name() -> None:
+    assignment = sim.assign(WORKLOAD, "fully_shard")
+    with pytest.raises(NotModelledError, match="no reduce_scatter curve"):
+        write(WORKLOAD, replace(HARDWARE, reduce_scatter=None), assignment)
+
+
+def test_the_best_units_are_the_best_of_those_tried() -> None:
+    assert unit_choices(WORKLOAD) == ["", "h.0,h.1", "h.0+h.1", "tokens,h.0,h.1,head"]
+    for policy in ("fully_shard", "replicate"):
+        found = find_units(WORKLOAD, HARDWARE, policy)
+        steps = [
+            sim.summarize(sim.simulate(WORKLOAD, HARDWARE, sim.assign(WORKLOAD, policy, units=units))).step_ns
+            for units in unit_choices(WORKLOAD)
+        ]
+        assert found.step_ns == min(steps)
+        assert not found.complete
+
+
+def test_lines_wrap_the_units() -> None:
+    made = sim.assign(WORKLOAD, "fully_shard", units="h.0+h.1", backward_prefetch=1, param_dtype="bfloat16")
+    lines = sim.snippet(made, WORKLOAD)
+    ast.parse(lines)
+    assert "units = [['h.0', 'h.1']]" in lines
+    assert "fully_shard(model, mp_policy=mp_policy)" in lines
+    assert "set_modules_to_backward_prefetch(order[place + 1 : place + 2])" in lines
+    lines = sim.snippet(sim.assign(WORKLOAD, "replicate", accumulation_steps=2), WORKLOAD)
+    assert "import replicate\n" in lines
+    assert "in all but the last of 2 micro-batches" in lines

@@ -1,0 +1,164 @@
+"""How long a step under Megatron-Core takes: the example of RULES A9 by hand, and what is refused."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+import sim
+from sim.errors import AssignmentError, InputError, NotModelledError, SimError
+from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.timeline import Iteration, Timeline
+from sim.nouns.workload import Gradient, Workload
+from sim.systems.megatron_settings import MODELLED_MEGATRON_SETTINGS
+from sim.systems.registry import write
+from tests.strategies import TINY, hardwares, workloads
+
+FLAT = (CurvePoint(num_bytes=0, duration_ns=25),)
+HARDWARE = Hardware(
+    name="h",
+    world_size=2,
+    all_reduce=FLAT,
+    reduce_scatter=FLAT,
+    all_gather=FLAT,
+    copy_in_bytes_per_s=4e10,
+    accumulate_bytes_per_s=4e10,
+)
+SIZES = (100, 30, 50, 20)
+WORKLOAD = Workload(
+    name="four",
+    gradients=tuple(
+        Gradient(
+            index=index,
+            name=f"m{index}.weight",
+            shape=(size,),
+            dtype="float32",
+            num_bytes=4 * size,
+            ready_ns=10 * (4 - index),
+        )
+        for index, size in enumerate(SIZES)
+    ),
+    forward_ns=40,
+    backward_ns=50,
+    optimizer_ns=1000,
+)
+OVERLAP = {"overlap_grad_reduce": True, "bucket_size": 60}
+SHARDED = OVERLAP | {"use_distributed_optimizer": True}
+
+
+def played(iteration: Iteration = "steady", workload: Workload = WORKLOAD, **settings: Any) -> Timeline:
+    assignment = sim.assign(workload, "megatron", **settings)
+    return sim.simulate(workload, HARDWARE, assignment, iteration=iteration)
+
+
+def test_the_example_of_the_rules() -> None:
+    timeline = played(**OVERLAP)
+    assert timeline.assignment.bucket_indices == ((3, 2), (1, 0))
+    assert [(bucket.launch_ns, bucket.end_ns) for bucket in timeline.buckets] == [(34, 59), (80, 105)]
+    assert (timeline.pre_forward_ns, timeline.backward_end_ns, timeline.sync_end_ns) == (10, 90, 105)
+
+
+def test_the_first_iteration_sends_after_backward() -> None:
+    timeline = played(iteration=1, **OVERLAP)
+    assert [(bucket.launch_ns, bucket.end_ns) for bucket in timeline.buckets] == [(77, 102), (115, 140)]
+
+
+def test_the_distributed_optimizer_pads_scatters_and_gathers() -> None:
+    timeline = played(**SHARDED)
+    sent = [(one.collective.kind, one.collective.elements) for one in timeline.collectives]
+    assert sent == [("reduce_scatter", 128), ("reduce_scatter", 256)]
+    assert timeline.post_sync_ns == 50
+    assert timeline.optimizer_ns == 960  # 192 of 200 elements are this rank's, padding included
+
+
+def test_gathers_hide_behind_forward() -> None:
+    timeline = played(**SHARDED, overlap_param_gather=True)
+    zeroing = 384 // 2 // 10
+    assert (timeline.pre_forward_ns, timeline.post_sync_ns) == (zeroing + 30, 0)
+    assert any("forward_ns is one number" in note for note in timeline.notes)
+
+
+def test_micro_batches_add_and_the_last_one_reduces() -> None:
+    each = 70 + 40  # backward with its additions, and forward
+    timeline = played(**OVERLAP, num_microbatches=3)
+    assert timeline.accumulation_ns == 2 * each + 10
+    assert (timeline.pre_forward_ns, timeline.sync_end_ns) == (0, 105)
+
+
+def test_half_precision_is_added_and_sent_as_fp32() -> None:
+    halves = tuple(replace(g, dtype="bfloat16", num_bytes=g.num_bytes // 2) for g in WORKLOAD.gradients)
+    timeline = played(workload=replace(WORKLOAD, gradients=halves), **OVERLAP, grad_reduce_in_fp32=True)
+    assert [one.collective.num_bytes for one in timeline.collectives] == [280, 520]
+
+
+def test_completion_order_is_the_order_of_launches() -> None:
+    """Bucket 1 is complete first, and does not wait for bucket 0."""
+    late = tuple(replace(g, ready_ns={0: 10, 1: 20, 2: 40, 3: 30}[g.index]) for g in WORKLOAD.gradients)
+    timeline = played(workload=replace(WORKLOAD, gradients=late), **OVERLAP)
+    assert [one.collective.bucket for one in timeline.collectives] == [1, 0]
+
+
+@pytest.mark.parametrize("name", MODELLED_MEGATRON_SETTINGS)
+def test_every_setting_refuses_what_it_cannot_be(name: str) -> None:
+    with pytest.raises(InputError, match=f"{name}=.* is not legal"):
+        sim.assign(WORKLOAD, "megatron", **{name: -1})
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"ddp_bucket_size": 1}, "ddp_bucket_size=1 is not modelled; modelled settings: bucket_size"),
+        ({"bucket_size": 1, "num_buckets": 1}, "not legal together"),
+        ({"overlap_param_gather": True}, "takes it with use_distributed_optimizer"),
+        ({"shared_embedding": "x"}, "such as 'm0.weight'"),
+        ({"num_microbatches": 10_001}, "an integer 1 to 10000"),
+    ],
+)
+def test_what_megatron_refuses_is_refused_by_name(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(SimError, match=words):
+        sim.assign(WORKLOAD, "megatron", **settings)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"sparse": True}, "is sparse"),
+        ({"uses": 2}, "becomes ready 2 times"),
+        ({"wire_bytes": 8}, "has wire_bytes 8"),
+        ({"device": "cuda:1"}, "buffers are all on one device"),
+        ({"ready_ns": None}, "others of its bucket are"),
+    ],
+)
+def test_a_gradient_on_which_megatron_stops_is_refused(change: dict[str, Any], words: str) -> None:
+    *rest, last = WORKLOAD.gradients
+    workload = replace(WORKLOAD, gradients=(*rest, replace(last, **change)))
+    with pytest.raises(NotModelledError, match=words):
+        sim.assign(workload, "megatron", **OVERLAP)
+
+
+def test_hardware_without_reduce_scatter_is_refused_by_name() -> None:
+    assignment = sim.assign(WORKLOAD, "megatron", **SHARDED)
+    with pytest.raises(NotModelledError, match="no reduce_scatter curve"):
+        write(WORKLOAD, replace(HARDWARE, reduce_scatter=None), assignment)
+
+
+def test_the_default_size_grows_with_the_ranks() -> None:
+    """59 million elements are two buckets on up to 40 ranks, and one on 64."""
+    large = tuple(replace(g, shape=(14 << 20,), num_bytes=56 << 20) for g in WORKLOAD.gradients)
+    workload = replace(WORKLOAD, gradients=large)
+    assignment = sim.assign(workload, "megatron", overlap_grad_reduce=True)
+    assert write(workload, replace(HARDWARE, world_size=40), assignment)
+    with pytest.raises(AssignmentError, match="bucket_size is 64000000"):
+        write(workload, replace(HARDWARE, world_size=64), assignment)
+
+
+@given(workloads(TINY, sparse=False, dtypes=("float32",), devices=(None,), empty=False), hardwares(TINY))
+def test_both_engines_agree_and_nothing_is_lost(workload: Workload, hardware: Hardware) -> None:
+    whole = tuple(replace(g, wire_bytes=None, num_bytes=4 * g.num_bytes) for g in workload.gradients)
+    workload = replace(workload, gradients=whole)
+    assignment = sim.assign(workload, "megatron", bucket_size=5)
+    one, other = (sim.simulate(workload, hardware, assignment, engine) for engine in ("simpy", "analytic"))
+    assert replace(one, engine="") == replace(other, engine="")
+    sent = sum(played.collective.num_bytes for played in one.collectives)
+    assert sent == workload.total_bytes

@@ -1,0 +1,223 @@
+"""What frameworks can set: the best of all that they hold, by trying all; their lines, given to them."""
+
+import ast
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+import sim
+from sim.cli.simulating import Target
+from sim.errors import InputError, NotModelledError
+from sim.metrics.step import step_ns
+from sim.nouns.assignment import Assignment
+from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.workload import Gradient, Workload
+from sim.systems.framework_table import FRAMEWORKS
+from sim.tuner.reach.cap_layouts import round_cap_mb
+from sim.units import MIB, cap_bytes
+from tests.commands import bucketsim
+from tests.effort import tries
+from tests.tuner.cases import Case, anything
+
+MS = 1_000_000
+TRACES = Path(__file__).parents[2] / "traces"
+GPT = TRACES / "workloads" / "gpt-13.8M-cpu.json"
+WIRE = TRACES / "hardware" / "box-2x1gbit.json"
+
+
+def job(*sizes_mb: float, latency_ms: float = 1) -> Case:
+    """Gradients of these sizes, one a ms, the last parameter first; a MiB takes a ms on the wire."""
+    count = len(sizes_mb)
+    gradients = tuple(
+        Gradient(
+            index=index,
+            name=f"layer{index}",
+            shape=(int(size * MIB) // 4,),
+            dtype="float32",
+            num_bytes=int(size * MIB),
+            ready_ns=(count - index) * MS,
+        )
+        for index, size in enumerate(sizes_mb)
+    )
+    workload = Workload(
+        name="job", gradients=gradients, forward_ns=MS, backward_ns=count * MS, optimizer_ns=MS
+    )
+    curve = [
+        CurvePoint(num_bytes=size * MIB, duration_ns=round((latency_ms + size) * MS)) for size in (1, 99)
+    ]
+    return workload, Hardware(name="wire", world_size=2, all_reduce=tuple(curve))
+
+
+def step_of(case: Case, **options: Any) -> int:
+    workload, hardware = case
+    return step_ns(sim.simulate(workload, hardware, sim.assign(workload, **options), "analytic"))
+
+
+def nearest(case: Case, framework: str, asked: Assignment | None = None) -> Any:
+    workload, hardware = case
+    return sim.nearest_setting(
+        workload, hardware, asked or sim.tune(workload, hardware).assignment, framework
+    )
+
+
+JOBS = {
+    "even": job(*[2.0] * 12),
+    "large at the end": job(30.0, *[1.5] * 8),
+    "large at the start": job(*[0.3] * 6, 28.0),
+    "dear messages": job(*[4.0] * 10, latency_ms=20),
+}
+
+
+@pytest.mark.parametrize("searches", [False, True])
+@pytest.mark.parametrize("case", JOBS.values(), ids=JOBS.keys())
+@pytest.mark.parametrize("framework", ["transformers", "fairseq"])
+def test_no_integer_is_better(framework: str, case: Case, searches: bool) -> None:
+    """Tried one by one, as the framework passes them on: 25 is the Trainer's word for none."""
+    switches = {"find_unused_parameters": True} if searches else {}
+    asked = sim.assign(case[0], bucket_cap_mb=3.7, **switches)
+    found = nearest(case, framework, asked)
+    passes = {cap: {"bucket_cap_mb": cap} for cap in range(1, 60)}
+    if framework == "transformers":
+        passes[25] = {}
+    assert found.step_ns == min(step_of(case, **switches, **one) for one in passes.values())
+    assert found.lost_ns == found.step_ns - step_of(case, bucket_cap_mb=3.7, **switches)
+    assert found.default_ns == step_of(case, **switches)
+
+
+@pytest.mark.parametrize("case", JOBS.values(), ids=JOBS.keys())
+def test_what_passes_everything_on_loses_nothing(case: Case) -> None:
+    best = sim.tune(*case).assignment
+    assert best.by_keywords
+    for framework in ("lightning", "ray", "mmengine"):
+        found = nearest(case, framework, best)
+        assert found.lost_ns == 0
+        assert nearest(case, "accelerate", best).lost_ns >= 0
+
+
+@pytest.mark.parametrize(
+    ("framework", "low_mb", "high_mb", "cap_mb"),
+    [
+        ("accelerate", 25, 25, 25 + 1e-7),
+        ("accelerate", 24.5, 25, 24.5),
+        ("accelerate", 25, 27.5, 26),
+        ("lightning", 24.5, 27.5, 25),
+        ("transformers", 24.5, 25.5, None),
+        ("transformers", 24.5, 26, 26),
+        ("fairseq", 24.5, 25.5, 25),
+        ("fairseq", 0, 0.5, 0),
+        ("fairseq", 0, 1.5, 1),
+        ("fairseq", 0.1, 0.5, None),
+    ],
+)
+def test_a_cap_that_the_framework_passes_on(
+    framework: str, low_mb: float, high_mb: float, cap_mb: float | None
+) -> None:
+    """25 is DDP's default to those that leave equal values out."""
+    low, high = int(low_mb * MIB), int(high_mb * MIB)
+    found = FRAMEWORKS[framework].cap_between(low, high, round_cap_mb)
+    assert found == cap_mb
+    assert found is None or low <= cap_bytes(found) <= high
+
+
+def test_what_cannot_be_set_is_said_and_not_counted() -> None:
+    case = JOBS["even"]
+    asked = sim.assign(case[0], bucket_cap_mb=4, gradient_as_bucket_view=True, comm_hook="bf16_compress")
+    lines = nearest(case, "transformers", asked).lines
+    assert "Trainer cannot set gradient_as_bucket_view=True, comm_hook='bf16_compress', and these" in lines
+    assert "cannot set" not in nearest(case, "accelerate", asked).lines
+    assert "comm_hook=DDPCommunicationHookType.BF16" in nearest(case, "accelerate", asked).lines
+    assert "ddp_comm_hook=default_hooks.bf16_compress_hook" in nearest(case, "lightning", asked).lines
+    assert "ddp_model.register_comm_hook(None, default_hooks" in nearest(case, "ray", asked).lines
+    plain = sim.assign(case[0], bucket_cap_mb=4)
+    assert nearest(case, "transformers", asked).asked_ns < step_of(case, bucket_cap_mb=4)
+    assert nearest(case, "transformers", asked).step_ns == nearest(case, "transformers", plain).step_ns
+
+
+def test_where_unused_parameters_are_searched_another_integer_is_named() -> None:
+    case = JOBS["large at the end"]
+    lines = nearest(case, "transformers").lines
+    on = {cap: step_of(case, bucket_cap_mb=cap, find_unused_parameters=True) for cap in range(1, 60)}
+    on[25] = step_of(case, find_unused_parameters=True)
+    assert f"is best: {min(on.values()) / MS:.2f} ms" in lines
+    assert "ddp_find_unused_parameters=False" in lines
+    searching = sim.assign(case[0], find_unused_parameters=True)
+    assert "ddp_find_unused_parameters=True)" in nearest(case, "transformers", searching).lines
+
+
+@settings(max_examples=tries(60))
+@given(anything(max_gradients=6))
+def test_all_lines_are_python_or_a_command(case: Case) -> None:
+    asked = sim.assign(case[0], bucket_cap_mb=0.0001)
+    for framework in FRAMEWORKS:
+        found = nearest(case, framework, asked)
+        found.assignment.check_fits(case[0])
+        assert found.step_ns == step_ns(sim.simulate(*case, found.assignment, "analytic"))
+        if framework != "fairseq":
+            ast.parse(found.lines)
+
+
+def test_another_system_and_another_framework_are_refused() -> None:
+    workload, hardware = JOBS["even"]
+    with pytest.raises(NotModelledError, match="zero2"):
+        sim.nearest_setting(workload, hardware, sim.assign(workload, "zero2"), "ray")
+    with pytest.raises(InputError, match="framework: 'keras' is not legal; give one of transformers"):
+        sim.nearest_setting(workload, hardware, sim.assign(workload), "keras")
+
+
+def test_the_command_knows_every_framework(tmp_path: Path) -> None:
+    assert set(FRAMEWORKS) <= {target.value for target in Target}
+    said = bucketsim("export", GPT, "--hardware", WIRE, "--as", "transformers")
+    assert said.code == 0
+    (tmp_path / "a.json").write_text(sim.to_text(sim.assign(sim.load_workload(GPT))))
+    untimed = bucketsim("export", GPT, "--assignment", tmp_path / "a.json", "--as", "ray")
+    assert (untimed.code, "--as ray needs --hardware" in untimed.err) == (1, True)
+    assert said.out.endswith(
+        "TrainingArguments(ddp_bucket_cap_mb=1, ddp_find_unused_parameters=False)  # with your own\n"
+    )
+
+
+CASES = [
+    {"bucket_cap_mb": 3.7},
+    {"bucket_cap_mb": 25},
+    {"bucket_cap_mb_list": [1.0, 6.5]},
+    {"find_unused_parameters": True},
+    {"bucket_cap_mb": 5, "static_graph": True, "gradient_as_bucket_view": True},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", CASES, ids=str)
+@pytest.mark.parametrize("framework", ["transformers", "accelerate", "lightning"])
+def test_the_real_framework_hands_these_keywords_to_ddp(
+    framework: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    pytest.importorskip("accelerate" if framework == "transformers" else framework)
+    pytest.importorskip(framework)
+    case = JOBS["large at the end"]
+    found = nearest(case, framework, sim.assign(case[0], **options))
+    kwargs = passed_on(framework, found.lines, tmp_path)
+    made = sim.assign(case[0], **kwargs)
+    assert made.bucket_indices == found.assignment.bucket_indices
+    on = {name: value for name, value in found.assignment.ddp_kwargs.items() if value is not False}
+    assert {name: value for name, value in kwargs.items() if value is not False} == on
+
+
+def passed_on(framework: str, lines: str, folder: Path) -> dict[str, Any]:
+    """What DistributedDataParallel is given where these lines were run."""
+    names: dict[str, Any] = {}
+    exec(lines, names)
+    if framework == "lightning":
+        given: dict[str, Any] = names["strategy"]._ddp_kwargs
+    elif framework == "accelerate":
+        given = names["accelerator"].ddp_handler.to_kwargs()
+    else:
+        import torch
+        from transformers import Trainer
+
+        arguments = replace(names["arguments"], output_dir=str(folder), use_cpu=True, report_to=[])
+        trainer = Trainer(model=torch.nn.Linear(2, 2), args=arguments)
+        given = trainer.accelerator.ddp_handler.to_kwargs()
+    return given
