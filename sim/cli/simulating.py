@@ -221,9 +221,7 @@ def simulate(
     fsdp: Fsdp2Switches = None,
     iteration: Annotated[
         str,
-        typer.Option(
-            help="Which iteration: 1, 2, 3, or steady for all later ones.", rich_help_panel=PREDICTING
-        ),
+        typer.Option(help="1, 2, 3, or steady for all later iterations.", rich_help_panel=PREDICTING),
     ] = "steady",
     assignment_file: Annotated[
         Path | None,
@@ -232,7 +230,7 @@ def simulate(
     slowest: Annotated[
         str | None,
         typer.Option(
-            help="The slowest other rank: a factor on backward, such as 1.1, or its workload file.",
+            help="The slowest other rank: a factor on backward, or its workload file.",
             rich_help_panel=PREDICTING,
         ),
     ] = None,
