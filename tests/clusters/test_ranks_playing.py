@@ -33,7 +33,8 @@ def crews(draw: st.DrawFn, lanes: Lanes, variants: int, scale: Scale, most: int 
     paces = st.just(1.0) | st.sampled_from([0.5, 1.5, 2.0, 3.0]) | st.floats(0.3, 3.0)
     rows = [draw(st.integers(0, variants - 1)) for _ in range(count)]
     stalled = [
-        draw(st.sampled_from([-1, *np.flatnonzero(lanes.kinds[row] == BACKWARD).tolist()])) for row in rows
+        draw(st.sampled_from([-1, *np.flatnonzero(lanes.sheet.kinds[row] == BACKWARD).tolist()]))
+        for row in rows
     ]
     return Together(
         variants=np.array(rows, dtype=np.int64),

@@ -29,7 +29,7 @@ SYSTEMS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 @st.composite
 def system_cases(draw: st.DrawFn) -> Case:
-    """float32 on one device; reduces are timed as all-reduces are."""
+    """float32 on one device; all collectives are timed as all-reduces are."""
     workload = draw(workloads(TINY, sparse=False, dtypes=("float32",), devices=(None,), empty=False))
     whole = tuple(
         replace(g, wire_bytes=None, num_bytes=4 * g.num_bytes, shape=(g.num_bytes,))
@@ -41,7 +41,11 @@ def system_cases(draw: st.DrawFn) -> Case:
     return Case(
         workload=workload,
         hardware=replace(
-            hardware, world_size=2, reduce=hardware.all_reduce, reduce_scatter=hardware.all_reduce
+            hardware,
+            world_size=2,
+            reduce=hardware.all_reduce,
+            reduce_scatter=hardware.all_reduce,
+            all_gather=hardware.all_reduce,
         ),
         assignment=sim.assign(workload, policy, **options),
         slowest=draw(st.none() | other_ranks(workload, TINY)),

@@ -50,7 +50,7 @@ def test_a_trace_of_the_profiler_gives_a_recommendation(
     assert "2 ranks" in sidebar
     cards = headline(page)
     assert cards["Step time"].endswith("ms")
-    assert page.get_by_test_id("stCode").first.inner_text().count("torch") > 0
+    assert page.get_by_test_id("stCode").first.text_content().count("torch") > 0
 
 
 BAD = {
