@@ -207,13 +207,22 @@ def _merge_neighbours(spans: Sequence[Span]) -> list[Span]:
     return merged
 
 
-def _pattern(span: Span) -> str:
+def pattern(span: Span) -> str:
+    """The pattern of a bar, by plotly's name: exposed hatched, else by kind; empty: none."""
     return "/" if span.exposed and span.kind != "straggler" else _PATTERNS.get(span.kind, "")
 
 
-def draw_timeline(data: TimelineData, path: Sequence[Mark] = ()) -> go.Figure:
-    """One bar trace a lane; hatched is exposed, dotted a copy into a bucket; ``path`` runs above the bars."""
-    labelled = len({span.bucket for span in data.spans}) <= _LABELLED
+def are_few(data: TimelineData) -> bool:
+    """Whether there are so few buckets that their numbers stand on the bars."""
+    return len({span.bucket for span in data.spans}) <= _LABELLED
+
+
+def draw_timeline(data: TimelineData, path: Sequence[Mark] = (), meta: object = None) -> go.Figure:
+    """One bar trace a lane; hatched is exposed, dotted a copy into a bucket; ``path`` runs above the bars.
+
+    ``meta`` is carried along for scripts in the browser, which see it once the figure is drawn.
+    """
+    labelled = are_few(data)
     kinds = {span.kind for span in data.spans}
     traces = [
         _lane(lane, [span for span in data.spans if span.lane == lane], labelled) for lane in data.lanes
@@ -250,6 +259,7 @@ def draw_timeline(data: TimelineData, path: Sequence[Mark] = ()) -> go.Figure:
         barmode="overlay",
         bargap=0.25,
         showlegend=True,
+        meta=meta,
     )
 
 
@@ -264,7 +274,7 @@ def _lane(lane: str, spans: Sequence[Span], labelled: bool) -> dict[str, Any]:
         "x": [ms(span.end_ns - span.start_ns) for span in spans],
         "marker": {
             "color": [bucket_colour(span.bucket) for span in spans],
-            "pattern": hatch([_pattern(span) for span in spans]),
+            "pattern": hatch([pattern(span) for span in spans]),
             "line": {"width": 0.5 if len(spans) <= 300 else 0, "color": "rgba(255,255,255,0.6)"},
         },
         "text": [f"<b>{span.bucket}</b>" if labelled and span.bucket is not None else "" for span in spans],

@@ -1,5 +1,7 @@
 """How bad is it: the cards of a step and the sentence that names what limits it."""
 
+from dataclasses import dataclass
+
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
@@ -7,28 +9,51 @@ from app.cached import Played
 from app.words import labels
 from sim.units import format_ms
 
+# Keys of the places in which the browser draws while a slider moves.
+CARDS, SENTENCE = "cards", "sentence"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """A figure with its name above and what it is a part of below."""
+
+    label: str
+    value: str
+    told: str
+    below: str | None = None
+
+
+def step_cards(shown: Played, as_measured: Played | None = None) -> tuple[Card, Card, Card]:
+    """The cards of a step, but for its gain; ``as_measured`` is the same on the measured machine."""
+    report = shown.report
+    before = None if as_measured is None else f"as measured: {format_ms(as_measured.report.step_ns)}"
+    return (
+        Card(label="Step time", value=format_ms(report.step_ns), told=labels.HELP["step"], below=before),
+        Card(
+            label="Exposed communication",
+            value=format_ms(report.exposed_comm_ns),
+            told=labels.HELP["exposed"],
+            below=_exposed_words(shown),
+        ),
+        Card(label="Overlap", value=f"{report.overlap_ratio:.1%}", told=labels.HELP["overlap"]),
+    )
+
 
 def show(shown: Played, as_measured: Played | None = None) -> tuple[DeltaGenerator, DeltaGenerator]:
     """The cards and the sentence; ``as_measured`` is the same on the measured machine, if this is another.
 
-    Returns the gain's place, which ``gain`` fills once the default is played, and one right under the cards.
+    Returns the gain's place, for ``draw`` once the default is played, and one right under the cards.
     """
     report = shown.report
-    step, exposed, overlap, gain_column = st.columns(4)
-    before = "" if as_measured is None else f"as measured: {format_ms(as_measured.report.step_ns)}"
-    _card(step, "Step time", format_ms(report.step_ns), labels.HELP["step"], before or None)
-    _card(
-        exposed,
-        "Exposed communication",
-        format_ms(report.exposed_comm_ns),
-        labels.HELP["exposed"],
-        _exposed_words(shown),
-    )
-    _card(overlap, "Overlap", f"{report.overlap_ratio:.1%}", labels.HELP["overlap"])
+    with st.container(key=CARDS):
+        *columns, gain_column = st.columns(4)
+    for column, card in zip(columns, step_cards(shown, as_measured), strict=True):
+        draw(column, card)
     place = gain_column.empty()
-    _card(place, "Gain against DDP's default", "…", labels.HELP["gain"], "of its step")
+    draw(place, _gain_card("…", "of its step"))
     below = st.container()
-    st.markdown(f"**{labels.sentence(report.verdict)}**")
+    with st.container(key=SENTENCE):
+        st.markdown(f"**{labels.sentence(report.verdict)}**")
     estimated = labels.estimated_sentence(shown.timeline.workload)
     if estimated is not None:
         st.warning(labels.plain(estimated))
@@ -52,12 +77,11 @@ def _exposed_words(shown: Played) -> str:
     return f"the last of {batches}; all: {format_ms(report.exposed_comm_ns + earlier_ns)}"
 
 
-def gain(
-    place: DeltaGenerator,
+def gain_card(
     shown: Played,
     default: Played,
     possible: Played | None,
-) -> None:
+) -> Card:
     """The gain of what is shown and, below it, what could be gained, where that was searched for.
 
     ``possible`` is what is recommended, played for the same job under the same switches.
@@ -67,17 +91,22 @@ def gain(
     words = f"{labels.share(saved, base)} of its step"
     if possible is not None and possible.report.step_ns < shown.report.step_ns:
         words = f"possible: {format_ms(base - possible.report.step_ns)}"
-    _card(place, "Gain against DDP's default", format_ms(saved), labels.HELP["gain"], words)
+    return _gain_card(format_ms(saved), words)
 
 
-def _card(place: DeltaGenerator, label: str, value: str, told: str, below: str | None = None) -> None:
+def _gain_card(value: str, below: str) -> Card:
+    return Card(label="Gain against DDP's default", value=value, told=labels.HELP["gain"], below=below)
+
+
+def draw(place: DeltaGenerator, card: Card) -> None:
+    """Draw a card at its place."""
     place.metric(
-        label,
-        value,
-        below,
+        card.label,
+        card.value,
+        card.below,
         delta_color="off",
         delta_arrow="off",
-        help=told,
+        help=card.told,
         border=True,
         height="stretch",
     )

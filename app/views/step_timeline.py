@@ -3,17 +3,20 @@
 import streamlit as st
 
 from app import cached
-from app.cached import Inputs, Played
-from app.choosing import Choice
+from app.cached import Played
+from app.drag.states import State, mark
 from app.figures.critical import path_marks
 from app.figures.timeline import draw_timeline, timeline_data
 from app.words import labels
 from app.words import tune as words
 from sim.units import NS_PER_MS
 
+# The key of the place in which the browser draws while a slider moves.
+TIMELINE = "timeline"
+
 
 @st.fragment
-def step_timeline(inputs: Inputs, choice: Choice, shown: Played, as_measured: Played | None = None) -> None:
+def step_timeline(state: State, shown: Played, as_measured: Played | None = None) -> None:
     """The figure, with the switch of the path above it; turning that draws nothing else anew.
 
     ``as_measured`` is the same assignment on the machine that was measured, drawn beneath.
@@ -22,8 +25,8 @@ def step_timeline(inputs: Inputs, choice: Choice, shown: Played, as_measured: Pl
         "Mark the critical path", value=True, key="path", bind="query-params", help=words.PATH_HELP
     )
     data = timeline_data(shown.timeline)
-    marks = path_marks(shown.timeline, cached.path(inputs, choice)) if marked else ()
-    figure = draw_timeline(data, marks)
+    marks = path_marks(shown.timeline, cached.path(state.inputs, state.choice)) if marked else ()
+    figure = draw_timeline(data, marks, meta=mark(state))
     before = None if as_measured is None else draw_timeline(timeline_data(as_measured.timeline))
     if before is not None and as_measured is not None:  # one scale for both
         last_ms = max(shown.timeline.sync_end_ns, as_measured.timeline.sync_end_ns) / NS_PER_MS
@@ -31,7 +34,7 @@ def step_timeline(inputs: Inputs, choice: Choice, shown: Played, as_measured: Pl
             each.update_xaxes(range=[0, 1.01 * last_ms])
     st.plotly_chart(
         figure,
-        key="timeline",
+        key=TIMELINE,
         config={"displaylogo": False},
         alt="Timeline of compute, communication and copies",
     )

@@ -4,6 +4,7 @@ What is quick is drawn first. Places are held in the order in which one reads th
 for fills its own last, and a knob that is turned meanwhile does not wait for it.
 """
 
+from functools import partial
 from typing import Any
 
 import streamlit as st
@@ -12,6 +13,8 @@ from app import cached
 from app.answering import Answer, find_answer
 from app.cached import Inputs, Played
 from app.choosing import Choice, WhatIf
+from app.drag.follow import follow
+from app.drag.states import State
 from app.figures.band import band_data
 from app.figures.sweep import draw_sweep, sweep_data
 from app.library import Library
@@ -51,10 +54,18 @@ def show(library: Library, source: Asked, validate: st.Page) -> None:
     shown = _play(inputs, choice)
     warning = st.empty()
     measured_as = None if turned.what_if.is_none else cached.play(given.inputs, choice)
-    gain_card, strip = headline.show(shown, measured_as)
-    step_timeline(inputs, choice, shown, measured_as)
+    state = State(
+        measured=given.inputs,
+        what_if=turned.what_if,
+        choice=choice,
+        cap_stop=st.session_state["cap_slider"],
+        first_mb=st.session_state["first"],
+    )
+    gain_place, strip = headline.show(shown, measured_as)
+    step_timeline(state, shown, measured_as)
     default = cached.play(inputs, choice.baseline(inputs.workload))
-    headline.gain(gain_card, shown, default, None)
+    possible = None
+    headline.draw(gain_place, headline.gain_card(shown, default, possible))
 
     search_place = st.container()
     measured = truth.show(
@@ -76,7 +87,8 @@ def show(library: Library, source: Asked, validate: st.Page) -> None:
         under = _under(inputs, choice)
         answer = find_answer(inputs, choice, found, default, is_plain=not under)
         answers.strip(answer, choice, under)
-        headline.gain(gain_card, shown, default, answer.played)
+        possible = answer.played
+        headline.draw(gain_place, headline.gain_card(shown, default, possible))
         with search_place:
             st.subheader("What would another cap do?")
             _sweep(inputs, choice, shown, found, answer)
@@ -84,6 +96,7 @@ def show(library: Library, source: Asked, validate: st.Page) -> None:
                 st.info(labels.plain(words.searched_without(under)), icon=":material/info:")
             answers.show(inputs, found, answer, under)
             families.show(inputs, None if under else shown, found, choice)
+    follow(state, partial(headline.gain_card, possible=possible), is_searched=possible is not None)
 
 
 def _what_ifs(what_if: WhatIf) -> None:

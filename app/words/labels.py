@@ -176,7 +176,12 @@ def plain(text: str) -> str:
 
 def sentence(text: str) -> str:
     """``plain`` text that begins as a sentence does."""
-    return plain(text[:1].upper() + text[1:])
+    return plain(capital(text))
+
+
+def capital(text: str) -> str:
+    """Text that begins as a sentence does."""
+    return text[:1].upper() + text[1:]
 
 
 def lacks_a_part(note: str) -> bool:

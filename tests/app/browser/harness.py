@@ -39,6 +39,8 @@ WIDE, NARROW = (1280, 900), (400, 900)
 PAGES = {"tune": "", **{name: name for name in ("compare", "validate", "cluster", "manual", "about")}}
 # Streamlit asks for these below the page's path first, when a page is opened by its address.
 _ASKED_TWICE = re.compile(r"/(\w+)/_stcore/(host-config|health)$")
+# The file of a download button, asked for when the page has gone on: knobs that follow each other at once.
+_GONE_ON = re.compile(r"Download Button source error - 404|404 \(Not Found\) \S*/media/\w+\.\w+$")
 _IS_DRAWN = """() => {
   const seen = [...document.querySelectorAll('[data-testid=stPlotlyChart]')].filter(e => e.offsetParent);
   return !document.querySelector('[data-testid=stSkeleton]')
@@ -198,7 +200,8 @@ class Complaints:
 
     def _console(self, message: Any) -> None:
         address = message.location.get("url", "")
-        if message.type == "error" and not _ASKED_TWICE.search(address):
+        is_told = not _ASKED_TWICE.search(address) and not _GONE_ON.search(f"{message.text} {address}")
+        if message.type == "error" and is_told:
             self.heard.append(f"console: {message.text} {address}")
 
     def _dialog(self, dialog: Any) -> None:

@@ -1,0 +1,177 @@
+// While the hand moves a slider, headline and timeline are drawn here from what the server played beforehand.
+// The slider is Streamlit's own: the server hears of it as ever, and what it draws takes this one's place.
+
+export default function ({data, parentElement, setStateValue}) {
+  parentElement.follower ??= new Follower();  // called again for each payload; the page has one
+  parentElement.follower.take(data, setStateValue);
+  return () => {
+    parentElement.follower?.leave();
+    delete parentElement.follower;
+  };
+}
+
+class Follower {
+  payloads = new Map();  // by slider
+  hand = null;           // the slider that was touched last, and nothing else since
+  unsure = null;         // the id of a state in which another knob was turned that the server has not drawn yet
+  drawn = null;          // what is drawn here now
+  left = new AbortController();
+
+  constructor() {
+    const on = (kinds, heard) => kinds.split(' ').forEach(
+      kind => window.addEventListener(kind, heard, {capture: true, passive: true, signal: this.left.signal}));
+    on('pointerdown keydown', event => {
+      this.hand = this.sliderOf(event.target);
+      if (!this.hand) this.hide();
+    });
+    on('popstate', () => { this.hand = null; this.hide(); });
+    on('focusin pointerover', event => this.approach(this.sliderOf(event.target)));
+    on('input change click', event => {
+      const sidebar = document.querySelector('[data-testid=stSidebar]');
+      const place = event.target.closest?.('[role=option]') ? document.activeElement : event.target;
+      const isTurned = event.type !== 'click' || place !== event.target
+        || place.closest('[data-testid=stNumberInput] button, [data-testid=stButton]');
+      if (isTurned && sidebar?.contains(place) && !this.sliderOf(place)) this.unsure = this.mark()?.id;
+    });
+    this.watch = new MutationObserver(changes => {
+      for (const {target} of changes) {
+        if (this.hand && this.sliderOf(target) === this.hand) this.show(this.hand, stopOf(target));
+      }
+    });
+    this.watch.observe(document.body, {subtree: true, attributeFilter: ['aria-valuetext']});
+  }
+
+  take({sliders, places, style, payload}, setStateValue) {
+    Object.assign(this, {sliders, places, style, near: payload.slider, setStateValue});
+    this.payloads.set(payload.slider, payload);
+  }
+
+  leave() {
+    this.left.abort();
+    this.watch.disconnect();
+    this.hide();
+  }
+
+  sliderOf(element) {
+    const key = element?.closest?.('[class*="st-key-"]')?.className.match(/st-key-(\S+)/)?.[1];
+    return this.sliders?.includes(key) ? key : null;
+  }
+
+  // Ask the server for what a slider leads to when the hand comes near it.
+  approach(slider) {
+    if (!slider || slider === this.near || this.isKnown(slider)) return;
+    this.near = slider;
+    this.setStateValue('near', slider);
+  }
+
+  // Whether what this slider leads to was made for what the server shows, with all other sliders as they stand.
+  isKnown(slider) {
+    const now = this.mark();
+    return now && this.unsure !== now.id && now.groups[slider] !== ''
+      && this.payloads.get(slider)?.group === now.groups[slider]
+      && this.sliders.every(other => other === slider || (standing(other) ?? now.at[other]) === now.at[other]);
+  }
+
+  show(slider, stop) {
+    const payload = this.payloads.get(slider);
+    const [number, id] = (this.isKnown(slider) && payload.stops[stop]) || [];
+    if (id === undefined || id === this.mark().id) return this.hide();
+    this.drawn ??= new Drawn(this.places, this.style);
+    this.drawn.draw(payload.frames[number], id);
+    if (!this.waits) this.wait();
+  }
+
+  // Until the server has drawn the same.
+  wait() {
+    this.waits = requestAnimationFrame(() => {
+      this.waits = null;
+      if (!this.drawn) return;
+      if (this.drawn.isCaughtUp(this.mark())) this.hide();
+      else this.wait();
+    });
+  }
+
+  // The name of what the server's figure shows, where the sliders then stand, and what each leads to from there.
+  mark() {
+    return plotIn(this.places?.timeline)?.layout?.meta;
+  }
+
+  hide() {
+    this.drawn?.remove();
+    this.drawn = null;
+  }
+}
+
+const stopOf = input => input.getAttribute('aria-valuetext');
+// Null where it is folded away, so that no hand moves it.
+const standing = slider => {
+  const input = document.querySelector(`.st-key-${slider} [aria-valuetext]`);
+  return input && stopOf(input);
+};
+
+const place = key => document.querySelector(`.st-key-${key}`);
+const plotIn = key => place(key)?.querySelector('.js-plotly-plot');
+
+// The server's cards and its sentence, copied, and a canvas over its timeline.
+class Drawn {
+  constructor(places, style) {
+    Object.assign(this, {places, style});
+    const cards = this.copyOf(places.cards);
+    this.cards = [...cards.querySelectorAll('[data-copied=stMetric]')].map(card => [
+      innermost(card.querySelector('[data-copied=stMetricValue]')),
+      innermost(card.querySelector('[data-copied=stMetricDelta]')),
+    ]);
+    this.sentence = this.copyOf(places.sentence).querySelector('strong');
+    this.canvas = document.createElement('canvas');
+    this.canvas.className = 'bucketsim-drawn';
+    this.canvas.setAttribute('aria-hidden', 'true');
+    place(places.timeline).append(this.canvas);
+    place(places.timeline).dataset.dragged = 'cover';
+  }
+
+  // A copy in the place of what the server drew, which is hidden meanwhile; tests find that by its name alone.
+  copyOf(key) {
+    const copy = document.createElement('div');
+    copy.className = 'bucketsim-dragged';
+    copy.append(...[...place(key).children].map(child => child.cloneNode(true)));
+    for (const element of copy.querySelectorAll('[data-testid], [id]')) {
+      element.dataset.copied = element.dataset.testid;
+      element.removeAttribute('data-testid');
+      element.removeAttribute('id');
+    }
+    place(key).append(copy);
+    place(key).dataset.dragged = 'copy';
+    return copy;
+  }
+
+  draw(frame, id) {
+    this.id = id;
+    frame.cards.forEach(([value, below], number) => {
+      const [high, low] = this.cards[number];
+      high.textContent = value;
+      if (low) low.textContent = below ?? '';
+    });
+    this.sentence.textContent = frame.sentence;
+    const plot = plotIn(this.places.timeline);
+    if (plot) drawTimeline(this.canvas, plot, frame, this.style);
+  }
+
+  // The server has drawn the same, the gain's card last; or nothing is there any more.
+  isCaughtUp(now) {
+    const gain = [...place(this.places.cards)?.querySelectorAll('[data-testid=stMetricValue]') ?? []].at(-1);
+    return !this.canvas.isConnected || !now || (now.id === this.id && gain?.textContent !== '…');
+  }
+
+  remove() {
+    this.canvas.remove();
+    for (const key of Object.values(this.places)) {
+      place(key)?.querySelector(':scope > .bucketsim-dragged')?.remove();
+      delete place(key)?.dataset.dragged;
+    }
+  }
+}
+
+const innermost = element => {
+  while (element?.firstElementChild) element = element.firstElementChild;
+  return element;
+};

@@ -1,0 +1,117 @@
+"""What a slider can be moved to: the states of the page beside the one that it shows."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from app import cached
+from app.cached import Inputs
+from app.choosing import Choice, WhatIf
+from app.views.knobs import CAP_STOPS
+from app.views.what_ifs import FACTORS, INTERFERENCE, KEYS, SLOWEST
+from app.words import labels
+from sim.nouns.assignment import Assignment
+
+CAP = "cap_slider"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """What the page shows: ``measured`` is before the what-ifs.
+
+    ``cap_stop`` is where the slider of the cap stands and ``first_mb`` the first bucket's cap, whether or not
+    a cap is what was picked.
+    """
+
+    measured: Inputs
+    what_if: WhatIf
+    choice: Choice
+    cap_stop: float
+    first_mb: float | None = None
+
+    @property
+    def inputs(self) -> Inputs:
+        """Workload and machine with the what-ifs applied."""
+        return cached.scale(self.measured, self.what_if)
+
+    @property
+    def id(self) -> str:
+        """A short name of what is shown, by which the browser knows that the server has caught up."""
+        return _digest(self.inputs.key, self.choice.key)
+
+    def assignment(self) -> Assignment:
+        """Its buckets. Raises ``SimError`` as ``Choice.assignment``."""
+        return self.choice.assignment(self.inputs.workload, lambda: cached.best(self.inputs))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slider:
+    """A slider by the key of its widget, what it sets in a ``WhatIf`` (None: the cap), and its stops."""
+
+    key: str
+    field: str | None
+    stops: tuple[float, ...]
+
+    def is_known(self, state: State) -> bool:
+        """Whether its stops can be played without a search, and without switches that only they have."""
+        if state.choice.unreadable:
+            return False
+        if self.field is None:
+            return state.choice.pick in labels.DDP_PICKS
+        return state.choice.pick != "recommended"
+
+    def at(self, state: State, stop: float) -> State:
+        """The state once the slider stands at ``stop``."""
+        if self.field is not None:
+            return replace(state, what_if=_with_factor(state.what_if, self.field, stop))
+        choice = Choice(pick="cap", cap_mb=float(stop), first_mb=state.first_mb, options=state.choice.options)
+        return replace(state, choice=choice)
+
+    def words(self, stop: float) -> str:
+        """The stop as the slider tells it."""
+        return f"{stop:g}"
+
+    def standing(self, state: State) -> str:
+        """Where it stands."""
+        return self.words(state.cap_stop if self.field is None else getattr(state.what_if, self.field))
+
+    def group(self, state: State) -> str:
+        """A short name of all states that this slider leads to from ``state``; "" where none is known."""
+        if not self.is_known(state):
+            return ""
+        if self.field is None:
+            return _digest(self.key, state.inputs.key, self.at(state, 0.0).choice.key)
+        without = _with_factor(state.what_if, self.field, 1.0)
+        return _digest(self.key, state.measured.key, without.key, state.choice.key)
+
+
+SLIDERS: Mapping[str, Slider] = {
+    CAP: Slider(key=CAP, field=None, stops=tuple(map(float, CAP_STOPS))),
+    **{
+        KEYS[field]: Slider(key=KEYS[field], field=field, stops=stops)
+        for field, stops in {
+            **dict.fromkeys(("bandwidth", "latency", "backward"), FACTORS),
+            "straggler": SLOWEST,
+            "interference": INTERFERENCE,
+        }.items()
+    },
+}
+
+
+def mark(state: State) -> dict[str, Any]:
+    """What the figure carries: the name of what it shows, where the sliders stand, what each leads to."""
+    return {
+        "id": state.id,
+        "at": {key: slider.standing(state) for key, slider in SLIDERS.items()},
+        "groups": {key: slider.group(state) for key, slider in SLIDERS.items()},
+    }
+
+
+def _with_factor(what_if: WhatIf, field: str, factor: float) -> WhatIf:
+    changed: dict[str, Any] = {field: factor}
+    return replace(what_if, **changed)
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

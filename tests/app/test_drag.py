@@ -1,0 +1,161 @@
+"""What the browser is given to draw while a slider moves: the figures of the steps that it stands for."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+import sim
+from app import cached
+from app.cached import Inputs, Played
+from app.choosing import Choice, WhatIf
+from app.drag import frames
+from app.drag.frames import find, payload
+from app.drag.raster import CELLS, PATTERNS, lane_runs
+from app.drag.states import CAP, SLIDERS, State, mark
+from app.figures.timeline import Span, timeline_data
+from app.views.headline import Card, gain_card
+from app.words import labels
+from sim.errors import InputError
+from sim.nouns.assignment import Assignment
+from sim.nouns.hardware import Hardware
+from sim.nouns.workload import Workload
+from sim.units import format_ms
+from tests.bench.machines import machine, model
+
+COUNT, MOST_CHARACTERS = 600, 12_000  # tensors; of a frame
+
+
+def make_state(workload: Workload, hardware: Hardware) -> State:
+    inputs = Inputs(
+        workload=workload,
+        hardware=hardware,
+        workload_digest=sim.digest(workload),
+        hardware_digest=sim.digest(hardware),
+    )
+    return State(measured=inputs, what_if=WhatIf(), choice=Choice(pick="default"), cap_stop=25)
+
+
+def gain(shown: Played, default: Played) -> Card:
+    return gain_card(shown, default, None)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_played() -> None:
+    frames._PAYLOADS._kept.clear()
+
+
+@pytest.fixture
+def state(workload: Workload, hardware: Hardware) -> State:
+    return make_state(workload, hardware)
+
+
+@pytest.mark.parametrize("key", SLIDERS)
+def test_each_stop_says_what_its_step_is(state: State, key: str) -> None:
+    slider = SLIDERS[key]
+    made = payload(state, slider, gain, lambda words: None)
+    assert list(made["stops"]) == [f"{stop:g}" for stop in slider.stops]
+    for stop in slider.stops:
+        number, name = made["stops"][f"{stop:g}"]
+        moved = slider.at(state, stop)
+        if key == CAP:
+            assignment = sim.assign(state.inputs.workload, bucket_cap_mb=stop)
+        else:
+            assignment = sim.assign(moved.inputs.workload)
+        inputs = moved.inputs
+        timeline = sim.simulate(inputs.workload, inputs.hardware, assignment, slowest=inputs.slowest)
+        report, frame = sim.summarize(timeline), made["frames"][number]
+        base = sim.simulate(
+            inputs.workload, inputs.hardware, sim.assign(inputs.workload), slowest=inputs.slowest
+        )
+        assert [value for value, _ in frame["cards"]] == [
+            format_ms(report.step_ns),
+            format_ms(report.exposed_comm_ns),
+            f"{report.overlap_ratio:.1%}",
+            format_ms(sim.summarize(base).step_ns - report.step_ns),
+        ]
+        assert labels.plain(frame["sentence"]) == labels.sentence(report.verdict)
+        assert name == mark(moved)["id"]
+        assert frame["sync"] * 1e6 == pytest.approx(timeline.sync_end_ns)
+        for lane, runs in zip(frame["lanes"], frame["runs"], strict=True):
+            spans = [span for span in timeline_data(timeline).spans if span.lane == lane]
+            assert_drawn(runs, spans, timeline.sync_end_ns)
+
+
+def assert_drawn(runs: Sequence[int], spans: Sequence[Span], until_ns: int) -> None:
+    """Each cell whose middle is in a span longer than two cells shows its bucket, and none beyond all."""
+    cells = [style for style, count in zip(runs[::2], runs[1::2], strict=True) for _ in range(count)]
+    assert len(cells) == CELLS
+    cell = until_ns / CELLS
+    for span in spans:
+        if span.end_ns - span.start_ns > 2 * cell:
+            bucket = 0 if span.bucket is None else span.bucket + 1
+            middle = int((span.start_ns + span.end_ns) / 2 / cell)
+            assert cells[middle] // len(PATTERNS) == bucket
+    busy = sum(span.end_ns - span.start_ns for span in spans) / cell
+    assert abs(sum(style >= 0 for style in cells) - busy) <= len(spans)
+
+
+def test_caps_that_cut_alike_share_a_frame(state: State) -> None:
+    made = payload(state, SLIDERS[CAP], gain, lambda words: None)
+    layouts = {
+        sim.assign(state.inputs.workload, bucket_cap_mb=stop).bucket_indices for stop in SLIDERS[CAP].stops
+    }
+    assert len(made["frames"]) == len(layouts) < len(made["stops"])
+
+
+def test_a_move_of_its_own_slider_changes_no_group(state: State) -> None:
+    for key, slider in SLIDERS.items():
+        moved = slider.at(state, slider.stops[-1])
+        changed = {other for other in SLIDERS if mark(moved)["groups"][other] != mark(state)["groups"][other]}
+        assert changed == SLIDERS.keys() - {key}
+        assert mark(moved)["id"] != mark(state)["id"]
+
+
+def test_what_only_the_server_knows_is_left_to_it(state: State) -> None:
+    searched = replace(state, choice=Choice(pick="recommended"))
+    other = replace(state, choice=Choice(pick="zero1"))
+    assert payload(searched, SLIDERS["bw"], gain, lambda words: None)["stops"] == {}
+    assert payload(other, SLIDERS[CAP], gain, lambda words: None)["stops"] == {}
+    assert payload(searched, SLIDERS[CAP], gain, lambda words: None)["stops"]
+
+
+def test_a_payload_is_small_and_is_made_once() -> None:
+    large = make_state(model(COUNT, "two channels"), machine("two channels"))
+    slider = replace(SLIDERS[CAP], stops=SLIDERS[CAP].stops[::8])
+    made = payload(large, slider, gain, lambda words: None)
+    assert max(len(json.dumps(frame)) for frame in made["frames"]) < MOST_CHARACTERS
+    assert find(large, slider) is made
+
+
+def test_a_stop_that_is_refused_is_left_out(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    played = cached.play_assignment
+
+    def refuse(inputs: Inputs, assignment: Assignment) -> Played:
+        if len(assignment.bucket_indices) == 1:
+            raise InputError("one bucket is refused by a test")
+        return played(inputs, assignment)
+
+    monkeypatch.setattr(cached, "play_assignment", refuse)
+    stops = payload(state, SLIDERS[CAP], gain, lambda words: None)["stops"]
+    assert "512" not in stops
+    assert "4" in stops
+
+
+def test_all_spans_shorter_than_a_cell_are_still_no_more_runs_than_cells() -> None:
+    spans = [
+        Span(
+            lane="compute",
+            kind="backward",
+            bucket=index % 7,
+            start_ns=index,
+            end_ns=index + 1,
+            exposed=False,
+            text="",
+        )
+        for index in range(100_000)
+    ]
+    assert len(lane_runs(spans, 100_000)) <= 2 * CELLS
+    assert sum(lane_runs(spans, 100_000)[1::2]) == CELLS
+    assert lane_runs([], 0) == [-1, CELLS]
