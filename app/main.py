@@ -25,7 +25,10 @@ a.skip { position: fixed; left: 1rem; top: -4rem; z-index: 1000000; padding: 0.5
 a.skip:focus { top: 1rem; }
 </style>"""
 # Ahead of everything that Tab reaches: a menu and a sidebar of thirty knobs.
-_SKIP = '<a class="skip" href="#content" tabindex="1">Skip to the content</a><span id="content"></span>'
+_SKIP = (
+    '<a class="skip" href="#content" tabindex="1">Skip to the content</a>'
+    '<span id="content" tabindex="-1"></span>'
+)
 
 
 def main() -> None:

@@ -38,4 +38,7 @@ class Remembered(Generic[Value]):
     def find(self, key: Hashable) -> Value | None:
         """What is kept under ``key``, or None."""
         with self._lock:
-            return self._kept[key][0] if key in self._kept else None
+            if key not in self._kept:
+                return None
+            self._kept.move_to_end(key)
+            return self._kept[key][0]

@@ -6,10 +6,12 @@ those of training.
 """
 
 from dataclasses import dataclass, replace
+from typing import get_args
 
 from hypothesis import strategies as st
 
 from sim.nouns.assignment import Assignment, bucket_bytes
+from sim.nouns.autotune import AutotuneProgress, Outcome, Phase, TrialLook
 from sim.nouns.box import Neighbour
 from sim.nouns.explanation import Event, ExplainedIteration, Explanation
 from sim.nouns.hardware import Curve, CurvePoint, Hardware
@@ -666,6 +668,26 @@ neighbours = st.builds(
     provenance=words,
     extensions=words,
 )
+_shares = st.floats(-1, 1, allow_subnormal=False)
+autotunes = st.builds(
+    AutotuneProgress,
+    name=names,
+    world_size=st.integers(2, 64),
+    phase=st.sampled_from(get_args(Phase)),
+    steps=small,
+    buckets_in_use=st.none() | small,
+    buckets_tried=st.none() | small,
+    in_use_ns=st.none() | times,
+    best_ns=st.none() | times,
+    most_steps=st.none() | small,
+    looks=st.lists(
+        st.builds(TrialLook, steps=small, gain=_shares, low=_shares, high=_shares), max_size=3
+    ).map(tuple),
+    outcome=st.none() | st.sampled_from(get_args(Outcome)),
+    why=st.none() | st.text(max_size=20),
+    seconds=st.none() | st.floats(0, 1e6),
+    provenance=words,
+)
 NOUNS = {
     "workload": st.sampled_from([TINY, REAL]).flatmap(lambda scale: workloads(scale, dressed=True)),
     "hardware": hardwares(REAL, dressed=True),
@@ -680,4 +702,5 @@ NOUNS = {
     "assignment_comparison": assignment_comparisons,
     "jobs": jobs_reports,
     "neighbour": neighbours,
+    "autotune": autotunes,
 }

@@ -2,10 +2,12 @@
 // The slider is Streamlit's own: the server hears of it as ever, and what it draws takes this one's place.
 
 export default function ({data, parentElement, setStateValue}) {
-  parentElement.follower ??= new Follower();  // called again for each payload; the page has one
-  parentElement.follower.take(data, setStateValue);
+  const follower = parentElement.follower ??= new Follower();  // called again for each payload; the page has one
+  const turn = follower.turn = {};
+  follower.take(data, setStateValue);
   return () => {
-    parentElement.follower?.leave();
+    if (follower.turn !== turn) return;  // a later call has it
+    follower.leave();
     delete parentElement.follower;
   };
 }
@@ -20,7 +22,7 @@ class Follower {
   constructor() {
     const on = (kinds, heard) => kinds.split(' ').forEach(
       kind => window.addEventListener(kind, heard, {capture: true, passive: true, signal: this.left.signal}));
-    on('pointerdown keydown', event => {
+    on('pointerdown keydown drop', event => {
       this.hand = this.sliderOf(event.target);
       if (!this.hand) this.hide();
     });
@@ -74,19 +76,20 @@ class Follower {
 
   show(slider, stop) {
     const payload = this.payloads.get(slider);
-    const [number, id] = (this.isKnown(slider) && payload.stops[stop]) || [];
-    if (id === undefined || id === this.mark().id) return this.hide();
+    const number = this.isKnown(slider) ? payload.stops[stop] : undefined;
+    if (number === undefined || stop === this.mark().at[slider]) return this.hide();
+    if (!Object.values(this.places).every(place)) return this.hide();
     this.drawn ??= new Drawn(this.places, this.style);
-    this.drawn.draw(payload.frames[number], id);
+    this.drawn.draw(payload.frames[number], slider, stop);
     if (!this.waits) this.wait();
   }
 
-  // Until the server has drawn the same.
+  // Until the server has drawn the same, or something that this slider was not played for.
   wait() {
     this.waits = requestAnimationFrame(() => {
       this.waits = null;
       if (!this.drawn) return;
-      if (this.drawn.isCaughtUp(this.mark())) this.hide();
+      if (!this.isKnown(this.drawn.slider) || this.drawn.isCaughtUp(this.mark())) this.hide();
       else this.wait();
     });
   }
@@ -99,6 +102,8 @@ class Follower {
   hide() {
     this.drawn?.remove();
     this.drawn = null;
+    cancelAnimationFrame(this.waits);
+    this.waits = null;
   }
 }
 
@@ -144,8 +149,8 @@ class Drawn {
     return copy;
   }
 
-  draw(frame, id) {
-    this.id = id;
+  draw(frame, slider, stop) {
+    Object.assign(this, {slider, stop});
     frame.cards.forEach(([value, below], number) => {
       const [high, low] = this.cards[number];
       high.textContent = value;
@@ -159,15 +164,12 @@ class Drawn {
   // The server has drawn the same, the gain's card last; or nothing is there any more.
   isCaughtUp(now) {
     const gain = [...place(this.places.cards)?.querySelectorAll('[data-testid=stMetricValue]') ?? []].at(-1);
-    return !this.canvas.isConnected || !now || (now.id === this.id && gain?.textContent !== '…');
+    return !this.canvas.isConnected || !now || (now.at[this.slider] === this.stop && gain?.textContent !== '…');
   }
 
   remove() {
-    this.canvas.remove();
-    for (const key of Object.values(this.places)) {
-      place(key)?.querySelector(':scope > .bucketsim-dragged')?.remove();
-      delete place(key)?.dataset.dragged;
-    }
+    document.querySelectorAll('.bucketsim-dragged, .bucketsim-drawn').forEach(each => each.remove());
+    document.querySelectorAll('[data-dragged]').forEach(each => delete each.dataset.dragged);
   }
 }
 

@@ -29,11 +29,11 @@ _FOLLOW = st.components.v2.component(
 def follow(state: State, gain: GainCard, *, is_searched: bool) -> None:
     """Give the browser what the slider leads to that the hand came near last; at first the cap's.
 
-    ``gain`` makes the card of a gain, of a step and of the default's; ``is_searched``: it knows what could be
-    gained on this machine.
+    ``gain`` makes the gain's card from a step and the default's. ``is_searched``: whether it knows the best
+    that can be gained on this machine.
     """
     near = st.session_state.get(_KEY, {}).get("near") or CAP
-    made = _made(state, SLIDERS[near], gain, is_searched)
+    made = _made(state, SLIDERS.get(str(near), SLIDERS[CAP]), gain, is_searched)
     _FOLLOW(
         key=_KEY,
         data={"sliders": list(SLIDERS), "places": _PLACES, "style": _STYLE, "payload": made},

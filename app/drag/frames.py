@@ -28,32 +28,36 @@ def payload(
 ) -> dict[str, Any]:
     """What the browser draws while ``slider`` moves.
 
-    ``stops`` has, by the words of a stop, the number of its frame and the id of its state. Stops that cut the
-    same buckets share a frame. One that only the server can tell of is left out.
+    ``stops`` has, by the words of a stop, the number of its frame. Stops that cut the same buckets share one.
+    A stop that only the server can tell of is left out.
 
     Args:
         state: what the page shows.
         slider: the slider.
         gain: makes the card of the gain, of what is shown and DDP's default.
         told: hears how far it is made.
-        is_searched: whether ``gain`` knows what could be gained on the machine of ``state``; where not, and
-            on another machine, that line is left empty.
+        is_searched: whether ``gain`` knows what could be gained on the machine of ``state``. That line is
+            left empty where it does not, and on any other machine.
     """
     found = find(state, slider, is_searched)
     if found is not None:
         return found
     made = _make(state, slider, gain, told, is_searched and slider.field is None)
-    return _PAYLOADS.get((slider.group(state), is_searched), lambda: made, len(json.dumps(made)))
+    return _PAYLOADS.get(_key(state, slider, is_searched), lambda: made, len(json.dumps(made)))
 
 
 def find(state: State, slider: Slider, is_searched: bool = False) -> dict[str, Any] | None:
     """The payload, if it was made before."""
-    return _PAYLOADS.find((slider.group(state), is_searched))
+    return _PAYLOADS.find(_key(state, slider, is_searched))
+
+
+def _key(state: State, slider: Slider, is_searched: bool) -> tuple[str, str, bool]:
+    return slider.key, slider.group(state), is_searched
 
 
 def _make(state: State, slider: Slider, gain: GainCard, told: Told, is_searched: bool) -> dict[str, Any]:
     frames: list[dict[str, Any]] = []
-    stops: dict[str, tuple[int, str]] = {}
+    stops: dict[str, int] = {}
     known: dict[object, int] = {}  # by machine and buckets
     notes = cached.play(state.inputs, state.choice).report.notes
     for stop in slider.stops if slider.is_known(state) else ():
@@ -61,7 +65,8 @@ def _make(state: State, slider: Slider, gain: GainCard, told: Told, is_searched:
         moved = slider.at(state, stop)
         try:
             assignment = moved.assignment()
-            same = moved.inputs.key, assignment.bucket_indices
+            # In another precision caps that cut alike may cut what was measured otherwise.
+            same = moved.inputs.key, assignment.bucket_indices, moved.what_if.precision and stop
             if same not in known:
                 shown = cached.play_assignment(moved.inputs, assignment)
                 if shown.report.notes != notes:
@@ -70,7 +75,7 @@ def _make(state: State, slider: Slider, gain: GainCard, told: Told, is_searched:
                 frames.append(frame(moved, shown, gain, is_searched=is_searched))
         except SimError:
             continue  # which the server tells when it is asked for
-        stops[slider.words(stop)] = known[same], moved.id
+        stops[slider.words(stop)] = known[same]
     return {"slider": slider.key, "group": slider.group(state), "stops": stops, "frames": frames}
 
 

@@ -9,11 +9,12 @@ from app import cached
 from app.cached import Inputs
 from app.choosing import Choice, WhatIf
 from app.views.knobs import CAP_STOPS
+from app.views.switches import CAPPED_PICKS
 from app.views.what_ifs import FACTORS, INTERFERENCE, KEYS, SLOWEST
-from app.words import labels
 from sim.nouns.assignment import Assignment
 
 CAP = "cap_slider"
+_MOST_GRADIENTS = 4_000  # beyond it the stops of a slider take longer than a hand waits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +55,12 @@ class Slider:
     stops: tuple[float, ...]
 
     def is_known(self, state: State) -> bool:
-        """Whether its stops can be played without a search, and without switches that only they have."""
-        if state.choice.unreadable:
+        """Whether its stops can be played soon: without a search, and without switches that are hidden now
+        and come back with a cap."""
+        if state.choice.unreadable or len(state.measured.workload.gradients) > _MOST_GRADIENTS:
             return False
         if self.field is None:
-            return state.choice.pick in labels.DDP_PICKS
+            return state.choice.pick in CAPPED_PICKS
         return state.choice.pick != "recommended"
 
     def at(self, state: State, stop: float) -> State:
@@ -66,7 +68,7 @@ class Slider:
         if self.field is not None:
             return replace(state, what_if=_with_factor(state.what_if, self.field, stop))
         choice = Choice(pick="cap", cap_mb=float(stop), first_mb=state.first_mb, options=state.choice.options)
-        return replace(state, choice=choice)
+        return replace(state, choice=choice, cap_stop=float(stop))
 
     def words(self, stop: float) -> str:
         """The stop as the slider tells it."""

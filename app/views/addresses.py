@@ -18,6 +18,8 @@ from app.words import labels
 _WAS_SET = "set_by_the_page"
 _ARRIVED, _WRITTEN, _DOUBTS = "arrived_at", "written_in_the_address", "doubts_of_the_address"
 _MOST_NAMED = 8
+# Words that select boxes showed once, in addresses that were shared then; by bare name.
+_FORMER = {"explicit cap": "cap", "one cap a bucket": "cap-list", "best bucket_cap_mb": "best-cap"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +36,9 @@ def take_name(key: str, words: Mapping[str, str]) -> None:
     ``bind="query-params"`` writes the words that a select box shows (``?pick=DeepSpeed+ZeRO-1``), and reads
     nothing else. A bare name (``?pick=zero1``) is put into words here, and the page starts again with them.
     """
-    named = st.query_params.get(key)
-    if named is None or named not in words or named in words.values():
+    written = st.query_params.get(key, "")
+    named = _FORMER.get(written, written)
+    if named not in words or named in words.values():
         return
     if key in st.session_state:  # drawn before, as after "back" in the browser: the box owns its parameter
         st.session_state[key] = named

@@ -13,6 +13,7 @@ from sim.cli import (
     demonstrating,
     diagnosing,
     estimating,
+    exporting,
     importing,
     judging,
     measuring,
@@ -58,7 +59,7 @@ def _options(
 
 _PANELS = {
     "Start": (demonstrating.demo, diagnosing.doctor, showing.dash),
-    "The loop": (measuring.record, measuring.calibrate, tuning.tune, simulating.export, validating.validate),
+    "The loop": (measuring.record, measuring.calibrate, tuning.tune, exporting.export, validating.validate),
     "Instead of measuring": (importing.import_, estimating.estimate, clustering.cluster, anchoring.anchor),
     "What if": (
         simulating.simulate,

@@ -14,6 +14,7 @@ from sim.cli.loop_steps import loop_steps
 from sim.cli.next_steps import suggest, to_look, without_suggestions
 from sim.cli.output_options import directory_option
 from sim.cli.printing import note
+from sim.cli.showing import port_obstacle
 from sim.errors import InputError, MachineError
 
 FOLDER = "bucketsim-demo"
@@ -54,6 +55,8 @@ def demo(
     traces = default_traces()
     if traces is None:
         raise MachineError("demo: this installation has no bundled recordings; reinstall bucketsim")
+    if port is not None and not (files or no_dash) and (obstacle := port_obstacle(port)) is not None:
+        raise InputError(f"--port: {port} is not legal: {obstacle}; give one that is free, or none")
     folder = _new_folder(output)
     if files:
         for name in _BUNDLED:

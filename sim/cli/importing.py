@@ -120,10 +120,11 @@ def _advice(imported: Imported, output: Path) -> list[str]:
     if imported.workload is None and not imported.hardware:
         return [*lines, f"give what is missing above, and import again with -o {output}"]
     if not imported.hardware:
-        ranks = imported.measurements[0].world_size if imported.measurements else 2
+        ranks = max(2, imported.measurements[0].world_size) if imported.measurements else 2
+        calibrate = next_steps.to_calibrate(workload, ranks)
         return [
             *lines,
-            f"{next_steps.to_calibrate(workload, ranks)}; or import an nccl-tests log with these files",
+            f"import an nccl-tests log with these files; or, on the machine itself: {calibrate}",
         ]
     ends = ""
     if imported.workload is None:

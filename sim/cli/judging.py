@@ -1,6 +1,7 @@
 """agree, and the verdict that ends validate: how measured and predicted compare."""
 
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -65,7 +66,7 @@ def judge(directories: Sequence[Path], max_error: float | None, as_json: bool) -
         print_one(scores[0])
     _gate(scores, max_error)
     if not as_json:
-        suggest(to_look(directories[0]))
+        suggest(to_look(Path(os.path.commonpath(directories))))
 
 
 def _records(directories: Sequence[Path]) -> list[Path]:

@@ -15,9 +15,8 @@ _ON_ONE_GPU = (
     "bucketsim validate workload.json --hardware hardware.json --link emulated --device cuda -o measured"
 )
 
-INSTALL_TORCH = "pip install 'torch>=2.9'"
+INSTALL_TORCH = "pip install 'torch>=2.9,<2.15'"
 REINSTALL_TORCH = "pip install --force-reinstall torch"
-KNOWN_TORCH = "pip install 'torch>=2.9,<2.15'"
 INSTALL_IPROUTE2 = "apt-get install iproute2"
 OLDEST_TORCH = (2, 9)
 
@@ -93,7 +92,7 @@ def _replay_obstacle(machine: Diagnosis) -> tuple[str, str] | None:
     obstacle = _gloo_obstacle(machine)
     if obstacle is None and machine.torch is not None and machine.torch.missing_for_injection:
         lacking = ", ".join(machine.torch.missing_for_injection)
-        return f"torch {machine.torch.version} lacks {lacking} for free bucket_indices", KNOWN_TORCH
+        return f"torch {machine.torch.version} lacks {lacking} for free bucket_indices", INSTALL_TORCH
     return obstacle
 
 

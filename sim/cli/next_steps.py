@@ -69,7 +69,7 @@ def to_export(workload: Path, assignment: Path | None) -> str:
 
 def to_apply(assignment: Path) -> str:
     """The line for a training script that imports sim."""
-    return f"in the training script: ddp_model = sim.apply(model, sim.load_assignment({str(assignment)!r}))"
+    return f"in the training script: ddp_model = sim.apply(model, {str(assignment)!r})"
 
 
 def to_replay(
@@ -101,8 +101,8 @@ def _where(hardware: Hardware) -> tuple[str, ...]:
     box = box_in(hardware.provenance, hardware.name)
     if box is None:
         ranks = ("--ranks", str(hardware.world_size))
-        # Of other backends nothing was measured by calibrate on this host.
-        return ranks if hardware.provenance.get("backend") == "gloo" else (*ranks, "--prepare")
+        is_here = str(hardware.provenance.get("place", "")).endswith("over loopback")
+        return ranks if is_here else (*ranks, "--prepare")  # a job to carry to where it was measured
     rates = box.rates_bits if len(set(box.rates_bits)) > 1 else box.rates_bits[:1]
     words = ["--box", str(len(box.rates_bits)), "--rate", ",".join(map(_rate, rates))]
     if box.uplink_bits is not None:

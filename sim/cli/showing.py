@@ -36,7 +36,7 @@ def dash(
             raise InputError(f"{folder}: not a directory")
     if hardware is not None:
         sim.load_hardware(hardware)
-    if port is not None and (obstacle := _obstacle(port)) is not None:
+    if port is not None and (obstacle := port_obstacle(port)) is not None:
         raise InputError(f"--port: {port} is not legal: {obstacle}; give one that is free, or none")
     port = port or _free_port(8501)
     argv = command(port=port, traces=traces, watch=watch, hardware=hardware)
@@ -47,12 +47,12 @@ def dash(
 def _free_port(first: int) -> int:
     """The first port from ``first`` on that nothing listens on."""
     for port in range(first, first + 100):
-        if _obstacle(port) is None:
+        if port_obstacle(port) is None:
             return port
     raise MachineError(f"dash: ports {first} to {first + 99} are all taken; name one with --port")
 
 
-def _obstacle(port: int) -> str | None:
+def port_obstacle(port: int) -> str | None:
     """Why nobody can listen on a port; None where one can."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that was just left is free

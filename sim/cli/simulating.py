@@ -1,4 +1,4 @@
-"""simulate, explain, export: from files to figures, without torch."""
+"""simulate, explain: from files to figures, without torch."""
 
 import json
 from dataclasses import replace
@@ -11,12 +11,10 @@ import typer
 import sim
 from sim.cli.explanations import print_explanation
 from sim.cli.next_steps import suggest, to_replay, to_simulate, to_tune
-from sim.cli.output_options import file_option, write
 from sim.cli.own_job import Parts, load_inputs
 from sim.cli.panels import PREDICTING, SYSTEM
-from sim.cli.printing import emit, emit_noun, say, table
+from sim.cli.printing import emit_noun, say, table
 from sim.errors import InputError
-from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.report import Report
 from sim.nouns.timeline import Iteration
@@ -25,6 +23,7 @@ from sim.systems.fsdp2 import POLICIES as FSDP2_POLICIES
 from sim.systems.registry import POLICIES
 from sim.systems.switches import MODELLED_DDP_KWARGS, MODELLED_SETTINGS
 from sim.units import format_ms, format_size, parse_cap_mb
+from sim.validator.replayable import NOT_REPLAYED
 
 WorkloadFile = Annotated[
     Path, typer.Argument(metavar="WORKLOAD.json", help="A workload: recorded, imported or estimated.")
@@ -69,7 +68,6 @@ Fsdp2Switches = Annotated[
         rich_help_panel=SYSTEM,
     ),
 ]
-Output = Annotated[Path | None, file_option("Write here: a file as a whole, or a pipe or device.")]
 
 
 class Engine(StrEnum):
@@ -77,22 +75,6 @@ class Engine(StrEnum):
 
     SIMPY = "simpy"
     ANALYTIC = "analytic"
-
-
-class Target(StrEnum):
-    """What to export."""
-
-    BUCKET_INDICES = "bucket-indices"
-    SNIPPET = "snippet"
-    ASSIGNMENT = "assignment"
-    MEGATRON_FLAGS = "megatron-flags"
-    PERFETTO = "perfetto"
-    TRANSFORMERS = "transformers"
-    ACCELERATE = "accelerate"
-    LIGHTNING = "lightning"
-    RAY = "ray"
-    MMENGINE = "mmengine"
-    FAIRSEQ = "fairseq"
 
 
 def _caps(text: str | None, option: str) -> list[float] | None:
@@ -168,6 +150,8 @@ def _options(
         **_switches("--megatron", megatron or []),
         **_switches("--fsdp", fsdp or []),
     }
+    if (units := options.get("units")) is not None:
+        options["units"] = str(units)  # names of modules, some of which are numbers
     if reduce_bucket_size is not None:
         if "reduce_bucket_size" in options:
             raise InputError("--zero: reduce_bucket_size has an option of its own: --reduce-bucket-size")
@@ -260,7 +244,7 @@ def simulate(
         print_report(report, workload)
         if assignment_file is None:
             suggest(to_tune(workload_file, hardware_file))
-        else:
+        elif assignment.policy not in NOT_REPLAYED:
             suggest(to_replay(workload_file, hardware_file, hardware, assignment_file))
 
 
@@ -342,59 +326,3 @@ def print_report(report: Report, workload: Workload) -> None:
     say(report.verdict)
     for line in report.notes:
         say(f"note: {line}")
-
-
-def export(
-    workload_file: WorkloadFile,
-    hardware_file: Annotated[
-        Path | None,
-        typer.Option("--hardware", help="A hardware file; tunes for it, times perfetto and settings."),
-    ] = None,
-    assignment_file: Annotated[
-        Path | None, typer.Option("--assignment", help="Export this assignment instead of the best.")
-    ] = None,
-    target: Annotated[
-        Target, typer.Option("--as", help="What to export, or where you train.")
-    ] = Target.BUCKET_INDICES,
-    parts: Parts = False,
-    output: Output = None,
-) -> None:
-    """Take an assignment home: bucket_indices, lines for where you train, or a trace for Perfetto."""
-    hardware: Hardware | None = None
-    if hardware_file is None:
-        workload = sim.load_workload(workload_file)
-    else:
-        workload, hardware = load_inputs(workload_file, hardware_file, parts, as_json=True)
-    assignment: Assignment
-    if assignment_file is not None:
-        assignment = sim.load_assignment(assignment_file)
-        assignment.check_fits(workload)
-    elif hardware is not None:
-        assignment = sim.tune(workload, hardware).assignment
-    else:
-        raise InputError("export: give --hardware to export the best assignment, or --assignment")
-    text = _exported(target, workload, hardware, assignment)
-    if output is None:
-        emit(text)
-    else:
-        write(output, text)
-    if target is Target.PERFETTO:
-        suggest("open the trace in https://ui.perfetto.dev")
-    else:
-        suggest(to_replay(workload_file, hardware_file, hardware, assignment_file))
-
-
-def _exported(target: Target, workload: Workload, hardware: Hardware | None, assignment: Assignment) -> str:
-    if target is Target.SNIPPET:
-        return sim.snippet(assignment, workload)
-    if target is Target.ASSIGNMENT:
-        return sim.to_text(assignment)
-    if target is Target.BUCKET_INDICES:
-        return sim.bucket_indices_json(assignment, workload)
-    if target is Target.MEGATRON_FLAGS:
-        return sim.megatron_flags(assignment, workload)
-    if hardware is None:
-        raise InputError(f"export: --as {target} needs --hardware")
-    if target is Target.PERFETTO:
-        return sim.perfetto_json(sim.simulate(workload, hardware, assignment))
-    return sim.nearest_setting(workload, hardware, assignment, target.value).lines

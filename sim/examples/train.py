@@ -65,10 +65,8 @@ def train(options: argparse.Namespace, device: torch.device) -> float:
     model, batch = model_and_batch(width=options.width, layers=options.layers, amp=options.amp)
     model = model.to(device)
     x, labels = (tensor.to(device) for tensor in batch)
-    if options.assignment:
-        ddp = sim.apply(model, sim.load_assignment(options.assignment))  # bucketsim: the tuned buckets
-    else:
-        ddp = DistributedDataParallel(model)
+    # bucketsim: the tuned buckets
+    ddp = sim.apply(model, options.assignment) if options.assignment else DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(ddp.parameters(), lr=1e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-3, total_steps=options.steps)
     is_scaled = options.amp and low_precision(device) is torch.float16

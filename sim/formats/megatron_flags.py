@@ -3,6 +3,7 @@
 from sim.errors import NotModelledError
 from sim.nouns.assignment import Assignment
 from sim.nouns.workload import Workload
+from sim.systems.megatron_settings import is_all_bf16, read_megatron_settings
 
 # By setting, in the order in which they are told. A flag that is off is left out.
 _FLAGS = {
@@ -18,11 +19,12 @@ _FLAGS = {
 
 
 def megatron_flags(assignment: Assignment, workload: Workload) -> str:
-    """Flags to add to Megatron-LM's training script; what follows from other flags is told in a comment.
+    """Flags to add to Megatron-LM's training script; what is set elsewhere is told in a comment.
 
     Raises:
         AssignmentError: the assignment does not fit ``workload``.
-        NotModelledError: an assignment of another system than Megatron-Core's.
+        InputError: a setting that is not legal.
+        NotModelledError: an assignment of another system than Megatron-Core's, or a setting not modelled.
     """
     if assignment.policy != "megatron":
         raise NotModelledError(
@@ -31,8 +33,9 @@ def megatron_flags(assignment: Assignment, workload: Workload) -> str:
         )
     assignment.check_fits(workload)
     settings = assignment.settings
+    read_megatron_settings(settings, workload)
     lines = [
-        f"# Follows from other flags, and part of this assignment: {name}={value!r}"
+        f"# Set elsewhere, and part of this assignment: {name}={value!r}"
         for name, value in settings.items()
         if name not in _FLAGS
     ]
@@ -42,6 +45,8 @@ def megatron_flags(assignment: Assignment, workload: Workload) -> str:
             lines.append(flag)
         elif value is not None and value is not False:
             lines.append(f"{flag} {int(value)}")
+    if is_all_bf16(workload) and not settings.get("grad_reduce_in_fp32"):
+        lines.append("--grad-reduce-in-bf16")  # Megatron-LM reduces in fp32 under --bf16 unless told
     if not any(line.startswith("--") for line in lines):
         lines.append("# No flags: Megatron-LM's own defaults.")
     return "\n".join(lines) + "\n"

@@ -91,11 +91,11 @@ def _no_overlap(evidence: Evidence) -> Bottleneck | None:
 
 
 def _lane_held(evidence: Evidence) -> Bottleneck | None:
-    """Flushes for which backward stands still: all of them, or enough to be half of what is exposed."""
+    """Collectives for which backward stands still: all of them, or enough to be half of what is exposed."""
     standing, exposed = evidence.standing_ns, evidence.exposed_ns
     if standing and not evidence.hidden_ns:
         sentence = (
-            f"no overlap: every flush holds the lane; backward stands still for {format_ms(standing)}, and "
+            f"no overlap: backward stands still for {format_ms(standing)}, waiting for each collective, and "
             f"nothing hides any of the {format_ms(exposed)} that are exposed"
         )
         return Bottleneck(code="no-overlap", sentence=sentence, part_ns=exposed)
@@ -103,8 +103,8 @@ def _lane_held(evidence: Evidence) -> Bottleneck | None:
         return None
     return Bottleneck(
         code="lane-held",
-        sentence=f"flushes hold the lane: backward stands still for {format_ms(standing)} until earlier ones "
-        f"are done, with {format_ms(exposed)} exposed",
+        sentence=f"backward stands still for {format_ms(standing)}, waiting for collectives before it "
+        f"goes on, with {format_ms(exposed)} exposed",
         part_ns=standing,
     )
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sim.clock.program import works
+from sim.nouns.collective import Collective
 from sim.nouns.workload import Workload
 from sim.units import divide_half_even, format_ms
 
@@ -17,11 +18,13 @@ SHARED_OUT = (
 )
 
 
-def told_of_forward(waited_ns: int) -> tuple[str, str]:
-    """What the reader of a report should know where parameters are gathered in forward."""
+def told_of_forward(gathers: Sequence[Collective], waited_ns: int) -> tuple[str, ...]:
+    """What the reader of a report should know where forward gathers parameters, if that takes time."""
+    if not any(one.service_ns for one in gathers):
+        return ()
     waits = (
-        f"forward waits {format_ms(waited_ns)} for gathers of parameters and their copies; what holds a step "
-        f"up is told of backward alone"
+        f"forward waits {format_ms(waited_ns)} for gathers of parameters and their copies; the sentence "
+        f"about what holds the step up and exposed communication count backward only"
     )
     return waits, SHARED_OUT
 

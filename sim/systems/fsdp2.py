@@ -28,7 +28,7 @@ from sim.nouns.timeline import Iteration
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.bucketing import Caps
 from sim.systems.forward_gathers import forward_modules, play_prefetched, told_of_forward
-from sim.systems.fsdp2_settings import REPLICATED, SHARDED, Fsdp2Settings, read_fsdp2_settings
+from sim.systems.fsdp2_settings import BLOCKS, REPLICATED, SHARDED, Fsdp2Settings, read_fsdp2_settings
 from sim.systems.fsdp2_units import Unit, cut_units
 from sim.units import divide_half_even, transfer_ns
 
@@ -146,8 +146,14 @@ class _Writer:
             before_forward_ns=max(0, waited_ns - services),
             hidden_ns=max(0, services - waited_ns),
             optimizer_ns=self._optimizer_ns() if is_last else 0,
-            notes=(_STREAMS, *told_of_forward(waited_ns)) if self.gathers else (_STREAMS,),
+            notes=(_STREAMS, *self._root_alone(), *told_of_forward(gathers, waited_ns)),
         )
+
+    def _root_alone(self) -> tuple[str, ...]:
+        """That no unit was found where blocks were asked for, as they are by default."""
+        if self.settings.units != BLOCKS or len(self.units.forward) > 1:
+            return ()
+        return ("no module of the workload is numbered in a list: all parameters are one unit, the root's",)
 
     def _forward(self) -> tuple[tuple[Collective, ...], int]:
         """Gathers of forward in order, and what forward waits for them and for copies (A10.2)."""

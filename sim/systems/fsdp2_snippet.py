@@ -5,6 +5,7 @@ from sim.nouns.workload import Workload
 from sim.systems.fsdp2_settings import REPLICATED, SHARDED, read_fsdp2_settings
 from sim.systems.fsdp2_units import cut_units
 
+FSDP2_SINCE = (2, 13)  # whose fully_shard and replicate these are
 _FROM = {
     SHARDED: "torch.distributed.fsdp",
     REPLICATED: "torch.distributed._composable.replicate_with_fsdp",

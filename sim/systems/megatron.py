@@ -80,10 +80,12 @@ def write(
     assignment.check_fits(workload)
     buckets = lay_out_buffers(workload, settings, hardware.world_size)
     if assignment.bucket_indices != tuple(bucket.members for bucket in buckets):
+        why = ""
+        if settings.is_cut and settings.bucket_size is None and settings.num_buckets is None:
+            size = default_bucket_size(hardware.world_size)
+            why = f"; on {hardware.world_size} ranks the default is bucket_size={size}: give it"
         raise AssignmentError(
-            f"bucket_indices: not the buckets that Megatron-Core cuts with these settings on "
-            f"{hardware.world_size} ranks, where bucket_size is {default_bucket_size(hardware.world_size)} "
-            f"by default; give bucket_size (A9.2)"
+            f"bucket_indices: not the buckets that Megatron-Core cuts with these settings{why} (A9.2)"
         )
     writer = _Writer(workload, hardware, settings, buckets)
     if settings.num_microbatches == 1:
@@ -218,7 +220,7 @@ class _Writer:
                 )
         if settings.overlap_param_gather:
             gathers, hidden_ns = self._forward_gathers()
-            notes += told_of_forward(sum(one.service_ns for one in gathers) - hidden_ns)
+            notes += told_of_forward(gathers, sum(one.service_ns for one in gathers) - hidden_ns)
         return tuple(notes)
 
 

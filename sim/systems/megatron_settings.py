@@ -74,6 +74,11 @@ class MegatronSettings:
         return default_bucket_size(world_size) if self.bucket_size is None else self.bucket_size
 
 
+def is_all_bf16(workload: Workload) -> bool:
+    """Whether every parameter is bfloat16, as Megatron-LM has them under ``--bf16``."""
+    return all(gradient.dtype == "bfloat16" for gradient in workload.gradients)
+
+
 def default_bucket_size(world_size: int | None) -> int:
     """Elements of a bucket where none are given, on ``world_size`` data-parallel ranks (A9.2)."""
     return max(_FEWEST_DEFAULT, _DEFAULT_A_RANK * (world_size or 1))

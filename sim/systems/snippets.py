@@ -10,7 +10,7 @@ from sim.nouns.ddp_switches import ARGUMENTS, LIST_SINCE, OLDEST, SUPPORTED_SINC
 from sim.nouns.workload import Workload
 from sim.systems.ddp_assignment import check_reaches, torch_needed
 from sim.systems.fsdp2_settings import REPLICATED, SHARDED
-from sim.systems.fsdp2_snippet import fsdp2_snippet
+from sim.systems.fsdp2_snippet import FSDP2_SINCE, fsdp2_snippet
 from sim.systems.hook_table import HOOKS
 from sim.units import format_size
 
@@ -35,6 +35,10 @@ def snippet(assignment: Assignment, workload: Workload, torch: str | None = None
     """
     assignment.check_fits(workload)
     if assignment.policy in (SHARDED, REPLICATED):
+        if torch is not None and read_version(torch) < FSDP2_SINCE:
+            raise InputError(
+                f"torch: {torch} is not legal; the lines for {assignment.policy} need 2.13 or newer"
+            )
         return fsdp2_snippet(assignment, workload)
     if assignment.policy not in DDP_POLICIES:
         raise NotModelledError(

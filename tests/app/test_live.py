@@ -389,7 +389,7 @@ def test_noise_is_not_told_as_an_error_of_the_model(job: Job) -> None:
     assert "scatter between -10.0% and +60.0%" in words.noise_sentence(scattered)
     calm = replace(report, unseen=off)
     assert words.noise_sentence(calm) == ""
-    assert "longer than the window's own" in words.drift_sentence(None, calm)
+    assert "longer than the calibration steps" in words.drift_sentence(None, calm)
 
 
 def test_a_gain_below_the_error_of_the_prediction_is_doubted(job: Job) -> None:

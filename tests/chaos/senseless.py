@@ -55,12 +55,6 @@ def _scatter_falls(document: Document) -> bool:
     return any(_falls(values) or min(values, default=0) < 0 for values in told)
 
 
-def _stamps_fall(document: Document) -> bool:
-    names = ("ready_ns", "launch_ns", "start_ns", "end_ns")
-    buckets = [one for row in (*document["iterations"], *document["traced"]) for one in row["buckets"]]
-    return any(_falls([one[name] for name in names if one[name] is not None]) for one in buckets)
-
-
 def _twice(values: list[Any]) -> bool:
     return len(set(values)) < len(values)
 
@@ -99,7 +93,6 @@ PROPERTIES: dict[str, dict[str, Callable[[Document], bool]]] = {
         "a negative index": lambda d: any(index < 0 for bucket in d["bucket_indices"] for index in bucket),
     },
     "measurement": {
-        "a bucket that ends before it begins": _stamps_fall,
         "no rank": lambda d: d["world_size"] < 1,
         "a complete one without a step": lambda d: d["complete"] and not d["iterations"],
     },

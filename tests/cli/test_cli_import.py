@@ -138,8 +138,8 @@ def test_a_table_of_dashes_is_not_printed(monkeypatch: pytest.MonkeyPatch, tmp_p
         (
             True,
             (),
-            "next: bucketsim calibrate --ranks 2 -o hardware.json; then: bucketsim tune {made}/workload.json "
-            "--hardware hardware.json -o assignment.json; or import an nccl-tests log",
+            "next: import an nccl-tests log with these files; or, on the machine itself: bucketsim calibrate "
+            "--ranks 2 -o hardware.json; then: bucketsim tune {made}/workload.json --hardware hardware.json",
         ),
         (
             True,

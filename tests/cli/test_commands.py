@@ -289,6 +289,20 @@ def test_exported_snippet_is_python() -> None:
     assert "DistributedDataParallel(model, bucket_cap_mb_list=[4.0, 4.0, 4.0, 4.0])" in said.out
 
 
+def test_exported_flags_are_megatrons() -> None:
+    """Without an assignment, of the best ``--ddp-bucket-size``; a replay is refused, and so not suggested."""
+    said = bucketsim("export", *FILES, "--as", "megatron-flags")
+    assert said.code == 0
+    assert "--overlap-grad-reduce\n--ddp-bucket-size " in said.out
+    assert "validate" not in said.err
+
+
+def test_units_may_be_numbers() -> None:
+    said = bucketsim("simulate", *FILES, "--policy", "fully_shard", "--fsdp", "units=0")
+    assert said.code == 1
+    assert "units='0' names no module" in said.err
+
+
 def test_names_that_no_terminal_knows_do_not_break_it(tmp_path: Path) -> None:
     document = json.loads(W.read_text()) | {"name": "naïve 模型 \u001b[31m"}
     (tmp_path / "w.json").write_text(json.dumps(document))

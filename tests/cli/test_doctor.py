@@ -87,14 +87,14 @@ def changed(**changes: Any) -> Callable[[Diagnosis], Diagnosis]:
 
 # What is taken away, the steps that go with it, and words of the reason and of the remedy.
 LOSSES: dict[str, tuple[Callable[[Diagnosis], Diagnosis], set[str], str, str]] = {
-    "torch": (without_torch, STEPS - {"tune"}, "torch is not installed", "pip install 'torch>=2.9'"),
+    "torch": (without_torch, STEPS - {"tune"}, "torch is not installed", "pip install 'torch>=2.9,<"),
     "a torch that imports": (
         changed(torch=None, torch_obstacle="torch cannot be imported: libcudart.so.12"),
         STEPS - {"tune"},
         "libcudart.so.12",
         "pip install --force-reinstall torch",
     ),
-    "a recent torch": (with_torch(version="2.8.1"), STEPS - {"tune"}, "2.8.1 is too old", "'torch>=2.9'"),
+    "a recent torch": (with_torch(version="2.8.1"), STEPS - {"tune"}, "2.8.1 is too old", "'torch>=2.9,<"),
     "torch.distributed": (
         with_torch(distributed=False, gloo=False, nccl=False),
         GLOO | {"validate_nccl"},

@@ -369,7 +369,7 @@ def test_no_overlap_where_every_flush_holds_the_lane() -> None:
     assert found.backward_end_ns == 112 * MS
     assert (found.verdict_code, found.verdict_ns) == ("no-overlap", 16 * MS)
     assert found.verdict == (
-        "no overlap: every flush holds the lane; backward stands still for 12.00 ms, and nothing hides any "
+        "no overlap: backward stands still for 12.00 ms, waiting for each collective, and nothing hides any "
         "of the 16.00 ms that are exposed"
     )
 
@@ -383,7 +383,7 @@ def test_flushes_that_hold_the_lane_for_those_before_them() -> None:
     assert found.backward_end_ns == 180 * MS
     assert (found.verdict_code, found.verdict_ns) == ("lane-held", 80 * MS)
     assert found.verdict == (
-        "flushes hold the lane: backward stands still for 80.00 ms until earlier ones are done, with "
+        "backward stands still for 80.00 ms, waiting for collectives before it goes on, with "
         "110.00 ms exposed"
     )
 

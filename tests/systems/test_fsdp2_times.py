@@ -162,7 +162,7 @@ def test_hardware_without_a_curve_is_refused_by_name() -> None:
 
 
 def test_the_best_units_are_the_best_of_those_tried() -> None:
-    assert unit_choices(WORKLOAD) == ["", "h.0,h.1", "h.0+h.1", "tokens,h.0,h.1,head"]
+    assert unit_choices(WORKLOAD) == ["", "tokens,h.0,h.1,head", "h.0,h.1", "h.0+h.1"]
     for policy in ("fully_shard", "replicate"):
         found = find_units(WORKLOAD, HARDWARE, policy)
         steps = [

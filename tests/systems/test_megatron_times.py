@@ -149,7 +149,7 @@ def test_the_default_size_grows_with_the_ranks() -> None:
     workload = replace(WORKLOAD, gradients=large)
     assignment = sim.assign(workload, "megatron", overlap_grad_reduce=True)
     assert write(workload, replace(HARDWARE, world_size=40), assignment)
-    with pytest.raises(AssignmentError, match="bucket_size is 64000000"):
+    with pytest.raises(AssignmentError, match="bucket_size=64000000"):
         write(workload, replace(HARDWARE, world_size=64), assignment)
 
 

@@ -9,7 +9,7 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.systems.cut import NO_LIMIT
 from sim.systems.megatron_layout import elements_of, lay_out_buffers
-from sim.systems.megatron_settings import default_bucket_size, read_megatron_settings
+from sim.systems.megatron_settings import default_bucket_size, is_all_bf16, read_megatron_settings
 from sim.systems.registry import assign
 from sim.systems.simulate import simulate
 from sim.tuner.progress import tell
@@ -51,15 +51,14 @@ def find_megatron(workload: Workload, hardware: Hardware, most: int | None = Non
     found = {}
     for name, tried in ((BUCKET_SIZE, sizes), (NUM_BUCKETS, counts)):
         took, _, assignment = min(tried, key=lambda each: each[:2])
-        how = what if name == BUCKET_SIZE else f"{len(tried)} numbers of buckets that make one of {what}"
+        how = what if name == BUCKET_SIZE else f"{len(tried)} numbers, one for each size that they make"
         found[name] = SizeReach(assignment=assignment, step_ns=took, complete=complete, how=how)
     return found
 
 
 def fixed_settings(workload: Workload) -> dict[str, Any]:
     """What the families leave as Megatron-LM has it."""
-    halves = all(gradient.dtype == "bfloat16" for gradient in workload.gradients)
-    return {"overlap_grad_reduce": True} | ({"grad_reduce_in_fp32": True} if halves else {})
+    return {"overlap_grad_reduce": True} | ({"grad_reduce_in_fp32": True} if is_all_bf16(workload) else {})
 
 
 def bucket_intervals(workload: Workload, world_size: int, most: int) -> tuple[list[tuple[int, int]], bool]:

@@ -20,7 +20,8 @@ def find_units(workload: Workload, hardware: Hardware, policy: str) -> SizeReach
         InputError, NotModelledError: torch does not train this workload so, or a curve is missing.
     """
     found = []
-    for units in unit_choices(workload)[: max(FEWEST, WORK // len(workload.gradients))]:
+    choices = unit_choices(workload)
+    for units in choices[: max(FEWEST, WORK // len(workload.gradients))]:
         tell("trying what to wrap")
         try:
             assignment = assign(workload, policy, units=units)
@@ -31,18 +32,18 @@ def find_units(workload: Workload, hardware: Hardware, policy: str) -> SizeReach
         took = step_ns(simulate(workload, hardware, assignment, "analytic"))
         found.append((took, len(assignment.bucket_indices), assignment))
     took, _, assignment = min(found, key=lambda each: each[:2])
-    how = f"{len(found)} ways to wrap: the root, blocks in groups of one size, every layer"
+    ways = f"{len(found)} of {len(choices)} ways to wrap"
+    how = f"{ways} (the root alone, every layer, blocks in groups of one size)"
     return SizeReach(assignment=assignment, step_ns=took, complete=False, how=how)
 
 
 def unit_choices(workload: Workload) -> list[str]:
-    """Ways to wrap a model, as ``units`` takes them: the root alone, 1, 2, … blocks a unit, every layer."""
+    """Ways to wrap a model, as ``units`` takes them: the root alone, every layer, 1, 2, … blocks a unit."""
     blocks = blocks_of(workload)
-    choices = [""]
+    layers = dict.fromkeys(gradient.name.rpartition(".")[0] for gradient in workload.gradients)
+    choices = ["", ",".join(filter(None, layers))]
     for size in range(1, len(blocks) + 1):
         groups = [blocks[first : first + size] for first in range(0, len(blocks), size)]
         if size == 1 or len(groups) != -(-len(blocks) // (size - 1)):
             choices.append(",".join("+".join(group) for group in groups))
-    layers = dict.fromkeys(gradient.name.rpartition(".")[0] for gradient in workload.gradients)
-    choices.append(",".join(filter(None, layers)))
     return list(dict.fromkeys(choices))

@@ -169,7 +169,11 @@ def test_where_the_answer_has_to_be_searched_the_server_gives_it(page: Any, site
     page.keyboard.press("ArrowLeft")
     nothing_is_drawn(page)
     page.wait_for_function(
-        "before => document.querySelector('[data-testid=stMetricValue]').innerText !== before", arg=before
+        """before => {
+            const card = document.querySelector('[data-testid=stMetricValue]');
+            return card && card.innerText !== before;
+        }""",
+        arg=before,
     )
 
 

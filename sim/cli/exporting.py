@@ -1,0 +1,107 @@
+"""export: an assignment taken home, as indices, lines, flags or a trace."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import sim
+from sim.cli.next_steps import suggest, to_replay
+from sim.cli.output_options import file_option, write
+from sim.cli.own_job import Parts, load_inputs
+from sim.cli.printing import emit
+from sim.cli.simulating import WorkloadFile
+from sim.errors import InputError, NotModelledError
+from sim.nouns.assignment import Assignment
+from sim.nouns.hardware import Hardware
+from sim.nouns.recommendation import Recommendation
+from sim.nouns.workload import Workload
+from sim.validator.replayable import NOT_REPLAYED
+
+Output = Annotated[Path | None, file_option("Write here: a file as a whole, or a pipe or device.")]
+
+
+class Target(StrEnum):
+    """What to export."""
+
+    BUCKET_INDICES = "bucket-indices"
+    SNIPPET = "snippet"
+    ASSIGNMENT = "assignment"
+    MEGATRON_FLAGS = "megatron-flags"
+    PERFETTO = "perfetto"
+    TRANSFORMERS = "transformers"
+    ACCELERATE = "accelerate"
+    LIGHTNING = "lightning"
+    RAY = "ray"
+    MMENGINE = "mmengine"
+    FAIRSEQ = "fairseq"
+
+
+def export(
+    workload_file: WorkloadFile,
+    hardware_file: Annotated[
+        Path | None,
+        typer.Option("--hardware", help="A hardware file; tunes for it, times perfetto and settings."),
+    ] = None,
+    assignment_file: Annotated[
+        Path | None, typer.Option("--assignment", help="Export this assignment instead of the best.")
+    ] = None,
+    target: Annotated[
+        Target, typer.Option("--as", help="What to export, or where you train.")
+    ] = Target.BUCKET_INDICES,
+    parts: Parts = False,
+    output: Output = None,
+) -> None:
+    """Take an assignment home: bucket_indices, lines for where you train, or a trace for Perfetto."""
+    hardware: Hardware | None = None
+    if hardware_file is None:
+        workload = sim.load_workload(workload_file)
+    else:
+        workload, hardware = load_inputs(workload_file, hardware_file, parts, as_json=True)
+    assignment: Assignment
+    if assignment_file is not None:
+        assignment = sim.load_assignment(assignment_file)
+        assignment.check_fits(workload)
+    elif hardware is not None:
+        assignment = _best(sim.tune(workload, hardware), target)
+    else:
+        raise InputError("export: give --hardware to export the best assignment, or --assignment")
+    text = _exported(target, workload, hardware, assignment)
+    if output is None:
+        emit(text)
+    else:
+        write(output, text)
+    if target is Target.PERFETTO:
+        suggest("open the trace in https://ui.perfetto.dev")
+    elif assignment.policy not in NOT_REPLAYED:
+        suggest(to_replay(workload_file, hardware_file, hardware, assignment_file))
+
+
+def _best(found: Recommendation, target: Target) -> Assignment:
+    """The assignment to take home: DDP's, or the best ``--ddp-bucket-size`` for Megatron-LM's flags."""
+    if target is not Target.MEGATRON_FLAGS:
+        return found.assignment
+    from sim.tuner.reach.megatron_family import (
+        BUCKET_SIZE,  # with numba, which the start of a command is spared
+    )
+
+    if BUCKET_SIZE not in found.families:
+        raise NotModelledError(f"export: {found.absent[BUCKET_SIZE]}")
+    return found.families[BUCKET_SIZE].assignment
+
+
+def _exported(target: Target, workload: Workload, hardware: Hardware | None, assignment: Assignment) -> str:
+    if target is Target.SNIPPET:
+        return sim.snippet(assignment, workload)
+    if target is Target.ASSIGNMENT:
+        return sim.to_text(assignment)
+    if target is Target.BUCKET_INDICES:
+        return sim.bucket_indices_json(assignment, workload)
+    if target is Target.MEGATRON_FLAGS:
+        return sim.megatron_flags(assignment, workload)
+    if hardware is None:
+        raise InputError(f"export: --as {target} needs --hardware")
+    if target is Target.PERFETTO:
+        return sim.perfetto_json(sim.simulate(workload, hardware, assignment))
+    return sim.nearest_setting(workload, hardware, assignment, target.value).lines
