@@ -4,12 +4,29 @@ Between forward and backward a change leaves gradients unreduced, and torch does
 accumulated step it loses which parameters were used. So hooks look at every forward and every gradient.
 """
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 _queue_callback = torch.autograd.Variable._execution_engine.queue_callback
+
+
+class ModuleHook:
+    """A hook of one module; its copies and pickles do nothing, and are loaded where bucketsim is not."""
+
+    def __init__(self, module: torch.nn.Module, act: Callable[[], None]) -> None:
+        self._module, self._act = module, act
+
+    def __call__(self, module: torch.nn.Module, *_: Any) -> None:
+        """As torch calls a hook, before or after the forward."""
+        if module is self._module:
+            self._act()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (nullcontext, "__exit__")  # which takes anything, and returns None
 
 
 class Boundary:
@@ -23,7 +40,7 @@ class Boundary:
         self._reduced = False  # since the last ``take_step``
         self._accumulates = False
         self._task: int | None = None
-        self._handles: list[Any] = [ddp.register_forward_hook(self._after_forward)]
+        self._handles: list[Any] = [ddp.register_forward_hook(ModuleHook(ddp, self._after_forward))]
         for parameter in ddp.parameters():
             if parameter.requires_grad:
                 self._handles.append(parameter.register_post_accumulate_grad_hook(self._on_gradient))  # type: ignore[no-untyped-call]
@@ -53,7 +70,7 @@ class Boundary:
         self._handles = []
         self._owner = None
 
-    def _after_forward(self, *_: Any) -> None:
+    def _after_forward(self) -> None:
         if torch.is_grad_enabled():
             self._open = True
             self._armed = self._armed or self._ddp.require_backward_grad_sync

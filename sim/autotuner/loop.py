@@ -1,5 +1,6 @@
 """``sim.autotune``: what the user holds, and what it does at each step boundary, from top to bottom."""
 
+import logging
 import os
 import time
 from collections.abc import Callable, Generator
@@ -40,6 +41,7 @@ _WORTH_A_TRIAL = 0.001  # of the step
 # What may go wrong on one rank: it ends the tuning on all of them.
 _FAILURES = (SimError, RuntimeError, ValueError, ArithmeticError, LookupError, OSError, MemoryError)
 
+_log = logging.getLogger(__name__)
 Steps = Generator[None, None, Any]
 Found = TypeVar("Found")
 
@@ -319,7 +321,10 @@ class _Tuning:
     def _save(self, assignment: Assignment) -> None:
         path = self._options.cache
         if path is not None and self._ranks.is_first:
-            kept.save_kept(path, assignment, self._ddp)
+            try:
+                kept.save_kept(path, assignment, self._ddp)
+            except (SimError, OSError) as error:
+                _log.warning("autotune: the buckets are kept, but not for the next run: %s", error)
 
     def _now(self) -> int:
         if self._ddp.device.type == "cuda":

@@ -18,9 +18,3 @@ def tuned_environment(environment: Mapping[str, str], **options: Any) -> dict[st
         "PYTHONPATH": os.pathsep.join(place for place in places if place),
         OPTIONS: json.dumps(options),
     }
-
-
-def options_from(environment: Mapping[str, str]) -> dict[str, Any]:
-    """The options that ``tuned_environment`` put there."""
-    found: dict[str, Any] = json.loads(environment[OPTIONS])
-    return found

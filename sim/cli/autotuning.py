@@ -2,18 +2,23 @@
 
 import os
 import shlex
+import signal
 import subprocess
 from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from types import FrameType
 from typing import Annotated
 
 import typer
 
 from sim.autotuner.unedited import tuned_environment
 from sim.cli.printing import fail, note, say
-from sim.formats.autotune_files import find_autotunes
+from sim.formats.autotune_files import FILE_NAME, find_autotunes
+from sim.formats.outputs import check_directory, check_writable, make_directory
+from sim.formats.scratch import scratch_directory
 from sim.nouns.autotune import AutotuneProgress
+
+_PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)  # as a launcher would send
 
 
 def autotune(
@@ -31,10 +36,15 @@ def autotune(
     ] = None,
 ) -> None:
     """Run your own training, unedited: it tunes its buckets, proves the gain, and keeps it or goes back."""
+    if cache is not None:
+        check_writable(cache, "--cache")
     with ExitStack() as stack:
-        told_in = live
-        if told_in is None:
-            told_in = Path(stack.enter_context(TemporaryDirectory(prefix="bucketsim-autotune-")))
+        if live is None:
+            told_in = stack.enter_context(scratch_directory())
+        else:
+            check_directory(live, "--live")
+            told_in = make_directory(live, "--live")
+        before = _written(told_in)
         environment = tuned_environment(
             os.environ,
             live=str(told_in.absolute()),
@@ -42,7 +52,8 @@ def autotune(
         )
         note(f"autotune: {shlex.join(command)}")
         code = _run(command, environment)
-        told = find_autotunes(told_in)
+        found, now = find_autotunes(told_in), _written(told_in)
+        told = {name: one for name, one in found.items() if now.get(name) != before.get(name)}
     if not told:
         say(
             "autotune: nothing was tuned: no process of this command told that it made a "
@@ -55,13 +66,37 @@ def autotune(
         raise typer.Exit(code)
 
 
+def _written(folder: Path) -> dict[str, int]:
+    """When each model's file was written, named as by ``find_autotunes``: some may be an earlier run's."""
+    places = (folder / FILE_NAME, *folder.glob(f"*/{FILE_NAME}"))
+    return {path.parent.name: path.stat().st_mtime_ns for path in places if path.exists()}
+
+
 def _run(command: list[str], environment: dict[str, str]) -> int:
-    """Its exit code; 128 + N after signal N."""
-    with subprocess.Popen(command, env=environment) as process:
-        try:
-            code = process.wait()
-        except KeyboardInterrupt:  # it has been told, too
-            code = process.wait()
+    """Its exit code; 128 + N after signal N. What a scheduler sends to this process goes to the command."""
+    early: list[int] = []
+    running: list[subprocess.Popen[bytes]] = []
+
+    def pass_on(number: int, _: FrameType | None) -> None:
+        if running:
+            running[0].send_signal(number)
+        else:
+            early.append(number)
+
+    heard = [number for number in _PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN]  # nohup
+    before = {number: signal.signal(number, pass_on) for number in heard}
+    try:
+        with subprocess.Popen(command, env=environment) as process:
+            running.append(process)
+            for number in early:
+                process.send_signal(number)
+            try:
+                code = process.wait()
+            except KeyboardInterrupt:  # it has been told, too
+                code = process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
     return code if code >= 0 else 128 - code
 
 

@@ -21,7 +21,7 @@ from sim.validator.signals import exit_on_signals
 _log = logging.getLogger(__name__)
 _NUMBER = itertools.count()
 _LATENCY_MS = 100
-_OURS = re.compile(r"bs(\d+)\.(\d+)[a-j]-\w+")
+_OURS = re.compile(r"bs(\d+)\.(\d+)\.(\d+)[a-j]-\w+")
 # Waits until the process that holds the other end of its input is gone, then does what that would have done.
 _KEEPER = """
 read -r _
@@ -148,7 +148,8 @@ def box(rates_bits: Sequence[int], uplink_bits: int | None = None) -> Iterator[l
     _check_machine(len(rates_bits))
     for name in remove_leftovers():
         _log.warning("removed network namespace %s, left by a bucketsim that was killed", name)
-    stem = f"bs{os.getpid()}.{started_at(os.getpid())}{'abcdefghij'[next(_NUMBER) % 10]}"
+    letter = "abcdefghij"[next(_NUMBER) % 10]
+    stem = f"bs{os.getpid()}.{started_at(os.getpid())}.{_process_namespace()}{letter}"
     teardown = _Teardown(stem)
     atexit.register(teardown.run)
     try:
@@ -162,16 +163,26 @@ def box(rates_bits: Sequence[int], uplink_bits: int | None = None) -> Iterator[l
 def remove_leftovers() -> list[str]:
     """Delete the namespaces of boxes whose process runs no more, with what runs in them; returns their names.
 
-    A name holds its process's number and start, so that a number in use again does not keep them.
+    A name holds its process's number and start, so that a number in use again does not keep them, and the
+    namespace that counts the processes: another container's are left alone.
     """
     removed = []
+    here = _process_namespace()
     for line in _ip("netns", "list").splitlines():
         name = line.split()[0] if line.strip() else ""
         ours = _OURS.fullmatch(name)
-        if ours is not None and started_at(int(ours[1])) != int(ours[2]):
+        if ours is not None and 0 < here == int(ours[3]) and started_at(int(ours[1])) != int(ours[2]):
             _remove(name)
             removed.append(name)
     return removed
+
+
+def _process_namespace() -> int:
+    """What process numbers are counted in; 0 where the system does not say."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
 
 
 def _build(stem: str, rates_bits: Sequence[int], uplink_bits: int | None, teardown: _Teardown) -> list[Host]:

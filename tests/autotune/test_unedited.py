@@ -1,13 +1,19 @@
 """``bucketsim autotune -- COMMAND``: scripts that nobody edited, and those in which nothing can be tuned."""
 
+import json
 import os
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
-from sim.autotuner.unedited import options_from, tuned_environment
-from tests.commands import Said, process
+from sim.autotuner import at_start
+from sim.autotuner.at_start import sitecustomize
+from sim.autotuner.unedited import OPTIONS, tuned_environment
+from sim.cli import autotuning
+from sim.formats.autotune_files import FILE_NAME
+from tests.commands import Said, bucketsim, process
 
 pytestmark = pytest.mark.dist
 TRAIN = """
@@ -73,4 +79,63 @@ def test_what_makes_no_ddp_is_told_and_its_exit_code_kept(tmp_path: Path) -> Non
 def test_the_environment_keeps_what_is_there() -> None:
     made = tuned_environment({"PYTHONPATH": "/mine", "A": "b"}, live="there", cache=None)
     assert made["PYTHONPATH"].split(os.pathsep)[1:] == ["/mine"]
-    assert (made["A"], options_from(made)) == ("b", {"live": "there", "cache": None})
+    assert (made["A"], json.loads(made[OPTIONS])) == ("b", {"live": "there", "cache": None})
+    assert sitecustomize._OPTIONS == OPTIONS
+
+
+def test_a_python_that_got_no_options_is_left_as_it_is() -> None:
+    place = str(Path(at_start.__file__).parent)
+    places = os.pathsep.join([place, str(Path(__file__).parents[2])])
+    words = ("-c", "import sys; print([type(one).__name__ for one in sys.meta_path])")
+    told = [process(*words, env={"PYTHONPATH": places, **more}).out for more in ({}, {OPTIONS: "{}"})]
+    assert ["_Finder" in names for names in told] == [False, True]
+
+
+def test_where_another_sim_comes_first_training_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Made:
+        whole = False
+
+        def __init__(self) -> None:
+            self.whole = True
+
+    sitecustomize._follow(Made, {})
+    monkeypatch.setitem(sys.modules, "sim.autotuner.attached", None)
+    assert Made().whole
+    assert capsys.readouterr().err.endswith("; nothing is tuned\n")
+
+
+@pytest.mark.parametrize("number", autotuning._PASSED_ON)
+def test_what_a_scheduler_sends_goes_to_the_command(number: signal.Signals) -> None:
+    heard: list[int] = []
+    before = signal.signal(number, lambda number, _: heard.append(number))
+    try:
+        waits = f"trap 'exit 9' {number.name[3:]}; kill -{number.name[3:]} $PPID; "
+        script = waits + "for _ in $(seq 6000); do sleep 0.01; done"
+        assert autotuning._run(["sh", "-c", script], dict(os.environ)) == 9
+        assert heard == []
+        signal.raise_signal(number)
+        assert heard == [number]
+        signal.signal(number, signal.SIG_IGN)  # nohup
+        assert autotuning._run(["sh", "-c", f"kill -{number.name[3:]} $PPID; exit 3"], dict(os.environ)) == 3
+    finally:
+        signal.signal(number, before)
+
+
+def test_what_an_earlier_run_told_is_not_told_again(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "model-1"):
+        folder.mkdir(exist_ok=True)
+        (folder / FILE_NAME).write_text("{}")
+    before = autotuning._written(tmp_path)
+    assert set(before) == {tmp_path.name, "model-1"}
+    os.utime(tmp_path / "model-1" / FILE_NAME, ns=(1, 1))
+    now = autotuning._written(tmp_path)
+    assert [name for name in now if now[name] != before[name]] == ["model-1"]
+
+
+def test_a_cache_that_cannot_be_written_is_told_before_anything_runs(tmp_path: Path) -> None:
+    said = bucketsim("autotune", "--cache", tmp_path / "none" / "kept.json", "--", "touch", tmp_path / "ran")
+    assert said.code != 0
+    assert "--cache" in said.err
+    assert not (tmp_path / "ran").exists()

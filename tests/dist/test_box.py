@@ -131,9 +131,11 @@ def test_a_killed_process_leaves_no_namespace_and_nothing_in_it() -> None:
 
 @needs_box
 def test_what_was_left_all_the_same_is_removed_by_the_next_box() -> None:
-    """The process has this one's number, but began at another time."""
-    name = f"bs{os.getpid()}.1a-0"
-    subprocess.run(["ip", "netns", "add", name], check=True)
+    """The process has this one's number, but began at another time; one of another container stays."""
+    here = os.stat("/proc/self/ns/pid").st_ino
+    name, others = (f"bs{os.getpid()}.1.{place}a-0" for place in (here, here + 1))
+    for one in (name, others):
+        subprocess.run(["ip", "netns", "add", one], check=True)
     with subprocess.Popen(["ip", "netns", "exec", name, "sleep", "1000"]) as inside:
         wait_for(lambda: processes_in([name]) == [inside.pid], "a process in the namespace")
         with box([10**9] * 2):
@@ -141,8 +143,9 @@ def test_what_was_left_all_the_same_is_removed_by_the_next_box() -> None:
             assert inside.wait(timeout=PATIENCE_S) == -signal.SIGKILL
             # Our own, that is in use, stays.
             assert remove_leftovers() == []
-            assert len(namespaces()) == 2
-    assert namespaces() == []
+            assert len(namespaces()) == 3
+    assert namespaces() == [others]
+    subprocess.run(["ip", "netns", "del", others], check=True)
 
 
 _RECEIVE = """

@@ -74,7 +74,45 @@ def test_the_command_removes_and_names_it(holder: tuple[subprocess.Popen[str], P
     assert not folder.exists()
 
 
-def test_nothing_is_removed_that_is_not_provably_left(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def mark_of_a_gone_process() -> str:
+    mark = scratch._owner()
+    assert mark is not None
+    number, _, where = mark.split(" ", 2)
+    return f"{number} 1 {where}"
+
+
+def test_a_mark_that_is_no_file_of_ours_is_not_opened(
+    place: Path, tmp_path_factory: pytest.TempPathFactory, mark_of_a_gone_process: str
+) -> None:
+    text = tmp_path_factory.mktemp("elsewhere") / "mark"
+    text.write_text(mark_of_a_gone_process)
+    kept = [place / f"bucketsim-{name}" for name in ("pipe", "link", "long")]
+    for folder in kept:
+        folder.mkdir()
+    os.mkfifo(kept[0] / ".owner")
+    (kept[1] / ".owner").symlink_to(text)
+    (kept[2] / ".owner").write_text(mark_of_a_gone_process.ljust(200))
+    (place / "bucketsim-left").mkdir()
+    (place / "bucketsim-left" / ".owner").write_text(mark_of_a_gone_process)
+    assert remove_left_directories() == [place / "bucketsim-left"]
+    assert sorted(place.iterdir()) == sorted(kept)
+
+
+def test_where_the_system_does_not_tell_processes_apart_there_is_no_mark(
+    place: Path, monkeypatch: pytest.MonkeyPatch, mark_of_a_gone_process: str
+) -> None:
+    def denied(path: str) -> str:
+        raise PermissionError(path)
+
+    monkeypatch.setattr("sim.formats.scratch.os.readlink", denied)
+    with scratch_directory() as folder:
+        assert list(folder.iterdir()) == []
+        (folder / ".owner").write_text(mark_of_a_gone_process)
+        assert remove_left_directories() == []
+
+
+def test_nothing_is_removed_that_is_not_provably_left(place: Path, mark_of_a_gone_process: str) -> None:
     elsewhere = place / "elsewhere"
     elsewhere.mkdir()
     marks = {
@@ -88,7 +126,7 @@ def test_nothing_is_removed_that_is_not_provably_left(place: Path, monkeypatch: 
         (place / name).mkdir()
         if mark is not None:
             (place / name / ".owner").write_text(mark)
-    (elsewhere / ".owner").write_text(scratch._owner().replace(str(os.getpid()), "1", 1))
+    (elsewhere / ".owner").write_text(mark_of_a_gone_process)
     (place / "bucketsim-link").symlink_to(elsewhere)
     before = sorted(place.rglob("*"))
     assert remove_left_directories() == []
@@ -101,4 +139,11 @@ def test_no_room_is_one_error(place: Path, monkeypatch: pytest.MonkeyPatch) -> N
         pytest.raises(MachineError, match=r"no temporary directory can be made: .*TMPDIR"),
         scratch_directory(),
     ):
+        pass
+
+    def none() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr("tempfile.gettempdir", none)
+    with pytest.raises(MachineError, match=r"made: No usable .*TMPDIR"), scratch_directory():
         pass

@@ -5,6 +5,10 @@ constructor is followed by ``attach``; a process that does not is left as it is.
 machine's own runs as it would have.
 """
 
+from __future__ import annotations
+
+import json
+import os
 import sys
 from collections.abc import Sequence
 from functools import wraps
@@ -15,11 +19,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+_OPTIONS = "BUCKETSIM_AUTOTUNE"  # as in sim.autotuner.unedited
 _WAITS_FOR = "torch.nn.parallel.distributed"
 
 
 class _Finder(MetaPathFinder):
-    """Finds one module, once, and has it loaded with what follows."""
+    """Finds one module, once, and has it loaded with what follows: a tuner with ``options``."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._options = options
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -30,15 +38,15 @@ class _Finder(MetaPathFinder):
         sys.meta_path.remove(self)
         spec = find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
+            spec.loader = _Loader(spec.loader, self._options)
         return spec
 
 
 class _Loader(Loader):
     """Loads as ``inner`` does; then a DistributedDataParallel that is made is tuned."""
 
-    def __init__(self, inner: Loader) -> None:
-        self._inner = inner
+    def __init__(self, inner: Loader, options: dict[str, Any]) -> None:
+        self._inner, self._options = inner, options
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """As ``Loader`` has it."""
@@ -47,20 +55,27 @@ class _Loader(Loader):
     def exec_module(self, module: ModuleType) -> None:
         """As ``Loader`` has it."""
         self._inner.exec_module(module)
-        _follow(module.DistributedDataParallel)
+        _follow(module.DistributedDataParallel, self._options)
 
 
-def _follow(ddp: Any) -> None:
+def _follow(ddp: Any, options: dict[str, Any]) -> None:
     make = ddp.__init__
 
     @wraps(make)
     def made(self: Any, *args: Any, **kwargs: Any) -> None:
         make(self, *args, **kwargs)
-        from sim.autotuner.attached import attach  # torch is not whole before
-
-        attach(self)
+        try:
+            from sim.autotuner.attached import attach  # torch is not whole before
+        except ImportError as error:  # a sim.py beside the script comes first
+            _say(str(error))
+            return
+        attach(self, options)
 
     ddp.__init__ = made
+
+
+def _say(why: str) -> None:
+    print(f"bucketsim autotune: {why}; nothing is tuned", file=sys.stderr)  # noqa: T201
 
 
 def _run_the_machines_own() -> None:
@@ -78,8 +93,10 @@ def _run_the_machines_own() -> None:
 
 
 if __name__ == "sitecustomize":
-    if find_spec("sim") is None:
-        print("bucketsim autotune: this Python has no bucketsim; nothing is tuned", file=sys.stderr)  # noqa: T201
+    if _OPTIONS not in os.environ:
+        pass  # only PYTHONPATH was passed on
+    elif find_spec("sim") is None:
+        _say(f"{sys.executable} has no bucketsim")
     else:
-        sys.meta_path.insert(0, _Finder())
+        sys.meta_path.insert(0, _Finder(json.loads(os.environ[_OPTIONS])))
     _run_the_machines_own()
