@@ -23,7 +23,6 @@ from sim.formats.loading import (
     parse_hardware,
     parse_workload,
 )
-from sim.formats.megatron_flags import megatron_flags
 from sim.formats.perfetto import perfetto_json
 from sim.formats.record_files import find_records, load_record
 from sim.formats.tables import scaling_csv, sweep_csv
@@ -38,6 +37,7 @@ from sim.metrics.critical_path import critical_path
 from sim.metrics.step import summarize
 from sim.recorder.live_recording import record
 from sim.systems.ddp_logging import ddp_logging_data
+from sim.systems.megatron_flags import megatron_flags
 from sim.systems.registry import assign
 from sim.systems.sequences import collectives, explain
 from sim.systems.simulate import simulate

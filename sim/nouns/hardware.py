@@ -6,6 +6,7 @@ from typing import Any
 
 from sim.errors import InputError
 from sim.nouns.checks import at_least, curve_scatter, factor, rate, scatter
+from sim.nouns.collective import CollectiveKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +35,7 @@ SLOWDOWNS = (
     "comm_copy_out_slowdown",
 )
 
-CURVES = ("all_reduce", "reduce_scatter", "all_gather", "reduce", "broadcast")
+CURVES: tuple[CollectiveKind, ...] = ("all_reduce", "reduce_scatter", "all_gather", "reduce", "broadcast")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +97,7 @@ class Hardware:
                 curve_scatter(f"spread.{name}", known)
             scatter(f"spread.{name}", known)
         for name in CURVES:
-            curve: Curve | None = getattr(self, name)
+            curve = self.curve(name)
             if curve is None:
                 continue
             if not curve:
@@ -107,3 +108,8 @@ class Hardware:
                         f"{name}.{number}.num_bytes: {after.num_bytes} is not legal; sizes must "
                         f"ascend without repeats, and the point before has {before.num_bytes}"
                     )
+
+    def curve(self, kind: CollectiveKind) -> Curve | None:
+        """The curve of collectives of ``kind``; None where it was not measured."""
+        curve: Curve | None = getattr(self, kind)
+        return curve

@@ -68,6 +68,11 @@ class Gradient:
             at_least("shape", size, 0)
 
     @property
+    def elements(self) -> int:
+        """How many numbers it has."""
+        return self.num_bytes // DTYPE_BYTES[self.dtype]
+
+    @property
     def on_wire(self) -> int:
         """Bytes that travel: ``wire_bytes`` where given, else ``num_bytes``."""
         return self.num_bytes if self.wire_bytes is None else self.wire_bytes

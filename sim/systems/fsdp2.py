@@ -23,7 +23,7 @@ from sim.costs.service_time import service_ns
 from sim.errors import AssignmentError, NotModelledError
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.collective import Collective, CollectiveKind, Phase
-from sim.nouns.hardware import Curve, Hardware
+from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.bucketing import Caps
@@ -202,12 +202,7 @@ class _Writer:
         hardware = self.hardware
         if hardware.world_size == 1:
             return 0
-        curves: dict[str, Curve | None] = {
-            "all_reduce": hardware.all_reduce,
-            "reduce_scatter": hardware.reduce_scatter,
-            "all_gather": hardware.all_gather,
-        }
-        curve = curves[kind]
+        curve = hardware.curve(kind)
         if curve is None:
             raise NotModelledError(f"{self.policy}: hardware {hardware.name!r} has no {kind} curve")
         return service_ns(curve, num_bytes)
@@ -216,7 +211,7 @@ class _Writer:
         """Under ``fully_shard`` the optimizer works on one rank's share, padding included (A10.6)."""
         if self.policy == REPLICATED:
             return self.workload.optimizer_ns
-        whole = sum(g.num_bytes // DTYPE_BYTES[g.dtype] for g in self.workload.gradients)
+        whole = sum(g.elements for g in self.workload.gradients)
         owned = sum(unit.numel for unit in self.units.reduced) // self.hardware.world_size
         return divide_half_even(self.workload.optimizer_ns * owned, whole) if whole else 0
 

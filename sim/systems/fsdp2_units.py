@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from sim.errors import InputError, NotModelledError
-from sim.nouns.workload import DTYPE_BYTES, Workload
+from sim.nouns.workload import Workload
 from sim.systems.fsdp2_settings import BLOCKS, Fsdp2Settings
 
 
@@ -59,7 +59,7 @@ def _unit(workload: Workload, policy: str, name: str, indices: list[int], ranks:
 def _padded(workload: Workload, index: int, ranks: int) -> int:
     """Elements with padding; a shape that is not the gradient's is taken for one dimension."""
     gradient = workload.gradients[index]
-    elements = gradient.num_bytes // DTYPE_BYTES[gradient.dtype]
+    elements = gradient.elements
     shape = gradient.shape if gradient.shape and math.prod(gradient.shape) == elements else (elements,)
     return -(-shape[0] // ranks) * ranks * math.prod(shape[1:])
 

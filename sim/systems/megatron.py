@@ -25,12 +25,12 @@ from sim.costs.service_time import service_ns
 from sim.errors import AssignmentError, NotModelledError
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.collective import Collective, CollectiveKind, Phase
-from sim.nouns.hardware import Curve, Hardware
+from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.bucketing import Caps
 from sim.systems.forward_gathers import forward_modules, play_chained, told_of_forward
-from sim.systems.megatron_layout import MegatronBucket, elements_of, lay_out_buffers
+from sim.systems.megatron_layout import MegatronBucket, lay_out_buffers
 from sim.systems.megatron_settings import (
     SYSTEM,
     MegatronSettings,
@@ -187,12 +187,7 @@ class _Writer:
         hardware = self.hardware
         if hardware.world_size == 1:
             return 0
-        curves: dict[str, Curve | None] = {
-            "all_reduce": hardware.all_reduce,
-            "reduce_scatter": hardware.reduce_scatter,
-            "all_gather": hardware.all_gather,
-        }
-        curve = curves[kind]
+        curve = hardware.curve(kind)
         if curve is not None:
             return service_ns(curve, num_bytes)
         if kind == "all_gather":
@@ -206,7 +201,7 @@ class _Writer:
         if not self.settings.use_distributed_optimizer:
             return self.workload.optimizer_ns
         owned = sum(bucket.elements for bucket in self.buckets) // self.hardware.world_size
-        total = sum(elements_of(self.workload, gradient.index) for gradient in self.workload.gradients)
+        total = sum(gradient.elements for gradient in self.workload.gradients)
         return divide_half_even(self.workload.optimizer_ns * owned, total) if total else 0
 
     def _notes(self) -> tuple[str, ...]:
@@ -269,7 +264,7 @@ class _Backward:
         """``main_grad.add_(grad)`` in every micro-batch: reads two, writes one (A9.5)."""
         dtype = self.workload.gradients[index].dtype
         narrow, wide = DTYPE_BYTES[dtype], DTYPE_BYTES[self.settings.grad_dtype(dtype)]
-        moved = elements_of(self.workload, index) * (narrow + 2 * wide)
+        moved = self.workload.gradients[index].elements * (narrow + 2 * wide)
         return transfer_ns(moved // 3, self.writer.hardware.accumulate_bytes_per_s)
 
     def _start(self, group: int, phase: Phase, gradient: int | None) -> None:

@@ -26,12 +26,6 @@ class MegatronBucket:
         return self.elements * DTYPE_BYTES[self.grad_dtype]
 
 
-def elements_of(workload: Workload, index: int) -> int:
-    """Elements of a gradient."""
-    gradient = workload.gradients[index]
-    return gradient.num_bytes // DTYPE_BYTES[gradient.dtype]
-
-
 def lay_out_buffers(
     workload: Workload, settings: MegatronSettings, world_size: int | None
 ) -> tuple[MegatronBucket, ...]:
@@ -40,7 +34,7 @@ def lay_out_buffers(
     ``world_size`` None: padding is that of one rank, and ``bucket_size`` by default that of few; neither
     changes which parameters a bucket holds, up to 40 ranks.
     """
-    limit = settings.size_limit(sum(elements_of(workload, g.index) for g in workload.gradients), world_size)
+    limit = settings.size_limit(sum(g.elements for g in workload.gradients), world_size)
     by_dtype: dict[str, list[int]] = {}
     for gradient in workload.gradients:
         by_dtype.setdefault(gradient.dtype, []).append(gradient.index)
@@ -74,7 +68,7 @@ def _cut(
             cut.append((tuple(members), start))
             members, start = [], 0
         members.append(index)
-        end = start + elements_of(workload, index)
+        end = start + workload.gradients[index].elements
         if is_alone or (limit is not None and end >= limit):
             cut.append((tuple(members), end))
             members, end = [], 0

@@ -4,7 +4,6 @@ Settings have DeepSpeed's own names (``zero_settings``). Nothing is rebuilt and 
 another (A5.3).
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from sim.clock.program import (
@@ -37,7 +36,7 @@ from sim.systems.zero_copies import (
     returned_bytes,
 )
 from sim.systems.zero_flushes import Flush, ZeroMessage, plan_flushes, plan_messages
-from sim.systems.zero_layout import ProcessGroup, elements_of, lay_out
+from sim.systems.zero_layout import ProcessGroup, lay_out
 from sim.systems.zero_settings import ZeroSettings, read_zero_settings
 from sim.units import divide_half_even, transfer_ns
 
@@ -248,12 +247,7 @@ class _Writer:
         Curves hold for all ranks; a group of fewer has no other.
         """
         hardware = self.hardware
-        curves: Mapping[str, Curve | None] = {
-            "all_reduce": hardware.all_reduce,
-            "reduce": hardware.reduce,
-            "all_gather": hardware.all_gather,
-        }
-        curve = curves[kind]
+        curve = hardware.curve(kind)
         if processes.world_size == 1 or (curve is None and kind == "all_gather"):
             return 0
         if curve is None:
@@ -297,7 +291,7 @@ class _Backward:
         hooks = self.settings.reduces_in_hooks
         for index, work in works(self.workload):
             self._work("backward", work, index)
-            elements = elements_of(self.workload, index)
+            elements = self.workload.gradients[index].elements
             accumulating = accumulating_bytes(elements, self.settings, self.number)
             self._work("copy_in", transfer_ns(accumulating, self.writer.copy_in_rate), index)
             if hooks:
@@ -328,7 +322,7 @@ class _Backward:
         bucket = self.home[index]
         if bucket > self.next_flush:
             self._flush()
-        elements = elements_of(self.workload, index)
+        elements = self.workload.gradients[index].elements
         copied = arrival_bytes(elements, self.settings)
         self._work("copy_in", transfer_ns(copied, self.writer.copy_in_rate), index)
         self.pending[bucket] -= 1

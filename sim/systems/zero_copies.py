@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.zero_flushes import Flush, ZeroMessage
-from sim.systems.zero_layout import FlatGroup, Slice, elements_of
+from sim.systems.zero_layout import FlatGroup, Slice
 from sim.systems.zero_settings import ZeroSettings
 
 _FP32 = DTYPE_BYTES["float32"]
@@ -55,10 +55,10 @@ def flush_bytes(
     size = DTYPE_BYTES[settings.buffer_dtype]
     moved = 0
     if settings.fills_buffers and settings.reduce_scatter:
-        moved += size * sum(elements_of(workload, index) for index in flush.members)
+        moved += size * sum(workload.gradients[index].elements for index in flush.members)
     if settings.fills_buffers and not settings.cpu_offload and not settings.adds_to_partition:
         whole = (
-            Slice(part.owner, elements_of(workload, index))
+            Slice(part.owner, workload.gradients[index].elements)
             for index in flush.members
             for part in groups[workload.gradients[index].group].slices(index)
         )
@@ -81,7 +81,7 @@ def offloaded_bytes(
     if not settings.cpu_offload:
         return 0
     parts = [
-        (part, elements_of(workload, index))
+        (part, workload.gradients[index].elements)
         for index in flush.members
         for part in groups[workload.gradients[index].group].slices(index)
     ]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sim.nouns.collective import CollectiveKind, Phase
 from sim.nouns.workload import Workload
-from sim.systems.zero_layout import FlatGroup, ProcessGroup, Slice, elements_of
+from sim.systems.zero_layout import FlatGroup, ProcessGroup, Slice
 from sim.systems.zero_settings import ZeroSettings
 
 
@@ -58,7 +58,7 @@ def plan_flushes(workload: Workload, settings: ZeroSettings) -> tuple[Flush, ...
     members: list[int] = []
     elements = 0
     for index in arrivals:
-        size = elements_of(workload, index)
+        size = workload.gradients[index].elements
         if size == 0:
             continue
         if members and elements + size > settings.reduce_bucket_size:
@@ -81,7 +81,7 @@ def plan_messages(
 ) -> tuple[ZeroMessage, ...]:
     """The collectives of a flush, in order (A5.7, A8.8)."""
     if not settings.reduce_scatter or not settings.fills_buffers:
-        whole = tuple(Slice(0, elements_of(workload, index)) for index in flush.members)
+        whole = tuple(Slice(0, workload.gradients[index].elements) for index in flush.members)
         return (ZeroMessage(kind="all_reduce", processes=everyone, slices=whole),)
     destinations: dict[tuple[int | None, ProcessGroup], list[Slice]] = {}
     before: tuple[int, ProcessGroup] | None = None

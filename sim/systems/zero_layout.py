@@ -53,12 +53,6 @@ class FlatGroup:
         )
 
 
-def elements_of(workload: Workload, index: int) -> int:
-    """Elements of a gradient."""
-    gradient = workload.gradients[index]
-    return gradient.num_bytes // DTYPE_BYTES[gradient.dtype]
-
-
 def lay_out(workload: Workload, settings: ZeroSettings, world_size: int) -> dict[int, FlatGroup]:
     """The flat groups of a job of ``world_size`` ranks, by optimizer group, in order.
 
@@ -81,9 +75,7 @@ def lay_out(workload: Workload, settings: ZeroSettings, world_size: int) -> dict
 
 def _flatten(workload: Workload, settings: ZeroSettings, world_size: int, number: int) -> FlatGroup:
     members = [
-        gradient.index
-        for gradient in workload.gradients
-        if gradient.group == number and elements_of(workload, gradient.index)
+        gradient.index for gradient in workload.gradients if gradient.group == number and gradient.elements
     ]
     if not members:
         raise NotModelledError(
@@ -102,7 +94,7 @@ def _flatten(workload: Workload, settings: ZeroSettings, world_size: int, number
     offsets, sizes, end = {}, {}, 0
     for index in members:
         offsets[index] = -(-end // unit) * unit
-        sizes[index] = elements_of(workload, index)
+        sizes[index] = workload.gradients[index].elements
         end = offsets[index] + sizes[index]
     alignment = 2 * processes.world_size
     return FlatGroup(

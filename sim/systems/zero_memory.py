@@ -5,7 +5,7 @@ from sim.nouns.timeline import Timeline
 from sim.nouns.workload import DTYPE_BYTES
 from sim.systems.zero import STAGES
 from sim.systems.zero_flushes import ZeroMessage, plan_flushes, plan_messages
-from sim.systems.zero_layout import ProcessGroup, elements_of, lay_out
+from sim.systems.zero_layout import ProcessGroup, lay_out
 from sim.systems.zero_settings import ZeroSettings, read_zero_settings
 
 
@@ -24,7 +24,7 @@ def hold(timeline: Timeline) -> tuple[Holding, ...]:
         one = settings.reduce_bucket_size * DTYPE_BYTES[settings.buffer_dtype]
         held.append(Holding(what="contiguous buffers", num_bytes=one * (1 + settings.overlap_comm)))
     if settings.cpu_offload:
-        largest = max(elements_of(workload, gradient.index) for gradient in workload.gradients)
+        largest = max(gradient.elements for gradient in workload.gradients)
         held.append(Holding(what="offloading", num_bytes=largest * DTYPE_BYTES[settings.dtype]))
     messages = [
         message

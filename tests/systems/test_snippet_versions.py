@@ -250,9 +250,13 @@ def test_megatron_has_flags() -> None:
     assert sim.megatron_flags(made, WORKLOAD) == "--overlap-grad-reduce\n--ddp-bucket-size 500000000\n"
     made = sim.assign(WORKLOAD, "megatron", num_microbatches=2)
     assert sim.megatron_flags(made, WORKLOAD).splitlines() == [
-        "# Follows from other flags, and part of this assignment: num_microbatches=2",
+        "# Set elsewhere, and part of this assignment: num_microbatches=2",
         "# No flags: Megatron-LM's own defaults.",
     ]
+    halves = replace(WORKLOAD, gradients=tuple(replace(one, dtype="bfloat16") for one in WORKLOAD.gradients))
+    assert sim.megatron_flags(sim.assign(halves, "megatron"), halves) == "--grad-reduce-in-bf16\n"
+    with pytest.raises(InputError, match="bucket_size"):
+        sim.megatron_flags(replace(made, settings={"bucket_size": "4e6"}), WORKLOAD)
     with pytest.raises(NotModelledError, match="'ddp' is no system of Megatron-Core"):
         sim.megatron_flags(sim.assign(WORKLOAD, "ddp"), WORKLOAD)
 

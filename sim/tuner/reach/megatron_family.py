@@ -8,7 +8,7 @@ from sim.metrics.step import step_ns
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.systems.cut import NO_LIMIT
-from sim.systems.megatron_layout import elements_of, lay_out_buffers
+from sim.systems.megatron_layout import lay_out_buffers
 from sim.systems.megatron_settings import default_bucket_size, is_all_bf16, read_megatron_settings
 from sim.systems.registry import assign
 from sim.systems.simulate import simulate
@@ -35,7 +35,7 @@ def find_megatron(workload: Workload, hardware: Hardware, most: int | None = Non
     read_megatron_settings(fixed, workload)
     limit = max(FEWEST, WORK // len(workload.gradients)) if most is None else most
     intervals, complete = bucket_intervals(workload, hardware.world_size, limit)
-    total = sum(elements_of(workload, gradient.index) for gradient in workload.gradients)
+    total = sum(gradient.elements for gradient in workload.gradients)
     default = default_bucket_size(hardware.world_size)
     sizes, counts = [], []
     for low, high in intervals:
@@ -71,7 +71,7 @@ def bucket_intervals(workload: Workload, world_size: int, most: int) -> tuple[li
         intervals.append(_interval(workload, intervals[-1][1] + 1))
     if len(intervals) <= most:
         return intervals, True
-    sizes = [elements_of(workload, gradient.index) for gradient in workload.gradients]
+    sizes = [gradient.elements for gradient in workload.gradients]
     between = np.geomspace(max(1, min(sizes)), sum(sizes), most - 1)
     grid = {default_bucket_size(world_size), *between.astype(np.int64).tolist()}
     return sorted({_interval(workload, size) for size in grid}), False
@@ -87,5 +87,5 @@ def _interval(workload: Workload, size: int) -> tuple[int, int]:
             continue
         high = min(high, bucket.elements)
         if len(bucket.members) > 1:
-            low = max(low, bucket.elements - elements_of(workload, bucket.members[-1]) + 1)
+            low = max(low, bucket.elements - workload.gradients[bucket.members[-1]].elements + 1)
     return low, high

@@ -14,7 +14,7 @@ from sim.systems.registry import assign
 from sim.systems.simulate import simulate
 from sim.systems.zero import STAGES
 from sim.systems.zero_flushes import plan_flushes, plan_messages
-from sim.systems.zero_layout import FlatGroup, ProcessGroup, elements_of, lay_out
+from sim.systems.zero_layout import FlatGroup, ProcessGroup, lay_out
 from sim.systems.zero_settings import ZeroSettings, read_zero_settings
 from sim.tuner.progress import tell
 from sim.tuner.reach.cap_layouts import find_roundest
@@ -79,7 +79,7 @@ def size_intervals(
         intervals.append(_interval(workload, above, groups))
     if len(intervals) <= most:
         return intervals, True
-    sizes = [elements_of(workload, gradient.index) for gradient in workload.gradients]
+    sizes = [gradient.elements for gradient in workload.gradients]
     between = np.geomspace(min(size for size in sizes if size), sum(sizes), most - 1)
     grid = {settings.reduce_bucket_size, *between.astype(np.int64).tolist()}
     thinned = {_interval(workload, replace(settings, reduce_bucket_size=size), groups) for size in grid}
@@ -97,10 +97,10 @@ def _interval(workload: Workload, settings: ZeroSettings, groups: dict[int, Flat
     flushes = plan_flushes(workload, settings)
     compared = []
     for number, flush in enumerate(flushes):
-        held = sum(elements_of(workload, index) for index in flush.members)
+        held = sum(workload.gradients[index].elements for index in flush.members)
         compared.append(held)
         if number + 1 < len(flushes):
-            compared.append(held + elements_of(workload, flushes[number + 1].members[0]))
+            compared.append(held + workload.gradients[flushes[number + 1].members[0]].elements)
         if held > size:
             for message in plan_messages(workload, flush, settings, groups, everyone):
                 compared += [message.elements - message.slices[-1].elements, message.elements]
