@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from sim.autotuner.boundary import ModuleHook
+from sim.autotuner.boundary import OwnHook
 from sim.autotuner.loop import autotune
 
 _made = count()
@@ -27,8 +27,8 @@ def attach(ddp: DistributedDataParallel, options: dict[str, Any]) -> None:
 
     handles: list[Any] = []
 
-    def before_forward() -> None:
-        if not handles:
+    def before_forward(module: torch.nn.Module, *_: Any) -> None:
+        if module is not ddp or not handles:
             return
         if torch.is_grad_enabled():
             tuner.step()
@@ -37,7 +37,7 @@ def attach(ddp: DistributedDataParallel, options: dict[str, Any]) -> None:
             go_first()
 
     uncompiled: Any = torch.compiler.disable(before_forward)  # type: ignore[no-untyped-call]
-    hook = ModuleHook(ddp, uncompiled)
+    hook = OwnHook(uncompiled)
 
     def go_first() -> None:
         """Ahead of whatever a recording has put there meanwhile."""

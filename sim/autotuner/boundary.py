@@ -14,16 +14,18 @@ from torch.nn.parallel import DistributedDataParallel
 _queue_callback = torch.autograd.Variable._execution_engine.queue_callback
 
 
-class ModuleHook:
-    """A hook of one module; its copies and pickles do nothing, and are loaded where bucketsim is not."""
+class OwnHook:
+    """A hook that only the module has that it was put on: in copies and pickles a function that does nothing.
 
-    def __init__(self, module: torch.nn.Module, act: Callable[[], None]) -> None:
-        self._module, self._act = module, act
+    These can be loaded where bucketsim is not.
+    """
 
-    def __call__(self, module: torch.nn.Module, *_: Any) -> None:
+    def __init__(self, act: Callable[..., Any]) -> None:
+        self._act = act
+
+    def __call__(self, *given: Any) -> Any:
         """As torch calls a hook, before or after the forward."""
-        if module is self._module:
-            self._act()
+        return self._act(*given)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (nullcontext, "__exit__")  # which takes anything, and returns None
@@ -40,7 +42,7 @@ class Boundary:
         self._reduced = False  # since the last ``take_step``
         self._accumulates = False
         self._task: int | None = None
-        self._handles: list[Any] = [ddp.register_forward_hook(ModuleHook(ddp, self._after_forward))]
+        self._handles: list[Any] = [ddp.register_forward_hook(OwnHook(self._after_forward))]
         for parameter in ddp.parameters():
             if parameter.requires_grad:
                 self._handles.append(parameter.register_post_accumulate_grad_hook(self._on_gradient))  # type: ignore[no-untyped-call]
@@ -70,8 +72,8 @@ class Boundary:
         self._handles = []
         self._owner = None
 
-    def _after_forward(self) -> None:
-        if torch.is_grad_enabled():
+    def _after_forward(self, module: torch.nn.Module, *_: Any) -> None:
+        if module is self._ddp and torch.is_grad_enabled():
             self._open = True
             self._armed = self._armed or self._ddp.require_backward_grad_sync
 
