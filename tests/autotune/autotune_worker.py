@@ -113,6 +113,8 @@ class Run:
         """Steps of both, until the tuning has ended and one more."""
         for _ in range(most):
             ended = self.tuner is not None and self.tuner.result is not None
+            if self.predicts == "really":
+                pickle.dumps(self.ddp)  # as a checkpoint at any step would
             generator = torch.Generator().manual_seed(2 * self.number + dist.get_rank())
             batch = torch.randn(4, 16, generator=generator)
             for ddp, optimizer in zip((self.ddp, self.plain), self.optimizers, strict=True):
