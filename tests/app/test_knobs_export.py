@@ -118,7 +118,7 @@ def test_zero_gets_deepspeeds_configuration() -> None:
 def test_megatron_gets_flags() -> None:
     made = page("megatron", overlap_grad_reduce=True, bucket_size=7e4, pipeline_rank=0).run()
     assert made.code[0].value.splitlines() == [
-        "# Follows from other flags, and part of this assignment: pipeline_rank=0",
+        "# Set elsewhere, and part of this assignment: pipeline_rank=0",
         "--overlap-grad-reduce",
         "--ddp-bucket-size 70000",
     ]

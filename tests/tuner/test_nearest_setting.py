@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 import sim
-from sim.cli.simulating import Target
+from sim.cli.exporting import Target
 from sim.errors import InputError, NotModelledError
 from sim.metrics.step import step_ns
 from sim.nouns.assignment import Assignment
