@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 
+from sim.nouns.collective import CollectiveKind
 from sim.nouns.hardware import Curve, Hardware
 from sim.units import divide_half_even
 
@@ -22,6 +23,14 @@ def service_ns(curve: Curve, num_bytes: int) -> int:
         return after.duration_ns
     run = after.num_bytes - before.num_bytes
     return divide_half_even(before.duration_ns * run + rise * (num_bytes - before.num_bytes), run)
+
+
+def collective_ns(hardware: Hardware, kind: CollectiveKind, num_bytes: int) -> int | None:
+    """Service time in ns of one collective of all ranks; None where ``hardware`` has no curve of its kind."""
+    if hardware.world_size == 1:
+        return 0
+    curve = hardware.curve(kind)
+    return None if curve is None else service_ns(curve, num_bytes)
 
 
 def all_reduce_ns(hardware: Hardware, num_bytes: int) -> int:

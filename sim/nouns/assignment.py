@@ -1,5 +1,6 @@
 """How the gradients are cut into buckets."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -149,6 +150,19 @@ class Assignment:
                         f"bucket_bytes.{number}: {given} is not legal; these gradients of workload "
                         f"{workload.name!r} have {expected} bytes"
                     )
+
+
+def assigned(
+    workload: Workload, policy: str, indices: tuple[tuple[int, ...], ...], settings: Mapping[str, Any]
+) -> Assignment:
+    """What a system makes of ``workload`` that has ``settings`` of its own and takes no keywords of DDP."""
+    return Assignment(
+        policy=policy,  # type: ignore[arg-type]
+        bucket_indices=indices,
+        bucket_bytes=bucket_bytes(workload, indices),
+        settings=dict(settings),
+        made_for=made_for(workload),
+    )
 
 
 def bucket_bytes(workload: Workload, bucket_indices: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:

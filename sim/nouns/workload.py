@@ -192,6 +192,10 @@ class Workload:
             return self.whole_buckets
         return all(_WHOLE_BUCKET.fullmatch(gradient.name) for gradient in self.gradients)
 
+    def label(self, gradient: Gradient) -> str:
+        """What messages call one of its gradients."""
+        return f"workload {self.name!r}: gradient {gradient.index} ({gradient.name})"
+
     @property
     def total_bytes(self) -> int:
         """Dense bytes of all gradients."""

@@ -26,6 +26,7 @@ from sim.systems.comm_hooks import messages
 from sim.systems.ddp_assignment import constructed_in
 from sim.systems.ddp_broadcasts import before_forward
 from sim.systems.hook_table import Message, SentBucket
+from sim.systems.micro_batch import LaneWriter, micro_batches
 from sim.systems.switches import Switches, check_used, read_switches
 from sim.units import transfer_ns
 
@@ -64,10 +65,7 @@ def write(
             f"{hardware.world_size}"
         )
     writer = _Writer(workload, hardware, assignment, switches, iteration)
-    count = switches.accumulation_steps - 1
-    write_one = writer.unsynchronised if switches.no_sync else writer.synchronised
-    before = [replace(write_one(number), optimizer_ns=0) for number in range(min(count, 2))]
-    return (*before, *before[1:] * (count - 2), writer.synchronised(count))  # all but the first are alike
+    return micro_batches(switches.accumulation_steps, writer.micro_batch)
 
 
 def _check_iteration(
@@ -104,7 +102,15 @@ class _Writer:
     switches: Switches
     iteration: Iteration
 
-    def unsynchronised(self, number: int) -> Program:
+    def micro_batch(self, number: int) -> Program:
+        """Micro-batch ``number`` (from 0)."""
+        if number == self.switches.accumulation_steps - 1:
+            return self._synchronised(number)
+        if self.switches.no_sync:
+            return self._unsynchronised(number)
+        return replace(self._synchronised(number), optimizer_ns=0)
+
+    def _unsynchronised(self, number: int) -> Program:
         """A micro-batch under ``no_sync``: gradients accumulate, nothing is copied or sent (A3.12)."""
         before, notes = self._before_forward(number)
         cut = [(index, work + self.addition_ns(index, number)) for index, work in works(self.workload)]
@@ -118,7 +124,7 @@ class _Writer:
             notes=notes,
         )
 
-    def synchronised(self, number: int) -> Program:
+    def _synchronised(self, number: int) -> Program:
         """A micro-batch that reduces: the last one, or each where none is under ``no_sync``."""
         workload, switches = self.workload, self.switches
         before, notes = self._before_forward(number)
@@ -170,10 +176,11 @@ class _Writer:
         return tuple(notes)
 
 
-class _Backward:
+class _Backward(LaneWriter):
     """The lane of one synchronised backward, as it is written (A3)."""
 
     def __init__(self, writer: _Writer, number: int) -> None:
+        super().__init__()
         self.writer = writer
         self.number = number
         self.workload = writer.workload
@@ -185,8 +192,6 @@ class _Backward:
         self.home = {index: number for number, bucket in enumerate(self.buckets) for index in bucket}
         self.pending = [len(bucket) for bucket in self.buckets]
         self.next_bucket = 0
-        self.lane: list[LaneItem] = []
-        self.collectives: list[Collective] = []
         self.carriers: list[list[int]] = [[] for _ in self.buckets]
         self.map: int | None = None
         self.unused = {g.index for g in self.workload.gradients if g.ready_ns is None}
@@ -202,19 +207,19 @@ class _Backward:
         """
         marks = self.hardware.mark_used_ns * self.switches.searches
         for number, (index, work) in enumerate(works(self.workload)):
-            self._work("backward", work + self.writer.addition_ns(index, self.number), index)
-            self._work("hook", marks, index)
+            self.work("backward", work + self.writer.addition_ns(index, self.number), gradient=index)
+            self.work("hook", marks, gradient=index)
             for unused in sorted(self.unused) if number == 0 else ():
                 self._arrive(unused, index)
             self._arrive(index, index)
-        self._work("backward", tail_ns(self.workload))
+        self.work("backward", tail_ns(self.workload))
         self.lane.append(BackwardEnd())
 
     def reduce_afterwards(self) -> None:
         """Iteration 1 of a static graph: map, copies in index order, all buckets, after backward (A3.15)."""
         for index, work in works(self.workload):
-            self._work("backward", work, index)
-        self._work("backward", tail_ns(self.workload))
+            self.work("backward", work, gradient=index)
+        self.work("backward", tail_ns(self.workload))
         self.lane.append(BackwardEnd())
         self._launch_map("end of backward", None)
         for gradient in self.workload.gradients:
@@ -239,10 +244,6 @@ class _Backward:
             self.lane.append(CopyBack(number, self._copy_out_ns(bucket)))
         if waits_for_map and self.map is not None:
             self.lane.append(Wait(self.map))
-
-    def _work(self, kind: str, duration_ns: int, gradient: int | None = None) -> None:
-        if duration_ns:
-            self.lane.append(Work(kind, duration_ns, gradient))  # type: ignore[arg-type]
 
     def _arrive(self, index: int, trigger: int) -> None:
         """A gradient is ready; ``trigger`` is the one whose hook says so."""
@@ -273,7 +274,7 @@ class _Backward:
             size = size // 2  # written, not read
         elif self.keeps_views and switches.comm_hook is not None:
             return
-        self._work("copy_in", transfer_ns(size, self.copy_in_rate), index)
+        self.work("copy_in", transfer_ns(size, self.copy_in_rate), gradient=index)
 
     def _complete(self, bucket: int) -> None:
         """All gradients are in; batched copies are made now, then the division (A3.4)."""
@@ -281,9 +282,7 @@ class _Backward:
         if switches.batched_grad_copy:
             size = sum(copied_bytes(self.workload, index) for index in self.buckets[bucket])
             passes = (not self.keeps_views) + (switches.comm_hook is None)
-            duration = transfer_ns(passes * size, self.copy_in_rate)
-            if duration:
-                self.lane.append(Work("copy_in", duration, bucket=bucket))
+            self.work("copy_in", transfer_ns(passes * size, self.copy_in_rate), bucket=bucket)
         self.lane.append(Ready(bucket))
 
     def _launch(self, bucket: int, phase: Phase, gradient: int | None) -> None:
@@ -308,9 +307,7 @@ class _Backward:
         number = len(self.collectives)
         if is_first and message.before_bytes:
             # A copy of N bytes reads and writes N each.
-            duration = transfer_ns(message.before_bytes // 2, self.copy_in_rate)
-            if duration:
-                self.lane.append(Work("hook", duration, bucket=bucket))
+            self.work("hook", transfer_ns(message.before_bytes // 2, self.copy_in_rate), bucket=bucket)
         self.collectives.append(
             Collective(
                 kind="all_reduce",
@@ -333,8 +330,7 @@ class _Backward:
         """The all-reduce of int32[P] that says which parameters any rank used (A3.9)."""
         elements = len(self.workload.gradients)
         size = elements * DTYPE_BYTES["int32"]
-        self.map = len(self.collectives)
-        self.collectives.append(
+        self.map = self.launch(
             Collective(
                 kind="all_reduce",
                 elements=elements,
@@ -346,7 +342,6 @@ class _Backward:
                 purpose="used parameters",
             )
         )
-        self.lane.append(Launch(self.map))
 
     def _copy_out_ns(self, bucket: tuple[int, ...]) -> int:
         if self.switches.gradient_as_bucket_view:

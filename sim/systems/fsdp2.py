@@ -9,19 +9,16 @@ from typing import Any
 from sim.clock.program import (
     BackwardEnd,
     CopyBack,
-    LaneItem,
-    Launch,
     Program,
     Ready,
     Wait,
-    Work,
     effects_of,
     tail_ns,
     works,
 )
-from sim.costs.service_time import service_ns
+from sim.costs.service_time import collective_ns
 from sim.errors import AssignmentError, NotModelledError
-from sim.nouns.assignment import Assignment, bucket_bytes, made_for
+from sim.nouns.assignment import Assignment, assigned
 from sim.nouns.collective import Collective, CollectiveKind, Phase
 from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Iteration
@@ -30,7 +27,8 @@ from sim.systems.bucketing import Caps
 from sim.systems.forward_gathers import forward_modules, play_prefetched, told_of_forward
 from sim.systems.fsdp2_settings import BLOCKS, REPLICATED, SHARDED, Fsdp2Settings, read_fsdp2_settings
 from sim.systems.fsdp2_units import Unit, cut_units
-from sim.units import divide_half_even, transfer_ns
+from sim.systems.micro_batch import LaneWriter, micro_batches, shared_optimizer_ns
+from sim.units import transfer_ns
 
 POLICIES = (SHARDED, REPLICATED)
 _STREAMS = "streams of FSDP2 are modelled from torch's source; their order was compared, their times were not"
@@ -50,14 +48,7 @@ def assign(
     """
     settings = read_fsdp2_settings(options, policy, workload)
     units = plan(workload, settings, policy, 1).reduced
-    indices = tuple(unit.indices for unit in units)
-    return Assignment(
-        policy=policy,  # type: ignore[arg-type]
-        bucket_indices=indices,
-        bucket_bytes=bucket_bytes(workload, indices),
-        settings=dict(options),
-        made_for=made_for(workload),
-    )
+    return assigned(workload, policy, tuple(unit.indices for unit in units), options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +68,9 @@ def plan(workload: Workload, settings: Fsdp2Settings, policy: str, ranks: int) -
     """
     units = cut_units(workload, settings, policy, ranks)
     home = {index: unit for unit in units for index in unit.indices}
-    order = workload.order()
-    last = {unit.name: max(order.index(index) for index in unit.indices) for unit in units}
-    late = {unit.name for unit in units if unit.is_root or last[unit.name] == len(order) - 1}
+    place = {index: number for number, index in enumerate(workload.order())}
+    last = {unit.name: max(place[index] for index in unit.indices) for unit in units}
+    late = {unit.name for unit in units if unit.is_root or last[unit.name] == len(place) - 1}
     by_hook = sorted((unit for unit in units if unit.name not in late), key=lambda unit: last[unit.name])
     forward = dict.fromkeys(
         [unit for unit in units if unit.is_root]
@@ -110,9 +101,7 @@ def write(
             f"bucket_indices: not the units that {policy} makes with these settings (A10.1)"
         )
     writer = _Writer(workload, hardware, settings, units, policy)
-    first = settings.accumulation_steps
-    before = [writer.micro_batch(number) for number in range(min(first - 1, 2))]
-    return (*before, *before[1:] * (first - 3), writer.micro_batch(first - 1))
+    return micro_batches(settings.accumulation_steps, writer.micro_batch)
 
 
 @dataclass(slots=True, eq=False)
@@ -199,30 +188,25 @@ class _Writer:
         )
 
     def _service_ns(self, kind: CollectiveKind, num_bytes: int) -> int:
-        hardware = self.hardware
-        if hardware.world_size == 1:
-            return 0
-        curve = hardware.curve(kind)
-        if curve is None:
-            raise NotModelledError(f"{self.policy}: hardware {hardware.name!r} has no {kind} curve")
-        return service_ns(curve, num_bytes)
+        duration_ns = collective_ns(self.hardware, kind, num_bytes)
+        if duration_ns is None:
+            raise NotModelledError(f"{self.policy}: hardware {self.hardware.name!r} has no {kind} curve")
+        return duration_ns
 
     def _optimizer_ns(self) -> int:
         """Under ``fully_shard`` the optimizer works on one rank's share, padding included (A10.6)."""
         if self.policy == REPLICATED:
             return self.workload.optimizer_ns
-        whole = sum(g.elements for g in self.workload.gradients)
         owned = sum(unit.numel for unit in self.units.reduced) // self.hardware.world_size
-        return divide_half_even(self.workload.optimizer_ns * owned, whole) if whole else 0
+        return shared_optimizer_ns(self.workload, owned)
 
 
-class _Backward:
+class _Backward(LaneWriter):
     """The lane of one micro-batch, as it is written."""
 
     def __init__(self, writer: _Writer, number: int, *, reduces: bool) -> None:
+        super().__init__()
         self.writer, self.number, self.reduces = writer, number, reduces
-        self.lane: list[LaneItem] = []
-        self.collectives: list[Collective] = []
         self.sent: dict[int, int] = {}  # by bucket, its collective
         self.gathered: dict[str, int] = {}  # by unit, its gather of this backward
         self.under_way: int | None = None  # the last reduce-scatter, for which the next one waits
@@ -243,21 +227,17 @@ class _Backward:
             if bucket not in begun:
                 begun.add(bucket)
                 self._pre_backward(unit)
-            self._work("backward", work + self._addition_ns(index), gradient=index)
+            self.work("backward", work + self._addition_ns(index), gradient=index)
             missing[bucket].remove(index)
             if not missing[bucket] and unit.name not in units.late:
                 self._reduce(bucket, "backward")
-        self._work("backward", tail_ns(workload))
+        self.work("backward", tail_ns(workload))
         self.lane.append(BackwardEnd())
         for bucket, unit in enumerate(units.reduced):
             if unit.name in units.late:
                 self._reduce(bucket, "end of backward")
         for bucket, collective in sorted(self.sent.items()):
             self.lane += [Wait(collective), CopyBack(bucket, 0)]
-
-    def _work(self, kind: str, duration_ns: int, **of: int) -> None:
-        if duration_ns:
-            self.lane.append(Work(kind, duration_ns, **of))  # type: ignore[arg-type]
 
     def _addition_ns(self, index: int) -> int:
         """From the second micro-batch on gradients are added to those of the ones before (A3.12)."""
@@ -272,7 +252,7 @@ class _Backward:
         self._gather(unit)
         if unit.name in self.gathered:
             self.lane.append(Wait(self.gathered[unit.name]))
-            self._work("hook", self.writer.copy_out_ns(unit))
+            self.work("hook", self.writer.copy_out_ns(unit))
         place = forward.index(unit) if not unit.is_root else len(forward)
         ahead = max(1, settings.backward_prefetch)
         for target in range(place - 1, max(place - 1 - ahead, -1), -1):
@@ -282,9 +262,7 @@ class _Backward:
         """Launch a unit's gather, unless it was; the root is kept from forward."""
         if unit.is_root or unit.name in self.gathered:
             return
-        self.gathered[unit.name] = len(self.collectives)
-        self.lane.append(Launch(len(self.collectives)))
-        self.collectives.append(self.writer.gather(unit, "backward"))
+        self.gathered[unit.name] = self.launch(self.writer.gather(unit, "backward"))
 
     def _reduce(self, bucket: int, phase: Phase) -> None:
         """Wait for the reduce-scatter before, copy in, and send (A10.4), in the last micro-batch alone."""
@@ -295,9 +273,8 @@ class _Backward:
         if self.under_way is not None:
             self.lane.append(Wait(self.under_way))
         sent = writer.reduction(unit, bucket, phase)
-        self._work("copy_in", transfer_ns(sent.num_bytes, writer.hardware.copy_in_bytes_per_s), bucket=bucket)
-        self.sent[bucket] = len(self.collectives)
-        self.lane += [Ready(bucket), Launch(len(self.collectives))]
-        self.collectives.append(sent)
+        self.work("copy_in", transfer_ns(sent.num_bytes, writer.hardware.copy_in_bytes_per_s), bucket=bucket)
+        self.lane.append(Ready(bucket))
+        self.sent[bucket] = self.launch(sent)
         if writer.policy == SHARDED:
             self.under_way = self.sent[bucket]

@@ -8,9 +8,16 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from sim.errors import InputError, NotModelledError
-from sim.nouns.ddp_switches import MAX_ACCUMULATION_STEPS
 from sim.nouns.workload import DTYPE_BYTES, Workload
-from sim.systems.setting_readers import Reader, read_count, read_flag, refuse
+from sim.systems.setting_readers import (
+    Reader,
+    check_wire_bytes,
+    read_count,
+    read_flag,
+    read_micro_batches,
+    read_settings,
+    refuse,
+)
 from sim.systems.switches import FLOATS, check_backward
 
 SHARDED, REPLICATED = "fully_shard", "replicate"
@@ -58,30 +65,16 @@ def read_fsdp2_settings(settings: Mapping[str, Any], policy: str, workload: Work
         InputError: a value that is not legal.
         NotModelledError: a name that is not modelled, or a gradient on which torch stops.
     """
-    for name, value in settings.items():
-        if name not in MODELLED_FSDP2_SETTINGS:
-            raise NotModelledError(
-                f"{policy}: {name}={value!r} is not modelled; modelled settings: "
-                f"{', '.join(MODELLED_FSDP2_SETTINGS)}"
-            )
-    made = Fsdp2Settings(**{name: _READERS[name](policy, name, value) for name, value in settings.items()})
-    if made.accumulation_steps > MAX_ACCUMULATION_STEPS:
-        raise refuse(
-            policy, "accumulation_steps", made.accumulation_steps, f"an integer 1 to {MAX_ACCUMULATION_STEPS}"
-        )
+    made = Fsdp2Settings(**read_settings(policy, settings, MODELLED_FSDP2_SETTINGS, _READERS))
     gathers = ("reshard_after_forward", "forward_prefetch", "backward_prefetch")
     if policy == REPLICATED and (given := [name for name in gathers if name in settings]):
         raise InputError(f"{policy}: {given[0]} is not legal; it gathers nothing")
     for gradient in workload.gradients:
-        what = f"workload {workload.name!r}: gradient {gradient.index} ({gradient.name})"
+        what = workload.label(gradient)
         if gradient.sparse or gradient.uses > 1 or gradient.ready_ns is None:
             why = "is sparse" if gradient.sparse else "is never ready, or more than once in a backward"
             raise NotModelledError(f"{what} {why}; {policy} is modelled without")
-        if gradient.on_wire != gradient.num_bytes:
-            raise NotModelledError(
-                f"{what} has wire_bytes {gradient.on_wire}; what {policy} sends follows from num_bytes and "
-                f"reduce_dtype"
-            )
+        check_wire_bytes(gradient, what, policy, "reduce_dtype")
         if gradient.num_bytes == DTYPE_BYTES[gradient.dtype] and gradient.shape == ():
             raise NotModelledError(f"{what} is a scalar, which {policy} refuses")
     check_backward(workload)
@@ -107,5 +100,5 @@ _READERS: dict[str, Reader] = {
     "backward_prefetch": read_count(0),
     "param_dtype": _dtype,
     "reduce_dtype": _dtype,
-    "accumulation_steps": read_count(1),
+    "accumulation_steps": read_micro_batches,
 }

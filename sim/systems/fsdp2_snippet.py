@@ -13,7 +13,7 @@ _FROM = {
 
 
 def fsdp2_snippet(assignment: Assignment, workload: Workload) -> str:
-    """Python that wraps ``model``: each unit, then the root. Needs torch 2.13 or newer.
+    """Python that wraps ``model``: each unit, then the root.
 
     Raises:
         AssignmentError: the assignment does not fit ``workload``.
@@ -60,6 +60,7 @@ def fsdp2_snippet(assignment: Assignment, workload: Workload) -> str:
             f"{settings.accumulation_steps} micro-batches"
         )
     title = (
-        f"# bucketsim: {len(assignment.bucket_indices)} unit(s) for {workload.name!r}; torch 2.13 or newer"
+        f"# bucketsim: {len(assignment.bucket_indices)} unit(s) for {workload.name!r}; "
+        f"torch {'.'.join(map(str, FSDP2_SINCE))} or newer"
     )
     return "\n".join([title, *lines]) + "\n"

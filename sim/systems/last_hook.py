@@ -68,7 +68,7 @@ def _check_used(workload: Workload, assignment: Assignment, is_safe: bool) -> No
     for gradient in workload.gradients:
         if gradient.ready_ns is None and gradient.index not in hooked:
             raise NotModelledError(
-                f"workload {workload.name!r}: gradient {gradient.index} ({gradient.name}) is never ready; "
+                f"{workload.label(gradient)} is never ready; "
                 f"{assignment.policy} cannot flatten its bucket and stops (A6.4)"
             )
 

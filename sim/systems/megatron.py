@@ -6,24 +6,22 @@ the first, and stay the same; only the first iteration differs, which sends ever
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from sim.clock.program import (
     BackwardEnd,
     CopyBack,
-    LaneItem,
-    Launch,
     Program,
     Ready,
     Wait,
-    Work,
     effects_of,
     tail_ns,
     works,
 )
-from sim.costs.service_time import service_ns
+from sim.costs.service_time import collective_ns
 from sim.errors import AssignmentError, NotModelledError
-from sim.nouns.assignment import Assignment, bucket_bytes, made_for
+from sim.nouns.assignment import Assignment, assigned
 from sim.nouns.collective import Collective, CollectiveKind, Phase
 from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Iteration
@@ -37,7 +35,8 @@ from sim.systems.megatron_settings import (
     default_bucket_size,
     read_megatron_settings,
 )
-from sim.units import divide_half_even, transfer_ns
+from sim.systems.micro_batch import LaneWriter, micro_batches, shared_optimizer_ns
+from sim.units import transfer_ns
 
 _NORM_NOTE = "what Megatron's optimizer sends itself (the norm, one number) is not counted"
 
@@ -57,14 +56,7 @@ def assign(
     settings = read_megatron_settings(options, workload)
     buckets = lay_out_buffers(workload, settings, None)
     _groups(workload, settings, buckets)
-    indices = tuple(bucket.members for bucket in buckets)
-    return Assignment(
-        policy=policy,  # type: ignore[arg-type]
-        bucket_indices=indices,
-        bucket_bytes=bucket_bytes(workload, indices),
-        settings=dict(options),
-        made_for=made_for(workload),
-    )
+    return assigned(workload, policy, tuple(bucket.members for bucket in buckets), options)
 
 
 def write(
@@ -88,11 +80,7 @@ def write(
             f"bucket_indices: not the buckets that Megatron-Core cuts with these settings{why} (A9.2)"
         )
     writer = _Writer(workload, hardware, settings, buckets)
-    if settings.num_microbatches == 1:
-        return (writer.micro_batch(0, iteration),)
-    first, between = writer.micro_batch(0, iteration), writer.micro_batch(1, iteration)
-    last = writer.micro_batch(settings.num_microbatches - 1, iteration)
-    return (first, *[between] * (settings.num_microbatches - 2), last)
+    return micro_batches(settings.num_microbatches, lambda number: writer.micro_batch(number, iteration))
 
 
 def _groups(
@@ -116,7 +104,7 @@ def _groups(
     return groups
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class _Writer:
     """What all micro-batches of a step share."""
 
@@ -131,7 +119,7 @@ class _Writer:
         is_last = number == settings.num_microbatches - 1
         backward = _Backward(self, reduces=is_last, in_hooks=settings.overlap_grad_reduce and iteration != 1)
         backward.run()
-        gathers, hidden_ns = self._forward_gathers() if number == 0 else ((), 0)
+        gathers, hidden_ns = self._forward if number == 0 else ((), 0)
         return Program(
             lane=tuple(backward.lane),
             collectives=tuple(backward.collectives),
@@ -150,7 +138,8 @@ class _Writer:
         written = sum(bucket.num_bytes for bucket in self.buckets)
         return transfer_ns(written // 2, self.hardware.copy_in_bytes_per_s)
 
-    def _forward_gathers(self) -> tuple[tuple[Collective, ...], int]:
+    @cached_property
+    def _forward(self) -> tuple[tuple[Collective, ...], int]:
         """Gathers that forward's hooks launch, in order, and how much of them forward hides (A9.6)."""
         if not self.settings.overlap_param_gather:
             return (), 0
@@ -184,25 +173,20 @@ class _Writer:
 
     def service_ns(self, kind: CollectiveKind, num_bytes: int) -> int:
         """Time of a collective; a reduce-scatter without a curve is refused, an all-gather only noted."""
-        hardware = self.hardware
-        if hardware.world_size == 1:
-            return 0
-        curve = hardware.curve(kind)
-        if curve is not None:
-            return service_ns(curve, num_bytes)
-        if kind == "all_gather":
-            return 0
-        raise NotModelledError(
-            f"{SYSTEM}: hardware {hardware.name!r} has no {kind} curve, which use_distributed_optimizer needs"
-        )
+        duration_ns = collective_ns(self.hardware, kind, num_bytes)
+        if duration_ns is None and kind != "all_gather":
+            raise NotModelledError(
+                f"{SYSTEM}: hardware {self.hardware.name!r} has no {kind} curve, which "
+                f"use_distributed_optimizer needs"
+            )
+        return duration_ns or 0
 
     def _optimizer_ns(self) -> int:
         """The distributed optimizer works on one rank's share of the buffers (A9.6)."""
         if not self.settings.use_distributed_optimizer:
             return self.workload.optimizer_ns
         owned = sum(bucket.elements for bucket in self.buckets) // self.hardware.world_size
-        total = sum(gradient.elements for gradient in self.workload.gradients)
-        return divide_half_even(self.workload.optimizer_ns * owned, total) if total else 0
+        return shared_optimizer_ns(self.workload, owned)
 
     def _notes(self) -> tuple[str, ...]:
         settings, hardware, notes = self.settings, self.hardware, []
@@ -214,21 +198,20 @@ class _Writer:
                     f"all_gather curve"
                 )
         if settings.overlap_param_gather:
-            gathers, hidden_ns = self._forward_gathers()
+            gathers, hidden_ns = self._forward
             notes += told_of_forward(gathers, sum(one.service_ns for one in gathers) - hidden_ns)
         return tuple(notes)
 
 
-class _Backward:
+class _Backward(LaneWriter):
     """The lane of one micro-batch, as it is written."""
 
     def __init__(self, writer: _Writer, *, reduces: bool, in_hooks: bool) -> None:
+        super().__init__()
         self.writer = writer
         self.workload, self.settings, self.buckets = writer.workload, writer.settings, writer.buckets
         self.groups = _groups(self.workload, self.settings, self.buckets) if reduces else ()
         self.in_hooks = in_hooks
-        self.lane: list[LaneItem] = []
-        self.collectives: list[Collective] = []
         self.carriers: dict[int, int] = {}  # by bucket
 
     @property
@@ -244,21 +227,17 @@ class _Backward:
         used = {index for index, _ in works(self.workload)}
         pending = [group & used if self.in_hooks else set() for group in members]
         for index, work in works(self.workload):
-            self._work("backward", work, gradient=index)
-            self._work("hook", self._addition_ns(index), gradient=index)
+            self.work("backward", work, gradient=index)
+            self.work("hook", self._addition_ns(index), gradient=index)
             for number, missing in enumerate(pending):
                 if index in missing:
                     missing.remove(index)
                     if not missing:
                         self._start(number, "backward", index)
-        self._work("backward", tail_ns(self.workload))
+        self.work("backward", tail_ns(self.workload))
         self.lane.append(BackwardEnd())
         for group in range(len(self.groups)):
             self._finish(group)
-
-    def _work(self, kind: str, duration_ns: int, **of: int) -> None:
-        if duration_ns:
-            self.lane.append(Work(kind, duration_ns, **of))  # type: ignore[arg-type]
 
     def _addition_ns(self, index: int) -> int:
         """``main_grad.add_(grad)`` in every micro-batch: reads two, writes one (A9.5)."""
@@ -275,13 +254,11 @@ class _Backward:
             self.lane.append(Ready(number))
             size = self.buckets[number].num_bytes
             if divides:
-                self._work("hook", transfer_ns(size, hardware.copy_in_bytes_per_s), bucket=number)
+                self.work("hook", transfer_ns(size, hardware.copy_in_bytes_per_s), bucket=number)
         kind: CollectiveKind = "reduce_scatter" if settings.use_distributed_optimizer else "all_reduce"
         for number in self.groups[group]:
             bucket = self.buckets[number]
-            self.carriers[number] = len(self.collectives)
-            self.lane.append(Launch(len(self.collectives)))
-            self.collectives.append(
+            self.carriers[number] = self.launch(
                 Collective(
                     kind=kind,
                     elements=bucket.elements,

@@ -9,9 +9,16 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from sim.errors import InputError, NotModelledError
-from sim.nouns.ddp_switches import MAX_ACCUMULATION_STEPS
 from sim.nouns.workload import DTYPE_BYTES, Workload
-from sim.systems.setting_readers import Reader, read_count, read_flag, refuse
+from sim.systems.setting_readers import (
+    Reader,
+    check_wire_bytes,
+    read_count,
+    read_flag,
+    read_micro_batches,
+    read_settings,
+    refuse,
+)
 from sim.systems.switches import check_backward
 
 SYSTEM = "megatron"
@@ -91,19 +98,9 @@ def read_megatron_settings(settings: Mapping[str, Any], workload: Workload) -> M
         InputError: a value or combination that Megatron refuses, too.
         NotModelledError: a name that is not modelled, or a gradient on which Megatron stops.
     """
-    for name, value in settings.items():
-        if name not in MODELLED_MEGATRON_SETTINGS:
-            raise NotModelledError(
-                f"{SYSTEM}: {name}={value!r} is not modelled; modelled settings: "
-                f"{', '.join(MODELLED_MEGATRON_SETTINGS)}"
-            )
-    made = MegatronSettings(**{name: _READERS[name](SYSTEM, name, value) for name, value in settings.items()})
+    made = MegatronSettings(**read_settings(SYSTEM, settings, MODELLED_MEGATRON_SETTINGS, _READERS))
     _check_together(made)
     _check_gradients(workload)
-    if made.num_microbatches > MAX_ACCUMULATION_STEPS:
-        raise refuse(
-            SYSTEM, "num_microbatches", made.num_microbatches, f"an integer 1 to {MAX_ACCUMULATION_STEPS}"
-        )
     names = [gradient.name for gradient in workload.gradients]
     if made.shared_embedding is not None and made.shared_embedding not in names:
         raise refuse(SYSTEM, "shared_embedding", made.shared_embedding, f"a parameter, such as {names[0]!r}")
@@ -124,7 +121,7 @@ def _check_together(settings: MegatronSettings) -> None:
 def _check_gradients(workload: Workload) -> None:
     first = workload.gradients[0]
     for gradient in workload.gradients:
-        what = f"workload {workload.name!r}: gradient {gradient.index} ({gradient.name})"
+        what = workload.label(gradient)
         if gradient.sparse:
             raise NotModelledError(f"{what} is sparse; Megatron-Core's buffers hold dense gradients")
         if gradient.uses > 1:
@@ -132,11 +129,7 @@ def _check_gradients(workload: Workload) -> None:
                 f"{what} becomes ready {gradient.uses} times in one backward; when its last time is, the "
                 f"workload does not tell"
             )
-        if gradient.on_wire != gradient.num_bytes:
-            raise NotModelledError(
-                f"{what} has wire_bytes {gradient.on_wire}; what Megatron-Core sends follows from num_bytes "
-                f"and grad_reduce_in_fp32"
-            )
+        check_wire_bytes(gradient, what, "Megatron-Core", "grad_reduce_in_fp32")
         if gradient.device != first.device:
             raise NotModelledError(
                 f"{what} is on {gradient.device or 'no device'}, others on {first.device or 'no device'}; "
@@ -158,6 +151,6 @@ _READERS: dict[str, Reader] = {
     "bucket_size": read_count(0),
     "num_buckets": read_count(1),
     "pipeline_rank": read_count(0),
-    "num_microbatches": read_count(1),
+    "num_microbatches": read_micro_batches,
     "shared_embedding": _text,
 }

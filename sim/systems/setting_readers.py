@@ -1,9 +1,12 @@
 """Readers of settings by other systems' own names: each takes a value as that system does, or refuses it."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from sim.errors import InputError
+from sim.errors import InputError, NotModelledError
+from sim.nouns.ddp_switches import MAX_ACCUMULATION_STEPS
+from sim.nouns.workload import Gradient
 
 Reader = Callable[[str, str, Any], Any]  # of the system's name, the setting's name and its value
 
@@ -13,6 +16,22 @@ def refuse(system: str, name: str, value: object, legal: str) -> InputError:
     return InputError(f"{system}: {name}={value!r} is not legal; give {legal}")
 
 
+def read_settings(
+    system: str, settings: Mapping[str, Any], modelled: Mapping[str, str], readers: Mapping[str, Reader]
+) -> dict[str, Any]:
+    """The value of each of ``settings``, as its reader takes it.
+
+    Raises:
+        InputError: a value that is not legal. NotModelledError: a name that is not among ``modelled``.
+    """
+    for name, value in settings.items():
+        if name not in modelled:
+            raise NotModelledError(
+                f"{system}: {name}={value!r} is not modelled; modelled settings: {', '.join(modelled)}"
+            )
+    return {name: readers[name](system, name, value) for name, value in settings.items()}
+
+
 def read_flag(system: str, name: str, value: Any) -> bool:
     """True or false."""
     if not isinstance(value, bool):
@@ -20,14 +39,26 @@ def read_flag(system: str, name: str, value: Any) -> bool:
     return value
 
 
-def read_count(least: int, step: int = 1) -> Reader:
+def read_count(least: int, *, most: float = math.inf, step: int = 1) -> Reader:
     """A reader of whole numbers, 5e8 among them, as these systems take them."""
+    legal = f"a whole number >= {least}" if most == math.inf else f"an integer {least} to {most}"
 
     def read(system: str, name: str, value: Any) -> int:
         is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-        if isinstance(value, bool) or not is_whole or value < least or int(value) % step:
-            even = " and even" if step == 2 else ""
-            raise refuse(system, name, value, f"a whole number >= {least}{even}")
+        if isinstance(value, bool) or not is_whole or not least <= value <= most or int(value) % step:
+            raise refuse(system, name, value, f"{legal} and even" if step == 2 else legal)
         return int(value)
 
     return read
+
+
+read_micro_batches = read_count(1, most=MAX_ACCUMULATION_STEPS)
+
+
+def check_wire_bytes(gradient: Gradient, label: str, system: str, decides: str) -> None:
+    """Raise ``NotModelledError`` for ``wire_bytes`` of its own: what travels the setting ``decides``."""
+    if gradient.on_wire != gradient.num_bytes:
+        raise NotModelledError(
+            f"{label} has wire_bytes {gradient.on_wire}; what {system} sends follows from num_bytes "
+            f"and {decides}"
+        )

@@ -199,7 +199,7 @@ def check_backward(workload: Workload) -> None:
 def check_used(workload: Workload, switches: Switches) -> None:
     """Raise ``NotModelledError`` where DDP itself would stop: unused parameters, or hooks that fire twice."""
     for gradient in workload.gradients:
-        what = f"workload {workload.name!r}: gradient {gradient.index} ({gradient.name})"
+        what = workload.label(gradient)
         finds = switches.find_unused_parameters or switches.static_graph
         if gradient.ready_ns is None and not finds:
             raise NotModelledError(

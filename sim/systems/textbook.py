@@ -10,24 +10,22 @@ from typing import Any, Literal
 from sim.clock.program import (
     BackwardEnd,
     CopyBack,
-    LaneItem,
-    Launch,
     Program,
     Ready,
     Wait,
-    Work,
     effects_of,
     tail_ns,
     works,
 )
 from sim.costs.service_time import all_reduce_ns
 from sim.errors import InputError, NotModelledError
-from sim.nouns.assignment import Assignment, bucket_bytes, made_for
+from sim.nouns.assignment import Assignment, assigned
 from sim.nouns.collective import Collective, Phase
 from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.bucketing import DEFAULT_BUCKET_CAP_BYTES, Caps
+from sim.systems.micro_batch import LaneWriter
 from sim.units import cap_bytes, transfer_ns
 
 
@@ -73,7 +71,7 @@ def assign(
         return assign_by_size(workload, policy, caps, options, keyed=True)
     refuse_options(policy, options)
     count = len(workload.gradients)
-    return _assignment(workload, policy, tuple((index,) for index in range(count)), {})
+    return assigned(workload, policy, tuple((index,) for index in range(count)), {})
 
 
 def assign_by_size(
@@ -99,25 +97,13 @@ def assign_by_size(
             closed.append(tuple(opened.pop(key)))
             sizes[key] = 0
     settings = {} if caps.bucket_cap_mb is None else {"bucket_cap_mb": caps.bucket_cap_mb}
-    return _assignment(workload, policy, (*closed, *map(tuple, opened.values())), settings)
+    return assigned(workload, policy, (*closed, *map(tuple, opened.values())), settings)
 
 
 def refuse_options(policy: str, options: dict[str, Any]) -> None:
     """Raise ``InputError`` for any switch: these systems have none."""
     for name, value in options.items():
         raise InputError(f"policy: {policy!r} has no switch {name}={value!r}; it takes none")
-
-
-def _assignment(
-    workload: Workload, policy: str, indices: tuple[tuple[int, ...], ...], settings: dict[str, Any]
-) -> Assignment:
-    return Assignment(
-        policy=policy,  # type: ignore[arg-type]
-        bucket_indices=indices,
-        bucket_bytes=bucket_bytes(workload, indices),
-        settings=settings,
-        made_for=made_for(workload),
-    )
 
 
 def write(
@@ -133,7 +119,7 @@ def write(
     for gradient in workload.gradients:
         if gradient.ready_ns is None:
             raise NotModelledError(
-                f"workload {workload.name!r}: gradient {gradient.index} ({gradient.name}) is never ready; "
+                f"{workload.label(gradient)} is never ready; "
                 f"{assignment.policy} has no average for it and stops"
             )
     assignment.check_fits(workload)
@@ -148,10 +134,7 @@ def check_dense(workload: Workload, policy: str) -> None:
     for gradient in workload.gradients:
         if gradient.sparse or gradient.uses > 1:
             what = "is sparse" if gradient.sparse else f"is ready {gradient.uses} times in one backward"
-            raise NotModelledError(
-                f"workload {workload.name!r}: gradient {gradient.index} ({gradient.name}) {what}; "
-                f"{policy} cannot average that"
-            )
+            raise NotModelledError(f"{workload.label(gradient)} {what}; {policy} cannot average that")
 
 
 def completing(workload: Workload, assignment: Assignment) -> dict[int, int]:
@@ -182,7 +165,7 @@ def write_program(
         if style.copies == "arrival":
             step.work("copy_in", step.copy_in_ns(index), gradient=index)
         if style.overlaps and index in triggers:
-            step.launch(triggers[index], "backward", index)
+            step.send(triggers[index], "backward", index)
     step.work("backward", tail_ns(workload))
     step.lane.append(BackwardEnd())
     everything = range(len(assignment.bucket_indices))
@@ -192,7 +175,7 @@ def write_program(
         step.lane += [item for n in everything if n not in step.sent for item in (Ready(n), CopyBack(n, 0))]
     else:
         for number in everything:
-            step.launch(number, "end of backward", None)
+            step.send(number, "end of backward", None)
             step.collect(number)
     return Program(
         lane=tuple(step.lane),
@@ -204,16 +187,15 @@ def write_program(
     )
 
 
-class _Step:
+class _Step(LaneWriter):
     """The lane of a step, as it is written; ``sent``: each bucket's collective, in the order of launches."""
 
     def __init__(self, workload: Workload, hardware: Hardware, assignment: Assignment, style: Style) -> None:
+        super().__init__()
         self._workload = workload
         self._hardware = hardware
         self._buckets = assignment.bucket_indices
         self._style = style
-        self.lane: list[LaneItem] = []
-        self.collectives: list[Collective] = []
         self.sent: dict[int, int] = {}
 
     def copy_in_ns(self, *indices: int) -> int:
@@ -221,20 +203,14 @@ class _Step:
         included = "copy_in" in self._workload.ready_includes
         return transfer_ns(self._size(indices), None if included else self._hardware.copy_in_bytes_per_s)
 
-    def work(self, kind: Literal["backward", "copy_in"], duration_ns: int, **of: int) -> None:
-        """The lane is busy, with a ``gradient`` or a ``bucket``."""
-        if duration_ns:
-            self.lane.append(Work(kind, duration_ns, **of))
-
-    def launch(self, bucket: int, phase: Phase, gradient: int | None) -> None:
+    def send(self, bucket: int, phase: Phase, gradient: int | None) -> None:
         """Flatten the bucket, where the style does, and send it."""
         members = self._buckets[bucket]
         if self._style.copies == "launch":
             self.work("copy_in", self.copy_in_ns(*members), bucket=bucket)
         size, dtype = self._size(members), self._workload.gradients[members[0]].dtype
-        self.sent[bucket] = len(self.collectives)
-        self.lane += [Ready(bucket), Launch(len(self.collectives))]
-        self.collectives.append(
+        self.lane.append(Ready(bucket))
+        self.sent[bucket] = self.launch(
             Collective(
                 kind="all_reduce",
                 elements=size // DTYPE_BYTES[dtype],

@@ -9,24 +9,23 @@ from typing import Any
 from sim.clock.program import (
     BackwardEnd,
     CopyBack,
-    LaneItem,
     Launch,
     Program,
     Ready,
     Wait,
-    Work,
     effects_of,
     tail_ns,
     works,
 )
 from sim.costs.service_time import service_ns
 from sim.errors import AssignmentError, NotModelledError
-from sim.nouns.assignment import Assignment, bucket_bytes, made_for
+from sim.nouns.assignment import Assignment, assigned
 from sim.nouns.collective import Collective, CollectiveKind, Phase
 from sim.nouns.hardware import Curve, Hardware
-from sim.nouns.timeline import Iteration, SpanKind
+from sim.nouns.timeline import Iteration
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.bucketing import Caps
+from sim.systems.micro_batch import LaneWriter, micro_batches, shared_optimizer_ns
 from sim.systems.zero_copies import (
     accumulating_bytes,
     arrival_bytes,
@@ -38,7 +37,7 @@ from sim.systems.zero_copies import (
 from sim.systems.zero_flushes import Flush, ZeroMessage, plan_flushes, plan_messages
 from sim.systems.zero_layout import ProcessGroup, lay_out
 from sim.systems.zero_settings import ZeroSettings, read_zero_settings
-from sim.units import divide_half_even, transfer_ns
+from sim.units import transfer_ns
 
 STAGES = {"zero1": 1, "zero2": 2}
 
@@ -59,14 +58,7 @@ def assign(
             DeepSpeed itself would stop.
     """
     settings = read_zero_settings(options, STAGES[policy], workload)
-    indices = _buckets(workload, plan_flushes(workload, settings))
-    return Assignment(
-        policy=policy,  # type: ignore[arg-type]
-        bucket_indices=indices,
-        bucket_bytes=bucket_bytes(workload, indices),
-        settings=dict(options),
-        made_for=made_for(workload),
-    )
+    return assigned(workload, policy, _buckets(workload, plan_flushes(workload, settings)), options)
 
 
 def _buckets(workload: Workload, flushes: tuple[Flush, ...]) -> tuple[tuple[int, ...], ...]:
@@ -115,9 +107,7 @@ def write(
             f"buckets follow from reduce_bucket_size and the order of gradients (A5.2)"
         )
     writer = _Writer(workload, hardware, settings, flushes)
-    count = settings.gradient_accumulation_steps
-    before = [writer.micro_batch(number) for number in range(min(count - 1, 2))]
-    return (*before, *before[1:] * (count - 3), writer.micro_batch(count - 1))  # all in between are alike
+    return micro_batches(settings.gradient_accumulation_steps, writer.micro_batch)
 
 
 class _Writer:
@@ -173,8 +163,7 @@ class _Writer:
     def _optimizer_ns(self) -> int:
         """The optimizer works on one rank's partitions (A5.11)."""
         owned = sum(group.partition_elements for group in self.groups.values())
-        total = sum(sum(group.sizes.values()) for group in self.groups.values())
-        return divide_half_even(self.workload.optimizer_ns * owned, total)
+        return shared_optimizer_ns(self.workload, owned)
 
     def _step(self) -> tuple[tuple[Collective, ...], tuple[str, ...]]:
         """What ``step()`` sends, nothing of it beside anything else, and notes (A5.11, A8.8).
@@ -268,10 +257,11 @@ def _is_timeless(curve: Curve) -> bool:
     return not any(point.duration_ns for point in curve)
 
 
-class _Backward:
+class _Backward(LaneWriter):
     """The lane of one micro-batch, as it is written."""
 
     def __init__(self, writer: _Writer, number: int, *, reduces: bool) -> None:
+        super().__init__()
         self.writer = writer
         self.workload = writer.workload
         self.settings = writer.settings
@@ -281,8 +271,6 @@ class _Backward:
         self.home = {index: k for k, flush in enumerate(self.flushes) for index in flush.members}
         self.pending = [len(flush.members) for flush in self.flushes]
         self.next_flush = 0
-        self.lane: list[LaneItem] = []
-        self.collectives: list[Collective] = []
         self.carriers: list[list[int]] = [[] for _ in range(writer.bucket_count if reduces else 0)]
         self.under_way: int | None = None  # the last collective that the lane has not waited for
 
@@ -290,13 +278,13 @@ class _Backward:
         """Backward, what is reduced during it and after it, and the device's synchronisation at its end."""
         hooks = self.settings.reduces_in_hooks
         for index, work in works(self.workload):
-            self._work("backward", work, index)
+            self.work("backward", work, gradient=index)
             elements = self.workload.gradients[index].elements
             accumulating = accumulating_bytes(elements, self.settings, self.number)
-            self._work("copy_in", transfer_ns(accumulating, self.writer.copy_in_rate), index)
+            self.work("copy_in", transfer_ns(accumulating, self.writer.copy_in_rate), gradient=index)
             if hooks:
                 self._arrive(index)
-        self._work("backward", tail_ns(self.workload))
+        self.work("backward", tail_ns(self.workload))
         self.lane.append(BackwardEnd())
         if not hooks:
             for flush in self.flushes:
@@ -311,10 +299,6 @@ class _Backward:
                 self.lane.append(Ready(bucket))
             self.lane.append(CopyBack(bucket, 0))
 
-    def _work(self, kind: SpanKind, duration_ns: int, gradient: int | None = None) -> None:
-        if duration_ns:
-            self.lane.append(Work(kind, duration_ns, gradient))
-
     def _arrive(self, index: int) -> None:
         """A gradient is appended to its bucket; one that is open before it is flushed first (A5.2)."""
         if index not in self.home:
@@ -324,7 +308,7 @@ class _Backward:
             self._flush()
         elements = self.workload.gradients[index].elements
         copied = arrival_bytes(elements, self.settings)
-        self._work("copy_in", transfer_ns(copied, self.writer.copy_in_rate), index)
+        self.work("copy_in", transfer_ns(copied, self.writer.copy_in_rate), gradient=index)
         self.pending[bucket] -= 1
         if self.pending[bucket] == 0:
             self.lane.append(Ready(bucket))

@@ -8,9 +8,16 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from sim.errors import InputError, NotModelledError
-from sim.nouns.ddp_switches import MAX_ACCUMULATION_STEPS
 from sim.nouns.workload import Workload
-from sim.systems.setting_readers import Reader, read_count, read_flag, refuse
+from sim.systems.setting_readers import (
+    Reader,
+    check_wire_bytes,
+    read_count,
+    read_flag,
+    read_micro_batches,
+    read_settings,
+    refuse,
+)
 from sim.systems.switches import check_backward
 
 MODELLED_ZERO_SETTINGS = {
@@ -129,27 +136,18 @@ def read_zero_settings(settings: Mapping[str, Any], stage: int, workload: Worklo
         InputError: a value or combination that DeepSpeed refuses, too.
         NotModelledError: a name that is not modelled, or a system that is another one than this.
     """
-    for name, value in settings.items():
-        if name not in MODELLED_ZERO_SETTINGS:
-            raise NotModelledError(
-                f"zero{stage}: {name}={value!r} is not modelled; modelled settings: "
-                f"{', '.join(MODELLED_ZERO_SETTINGS)}"
-            )
+    given = read_settings(f"zero{stage}", settings, MODELLED_ZERO_SETTINGS, _READERS)
     dtype = _parameter_dtype(workload, stage)
     if "check_grad_overflow" in settings and dtype != "bfloat16":
         raise InputError(f"zero{stage}: check_grad_overflow is a setting of bf16; the parameters are {dtype}")
-    read: dict[str, Any] = {
-        **{"communication_data_type": dtype, "grad_accum_dtype": dtype, "check_grad_overflow": True},
-        **{name: _READERS[name](f"zero{stage}", name, value) for name, value in settings.items()},
+    by_dtype: dict[str, Any] = {
+        "communication_data_type": dtype,
+        "grad_accum_dtype": dtype,
+        "check_grad_overflow": True,
     }
-    made = ZeroSettings(stage=stage, dtype=dtype, **read)
+    made = ZeroSettings(stage=stage, dtype=dtype, **(by_dtype | given))
     _check_together(made)
     _check_gradients(workload, made)
-    if made.gradient_accumulation_steps > MAX_ACCUMULATION_STEPS:
-        raise InputError(
-            f"zero{stage}: gradient_accumulation_steps={made.gradient_accumulation_steps} is not legal; give "
-            f"an integer 1 to {MAX_ACCUMULATION_STEPS}"
-        )
     return made
 
 
@@ -158,9 +156,8 @@ def _parameter_dtype(workload: Workload, stage: int) -> str:
     for gradient in workload.gradients:
         if gradient.key != first.key or gradient.dtype not in _PARAMETER_DTYPES:
             raise NotModelledError(
-                f"workload {workload.name!r}: gradient {gradient.index} ({gradient.name}) is {gradient.dtype}"
-                f" on {gradient.device or 'no device'}; under zero{stage} all parameters have one device and "
-                f"one dtype of {', '.join(_PARAMETER_DTYPES)}"
+                f"{workload.label(gradient)} is {gradient.dtype} on {gradient.device or 'no device'}; under "
+                f"zero{stage} all parameters have one device and one dtype of {', '.join(_PARAMETER_DTYPES)}"
             )
     return first.dtype
 
@@ -168,14 +165,10 @@ def _parameter_dtype(workload: Workload, stage: int) -> str:
 def _check_gradients(workload: Workload, settings: ZeroSettings) -> None:
     """Raise where DeepSpeed itself would stop."""
     for gradient in workload.gradients:
-        what = f"workload {workload.name!r}: gradient {gradient.index} ({gradient.name})"
+        what = workload.label(gradient)
         if gradient.sparse:
             raise NotModelledError(f"{what} is sparse; ZeRO cannot flatten it")
-        if gradient.on_wire != gradient.num_bytes:
-            raise NotModelledError(
-                f"{what} has wire_bytes {gradient.on_wire}; what ZeRO sends follows from num_bytes and "
-                f"communication_data_type"
-            )
+        check_wire_bytes(gradient, what, "ZeRO", "communication_data_type")
         if gradient.uses > 1:
             raise NotModelledError(
                 f"{what} becomes ready {gradient.uses} times in one backward; DeepSpeed raises 'Gradient "
@@ -259,7 +252,7 @@ _READERS: dict[str, Reader] = {
     **{one.name: read_flag for one in fields(ZeroSettings) if one.type is bool},
     "reduce_bucket_size": read_count(1),
     "allgather_bucket_size": read_count(0, step=2),
-    "gradient_accumulation_steps": read_count(1),
+    "gradient_accumulation_steps": read_micro_batches,
     "gradient_clipping": _number(positive=False),
     "gradient_predivide_factor": _number(positive=True),
     "communication_data_type": _dtype,

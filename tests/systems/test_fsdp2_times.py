@@ -8,41 +8,14 @@ import pytest
 
 import sim
 from sim.errors import NotModelledError, SimError
-from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.timeline import Timeline
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.workload import Workload
 from sim.systems.fsdp2_settings import MODELLED_FSDP2_SETTINGS
 from sim.systems.registry import write
 from sim.tuner.reach.unit_family import find_units, unit_choices
+from tests.systems.four_gradients import HARDWARE, four_gradients
 
-FLAT = (CurvePoint(num_bytes=0, duration_ns=25),)
-HARDWARE = Hardware(
-    name="h",
-    world_size=2,
-    all_reduce=FLAT,
-    reduce_scatter=FLAT,
-    all_gather=FLAT,
-    copy_in_bytes_per_s=4e10,
-    copy_out_bytes_per_s=4e10,
-)
-NAMES = ("tokens", "h.0", "h.1", "head")
-WORKLOAD = Workload(
-    name="four",
-    gradients=tuple(
-        Gradient(
-            index=index,
-            name=f"{name}.weight",
-            shape=(size,),
-            dtype="float32",
-            num_bytes=4 * size,
-            ready_ns=10 * (4 - index),
-        )
-        for index, (name, size) in enumerate(zip(NAMES, (100, 30, 50, 20), strict=True))
-    ),
-    forward_ns=40,
-    backward_ns=50,
-    optimizer_ns=1000,
-)
+WORKLOAD = four_gradients("tokens", "h.0", "h.1", "head")
 
 
 def played(policy: str = "fully_shard", workload: Workload = WORKLOAD, **settings: Any) -> Timeline:

@@ -8,41 +8,15 @@ from hypothesis import given
 
 import sim
 from sim.errors import AssignmentError, InputError, NotModelledError, SimError
-from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Iteration, Timeline
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.workload import Workload
 from sim.systems.megatron_settings import MODELLED_MEGATRON_SETTINGS
 from sim.systems.registry import write
 from tests.strategies import TINY, hardwares, workloads
+from tests.systems.four_gradients import HARDWARE, four_gradients
 
-FLAT = (CurvePoint(num_bytes=0, duration_ns=25),)
-HARDWARE = Hardware(
-    name="h",
-    world_size=2,
-    all_reduce=FLAT,
-    reduce_scatter=FLAT,
-    all_gather=FLAT,
-    copy_in_bytes_per_s=4e10,
-    accumulate_bytes_per_s=4e10,
-)
-SIZES = (100, 30, 50, 20)
-WORKLOAD = Workload(
-    name="four",
-    gradients=tuple(
-        Gradient(
-            index=index,
-            name=f"m{index}.weight",
-            shape=(size,),
-            dtype="float32",
-            num_bytes=4 * size,
-            ready_ns=10 * (4 - index),
-        )
-        for index, size in enumerate(SIZES)
-    ),
-    forward_ns=40,
-    backward_ns=50,
-    optimizer_ns=1000,
-)
+WORKLOAD = four_gradients("m0", "m1", "m2", "m3")
 OVERLAP = {"overlap_grad_reduce": True, "bucket_size": 60}
 SHARDED = OVERLAP | {"use_distributed_optimizer": True}
 

@@ -50,7 +50,7 @@ def test_numbers_are_taken_as_deepspeed_takes_them() -> None:
         ("zero2", {"overlap_comm": 1}, "overlap_comm=1 is not legal; give true or false"),
         ("zero2", {"reduce_bucket_size": True}, "give a whole number >= 1"),
         ("zero2", {"allgather_bucket_size": 3}, "give a whole number >= 0 and even"),
-        ("zero1", {"gradient_accumulation_steps": 0}, "give a whole number >= 1"),
+        ("zero1", {"gradient_accumulation_steps": 0}, "give an integer 1 to 10000"),
         ("zero1", {"gradient_predivide_factor": 0.0}, "give a finite number > 0"),
         ("zero1", {"gradient_clipping": float("nan")}, "give a finite number >= 0"),
         ("zero1", {"grad_accum_dtype": "float32"}, "give one of fp32, fp16, bf16"),
