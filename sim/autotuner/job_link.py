@@ -31,7 +31,7 @@ class JobLink:
     host_share: dict[str, float] = field(default_factory=dict)
 
 
-def measure_link(ddp: DistributedDataParallel, ranks: Unison, budget_s: float = BUDGET_S) -> JobLink:
+def measure_link(ddp: DistributedDataParallel, ranks: Unison) -> JobLink:
     """The curve up to all gradients in one message, or up to what the budget allows.
 
     All ranks call it at once. They decide by times that they share (the shortest over ranks, from the last
@@ -39,7 +39,7 @@ def measure_link(ddp: DistributedDataParallel, ranks: Unison, budget_s: float = 
     """
     total = sum(p.numel() * p.element_size() for p in ddp.parameters() if p.requires_grad)
     probe = _Probe(ddp, ranks)
-    left_ns = int(budget_s * 1e9)
+    left_ns = int(BUDGET_S * 1e9)
     rounds: dict[int, list[int]] = defaultdict(list)
     probe.time(_SMALLEST)  # warms up
     for size in _sizes(total):

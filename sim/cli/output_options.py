@@ -34,9 +34,9 @@ def write_measured(path: Path, text: str, option: str = "--output") -> None:
     note(f"wrote {path}")
 
 
-def write_all(texts: dict[Path, str], option: str = "--output") -> None:
+def write_all(texts: dict[Path, str]) -> None:
     """Several files, all or none, and a word about each on stderr."""
-    write_files(texts, option)
+    write_files(texts, "--output")
     for path in texts:
         note(f"wrote {path}")
 

@@ -59,7 +59,7 @@ def scale(
             latencies[name] *= hops
             bandwidths[name] /= volume
     for name in CURVES:
-        curve: Curve | None = getattr(hardware, name)
+        curve = hardware.curve(name)
         if curve is not None and (latencies[name], bandwidths[name]) != (1, 1):
             changes[name] = _scale_curve(curve, latencies[name], bandwidths[name])
     return workload, replace(hardware, **changes) if changes else hardware

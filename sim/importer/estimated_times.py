@@ -1,9 +1,10 @@
 """Ready times where only an order, sizes and the length of backward are known."""
 
+import operator
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import Literal
+from typing import Literal, get_args
 
 from sim.nouns.workload import Workload
 from sim.units import divide_half_even
@@ -22,17 +23,13 @@ def split_backward(sizes: Sequence[int], backward_ns: int, by: By) -> tuple[int,
     return tuple(divide_half_even(backward_ns * done, total) for done in accumulate(weights))
 
 
-def split_band(sizes: Sequence[int], backward_ns: int, by: By) -> tuple[float, float]:
-    """(low, high) factors on the times of ``split_backward``: how far the other split is from it.
+def split_band(sizes: Sequence[int], backward_ns: int) -> tuple[float, float]:
+    """(low, high) factors on the times of ``split_backward``: how far its two splits are from each other.
 
     Neither split knows what the operators cost. The factor is that between the mean ready times of a byte
     under the two, taken in both directions.
     """
-    other: By = "bytes" if by == "position" else "position"
-    means = []
-    for split in (by, other):
-        times = split_backward(sizes, backward_ns, split)
-        means.append(sum(size * time for size, time in zip(sizes, times, strict=True)))
+    means = [sum(map(operator.mul, sizes, split_backward(sizes, backward_ns, by))) for by in get_args(By)]
     if min(means) <= 0:
         return (0.0, 2.0)
     factor = max(means) / min(means)

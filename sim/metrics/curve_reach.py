@@ -8,6 +8,7 @@ is a guess, which is said where it may change the step.
 from collections.abc import Sequence
 
 from sim.costs.service_time import service_ns
+from sim.nouns.collective import CollectiveKind
 from sim.nouns.hardware import Curve
 from sim.nouns.timeline import Timeline
 from sim.units import format_ms, format_size
@@ -20,13 +21,13 @@ def outside_curves(timeline: Timeline, step_ns: int) -> tuple[str, ...]:
     """A sentence for each curve and each of its ends where a guess may change the step; mostly none."""
     if timeline.hardware.world_size == 1:
         return ()
-    sizes: dict[str, list[int]] = {}
+    sizes: dict[CollectiveKind, list[int]] = {}
     for played in timeline.collectives:
         if played.collective.purpose == "gradients":
             sizes.setdefault(played.collective.kind, []).append(played.collective.num_bytes)
     said = []
     for kind, sent in sizes.items():
-        curve: Curve | None = getattr(timeline.hardware, kind)
+        curve = timeline.hardware.curve(kind)
         if curve is not None:
             words = kind.replace("_", "-")
             said += [_below(words, curve, sent, step_ns), _beyond(words, curve, sent, step_ns)]

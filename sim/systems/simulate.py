@@ -60,12 +60,20 @@ def simulate(
         assignment,
         programs[-1],
         outcomes[-1],
-        accumulation_ns=_accumulation_ns(workload, programs[:-1], outcomes[:-1]),
+        accumulation_ns=_micro_batches_ns(workload, programs[:-1], outcomes[:-1]),
         engine=engine,
         iteration=iteration,
         slowest=slowest,
     )
     return replace(timeline, holdings=hold(timeline))
+
+
+def simulated_step_ns(workload: Workload, hardware: Hardware, assignment: Assignment) -> int:
+    """How long the whole step is, in ns, by the analytic engine; in less time than ``simulate`` takes."""
+    play, _ = _clock("analytic")
+    programs = write(workload, hardware, assignment)
+    micro_batches_ns = _micro_batches_ns(workload, programs, _play_each(programs, play))
+    return micro_batches_ns + programs[-1].optimizer_ns
 
 
 def _write_slowest(
@@ -125,8 +133,8 @@ def _play_each(programs: Sequence[Program], play: Play) -> list[Outcome]:
     return outcomes
 
 
-def _accumulation_ns(workload: Workload, programs: Sequence[Program], outcomes: Sequence[Outcome]) -> int:
-    """What the micro-batches before the last take."""
+def _micro_batches_ns(workload: Workload, programs: Sequence[Program], outcomes: Sequence[Outcome]) -> int:
+    """What micro-batches take, without the optimizer's step."""
     each = workload.forward_ns + workload.loss_ns
     return sum(
         program.pre_forward_ns + each + outcome.sync_end_ns + program.post_sync_ns

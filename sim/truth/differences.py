@@ -242,7 +242,7 @@ def _latency(hardware: Hardware, sent: Sequence[Collective]) -> tuple[int, str]:
     """The shortest time that all collectives of a step take, kind by kind, to the microsecond."""
     total, words = 0, []
     for kind, count in Counter(one.kind for one in sent).items():
-        curve: Curve | None = getattr(hardware, kind)
+        curve = hardware.curve(kind)
         shortest = min(point.duration_ns for point in curve) if curve is not None else 0
         total += count * shortest
         named = "" if kind == "all_reduce" else f" {kind}"

@@ -15,7 +15,7 @@ from sim.clusters.topology.rings import Rings, rings_of
 from sim.clusters.topology.routes import LinkEnds, routes_of
 from sim.errors import InputError
 from sim.nouns.cluster import Cluster
-from sim.nouns.hardware import CURVES, Curve, Hardware
+from sim.nouns.hardware import CURVES, Hardware
 from sim.nouns.jobs import SharedLink
 from sim.units import NS_PER_S
 
@@ -171,7 +171,7 @@ def _carried(
     curves: dict[str, Any] = {}
     spread = dict(hardware.spread)
     for collective in CURVES:
-        curve: Curve | None = getattr(hardware, collective)
+        curve = hardware.curve(collective)
         known = spread.get(collective)
         scatter = dict(known) if isinstance(known, dict) else {}
         points = []

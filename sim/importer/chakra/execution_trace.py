@@ -258,7 +258,7 @@ def _workload(
         notes.missing.append("a workload: give the length of backward (--backward-ms), or a model")
         return None
     sizes = [row.num_bytes for row in trace.gradients]
-    band = split_band(sizes, options.backward_ns, "position")
+    band = split_band(sizes, options.backward_ns)
     notes.assumed.append(
         f"ready times split the backward given evenly over the gradients (estimated; a split by bytes "
         f"differs by a factor of {band[1]:g} on average)"

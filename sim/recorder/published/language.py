@@ -6,6 +6,9 @@ scalar loss. Small arguments make small models.
 """
 
 import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,19 +30,6 @@ class Conv1D(nn.Module):
         """``[..., in] -> [..., out]``."""
         flat = torch.addmm(self.bias, x.view(-1, x.shape[-1]), self.weight)
         return flat.view(*x.shape[:-1], self.weight.shape[1])
-
-
-class Norm(nn.Module):
-    """Layer norm with an optional bias, nanoGPT's."""
-
-    def __init__(self, width: int, *, bias: bool) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalise the last dimension."""
-        return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, 1e-5)
 
 
 class NewGelu(nn.Module):
@@ -153,41 +143,52 @@ def _text(vocab: int, batch: int, context: int) -> Batch:
     return text[:, :-1].contiguous(), text[:, 1:].contiguous()
 
 
-def _linear_gpt(
+def _causal_lm(
     *,
     layers: int,
     width: int,
     heads: int,
     vocab: int,
     context: int,
-    batch: int,
     tied: bool,
-    linear_bias: bool,
-    norm_bias: bool,
     dropout: float,
-) -> tuple[CausalLm, Batch]:
-    check_sizes(layers=layers, width=width, heads=heads, vocab=vocab, context=context, batch=batch)
-
+    linear: Callable[[int, int], nn.Module],
+    norm: Callable[[], nn.Module],
+    gelu: Callable[[], nn.Module],
+) -> CausalLm:
     def block() -> Block:
         attention = CausalAttention(
-            nn.Linear(width, 3 * width, bias=linear_bias),
-            nn.Linear(width, width, bias=linear_bias),
-            heads=heads,
-            dropout=dropout,
+            linear(width, 3 * width), linear(width, width), heads=heads, dropout=dropout
         )
-        up = nn.Linear(width, 4 * width, bias=linear_bias)
-        mlp = Mlp(up, nn.GELU(), nn.Linear(4 * width, width, bias=linear_bias), dropout=dropout)
-        return Block(Norm(width, bias=norm_bias), attention, Norm(width, bias=norm_bias), mlp)
+        mlp = Mlp(linear(width, 4 * width), gelu(), linear(4 * width, width), dropout=dropout)
+        return Block(norm(), attention, norm(), mlp)
 
+    return CausalLm(
+        [block() for _ in range(layers)],
+        norm(),
+        width=width,
+        vocab=vocab,
+        context=context,
+        tied=tied,
+        dropout=dropout,
+    )
+
+
+def _linear_gpt(
+    *, vocab: int, context: int, batch: int, linear_bias: bool, norm_bias: bool, **sizes: Any
+) -> tuple[CausalLm, Batch]:
+    width = sizes["width"]
+    check_sizes(
+        layers=sizes["layers"], width=width, heads=sizes["heads"], vocab=vocab, context=context, batch=batch
+    )
     with seeded():
-        model = CausalLm(
-            [block() for _ in range(layers)],
-            Norm(width, bias=norm_bias),
-            width=width,
+        model = _causal_lm(
             vocab=vocab,
             context=context,
-            tied=tied,
-            dropout=dropout,
+            linear=partial(nn.Linear, bias=linear_bias),
+            norm=partial(nn.LayerNorm, width, bias=norm_bias),
+            gelu=nn.GELU,
+            **sizes,
         )
         return model, _text(vocab, batch, context)
 
@@ -255,22 +256,18 @@ def gpt2_124m(
     )
     check_tokens(tokens, context)
 
-    def block() -> Block:
-        attention = CausalAttention(
-            Conv1D(width, 3 * width), Conv1D(width, width), heads=heads, dropout=dropout
-        )
-        mlp = Mlp(Conv1D(width, 4 * width), NewGelu(), Conv1D(4 * width, width), dropout=dropout)
-        return Block(nn.LayerNorm(width), attention, nn.LayerNorm(width), mlp)
-
     with seeded():
-        model = CausalLm(
-            [block() for _ in range(layers)],
-            nn.LayerNorm(width),
+        model = _causal_lm(
+            layers=layers,
             width=width,
+            heads=heads,
             vocab=vocab,
             context=context,
             tied=True,
             dropout=dropout,
+            linear=Conv1D,
+            norm=partial(nn.LayerNorm, width),
+            gelu=NewGelu,
         )
         return model, _text(vocab, batch, tokens)
 

@@ -95,18 +95,17 @@ def _pictures(batch: int, image: int, classes: int) -> Batch:
     return torch.randn(batch, 3, image, image), torch.randint(classes, (batch,))
 
 
-def _check_image(image: int, least: int, batch: int) -> None:
-    if image < least or (batch == 1 and image <= least):
+def _check_image(image: int, batch: int = 2) -> None:
+    if image < 32 or (batch == 1 and image == 32):
         raise InputError(
-            f"image: {image} is not legal with batch {batch}; give {least} pixels or more, "
-            f"{least + 1} with a batch of 1"
+            f"image: {image} is not legal with batch {batch}; give 32 pixels or more, 33 with a batch of 1"
         )
 
 
 def resnet18(*, batch: int = 64, image: int = 224, classes: int = 1000) -> tuple[ResNet, Batch]:
     """torchvision's ``resnet18``: 11,689,512 parameters in 62 tensors."""
     check_sizes(batch=batch, image=image, classes=classes)
-    _check_image(image, 32, batch)
+    _check_image(image, batch)
     with seeded():
         model = ResNet(depths=[2, 2, 2, 2], bottleneck=False, classes=classes)
         return model, _pictures(batch, image, classes)
@@ -119,7 +118,7 @@ def resnet50(*, batch: int = 32, image: int = 224, classes: int = 1000) -> tuple
     gradients become ready in other orders.
     """
     check_sizes(batch=batch, image=image, classes=classes)
-    _check_image(image, 32, batch)
+    _check_image(image, batch)
     with seeded():
         model = ResNet(depths=[3, 4, 6, 3], bottleneck=True, classes=classes)
         return model, _pictures(batch, image, classes)
@@ -159,7 +158,7 @@ def vgg13(
 ) -> tuple[Vgg13, Batch]:
     """torchvision's ``vgg13``: 133,047,848 parameters in 26 tensors."""
     check_sizes(batch=batch, image=image, classes=classes, hidden=hidden)
-    _check_image(image, 32, 2)
+    _check_image(image)
     with seeded():
         return Vgg13(classes=classes, hidden=hidden), _pictures(batch, image, classes)
 
@@ -258,6 +257,6 @@ class GoogLeNet(nn.Module):
 def googlenet(*, batch: int = 64, image: int = 224, classes: int = 1000) -> tuple[GoogLeNet, Batch]:
     """Caffe's ``bvlc_googlenet`` (MG-WFBP's logs): 13,378,280 parameters in 128 tensors."""
     check_sizes(batch=batch, image=image, classes=classes)
-    _check_image(image, 32, 2)
+    _check_image(image)
     with seeded():
         return GoogLeNet(classes=classes), _pictures(batch, image, classes)

@@ -27,8 +27,9 @@ from sim.tuner.reach.cap_layouts import (
 from sim.tuner.reach.cap_search import CapLimits, Search, best_pair
 from sim.tuner.reach.layout_scores import LayoutScores, score_layouts
 from sim.tuner.reach.megatron_family import BUCKET_SIZE, NUM_BUCKETS, find_megatron
+from sim.tuner.reach.size_reach import SizeReach
 from sim.tuner.reach.unit_family import find_units
-from sim.tuner.reach.zero_family import SizeReach, find_zero
+from sim.tuner.reach.zero_family import find_zero
 from sim.tuner.search.partitions import Buckets
 from sim.tuner.search.score import Scorer
 

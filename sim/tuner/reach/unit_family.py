@@ -1,14 +1,13 @@
 """Which modules to wrap under ``fully_shard`` and ``replicate`` (A10.1)."""
 
 from sim.errors import InputError, NotModelledError
-from sim.metrics.step import step_ns
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.systems.fsdp2_units import blocks_of
 from sim.systems.registry import assign
-from sim.systems.simulate import simulate
+from sim.systems.simulate import simulated_step_ns
 from sim.tuner.progress import tell
-from sim.tuner.reach.zero_family import FEWEST, WORK, SizeReach
+from sim.tuner.reach.size_reach import SizeReach, most_tries
 
 
 def find_units(workload: Workload, hardware: Hardware, policy: str) -> SizeReach:
@@ -21,7 +20,7 @@ def find_units(workload: Workload, hardware: Hardware, policy: str) -> SizeReach
     """
     found = []
     choices = unit_choices(workload)
-    for units in choices[: max(FEWEST, WORK // len(workload.gradients))]:
+    for units in choices[: most_tries(workload)]:
         tell("trying what to wrap")
         try:
             assignment = assign(workload, policy, units=units)
@@ -29,7 +28,7 @@ def find_units(workload: Workload, hardware: Hardware, policy: str) -> SizeReach
             if units:
                 continue  # a module of its own parameters that holds others, too
             raise
-        took = step_ns(simulate(workload, hardware, assignment, "analytic"))
+        took = simulated_step_ns(workload, hardware, assignment)
         found.append((took, len(assignment.bucket_indices), assignment))
     took, _, assignment = min(found, key=lambda each: each[:2])
     ways = f"{len(found)} of {len(choices)} ways to wrap"
