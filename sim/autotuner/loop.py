@@ -268,7 +268,7 @@ class _Tuning:
         most = options.max_verify_steps
         planned = looks(options.verify_steps, max(options.verify_steps, most // 2 if halved else most))
         yield from self._at_boundary()
-        lane = self._together(lambda: switch.make(assignment.bucket_indices))
+        candidate = self._together(lambda: switch.make(assignment.bucket_indices))
         said: dict[str, Any] = {
             "assignment": assignment,
             "predicted_gain_ns": found.gain_ns if found is not None else None,
@@ -276,13 +276,13 @@ class _Tuning:
         tried = len(assignment.bucket_indices)
         self._live.tell(phase="trial", buckets_tried=tried, most_steps=planned[-1], looks=())
         try:
-            switch.use(lane)
+            switch.use(candidate)
             for _ in range(TRIAL_WARMUP_STEPS):
                 yield
             yield from self._at_boundary()
-            verdict = yield from self._turns(switch, lane, planned, found)
+            verdict = yield from self._turns(switch, candidate, planned, found)
             if verdict.keeps:
-                switch.keep(lane)
+                switch.keep(candidate)
                 self._save(assignment)
                 raise _Ended("kept", verdict.why, ab=verdict.ab, **said)
         finally:
@@ -291,12 +291,16 @@ class _Tuning:
             raise _Ended("reverted", verdict.why, ab=verdict.ab, **said)
 
     def _turns(
-        self, switch: BucketSwitch, lane: TriedBuckets, planned: tuple[int, ...], found: Prediction | None
+        self,
+        switch: BucketSwitch,
+        candidate: TriedBuckets,
+        planned: tuple[int, ...],
+        found: Prediction | None,
     ) -> Generator[None, None, Verdict]:
         times: list[int] = []
         for look in planned:
             while len(times) < look:
-                switch.use(lane if is_candidates(len(times)) else switch.original)
+                switch.use(candidate if is_candidates(len(times)) else switch.original)
                 begun = self._now()
                 yield
                 times.append(self._now() - begun)

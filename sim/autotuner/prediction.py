@@ -10,13 +10,12 @@ from sim.formats.recordings import load_recording
 from sim.importer.recorded.recorded_run import as_run
 from sim.importer.recorded.recorded_steps import workload_of
 from sim.live.link import hardware_of
-from sim.metrics.step import step_ns
 from sim.nouns.assignment import Assignment, bucket_bytes
 from sim.nouns.hardware import Hardware
 from sim.nouns.recording import Recording
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.hook_table import HOOKS
-from sim.systems.simulate import simulate
+from sim.systems.simulate import simulated_step_ns
 from sim.truth.recorded_step import own_step
 from sim.tuner.recommend import tune
 
@@ -65,7 +64,7 @@ def predict(folder: Path, link: JobLink, in_use: Sequence[Sequence[int]]) -> Pre
     buckets = tuple(map(tuple, in_use))
     present = Assignment(bucket_indices=buckets, bucket_bytes=bucket_bytes(sent, buckets))
     in_use_ns, best_ns = (
-        step_ns(simulate(sent, machine, replace(one, ddp_kwargs={}), "analytic")) for one in (present, best)
+        simulated_step_ns(sent, machine, replace(one, ddp_kwargs={})) for one in (present, best)
     )
     return Prediction(
         assignment=best,

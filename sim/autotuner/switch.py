@@ -21,7 +21,10 @@ Buckets = tuple[tuple[int, ...], ...]
 
 @dataclass(slots=True, eq=False)
 class TriedBuckets:
-    """A Reducer with its buckets, its logger (which owns it too), and DDP's flag of a first static step."""
+    """A Reducer, its buckets, and its logger, which keeps it alive too.
+
+    ``is_past_first``: whether it has reduced a backward, after which a static graph is known to it.
+    """
 
     buckets: Buckets
     reducer: Any
@@ -30,7 +33,7 @@ class TriedBuckets:
 
 
 class BucketSwitch:
-    """Which Reducer a DDP uses. All of it belongs at a step boundary, on all ranks at once.
+    """Which Reducer a DDP uses. Call any method between two steps, and on all ranks after the same step.
 
     Args:
         ddp: past its first two synchronised steps, after which its buckets do not change by themselves.
@@ -52,10 +55,10 @@ class BucketSwitch:
         self._others: list[TriedBuckets] = []
 
     def make(self, buckets: Sequence[Sequence[int]], *, with_hooks: bool = True) -> TriedBuckets:
-        """A Reducer with these buckets, in launch order, to be used or dropped before the next backward.
+        """A new Reducer with these buckets, in launch order; ``use`` or ``drop`` it before the next backward.
 
-        The first backward that its hooks see has to be its own: with ``static_graph`` it learns the graph.
-        ``with_hooks`` False leaves out the user's communication hook.
+        With ``static_graph`` a Reducer learns the graph in the first backward that its hooks see, and has to
+        reduce that backward itself. ``with_hooks`` False leaves out the user's communication hook.
         """
         ddp = self._ddp
         parameters, expect_sparse_gradient = ddp._build_params_for_reducer()  # type: ignore[no-untyped-call]
@@ -69,43 +72,43 @@ class BucketSwitch:
         for hook, state in ddp._comm_hooks if with_hooks else ():
             logger._set_comm_hook_name(hook.__qualname__)
             _register_comm_hook(reducer, state, hook)
-        lane = TriedBuckets(
+        candidate = TriedBuckets(
             buckets=tuple(map(tuple, buckets)), reducer=reducer, logger=logger, is_past_first=False
         )
-        self._others.append(lane)
-        return lane
+        self._others.append(candidate)
+        return candidate
 
-    def use(self, lane: TriedBuckets) -> None:
-        """Reduce with ``lane`` from the next forward on."""
-        if lane is self.active:
+    def use(self, candidate: TriedBuckets) -> None:
+        """Reduce with ``candidate`` from the next forward on."""
+        if candidate is self.active:
             return
         ddp = self._ddp
-        ddp.reducer, ddp.logger = lane.reducer, lane.logger
+        ddp.reducer, ddp.logger = candidate.reducer, candidate.logger
         if ddp.static_graph:
-            # the first backward of a Reducer counts how often each gradient fires, and reduces at its end
+            # In its first backward a Reducer counts how often each gradient fires, and reduces at the end.
             self.active.is_past_first = ddp._static_graph_delay_allreduce_enqueued
-            ddp._static_graph_delay_allreduce_enqueued = lane.is_past_first
+            ddp._static_graph_delay_allreduce_enqueued = candidate.is_past_first
         elif ddp.find_unused_parameters:
-            lane.reducer._reset_state()  # its hooks have marked as used what the other one reduced
-        self.active = lane
+            candidate.reducer._reset_state()  # its hooks have marked as used what the other one reduced
+        self.active = candidate
 
-    def drop(self, lane: TriedBuckets) -> None:
-        """Give up ``lane``, which is not in use: its hooks and its copy of the gradients go."""
-        assert lane is not self.active
-        lane.reducer._remove_autograd_hooks()
-        lane.reducer = lane.logger = None
-        self._others = [other for other in self._others if other is not lane]
+    def drop(self, candidate: TriedBuckets) -> None:
+        """Give up ``candidate``, which is not in use: its hooks and its copy of the gradients go."""
+        assert candidate is not self.active
+        candidate.reducer._remove_autograd_hooks()
+        candidate.reducer = candidate.logger = None
+        self._others = [other for other in self._others if other is not candidate]
 
     def revert(self) -> None:
         """Back to DDP's own Reducer, the very object; all others are dropped."""
         self.use(self.original)
-        for lane in self._others:
-            self.drop(lane)
+        for candidate in self._others:
+            self.drop(candidate)
 
-    def keep(self, lane: TriedBuckets) -> None:
-        """Use ``lane`` for good: DDP's own Reducer is given up for it."""
-        self.use(lane)
-        if lane is not self.original:
+    def keep(self, candidate: TriedBuckets) -> None:
+        """Use ``candidate`` for good: DDP's own Reducer is given up for it."""
+        self.use(candidate)
+        if candidate is not self.original:
             self.drop(self.original)
-            self._others.remove(lane)
-            self.original = lane
+            self._others.remove(candidate)
+            self.original = candidate

@@ -27,7 +27,16 @@ from sim.cli import (
     validating,
 )
 from sim.cli import job_mix as sharing
-from sim.cli.greeting import the_loop
+from sim.cli.loop_steps import CALIBRATE, RECORD, REPLAY, TUNE
+
+EXPORT = "bucketsim export workload.json --assignment assignment.json --as snippet"
+_LOOP = (
+    ("when is each gradient ready?", RECORD),
+    ("what does the link carry?", CALIBRATE),
+    ("which buckets are best, and is it worth it?", TUNE),
+    ("what goes into the training script?", EXPORT),
+    ("is it true, on real ranks?", REPLAY),
+)
 
 app = typer.Typer(
     name="bucketsim",
@@ -35,6 +44,20 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _the_loop() -> str:
+    """The loop in five lines, each a question and the command that answers it; then what comes next."""
+    width = max(len(question) for question, _ in _LOOP)
+    lines = [f"{number} {ask:{width}}  {run}" for number, (ask, run) in enumerate(_LOOP, 1)]
+    return "\n".join(
+        (
+            "bucketsim finds the gradient buckets that make a DistributedDataParallel job fastest.",
+            *lines,
+            "next: bucketsim demo (all of it on a bundled recording), bucketsim doctor (what this machine "
+            "can run), bucketsim dash (the dashboard, with a manual), bucketsim --help (all commands)",
+        )
+    )
 
 
 def _version(wanted: bool) -> None:
@@ -53,7 +76,7 @@ def _options(
 ) -> None:
     """Record what backward does, predict, tune, replay on real ranks, compare on screen."""
     if context.invoked_subcommand is None:
-        print(the_loop())
+        print(_the_loop())
         raise typer.Exit(2)  # as for any command line that asks for nothing that there is
 
 

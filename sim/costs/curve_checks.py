@@ -9,8 +9,9 @@ from typing import Any
 from sim.nouns.hardware import Curve, CurvePoint
 from sim.units import format_ms, format_size
 
-# An interval to either side that is narrow enough. Small messages over gloo scatter by some tenths of a
-# millisecond on any machine; that is in the tuner's intervals, and no reason to measure again.
+# How far a 95 % interval may reach to either side: this share of the time, or so many ns if that is more.
+# Small messages over gloo scatter by some tenths of a millisecond on any machine; the tuner's intervals
+# contain that, and measuring again would not help.
 _WITHIN, _WITHIN_NS = 0.03, 500_000
 _JUMP = 1.25  # times what the points on both sides lead to
 
@@ -24,8 +25,10 @@ class DoubtfulPoint:
 
 
 def doubtful_points(curve: Curve, spread: Any) -> tuple[DoubtfulPoint, ...]:
-    """Points whose 95 % interval is wide (``spread`` has ``low_ns`` and ``high_ns``, by size), that take less
-    than a smaller message, or far more than the points on both sides lead to; one reason each, by size.
+    """Points not to be relied on, by size, with one reason each.
+
+    A point is doubtful where a larger message takes less, where it takes far more than its neighbours lead
+    to, or where its 95 % interval is wide (``low_ns`` and ``high_ns`` of its size in ``spread``).
     """
     found: dict[int, str] = {}
     for before, after in pairwise(curve):

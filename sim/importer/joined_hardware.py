@@ -10,12 +10,12 @@ from sim.nouns.hardware import CURVES, Curve, Hardware
 from sim.nouns.imported import Imported
 from sim.units import format_ms, format_size
 
-# From here on two curves are said to differ.
+# A point of two curves is said to differ from this share of its time on.
 APART = 0.1
 
 
 def world_size_of(part: Imported) -> int | None:
-    """How many ranks an import is of: by its measurements, its only hardware, or what is said of it."""
+    """How many ranks an import is of: told by its measurements, its only hardware, or its details."""
     sizes = {measurement.world_size for measurement in part.measurements}
     sizes = sizes or {one.world_size for one in part.hardware}
     if len(sizes) == 1:
@@ -29,10 +29,10 @@ def world_size_of(part: Imported) -> int | None:
 def join_hardware(
     given: Sequence[Hardware], links: Sequence[Hardware], traced: Sequence[Hardware], ranks: int | None
 ) -> tuple[tuple[Hardware, ...], list[str], list[dict[str, Any]]]:
-    """The hardware to use first, then the others; what was assumed; the curves of the trace that gave way.
+    """All hardware, that to use first; what was assumed; and the curves of the trace that were replaced.
 
-    A hardware file comes before nccl-tests, and that before the trace, whose curve is what all-reduces took
-    in its steps. What the trace says beside its curves stays.
+    The curves are those of a hardware file, else of nccl-tests, else of the trace, which are what all-reduces
+    took in its steps. What the trace says of copies, launches and slow-downs stays.
 
     Args:
         given: hardware files of ours.

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import accumulate
 
+from sim.costs.sampled_curve import SHORTEST_OVER_RANKS, median_curve, scatter_by_size
 from sim.errors import InputError
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.recording import RecordedBackward, Recording
@@ -50,25 +51,11 @@ def hardware_of(recording: Recording) -> Hardware:
     return Hardware(
         name=OWN_NAME,
         world_size=recording.world_size,
-        all_reduce=tuple(
-            CurvePoint(num_bytes=size, duration_ns=median_ns(times))
-            for size, times in sorted(by_size.items())
-        ),
+        all_reduce=median_curve(by_size),
         launch_cost_ns=max(0, median_ns(launches)),
         copy_out_bytes_per_s=None if is_view or ns_a_byte <= 0 else NS_PER_S / ns_a_byte,
         broadcast=(CurvePoint(num_bytes=0, duration_ns=each),) if header.buffers else None,
-        spread={
-            "all_reduce": {
-                str(size): {
-                    "count": len(times),
-                    "min_ns": min(times),
-                    "median_ns": median_ns(times),
-                    "max_ns": max(times),
-                    "quantile": "median over steps of the shortest over ranks",
-                }
-                for size, times in sorted(by_size.items())
-            }
-        },
+        spread={"all_reduce": scatter_by_size(by_size, SHORTEST_OVER_RANKS)},
         provenance={
             "source": "sim.record",
             "recording": recording.name,

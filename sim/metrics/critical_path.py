@@ -51,8 +51,8 @@ def dependencies(timeline: Timeline) -> tuple["networkx.DiGraph[int]", list[Path
         join(before, after)
     lane_ends = {span.end_ns: span for span in lane if span.end_ns > span.start_ns}
 
-    # A collective's whole life: launched beside the lane, waiting for the last rank, sent, and what follows
-    # until it can be used.
+    # The spans of a collective, in this order: its launch beside the lane, its wait for the last rank, its
+    # transfer, and what follows until its result can be used.
     beside = not timeline.hardware.launch_blocks_compute or "launch" in timeline.workload.ready_includes
     cost = timeline.hardware.launch_cost_ns if beside else 0
     launches: dict[int, PathSpan] = {}  # by end
@@ -60,7 +60,7 @@ def dependencies(timeline: Timeline) -> tuple["networkx.DiGraph[int]", list[Path
     lives: dict[int, list[PathSpan]] = {}  # the last span of each, by end
 
     def follow_lane(span: PathSpan) -> None:
-        """``span`` starts where the lane has come to: at an end of its work, or of what it waited for."""
+        """Join ``span`` to what the lane did last before it: work, or a wait for collectives."""
         if span.start_ns in lane_ends:
             join(lane_ends[span.start_ns], span)
         else:
@@ -117,7 +117,7 @@ def dependencies(timeline: Timeline) -> tuple["networkx.DiGraph[int]", list[Path
 
 
 def critical_path(timeline: Timeline) -> tuple[PathSpan, ...]:
-    """The spans that decide when the last gradient is available, in time order; none of no length."""
+    """The spans that decide when the last gradient is available, in time order; all take time."""
     graph, spans = dependencies(timeline)
     for number, span in enumerate(spans):
         if span.start_ns == 0:

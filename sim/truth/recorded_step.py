@@ -16,13 +16,12 @@ import numpy as np
 from sim.clock.arrays import Floats
 from sim.costs.in_step import rescaled, tilt_ratio
 from sim.errors import InputError
-from sim.metrics.step import step_ns
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import MeasuredIteration, Measurement
 from sim.nouns.own_step import OwnFactor, OwnStep, OwnTime
 from sim.nouns.workload import Workload
-from sim.systems.simulate import simulate
+from sim.systems.simulate import simulate, simulated_step_ns
 from sim.units import format_ms
 
 FEWEST_STEPS = 3
@@ -209,9 +208,7 @@ def _slopes(times: _Times, logs: Floats, misses: Floats, most: Floats) -> Floats
 def _told(times: _Times, fitted: _Fitted, seen: Sequence[MeasuredIteration]) -> OwnStep:
     workload, hardware = times.workload, times.apply(fitted.logs)
     measured_step_ns = round(median(step.step_ns for step in seen))
-    before, after = (
-        step_ns(simulate(workload, one, times.assignment, "analytic")) for one in (times.hardware, hardware)
-    )
+    before, after = (simulated_step_ns(workload, one, times.assignment) for one in (times.hardware, hardware))
     rest_ns = measured_step_ns - after
     forward_ns = workload.forward_ns + rest_ns
     doubtful = []

@@ -5,7 +5,7 @@ from math import ceil
 
 import networkx as nx
 
-from sim.clusters.topology.graph import add_link, host_graph
+from sim.clusters.topology.routes import add_link, host_graph
 from sim.nouns.cluster import Cluster, Link
 
 

@@ -24,7 +24,7 @@ from sim.nouns.collective import Collective
 from sim.nouns.jobs import Job, JobsReport, PlayedJob, Start
 from sim.nouns.workload import Workload
 from sim.systems.registry import write
-from sim.systems.simulate import simulate
+from sim.systems.simulate import simulate, simulated_step_ns
 from sim.units import divide_half_even, median_ns
 
 MOST_STEPS = 100_000  # of all jobs together: some minutes
@@ -153,7 +153,7 @@ def play_jobs(
                 job,
                 alone[number],
                 timeline.sync_end_ns - job.workload.backward_ns,
-                step_ns(simulate(job.workload, beside, job.assignment, "analytic")),
+                simulated_step_ns(job.workload, beside, job.assignment),
                 running.step_ns[warmup:],
                 running.exposed_ns[warmup:],
             )

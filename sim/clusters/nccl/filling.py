@@ -3,12 +3,13 @@
 A channel cuts its part of a message into loops of one chunk for each head. A loop is copied into the buffers
 that the switch reads (scatter), reduced and sent to all (reduce, broadcast) and copied out (gather), each by
 warps of its own (RunWorkColl of NVLS and NVLS_TREE, src/device/all_reduce.h; reduce_scatter.h and
-all_gather.h have two of the three). Loops follow one another through these stages, so that a message takes
-its own time and that of its first loop for every further stage. Small messages have few loops: of 16 MiB on
-eight H100 four, which two more stages make as long as six.
+all_gather.h have two of the three). Loops follow one another through these stages, so that every stage but
+the first adds the time of one loop to a message. That is much for small messages, which have few loops:
+16 MiB on eight H100 are four loops, and two more stages make them take as long as six.
 
-Each stage is taken to be as slow as the slowest, which is the switch's. NCCL's cost model has no such term;
-what copies within a GPU take less is not known, and belongs to the stated range (``hardware``).
+Each stage is taken to be as slow as the slowest, the switch's. NCCL's cost model has no such term. How much
+quicker the copies within a GPU are is not known; the range of a computed curve contains it
+(``computed_hardware``).
 """
 
 from sim.clusters.nccl.bandwidths import bytes_per_us, nvls_heads
@@ -28,7 +29,7 @@ _MANY_HOSTS = 4  # from so many on a tree's chunks are 64 KiB at most
 
 
 def filling_bytes(fabric: Fabric, collective: str, num_bytes: int, algorithm: Algorithm) -> int:
-    """Bytes that would take as long as the pipeline takes to fill; 0 of what is not NVLS."""
+    """Bytes that take as long to send as the pipeline takes to fill; 0 for what is not NVLS."""
     if algorithm not in ("nvls", "nvls_tree"):
         return 0
     return (_stages(fabric, collective, algorithm) - 1) * min(

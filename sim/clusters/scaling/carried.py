@@ -1,4 +1,4 @@
-"""What a machine carries, the fabric it was reckoned from, and both ends of what is not known about it."""
+"""A machine's hardware with the fabric that its curves were computed from, and its curves at either end."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -14,7 +14,7 @@ End = Literal["min_ns", "max_ns"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
-    """The hardware of a machine and where its curves come from."""
+    """The hardware of a machine, and whether its curves were computed from ``fabric`` or measured."""
 
     fabric: Fabric
     hardware: Hardware
@@ -37,8 +37,8 @@ def method_name(method: Method) -> str:
 def at_end(hardware: Hardware, end: End) -> Hardware:
     """``hardware`` with its whole all-reduce curve at one end of its range (``spread``).
 
-    Points without a range are sure and stay. Beyond the last of them only what a message takes more than that
-    one is unsure: its range is that of the rise, so that the curve goes on from there without a jump.
+    Points without a range are sure, and stay. A point beyond the last sure one keeps that one's time and
+    scales only what it takes longer, so that the curve does not jump there.
     """
     known = hardware.spread.get("all_reduce") or {}
     ends: list[int | None] = [known.get(str(point.num_bytes), {}).get(end) for point in hardware.all_reduce]

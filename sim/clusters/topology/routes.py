@@ -7,9 +7,8 @@ from typing import Literal
 
 import networkx as nx
 
-from sim.clusters.topology.graph import host_graph
 from sim.errors import InputError
-from sim.nouns.cluster import HostTemplate
+from sim.nouns.cluster import HostTemplate, Link
 
 LinkEnds = tuple[str, str]
 Route = tuple[LinkEnds, ...]
@@ -165,3 +164,31 @@ def _shortest(graph: "nx.DiGraph[str]", source: str, width: float) -> dict[str, 
                     heapq.heappush(heap, step)
     del found[source]
     return found
+
+
+def host_graph(template: HostTemplate) -> "nx.DiGraph[str]":
+    """One host: its devices as nodes, each link as two edges.
+
+    Nodes have ``kind``; edges have ``kind``, ``bytes_per_s`` (in their direction, of all links side by side)
+    and ``latency_ns``. Links of two kinds between the same two devices are added up under the wider's kind.
+    """
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    for device in template.devices:
+        graph.add_node(device.name, kind=device.kind)
+    for link in template.links:
+        add_link(graph, link)
+    return graph
+
+
+def add_link(graph: "nx.DiGraph[str]", link: Link) -> None:
+    """Both directions of ``link``, onto what is there already."""
+    width = link.bytes_per_s * link.count
+    for ends in ((link.a, link.b), (link.b, link.a)):
+        known = graph.get_edge_data(*ends)
+        if known is None:
+            graph.add_edge(*ends, kind=link.kind, bytes_per_s=width, latency_ns=link.latency_ns)
+            continue
+        if width > known["bytes_per_s"]:
+            known["kind"] = link.kind
+        known["bytes_per_s"] += width
+        known["latency_ns"] = max(known["latency_ns"], link.latency_ns)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
+from sim.costs.sampled_curve import SHORTEST_OVER_RANKS, median_curve, scatter_by_size
 from sim.importer.kineto.layout import Layout
 from sim.importer.kineto.seen import SeenRank, SeenStep
 from sim.importer.kineto.several_ranks import AlignedRanks, Transfer
@@ -103,7 +104,7 @@ def make_hardware(
     return Hardware(
         name=name,
         world_size=world_size,
-        all_reduce=_medians(by_size) if aligned.complete else _bounds(by_size, waitless),
+        all_reduce=median_curve(by_size) if aligned.complete else _bounds(by_size, waitless),
         launch_cost_ns=median_ns(launches) if launches else 0,
         copy_in_bytes_per_s=_rate(total, [step.copy_in_ns for step in steps]),
         copy_out_bytes_per_s=_rate(total, [step.copy_out_ns for step in steps]),
@@ -116,18 +117,9 @@ def make_hardware(
                 else {"compute_slowdown": _scatter(interference.kernels, interference.quartiles)}
             ),
             **({} if slowed is None else {"comm_slowdown": _scatter(slowed.beside, slowed.quartiles)}),
-            "all_reduce": {
-                str(size): {
-                    "count": len(times),
-                    "min_ns": min(times),
-                    "median_ns": median_ns(times),
-                    "max_ns": max(times),
-                    "quantile": "median over steps of the shortest over ranks"
-                    if aligned.complete
-                    else "upper bound",
-                }
-                for size, times in sorted(by_size.items())
-            },
+            "all_reduce": scatter_by_size(
+                by_size, SHORTEST_OVER_RANKS if aligned.complete else "upper bound"
+            ),
         },
         provenance={
             **provenance(first),
@@ -158,12 +150,6 @@ def _launches(aligned: AlignedRanks) -> list[int]:
             if not behind:
                 costs.append(max(0, one.start_ns - ready))
     return costs
-
-
-def _medians(by_size: Mapping[int, Sequence[int]]) -> Curve:
-    return tuple(
-        CurvePoint(num_bytes=size, duration_ns=median_ns(times)) for size, times in sorted(by_size.items())
-    )
 
 
 def _bounds(by_size: Mapping[int, Sequence[int]], waitless: Mapping[int, Sequence[int]]) -> Curve:

@@ -1,6 +1,6 @@
-"""How much longer all-reduces take beside backward: as many bytes beside it and after it, in one trace.
+"""How much longer an all-reduce takes beside backward than one of the same size after it, in one trace.
 
-Nothing is fitted: what ran after backward had the machine to itself, and what ran within it had not.
+Nothing is fitted: an all-reduce after backward had the machine to itself, one within backward had not.
 """
 
 from collections import defaultdict
@@ -10,13 +10,15 @@ from statistics import median
 
 from sim.importer.kineto.several_ranks import Transfer
 
-# Transfers of either kind for a size to count, so that one that was late by chance does not decide.
+# So many transfers within backward, and as many after it, a size must have to count: one that was late by
+# chance then does not decide.
 FEWEST = 3
-# Sizes within this of one another are taken for one, a byte's time for a byte's time.
+# Sizes this close together are taken for one size; compared is the time a byte.
 _ALIKE = 0.05
-# Of a transfer, on the other side of backward's end: too little to count.
+# A transfer counts as within backward, or as after it, though up to this share of it is not.
 _SLIVER = 0.01
-# Between the quartiles of what one rank shows: waits differ from step to step, a slow-down does not.
+# How far the quartiles may be apart where ranks are missing. Beyond it the times contain waits for ranks,
+# which differ from step to step as a slow-down does not.
 _SCATTER = 0.15
 
 
@@ -43,9 +45,9 @@ class CommSlowdown:
 def find_comm_slowdown(transfers: Sequence[Transfer], *, complete: bool = True) -> CommSlowdown | None:
     """The slow-down of transfers within backward; None where no size ran both within and after it.
 
-    Where collectives share the wire their times tell nothing of computation: these are left out. Where not
-    all ranks are there (``complete`` False) waits stand in the times: only transfers without any, as far as
-    that can be told, count, and where they scatter even so, None.
+    Transfers that share the wire with another collective are left out: their times say nothing of
+    computation. Where traces of ranks are missing (``complete`` False), a time may contain the wait for such
+    a rank: only transfers that seem to have waited for none count, and None is returned if these scatter.
     """
     told = (one for one in transfers if one.num_bytes and one.duration_ns and not one.is_shared)
     alone = sorted((one for one in told if complete or one.is_waitless), key=lambda one: one.num_bytes or 0)

@@ -13,7 +13,6 @@ from dataclasses import replace
 from sim.errors import InputError, NotModelledError
 from sim.importer.kineto.autograd import AutogradThread, between, find_accumulations, is_node
 from sim.importer.kineto.compute_lane import launched_spans, make_lane
-from sim.importer.kineto.copies import added_by_copies
 from sim.importer.kineto.events import Operator, TraceEvents
 from sim.importer.kineto.kernel_names import is_computation
 from sim.importer.kineto.roles import Backward, count_backwards, give_all_roles
@@ -252,7 +251,7 @@ class _Reader:
             last = max((one.end_ns for one in named), default=backward.end_ns)
             work = self._lane.between(since + 1, last if self._cpu.names_copies or sent else until)
             spans = [(self._lane.start_ns[place], self._lane.end_ns[place]) for place in work]
-        return added_by_copies(spans, ends, backward_end)
+        return _added_by_copies(spans, ends, backward_end)
 
     def _gradients(self, backward: Backward, begin: int) -> tuple[SeenGradient, ...]:
         return tuple(self._gradient(one, begin) for one in backward.accumulated)
@@ -310,3 +309,24 @@ def _sent_before_accumulating(
     """The reductions of a backward that sends all before its first AccumulateGrad; of others none."""
     sent = [one for one in collectives if one.role == "gradients"]
     return sent if sent and sent[-1].launched_ns < backward.accumulated[0].start_ns else []
+
+
+def _added_by_copies(
+    spans: Sequence[tuple[int, int]], collectives: Sequence[int], backward_end: int
+) -> tuple[int, int]:
+    """Time that copies add, and the end of the last; a copy's wait for its collective is not counted.
+
+    A copy may seem to begin a little before its collective ends: what ended before its middle, it waited for.
+
+    Args:
+        spans: start and end of each copy, in order.
+        collectives: when each of them ended, sorted.
+        backward_end: when the lane was free.
+    """
+    added, free = 0, backward_end
+    for start, end in spans:
+        arrived = bisect.bisect_right(collectives, (start + end) // 2)
+        since = max(free, min(start, collectives[arrived - 1])) if arrived else free
+        added += max(0, end - since)
+        free = max(free, end)
+    return added, free

@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 
 from sim.errors import InputError, NotModelledError
-from sim.metrics.step import step_ns
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment
 from sim.nouns.ddp_switches import SWITCHES
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.systems.framework_table import FRAMEWORKS, Framework
 from sim.systems.registry import assign
-from sim.systems.simulate import simulate
+from sim.systems.simulate import simulated_step_ns
 from sim.systems.snippets import check_code
 from sim.systems.switches import read_switches
 from sim.tuner.reach.cap_layouts import Walk, find_intervals, make_walk, round_cap_mb
@@ -23,10 +22,10 @@ from sim.units import format_ms
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearestSetting:
-    """What a framework is to be given, as ``lines``, and what it comes to, ns a step.
+    """The ``lines`` that set a framework, the buckets that it then uses, and their step.
 
-    ``assignment`` are the buckets that it then uses, ``asked_ns`` the step of the assignment that was asked
-    for, ``default_ns`` that of DDP's default under the same switches; ``lost_ns`` is what the setting lacks.
+    Steps to compare with are that of the assignment asked for (``asked_ns``) and that of DDP's default under
+    the same switches (``default_ns``).
     """
 
     assignment: Assignment
@@ -71,7 +70,7 @@ def nearest_setting(
     check_code(assignment)
     row = FRAMEWORKS[framework]
     search = _Search(workload, hardware, assignment, row)
-    asked_ns = step_ns(simulate(workload, hardware, assignment, "analytic"))
+    asked_ns = simulated_step_ns(workload, hardware, assignment)
     best, best_ns = search.best(search.switches)
     default_ns = search.step_of(assign(workload, **search.switches, **search.settings))
     told = [
@@ -115,8 +114,8 @@ class _Search:
         return min(played, key=lambda pair: pair[1])  # the first of equals
 
     def step_of(self, assignment: Assignment) -> int:
-        """Its step in ns."""
-        return step_ns(simulate(self.workload, self.hardware, assignment, "analytic"))
+        """The step of ``assignment`` in ns."""
+        return simulated_step_ns(self.workload, self.hardware, assignment)
 
     def _candidates(self, switches: Mapping[str, Any]) -> Iterator[Assignment]:
         """DDP's default, what was asked for if its keywords are enough, and a cap of each layout."""
@@ -145,7 +144,7 @@ def _in_parameter_order(walk: Walk) -> Walk:
 
 
 def _said(kwargs: Mapping[str, Any], framework: Framework, workload: Workload) -> dict[str, Any]:
-    """The keywords that are written down, defaults where the framework has others."""
+    """The keywords to write down: also DDP's defaults, where the framework's own are others."""
     said = {name: SWITCHES[name].default for name in framework.always_says}
     if framework.passes_always and workload.buffers:
         said["broadcast_buffers"] = True  # only what is on is said there, and DDP's default is on
@@ -157,7 +156,7 @@ def _said(kwargs: Mapping[str, Any], framework: Framework, workload: Workload) -
 
 
 def _elsewhere(made: Assignment, framework: Framework, lacks: list[str]) -> list[str]:
-    """What the lines need besides, and what the framework cannot set."""
+    """Comments on what has to be set outside of the framework, and on what it cannot set."""
     lines = [f"# Set elsewhere: {name}={value}." for name, value in _environment(made).items()]
     lines += [
         f"# Set elsewhere: {name}={value!r}." for name, value in made.settings.items() if name != "comm_hook"

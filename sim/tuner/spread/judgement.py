@@ -1,4 +1,4 @@
-"""Whether the recommendation is significantly better than anything else: what all sentences are made of."""
+"""Whether the recommendation is significantly better than another assignment: one rule for all answers."""
 
 from sim.nouns.assignment import Assignment
 from sim.nouns.robust import Robust
@@ -9,9 +9,9 @@ from sim.tuner.spread.gain import find_shortfall
 
 
 class Judge:
-    """Holds other assignments against the recommended one, over the draws that its gain was judged by.
+    """Compares other assignments with the recommended one, over the draws by which its gain was judged.
 
-    Of DDP's default it finds what ``judge_gain`` finds: rule, draws and nominal steps are the same.
+    For DDP's default it comes to the same answer as ``judge_gain``, from the same rule, draws and steps.
 
     Args:
         recommended: the assignment, whose nominal step is ``step_ns``.
@@ -33,7 +33,7 @@ class Judge:
         return self._is_nothing(Estimate(*map(round, gain)), step_ns)
 
     def is_as_good_nominally(self, step_ns: float) -> bool:
-        """The same of one that is not played: its nominal gain is taken for the mean of all draws."""
+        """``is_as_good`` for an assignment that is not played over the draws, by its nominal gain."""
         gain = step_ns - self._step_ns
         return self._is_nothing(Estimate(gain, gain, gain), step_ns)
 
