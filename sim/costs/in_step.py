@@ -13,8 +13,8 @@ from sim.nouns.anchored import InStepCurve, InStepTimes, Place
 from sim.nouns.hardware import Curve, CurvePoint, Hardware
 from sim.nouns.measurement import Measurement
 
-# Of a collective, on the other side of backward's end: so little changes its time by less than a step tells,
-# and numbers that were rounded do not decide what it is.
+# A collective counts as during backward, or as after it, though up to this share of it is not. That changes
+# its time by less than a step can tell, and rounded numbers then do not decide where it lies.
 _SLIVER = 0.01
 
 
@@ -22,12 +22,12 @@ def in_step_curve(beside: Curve, sizes: Sequence[int], seen: InStepTimes) -> InS
     """How the link does in the step, from the collectives of one profiled step.
 
     A collective's duration in the step differs from that beside it for two reasons, which the end of backward
-    tells apart. After it nothing computes: there the ratio is that of the link itself (another channel count,
-    warm buffers, another day), and that of their total is ``ratio``. Before it computation runs beside; how
-    much longer those took, against the ratio of the others, is ``comm_slowdown`` (their median, since the
-    first waits for the last rank to arrive). A collective across the end is left out of both; a hundredth of
-    one on the other side does not count. Where none lies wholly after backward, the two cannot be told apart:
-    all go into the ratio.
+    tells apart. Collectives after it have nothing computed beside them: ``ratio`` is what they took in all
+    over what their bytes take beside the step, and says how the link itself differs (another channel count,
+    warm buffers, another day). Collectives before it run beside computation: ``comm_slowdown`` is how much
+    longer than ``ratio`` they took, the median of them, since the first waits for the last rank to arrive.
+    A collective across the end counts for neither. Where none lies wholly after backward, the two reasons
+    cannot be told apart: ``ratio`` is the median of all.
 
     Args:
         beside: all-reduce durations beside the step.
@@ -105,7 +105,7 @@ def _place(duration_ns: int, alone_ns: int) -> Place:
 
 
 def _most(places: Sequence[Place]) -> Place:
-    """Where a collective lies in more than half of the steps; where in none so, across the end."""
+    """Where a collective lies in more than half of the steps; ``across`` where there is no such place."""
     place, count = Counter(places).most_common(1)[0]
     return place if 2 * count > len(places) else "across"
 

@@ -42,45 +42,45 @@ class Evidence:
 
     @cached_property
     def played(self) -> list[CollectiveTimes]:
-        """The same, with all that is known of them."""
+        """The times of the collectives on the critical path."""
         numbers = [span.collective for span in self.sent if span.collective is not None]
         return [self.timeline.collectives[number] for number in numbers]
 
     @cached_property
     def curves(self) -> list[Curve]:
-        """What each of them is timed by; without a curve a collective takes no time, and is on no path."""
+        """The curve of each collective on the critical path; each there has one."""
         return [getattr(self.timeline.hardware, span.kind) for span in self.sent]
 
     @property
     def wire_ns(self) -> int:
-        """How long they take together."""
+        """How long the collectives on the critical path take together."""
         return sum(span.end_ns - span.start_ns for span in self.sent)
 
     @property
     def wire_bytes(self) -> int:
-        """How much they carry together."""
+        """Bytes that the collectives on the critical path carry together."""
         return sum(played.collective.num_bytes for played in self.played)
 
     @property
     def latency_ns(self) -> int:
-        """What as many collectives of no bytes would take: the smallest time on the curve, each."""
+        """The part of ``wire_ns`` that is latency: of each collective, the smallest time on its curve."""
         return sum(min(point.duration_ns for point in curve) for curve in self.curves)
 
     @property
     def moving_ns(self) -> int:
-        """What they take alone on their channels beyond their latency."""
+        """What the collectives on the critical path take beyond ``latency_ns``, each alone on its channel."""
         return sum(played.collective.service_ns for played in self.played) - self.latency_ns
 
     @property
     def merging_saves_ns(self) -> int:
-        """By how much one collective in their place would be shorter than they are together."""
+        """How much one collective would save in place of all those on the critical path."""
         if len({span.kind for span in self.sent}) > 1:
             return 0
         together = sum(played.collective.service_ns for played in self.played)
         return max(0, together - service_ns(self.curves[0], self.wire_bytes))
 
     def on_path_ns(self, *kinds: str) -> int:
-        """How much of the critical path spans of these kinds are."""
+        """How long spans of these ``kinds`` are on the critical path."""
         return sum(span.end_ns - span.start_ns for span in self.path if span.kind in kinds)
 
     @cached_property
@@ -133,14 +133,14 @@ class Evidence:
 
     @property
     def is_additive(self) -> bool:
-        """Whether what is taken from the critical path is all that the step can become shorter by.
+        """Whether a step gets shorter by no more than what is taken from its critical path.
 
-        So it is with one channel where nothing slows anything else down.
+        That holds with one channel where nothing slows anything else down.
         """
         hardware = self.timeline.hardware
         return hardware.comm_channels == 1 and all(getattr(hardware, name) == 1 for name in SLOWDOWNS)
 
     @property
     def is_alone(self) -> bool:
-        """The same, where no other rank's step changes with this one's."""
+        """``is_additive``, and no other rank's step changes with this one's."""
         return self.is_additive and self.timeline.slowest is None

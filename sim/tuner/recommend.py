@@ -28,11 +28,11 @@ from sim.tuner.reach.families import (
     FIRST_AND_CAP,
     LAST_CAP,
     Families,
-    Reach,
     find_ddp_families,
     find_families,
 )
 from sim.tuner.reach.plateau import find_plateau
+from sim.tuner.reach.size_reach import Reach
 from sim.tuner.search.exact import NO_LIMIT
 from sim.tuner.search.merges import bounded, notes_on, over_merges
 from sim.tuner.search.optimum import Optimum, find_optimum

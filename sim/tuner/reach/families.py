@@ -27,7 +27,7 @@ from sim.tuner.reach.cap_layouts import (
 from sim.tuner.reach.cap_search import CapLimits, Search, best_pair
 from sim.tuner.reach.layout_scores import LayoutScores, score_layouts
 from sim.tuner.reach.megatron_family import BUCKET_SIZE, NUM_BUCKETS, find_megatron
-from sim.tuner.reach.size_reach import SizeReach
+from sim.tuner.reach.size_reach import Reach, SizeReach
 from sim.tuner.reach.unit_family import find_units
 from sim.tuner.reach.zero_family import find_zero
 from sim.tuner.search.partitions import Buckets
@@ -41,15 +41,6 @@ PER_PARAMETER = "per-parameter"
 SINGLE = "single"
 MG_WFBP = "mg-wfbp"
 HOROVOD = "horovod"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
-    """The best that one family reaches; ``complete``: none of it was left out; ``how`` says so in words."""
-
-    assignment: Assignment
-    complete: bool
-    how: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +69,7 @@ class Families:
 
 
 def find_families(scorer: Scorer, max_bucket_bytes: int = NO_LIMIT) -> Families:
-    """The best assignment of every family, free lists of buckets aside, for the scorer's workload and
-    hardware.
+    """The best assignment of every family but free lists of buckets, for the scorer's workload and hardware.
 
     DDP's own knobs are compared by ``sync_end_ns``; of equal ones, fewer buckets are better. Those of other
     systems are compared by the whole step. Caps are chosen among those that make no bucket larger than
@@ -99,23 +89,19 @@ def find_families(scorer: Scorer, max_bucket_bytes: int = NO_LIMIT) -> Families:
     }
     for name, find in others.items():
         try:
-            found.reached[name] = _reach(find())
+            found.reached[name] = find()
         except (InputError, NotModelledError) as error:
             found.absent[name] = str(error)
     try:
         sized = find_megatron(workload, hardware)
-        found.reached.update({name: _reach(size) for name, size in sized.items()})
+        found.reached.update(sized)
     except (InputError, NotModelledError) as error:
         found.absent.update({BUCKET_SIZE: str(error), NUM_BUCKETS: str(error)})
     return found
 
 
-def _reach(found: SizeReach) -> Reach:
-    return Reach(assignment=found.assignment, complete=found.complete, how=found.how)
-
-
 def find_ddp_families(scorer: Scorer, max_bucket_bytes: int = NO_LIMIT) -> Families:
-    """The same without other systems: only DDP's own knobs, from whose assignments the search sets out."""
+    """``find_families`` of DDP's own knobs alone; the search for the best assignment sets out from these."""
     tell("comparing caps")
     workload, hardware = scorer.problem.workload, scorer.problem.hardware
     default = assign(workload)

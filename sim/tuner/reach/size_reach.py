@@ -19,13 +19,19 @@ _FEWEST = 3  # tries, however many gradients there are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SizeReach:
-    """The best try's assignment and whole step; ``complete``: every step that differs was simulated."""
+class Reach:
+    """The best that one family reaches; ``complete``: none of it was left out; ``how`` says so in words."""
 
     assignment: Assignment
-    step_ns: int
     complete: bool
     how: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeReach(Reach):
+    """The best of a family whose members were simulated: with its whole step."""
+
+    step_ns: int
 
 
 class Interval(NamedTuple):

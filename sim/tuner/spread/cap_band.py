@@ -1,4 +1,4 @@
-"""How far steps range at each cap: the same draws for all of them, so that they differ by what they are."""
+"""How far single steps range at each cap, over the same draws, so that caps differ by their buckets alone."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -37,8 +37,8 @@ def step_band(
     """Where 95 of 100 single steps lie under each cap (MiB; None is DDP's default); empty: nothing varies.
 
     Steps vary as ``samples`` of the workload, its band and ``spread`` of the hardware say, as those that
-    ``tune`` draws, at least ``draws`` of them and the same for every cap. All recorded iterations go in, of
-    more than 400 as many; fewer than 39 are too few to show the range, and are taken to be normal.
+    ``tune`` draws, at least ``draws`` of them and the same for every cap. All recorded iterations go in, or
+    400 of them if they are more; fewer than 39 do not show the range, and are taken to be normal.
     ``progress`` as in ``tune``.
 
     Raises:
@@ -51,12 +51,12 @@ def step_band(
 def _points(
     workload: Workload, hardware: Hardware, caps_mb: Sequence[float | None], draws: int, seed: int
 ) -> list[BandPoint]:
-    """Its points.
+    """A point for each cap: the range of a further step.
 
-    A further step is a further iteration on a machine that the calibration allows. Of ``ENOUGH_ITERATIONS``
-    and more, it lies between those recorded with the chance that their order gives; fewer are taken to be
-    normal, and it lies as far out as Student's t says of so many. Fewer than ``FEWEST_ITERATIONS`` count as
-    none.
+    That is a further iteration, on a machine that the calibration allows. With ``ENOUGH_ITERATIONS`` recorded
+    or more, it lies between two of them with the chance that their order gives. With fewer, iterations are
+    taken to be normal, and it lies as far from their mean as Student's t says. Fewer than
+    ``FEWEST_ITERATIONS`` count as none.
     """
     recorded = sum(None not in sample for sample in workload.samples)
     if recorded < FEWEST_ITERATIONS:
@@ -95,7 +95,8 @@ def _points(
 def _luck(drawn: Draws, repeats: int, seed: int) -> Floats:
     """Where further iterations lie among those recorded: [repeats, machines, iterations].
 
-    Positions in their order, from 1; or, of few, distances from their mean in standard deviations.
+    A number is a position in their order, from 1; where few were recorded, a distance from their mean in
+    standard deviations.
     """
     generator, count = np.random.default_rng([seed, drawn.recorded]), drawn.recorded
     shape = (repeats, drawn.machines, drawn.iterations)
