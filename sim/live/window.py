@@ -36,7 +36,7 @@ def _whole(
     steps: int,
     window_of: Callable[[Recording, int], Recording],
 ) -> Recording | None:
-    """The window of ``recording`` that ``window_of`` cuts; None until that has ``steps`` steps."""
+    """A window of ``recording`` where it has so many steps."""
     if recording is None:
         return None
     if steps > followed.whole_steps:
@@ -51,7 +51,7 @@ def _whole(
 def first_window(recording: Recording, count: int) -> Recording:
     """The first ``count`` steps after warm-up that every rank in ``recording`` has.
 
-    They are fewer while the recording is shorter: the caller has to count them.
+    Fewer where there are not so many yet; the caller looks at how many it got.
 
     Raises:
         InputError: fewer than three steps asked for.
