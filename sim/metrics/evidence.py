@@ -1,4 +1,4 @@
-"""What there is to go by when one asks what holds a step up."""
+"""Figures of a timeline by which the cause that holds a step up is told."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +17,7 @@ _SENT = get_args(CollectiveKind)
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """A timeline and what is read off it, each part once and only if it is asked for.
+    """A timeline and figures read off it, each computed once and only if it is asked for.
 
     ``step_ns`` is the whole step.
     """

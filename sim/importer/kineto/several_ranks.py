@@ -19,8 +19,6 @@ _ENOUGH_FOR_A_STEP = 3
 _MOST_SHIFT = 3
 _FEWEST_TO_TELL = 2  # steps: the ends within one keep their distances wherever it belongs
 
-Rows = Sequence[Sequence[SeenCollective]]  # a row a collective, a column a rank
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:

@@ -15,19 +15,22 @@ Shortfall = Literal["nothing", "uncertain", "noise", "little"]
 
 
 def told_ns(gain: Estimate, nominal_ns: float) -> float:
-    """The gain that is told and judged: the nominal one, as all other figures are, unless it lies outside the
-    interval of the mean gain, which then takes its place."""
+    """The gain to tell and judge: the nominal one, or the mean over the draws where the nominal lies outside
+    of that mean's interval."""
     return nominal_ns if gain.low <= nominal_ns <= gain.high else gain.value
 
 
 def find_shortfall(gain: Estimate, nominal_ns: float, step_ns: float, robust: Robust) -> Shortfall | None:
-    """What a gain lacks to be significant; None: nothing. The one judgement that every sentence rests on.
+    """What a gain lacks to be significant; None where it lacks nothing. All sentences rest on this judgement.
 
-    ``gain`` is the mean of what one assignment saves against another over the draws, rounded to ns,
-    ``nominal_ns`` that of the nominal step, and ``step_ns`` the other's nominal step. Significant is what is
-    above 0 with its whole 95 % interval; more than 0.1 % of the step; and, below 1 % of it, more than one
-    step of DDP's default varies by (``Robust.noise_ns``), as predictions are themselves off by some tenths of
-    a percent.
+    A gain is significant if its whole 95 % interval is above 0 and if it is more than 0.1 % of the step.
+    Below 1 % of the step it also has to be more than one step of DDP's default varies by
+    (``Robust.noise_ns``), since predictions are themselves off by some tenths of a percent.
+
+    Args:
+        gain: what one assignment saves against another, the mean over the draws, rounded to ns.
+        nominal_ns: what it saves in the nominal step.
+        step_ns: the nominal step of the other assignment.
     """
     figure = told_ns(gain, nominal_ns)
     fraction = figure / step_ns if step_ns else 0.0
@@ -45,10 +48,10 @@ def judge_gain(
 ) -> Gain:
     """The gain of candidate ``name`` over DDP's default, whose nominal steps these are, with its verdict.
 
-    It is significant where ``find_shortfall`` finds nothing that it lacks. Where fewer than two iterations
-    were recorded, such a gain is neither: how much steps vary is not known. Where a limit bars the default,
-    there is none to keep, and the sentence says what the limit costs. Where it is not significant and that of
-    another candidate is, the sentence names that one.
+    The gain is significant where ``find_shortfall`` finds nothing that it lacks. With fewer than two recorded
+    iterations ``significant`` is then None, since nobody knows how much steps vary. Where a limit bars the
+    default, there is none to keep, and the sentence says what the limit costs. Where this gain is not
+    significant but another candidate's is, the sentence names that candidate.
     """
     row = robust.row(name)
     gain = _mean_gain(row)
