@@ -13,17 +13,7 @@ from sim.cli.next_steps import HARDWARE, WORKLOAD, suggest, to_apply, to_tune
 from sim.cli.output_options import directory_option
 from sim.cli.own_job import Parts, own_step_of, print_own_step, tell_doubtful
 from sim.cli.panels import CANDIDATES, MEASURING, MODEL, WHERE
-from sim.cli.placing import (
-    Box,
-    On,
-    Ranks,
-    Rate,
-    Uplink,
-    hardware_there,
-    neighbour_of,
-    place_of,
-    slow_ranks,
-)
+from sim.cli.placing import Box, On, Ranks, Rate, Uplink, hardware_there, neighbour_of, place_of, slow_ranks
 from sim.cli.printing import note, progress
 from sim.cli.simulating import AsJson, _caps
 from sim.cli.spreading import prepare_job

@@ -6,16 +6,7 @@ A unit is a bucket, numbered as backward reduces them. Every iteration is alike.
 from dataclasses import dataclass
 from typing import Any
 
-from sim.clock.program import (
-    BackwardEnd,
-    CopyBack,
-    Program,
-    Ready,
-    Wait,
-    effects_of,
-    tail_ns,
-    works,
-)
+from sim.clock.program import BackwardEnd, CopyBack, Program, Ready, Wait, effects_of, tail_ns, works
 from sim.costs.service_time import collective_ns
 from sim.errors import AssignmentError, NotModelledError
 from sim.nouns.assignment import Assignment, assigned

@@ -7,16 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sim.clock.program import (
-    BackwardEnd,
-    CopyBack,
-    Program,
-    Ready,
-    Wait,
-    effects_of,
-    tail_ns,
-    works,
-)
+from sim.clock.program import BackwardEnd, CopyBack, Program, Ready, Wait, effects_of, tail_ns, works
 from sim.costs.service_time import all_reduce_ns
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import Assignment, assigned

@@ -6,17 +6,7 @@ another (A5.3).
 
 from typing import Any
 
-from sim.clock.program import (
-    BackwardEnd,
-    CopyBack,
-    Launch,
-    Program,
-    Ready,
-    Wait,
-    effects_of,
-    tail_ns,
-    works,
-)
+from sim.clock.program import BackwardEnd, CopyBack, Launch, Program, Ready, Wait, effects_of, tail_ns, works
 from sim.costs.service_time import service_ns
 from sim.errors import AssignmentError, NotModelledError
 from sim.nouns.assignment import Assignment, assigned

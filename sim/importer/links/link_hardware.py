@@ -8,12 +8,7 @@ from typing import Any
 
 from sim.errors import InputError
 from sim.importer.links.curves import chosen, curve_of, in_place_ratio
-from sim.importer.links.link_checks import (
-    CONTRADICTS,
-    ranks_by_bandwidths,
-    ranks_by_counts,
-    sound_rows,
-)
+from sim.importer.links.link_checks import CONTRADICTS, ranks_by_bandwidths, ranks_by_counts, sound_rows
 from sim.importer.links.link_rows import LinkRow, LinkTable
 from sim.importer.links.nccl_json import read_json_tables
 from sim.importer.links.text_tables import read_tables

@@ -17,13 +17,7 @@ from sim.systems.registry import assign
 from sim.systems.zero import STAGES
 from sim.tuner.progress import tell
 from sim.tuner.reach.baselines import fit_alpha_beta, fuse_in_cycles, merge_wisely
-from sim.tuner.reach.cap_layouts import (
-    Intervals,
-    find_bounds,
-    find_intervals,
-    make_walk,
-    round_cap_mb,
-)
+from sim.tuner.reach.cap_layouts import Intervals, find_bounds, find_intervals, make_walk, round_cap_mb
 from sim.tuner.reach.cap_search import CapLimits, Search, best_pair
 from sim.tuner.reach.layout_scores import LayoutScores, score_layouts
 from sim.tuner.reach.megatron_family import BUCKET_SIZE, NUM_BUCKETS, find_megatron

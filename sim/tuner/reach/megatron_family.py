@@ -8,15 +8,7 @@ from sim.systems.cut import NO_LIMIT
 from sim.systems.megatron_layout import lay_out_buffers
 from sim.systems.megatron_settings import default_bucket_size, is_all_bf16, read_megatron_settings
 from sim.systems.registry import assign
-from sim.tuner.progress import tell
-from sim.tuner.reach.size_reach import (
-    Interval,
-    SizeReach,
-    find_intervals,
-    most_tries,
-    tried_words,
-    try_interval,
-)
+from sim.tuner.reach.size_reach import Interval, SizeReach, best_size, find_intervals, most_tries, try_sizes
 
 BUCKET_SIZE = "ddp-bucket-size"
 NUM_BUCKETS = "ddp-num-buckets"
@@ -39,24 +31,20 @@ def find_megatron(workload: Workload, hardware: Hardware, most: int | None = Non
     intervals, complete = bucket_intervals(workload, hardware.world_size, limit)
     total = sum(gradient.elements for gradient in workload.gradients)
     default = default_bucket_size(hardware.world_size)
-    sizes, counts = [], []
-    for interval in intervals:
-        tell("trying Megatron's bucket sizes")
-        took, assignment = try_interval(
-            workload, hardware, "megatron", "bucket_size", interval, default, **fixed
-        )
-        sizes.append((took, -interval.low, assignment))
-        count = total // (interval.high + 1) + 1  # the fewest that make a size of this interval, if any do
-        if interval.low <= total // count <= interval.high:
-            counts.append((took, count, assign(workload, "megatron", num_buckets=count, **fixed)))
-    found = {}
-    for name, tried in ((BUCKET_SIZE, sizes), (NUM_BUCKETS, counts)):
-        took, _, assignment = min(tried, key=lambda each: each[:2])
-        how = f"{len(tried)} numbers, one for each size that they make"
-        if name == BUCKET_SIZE:
-            how = tried_words(len(tried), complete)
-        found[name] = SizeReach(assignment=assignment, step_ns=took, complete=complete, how=how)
-    return found
+    tried = try_sizes(workload, hardware, "megatron", "bucket_size", intervals, default, **fixed)
+    counts = []
+    for took, (low, high), _ in tried:
+        count = total // (high + 1) + 1  # the fewest that make a size of this interval, if any do
+        if low <= total // count <= high:
+            counts.append((took, count))
+    took, count = min(counts)
+    by_count = SizeReach(
+        assignment=assign(workload, "megatron", num_buckets=count, **fixed),
+        step_ns=took,
+        complete=complete,
+        how=f"{len(counts)} numbers, one for each size that they make",
+    )
+    return {BUCKET_SIZE: best_size(tried, complete=complete), NUM_BUCKETS: by_count}
 
 
 def fixed_settings(workload: Workload) -> dict[str, Any]:
@@ -81,4 +69,4 @@ def _interval(workload: Workload, size: int) -> Interval:
         high = min(high, bucket.elements)
         if len(bucket.members) > 1:
             low = max(low, bucket.elements - workload.gradients[bucket.members[-1]].elements + 1)
-    return Interval(low, high)
+    return low, high

@@ -12,6 +12,7 @@ from sim.nouns.workload import Workload
 from sim.systems.cut import NO_LIMIT
 from sim.systems.registry import assign
 from sim.systems.simulate import simulated_step_ns
+from sim.tuner.progress import tell
 from sim.tuner.reach.cap_layouts import find_roundest
 
 _WORK = 20_000  # gradients simulated, in all that is tried of one family
@@ -34,11 +35,15 @@ class SizeReach(Reach):
     step_ns: int
 
 
-class Interval(NamedTuple):
-    """The sizes that make the same step, in elements: the lowest and the highest of them."""
+Interval = tuple[int, int]  # the lowest and the highest of the sizes that make one step, in elements
 
-    low: int
-    high: int
+
+class TriedSize(NamedTuple):
+    """The whole step of an interval, in ns, and the assignment of one size in it."""
+
+    step_ns: int
+    interval: Interval
+    assignment: Assignment
 
 
 def most_tries(workload: Workload) -> int:
@@ -55,8 +60,8 @@ def find_intervals(
     grid from the smallest gradient to all elements.
     """
     intervals = [interval_of(least)]
-    while intervals[-1].high < NO_LIMIT and len(intervals) <= most:
-        intervals.append(interval_of(intervals[-1].high + 1))
+    while intervals[-1][1] < NO_LIMIT and len(intervals) <= most:
+        intervals.append(interval_of(intervals[-1][1] + 1))
     if len(intervals) <= most:
         return intervals, True
     sizes = [gradient.elements for gradient in workload.gradients if gradient.elements]
@@ -64,23 +69,28 @@ def find_intervals(
     return sorted({interval_of(size) for size in grid}), False
 
 
-def try_interval(
+def try_sizes(
     workload: Workload,
     hardware: Hardware,
     policy: str,
     setting: str,
-    interval: Interval,
+    intervals: list[Interval],
     default: int,
     **fixed: Any,
-) -> tuple[int, Assignment]:
-    """The whole step with a ``setting`` of the interval, ``default`` or the roundest, beside ``fixed``."""
-    is_default = interval.low <= default <= interval.high
-    size = default if is_default else int(find_roundest(*interval, 1))
-    options: dict[str, Any] = {setting: size, **fixed}
-    assignment = assign(workload, policy, **options)
-    return simulated_step_ns(workload, hardware, assignment), assignment
+) -> list[TriedSize]:
+    """The step of each interval: of ``default`` where it holds that, else of its roundest size."""
+    tried = []
+    for low, high in intervals:
+        tell(f"trying bucket sizes of {policy}")
+        size = default if low <= default <= high else int(find_roundest(low, high, 1))
+        options: dict[str, Any] = {setting: size, **fixed}
+        assignment = assign(workload, policy, **options)
+        tried.append(TriedSize(simulated_step_ns(workload, hardware, assignment), (low, high), assignment))
+    return tried
 
 
-def tried_words(count: int, complete: bool) -> str:
-    """How a best size was found among ``count`` intervals."""
-    return f"all {count} sizes that differ" if complete else f"{count} sizes on a logarithmic grid"
+def best_size(tried: list[TriedSize], *, complete: bool) -> SizeReach:
+    """The shortest step of all tried; of equal ones that of the largest size."""
+    best = min(tried, key=lambda one: (one.step_ns, -one.interval[0]))
+    how = f"all {len(tried)} sizes that differ" if complete else f"{len(tried)} sizes on a logarithmic grid"
+    return SizeReach(assignment=best.assignment, step_ns=best.step_ns, complete=complete, how=how)

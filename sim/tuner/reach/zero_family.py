@@ -10,15 +10,7 @@ from sim.systems.zero import STAGES
 from sim.systems.zero_flushes import plan_flushes, plan_messages
 from sim.systems.zero_layout import FlatGroup, ProcessGroup, lay_out
 from sim.systems.zero_settings import ZeroSettings, read_zero_settings
-from sim.tuner.progress import tell
-from sim.tuner.reach.size_reach import (
-    Interval,
-    SizeReach,
-    find_intervals,
-    most_tries,
-    tried_words,
-    try_interval,
-)
+from sim.tuner.reach.size_reach import Interval, SizeReach, best_size, find_intervals, most_tries, try_sizes
 
 
 def find_zero(workload: Workload, hardware: Hardware, policy: str, most: int | None = None) -> SizeReach:
@@ -38,16 +30,9 @@ def find_zero(workload: Workload, hardware: Hardware, policy: str, most: int | N
         )
     limit = most_tries(workload) if most is None else most
     intervals, complete = size_intervals(workload, settings, hardware.world_size, limit)
-    found = []
-    for interval in intervals:
-        tell("trying ZeRO's bucket sizes")
-        took, assignment = try_interval(
-            workload, hardware, policy, "reduce_bucket_size", interval, settings.reduce_bucket_size
-        )
-        found.append((took, -interval.low, assignment))
-    took, _, assignment = min(found, key=lambda each: each[:2])
-    how = tried_words(len(found), complete)
-    return SizeReach(assignment=assignment, step_ns=took, complete=complete, how=how)
+    name = "reduce_bucket_size"
+    tried = try_sizes(workload, hardware, policy, name, intervals, settings.reduce_bucket_size)
+    return best_size(tried, complete=complete)
 
 
 def size_intervals(
@@ -82,4 +67,4 @@ def _interval(workload: Workload, settings: ZeroSettings, groups: dict[int, Flat
                 compared += [message.elements - message.slices[-1].elements, message.elements]
     low = max((value for value in compared if value <= size), default=1)
     high = min((value for value in compared if value > size), default=NO_LIMIT + 1) - 1
-    return Interval(max(low, 1), high)
+    return max(low, 1), high
