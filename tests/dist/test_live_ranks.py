@@ -215,6 +215,7 @@ def test_a_workload_and_its_buckets_come_out_of_it(folder: Path) -> None:
     assert all(sum(bucket["last_arriver"].values()) == bucket["steps"] == 16 for bucket in buckets)
 
 
+@pytest.mark.slow
 def test_a_killed_rank_leaves_readable_files(tmp_path: Path) -> None:
     assert [code for code, _ in run(tmp_path, "killed")] == [0, -signal.SIGKILL]
     answer = json.loads((tmp_path / "answers-0.json").read_text())["killed"]

@@ -6,10 +6,8 @@ with ``sim.assign`` for iterations 1, 2 and steady.
 
 import itertools
 import json
-import os
 import random
-import subprocess
-import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +16,10 @@ import pytest
 import sim
 from sim.nouns.workload import Gradient, Workload
 from tests.effort import PATIENCE_S
+from tests.ranks import start
 
 pytestmark = pytest.mark.dist
 
-WORKER = Path(__file__).with_name("bucketing_worker.py")
 M1 = [64, 128, 96, 80, 112, 32]
 MIB = 1 << 20
 Spec = dict[str, Any]
@@ -145,17 +143,14 @@ def real_kwargs(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def work(cases: dict[str, dict[str, Any]], **environment: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, str(WORKER)],
-        input=json.dumps(cases),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        env={**os.environ, **environment},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    answers: dict[str, Any] = json.loads(done.stdout)
+    with tempfile.TemporaryDirectory() as folder:
+        asked, answered, said = (Path(folder) / name for name in ("asked", "answered", "said"))
+        asked.write_text(json.dumps(cases))
+        rank = start("tests.systems.bucketing_worker", [asked, answered], said, environment)
+        rank.join(PATIENCE_S)
+        rank.kill()
+        assert answered.exists(), said.read_text()[-2000:]
+        answers: dict[str, Any] = json.loads(answered.read_text())
     return answers
 
 
