@@ -12,7 +12,7 @@ import pytest
 
 from sim.formats.recordings import load_recording
 from sim.importer.recorded.recorded_steps import measured_of, workload_of
-from tests.dist.pairs import run_pair
+from tests.ranks import run_together
 
 pytestmark = pytest.mark.dist
 
@@ -22,7 +22,7 @@ Answers = list[dict[str, Any]]
 
 def run(folder: Path, *cases: str) -> list[tuple[int, str]]:
     """Exit codes and errors of both ranks."""
-    return run_pair("tests.dist.live_worker", folder, *cases)
+    return run_together("tests.dist.live_worker", folder, *cases)
 
 
 @pytest.fixture(scope="module")

@@ -5,18 +5,14 @@ with ``sim.assign`` for iterations 1, 2 and steady.
 """
 
 import itertools
-import json
 import random
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import sim
 from sim.nouns.workload import Gradient, Workload
-from tests.effort import PATIENCE_S
-from tests.ranks import start
+from tests.ranks import answered
 
 pytestmark = pytest.mark.dist
 
@@ -143,14 +139,7 @@ def real_kwargs(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def work(cases: dict[str, dict[str, Any]], **environment: str) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        asked, answered, said = (Path(folder) / name for name in ("asked", "answered", "said"))
-        asked.write_text(json.dumps(cases))
-        rank = start("tests.systems.bucketing_worker", [asked, answered], said, environment)
-        rank.join(PATIENCE_S)
-        rank.kill()
-        assert answered.exists(), said.read_text()[-2000:]
-        answers: dict[str, Any] = json.loads(answered.read_text())
+    answers: dict[str, Any] = answered("tests.systems.bucketing_worker", cases, environment)
     return answers
 
 
