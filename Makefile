@@ -25,9 +25,7 @@ run: .venv/installed  ## Tune a bundled recording, replay it on local ranks, ope
 	$(BIN)/bucketsim demo -o $(RUN)
 
 test: .venv/installed  ## Run the tests that a user needs to trust the checkout
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 \
-		-m 'not slow and not bench and not timed'  # more than two: ranks and browsers wait much
-	$(BIN)/python -m pytest -m 'timed and not slow' $$(grep -rl --include='*.py' 'mark\.timed' tests)  # alone on the machine
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3  # more than two: ranks and browsers wait much
 
 test-all: .venv/installed  ## Run every test, the slow ones too
 	BUCKETSIM_TESTS=all $(BIN)/python -m pytest -m 'not bench'

@@ -132,7 +132,7 @@ def timeline(opened: Opened, name: str, copies: bool = True) -> Timeline:
         hardware = replace(hardware, copy_in_bytes_per_s=None, copy_out_bytes_per_s=None)
     asked = next(one.asked for one in record.candidates if one.name == name)
     assert asked is not None
-    return sim.simulate(record.workload, hardware, asked)
+    return sim.simulate(record.workload, hardware, asked, "analytic")
 
 
 def inputs(opened: Opened) -> Inputs:

@@ -1,12 +1,14 @@
 """What all tests share: Hypothesis without deadlines, the executors of sweeps, and Ctrl-C."""
 
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.compiling import one_at_a_time
 from tests.effort import IS_WHOLE, tries
 from tests.executors import dask, executor, processes, threads
 
@@ -23,6 +25,12 @@ settings.register_profile(
 settings.load_profile("house")
 # A shell that starts the tests in the background has SIGINT ignored in them, and in all that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _kernels_compiled_once() -> Iterator[None]:
+    with one_at_a_time():
+        yield
 
 
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]

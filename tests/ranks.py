@@ -4,15 +4,20 @@ torch and what DistributedDataParallel imports when it is made take two of the t
 lives, so that a test of a few steps would wait for little else.
 """
 
+import json
 import multiprocessing
 import os
 import runpy
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 from unittest import mock
+
+from tests.effort import PATIENCE_S
 
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["torch.distributed", "torch.nn.parallel.distributed", "torch._dynamo"])
@@ -35,6 +40,35 @@ def start(
     with mock.patch.dict(os.environ, environment or {}) if fresh else nullcontext():
         rank.start()
     return rank
+
+
+def run_together(
+    worker: str,
+    folder: Path,
+    *words: str,
+    world_size: int = 2,
+    environment: Mapping[str, str] | None = None,
+) -> list[tuple[int, str]]:
+    """Exit code and errors of each rank of ``python -m worker RANK FOLDER WORD…``."""
+    said = [folder / f"said.{rank}" for rank in range(world_size)]
+    ranks = [start(worker, [rank, folder, *words], path, environment) for rank, path in enumerate(said)]
+    for rank in ranks:
+        rank.join(PATIENCE_S)
+        rank.kill()
+        rank.join()
+    return [(rank.exitcode or 0, path.read_text()) for rank, path in zip(ranks, said, strict=True)]
+
+
+def answered(worker: str, cases: object, environment: Mapping[str, str] | None = None) -> Any:
+    """What a single rank, ``python -m worker CASES ANSWERS``, makes of a file of cases; both are JSON."""
+    with tempfile.TemporaryDirectory() as folder:
+        asked, answers, said = (Path(folder) / name for name in ("asked", "answers", "said"))
+        asked.write_text(json.dumps(cases))
+        rank = start(worker, [asked, answers], said, environment)
+        rank.join(PATIENCE_S)
+        rank.kill()
+        assert answers.exists(), said.read_text()[-2000:]
+        return json.loads(answers.read_text())
 
 
 def _run(worker: str, arguments: list[str], said: Path, environment: dict[str, str]) -> None:

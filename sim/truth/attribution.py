@@ -44,7 +44,7 @@ def attribute(record: Record, measurement: Measurement) -> Attribution | None:
     if measurement.asked.policy not in DDP_POLICIES:
         return None
     plain, noop = _iterations(record, "plain"), _iterations(record, "noop")
-    predicted = simulate(record.workload, record.hardware, measurement.asked)
+    predicted = simulate(record.workload, record.hardware, measurement.asked, "analytic")
     traced = _TracedBuckets.of(measurement, len(predicted.buckets))
     if not plain or not noop or traced is None:
         return None
@@ -57,10 +57,10 @@ def attribute(record: Record, measurement: Measurement) -> Attribution | None:
         copy_in_bytes_per_s=_rate(total_bytes, noop_end - _middle(plain, "backward_end_ns")),
         copy_out_bytes_per_s=_rate(total_bytes, _middle(noop, "sync_end_ns") - noop_end),
     )
-    copied = simulate(record.workload, hardware, measurement.asked)
+    copied = simulate(record.workload, hardware, measurement.asked, "analytic")
 
     hardware = replace(hardware, launch_cost_ns=traced.launch_cost_ns)
-    launched = simulate(record.workload, hardware, measurement.asked)
+    launched = simulate(record.workload, hardware, measurement.asked, "analytic")
 
     lane_end = _middle(measurement.iterations, "backward_end_ns")
     computed, backward = launched, record.workload.backward_ns
@@ -68,7 +68,8 @@ def attribute(record: Record, measurement: Measurement) -> Attribution | None:
         if computed.backward_end_ns == lane_end:
             break
         backward = max(0, backward + lane_end - computed.backward_end_ns)
-        computed = simulate(_stretched(record.workload, backward), hardware, measurement.asked)
+        stretched = _stretched(record.workload, backward)
+        computed = simulate(stretched, hardware, measurement.asked, "analytic")
 
     ends = [bucket.end_ns for bucket in computed.buckets]
     measured_ends = [

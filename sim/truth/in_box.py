@@ -104,8 +104,8 @@ def report_beside(record: Record, assignment: Assignment) -> Report:
         hardware=theirs,
         assignment=neighbour.assignment,
     )
-    alone = summarize(simulate(record.workload, record.hardware, assignment))
-    period_ns = summarize(simulate(neighbour.workload, theirs, neighbour.assignment)).step_ns
+    alone = summarize(simulate(record.workload, record.hardware, assignment, "analytic"))
+    period_ns = summarize(simulate(neighbour.workload, theirs, neighbour.assignment, "analytic")).step_ns
     steps = []
     for phase in range(PHASES):
         # From its second step on, the neighbour has what it has step after step.

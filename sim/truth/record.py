@@ -5,7 +5,7 @@ from dataclasses import replace
 from sim.metrics.step import summarize
 from sim.nouns.comparison import Agreement
 from sim.nouns.records import Record
-from sim.systems.simulate import Engine, simulate
+from sim.systems.simulate import simulate
 from sim.truth import in_box, scoring
 from sim.truth.attribution import attribute
 
@@ -24,7 +24,6 @@ def agreement(record: Record, copies: bool = True, attributed: bool = True) -> A
         )
     limits = in_box.limits_of(record)
     record = in_box.as_measured(record)
-    engine: Engine = "simpy" if attributed else "analytic"  # equal to the ns; compiled code is quicker
     predictions, attributions = {}, {}
     for candidate in record.candidates:
         assert candidate.asked is not None
@@ -32,7 +31,7 @@ def agreement(record: Record, copies: bool = True, attributed: bool = True) -> A
             predictions[candidate.name] = in_box.report_beside(record, candidate.asked)
             continue
         predictions[candidate.name] = summarize(
-            simulate(record.workload, record.hardware, candidate.asked, engine)
+            simulate(record.workload, record.hardware, candidate.asked, "analytic")
         )
         if candidate.iterations and attributed:
             attributions[candidate.name] = attribute(record, candidate)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.dist.pairs import run_pair
+from tests.ranks import run_together
 
 pytestmark = pytest.mark.dist
 Answers = list[dict[str, Any]]
@@ -16,7 +16,7 @@ REVERTED = {"modules_buffers", "named_module_buffers", "_has_rebuilt_buckets", "
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Answers:
     folder = tmp_path_factory.mktemp("autotune")
-    for code, error in run_pair("tests.autotune.autotune_worker", folder):
+    for code, error in run_together("tests.autotune.autotune_worker", folder):
         assert code == 0, error
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
 

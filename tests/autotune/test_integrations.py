@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dist.pairs import run_pair
+from tests.ranks import run_together
 
 pytestmark = [pytest.mark.dist, pytest.mark.slow]
 PACKAGES = {"trainer_worker": ("transformers", "accelerate"), "lightning_worker": ("lightning",)}
@@ -15,7 +15,7 @@ PACKAGES = {"trainer_worker": ("transformers", "accelerate"), "lightning_worker"
 def test_what_accelerate_or_fabric_prepared_is_tuned_as_it_is(package: str, tmp_path: Path) -> None:
     """``sim.autotune`` takes what ``prepare`` and ``setup`` give back; gradients are accumulated."""
     pytest.importorskip(package)
-    for code, error in run_pair("tests.autotune.prepared_worker", tmp_path, package):
+    for code, error in run_together("tests.autotune.prepared_worker", tmp_path, package):
         assert code == 0, error
     for rank in (0, 1):
         (row,) = json.loads((tmp_path / f"{rank}.json").read_text())
@@ -27,7 +27,7 @@ def test_what_accelerate_or_fabric_prepared_is_tuned_as_it_is(package: str, tmp_
 def test_a_trainer_is_tuned_and_its_weights_are_those_without(worker: str, tmp_path: Path) -> None:
     for package in PACKAGES[worker]:
         pytest.importorskip(package)
-    for code, error in run_pair(f"tests.autotune.{worker}", tmp_path):
+    for code, error in run_together(f"tests.autotune.{worker}", tmp_path):
         assert code == 0, error
     for rank in (0, 1):
         for row in json.loads((tmp_path / f"{rank}.json").read_text()):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.dist.pairs import run_pair
+from tests.ranks import run_together
 
 pytestmark = pytest.mark.dist
 Answers = list[dict[str, Any]]
@@ -25,7 +25,7 @@ PHASES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_rank_that_dies_ends_the_other_with_whole_weights(phase: str, tmp_path: Path) -> None:
-    (code, error), (killed, _) = run_pair(WORKER, tmp_path, phase)
+    (code, error), (killed, _) = run_together(WORKER, tmp_path, phase)
     assert (code, killed) == (0, -9), error
     answer = json.loads((tmp_path / f"{phase}.json").read_text())
     whole, in_ours = PHASES[phase]
@@ -43,7 +43,7 @@ def test_a_rank_that_dies_ends_the_other_with_whole_weights(phase: str, tmp_path
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Answers:
     folder = tmp_path_factory.mktemp("survival")
-    for code, error in run_pair(WORKER, folder, "lucky"):
+    for code, error in run_together(WORKER, folder, "lucky"):
         assert code == 0, error
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
 

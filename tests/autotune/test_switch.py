@@ -1,16 +1,13 @@
 """Buckets switched at random while models train: in every mode gradients and weights are as without."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.autotune.switch_worker import CASES, COMPILED
-from tests.dist.pairs import REPOSITORY
-from tests.effort import PATIENCE_S
+from tests.ranks import run_together
 
 pytestmark = pytest.mark.dist
 Answers = list[dict[str, Any]]
@@ -20,24 +17,9 @@ TUNED = ["find_unused, accumulated", "static_graph, views", "fp16 hook"]
 
 def run(folder: Path, world: int, steps: int, cases: list[str]) -> Answers:
     """What each rank answered."""
-    started = [
-        subprocess.Popen(
-            [
-                *(sys.executable, "-m", "tests.autotune.switch_worker"),
-                *(str(rank), str(folder), str(world), str(steps), *cases),
-            ],
-            cwd=REPOSITORY,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(world)
-    ]
-    try:
-        errors = [process.communicate(timeout=PATIENCE_S)[1] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    assert [process.returncode for process in started] == [0] * world, errors
+    words = (str(world), str(steps), *cases)
+    for code, errors in run_together("tests.autotune.switch_worker", folder, *words, world_size=world):
+        assert code == 0, errors
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(world)]
 
 

@@ -14,8 +14,13 @@ from tests.cli import cheap
 SIMULATE = ("simulate", cheap.W, "--hardware", cheap.H)
 COMMANDS = pytest.mark.parametrize(
     "words",
-    [("--help",), ("tune", "--help"), ("--version",), SIMULATE, (*SIMULATE, "--json")],
-    ids=["help", "help of a command", "version", "tables", "a document"],
+    [
+        pytest.param(("--help",), id="help"),
+        pytest.param(("tune", "--help"), id="help of a command", marks=pytest.mark.slow),
+        pytest.param(("--version",), id="version", marks=pytest.mark.slow),
+        pytest.param(SIMULATE, id="tables", marks=pytest.mark.slow),
+        pytest.param((*SIMULATE, "--json"), id="a document"),
+    ],
 )
 
 

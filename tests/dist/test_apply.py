@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.dist.pairs import run_pair
+from tests.ranks import run_together
 
 pytestmark = pytest.mark.dist
 
@@ -20,7 +20,7 @@ Answers = list[dict[str, Any]]
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Answers:
     """What each rank answered."""
     folder = tmp_path_factory.mktemp("apply")
-    ended = run_pair("tests.dist.apply_worker", folder)
+    ended = run_together("tests.dist.apply_worker", folder)
     assert [code for code, _ in ended] == [0, 0], "".join(errors[-2000:] for _, errors in ended)
     return [json.loads((folder / f"answers-{rank}.json").read_text()) for rank in (0, 1)]
 

@@ -10,7 +10,6 @@ import pytest
 import sim
 from sim.nouns.live import Followed
 from tests.dist.live_dash_worker import SLOW_FROM, SLOW_S, STEPS
-from tests.dist.pairs import REPOSITORY
 from tests.effort import PATIENCE_S
 
 pytestmark = [pytest.mark.dist, pytest.mark.slow]  # a browser watches a job in `make test`
@@ -26,7 +25,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> list[Followed]:
     ranks = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.dist.live_dash_worker", str(rank), str(folder)],
-            cwd=REPOSITORY,
+            cwd=Path(__file__).parents[2],
             stdout=subprocess.DEVNULL,
         )
         for rank in (0, 1)

@@ -12,7 +12,7 @@ import pytest
 
 from sim.formats.recordings import load_recording
 from sim.importer.recorded.recorded_steps import measured_of, workload_of
-from tests.dist.pairs import run_pair
+from tests.ranks import run_together
 
 pytestmark = pytest.mark.dist
 
@@ -22,7 +22,7 @@ Answers = list[dict[str, Any]]
 
 def run(folder: Path, *cases: str) -> list[tuple[int, str]]:
     """Exit codes and errors of both ranks."""
-    return run_pair("tests.dist.live_worker", folder, *cases)
+    return run_together("tests.dist.live_worker", folder, *cases)
 
 
 @pytest.fixture(scope="module")
@@ -215,6 +215,7 @@ def test_a_workload_and_its_buckets_come_out_of_it(folder: Path) -> None:
     assert all(sum(bucket["last_arriver"].values()) == bucket["steps"] == 16 for bucket in buckets)
 
 
+@pytest.mark.slow
 def test_a_killed_rank_leaves_readable_files(tmp_path: Path) -> None:
     assert [code for code, _ in run(tmp_path, "killed")] == [0, -signal.SIGKILL]
     answer = json.loads((tmp_path / "answers-0.json").read_text())["killed"]

@@ -36,6 +36,7 @@ def workload() -> Workload:
     return record_step(load_factory(MODEL.factory, arguments=MODEL.arguments), name="regression", repeats=3)
 
 
+@pytest.mark.slow
 def test_the_real_model_runs_every_candidate(workload: Workload, tmp_path: Path) -> None:
     asked = [
         Candidate(name="DDP default", assignment=sim.assign(workload)),

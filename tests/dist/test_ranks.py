@@ -178,8 +178,8 @@ def test_calibrate_measures_a_machine() -> None:
         assert {"alone", "beside"} <= hardware.spread[name].keys()
 
 
+@pytest.mark.slow
 @needs_box
-@pytest.mark.timed
 def test_the_loop_closes_through_the_command_line(small_workload: Workload, tmp_path: Path) -> None:
     """calibrate, then validate on assignments that calibration has not seen.
 

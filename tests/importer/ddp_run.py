@@ -1,16 +1,13 @@
 """What two real ranks under DDP write of themselves; run once in a session of tests."""
 
-import os
-import subprocess
-import sys
 import tempfile
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
 from sim.nouns.workload import Gradient, Workload
-from tests.effort import PATIENCE_S
 from tests.importer.ddp_run_worker import DIMS
+from tests.ranks import run_together
 
 BUCKETS = ((9, 8, 7, 6, 5, 4), (3, 2, 1, 0))
 SIZES = (20448 * 4, 20704 * 4)
@@ -21,18 +18,11 @@ _kept: list[tempfile.TemporaryDirectory[str]] = []
 def folder_of_run() -> Path:
     """A folder with ``recorder_R.json``, ``log_R.json``, ``printed_R.txt`` and ``trace_R.json`` of rank R."""
     _kept.append(tempfile.TemporaryDirectory())
-    folder = _kept[0].name
-    root = Path(__file__).parents[2]
-    environment = {**os.environ, "TORCH_FR_BUFFER_SIZE": "2000", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.importer.ddp_run_worker"]
-    ranks = [
-        subprocess.Popen([*command, str(rank), folder], cwd=root, env=environment, stderr=subprocess.PIPE)
-        for rank in range(2)
-    ]
-    for rank in ranks:
-        _, errors = rank.communicate(timeout=PATIENCE_S)
-        assert rank.returncode == 0, errors.decode()
-    return Path(folder)
+    folder = Path(_kept[0].name)
+    kept = {"TORCH_FR_BUFFER_SIZE": "2000"}
+    for code, errors in run_together("tests.importer.ddp_run_worker", folder, environment=kept):
+        assert code == 0, errors
+    return folder
 
 
 def files(kind: str, ending: str = "json") -> list[Path]:

@@ -1,16 +1,13 @@
 """Starts real gloo ranks that torch.profiler watches; each set of cases runs once in a session of tests."""
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tests.effort import PATIENCE_S
+from tests.ranks import run_together
 
 DIMS = (64, 128, 96, 80, 112, 32)
 SHAPES = tuple(shape for a, b in pairwise(DIMS) for shape in ((b, a), (b,)))
@@ -28,24 +25,11 @@ _kept: list[tempfile.TemporaryDirectory[str]] = []
 @cache
 def _run(world_size: int, cases: tuple[str, ...]) -> Path:
     _kept.append(tempfile.TemporaryDirectory())
-    folder = _kept[-1].name
-    root = Path(__file__).parents[2]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.importer.profiled_worker"]
-    ranks = [
-        subprocess.Popen(
-            [*command, str(rank), str(world_size), folder, *cases],
-            cwd=root,
-            env=environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-        )
-        for rank in range(world_size)
-    ]
-    for rank in ranks:
-        _, errors = rank.communicate(timeout=PATIENCE_S)
-        assert rank.returncode == 0, errors.decode()
-    return Path(folder)
+    folder = Path(_kept[-1].name)
+    worker = "tests.importer.profiled_worker"
+    for code, errors in run_together(worker, folder, str(world_size), *cases, world_size=world_size):
+        assert code == 0, errors
+    return folder
 
 
 def _folder(case: str) -> Path:

@@ -1,6 +1,6 @@
 """One rank of a gloo job that torch.profiler watches: trains in many ways, one trace and one log each.
 
-Arguments: rank, world size, folder, cases.
+Arguments: rank, folder, world size, cases.
 """
 
 import json
@@ -220,7 +220,7 @@ OTHERS = ("alone", "inference", "after-backward", "fsdp1", "fsdp2", "tensor", "p
 
 def main() -> None:
     """Train in each way and write."""
-    rank, world_size, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    rank, folder, world_size = int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", store=dist.FileStore(str(folder / "store"), world_size), rank=rank, world_size=world_size

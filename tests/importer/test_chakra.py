@@ -137,6 +137,7 @@ def test_resnet50_on_two_gpus() -> None:
     assert any("exact sums" in sentence for sentence in imported.found)
 
 
+@pytest.mark.slow
 @needs_data
 def test_dlrm_on_eight_gpus() -> None:
     """Two wrapped modules: 394241 and 226960 elements of one, 112 of another between them."""

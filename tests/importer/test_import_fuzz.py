@@ -17,7 +17,7 @@ from tests.importer.corpus import MODEL, Case, corpus
 from tests.importer.damage import damaged
 from tests.importer.judging import MOST_SECONDS, Tally, judge, no_constant
 
-FAST, MANY = 100, 10_000
+FAST, MANY = 40, 10_000
 _OPTIONS = (
     *(ImportOptions(),) * 3,
     ImportOptions(world_size=2, backward_ns=10**6),
@@ -200,7 +200,7 @@ def test_real_processes_end_as_they_should(tmp_path: Path) -> None:
 def test_the_command_shows_what_it_reads_and_refuses(tmp_path: Path) -> None:
     """In this process: tables and JSON of results, and one line for what is refused."""
     codes = Counter[int]()
-    for number in range(60):
+    for number in range(24):
         draw = random.Random(f"command {number}")
         folder = tmp_path / str(number)
         folder.mkdir()

@@ -99,6 +99,7 @@ def test_h100() -> None:
     assert sum(inside) >= 0.9 * len(inside)
 
 
+@pytest.mark.slow
 def test_v100() -> None:
     steps = v100()
     assert len(steps) == 6

@@ -1,4 +1,4 @@
-"""Real DDP on a group of one rank, in a process of its own: JSON cases in, what the Reducer did out.
+"""Real DDP on a group of one rank, in a process of its own: a file of cases in, what the Reducer did out.
 
 A case: ``model`` ({kind, ...}), and either ``kwargs`` for DistributedDataParallel or a ``snippet`` to
 execute with ``model`` in its namespace. An answer:
@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -127,16 +128,17 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer every case on stdin."""
+    """Answer every case of the first file, into the second."""
     torch.set_num_threads(1)
-    cases = json.load(sys.stdin)
+    asked, answered = map(Path, sys.argv[1:])
+    cases = json.loads(asked.read_text())
     with tempfile.TemporaryDirectory() as folder:
         dist.init_process_group("gloo", store=dist.FileStore(f"{folder}/store", 1), rank=0, world_size=1)
         answers = {name: run(case) for name, case in cases.items()}
         dist.barrier()
         gc.collect()
         dist.destroy_process_group()
-    print(json.dumps(answers), flush=True)
+    answered.write_text(json.dumps(answers))
     os._exit(0)  # gloo's threads may crash the interpreter's own exit (SEMANTICS, B(iii))
 
 

@@ -1,8 +1,9 @@
-"""Real DDP on a model that sleeps: what its logger measured of each iteration, as JSON on stdout.
+"""Real DDP on a model that sleeps: what its logger measured of each iteration, as JSON.
 
-stdin: a list of ``{"naps_ns": [...], "tail_ns", "forward_ns", "loss_ns", "kwargs": {...}, "iterations"}``.
-Gradient k, of 64 KiB, becomes ready once backward has slept through the naps of all behind it and its own.
-A list comes back for each: the logs of all iterations but the last, as DDP gave them after the next forward.
+Arguments: a file of cases, and one for the answers. A case is
+``{"naps_ns": [...], "tail_ns", "forward_ns", "loss_ns", "kwargs": {...}, "iterations"}``. Gradient k, of
+64 KiB, becomes ready once backward has slept through the naps of all behind it and its own. A list comes
+back for each: the logs of all iterations but the last, as DDP gave them after the next forward.
 """
 
 import json
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -68,12 +70,13 @@ def run(case: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Answer every case on stdin."""
+    """Answer every case of the first file, into the second."""
     torch.set_num_threads(1)
+    asked, answered = map(Path, sys.argv[1:])
     with tempfile.TemporaryDirectory() as folder:
         dist.init_process_group("gloo", store=dist.FileStore(f"{folder}/store", 1), rank=0, world_size=1)
-        answers = [run(case) for case in json.load(sys.stdin)]
-    print(json.dumps(answers), flush=True)
+        answers = [run(case) for case in json.loads(asked.read_text())]
+    answered.write_text(json.dumps(answers))
     os._exit(0)  # gloo's threads may crash the interpreter's own exit (SEMANTICS, B(iii))
 
 

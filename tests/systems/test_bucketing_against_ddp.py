@@ -5,23 +5,17 @@ with ``sim.assign`` for iterations 1, 2 and steady.
 """
 
 import itertools
-import json
-import os
 import random
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import sim
 from sim.nouns.workload import Gradient, Workload
-from tests.effort import PATIENCE_S
+from tests.ranks import answered
 
 pytestmark = pytest.mark.dist
 
-WORKER = Path(__file__).with_name("bucketing_worker.py")
 M1 = [64, 128, 96, 80, 112, 32]
 MIB = 1 << 20
 Spec = dict[str, Any]
@@ -145,17 +139,7 @@ def real_kwargs(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def work(cases: dict[str, dict[str, Any]], **environment: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, str(WORKER)],
-        input=json.dumps(cases),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        env={**os.environ, **environment},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    answers: dict[str, Any] = json.loads(done.stdout)
+    answers: dict[str, Any] = answered("tests.systems.bucketing_worker", cases, environment)
     return answers
 
 

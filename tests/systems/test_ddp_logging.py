@@ -1,9 +1,5 @@
 """DDP's logger: its identities on simulated steps, and the real one's figures and words beside ours (A4)."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +12,8 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import Gradient, Workload
-from tests.effort import PATIENCE_S, tries
+from tests.effort import tries
+from tests.ranks import answered
 from tests.systems.ddp_jobs import ITERATIONS, Job, jobs
 from tests.systems.ddp_ranks import run_cases
 from tests.systems.ddp_simulated import options_of, workload_of
@@ -196,16 +193,8 @@ def test_times_are_the_real_ones() -> None:
     workload, iterations = flat(6), 9
     paced = {"naps_ns": [20 * MS] * 6, "tail_ns": 10 * MS, "iterations": iterations}
     paced |= {"forward_ns": workload.forward_ns, "loss_ns": workload.loss_ns}
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("ddp_logging_worker.py"))],
-        input=json.dumps([{**paced, "kwargs": kwargs} for kwargs in PACED]),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-1500:]
-    for kwargs, logs in zip(PACED, json.loads(done.stdout), strict=True):
+    answers = answered("tests.systems.ddp_logging_worker", [{**paced, "kwargs": kwargs} for kwargs in PACED])
+    for kwargs, logs in zip(PACED, answers, strict=True):
         assert [log["iteration"] for log in logs] == list(range(1, iterations))
         timeline = sim.simulate(workload, machine(0), sim.assign(workload, **kwargs))
         predicted = sim.ddp_logging_data(timeline)

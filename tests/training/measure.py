@@ -2,7 +2,7 @@
 
 For each rate a calibration; then for each model of ``tests.training.models`` one recording at DDP's default
 and a replay of the model itself in shuffled rounds, the default twice. Only public commands are run. The
-project's records lie in ``traces/training``; the package's extra ``training`` installs the models.
+project's records lie in ``traces/training``; the package's extra ``models`` installs the models.
 """
 
 import argparse

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from statistics import median
 
@@ -59,6 +60,7 @@ class Row:
     gains: int
 
 
+@cache
 def row_of(directory: Path) -> Row:
     """What one record says."""
     record = sim.load_record(directory)

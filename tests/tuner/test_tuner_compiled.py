@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from sim.clock.machine_code import compiled
 
@@ -39,6 +40,7 @@ def both(value):
 """
 
 
+@pytest.mark.slow
 def test_a_change_of_another_file_is_noticed(tmp_path: Path) -> None:
     """A kernel kept on disk, of which a kernel and a number of another file are part; its own file stays."""
     (tmp_path / "mine.py").write_text(MINE.format(theirs="theirs"))

@@ -349,8 +349,16 @@ def test_a_service_that_is_rounded_up_still_meets_its_deadline() -> None:
         pytest.param(10_000, 10, {}, id="10k"),
         pytest.param(10_000, 1000, {"copy_out_bytes_per_s": 1e11}, id="10k-copies"),
         pytest.param(100_000, 100, {}, id="100k"),
-        pytest.param(100_000, 1000, {"copy_out_bytes_per_s": 1e12, "launch_cost_ns": 9000}, id="100k-copies"),
-        pytest.param(100_000, 300, {"comm_channels": 2, "channel_slowdown": 2.0}, id="100k-two"),
+        pytest.param(
+            100_000,
+            1000,
+            {"copy_out_bytes_per_s": 1e12, "launch_cost_ns": 9000},
+            id="100k-copies",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            100_000, 300, {"comm_channels": 2, "channel_slowdown": 2.0}, id="100k-two", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_large_models_come_back_with_a_bound(count: int, gbit: float, further: dict[str, Any]) -> None:

@@ -434,6 +434,7 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
             os.killpg(script.pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_script_without_its_guard_is_told_so(tmp_path: Path) -> None:
     script = start(tmp_path, "main()")
     _, said = script.communicate(timeout=PATIENCE_S)

@@ -336,8 +336,17 @@ def test_copies_of_more_than_labels_settle() -> None:
         pytest.param(10_000, 300, INTERFERENCE, 0.001, id="10k-interference"),
         pytest.param(10_000, 300, BLOCKING, 0.001, id="10k-blocking"),
         pytest.param(10_000, 100, FASTER_TOGETHER, 0.02, id="10k-faster"),
-        pytest.param(100_000, 300, {"comm_channels": 2, "channel_slowdown": 1.8}, 0.001, id="100k-two"),
-        pytest.param(100_000, 1000, {"copy_out_bytes_per_s": 1e12}, 0.0001, id="100k-copies"),
+        pytest.param(
+            100_000,
+            300,
+            {"comm_channels": 2, "channel_slowdown": 1.8},
+            0.001,
+            id="100k-two",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            100_000, 1000, {"copy_out_bytes_per_s": 1e12}, 0.0001, id="100k-copies", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_large_models_come_back(count: int, gbit: float, further: dict[str, Any], gap: float) -> None:

@@ -3,6 +3,8 @@
 from pathlib import Path
 from statistics import median
 
+import pytest
+
 import sim
 from sim.tuner.search.bound import lower_bound_ns
 from sim.tuner.search.optimum import find_optimum
@@ -12,6 +14,7 @@ TRACES = Path(__file__).parents[2] / "traces"
 WIRES = ("box-*gbit", "box-2x1gbit-every-collective", "loopback-2")
 
 
+@pytest.mark.slow
 def test_gaps_to_the_bounds() -> None:
     searched, free = [], []
     files = sorted({path for wire in WIRES for path in (TRACES / "hardware").glob(f"{wire}.json")})
