@@ -17,6 +17,7 @@ from app.views import live
 from app.words import live as words
 from sim.errors import InputError, NotModelledError
 from sim.formats.documents import save
+from sim.formats.recordings import load_recording
 from sim.live import held
 from sim.nouns.autotune import AutotuneProgress, TrialLook
 from sim.nouns.live import PARTS, Calibration, Followed, LiveReport
@@ -465,8 +466,8 @@ def test_a_long_run_is_thinned_to_what_a_screen_shows(job: Job) -> None:
         (
             (500.0, 600.0),
             [
-                "Nothing new for 8 min, and the recording was not closed: the job was killed, or stands still. "
-                "Last step 40."
+                "Nothing new for 8 min, and the recording was not closed: the job was killed, or stands "
+                "still. Last step 40."
             ],
         ),
     ],
@@ -486,12 +487,12 @@ def test_a_job_that_closed_its_recording_has_ended(failed: bool, how: str, job: 
     assert words.state_sentences(job.read(), now)[0].startswith("Running: step 40")
     job.write(1, {"kind": "end", "failed": False})
     assert words.state_sentences(job.read(), now)[0].startswith(f"{how}: the job closed its recording ")
-    assert sim.load_recording(job.folder).ranks[0].steps[-1].step == 40
+    assert load_recording(job.folder).ranks[0].steps[-1].step == 40
 
 
 def test_steps_that_still_become_shorter_are_not_predicted_from(job: Job, page: AppTest) -> None:
     """A warm-up of twelve steps, three times as long as those that follow."""
-    job.train(12, pace=3.0).train(9)
+    job.train(12, pace=3.0).train(11)
     assert sim.live_window(job.read()) is None
     page.run()
     assert "steps still become shorter" in said(page)
