@@ -603,6 +603,17 @@ def test_a_job_that_tunes_itself_is_shown_from_phase_to_verdict(page: AppTest, j
     assert "No steps yet" in page.info[0].value
 
 
+def test_the_dashboard_opens_on_the_job_that_it_watches(
+    job: Job, traces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["main.py", "--traces", str(traces), "--watch", str(job.folder.parent)])
+    page = AppTest.from_file(str(launch.MAIN), default_timeout=PATIENCE_S).run()
+    assert is_clean(page)
+    assert page.title[0].value == "Validate"
+    assert page.segmented_control(key="show").value == "live"
+    assert "No steps yet" in said(page)
+
+
 def test_a_machine_beside_the_recording_and_own_numbers(page: AppTest, job: Job) -> None:
     (job.folder / "hardware.json").write_text(sim.to_text(make_hardware()))
     job.layout(ONE).train(60)
