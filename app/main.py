@@ -16,7 +16,8 @@ _STYLE = """<style>
 /* Cards go into a second row rather than cut their figures. */
 [data-testid=stColumn]:has(> [data-testid=stVerticalBlock] > * [data-testid=stMetric]) {
   min-width: 11rem !important; flex: 1 1 11rem !important; }
-[data-testid=stMetric] :is([data-testid=stMetricLabel], [data-testid=stMetricValue], [data-testid=stMetricDelta]) * {
+[data-testid=stMetric]
+  :is([data-testid=stMetricLabel], [data-testid=stMetricValue], [data-testid=stMetricDelta]) * {
   white-space: normal !important; overflow: visible !important; }
 /* In a narrow window names of parts would lie upon each other; a tap on a part tells its name. */
 @media (max-width: 640px) { .st-key-topology .scatterlayer text { display: none; } }
