@@ -46,11 +46,9 @@ gpu-battery:  ## Everything one GPU can tell, in under 10 minutes; needs torch a
 chaos: .venv/installed  ## Hurt what starts processes, ROUNDS=20 times: kills, pauses, full disks, slow ranks
 	$(BIN)/python -m tests.chaos.rounds --rounds $(ROUNDS) --seed $(SEED)
 
-bench: .venv/installed  ## Benchmarks: writes tests/bench/README.md
-	mkdir -p runs
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/bench -m bench --benchmark-json=runs/bench.json \
+bench: .venv/installed  ## Benchmarks: writes tests/bench/README.md, row by row
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/bench -m bench --table=tests/bench/README.md \
 		--benchmark-columns=median,iqr,rounds --benchmark-sort=name --benchmark-group-by=group
-	$(BIN)/python -m tests.bench.table runs/bench.json tests/bench/README.md
 
 screenshots: .venv/installed  ## Take the pictures of the dashboard anew
 	$(BIN)/python -m tests.app.browser.pictures

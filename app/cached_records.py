@@ -1,11 +1,14 @@
 """What the Validate page remembers of records; keys as in ``cached``.
 
 A card is read at once, a score is computed: seconds for all records. So ``score`` is asked for one by one,
-and ``known`` says which are there already.
+and ``known`` says which are there already. Scores stay on the disk, in Streamlit's own cache, as long as
+neither the record nor the model changes.
 """
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import streamlit as st
@@ -108,11 +111,39 @@ def score(name: str, source: Source) -> Score | Trouble:
     if key not in scores:
         if len(scores) >= _MOST_SCORES:
             scores.clear()
-        try:
-            scores[key] = score_of(_judged(open_record(source)), name)
-        except SimError as error:
-            scores[key] = Trouble(words=str(error))
+        scores[key] = _kept(name, source)
     return scores[key]
+
+
+def _kept(name: str, source: Source) -> Score | Trouble:
+    """A score, from the disk if these files were scored before by the same model."""
+    if isinstance(source, Path):
+        try:
+            return _on_disk(name, str(source), cached.stamp(source), _model())
+        except OSError:  # a home that is full, or not ours to write to
+            pass
+    return _score(name, source)
+
+
+@st.cache_data(max_entries=_MOST_SCORES, persist="disk", show_spinner=False)
+def _on_disk(name: str, path: str, when: Stamp, model: str) -> Score | Trouble:
+    return _score(name, Path(path))
+
+
+def _score(name: str, source: Source) -> Score | Trouble:
+    try:
+        return score_of(_judged(open_record(source)), name)
+    except SimError as error:
+        return Trouble(words=str(error))
+
+
+@cache
+def _model() -> str:
+    """What changes when a file of the model does."""
+    package, own = Path(sim.__file__).parent, Path(__file__).parent
+    files = [(path, path.stat()) for path in sorted([*package.rglob("*.py"), own / "shelf.py"])]
+    told = [(str(path), status.st_mtime_ns, status.st_size) for path, status in files]
+    return hashlib.sha256(repr(told).encode()).hexdigest()
 
 
 def _judged(opened: Opened) -> Agreement:

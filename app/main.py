@@ -6,7 +6,7 @@ import pandas  # noqa: F401 - plotly takes a pandas that another visitor is stil
 import streamlit as st
 
 from app import launch, library
-from app.views import about, addresses, cluster, compare, manual, sources, tune, validate
+from app.views import about, addresses, cluster, compare, live, manual, sources, tune, validate
 from app.views.errors import told
 
 # streamlit draws words on axes in one grey, too pale on white: they take the page's own colour of text.
@@ -16,7 +16,8 @@ _STYLE = """<style>
 /* Cards go into a second row rather than cut their figures. */
 [data-testid=stColumn]:has(> [data-testid=stVerticalBlock] > * [data-testid=stMetric]) {
   min-width: 11rem !important; flex: 1 1 11rem !important; }
-[data-testid=stMetric] :is([data-testid=stMetricLabel], [data-testid=stMetricValue]) * {
+[data-testid=stMetric]
+  :is([data-testid=stMetricLabel], [data-testid=stMetricValue], [data-testid=stMetricDelta]) * {
   white-space: normal !important; overflow: visible !important; }
 /* In a narrow window names of parts would lie upon each other; a tap on a part tells its name. */
 @media (max-width: 640px) { .st-key-topology .scatterlayer text { display: none; } }
@@ -69,6 +70,8 @@ def main() -> None:
             st.Page(about.show, title="About", icon=":material/help:", url_path="about"),
         ]
     )
+    if _opens_on_live(settings, found) and page is first:
+        st.switch_page(validated)
     addresses.keep()
     doubts = st.empty()
     asked = sources.Asked()
@@ -78,11 +81,20 @@ def main() -> None:
             asked = sources.ask(found)
             st.divider()
         addresses.doubt(doubts)
+    is_whole = False
     with told():
         page.run()
-    addresses.doubt(doubts, is_whole=True)
+        is_whole = True
+    addresses.doubt(doubts, is_whole=is_whole)
     addresses.tell()
     addresses.link()
+
+
+def _opens_on_live(settings: launch.Settings, found: library.Library) -> bool:
+    """Whether a visit begins with the job that is watched: at its first run, where no address says else."""
+    is_new = not st.session_state.get("has_begun")
+    st.session_state["has_begun"] = True
+    return is_new and not st.query_params and live.is_first(settings.watch, found)
 
 
 if __name__ == "__main__":

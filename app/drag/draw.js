@@ -19,11 +19,11 @@ function drawTimeline(canvas, plot, frame, style) {
   const until = frame.until, x = at => l + at / until * w;
   const cell = (x(frame.sync) - l) / style.cells, band = h / frame.lanes.length;
   if (frame.sync > frame.end) {
-    pen.fillStyle = 'rgba(213,94,0,0.10)';
+    pen.fillStyle = style.exposed;
     pen.fillRect(x(frame.end), 0, x(frame.sync) - x(frame.end), h);
   }
   pen.fillStyle = text;
-  drawAxis(pen, {l, h, until, x, size: font.size, width: w});
+  drawAxis(pen, {l, h, until, x, size: font.size, width: w, title: style.axis});
   pen.textBaseline = 'middle';
   pen.textAlign = 'right';
   frame.lanes.forEach((lane, row) => pen.fillText(lane, l - 9, (row + 0.5) * band));
@@ -56,11 +56,11 @@ function drawTimeline(canvas, plot, frame, style) {
       pen.fillRect(l + first * cell, row * band + 0.02 * band, cells * cell, 0.08 * band);
     }
   }
-  drawInstant(pen, x(frame.end), h, []);
-  if (frame.sync > frame.end) drawInstant(pen, x(frame.sync), h, [2, 3]);
+  drawInstant(pen, x(frame.end), h, style.instant, []);
+  if (frame.sync > frame.end) drawInstant(pen, x(frame.sync), h, style.instant, [2, 3]);
 }
 
-function drawAxis(pen, {l, h, until, x, size, width}) {
+function drawAxis(pen, {l, h, until, x, size, width, title}) {
   const least = until / Math.max(2, width / 90), power = 10 ** Math.floor(Math.log10(least));
   const step = [1, 2, 5, 10].map(times => times * power).find(each => each >= least);
   pen.textAlign = 'center';
@@ -68,7 +68,7 @@ function drawAxis(pen, {l, h, until, x, size, width}) {
   for (let at = 0; at <= until; at += step) {
     pen.fillText(String(Number(at.toPrecision(6))), x(at), h + size);
   }
-  pen.fillText('time from the start of backward, ms', l + width / 2, h + 2.8 * size);
+  pen.fillText(title, l + width / 2, h + 2.8 * size);
 }
 
 function drawNumber(pen, bucket, left, wide, middle, colour, font) {
@@ -83,8 +83,8 @@ function drawNumber(pen, bucket, left, wide, middle, colour, font) {
   pen.font = normal;
 }
 
-function drawInstant(pen, at, h, dash) {
-  pen.strokeStyle = '#7A7F87';
+function drawInstant(pen, at, h, colour, dash) {
+  pen.strokeStyle = colour;
   pen.lineWidth = 2;
   pen.setLineDash(dash);
   pen.beginPath();

@@ -13,7 +13,8 @@ export default function ({data, parentElement, setStateValue}) {
 }
 
 class Follower {
-  payloads = new Map();  // by slider
+  known = new Map();     // by slider: its group, where it began, and the frames of its stops that are here
+  asked = {};            // what the server was told that is here: it makes what comes next
   hand = null;           // the slider that was touched last, and nothing else since
   unsure = null;         // the id of a state in which another knob was turned that the server has not drawn yet
   drawn = null;          // what is drawn here now
@@ -43,9 +44,28 @@ class Follower {
     this.watch.observe(document.body, {subtree: true, attributeFilter: ['aria-valuetext']});
   }
 
-  take({sliders, places, style, payload}, setStateValue) {
-    Object.assign(this, {sliders, places, style, near: payload.slider, setStateValue});
-    this.payloads.set(payload.slider, payload);
+  take({sliders, places, style, part}, setStateValue) {
+    Object.assign(this, {sliders, places, style, setStateValue});
+    this.asked.slider ??= part.slider;
+    const {slider, group, start, first, next, isLast, stops, frames} = part;
+    let known = this.known.get(slider);
+    if (known?.group !== group || known.start !== start) {
+      this.known.set(slider, known = {slider, group, start, next: 0, isWhole: false, stops: {}});
+    }
+    if (first === known.next) {
+      for (const [stop, number] of Object.entries(stops)) known.stops[stop] = frames[number];
+      Object.assign(known, {next, isWhole: isLast});
+    }
+    if (slider === this.asked.slider) this.ask(slider);
+  }
+
+  // Tell the server which slider the hand is near, and what of it is here.
+  ask(slider) {
+    const {group = null, start = null, next = 0} = this.known.get(slider) ?? {};
+    const last = this.asked;
+    if (last.slider === slider && last.group === group && last.start === start && last.next === next) return;
+    this.asked = {slider, group, start, next};
+    this.setStateValue('has', this.asked);
   }
 
   leave() {
@@ -61,26 +81,28 @@ class Follower {
 
   // Ask the server for what a slider leads to when the hand comes near it.
   approach(slider) {
-    if (!slider || slider === this.near || this.isKnown(slider)) return;
-    this.near = slider;
-    this.setStateValue('near', slider);
+    if (slider && slider !== this.asked.slider) this.ask(slider);
   }
 
   // Whether what this slider leads to was made for what the server shows, with all other sliders as they stand.
   isKnown(slider) {
     const now = this.mark();
     return now && this.unsure !== now.id && now.groups[slider] !== ''
-      && this.payloads.get(slider)?.group === now.groups[slider]
+      && this.known.get(slider)?.group === now.groups[slider]
       && this.sliders.every(other => other === slider || (standing(other) ?? now.at[other]) === now.at[other]);
   }
 
+  // Whether all stops of this slider are here, and as isKnown.
+  isWhole(slider) {
+    return this.isKnown(slider) && this.known.get(slider).isWhole;
+  }
+
   show(slider, stop) {
-    const payload = this.payloads.get(slider);
-    const number = this.isKnown(slider) ? payload.stops[stop] : undefined;
-    if (number === undefined || stop === this.mark().at[slider]) return this.hide();
+    const frame = this.isKnown(slider) && this.known.get(slider).stops[stop];
+    if (!frame || stop === this.mark().at[slider]) return this.hide();
     if (!Object.values(this.places).every(place)) return this.hide();
     this.drawn ??= new Drawn(this.places, this.style);
-    this.drawn.draw(payload.frames[number], slider, stop);
+    this.drawn.draw(JSON.parse(frame), slider, stop);
     if (!this.waits) this.wait();
   }
 

@@ -5,18 +5,26 @@ from typing import Any
 
 import streamlit as st
 
-from app.drag.frames import GainCard, find, payload
+from app.drag.frames import GainCard, part
 from app.drag.raster import CELLS, PATTERNS
-from app.drag.states import CAP, SLIDERS, Slider, State
-from app.figures.style import BUCKETS, NEUTRAL, PATH
+from app.drag.states import CAP, SLIDERS, State
+from app.figures.style import BUCKETS, EXPOSED, LINE, NEUTRAL, PATH, TIME_AXIS
 from app.views.headline import CARDS, SENTENCE
 from app.views.step_timeline import TIMELINE
-from app.views.waiting import wait_for
 
 _KEY = "follow"
 _HERE = Path(__file__).parent
 _PLACES = {"cards": CARDS, "sentence": SENTENCE, "timeline": TIMELINE}
-_STYLE = {"cells": CELLS, "patterns": PATTERNS, "colours": BUCKETS, "neutral": NEUTRAL, "path": PATH}
+_STYLE = {
+    "cells": CELLS,
+    "patterns": PATTERNS,
+    "colours": BUCKETS,
+    "neutral": NEUTRAL,
+    "path": PATH,
+    "exposed": EXPOSED,
+    "instant": LINE,
+    "axis": TIME_AXIS,
+}
 _FOLLOW = st.components.v2.component(
     "bucketsim_follow",
     js="".join((_HERE / name).read_text(encoding="utf-8") for name in ("follow.js", "draw.js")),
@@ -29,22 +37,20 @@ _FOLLOW = st.components.v2.component(
 def follow(state: State, gain: GainCard, *, is_searched: bool) -> None:
     """Give the browser what the slider leads to that the hand came near last; at first the cap's.
 
+    It travels in parts: the browser says what it has, which runs this fragment alone, until it has all.
     ``gain`` makes the gain's card from a step and the default's. ``is_searched``: whether it knows the best
     that can be gained on this machine.
     """
-    near = st.session_state.get(_KEY, {}).get("near") or CAP
-    made = _made(state, SLIDERS.get(str(near), SLIDERS[CAP]), gain, is_searched)
+    has: dict[str, Any] = st.session_state.get(_KEY, {}).get("has") or {}
+    slider = SLIDERS.get(str(has.get("slider")), SLIDERS[CAP])
     _FOLLOW(
         key=_KEY,
-        data={"sliders": list(SLIDERS), "places": _PLACES, "style": _STYLE, "payload": made},
-        default={"near": CAP},
-        on_near_change=lambda: None,
+        data={
+            "sliders": list(SLIDERS),
+            "places": _PLACES,
+            "style": _STYLE,
+            "part": part(state, slider, gain, has, is_searched=is_searched),
+        },
+        default={"has": None},
+        on_has_change=lambda: None,
     )
-
-
-def _made(state: State, slider: Slider, gain: GainCard, is_searched: bool) -> dict[str, Any]:
-    """The payload; a knob that is turned while it is made does not wait for it."""
-    found = find(state, slider, is_searched)
-    if found is not None:
-        return found
-    return wait_for(lambda told: payload(state, slider, gain, told, is_searched=is_searched))

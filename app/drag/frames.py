@@ -1,13 +1,14 @@
 """What headline and timeline say at each stop of a slider, played before anybody moves it."""
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
 from app import cached
 from app.cached import Played
 from app.drag.raster import lane_runs, mark_runs
-from app.drag.states import Slider, State
+from app.drag.states import Slider, State, short
 from app.figures.critical import path_marks
 from app.figures.style import ms
 from app.figures.timeline import are_few, timeline_data
@@ -17,66 +18,78 @@ from app.words import labels
 from sim.errors import SimError
 from sim.metrics.critical_path import critical_path
 
-Told = Callable[[str], None]
 GainCard = Callable[[Played, Played], Card]
-_CHARACTERS = 32_000_000  # of all payloads that are kept
-_PAYLOADS: Remembered[dict[str, Any]] = Remembered(_CHARACTERS)
+Notes = tuple[str, ...]
+_PART_S = 0.05  # what a knob that is turned meanwhile may have to wait
+_CHARACTERS = 32_000_000  # of all frames that are kept
+_FRAMES: Remembered[tuple[str, Notes]] = Remembered(_CHARACTERS)  # as JSON, with the step's notes
 
 
-def payload(
-    state: State, slider: Slider, gain: GainCard, told: Told, *, is_searched: bool = False
+def part(
+    state: State, slider: Slider, gain: GainCard, has: dict[str, Any] | None = None, *, is_searched: bool
 ) -> dict[str, Any]:
-    """What the browser draws while ``slider`` moves.
+    """The next few stops that ``slider`` leads to, as the browser draws them: as many as are made soon.
 
-    ``stops`` has, by the words of a stop, the number of its frame. Stops that cut the same buckets share one.
-    A stop that only the server can tell of is left out.
+    They come outwards from ``start``, where the slider stood at first: those from ``first`` up to ``next``
+    of them. ``stops`` has, by the words of a stop, the number of its frame; stops that cut the same buckets
+    share one. A stop that only the server can tell of is left out. ``isLast``: no other is to come.
 
     Args:
         state: what the page shows.
         slider: the slider.
         gain: makes the card of the gain, of what is shown and DDP's default.
-        told: hears how far it is made.
+        has: ``group``, ``start`` and ``next`` of what the browser has; of another group it is of no use.
         is_searched: whether ``gain`` knows what could be gained on the machine of ``state``. That line is
             left empty where it does not, and on any other machine.
     """
-    found = find(state, slider, is_searched)
-    if found is not None:
-        return found
-    made = _make(state, slider, gain, told, is_searched and slider.field is None)
-    return _PAYLOADS.get(_key(state, slider, is_searched), lambda: made, len(json.dumps(made)))
-
-
-def find(state: State, slider: Slider, is_searched: bool = False) -> dict[str, Any] | None:
-    """The payload, if it was made before."""
-    return _PAYLOADS.find(_key(state, slider, is_searched))
-
-
-def _key(state: State, slider: Slider, is_searched: bool) -> tuple[str, str, bool]:
-    return slider.key, slider.group(state), is_searched
-
-
-def _make(state: State, slider: Slider, gain: GainCard, told: Told, is_searched: bool) -> dict[str, Any]:
-    frames: list[dict[str, Any]] = []
+    group, start, first = slider.group(state), slider.standing(state), 0
+    if has is not None and has.get("group") == group:
+        start, first = str(has["start"]), int(has["next"])
+    order = slider.outwards(start) if slider.is_known(state) else ()
+    frames: dict[str, int] = {}
     stops: dict[str, int] = {}
-    known: dict[object, int] = {}  # by machine and buckets
-    notes = cached.play(state.inputs, state.choice).report.notes
-    for stop in slider.stops if slider.is_known(state) else ():
-        told(f"playing what a slider leads to, {len(stops)} of {len(slider.stops)}")
-        moved = slider.at(state, stop)
-        try:
-            assignment = moved.assignment()
-            # In another precision caps that cut alike may cut what was measured otherwise.
-            same = moved.inputs.key, assignment.bucket_indices, moved.what_if.precision and stop
-            if same not in known:
-                shown = cached.play_assignment(moved.inputs, assignment)
-                if shown.report.notes != notes:
-                    continue  # they stand beneath the cards, and are not drawn here
-                known[same] = len(frames)
-                frames.append(frame(moved, shown, gain, is_searched=is_searched))
-        except SimError:
-            continue  # which the server tells when it is asked for
-        stops[slider.words(stop)] = known[same]
-    return {"slider": slider.key, "group": slider.group(state), "stops": stops, "frames": frames}
+    done, began = first, time.monotonic()
+    for stop in order[first:]:
+        if done > first and time.monotonic() - began > _PART_S:
+            break
+        done += 1
+        text = _text(state, slider, stop, gain, is_searched and slider.field is None)
+        if text is not None:
+            stops[slider.words(stop)] = frames.setdefault(text, len(frames))
+    return {
+        "slider": slider.key,
+        "group": group,
+        "start": start,
+        "first": first,
+        "next": done,
+        "isLast": done >= len(order),
+        "stops": stops,
+        "frames": list(frames),
+    }
+
+
+def _text(state: State, slider: Slider, stop: float, gain: GainCard, is_searched: bool) -> str | None:
+    """The frame of one stop as JSON; None: only the server can tell of it."""
+    moved = slider.at(state, stop)
+    try:
+        assignment = moved.assignment()
+        # In another precision caps that cut alike may cut what was measured otherwise.
+        same = moved.inputs.key, repr(assignment.bucket_indices), repr(moved.what_if.precision and stop)
+
+        def make() -> tuple[str, Notes]:
+            shown = cached.play_assignment(moved.inputs, assignment)
+            made = frame(moved, shown, gain, is_searched=is_searched)
+            return json.dumps(made, separators=(",", ":")), shown.report.notes
+
+        key = short(slider.group(state), repr(is_searched), *same)
+        known = _FRAMES.find(key)
+        text, notes = known or make()
+        if known is None:
+            _FRAMES.get(key, lambda: (text, notes), len(text))
+    except SimError:
+        return None  # which the server tells when it is asked for
+    # Notes stand beneath the cards, and are not drawn here.
+    return text if notes == cached.play(state.inputs, state.choice).report.notes else None
 
 
 def frame(state: State, shown: Played, gain: GainCard, *, is_searched: bool) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class State:
     @property
     def id(self) -> str:
         """A short name of what is shown, by which the browser knows that the server has caught up."""
-        return _digest(self.inputs.key, self.choice.key)
+        return short(self.inputs.key, self.choice.key)
 
     def assignment(self) -> Assignment:
         """Its buckets. Raises ``SimError`` as ``Choice.assignment``."""
@@ -74,6 +74,12 @@ class Slider:
         """The stop as the slider tells it."""
         return f"{stop:g}"
 
+    def outwards(self, start: str) -> tuple[float, ...]:
+        """Its stops, those nearest to the words of one of them first."""
+        at = [self.words(stop) for stop in self.stops].index(start)
+        order = sorted(range(len(self.stops)), key=lambda number: abs(number - at))
+        return tuple(self.stops[number] for number in order)
+
     def standing(self, state: State) -> str:
         """Where it stands."""
         return self.words(state.cap_stop if self.field is None else getattr(state.what_if, self.field))
@@ -83,9 +89,9 @@ class Slider:
         if not self.is_known(state):
             return ""
         if self.field is None:
-            return _digest(self.key, state.inputs.key, self.at(state, 0.0).choice.key)
+            return short(self.key, state.inputs.key, self.at(state, 0.0).choice.key)
         without = _with_factor(state.what_if, self.field, 1.0)
-        return _digest(self.key, state.measured.key, without.key, state.choice.key)
+        return short(self.key, state.measured.key, without.key, state.choice.key)
 
 
 SLIDERS: Mapping[str, Slider] = {
@@ -115,5 +121,6 @@ def _with_factor(what_if: WhatIf, field: str, factor: float) -> WhatIf:
     return replace(what_if, **changed)
 
 
-def _digest(*parts: str) -> str:
+def short(*parts: str) -> str:
+    """A short name of all that ``parts`` say."""
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

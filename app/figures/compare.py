@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import plotly.graph_objects as go
 
-from app.figures.style import LINE, bucket_colour, explain, framed, hatch, ms, ms_text, safe
+from app.figures.style import LINE, TIME_AXIS, bucket_colour, explain, framed, hatch, ms, ms_text, safe
 from app.figures.timeline import MAX_SPANS, Span, timeline_data
 from sim.nouns.timeline import Timeline
 
@@ -140,7 +140,7 @@ def draw_stacked(data: Stacked) -> go.Figure:
         showgrid=False,
     )
     last = max((row.sync_end_ns for row in data.rows), default=0)
-    figure.update_xaxes(title="time from the start of backward, ms", range=[0, ms(last) * 1.01])
+    figure.update_xaxes(title=TIME_AXIS, range=[0, ms(last) * 1.01])
     height = 100 + _LANE_PX * len(ticks) + _GAP_PX * len(data.rows)
     return framed(figure, height, barmode="overlay", showlegend=True)
 

@@ -9,6 +9,7 @@ from app.figures.style import (
     ALARM,
     BUCKETS,
     NEUTRAL,
+    TIME_AXIS,
     bucket_colour,
     framed,
     hatch,
@@ -244,7 +245,7 @@ def draw_overlay(data: OverlayData) -> go.Figure:
         ticktext=["backward", *(str(data.pairs[place].index) for place in shown)],
         showgrid=False,
     )
-    figure.update_xaxes(title="time from the start of backward, ms", rangemode="tozero")
+    figure.update_xaxes(title=TIME_AXIS, rangemode="tozero")
     height = min(900, 174 + 34 * len(data.pairs))
     return framed(figure, height, barmode="overlay", showlegend=True)
 

@@ -17,7 +17,9 @@ ACCENT = "#0072B2"
 GOOD = "#009E73"
 ALARM = "#D55E00"
 PATH = "#D81B60"  # of no bucket, and reads on white and on near-black
+EXPOSED = "rgba(213,94,0,0.10)"  # the ground behind what backward does not hide
 GRID = "rgba(128,128,128,0.25)"
+TIME_AXIS = "time from the start of backward, ms"
 
 
 def bucket_colour(bucket: int | None) -> str:

@@ -7,7 +7,19 @@ from typing import Any
 import plotly.graph_objects as go
 
 from app.figures.critical import Mark
-from app.figures.style import PATH, bucket_colour, built, hatch, instant, legend_entry, ms, ms_text, safe
+from app.figures.style import (
+    EXPOSED,
+    PATH,
+    TIME_AXIS,
+    bucket_colour,
+    built,
+    hatch,
+    instant,
+    legend_entry,
+    ms,
+    ms_text,
+    safe,
+)
 from sim.nouns.collective import CollectiveTimes
 from sim.nouns.timeline import BucketTimes, ComputeSpan, Timeline
 from sim.units import MIB
@@ -244,7 +256,7 @@ def draw_timeline(data: TimelineData, path: Sequence[Mark] = (), meta: object = 
                 "yref": "y domain",
                 "y0": 0,
                 "y1": 1,
-                "fillcolor": "rgba(213,94,0,0.10)",
+                "fillcolor": EXPOSED,
                 "line": {"width": 0},
                 "layer": "below",
             }
@@ -253,7 +265,7 @@ def draw_timeline(data: TimelineData, path: Sequence[Mark] = (), meta: object = 
     return built(
         traces,
         90 + 62 * len(data.lanes),
-        xaxis={"title": {"text": "time from the start of backward, ms"}, "range": [0, sync * 1.01]},
+        xaxis={"title": {"text": TIME_AXIS}, "range": [0, sync * 1.01]},
         yaxis={"categoryorder": "array", "categoryarray": list(data.lanes[::-1]), "showgrid": False},
         shapes=shapes,
         barmode="overlay",

@@ -22,8 +22,8 @@ def strip(answer: Answer, choice: Choice, under: str) -> None:
         st.button(
             "Shown" if is_shown else "Apply the recommended",
             key="apply",
-            on_click=knobs.show_pick,
-            args=(answer.pick, answer.cap_mb),
+            on_click=knobs.show_answer,
+            args=(answer.pick, answer.cap_mb, choice),
             disabled=is_shown,
             type="primary",
             icon=":material/check:",

@@ -77,17 +77,30 @@ def show(source: Asked) -> Knobs:
     return Knobs(source=source, choice=choice, what_if=what_if)
 
 
-def show_cap(cap_mb: float) -> None:
-    """Turn the knobs to an explicit cap; for callbacks."""
-    st.session_state["cap"] = float(cap_mb)
-    st.session_state["pick"] = "cap"
-
-
 def show_pick(pick: labels.Pick, cap_mb: float | None = None) -> None:
     """Turn the knobs to an assignment, or to a cap alone, without one for the first bucket; for callbacks."""
     st.session_state["pick"] = pick
     if cap_mb is not None:
         st.session_state["cap"], st.session_state["first"] = float(cap_mb), None
+
+
+def show_answer(pick: labels.Pick, cap_mb: float | None, choice: Choice) -> None:
+    """Turn the knobs to the answer to ``choice``, under the switches that it was found under; for callbacks.
+
+    DDP's switches that ``choice`` does not show were turned for another assignment: they stay off.
+    """
+    shown: set[str] = set()
+
+    def ask(switch: switches.Switch) -> Any:
+        shown.add(switch.name)
+        return st.session_state.get(switch.name, switch.default)
+
+    switches.read(choice.pick, ask)
+    found_under = dict(choice.comparable)
+    for switch in switches.DDP:
+        if switch.name not in shown:
+            st.session_state[switch.name] = found_under.get(switch.name, switch.default)
+    show_pick(pick, cap_mb)
 
 
 def _choice(source: Asked) -> Choice:
@@ -182,7 +195,8 @@ def _pick_cap() -> None:
 
 
 def _take_slider() -> None:
-    show_cap(st.session_state["cap_slider"])
+    st.session_state["cap"] = float(st.session_state["cap_slider"])
+    _pick_cap()
 
 
 def _nearest(value: float, stops: Sequence[float]) -> float:

@@ -11,7 +11,7 @@ from streamlit.delta_generator import DeltaGenerator
 import sim
 from app import cached, cached_live, launch
 from app.figures.live import lateness_figure, parts_figure, steps_figure
-from app.library import Library
+from app.library import LIVE, Library
 from app.views import live_autotune, live_gain
 from app.views.errors import told
 from app.words import labels
@@ -56,9 +56,12 @@ def show(watch: Path, library: Library) -> None:
         st.fragment(_live, run_every=_EVERY[every])(wanted)
 
 
-def is_told(watch: Path) -> bool:
-    """Whether a job writes to ``watch``, or has written."""
-    return bool(sim.find_recordings(watch) or find_autotunes(watch))
+def is_first(watch: Path | None, library: Library) -> bool:
+    """Whether a visitor is to see ``watch`` first: unless it has records of ``validate`` alone."""
+    if watch is None:
+        return False
+    has_records = any(name.startswith(LIVE) for name in library.records)
+    return not has_records or bool(sim.find_recordings(watch) or find_autotunes(watch))
 
 
 def _refresh(place: DeltaGenerator) -> str:
@@ -197,6 +200,7 @@ def _live(wanted: Wanted) -> None:
 
 def _judged(wanted: Wanted, followed: Followed) -> None:
     window = _window(wanted, followed)
+    chosen_first = window is not _chosen(followed)
     layouts = followed.ranks[0].layouts
     if window is None:
         st.info(words.calibrating_sentence(followed, min(wanted.steps, followed.whole_steps)))
@@ -214,6 +218,8 @@ def _judged(wanted: Wanted, followed: Followed) -> None:
             f"Of {len(followed.ranks)} ranks {followed.whole_steps} whole steps are kept after warm-up: the "
             f"window is no longer than that."
         )
+    if chosen_first and calibration.first_step > followed.warmup_steps + 1:
+        st.caption(words.settling_sentence(followed.warmup_steps + 1, calibration.first_step - 1))
     _cards(report, calibration)
     _sentences(report, calibration)
     st.plotly_chart(
@@ -247,16 +253,20 @@ def _judged(wanted: Wanted, followed: Followed) -> None:
 
 def _window(wanted: Wanted, followed: Followed) -> Recording | None:
     """The steps to predict from: the first ones, or those that were latest when the button was pressed."""
-    chosen = st.session_state.get("live_window")
-    if chosen is not None and chosen[0] == followed.run:
-        window: Recording = chosen[1]
-        return window
+    chosen = _chosen(followed)
+    if chosen is not None:
+        return chosen
     return sim.live_window(followed, min(wanted.steps, followed.whole_steps))
+
+
+def _chosen(followed: Followed) -> Recording | None:
+    """The latest steps as they were when the button was pressed, if it was."""
+    run, window = st.session_state.get("live_window", (None, None))
+    return window if run == followed.run else None
 
 
 def _recalibrate(followed: Followed, wanted: Wanted) -> None:
     """Take the latest steps as the window, or the first ones again."""
-    chosen = st.session_state.get("live_window")
     left, right = st.columns(2)
     left.button(
         "Predict from the latest steps",
@@ -265,7 +275,7 @@ def _recalibrate(followed: Followed, wanted: Wanted) -> None:
         on_click=_choose_latest,
         args=(followed, wanted.steps),
     )
-    if chosen is not None and chosen[0] == followed.run:
+    if _chosen(followed) is not None:
         right.button("Predict from the first steps again", key="live_first", on_click=_choose_first)
 
 
@@ -286,11 +296,11 @@ def _cards(report: LiveReport, calibration: Calibration) -> None:
         ("Step, latest 50", recent, words.HELP["step"]),
         ("Predicted", format_ms(now.step_ns) if now else "–", words.HELP["predicted"]),
         ("Unseen steps", words.share_card(report.unseen), words.HELP["error"]),
-        ("Window's own", words.share_card(report.window), words.HELP["window"]),
+        ("Calibration steps", words.share_card(report.window), words.HELP["window"]),
         ("Drift", words.drift_card(report), words.HELP["drift"]),
     ]
     if report.lateness:
-        cards.append(("Last rank", str(report.lateness[0].rank), words.HELP["last"]))
+        cards.append(("Last rank", words.last_card(report.lateness), words.HELP["last"]))
     for column, (label, value, help_) in zip(st.columns(len(cards)), cards, strict=True):
         column.metric(label, value, help=help_)
 

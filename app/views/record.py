@@ -48,8 +48,12 @@ def show(opened: Opened, name: str) -> None:
         bind="query-params",
         help=words.HELP["look"],
     )
-    row = _candidate(agreement)
-    _pictures(opened, agreement, row)[look or "steps"]()
+    if look == "buckets":
+        row = _candidate(agreement)
+        record_parts.overlay(row)
+    else:
+        _pictures(opened, agreement)[look or "steps"]()
+        row = _candidate(agreement)  # all of them are shown: it chooses what is taken home
     _take_home(opened, agreement, row, name, copies)
     with st.expander("Where it comes from"):
         for line in words.origin_lines(record):
@@ -66,10 +70,9 @@ def _candidate(agreement: Agreement) -> CandidateAgreement:
     return next(row for row in agreement.rows if row.name == name)
 
 
-def _pictures(opened: Opened, agreement: Agreement, row: CandidateAgreement) -> dict[str, Callable[[], None]]:
+def _pictures(opened: Opened, agreement: Agreement) -> dict[str, Callable[[], None]]:
     return {
         "steps": lambda: record_parts.steps(agreement),
-        "buckets": lambda: record_parts.overlay(row),
         "order": lambda: _order(agreement),
         "parity": lambda: _parity(opened, agreement),
         "ends": lambda: _ends(agreement),

@@ -163,6 +163,7 @@ ZERO = (*_ZERO, _EXPERTS, _OFFLOAD)
 ALL: Mapping[str, Switch] = {one.name: one for one in (*DDP, *ZERO, *MEGATRON, *FULLY_SHARD, _CAP)}
 
 Ask = Callable[[Switch], Any]
+_WITH_SWITCHES = (*DDP_PICKS, *ZERO_PICKS, *MEGATRON_PICKS, *FSDP2, *SIZED_PICKS)
 
 
 def show(pick: Pick, prefix: str = "") -> Options:
@@ -174,12 +175,20 @@ def show(pick: Pick, prefix: str = "") -> Options:
         InputError: a field that cannot be read; everything has been drawn by then.
     """
 
-    def ask(switch: Switch) -> Any:
-        return _widget(switch, prefix + switch.name)
+    if pick in ("recommended", "given"):
+        st.caption(switches.TUNED_WITHOUT)
+    elif pick not in _WITH_SWITCHES:
+        st.caption(switches.NONE_TO_SET)
+    return read(pick, lambda switch: _widget(switch, prefix + switch.name))
 
+
+def read(pick: Pick, ask: Ask) -> Options:
+    """The switches of ``pick`` that are not at their defaults, asked for one by one with ``ask``.
+
+    Raises:
+        InputError: a field that cannot be read; all have been asked for by then.
+    """
     if pick in DDP_PICKS:
-        if pick in ("recommended", "given"):
-            st.caption(switches.TUNED_WITHOUT)
         return ddp_options(pick, ask)
     if pick in ZERO_PICKS:
         return zero_options(ask)
@@ -187,10 +196,7 @@ def show(pick: Pick, prefix: str = "") -> Options:
         return megatron_options(ask)
     if pick in FSDP2:
         return fsdp2_options(pick, ask)
-    if pick in SIZED_PICKS:
-        return _changed((_CAP,), ask)
-    st.caption(switches.NONE_TO_SET)
-    return ()
+    return _changed((_CAP,), ask) if pick in SIZED_PICKS else ()
 
 
 def ddp_options(pick: Pick, ask: Ask) -> Options:

@@ -12,7 +12,7 @@ from app.cached_records import Opened, Source, Trouble
 from app.figures.parity import draw_all
 from app.library import Library
 from app.shelf import UPLOADED, Card, Score
-from app.views import live, record, records_table, sources
+from app.views import addresses, live, record, records_table, sources
 from app.views.errors import told
 from app.views.record_parts import CHART
 from app.views.records_table import CHOSEN, Cards, Scores
@@ -30,7 +30,7 @@ def show(library: Library, watch: Path | None) -> None:
     what = st.segmented_control(
         "Show",
         ["records", "live"],
-        default="live" if watch is not None and live.is_told(watch) else "records",
+        default="live" if live.is_first(watch, library) else "records",
         required=True,
         format_func=str.capitalize,
         key="show",
@@ -68,6 +68,7 @@ def _records(library: Library) -> None:
             _claim(names, cards, scores)
         records_table.draw(records_table.worst_first(names, cards, scores), cards, scores)
         name = records_table.chosen(names)
+        addresses.tell()  # the record's name is in it before its figures are drawn
         with told():
             record.show(cached_records.open_record(found[name]), name)
     else:

@@ -13,6 +13,7 @@ QUIET_S = 30.0  # without a new step; longer where steps themselves are long
 _QUIET_STEPS = 10
 FEWEST_FOR_DRIFT = 40
 _WORTH_A_WORD = 0.01  # of the step
+_OFF = 0.1  # of the step: a prediction that is off by more does not say whether anything changed
 _ALIKE = 0.5  # of the unseen error: where the window's own is larger, most of it is no change
 PART_WORDS: dict[str, str] = {
     "before": "before forward",
@@ -46,13 +47,14 @@ HELP: dict[str, str] = {
     "error": "Median of measured over predicted, minus 1, over all steps after the calibration window that "
     "ran with the buckets in use: +5 % took 5 % longer than predicted (elsewhere errors are predicted over "
     "measured). None of these steps was used to predict. ",
-    "window": "The same of the steps that the prediction was made from. What is as large here is noise, or "
-    "the model's own error, and nothing that came later.",
+    "window": "The same of the calibration steps, those that the prediction was made from. What is as large "
+    "here is noise, or the model's own error, and nothing that came later.",
     "drift": "A lasting change of how long steps take, by Pettitt's test on medians of five steps, and by "
     "the rank sum against the calibration steps: at most one false alarm in a thousand looks at steps that "
     "do not drift. A few long steps (checkpoint, evaluation) are no drift. Changes below 1 % are not told.",
-    "last": "The rank that ends its backward last, in the latest 200 steps: others wait for it. By the "
-    "hosts' clocks; on GPUs by each rank's own time since the step began.",
+    "last": "The rank that ends its backward last in so many of the latest 200 steps that it is no chance "
+    "(one in a thousand, were all ranks alike): others wait for it. By the hosts' clocks; on GPUs by each "
+    "rank's own time since the step began.",
     "recalibrate": "Make the workload from the latest steps instead; only steps after them count as unseen.",
     "gain": "Predicted, not measured: the step of the buckets in use minus that of the recommended ones, on "
     "the same workload and machine.",
@@ -104,9 +106,14 @@ def state_sentences(followed: Followed, now_s: float) -> list[str]:
     newest, last = min(ages.values()), max(rank.steps.step[-1] for rank in followed.ranks if len(rank.steps))
     if followed.unread_bytes > 1 << 20:
         told = [f"Reading: step {last:,} so far, {followed.unread_bytes / 2**20:,.0f} MiB are still to come."]
+    elif all(rank.end is not None for rank in followed.ranks):
+        has_failed = any(rank.end is not None and rank.end.failed for rank in followed.ranks)
+        how = "Ended with an error" if has_failed else "Ended"
+        told = [f"{how}: the job closed its recording {age_words(newest)} ago. Last step {last:,}."]
     elif newest > limit:
         told = [
-            f"Nothing new for {age_words(newest)}: the job has ended, or stands still. Last step {last:,}."
+            f"Nothing new for {age_words(newest)}, and the recording was not closed: the job was killed, or "
+            f"stands still. Last step {last:,}."
         ]
     else:
         told = [f"Running: step {last:,}, {age_words(newest)} ago."]
@@ -140,6 +147,11 @@ def calibrating_sentence(followed: Followed, needed: int) -> str:
     """How many steps there are to predict from, and how many there have to be."""
     warmup = followed.warmup_steps
     done = min(sum(number > warmup for number in rank.steps.step) for rank in followed.ranks)
+    if done >= needed:
+        return (
+            f"Calibrating: steps still become shorter, as in warm-up; the first {needed} that do not are "
+            f"predicted from."
+        )
     return (
         f"Calibrating: {done} of {needed} steps after {warmup} of warm-up are there on all ranks; with "
         f"{needed} the next ones are predicted."
@@ -152,11 +164,13 @@ def share_card(steps: Unseen | None) -> str:
 
 
 def drift_card(report: LiveReport) -> str:
-    """The shift, that none was found, or that it is too early to tell."""
+    """The shift, that none was found, that it is too early to tell, or that the prediction itself is off."""
     if report.drift is not None:
         return f"{report.drift.shift:+.1%}"
-    is_early = report.unseen is None or report.unseen.count < FEWEST_FOR_DRIFT
-    return "–" if is_early else "none found"
+    unseen = report.unseen
+    if unseen is None or unseen.count < FEWEST_FOR_DRIFT:
+        return "–"
+    return "none found" if abs(unseen.median_error) < _OFF else "not to be told"
 
 
 def unseen_sentence(report: LiveReport) -> str:
@@ -214,6 +228,12 @@ def drift_sentence(drift: Drift | None, report: LiveReport) -> str:
             if abs(off) >= _WORTH_A_WORD
             else ""
         )
+        if abs(unseen.median_error) >= _OFF:
+            return (
+                f"Measured {format_ms(unseen.measured_ns)} against {format_ms(unseen.predicted_ns)} "
+                f"predicted, without a step since which that is so: the prediction itself is off by "
+                f"{unseen.median_error:+.1%}, and does not tell whether the job drifts.{level}"
+            )
         return f"No lasting change was found in {unseen.count:,} unseen steps.{level}"
     change = "longer" if drift.shift > 0 else "shorter"
     moved = sorted(drift.parts.items(), key=lambda part: -abs(part[1]))
@@ -235,14 +255,29 @@ def drift_sentence(drift: Drift | None, report: LiveReport) -> str:
 
 
 def lateness_sentence(rows: Sequence[Lateness]) -> str | None:
-    """Which rank the others wait for; None for a single rank."""
+    """Which rank the others wait for, if any; None for a single rank."""
     if not rows:
         return None
     first = rows[0]
+    if first.is_chance:
+        return (
+            f"No rank comes last more often than chance has it: rank {first.rank} does in {first.share:.0%} "
+            f"of the latest steps."
+        )
     return (
         f"Rank {first.rank} comes last in {first.share:.0%} of the latest steps, by "
         f"{format_ms(first.late_ns)} in the median."
     )
+
+
+def last_card(rows: Sequence[Lateness]) -> str:
+    """The rank that the others wait for, where it is no chance."""
+    return "none" if rows[0].is_chance else str(rows[0].rank)
+
+
+def settling_sentence(first: int, last: int) -> str:
+    """Which steps are warm-up because those after them are shorter."""
+    return f"Steps {first:,} to {last:,} took longer than those after them: warm-up, not predicted from."
 
 
 def gain_sentence(gain: LiveGain) -> str:

@@ -9,7 +9,14 @@ from typing import Any
 from sim.errors import InputError
 from sim.formats.documents import SCHEMA_VERSION, parse_body, parse_json
 from sim.formats.inputs import read_bytes
-from sim.nouns.recording import RecordedLayout, RecordedRank, RecordedStep, Recording, RecordingHeader
+from sim.nouns.recording import (
+    RecordedEnd,
+    RecordedLayout,
+    RecordedRank,
+    RecordedStep,
+    Recording,
+    RecordingHeader,
+)
 
 _FILE = re.compile(r"rank-([0-9]+)\.jsonl")
 
@@ -61,12 +68,14 @@ def _load_rank(path: Path) -> RecordedRank:
         found = read_line(line, f"{path}: line {number}", header, after=steps[-1].step if steps else 0)
         if isinstance(found, RecordedStep):
             steps.append(found)
-        else:
+        elif isinstance(found, RecordedLayout):
             layouts.append(found)
     return RecordedRank(header=header, layouts=tuple(layouts), steps=tuple(steps), torn=bool(rest))
 
 
-def read_line(line: bytes, source: str, header: RecordingHeader, after: int) -> RecordedStep | RecordedLayout:
+def read_line(
+    line: bytes, source: str, header: RecordingHeader, after: int
+) -> RecordedStep | RecordedLayout | RecordedEnd:
     """A line that follows the header; ``after`` is the number of the step before it, 0 before the first.
 
     Raises:
@@ -76,8 +85,10 @@ def read_line(line: bytes, source: str, header: RecordingHeader, after: int) -> 
     kind = body.pop("kind", None)
     if kind == "buckets":
         return _checked_layout(parse_body(body, RecordedLayout, source), header, source)
+    if kind == "end":
+        return parse_body(body, RecordedEnd, source)
     if kind != "step":
-        raise InputError(f"{source}: kind: {kind!r} is not legal; give 'step' or 'buckets'")
+        raise InputError(f"{source}: kind: {kind!r} is not legal; give 'step', 'buckets' or 'end'")
     step = _checked_step(parse_body(body, RecordedStep, source), header, source)
     if after and step.step <= after:
         raise InputError(f"{source}: step: {step.step} is not legal; it follows step {after}")

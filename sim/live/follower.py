@@ -18,7 +18,14 @@ from sim.errors import InputError
 from sim.formats.recordings import check_one_run, rank_of, read_header, read_line
 from sim.importer.recorded.kept_steps import warmup_steps
 from sim.nouns.live import Followed, FollowedRank, StepTable
-from sim.nouns.recording import RecordedLayout, RecordedRank, RecordedStep, Recording, RecordingHeader
+from sim.nouns.recording import (
+    RecordedEnd,
+    RecordedLayout,
+    RecordedRank,
+    RecordedStep,
+    Recording,
+    RecordingHeader,
+)
 
 WHOLE_STEPS = 128  # of each rank, first and last; fewer where there are many ranks
 FEWEST_WHOLE_STEPS = 31  # 11 of warm-up on a GPU and 20 to predict from, however many ranks there are
@@ -223,6 +230,7 @@ class _RankFile:
     steps: StepTable = field(default_factory=_columns)
     faults: list[str] = field(default_factory=list)
     fault_count: int = 0
+    end: RecordedEnd | None = None
     forgotten: int = 0
     layouts_left_out: int = 0
     written_at_s: float = 0.0
@@ -309,6 +317,8 @@ class _RankFile:
             return
         if isinstance(found, RecordedStep):
             self._take_step(found, keep, rows)
+        elif isinstance(found, RecordedEnd):
+            self.end = found
         elif len(self.layouts) < MOST_LAYOUTS:
             self.layouts.append(found)
         else:
@@ -350,4 +360,5 @@ class _RankFile:
             written_at_s=self.written_at_s,
             unread_bytes=self.size - self.offset + (0 if is_torn else len(self.pending)),
             torn_bytes=len(self.pending) if is_torn else 0,
+            end=self.end,
         )

@@ -1,5 +1,6 @@
 """A running job held to its prediction: each step, errors of unseen ones, drift, who is last."""
 
+import math
 from array import array
 
 import numpy as np
@@ -24,6 +25,7 @@ from sim.nouns.live import (
 RECENT_STEPS = 50  # of the rolling median, and of what is called recent
 _LATENESS_STEPS = 200
 _PERIOD_STEPS = 200
+_RARE = 0.001  # the chance of what is told of a rank, were all alike
 
 _COLUMNS = ("started_at", "step_ns", *PARTS)
 
@@ -55,7 +57,7 @@ def judge(followed: Followed, calibration: Calibration) -> LiveReport:
         calibrated=(calibration.first_step, calibration.last_step),
         unseen=_unseen(table["step_ns"][after], predicted["step_ns"][after]),
         drift=_drift(table, predicted, known, after),
-        lateness=_lateness(last_rank, late_by) if len(followed.ranks) > 1 else (),
+        lateness=_lateness(last_rank, late_by, len(followed.ranks)) if len(followed.ranks) > 1 else (),
         recent=_recent(table),
         window=_unseen(table["step_ns"][inside], predicted["step_ns"][inside]),
         left_out=left_out,
@@ -171,7 +173,7 @@ def _period_ns(table: dict[str, Ints]) -> int | None:
     return period if period > 0 else None
 
 
-def _lateness(last_rank: Ints, late_by: Ints) -> tuple[Lateness, ...]:
+def _lateness(last_rank: Ints, late_by: Ints, ranks: int) -> tuple[Lateness, ...]:
     """Ranks by how often they were last among the latest steps, the most frequent first."""
     recent, late = last_rank[-_LATENESS_STEPS:], late_by[-_LATENESS_STEPS:]
     rows = [
@@ -179,10 +181,18 @@ def _lateness(last_rank: Ints, late_by: Ints) -> tuple[Lateness, ...]:
             rank=int(rank),
             share=float((recent == rank).mean()),
             late_ns=round(float(np.median(late[recent == rank]))),
+            is_chance=_chance(int((recent == rank).sum()), len(recent), ranks) >= _RARE,
         )
         for rank in np.unique(recent)
     ]
     return tuple(sorted(rows, key=lambda row: (-row.share, row.rank)))
+
+
+def _chance(count: int, steps: int, ranks: int) -> float:
+    """How probably any of ``ranks`` that are alike is last in ``count`` or more of ``steps``."""
+    one = 1 / ranks
+    tail = sum(math.comb(steps, k) * one**k * (1 - one) ** (steps - k) for k in range(count, steps + 1))
+    return min(1.0, ranks * tail)
 
 
 def _recent(table: dict[str, Ints]) -> StepParts | None:

@@ -2,12 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from statistics import median
 
 from sim.errors import InputError
 from sim.importer.recorded.kept_steps import FEWEST_BACKWARDS, warmup_steps
 from sim.nouns.live import Followed
 from sim.nouns.recording import Recording
 
+_FIRST = 5
+_SETTLED = 1.1  # times the median of later steps
 FEWEST_STEPS = FEWEST_BACKWARDS
 CALIBRATION_STEPS = 20
 
@@ -15,10 +18,15 @@ CALIBRATION_STEPS = 20
 def live_window(followed: Followed, steps: int = CALIBRATION_STEPS) -> Recording | None:
     """The first ``steps`` steps after warm-up that all ranks have finished; None until there are so many.
 
+    Steps that still become shorter are warm-up, too, as long as so many others are kept whole.
+
     Raises:
         InputError: more steps than are kept whole.
     """
-    return _whole(followed, followed.first, steps, first_window)
+    most = followed.whole_steps - steps
+    return _whole(
+        followed, followed.first, steps, lambda recording, count: first_window(recording, count, most)
+    )
 
 
 def latest_window(followed: Followed, steps: int = CALIBRATION_STEPS) -> Recording | None:
@@ -48,22 +56,45 @@ def _whole(
     return window if len(window.ranks[0].steps) >= steps else None
 
 
-def first_window(recording: Recording, count: int) -> Recording:
+def first_window(recording: Recording, count: int, most: int = 0) -> Recording:
     """The first ``count`` steps after warm-up that every rank in ``recording`` has.
 
-    Fewer where there are not so many yet; the caller looks at how many it got.
+    Fewer where there are not so many yet; the caller looks at how many it got. Up to ``most`` steps that take
+    longer than those after them are skipped.
 
     Raises:
         InputError: fewer than three steps asked for.
     """
     if count < FEWEST_STEPS:
         raise InputError(f"steps: {count} is not legal; give an integer >= {FEWEST_STEPS}")
-    return _only(recording, _common(recording)[:count])
+    numbers = _common(recording)
+    skipped = _settling(recording, numbers, count, most)
+    return _only(recording, numbers[skipped : skipped + count])
 
 
 def last_window(recording: Recording, count: int) -> Recording:
     """The last ``count`` steps that every rank in ``recording`` has."""
     return _only(recording, _common(recording)[-count:])
+
+
+def _settling(recording: Recording, numbers: list[int], count: int, most: int) -> int:
+    """How many of ``numbers`` come before steps have settled: the first few are then as long as later ones.
+
+    What later ones are says the second half of twice ``count`` steps, so that the answer stays once they are
+    there.
+    """
+    longest: dict[int, int] = dict.fromkeys(numbers, 0)
+    for rank in recording.ranks:
+        for step in rank.steps:
+            if step.step in longest:
+                longest[step.step] = max(longest[step.step], step.step_ns)
+    took = list(longest.values())
+    for skipped in range(min(most, len(took))):
+        ahead = took[skipped : skipped + 2 * count]
+        longest_ns = _SETTLED * median(ahead[len(ahead) // 2 :])
+        if max(ahead[0], median(ahead[:_FIRST])) <= longest_ns:
+            return skipped
+    return max(0, most)
 
 
 def _common(recording: Recording) -> list[int]:

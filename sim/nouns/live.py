@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from sim.errors import InputError
 from sim.nouns.hardware import Hardware
-from sim.nouns.recording import RecordedLayout, Recording, RecordingHeader
+from sim.nouns.recording import RecordedEnd, RecordedLayout, Recording, RecordingHeader
 from sim.nouns.workload import Workload
 
 Column: TypeAlias = "array[int]"  # signed, 64 bits
@@ -43,7 +43,8 @@ class StepTable:
 class FollowedRank:
     """One rank's file so far. ``written_at_s`` is when it last grew (Unix epoch, the file system's clock).
 
-    ``unread_bytes`` are still to be read, ``torn_bytes`` of a last line that is not whole yet.
+    ``unread_bytes`` are still to be read, ``torn_bytes`` of a last line that is not whole yet. ``end`` is
+    there once the job has closed the recording.
     """
 
     header: RecordingHeader
@@ -52,6 +53,7 @@ class FollowedRank:
     written_at_s: float
     unread_bytes: int = 0
     torn_bytes: int = 0
+    end: RecordedEnd | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,11 +183,15 @@ class Drift:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lateness:
-    """How often one rank is the last to end its backward, and by how much in the median of those steps."""
+    """How often one rank is the last to end its backward, and by how much in the median of those steps.
+
+    ``is_chance``: ranks that are alike would come last so often, too.
+    """
 
     rank: int
     share: float
     late_ns: int
+    is_chance: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

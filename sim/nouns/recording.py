@@ -26,6 +26,13 @@ class RecordedParameter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedEnd:
+    """The last line of a rank that closed its recording; ``failed``: because its training raised."""
+
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingHeader:
     """The first line of a rank's file: what was recorded, on what, with which settings of DDP.
 

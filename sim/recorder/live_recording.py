@@ -233,6 +233,7 @@ class LiveRecording:
             _log.warning(
                 "%s: no step was recorded; call recording.step() after each optimizer step", self.path
             )
+        self._journal.write({"kind": "end", "failed": failed})
         self._journal.close()
 
     def _take_off(self) -> None:

@@ -107,3 +107,13 @@ def test_what_is_legal_is_not_told(page: AppTest, pick: str) -> None:
     assert not alerts(page)
     visit(page, "compare", **QUICK)
     assert not alerts(page)
+
+
+def test_what_a_page_did_not_come_to_draw_is_not_doubted(page: AppTest) -> None:
+    """It ends at caps that cannot be read, above the choice of a torch version."""
+    page.query_params["pick"] = "cap-list"
+    page.query_params["caps"] = "abc"
+    page.query_params["torch"] = "2.4"
+    page.run()
+    assert "caps" in alerts(page) or "bucket_cap_mb_list" in alerts(page)
+    assert "torch" not in alerts(page)

@@ -86,6 +86,18 @@ def test_applying_leaves_no_cap_for_the_first_bucket(page: AppTest) -> None:
     assert page.button(key="apply").disabled
 
 
+def test_applying_leaves_switches_off_that_are_not_shown(page: AppTest) -> None:
+    """They were turned for another assignment, and the answer was found without them."""
+    page.query_params["pick"] = "per-parameter"
+    page.query_params["comm_hook"] = "fp16_compress"
+    page.run()
+    page.selectbox(key="pick").set_value("zero1").run()
+    assert not [one for one in page.selectbox if one.key == "comm_hook"]
+    page.button(key="apply").click().run()
+    assert page.selectbox(key="comm_hook").value == "none"
+    assert page.button(key="apply").disabled
+
+
 def test_under_a_switch_the_cap_is_found_under_it(
     page: AppTest, workload: Workload, hardware: Hardware
 ) -> None:

@@ -11,9 +11,9 @@ from app import cached
 from app.cached import Inputs, Played
 from app.choosing import Choice, WhatIf
 from app.drag import frames
-from app.drag.frames import find, payload
+from app.drag.frames import part
 from app.drag.raster import CELLS, PATTERNS, lane_runs
-from app.drag.states import CAP, SLIDERS, State, mark
+from app.drag.states import CAP, SLIDERS, Slider, State, mark
 from app.figures.timeline import Span, timeline_data
 from app.views.headline import Card, gain_card
 from app.words import labels
@@ -41,9 +41,18 @@ def gain(shown: Played, default: Played) -> Card:
     return gain_card(shown, default, None)
 
 
+def payload(state: State, slider: Slider) -> dict[str, str]:
+    """By stop its frame, as JSON, once the browser has all parts."""
+    has, stops = None, {}
+    while has is None or not has["isLast"]:
+        has = part(state, slider, gain, has, is_searched=False)
+        stops |= {stop: has["frames"][number] for stop, number in has["stops"].items()}
+    return stops
+
+
 @pytest.fixture(autouse=True)
 def _nothing_played() -> None:
-    frames._PAYLOADS._kept.clear()
+    frames._FRAMES._kept.clear()
 
 
 @pytest.fixture
@@ -54,10 +63,9 @@ def state(workload: Workload, hardware: Hardware) -> State:
 @pytest.mark.parametrize("key", SLIDERS)
 def test_each_stop_says_what_its_step_is(state: State, key: str) -> None:
     slider = SLIDERS[key]
-    made = payload(state, slider, gain, lambda words: None)
-    assert list(made["stops"]) == [f"{stop:g}" for stop in slider.stops]
+    made = payload(state, slider)
+    assert made.keys() == {f"{stop:g}" for stop in slider.stops}
     for stop in slider.stops:
-        number = made["stops"][f"{stop:g}"]
         moved = slider.at(state, stop)
         if key == CAP:
             assignment = sim.assign(state.inputs.workload, bucket_cap_mb=stop)
@@ -65,7 +73,7 @@ def test_each_stop_says_what_its_step_is(state: State, key: str) -> None:
             assignment = sim.assign(moved.inputs.workload)
         inputs = moved.inputs
         timeline = sim.simulate(inputs.workload, inputs.hardware, assignment, slowest=inputs.slowest)
-        report, frame = sim.summarize(timeline), made["frames"][number]
+        report, frame = sim.summarize(timeline), json.loads(made[f"{stop:g}"])
         base = sim.simulate(
             inputs.workload, inputs.hardware, sim.assign(inputs.workload), slowest=inputs.slowest
         )
@@ -97,12 +105,27 @@ def assert_drawn(runs: Sequence[int], spans: Sequence[Span], until_ns: int) -> N
     assert abs(sum(style >= 0 for style in cells) - busy) <= len(spans)
 
 
-def test_caps_that_cut_alike_share_a_frame(state: State) -> None:
-    made = payload(state, SLIDERS[CAP], gain, lambda words: None)
+def test_caps_that_cut_alike_share_a_frame(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "_PART_S", 600)  # all in one part
+    made = part(state, SLIDERS[CAP], gain, is_searched=False)
     layouts = {
         sim.assign(state.inputs.workload, bucket_cap_mb=stop).bucket_indices for stop in SLIDERS[CAP].stops
     }
+    assert made["isLast"]
     assert len(made["frames"]) == len(layouts) < len(made["stops"])
+
+
+def test_what_is_near_travels_first_and_nothing_twice(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "_PART_S", 0)  # a stop a part
+    slider, has, came = SLIDERS[CAP], None, []
+    while has is None or not has["isLast"]:
+        has = part(state, slider, gain, has, is_searched=False)
+        came += has["stops"]
+    assert came[:3] == ["25", "20", "32"]
+    assert sorted(came, key=float) == [f"{stop:g}" for stop in slider.stops]
+    assert part(state, slider, gain, has, is_searched=False)["frames"] == []
+    other = replace(state, choice=Choice(pick="default", options=(("gradient_as_bucket_view", True),)))
+    assert part(other, slider, gain, has, is_searched=False)["first"] == 0
 
 
 def test_a_move_of_its_own_slider_changes_no_group(state: State) -> None:
@@ -116,18 +139,24 @@ def test_a_move_of_its_own_slider_changes_no_group(state: State) -> None:
 def test_what_only_the_server_knows_is_left_to_it(state: State) -> None:
     searched = replace(state, choice=Choice(pick="recommended"))
     other = replace(state, choice=Choice(pick="zero1"))
-    assert payload(searched, SLIDERS["bw"], gain, lambda words: None)["stops"] == {}
-    assert payload(other, SLIDERS[CAP], gain, lambda words: None)["stops"] == {}
+    assert payload(searched, SLIDERS["bw"]) == {}
+    assert payload(other, SLIDERS[CAP]) == {}
     # A switch that is hidden now comes back with a cap: streamlit keeps what was turned.
-    assert payload(searched, SLIDERS[CAP], gain, lambda words: None)["stops"] == {}
+    assert payload(searched, SLIDERS[CAP]) == {}
 
 
-def test_a_payload_is_small_and_is_made_once() -> None:
+def test_a_frame_is_small_and_is_played_once(monkeypatch: pytest.MonkeyPatch) -> None:
     large = make_state(model(COUNT, "two channels"), machine("two channels"))
     slider = replace(SLIDERS[CAP], stops=SLIDERS[CAP].stops[::8])
-    made = payload(large, slider, gain, lambda words: None)
-    assert max(len(json.dumps(frame)) for frame in made["frames"]) < MOST_CHARACTERS
-    assert find(large, slider) is made
+    large = replace(large, cap_stop=slider.stops[0])
+    made = payload(large, slider)
+    assert max(map(len, made.values())) < MOST_CHARACTERS
+
+    def refuse(inputs: Inputs, assignment: Assignment) -> Played:
+        raise AssertionError("played again")
+
+    monkeypatch.setattr(cached, "play_assignment", refuse)
+    assert payload(large, slider) == made
 
 
 def test_a_stop_that_is_refused_is_left_out(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +168,7 @@ def test_a_stop_that_is_refused_is_left_out(state: State, monkeypatch: pytest.Mo
         return played(inputs, assignment)
 
     monkeypatch.setattr(cached, "play_assignment", refuse)
-    stops = payload(state, SLIDERS[CAP], gain, lambda words: None)["stops"]
+    stops = payload(state, SLIDERS[CAP])
     assert "512" not in stops
     assert "4" in stops
 

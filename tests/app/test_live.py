@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
@@ -16,6 +17,8 @@ from app.views import live
 from app.words import live as words
 from sim.errors import InputError, NotModelledError
 from sim.formats.documents import save
+from sim.formats.recordings import load_recording
+from sim.live import held
 from sim.nouns.autotune import AutotuneProgress, TrialLook
 from sim.nouns.live import PARTS, Calibration, Followed, LiveReport
 from sim.nouns.recording import (
@@ -460,7 +463,13 @@ def test_a_long_run_is_thinned_to_what_a_screen_shows(job: Job) -> None:
     [
         ((1.2, 1.0), ["Running: step 40, 1.0 s ago."]),
         ((1.0, 45.0), ["Running: step 40, 1.0 s ago.", "Rank 1 has not written for 45 s."]),
-        ((500.0, 600.0), ["Nothing new for 8 min: the job has ended, or stands still. Last step 40."]),
+        (
+            (500.0, 600.0),
+            [
+                "Nothing new for 8 min, and the recording was not closed: the job was killed, or stands "
+                "still. Last step 40."
+            ],
+        ),
     ],
 )
 def test_the_state_is_what_the_files_say(ages: tuple[float, float], said: list[str], job: Job) -> None:
@@ -469,6 +478,50 @@ def test_the_state_is_what_the_files_say(ages: tuple[float, float], said: list[s
     ranks = [replace(rank, written_at_s=now - age) for rank, age in zip(followed.ranks, ages, strict=True)]
     assert words.state_sentences(replace(followed, ranks=tuple(ranks)), now) == said
     assert words.state_sentences(Followed(name="x", run="x"), now) == [words.WAITING]
+
+
+@pytest.mark.parametrize(("failed", "how"), [(False, "Ended"), (True, "Ended with an error")])
+def test_a_job_that_closed_its_recording_has_ended(failed: bool, how: str, job: Job) -> None:
+    job.train(40).write(0, {"kind": "end", "failed": failed})
+    now = job.read().ranks[0].written_at_s + 5
+    assert words.state_sentences(job.read(), now)[0].startswith("Running: step 40")
+    job.write(1, {"kind": "end", "failed": False})
+    assert words.state_sentences(job.read(), now)[0].startswith(f"{how}: the job closed its recording ")
+    assert load_recording(job.folder).ranks[0].steps[-1].step == 40
+
+
+def test_steps_that_still_become_shorter_are_not_predicted_from(job: Job, page: AppTest) -> None:
+    """A warm-up of twelve steps, three times as long as those that follow."""
+    job.train(12, pace=3.0).train(11)
+    assert sim.live_window(job.read()) is None
+    page.run()
+    assert "steps still become shorter" in said(page)
+    job.train(60)
+    report, _ = judged(job)
+    assert report.calibrated == (13, 32)
+    assert report.drift is None
+    assert report.unseen is not None
+    assert abs(report.unseen.median_error) < 0.05
+    page.run()
+    assert "Steps 3 to 12 took longer" in said(page)
+
+
+def test_a_prediction_that_is_off_is_not_told_as_no_drift(job: Job) -> None:
+    report, _ = judged(job.train(120))
+    assert report.unseen is not None
+    assert words.drift_card(report) == "none found"
+    off = replace(report.unseen, measured_ns=64_280_000, predicted_ns=77_370_000, median_error=-0.1692)
+    report = replace(report, unseen=off)
+    assert words.drift_card(report) == "not to be told"
+    assert words.drift_sentence(None, report).startswith("Measured 64.28 ms against 77.37 ms predicted, ")
+
+
+@pytest.mark.parametrize(("often", "card"), [(112, "none"), (140, "1")])
+def test_a_rank_is_named_as_last_beyond_chance_only(often: int, card: str) -> None:
+    last = np.array([1] * often + [0] * (200 - often))
+    rows = held._lateness(last, np.full(200, MS), 2)
+    assert words.last_card(rows) == card
+    assert ("chance" in (words.lateness_sentence(rows) or "")) == (card == "none")
 
 
 def live_page() -> None:
@@ -548,6 +601,17 @@ def test_a_job_that_tunes_itself_is_shown_from_phase_to_verdict(page: AppTest, j
     page.run()
     assert is_clean(page)
     assert "No steps yet" in page.info[0].value
+
+
+def test_the_dashboard_opens_on_the_job_that_it_watches(
+    job: Job, traces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["main.py", "--traces", str(traces), "--watch", str(job.folder.parent)])
+    page = AppTest.from_file(str(launch.MAIN), default_timeout=PATIENCE_S).run()
+    assert is_clean(page)
+    assert page.title[0].value == "Validate"
+    assert page.segmented_control(key="show").value == "live"
+    assert "No steps yet" in said(page)
 
 
 def test_a_machine_beside_the_recording_and_own_numbers(page: AppTest, job: Job) -> None:

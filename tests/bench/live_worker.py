@@ -91,9 +91,9 @@ def main() -> None:
     answers = {
         name: compare(build, caps, rounds, folder / name)
         for name, build, caps, rounds in (
-            ("300 parameters, 1 bucket", lambda: (Scalars(300), (torch.ones(()),)), 25.0, 40),
-            ("300 parameters, 300 buckets", lambda: (Scalars(300), (torch.ones(()),)), 0.0, 40),
-            ("gpt", lambda: gpt(batch=2), None, 12),
+            ("300 parameters, 1 bucket", lambda: (Scalars(300), (torch.ones(()),)), 25.0, 16),
+            ("300 parameters, 300 buckets", lambda: (Scalars(300), (torch.ones(()),)), 0.0, 16),
+            ("gpt", lambda: gpt(batch=2), None, 8),
         )
     }
     if rank == 0:

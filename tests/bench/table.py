@@ -1,68 +1,40 @@
-"""From pytest-benchmark's JSON to README.md: ``python -m tests.bench.table BENCHMARKS.json README.md``."""
+"""From what benchmarks measured to README.md: its tables, and who measured what, on what, and when."""
 
-import sys
-from pathlib import Path
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
-
-from sim.errors import InputError
-from sim.formats.documents import parse_json
-from sim.formats.inputs import read_bytes
-from sim.formats.outputs import write_atomically
 
 Row = dict[str, Any]
 
 HEAD = """# Benchmarks
 
-Written by `make bench` (`tests/bench/table.py`); do not edit. Each figure is the median of at least five
+Written by `make bench` (`tests/bench/table.py`); do not edit. Each figure is the median of at least three
 rounds, in processor time (of all threads: many ranks have several, all else has one), with the distance
 between its quartiles in brackets, and where a row is marked 1x, as a multiple of that. Models are made up
 (`machines.py`): weights and biases in turn, in blocks that backward passes at different speeds; backward
 takes as long as the wire needs for all of it in pieces of 8 MiB. Kernels are compiled before they are timed.
-Tables "On the screen" are wall time, as a browser's own clock measures it.
+Tables "On the screen" are wall time, by a browser's own clock, from the input event to the painted frame.
 "Worth" compares `sync_end`, when all gradients are available, with that of the best assignment found, which
 is never worse than any other row of its table.
 """
 
 
-def main(arguments: list[str]) -> None:
-    """Write the tables, whole or not at all."""
-    if len(arguments) != 2:
-        raise InputError(f"arguments: {arguments} are not legal; give BENCHMARKS.json README.md")
-    source, target = arguments
-    write_atomically(target, tell(parse_json(read_bytes(source), source), source))
-
-
-def tell(document: Any, source: str) -> str:
-    """The whole of README.md.
-
-    Raises:
-        InputError: ``document`` is not of pytest-benchmark, or holds no entry of the catalogue.
-    """
-    try:
-        rows = [
-            one["extra_info"] | {name: one["stats"][name] for name in ("median", "iqr", "rounds")}
-            for one in document["benchmarks"]
-            if "table" in one["extra_info"]
-        ]
-        head = _conditions(document)
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{source}: {error} is missing; give what --benchmark-json wrote") from None
-    if not rows:
-        raise InputError(f"{source}: no benchmark of the catalogue; run make bench")
+def tell(rows: Sequence[Row], said: str, missing: int) -> str:
+    """The whole of README.md: ``said`` are its ``conditions``, ``missing`` how many rows are to come."""
+    cut = f"- **Cut off: {missing} more were to be measured.**\n" if missing else ""
     tables = dict.fromkeys(row["table"] for row in rows)
     parts = [_table([row for row in rows if row["table"] == name]) for name in tables]
-    return "\n".join([HEAD, head, *parts])
+    return "\n".join([HEAD, said + cut, *parts])
 
 
-def _conditions(document: dict[str, Any]) -> str:
-    """Who measured what, on what, and when."""
-    info, commit = document["machine_info"], document["commit_info"]
+def conditions(info: dict[str, Any], commit: dict[str, Any]) -> str:
+    """Who measures what, on what, and when; as pytest-benchmark tells of machine and commit."""
     cpu = info["cpu"]
     versions = ", ".join(f"{name} {number}" for name, number in info["versions"].items())
     changed = " with changes that were not committed" if commit.get("dirty") else ""
     return "\n".join(
         [
-            f"- Measured: {document['datetime'][:10]}, by `make bench` at commit "
+            f"- Measured: {datetime.now(UTC):%Y-%m-%d}, by `make bench` at commit "
             f"{str(commit.get('id', 'unknown'))[:10]}{changed}",
             f"- Hardware: {cpu.get('brand_raw', info['machine'])}, {cpu.get('count', '?')} cores, one of "
             f"them used; load {info['load']:.1f} when it began",
@@ -117,8 +89,3 @@ def _markdown(head: list[str], rows: list[list[str]]) -> list[str]:
 
 def _line(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
-    print(Path(sys.argv[2]).resolve())

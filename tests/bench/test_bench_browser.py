@@ -3,11 +3,15 @@
 A move is timed twice: until the browser has painted what it was given beforehand, and until the server's own
 answer is painted in its place. Times are measured in the page, by its own clock, and handed to
 pytest-benchmark, whose clock they move. The page beside them has one slider and one number: what streamlit
-and the browser take by themselves. Each test stops after ``SHARE_S`` with as many moves as it has made.
+and the browser take by themselves. Each slider of each size is moved on one page: first as a hand drags it,
+there and back, then stop by stop, each once the page rests, until ``SHARE_S`` are over. What the page
+searches for on another machine is waited for no longer than ``REST_MS``: at 2,000 tensors it takes longer
+than all moves.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from shutil import copy
 from typing import Any
@@ -25,8 +29,9 @@ pytestmark = [pytest.mark.bench, pytest.mark.browser]
 TRACES = Path(__file__).parents[2] / "traces"
 MACHINE = "box-2x4gbit"
 WORKLOADS = {77: "gpt-13.8M-cpu", 161: "resnet50-cpu", 2000: "made-up-2000"}
-MOVES, LOADS, COLD = 24, 3, 2
-SHARE_S = 10.0  # of the wall clock for the moves of one row: with all others it ends in five minutes
+DRAGGED, MOVES, LOADS = 8, 9, 2  # moves there, and as many back; moves to the right
+SHARE_S = 8.0  # of the wall clock for the moves of one slider that the server answers
+CALM_MS, REST_MS, GIVE_UP_MS = 300, 1500, 8000  # a step that is the same paints no other headline
 BETWEEN_MS = 120  # from one stop to the next: the hand neither rests nor hurries
 FIRST, MOVED = (
     "On the screen: from an address to the headline",
@@ -47,6 +52,7 @@ _WATCH = """() => {
   document.addEventListener('keydown', event => {
     const before = {drawn: drawn() ?? served(), served: served()};
     key = {began: event.timeStamp, before, drawn: false, served: false};
+    Object.assign(took, {key: event.timeStamp, since: null});
   }, {capture: true});
   const look = () => {
     for (const [name, text] of [['drawn', drawn()], ['served', served()]]) {
@@ -59,8 +65,18 @@ _WATCH = """() => {
   };
   look();
 }"""
-# What the slider leads to is there.
-_AT_HAND = "slider => document.querySelector('.stBidiComponent [data-testid]')?.follower?.isKnown(slider)"
+# The server's headline for the last key is painted, or will not be another one.
+_ANSWERED = """([before, limit]) => {
+  const {served, key} = window.bucketsimTook;
+  return served.length > before || (key && performance.now() - key > limit);
+}"""
+# Nothing runs any more, or it has run for long.
+_RESTS = """([calm, most]) => {
+  const now = performance.now(), since = window.bucketsimTook.since ??= now, rests = window.bucketsimRests;
+  return now - since > most || (rests !== null && now - rests.since > calm);
+}"""
+# All that the slider leads to is there.
+_AT_HAND = "slider => document.querySelector('.stBidiComponent [data-testid]')?.follower?.isWhole(slider)"
 
 
 class Clock:
@@ -120,73 +136,92 @@ def address(site: Site, size: int) -> str:
     return f"{site.url}/?start=bundled+files&workload={WORKLOADS[size]}&hardware={MACHINE}&pick=cap"
 
 
-def drawn(page: Any, name: str, count: int) -> list[float]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moves:
+    """Seconds of each move of one slider, from the input event to the painted frame."""
+
+    drawn: list[float]
+    served: list[float]
+
+
+@pytest.fixture(scope="module")
+def moves(site: Site, chromium: Any) -> Callable[[str, int], Moves]:
+    """By knob and size, what its moves take: measured when it is first asked for."""
+    known: dict[tuple[str, int], Moves] = {}
+
+    def measure(knob: str, size: int) -> Moves:
+        place, name, key = {
+            "cap": ("cap=4", "Cap, MiB", "cap_slider"),
+            "bandwidth": ("cap=4", "Bandwidth ×", "bw"),
+        }[knob]
+        with harness.visit(chromium) as page:
+            harness.go(page, f"{address(site, size)}&{place}")
+            slider = page.get_by_role("slider", name=name).first
+            slider.focus()
+            page.wait_for_function(_AT_HAND, arg=key)
+            harness.is_settled(page)
+            ahead = drag(page)
+            return Moves(drawn=ahead, served=served(page))
+
+    def find(knob: str, size: int) -> Moves:
+        if (knob, size) not in known:
+            known[knob, size] = measure(knob, size)
+        return known[knob, size]
+
+    return find
+
+
+def drag(page: Any) -> list[float]:
     """Seconds from keys that follow each other to what the browser painted of itself."""
-    page.get_by_role("slider", name=name).first.focus()
     page.evaluate(_WATCH)
-    for _ in range(count):
-        page.keyboard.press("ArrowRight")
+    for key in ["ArrowRight"] * DRAGGED + ["ArrowLeft"] * DRAGGED:
+        page.keyboard.press(key)
         page.wait_for_timeout(BETWEEN_MS)
     harness.is_settled(page)
     return list(page.evaluate("window.bucketsimTook.drawn"))
 
 
-def served(page: Any, name: str, count: int, until: float) -> list[float]:
-    """Seconds from keys, each once the page rests, to what the server answered.
+def served(page: Any) -> list[float]:
+    """Seconds from keys, each once the hand has rested, to what the server answered.
 
-    ``count`` of them, or as many as there are until ``time.monotonic()`` is ``until``, but one at least. A
-    step that is the same is not counted.
+    ``MOVES`` of them, or as many as there are after ``SHARE_S``. A step that is the same is not counted.
     """
-    page.get_by_role("slider", name=name).first.focus()
     page.evaluate(_WATCH)
-    for _ in range(count):
-        with harness.rerun(page):
-            page.keyboard.press("ArrowRight")
-        if time.monotonic() > until:
+    began = time.monotonic()
+    took: list[float] = []
+    for _ in range(MOVES):
+        page.keyboard.press("ArrowRight")
+        page.wait_for_function(_ANSWERED, arg=[len(took), GIVE_UP_MS])
+        took = list(page.evaluate("window.bucketsimTook.served"))
+        if took and time.monotonic() - began > SHARE_S:
             break
-    return list(page.evaluate("window.bucketsimTook.served"))
+        page.wait_for_function(_RESTS, arg=[CALM_MS, REST_MS])
+    return took
 
 
 def give(
-    benchmark: Any, seconds: list[float], table: str, row: str, size: int, *, is_reference: bool
+    benchmark: Any,
+    seconds: list[float],
+    table: str,
+    row: str,
+    size: int,
+    beside: list[float] | None = None,
 ) -> None:
-    """Times to pytest-benchmark, with what the catalogue's tables need."""
+    """Times to pytest-benchmark, with what the tables need; ``beside`` None: these are the empty page's."""
     rest = iter(seconds)
     benchmark.pedantic(lambda: CLOCK.move(next(rest)), rounds=len(seconds), iterations=1)
     p50, p95 = (1000 * value for value in np.percentile(seconds, [50, 95]))
+    times = "" if beside is None else f", {p95 / (1000 * np.percentile(beside, 95)):.2g}x the empty page's"
     benchmark.group = table
     benchmark.extra_info |= {
         "table": table,
         "row": row,
         "size": size,
-        "is_reference": is_reference,
+        "is_reference": beside is None,
         "units": None,
         "unit": "",
-        "worth": f"p50 {p50:.0f} ms, p95 {p95:.0f} ms of {len(seconds)}",
+        "worth": f"p50 {p50:.0f} ms, p95 {p95:.0f} ms{times}, of {len(seconds)}",
     }
-
-
-def start(site: Site, knob: str, size: int, turn: int) -> tuple[str, str, int, str]:
-    """An address at which a slider stands at its first place; its name, its moves, its key."""
-    if knob == "cap":
-        return f"{address(site, size)}&cap=0.25&bwd={harness.FACTORS[turn]}", "Cap, MiB", 23, "cap_slider"
-    return f"{address(site, size)}&bw=0.1&cap={2 + turn}", "Bandwidth ×", 17, "bw"
-
-
-@pytest.mark.parametrize("size", WORKLOADS)
-@pytest.mark.parametrize("knob", ["cap", "bandwidth"])
-@pytest.mark.benchmark(timer=CLOCK)
-def test_a_slider_drawn_in_the_browser(
-    knob: str, size: int, site: Site, chromium: Any, benchmark: Any
-) -> None:
-    with harness.visit(chromium) as page:
-        url, name, count, key = start(site, knob, size, 0)
-        harness.go(page, url)
-        page.get_by_role("slider", name=name).first.focus()
-        page.wait_for_function(_AT_HAND, arg=key)
-        harness.is_settled(page)
-        seconds = drawn(page, name, count)
-    give(benchmark, seconds, MOVED, f"the {knob}'s slider, drawn in the browser", size, is_reference=False)
 
 
 @pytest.fixture(scope="module")
@@ -194,49 +229,61 @@ def empty(plain: Site, chromium: Any) -> list[float]:
     """Seconds of the slider of a page that has nothing else."""
     with harness.visit(chromium) as page:
         harness.go(page, plain.url)
-        return served(page, "Cap", MOVES, time.monotonic() + SHARE_S)
+        page.get_by_role("slider", name="Cap").focus()
+        return served(page)
 
 
 @pytest.mark.parametrize("size", WORKLOADS)
 @pytest.mark.benchmark(timer=CLOCK)
 def test_an_empty_page_s_slider(size: int, empty: list[float], benchmark: Any) -> None:
-    give(benchmark, empty, MOVED, "an empty page's slider", size, is_reference=True)
+    give(benchmark, empty, MOVED, "an empty page's slider", size)
 
 
+@pytest.mark.parametrize("how", ["drawn", "served"])
 @pytest.mark.parametrize("size", WORKLOADS)
 @pytest.mark.parametrize("knob", ["cap", "bandwidth"])
 @pytest.mark.benchmark(timer=CLOCK)
-def test_a_slider_s_answer(knob: str, size: int, site: Site, chromium: Any, benchmark: Any) -> None:
-    """Where no stop changes the step in the time that there is, the next address is tried."""
-    seconds: list[float] = []
-    began = time.monotonic()
-    with harness.visit(chromium) as page:
-        for turn in range(len(harness.FACTORS)):
-            url, name, count, _ = start(site, knob, size, turn)
-            harness.go(page, url)
-            seconds += served(page, name, min(count, MOVES - len(seconds)), began + SHARE_S)
-            if len(seconds) >= MOVES or (seconds and time.monotonic() - began > SHARE_S):
-                break
-    give(benchmark, seconds, MOVED, f"the {knob}'s slider, the server's answer", size, is_reference=False)
+def test_a_slider(
+    knob: str, size: int, how: str, moves: Callable[[str, int], Moves], empty: list[float], benchmark: Any
+) -> None:
+    told = {"drawn": "drawn in the browser", "served": "the server's answer"}[how]
+    seconds: list[float] = getattr(moves(knob, size), how)
+    give(benchmark, seconds, MOVED, f"the {knob}'s slider, {told}", size, empty)
+
+
+@pytest.fixture(scope="module")
+def empty_loads(plain: Site, chromium: Any) -> list[float]:
+    """Seconds of the first paint of the page that has nothing else."""
+    return [first_paint(chromium, plain.url) for _ in range(LOADS)]
 
 
 @pytest.mark.parametrize("size", WORKLOADS)
-@pytest.mark.parametrize("what", ["an empty page", "the Tune page, opened before", "the Tune page"])
+@pytest.mark.benchmark(timer=CLOCK)
+def test_first_paint_of_an_empty_page(size: int, empty_loads: list[float], benchmark: Any) -> None:
+    give(benchmark, empty_loads, FIRST, "an empty page", size)
+
+
+@pytest.mark.parametrize("size", WORKLOADS)
+@pytest.mark.parametrize("is_cold", [False, True])
 @pytest.mark.benchmark(timer=CLOCK)
 def test_first_paint(
-    what: str, size: int, world: Path, plain: Site, site: Site, tmp_path: Path, chromium: Any, benchmark: Any
+    is_cold: bool,
+    size: int,
+    world: Path,
+    site: Site,
+    empty_loads: list[float],
+    tmp_path: Path,
+    chromium: Any,
+    benchmark: Any,
 ) -> None:
-    """``the Tune page`` alone is of a server that has just started, and so has computed nothing yet."""
-    seconds = []
-    for turn in range(COLD if what == "the Tune page" else LOADS):
-        if what == "the Tune page":
-            folder = tmp_path / str(turn)
-            folder.mkdir()
-            with harness.serve(folder, world) as fresh:
-                seconds.append(first_paint(chromium, address(fresh, size)))
-        else:
-            seconds.append(first_paint(chromium, address(site, size) if "Tune" in what else plain.url))
-    give(benchmark, seconds, FIRST, what, size, is_reference=what == "an empty page")
+    """Cold: of a server that has just started, and so has computed nothing yet."""
+    if is_cold:
+        with harness.serve(tmp_path, world) as fresh:
+            seconds = [first_paint(chromium, address(fresh, size))]
+    else:
+        seconds = [first_paint(chromium, address(site, size)) for _ in range(LOADS)]
+    row = "the Tune page" if is_cold else "the Tune page, opened before"
+    give(benchmark, seconds, FIRST, row, size, empty_loads)
 
 
 def first_paint(chromium: Any, url: str) -> float:

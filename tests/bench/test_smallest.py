@@ -1,17 +1,17 @@
 """Every benchmark once, at a size at which it takes no time: not a measurement, but a check that it runs."""
 
-import json
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from sim.errors import InputError
 from sim.tuner.search.problem import Problem
 from sim.tuner.search.score import Scorer
 from tests.bench import table
 from tests.bench.catalogue import ENTRIES, Entry, best
+from tests.bench.conftest import Tables
 from tests.bench.machines import MACHINES, machine, model
 from tests.bench.plain_dp import earliest_finish
 
@@ -54,54 +54,54 @@ def test_engines_agree_on_what_is_timed() -> None:
         assert len(said) == 1
 
 
-def benchmark(row: str, size: int, median: float, **more: Any) -> dict[str, Any]:
+def measured(row: str, size: int, median: float, **more: Any) -> dict[str, Any]:
     info = {"table": "T", "row": row, "size": size, "is_reference": False, "units": None, "unit": ""}
-    stats = {"median": median, "iqr": median / 10, "rounds": 5}
-    return {"extra_info": info | {"worth": ""} | more, "stats": stats}
+    return info | {"worth": "", "median": median, "iqr": median / 10} | more
 
 
-def document(*benchmarks: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "machine_info": {
-            "cpu": {"brand_raw": "A CPU", "count": 2},
-            "versions": {"numpy": "1.2"},
-            "load": 0.04,
-            "machine": "x86_64",
-            "python_implementation": "CPython",
-            "python_version": "3.11",
-            "system": "Linux",
-            "release": "6.1.0-any",
-        },
-        "commit_info": {"id": "0123456789abcdef", "dirty": False},
-        "datetime": "2026-01-02T03:04:05",
-        "benchmarks": list(benchmarks),
+def test_the_table_has_medians_quartiles_ratios_and_worth() -> None:
+    info = {
+        "cpu": {"brand_raw": "A CPU", "count": 2},
+        "versions": {"numpy": "1.2"},
+        "load": 0.04,
+        "machine": "x86_64",
+        "python_implementation": "CPython",
+        "python_version": "3.11",
+        "system": "Linux",
+        "release": "6.1.0-any",
     }
-
-
-def test_the_table_has_medians_quartiles_ratios_and_worth(tmp_path: Path) -> None:
-    source, target = tmp_path / "benchmarks.json", tmp_path / "README.md"
-    made = document(
-        benchmark("ours", 161, 0.0012, is_reference=True, worth="best"),
-        benchmark("ours", 1000, 0.5, is_reference=True, worth="best"),
-        benchmark("theirs", 161, 0.0036, units=3, unit="row"),
-        {"extra_info": {}, "stats": {}},  # of some other test
-    )
-    source.write_text(json.dumps(made))
-    table.main([str(source), str(target)])
-    lines = target.read_text().splitlines()
+    rows = [
+        measured("ours", 161, 0.0012, is_reference=True, worth="best"),
+        measured("ours", 1000, 0.5, is_reference=True, worth="best"),
+        measured("theirs", 161, 0.0036, units=3, unit="row"),
+    ]
+    said = table.conditions(info, {"id": "0123456789abcdef", "dirty": False})
+    lines = table.tell(rows, said, 0).splitlines()
     assert "| Time | 161 tensors | 1,000 tensors |" in lines
     assert "| ours | 1.2 ms (120 us), 1x | 500 ms (50 ms), 1x |" in lines
     assert "| theirs | 3.6 ms (360 us), 1.2 ms a row, 3x | - |" in lines
     assert "| ours | best | best |" in lines
-    assert "- Measured: 2026-01-02, by `make bench` at commit 0123456789" in lines
+    assert any(line.endswith("by `make bench` at commit 0123456789") for line in lines)
     assert "- Hardware: A CPU, 2 cores, one of them used; load 0.0 when it began" in lines
+    assert not any("Cut off" in line for line in lines)
 
 
-@pytest.mark.parametrize("made", [{}, {"benchmarks": []}, document(), [], {"benchmarks": [{}]}])
-def test_what_is_no_benchmark_is_refused_and_leaves_the_table_alone(made: Any, tmp_path: Path) -> None:
-    source, target = tmp_path / "benchmarks.json", tmp_path / "README.md"
-    source.write_text(json.dumps(made))
-    target.write_text("before")
-    with pytest.raises(InputError, match=r"benchmarks\.json: "):
-        table.main([str(source), str(target)])
-    assert target.read_text() == "before"
+def test_what_is_measured_is_written_at_once(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """A run that is cut off keeps its rows, and says that others are missing."""
+    target = tmp_path / "README.md"
+    tables = Tables(request.config, target)
+    done = SimpleNamespace(
+        extra_info=measured("ours", 161, 0), stats=SimpleNamespace(stats=SimpleNamespace(median=0.5, iqr=0))
+    )
+    items = [
+        SimpleNamespace(fixturenames=("benchmark",), funcargs={"benchmark": each})
+        for each in (SimpleNamespace(extra_info={}, stats=None), done, done)
+    ]
+    tables.pytest_collection_finish(SimpleNamespace(items=items[1:]))
+    tables.pytest_runtest_teardown(items[0])
+    assert not target.exists()
+    tables.pytest_runtest_teardown(items[1])
+    assert "| ours | 500 ms (0 ns) |" in target.read_text()
+    assert "Cut off: 1 more" in target.read_text()
+    tables.pytest_runtest_teardown(items[2])
+    assert "Cut off" not in target.read_text()

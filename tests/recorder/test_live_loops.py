@@ -38,6 +38,7 @@ def test_a_loop_without_torchs_optimizers_needs_step(
     rows = lines(tmp_path / "seen", "step")
     assert [(row["step"], row["optimizer_ns"]) for row in rows] == [(1, None), (2, None), (3, None)]
     assert all(row["step_ns"] >= row["backwards"][0]["sync_end_ns"] for row in rows)
+    assert lines(tmp_path / "seen", "end") == [{"kind": "end", "failed": False}]
 
 
 def test_a_step_that_never_ends_is_given_up(

@@ -17,8 +17,8 @@ _DRAWN = ".bucketsim-dragged"
 _TEXTS = """() => [...document.querySelectorAll('.bucketsim-dragged [data-copied=stMetric]')].map(card => [
   card.querySelector('[data-copied=stMetricLabel]').innerText,
   card.querySelector('[data-copied=stMetricValue]').innerText])"""
-# A payload for what is shown is there, and nothing else is asked for.
-_AT_HAND = "slider => document.querySelector('.stBidiComponent [data-testid]').follower?.isKnown(slider)"
+# All stops of a slider are there, for what is shown.
+_AT_HAND = "slider => document.querySelector('.stBidiComponent [data-testid]').follower?.isWhole(slider)"
 
 
 def at_hand(page: Any, slider: str) -> None:
