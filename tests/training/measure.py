@@ -22,9 +22,13 @@ AGAIN = "default again"
 _KEPT = {"MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_MMAP_THRESHOLD_": "4000000000"}
 
 
+def kept_environment() -> dict[str, str]:
+    """This process's, with ranks of one thread that keep their memory."""
+    return {**os.environ, **_KEPT, "OMP_NUM_THREADS": "1"}
+
+
 def _run(*arguments: str) -> None:
-    environment = {**os.environ, **_KEPT, "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-m", "sim", *arguments], check=True, env=environment)
+    subprocess.run([sys.executable, "-m", "sim", *arguments], check=True, env=kept_environment())
 
 
 def measure(model: str, rate: str, hardware: Path, folder: Path, rounds: int, steps: int) -> None:

@@ -1,6 +1,9 @@
-"""A user's training script: a model of ``tests.training.models`` under DDP and AdamW, recorded."""
+"""A user's training script: a model of ``tests.training.models`` under DDP and AdamW, recorded or tuned."""
 
 import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -8,6 +11,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import sim
+from sim.nouns.autotune import Autotuned
 from sim.recorder.factory import load_factory
 from sim.recorder.training_step import find_loss
 
@@ -25,11 +29,19 @@ def _like(batch: Any) -> Any:
     return batch.flatten()[torch.randperm(batch.numel())].view_as(batch)
 
 
+def _write(result: Autotuned, folder: Path) -> None:
+    found = asdict(result) | {"assignment": None}
+    (folder / "result.json").write_text(json.dumps(found))
+    if result.assignment is not None:
+        (folder / "assignment.json").write_text(sim.to_text(result.assignment))
+
+
 def main() -> None:
-    """Train for some steps; every other one is preceded by a plain backward, whose gradients are dropped."""
+    """Record some steps, every other one preceded by a plain backward whose gradients are dropped; or tune."""
     parser = argparse.ArgumentParser()
     parser.add_argument("factory")
-    parser.add_argument("--record", required=True)
+    parser.add_argument("--record", help="a directory for the recording")
+    parser.add_argument("--autotune", type=Path, help="a directory for how the tuning ended")
     parser.add_argument("--steps", type=int, default=26)
     options = parser.parse_args()
     torch.manual_seed(0)
@@ -42,17 +54,28 @@ def main() -> None:
         output = ddp(**batch) if isinstance(batch, dict) else ddp(*batch)
         find_loss(output).backward()
 
-    with sim.record(ddp, options.record) as recording:
-        for step in range(options.steps):
-            given = _like(batch)
-            if step % 2:
-                with ddp.no_sync():
-                    backward(given)
-                optimizer.zero_grad()
-            backward(given)
-            optimizer.step()
-            optimizer.zero_grad()
-            recording.step()
+    def train(given: Any) -> None:
+        backward(given)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    if options.autotune:
+        tuner = sim.autotune(ddp)
+        while tuner.result is None:
+            train(_like(batch))
+            tuner.step()
+        if dist.get_rank() == 0:
+            _write(tuner.result, options.autotune)
+    else:
+        with sim.record(ddp, options.record) as recording:
+            for step in range(options.steps):
+                given = _like(batch)
+                if step % 2:
+                    with ddp.no_sync():
+                        backward(given)
+                    optimizer.zero_grad()
+                train(given)
+                recording.step()
     dist.barrier()
     dist.destroy_process_group()
 

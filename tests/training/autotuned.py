@@ -1,0 +1,93 @@
+"""Measures what ``sim.autotune`` gains: ``python -m tests.training.autotuned DIRECTORY``, as root, in a box.
+
+Each job trains in a cluster in a box until its tuning has ended. What it kept is then compared with DDP's
+default by ``bucketsim validate --ab``, which has seen nothing of the tuning.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.training.measure import kept_environment
+
+RESULTS = Path("autotuned.json")
+OURS = "sim.recorder.models:gpt"
+CASES = (
+    *(
+        (f"tests.training.models:{model}", rate)
+        for rate in ("500mbit", "2gbit")
+        for model in ("gpt2", "bert")
+    ),
+    *(("tests.training.models:resnet18", rate) for rate in ("500mbit", "2gbit")),
+    (OURS, "1gbit"),
+    ("tests.training.models:gpt2", "20gbit"),  # a wire on which nothing is to be gained
+)
+
+
+def _run(*arguments: str) -> str:
+    command = [sys.executable, "-m", "sim", *arguments]
+    return subprocess.run(
+        command, check=True, env=kept_environment(), stdout=subprocess.PIPE, text=True
+    ).stdout
+
+
+def measure(factory: str, rate: str, folder: Path, rounds: int) -> dict[str, Any]:
+    """How the tuning of one job ended, and what an A/B of its own says of what was kept."""
+    folder.mkdir(parents=True, exist_ok=True)
+    box = ("--box", "2", "--rate", rate)
+    train = (sys.executable, "-m", "tests.training.train", factory, "--autotune", str(folder))
+    _run("box", "2", "--rate", rate, "--", *train)
+    row: dict[str, Any] = {"factory": factory, "rate": rate}
+    row |= json.loads((folder / "result.json").read_text())
+    assignment = folder / "assignment.json"
+    if row["outcome"] == "kept":
+        asked = ("--assignment", str(assignment), "--rounds", str(rounds), "--json")
+        row["independent"] = json.loads(_run("validate", "--ab", "--model", factory, *box, *asked))
+    return row
+
+
+def table(directory: Path) -> str:
+    """A row a job, as the manual has it."""
+    lines = [
+        "| job | wire | outcome | until it ended | predicted gain | its own trial | independent A/B |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in json.loads((directory / RESULTS).read_text()):
+        predicted_ns = row["predicted_gain_ns"]
+        predicted = "-" if predicted_ns is None else f"{predicted_ns / 1e6:.0f} ms"
+        lines.append(
+            f"| `{row['factory'].partition(':')[2]}` | {row['rate']} | {row['outcome']} "
+            f"| {row['steps']} steps, {row['seconds']:.0f} s | {predicted} "
+            f"| {_gain(row.get('ab'))} | {_gain(row.get('independent'))} |"
+        )
+    return "\n".join(lines)
+
+
+def _gain(ab: dict[str, Any] | None) -> str:
+    if ab is None:
+        return "-"
+    low, gain, high = (ab[name] / 1e6 for name in ("gain_low_ns", "gain_ns", "gain_high_ns"))
+    return f"{gain:.0f} ms [{low:.0f} to {high:.0f}] of {ab['default_step_ns'] / 1e6:.0f}"
+
+
+def main() -> None:
+    """Measure what is asked for, one job after the other; what was measured is kept."""
+    parser = argparse.ArgumentParser(description="Measure what autotune gains in a cluster in a box.")
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--rounds", type=int, default=30, help="of the independent A/B")
+    options = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    for factory, rate in CASES:
+        folder = options.directory / f"{factory.partition(':')[2]}-{rate}"
+        rows.append(measure(factory, rate, folder, options.rounds))
+        os.makedirs(options.directory, exist_ok=True)
+        (options.directory / RESULTS).write_text(json.dumps(rows, indent=1))
+    print(table(options.directory))
+
+
+if __name__ == "__main__":
+    main()
