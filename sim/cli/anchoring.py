@@ -123,7 +123,7 @@ def anchor(
         emit(json_text({"kind": "anchor", **_facts(found), "checks": checks, "predictions": predictions}))
         return
     _print(found, checks, predictions)
-    suggest(to_tune_written(workload_file, output))
+    suggest(to_tune_written(workload_file, output, corrected=hardware_file))
 
 
 def _row(workload: Workload, text: str, trace: Measurement | None) -> _Row:

@@ -38,6 +38,9 @@ class Target(StrEnum):
     FAIRSEQ = "fairseq"
 
 
+_WITHOUT_TIMES = (Target.BUCKET_INDICES, Target.SNIPPET, Target.ASSIGNMENT, Target.MEGATRON_FLAGS)
+
+
 def export(
     workload_file: WorkloadFile,
     hardware_file: Annotated[
@@ -57,6 +60,8 @@ def export(
     hardware: Hardware | None = None
     if hardware_file is None:
         workload = sim.load_workload(workload_file)
+    elif assignment_file is not None and target in _WITHOUT_TIMES:
+        workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
     else:
         workload, hardware = load_inputs(workload_file, hardware_file, parts, as_json=True)
     assignment: Assignment

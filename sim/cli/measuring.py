@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import sim
-from sim.cli.next_steps import WORKLOAD, suggest, to_calibrate, to_tune
+from sim.cli.next_steps import WORKLOAD, suggest, to_calibrate, to_tune_measured
 from sim.cli.output_options import file_option, write_measured
 from sim.cli.panels import MEASURING, WHERE
 from sim.cli.placing import Box, On, Ranks, Rate, Uplink, place_of, tell_commands
@@ -215,4 +215,4 @@ def tell_hardware(hardware: Hardware, output: Path, as_json: bool) -> None:
         note(f"doubtful: {format_size(one['num_bytes'])} {one['why']}")
     if doubtful:
         note("measure these sizes again, when the machine is quiet: the same command with --again")
-    suggest(to_tune(WORKLOAD, output))
+    suggest(to_tune_measured(WORKLOAD, output, hardware))

@@ -13,6 +13,7 @@ from sim.nouns.hardware import Hardware
 TO_CLUSTER_PAGE = "bucketsim dash (its page Cluster draws this)"
 WORKLOAD, HARDWARE = Path("WORKLOAD.json"), Path("HARDWARE.json")  # where the user has yet to name them
 _HARDWARE, _ASSIGNMENT = Path("hardware.json"), Path("assignment.json")
+_ALONE = Path("alone.json")  # a hardware measured anew, where a neighbour was beside it
 _silent: ContextVar[bool] = ContextVar("silent", default=False)
 
 
@@ -43,10 +44,21 @@ def to_tune(workload: Path, hardware: Path) -> str:
     return _line("tune", workload, "--hardware", hardware, "-o", _ASSIGNMENT)
 
 
-def to_tune_written(workload: Path, hardware: Path | None) -> str:
-    """The best buckets on a machine that was written to a file, or has yet to be."""
-    first = "" if _is_kept(hardware) else f"the same with -o {_HARDWARE}; then: "
-    return first + to_tune(workload, hardware if hardware and not first else _HARDWARE)
+def to_tune_measured(workload: Path, file: Path, hardware: Hardware) -> str:
+    """The best buckets on a machine that was just measured, and which jobs that answer is for."""
+    return to_tune(workload, file) + (
+        " (for a job that has such a neighbour)" if _has_neighbour(hardware) else ""
+    )
+
+
+def to_tune_written(workload: Path, hardware: Path | None, corrected: Path | None = None) -> str:
+    """The best buckets on a machine that was written to a file, or has yet to be: not over the one that was
+    ``corrected``.
+    """
+    if hardware is not None and _is_kept(hardware):
+        return to_tune(workload, hardware)
+    named = _HARDWARE if corrected is None else Path(f"{corrected.stem}-anchored.json")
+    return f"the same with -o {named}; then: {to_tune(workload, named)}"
 
 
 def to_simulate(workload: Path) -> str:
@@ -60,11 +72,15 @@ def to_find_slower_links(workload: Path, hardware: Path) -> str:
     return f"keep DDP's default; on which slower link buckets would matter: {sweep}"
 
 
-def to_export(workload: Path, assignment: Path | None) -> str:
-    """The lines for the training script, from an assignment that was written to a file, or has yet to be."""
+def to_export(workload: Path, hardware: Path, assignment: Path | None) -> str:
+    """The lines for the training script, from an assignment that was written to a file, or has yet to be.
+
+    They need no hardware, but what comes after them does: a replay on the link that was tuned for.
+    """
     first = "" if _is_kept(assignment) else f"the same with -o {_ASSIGNMENT}; then: "
     given = assignment if assignment and not first else _ASSIGNMENT
-    return first + _line("export", workload, "--assignment", given, "--as", "snippet")
+    words = ("export", workload, "--hardware", hardware, "--assignment", given, "--as", "snippet")
+    return first + _line(*words)
 
 
 def to_apply(assignment: Path) -> str:
@@ -77,9 +93,19 @@ def to_replay(
 ) -> str:
     """An assignment on real ranks where the hardware was measured, or by a job that is carried there."""
     named = () if assignment is None else ("--assignment", assignment)
-    where = () if hardware is None else _where(hardware)
-    words = ("validate", workload, "--hardware", hardware_file or HARDWARE, *named, *where)
-    return _line(*words, "-o", "measured")
+    words = ("validate", workload, "--hardware", hardware_file or HARDWARE, *named)
+    if hardware is None:
+        return _line(*words, "-o", "measured") + (
+            f" (with the options --box and --rate, or --ranks, that {HARDWARE} was calibrated with)"
+        )
+    where = _where(hardware)
+    if not _has_neighbour(hardware):
+        return _line(*words, *where, "-o", "measured")
+    words = ("validate", workload, "--hardware", _ALONE, *named, *where, "--neighbour", "bucket_cap_mb=25")
+    return (
+        f"a replay starts from a link that was measured alone: {_line('calibrate', *where, '-o', _ALONE)}; "
+        f"then: {_line(*words, '-o', 'measured')}"
+    )
 
 
 def to_look(records: Path) -> str:
@@ -96,12 +122,17 @@ def _line(*words: str | Path) -> str:
     return shlex.join(("bucketsim", *map(str, words)))
 
 
+def _has_neighbour(hardware: Hardware) -> bool:
+    """Whether another job used the link while it was measured; no replay starts from such a file."""
+    return "beside" in hardware.provenance
+
+
 def _where(hardware: Hardware) -> tuple[str, ...]:
     """validate's options for the ranks that ``hardware`` is of."""
     box = box_in(hardware.provenance, hardware.name)
-    if box is None:
+    if box is None or "carried" in hardware.provenance:  # carried: computed for another wire than the box's
         ranks = ("--ranks", str(hardware.world_size))
-        is_here = str(hardware.provenance.get("place", "")).endswith("over loopback")
+        is_here = box is None and str(hardware.provenance.get("place", "")).endswith("over loopback")
         return ranks if is_here else (*ranks, "--prepare")  # a job to carry to where it was measured
     rates = box.rates_bits if len(set(box.rates_bits)) > 1 else box.rates_bits[:1]
     words = ["--box", str(len(box.rates_bits)), "--rate", ",".join(map(_rate, rates))]

@@ -85,7 +85,7 @@ def tune(
         if answer.gain.significant is False:
             suggest(to_find_slower_links(workload_file, hardware_file))
         else:
-            suggest(to_export(workload_file, output))
+            suggest(to_export(workload_file, hardware_file, output))
 
 
 def _print_below(answer: Recommendation, least_bytes: int) -> None:

@@ -116,7 +116,9 @@ def test_tune_into_a_file_keeps_the_recommendation(tmp_path: Path) -> None:
     assert "recommended: 4 bucket(s): 4 MiB, 4 MiB, 4 MiB, 4 MiB" in said.out
     wrote, ahead = said.err.splitlines()
     assert wrote == f"wrote {tmp_path / 'a.json'}"
-    assert ahead == f"next: bucketsim export {cheap.W} --assignment {tmp_path / 'a.json'} --as snippet"
+    hardware, kept = cheap.H, tmp_path / "a.json"
+    asked = f"{cheap.W} --hardware {hardware} --assignment {kept} --as snippet"
+    assert ahead == f"next: bucketsim export {asked}"
 
 
 def test_no_figure_is_cut_where_no_terminal_sets_the_width(
