@@ -57,7 +57,7 @@ def anchor(
         list[str],
         typer.Option(
             help="A step as it runs now: bucket_cap_mb=25,step_ms=159.6 and, where known, backward_ms, "
-            "noise_ms and DDP's switches. The first is made true, further ones are compared."
+            "noise_ms and DDP's switches. The first corrects the hardware; others are compared with it."
         ),
     ],
     in_step: Annotated[
@@ -84,7 +84,7 @@ def anchor(
         bool,
         typer.Option(
             "--launch-cost",
-            help="Determine also what a collective costs, from the second --measured.",
+            help="Also determine the fixed cost of a collective, from the second --measured.",
             rich_help_panel=FITTING,
         ),
     ] = False,
@@ -99,7 +99,7 @@ def anchor(
     output: Annotated[Path | None, file_option("Write the hardware here.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Correct a hardware file by one measured step of the job: what computing does to its link, and back."""
+    """Fit a hardware file to one measured step: how much link and computing slow each other down."""
     workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
     if memory_bandwidth is not None:
         hardware = with_memory_bandwidth(hardware, memory_bandwidth * _BYTES_PER_GB)

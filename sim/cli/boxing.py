@@ -10,7 +10,9 @@ from sim.cli.printing import fail, note
 
 
 def box(
-    hosts: Annotated[int, typer.Argument(metavar="HOSTS", help="How many, each with one rank; 2 to 64.")],
+    hosts: Annotated[
+        int, typer.Argument(metavar="HOSTS", help="How many hosts, each with one rank; 2 to 64.")
+    ],
     command: Annotated[
         list[str],
         typer.Argument(

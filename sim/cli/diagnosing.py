@@ -43,7 +43,7 @@ def doctor(
         bool, typer.Option("--clean", help="Only remove what runs of bucketsim that were killed left here.")
     ] = False,
 ) -> None:
-    """Say what this machine has, and which steps of the loop can run here; exit 1 where its CPU cannot."""
+    """Say what this machine has, and which steps of the loop can run here; exit 1 if the loop cannot."""
     if clean:
         _clean()
         return

@@ -51,7 +51,7 @@ def estimate(
     step_ms: Annotated[
         float | None,
         typer.Option(
-            help="A whole step on one device, ms; what the others leave of it goes to those left out.",
+            help="A whole step on one device, ms: what is left of it goes to the times that are not given.",
             rich_help_panel=TIMES,
         ),
     ] = None,

@@ -45,18 +45,21 @@ def export(
     workload_file: WorkloadFile,
     hardware_file: Annotated[
         Path | None,
-        typer.Option("--hardware", help="A hardware file; tunes for it, times perfetto and settings."),
+        typer.Option(
+            "--hardware",
+            help="The hardware file to tune for, and to take times from.",
+        ),
     ] = None,
     assignment_file: Annotated[
         Path | None, typer.Option("--assignment", help="Export this assignment instead of the best.")
     ] = None,
     target: Annotated[
-        Target, typer.Option("--as", help="What to export, or where you train.")
+        Target, typer.Option("--as", help="What to export, or the framework that you train with.")
     ] = Target.BUCKET_INDICES,
     parts: Parts = False,
     output: Output = None,
 ) -> None:
-    """Take an assignment home: bucket_indices, lines for where you train, or a trace for Perfetto."""
+    """Print an assignment for use elsewhere: lines to paste, bucket_indices, or a trace for Perfetto."""
     hardware: Hardware | None = None
     if hardware_file is None:
         workload = sim.load_workload(workload_file)

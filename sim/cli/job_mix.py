@@ -46,7 +46,7 @@ def jobs(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Play several jobs on one cluster: what they cost each other, and on which link."""
+    """Simulate several jobs on one cluster: what they cost each other, and on which link."""
     cluster = sim.load_cluster(cluster_file)
     if len(job) < 2:
         raise InputError("--job: one job shares nothing; give two or more")

@@ -36,7 +36,7 @@ def agree(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare measured records with what the model of today predicts."""
+    """Compare measured records with what this version of bucketsim predicts."""
     check_threshold(max_error)
     if as_markdown and as_json:
         raise InputError("--markdown and --json both given; give one")

@@ -117,12 +117,15 @@ def calibrate(
     ] = 120,
     again: Annotated[
         bool,
-        typer.Option("--again", help="Measure only the doubtful sizes of the file -o again, and mend it."),
+        typer.Option(
+            "--again",
+            help="Measure only the doubtful sizes of the file that -o names again, and replace them.",
+        ),
     ] = False,
     mode: Annotated[
         ReplayMode,
         typer.Option(
-            help="paced: collectives alone; model: also what they and computing do to each other.",
+            help="paced: collectives alone; model: also how they and computing slow each other down.",
             rich_help_panel=MEASURING,
         ),
     ] = ReplayMode.PACED,

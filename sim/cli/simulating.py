@@ -219,7 +219,8 @@ def simulate(
         ),
     ] = None,
     engine: Annotated[
-        Engine, typer.Option(help="Which clock plays it; both give the same.", rich_help_panel=PREDICTING)
+        Engine,
+        typer.Option(help="Which clock runs it; both give the same times.", rich_help_panel=PREDICTING),
     ] = Engine.SIMPY,
     parts: Parts = False,
     as_json: AsJson = False,
@@ -277,7 +278,7 @@ def explain(
     ] = 3,
     as_json: AsJson = False,
 ) -> None:
-    """Tell every collective of iterations 1, 2 and 3 in order: its bytes, and what launches it."""
+    """List every collective of iterations 1, 2 and 3 in order, with its bytes and what launches it."""
     workload = sim.load_workload(workload_file)
     caps = (bucket_cap_mb, first_bucket_mb, bucket_cap_mb_list)
     given = _given(policy, *caps, ddp, zero, reduce_bucket_size, megatron, fsdp)

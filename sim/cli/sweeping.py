@@ -59,7 +59,8 @@ def sweep(
         ),
     ] = None,
     engine: Annotated[
-        Engine, typer.Option(help="Which clock plays it; both give the same.", rich_help_panel=PREDICTING)
+        Engine,
+        typer.Option(help="Which clock runs it; both give the same times.", rich_help_panel=PREDICTING),
     ] = Engine.ANALYTIC,
     jobs: Annotated[
         int | None,

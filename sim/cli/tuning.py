@@ -43,7 +43,7 @@ def tune(
     criterion: Annotated[
         Wanted,
         typer.Option(
-            help="Best by what: the step as recorded, or the mean or 95th percentile of steps as they vary."
+            help="What is to be shortest: the recorded step, or the mean or 95th percentile of varying steps."
         ),
     ] = Wanted.NOMINAL,
     seed: Annotated[
