@@ -15,7 +15,7 @@ _ON_ONE_GPU = (
     "bucketsim validate workload.json --hardware hardware.json --link emulated --device cuda -o measured"
 )
 
-INSTALL_TORCH = "pip install 'torch>=2.9,<2.15'"
+INSTALL_TORCH = "pip install 'torch>=2.9,<2.16'"
 REINSTALL_TORCH = "pip install --force-reinstall torch"
 INSTALL_IPROUTE2 = "apt-get install iproute2"
 OLDEST_TORCH = (2, 9)

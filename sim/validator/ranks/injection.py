@@ -22,7 +22,7 @@ _ARGUMENTS = ("params", "bucket_indices", "per_bucket_size_limits", "process_gro
 
 
 def missing_for_injection() -> list[str]:
-    """Names that injection needs and this torch lacks; empty where it works (seen on 2.9 to 2.14)."""
+    """Names that injection needs and this torch lacks; empty where it works (seen on 2.9 to 2.15)."""
     needed = [f"Reducer.{name}" for name in _METHODS if not hasattr(Reducer, name)]
     needed += [f"Reducer.__init__({name})" for name in _ARGUMENTS if not _takes(name)]
     if not hasattr(DistributedDataParallel, "_ddp_init_helper"):
