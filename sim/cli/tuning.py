@@ -12,7 +12,7 @@ from sim.cli.next_steps import suggest, to_export, to_find_slower_links
 from sim.cli.output_options import file_option, write
 from sim.cli.own_job import Parts, load_inputs
 from sim.cli.panels import PREDICTING
-from sim.cli.printing import emit_noun, say, table
+from sim.cli.printing import emit_noun, progress, say, table
 from sim.cli.simulating import AsJson, HardwareFile, WorkloadFile
 from sim.nouns.memory import MemoryPoint
 from sim.nouns.recommendation import Recommendation
@@ -63,16 +63,17 @@ def tune(
 ) -> None:
     """Find the best buckets, what they gain and how surely, and what each setting of DDP reaches."""
     workload, hardware = load_inputs(workload_file, hardware_file, parts, as_json, tells=False)
-    answer = sim.tune(
-        workload,
-        hardware,
-        criterion=criterion.value,
-        seed=seed,
-        draws=draws,
-        max_bucket_bytes=None if max_bucket is None else parse_size(max_bucket, "--max-bucket"),
-        memory_limit_bytes=None if memory_limit is None else parse_size(memory_limit, "--memory-limit"),
-    )
-    answer = replace(answer, memory=sim.trade_off(workload, hardware))
+    with progress("tuning (the first time, its loops are compiled)"):
+        answer = sim.tune(
+            workload,
+            hardware,
+            criterion=criterion.value,
+            seed=seed,
+            draws=draws,
+            max_bucket_bytes=None if max_bucket is None else parse_size(max_bucket, "--max-bucket"),
+            memory_limit_bytes=None if memory_limit is None else parse_size(memory_limit, "--memory-limit"),
+        )
+        answer = replace(answer, memory=sim.trade_off(workload, hardware))
     if output is not None:
         write(output, sim.to_text(answer.assignment))
     if as_json:
