@@ -74,12 +74,17 @@ def judge_turns(
         default_samples_per_s=None if samples is None else samples * NS_PER_S / default_step,
         recommended_samples_per_s=None if samples is None else samples * NS_PER_S / recommended_step,
         gpu_hours_saved_per_day=saved,
-        predicted_gain_ns=None if predicted is None else predicted.gain_ns,
+        predicted_gain_ns=None if predicted is None else _mean_gain_ns(predicted),
         predicted_low_ns=None if predicted is None else predicted.low_ns,
         predicted_high_ns=None if predicted is None else predicted.high_ns,
         sentence=_sentence(gain, low, high, default_step, rounds, significant, saved),
         environment=environment or {},
     )
+
+
+def _mean_gain_ns(predicted: Gain) -> int:
+    """The gain that the predicted interval is of: the mean over drawn steps, where steps were drawn."""
+    return predicted.gain_ns if predicted.mean_ns is None else predicted.mean_ns
 
 
 def _sentence(

@@ -102,6 +102,8 @@ def test_samples_and_hours() -> None:
         predicted=replace(predicted, low_ns=30 * ms, high_ns=98 * ms),
     )
     assert far.prediction_met is False
+    drawn = judge([200 * ms] * 6, [100 * ms] * 6, 8, predicted=replace(predicted, mean_ns=95 * ms))
+    assert drawn.predicted_gain_ns == 95 * ms  # the gain that its interval is of
     assert result.sentence == (
         "the recommendation saves 100.00 ms a step (50.0%), 95 % interval 100.00 ms to 100.00 ms a step: "
         "96 GPU-hours a day"
