@@ -17,7 +17,7 @@ class AbTest:
     is False where the interval holds 0 or there were too few rounds to say. ``plain_step_ns`` is the step
     without communication: no assignment can gain more than ``default_step_ns - plain_step_ns``.
     ``samples_per_step`` counts all ranks. ``gpu_hours_saved_per_day`` is world size x 24 h x the gain's
-    fraction. ``predicted_gain_ns`` is the mean that is predicted, where workload and hardware were given, with its
+    fraction. ``predicted_gain_ns`` is the predicted mean, where workload and hardware were given, with its
     95 % interval, as far as it has one.
     """
 
