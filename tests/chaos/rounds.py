@@ -236,11 +236,11 @@ def told(rounds: list[Round]) -> str:
     harms = Counter(one.harm.split(" of ")[0] for one in rounds)
     commands = Counter(one.command for one in rounds)
     lines = [f"{len(rounds)} rounds: {dict(sorted(commands.items()))}; {dict(sorted(harms.items()))}"]
-    if kills:
-        ends = [one.seconds for one in kills]
+    ends = [one.seconds for one in kills if one.code]
+    if ends:
         lines.append(
-            f"{len(kills)} kills; from the kill to the end of the command: median {median(ends):.1f} s, "
-            f"longest {max(ends):.1f} s"
+            f"{len(kills)} kills: {len(kills) - len(ends)} commands gave their right answer all the same; the "
+            f"others ended after {median(ends):.1f} s (median), {max(ends):.1f} s at the most"
         )
     return "\n".join(lines)
 
