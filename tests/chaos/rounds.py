@@ -239,8 +239,8 @@ def told(rounds: list[Round]) -> str:
     ends = [one.seconds for one in kills if one.code]
     if ends:
         lines.append(
-            f"{len(kills)} kills: {len(kills) - len(ends)} commands gave their right answer all the same; the "
-            f"others ended after {median(ends):.1f} s (median), {max(ends):.1f} s at the most"
+            f"{len(kills)} kills: {len(kills) - len(ends)} commands gave their right answer all the same; "
+            f"the others ended {median(ends):.1f} s later (median), {max(ends):.1f} s at the most"
         )
     return "\n".join(lines)
 
