@@ -205,7 +205,12 @@ def _explain(error: ValidationError, source: str) -> InputError:
         text = f"{where}: {_short(first['input'])} is not legal: {first['msg']}"
     if len(text) > _LONGEST_MESSAGE:
         text = f"{text[: _LONGEST_MESSAGE // 2]} ... {text[-_LONGEST_MESSAGE // 2 :]}"
-    return InputError(f"{source}: {text}{more}")
+    return InputError(f"{source}: {_one_line(text)}{more}")
+
+
+def _one_line(text: str) -> str:
+    """The text with what no terminal should be sent as it is, such as a line break in a key, escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def parse_document(document: Any, noun: type[Noun], source: str) -> Noun:
@@ -250,7 +255,7 @@ def parse_body(body: dict[str, Any], noun: type[Body], source: str) -> Body:
     except ValidationError as error:
         raise _explain(error, source) from None
     except ValueError as error:
-        raise InputError(f"{source}: {error}") from None
+        raise InputError(f"{source}: {_one_line(str(error))}") from None
     assert isinstance(value, noun)
     return value
 

@@ -19,9 +19,14 @@ POLL_S = 0.1
 _GRACE_S, _LONG_GRACE_S = 3.0, 15.0
 # What torchrun reports of a rank that a signal ended.
 _SIGNALLED = re.compile(r"rank\s+: (\d+) \(local_rank: \d+\)\s+exitcode\s+: -(\d+) \(pid")
+# The same of a rank that ended by itself.
+_ENDED = re.compile(r"rank\s+: (\d+) \(local_rank: \d+\)\s+exitcode\s+: (\d+) \(pid")
 # What torchrun itself says when a signal ends it.
 _TOLD_TO_END = re.compile(r"SignalException: Process \d+ got signal: (\d+)")
 _REASON = re.compile(r"rank \d+: ")
+# Where its report of ranks that failed begins; and the lines of its log.
+_TORCHRUN_SAYS = "failed (exitcode: "
+_LOGGED = re.compile(r"\[?[EWI]\d{4} ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,9 +178,17 @@ def _left_alone(launched: Sequence[Launched], folder: Path, observer: Observer) 
     for rank, reason in notices.left_alone(folder).items():
         others = "; ".join(f"rank {k} {observer.describe(k)}" for k in ranks if k != rank)
         return f"rank {rank} lost touch with the others: {reason} ({others})"
+    for one in launched:
+        if one.process.returncode:
+            ended = _ENDED.findall(one.said())
+            who = f"rank {ended[-1][0]} ended with exit code {ended[-1][1]}" if ended else None
+            return f"{who or f'the launcher of {_names(one.ranks)} failed'}: {_last_line([one])}"
     return f"a rank failed: {_last_line(launched)}"
 
 
 def _last_line(launched: Sequence[Launched]) -> str:
-    lines = [line.strip() for one in launched for line in one.said().splitlines() if line.strip()]
-    return lines[-1] if lines else "no rank said why"
+    """The last thing that was said before torchrun said that a rank had failed."""
+    words = [one.said().split(_TORCHRUN_SAYS)[0] for one in launched]
+    lines = [line.strip() for said in words for line in said.splitlines() if line.strip()]
+    own = [line for line in lines if not _LOGGED.match(line)]
+    return (own or lines or ["no rank said why"])[-1]

@@ -4,10 +4,12 @@ Started by ``bucketsim validate`` and ``calibrate`` on this machine, by torchrun
 to events.jsonl beside the job, written by rank 0; a failure to failed-rank-*.txt, named for its culprit.
 """
 
+import errno
 import gc
 import json
 import os
 import platform
+import shutil
 import signal
 import socket
 import sys
@@ -42,6 +44,7 @@ WATCHED = "BUCKETSIM_PARENT"  # set, to its process id, by a parent that watches
 _TASKS = {"calibrate": calibrate, "occupy": occupy, "probe": probe_machine, "replay": replay}
 _QUIET_S = 120.0
 _JOIN_S = 300
+_FULL_BYTES = 1 << 16
 
 
 class _Terminated(Exception):
@@ -133,7 +136,7 @@ class _Life:
     def fail(self, error: Exception) -> NoReturn:
         """End this process with the culprit: this rank, or, where it only lost touch, the one it misses."""
         traceback.print_exception(error)
-        reason = f"{type(error).__name__}: {error}"
+        reason = _in_words(error, self._folder)
         if isinstance(error, Disagreement):
             self.end(Fault(ranks=error.ranks, reason=str(error)))
         if not _lost_touch(error):
@@ -153,7 +156,8 @@ class _Life:
             if not fault.ranks:
                 notices.post_alone(self._folder, int(self._rank), fault.reason)
         except OSError as error:
-            _print(f"rank {self._rank}: {self._folder}: {error}")
+            # Not as a rank's reason is printed: it must not be taken for why the ranks ended.
+            _print(f"the reason is not kept in {self._folder}: {error}")
         if self._companions is not None:
             self._companions.tell(fault)
         os._exit(1)
@@ -204,6 +208,18 @@ def _about(rank: Rank, seat: Seat) -> dict[str, Any]:
             "torch": torch.__version__,
         },
     }
+
+
+def _in_words(error: Exception, folder: Path) -> str:
+    """An error as the reason of a failure; a write that finds no room says not where: here it does."""
+    said = f"{type(error).__name__}: {error}"
+    if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT) or error.filename:
+        return said
+    try:
+        is_ours = shutil.disk_usage(folder).free < _FULL_BYTES
+    except OSError:
+        is_ours = False  # the folder is gone
+    return f"{said}, writing to {folder}" if is_ours else said
 
 
 def _lost_touch(error: Exception) -> bool:

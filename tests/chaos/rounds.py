@@ -1,14 +1,15 @@
 """Hurts what starts processes, at random moments: ``python -m tests.chaos.rounds --rounds 20 --seed 0``.
 
-Loopback, own processes and own file systems only. Each round starts one command, does it one harm, and asks:
-it ends in time, by a right answer or by one line that names what happened; and no process, no temporary
-directory, no network namespace and no half file is left of it.
+Loopback, own network namespaces (as root), own processes and own file systems only. Each round starts one
+command, does it one harm, and asks: it ends in time, by a right answer or by one line that names what
+happened; and no process, no temporary directory, no network namespace and no half file is left of it.
 """
 
 import argparse
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -20,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from sim.formats.documents import KINDS, parse_text
 from tests.cli import cheap
@@ -30,7 +32,10 @@ _GPT = ("sim.recorder.models:gpt", *("--arg", "layers=2"), *("--arg", "width=64"
 _REPLAY = ("validate", str(cheap.W), "--hardware", str(cheap.H), "--rounds", "6", "--caps", "4")
 _RANKS = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port")
 _NAMED = ("error: ", "interrupted")
+_BOX = ("--box", "2", "--rate", "4gbit")
 _PAUSE_S = 2.0
+KILLS = ("SIGKILL", "SIGTERM", "SIGINT")
+PAUSES = ("stop", "pause", "slow")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +47,10 @@ class Round:
     code: int
     seconds: float
     said: str
+
+    @property
+    def is_kill(self) -> bool:
+        return self.harm.startswith(KILLS)
 
     def __str__(self) -> str:
         return f"{self.command}, {self.harm}: exit {self.code} after {self.seconds:.1f} s: {self.said or '-'}"
@@ -57,9 +66,12 @@ def commands(out: Path) -> dict[str, list[str]]:
     """What is hurt, and where its output goes."""
     bucketsim = ["-m", "sim"]
     small = ("--largest", "1MiB", "--rounds", "2", "--budget", "0")
+    calibrate = [*bucketsim, "calibrate", *small, "-o", str(out / "made.json")]
+    validate = [*bucketsim, *_REPLAY, "-o", str(out / "made")]
+    boxed = {"calibrate in a box": [*calibrate, *_BOX], "validate in a box": [*validate, *_BOX]}
     return {
-        "calibrate": [*bucketsim, "calibrate", *small, "-o", str(out / "made.json")],
-        "validate": [*bucketsim, *_REPLAY, "-o", str(out / "made")],
+        **{"calibrate": calibrate, "validate": validate},
+        **(boxed if os.geteuid() == 0 and shutil.which("ip") and shutil.which("tc") else {}),
         "record": [*bucketsim, "record", *_GPT, "--repeats", "30", "-o", str(out / "made.json")],
         "autotune": [*_RANKS, str(free_port()), "-m", "tests.chaos.training"],
         "dash": [*bucketsim, "dash", "--port", str(free_port())],
@@ -90,9 +102,8 @@ def send(number: int, pids: list[int]) -> None:
 class Harm:
     """One of the things that happen to a command; ``do`` is told its processes, the root first."""
 
-    def __init__(self, draw: random.Random, disks: list[Path]) -> None:
+    def __init__(self, draw: random.Random, disks: list[Path], kinds: tuple[str, ...]) -> None:
         self._draw, self._disks = draw, disks
-        kinds = ("SIGKILL", "SIGTERM", "SIGINT", "stop", "pause", "slow") + ("full disk",) * bool(disks)
         self.name = draw.choice(kinds)
         self.hits_root = draw.random() < 0.4
 
@@ -105,7 +116,7 @@ class Harm:
         others = pids[1:]
         victims = pids[:1] if self.hits_root or not others else [self._draw.choice(others)]
         who = "the command" if victims == pids[:1] else "a process of its"
-        if self.name in ("SIGKILL", "SIGTERM", "SIGINT"):
+        if self.name in KILLS:
             send(getattr(signal, self.name), victims)
         elif self.name == "slow":
             for _ in range(5):
@@ -141,8 +152,8 @@ def small_disk(folder: Path) -> Iterator[Path]:
         subprocess.run(("umount", "--lazy", str(folder)), check=True)
 
 
-def play(seed: str) -> Round:
-    """One round. Raises ``AssertionError`` where something is wrong, with all that was said."""
+def play(seed: str, *, only: str = "") -> Round:
+    """One round, of kills ``only`` or of all harms. Raises ``AssertionError`` with all that was said."""
     draw = random.Random(seed)
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))
@@ -151,7 +162,8 @@ def play(seed: str) -> Round:
         for folder in folders:
             stack.enter_context(small_disk(folder)) if is_root else folder.mkdir()
         name = draw.choice(sorted(commands(home)))
-        harm = Harm(draw, folders if is_root else [])
+        kinds = KILLS if only == "kills" else KILLS + PAUSES + ("full disk",) * is_root
+        harm = Harm(draw, folders if is_root else [], kinds)
         with open(home / "said", "w+b") as said:
             process = subprocess.Popen(
                 [sys.executable, *commands(home / "out")[name]],
@@ -218,17 +230,37 @@ def _wait(is_so: Callable[[], bool], what: str) -> None:
         time.sleep(0.1)
 
 
+def told(rounds: list[Round]) -> str:
+    """All rounds in a few lines, as the manual has them."""
+    kills = [one for one in rounds if one.is_kill]
+    harms = Counter(one.harm.split(" of ")[0] for one in rounds)
+    commands = Counter(one.command for one in rounds)
+    lines = [f"{len(rounds)} rounds: {dict(sorted(commands.items()))}; {dict(sorted(harms.items()))}"]
+    ends = [one.seconds for one in kills if one.code]
+    if ends:
+        lines.append(
+            f"{len(kills)} kills: {len(kills) - len(ends)} commands gave their right answer all the same; "
+            f"the others ended {median(ends):.1f} s later (median), {max(ends):.1f} s at the most"
+        )
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", choices=["kills"], default="")
     asked = parser.parse_args()
-    codes = Counter[str]()
+    played, wrong = [], 0
     for number in range(asked.rounds):
-        happened = play(f"{asked.seed} {number}")
-        codes[happened.command] += 1
-        print(f"{number}: {happened}", flush=True)
-    print(f"{asked.rounds} rounds, nothing left: {dict(sorted(codes.items()))}")
+        try:
+            played.append(play(f"{asked.seed} {number}", only=asked.only))
+            print(f"{number}: {played[-1]}", flush=True)
+        except AssertionError as error:
+            wrong += 1
+            print(f"{number}: WRONG: {error}", flush=True)
+    print(told(played))
+    raise SystemExit(f"{wrong} rounds went wrong" if wrong else 0)
 
 
 if __name__ == "__main__":

@@ -133,7 +133,8 @@ def test_a_full_disk_is_named(small_workload: Workload, tmp_path: Path, small_di
         code, said = run.ends()
         assert code == 1
         # Rank 0 writes events and every rank its beats: whichever comes first says so.
-        assert re.search(r"rank [01]: OSError: .*No space left on device", one_line(said))
+        where = re.escape(str(small_disk))
+        assert re.search(rf"rank [01]: OSError: .*No space left on device.* {where}", one_line(said))
         assert run.leftovers() == []
         check_kept(run.record)
 

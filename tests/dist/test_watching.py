@@ -1,6 +1,8 @@
 """Who is at fault, judged by beats and by what ranks were told; no rank is started."""
 
+import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.errors import ReplayError
-from sim.validator.ranks.beats import SILENCE_S, Beat, Observer, WakingClock
+from sim.validator import worker
+from sim.validator.ranks.beats import SILENCE_S, Beat, Fault, Observer, WakingClock
 from sim.validator.ranks.unanimity import Disagreement, check_unanimous, first_difference
 from sim.validator.watch import Launched, watch
 from tests.effort import PATIENCE_S
@@ -162,3 +165,65 @@ def test_a_launcher_that_is_killed_is_named_as_that(sent: signal.Signals, tmp_pa
         with pytest.raises(ReplayError, match=rf"the launcher of ranks 0, 1 was killed by {sent.name}$"):
             watch([launched], tmp_path, print, PATIENCE_S)
         launcher.wait()
+
+
+def named(tmp_path: Path, *logs: str) -> str:
+    """What is said of launchers of a rank each that have failed, and printed ``logs``."""
+    launched = []
+    for rank, text in enumerate(logs):
+        log = os.fdopen(os.memfd_create("log"), "w+b")
+        log.write(text.encode())
+        log.flush()
+        failed = subprocess.Popen(("false",))
+        failed.wait()
+        launched.append(Launched(process=failed, ranks=(rank,), log=log))
+    with pytest.raises(ReplayError) as raised:
+        watch(launched, tmp_path, print, PATIENCE_S)
+    for one in launched:
+        one.log.close()
+    return str(raised.value)
+
+
+def test_a_rank_that_cannot_keep_why_it_is_left_alone_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    for rank, fault in (
+        ("0", Fault(ranks=(), reason="DistError: closed")),
+        ("1", Fault(ranks=(1,), reason="ValueError: its own")),
+    ):
+        monkeypatch.setenv("RANK", rank)
+        with pytest.raises(SystemExit):
+            worker._Life({}, tmp_path / "no room").end(fault)
+        said = capsys.readouterr().err
+        assert f"not kept in {tmp_path}" in said
+        (tmp_path / rank).write_text(said)
+    logs = [(tmp_path / rank).read_text() for rank in "01"]
+    assert named(tmp_path, *logs) == "replay: rank 1: ValueError: its own"
+
+
+def test_a_write_without_room_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full, placed = OSError(errno.ENOSPC, "No space"), OSError(errno.ENOSPC, "No space", "elsewhere")
+    assert str(tmp_path) not in worker._in_words(full, tmp_path)  # it wrote to another disk
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 100, 0))
+    assert worker._in_words(full, tmp_path).endswith(f"No space, writing to {tmp_path}")
+    assert worker._in_words(placed, tmp_path).endswith("No space: 'elsewhere'")
+
+
+TORCHRUN = """\
+[W1123 01:02:03.000 socket.cpp:767] a warning
+E1123 01:02:04.000000 7 torch/distributed/elastic/api.py:1] failed (exitcode: 3) local_rank: 0 (pid: 9) of x
+Traceback (most recent call last):
+Root Cause (first observed failure):
+[0]:
+  rank      : 0 (local_rank: 0)
+  exitcode  : 3 (pid: 9)
+====
+"""
+
+
+def test_who_failed_without_a_reason_is_named_by_the_launcher(tmp_path: Path) -> None:
+    said = "ImportError: no such thing\n"
+    assert named(tmp_path, said + TORCHRUN) == f"replay: rank 0 ended with exit code 3: {said.strip()}"
+    full = "Traceback:\nOSError: [Errno 28] No space left on device: '/tmp/x'\n"
+    assert named(tmp_path, full) == f"replay: the launcher of rank 0 failed: {full.splitlines()[1]}"

@@ -196,3 +196,11 @@ def test_deeper_nesting_is_refused(depth: int) -> None:
     text = "[" * depth + "]" * depth
     with pytest.raises(InputError, match=r"^f\.json: nested too deeply; at most 64 levels$"):
         documents.parse_json(f'{{"a": {text}}}', "f.json")
+
+
+def test_a_key_with_a_line_break_is_refused_in_one_line() -> None:
+    document = json.loads((EXAMPLES / "workload.json").read_text())
+    document["gradients"][0]["a\nb\x1b[31m"] = 1
+    with pytest.raises(InputError) as refused:
+        documents.parse_text(json.dumps(document), KINDS["workload"], "f.json")
+    assert r"a\nb\x1b[31m: unknown key" in str(refused.value)
