@@ -130,6 +130,7 @@ def test_a_payload_is_small_and_is_made_once() -> None:
     assert find(large, slider) is made
 
 
+@pytest.mark.usefixtures("fresh")
 def test_a_stop_that_is_refused_is_left_out(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     played = cached.play_assignment
 
