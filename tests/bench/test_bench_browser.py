@@ -179,7 +179,7 @@ def start(site: Site, knob: str, size: int, turn: int) -> tuple[str, str, int, s
 def test_a_slider_drawn_in_the_browser(
     knob: str, size: int, site: Site, chromium: Any, benchmark: Any
 ) -> None:
-    with harness.visit(chromium) as page:
+    with harness.tab(chromium, motion="no-preference") as tab, harness.visit(tab) as page:
         url, name, count, key = start(site, knob, size, 0)
         harness.go(page, url)
         page.get_by_role("slider", name=name).first.focus()
@@ -192,7 +192,7 @@ def test_a_slider_drawn_in_the_browser(
 @pytest.fixture(scope="module")
 def empty(plain: Site, chromium: Any) -> list[float]:
     """Seconds of the slider of a page that has nothing else."""
-    with harness.visit(chromium) as page:
+    with harness.tab(chromium, motion="no-preference") as tab, harness.visit(tab) as page:
         harness.go(page, plain.url)
         return served(page, "Cap", MOVES, time.monotonic() + SHARE_S)
 
@@ -210,7 +210,7 @@ def test_a_slider_s_answer(knob: str, size: int, site: Site, chromium: Any, benc
     """Where no stop changes the step in the time that there is, the next address is tried."""
     seconds: list[float] = []
     began = time.monotonic()
-    with harness.visit(chromium) as page:
+    with harness.tab(chromium, motion="no-preference") as tab, harness.visit(tab) as page:
         for turn in range(len(harness.FACTORS)):
             url, name, count, _ = start(site, knob, size, turn)
             harness.go(page, url)
@@ -241,7 +241,7 @@ def test_first_paint(
 
 def first_paint(chromium: Any, url: str) -> float:
     """Seconds from the start of the navigation until the headline's number is there; nothing is cached."""
-    with harness.visit(chromium) as page:
+    with harness.tab(chromium, motion="no-preference") as tab, harness.visit(tab) as page:
         page.goto(url, wait_until="commit")
         page.wait_for_function(f"{_HEADLINE} && {_HEADLINE}.innerText.includes('ms')", polling="raf")
         return float(page.evaluate("performance.now()")) / 1000
