@@ -36,13 +36,15 @@ def _kernels_compiled_once() -> Iterator[None]:
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]
     """All tests of a file go to one of several workers: they share its ranks, its server, its records.
 
-    Files whose tests look at the same run of DeepSpeed go together too. (``--dist loadgroup`` does not do it:
+    Files whose tests look at the same run of DeepSpeed go together too, and those that share a browser: its
+    first page costs more than any three after it. (``--dist loadgroup`` does not do it:
     xdist 3.8 writes its groups where pytest 9 does not look.)
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::", 1)[0]
-        return "deepspeed" if file.startswith("tests/systems/test_zero_") else file
+        together = {"tests/systems/test_zero_": "deepspeed", "tests/app/browser/": "browser"}
+        return next((name for start, name in together.items() if file.startswith(start)), file)
 
 
 @pytest.hookimpl(optionalhook=True)

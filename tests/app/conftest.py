@@ -2,15 +2,18 @@
 
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import pytest
 import streamlit as st
+from streamlit.testing.v1 import AppTest
 
 import sim
 from app import cached
+from app.launch import MAIN
 from app.remembering import Remembered
 from sim.formats import documents
 from sim.formats import record_files as records
@@ -19,11 +22,13 @@ from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.workload import Gradient, Workload
 from sim.units import transfer_ns
+from tests.effort import PATIENCE_S
 from tests.saving import save_measurement
 
 MS = 1_000_000
 MIB = 1 << 20
 COUNT = 20
+OTHER = "other"  # the name of a second record
 MADE_UP = {"source": "made up for a test; nobody measured this"}
 BARE: tuple[Literal["plain", "noop"], ...] = ("plain", "noop")
 SIZES = [MIB // 4 * (1 + (index * 7) % 12) for index in range(COUNT)]
@@ -122,13 +127,20 @@ def make_bare_run(workload: Workload, hardware: Hardware, role: Literal["plain",
     return replace(like, role=role, asked=None, observed=None, iterations=(iteration,) * 5, traced=())
 
 
-def make_traces(folder: Path) -> Path:
-    workload, hardware = make_workload(), make_hardware()
+def make_unmeasured(folder: Path) -> Path:
+    """Two workloads and a machine, and no record."""
     for kind in ("workloads", "hardware"):
         (folder / kind).mkdir(parents=True)
-    documents.save(folder / "workloads" / "twenty.json", workload)
+    documents.save(folder / "workloads" / "twenty.json", make_workload())
     documents.save(folder / "workloads" / "another.json", make_workload("another"))
-    documents.save(folder / "hardware" / "two-hosts.json", hardware)
+    documents.save(folder / "hardware" / "two-hosts.json", make_hardware())
+    return folder
+
+
+def make_traces(folder: Path) -> Path:
+    """The same, and a record of one of the workloads."""
+    make_unmeasured(folder)
+    workload, hardware = make_workload(), make_hardware()
     record = records.start_record(folder / "measured" / "made-up", workload, hardware)
     candidates = [
         ("default", sim.assign(workload), -0.01),
@@ -142,6 +154,13 @@ def make_traces(folder: Path) -> Path:
     for number, role in enumerate(BARE, start=len(candidates)):
         save_measurement(record, number, make_bare_run(workload, hardware, role))
     return folder
+
+
+def add_record(traces: Path) -> None:
+    """``OTHER`` beside the record that is there: its steps, as those of a workload of another name."""
+    other = records.start_record(traces / "measured" / OTHER, make_workload("other layers"), make_hardware())
+    for run in (traces / "measured" / "made-up").glob("measurement*"):
+        (other / run.name).write_bytes(run.read_bytes())
 
 
 @pytest.fixture
@@ -159,8 +178,14 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_traces(tmp_path_factory.mktemp("world") / "traces")
 
 
-@pytest.fixture(autouse=True)
-def _main_stays() -> Iterator[None]:
+@pytest.fixture(scope="session")
+def unmeasured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a page draws in half the time that it takes to draw a record, too."""
+    return make_unmeasured(tmp_path_factory.mktemp("unmeasured") / "traces")
+
+
+@contextmanager
+def main_stays() -> Iterator[None]:
     """AppTest leaves its script as ``__main__``, which every process that is started later would run."""
     main = sys.modules["__main__"]
     yield
@@ -168,8 +193,35 @@ def _main_stays() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_remembered() -> None:
+def _main_stays() -> Iterator[None]:
+    with main_stays():
+        yield
+
+
+def open_dashboard(traces: Path) -> AppTest:
+    """The dashboard over ``traces`` as it opens, for who only looks at it: it must not be run again."""
+    with main_stays(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["main.py", "--traces", str(traces)])
+        return AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S).run()
+
+
+def forget() -> None:
+    """As in a server that has just started, pages remember nothing."""
     st.cache_data.clear()
+    st.cache_resource.clear()
     for each in vars(cached).values():
         if isinstance(each, Remembered):
             each._kept.clear()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _nothing_remembered() -> None:
+    forget()
+
+
+@pytest.fixture
+def fresh() -> Iterator[None]:
+    """Nothing is remembered: for who replaces what makes it, or counts how often it is made."""
+    forget()
+    yield
+    forget()

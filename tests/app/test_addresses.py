@@ -8,23 +8,24 @@ from streamlit.testing.v1 import AppTest
 
 from app.launch import MAIN
 from sim.formats import documents
-from sim.formats import record_files as records
-from tests.app.conftest import make_hardware, make_traces, make_workload
+from tests.app.conftest import OTHER, add_record, make_traces, make_workload
 from tests.effort import PATIENCE_S
 
-OTHER = "other"
 QUICK = {"b_pick": "one per parameter", "c_pick": "single bucket"}  # of Compare: candidates without a search
 
 
-@pytest.fixture
-def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
-    """The dashboard over a record that it shows at first, and another one."""
-    traces = make_traces(tmp_path / "traces")
-    records.start_record(traces / "measured" / OTHER, make_workload("other layers"), make_hardware())
+@pytest.fixture(scope="module")
+def two_records(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A record that is shown at first, and another one."""
+    traces = make_traces(tmp_path_factory.mktemp("two") / "traces")
+    add_record(traces)
     documents.save(traces / "workloads" / "other.json", make_workload("other layers"))
-    for run in (traces / "measured" / "made-up").glob("measurement*"):
-        (traces / "measured" / OTHER / run.name).write_bytes(run.read_bytes())
-    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(traces)])
+    return traces
+
+
+@pytest.fixture
+def page(two_records: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
+    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(two_records)])
     return AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S)
 
 
@@ -47,7 +48,7 @@ def alerts(page: AppTest) -> str:
     return " ".join(one.value for one in page.error).replace("\\", "")
 
 
-def test_a_record_of_the_address_is_shown_on_every_page(page: AppTest) -> None:
+def test_a_record_of_the_address_is_shown_on_every_page_and_back_shows_what_it_says(page: AppTest) -> None:
     page.query_params["record"] = OTHER
     page.run()
     assert "other layers" in captions(page)
@@ -61,50 +62,52 @@ def test_a_record_of_the_address_is_shown_on_every_page(page: AppTest) -> None:
     assert page.title[0].value == "Tune"
     assert page.selectbox(key="record").value == OTHER
     assert "other layers" in captions(page)
-
-
-def test_back_shows_what_the_address_says(page: AppTest) -> None:
-    page.query_params["record"] = OTHER
-    page.run()
     visit(page, "compare", **QUICK)
     visit(page, "", record=OTHER, pick="bucket_cap_mb", cap="4")
     assert "other layers" in captions(page)
     assert page.number_input(key="cap").value == 4
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "told"),
-    [
-        ("record", "othr", "give one of other, made-up. Shown instead: made-up."),
-        ("pick", "zero9", "give one of DDP's default, "),
-        ("cap", "oops", "give a number 0 to 65536. Shown instead: 25"),
-        ("cap", "-4", "give a number 0 to 65536."),
-        ("bw", "7", "give one of "),
-        ("path", "maybe", "give true or false."),
-    ],
-)
-def test_what_is_not_legal_is_told_with_what_is(page: AppTest, key: str, value: str, told: str) -> None:
-    page.query_params[key] = value
-    page.run()
-    assert not page.exception
-    assert f"The address asks for {key}={value}, which is not legal: {told}" in alerts(page)
-    page.toggle(key="path").set_value(False).run()
-    assert (key == "path") != (value in alerts(page)), "it is told until its knob is turned"
+NOT_LEGAL = {
+    "record=othr": "give one of other, made-up. Shown instead: made-up.",
+    "pick=zero9": "give one of DDP's default, ",
+    "cap=oops": "give a number 0 to 65536. Shown instead: 25",
+    "bw=7": "give one of ",
+    "path=maybe": "give true or false.",
+}
 
 
-def test_a_name_that_means_nothing_is_told(page: AppTest) -> None:
-    page.query_params["recrd"] = OTHER
-    page.run()
-    assert "recrd=other, but no knob that is shown has that name" in alerts(page)
-    assert "Did you mean record?" in alerts(page)
-
-
-@pytest.mark.parametrize("pick", ["zero1", "DeepSpeed ZeRO-1"])
-def test_what_is_legal_is_not_told(page: AppTest, pick: str) -> None:
-    for key, value in {"record": OTHER, "pick": pick, "bw": "2", "first": "", "overlap_comm": "true"}.items():
+def test_what_is_not_legal_is_told_with_what_is(page: AppTest) -> None:
+    """Each of an address, and a name that means nothing."""
+    for asked in (*NOT_LEGAL, f"recrd={OTHER}"):
+        key, _, value = asked.partition("=")
         page.query_params[key] = value
     page.run()
-    assert not alerts(page)
+    assert not page.exception
+    for asked, told in NOT_LEGAL.items():
+        assert f"The address asks for {asked}, which is not legal: {told}" in alerts(page)
+    assert "recrd=other, but no knob that is shown has that name" in alerts(page)
+    assert "Did you mean record?" in alerts(page)
+    page.toggle(key="path").set_value(False).run()
+    for asked in NOT_LEGAL:
+        assert (asked == "path=maybe") != (asked in alerts(page)), "it is told until its knob is turned"
+
+
+def test_a_number_out_of_range_is_not_legal(page: AppTest) -> None:
+    page.query_params["cap"] = "-4"
+    page.run()
+    assert not page.exception
+    assert "The address asks for cap=-4, which is not legal: give a number 0 to 65536." in alerts(page)
+
+
+def test_what_is_legal_is_not_told(page: AppTest) -> None:
+    legal = {"record": OTHER, "pick": "zero1", "bw": "2", "first": "", "overlap_comm": "true"}
+    for key, value in legal.items():
+        page.query_params[key] = value
+    page.run()
+    assert not alerts(page), "the bare name of an assignment is legal"
+    visit(page, "", **(legal | {"pick": "DeepSpeed ZeRO-1"}))
+    assert not alerts(page), "and its name on the page"
     visit(page, "compare", **QUICK)
     assert not alerts(page)
 

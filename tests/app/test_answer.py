@@ -22,8 +22,8 @@ from tests.effort import PATIENCE_S
 
 
 @pytest.fixture
-def page(traces: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
-    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(traces)])
+def page(unmeasured: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
+    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(unmeasured)])
     return AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S)
 
 
@@ -49,6 +49,7 @@ def test_all_places_say_the_same_cap(page: AppTest, workload: Workload, hardware
     best_ns = sim.tune(workload, hardware).report.step_ns
     default_ns = sim.summarize(sim.simulate(workload, hardware, sim.assign(workload))).step_ns
     page.run()
+    the_strip_stands_before_any_figure(page)
     sentence = f"Set bucket_cap_mb={cap:g}: {format_ms(step_ns)} a step, {format_ms(default_ns - step_ns)}"
     assert plain(page).count(sentence) == 2, "the strip under the cards, and the section"
     behind = (
@@ -68,8 +69,7 @@ def test_all_places_say_the_same_cap(page: AppTest, workload: Workload, hardware
     assert page.metric[1].value == format_ms(step_ns)
 
 
-def test_the_strip_stands_before_any_figure(page: AppTest) -> None:
-    page.run()
+def the_strip_stands_before_any_figure(page: AppTest) -> None:
     order = [one.type for one in page.main]
     button, chart = page.button(key="apply"), page.get("plotly_chart")[0]
     kinds = [element for element in page.main if element in (button, chart)]

@@ -12,32 +12,31 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import sim
-from app.cached import Played
 from app.choosing import WhatIf
 from app.launch import MAIN
 from app.views import waiting
-from app.views.truth import regret_words, row_of
 from app.views.waiting import Progress
 from app.words import labels
-from app.words import tune as words
 from app.words.labels import PICK_WORDS
 from sim.errors import InputError
 from sim.formats import documents
-from sim.formats.record_files import load_record
 from sim.nouns.assignment import Assignment
-from sim.nouns.comparison import Regret
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.units import format_ms
-from tests.app.conftest import make_traces
+from tests.app.conftest import open_dashboard
 from tests.effort import PATIENCE_S
-from tests.saving import save_measurement
 
 
 @pytest.fixture
-def page(traces: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
-    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(traces)])
+def page(unmeasured: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
+    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(unmeasured)])
     return AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S)
+
+
+@pytest.fixture(scope="module")
+def opened(traces: Path) -> AppTest:
+    return open_dashboard(traces)
 
 
 def metric(page: AppTest, label: str) -> str:
@@ -52,8 +51,8 @@ def is_clean(page: AppTest) -> bool:
     return not page.exception and not page.error
 
 
-def test_the_default_run_is_clean_and_whole(page: AppTest, workload: Workload, hardware: Hardware) -> None:
-    page.run()
+def test_the_default_run_is_clean_and_whole(opened: AppTest, workload: Workload, hardware: Hardware) -> None:
+    page = opened
     assert is_clean(page)
     report = sim.summarize(sim.simulate(workload, hardware, sim.assign(workload)))
     assert metric(page, "Step time") == format_ms(report.step_ns)
@@ -79,37 +78,34 @@ def test_the_default_run_is_clean_and_whole(page: AppTest, workload: Workload, h
     ]
 
 
-def test_a_cap_changes_the_number(page: AppTest, workload: Workload, hardware: Hardware) -> None:
+def test_number_and_slider_follow_each_other_and_the_headline_both(
+    page: AppTest, workload: Workload, hardware: Hardware
+) -> None:
     page.run()
     page.number_input(key="cap").set_value(4.0).run()
     assert is_clean(page)
     report = sim.summarize(sim.simulate(workload, hardware, sim.assign(workload, bucket_cap_mb=4)))
-    assert page.selectbox(key="pick").value == "cap"
+    assert page.selectbox(key="pick").value == "cap", "the number turns the assignment"
     assert metric(page, "Step time") == format_ms(report.step_ns)
-
-
-def test_the_slider_moves_the_number(page: AppTest) -> None:
-    page.run()
-    page.select_slider(key="cap_slider").set_value(8).run()
-    assert page.number_input(key="cap").value == 8
-    assert page.selectbox(key="pick").value == "cap"
-
-
-def test_the_slider_follows_the_number(page: AppTest) -> None:
-    page.run()
     page.number_input(key="cap").set_value(11.7).run()
-    assert page.select_slider(key="cap_slider").value == 12.5
+    assert page.select_slider(key="cap_slider").value == 12.5, "the slider follows the number"
     assert page.number_input(key="cap").value == 11.7
+    page.selectbox(key="pick").set_value("default").run()
+    page.select_slider(key="cap_slider").set_value(8).run()
+    assert page.number_input(key="cap").value == 8, "the number follows the slider"
+    assert page.selectbox(key="pick").value == "cap", "the slider turns the assignment"
 
 
-@pytest.mark.parametrize("pick", ["recommended", "single", "per-parameter"])
-def test_every_assignment_can_be_shown(page: AppTest, pick: str) -> None:
-    page.query_params["pick"] = PICK_WORDS[pick]
+def test_every_assignment_can_be_shown(page: AppTest) -> None:
+    page.query_params["pick"] = PICK_WORDS["recommended"]
     page.run()
-    assert is_clean(page)
-    assert page.selectbox(key="pick").value == pick
+    for pick in ("recommended", "single", "per-parameter"):
+        page.selectbox(key="pick").set_value(pick).run()
+        assert is_clean(page), pick
+        assert page.selectbox(key="pick").value == pick
 
 
+@pytest.mark.usefixtures("fresh")
 def test_the_recommended_is_shown_before_all_else_is_known(
     page: AppTest, workload: Workload, hardware: Hardware, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,13 +185,19 @@ def test_a_slowest_rank_is_waited_for_and_the_search_says_that_it_is_not(
     [{"accumulation_steps": 4}, {"accumulation_steps": 4, "no_sync": False}, {"comm_hook": "fp16_compress"}],
 )
 def test_under_switches_like_is_compared_with_like(
-    page: AppTest, workload: Workload, hardware: Hardware, options: dict[str, Any]
+    page: AppTest,
+    traces: Path,
+    workload: Workload,
+    hardware: Hardware,
+    options: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What is possible, the curve and what is shown on it: all are played under the switches that are set."""
 
     def step(assignment: Assignment) -> int:
         return sim.summarize(sim.simulate(workload, hardware, assignment)).step_ns
 
+    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(traces)])
     for name, value in options.items():
         page.query_params[name] = str(value).lower()
     page.query_params["pick"] = "bucket_cap_mb"
@@ -278,35 +280,30 @@ def test_a_trace_of_whole_buckets_is_told_from_one_of_gradients(workload: Worklo
     assert not replace(workload, gradients=(workload.gradients[0], *buckets[1:])).is_of_whole_buckets
 
 
-def test_the_path_is_marked_and_can_be_left_out(page: AppTest) -> None:
+def test_path_family_and_the_cost_of_a_limit_are_shown_as_asked(page: AppTest) -> None:
+    def specs() -> list[str]:
+        return [str(chart.proto) for chart in page.get("plotly_chart")]
+
     page.run()
-    assert "critical path" in str(page.get("plotly_chart")[0].proto)
+    before = specs()
+    assert "critical path" in before[0]
+    assert not [spec for spec in before if "memory" in spec]
     page.toggle(key="path").set_value(False).run()
     assert is_clean(page)
-    assert "critical path" not in str(page.get("plotly_chart")[0].proto)
-
-
-def test_a_family_can_be_looked_at(page: AppTest) -> None:
-    page.run()
-    count = len(page.get("plotly_chart"))
+    assert "critical path" not in specs()[0], "it can be left out"
     page.selectbox(key="family").set_value("single").run()
     assert is_clean(page)
-    assert len(page.get("plotly_chart")) == count + 1
-
-
-def test_without_noise_the_page_says_that_there_is_no_band(page: AppTest) -> None:
-    page.run()
-    assert any("No band of how steps vary" in found.value for found in page.caption)
-
-
-def test_the_cost_of_a_limit_is_searched_when_it_is_asked_for(page: AppTest) -> None:
-    page.run()
-    assert not [chart for chart in page.get("plotly_chart") if "memory" in str(chart.proto)]
+    assert len(specs()) == len(before) + 1, "a family is looked at"
     page.button(key="search_memory").click().run()
     assert is_clean(page)
-    assert [chart for chart in page.get("plotly_chart") if "memory" in str(chart.proto)]
+    assert [spec for spec in specs() if "memory" in spec], "the cost of a limit was searched"
 
 
+def test_without_noise_the_page_says_that_there_is_no_band(opened: AppTest) -> None:
+    assert any("No band of how steps vary" in found.value for found in opened.caption)
+
+
+@pytest.mark.usefixtures("fresh")
 def test_a_cap_neither_searches_nor_sweeps_again(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
 
@@ -353,187 +350,6 @@ def test_a_url_restores_every_knob(page: AppTest, workload: Workload, hardware: 
     assert metric(page, "Step time") == format_ms(report.step_ns)
 
 
-def test_a_record_is_found_by_its_digests(page: AppTest) -> None:
-    page.query_params["start"] = "bundled files"
-    page.query_params["workload"] = "twenty"
-    page.run()
-    assert is_clean(page)
-    assert any("Passed" in found.value for found in page.success)
-    page.selectbox(key="workload").set_value("another").run()
-    assert not page.success
-    assert any("No measured run belongs" in found.value for found in page.info)
-
-
-def test_a_run_with_a_slow_rank_is_shown_as_it_was_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From its record the page starts with the slow rank; from its bare files it shows no measurement."""
-    folder = make_traces(tmp_path / "traces")
-    home = folder / "measured" / "made-up"
-    read = load_record(home)
-    for path in home.glob("measurement-*.json"):
-        path.unlink()
-    for number, one in enumerate(read.candidates):
-        save_measurement(home, number, replace(one, environment={"slow": {"1": 1.5}}))
-    record = load_record(home)
-    assert record.slow
-    row = sim.agreement(record).rows[0]
-    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(folder)])
-    page = AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S).run()
-    assert is_clean(page)
-    assert metric(page, "Step time") == format_ms(row.predicted_step_ns)
-    assert words.CARRIED in [found.value for found in page.caption]
-    assert page.selectbox(key="overlay").value == row.name
-    page.selectbox(key="start").set_value("bundled").run()
-    page.selectbox(key="workload").set_value("twenty").run()
-    assert is_clean(page)
-    assert metric(page, "Step time") != format_ms(row.predicted_step_ns)
-    assert words.OTHER_CONDITIONS in [found.value for found in page.info]
-    assert not [box for box in page.selectbox if box.key == "overlay"]
-
-
-def test_a_run_beside_a_neighbour_is_not_held_against_a_job_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    bundled = MAIN.parents[1] / "traces"
-    watched = str(bundled / "contention" / "gpt-beside-gpt")
-    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(bundled), "--watch", watched])
-    page = AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S).run()
-    assert is_clean(page)
-    assert words.BESIDE in [found.value for found in page.info]
-    assert not [box for box in page.selectbox if box.key == "overlay"]
-
-
-def test_a_measured_candidate_is_one_with_the_same_buckets_switches_and_machine(
-    workload: Workload, hardware: Hardware, traces: Path
-) -> None:
-    agreement = sim.agreement(load_record(traces / "measured" / "made-up"))
-
-    def found(**options: Any) -> str | None:
-        timeline = sim.simulate(workload, hardware, sim.assign(workload, **options), "analytic")
-        row = row_of(agreement, Played(timeline=timeline, report=sim.summarize(timeline)))
-        return None if row is None else row.name
-
-    assert found() == "default"
-    assert found(bucket_cap_mb=4) == "cap 4"
-    assert found(bucket_cap_mb=1000) == "single"
-    assert found(bucket_cap_mb=3) is None
-    for options in (
-        {"accumulation_steps": 4},
-        {"accumulation_steps": 4, "no_sync": False},
-        {"comm_hook": "fp16_compress"},
-        {"gradient_as_bucket_view": True},
-        {"static_graph": True},
-    ):
-        assert found(**options) is None
-    slowest, _ = sim.scale(workload, hardware, backward=1.5)
-    late = sim.simulate(workload, hardware, sim.assign(workload), "analytic", slowest=slowest)
-    assert row_of(agreement, Played(timeline=late, report=sim.summarize(late))) is None
-
-
-def test_the_link_to_validate_keeps_the_record(page: AppTest) -> None:
-    page.run()
-    (link,) = page.get("page_link")
-    assert "made-up" in link.proto.query_string
-
-
-def test_scaled_knobs_leave_the_measurement_behind(page: AppTest) -> None:
-    page.run()
-    assert page.success
-    page.select_slider(key="lat").set_value(2.0).run()
-    assert is_clean(page)
-    assert not page.success
-    assert any("no longer applies" in found.value for found in page.info)
-
-
-def test_the_measured_candidate_follows_the_assignment(page: AppTest) -> None:
-    page.run()
-    assert page.selectbox(key="overlay").value == "default"
-    page.selectbox(key="pick").set_value("single").run()
-    assert page.selectbox(key="overlay").value == "single"
-    page.selectbox(key="overlay").set_value("cap 4").run()
-    assert page.selectbox(key="overlay").value == "cap 4"
-
-
-def test_the_error_is_shown_by_mechanism_and_held_to_the_targets(page: AppTest) -> None:
-    page.run()
-    assert is_clean(page)
-    assert [box.label for box in page.expander if "error" in box.label] == ["Where the error comes from"]
-    assert any("Targets, set for paced replays" in found.value for found in page.caption)
-
-
-@pytest.mark.parametrize(
-    ("regret_ns", "low_ns", "words"),
-    [
-        (0, 0, "The recommendation was the fastest."),
-        (
-            2_500_000,
-            100_000,
-            "The recommendation was 2.50 ms (0.50%) behind cap 4, 95 % interval 0.10 to 4.00 ms.",
-        ),
-        (
-            2_500_000,
-            -100_000,
-            "The recommendation was 2.50 ms (0.50%) behind cap 4, "
-            "95 % interval -0.10 to 4.00 ms: within noise.",
-        ),
-    ],
-    ids=["none", "certain", "within noise"],
-)
-def test_regret_in_words(regret_ns: int, low_ns: int, words: str) -> None:
-    regret = Regret(
-        best="cap 4",
-        regret_ns=regret_ns,
-        low_ns=low_ns,
-        high_ns=4_000_000,
-        relative=0.005,
-        within_noise=low_ns <= 0,
-        paired_rounds=10,
-    )
-    assert regret_words(regret) == words
-
-
-def test_a_regret_of_few_rounds_has_no_interval() -> None:
-    regret = Regret(
-        best="a", regret_ns=10**6, low_ns=0, high_ns=10**6, relative=0.01, within_noise=False, paired_rounds=2
-    )
-    assert regret_words(regret) == (
-        "The recommendation was 1.00 ms (1.00%) behind a, over 2 rounds, too few for an interval."
-    )
-
-
-def test_steps_of_a_trace_are_laid_over_without_a_verdict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Imported: what is tested is said, and which parts are its own; no pass, no fail, no best."""
-    folder = make_traces(tmp_path / "traces")
-    record = folder / "measured" / "made-up"
-    read = load_record(record)
-    for path in record.glob("measurement-*.json"):
-        path.unlink()
-    for number, one in enumerate(read.candidates):
-        few = replace(one, mode="trace", iterations=one.iterations[:1], traced=one.traced[:1])
-        save_measurement(record, number, few)
-    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(folder)])
-    page = AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S).run()
-    assert is_clean(page)
-    assert any("Bucket ends" in found.value for found in page.info)
-    assert not any("median step error" in found.value for found in (*page.success, *page.warning))
-    said = [found.value for found in page.caption]
-    assert any("No pass or fail of a step that is predicted from the trace itself" in one for one in said)
-    assert not any("Best measured" in found.value for found in page.markdown)
-    (shown,) = (found.value for found in page.dataframe if "95 % interval" in found.value.columns)
-    assert set(shown["95 % interval"]) == {"-"}
-
-
-def test_copies_can_be_left_out_of_the_model(page: AppTest) -> None:
-    page.run()
-    before = [found.value for found in page.success]
-    page.toggle(key="copies").set_value(False).run()
-    assert is_clean(page)
-    assert [found.value for found in (*page.success, *page.warning)] != before
-    assert sum("Copies are switched off" in found.value for found in page.warning) == 2
-    assert page.selectbox(key="overlay").value == "default"
-
-
 def test_an_uploaded_workload_is_shown(page: AppTest, workload: Workload) -> None:
     page.query_params["start"] = "upload"
     page.run()
@@ -562,19 +378,6 @@ def test_with_nothing_at_hand_the_page_says_what_to_do(
     page = AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S).run()
     assert is_clean(page)
     assert any("upload a workload" in found.value for found in page.info)
-
-
-def test_a_broken_record_is_one_line(traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = tmp_path / "measured" / "broken"
-    record.mkdir(parents=True)
-    for name in ("workload.json", "hardware.json"):
-        (record / name).write_bytes((traces / "measured" / "made-up" / name).read_bytes())
-    (record / "measurement-00-x.json").write_text("{")
-    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(tmp_path)])
-    page = AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S).run()
-    assert not page.exception
-    assert len(page.error) == 1
-    assert "Take it home" in subheaders(page)
 
 
 def about() -> None:

@@ -58,8 +58,9 @@ def charts(page: AppTest) -> dict[str, Any]:
 
 
 def upload(page: AppTest, text: str) -> AppTest:
-    page.query_params["machine"] = "upload"
-    page.run()
+    if page.query_params.get("machine") is None:
+        page.query_params["machine"] = "upload"
+        page.run()
     page.file_uploader(key="up_c").set_value((FILE, text.encode(), "application/json")).run()
     return page
 
@@ -92,13 +93,15 @@ def test_the_default_run_is_clean_and_whole(page: AppTest) -> None:
     assert f"from {format_ms(stated['min_ns'])} to {format_ms(stated['max_ns'])}" in said.replace("\\", "")
 
 
-@pytest.mark.parametrize("preset", ["gh200_slingshot", "hgx_ethernet", "pcie_box", "pcie_hosts"])
-def test_presets_are_drawn(page: AppTest, preset: str) -> None:
-    page.query_params["machine"] = labels_cluster.MACHINE_WORDS[preset]
+def test_presets_are_drawn(page: AppTest) -> None:
+    page.query_params["machine"] = labels_cluster.MACHINE_WORDS["pcie_box"]
     page.run()
-    assert is_clean(page)
-    assert page.selectbox(key="machine").value == preset
-    assert {"topology", "curve"} <= set(charts(page))
+    for preset in ("pcie_box", "pcie_hosts", "hgx_ethernet", "gh200_slingshot"):
+        if page.selectbox(key="machine").value != preset:
+            page.selectbox(key="machine").set_value(preset).run()
+        assert is_clean(page), preset
+        assert page.selectbox(key="machine").value == preset
+        assert {"topology", "curve"} <= set(charts(page)), preset
 
 
 def test_the_page_offers_every_preset_and_only_its_settings() -> None:
@@ -111,14 +114,6 @@ def test_the_page_offers_every_preset_and_only_its_settings() -> None:
         assert {one.name for one in settings} <= set(legal)
         assert all(not one.choices or one.default in one.choices for one in settings)
         assert sim.cluster(preset, **{one.name: one.default for one in settings}).host_count
-
-
-def test_a_knob_changes_the_machine(page: AppTest) -> None:
-    page.run()
-    page.number_input(key="dgx_h100_hosts").set_value(40).run()
-    assert is_clean(page)
-    assert next(found.value for found in page.metric if found.label == "Ranks") == "320"
-    assert "40 hosts of 8 Hopper GPUs" in str(charts(page)["topology"]["layout"]["title"])
 
 
 def test_a_url_restores_the_knobs(page: AppTest) -> None:
@@ -154,15 +149,24 @@ def test_a_broken_url_is_no_error(page: AppTest) -> None:
     assert page.number_input(key="dgx_h100_hosts").value == 4
 
 
-def test_loads_can_be_left_out(page: AppTest) -> None:
+def test_loads_can_be_left_out_and_a_knob_changes_the_machine(page: AppTest) -> None:
     page.run()
     assert "busiest: holds the all-reduce up" in json.dumps(charts(page)["topology"])
     page.toggle(key="loads").set_value(False).run()
     assert is_clean(page)
     assert "busiest" not in json.dumps(charts(page)["topology"])
+    page.number_input(key="dgx_h100_hosts").set_value(40).run()
+    assert is_clean(page)
+    assert next(found.value for found in page.metric if found.label == "Ranks") == "320"
+    assert "40 hosts of 8 Hopper GPUs" in str(charts(page)["topology"]["layout"]["title"])
 
 
-def test_a_cluster_of_ones_own_is_shown(page: AppTest) -> None:
+def test_a_cluster_of_ones_own_is_asked_for_and_shown(page: AppTest) -> None:
+    page.query_params["machine"] = "upload"
+    page.run()
+    assert is_clean(page)
+    assert any("Upload the JSON of a cluster" in found.value for found in page.info)
+    assert not page.get("plotly_chart")
     upload(page, sim.to_text(sim.cluster("dgx_a100", hosts=2)))
     assert is_clean(page)
     assert "2 hosts of 8 Ampere GPUs" in str(charts(page)["topology"]["layout"]["title"])
@@ -217,30 +221,20 @@ def test_fewer_steps_of_very_many_ranks() -> None:
     assert words_of(0.05, 0.0, 1.2) == "jitter 5 %, rank 0 takes 1.2 times as long"
 
 
-def test_before_an_upload_the_page_says_what_it_wants(page: AppTest) -> None:
-    page.query_params["machine"] = "upload"
-    page.run()
-    assert is_clean(page)
-    assert any("Upload the JSON of a cluster" in found.value for found in page.info)
-    assert not page.get("plotly_chart")
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("{not json", "not JSON at line 1"),
-        ('{"schema_version": 1, "kind": "workload"}', "kind"),
-        (sim.to_text(sim.cluster("p4de")).replace("ampere", "kepler"), "kepler"),
-    ],
-    ids=["no json", "another kind", "an illegal value"],
-)
-def test_a_bad_upload_is_one_line(page: AppTest, text: str, words: str) -> None:
-    upload(page, text)
-    assert not page.exception
-    (error,) = page.error
-    assert words in error.value.replace("\\", "")
-    assert FILE.replace(".", "") in error.value.replace(".", "").replace("\\", "")
-    assert "Traceback" not in error.value
+def test_a_bad_upload_is_one_line(page: AppTest) -> None:
+    """What is no JSON, what is of another kind, what has an illegal value."""
+    illegal = sim.to_text(sim.cluster("p4de")).replace("ampere", "kepler")
+    for text, words in {
+        "{not json": "not JSON at line 1",
+        '{"schema_version": 1, "kind": "workload"}': "kind",
+        illegal: "kepler",
+    }.items():
+        upload(page, text)
+        assert not page.exception
+        (error,) = page.error
+        assert words in error.value.replace("\\", "")
+        assert FILE.replace(".", "") in error.value.replace(".", "").replace("\\", "")
+        assert "Traceback" not in error.value
 
 
 def test_what_cannot_be_computed_leaves_the_picture(page: AppTest) -> None:
@@ -280,6 +274,7 @@ def test_numbers_of_hosts_are_powers_of_two_and_the_one_that_is_set() -> None:
     assert host_counts(made(sim.cluster("pcie_box")), 64) == (1,)
 
 
+@pytest.mark.usefixtures("fresh")
 def test_moving_a_knob_back_computes_nothing_again(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
 

@@ -159,6 +159,7 @@ def test_a_frame_is_small_and_is_played_once(monkeypatch: pytest.MonkeyPatch) ->
     assert payload(large, slider) == made
 
 
+@pytest.mark.usefixtures("fresh")
 def test_a_stop_that_is_refused_is_left_out(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     played = cached.play_assignment
 

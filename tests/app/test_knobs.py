@@ -160,28 +160,27 @@ def test_switches_are_in_the_choice_by_name(page: AppTest) -> None:
     assert told(page)[1] == "DeepSpeed ZeRO-2, overlap_comm"
 
 
-@pytest.mark.parametrize(
-    ("pick", "key", "text", "words"),
-    [
-        ("cap-list", "caps", "", "bucket_cap_mb_list"),
-        ("cap-list", "caps", "1, x", "'x'"),
-        ("cap-list", "caps", "1, -2", "'-2'"),
-        ("cap-list", "caps", "1, nan", "'nan'"),
-        ("default", "join_inputs", "2; 4", "join_inputs"),
-        ("zero1", "expert_groups", "1", "expert_groups"),
-    ],
+UNREADABLE: tuple[tuple[Pick, str, str, str], ...] = (
+    ("cap-list", "caps", "", "bucket_cap_mb_list"),
+    ("cap-list", "caps", "1, x", "'x'"),
+    ("cap-list", "caps", "1, -2", "'-2'"),
+    ("cap-list", "caps", "1, nan", "'nan'"),
+    ("zero1", "expert_groups", "1", "expert_groups"),
+    ("default", "join_inputs", "2; 4", "join_inputs"),
 )
-def test_what_cannot_be_read_is_told_beside_its_field(
-    page: AppTest, pick: Pick, key: str, text: str, words: str
-) -> None:
+
+
+def test_what_cannot_be_read_is_told_beside_its_field(page: AppTest) -> None:
     page.run()
-    move(page, "pick", pick)
-    move(page, key, text)
-    assert words in told(page)[-1]
-    (error,) = page.error
-    assert "\n" not in error.value
-    move(page, "bw", 2.0)  # the sidebar is whole
-    assert told(page)[2] == WhatIf(bandwidth=2.0).key
+    for pick, key, text, words in UNREADABLE:
+        if value(page, "pick") != pick:
+            move(page, "pick", pick)
+        move(page, key, text)
+        assert words in told(page)[-1]
+        (error,) = page.error
+        assert "\n" not in error.value
+    move(page, "bw", 2.0)
+    assert told(page)[2] == WhatIf(bandwidth=2.0).key, "the sidebar is whole"
 
 
 def test_caps_that_are_not_in_use_say_so(page: AppTest) -> None:

@@ -19,7 +19,7 @@ from sim.formats import documents
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.units import format_ms, format_size
-from tests.app.conftest import make_traces
+from tests.app.conftest import make_unmeasured
 from tests.app.test_addresses import visit
 from tests.effort import PATIENCE_S
 
@@ -38,8 +38,8 @@ CARD = Card(
 
 
 @pytest.fixture
-def page(traces: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
-    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(traces)])
+def page(unmeasured: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
+    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(unmeasured)])
     return AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S)
 
 
@@ -60,11 +60,10 @@ def test_compare_says_what_a_step_lacks(page: AppTest, workload: Workload, hardw
     assert "A DDP's default takes longer" not in told
 
 
-@pytest.mark.parametrize("path", ["", "compare"])
 def test_a_recording_of_a_cpu_on_gpus_is_warned_of(
-    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workload: Workload
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workload: Workload
 ) -> None:
-    traces = make_traces(tmp_path / "traces")
+    traces = make_unmeasured(tmp_path / "traces")
     slow = replace(workload, provenance={**workload.provenance, "device": "cpu"})
     documents.save(traces / "workloads" / "twenty.json", slow)
     monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(traces)])
@@ -73,17 +72,17 @@ def test_a_recording_of_a_cpu_on_gpus_is_warned_of(
     page.query_params["workload"] = "twenty"
     page.query_params["hardware"] = "computed: DGX H100"
     page.run()
-    if path:
-        visit(page, path, b_pick="single bucket", c_pick="single bucket")
     warning = cluster_words.device_sentence(slow, None)
     assert warning is not None
     assert warning in plain(page.warning)
+    visit(page, "compare", b_pick="single bucket", c_pick="single bucket")
+    assert warning in plain(page.warning), "on Compare"
 
 
 def test_machines_of_one_name_are_told_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hardware: Hardware
 ) -> None:
-    traces = make_traces(tmp_path / "traces")
+    traces = make_unmeasured(tmp_path / "traces")
     for day in (1, 2):
         dated = replace(
             hardware, provenance={**hardware.provenance, "date": f"2026-11-0{day}T10:30:00+00:00"}
@@ -157,7 +156,11 @@ def test_a_workload_that_was_uploaded_can_be_scaled(page: AppTest, workload: Wor
     assert "mine on " in plain(page.markdown)
 
 
-def test_no_totals_are_told_before_all_is_scored(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("fresh")
+def test_no_totals_are_told_before_all_is_scored(
+    page: AppTest, traces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(traces)])
     seen: list[tuple[bool, bool]] = []
 
     def rerun() -> None:

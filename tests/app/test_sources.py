@@ -188,6 +188,7 @@ def test_what_files_do_not_say_is_asked_for(page: AppTest) -> None:
     assert given(page).inputs.workload.backward_ns == 2_500_000
 
 
+@pytest.mark.usefixtures("fresh")
 def test_a_knob_reads_and_hashes_nothing_again(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     real_read, real_hash = sim.read_uploads, cached_uploads.hashlib.sha256
@@ -211,6 +212,7 @@ def test_a_knob_reads_and_hashes_nothing_again(page: AppTest, monkeypatch: pytes
     assert given(page).inputs.key == before.inputs.key
 
 
+@pytest.mark.usefixtures("fresh")
 def test_only_the_same_content_is_shared_between_sessions(
     page: AppTest, traces: Path, workload: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,19 +249,23 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("what", BAD)
-def test_a_bad_upload_is_one_line_and_all_widgets_stay(page: AppTest, what: str) -> None:
-    page = upload(page, ("<script>*evil*\n[a](b).json", BAD[what]))
-    assert not page.exception
-    (error,) = page.error
-    assert "\n" not in error.value
-    assert "<script>" not in error.value
-    assert error.value.replace("\\", "").startswith("<script>*evil* [a](b).json: ")
-    assert [box.label for box in page.selectbox] == ["Start from", "Workload", "Hardware"]
-    assert page.number_input(key="up_world_size").value is None
-    assert page.session_state["given"] is None
+def test_a_bad_upload_is_one_line_and_all_widgets_stay(page: AppTest) -> None:
+    page.query_params["start"] = "upload"
+    page.run()
+    for what, content in BAD.items():
+        bad = ("<script>*evil*\n[a](b).json", content, "application/octet-stream")
+        page.file_uploader(key="up").set_value([bad]).run()
+        assert not page.exception, what
+        (error,) = page.error
+        assert "\n" not in error.value, what
+        assert "<script>" not in error.value, what
+        assert error.value.replace("\\", "").startswith("<script>*evil* [a](b).json: "), what
+        assert [box.label for box in page.selectbox] == ["Start from", "Workload", "Hardware"], what
+        assert page.number_input(key="up_world_size").value is None, what
+        assert page.session_state["given"] is None, what
 
 
+@pytest.mark.usefixtures("fresh")
 def test_an_error_is_remembered_too(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
     page = upload(page, ("x", b"none of these"))
     monkeypatch.setattr(sim, "read_uploads", None, raising=False)

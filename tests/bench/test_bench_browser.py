@@ -154,7 +154,7 @@ def moves(site: Site, chromium: Any) -> Callable[[str, int], Moves]:
             "cap": ("cap=4", "Cap, MiB", "cap_slider"),
             "bandwidth": ("cap=4", "Bandwidth ×", "bw"),
         }[knob]
-        with harness.visit(chromium) as page:
+        with harness.tab(chromium, motion="no-preference") as tab, harness.visit(tab) as page:
             harness.go(page, f"{address(site, size)}&{place}")
             slider = page.get_by_role("slider", name=name).first
             slider.focus()
@@ -227,7 +227,7 @@ def give(
 @pytest.fixture(scope="module")
 def empty(plain: Site, chromium: Any) -> list[float]:
     """Seconds of the slider of a page that has nothing else."""
-    with harness.visit(chromium) as page:
+    with harness.tab(chromium, motion="no-preference") as tab, harness.visit(tab) as page:
         harness.go(page, plain.url)
         page.get_by_role("slider", name="Cap").focus()
         return served(page)
@@ -288,7 +288,7 @@ def test_first_paint(
 
 def first_paint(chromium: Any, url: str) -> float:
     """Seconds from the start of the navigation until the headline's number is there; nothing is cached."""
-    with harness.visit(chromium) as page:
+    with harness.tab(chromium, motion="no-preference") as tab, harness.visit(tab) as page:
         page.goto(url, wait_until="commit")
         page.wait_for_function(f"{_HEADLINE} && {_HEADLINE}.innerText.includes('ms')", polling="raf")
         return float(page.evaluate("performance.now()")) / 1000

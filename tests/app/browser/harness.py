@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
 import pytest
 
@@ -209,22 +210,49 @@ class Complaints:
         dialog.dismiss()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tab:
+    """A tab, and what its pages complained of."""
+
+    page: Any
+    complaints: Complaints
+
+
 @contextmanager
-def visit(browser: Any, *, size: tuple[int, int] = WIDE, scheme: str = "light") -> Iterator[Any]:
-    """A page of a visitor of its own; ends with an error where the page had one."""
-    context = browser.new_context(
-        viewport={"width": size[0], "height": size[1]}, color_scheme=scheme, accept_downloads=True
-    )
+def tab(browser: Any, *, motion: str = "reduce") -> Iterator[Tab]:
+    """A tab of somebody's browser. What it has loaded and compiled once serves all that is opened in it.
+
+    ``motion="no-preference"``: with animations, which the processor draws picture by picture.
+    """
+    context = browser.new_context(accept_downloads=True, reduced_motion=motion)
     context.add_init_script(_LINE)
     page = context.new_page()
     page.set_default_timeout(PATIENCE_MS)
     complaints = Complaints()
     complaints.listen(page)
     try:
-        yield page
+        yield Tab(page=page, complaints=complaints)
     finally:
         context.close()
-    assert not complaints.heard, "\n".join(complaints.heard)
+
+
+@contextmanager
+def visit(tab: Tab, *, size: tuple[int, int] = WIDE, scheme: str = "light") -> Iterator[Any]:
+    """The tab's page for a visitor who was never here; ends with an error where the page had one."""
+    page = tab.page
+    tab.complaints.heard.clear()
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    page.emulate_media(color_scheme=scheme)
+    page.mouse.move(0, 0)
+    try:
+        yield page
+    finally:
+        page.mouse.up()
+        if page.url.startswith("http"):
+            page.goto(urljoin(page.url, "/_stcore/health"))  # of the same origin, whose storage it is
+            page.evaluate("() => { localStorage.clear(); sessionStorage.clear(); }")
+        page.context.clear_cookies()
+    assert not tab.complaints.heard, "\n".join(tab.complaints.heard)
 
 
 def is_settled(page: Any) -> None:

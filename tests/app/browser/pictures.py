@@ -101,9 +101,10 @@ def main() -> None:
         tempfile.TemporaryDirectory() as folder,
         harness.serve(Path(folder), TRACES) as site,
         harness.chromium() as browser,
+        harness.tab(browser) as tab,
     ):
         for name in SHOWN:
-            with harness.visit(browser, size=SIZE) as page:
+            with harness.visit(tab, size=SIZE) as page:
                 pictures, texts[name] = take(page, site, name)
             for scheme, png in pictures.items():
                 path(name, scheme).write_bytes(png)

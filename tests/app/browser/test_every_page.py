@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.app.browser.contrast import luminance, of_css, pale_texts
-from tests.app.browser.harness import NARROW, PAGES, WIDE, Site, go, is_drawn, sideways, still, visit
+from tests.app.browser.harness import NARROW, PAGES, WIDE, Site, Tab, go, is_drawn, sideways, still, visit
 
 pytestmark = pytest.mark.browser
 
@@ -19,8 +19,8 @@ def brightness(page: Any) -> float:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name == "tune" else pytest.mark.slow) for name in PAGES]
 )
-def test_it_fits_and_can_be_read(name: str, site: Site, chromium: Any) -> None:
-    with visit(chromium, size=NARROW, scheme="dark") as page:
+def test_it_fits_and_can_be_read(name: str, site: Site, tab: Tab) -> None:
+    with visit(tab, size=NARROW, scheme="dark") as page:
         go(page, f"{site.url}/{PAGES[name]}")
         assert brightness(page) < 0.05, "the page is not dark"
         assert sideways(page) == {}
@@ -40,8 +40,8 @@ _CUT = """() => [...document.querySelectorAll('[data-testid=stMetric] *')]
     .map(one => one.textContent)"""
 
 
-def test_no_card_is_cut_beside_the_sidebar_of_a_small_window(site: Site, chromium: Any) -> None:
-    with visit(chromium, size=(800, 900)) as page:
+def test_no_card_is_cut_beside_the_sidebar_of_a_small_window(site: Site, tab: Tab) -> None:
+    with visit(tab, size=(800, 900)) as page:
         go(page, f"{site.url}/?bw=10")
         assert page.get_by_test_id("stMetric").count() == 4
         assert page.evaluate(_CUT) == []

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -39,12 +38,12 @@ def job(folder: Path) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_a_job_is_watched_while_it_runs(traces: Path, tmp_path: Path, chromium: Any) -> None:
+def test_a_job_is_watched_while_it_runs(traces: Path, tmp_path: Path, tab: harness.Tab) -> None:
     watched = tmp_path / "watched"
     watched.mkdir()
     with (
         harness.serve(tmp_path, traces, watch=watched) as site,
-        harness.visit(chromium) as page,
+        harness.visit(tab) as page,
     ):
         harness.go(page, f"{site.url}/validate?show=Live")
         assert headline(page) == {}

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image, ImageDraw, ImageFilter
 
 from tests.app.browser import harness, pictures
-from tests.app.browser.harness import Site
+from tests.app.browser.harness import Site, Tab
 
 STALE = "run make screenshots"
 
@@ -16,8 +16,8 @@ STALE = "run make screenshots"
 @pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.parametrize("name", pictures.SHOWN)
-def test_the_committed_pictures_show_the_page(name: str, bundled: Site, chromium: Any) -> None:
-    with harness.visit(chromium, size=pictures.SIZE) as page:
+def test_the_committed_pictures_show_the_page(name: str, bundled: Site, tab: Tab) -> None:
+    with harness.visit(tab, size=pictures.SIZE) as page:
         taken, words = pictures.take(page, bundled, name)
     assert pictures.TEXTS.exists(), f"no {pictures.TEXTS}: {STALE}"
     committed = json.loads(pictures.TEXTS.read_text())

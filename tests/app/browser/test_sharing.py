@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
-from tests.app.browser.harness import PATIENCE_MS, Site, go, headline, line, rerun, visit
+from tests.app.browser.harness import PATIENCE_MS, Site, Tab, go, headline, line, rerun, visit
 
 pytestmark = pytest.mark.browser
 
@@ -24,50 +24,54 @@ def knobs(page: Any) -> dict[str, str]:
     return {name: value for name, value in page.evaluate(_VALUES) if value is not None}
 
 
-def test_every_knob_of_the_tune_page_comes_back(site: Site, page: Any, chromium: Any) -> None:
+def is_the_same_for(tab: Tab, url: str, turned: dict[str, str], cards: dict[str, str]) -> None:
+    """Somebody who was never here sees at ``url`` the knobs and cards of who gave it."""
+    with visit(tab) as page:
+        go(page, url)
+        assert knobs(page) == turned
+        assert headline(page) == cards
+
+
+def test_every_knob_of_the_tune_page_comes_back(site: Site, tab: Tab) -> None:
     """Numbers and sliders are turned one by one, after a change that drew the sidebar anew piece by piece."""
-    go(page, site.url)
-    fresh = knobs(page)
-    with line(page, "slow"), rerun(page):
-        page.get_by_label("Cap, MiB", exact=True).fill("3")
-        page.get_by_label("Cap, MiB", exact=True).press("Enter")
-    first = page.get_by_label("First bucket, MiB", exact=True)
-    with rerun(page):
-        first.fill("0.5")
-        first.press("Enter")
-    for name in ("Bandwidth ×", "Latency ×", "Backward ×"):
-        slider = page.get_by_role("slider", name=name)
-        assert slider.count() == 1, name
-        slider.focus()
+    with visit(tab) as page:
+        go(page, site.url)
+        fresh = knobs(page)
+        with line(page, "slow"), rerun(page):
+            page.get_by_label("Cap, MiB", exact=True).fill("3")
+            page.get_by_label("Cap, MiB", exact=True).press("Enter")
+        first = page.get_by_label("First bucket, MiB", exact=True)
         with rerun(page):
-            page.keyboard.press("ArrowRight")
-    turned = knobs(page)
+            first.fill("0.5")
+            first.press("Enter")
+        for name in ("Bandwidth ×", "Latency ×", "Backward ×"):
+            slider = page.get_by_role("slider", name=name)
+            assert slider.count() == 1, name
+            slider.focus()
+            with rerun(page):
+                page.keyboard.press("ArrowRight")
+        turned, cards, url = knobs(page), headline(page), page.url
     assert sum(turned[name] != fresh.get(name) for name in turned) >= 6, turned  # pick and slider follow
-    assert re.search(r"cap=3\b", page.url)
-    cards = headline(page)
-    with visit(chromium) as other:
-        go(other, page.url)
-        assert knobs(other) == turned
-        assert headline(other) == cards
+    assert re.search(r"cap=3\b", url)
+    is_the_same_for(tab, url, turned, cards)
 
 
 @pytest.mark.slow
-def test_a_knob_that_is_turned_meanwhile_stays_in_the_address(site: Site, page: Any, chromium: Any) -> None:
+def test_a_knob_that_is_turned_meanwhile_stays_in_the_address(site: Site, tab: Tab) -> None:
     """The server picks the explicit cap as one is entered; its address comes after a slider was turned."""
-    with page.expect_event("websocket") as opened:
-        go(page, site.url)
-    first = page.get_by_label("First bucket, MiB", exact=True)
-    with rerun(page), line(page, "held"):
-        with opened.value.expect_event("framereceived", has_an_address, timeout=PATIENCE_MS):
-            first.fill("0.5")
-            first.press("Enter")
-        page.get_by_role("slider", name="Bandwidth ×").press("ArrowRight")
-        assert "bw=1.1" in page.url
-    turned = knobs(page)
+    with visit(tab) as page:
+        with page.expect_event("websocket") as opened:
+            go(page, site.url)
+        first = page.get_by_label("First bucket, MiB", exact=True)
+        with rerun(page), line(page, "held"):
+            with opened.value.expect_event("framereceived", has_an_address, timeout=PATIENCE_MS):
+                first.fill("0.5")
+                first.press("Enter")
+            page.get_by_role("slider", name="Bandwidth ×").press("ArrowRight")
+            assert "bw=1.1" in page.url
+        turned, cards, url = knobs(page), headline(page), page.url
     assert (turned["st-key-first"], turned["st-key-bw"]) == ("0.5", "1.1")
-    with visit(chromium) as other:
-        go(other, page.url)
-        assert knobs(other) == turned
+    is_the_same_for(tab, url, turned, cards)
 
 
 def has_an_address(message: bytes) -> bool:
@@ -75,34 +79,15 @@ def has_an_address(message: bytes) -> bool:
 
 
 @pytest.mark.slow
-def test_an_address_of_the_cluster_page(site: Site, page: Any, chromium: Any) -> None:
-    go(page, f"{site.url}/cluster")
-    hosts = page.get_by_label("Hosts", exact=True)
-    with rerun(page):
-        hosts.fill("2")
-        hosts.press("Enter")
-    page.get_by_role("slider", name="Scale up to, hosts").focus()
-    with rerun(page):
-        page.keyboard.press("ArrowLeft")
-    with visit(chromium) as other:
-        go(other, page.url)
-        assert knobs(other) == knobs(page)
-        assert headline(other) == headline(page)
-
-
-def test_a_record_of_the_address_stays_through_the_menu_and_back(bundled: Site, page: Any) -> None:
-    """Compare, Validate and the browser's Back show what the address asked for, and say so in the address."""
-    from playwright.sync_api import expect
-
-    record = "gpt-box-2x4gbit"
-    go(page, f"{bundled.url}/?record={record}")
-    for name in ("Compare", "Validate"):
-        page.get_by_role("link", name=name, exact=True).click()
-        expect(page.get_by_role("heading", level=1)).to_have_text(name)
-        expect(page).to_have_url(re.compile(rf"/{name.lower()}\?.*{record}"))
-        expect(page.get_by_role("combobox", name="Record")).to_have_value(re.compile(record))
-    for name in ("Compare", "Tune"):
-        page.go_back()
-        expect(page.get_by_role("heading", level=1)).to_have_text(name)
-        expect(page.get_by_role("combobox", name="Record")).to_have_value(record)
-        expect(page).to_have_url(re.compile(f"record={record}"))
+def test_an_address_of_the_cluster_page(site: Site, tab: Tab) -> None:
+    with visit(tab) as page:
+        go(page, f"{site.url}/cluster")
+        hosts = page.get_by_label("Hosts", exact=True)
+        with rerun(page):
+            hosts.fill("2")
+            hosts.press("Enter")
+        page.get_by_role("slider", name="Scale up to, hosts").focus()
+        with rerun(page):
+            page.keyboard.press("ArrowLeft")
+        turned, cards, url = knobs(page), headline(page), page.url
+    is_the_same_for(tab, url, turned, cards)

@@ -8,7 +8,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.app.browser.harness import NARROW, Site, go, headline, is_settled, line, visit
+from tests.app.browser.harness import (
+    NARROW,
+    Site,
+    Tab,
+    go,
+    headline,
+    is_drawn,
+    is_settled,
+    line,
+    still,
+    visit,
+)
 
 pytestmark = pytest.mark.browser
 
@@ -45,14 +56,32 @@ def nothing_is_drawn(page: Any) -> None:
     assert page.locator(_DRAWN).count() == 0
 
 
-@pytest.mark.parametrize(
-    ("knob", "slider", "key", "turns"),
-    [(CAP, "cap_slider", "ArrowLeft", (3, 5, 2)), (BANDWIDTH, "bw", "ArrowRight", (1, 3))],
-)
-def test_what_is_dragged_is_what_the_server_says(
-    page: Any, site: Site, knob: str, slider: str, key: str, turns: tuple[int, ...]
-) -> None:
+def test_what_is_dragged_is_what_the_server_says(page: Any, site: Site) -> None:
     go(page, site.url)
+    at_hand(page, "cap_slider")
+    a_mouse_draws_each_stop_that_it_passes(page)
+    keys_draw_where_they_lead(page, CAP, "cap_slider", "ArrowRight", (3, 5, 2))
+    keys_draw_where_they_lead(page, BANDWIDTH, "bw", "ArrowRight", (1, 3))
+
+
+def a_mouse_draws_each_stop_that_it_passes(page: Any) -> None:
+    track = page.locator(".st-key-cap_slider [role=group]").bounding_box()
+    handle = page.locator(".st-key-cap_slider input").locator("xpath=..").bounding_box()
+    across, down = handle["x"] + handle["width"] / 2, handle["y"] + handle["height"] / 2
+    page.mouse.move(across, down)
+    page.mouse.down()
+    with line(page, "held"):
+        seen = []
+        for part in range(1, 7):
+            page.mouse.move(across - part * track["width"] / 16, down)
+            seen.append(dragged(page)[0]["Step time"])
+        page.mouse.up()
+        last = dragged(page)
+    assert served(page) == last
+    assert len(set(seen)) > 2
+
+
+def keys_draw_where_they_lead(page: Any, knob: str, slider: str, key: str, turns: tuple[int, ...]) -> None:
     handle = page.get_by_role("slider", name=knob)
     handle.focus()  # the hand comes near: the server is asked for what this one leads to
     at_hand(page, slider)
@@ -71,23 +100,25 @@ def test_what_is_dragged_is_what_the_server_says(
     assert len(seen | {before[0]["Step time"]}) > 2
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_picture_is_the_figure_s(chromium: Any, site: Site, scheme: str) -> None:
-    with visit(chromium, scheme=scheme) as page:
-        go(page, site.url)
+def test_the_picture_is_the_figure_s(page: Any, site: Site) -> None:
+    go(page, site.url)
+    for scheme, key in (("light", "ArrowLeft"), ("dark", "ArrowRight")):
+        page.emulate_media(color_scheme=scheme)
+        is_drawn(page)
+        still(page)
         at_hand(page, "cap_slider")
         before = picture(page)
         page.get_by_role("slider", name=CAP).focus()
         with line(page, "held"):
             for _ in range(8):
-                page.keyboard.press("ArrowLeft")
+                page.keyboard.press(key)
             dragged(page)
             ahead = picture(page)
         served(page)
         after = picture(page)
         # But for lines between gradients of one bucket, and the edges of letters.
-        assert different(ahead, after) < 0.08
-        assert different(before, after) > 0.2
+        assert different(ahead, after) < 0.08, scheme
+        assert different(before, after) > 0.2, scheme
 
 
 def different(one: Any, other: Any) -> float:
@@ -101,28 +132,14 @@ def picture(page: Any) -> Any:
     return np.asarray(Image.open(io.BytesIO(page.screenshot(clip=lanes))).convert("RGB"), dtype=int)
 
 
-def test_a_mouse_draws_each_stop_that_it_passes(page: Any, site: Site) -> None:
-    go(page, site.url)
-    at_hand(page, "cap_slider")
-    track = page.locator(".st-key-cap_slider [role=group]").bounding_box()
-    handle = page.locator(".st-key-cap_slider input").locator("xpath=..").bounding_box()
-    across, down = handle["x"] + handle["width"] / 2, handle["y"] + handle["height"] / 2
-    page.mouse.move(across, down)
-    page.mouse.down()
-    with line(page, "held"):
-        seen = []
-        for part in range(1, 7):
-            page.mouse.move(across - part * track["width"] / 16, down)
-            seen.append(dragged(page)[0]["Step time"])
-        page.mouse.up()
-        last = dragged(page)
-    assert served(page) == last
-    assert len(set(seen)) > 2
-
-
-def test_a_knob_on_its_way_is_not_drawn_over(page: Any, site: Site) -> None:
-    """What was played for other buckets or another machine is not shown for this one."""
+def test_what_is_not_the_servers_to_be_is_not_drawn(page: Any, site: Site) -> None:
     go(page, f"{site.url}/?pick=cap")
+    a_knob_on_its_way_is_not_drawn_over(page)
+    a_touch_elsewhere_takes_it_away(page)
+
+
+def a_knob_on_its_way_is_not_drawn_over(page: Any) -> None:
+    """What was played for other buckets or another machine is not shown for this one."""
     page.get_by_role("slider", name=BANDWIDTH).focus()
     at_hand(page, "bw")
     with line(page, "held"):
@@ -147,8 +164,7 @@ def test_a_knob_on_its_way_is_not_drawn_over(page: Any, site: Site) -> None:
     assert served(page) == last
 
 
-def test_a_touch_elsewhere_takes_it_away(page: Any, site: Site) -> None:
-    go(page, site.url)
+def a_touch_elsewhere_takes_it_away(page: Any) -> None:
     at_hand(page, "cap_slider")
     page.get_by_role("slider", name=CAP).focus()
     with line(page, "held"):
@@ -161,6 +177,7 @@ def test_a_touch_elsewhere_takes_it_away(page: Any, site: Site) -> None:
     assert "cap=512" in page.url
 
 
+@pytest.mark.slow  # that there is nothing to draw: test_drag
 def test_where_the_answer_has_to_be_searched_the_server_gives_it(page: Any, site: Site) -> None:
     go(page, f"{site.url}/?pick=recommended")
     page.get_by_role("slider", name=BANDWIDTH).focus()
@@ -177,8 +194,9 @@ def test_where_the_answer_has_to_be_searched_the_server_gives_it(page: Any, site
     )
 
 
-def test_on_a_phone_it_fits(chromium: Any, site: Site) -> None:
-    with visit(chromium, size=NARROW) as page:
+@pytest.mark.slow
+def test_on_a_phone_it_fits(tab: Tab, site: Site) -> None:
+    with visit(tab, size=NARROW) as page:
         go(page, site.url)
         at_hand(page, "cap_slider")
         page.evaluate("document.querySelector('.st-key-cap_slider input').focus()")

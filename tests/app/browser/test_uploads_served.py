@@ -39,10 +39,17 @@ def trace() -> list[tuple[str, bytes]]:
     return [(f"rank{rank}.json.gz", gzip.compress(text.encode())) for rank, text in enumerate(texts)]
 
 
-def test_a_trace_of_the_profiler_gives_a_recommendation(
+def test_a_page_with_a_bad_upload_goes_on_and_a_trace_gives_a_recommendation(
     site: Site, page: Any, trace: list[tuple[str, bytes]]
 ) -> None:
     go(page, f"{site.url}/?start=upload")
+    upload(page, LABEL, BAD["a name of markup"])
+    assert len([one for one in alerts(page) if one]) == 1
+    assert page.locator("img[src=x]").count() == 0
+    choose(page, "Start from", "bundled files")
+    metric(page, "Step time").wait_for()
+    assert headline(page)["Step time"].endswith("ms")
+    choose(page, "Start from", "upload")
     upload(page, LABEL, *trace)
     page.get_by_role("heading", name="Recommended").wait_for()
     sidebar = page.get_by_test_id("stSidebar").inner_text()
@@ -67,30 +74,19 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("what", BAD)
-def test_a_bad_upload_gives_one_line(what: str, site: Site) -> None:
+def test_a_bad_upload_gives_one_line(site: Site) -> None:
     """The line says what is wrong, names no place on the server, and the knobs stay."""
-    name, content = BAD[what]
     with Client(site.port, "start=upload") as client:
         client.load()
-        client.upload(LABEL, {name: content})
-        (line,) = client.errors()
-        assert "\n" not in line.strip(), line
-        assert len(line) < 600
-        assert "Traceback" not in line
-        assert str(launch.MAIN.parent.parent) not in line
-        assert client.find("file_uploader", LABEL)
-        assert client.find("number_input", "Cap, MiB")
-
-
-def test_a_page_with_a_bad_upload_goes_on(site: Site, page: Any) -> None:
-    go(page, f"{site.url}/?start=upload")
-    upload(page, LABEL, BAD["a name of markup"])
-    assert len([one for one in alerts(page) if one]) == 1
-    assert page.locator("img[src=x]").count() == 0
-    choose(page, "Start from", "bundled files")
-    metric(page, "Step time").wait_for()
-    assert headline(page)["Step time"].endswith("ms")
+        for what, (name, content) in BAD.items():
+            client.upload(LABEL, {name: content})
+            (line,) = client.errors()
+            assert "\n" not in line.strip(), line
+            assert len(line) < 600, what
+            assert "Traceback" not in line, what
+            assert str(launch.MAIN.parent.parent) not in line, what
+            assert client.find("file_uploader", LABEL), what
+            assert client.find("number_input", "Cap, MiB"), what
 
 
 @pytest.mark.slow

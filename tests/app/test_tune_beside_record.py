@@ -1,0 +1,221 @@
+"""The Tune page beside a measured record: what was measured of what is shown, run without a browser."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+import sim
+from app.cached import Played
+from app.launch import MAIN
+from app.views.truth import regret_words, row_of
+from app.words import tune as words
+from sim.formats.record_files import load_record
+from sim.nouns.comparison import Regret
+from sim.nouns.hardware import Hardware
+from sim.nouns.workload import Workload
+from sim.units import format_ms
+from tests.app.conftest import make_traces, open_dashboard
+from tests.effort import PATIENCE_S
+from tests.saving import save_measurement
+
+
+@pytest.fixture
+def page(traces: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
+    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(traces)])
+    return AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S)
+
+
+def is_clean(page: AppTest) -> bool:
+    return not page.exception and not page.error
+
+
+def metric(page: AppTest, label: str) -> str:
+    return next(found.value for found in page.metric if found.label == label)
+
+
+def test_the_error_is_shown_by_mechanism_and_the_link_to_validate_keeps_the_record(traces: Path) -> None:
+    page = open_dashboard(traces)
+    assert is_clean(page)
+    assert [box.label for box in page.expander if "error" in box.label] == ["Where the error comes from"]
+    assert any("Targets, set for paced replays" in found.value for found in page.caption)
+    (link,) = page.get("page_link")
+    assert "made-up" in link.proto.query_string
+
+
+def test_what_is_held_against_the_measurement_is_what_is_shown(page: AppTest) -> None:
+    """The candidate of the same buckets, the model without copies, and nothing where knobs are scaled."""
+    page.run()
+    assert page.selectbox(key="overlay").value == "default"
+    before = [found.value for found in page.success]
+    assert before
+    page.toggle(key="copies").set_value(False).run()
+    assert is_clean(page)
+    assert [found.value for found in (*page.success, *page.warning)] != before
+    assert sum("Copies are switched off" in found.value for found in page.warning) == 2
+    assert page.selectbox(key="overlay").value == "default"
+    page.toggle(key="copies").set_value(True)
+    page.selectbox(key="pick").set_value("single").run()
+    assert page.selectbox(key="overlay").value == "single", "the candidate follows the assignment"
+    page.selectbox(key="overlay").set_value("cap 4").run()
+    assert page.selectbox(key="overlay").value == "cap 4", "another one can be chosen"
+    page.select_slider(key="lat").set_value(2.0).run()
+    assert is_clean(page)
+    assert not page.success
+    assert any("no longer applies" in found.value for found in page.info)
+
+
+def test_a_record_is_found_by_its_digests(page: AppTest) -> None:
+    page.query_params["start"] = "bundled files"
+    page.query_params["workload"] = "twenty"
+    page.run()
+    assert is_clean(page)
+    assert any("Passed" in found.value for found in page.success)
+    page.selectbox(key="workload").set_value("another").run()
+    assert not page.success
+    assert any("No measured run belongs" in found.value for found in page.info)
+
+
+def test_a_run_with_a_slow_rank_is_shown_as_it_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From its record the page starts with the slow rank; from its bare files it shows no measurement."""
+    folder = make_traces(tmp_path / "traces")
+    home = folder / "measured" / "made-up"
+    read = load_record(home)
+    for path in home.glob("measurement-*.json"):
+        path.unlink()
+    for number, one in enumerate(read.candidates):
+        save_measurement(home, number, replace(one, environment={"slow": {"1": 1.5}}))
+    record = load_record(home)
+    assert record.slow
+    row = sim.agreement(record).rows[0]
+    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(folder)])
+    page = AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S).run()
+    assert is_clean(page)
+    assert metric(page, "Step time") == format_ms(row.predicted_step_ns)
+    assert words.CARRIED in [found.value for found in page.caption]
+    assert page.selectbox(key="overlay").value == row.name
+    page.selectbox(key="start").set_value("bundled").run()
+    page.selectbox(key="workload").set_value("twenty").run()
+    assert is_clean(page)
+    assert metric(page, "Step time") != format_ms(row.predicted_step_ns)
+    assert words.OTHER_CONDITIONS in [found.value for found in page.info]
+    assert not [box for box in page.selectbox if box.key == "overlay"]
+
+
+def test_a_run_beside_a_neighbour_is_not_held_against_a_job_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    bundled = MAIN.parents[1] / "traces"
+    watched = str(bundled / "contention" / "gpt-beside-gpt")
+    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(bundled), "--watch", watched])
+    page = AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S).run()
+    assert is_clean(page)
+    assert words.BESIDE in [found.value for found in page.info]
+    assert not [box for box in page.selectbox if box.key == "overlay"]
+
+
+def test_a_measured_candidate_is_one_with_the_same_buckets_switches_and_machine(
+    workload: Workload, hardware: Hardware, traces: Path
+) -> None:
+    agreement = sim.agreement(load_record(traces / "measured" / "made-up"))
+
+    def found(**options: Any) -> str | None:
+        timeline = sim.simulate(workload, hardware, sim.assign(workload, **options), "analytic")
+        row = row_of(agreement, Played(timeline=timeline, report=sim.summarize(timeline)))
+        return None if row is None else row.name
+
+    assert found() == "default"
+    assert found(bucket_cap_mb=4) == "cap 4"
+    assert found(bucket_cap_mb=1000) == "single"
+    assert found(bucket_cap_mb=3) is None
+    for options in (
+        {"accumulation_steps": 4},
+        {"accumulation_steps": 4, "no_sync": False},
+        {"comm_hook": "fp16_compress"},
+        {"gradient_as_bucket_view": True},
+        {"static_graph": True},
+    ):
+        assert found(**options) is None
+    slowest, _ = sim.scale(workload, hardware, backward=1.5)
+    late = sim.simulate(workload, hardware, sim.assign(workload), "analytic", slowest=slowest)
+    assert row_of(agreement, Played(timeline=late, report=sim.summarize(late))) is None
+
+
+@pytest.mark.parametrize(
+    ("regret_ns", "low_ns", "words"),
+    [
+        (0, 0, "The recommendation was the fastest."),
+        (
+            2_500_000,
+            100_000,
+            "The recommendation was 2.50 ms (0.50%) behind cap 4, 95 % interval 0.10 to 4.00 ms.",
+        ),
+        (
+            2_500_000,
+            -100_000,
+            "The recommendation was 2.50 ms (0.50%) behind cap 4, "
+            "95 % interval -0.10 to 4.00 ms: within noise.",
+        ),
+    ],
+    ids=["none", "certain", "within noise"],
+)
+def test_regret_in_words(regret_ns: int, low_ns: int, words: str) -> None:
+    regret = Regret(
+        best="cap 4",
+        regret_ns=regret_ns,
+        low_ns=low_ns,
+        high_ns=4_000_000,
+        relative=0.005,
+        within_noise=low_ns <= 0,
+        paired_rounds=10,
+    )
+    assert regret_words(regret) == words
+
+
+def test_a_regret_of_few_rounds_has_no_interval() -> None:
+    regret = Regret(
+        best="a", regret_ns=10**6, low_ns=0, high_ns=10**6, relative=0.01, within_noise=False, paired_rounds=2
+    )
+    assert regret_words(regret) == (
+        "The recommendation was 1.00 ms (1.00%) behind a, over 2 rounds, too few for an interval."
+    )
+
+
+def test_steps_of_a_trace_are_laid_over_without_a_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Imported: what is tested is said, and which parts are its own; no pass, no fail, no best."""
+    folder = make_traces(tmp_path / "traces")
+    record = folder / "measured" / "made-up"
+    read = load_record(record)
+    for path in record.glob("measurement-*.json"):
+        path.unlink()
+    for number, one in enumerate(read.candidates):
+        few = replace(one, mode="trace", iterations=one.iterations[:1], traced=one.traced[:1])
+        save_measurement(record, number, few)
+    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(folder)])
+    page = AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S).run()
+    assert is_clean(page)
+    assert any("Bucket ends" in found.value for found in page.info)
+    assert not any("median step error" in found.value for found in (*page.success, *page.warning))
+    said = [found.value for found in page.caption]
+    assert any("No pass or fail of a step that is predicted from the trace itself" in one for one in said)
+    assert not any("Best measured" in found.value for found in page.markdown)
+    (shown,) = (found.value for found in page.dataframe if "95 % interval" in found.value.columns)
+    assert set(shown["95 % interval"]) == {"-"}
+
+
+def test_a_broken_record_is_one_line(traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = tmp_path / "measured" / "broken"
+    record.mkdir(parents=True)
+    for name in ("workload.json", "hardware.json"):
+        (record / name).write_bytes((traces / "measured" / "made-up" / name).read_bytes())
+    (record / "measurement-00-x.json").write_text("{")
+    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(tmp_path)])
+    page = AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S).run()
+    assert not page.exception
+    assert len(page.error) == 1
+    assert "Take it home" in [found.value for found in page.subheader]
