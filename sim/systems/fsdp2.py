@@ -3,7 +3,7 @@
 A unit is a bucket, numbered as backward reduces them. Every iteration is alike.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sim.clock.program import BackwardEnd, CopyBack, Program, Ready, Wait, effects_of, tail_ns, works
@@ -74,6 +74,12 @@ def plan(workload: Workload, settings: Fsdp2Settings, policy: str, ranks: int) -
     )
 
 
+def units_in_forward(workload: Workload, assignment: Assignment) -> list[str]:
+    """Names of the units but the root, as forward comes to them; modules of one unit with + between."""
+    settings = read_fsdp2_settings(assignment.settings, assignment.policy, workload)
+    return [unit.name for unit in plan(workload, settings, assignment.policy, 1).forward if not unit.is_root]
+
+
 def write(
     workload: Workload, hardware: Hardware, assignment: Assignment, iteration: Iteration
 ) -> tuple[Program, ...]:
@@ -121,7 +127,7 @@ class _Writer:
             lane=tuple(backward.lane),
             collectives=tuple(backward.collectives),
             carriers=tuple((backward.sent[n],) for n in range(len(backward.sent))),
-            effects=effects_of(self.workload, self.hardware),
+            effects=replace(effects_of(self.workload, self.hardware), channels=1),  # one communicator
             before_forward=gathers,
             before_forward_ns=max(0, waited_ns - services),
             hidden_ns=max(0, services - waited_ns),
