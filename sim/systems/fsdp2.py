@@ -22,7 +22,9 @@ from sim.systems.micro_batch import LaneWriter, micro_batches, shared_optimizer_
 from sim.units import transfer_ns
 
 POLICIES = (SHARDED, REPLICATED)
-_STREAMS = "streams of FSDP2 are modelled from torch's source; their order was compared, their times were not"
+_STREAMS = (
+    "streams of FSDP2 are modelled from torch's source; a replay has their order and waits, without a GPU"
+)
 
 
 def assign(
@@ -74,6 +76,16 @@ def plan(workload: Workload, settings: Fsdp2Settings, policy: str, ranks: int) -
     )
 
 
+def check_units(workload: Workload, assignment: Assignment) -> None:
+    """Raise ``AssignmentError`` unless the buckets are the units that the settings make (A10.1)."""
+    policy = assignment.policy
+    settings = read_fsdp2_settings(assignment.settings, policy, workload)
+    if assignment.bucket_indices != tuple(u.indices for u in plan(workload, settings, policy, 1).reduced):
+        raise AssignmentError(
+            f"bucket_indices: not the units that {policy} makes with these settings (A10.1)"
+        )
+
+
 def units_in_forward(workload: Workload, assignment: Assignment) -> list[str]:
     """Names of the units but the root, as forward comes to them; modules of one unit with + between."""
     settings = read_fsdp2_settings(assignment.settings, assignment.policy, workload)
@@ -92,11 +104,8 @@ def write(
     policy = assignment.policy
     settings = read_fsdp2_settings(assignment.settings, policy, workload)
     assignment.check_fits(workload)
+    check_units(workload, assignment)
     units = plan(workload, settings, policy, hardware.world_size if policy == SHARDED else 1)
-    if assignment.bucket_indices != tuple(unit.indices for unit in units.reduced):
-        raise AssignmentError(
-            f"bucket_indices: not the units that {policy} makes with these settings (A10.1)"
-        )
     writer = _Writer(workload, hardware, settings, units, policy)
     return micro_batches(settings.accumulation_steps, writer.micro_batch)
 
