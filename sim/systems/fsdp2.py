@@ -46,9 +46,14 @@ def assign(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitPlan:
-    """Units in the order of forward, and in that of reductions; ``late`` are reduced after backward."""
+    """Units in the order of forward, and in that of reductions; ``late`` are reduced after backward.
+
+    ``finished``: all but the root in the order in which forward is done with them; it is another one where a
+    unit's modules are used before and after another unit.
+    """
 
     forward: tuple[Unit, ...]
+    finished: tuple[Unit, ...]
     reduced: tuple[Unit, ...]
     late: frozenset[str]
 
@@ -69,8 +74,14 @@ def plan(workload: Workload, settings: Fsdp2Settings, policy: str, ranks: int) -
         [unit for unit in units if unit.is_root]
         + [home[index] for module in forward_modules(workload) for index in module.indices[:1]]
     )
+    finished: dict[Unit, None] = {}
+    for module in forward_modules(workload):
+        for unit in (home[index] for index in module.indices[:1]):
+            finished.pop(unit, None)
+            finished[unit] = None
     return UnitPlan(
         forward=tuple(forward),
+        finished=tuple(unit for unit in finished if not unit.is_root),
         reduced=(*by_hook, *(unit for unit in units if unit.name in late)),
         late=frozenset(late),
     )
@@ -252,17 +263,20 @@ class _Backward(LaneWriter):
 
     def _pre_backward(self, unit: Unit) -> None:
         """Wait for the unit's gather, copy it out, and prefetch what backward comes to next (A10.3)."""
-        settings, forward = self.writer.settings, self.writer.units.forward
+        settings, units = self.writer.settings, self.writer.units
         if not self.writer.gathers or not settings.reshard_after_forward:
             return
         self._gather(unit)
         if unit.name in self.gathered:
             self.lane.append(Wait(self.gathered[unit.name]))
             self.work("hook", self.writer.copy_out_ns(unit))
-        place = forward.index(unit) if not unit.is_root else len(forward)
+        before = [one for one in units.forward if not one.is_root]  # as lists for prefetching are written
+        if not settings.backward_prefetch:
+            before = list(units.finished)
+        place = len(before) if unit.is_root else before.index(unit)
         ahead = max(1, settings.backward_prefetch)
-        for target in range(place - 1, max(place - 1 - ahead, -1), -1):
-            self._gather(forward[target])
+        for target in before[max(place - ahead, 0) : place][::-1]:
+            self._gather(target)
 
     def _gather(self, unit: Unit) -> None:
         """Launch a unit's gather, unless it was; the root is kept from forward."""

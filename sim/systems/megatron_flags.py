@@ -34,7 +34,8 @@ def megatron_flags(assignment: Assignment, workload: Workload) -> str:
         )
     assignment.check_fits(workload)
     settings = assignment.settings
-    check_cut(workload, assignment, assignment.made_for and assignment.made_for.world_size)
+    made_for = assignment.made_for
+    check_cut(workload, assignment, None if made_for is None else made_for.world_size)
     lines = [
         f"# Set elsewhere, and part of this assignment: {name}={value!r}"
         for name, value in settings.items()

@@ -161,7 +161,7 @@ def test_lines_wrap_the_units() -> None:
     assert "fully_shard(model, mp_policy=mp_policy)" in lines
     assert "set_modules_to_backward_prefetch(order[place + 1 : place + 2])" in lines
     with pytest.raises(AssignmentError, match="not the units that fully_shard makes"):
-        sim.snippet(replace(made, bucket_indices=made.bucket_indices[::-1]), WORKLOAD)
+        sim.snippet(replace(made, bucket_indices=made.bucket_indices[::-1], bucket_bytes=None), WORKLOAD)
     lines = sim.snippet(sim.assign(WORKLOAD, "replicate", accumulation_steps=2), WORKLOAD)
     assert "import replicate\n" in lines
     assert "in all but the last of 2 micro-batches" in lines

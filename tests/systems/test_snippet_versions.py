@@ -250,7 +250,7 @@ def test_megatron_has_flags() -> None:
     assert sim.megatron_flags(made, WORKLOAD) == "--overlap-grad-reduce\n--ddp-bucket-size 500000000\n"
     edited = tuple((index,) for bucket in made.bucket_indices for index in bucket)
     with pytest.raises(AssignmentError, match="not the buckets that Megatron-Core cuts"):
-        sim.megatron_flags(replace(made, bucket_indices=edited), WORKLOAD)
+        sim.megatron_flags(replace(made, bucket_indices=edited, bucket_bytes=None), WORKLOAD)
     made = sim.assign(WORKLOAD, "megatron", num_microbatches=2)
     assert sim.megatron_flags(made, WORKLOAD).splitlines() == [
         "# Set elsewhere, and part of this assignment: num_microbatches=2",
