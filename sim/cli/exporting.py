@@ -73,7 +73,7 @@ def export(
         write(output, text)
     if target is Target.PERFETTO:
         suggest("open the trace in https://ui.perfetto.dev")
-    else:
+    elif assignment_file is not None or target is not Target.MEGATRON_FLAGS:  # that best one is in no file
         suggest(to_replay(workload_file, hardware_file, hardware, assignment_file))
 
 
