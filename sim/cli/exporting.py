@@ -17,7 +17,6 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.workload import Workload
-from sim.validator.replayable import NOT_REPLAYED
 
 Output = Annotated[Path | None, file_option("Write here: a file as a whole, or a pipe or device.")]
 
@@ -82,7 +81,7 @@ def export(
         write(output, text)
     if target is Target.PERFETTO:
         suggest("open the trace in https://ui.perfetto.dev")
-    elif assignment.policy not in NOT_REPLAYED:
+    elif assignment_file is not None or target is not Target.MEGATRON_FLAGS:  # that best one is in no file
         suggest(to_replay(workload_file, hardware_file, hardware, assignment_file))
 
 

@@ -23,7 +23,6 @@ from sim.systems.fsdp2 import POLICIES as FSDP2_POLICIES
 from sim.systems.registry import POLICIES
 from sim.systems.switches import MODELLED_DDP_KWARGS, MODELLED_SETTINGS
 from sim.units import format_ms, format_size, parse_cap_mb
-from sim.validator.replayable import NOT_REPLAYED
 
 WorkloadFile = Annotated[
     Path, typer.Argument(metavar="WORKLOAD.json", help="A workload: recorded, imported or estimated.")
@@ -245,7 +244,7 @@ def simulate(
         print_report(report, workload)
         if assignment_file is None:
             suggest(to_tune(workload_file, hardware_file))
-        elif assignment.policy not in NOT_REPLAYED:
+        else:
             suggest(to_replay(workload_file, hardware_file, hardware, assignment_file))
 
 

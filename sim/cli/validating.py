@@ -77,6 +77,14 @@ def validate(
             rich_help_panel=CANDIDATES,
         ),
     ] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="POLICY",
+            help="Of --systems those of this policy, such as megatron; repeatable.",
+            rich_help_panel=CANDIDATES,
+        ),
+    ] = None,
     mode: Annotated[
         ReplayMode,
         typer.Option(
@@ -189,6 +197,8 @@ def validate(
         raise typer.BadParameter(
             "--systems: a paced replay over gloo; leave out --model, --device, --link, --caps"
         )
+    if only and not systems:
+        raise typer.BadParameter("--only: give it with --systems")
     if families and (systems or ab or _is_given(context, "caps")):
         raise typer.BadParameter(
             "--families: the candidates are the tuner's; leave out --systems, --ab, --caps"
@@ -263,7 +273,7 @@ def validate(
         print_own_step(own, with_table=not as_json)
         expected, there, measured = own.workload, own.hardware, recorded_step(workload_file)
     if systems:
-        candidates = _systems(assignments, workload, there)
+        candidates = _systems(assignments, workload, there, only or [])
     elif families:
         candidates = _families(user_model, assignments, expected, there)
     else:
@@ -334,12 +344,14 @@ def _families(
     return candidates
 
 
-def _systems(assignments: dict[str, Assignment], workload: Workload, hardware: Hardware) -> "list[Candidate]":
+def _systems(
+    assignments: dict[str, Assignment], workload: Workload, hardware: Hardware, only: list[str]
+) -> "list[Candidate]":
     from sim.validator.every_system import every_system
     from sim.validator.replayable import check_replayable
     from sim.validator.replayed import Candidate
 
-    every = every_system(workload, hardware)
+    every = every_system(workload, hardware, only)
     for reason in dict.fromkeys(every.left_out.values()):
         names = [name for name, why in every.left_out.items() if why == reason]
         note(f"left out: {', '.join(names)}: {reason}")

@@ -3,7 +3,7 @@
 A unit is a bucket, numbered as backward reduces them. Every iteration is alike.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sim.clock.program import BackwardEnd, CopyBack, Program, Ready, Wait, effects_of, tail_ns, works
@@ -22,7 +22,9 @@ from sim.systems.micro_batch import LaneWriter, micro_batches, shared_optimizer_
 from sim.units import transfer_ns
 
 POLICIES = (SHARDED, REPLICATED)
-_STREAMS = "streams of FSDP2 are modelled from torch's source; their order was compared, their times were not"
+_STREAMS = (
+    "streams of FSDP2 are modelled from torch's source; a replay has their order and waits, without a GPU"
+)
 
 
 def assign(
@@ -44,9 +46,14 @@ def assign(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitPlan:
-    """Units in the order of forward, and in that of reductions; ``late`` are reduced after backward."""
+    """Units in the order of forward, and in that of reductions; ``late`` are reduced after backward.
+
+    ``finished``: all but the root in the order in which forward is done with them; it is another one where a
+    unit's modules are used before and after another unit.
+    """
 
     forward: tuple[Unit, ...]
+    finished: tuple[Unit, ...]
     reduced: tuple[Unit, ...]
     late: frozenset[str]
 
@@ -67,11 +74,33 @@ def plan(workload: Workload, settings: Fsdp2Settings, policy: str, ranks: int) -
         [unit for unit in units if unit.is_root]
         + [home[index] for module in forward_modules(workload) for index in module.indices[:1]]
     )
+    finished: dict[Unit, None] = {}
+    for module in forward_modules(workload):
+        for unit in (home[index] for index in module.indices[:1]):
+            finished.pop(unit, None)
+            finished[unit] = None
     return UnitPlan(
         forward=tuple(forward),
+        finished=tuple(unit for unit in finished if not unit.is_root),
         reduced=(*by_hook, *(unit for unit in units if unit.name in late)),
         late=frozenset(late),
     )
+
+
+def check_units(workload: Workload, assignment: Assignment) -> None:
+    """Raise ``AssignmentError`` unless the buckets are the units that the settings make (A10.1)."""
+    policy = assignment.policy
+    settings = read_fsdp2_settings(assignment.settings, policy, workload)
+    if assignment.bucket_indices != tuple(u.indices for u in plan(workload, settings, policy, 1).reduced):
+        raise AssignmentError(
+            f"bucket_indices: not the units that {policy} makes with these settings (A10.1)"
+        )
+
+
+def units_in_forward(workload: Workload, assignment: Assignment) -> list[str]:
+    """Names of the units but the root, as forward comes to them; modules of one unit with + between."""
+    settings = read_fsdp2_settings(assignment.settings, assignment.policy, workload)
+    return [unit.name for unit in plan(workload, settings, assignment.policy, 1).forward if not unit.is_root]
 
 
 def write(
@@ -86,11 +115,8 @@ def write(
     policy = assignment.policy
     settings = read_fsdp2_settings(assignment.settings, policy, workload)
     assignment.check_fits(workload)
+    check_units(workload, assignment)
     units = plan(workload, settings, policy, hardware.world_size if policy == SHARDED else 1)
-    if assignment.bucket_indices != tuple(unit.indices for unit in units.reduced):
-        raise AssignmentError(
-            f"bucket_indices: not the units that {policy} makes with these settings (A10.1)"
-        )
     writer = _Writer(workload, hardware, settings, units, policy)
     return micro_batches(settings.accumulation_steps, writer.micro_batch)
 
@@ -121,7 +147,7 @@ class _Writer:
             lane=tuple(backward.lane),
             collectives=tuple(backward.collectives),
             carriers=tuple((backward.sent[n],) for n in range(len(backward.sent))),
-            effects=effects_of(self.workload, self.hardware),
+            effects=replace(effects_of(self.workload, self.hardware), channels=1),  # one communicator
             before_forward=gathers,
             before_forward_ns=max(0, waited_ns - services),
             hidden_ns=max(0, services - waited_ns),
@@ -237,17 +263,20 @@ class _Backward(LaneWriter):
 
     def _pre_backward(self, unit: Unit) -> None:
         """Wait for the unit's gather, copy it out, and prefetch what backward comes to next (A10.3)."""
-        settings, forward = self.writer.settings, self.writer.units.forward
+        settings, units = self.writer.settings, self.writer.units
         if not self.writer.gathers or not settings.reshard_after_forward:
             return
         self._gather(unit)
         if unit.name in self.gathered:
             self.lane.append(Wait(self.gathered[unit.name]))
             self.work("hook", self.writer.copy_out_ns(unit))
-        place = forward.index(unit) if not unit.is_root else len(forward)
+        before = [one for one in units.forward if not one.is_root]  # as lists for prefetching are written
+        if not settings.backward_prefetch:
+            before = list(units.finished)
+        place = len(before) if unit.is_root else before.index(unit)
         ahead = max(1, settings.backward_prefetch)
-        for target in range(place - 1, max(place - 1 - ahead, -1), -1):
-            self._gather(forward[target])
+        for target in before[max(place - ahead, 0) : place][::-1]:
+            self._gather(target)
 
     def _gather(self, unit: Unit) -> None:
         """Launch a unit's gather, unless it was; the root is kept from forward."""

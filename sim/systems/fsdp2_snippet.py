@@ -2,6 +2,7 @@
 
 from sim.nouns.assignment import Assignment
 from sim.nouns.workload import Workload
+from sim.systems.fsdp2 import check_units
 from sim.systems.fsdp2_settings import REPLICATED, SHARDED, read_fsdp2_settings
 from sim.systems.fsdp2_units import cut_units
 
@@ -16,12 +17,13 @@ def fsdp2_snippet(assignment: Assignment, workload: Workload) -> str:
     """Python that wraps ``model``: each unit, then the root.
 
     Raises:
-        AssignmentError: the assignment does not fit ``workload``.
+        AssignmentError: the assignment does not fit ``workload``, or its buckets are not the units.
         InputError, NotModelledError: settings that are not legal or not modelled.
     """
     policy = assignment.policy
     assignment.check_fits(workload)
     settings = read_fsdp2_settings(assignment.settings, policy, workload)
+    check_units(workload, assignment)
     units = [unit.name.split("+") for unit in cut_units(workload, settings, policy, 1) if not unit.is_root]
     arguments, lines = "", [f"from {_FROM[policy]} import {policy}"]
     dtypes = {"param_dtype": settings.param_dtype, "reduce_dtype": settings.reduce_dtype}

@@ -61,17 +61,31 @@ def write(
     """
     settings = read_megatron_settings(assignment.settings, workload)
     assignment.check_fits(workload)
-    buckets = lay_out_buffers(workload, settings, hardware.world_size)
+    buckets = check_cut(workload, assignment, hardware.world_size)
+    writer = _Writer(workload, hardware, settings, buckets)
+    return micro_batches(settings.num_microbatches, lambda number: writer.micro_batch(number, iteration))
+
+
+def check_cut(
+    workload: Workload, assignment: Assignment, world_size: int | None
+) -> tuple[MegatronBucket, ...]:
+    """The buckets that the settings of ``assignment`` cut on so many ranks (None: few).
+
+    Raises:
+        AssignmentError: they are not those of ``assignment`` (A9.2).
+        InputError, NotModelledError: as ``assign``.
+    """
+    settings = read_megatron_settings(assignment.settings, workload)
+    buckets = lay_out_buffers(workload, settings, world_size)
     if assignment.bucket_indices != tuple(bucket.members for bucket in buckets):
         why = ""
-        if settings.is_cut and settings.bucket_size is None and settings.num_buckets is None:
-            size = default_bucket_size(hardware.world_size)
-            why = f"; on {hardware.world_size} ranks the default is bucket_size={size}: give it"
+        if world_size and settings.is_cut and settings.bucket_size is None and settings.num_buckets is None:
+            size = default_bucket_size(world_size)
+            why = f"; on {world_size} ranks the default is bucket_size={size}: give it"
         raise AssignmentError(
             f"bucket_indices: not the buckets that Megatron-Core cuts with these settings{why} (A9.2)"
         )
-    writer = _Writer(workload, hardware, settings, buckets)
-    return micro_batches(settings.num_microbatches, lambda number: writer.micro_batch(number, iteration))
+    return buckets
 
 
 def _groups(

@@ -3,7 +3,8 @@
 from sim.errors import NotModelledError
 from sim.nouns.assignment import Assignment
 from sim.nouns.workload import Workload
-from sim.systems.megatron_settings import is_all_bf16, read_megatron_settings
+from sim.systems.megatron import check_cut
+from sim.systems.megatron_settings import is_all_bf16
 
 # By setting, in the order in which they are told. A flag that is off is left out.
 _FLAGS = {
@@ -22,7 +23,7 @@ def megatron_flags(assignment: Assignment, workload: Workload) -> str:
     """Flags to add to Megatron-LM's training script; what is set elsewhere is told in a comment.
 
     Raises:
-        AssignmentError: the assignment does not fit ``workload``.
+        AssignmentError: the assignment does not fit ``workload``, or its buckets are not these settings'.
         InputError: a setting that is not legal.
         NotModelledError: an assignment of another system than Megatron-Core's, or a setting not modelled.
     """
@@ -33,7 +34,8 @@ def megatron_flags(assignment: Assignment, workload: Workload) -> str:
         )
     assignment.check_fits(workload)
     settings = assignment.settings
-    read_megatron_settings(settings, workload)
+    made_for = assignment.made_for
+    check_cut(workload, assignment, None if made_for is None else made_for.world_size)
     lines = [
         f"# Set elsewhere, and part of this assignment: {name}={value!r}"
         for name, value in settings.items()

@@ -91,6 +91,10 @@ def slowdown(alone_ns: Sequence[int], beside_ns: Sequence[int]) -> float:
     return max(1.0, round(median(beside_ns) / max(1, median(alone_ns)), 4))
 
 
+def _rate(num_bytes: int, samples_ns: Sequence[int]) -> float:
+    return round(num_bytes * 1e9 / median(samples_ns), 0)
+
+
 def held_up(copy_ns: Sequence[int], extra_ns: Sequence[int]) -> float:
     """Stretch of a collective while copies are under way, from how much longer it took in all.
 
@@ -207,7 +211,7 @@ class CalibrationStory:
 
     def hardware(self, place: Place, mode: Mode, beside: SecondJob | None = None) -> Hardware:
         """The machine at ``place``. Raises ``ReplayError`` where the ranks did not measure all."""
-        missing = {"started", "launches", "copies out", "search", "host"} - set(self._found)
+        missing = {"started", "launches", "copies out", "additions", "search", "host"} - set(self._found)
         if missing:
             raise ReplayError(f"calibrate: the ranks ended before {', '.join(sorted(missing))} were measured")
         return told_doubtful(_hardware(place, mode, self.rounds, self._pairs, self._found, beside))
@@ -222,6 +226,7 @@ def _hardware(
     beside: SecondJob | None = None,
 ) -> Hardware:
     copies, launches, out = found["copies"], found["launches"]["samples_ns"], found["copies out"]
+    added = found["additions"]
     extra = [beside - alone for beside, alone in zip(out["comm_beside_ns"], out["comm_ns"], strict=True)]
     slowed: dict[str, Any] = {
         "copy_in_slowdown": slowdown(copies["hooked_ns"], copies["hooked_beside_ns"]),
@@ -244,8 +249,9 @@ def _hardware(
         channel_slowdown=max(1.0, round(median(ratios.values()), 4)),
         launch_cost_ns=max(0, round(median(launches))),
         launch_blocks_compute=True,
-        copy_in_bytes_per_s=round(copies["copy_bytes"] * 1e9 / median(copies["copy_in_ns"]), 0),
-        copy_out_bytes_per_s=round(copies["copy_bytes"] * 1e9 / median(copies["copy_out_ns"]), 0),
+        copy_in_bytes_per_s=_rate(copies["copy_bytes"], copies["copy_in_ns"]),
+        copy_out_bytes_per_s=_rate(copies["copy_bytes"], copies["copy_out_ns"]),
+        accumulate_bytes_per_s=_rate(added["num_bytes"], added["samples_ns"]),
         **slowed,
         search_unused_ns=max(0, round(median(found["search"]["search_ns"]))),
         mark_used_ns=max(0, round(median(found["search"]["mark_ns"]))),
@@ -256,6 +262,7 @@ def _hardware(
             "launch_cost_ns": _spread(launches),
             "copy_in_ns": {"num_bytes": copies["copy_bytes"], **_spread(copies["copy_in_ns"])},
             "copy_out_ns": {"num_bytes": copies["copy_bytes"], **_spread(copies["copy_out_ns"])},
+            "accumulate_ns": {"num_bytes": added["num_bytes"], **_spread(added["samples_ns"])},
             "copy_in_slowdown": _pairs(copies["hooked_ns"], copies["hooked_beside_ns"]),
             "copy_out_slowdown": _pairs(out["copy_ns"], out["copy_beside_ns"]),
             "comm_copy_out_slowdown": _pairs(out["comm_ns"], out["comm_beside_ns"]),

@@ -1,9 +1,10 @@
 """Candidates for every system and every switch of DDP that can be replayed, with sensible settings."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sim.errors import SimError
+from sim.errors import InputError, SimError
 from sim.nouns.assignment import Assignment
 from sim.nouns.ddp_switches import SWITCHES
 from sim.nouns.hardware import Hardware
@@ -17,6 +18,8 @@ from sim.validator.replayed import Candidate
 
 _BUCKET_BYTES = 25 * MIB  # DDP's own default
 _LAST_HOOK_CAPS_MB = (25, 10, 4, 1)
+_MEGATRON = {"overlap_grad_reduce": True, "bucket_size": 3_000_000}
+_SHARDED = {**_MEGATRON, "use_distributed_optimizer": True}
 _ZERO = {"reduce_bucket_size": _BUCKET_BYTES // 4, "accelerator": "cpu"}
 
 
@@ -49,6 +52,17 @@ _SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
         "zero2",
         {**_ZERO, "use_multi_rank_bucket_allreduce": False},
     ),
+    "megatron": ("megatron", {}),
+    "megatron, overlap": ("megatron", _MEGATRON),
+    "megatron, small buckets": ("megatron", {**_MEGATRON, "bucket_size": 600_000}),
+    "megatron, distributed optimizer": ("megatron", _SHARDED),
+    "megatron, gathers in forward": ("megatron", {**_SHARDED, "overlap_param_gather": True}),
+    "fully_shard": ("fully_shard", {}),
+    "fully_shard, kept after forward": ("fully_shard", {"reshard_after_forward": False}),
+    "fully_shard, two ahead": ("fully_shard", {"forward_prefetch": 2, "backward_prefetch": 2}),
+    "fully_shard, the root alone": ("fully_shard", {"units": ""}),
+    "replicate": ("replicate", {}),
+    "replicate, the root alone": ("replicate", {"units": ""}),
 }
 
 
@@ -60,13 +74,23 @@ class EverySystem:
     left_out: dict[str, str]
 
 
-def every_system(workload: Workload, hardware: Hardware) -> EverySystem:
+def every_system(workload: Workload, hardware: Hardware, only: Sequence[str] = ()) -> EverySystem:
     """One candidate for each system and switch that a paced replay of ``workload`` can run on the CPU.
 
-    Left out is also what ``hardware`` has no curve for: there is nothing to hold it against.
+    Left out is also what ``hardware`` has no curve for: there is nothing to hold it against. ``only`` are
+    policies; others are not asked for at all.
+
+    Raises:
+        InputError: a policy in ``only`` that no candidate has.
     """
+    known = dict.fromkeys(policy for policy, _ in _SYSTEMS.values())
+    for policy in only:
+        if policy not in known:
+            raise InputError(f"only: {policy!r} is not legal; give one of {', '.join(known)}")
     found, left_out = [], {}
     for name, (policy, options) in _SYSTEMS.items():
+        if only and policy not in only:
+            continue
         try:
             made = _assignment(workload, policy, options)
             candidate = Candidate(name=name, assignment=made)

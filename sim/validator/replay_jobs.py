@@ -9,6 +9,7 @@ from sim.errors import InputError
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.validator.carriers import GLOO_ON_HOST, Carrier
+from sim.validator.module_trees import tree_job
 from sim.validator.replayable import check_replayable
 from sim.validator.replayed import Candidate
 
@@ -94,6 +95,7 @@ def paced_job(
         "due_ns": _due_ns(workload),
         "forward_ns": workload.forward_ns + workload.loss_ns,
         "optimizer_ns": workload.optimizer_ns,
+        **tree_job(workload, candidates),
     }
 
 

@@ -9,24 +9,27 @@ from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import Mode
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.ddp_assignment import check_reaches
+from sim.systems.fsdp2_settings import Fsdp2Settings, read_fsdp2_settings
+from sim.systems.megatron_settings import SYSTEM as MEGATRON
 from sim.systems.registry import assign, write
 from sim.systems.switches import Switches, check_used, read_switches
 from sim.validator.carriers import GLOO_ON_HOST, Carrier
-from sim.validator.ranks.requirements import check_deepspeed
+from sim.validator.module_trees import TREE_POLICIES, check_tree
+from sim.validator.ranks.requirements import check_deepspeed, check_megatron
 from sim.validator.replayed import ZERO_POLICIES, Candidate
 
 _ZERO_REFUSED = {
     "expert_groups": "a paced module has no experts",
     "cpu_offload": "its optimizer would have to compute on the CPU, and sleeps",
 }
-_FSDP2 = "the modules that it wraps are not those of a paced replay; what it sends is compared, not timed"
-NOT_REPLAYED = {
-    "fully_shard": _FSDP2,
-    "replicate": _FSDP2,
-    "megatron": "its own replay would need Megatron-Core on every rank; what it sends is compared, not timed",
+_FSDP2_REFUSED = {
+    "param_dtype": "gradients are handed out in the recorded dtype",
+    "accumulation_steps": "what micro-batches add to gradients is in no recorded schedule",
 }
 _FREE = (CurvePoint(num_bytes=0, duration_ns=0),)
-_ANY_HARDWARE = Hardware(name="any", world_size=2, all_reduce=_FREE, all_gather=_FREE, reduce=_FREE)
+_ANY_HARDWARE = Hardware(
+    name="any", world_size=2, all_reduce=_FREE, all_gather=_FREE, reduce=_FREE, reduce_scatter=_FREE
+)
 
 
 def check_replayable(
@@ -84,11 +87,6 @@ def _check_candidate(workload: Workload, candidate: Candidate, mode: Mode, carri
         check_used(workload, switches)
         if candidate.assignment is not None and not candidate.is_injected:
             check_reaches(workload, assignment)
-    elif assignment.policy in NOT_REPLAYED:
-        raise NotModelledError(
-            f"candidate {candidate.name!r}: {assignment.policy} is not replayed: "
-            f"{NOT_REPLAYED[assignment.policy]}"
-        )
     else:
         switches = Switches()
         program = write(workload, _ANY_HARDWARE, assignment)[-1]
@@ -96,9 +94,11 @@ def _check_candidate(workload: Workload, candidate: Candidate, mode: Mode, carri
             raise NotModelledError(
                 f"candidate {candidate.name!r}: {program.notes[0]}; replay takes what averages rightly"
             )
-    refused = _refused(assignment, switches, mode, carrier) | _refused_of_zero(
-        workload, assignment, mode, carrier
-    )
+    refused = {
+        **_refused(assignment, switches, mode, carrier),
+        **_refused_of_zero(workload, assignment, mode, carrier),
+        **_refused_of_trees(workload, assignment, mode, carrier),
+    }
     for what, why in refused.items():
         raise NotModelledError(f"candidate {candidate.name!r}: {what} is not replayed: {why}")
 
@@ -121,6 +121,26 @@ def _refused_of_zero(
         found["float16"] = "DeepSpeed's accelerator for the CPU has none"
     if settings.get("accelerator") != "cpu":
         found["accelerator cuda"] = "DeepSpeed runs on the CPU, without streams; give accelerator=cpu"
+    return found
+
+
+def _refused_of_trees(
+    workload: Workload, assignment: Assignment, mode: Mode, carrier: Carrier
+) -> dict[str, str]:
+    """What of a candidate of Megatron-Core's or FSDP2's cannot be run, and why."""
+    if assignment.policy not in TREE_POLICIES:
+        return {}
+    found: dict[str, str] = {}
+    if mode == "model" or carrier.device != "cpu" or carrier.emulated is not None:
+        found[assignment.policy] = "it is replayed in paced mode over gloo only"
+    else:
+        check_tree(workload)
+    if assignment.policy != MEGATRON:
+        settings = read_fsdp2_settings(assignment.settings, assignment.policy, workload)
+        usual = Fsdp2Settings()
+        for name, why in _FSDP2_REFUSED.items():
+            if getattr(settings, name) != getattr(usual, name):
+                found[name] = why
     return found
 
 
@@ -149,3 +169,5 @@ def check_installed(candidates: Sequence[Candidate]) -> None:
     """Raise ``MachineError`` where a candidate needs a package that is not installed here."""
     if any(one.assignment is not None and one.assignment.policy in ZERO_POLICIES for one in candidates):
         check_deepspeed()
+    if any(one.assignment is not None and one.assignment.policy == MEGATRON for one in candidates):
+        check_megatron()

@@ -10,6 +10,7 @@ from sim.systems.registry import assign
 from sim.units import MIB
 
 ZERO_POLICIES = ("zero1", "zero2")
+_UNSTAMPED = (*ZERO_POLICIES, "megatron", "fully_shard", "replicate")  # they take no hook
 _SMALL_BYTES = 64 << 10
 
 
@@ -34,11 +35,12 @@ class Candidate:
         """Whether a second lane stamps every bucket, by a communication hook.
 
         A candidate with a hook of its own has none, as DDP takes one hook; nor has one that leaves unused
-        buckets out (A3.14), which then have nothing to stamp, nor ZeRO, which takes no hook.
+        buckets out (A3.14), which then have nothing to stamp, nor ZeRO, Megatron-Core and FSDP2, which take
+        no hook.
         """
         assignment = self.assignment
         return assignment is None or not (
-            assignment.policy in ZERO_POLICIES
+            assignment.policy in _UNSTAMPED
             or assignment.settings.get("comm_hook") is not None
             or assignment.ddp_kwargs.get("skip_all_reduce_unused_params")
         )

@@ -290,7 +290,7 @@ def test_exported_snippet_is_python() -> None:
 
 
 def test_exported_flags_are_megatrons() -> None:
-    """Without an assignment, of the best ``--ddp-bucket-size``; a replay is refused, and so not suggested."""
+    """Without an assignment, of the best ``--ddp-bucket-size``; it is in no file: no replay is suggested."""
     said = bucketsim("export", *FILES, "--as", "megatron-flags")
     assert said.code == 0
     assert "--overlap-grad-reduce\n--ddp-bucket-size " in said.out

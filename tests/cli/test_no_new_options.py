@@ -229,6 +229,7 @@ FROZEN = {
         "--model",
         "--neighbour",
         "--on",
+        "--only",
         "--output",
         "--parts",
         "--prepare",

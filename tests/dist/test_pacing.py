@@ -123,6 +123,10 @@ def test_adding_has_a_baseline_of_its_own() -> None:
         shifts.append(schedule.shift)
     assert shifts[0] >= 20 * MS
     assert shifts[0] - shifts[1] > 20 * MS
+    schedule.begin(adds=True, recorded=False)  # a later micro-batch: the addition holds the lane up
+    schedule.enter(None)
+    schedule.leave(None, None)
+    assert schedule.shift >= 0
 
 
 def test_what_a_hook_waits_for_holds_the_lane_up() -> None:

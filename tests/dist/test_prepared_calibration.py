@@ -46,6 +46,7 @@ EVENTS: list[dict[str, Any]] = [
         **{"event": "copies out", "copy_ns": [10], "copy_beside_ns": [30]},
         **{"comm_ns": [100], "comm_beside_ns": [110]},
     },
+    {"event": "additions", "num_bytes": 1000, "samples_ns": [50]},
     {"event": "search", "search_ns": [5], "mark_ns": [6]},
     {"event": "host", "shares": {"4194304": 0.2}},
     {"event": "finished"},

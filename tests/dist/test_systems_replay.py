@@ -16,12 +16,14 @@ from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Buffer, Workload
 from sim.systems.registry import POLICIES
+from sim.systems.zero import STAGES
 from sim.validator.carriers import Carrier
 from sim.validator.every_system import every_system
 from sim.validator.launch import Place
+from sim.validator.module_trees import TREE_POLICIES
 from sim.validator.ranks import requirements
 from sim.validator.replay import replay
-from sim.validator.replayable import NOT_REPLAYED, check_replayable
+from sim.validator.replayable import check_replayable
 from sim.validator.replayed import Candidate, lane_count
 from tests.commands import bucketsim
 from tests.dist.conftest import needs_box
@@ -30,7 +32,12 @@ pytestmark = pytest.mark.dist
 
 MS = 1_000_000
 CURVE = (CurvePoint(num_bytes=0, duration_ns=MS), CurvePoint(num_bytes=1 << 20, duration_ns=3 * MS))
-TWO = Hardware(name="two", world_size=2, all_reduce=CURVE, all_gather=CURVE, reduce=CURVE, broadcast=CURVE)
+TWO = Hardware(
+    name="two",
+    world_size=2,
+    **dict.fromkeys(("all_reduce", "all_gather", "reduce", "reduce_scatter", "broadcast"), CURVE),  # type: ignore[arg-type]
+)
+OF_GRADIENTS = [one for one in POLICIES if one not in (*STAGES, *TREE_POLICIES)]
 needs_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs deepspeed")
 
 
@@ -81,19 +88,16 @@ def floor_ns(workload: Workload, assignment: Assignment) -> int:
     return int(steps * (workload.forward_ns + workload.backward_ns))
 
 
-def test_every_system_but_zero_is_replayed_with_its_own_buckets(
+def test_every_system_of_gradients_is_replayed_with_its_own_buckets(
     small_workload: Workload, tmp_path: Path
 ) -> None:
+    """All but DeepSpeed's and those that hang on modules."""
     workload = shrunk(small_workload)
-    every = every_system(workload, TWO)
-    candidates = [
-        one for one in every.candidates if one.assignment and not one.assignment.policy.startswith("zero")
-    ]
+    every = every_system(workload, TWO, only=OF_GRADIENTS)
+    candidates = list(every.candidates)
     policies = {one.assignment.policy for one in candidates if one.assignment is not None}
-    assert policies == {
-        policy for policy in POLICIES if not policy.startswith("zero") and policy not in NOT_REPLAYED
-    }
-    assert not [name for name in every.left_out if "zero" not in name]
+    assert policies == set(OF_GRADIENTS)
+    assert not every.left_out
     # Buckets of 1 MiB, so that several are under way; and several of each kind of hook.
     small = [
         Candidate(name=f"small {policy}", assignment=sim.assign(workload, policy, 1))
@@ -109,8 +113,8 @@ def test_every_system_but_zero_is_replayed_with_its_own_buckets(
 @pytest.mark.slow
 def test_unused_parameters_are_in_no_graph(small_workload: Workload, tmp_path: Path) -> None:
     workload = shrunk(small_workload, unused=3)
-    every = every_system(workload, TWO)
-    candidates = [one for one in every.candidates if "zero" not in one.name]
+    every = every_system(workload, TWO, only=OF_GRADIENTS)
+    candidates = list(every.candidates)
     assert [one.name for one in candidates] == [
         "find_unused_parameters",
         "skip_all_reduce_unused_params",
@@ -140,6 +144,41 @@ def test_deepspeed_itself_is_replayed(small_workload: Workload, tmp_path: Path) 
         assert iteration.backward_end_ns > workload.backward_ns
 
 
+@pytest.mark.slow
+def test_systems_that_hang_on_modules_are_replayed(small_workload: Workload, tmp_path: Path) -> None:
+    """Real ``fully_shard``, ``replicate`` and, where it is installed, Megatron-Core use their own buckets."""
+    workload = shrunk(small_workload)
+    every = every_system(workload, TWO, only=TREE_POLICIES)
+    installed = find_spec("megatron") is not None
+    assert len(every.candidates) == (11 if installed else 6)
+    assert len(every.left_out) == (0 if installed else 5)
+    grouped = sim.assign(workload, "fully_shard", units="layers.0+layers.1,layers.5", reduce_dtype="bfloat16")
+    candidates = [*every.candidates, Candidate(name="grouped", assignment=grouped)]
+    if installed:
+        settings = {"overlap_grad_reduce": True, "num_buckets": 4, "num_microbatches": 2}
+        made = sim.assign(workload, "megatron", **settings)
+        candidates.append(Candidate(name="micro-batches", assignment=made))
+    measured = replayed(workload, candidates, tmp_path / "record")
+    for one in candidates:
+        steps = 2 if one.name == "micro-batches" else 1
+        for iteration in measured[one.name].iterations:
+            assert iteration.step_ns >= steps * (workload.forward_ns + workload.backward_ns), one.name
+
+
+def test_what_a_paced_tree_cannot_run_is_named(small_workload: Workload) -> None:
+    made = Candidate(name="units", assignment=sim.assign(small_workload, "fully_shard", accumulation_steps=2))
+    with pytest.raises(NotModelledError, match="accumulation_steps is not replayed: what micro-batches add"):
+        check_replayable(small_workload, [made])
+    names = ("a.weight", "b.weight", "a.bias", *(f"c.{number}.weight" for number in range(3, 10)))
+    torn = replace(
+        small_workload,
+        gradients=tuple(replace(g, name=n) for g, n in zip(small_workload.gradients, names, strict=True)),
+    )
+    megatron = Candidate(name="flat", assignment=sim.assign(torn, "megatron"))
+    with pytest.raises(NotModelledError, match="gradients of module 'a' become ready before and after"):
+        check_replayable(torn, [megatron])
+
+
 def test_zero_without_deepspeed_says_what_to_install(
     small_workload: Workload, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,9 +201,6 @@ POWER_SGD = {"name": "powerSGD", "start_powerSGD_iter": 2}
         ("ddp", {"comm_hook": "bf16_compress"}, "bf16_compress is not replayed: torch refuses it"),
         ("ddp", {"comm_hook": POWER_SGD}, "with 2 buckets over gloo it is a race"),
         ("zero2", {}, "give accelerator=cpu"),
-        ("megatron", {}, "megatron is not replayed: its own replay would need Megatron-Core"),
-        ("fully_shard", {}, "fully_shard is not replayed: the modules that it wraps"),
-        ("replicate", {}, "replicate is not replayed: the modules that it wraps"),
         ("zero2", {"accelerator": "cpu", "gradient_accumulation_steps": 2}, "in no recorded schedule"),
         ("zero1", {"accelerator": "cpu", "cpu_offload": True}, "cpu_offload is not replayed"),
     ],

@@ -81,6 +81,11 @@ EVERYDAY: dict[str, Case] = {
     "fully_shard, explicit prefetch, mixed precision": case(
         count=4, settings={"backward_prefetch": 2, "param_dtype": "bfloat16", "reduce_dtype": "float32"}
     ),
+    "fully_shard, a unit around another one": case(
+        count=4,
+        wrapped=[["blocks.0", "blocks.2"], ["blocks.1"], ["blocks.3"]],
+        units="blocks.0+blocks.2,blocks.1,blocks.3",
+    ),
     "replicate, block by block": case("replicate"),
     "replicate, the root alone": case("replicate", wrapped=[], units=""),
 }

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import sim
-from sim.errors import NotModelledError, SimError
+from sim.errors import AssignmentError, NotModelledError, SimError
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 from sim.systems.fsdp2_settings import MODELLED_FSDP2_SETTINGS
@@ -67,6 +67,13 @@ def test_only_the_last_micro_batch_reduces() -> None:
     assert [len(program.before_forward) for program in (first, second, last)] == [3, 3, 3]
     assert [len(program.collectives) for program in (first, second, last)] == [2, 2, 5]
     assert played(accumulation_steps=3).accumulation_ns > 0
+
+
+def test_one_communicator_is_one_channel() -> None:
+    made = sim.assign(WORKLOAD, "fully_shard", units="h.*")
+    two = replace(HARDWARE, comm_channels=2)
+    steps = [sim.summarize(sim.simulate(WORKLOAD, one, made)).step_ns for one in (HARDWARE, two)]
+    assert steps[0] == steps[1]
 
 
 def test_one_rank_sends_nothing_that_takes_time() -> None:
@@ -153,6 +160,8 @@ def test_lines_wrap_the_units() -> None:
     assert "units = [['h.0', 'h.1']]" in lines
     assert "fully_shard(model, mp_policy=mp_policy)" in lines
     assert "set_modules_to_backward_prefetch(order[place + 1 : place + 2])" in lines
+    with pytest.raises(AssignmentError, match="not the units that fully_shard makes"):
+        sim.snippet(replace(made, bucket_indices=made.bucket_indices[::-1], bucket_bytes=None), WORKLOAD)
     lines = sim.snippet(sim.assign(WORKLOAD, "replicate", accumulation_steps=2), WORKLOAD)
     assert "import replicate\n" in lines
     assert "in all but the last of 2 micro-batches" in lines

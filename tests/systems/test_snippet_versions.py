@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sim
-from sim.errors import InputError, NotModelledError
+from sim.errors import AssignmentError, InputError, NotModelledError
 from sim.nouns.assignment import Assignment
 from sim.nouns.workload import Workload
 from sim.systems.snippets import read_version
@@ -248,6 +248,9 @@ def test_megatron_has_flags() -> None:
         WORKLOAD, "megatron", overlap_grad_reduce=True, bucket_size=5e8, average_in_collective=False
     )
     assert sim.megatron_flags(made, WORKLOAD) == "--overlap-grad-reduce\n--ddp-bucket-size 500000000\n"
+    edited = tuple((index,) for bucket in made.bucket_indices for index in bucket)
+    with pytest.raises(AssignmentError, match="not the buckets that Megatron-Core cuts"):
+        sim.megatron_flags(replace(made, bucket_indices=edited, bucket_bytes=None), WORKLOAD)
     made = sim.assign(WORKLOAD, "megatron", num_microbatches=2)
     assert sim.megatron_flags(made, WORKLOAD).splitlines() == [
         "# Set elsewhere, and part of this assignment: num_microbatches=2",

@@ -33,6 +33,7 @@ def calibrated(burst_rounds: Sequence[int]) -> Hardware:
     told.take({"event": "launches", "samples_ns": [50_000]})
     out = {f"{name}_ns": [4 * MS] for name in ("copy", "comm", "copy_beside", "comm_beside")}
     told.take({"event": "copies out", **out})
+    told.take({"event": "additions", "num_bytes": MIB, "samples_ns": [MS]})
     told.take({"event": "search", "search_ns": [1], "mark_ns": [1]})
     told.take({"event": "host", "shares": {str(16 * MIB): 0.2}})
     return told.hardware(Place(), "paced")

@@ -8,6 +8,9 @@ from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hoo
 
 from sim.validator.ranks.building import build, observed_buckets
 from sim.validator.ranks.cuda_pacing import CudaPacer, check_sums, spin_cycles
+from sim.validator.ranks.fsdp2_lanes import FSDP2, fsdp2_lane
+from sim.validator.ranks.megatron_lanes import MEGATRON, megatron_lane
+from sim.validator.ranks.paced_tree import PacedTree
 from sim.validator.ranks.pacers import HostPacer, Pacer
 from sim.validator.ranks.pacing import PacedModule
 from sim.validator.ranks.rank_like import RankLike
@@ -50,6 +53,9 @@ def paced_lanes(rank: RankLike) -> list[Lane]:
         if candidate["policy"] in STAGES:
             lanes.append(zero_lane(candidate, made.module(), job["groups"], optimizer_ns))
             continue
+        if candidate["policy"] == MEGATRON or candidate["policy"] in FSDP2:
+            lanes.append(_tree_lane(candidate, made.module(), job))
+            continue
         for recorder in (None, pacer.recorder(link)) if candidate["traced"] else (None,):
             owner = made.module()
             wrapped = wrap(owner, candidate)
@@ -69,6 +75,14 @@ def paced_lanes(rank: RankLike) -> list[Lane]:
             )
     pacer.settle(made.modules, plain, optimizer_ns, adds=made.adds)
     return lanes
+
+
+def _tree_lane(candidate: dict[str, Any], paced: PacedModule, job: dict[str, Any]) -> Lane:
+    times = job["forward_ns"], job["optimizer_ns"]
+    if candidate["policy"] == MEGATRON:
+        return megatron_lane(candidate, PacedTree(paced, job["names"], job["modules"]), *times)
+    tree = PacedTree(paced, job["names"], job["modules"], copies=True)
+    return fsdp2_lane(candidate, tree, job["units"][candidate["name"]], *times)
 
 
 class Modules:

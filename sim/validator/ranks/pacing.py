@@ -41,23 +41,27 @@ class Schedule:
 
     ``due_ns`` holds one entry a gradient in ready order and a last one for the end of backward.
     ``baseline_ns`` is the processor time of each AccumulateGrad without DDP, in ready order, ``adding_ns``
-    the same where a gradient is there already and the new one is added to it; ``hooks_ns`` what it was in
-    this backward, DDP's hook included.
+    the same where a gradient is there already and the new one is added to it, taken off where ``recorded``,
+    as the recorded times then contain it; ``hooks_ns`` what it was in this backward, DDP's hook included.
     """
 
     due_ns: Sequence[int]
     baseline_ns: list[int] = field(default_factory=list)
     adding_ns: list[int] = field(default_factory=list)
     adds: bool = False
+    recorded: bool = True
     start: int = 0
     shift: int = 0
     entered: int = 0
     hooks_ns: list[int] = field(default_factory=list)
     ready_ns: list[int] = field(default_factory=list)
 
-    def begin(self, adds: bool = False) -> None:
-        """Start the clock of a backward, which ``adds`` to gradients that are there already."""
-        self.adds = adds
+    def begin(self, adds: bool = False, recorded: bool = True) -> None:
+        """Start the clock of a backward, which ``adds`` to gradients that are there already.
+
+        ``recorded``: that is part of the recorded times (A3.12).
+        """
+        self.adds, self.recorded = adds, recorded
         self.hooks_ns = []
         self.ready_ns = []
         self.shift = 0
@@ -75,7 +79,7 @@ class Schedule:
     def leave(self, inputs: object, outputs: object) -> None:
         """It is accumulated and DDP's hook has returned: what DDP took delays what follows."""
         taken = time.thread_time_ns() - self.entered
-        baseline_ns = self.adding_ns if self.adds else self.baseline_ns
+        baseline_ns = self.adding_ns if self.adds and self.recorded else self.baseline_ns
         if baseline_ns:
             self.shift += taken - baseline_ns[len(self.hooks_ns)]
         self.hooks_ns.append(taken)
@@ -116,6 +120,20 @@ class _Tail(torch.autograd.Function):
         owner: PacedModule = ctx.owner
         owner.keep(len(owner.order))
         return gradients[0], None
+
+
+def chain_node(
+    carry: torch.Tensor, parameter: torch.Tensor, owner: "PacedModule", position: int
+) -> torch.Tensor:
+    """``carry`` behind the node whose backward makes the gradient at ``position`` in ready order."""
+    chained: torch.Tensor = _Node.apply(carry, parameter, owner, position)  # type: ignore[no-untyped-call]
+    return chained
+
+
+def chain_tail(carry: torch.Tensor, owner: "PacedModule") -> torch.Tensor:
+    """``carry`` behind the node whose backward ends the recorded backward."""
+    chained: torch.Tensor = _Tail.apply(carry, owner)  # type: ignore[no-untyped-call]
+    return chained
 
 
 class PacedModule(nn.Module):
@@ -166,9 +184,9 @@ class PacedModule(nn.Module):
             node.register_hook(self.schedule.leave)
             self._watched.append(node)
 
-    def begin_backward(self) -> None:
-        """Start the clock; gradients that are there already are added to."""
-        self.schedule.begin(adds=self.weights[self.order[0]].grad is not None)
+    def begin_backward(self, recorded: bool = True) -> None:
+        """Start the clock; gradients that are there already are added to, as ``recorded`` or beside that."""
+        self.schedule.begin(self.weights[self.order[0]].grad is not None, recorded)
 
     def take_gradient(self, position: int) -> torch.Tensor:
         """A fresh alias of the preallocated gradient that is due at ``position`` in ready order."""
@@ -188,9 +206,7 @@ class PacedModule(nn.Module):
 
     def chain(self, carry: torch.Tensor) -> torch.Tensor:
         """The chain of nodes that backward walks, first-ready gradient last."""
-        carry = _Tail.apply(carry, self)  # type: ignore[no-untyped-call]
+        carry = chain_tail(carry, self)
         for position in range(len(self.order) - 1, -1, -1):
-            carry = _Node.apply(  # type: ignore[no-untyped-call]
-                carry, self.weights[self.order[position]], self, position
-            )
+            carry = chain_node(carry, self.weights[self.order[position]], self, position)
         return carry

@@ -50,7 +50,7 @@ def calibrate(rank: RankLike) -> None:
     gc.disable()
     job = rank.job
     measure = {
-        **{"launches": _launches, "copies out": _copies_out, "search": _search},
+        **{"launches": _launches, "copies out": _copies_out, "additions": _additions, "search": _search},
         **{"host": _host, "compute": _compute},
     }
     last = [what for what in measure if what != "compute" or job["computes"]]
@@ -244,6 +244,24 @@ def _copies_out(rank: RankLike) -> dict[str, Any]:
             for name, value in zip(found, (alone, undisturbed, copied, disturbed), strict=True):
                 found[name].append(value)
     return {f"{name}_ns": _middle(samples, rank) for name, samples in found.items()}
+
+
+def _additions(rank: RankLike) -> dict[str, Any]:
+    """Gradients added in place to others, as micro-batches and Megatron-Core's hooks do, ns per repeat."""
+    broom = torch.zeros(_SWEEP_BYTES // 4)
+    sizes = [size for _ in range(12) for size in _LAYER_BYTES]
+    sources = [torch.full((size // 4,), 0.5) for size in sizes]
+    targets = [torch.zeros_like(source) for source in sources]
+    found = []
+    for repeat in range(rank.job["copy_repeats"] + 2):
+        broom.add_(1)
+        sleep_until(common_start())
+        begun = time.thread_time_ns()
+        for target, source in zip(targets, sources, strict=True):
+            target.add_(source)
+        if repeat >= 2:
+            found.append(time.thread_time_ns() - begun)
+    return {"num_bytes": sum(sizes), "samples_ns": _middle(found, rank)}
 
 
 def _middle(samples: list[int], rank: RankLike) -> list[int]:

@@ -5,6 +5,15 @@ from importlib.util import find_spec
 from sim.errors import MachineError
 
 
+def check_megatron() -> None:
+    """Raise ``MachineError`` unless Megatron-Core is installed; nothing of it is imported."""
+    if find_spec("megatron") is None or find_spec("megatron.core") is None:
+        raise MachineError(
+            "Megatron-Core is not installed, and megatron is replayed with it; run "
+            "pip install --no-deps megatron-core==0.16.1"
+        )
+
+
 def check_deepspeed() -> None:
     """Raise ``MachineError`` unless DeepSpeed is installed; nothing of it is imported."""
     if find_spec("deepspeed") is None:

@@ -131,7 +131,10 @@ def run_step(
                 worked = time.thread_time_ns()
                 loss = model(carry).sum()
                 forward = time.thread_time_ns() - worked
-                module.begin_backward()
+                # Those of earlier micro-batches; what is there without them is zeros, in recorded times, too.
+                module.begin_backward(
+                    recorded=left == manner.accumulation_steps - 1 or not manner.set_to_none
+                )
                 loss.backward()
             module.forward_start_ns = sync_end = time.monotonic_ns()
     end = sleep_until(sync_end + optimizer_ns)
