@@ -37,7 +37,7 @@ def _write(result: Autotuned, folder: Path) -> None:
 
 
 def main() -> None:
-    """Record some steps, every other one preceded by a plain backward whose gradients are dropped; or tune."""
+    """Record some steps, half of them preceded by a plain backward whose gradients are dropped; or tune."""
     parser = argparse.ArgumentParser()
     parser.add_argument("factory")
     parser.add_argument("--record", help="a directory for the recording")
