@@ -25,12 +25,11 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives, _fsdp_param_group
 from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 
-from sim.validator.ranks.paced_tree import PacedTree, run_tree_forward
+from sim.validator.ranks.paced_tree import FSDP2, PacedTree, run_tree_forward
 from sim.validator.ranks.pacing import sleep_until
 from sim.validator.ranks.replay_lane import Lane
 from sim.validator.ranks.stepping import common_start
 
-FSDP2 = ("fully_shard", "replicate")
 _DTYPES = ("param_dtype", "reduce_dtype")
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 _one_channel: list[Any] = []  # the process group of all these lanes, made once

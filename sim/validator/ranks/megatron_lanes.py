@@ -23,7 +23,6 @@ from sim.validator.ranks.replay_lane import Lane
 from sim.validator.ranks.requirements import check_megatron
 from sim.validator.ranks.stepping import common_start
 
-MEGATRON = "megatron"
 # What is no argument of DistributedDataParallelConfig.
 _BESIDE = ("num_buckets", "disable_bucketing", "pipeline_rank", "num_microbatches", "shared_embedding")
 _alone: list[Any] = []  # this rank's process group of one, made once

@@ -8,9 +8,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hoo
 
 from sim.validator.ranks.building import build, observed_buckets
 from sim.validator.ranks.cuda_pacing import CudaPacer, check_sums, spin_cycles
-from sim.validator.ranks.fsdp2_lanes import FSDP2, fsdp2_lane
-from sim.validator.ranks.megatron_lanes import MEGATRON, megatron_lane
-from sim.validator.ranks.paced_tree import PacedTree
+from sim.validator.ranks.paced_tree import FSDP2, MEGATRON, PacedTree
 from sim.validator.ranks.pacers import HostPacer, Pacer
 from sim.validator.ranks.pacing import PacedModule
 from sim.validator.ranks.rank_like import RankLike
@@ -53,7 +51,7 @@ def paced_lanes(rank: RankLike) -> list[Lane]:
         if candidate["policy"] in STAGES:
             lanes.append(zero_lane(candidate, made.module(), job["groups"], optimizer_ns))
             continue
-        if candidate["policy"] == MEGATRON or candidate["policy"] in FSDP2:
+        if candidate["policy"] in (MEGATRON, *FSDP2):
             lanes.append(_tree_lane(candidate, made.module(), job))
             continue
         for recorder in (None, pacer.recorder(link)) if candidate["traced"] else (None,):
@@ -79,8 +77,13 @@ def paced_lanes(rank: RankLike) -> list[Lane]:
 
 def _tree_lane(candidate: dict[str, Any], paced: PacedModule, job: dict[str, Any]) -> Lane:
     times = job["forward_ns"], job["optimizer_ns"]
+    # Both reach for what is private in their packages: only where a lane needs it.
     if candidate["policy"] == MEGATRON:
+        from sim.validator.ranks.megatron_lanes import megatron_lane
+
         return megatron_lane(candidate, PacedTree(paced, job["names"], job["modules"]), *times)
+    from sim.validator.ranks.fsdp2_lanes import fsdp2_lane
+
     tree = PacedTree(paced, job["names"], job["modules"], copies=True)
     return fsdp2_lane(candidate, tree, job["units"][candidate["name"]], *times)
 

@@ -14,6 +14,8 @@ from torch import nn
 
 from sim.validator.ranks.pacing import PacedModule, chain_node, chain_tail, sleep_until
 
+MEGATRON, FSDP2 = "megatron", ("fully_shard", "replicate")  # the policies whose replay needs a tree
+
 
 class _Part(nn.Module):
     """A module: parameters of its own, and children, used in the order in which they were added."""
