@@ -488,6 +488,6 @@ def test_the_facade_predicts_each_candidate() -> None:
     )
     found = sim.agreement(rows)
     for row, assignment in zip(found.rows, (SPLIT, WHOLE), strict=True):
-        assert row.predicted == sim.summarize(sim.simulate(WORKLOAD, hardware, assignment))
+        assert row.predicted == sim.summarize(sim.simulate(WORKLOAD, hardware, assignment, "analytic"))
     assert [row.predicted_step_ns for row in found.rows] == [1900, 2000]
     assert [row.predicted_step_ns for row in sim.agreement(rows, copies=False).rows] == [1800, 1800]

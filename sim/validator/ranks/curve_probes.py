@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from sim.validator.ranks.processes import keep_freed_memory
 from sim.validator.ranks.rank_like import RankLike
 from sim.validator.ranks.settling import is_settled
 from sim.validator.ranks.stepping import gather
@@ -68,6 +69,7 @@ def few_of(size: int, job: dict[str, Any]) -> int:
 
 def tell_zero_curves(rank: RankLike) -> None:
     """One round of the curves of what only sharded systems send (A5.7, A5.11, A9.3, A10.4)."""
+    keep_freed_memory()
     for size in rank.job["zero_sizes"]:
         few = few_of(size, rank.job)
         rank.tell("all_gather", num_bytes=size, samples_ns=time_all_gathers(size, few, rank))

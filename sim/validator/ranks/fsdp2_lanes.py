@@ -9,7 +9,6 @@ over one process group that carries one collective at a time, as an NCCL communi
 all-reduces are launched asynchronously, and waited for at the end. What is not replayed: the host's own time.
 """
 
-import ctypes
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,11 +26,11 @@ from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 
 from sim.validator.ranks.paced_tree import FSDP2, PacedTree, run_tree_forward
 from sim.validator.ranks.pacing import sleep_until
+from sim.validator.ranks.processes import keep_freed_memory
 from sim.validator.ranks.replay_lane import Lane
 from sim.validator.ranks.stepping import common_start
 
 _DTYPES = ("param_dtype", "reduce_dtype")
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 _one_channel: list[Any] = []  # the process group of all these lanes, made once
 
 
@@ -106,7 +105,7 @@ class _Run:
         self.reduced: list[list[int]] = []
         self.reducing = _Reducing(tree)
         self._index = {name: place for place, name in enumerate(tree.names)}
-        _keep_freed_memory()
+        keep_freed_memory()
         self.units = self._wrap([unit.split("+") for unit in units])
 
     def _wrap(self, units: list[list[str]]) -> list[Any]:
@@ -249,16 +248,3 @@ def _group() -> Any:
         group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, made)
         _one_channel.append(group)
     return _one_channel[0]
-
-
-def _keep_freed_memory() -> None:
-    """Ask the C library to keep what is freed, as a GPU's caching allocator does; elsewhere nothing changes.
-
-    Buffers are made anew for every unit, and pages that were never touched would make each copy slower.
-    """
-    try:
-        libc = ctypes.CDLL(None)
-        libc.mallopt(_M_MMAP_MAX, 0)
-        libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
-    except (OSError, AttributeError):
-        return

@@ -19,6 +19,7 @@ from torch.distributed import distributed_c10d
 
 from sim.validator.ranks.paced_tree import PacedTree, run_tree_forward
 from sim.validator.ranks.pacing import sleep_until
+from sim.validator.ranks.processes import keep_freed_memory
 from sim.validator.ranks.replay_lane import Lane
 from sim.validator.ranks.requirements import check_megatron
 from sim.validator.ranks.stepping import common_start
@@ -41,6 +42,7 @@ def megatron_lane(candidate: dict[str, Any], tree: PacedTree, forward_ns: int, o
         MachineError: Megatron-Core is not installed.
     """
     check_megatron()
+    keep_freed_memory()
     with _on_the_cpu():
         ddp = _wrap(candidate["settings"], tree)
     index = {id(weight): place for place, weight in enumerate(tree.paced.weights)}

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from sim.validator.ranks.pacing import PacedModule, Schedule, sleep_until
+from sim.validator.ranks.processes import keep_freed_memory
 from sim.validator.ranks.replay_lane import Lane
 from sim.validator.ranks.requirements import check_deepspeed
 from sim.validator.ranks.stepping import clear_gradients, common_start
@@ -71,6 +72,7 @@ def zero_lane(
 def _start(candidate: dict[str, Any], module: PacedModule, groups: Sequence[int], optimizer_ns: int) -> Any:
     """DeepSpeed's engine, in the process group that is there."""
     check_deepspeed()
+    keep_freed_memory()
     os.environ["DS_ACCELERATOR"] = "cpu"
     os.environ.setdefault("LOCAL_RANK", "0")
     deepspeed = import_module("deepspeed")

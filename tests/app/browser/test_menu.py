@@ -10,7 +10,7 @@ import sim
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.units import format_ms
-from tests.app.browser.harness import Site, go, headline, is_drawn
+from tests.app.browser.harness import Site, go, headline, is_drawn, is_settled
 from tests.app.conftest import OTHER
 
 pytestmark = pytest.mark.browser
@@ -45,10 +45,11 @@ def back(page: Any, name: str, path: str) -> None:
     """A page that writes its knobs into the address may leave several entries to go back over."""
     from playwright.sync_api import expect
 
-    page.go_back()
-    for _ in range(_MOST_ENTRIES - 1):
-        if urlparse(page.url).path != path:
-            page.go_back()
+    for _ in range(_MOST_ENTRIES):
+        page.go_back()
+        is_settled(page)
+        if urlparse(page.url).path == path:
+            break
     expect(page.get_by_role("heading", level=1)).to_have_text(name)
     expect(page.get_by_role("combobox", name="Record")).to_have_value(OTHER)
     expect(page).to_have_url(re.compile(f"record={OTHER}"))
