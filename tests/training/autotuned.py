@@ -15,6 +15,7 @@ from typing import Any
 from tests.training.measure import MODELS, kept_environment
 
 RESULTS = Path("autotuned.json")
+TRACES = Path(__file__).parents[2] / "traces" / "autotuned"
 OURS = "sim.recorder.models:gpt"
 CASES = (
     *((f"tests.training.models:{model}", "2gbit") for model in MODELS),
@@ -66,8 +67,9 @@ def table(directory: Path) -> str:
 def _gain(ab: dict[str, Any] | None) -> str:
     if ab is None:
         return "-"
-    low, gain, high = (ab[name] / 1e6 for name in ("gain_low_ns", "gain_ns", "gain_high_ns"))
-    return f"{gain:.0f} ms [{low:.0f} to {high:.0f}] of {ab['default_step_ns'] / 1e6:.0f}"
+    names = ("gain_low_ns", "gain_ns", "gain_high_ns", "default_step_ns")
+    low, gain, high, step = (round(ab[name] / 1e6) for name in names)
+    return f"{gain} ms [{low} to {high}] of {step}"
 
 
 def main() -> None:

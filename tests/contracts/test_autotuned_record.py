@@ -1,0 +1,20 @@
+"""What ``sim.autotune`` gained in real training: the manual's table; and that nothing slower was kept."""
+
+import json
+
+from tests.manual.pages import TRUTH
+from tests.training.autotuned import RESULTS, TRACES, table
+
+ROWS = json.loads((TRACES / RESULTS).read_text())
+
+
+def test_the_manual_has_the_table() -> None:
+    assert table(TRACES) in TRUTH.read_text()
+
+
+def test_what_was_kept_is_not_slower_to_an_independent_comparison() -> None:
+    kept = [row for row in ROWS if row["outcome"] == "kept"]
+    assert kept
+    for row in kept:
+        assert row["ab"]["gain_low_ns"] > 0, row["factory"]
+        assert row["independent"]["gain_high_ns"] > 0, row["factory"]
