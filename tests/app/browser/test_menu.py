@@ -15,7 +15,7 @@ from tests.app.conftest import OTHER
 
 pytestmark = pytest.mark.browser
 
-_MOST_ENTRIES = 3  # of one page in the browser's history
+_MOST_ENTRIES = 6  # of one page in the browser's history
 
 
 def test_a_record_of_the_address_stays_through_the_menu_and_back(
