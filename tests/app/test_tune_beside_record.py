@@ -20,7 +20,7 @@ from sim.nouns.workload import Workload
 from sim.units import format_ms
 from tests.app.conftest import make_traces, open_dashboard
 from tests.effort import PATIENCE_S
-from tests.saving import save_measurement
+from tests.saving import measure_anew
 
 
 @pytest.fixture
@@ -85,11 +85,7 @@ def test_a_run_with_a_slow_rank_is_shown_as_it_was_measured(
     """From its record the page starts with the slow rank; from its bare files it shows no measurement."""
     folder = make_traces(tmp_path / "traces")
     home = folder / "measured" / "made-up"
-    read = load_record(home)
-    for path in home.glob("measurement-*.json"):
-        path.unlink()
-    for number, one in enumerate(read.candidates):
-        save_measurement(home, number, replace(one, environment={"slow": {"1": 1.5}}))
+    measure_anew(home, lambda one: replace(one, environment={"slow": {"1": 1.5}}))
     record = load_record(home)
     assert record.slow
     row = sim.agreement(record).rows[0]
@@ -189,13 +185,10 @@ def test_steps_of_a_trace_are_laid_over_without_a_verdict(
 ) -> None:
     """Imported: what is tested is said, and which parts are its own; no pass, no fail, no best."""
     folder = make_traces(tmp_path / "traces")
-    record = folder / "measured" / "made-up"
-    read = load_record(record)
-    for path in record.glob("measurement-*.json"):
-        path.unlink()
-    for number, one in enumerate(read.candidates):
-        few = replace(one, mode="trace", iterations=one.iterations[:1], traced=one.traced[:1])
-        save_measurement(record, number, few)
+    measure_anew(
+        folder / "measured" / "made-up",
+        lambda one: replace(one, mode="trace", iterations=one.iterations[:1], traced=one.traced[:1]),
+    )
     monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(folder)])
     page = AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S).run()
     assert is_clean(page)

@@ -21,7 +21,7 @@ from sim.formats.record_files import load_record, start_record
 from sim.nouns.comparison import Attribution
 from tests.app.conftest import make_traces
 from tests.effort import PATIENCE_S
-from tests.saving import save_measurement
+from tests.saving import measure_anew, save_measurement
 
 
 def validate() -> None:
@@ -226,12 +226,7 @@ def test_an_upload_without_a_record_is_one_line(monkeypatch: pytest.MonkeyPatch,
 
 def test_a_trace_is_left_out_of_the_claim(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     folder = make_traces(tmp_path / "traces")
-    made = folder / "measured" / "made-up"
-    read = load_record(made)
-    for path in made.glob("measurement-*.json"):
-        path.unlink()
-    for number, one in enumerate(read.candidates):
-        save_measurement(made, number, replace(one, mode="trace"))
+    measure_anew(folder / "measured" / "made-up", lambda one: replace(one, mode="trace"))
     page = open_page(monkeypatch, folder)
     assert not page.exception
     assert not page.success

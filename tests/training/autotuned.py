@@ -6,13 +6,12 @@ default by ``bucketsim validate --ab``, which has seen nothing of the tuning.
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from tests.training.measure import MODELS, kept_environment
+from tests.training.measure import MODELS, run
 
 RESULTS = Path("autotuned.json")
 TRACES = Path(__file__).parents[2] / "traces" / "autotuned"
@@ -25,25 +24,19 @@ CASES = (
 )
 
 
-def _run(*arguments: str) -> str:
-    command = [sys.executable, "-m", "sim", *arguments]
-    return subprocess.run(
-        command, check=True, env=kept_environment(), stdout=subprocess.PIPE, text=True
-    ).stdout
-
-
 def measure(factory: str, rate: str, folder: Path, rounds: int) -> dict[str, Any]:
     """How the tuning of one job ended, and what an A/B of its own says of what was kept."""
     folder.mkdir(parents=True, exist_ok=True)
     box = ("--box", "2", "--rate", rate)
     train = (sys.executable, "-m", "tests.training.train", factory, "--autotune", str(folder))
-    _run("box", "2", "--rate", rate, "--", *train)
+    run("box", "2", "--rate", rate, "--", *train)
     row: dict[str, Any] = {"factory": factory, "rate": rate}
     row |= json.loads((folder / "result.json").read_text())
     assignment = folder / "assignment.json"
     if row["outcome"] == "kept":
         asked = ("--assignment", str(assignment), "--rounds", str(rounds), "--json")
-        row["independent"] = json.loads(_run("validate", "--ab", "--model", factory, *box, *asked))
+        said = run("validate", "--ab", "--model", factory, *box, *asked, stdout=subprocess.PIPE)
+        row["independent"] = json.loads(said)
     return row
 
 
@@ -82,7 +75,6 @@ def main() -> None:
     for factory, rate in CASES:
         folder = options.directory / f"{factory.partition(':')[2]}-{rate}"
         rows.append(measure(factory, rate, folder, options.rounds))
-        os.makedirs(options.directory, exist_ok=True)
         (options.directory / RESULTS).write_text(json.dumps(rows, indent=1))
     print(table(options.directory))
 

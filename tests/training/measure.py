@@ -22,13 +22,11 @@ AGAIN = "default again"
 _KEPT = {"MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_MMAP_THRESHOLD_": "4000000000"}
 
 
-def kept_environment() -> dict[str, str]:
-    """This process's, with ranks of one thread that keep their memory."""
-    return {**os.environ, **_KEPT, "OMP_NUM_THREADS": "1"}
-
-
-def _run(*arguments: str) -> None:
-    subprocess.run([sys.executable, "-m", "sim", *arguments], check=True, env=kept_environment())
+def run(*arguments: str, stdout: int | None = None) -> str:
+    """``bucketsim ARGUMENTS``, with ranks of one thread that keep their memory; what it said, if piped."""
+    environment = {**os.environ, **_KEPT, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "sim", *arguments]
+    return subprocess.run(command, check=True, env=environment, stdout=stdout, text=True).stdout
 
 
 def measure(model: str, rate: str, hardware: Path, folder: Path, rounds: int, steps: int) -> None:
@@ -36,12 +34,12 @@ def measure(model: str, rate: str, hardware: Path, folder: Path, rounds: int, st
     factory, box = f"tests.training.models:{model}", ["--box", "2", "--rate", rate]
     recording, imported = folder.with_suffix(".recording"), folder.with_suffix(".imported")
     train = [sys.executable, "-m", "tests.training.train", factory, "--record", str(recording)]
-    _run("box", "2", "--rate", rate, "--", *train, "--steps", str(steps))
-    _run("import", "recording", str(recording), "-o", str(imported))
+    run("box", "2", "--rate", rate, "--", *train, "--steps", str(steps))
+    run("import", "recording", str(recording), "-o", str(imported))
     workload = imported / "workload.json"
     again = imported / f"{AGAIN}.json"
     again.write_text(sim.to_text(sim.assign(sim.load_workload(workload))))
-    _run(
+    run(
         *(
             "validate",
             str(workload),
@@ -75,7 +73,7 @@ def main() -> None:
     for rate in options.rates.split(","):
         hardware = options.directory / f"wire-{rate}.json"
         if not hardware.exists():
-            _run("calibrate", "--box", "2", "--rate", rate, "--largest", "64MiB", "-o", str(hardware))
+            run("calibrate", "--box", "2", "--rate", rate, "--largest", "64MiB", "-o", str(hardware))
         for model in options.models.split(","):
             folder = options.directory / f"{model}-{rate}"
             if not folder.exists():

@@ -102,6 +102,8 @@ class _Run:
         self.tree, self.forward_ns, self.optimizer_ns = tree, forward_ns, optimizer_ns
         self.shards = candidate["policy"] == FSDP2[0]
         self.settings = candidate["settings"]
+        self.ahead = max(1, self.settings.get("forward_prefetch", 0))
+        self.share = _owned(tree) if self.shards else 1
         self.reduced: list[list[int]] = []
         self.reducing = _Reducing(tree)
         self._index = {name: place for place, name in enumerate(tree.names)}
@@ -135,9 +137,8 @@ class _Run:
         return firsts
 
     def _prefetch(self, forward: list[Any], firsts: list[Any]) -> None:
-        ahead = max(1, self.settings.get("forward_prefetch", 0))
         for place, module in enumerate(forward):
-            module.set_modules_to_forward_prefetch(forward[place + 1 : place + 2 + ahead])
+            module.set_modules_to_forward_prefetch(forward[place + 1 : place + 2 + self.ahead])
         backward = self.settings.get("backward_prefetch", 0)
         for place, module in enumerate([forward[0], *firsts[::-1]] if backward else []):
             module.set_modules_to_backward_prefetch(firsts[::-1][place : place + backward])
@@ -153,34 +154,24 @@ class _Run:
         sleep_until(start)
         with self._watched():
             for number in range(count):
-                is_last = number == count - 1
-                root.set_requires_gradient_sync(is_last)
+                root.set_requires_gradient_sync(number == count - 1)
                 self.reduced = []
                 tree.begin_forward()
                 if self.shards:
-                    ahead = max(1, self.settings.get("forward_prefetch", 0))
-                    for module in [root, *self.units[:ahead]]:
+                    for module in [root, *self.units[: self.ahead]]:
                         module.unshard(async_op=True)
                 loss = run_tree_forward(tree, root, self.forward_ns)
                 tree.begin_backward()
                 loss.backward()  # type: ignore[no-untyped-call]
                 self.reducing.wait()
         sync_end = time.monotonic_ns()
-        end = sleep_until(sync_end + round(self.optimizer_ns * self._owned()))
+        end = sleep_until(sync_end + round(self.optimizer_ns * self.share))
         schedule = tree.paced.schedule
         return {
             "step": end - start,
             "backward_end": schedule.ready_ns[-1],
             "sync_end": sync_end - schedule.start,
         }
-
-    def _owned(self) -> float:
-        """The share of the elements, padding included, that this rank's optimizer has."""
-        if not self.shards:
-            return 1
-        whole = sum(weight.numel() for weight in self.tree.paced.weights)
-        padded = sum(_padded(weight, dist.get_world_size()) for weight in self.tree.paced.weights)
-        return float(padded / dist.get_world_size() / whole)
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
@@ -224,6 +215,12 @@ class _Run:
             return returned
 
         return call
+
+
+def _owned(tree: PacedTree) -> float:
+    """The share of the elements, padding included, that a sharded rank's optimizer has."""
+    ranks, weights = dist.get_world_size(), tree.paced.weights
+    return sum(_padded(weight, ranks) for weight in weights) / ranks / sum(map(torch.numel, weights))
 
 
 def _padded(weight: torch.Tensor, ranks: int) -> int:
