@@ -46,6 +46,7 @@ class Follower {
 
   take({sliders, places, style, part}, setStateValue) {
     Object.assign(this, {sliders, places, style, setStateValue});
+    if ('number' in this.asked && part.answers !== this.asked.number) return;  // it was asked something else since then
     this.asked.slider ??= part.slider;
     const {slider, group, start, first, next, isLast, stops, frames} = part;
     let known = this.known.get(slider);
@@ -64,7 +65,7 @@ class Follower {
     const {group = null, start = null, next = 0} = this.known.get(slider) ?? {};
     const last = this.asked;
     if (last.slider === slider && last.group === group && last.start === start && last.next === next) return;
-    this.asked = {slider, group, start, next};
+    this.asked = {slider, group, start, next, number: Math.random()};
     this.setStateValue('has', this.asked);
   }
 

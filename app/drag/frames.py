@@ -39,6 +39,7 @@ def part(
         slider: the slider.
         gain: makes the card of the gain, of what is shown and DDP's default.
         has: ``group``, ``start`` and ``next`` of what the browser has; of another group it is of no use.
+            Its ``number`` comes back as ``answers``: else two answers on their way undo each other for ever.
         is_searched: whether ``gain`` knows what could be gained on the machine of ``state``. That line is
             left empty where it does not, and on any other machine.
     """
@@ -57,6 +58,7 @@ def part(
         if text is not None:
             stops[slider.words(stop)] = frames.setdefault(text, len(frames))
     return {
+        "answers": has and has.get("number"),
         "slider": slider.key,
         "group": group,
         "start": start,
