@@ -1,4 +1,4 @@
-"""How the browser asks for what a slider leads to, part by part: all comes, however answers pass each other."""
+"""The browser asks for what a slider leads to, part by part: all comes, however answers pass each other."""
 
 from pathlib import Path
 from typing import Any
