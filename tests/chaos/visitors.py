@@ -62,7 +62,7 @@ class Visitor:
     def steps(self, browser: Any) -> Iterator[None]:
         """Without an end: each step has begun something that takes the server a while."""
         while True:
-            with harness.visit(browser) as page:
+            with harness.tab(browser) as tab, harness.visit(tab) as page:
                 for _ in range(4):
                     page.goto(f"{self._site.url}/?start=upload", wait_until="commit")
                     yield
@@ -79,7 +79,7 @@ class Visitor:
         self._told.did["uploads" if is_sound else "uploads with something wrong"] += 1
         is_read = self._compare(page, None)
         assert is_read or not is_sound, alerts(page)
-        for _ in range(self._draw.randint(3, 6) if is_read else 0):
+        for _ in range(self._draw.randint(6, 12) if is_read else 0):
             cap = self._drag(page)
             yield
             page.wait_for_function(_HAS_CAP, arg=cap)
