@@ -60,7 +60,7 @@ class Choice:
         return json.dumps(fields, sort_keys=True)
 
     def baseline(self, workload: Workload) -> "Choice":
-        """DDP's default for the same job: as many micro-batches a step, and no other switch.
+        """DDP's default for the same job: as many micro-batches a step, compiled or not, and no other switch.
 
         Where a gradient of ``workload`` is never ready, with the switch without which DDP does not train it.
         """
@@ -85,7 +85,8 @@ class Choice:
     def _micro_batches(self) -> dict[str, Any]:
         options = dict(self.options)
         steps = next((options[name] for name in _MICRO_BATCHES if name in options), 1)
-        return {"accumulation_steps": steps} if steps != 1 else {}
+        kept = {name: options[name] for name in ("optimize_ddp",) if name in options}
+        return kept | ({"accumulation_steps": steps} if steps != 1 else {})
 
     def told(self) -> dict[str, Any]:
         """The choice, for a provenance: the pick, its caps and every switch that is not at its default."""

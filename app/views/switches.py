@@ -10,6 +10,7 @@ from app.words import labels, switches
 from app.words.labels import Pick
 from sim.errors import InputError
 from sim.nouns.ddp_switches import SWITCHES
+from sim.systems.compile_cuts import OPTIMIZE_DDP
 from sim.systems.hook_table import HOOKS
 
 Kind = Literal["toggle", "integer", "number", "select", "text"]
@@ -19,6 +20,7 @@ AS_IT_IS = "as it is"
 _FLOATS = (AS_IT_IS, "float32", "bfloat16", "float16", "float64")
 _SHORT_FLOATS = (AS_IT_IS, "fp32", "fp16", "bf16")
 _NO_HOOK = "none"
+_EAGER = "eager"
 _MOST = 2**53 - 1  # what a browser can count to
 
 
@@ -82,6 +84,8 @@ _HOOK_NUMBERS = {
 _STEPS, _NO_SYNC = _ddp("accumulation_steps"), _ddp("no_sync")
 _PRECISION = tuple(_select(name, _FLOATS) for name in SWITCHES["mixed_precision"].parts)
 _JOIN = _text("join_inputs")
+_COMPILES = _select("optimize_ddp", (_EAGER, *OPTIMIZE_DDP))
+_COMPILE_CAP = _number("compile_cap_mb", None)
 _FIRST = ("gradient_as_bucket_view", "static_graph", "find_unused_parameters", "batched_grad_copy")
 _APART = (_LAST_CAP.name, _STEPS.name, _NO_SYNC.name)
 _DDP_FIRST = tuple(map(_ddp, _FIRST))
@@ -157,7 +161,7 @@ FSDP2: Mapping[str, tuple[Switch, ...]] = {"fully_shard": FULLY_SHARD, "replicat
 DDP = (
     *(*_DDP_FIRST, _LAST_CAP, _HOOK),
     *(number for numbers in _HOOK_NUMBERS.values() for number in numbers),
-    *(_STEPS, _NO_SYNC, *_DDP_LAST, *_PRECISION, _JOIN),
+    *(_STEPS, _NO_SYNC, *_DDP_LAST, *_PRECISION, _JOIN, _COMPILES, _COMPILE_CAP),
 )
 ZERO = (*_ZERO, _EXPERTS, _OFFLOAD)
 ALL: Mapping[str, Switch] = {one.name: one for one in (*DDP, *ZERO, *MEGATRON, *FULLY_SHARD, _CAP)}
@@ -216,6 +220,10 @@ def ddp_options(pick: Pick, ask: Ask) -> Options:
     options |= _changed(_DDP_LAST, ask)
     if precision := dict(_changed(_PRECISION, ask)):
         options["mixed_precision"] = precision
+    compiles = ask(_COMPILES)
+    if compiles != _EAGER:
+        options["optimize_ddp"] = compiles
+        options |= _changed((_COMPILE_CAP,), ask)
     joined = ask(_JOIN)
     if joined.strip():
         options["join_inputs"] = [int(number) for number in _numbers(joined, "join_inputs", "2, 4", int)]

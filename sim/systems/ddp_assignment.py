@@ -5,11 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 from sim.errors import AssignmentError
-from sim.nouns.assignment import Assignment, bucket_bytes, made_for
+from sim.nouns.assignment import DDP_POLICIES, Assignment, bucket_bytes, made_for
 from sim.nouns.ddp_switches import ARGUMENTS, LIST_SINCE, OLDEST, SUPPORTED_SINCE, ZERO_CAP_SINCE, Version
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import Workload
 from sim.systems.bucketing import Caps, ddp_limits, initial_buckets, initial_limits, rebuilt_buckets
+from sim.systems.compile_cuts import torch_compiled
 from sim.systems.switches import MODELLED_SETTINGS, check_ddp_kwargs, check_used, read_switches
 from sim.units import MIB
 
@@ -22,6 +23,15 @@ def torch_needed(kwargs: Mapping[str, Any]) -> Version:
 def torch_requirement(needed: Version) -> dict[str, str]:
     """What an assignment ``requires`` of torch; nothing where each torch that is supported will do."""
     return {"torch": f">={needed[0]}.{needed[1]}"} if needed > SUPPORTED_SINCE else {}
+
+
+def as_compiled(workload: Workload, assignment: Assignment) -> Workload:
+    """The workload as DDP sees it: under ``optimize_ddp`` as torch.compile makes it (A11)."""
+    if assignment.policy not in DDP_POLICIES or assignment.settings.get("optimize_ddp") is None:
+        return workload
+    switches = read_switches(assignment)
+    assert switches.optimize_ddp is not None
+    return torch_compiled(workload, switches.optimize_ddp, switches.compile_cap_mb)
 
 
 def assign(
@@ -71,7 +81,7 @@ def assign(
     if rebuilt is None or (iteration != "steady" and iteration < rebuilt):
         buckets = initial_buckets(workload, initial_limits(limits, cap_list is not None, switches.searches))
     else:
-        buckets = rebuilt_buckets(workload, limits, caps.set_last_bucket_cap)
+        buckets = rebuilt_buckets(as_compiled(workload, proposed), limits, caps.set_last_bucket_cap)
     indices = tuple(map(tuple, buckets))
     return replace(
         proposed,

@@ -8,6 +8,7 @@ from sim.nouns.assignment import CAP_KWARGS, Assignment
 from sim.nouns.ddp_switches import ARGUMENTS, SETTINGS, SWITCHES
 from sim.nouns.workload import Gradient, Workload
 from sim.systems.comm_hooks import read_comm_hook
+from sim.systems.compile_cuts import OptimizeDdp, check_compile
 from sim.systems.hook_table import CommHook
 
 # What the engines model, by name: arguments of DistributedDataParallel, and what is set elsewhere.
@@ -39,6 +40,8 @@ class Switches:
     accumulation_steps: int = 1
     no_sync: bool = True
     join_inputs: tuple[int, ...] | None = None
+    optimize_ddp: OptimizeDdp | None = None
+    compile_cap_mb: float = 25
 
     @property
     def searches(self) -> bool:
@@ -114,6 +117,9 @@ def read_switches(assignment: Assignment) -> Switches:
         if SWITCHES[name].default is not None:
             SWITCHES[name].check(value)
     hook, given = settings.get("comm_hook"), {**kwargs, **settings}
+    optimize_ddp, compile_cap_mb = settings.get("optimize_ddp"), _compile_cap_mb(kwargs, settings)
+    if optimize_ddp is not None:
+        check_compile(optimize_ddp, compile_cap_mb)
     switches = Switches(
         **{name: given[name] for name in _READ_AS_THEY_ARE if name in given},
         syncs_buffers=kwargs.get("forward_sync_buffers", kwargs.get("broadcast_buffers", True)),
@@ -121,6 +127,8 @@ def read_switches(assignment: Assignment) -> Switches:
         buffer_dtype=(kwargs.get("mixed_precision") or {}).get("buffer_dtype"),
         comm_hook=None if hook is None else read_comm_hook(hook),
         join_inputs=_join_inputs(settings.get("join_inputs")),
+        optimize_ddp=optimize_ddp,
+        compile_cap_mb=compile_cap_mb,
     )
     _check_together(switches)
     return switches
@@ -145,6 +153,15 @@ def _reduce_dtype(value: Any) -> str | None:
     return dtype if dtype is None else str(dtype)
 
 
+def _compile_cap_mb(kwargs: dict[str, Any], settings: dict[str, Any]) -> Any:
+    """The cap of torch.compile's cuts: DDP's own, which may not be below 1 MiB, unless given apart (A11.1)."""
+    if settings.get("compile_cap_mb") is None:
+        return max([1, *(kwargs.get("bucket_cap_mb_list") or [kwargs.get("bucket_cap_mb", 25)])])
+    if settings.get("optimize_ddp") is None:
+        raise InputError("ddp: compile_cap_mb needs optimize_ddp=ddp_optimizer, which cuts")
+    return settings["compile_cap_mb"]
+
+
 def _join_inputs(value: Any) -> tuple[int, ...] | None:
     if value is None:
         return None
@@ -158,11 +175,14 @@ def _join_inputs(value: Any) -> tuple[int, ...] | None:
 
 def _check_together(switches: Switches) -> None:
     """Raise ``NotModelledError`` for switches that are modelled each but not with one another."""
+    compiles = switches.optimize_ddp is not None
     clashes = {
         "comm_hook and mixed_precision": switches.comm_hook is not None and switches.reduce_dtype is not None,
         "join_inputs and skip_all_reduce_unused_params": switches.join_inputs is not None
         and switches.skip_all_reduce_unused_params,
         "join_inputs and no_sync=false": switches.join_inputs is not None and switches.syncs_each,
+        "optimize_ddp and mixed_precision": compiles and switches.reduce_dtype is not None,
+        "optimize_ddp and join_inputs": compiles and switches.join_inputs is not None,
     }
     for names, clash in clashes.items():
         if clash:

@@ -152,6 +152,10 @@ def _refused(assignment: Assignment, switches: Switches, mode: Mode, carrier: Ca
         found["mixed_precision"] = "DDP needs GPUs for it, and its casts are in no recorded schedule"
     if switches.join_inputs is not None:
         found["join_inputs"] = "every rank of a replay makes the same steps"
+    if switches.optimize_ddp is not None:
+        found["optimize_ddp"] = (
+            "a replay compiles nothing; replay what sim.torch_compiled makes of the workload, without it"
+        )
     if switches.syncs_each:
         found["no_sync=false"] = "a replay accumulates under no_sync"
     on_cpu = device == "cpu" and hook is not None
