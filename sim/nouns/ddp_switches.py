@@ -188,9 +188,9 @@ SWITCHES: Mapping[str, Switch] = {
         Switch(
             name="optimize_ddp",
             where="setting",
-            does="torch.compile, and where it cuts the graph: gradients are ready at the ends of its cuts (A11)",
-            help="torch.compile, by torch._dynamo.config.optimize_ddp: gradients are ready where its cuts end; "
-            "with no_optimization after the whole backward.",
+            does="under torch.compile: gradients are ready where its cuts end (A11)",
+            help="Under torch.compile, by torch._dynamo.config.optimize_ddp: gradients are ready where its "
+            "cuts end; with no_optimization after the whole backward.",
             default=None,
         ),
         Switch(

@@ -23,8 +23,8 @@ def check_compile(optimize_ddp: Any, compile_cap_mb: Any) -> None:
     """
     if isinstance(optimize_ddp, str) and optimize_ddp.startswith("python_reducer"):
         raise NotModelledError(
-            f"ddp: optimize_ddp={optimize_ddp!r} is not modelled: it has no Reducer, and Inductor decides where "
-            f"its all-reduces go; modelled are {', '.join(OPTIMIZE_DDP)}"
+            f"ddp: optimize_ddp={optimize_ddp!r} is not modelled: it has no Reducer, and Inductor decides "
+            f"where its all-reduces go; modelled are {', '.join(OPTIMIZE_DDP)}"
         )
     if optimize_ddp not in OPTIMIZE_DDP:
         raise InputError(
@@ -33,8 +33,8 @@ def check_compile(optimize_ddp: Any, compile_cap_mb: Any) -> None:
     is_number = isinstance(compile_cap_mb, int | float) and not isinstance(compile_cap_mb, bool)
     if not is_number or cap_bytes(compile_cap_mb) < DEFAULT_FIRST_BUCKET_BYTES:
         raise InputError(
-            f"ddp: compile_cap_mb={compile_cap_mb!r} is not legal; give at least 1 (MiB), the first cut's cap: "
-            f"torch.compile stops below it (left out, it is DDP's bucket_cap_mb)"
+            f"ddp: compile_cap_mb={compile_cap_mb!r} is not legal; give at least 1 (MiB), the first cut's "
+            f"cap, below which torch.compile stops; left out, it is DDP's bucket_cap_mb"
         )
 
 
@@ -44,7 +44,8 @@ def cut_operators(held_bytes: Sequence[int], cap: int, first_cap: int) -> list[l
     Args:
         held_bytes: for each operator in the order of forward, the bytes of the parameters that it
             takes and that need a gradient: a tied one counts with each of its operators.
-        cap: bytes that close a cut; ``first_cap``, at most as many, the first one, of forward's last operators.
+        cap: bytes that close a cut; ``first_cap``, at most as many, the first one, which holds forward's last
+            operators.
     """
     cuts: list[list[int]] = [[]]
     size, limit = 0, first_cap

@@ -173,8 +173,8 @@ class _Writer:
             notes.append("mixed_precision is modelled from torch's source; no run has checked it (A2.9)")
         if switches.optimize_ddp is not None:
             notes.append(
-                "gradients are ready where torch.compile's cuts end; backward takes as long as it was recorded, "
-                "though compiled kernels are faster (A11)"
+                "gradients are ready where torch.compile's cuts end; backward takes as long as it was "
+                "recorded, though compiled kernels are faster (A11)"
             )
         if switches.comm_hook is not None and switches.comm_hook.kind.note:
             notes.append(switches.comm_hook.kind.note)

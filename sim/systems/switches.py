@@ -154,7 +154,7 @@ def _reduce_dtype(value: Any) -> str | None:
 
 
 def _compile_cap_mb(kwargs: dict[str, Any], settings: dict[str, Any]) -> Any:
-    """The cap of torch.compile's cuts: DDP's own, which may not be below 1 MiB, unless given apart (A11.1)."""
+    """The cap of torch.compile's cuts: DDP's own, but at least 1 MiB, unless given apart (A11.1)."""
     if settings.get("compile_cap_mb") is None:
         return max([1, *(kwargs.get("bucket_cap_mb_list") or [kwargs.get("bucket_cap_mb", 25)])])
     if settings.get("optimize_ddp") is None:

@@ -5,6 +5,12 @@ from typing import Any
 
 Case = dict[str, Any]
 _WIDTHS = (8, 16, 32, 48)
+_OPTIONS: tuple[dict[str, Any], ...] = (
+    {},
+    {"gradient_as_bucket_view": True},
+    {"static_graph": True},
+    {"find_unused_parameters": True},
+)
 
 
 def random_case(seed: int, *, plain: bool) -> Case:
@@ -22,7 +28,14 @@ def random_case(seed: int, *, plain: bool) -> Case:
             spare = dice.choice((0, 0, 0, 4096)) if not plain else 0
             bias = dice.random() < 0.7
             parts.append(
-                {"kind": kind, "name": name, "inputs": width, "outputs": outputs, "bias": bias, "spare": spare}
+                {
+                    "kind": kind,
+                    "name": name,
+                    "inputs": width,
+                    "outputs": outputs,
+                    "bias": bias,
+                    "spare": spare,
+                }
             )
             width = outputs
         elif kind == "gelu":
@@ -54,7 +67,7 @@ def random_case(seed: int, *, plain: bool) -> Case:
     case["ignored"] = [] if plain else ignored
     case["first_cap"] = dice.choice((256, 1024, 4096))
     case["compile_cap"] = case["first_cap"] * dice.choice((1, 2, 5, 20))
-    case["options"] = {}
+    case["options"] = dice.choice(_OPTIONS)
     case["bucket_cap"] = dice.choice((case["compile_cap"], 300, 2048, 10_000))
     return case
 

@@ -1,11 +1,12 @@
 """Real torch.compile of a real DistributedDataParallel on one gloo rank: cases in, what was seen out.
 
-Usage: ``python -m tests.systems.compiled_worker CASES ANSWERS STORE`` with RANK and WORLD_SIZE set; answers go
-to ``ANSWERS.<rank>``, a line each. A case is a dict:
+Usage: ``python -m tests.systems.compiled_worker CASES ANSWERS STORE`` with RANK and WORLD_SIZE set; the
+answers go to ``ANSWERS.<rank>``, a line each. A case is a dict:
 
 - ``parts``: what forward goes through, in order: ``{kind, name, …}``. ``linear`` (``inputs``, ``outputs``,
-  ``bias``, ``spare``: bytes of its weight's storage beyond it), ``norm``, ``scale``; ``again`` uses the part of
-  this name once more; ``gelu``, ``open`` and ``close`` (a residual connection), ``break`` (a graph break);
+  ``bias``, ``spare``: bytes of its weight's storage beyond it), ``norm``, ``scale``; ``again`` uses the
+  part of this name once more; ``gelu``, ``open`` and ``close`` (a residual connection), ``break`` (a graph
+  break);
 - ``registered``: the parts' names in the order of ``parameters()``; ``frozen``, ``ignored``: parameters;
 - ``width``: of the input; ``first_cap``, ``compile_cap``, ``bucket_cap``: bytes; ``options``: of DDP;
   ``backend``: of torch.compile; ``optimize_ddp``.
@@ -68,7 +69,7 @@ class Model(nn.Module):
 
     def __init__(self, case: Case) -> None:
         super().__init__()
-        made = {part["name"]: part for part in case["parts"] if part.get("inputs") and part["kind"] != "again"}
+        made = {part["name"]: part for part in case["parts"] if "inputs" in part}
         for name in case["registered"]:
             self.add_module(name, make(made[name]))
         for name, parameter in self.named_parameters():
@@ -76,7 +77,7 @@ class Model(nn.Module):
 
 
 def forward_of(case: Case) -> Callable[[Model, Tensor], Tensor]:
-    """Forward written out, part by part: torch.compile goes on behind a graph break, but not within a loop."""
+    """Forward written out, part by part: behind a graph break torch.compile goes on, but not in a loop."""
     lines = {
         "gelu": "x = torch.nn.functional.gelu(x)",
         "open": "kept = x",
@@ -114,10 +115,7 @@ class Run:
         self.model(self.batch).sum().backward()
         eager, rebuilt = list(self.ready), self._train()
         return {
-            "parameters": [
-                (name, list(one.shape), one.nbytes)
-                for name, one in self.trained.items()
-            ],
+            "parameters": [(name, list(one.shape), one.nbytes) for name, one in self.trained.items()],
             "eager": eager,
             "graphs": self.graphs,
             "ready": self.ready,
