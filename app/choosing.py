@@ -64,7 +64,7 @@ class Choice:
 
         Where a gradient of ``workload`` is never ready, with the switch without which DDP does not train it.
         """
-        options = self._micro_batches
+        options = self._same_job
         if any(gradient.ready_ns is None for gradient in workload.gradients):
             given = {name: value for name, value in self.options if name in _FOR_UNUSED and value}
             options |= given or {"find_unused_parameters": True}
@@ -73,7 +73,7 @@ class Choice:
     @property
     def comparable(self) -> Options:
         """The switches under which DDP's buckets do the job of this choice: its own, where they are DDP's."""
-        return self.options if self.pick in labels.DDP_PICKS else tuple(self._micro_batches.items())
+        return self.options if self.pick in labels.DDP_PICKS else tuple(self._same_job.items())
 
     @property
     def possible(self) -> "Choice":
@@ -82,11 +82,11 @@ class Choice:
         return Choice(pick="recommended", options=options)
 
     @property
-    def _micro_batches(self) -> dict[str, Any]:
+    def _same_job(self) -> dict[str, Any]:
         options = dict(self.options)
         steps = next((options[name] for name in _MICRO_BATCHES if name in options), 1)
-        kept = {name: options[name] for name in ("optimize_ddp",) if name in options}
-        return kept | ({"accumulation_steps": steps} if steps != 1 else {})
+        same = {"accumulation_steps": steps} if steps != 1 else {}
+        return same | {name: value for name, value in self.options if name == "optimize_ddp"}
 
     def told(self) -> dict[str, Any]:
         """The choice, for a provenance: the pick, its caps and every switch that is not at its default."""

@@ -223,7 +223,7 @@ def ddp_options(pick: Pick, ask: Ask) -> Options:
     compiles = ask(_COMPILES)
     if compiles != _EAGER:
         options["optimize_ddp"] = compiles
-        options |= _changed((_COMPILE_CAP,), ask)
+        options |= _changed((_COMPILE_CAP,) if compiles == OPTIMIZE_DDP[0] else (), ask)
     joined = ask(_JOIN)
     if joined.strip():
         options["join_inputs"] = [int(number) for number in _numbers(joined, "join_inputs", "2, 4", int)]

@@ -7,9 +7,11 @@ from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import CAP_KWARGS, Assignment
 from sim.nouns.ddp_switches import ARGUMENTS, SETTINGS, SWITCHES
 from sim.nouns.workload import Gradient, Workload
+from sim.systems.bucketing import ddp_limits
 from sim.systems.comm_hooks import read_comm_hook
 from sim.systems.compile_cuts import OptimizeDdp, check_compile
 from sim.systems.hook_table import CommHook
+from sim.units import MIB
 
 # What the engines model, by name: arguments of DistributedDataParallel, and what is set elsewhere.
 MODELLED_DDP_KWARGS = {one.name: one.does for one in ARGUMENTS}
@@ -117,7 +119,11 @@ def read_switches(assignment: Assignment) -> Switches:
         if SWITCHES[name].default is not None:
             SWITCHES[name].check(value)
     hook, given = settings.get("comm_hook"), {**kwargs, **settings}
-    optimize_ddp, compile_cap_mb = settings.get("optimize_ddp"), _compile_cap_mb(kwargs, settings)
+    optimize_ddp, compile_cap_mb = settings.get("optimize_ddp"), settings.get("compile_cap_mb")
+    if compile_cap_mb is None:
+        compile_cap_mb = 25 if optimize_ddp is None else _own_cap_mb(kwargs)
+    elif optimize_ddp != "ddp_optimizer":
+        raise InputError("ddp: compile_cap_mb needs optimize_ddp=ddp_optimizer, which cuts")
     if optimize_ddp is not None:
         check_compile(optimize_ddp, compile_cap_mb)
     switches = Switches(
@@ -153,13 +159,9 @@ def _reduce_dtype(value: Any) -> str | None:
     return dtype if dtype is None else str(dtype)
 
 
-def _compile_cap_mb(kwargs: dict[str, Any], settings: dict[str, Any]) -> Any:
-    """The cap of torch.compile's cuts: DDP's own, but at least 1 MiB, unless given apart (A11.1)."""
-    if settings.get("compile_cap_mb") is None:
-        return max([1, *(kwargs.get("bucket_cap_mb_list") or [kwargs.get("bucket_cap_mb", 25)])])
-    if settings.get("optimize_ddp") is None:
-        raise InputError("ddp: compile_cap_mb needs optimize_ddp=ddp_optimizer, which cuts")
-    return settings["compile_cap_mb"]
+def _own_cap_mb(kwargs: dict[str, Any]) -> float:
+    """The cap of torch.compile's cuts where none is given apart: DDP's own, but at least 1 MiB (A11.1)."""
+    return max(MIB, *ddp_limits(kwargs.get("bucket_cap_mb"), None, kwargs.get("bucket_cap_mb_list"))) / MIB
 
 
 def _join_inputs(value: Any) -> tuple[int, ...] | None:

@@ -185,6 +185,11 @@ def test_of_equals_a_heap_gives_out_neither_the_first_nor_the_last() -> None:
         ({"optimize_ddp": "python_reducer_without_compiled_forward"}, NotModelledError, "not modelled"),
         ({"optimize_ddp": True}, InputError, "optimize_ddp=True is not legal; give one of ddp_optimizer"),
         ({"compile_cap_mb": 25}, InputError, "compile_cap_mb needs optimize_ddp"),
+        (
+            {"optimize_ddp": "no_optimization", "compile_cap_mb": 25},
+            InputError,
+            "compile_cap_mb needs optimize_ddp=ddp_optimizer",
+        ),
         *(
             (
                 {"optimize_ddp": "ddp_optimizer", "compile_cap_mb": cap},
