@@ -22,7 +22,7 @@ class State:
     """What the page shows: ``measured`` is before the what-ifs.
 
     ``cap_stop`` is where the slider of the cap stands and ``first_mb`` the first bucket's cap, whether or not
-    a cap is what was picked.
+    a cap is what was picked. ``is_searched``: what could be gained is known.
     """
 
     measured: Inputs
@@ -30,6 +30,7 @@ class State:
     choice: Choice
     cap_stop: float
     first_mb: float | None = None
+    is_searched: bool = False
 
     @property
     def inputs(self) -> Inputs:
@@ -89,7 +90,7 @@ class Slider:
         if not self.is_known(state):
             return ""
         if self.field is None:
-            return short(self.key, state.inputs.key, self.at(state, 0.0).choice.key)
+            return short(self.key, state.inputs.key, self.at(state, 0.0).choice.key, repr(state.is_searched))
         without = _with_factor(state.what_if, self.field, 1.0)
         return short(self.key, state.measured.key, without.key, state.choice.key)
 

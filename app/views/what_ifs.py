@@ -15,6 +15,7 @@ AS_RECORDED = "as recorded"
 PRECISIONS = (AS_RECORDED, "float32", "bfloat16", "float16", "float64", "float8_e4m3fn", "float8_e5m2")
 MAX_RANKS = 1_000_000
 CUSTOM = "custom"
+SLIDERS = ("bandwidth", "latency", "backward", "straggler", "interference")
 
 # Relative to what was measured where the rate of the wire is not known: none of them names one.
 PRESETS: dict[str, WhatIf] = {
@@ -115,5 +116,6 @@ def _factor(label: str, field: str, stops: tuple[float, ...]) -> float:
         format_func=lambda factor: f"{factor:g}",
         key=KEYS[field],
         bind="query-params",
+        on_change="ignore",  # of it tells app.drag.hand
         help=labels.HELP[field],
     )

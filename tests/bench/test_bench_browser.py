@@ -76,7 +76,8 @@ _RESTS = """([calm, most]) => {
   return now - since > most || (rests !== null && now - rests.since > calm);
 }"""
 # All that the slider leads to is there.
-_AT_HAND = "slider => document.querySelector('.stBidiComponent [data-testid]')?.follower?.isWhole(slider)"
+_AT_HAND = """slider =>
+  [...document.querySelectorAll('.st-key-follow *')].some(each => each.follower?.isWhole(slider))"""
 
 
 class Clock:
