@@ -36,14 +36,17 @@ def part(state: State, slider: Slider, gain: GainCard, has: dict[str, Any] | Non
         state: what the page shows.
         slider: the slider.
         gain: makes the card of the gain, of what is shown and DDP's default.
-        has: ``group``, ``start`` and ``next`` of what the browser has; of another group it is of no use.
-            Its ``number`` comes back as ``answers``: else two answers on their way undo each other for ever.
+        has: ``group``, ``start``, ``isSearched`` and ``next`` of what the browser has; of another group it is
+            of no use. Its ``number`` comes back as ``answers``: else two answers on their way undo each other
+            for ever.
 
-    What could be gained is left empty where ``state`` is not searched, and on any other machine.
+    What could be gained is left empty where ``state`` is not searched, and on any other machine. Once it is
+    searched, all frames come again, one by one in place of those without it.
     """
     group, start, first = slider.group(state), slider.standing(state), 0
     if has is not None and has.get("group") == group:
-        start, first = str(has["start"]), int(has["next"])
+        start = str(has["start"])
+        first = int(has["next"]) if has["isSearched"] == state.is_searched else 0
     order = slider.outwards(start) if slider.is_known(state) else ()
     # While a search runs, the browser cannot ask for more.
     enough_s = _PART_S if state.is_searched else _FIRST_PART_S
@@ -62,6 +65,7 @@ def part(state: State, slider: Slider, gain: GainCard, has: dict[str, Any] | Non
         "slider": slider.key,
         "group": group,
         "start": start,
+        "isSearched": state.is_searched,
         "first": first,
         "next": done,
         "isLast": done >= len(order),

@@ -90,7 +90,7 @@ class Slider:
         if not self.is_known(state):
             return ""
         if self.field is None:
-            return short(self.key, state.inputs.key, self.at(state, 0.0).choice.key, repr(state.is_searched))
+            return short(self.key, state.inputs.key, self.at(state, 0.0).choice.key)
         without = _with_factor(state.what_if, self.field, 1.0)
         return short(self.key, state.measured.key, without.key, state.choice.key)
 

@@ -138,11 +138,24 @@ def test_a_move_of_its_own_slider_changes_no_group(state: State) -> None:
         assert mark(moved)["id"] != mark(state)["id"]
 
 
-def test_once_the_search_has_ended_the_frames_are_others(state: State) -> None:
-    """Those from before it do not say what could be gained."""
-    groups = [mark(replace(state, is_searched=known))["groups"] for known in (False, True)]
-    assert groups[0][CAP] != groups[1][CAP]
-    assert {**groups[0], CAP: ""} == {**groups[1], CAP: ""}
+def test_once_the_search_has_ended_all_frames_come_again(state: State) -> None:
+    """Those from before it do not say what could be gained; they serve until then."""
+    slider, searched = SLIDERS[CAP], replace(state, is_searched=True)
+    possible = cached.play_assignment(state.inputs, sim.assign(state.inputs.workload, bucket_cap_mb=4))
+
+    def gain(shown: Played, default: Played) -> Card:
+        return gain_card(shown, default, possible)
+
+    before = part(state, slider, gain)
+    after = part(searched, slider, gain, before)
+    assert (after["group"], after["first"]) == (before["group"], 0)
+    blank, told = (
+        [json.loads(one["frames"][number])["cards"][-1][1] for number in set(one["stops"].values())]
+        for one in (before, after)
+    )
+    assert set(blank) == {""}
+    assert all(told)
+    assert part(searched, slider, gain, after)["first"] == after["next"]
 
 
 def test_what_only_the_server_knows_is_left_to_it(state: State) -> None:
