@@ -10,7 +10,8 @@ from app.cached import Inputs
 from app.choosing import Choice, WhatIf
 from app.views.knobs import CAP_STOPS
 from app.views.switches import CAPPED_PICKS
-from app.views.what_ifs import FACTORS, INTERFERENCE, KEYS, SLOWEST
+from app.views.what_ifs import KEYS
+from app.views.what_ifs import SLIDERS as STOPS
 from sim.nouns.assignment import Assignment
 
 CAP = "cap_slider"
@@ -97,14 +98,7 @@ class Slider:
 
 SLIDERS: Mapping[str, Slider] = {
     CAP: Slider(key=CAP, field=None, stops=tuple(map(float, CAP_STOPS))),
-    **{
-        KEYS[field]: Slider(key=KEYS[field], field=field, stops=stops)
-        for field, stops in {
-            **dict.fromkeys(("bandwidth", "latency", "backward"), FACTORS),
-            "straggler": SLOWEST,
-            "interference": INTERFERENCE,
-        }.items()
-    },
+    **{KEYS[field]: Slider(key=KEYS[field], field=field, stops=stops) for field, stops in STOPS.items()},
 }
 
 
