@@ -65,11 +65,7 @@ def show(library: Library, source: Asked, validate: st.Page) -> None:
     gain_place, strip = headline.show(shown, measured_as)
     step_timeline(state, shown, measured_as)
     default = cached.play(inputs, choice.baseline(inputs.workload))
-    frames = st.container()
     possible = None
-    if not state.is_searched:  # a hand does not wait for the search
-        with frames:
-            follow(state, partial(headline.gain_card, possible=None))
     headline.draw(gain_place, headline.gain_card(shown, default, possible))
 
     search_place = st.container()
@@ -84,6 +80,10 @@ def show(library: Library, source: Asked, validate: st.Page) -> None:
     st.page_link(validate, label=words.VALIDATE, query_params=_same_record(library, given))
     export.show(inputs, turned, shown, measured)
 
+    frames = st.container()
+    if not state.is_searched:  # a hand does not wait for the search
+        with frames:
+            follow(state, partial(headline.gain_card, possible=None))
     with strip, told():
         if state.is_searched:
             found = _search(inputs, choice, lambda words: None)
