@@ -1,7 +1,7 @@
 // Streamlit keeps to itself where these sliders stand: here the server is told, at once where the browser has
 // nothing to draw, else when the hand rests. What the server draws would take the browser's time from what is
 // drawn while the hand moves.
-const REST_MS = 250;  // from a key to the next that still belongs to it
+const REST_MS = 400;  // from a key to the next that still belongs to it
 
 export default function ({data, parentElement, setTriggerValue}) {
   const hand = parentElement.hand ??= new Hand(parentElement);
