@@ -38,7 +38,7 @@ KNOBS = {
 WORKLOADS = {77: "gpt-13.8M-cpu", 161: "resnet50-cpu", 2000: "made-up-2000"}
 DRAGGED, MOVES, LOADS = 8, 9, 2  # moves there, and as many back; moves that the server answers
 SHARE_S = 4.0  # of the wall clock for the moves of one knob that the server answers
-CALM_MS, REST_MS, GIVE_UP_MS = 300, 1000, 4000  # a step that is the same paints no other headline
+CALM_MS, REST_MS, GIVE_UP_MS = 300, 1000, 8000  # a step that is the same paints no other headline
 BETWEEN_MS = 120  # from one stop to the next: the hand neither rests nor hurries
 FIRST, MOVED = (
     "On the screen: from an address to the headline",
