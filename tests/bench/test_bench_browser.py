@@ -36,7 +36,7 @@ KNOBS = {
     "the cap's number": ("spinbutton", "Cap, MiB", "cap"),
 }
 WORKLOADS = {77: "gpt-13.8M-cpu", 161: "resnet50-cpu", 2000: "made-up-2000"}
-DRAGGED, MOVES, LOADS = 8, 9, 2  # moves there, and as many back; moves that the server answers
+DRAGGED, MOVES, FEWEST, LOADS = 8, 9, 3, 2  # moves there, and as many back; moves that the server answers
 SHARE_S = 4.0  # of the wall clock for the moves of one knob that the server answers
 CALM_MS, REST_MS, GIVE_UP_MS = 300, 1000, 8000  # a step that is the same paints no other headline
 BETWEEN_MS = 120  # from one stop to the next: the hand neither rests nor hurries
@@ -191,7 +191,7 @@ def drag(page: Any) -> list[float]:
 def served(page: Any, key: str = "ArrowRight") -> list[float]:
     """Seconds from keys, each once the page rests, to what the server answered.
 
-    ``MOVES`` of them, or as many as there are after ``SHARE_S``. A step that is the same is not counted.
+    ``MOVES`` of them, or as many as there are after ``SHARE_S``, but ``FEWEST``. A step that is the same is not counted.
     """
     page.evaluate(_WATCH)
     began = time.monotonic()
@@ -200,7 +200,7 @@ def served(page: Any, key: str = "ArrowRight") -> list[float]:
         page.keyboard.press(key)
         page.wait_for_function(_ANSWERED, arg=[len(took), GIVE_UP_MS])
         took = list(page.evaluate("window.bucketsimTook.served"))
-        if took and time.monotonic() - began > SHARE_S:
+        if len(took) >= FEWEST and time.monotonic() - began > SHARE_S:
             break
         page.wait_for_function(_RESTS, arg=[CALM_MS, REST_MS])
     return took
