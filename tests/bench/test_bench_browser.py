@@ -191,7 +191,8 @@ def drag(page: Any) -> list[float]:
 def served(page: Any, key: str = "ArrowRight") -> list[float]:
     """Seconds from keys, each once the page rests, to what the server answered.
 
-    ``MOVES`` of them, or as many as there are after ``SHARE_S``, but ``FEWEST``. A step that is the same is not counted.
+    ``MOVES`` of them, or as many as there are after ``SHARE_S``, but ``FEWEST``. A step that is the same is
+    not counted.
     """
     page.evaluate(_WATCH)
     began = time.monotonic()
