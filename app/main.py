@@ -6,7 +6,7 @@ import pandas  # noqa: F401 - plotly takes a pandas that another visitor is stil
 import streamlit as st
 
 from app import launch, library
-from app.views import about, addresses, cluster, compare, live, manual, sources, tune, validate
+from app.views import about, addresses, cluster, compare, knobs, live, manual, sources, tune, validate
 from app.views.errors import told
 
 # streamlit draws words on axes in one grey, too pale on white: they take the page's own colour of text.
@@ -30,6 +30,22 @@ _SKIP = (
     '<a class="skip" href="#content" tabindex="1">Skip to the content</a>'
     '<span id="content" tabindex="-1"></span>'
 )
+# Streamlit adds an entry to the browser's history whenever the server writes into the address, so that one
+# had to go back several times to leave a page. Here a page is one entry, wherever its knobs stand. What the
+# next page writes may come before its path: that is not left in the address of the page before.
+_ONE_ENTRY = """<script>
+window.bucketsimPush ??= (push => {
+  let here = location.href;  // when the visitor last clicked
+  const isThisPage = url => new URL(url ?? "", location.href).pathname === location.pathname;
+  for (const kind of ["click", "popstate"]) addEventListener(kind, () => { here = location.href; }, true);
+  history.pushState = (state, unused, url) => {
+    if (isThisPage(url)) return history.replaceState(state, unused, url);
+    if (isThisPage(here)) history.replaceState(history.state, unused, here);
+    push.call(history, state, unused, url);
+  };
+  return push;
+})(history.pushState);
+</script>"""
 
 
 def main() -> None:
@@ -37,6 +53,7 @@ def main() -> None:
     st.set_page_config(page_title="bucketsim", page_icon="🪣", layout="wide")
     st.html(_STYLE)
     st.html(_SKIP)
+    st.html(_ONE_ENTRY, unsafe_allow_javascript=True)
     settings = launch.settings(sys.argv[1:])
     found = library.find(settings)
 
@@ -72,6 +89,7 @@ def main() -> None:
     )
     if _opens_on_live(settings, found) and page is first:
         st.switch_page(validated)
+    knobs.take_slider()
     addresses.keep()
     doubts = st.empty()
     asked = sources.Asked()

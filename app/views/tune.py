@@ -60,6 +60,7 @@ def show(library: Library, source: Asked, validate: st.Page) -> None:
         choice=choice,
         cap_stop=st.session_state["cap_slider"],
         first_mb=st.session_state["first"],
+        is_searched=cached.is_searched(inputs, choice.comparable),
     )
     gain_place, strip = headline.show(shown, measured_as)
     step_timeline(state, shown, measured_as)
@@ -79,8 +80,12 @@ def show(library: Library, source: Asked, validate: st.Page) -> None:
     st.page_link(validate, label=words.VALIDATE, query_params=_same_record(library, given))
     export.show(inputs, turned, shown, measured)
 
+    frames = st.container()
+    if not state.is_searched:  # a hand does not wait for the search
+        with frames:
+            follow(state, partial(headline.gain_card, possible=None))
     with strip, told():
-        if cached.is_searched(inputs, choice.comparable):
+        if state.is_searched:
             found = _search(inputs, choice, lambda words: None)
         else:
             found = wait_for(lambda progress: _search(inputs, choice, progress))
@@ -96,7 +101,9 @@ def show(library: Library, source: Asked, validate: st.Page) -> None:
                 st.info(labels.plain(words.searched_without(under)), icon=":material/info:")
             answers.show(inputs, found, answer, under)
             families.show(inputs, None if under else shown, found, choice)
-    follow(state, partial(headline.gain_card, possible=possible), is_searched=possible is not None)
+    if state.is_searched:
+        with frames:
+            follow(state, partial(headline.gain_card, possible=possible))
 
 
 def _what_ifs(what_if: WhatIf) -> None:

@@ -15,6 +15,12 @@ AS_RECORDED = "as recorded"
 PRECISIONS = (AS_RECORDED, "float32", "bfloat16", "float16", "float64", "float8_e4m3fn", "float8_e5m2")
 MAX_RANKS = 1_000_000
 CUSTOM = "custom"
+# By field of WhatIf, the stops of its slider.
+SLIDERS = {
+    **dict.fromkeys(("bandwidth", "latency", "backward"), FACTORS),
+    "straggler": SLOWEST,
+    "interference": INTERFERENCE,
+}
 
 # Relative to what was measured where the rate of the wire is not known: none of them names one.
 PRESETS: dict[str, WhatIf] = {
@@ -45,9 +51,9 @@ def show() -> WhatIf:
     """Draw the knobs where the caller stands, and read them."""
     with st.expander("What if the machine were another?", expanded=True):
         above = st.container()
-        bandwidth = _factor("Bandwidth ×", "bandwidth", FACTORS)
-        latency = _factor("Latency ×", "latency", FACTORS)
-        backward = _factor("Backward ×", "backward", FACTORS)
+        bandwidth = _factor("Bandwidth ×", "bandwidth")
+        latency = _factor("Latency ×", "latency")
+        backward = _factor("Backward ×", "backward")
         ranks = st.number_input(
             "Ranks",
             min_value=2,
@@ -68,10 +74,10 @@ def show() -> WhatIf:
             bind="query-params",
             help=labels.HELP["precision"],
         )
-        straggler = _factor("Slowest rank ×", "straggler", SLOWEST)
+        straggler = _factor("Slowest rank ×", "straggler")
         if straggler != 1.0:
             st.caption(labels.STRAGGLER_NOTE)
-        interference = _factor("Interference ×", "interference", INTERFERENCE)
+        interference = _factor("Interference ×", "interference")
         what_if = WhatIf(
             bandwidth=bandwidth,
             latency=latency,
@@ -107,13 +113,14 @@ def _take_preset() -> None:
             st.session_state[key] = value
 
 
-def _factor(label: str, field: str, stops: tuple[float, ...]) -> float:
+def _factor(label: str, field: str) -> float:
     return st.select_slider(
         label,
-        stops,
+        SLIDERS[field],
         value=1.0,
         format_func=lambda factor: f"{factor:g}",
         key=KEYS[field],
         bind="query-params",
+        on_change="ignore",  # of it tells app.drag.hand
         help=labels.HELP[field],
     )

@@ -14,7 +14,7 @@ from streamlit.testing.v1 import AppTest
 import sim
 from app.choosing import WhatIf
 from app.launch import MAIN
-from app.views import waiting
+from app.views import tune, waiting
 from app.views.waiting import Progress
 from app.words import labels
 from app.words.labels import PICK_WORDS
@@ -94,6 +94,22 @@ def test_number_and_slider_follow_each_other_and_the_headline_both(
     page.select_slider(key="cap_slider").set_value(8).run()
     assert page.number_input(key="cap").value == 8, "the number follows the slider"
     assert page.selectbox(key="pick").value == "cap", "the slider turns the assignment"
+
+
+def test_what_the_browser_draws_does_not_wait_for_the_search(
+    page: AppTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the first visit it comes before the search; then it tells what that found."""
+    done: list[str] = []
+    search = tune._search
+    monkeypatch.setattr(tune, "follow", lambda state, gain: done.append(f"follow, {state.is_searched}"))
+    monkeypatch.setattr(tune, "_search", lambda *of: (done.append("search"), search(*of))[1])
+    # No other test has searched on this machine.
+    page.query_params["bw"] = "0.33"
+    page.run()
+    page.run()
+    assert is_clean(page)
+    assert done == ["follow, False", "search", "search", "follow, True"]
 
 
 def test_every_assignment_can_be_shown(page: AppTest) -> None:

@@ -256,10 +256,11 @@ def visit(tab: Tab, *, size: tuple[int, int] = WIDE, scheme: str = "light") -> I
 
 
 def is_settled(page: Any) -> None:
-    """The page computes nothing more: what is drawn belongs to the knobs, and a click is not lost."""
+    """The page computes nothing more, nor is a slider's move still to be told: what is drawn belongs to the
+    knobs, and a click is not lost."""
     page.wait_for_function(
         """([calm, frames]) => {
-      const rests = window.bucketsimRests;
+      const rests = document.querySelector('[data-moves]') ? null : window.bucketsimRests;
       return rests !== null && ++rests.frames > frames && performance.now() - rests.since > calm;
     }""",
         arg=[_CALM_MS, _CALM_FRAMES],

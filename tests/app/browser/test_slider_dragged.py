@@ -17,6 +17,7 @@ from tests.app.browser.harness import (
     is_drawn,
     is_settled,
     line,
+    rerun,
     still,
     visit,
 )
@@ -29,7 +30,8 @@ _TEXTS = """() => [...document.querySelectorAll('.bucketsim-dragged [data-copied
   card.querySelector('[data-copied=stMetricLabel]').innerText,
   card.querySelector('[data-copied=stMetricValue]').innerText])"""
 # All stops of a slider are there, for what is shown.
-_AT_HAND = "slider => document.querySelector('.stBidiComponent [data-testid]').follower?.isWhole(slider)"
+_AT_HAND = """slider =>
+  [...document.querySelectorAll('.st-key-follow *')].some(each => each.follower?.isWhole(slider))"""
 
 
 def at_hand(page: Any, slider: str) -> None:
@@ -98,6 +100,26 @@ def keys_draw_where_they_lead(page: Any, knob: str, slider: str, key: str, turns
         ][0].removesuffix(".0")
         seen.add(cards["Step time"])
     assert len(seen | {before[0]["Step time"]}) > 2
+
+
+def test_the_server_hears_of_it_once_the_hand_rests(page: Any, site: Site) -> None:
+    """What it draws would take the browser's time from what is drawn while the hand moves."""
+    go(page, f"{site.url}/?cap=4")
+    for knob, slider in ((CAP, "cap_slider"), (BANDWIDTH, "bw")):
+        page.get_by_role("slider", name=knob).focus()
+        at_hand(page, slider)
+        before, runs = served(page), page.evaluate("window.bucketsimRuns")
+        for _ in range(5):
+            page.keyboard.down("ArrowLeft")  # held: it repeats, and is not let go
+            last = dragged(page)
+            page.evaluate("() => new Promise(drawn => requestAnimationFrame(() => setTimeout(drawn)))")
+            assert page.evaluate("window.bucketsimRests !== null"), "no run was asked for"
+        with rerun(page):
+            page.keyboard.up("ArrowLeft")
+        assert served(page) == last != before
+        assert page.evaluate("window.bucketsimRuns") > runs
+    assert "cap=0.5" in page.url
+    assert "bw=0.33" in page.url
 
 
 def test_the_picture_is_the_figure_s(page: Any, site: Site) -> None:
