@@ -4,6 +4,7 @@ torch and what DistributedDataParallel imports when it is made take two of the t
 lives, and imports all but a tenth of a small command, so that a test of either would wait for little else.
 """
 
+import gc
 import importlib
 import json
 import multiprocessing
@@ -104,6 +105,7 @@ def _run(
     out: Path = Path(os.devnull),
     settings: Mapping[str, object] = MappingProxyType({}),
 ) -> None:
+    gc.freeze()  # what was imported stays: workers collect garbage after every case
     os.environ.update(environment)
     for name, value in settings.items():
         module, _, constant = name.rpartition(".")
