@@ -70,15 +70,12 @@ def plan(workload: Workload, settings: Fsdp2Settings, policy: str, ranks: int) -
     last = {unit.name: max(place[index] for index in unit.indices) for unit in units}
     late = {unit.name for unit in units if unit.is_root or last[unit.name] == len(place) - 1}
     by_hook = sorted((unit for unit in units if unit.name not in late), key=lambda unit: last[unit.name])
-    forward = dict.fromkeys(
-        [unit for unit in units if unit.is_root]
-        + [home[index] for module in forward_modules(workload) for index in module.indices[:1]]
-    )
+    used = [home[index] for module in forward_modules(workload) for index in module.indices[:1]]
+    forward = dict.fromkeys([unit for unit in units if unit.is_root] + used)
     finished: dict[Unit, None] = {}
-    for module in forward_modules(workload):
-        for unit in (home[index] for index in module.indices[:1]):
-            finished.pop(unit, None)
-            finished[unit] = None
+    for unit in used:
+        finished.pop(unit, None)
+        finished[unit] = None
     return UnitPlan(
         forward=tuple(forward),
         finished=tuple(unit for unit in finished if not unit.is_root),

@@ -93,10 +93,14 @@ def test_the_default_run_is_clean_and_whole(page: AppTest) -> None:
     assert f"from {format_ms(stated['min_ns'])} to {format_ms(stated['max_ns'])}" in said.replace("\\", "")
 
 
-def test_presets_are_drawn(page: AppTest) -> None:
-    page.query_params["machine"] = labels_cluster.MACHINE_WORDS["pcie_box"]
+@pytest.mark.parametrize(
+    "presets",
+    [("pcie_hosts", "gh200_slingshot"), pytest.param(("pcie_box", "hgx_ethernet"), marks=pytest.mark.slow)],
+)
+def test_presets_are_drawn(page: AppTest, presets: tuple[str, ...]) -> None:
+    page.query_params["machine"] = labels_cluster.MACHINE_WORDS[presets[0]]
     page.run()
-    for preset in ("pcie_box", "pcie_hosts", "hgx_ethernet", "gh200_slingshot"):
+    for preset in presets:
         if page.selectbox(key="machine").value != preset:
             page.selectbox(key="machine").set_value(preset).run()
         assert is_clean(page), preset
@@ -252,7 +256,7 @@ def test_what_cannot_be_computed_leaves_the_picture(page: AppTest) -> None:
 
 
 def test_names_of_an_upload_are_no_markup(page: AppTest) -> None:
-    evil = replace(sim.cluster("dgx_h100"), name="<script>alert(1)</script>")
+    evil = replace(sim.cluster("pcie_box"), name="<script>alert(1)</script>")
     upload(page, sim.to_text(evil))
     assert is_clean(page)
     assert "<script>" not in json.dumps(charts(page)["topology"])

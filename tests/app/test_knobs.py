@@ -125,7 +125,10 @@ def test_no_knob_was_forgotten() -> None:
     assert set().union(*map(at_once, RESTORED)) | {"pick"} == set(DEFAULTS)
 
 
-@pytest.mark.parametrize("pick", ["default", "cap", "recommended", "zero1"])
+@pytest.mark.parametrize(
+    "pick",
+    ["cap", "zero1", *(pytest.param(pick, marks=pytest.mark.slow) for pick in ("default", "recommended"))],
+)
 def test_an_address_may_name_an_assignment_by_its_bare_name(page: AppTest, pick: Pick) -> None:
     """``?pick=zero1`` is ``?pick=DeepSpeed+ZeRO-1``, and becomes it; knobs beside it count, too."""
     page.query_params["pick"] = pick

@@ -118,6 +118,7 @@ def test_buckets_of_another_model_are_refused_in_an_ab_run() -> None:
         run_ab(MODEL, other, Place(), rounds=1)
 
 
+@pytest.mark.slow  # with another model: test_user_path
 def test_ab_through_the_command_line(tmp_path: Path) -> None:
     best = tmp_path / "best.json"
     best.write_text(sim.to_text(FREE))

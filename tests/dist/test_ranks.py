@@ -42,6 +42,7 @@ def candidates(workload: Workload) -> list[Candidate]:
     ]
 
 
+@pytest.mark.slow  # by more systems, over smaller gradients: test_systems_replay
 def test_replay_runs_the_buckets_asked_for_and_measures_them(
     small_workload: Workload, tmp_path: Path
 ) -> None:
@@ -104,6 +105,7 @@ def test_buckets_other_than_those_asked_for_fail_loudly(small_workload: Workload
         collected.take({**event, "ranks": [right, wrong]})
 
 
+@pytest.mark.slow  # what a rank leaves: test_failures; what is made of it: test_watching
 def test_a_rank_that_fails_is_named_with_its_reason(small_workload: Workload, tmp_path: Path) -> None:
     gradients = tuple(replace(g, dtype="int32", num_bytes=4 * 512 * 512) for g in small_workload.gradients)
     integers = replace(small_workload, gradients=gradients)

@@ -38,6 +38,7 @@ _CALM_FRAMES = 10  # and draws what it was told before so many pictures, however
 WIDE, NARROW = (1280, 900), (400, 900)
 # By the name in the menu: the path (the first page has none).
 PAGES = {"tune": "", **{name: name for name in ("compare", "validate", "cluster", "manual", "about")}}
+UNMEASURED = "?workload=another"  # on Tune: without a record, which takes as long to draw as all else
 # Streamlit asks for these below the page's path first, when a page is opened by its address.
 _ASKED_TWICE = re.compile(r"/(\w+)/_stcore/(host-config|health)$")
 # The file of a download button, asked for when the page has gone on: knobs that follow each other at once.

@@ -10,11 +10,11 @@ from PIL import Image
 
 from tests.app.browser.harness import (
     NARROW,
+    UNMEASURED,
     Site,
     Tab,
     go,
     headline,
-    is_drawn,
     is_settled,
     line,
     rerun,
@@ -58,12 +58,14 @@ def nothing_is_drawn(page: Any) -> None:
     assert page.locator(_DRAWN).count() == 0
 
 
-def test_what_is_dragged_is_what_the_server_says(page: Any, site: Site) -> None:
-    go(page, site.url)
+def test_what_is_dragged_is_what_the_server_says_and_nothing_else_is_drawn(page: Any, site: Site) -> None:
+    go(page, f"{site.url}/{UNMEASURED}")
     at_hand(page, "cap_slider")
     a_mouse_draws_each_stop_that_it_passes(page)
     keys_draw_where_they_lead(page, CAP, "cap_slider", "ArrowRight", (3, 5, 2))
     keys_draw_where_they_lead(page, BANDWIDTH, "bw", "ArrowRight", (1, 3))
+    a_knob_on_its_way_is_not_drawn_over(page)
+    a_touch_elsewhere_takes_it_away(page)
 
 
 def a_mouse_draws_each_stop_that_it_passes(page: Any) -> None:
@@ -122,11 +124,13 @@ def test_the_server_hears_of_it_once_the_hand_rests(page: Any, site: Site) -> No
     assert "bw=0.33" in page.url
 
 
-def test_the_picture_is_the_figure_s(page: Any, site: Site) -> None:
-    go(page, site.url)
-    for scheme, key in (("light", "ArrowLeft"), ("dark", "ArrowRight")):
-        page.emulate_media(color_scheme=scheme)
-        is_drawn(page)
+@pytest.mark.parametrize(
+    ("scheme", "key"),
+    [("dark", "ArrowLeft"), pytest.param("light", "ArrowRight", marks=pytest.mark.slow)],
+)
+def test_the_picture_is_the_figure_s(scheme: str, key: str, tab: Tab, site: Site) -> None:
+    with visit(tab, scheme=scheme) as page:
+        go(page, f"{site.url}/{UNMEASURED}")
         still(page)
         at_hand(page, "cap_slider")
         before = picture(page)
@@ -139,8 +143,8 @@ def test_the_picture_is_the_figure_s(page: Any, site: Site) -> None:
         served(page)
         after = picture(page)
         # But for lines between gradients of one bucket, and the edges of letters.
-        assert different(ahead, after) < 0.08, scheme
-        assert different(before, after) > 0.2, scheme
+        assert different(ahead, after) < 0.08
+        assert different(before, after) > 0.2
 
 
 def different(one: Any, other: Any) -> float:
@@ -152,12 +156,6 @@ def picture(page: Any) -> Any:
     """The lanes, as the visitor sees them."""
     lanes = page.locator(".st-key-timeline .nsewdrag").first.bounding_box()
     return np.asarray(Image.open(io.BytesIO(page.screenshot(clip=lanes))).convert("RGB"), dtype=int)
-
-
-def test_what_is_not_the_servers_to_be_is_not_drawn(page: Any, site: Site) -> None:
-    go(page, f"{site.url}/?pick=cap")
-    a_knob_on_its_way_is_not_drawn_over(page)
-    a_touch_elsewhere_takes_it_away(page)
 
 
 def a_knob_on_its_way_is_not_drawn_over(page: Any) -> None:
