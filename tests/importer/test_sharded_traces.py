@@ -1,5 +1,6 @@
 """Traces of real FSDP2 ranks: what is imported is what was wrapped, and a simulation of it sends the same."""
 
+import json
 import tempfile
 from collections.abc import Mapping
 from functools import cache
@@ -14,6 +15,7 @@ from sim.importer.kineto.trace_import import read_kineto
 from sim.nouns.imported import Imported, ImportOptions
 from sim.nouns.workload import Workload
 from sim.systems.fsdp2_settings import REPLICATED
+from tests.importer.sharded_gpu import BACKWARD_US, COPY_US, FORWARD_US, GATHER_US, REDUCE_US, on_gpu
 from tests.systems.ddp_ranks import run_cases
 from tests.systems.fsdp2_cases import EVERYDAY, Case, random_case
 from tests.systems.fsdp2_worker import TRACED
@@ -144,3 +146,55 @@ def test_what_is_not_modelled_is_refused_by_name() -> None:
     other = workload_of(everyday()["fully_shard, two blocks a unit, nothing before"][1][0])
     with pytest.raises(InputError, match="give the model that was trained"):
         read_kineto(paths, ImportOptions(model=other))
+
+
+def test_work_is_what_the_compute_stream_ran_outside_of_fsdp2(tmp_path: Path) -> None:
+    """3 blocks of a norm and a linear layer behind an embedding and before a head: 8 kernels either way."""
+    _, by_rank, paths = everyday()["fully_shard, block by block"]
+    found = read_kineto([on_gpu(path, tmp_path) for path in paths], ImportOptions())
+    workload = found.workload
+    assert workload is not None
+    for row in found.details["steps"]:
+        assert row["forward_ns"] == 8 * FORWARD_US * 1000
+        assert row["backward_ns"] == 8 * BACKWARD_US * 1000
+        assert row["copy_in_ns"] == 4 * COPY_US * 1000
+        assert row["copy_out_ns"] == 7 * COPY_US * 1000
+    assert (workload.forward_ns, workload.backward_ns) == (240_000, 400_000)
+    # The head's kernel comes first, then each block's linear layer and norm; the embedding's is the last.
+    ready = {gradient.name: gradient.ready_ns for gradient in workload.gradients}
+    assert ready["gradient 1"] == 50_000
+    assert [ready[f"blocks.{block}.gradient 2"] for block in (2, 1, 0)] == [100_000, 200_000, 300_000]
+    assert [ready[f"blocks.{block}.gradient 0"] for block in (2, 1, 0)] == [150_000, 250_000, 350_000]
+    assert ready["gradient 0"] == 400_000
+    (hardware,) = found.hardware
+    assert {point.duration_ns for point in hardware.reduce_scatter or ()} == {REDUCE_US * 1000}
+    assert {point.duration_ns for point in hardware.all_gather or ()} == {GATHER_US * 1000}
+    assert {point.duration_ns for point in hardware.all_reduce} == {(REDUCE_US + GATHER_US) * 1000}
+    reduced = [one["elements"] for one in sent(by_rank[0]) if one["kind"] == "reduce_scatter"]
+    assert [row["num_elements"] for row in found.details["buckets"]] == reduced
+    assert any("work is what the compute stream ran" in line for line in found.assumed)
+
+
+def test_sizes_of_whole_units_are_in_nccls_traces_without_shapes(tmp_path: Path) -> None:
+    _, by_rank, paths = everyday()["fully_shard, block by block"]
+    stripped = []
+    for path in paths:
+        out = on_gpu(path, tmp_path)
+        trace = json.loads(out.read_text())
+        for one in trace["traceEvents"]:
+            one["args"].pop("Input Dims", None)
+            one["args"].pop("Input type", None)
+        out.write_text(json.dumps(trace))
+        stripped.append(out)
+    found = read_kineto(stripped, ImportOptions())
+    workload = found.workload
+    assert workload is not None
+    assert workload.whole_buckets
+    assert [gradient.name for gradient in workload.gradients] == [
+        "unit 0",
+        *(f"blocks.{block}.unit 0" for block in range(3)),
+    ]
+    reduced = [one["elements"] for one in sent(by_rank[0]) if one["kind"] == "reduce_scatter"]
+    assert sorted(gradient.elements for gradient in workload.gradients) == sorted(reduced)
+    assert [gradient.ready_ns for gradient in workload.gradients] == [400_000, 350_000, 250_000, 150_000]
+    assert any("each unit stands for its gradients" in line for line in found.assumed)

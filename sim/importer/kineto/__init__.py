@@ -23,5 +23,6 @@ KINETO = TraceFormat(
     most_values_of_event=100,  # events are read one by one; those of torch's profiler have 26 to 45 values
     keys="accumulation_steps backward_prefetch barrier behind_others_ns forward_prefetch matched_collectives "
     "p25 p75 param_dtype recv reduce_dtype reshard_after_forward send traced_ranks waited_for_last_ns",
-    words="accumulategrad kineto msccl mscclpp nelems profileractivity profilerstep",
+    words="accumulategrad could fsdp2 fully kineto module msccl mscclpp nelems profileractivity profilerstep "
+    "put reduction replicate root shard share simulate trained unit",
 )
