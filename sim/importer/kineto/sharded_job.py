@@ -228,8 +228,9 @@ class ShardedJob:
             return f"names, shapes and indices are those of {self._options.model.name!r}"
         if self._is_whole:
             return (
-                "no shapes of gradients in the trace (give --model, or profile with record_shapes=True): "
-                "each unit stands for its gradients, padding included: units can be merged, not divided"
+                "the trace does not tell every gradient's shape (give --model, or profile with "
+                "record_shapes=True, which leaves out lists of more than 30): each unit stands for its "
+                "gradients, padding included: units can be merged, not divided"
             )
         return (
             "shapes are the trace's own, unit by unit; names of parameters are not in it, nor which module "

@@ -180,7 +180,8 @@ class _Reader:
                     if each.what == "post_backward_accumulate" and each.modules == one.modules
                 )
                 came = came if self._on_gpu else min(came, step.backward_end_ns)
-                ready, dtype = (self._worked(begin, came),), None
+                dtypes = {each.dtype for each in step.gradients}
+                ready, dtype = (self._worked(begin, came),), dtypes.pop() if len(dtypes) == 1 else None
             units.append(
                 SeenUnit(
                     modules=one.modules,
