@@ -140,6 +140,7 @@ FULLY_SHARD = (
     _toggle("reshard_after_forward", default=True),
     _integer("backward_prefetch", 0, least=0, most=100),
     _integer("forward_prefetch", 0, least=0, most=100),
+    _integer("replicas", 1, most=10_000),
     *_MIXED,
     _STEPS,
 )

@@ -24,6 +24,7 @@ _ZERO_REFUSED = {
 }
 _FSDP2_REFUSED = {
     "param_dtype": "gradients are handed out in the recorded dtype",
+    "replicas": "the replay has one process group",
     "accumulation_steps": "what micro-batches add to gradients is in no recorded schedule",
 }
 _FREE = (CurvePoint(num_bytes=0, duration_ns=0),)
