@@ -18,8 +18,39 @@ from app.words import labels
 _WAS_SET = "set_by_the_page"
 _ARRIVED, _WRITTEN, _DOUBTS = "arrived_at", "written_in_the_address", "doubts_of_the_address"
 _MOST_NAMED = 8
+# What one writes who goes by the labels or by torch's names; by key, with the key that is meant.
+_MEANT = {
+    "bandwidth": "bw",
+    "latency": "lat",
+    "backward": "bwd",
+    "world_size": "ranks",
+    "slowest_rank": "slowest",
+    "straggler": "slowest",
+    "record": "run",
+    "assignment": "pick",
+    "bucket_cap_mb": "cap",
+    "first_bucket_mb": "first",
+    "bucket_cap_mb_list": "caps",
+}
 # Words that select boxes showed once, in addresses that were shared then; by bare name.
 _FORMER = {"explicit cap": "cap", "one cap a bucket": "cap-list", "best bucket_cap_mb": "best-cap"}
+
+_ONE_ENTRY = """<script>
+if (!window.bucketsimEntries) {
+  window.bucketsimEntries = true;
+  let isPressed = false;  // since the last entry was made
+  for (const kind of ['pointerdown', 'keydown']) {
+    window.addEventListener(kind, () => { isPressed = true; }, true);
+  }
+  const push = history.pushState;
+  history.pushState = function (state, unused, url) {
+    const isHere = new URL(url, location.href).pathname === location.pathname;
+    if (isHere && !isPressed) return history.replaceState(state, unused, url);
+    isPressed = false;
+    return push.call(history, state, unused, url);
+  };
+}
+</script>"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +59,16 @@ class Doubt:
 
     words: str
     shown: Any = None
+
+
+def one_entry() -> None:
+    """Let a press leave one entry in the browser's history, however often the address is written after it.
+
+    Without it a press in the menu leaves the page's bare address, which is that of the defaults, before the
+    address of what is shown; and a button that sets two knobs an address with one of them. Back would lead
+    there: to a model that nobody looked at.
+    """
+    st.html(_ONE_ENTRY, unsafe_allow_javascript=True)
 
 
 def take_name(key: str, words: Mapping[str, str]) -> None:
@@ -177,7 +218,7 @@ def _legal(written: list[str], metadata: WidgetMetadata[Any]) -> str:
 
 
 def _unknown(key: str, written: list[str], bound: set[str]) -> str:
-    like = get_close_matches(key, sorted(bound), 1)
+    like = [_MEANT[key]] if _MEANT.get(key) in bound else get_close_matches(key, sorted(bound), 1)
     return (
         f"The address asks for {_cut([key])}={_cut(written)}, but no knob that is shown has that name: it "
         f"changes nothing.{f' Did you mean {like[0]}?' if like else ''}"

@@ -94,7 +94,8 @@ def show(library: Library, source: Asked, validate: st.Page) -> None:
             _sweep(inputs, choice, shown, found, answer)
             if under:
                 st.info(labels.plain(words.searched_without(under)), icon=":material/info:")
-            answers.show(inputs, found, answer, under)
+            run = sources.measured_run(library, given)
+            answers.show(inputs, found, answer, under, truth.of_answer(run, inputs, answer))
             families.show(inputs, None if under else shown, found, choice)
     follow(state, partial(headline.gain_card, possible=possible), is_searched=possible is not None)
 
