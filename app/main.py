@@ -11,16 +11,19 @@ from app.views.errors import told
 
 # streamlit draws words on axes in one grey, too pale on white: they take the page's own colour of text.
 _STYLE = """<style>
-.js-plotly-plot :is(.xtick, .ytick, .xtick2, .ytick2, .g-xtitle, .g-ytitle, .g-x2title, .g-y2title) text,
-.js-plotly-plot :is(.xtitle, .ytitle, .x2title, .y2title) { fill: currentColor !important; opacity: 0.85; }
+.js-plotly-plot :is([class$=tick], [class^="g-"][class$=title]) text {
+  fill: currentColor !important; opacity: 0.85; }
 /* Cards go into a second row rather than cut their figures. */
 [data-testid=stColumn]:has(> [data-testid=stVerticalBlock] > * [data-testid=stMetric]) {
   min-width: 11rem !important; flex: 1 1 11rem !important; }
 [data-testid=stMetric]
   :is([data-testid=stMetricLabel], [data-testid=stMetricValue], [data-testid=stMetricDelta]) * {
   white-space: normal !important; overflow: visible !important; }
+/* Without a mouse plotly's buttons would stand on the legend for good: two fingers and a double tap zoom. */
+@media (hover: none) { .js-plotly-plot .modebar-container { display: none; } }
 /* In a narrow window names of parts would lie upon each other; a tap on a part tells its name. */
 @media (max-width: 640px) { .st-key-topology .scatterlayer text { display: none; } }
+[data-testid=stSidebar] [data-testid=stWidgetLabel] p { overflow-wrap: anywhere; }
 a.skip { position: fixed; left: 1rem; top: -4rem; z-index: 1000000; padding: 0.5rem 1rem;
   border-radius: 0.5rem; background: #0072b2; color: white !important; }
 a.skip:focus { top: 1rem; }

@@ -131,8 +131,10 @@ def draw_stacked(data: Stacked) -> go.Figure:
     spans = [span for row in data.rows for span in row.spans]
     if any(span.exposed for span in spans):
         explain(figure, "exposed", "/")
-    for kind in PATTERNS.keys() & {span.kind for span in spans}:
-        explain(figure, _KINDS[kind], PATTERNS[kind])
+    drawn = {span.kind for span in spans}
+    for kind, pattern in PATTERNS.items():  # in one order, run after run
+        if kind in drawn:
+            explain(figure, _KINDS[kind], pattern)
     figure.update_yaxes(
         tickvals=[place for place, _ in ticks],
         ticktext=[words for _, words in ticks],

@@ -297,7 +297,7 @@ def _groups(text: str) -> dict[str, int]:
 def _widget(switch: Switch, key: str) -> Any:
     """The widget of a switch; a text that is too long or a number out of range the browser refuses."""
     common: dict[str, Any] = {"key": key, "bind": "query-params", "help": switch.help}
-    label = switch.name.replace("_", "_\u200b")  # a long name breaks there, where the sidebar is narrow
+    label = switch.name  # as one would copy it: where the sidebar is narrow, the page's style breaks it
     if switch.kind == "toggle":
         return st.toggle(label, value=switch.default, **common)
     if switch.kind == "select":

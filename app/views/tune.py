@@ -99,7 +99,8 @@ def show(library: Library, source: Asked, validate: st.Page) -> None:
             _sweep(inputs, choice, shown, found, answer)
             if under:
                 st.info(labels.plain(words.searched_without(under)), icon=":material/info:")
-            answers.show(inputs, found, answer, under)
+            run = sources.measured_run(library, given)
+            answers.show(inputs, found, answer, under, truth.of_answer(run, inputs, answer))
             families.show(inputs, None if under else shown, found, choice)
     if state.is_searched:
         with frames:

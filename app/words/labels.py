@@ -153,8 +153,8 @@ NO_LONGER = (
     "them back to compare."
 )
 STRAGGLER_NOTE = (
-    "The slowest rank delays the assignment that is shown, DDP's default and the sweep over caps. The search "
-    "knows no straggler: what it recommends is found for equal ranks."
+    "The slowest rank delays the assignment that is shown, DDP's default and the sweep over caps: the "
+    "recommended cap is found beside it. The best buckets, wherever they are cut, are found for equal ranks."
 )
 _WHAT_IFS = {"slowest_rank": "slowest rank", "world_size": "ranks:", "precision": "gradients in"}
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+\-!|~$:&])")
@@ -197,6 +197,11 @@ def file_safe(text: str) -> str:
 def mib(value: float) -> str:
     """A number of MiB to three digits, never in powers of ten."""
     return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
+def family_words(family: str) -> str:
+    """What a knob of the search is called on pages."""
+    return FAMILY_WORDS.get(family, family)
 
 
 def share(part: float, whole: float) -> str:

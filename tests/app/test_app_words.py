@@ -18,6 +18,7 @@ from app.cached import Inputs
 from app.choosing import Choice, WhatIf
 from app.provenance import origin_words, provenance, signed, signed_csv, signed_html, signed_snippet
 from app.words import labels, switches
+from app.words.tune import absent_words
 from sim.nouns.hardware import Hardware
 from sim.nouns.path import PathKind, PathSpan
 from sim.nouns.workload import Workload
@@ -195,3 +196,17 @@ def test_what_was_drawn_in_words(workload: Workload, hardware: Hardware) -> None
     assert "each with 20 steps" in sentence
     assert "varies by 2.00 ms" in sentence
     assert "taken as exact: this; that." in sentence
+
+
+def test_knobs_that_are_not_in_the_table_are_told_once_a_reason() -> None:
+    told = absent_words(
+        {
+            "zero1 reduce_bucket_size": "zero1: no all_gather curve",
+            "zero2 reduce_bucket_size": "zero2: no all_gather curve",
+            "fully_shard units": "fully_shard: no reduce_scatter curve",
+        }
+    )
+    assert told == (
+        "Not in the table: DeepSpeed ZeRO-1, reduce_bucket_size and DeepSpeed ZeRO-2, reduce_bucket_size (no "
+        "all_gather curve); FSDP2 fully_shard, what to wrap (no reduce_scatter curve)."
+    )

@@ -194,12 +194,25 @@ def test_ranks_that_differ_cost_time(page: AppTest) -> None:
 
 def test_a_cap_that_is_not_certain_is_called_so() -> None:
     rows = sim.scaling(make_workload(), "pcie_hosts", hosts=[2], settings={"gpus": [2], "gbit_per_s": [10]})
-    sure = replace(rows[0], cap_is_sure=True, default_step_ns=rows[0].cap_step_ns + 2_000_000)
+    slower = rows[0].cap_step_ns + 2_000_000
+    sure = replace(rows[0], cap_is_sure=True, default_step_ns=slower, default_is_alike=False)
     words = labels_cluster.scaling_sentence("w", sure)
     assert words.startswith(f"w on 4 GPUs: {sure.cap_efficiency:.1%} of what one GPU alone does")
     assert words.endswith("DDP's default is 2.00 ms slower.")
     unsure = replace(sure, cap_is_sure=False, best_cap_low_mb=9.0, best_cap_high_mb=3.0)
     assert labels_cluster.scaling_sentence("w", unsure).endswith("the best caps are 3 and 9.")
+
+
+def test_a_cap_that_saves_next_to_nothing_is_not_what_to_set() -> None:
+    (row,) = sim.scaling(make_workload(), "pcie_hosts", hosts=[2], settings={"gpus": [2], "gbit_per_s": [10]})
+    alike = replace(row, default_step_ns=row.cap_step_ns + 20_000, default_is_alike=True)
+    words = labels_cluster.scaling_sentence("w", alike)
+    assert f"{row.default_efficiency:.1%} of what one GPU alone does, with DDP's default" in words
+    assert words.endswith(
+        f"Keep it: the best bucket_cap_mb, {row.bucket_cap_mb:.4g}, saves 0.02 ms a step, less than 0.1 %."
+    )
+    better = replace(alike, default_step_ns=row.cap_step_ns - 20_000)
+    assert labels_cluster.scaling_sentence("w", better).endswith("saves nothing.")
 
 
 def test_what_is_no_gain_is_not_called_one() -> None:

@@ -240,6 +240,15 @@ def test_a_straggler_is_told_with_what_the_search_does_not_know(page: AppTest) -
     assert labels.STRAGGLER_NOTE not in [found.value for found in page.caption]
     move(page, "slowest", 1.3)
     assert labels.STRAGGLER_NOTE in [found.value for found in page.caption]
+    assert "recommended cap is found beside it" in labels.STRAGGLER_NOTE, "as the strip under the cards says"
+
+
+def test_names_of_switches_can_be_copied(page: AppTest) -> None:
+    """A label with a character that nobody sees in it is no name in Python."""
+    page.run()
+    labels_shown = {one.label for kind in (page.toggle, page.selectbox, page.text_input) for one in kind}
+    assert "gradient_as_bucket_view" in labels_shown
+    assert all(label.isprintable() for label in labels_shown)
 
 
 def test_reset_puts_every_knob_back(page: AppTest) -> None:
