@@ -18,8 +18,8 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 
 if TYPE_CHECKING:
-    from sim.validator.launch import Place
-    from sim.validator.replay_jobs import UserModel
+    from sim.validator.candidates.replay_jobs import UserModel
+    from sim.validator.hosts.launch import Place
 
 AB_FILE = "ab.json"
 

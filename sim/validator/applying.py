@@ -17,8 +17,8 @@ from sim.formats.loading import load_assignment
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment, MadeFor
 from sim.recorder.live_header import log_buckets
 from sim.recorder.plainness import check_plain_module
-from sim.validator.ranks.building import reduced_parameters
-from sim.validator.ranks.injection import InjectedDataParallel, missing_for_injection
+from sim.validator.ranks.wrapping.building import reduced_parameters
+from sim.validator.ranks.wrapping.injection import InjectedDataParallel, missing_for_injection
 
 __all__ = ["DistributedDataParallel", "Module", "apply"]
 
