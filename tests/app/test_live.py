@@ -266,7 +266,7 @@ def test_checkpoints_are_no_drift_and_the_slow_rank_is_named(job: Job) -> None:
     assert report.drift is None
     first = report.lateness[0]
     assert (first.rank, first.share) == (1, 1.0)
-    assert 0.4 * MS < first.late_ns < 1.2 * MS  # 3 % of 26.5 ms
+    assert 0.4 * MS < first.behind_ns < 1.2 * MS  # 3 % of 26.5 ms
     assert words.lateness_sentence(report.lateness) is not None
 
 

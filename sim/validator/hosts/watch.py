@@ -17,10 +17,8 @@ from sim.validator.ranks.process.beats import Fault, Observer, WakingClock
 
 POLL_S = 0.1
 _GRACE_S, _LONG_GRACE_S = 3.0, 15.0
-# What torchrun reports of a rank that a signal ended.
-_SIGNALLED = re.compile(r"rank\s+: (\d+) \(local_rank: \d+\)\s+exitcode\s+: -(\d+) \(pid")
-# The same of a rank that ended by itself.
-_ENDED = re.compile(r"rank\s+: (\d+) \(local_rank: \d+\)\s+exitcode\s+: (\d+) \(pid")
+# What torchrun reports of a rank that failed; the exit code is negative where a signal ended it.
+_ENDED = re.compile(r"rank\s+: (\d+) \(local_rank: \d+\)\s+exitcode\s+: (-?\d+) \(pid")
 # What torchrun itself says when a signal ends it.
 _TOLD_TO_END = re.compile(r"SignalException: Process \d+ got signal: (\d+)")
 _REASON = re.compile(r"rank \d+: ")
@@ -161,10 +159,9 @@ def _culprit(launched: Sequence[Launched], folder: Path, observer: Observer) -> 
         if (number := -code if code < 0 else int((_TOLD_TO_END.findall(log) or ["0"])[0])) > 0:
             return f"the launcher of {_names(one.ranks)} was killed by {signal.Signals(number).name}"
     for log in logs:
-        for rank, number in _SIGNALLED.findall(log):
-            if int(number) != signal.SIGTERM:  # torchrun's own, to the ranks that are left
-                name = signal.Signals(int(number)).name
-                return f"rank {rank} was killed by {name}, {observer.describe(int(rank))}"
+        for rank, code in _ended(log):
+            if code < 0 and -code != signal.SIGTERM:  # torchrun's own, to the ranks that are left
+                return f"rank {rank} was killed by {signal.Signals(-code).name}, {observer.describe(rank)}"
     for rank, reason in notices.failures(folder).items():
         return f"rank {rank}: {reason}"
     # A rank that could not write its reason printed it.
@@ -180,10 +177,15 @@ def _left_alone(launched: Sequence[Launched], folder: Path, observer: Observer) 
         return f"rank {rank} lost touch with the others: {reason} ({others})"
     for one in launched:
         if one.process.returncode:
-            ended = _ENDED.findall(one.said())
+            ended = [(rank, code) for rank, code in _ended(one.said()) if code >= 0]
             who = f"rank {ended[-1][0]} ended with exit code {ended[-1][1]}" if ended else None
             return f"{who or f'the launcher of {_names(one.ranks)} failed'}: {_last_line([one])}"
     return f"a rank failed: {_last_line(launched)}"
+
+
+def _ended(log: str) -> list[tuple[int, int]]:
+    """Ranks and exit codes that torchrun reports."""
+    return [(int(rank), int(code)) for rank, code in _ENDED.findall(log)]
 
 
 def _last_line(launched: Sequence[Launched]) -> str:

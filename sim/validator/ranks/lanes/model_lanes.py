@@ -23,6 +23,7 @@ from sim.errors import AssignmentError, InputError
 from sim.recorder.clocks import Clock, Stamp, clock_for, find_device
 from sim.recorder.factory import load_factory
 from sim.recorder.plainness import check_plain_module
+from sim.recorder.tensor_facts import dtype_name
 from sim.recorder.training_step import ModelStep, build_step, count_samples
 from sim.validator.ranks.pacing.paced_module import sleep_until
 from sim.validator.ranks.pacing.replay_lane import Lane, Manner
@@ -198,10 +199,7 @@ def _trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 def _described(model: nn.Module) -> list[list[Any]]:
     """Name, shape and dtype of every parameter that is trained."""
-    return [
-        [name, list(tensor.shape), str(tensor.dtype).removeprefix("torch.")]
-        for name, tensor in _trained(model)
-    ]
+    return [[name, list(tensor.shape), dtype_name(tensor)] for name, tensor in _trained(model)]
 
 
 def _check_parameters(real: Sequence[Sequence[Any]], recorded: Sequence[Sequence[Any]] | None) -> None:
