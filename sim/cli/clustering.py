@@ -125,12 +125,11 @@ def preset_or_file(machine: str) -> str | Cluster:
 
 
 def _machine(machine: str, settings: list[str]) -> Cluster:
-    given, found = key_values(settings, "KEY=VALUE"), preset_or_file(machine)
-    if isinstance(found, str):
-        return sim.cluster(found, **given)
-    if given:
+    given = key_values(settings, "KEY=VALUE")
+    if given and machine.endswith(".json"):
         raise InputError(f"KEY=VALUE: {next(iter(given))!r} is not legal with a file; change the file")
-    return found
+    found = preset_or_file(machine)
+    return sim.cluster(found, **given) if isinstance(found, str) else found
 
 
 def _placed(cluster: Cluster, text: str | None, option: str) -> Cluster:
