@@ -4,7 +4,7 @@ from app.figures.curve import CurveRow
 from sim.nouns.scaling_row import ScalingRow
 from sim.nouns.step_distribution import PairedRow, StepDistribution
 from sim.nouns.workload import Workload
-from sim.units import NS_PER_MS, format_ms, format_size
+from sim.units import format_ms, format_size, format_time
 
 MACHINE_WORDS: dict[str, str] = {
     "dgx_h100": "DGX H100",
@@ -83,16 +83,11 @@ def device_sentence(workload: Workload, factor: float | None) -> str | None:
     )
 
 
-def duration_words(ns: int) -> str:
-    """A time in microseconds up to a millisecond, else in milliseconds."""
-    return f"{ns / 1000:.1f} us" if ns < NS_PER_MS else format_ms(ns)
-
-
 def range_words(row: CurveRow | None) -> str:
     """What a measurement of one size may come to; nothing where no range is stated."""
     if row is None or row.low_ns == row.high_ns:
         return ""
-    low, high = duration_words(row.low_ns), duration_words(row.high_ns)
+    low, high = format_time(row.low_ns), format_time(row.high_ns)
     return f"A measurement of {format_size(row.num_bytes)} may be expected from {low} to {high}."
 
 

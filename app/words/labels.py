@@ -194,9 +194,9 @@ def file_safe(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.")[:60] or "bucketsim"
 
 
-def mib(value: float) -> str:
-    """A number of MiB to three digits, never in powers of ten."""
-    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+def counted(number: int, noun: str) -> str:
+    """So many of a thing: ``1 record``, ``1,024 records``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def family_words(family: str) -> str:

@@ -7,7 +7,7 @@ import pytest
 
 import sim
 from sim.nouns.comparison import Agreement
-from sim.validator.every_system import every_system
+from sim.validator.candidates.every_system import every_system
 from tests.manual.pages import TRUTH
 
 ROOT = Path(__file__).parents[2]

@@ -12,10 +12,10 @@ import sim
 from sim.formats.record_files import start_record
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload
+from sim.validator.candidates.candidate import Candidate
 from sim.validator.gathering import prepare
-from sim.validator.launch import _free_port
-from sim.validator.ranks.processes import holding, kill
-from sim.validator.replayed import Candidate
+from sim.validator.hosts.launch import _free_port
+from sim.validator.ranks.process.processes import holding, kill
 from tests.effort import PATIENCE_S
 from tests.ranks import start
 

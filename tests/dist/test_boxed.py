@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from sim.validator.boxed import Failure
-from sim.validator.ranks.processes import holding, kill
+from sim.validator.hosts.boxed import Failure
+from sim.validator.ranks.process.processes import holding, kill
 from tests.commands import Said, bucketsim
 from tests.dist.conftest import needs_box
 from tests.dist.starting import wait_for

@@ -13,9 +13,9 @@ import pytest
 
 from sim.formats.record_files import load_record
 from sim.nouns.workload import Workload
-from sim.validator.launch import _free_port
-from sim.validator.ranks import notices
-from sim.validator.ranks.processes import holding
+from sim.validator.hosts.launch import _free_port
+from sim.validator.ranks.process import notices
+from sim.validator.ranks.process.processes import holding
 from tests.dist.conftest import needs_box
 from tests.dist.starting import (
     Validation,

@@ -17,10 +17,10 @@ import sim
 from sim.errors import InputError, ReplayError
 from sim.nouns.hardware import Hardware
 from sim.validator.calibrate import calibrate
-from sim.validator.launch import Place, _free_port
+from sim.validator.hosts.launch import Place, _free_port
 from sim.validator.prepared import commands
 from sim.validator.prepared_calibration import gather_calibration, prepare_calibration
-from sim.validator.ranks import notices
+from sim.validator.ranks.process import notices
 from tests.commands import bucketsim
 from tests.dist.starting import forked_to_their_ends
 from tests.dist.test_launch import SRUN

@@ -15,10 +15,10 @@ from sim.nouns.hardware import SLOWDOWNS, CurvePoint, Hardware
 from sim.nouns.workload import Workload
 from sim.units import MIB
 from sim.validator.calibrate import calibrate, calibration_job
+from sim.validator.candidates.candidate import Candidate
 from sim.validator.collecting import Collected
-from sim.validator.launch import Place, run_ranks
+from sim.validator.hosts.launch import Place, run_ranks
 from sim.validator.replay import replay
-from sim.validator.replayed import Candidate
 from tests.dist.conftest import MS, needs_box
 
 pytestmark = pytest.mark.dist

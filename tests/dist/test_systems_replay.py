@@ -17,14 +17,14 @@ from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Buffer, Workload
 from sim.systems.registry import POLICIES
 from sim.systems.zero import STAGES
-from sim.validator.carriers import Carrier
-from sim.validator.every_system import every_system
-from sim.validator.launch import Place
-from sim.validator.module_trees import TREE_POLICIES
-from sim.validator.ranks import requirements
+from sim.validator.candidates.candidate import Candidate, lane_count
+from sim.validator.candidates.carriers import Carrier
+from sim.validator.candidates.every_system import every_system
+from sim.validator.candidates.module_trees import TREE_POLICIES
+from sim.validator.candidates.replayable import check_replayable
+from sim.validator.hosts.launch import Place
+from sim.validator.ranks.process import requirements
 from sim.validator.replay import replay
-from sim.validator.replayable import check_replayable
-from sim.validator.replayed import Candidate, lane_count
 from tests.commands import bucketsim
 from tests.dist.conftest import needs_box
 
