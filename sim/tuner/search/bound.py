@@ -69,7 +69,7 @@ def least_service_ns(
 
 def least_services_ns(problem: Problem) -> Floats:
     """``least_service_ns`` of all gradients from each place on, and 0 at the end; low by a float's error."""
-    sharing = problem.machine.channels > 1 and problem.machine.channel != 1
+    sharing = problem.machine.channels > 1 and (problem.machine.channel != 1 or problem.machine.small != 1)
     stretched = sharing or problem.machine.comm != 1 or problem.machine.comm_copy_out != 1
     rounded = 1.0 if stretched else 0.5
     rest = np.append(np.cumsum(problem.wire[::-1])[::-1], 0).astype(np.float64)
@@ -98,8 +98,7 @@ def lower_bound_ns(problem: Problem) -> int:
     lane_end = problem.lane_end + (machine.launch_cost * keys if machine.blocks else 0)
     bound = lane_end + copy_out
     if problem.curve_ns.any():
-        together = max(1.0, machine.channels / machine.channel)
-        work = least_services_ns(problem)[:-1] / together
+        work = least_services_ns(problem)[:-1] / problem.together
         start = problem.ready + machine.launch_cost
         # Copies are in bucket order: with a single run, the last follows every collective.
         last = (
