@@ -23,7 +23,7 @@ _NONE = (0, 1.0)
 def small_messages(hardware: Hardware) -> tuple[int, float]:
     """From how many bytes on a message is not small, and how much longer a small one takes beside others.
 
-    A message is small where less than half of its time is the wire's, at the best rate of the all-reduce
+    A message is small where less than a quarter of its time is the wire's, at the best rate of the all-reduce
     curve; 0 bytes and a factor of 1 where nothing is.
     """
     if not hardware.shared_connection or hardware.comm_channels == 1 or hardware.world_size == 1:
@@ -34,17 +34,18 @@ def small_messages(hardware: Hardware) -> tuple[int, float]:
 @lru_cache(maxsize=256)
 def _by_curve(curve: Curve) -> tuple[int, float]:
     rates = [Fraction(point.duration_ns, point.num_bytes) for point in curve if point.num_bytes]
-    half = 2 * min(rates, default=Fraction(0))  # ns a byte of a message that is half wire
+    edge = 4 * min(rates, default=Fraction(0))  # ns a byte of a message of which a quarter is wire
     small = []
     for point in curve:
-        if half * point.num_bytes >= point.duration_ns:
+        if edge * point.num_bytes >= point.duration_ns:
             break
         small.append(point)
     if not small or len(small) == len(curve):
         return _NONE
     before, after = curve[len(small) - 1], curve[len(small)]
     slope = Fraction(after.duration_ns - before.duration_ns, after.num_bytes - before.num_bytes)
-    num_bytes = ceil((before.duration_ns - slope * before.num_bytes) / (half - slope))
-    waits = _WAITED * service_ns(curve, max(_USUAL_BYTES, num_bytes))
+    num_bytes = ceil((before.duration_ns - slope * before.num_bytes) / (edge - slope))
+    others = min(max(_USUAL_BYTES, num_bytes), curve[-1].num_bytes)
+    waits = _WAITED * service_ns(curve, others)
     usual = median(point.duration_ns for point in small)
     return num_bytes, round(1 + float(waits) / usual, 4)
