@@ -7,6 +7,7 @@ from math import ceil
 import numpy as np
 
 from sim.clock.arrays import Floats, Ints
+from sim.costs.small_messages import MOST_WIRE
 from sim.nouns.hardware import CurvePoint
 from sim.tuner.search.problem import Machine, Problem
 
@@ -82,6 +83,14 @@ def least_services_ns(problem: Problem) -> Floats:
     return best * (1 - 1e-12)
 
 
+def _least_wire_ns(problem: Problem) -> Floats:
+    """What all gradients from each place on take of the wire at its best rate, without any latency."""
+    rest = np.cumsum(problem.wire[::-1])[::-1].astype(np.float64)
+    _, per_byte = affine_minorants(problem.curve)[-1]
+    rounded = np.arange(len(problem), 0, -1)
+    return np.maximum(0.0, float(per_byte) * rest - rounded) * (1 - 1e-12)
+
+
 def lower_bound_ns(problem: Problem) -> int:
     """No contiguous partition synchronises before this, in ns from the start of backward; needs no search.
 
@@ -98,7 +107,8 @@ def lower_bound_ns(problem: Problem) -> int:
     lane_end = problem.lane_end + (machine.launch_cost * keys if machine.blocks else 0)
     bound = lane_end + copy_out
     if problem.curve_ns.any():
-        work = least_services_ns(problem)[:-1] / problem.together
+        wire = _least_wire_ns(problem) / problem.together(float(MOST_WIRE))
+        work = np.maximum(least_services_ns(problem)[:-1] / problem.together(), wire)
         start = problem.ready + machine.launch_cost
         # Copies are in bucket order: with a single run, the last follows every collective.
         last = (

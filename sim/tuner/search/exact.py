@@ -192,7 +192,7 @@ def _as_one_channel(problem: Problem) -> tuple[Ints, Ints, int]:
     the point that is added here for the size of all gradients together. With that point no size lies beyond
     the curve. Times below 0 become 0, which is what the third number allows for.
     """
-    sizes, curve, together = problem.curve_bytes, problem.curve_ns, problem.together
+    sizes, curve, together = problem.curve_bytes, problem.curve_ns, problem.together()
     return (sizes, curve, 0) if together <= 1 else _lowered(problem, sizes, curve, together)
 
 

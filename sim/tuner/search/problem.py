@@ -174,14 +174,14 @@ class Problem:
         """Whether some bucket could be a small message."""
         return bool((self.wire < self.machine.small_bytes).any())
 
-    @property
-    def together(self) -> float:
+    def together(self, counted: float = 1.0) -> float:
         """How many times as fast as one channel all of them are together, at most.
 
-        A small message gets on beside a larger one, and takes nothing from it.
+        A small message gets on beside a larger one, and takes nothing from it; ``counted`` is how much of its
+        time counts.
         """
         machine = self.machine
-        beside = 1 + (machine.channels - 1) / machine.small if self.has_small else 1.0
+        beside = 1 + counted * (machine.channels - 1) / machine.small if self.has_small else 1.0
         return max(1.0, machine.channels / machine.channel, beside)
 
     def stops(self, buckets: Buckets) -> tuple[Ints, Ints, Ints]:
