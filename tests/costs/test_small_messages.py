@@ -12,8 +12,8 @@ from sim.costs.small_messages import small_messages
 from sim.nouns.collective import Collective
 from sim.nouns.hardware import CurvePoint, Hardware
 
-# Best rate 0.01 ns a byte. A quarter of 1000 + 0.009009 * (bytes - 1000) ns is wire from 31,977 bytes on. What is
-# waited for is 3/4 of the largest measured message, 7,500 ns, and 1,000 of its own.
+# Best rate 0.01 ns a byte. A quarter of 1000 + 0.009009 * (bytes - 1000) ns is wire from 31,977 bytes on. What
+# is waited for is 3/4 of the largest measured message, 7,500 ns, beside 1,000 of its own.
 LINK = Hardware(
     name="one connection",
     world_size=2,
@@ -84,7 +84,7 @@ def played(*sizes: int) -> Outcome:
 
 
 def test_a_small_message_does_not_slow_a_larger_one() -> None:
-    """The first small one takes 8.5 times as long; of the second, 1,500 / 8.5 ns are done when it is alone."""
+    """The first small one takes 8.5 times as long; of the second, 1,500 / 8.5 ns are done by 10,000."""
     assert played(1_000_000, 1000, 1000).end_ns == (10_000, 8500, 10_824)
 
 
