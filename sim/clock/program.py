@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
-from sim.costs.small_messages import small_messages
+from sim.clock.small_messages import small_messages
 from sim.nouns.collective import Collective
 from sim.nouns.early_launch import EarlyLaunch
 from sim.nouns.hardware import Hardware

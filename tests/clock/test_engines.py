@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.costs.small_messages import small_messages
+from sim.clock.small_messages import small_messages
 from sim.errors import NotModelledError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import SLOWDOWNS, CurvePoint, Hardware

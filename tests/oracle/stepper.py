@@ -37,8 +37,8 @@ def small(hardware: Hardware) -> tuple[int, float]:
         for more in range(1, run + 1)
         if 4 * rate * (before.num_bytes + more) >= before.duration_ns + rise * more
     )
-    other = service(curve, min(max(2 << 20, edge), curve[-1].num_bytes), hardware.world_size)
-    return edge, round(1 + 0.75 * other / median(p.duration_ns for p in few), 4)
+    other = [p for p in curve if p.num_bytes <= max(2 << 20, after.num_bytes)][-1]
+    return edge, round(1 + 0.75 * other.duration_ns / median(p.duration_ns for p in few), 4)
 
 
 def half_even(value: Fraction) -> int:

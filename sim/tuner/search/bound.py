@@ -7,7 +7,7 @@ from math import ceil
 import numpy as np
 
 from sim.clock.arrays import Floats, Ints
-from sim.costs.small_messages import MOST_WIRE
+from sim.clock.small_messages import MOST_WIRE
 from sim.nouns.hardware import CurvePoint
 from sim.tuner.search.problem import Machine, Problem
 

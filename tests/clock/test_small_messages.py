@@ -8,12 +8,12 @@ import pytest
 from sim.clock import analytic, simpy_clock
 from sim.clock.outcome import Outcome
 from sim.clock.program import BackwardEnd, Effects, Launch, Program
-from sim.costs.small_messages import small_messages
+from sim.clock.small_messages import small_messages
 from sim.nouns.collective import Collective
 from sim.nouns.hardware import CurvePoint, Hardware
 
-# Best rate 0.01 ns a byte. A quarter of 1000 + 0.009009 * (bytes - 1000) ns is wire from 31,977 bytes on. What
-# is waited for is 3/4 of the largest measured message, 7,500 ns, beside 1,000 of its own.
+# Best rate 0.01 ns a byte. A quarter of 1000 + 0.009009 * (bytes - 1000) ns is wire from 31,977 bytes on.
+# What is waited for is 3/4 of the largest measured message, 7,500 ns, beside 1,000 of its own.
 LINK = Hardware(
     name="one connection",
     world_size=2,

@@ -10,7 +10,6 @@ from functools import lru_cache
 from math import ceil
 from statistics import median
 
-from sim.costs.service_time import service_ns
 from sim.nouns.hardware import Curve, Hardware
 from sim.units import MIB
 
@@ -46,7 +45,7 @@ def _by_curve(curve: Curve) -> tuple[int, float]:
     before, after = curve[len(small) - 1], curve[len(small)]
     slope = Fraction(after.duration_ns - before.duration_ns, after.num_bytes - before.num_bytes)
     num_bytes = ceil((before.duration_ns - slope * before.num_bytes) / (edge - slope))
-    others = min(max(_USUAL_BYTES, num_bytes), curve[-1].num_bytes)
-    waits = _WAITED * service_ns(curve, others)
+    longest = max(_USUAL_BYTES, after.num_bytes)
+    waits = _WAITED * [point.duration_ns for point in curve if point.num_bytes <= longest][-1]
     usual = median(point.duration_ns for point in small)
     return num_bytes, round(1 + float(waits) / usual, 4)
