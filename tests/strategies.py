@@ -198,7 +198,6 @@ def hardwares(draw: Draw, scale: Scale = REAL, *, stretches: bool = True, dresse
         all_reduce=draw(curves(scale)),
         comm_channels=draw(st.integers(1, 3)),
         channel_slowdown=draw(factor),
-        shared_connection=stretches and draw(st.booleans()),
         launch_cost_ns=draw(st.just(0) | st.integers(0, scale.launch_ns)),
         launch_blocks_compute=draw(st.booleans()),
         copy_in_bytes_per_s=draw(rates),
