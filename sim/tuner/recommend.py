@@ -111,7 +111,7 @@ def tune(
 
 
 def _as_searched(hardware: Hardware) -> Hardware:
-    """``hardware`` on which no small message is free: a search would cut many of them off, for less than noise."""
+    """``hardware`` without small messages: a search would cut many of them off, for less than noise."""
     return replace(hardware, shared_connection=False)
 
 
