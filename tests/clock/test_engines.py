@@ -29,18 +29,20 @@ def simulate(case: Case, engine: str = "analytic") -> Timeline:
 
 
 @settings(max_examples=tries(700))
-@given(cases())
-def test_both_engines_agree_on_every_field(case: Case) -> None:
+@given(cases(), st.booleans())
+def test_both_engines_agree_on_every_field(case: Case, connected: bool) -> None:
     """DESIGN: two engines, one truth, to the nanosecond; and their reports are one."""
+    case = replace(case, hardware=replace(case.hardware, shared_connection=connected))
     one, two = simulate(case, "simpy"), simulate(case, "analytic")
     assert replace(two, engine="simpy") == one
     assert replace(sim.summarize(two), engine="simpy") == sim.summarize(one)
 
 
 @settings(max_examples=tries(400))
-@given(cases(st.just(TINY), max_gradients=7))
-def test_both_engines_do_what_the_contract_says(case: Case) -> None:
+@given(cases(st.just(TINY), max_gradients=7), st.booleans())
+def test_both_engines_do_what_the_contract_says(case: Case, connected: bool) -> None:
     """CONTRACT, "How time runs", 1 to 6, stepped through nanosecond by nanosecond."""
+    case = replace(case, hardware=replace(case.hardware, shared_connection=connected))
     fate = step_through(case.workload, case.hardware, case.assignment)
     for engine in ENGINES:
         timeline = simulate(case, engine)
