@@ -48,6 +48,7 @@ class Factors(NamedTuple):
     copy_in: float
     copy_out: float
     comm_copy_out: float
+    small: float
 
 
 class Sequels(NamedTuple):
@@ -72,7 +73,8 @@ class Sheet(NamedTuple):
 
     ``grains``: see ``variants.grains_of``. ``kinds``, ``durations``, ``numbers`` [variants, items]: the
     lane's items, for how many ns, and the collective of a launch or a wait. ``services`` [rows, collectives]:
-    in ns, in the order of launches, one row for all ranks or one a rank.
+    in ns, in the order of launches, one row for all ranks or one a rank. ``small`` [collectives]: which
+    are small messages, 1 or 0.
     """
 
     factors: Factors
@@ -81,6 +83,7 @@ class Sheet(NamedTuple):
     durations: Ints
     numbers: Ints
     services: Ints
+    small: Ints
     sequels: Sequels
 
 
@@ -200,7 +203,13 @@ def play_ranks(
 
 @compiled
 def play_alone(
-    factors: Factors, grains: Floats, kinds: Ints, durations: Ints, numbers: Ints, services: Ints
+    factors: Factors,
+    grains: Floats,
+    kinds: Ints,
+    durations: Ints,
+    numbers: Ints,
+    services: Ints,
+    small: Ints,
 ) -> tuple[int, bool]:
     """When one rank, alone from 0 ns on, has its gradients, and whether that is sure.
 
@@ -220,6 +229,7 @@ def play_alone(
         durations.reshape(1, -1),
         numbers.reshape(1, -1),
         services.reshape(1, -1),
+        small,
         Sequels(none, none, none, none, none),
     )
     _advance(
@@ -311,7 +321,7 @@ def _advance(
     their order; ``line`` the collectives that were launched, where they are not simply one after the other;
     ``later`` the collectives that still settle, and those that are to follow, with their times.
     """
-    factors, grains, sequels = sheet.factors, sheet.grains, sheet.sequels
+    factors, grains, sequels, small = sheet.factors, sheet.grains, sheet.sequels, sheet.small
     kinds, durations, numbers = sheet.kinds, sheet.durations, sheet.numbers
     lane, items = tasks.shape[1] - 1, kinds.shape[1]
     has_sequels, can_follow, keeps = sequels.settles.size > 0, sequels.follower.size > 0, passed.shape[2] > 0
@@ -449,8 +459,15 @@ def _advance(
             comm, comm_low, compute, compute_low = 1.0, 0.0, 1.0, 0.0
             if busy not in (IDLE, STALLED):
                 comm = factors.comm_copy_out if busy == COPY_BACK else factors.comm
+            light, light_low = comm, comm_low  # of small messages
             if served > 1:
-                comm, comm_low = exact_product(comm, factors.channel)
+                larger = served
+                for k in range(served):
+                    larger -= small[tasks[rank, k, _NUMBER]]
+                shared, shared_low = exact_product(comm, factors.channel)
+                light, light_low = exact_product(comm, factors.small) if larger else (shared, shared_low)
+                if larger > 1:
+                    comm, comm_low = shared, shared_low
             if served > 0 and busy != STALLED:
                 compute = factors.copy_out if busy == COPY_BACK else factors.compute
                 if busy == COPY_IN:
@@ -468,6 +485,8 @@ def _advance(
             for k in range(working):
                 task = k if k < served else lane
                 new, new_low = (compute, compute_low) if task == lane else (comm, comm_low)
+                if task != lane and small[tasks[rank, task, _NUMBER]]:
+                    new, new_low = light, light_low
                 if new != rests[rank, task, _RATE] or new_low != rests[rank, task, _RATE_LOW]:
                     is_fresh = rests[rank, task, _RATE] == 0.0
                     if is_fresh:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
+from sim.clock.small_messages import small_messages
 from sim.nouns.collective import Collective
 from sim.nouns.early_launch import EarlyLaunch
 from sim.nouns.hardware import Hardware
@@ -59,7 +60,11 @@ LaneItem = Work | Ready | Launch | Wait | CopyBack | BackwardEnd
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effects:
-    """What the machine does to any program: channels, the cost of a launch in ns, and slow-downs."""
+    """What the machine does to any program: channels, the cost of a launch in ns, and slow-downs.
+
+    Collectives of fewer than ``small_bytes`` take ``small_slowdown`` times as long beside a larger one, which
+    they do not slow.
+    """
 
     channels: int
     launch_cost_ns: int
@@ -70,6 +75,8 @@ class Effects:
     copy_in_slowdown: Fraction
     copy_out_slowdown: Fraction
     comm_copy_out_slowdown: Fraction
+    small_bytes: int = 0
+    small_slowdown: Fraction = Fraction(1)
 
     @property
     def stretches(self) -> bool:
@@ -81,6 +88,7 @@ class Effects:
             self.copy_in_slowdown,
             self.copy_out_slowdown,
             self.comm_copy_out_slowdown,
+            self.small_slowdown,
         )
         return any(factor != 1 for factor in factors)
 
@@ -88,6 +96,7 @@ class Effects:
 def effects_of(workload: Workload, hardware: Hardware) -> Effects:
     """What ``hardware`` does, without what the recorded times of ``workload`` contain already."""
     included = workload.ready_includes
+    small_bytes, small_slowdown = small_messages(hardware)
     return Effects(
         channels=hardware.comm_channels,
         launch_cost_ns=hardware.launch_cost_ns,
@@ -98,6 +107,8 @@ def effects_of(workload: Workload, hardware: Hardware) -> Effects:
         copy_in_slowdown=Fraction(hardware.copy_in_slowdown),
         copy_out_slowdown=Fraction(hardware.copy_out_slowdown),
         comm_copy_out_slowdown=Fraction(hardware.comm_copy_out_slowdown),
+        small_bytes=small_bytes,
+        small_slowdown=Fraction(small_slowdown),
     )
 
 

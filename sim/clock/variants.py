@@ -69,7 +69,8 @@ class Lanes:
         launches = self.sheet.kinds.shape[1] * factors.launch_cost_ns
         slow = factors.compute * factors.copy_in * factors.copy_out
         busy = float(self.sheet.durations.sum(axis=1).max()) + launches
-        sent = float(self.services_ns.sum()) * factors.comm * factors.comm_copy_out * factors.channel
+        beside = factors.comm * factors.comm_copy_out * max(factors.channel, factors.small)
+        sent = float(self.services_ns.sum()) * beside
         around = self.paced_before_ns + self.before_ns + self.paced_after_ns + self.after_ns
         return float(busy * slow + sent + around.max())
 
@@ -131,7 +132,9 @@ def make_sheet(
     effects = programs[0].effects
     arrays = encode(programs, order, whole=whole)
     sequels = sequels_of(programs[0], order)
-    return Sheet(factors_of(effects), grains_of(effects), *arrays, services_ns, sequels)
+    collectives = programs[0].collectives
+    small = _ints([collectives[number].num_bytes < effects.small_bytes for number in order])
+    return Sheet(factors_of(effects), grains_of(effects), *arrays, services_ns, small, sequels)
 
 
 def follows(program: Program) -> bool:
@@ -212,7 +215,7 @@ def grains_of(effects: Effects) -> Floats:
     multiple of all p, and a duration is a multiple of 1/(D * q). So the distance of a duration from a half is
     a multiple of 1/(2 * D * q).
     """
-    channels = (Fraction(1), effects.channel_slowdown)
+    channels = (Fraction(1), effects.channel_slowdown, effects.small_slowdown)
     beside = (Fraction(1), effects.comm_slowdown, effects.comm_copy_out_slowdown)
     if not effects.stretches:
         return np.zeros(STALLED + 1)
@@ -240,6 +243,7 @@ def factors_of(effects: Effects) -> Factors:
         float(effects.copy_in_slowdown),
         float(effects.copy_out_slowdown),
         float(effects.comm_copy_out_slowdown),
+        float(effects.small_slowdown),
     )
 
 

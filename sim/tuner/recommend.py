@@ -106,7 +106,13 @@ def tune(
         NotModelledError: a workload that DDP does not train as it is.
     """
     with listened_to(progress):
+        hardware = _as_searched(hardware)
         return _recommend(workload, hardware, criterion, seed, draws, max_bucket_bytes, memory_limit_bytes)
+
+
+def _as_searched(hardware: Hardware) -> Hardware:
+    """``hardware`` without small messages: a search would cut many of them off, for less than noise."""
+    return replace(hardware, shared_connection=False)
 
 
 def _recommend(
@@ -223,7 +229,7 @@ def gain(
         InputError: an argument that is not legal. AssignmentError: it is of another workload.
     """
     assignment.check_fits(workload)
-    default = assign(workload)
+    hardware, default = _as_searched(hardware), assign(workload)
     reports = [summarize(simulate(workload, hardware, one, "analytic")) for one in (default, assignment)]
     pool = Pool({DEFAULT: default, FREE: assignment}, DEFAULT, FREE)
     distribution = draw(Problem(workload, hardware), draws, seed)
@@ -241,7 +247,7 @@ def best(
         InputError, NotModelledError: as ``tune``.
     """
     with listened_to(progress):
-        scorer = Scorer(workload, hardware)
+        scorer = Scorer(workload, _as_searched(hardware))
 
         def families() -> list[Assignment]:
             return [reach.assignment for reach in find_ddp_families(scorer).reached.values()]
@@ -273,6 +279,7 @@ def trade_off(
     """
     for number, limit in enumerate(limits or ()):
         at_least(f"limits.{number}", limit, 0)
+    hardware = _as_searched(hardware)
     scorer = Scorer(workload, hardware)
     singles = _singles(workload)
     default = simulate(workload, hardware, assign(workload), "analytic")

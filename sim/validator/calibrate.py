@@ -247,6 +247,7 @@ def _hardware(
         **{name: points for name in _CURVES if (points := _points(curves[name]))},  # type: ignore[arg-type]
         comm_channels=GLOO_CHANNELS,
         channel_slowdown=max(1.0, round(median(ratios.values()), 4)),
+        shared_connection=True,
         launch_cost_ns=max(0, round(median(launches))),
         launch_blocks_compute=True,
         copy_in_bytes_per_s=_rate(copies["copy_bytes"], copies["copy_in_ns"]),

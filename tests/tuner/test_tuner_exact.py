@@ -202,6 +202,7 @@ def channels(draw: st.DrawFn) -> Case:
         gap * count + draw(st.integers(0, 3)),
         comm_channels=number,
         channel_slowdown=draw(st.sampled_from([1.0, 1.1, 1.4, 1.49, 2.0, 2.45, 3.3, number * 0.99])),
+        shared_connection=draw(st.booleans()),
         comm_slowdown=draw(st.sampled_from([1.0, 1.0, 1.4, 1.49])),
         copy_out_bytes_per_s=draw(st.sampled_from([None, 7e8, 9e9])),
     )

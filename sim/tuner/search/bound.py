@@ -7,6 +7,7 @@ from math import ceil
 import numpy as np
 
 from sim.clock.arrays import Floats, Ints
+from sim.clock.small_messages import MOST_WIRE
 from sim.nouns.hardware import CurvePoint
 from sim.tuner.search.problem import Machine, Problem
 
@@ -69,7 +70,7 @@ def least_service_ns(
 
 def least_services_ns(problem: Problem) -> Floats:
     """``least_service_ns`` of all gradients from each place on, and 0 at the end; low by a float's error."""
-    sharing = problem.machine.channels > 1 and problem.machine.channel != 1
+    sharing = problem.machine.channels > 1 and (problem.machine.channel != 1 or problem.machine.small != 1)
     stretched = sharing or problem.machine.comm != 1 or problem.machine.comm_copy_out != 1
     rounded = 1.0 if stretched else 0.5
     rest = np.append(np.cumsum(problem.wire[::-1])[::-1], 0).astype(np.float64)
@@ -80,6 +81,14 @@ def least_services_ns(problem: Problem) -> Floats:
         best = np.maximum(best, float(per_collective) + float(per_byte) * rest - rounding)
     best[-1] = 0.0
     return best * (1 - 1e-12)
+
+
+def _least_wire_ns(problem: Problem) -> Floats:
+    """What all gradients from each place on take of the wire at its best rate, without any latency."""
+    rest = np.cumsum(problem.wire[::-1])[::-1].astype(np.float64)
+    _, per_byte = affine_minorants(problem.curve)[-1]
+    rounded = np.arange(len(problem), 0, -1)
+    return np.maximum(0.0, float(per_byte) * rest - rounded) * (1 - 1e-12)
 
 
 def lower_bound_ns(problem: Problem) -> int:
@@ -98,8 +107,8 @@ def lower_bound_ns(problem: Problem) -> int:
     lane_end = problem.lane_end + (machine.launch_cost * keys if machine.blocks else 0)
     bound = lane_end + copy_out
     if problem.curve_ns.any():
-        together = max(1.0, machine.channels / machine.channel)
-        work = least_services_ns(problem)[:-1] / together
+        wire = _least_wire_ns(problem) / problem.together(float(MOST_WIRE))
+        work = np.maximum(least_services_ns(problem)[:-1] / problem.together(), wire)
         start = problem.ready + machine.launch_cost
         # Copies are in bucket order: with a single run, the last follows every collective.
         last = (

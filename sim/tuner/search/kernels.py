@@ -88,6 +88,7 @@ def play_surely(
     tail: int,
     stops: Ints,
     services: Ints,
+    small: Ints,
     copies_back: Ints,
 ) -> tuple[int, bool]:
     """``sync_end_ns`` of one DDP step by the compiled clock, and whether it is sure to the nanosecond.
@@ -97,7 +98,8 @@ def play_surely(
         work: ns of backward before each place; ``copy_in``: ns of its copy.
         tail: ns of backward after the last place.
         stops: per bucket in launch order, the place it waits for; the last is the last place.
-        services: ns of each bucket's all-reduce alone; ``copies_back``: ns to copy it back.
+        services: ns of each bucket's all-reduce alone; ``small``: whether it is a small message, 1 or 0;
+            ``copies_back``: ns to copy it back.
     """
     count, places = stops.size, work.size
     # The lane, item by item where collectives stretch it, else as one item for each bucket.
@@ -137,17 +139,27 @@ def play_surely(
         machine.copy_in,
         machine.copy_out,
         machine.comm_copy_out,
+        machine.small,
     )
-    end, sure = play_alone(factors, grains, kinds[:item], durations[:item], numbers[:item], services)
+    end, sure = play_alone(factors, grains, kinds[:item], durations[:item], numbers[:item], services, small)
     return end, sure and total <= MOST_NS
 
 
 @compiled
 def play(
-    machine: Machine, work: Ints, copy_in: Ints, tail: int, stops: Ints, services: Ints, copies_back: Ints
+    machine: Machine,
+    work: Ints,
+    copy_in: Ints,
+    tail: int,
+    stops: Ints,
+    services: Ints,
+    small: Ints,
+    copies_back: Ints,
 ) -> int:
     """``play_surely`` without the doubt: ``sync_end_ns``, sometimes off by a ns where work stretches."""
-    return play_surely(machine, np.zeros(STALLED + 1), work, copy_in, tail, stops, services, copies_back)[0]
+    return play_surely(
+        machine, np.zeros(STALLED + 1), work, copy_in, tail, stops, services, small, copies_back
+    )[0]
 
 
 @compiled
@@ -158,12 +170,13 @@ def play_many(
     tails: Ints,
     stops: Ints,
     services: Ints,
+    small: Ints,
     copies_back: Ints,
 ) -> Ints:
     """``play`` for each draw: ``works`` [draws, places], ``tails`` [draws], ``services`` [draws, buckets]."""
     ends = np.empty(tails.size, np.int64)
     for k in range(tails.size):
-        ends[k] = play(machine, works[k], copy_in, tails[k], stops, services[k], copies_back)
+        ends[k] = play(machine, works[k], copy_in, tails[k], stops, services[k], small, copies_back)
     return ends
 
 
@@ -180,6 +193,7 @@ def score(machine: Machine, tables: Tables, closes: Flags, max_bytes: int) -> tu
     for place in range(places):
         count += closes[place]
     stops, sent, back = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
+    small = np.empty(count, np.int64)
     count, sure = 0, True
     for place in range(places):
         key = tables.run[place]
@@ -192,13 +206,14 @@ def score(machine: Machine, tables: Tables, closes: Flags, max_bytes: int) -> tu
                 return NEVER, True
             stops[count] = place
             sent[count] = service(tables.curve_bytes, tables.curve_ns, filled[key])
+            small[count] = filled[key] < machine.small_bytes
             exactly = held[key] * machine.copy_out_ns_per_byte
             sure &= _rounds_surely(exactly)
             back[count] = int(np.rint(exactly))
             members[key] = dense[key] = filled[key] = held[key] = 0
             count += 1
     end, stepped = play_surely(
-        machine, tables.grains, tables.work, tables.copy_in, tables.tail, stops, sent, back
+        machine, tables.grains, tables.work, tables.copy_in, tables.tail, stops, sent, small, back
     )
     return end, sure and stepped
 

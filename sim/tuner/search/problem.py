@@ -22,7 +22,10 @@ LONGEST_STEP = 1 << 61  # ns: sums stay within an int64
 
 
 class Machine(NamedTuple):
-    """What a step meets: channels, ns of a launch, slow-downs (factors), copies out in ns a byte."""
+    """What a step meets: channels, ns of a launch, slow-downs (factors), copies out in ns a byte.
+
+    ``small`` slows messages of fewer than ``small_bytes``, beside larger ones.
+    """
 
     channels: int
     launch_cost: int
@@ -33,13 +36,23 @@ class Machine(NamedTuple):
     copy_in: float
     copy_out: float
     comm_copy_out: float
+    small: float
+    small_bytes: int
     copy_out_ns_per_byte: float
 
     @property
     def stretches(self) -> bool:
         """Whether any slow-down is in force."""
         shared = self.channel if self.channels > 1 else 1.0
-        factors = (self.compute, self.comm, shared, self.copy_in, self.copy_out, self.comm_copy_out)
+        factors = (
+            self.compute,
+            self.comm,
+            shared,
+            self.copy_in,
+            self.copy_out,
+            self.comm_copy_out,
+            self.small,
+        )
         return any(factor != 1.0 for factor in factors)
 
 
@@ -70,6 +83,8 @@ def _machine(workload: Workload, hardware: Hardware) -> Machine:
         copy_in=float(effects.copy_in_slowdown),
         copy_out=float(effects.copy_out_slowdown),
         comm_copy_out=float(effects.comm_copy_out_slowdown),
+        small=float(effects.small_slowdown),
+        small_bytes=effects.small_bytes,
         copy_out_ns_per_byte=0.0 if rate is None else NS_PER_S / rate,
     )
 
@@ -126,7 +141,7 @@ class Problem:
         sent += service_ns(self.curve, int(self.wire.sum()))
         lane: float = self.workload.backward_ns + sum(self.copy_in.tolist()) + len(self) * machine.launch_cost
         lane *= machine.compute * machine.copy_in
-        sent *= max(machine.comm, machine.comm_copy_out) * machine.channel
+        sent *= max(machine.comm, machine.comm_copy_out) * max(machine.channel, machine.small)
         back = transfer_ns(int(self.copied.sum()), hardware.copy_out_bytes_per_s) * machine.copy_out
         if lane + sent + back > LONGEST_STEP:
             raise InputError(
@@ -154,6 +169,21 @@ class Problem:
             curve_ns=self.curve_ns,
         )
 
+    @property
+    def has_small(self) -> bool:
+        """Whether some bucket could be a small message."""
+        return bool((self.wire < self.machine.small_bytes).any())
+
+    def together(self, counted: float = 1.0) -> float:
+        """How many times as fast as one channel all of them are together, at most.
+
+        A small message gets on beside a larger one, and takes nothing from it; ``counted`` is how much of its
+        time counts.
+        """
+        machine = self.machine
+        beside = 1 + counted * (machine.channels - 1) / machine.small if self.has_small else 1.0
+        return max(1.0, machine.channels / machine.channel, beside)
+
     def stops(self, buckets: Buckets) -> tuple[Ints, Ints, Ints]:
         """Per bucket in launch order: the last place it waits for, its bytes on the wire, its copied bytes.
 
@@ -167,6 +197,10 @@ class Problem:
             wires.append(sum(gradients[index].on_wire for index in bucket))
             copied.append(sum(copied_bytes(self.workload, index) for index in bucket))
         return np.array(stops), np.array(wires), np.array(copied)
+
+    def small(self, wires: Ints) -> Ints:
+        """Of buckets of ``wires`` bytes, whether each is a small message, 1 or 0."""
+        return (wires < self.machine.small_bytes).astype(np.int64)
 
     def copies_back(self, copied: Ints) -> Ints:
         """Ns to copy each bucket back, from ``copied`` bytes."""

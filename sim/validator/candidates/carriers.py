@@ -70,7 +70,8 @@ def measure_machine(workload: Workload, hardware: Hardware, device: str) -> Hard
     """``hardware``'s link with this machine's copies and launches, measured on one rank.
 
     Slow-downs beside collectives go, since an emulated one takes nothing away from anybody;
-    ``channel_slowdown`` stays, as it belongs to the link. Broadcasts go too: one rank has none.
+    ``channel_slowdown`` stays, as it belongs to the link; ``shared_connection`` does not, since an emulated
+    message waits behind no other. Broadcasts go too: one rank has none.
 
     Raises:
         ReplayError: the rank failed.
@@ -111,6 +112,7 @@ def with_local_costs(hardware: Hardware, found: dict[str, Any]) -> Hardware:
     return replace(
         hardware,
         name=f"emulated {hardware.name}",
+        shared_connection=False,
         launch_cost_ns=max(0, _middle(launches)),
         launch_blocks_compute=found["launch_blocks_compute"],
         copy_in_bytes_per_s=rate(found["copy_in_ns"]),
@@ -143,7 +145,8 @@ def measured_hardware(name: str, world_size: int, backend: str, found: dict[str,
         spread={"all_reduce": {str(size): _scatter(samples) for size, samples in found["curve"]}},
         provenance={"source": "bucketsim, probed on real ranks", "backend": backend},
     )
-    return replace(with_local_costs(bare, found), name=name, provenance=bare.provenance)
+    made = with_local_costs(bare, found)
+    return replace(made, name=name, provenance=bare.provenance, shared_connection=backend == "gloo")
 
 
 def _middle(samples: Sequence[int]) -> int:
