@@ -131,9 +131,9 @@ def draw_stacked(data: Stacked) -> go.Figure:
     if any(span.exposed for span in spans):
         explain(figure, "exposed", "/")
     drawn = {span.kind for span in spans}
-    for kind, pattern in PATTERNS.items():  # in one order, run after run
+    for kind, drawn_as in PATTERNS.items():  # in one order, run after run
         if kind in drawn:
-            explain(figure, _KINDS[kind], pattern)
+            explain(figure, _KINDS[kind], drawn_as)
     figure.update_yaxes(
         tickvals=[place for place, _ in ticks],
         ticktext=[words for _, words in ticks],

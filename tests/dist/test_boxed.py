@@ -54,7 +54,7 @@ def running(script: str, folder: Path, grace_s: float = PATIENCE_S) -> Iterator[
         Path(os.devnull),
         folder / "said",
         {"DIR": str(folder), "TMPDIR": str(temporary)},
-        {"sim.validator.boxed._GRACE_S": grace_s},
+        {"sim.validator.hosts.boxed._GRACE_S": grace_s},
     )
     assert box.pid is not None
     try:

@@ -10,7 +10,7 @@ import pytest
 
 import sim
 from sim.nouns.hardware import CurvePoint, Hardware
-from sim.validator.launch import _free_port
+from sim.validator.hosts.launch import _free_port
 from tests.commands import bucketsim
 from tests.dist.starting import seat
 from tests.effort import PATIENCE_S
