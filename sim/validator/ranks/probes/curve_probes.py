@@ -3,7 +3,9 @@
 import random
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from statistics import median
+from threading import Event, Thread
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -13,7 +15,9 @@ from sim.validator.ranks.probes.settling import is_settled
 from sim.validator.ranks.process.processes import keep_freed_memory
 from sim.validator.ranks.process.rank_like import RankLike
 
-_SHARE_BYTES = 32 << 20  # of all-reduces whose processor time is counted, of each size
+_SHARE_BYTES = 16 << 20  # of all-reduces of each size, beside which a rank multiplies in one turn
+_SHARE_TURNS = 8
+_SIDE = 256  # of the matrices: a product takes about a millisecond, of one core
 _FEW = 4  # repeats of the collectives that only ZeRO sends, and those mostly large
 
 
@@ -92,22 +96,67 @@ def time_all_reduces(size: int, repeats: int, rank: RankLike) -> list[int]:
 
 
 def host_shares(sizes: Sequence[int], rank: RankLike) -> dict[int, float]:
-    """Of all-reduces of each size, the processor time of this rank over their duration: cores that are busy.
+    """Of all-reduces of each size, the share of a computing rank that they take; the mean over ranks.
 
-    Where ranks compute on the host, and on all its cores, that is what communication takes from them. The
-    calling thread waits meanwhile; gloo's threads and the kernel's work for them count. The mean over ranks.
+    All ranks multiply in a thread, in turns alone and beside all-reduces: the share is what they multiply
+    less in a second. That counts what the kernel receives in interrupts, which no process is charged with,
+    and nothing where the host has cores to spare.
     """
     found = {}
-    for size in sizes:
-        tensor = torch.zeros(size // 4)
-        repeats = max(4, min(64, _SHARE_BYTES // size))
-        dist.all_reduce(tensor)
-        begun, spent = time.monotonic(), time.process_time()
-        for _ in range(repeats):
+    with _Multiplying() as multiplying:
+        for size in sizes:
+            tensor = torch.zeros(size // 4)
+            repeats = max(1, min(64, _SHARE_BYTES // size))
             dist.all_reduce(tensor)
-        share = (time.process_time() - spent) / (time.monotonic() - begun)
-        found[size] = round(sum(gather(share, rank.world_size)) / rank.world_size, 4)
+            alone, beside = [], []
+            for _ in range(_SHARE_TURNS):
+                took_s, rate = multiplying.beside(_all_reduces, tensor, repeats)
+                beside.append(rate)
+                dist.barrier()
+                _, rate = multiplying.beside(time.sleep, took_s)
+                alone.append(rate)
+                dist.barrier()
+            share = 1 - median(beside) / median(alone)
+            found[size] = round(max(0.0, sum(gather(share, rank.world_size)) / rank.world_size), 4)
     return found
+
+
+def _all_reduces(tensor: torch.Tensor, repeats: int) -> None:
+    for _ in range(repeats):
+        dist.all_reduce(tensor)
+
+
+class _Multiplying:
+    """A thread that multiplies matrices while it is asked to, with as many threads of torch's as this one."""
+
+    def __init__(self) -> None:
+        self._count, self._goes, self._ends = 0, Event(), False
+        self._thread = Thread(target=self._run, args=(torch.get_num_threads(),), daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends = True
+        self._goes.set()
+        self._thread.join()
+
+    def beside(self, work: Callable[..., object], *arguments: object) -> tuple[float, float]:
+        """How long ``work`` took, s, and how many products were made in a second of it."""
+        before, begun = self._count, time.monotonic()
+        self._goes.set()
+        work(*arguments)
+        self._goes.clear()
+        took_s = time.monotonic() - begun
+        return took_s, (self._count - before) / took_s
+
+    def _run(self, threads: int) -> None:
+        torch.set_num_threads(threads)  # else a thread of Python's has the default
+        matrix, product = torch.rand(_SIDE, _SIDE), torch.empty(_SIDE, _SIDE)
+        while self._goes.wait() and not self._ends:
+            torch.mm(matrix, matrix, out=product)
+            self._count += 1
 
 
 def time_broadcasts(size: int, repeats: int, rank: RankLike) -> list[int]:
