@@ -15,7 +15,7 @@ from sim.validator.ranks.probes.settling import is_settled
 from sim.validator.ranks.process.processes import keep_freed_memory
 from sim.validator.ranks.process.rank_like import RankLike
 
-_SHARE_BYTES = 16 << 20  # of all-reduces of each size, beside which a rank multiplies in one turn
+_SHARE_NS = 300_000_000  # a turn of all-reduces beside which a rank multiplies, about
 _SHARE_TURNS = 8
 _SIDE = 256  # of the matrices: a product takes about a millisecond, of one core
 _FEW = 4  # repeats of the collectives that only ZeRO sends, and those mostly large
@@ -106,8 +106,7 @@ def host_shares(sizes: Sequence[int], rank: RankLike) -> dict[int, float]:
     with _Multiplying() as multiplying:
         for size in sizes:
             tensor = torch.zeros(size // 4)
-            repeats = max(1, min(64, _SHARE_BYTES // size))
-            dist.all_reduce(tensor)
+            repeats = max(1, round(_SHARE_NS / max(time_all_reduces(size, 2, rank))))
             alone, beside = [], []
             for _ in range(_SHARE_TURNS):
                 took_s, rate = multiplying.beside(_all_reduces, tensor, repeats)
