@@ -197,7 +197,7 @@ class _Tuning:
         switch = self._together(self._switch)
         try:
             if (known := self._known()) is not None:
-                yield from self._try(switch, known, None, halved=True)
+                yield from self._try(switch, known, None, from_cache=True)
             found = yield from self._predict(switch)
             yield from self._try(switch, found.assignment, found)
         finally:

@@ -170,14 +170,14 @@ def _recommend(
         report = summarize(timeline)
 
     tell("playing the best of each knob")
-    free = Reach(assignment=nominal, complete=optimum.is_proved, how=optimum.proof)
+    any_buckets = Reach(assignment=nominal, complete=optimum.is_proved, how=optimum.proof)
     families = {
         family: _family(
             reach,
             reports.get(family) or summarize(simulate(workload, hardware, reach.assignment, "analytic")),
             report.step_ns,
         )
-        for family, reach in {**found.reached, ANY_BUCKETS: free}.items()
+        for family, reach in {**found.reached, ANY_BUCKETS: any_buckets}.items()
     }
     if CAP_LIST in nominal.ddp_kwargs:
         families[CAP_LIST] = families[ANY_BUCKETS]

@@ -2,7 +2,7 @@
 
 Each job is played as one rank, since all its ranks are alike, by the rules of ``simpy_clock``. While
 collectives of several jobs are under way, each goes at the pace that this set of jobs allows: what is left of
-it stretches by its time beside them over its time alone. The set changes whenever a collective starts or
+it stretches by (its time beside them) / (its time alone). The set changes whenever a collective starts or
 ends.
 """
 
