@@ -80,8 +80,9 @@ def _text(state: State, slider: Slider, stop: float, gain: GainCard) -> str | No
     is_searched = state.is_searched and slider.field is None
     try:
         assignment = moved.assignment()
-        # In another precision caps that cut alike may cut what was measured otherwise.
-        same = moved.inputs.key, repr(assignment.bucket_indices), repr(moved.what_if.precision and stop)
+        # In another precision caps that cut alike may cut what was measured otherwise: no frame is shared.
+        own = stop if moved.what_if.precision else None
+        same = moved.inputs.key, repr(assignment.bucket_indices), repr(own)
 
         def make() -> tuple[str, Notes]:
             shown = cached.play_assignment(moved.inputs, assignment)
@@ -107,7 +108,7 @@ def frame(state: State, shown: Played, gain: GainCard, *, is_searched: bool) -> 
     timeline = shown.timeline
     data = timeline_data(timeline)
     until_ns = data.sync_end_ns
-    default = cached.play(state.inputs, state.choice.baseline(state.inputs.workload))
+    default = cached.play(state.inputs, state.choice.default_for(state.inputs.workload))
     last = gain(shown, default)
     as_measured = None if state.what_if.is_none else cached.play(state.measured, state.choice)
     marks = path_marks(timeline, critical_path(timeline))

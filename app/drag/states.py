@@ -57,8 +57,7 @@ class Slider:
     stops: tuple[float, ...]
 
     def is_known(self, state: State) -> bool:
-        """Whether its stops can be played soon: without a search, and without switches that are hidden now
-        and come back with a cap."""
+        """False where a stop needs a search, or brings back switches that are not on the page now."""
         if state.choice.unreadable or len(state.measured.workload.gradients) > _MOST_GRADIENTS:
             return False
         if self.field is None:

@@ -195,7 +195,8 @@ def _copies(timeline: Timeline) -> Iterator[Span]:
 
 
 def _merge_neighbours(spans: Sequence[Span]) -> list[Span]:
-    """Spans of one bucket that touch on a lane become one, whatever their kind, but for waits."""
+    """Spans of one bucket that touch on a lane become one, whatever their kind, but for ``straggler``, the
+    wait for the slowest rank."""
     merged: list[Span] = []
     for span in spans:
         last = merged[-1] if merged else None

@@ -109,7 +109,7 @@ def show_answer(pick: labels.Pick, cap_mb: float | None, choice: Choice) -> None
         return st.session_state.get(switch.name, switch.default)
 
     switches.read(choice.pick, ask)
-    found_under = dict(choice.comparable)
+    found_under = dict(choice.options_under_ddp)
     for switch in switches.DDP:
         if switch.name not in shown:
             st.session_state[switch.name] = found_under.get(switch.name, switch.default)

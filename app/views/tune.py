@@ -60,11 +60,11 @@ def show(library: Library, source: Asked, validate: st.Page) -> None:
         choice=choice,
         cap_stop=st.session_state["cap_slider"],
         first_mb=st.session_state["first"],
-        is_searched=cached.is_searched(inputs, choice.comparable),
+        is_searched=cached.is_searched(inputs, choice.options_under_ddp),
     )
     gain_place, strip = headline.show(shown, measured_as)
     step_timeline(state, shown, measured_as)
-    default = cached.play(inputs, choice.baseline(inputs.workload))
+    default = cached.play(inputs, choice.default_for(inputs.workload))
     possible = None
     headline.draw(gain_place, headline.gain_card(shown, default, possible))
 
@@ -118,7 +118,7 @@ def _what_ifs(what_if: WhatIf) -> None:
 
 def _under(inputs: Inputs, choice: Choice) -> str:
     """What is in force that the search does not know; empty: nothing."""
-    return words.under_words(choice.comparable, is_late=inputs.slowest is not None)
+    return words.under_words(choice.options_under_ddp, is_late=inputs.slowest is not None)
 
 
 def _same_record(library: Library, given: Given) -> dict[str, str] | None:
@@ -136,7 +136,7 @@ def _play(inputs: Inputs, choice: Choice) -> Played:
 
 def _search(inputs: Inputs, choice: Choice, progress: Progress) -> Recommendation:
     """All that takes long: what is found here is remembered, and asked for again where it is drawn."""
-    cached.sweep(inputs, choice.comparable, progress)
+    cached.sweep(inputs, choice.options_under_ddp, progress)
     if not _under(inputs, choice):
         cached.band(inputs, progress)
     return cached.tune(inputs, progress)
@@ -146,7 +146,7 @@ def _sweep(inputs: Inputs, choice: Choice, shown: Played, found: Recommendation,
     """The curve under the switches of what is shown; its plateau and its band are known without any only."""
     under = _under(inputs, choice)
     data = sweep_data(
-        cached.sweep(inputs, choice.comparable),
+        cached.sweep(inputs, choice.options_under_ddp),
         None if under else found.plateau,
         chosen_cap_mb=choice.cap_mb,
         chosen_step_ns=shown.report.step_ns,

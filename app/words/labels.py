@@ -121,9 +121,9 @@ HELP: dict[str, str] = {
     "preset": "Sets all knobs below at once. Moving one of them afterwards makes it your own.",
     "interference": "How much compute, copies and collectives slow each other down: a slow-down of s becomes "
     "1 + (s - 1) times this. 0 is none at all; without effect where the hardware was measured without any.",
-    "ranks": "As many ranks in a ring of equal wires, in place of those measured. Empty: as measured.",
+    "world_size": "As many ranks in a ring of equal wires, in place of those measured. Empty: as measured.",
     "precision": "The dtype of all gradients, in buckets and on the wire. Compute stays as recorded.",
-    "straggler": "Another rank whose backward takes this many times as long; each collective waits for it.",
+    "slowest_rank": "Another rank's backward takes this many times as long; each collective waits for it.",
     "torch": "The torch where it trains. Older ones lack keywords; the lines then give DDP the buckets "
     "with sim.apply, and say why.",
     "bandwidth": "How fast bytes travel, times what was measured: 2 halves what a collective takes beyond "

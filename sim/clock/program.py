@@ -5,7 +5,7 @@ of the gradients alone (which bucket is complete when, what may be launched wher
 is written; what depends on time (channels, waits, slow-downs) is the engines'.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -64,6 +64,9 @@ class Effects:
 
     Collectives of fewer than ``small_bytes`` take ``small_slowdown`` times as long beside a larger one, which
     they do not slow.
+
+    A field added here needs its value in ``NO_EFFECTS`` and ``effects_of``, and in ``variants.factors_of``
+    for the compiled clock; ``in_force`` then keeps faster clocks and searches that do not know it away.
     """
 
     channels: int
@@ -79,18 +82,34 @@ class Effects:
     small_slowdown: Fraction = Fraction(1)
 
     @property
+    def in_force(self) -> frozenset[str]:
+        """Names of the fields that can make any program end at another time than with ``NO_EFFECTS``."""
+        names = {one.name for one in fields(self) if getattr(self, one.name) != getattr(NO_EFFECTS, one.name)}
+        if self.channels == 1:
+            names -= {"channel_slowdown", "small_bytes", "small_slowdown"}
+        if not self.launch_cost_ns:
+            names.discard("launch_blocks_compute")
+        return frozenset(names)
+
+    @property
     def stretches(self) -> bool:
         """Whether any slow-down is in force."""
-        factors = (
-            self.compute_slowdown,
-            self.comm_slowdown,
-            self.channel_slowdown,
-            self.copy_in_slowdown,
-            self.copy_out_slowdown,
-            self.comm_copy_out_slowdown,
-            self.small_slowdown,
-        )
-        return any(factor != 1 for factor in factors)
+        return any(name.endswith("_slowdown") for name in self.in_force)
+
+
+NO_EFFECTS = Effects(
+    channels=1,
+    launch_cost_ns=0,
+    launch_blocks_compute=False,
+    compute_slowdown=Fraction(1),
+    comm_slowdown=Fraction(1),
+    channel_slowdown=Fraction(1),
+    copy_in_slowdown=Fraction(1),
+    copy_out_slowdown=Fraction(1),
+    comm_copy_out_slowdown=Fraction(1),
+    small_bytes=0,
+    small_slowdown=Fraction(1),
+)
 
 
 def effects_of(workload: Workload, hardware: Hardware) -> Effects:

@@ -117,7 +117,7 @@ class Stretch:
         return factor
 
     def _beside(self, task: Task) -> Fraction:
-        """What others than this rank's own work stretch ``task`` by; nothing where it is alone."""
+        """Factor on ``task`` from outside this rank, such as other jobs: 1 here, else a subclass's."""
         return Fraction(1)
 
     def _finish(self, alarm: simpy.Event) -> None:

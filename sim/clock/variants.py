@@ -28,6 +28,9 @@ from sim.clock.program import CopyBack, Effects, LaneItem, Launch, Program, Wait
 from sim.errors import NotModelledError
 from sim.nouns.workload import Workload
 
+# Fields of ``Effects`` that ``plain`` plays.
+_KNOWN_TO_PLAIN = frozenset({"channels", "launch_cost_ns", "launch_blocks_compute"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Lanes:
@@ -121,7 +124,9 @@ def make_lanes(workloads: Sequence[Workload], programs: Sequence[Program], micro
         after_ns=_ints([program.post_sync_ns for program in programs]),
         order=order,
         is_compiled=not follows(first),
-        is_plain=bool(waits_last) and not first.effects.stretches and not sheet.sequels.settles.size,
+        is_plain=bool(waits_last)
+        and first.effects.in_force <= _KNOWN_TO_PLAIN
+        and not sheet.sequels.settles.size,
     )
 
 
@@ -232,18 +237,18 @@ def _grain(factors: Sequence[Fraction]) -> float:
 
 
 def factors_of(effects: Effects) -> Factors:
-    """``effects`` as the clock reads them."""
+    """``effects`` as the clock reads them; the one place where ``Factors`` are made."""
     return Factors(
-        effects.channels,
-        effects.launch_cost_ns,
-        effects.launch_blocks_compute,
-        float(effects.compute_slowdown),
-        float(effects.comm_slowdown),
-        float(effects.channel_slowdown),
-        float(effects.copy_in_slowdown),
-        float(effects.copy_out_slowdown),
-        float(effects.comm_copy_out_slowdown),
-        float(effects.small_slowdown),
+        channels=effects.channels,
+        launch_cost_ns=effects.launch_cost_ns,
+        blocks=effects.launch_blocks_compute,
+        compute=float(effects.compute_slowdown),
+        comm=float(effects.comm_slowdown),
+        channel=float(effects.channel_slowdown),
+        copy_in=float(effects.copy_in_slowdown),
+        copy_out=float(effects.copy_out_slowdown),
+        comm_copy_out=float(effects.comm_copy_out_slowdown),
+        small=float(effects.small_slowdown),
     )
 
 

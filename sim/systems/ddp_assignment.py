@@ -10,14 +10,24 @@ from sim.nouns.ddp_switches import ARGUMENTS, LIST_SINCE, OLDEST, SUPPORTED_SINC
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import Workload
 from sim.systems.bucketing import Caps, ddp_limits, initial_buckets, initial_limits, rebuilt_buckets
+from sim.systems.comm_hooks import read_comm_hook
 from sim.systems.compile_cuts import torch_compiled
 from sim.systems.switches import MODELLED_SETTINGS, check_ddp_kwargs, check_used, read_switches
 from sim.units import MIB
 
 
-def torch_needed(kwargs: Mapping[str, Any]) -> Version:
-    """The oldest torch that has every argument given, whatever its value."""
-    return max((one.since for one in ARGUMENTS if one.name in kwargs), default=OLDEST)
+def first_torches(kwargs: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Version]:
+    """Of every argument given, whatever its value, and of the communication hook: the first torch with it."""
+    first = {one.name: one.since for one in ARGUMENTS if one.name in kwargs}
+    if (hook := settings.get("comm_hook")) is not None:
+        kind = read_comm_hook(hook).kind
+        first[f"comm_hook={kind.name!r}"] = kind.since
+    return first
+
+
+def torch_needed(kwargs: Mapping[str, Any], settings: Mapping[str, Any]) -> Version:
+    """The oldest torch that has all of these."""
+    return max(first_torches(kwargs, settings).values(), default=OLDEST)
 
 
 def torch_requirement(needed: Version) -> dict[str, str]:
@@ -59,7 +69,7 @@ def assign(
     settings = {name: value for name, value in options.items() if name in MODELLED_SETTINGS}
     kwargs = {name: value for name, value in options.items() if name not in settings}
     check_ddp_kwargs(kwargs)
-    needed = torch_needed(kwargs)
+    needed = torch_needed(kwargs, settings)
     limits = ddp_limits(caps.bucket_cap_mb, caps.first_bucket_mb, caps.bucket_cap_mb_list)
     cap_list = caps.bucket_cap_mb_list
     if caps.first_bucket_mb is not None:

@@ -181,7 +181,7 @@ def test_a_slowest_rank_is_waited_for_and_the_search_says_that_it_is_not(
     before = metric(page, "Step time")
     page.select_slider(key="slowest").set_value(2.0).run()
     assert is_clean(page)
-    slowest = WhatIf(straggler=2.0).slowest(workload)
+    slowest = WhatIf(slowest_rank=2.0).slowest(workload)
     timeline = sim.simulate(workload, hardware, sim.assign(workload), slowest=slowest)
     assert metric(page, "Step time") == format_ms(sim.summarize(timeline).step_ns) != before
     assert any("found under the slowest rank" in found.value for found in page.info)

@@ -1,6 +1,7 @@
 """CONTRACT's "How time runs", one nanosecond at a time.
 
-Written from the contract's words and sharing nothing with ``sim.engine`` or ``sim.costs`` but the nouns.
+Written from the contract's words, sharing nothing with ``sim.clock``, ``sim.systems`` or ``sim.costs`` but
+the nouns.
 Slow and plain on purpose: it looks at every nanosecond, and asks of each piece of work whether it is done.
 Two ranks are stepped side by side, each asking in each nanosecond whether the other has come.
 """

@@ -238,9 +238,9 @@ def test_bound_beside_interference_by_hand(further: dict[str, Any], best: int) -
 def test_least_services_are_least_service_at_every_place(case: Case) -> None:
     """The same numbers for all places at once, never above the exact fractions."""
     problem = Problem(*case)
-    machine = problem.machine
-    sharing = machine.channels > 1 and machine.channel != 1
-    stretched = sharing or machine.comm != 1 or machine.comm_copy_out != 1
+    factors = problem.machine.factors
+    sharing = factors.channels > 1 and factors.channel != 1
+    stretched = sharing or factors.comm != 1 or factors.comm_copy_out != 1
     rounded = Fraction(1) if stretched else HALF
     lines = affine_minorants(problem.curve)
     wires = problem.wire.tolist()

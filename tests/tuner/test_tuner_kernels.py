@@ -13,9 +13,9 @@ from sim.clock import simpy_clock
 from sim.costs.service_time import service_ns
 from sim.errors import InputError
 from sim.nouns.hardware import CurvePoint
+from sim.systems.cut import NO_LIMIT
 from sim.systems.registry import write
 from sim.tuner.search import kernels
-from sim.tuner.search.exact import NO_LIMIT
 from sim.tuner.search.problem import Problem
 from tests import strategies
 from tests.effort import tries

@@ -11,11 +11,11 @@ import sim
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Plateau
 from sim.nouns.workload import Workload
+from sim.systems.cut import NO_LIMIT
 from sim.systems.registry import assign
 from sim.tuner.reach import plateau as plateaus
 from sim.tuner.reach.families import find_families
 from sim.tuner.reach.plateau import find_plateau, tell_plateau
-from sim.tuner.search.exact import NO_LIMIT
 from sim.tuner.search.score import Scorer
 from sim.tuner.spread.assessment import Pool, assess
 from sim.tuner.spread.draws import draw

@@ -15,7 +15,6 @@ from sim.clock.compiled import (
     MOST_NS,
     STALLED,
     WAIT,
-    Factors,
     play_alone,
 )
 from sim.clock.machine_code import compiled
@@ -94,7 +93,7 @@ def play_surely(
     """``sync_end_ns`` of one DDP step by the compiled clock, and whether it is sure to the nanosecond.
 
     Args:
-        machine: channels, launches, slow-downs; ``grains``: see ``Problem``.
+        machine: see there; ``grains``: see ``Problem``.
         work: ns of backward before each place; ``copy_in``: ns of its copy.
         tail: ns of backward after the last place.
         stops: per bucket in launch order, the place it waits for; the last is the last place.
@@ -103,7 +102,8 @@ def play_surely(
     """
     count, places = stops.size, work.size
     # The lane, item by item where collectives stretch it, else as one item for each bucket.
-    fine = machine.compute != 1.0 or machine.copy_in != 1.0
+    factors = machine.factors
+    fine = factors.compute != 1.0 or factors.copy_in != 1.0
     most = 3 * count + 1 + 2 * places
     kinds, durations, numbers = np.empty(most, np.int64), np.zeros(most, np.int64), np.zeros(most, np.int64)
     item = place = computing = total = 0
@@ -123,24 +123,12 @@ def play_surely(
         item += 1
     kinds[item], durations[item] = BACKWARD, tail
     item += 1
-    total += computing + tail + count * machine.launch_cost
+    total += computing + tail + count * factors.launch_cost_ns
     for bucket in range(count):
         kinds[item], numbers[item] = WAIT, bucket
         kinds[item + 1], durations[item + 1] = COPY_BACK, copies_back[bucket]
         item += 2
         total += services[bucket] + copies_back[bucket]
-    factors = Factors(
-        machine.channels,
-        machine.launch_cost,
-        machine.blocks,
-        machine.compute,
-        machine.comm,
-        machine.channel,
-        machine.copy_in,
-        machine.copy_out,
-        machine.comm_copy_out,
-        machine.small,
-    )
     end, sure = play_alone(factors, grains, kinds[:item], durations[:item], numbers[:item], services, small)
     return end, sure and total <= MOST_NS
 

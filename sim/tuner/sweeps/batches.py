@@ -46,12 +46,12 @@ def play_batches(
     machines: dict[Point, Hardware] = {}
     made = []
     for batch in batches:
-        scaled, _ = batch.points[0].model.applied(workload, hardware)
+        scaled, _ = batch.points[0].of_workload.applied(workload, hardware)
         assignment = assign(scaled, bucket_cap_mb=batch.cap_mb)
-        for machine in (point.machine for point in batch.points):
+        for machine in (point.of_machine for point in batch.points):
             if machine not in machines:
                 _, machines[machine] = machine.applied(workload, hardware)
-        chosen = [machines[point.machine] for point in batch.points]
+        chosen = [machines[point.of_machine] for point in batch.points]
         if engine == "analytic":
             figures: list[Figures | None] = [None] * len(chosen)
             for places in _alike(workload, chosen):
