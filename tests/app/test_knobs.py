@@ -47,7 +47,12 @@ SWITCH_VALUES: dict[str, tuple[Any, str]] = {
         "text": ("1: 2", "1: 2"),
     }[one.kind]
     for one in ALL.values()
-} | {"comm_hook": ("powerSGD", "powerSGD"), "join_inputs": ("2, 4", "2, 4")}
+} | {
+    "comm_hook": ("powerSGD", "powerSGD"),
+    "join_inputs": ("2, 4", "2, 4"),
+    "optimize_ddp": ("ddp_optimizer", "ddp_optimizer"),  # which alone has a cap of its own
+    "compile_cap_mb": (10.0, "10"),
+}
 WHAT_IF_VALUES: dict[str, tuple[Any, str]] = {
     "bw": (0.5, "0.5"),
     "lat": (2.0, "2"),
