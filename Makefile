@@ -24,6 +24,8 @@ run: .venv/installed  ## Tune a bundled recording, replay it on local ranks, ope
 	rm -rf $(RUN)
 	$(BIN)/bucketsim demo -o $(RUN)
 
+test test-all: export PYTHONDONTWRITEBYTECODE :=  # hundreds of processes: each would compile what it imports
+
 test: .venv/installed  ## Run the tests that a user needs to trust the checkout
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3  # more than two: ranks and browsers wait much
 

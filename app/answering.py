@@ -50,7 +50,7 @@ def find_answer(
     if is_plain and found.gain.significant is False:
         return Answer(pick="default", played=default, default=default, best=best)
     if row is not None and row.step_ns < default.report.step_ns:
-        cap = Choice(pick="cap", cap_mb=row.bucket_cap_mb, options=choice.comparable)
+        cap = Choice(pick="cap", cap_mb=row.bucket_cap_mb, options=choice.options_under_ddp)
         played = cached.play(inputs, cap)
         return Answer(pick="cap", played=played, default=default, best=best, cap_mb=row.bucket_cap_mb)
     if best is not None and best.report.step_ns < default.report.step_ns:
@@ -60,11 +60,12 @@ def find_answer(
 
 def cap_row(inputs: Inputs, choice: Choice, found: Recommendation | None) -> SweepRow | None:
     """The row of the round cap to set, the same on every page; ``found`` where it tells of this very job."""
-    return sim.round_cap(cached.sweep(inputs, choice.comparable), None if found is None else found.plateau)
+    rows = cached.sweep(inputs, choice.options_under_ddp)
+    return sim.round_cap(rows, None if found is None else found.plateau)
 
 
 def _best(inputs: Inputs, choice: Choice) -> Played | None:
     try:
-        return cached.play(inputs, choice.possible)
+        return cached.play(inputs, choice.recommended)
     except SimError:
         return None

@@ -168,7 +168,7 @@ def scale(inputs: Inputs, what_if: WhatIf) -> Inputs:
     """The inputs with the what-ifs applied; themselves where there are none."""
     if what_if.is_none:
         return inputs
-    machine = replace(what_if, straggler=1.0)
+    machine = replace(what_if, slowest_rank=1.0)
 
     def make() -> Inputs:
         workload, hardware = machine.apply(inputs.workload, inputs.hardware)
@@ -178,7 +178,7 @@ def scale(inputs: Inputs, what_if: WhatIf) -> Inputs:
             hardware=hardware,
             what_if="" if machine.is_none else machine.key,
             slowest=what_if.slowest(workload),
-            straggler="" if what_if.straggler == 1.0 else f"slowest x {what_if.straggler!r}",
+            straggler="" if what_if.slowest_rank == 1.0 else f"slowest x {what_if.slowest_rank!r}",
         )
 
     return _SCALED.get((inputs.key, what_if.key), make, inputs.weight)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import sim
@@ -59,33 +59,34 @@ class Choice:
         fields = (self.pick, self.cap_mb, self.first_mb, self.caps_mb, self.options, given, self.unreadable)
         return json.dumps(fields, sort_keys=True)
 
-    def baseline(self, workload: Workload) -> "Choice":
-        """DDP's default for the same job: as many micro-batches a step, and no other switch.
+    def default_for(self, workload: Workload) -> "Choice":
+        """DDP's default for the same job: as many micro-batches a step, compiled or not, and no other switch.
 
         Where a gradient of ``workload`` is never ready, with the switch without which DDP does not train it.
         """
-        options = self._micro_batches
+        options = self._same_job
         if any(gradient.ready_ns is None for gradient in workload.gradients):
             given = {name: value for name, value in self.options if name in _FOR_UNUSED and value}
             options |= given or {"find_unused_parameters": True}
         return Choice(pick="default", options=tuple(sorted(options.items())))
 
     @property
-    def comparable(self) -> Options:
+    def options_under_ddp(self) -> Options:
         """The switches under which DDP's buckets do the job of this choice: its own, where they are DDP's."""
-        return self.options if self.pick in labels.DDP_PICKS else tuple(self._micro_batches.items())
+        return self.options if self.pick in labels.DDP_PICKS else tuple(self._same_job.items())
 
     @property
-    def possible(self) -> "Choice":
+    def recommended(self) -> "Choice":
         """The recommended buckets for the same job, under the same switches."""
-        options = tuple(option for option in self.comparable if option[0] != "set_last_bucket_cap")
+        options = tuple(option for option in self.options_under_ddp if option[0] != "set_last_bucket_cap")
         return Choice(pick="recommended", options=options)
 
     @property
-    def _micro_batches(self) -> dict[str, Any]:
+    def _same_job(self) -> dict[str, Any]:
         options = dict(self.options)
         steps = next((options[name] for name in _MICRO_BATCHES if name in options), 1)
-        return {"accumulation_steps": steps} if steps != 1 else {}
+        same = {"accumulation_steps": steps} if steps != 1 else {}
+        return same | {name: value for name, value in self.options if name == "optimize_ddp"}
 
     def told(self) -> dict[str, Any]:
         """The choice, for a provenance: the pick, its caps and every switch that is not at its default."""
@@ -129,18 +130,19 @@ class Choice:
 class WhatIf:
     """What is not as it was measured; factors of 1 and None are as measured.
 
-    ``interference`` k makes every slow-down s of ``INTERFERING`` 1 + (s - 1) k. ``ranks`` is the number of
-    ranks, ``precision`` a torch dtype of all gradients. ``straggler`` is how many times as long the backward
-    of the slowest other rank takes.
+    ``interference`` k makes every slow-down s of ``INTERFERING`` 1 + (s - 1) k. ``world_size`` is the number
+    of ranks, ``precision`` a torch dtype of all gradients. ``slowest_rank`` is how many times as long the
+    backward of the slowest other rank takes. Provenances have the same names; ``KEYS`` of ``what_ifs`` has
+    those of the address.
     """
 
     bandwidth: float = 1.0
     latency: float = 1.0
     backward: float = 1.0
     interference: float = 1.0
-    ranks: int | None = None
+    slowest_rank: float = 1.0
+    world_size: int | None = None
     precision: str | None = None
-    straggler: float = 1.0
 
     @property
     def is_none(self) -> bool:
@@ -154,16 +156,12 @@ class WhatIf:
 
     def told(self) -> dict[str, Any]:
         """What is changed, for a provenance: names and values of what is not as measured."""
-        factors = {
-            "bandwidth": float(self.bandwidth),
-            "latency": float(self.latency),
-            "backward": float(self.backward),
-            "interference": float(self.interference),
-            "slowest_rank": float(self.straggler),
+        given = {one.name: (getattr(self, one.name), one.default) for one in fields(self)}
+        return {
+            name: float(value) if isinstance(default, float) else value
+            for name, (value, default) in given.items()
+            if value != default
         }
-        told: dict[str, Any] = {name: value for name, value in factors.items() if value != 1.0}
-        absolute = {"world_size": self.ranks, "precision": self.precision}
-        return told | {name: value for name, value in absolute.items() if value is not None}
 
     def apply(self, workload: Workload, hardware: Hardware) -> tuple[Workload, Hardware]:
         """Workload and hardware as if the machine were another (``sim.scale``); see ``slowest`` beside it.
@@ -177,7 +175,7 @@ class WhatIf:
             bandwidth=self.bandwidth,
             latency=self.latency,
             backward=self.backward,
-            world_size=self.ranks,
+            world_size=self.world_size,
             precision=self.precision,
         )
         return workload, _with_interference(hardware, self.interference)
@@ -187,12 +185,12 @@ class WhatIf:
 
         ``workload`` is what ``apply`` gave. Raises ``InputError`` for a factor out of range.
         """
-        if self.straggler == 1.0:
+        if self.slowest_rank == 1.0:
             return None
-        if not self.straggler >= 1.0:
-            raise InputError(f"slowest rank: {self.straggler:g} is not legal; give a factor of 1 or more")
-        slower, _ = sim.scale(workload, _NO_MACHINE, backward=self.straggler)
-        return replace(slower, name=f"{workload.name}, backward x {self.straggler:g}")
+        if not self.slowest_rank >= 1.0:
+            raise InputError(f"slowest rank: {self.slowest_rank:g} is not legal; give a factor of 1 or more")
+        slower, _ = sim.scale(workload, _NO_MACHINE, backward=self.slowest_rank)
+        return replace(slower, name=f"{workload.name}, backward x {self.slowest_rank:g}")
 
 
 def _with_interference(hardware: Hardware, factor: float) -> Hardware:

@@ -6,21 +6,24 @@ import pandas  # noqa: F401 - plotly takes a pandas that another visitor is stil
 import streamlit as st
 
 from app import launch, library
-from app.views import about, addresses, cluster, compare, live, manual, sources, tune, validate
+from app.views import about, addresses, cluster, compare, knobs, live, manual, sources, tune, validate
 from app.views.errors import told
 
 # streamlit draws words on axes in one grey, too pale on white: they take the page's own colour of text.
 _STYLE = """<style>
-.js-plotly-plot :is(.xtick, .ytick, .xtick2, .ytick2, .g-xtitle, .g-ytitle, .g-x2title, .g-y2title) text,
-.js-plotly-plot :is(.xtitle, .ytitle, .x2title, .y2title) { fill: currentColor !important; opacity: 0.85; }
+.js-plotly-plot :is([class$=tick], [class^="g-"][class$=title]) text {
+  fill: currentColor !important; opacity: 0.85; }
 /* Cards go into a second row rather than cut their figures. */
 [data-testid=stColumn]:has(> [data-testid=stVerticalBlock] > * [data-testid=stMetric]) {
   min-width: 11rem !important; flex: 1 1 11rem !important; }
 [data-testid=stMetric]
   :is([data-testid=stMetricLabel], [data-testid=stMetricValue], [data-testid=stMetricDelta]) * {
   white-space: normal !important; overflow: visible !important; }
+/* Without a mouse plotly's buttons would stand on the legend for good: two fingers and a double tap zoom. */
+@media (hover: none) { .js-plotly-plot .modebar-container { display: none; } }
 /* In a narrow window names of parts would lie upon each other; a tap on a part tells its name. */
 @media (max-width: 640px) { .st-key-topology .scatterlayer text { display: none; } }
+[data-testid=stSidebar] [data-testid=stWidgetLabel] p { overflow-wrap: anywhere; }
 a.skip { position: fixed; left: 1rem; top: -4rem; z-index: 1000000; padding: 0.5rem 1rem;
   border-radius: 0.5rem; background: #0072b2; color: white !important; }
 a.skip:focus { top: 1rem; }
@@ -30,6 +33,22 @@ _SKIP = (
     '<a class="skip" href="#content" tabindex="1">Skip to the content</a>'
     '<span id="content" tabindex="-1"></span>'
 )
+# Streamlit adds an entry to the browser's history whenever the server writes into the address, so that one
+# had to go back several times to leave a page. Here a page is one entry, wherever its knobs stand. What the
+# next page writes may come before its path: that is not left in the address of the page before.
+_ONE_ENTRY = """<script>
+window.bucketsimPush ??= (push => {
+  let here = location.href;  // when the visitor last clicked
+  const isThisPage = url => new URL(url ?? "", location.href).pathname === location.pathname;
+  for (const kind of ["click", "popstate"]) addEventListener(kind, () => { here = location.href; }, true);
+  history.pushState = (state, unused, url) => {
+    if (isThisPage(url)) return history.replaceState(state, unused, url);
+    if (isThisPage(here)) history.replaceState(history.state, unused, here);
+    push.call(history, state, unused, url);
+  };
+  return push;
+})(history.pushState);
+</script>"""
 
 
 def main() -> None:
@@ -37,6 +56,7 @@ def main() -> None:
     st.set_page_config(page_title="bucketsim", page_icon="🪣", layout="wide")
     st.html(_STYLE)
     st.html(_SKIP)
+    st.html(_ONE_ENTRY, unsafe_allow_javascript=True)
     settings = launch.settings(sys.argv[1:])
     found = library.find(settings)
 
@@ -72,6 +92,7 @@ def main() -> None:
     )
     if _opens_on_live(settings, found) and page is first:
         st.switch_page(validated)
+    knobs.take_slider()
     addresses.keep()
     doubts = st.empty()
     asked = sources.Asked()

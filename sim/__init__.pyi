@@ -36,6 +36,7 @@ from sim.live.window import latest_window, live_window
 from sim.metrics.critical_path import critical_path
 from sim.metrics.step import summarize
 from sim.recorder.live_recording import record
+from sim.systems.compile_cuts import torch_compiled
 from sim.systems.ddp_logging import ddp_logging_data
 from sim.systems.megatron_flags import megatron_flags
 from sim.systems.registry import assign
@@ -118,6 +119,7 @@ __all__ = [
     "sweep",
     "sweep_csv",
     "to_text",
+    "torch_compiled",
     "trade_off",
     "tune",
     "with_switches",

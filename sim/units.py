@@ -91,9 +91,24 @@ def parse_rate_bits(text: str) -> int:
     return rate
 
 
+def in_ms(ns: float, spec: str = ".2f") -> str:
+    """Nanoseconds as milliseconds under a heading that names the unit: ``12.34``; ``spec`` is a format's."""
+    return f"{ns / NS_PER_MS:{spec}}"
+
+
 def format_ms(ns: float) -> str:
     """Nanoseconds as milliseconds for people: ``12.34 ms``."""
-    return f"{ns / NS_PER_MS:.2f} ms"
+    return f"{in_ms(ns)} ms"
+
+
+def format_time(ns: float) -> str:
+    """Microseconds up to a millisecond, else milliseconds: ``12.3 us``, ``12.34 ms``."""
+    return f"{ns / 1000:.1f} us" if ns < NS_PER_MS else format_ms(ns)
+
+
+def format_mib(mib: float) -> str:
+    """A number of MiB to three digits, never in powers of ten: ``0.25``, ``1024``."""
+    return f"{mib:.3g}" if mib < 1000 else f"{mib:.0f}"
 
 
 def format_size(num_bytes: float) -> str:

@@ -1,5 +1,6 @@
 """What all tests share: Hypothesis without deadlines, the executors of sweeps, and Ctrl-C."""
 
+import gc
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -45,6 +46,12 @@ class ByFile(LoadScopeScheduling):  # type: ignore[misc]
         file = nodeid.split("::", 1)[0]
         together = {"tests/systems/test_zero_": "deepspeed", "tests/app/browser/": "browser"}
         return next((name for start, name in together.items() if file.startswith(start)), file)
+
+
+def pytest_collection_finish() -> None:
+    """All tests and what they import stay: streamlit looks through all objects after every run of a page."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

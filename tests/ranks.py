@@ -1,9 +1,11 @@
-"""Ranks of the tests' own workers, forked from a process that has imported torch already.
+"""Ranks and commands as processes of their own, forked from one that has imported torch and bucketsim.
 
 torch and what DistributedDataParallel imports when it is made take two of the three seconds that a small rank
-lives, so that a test of a few steps would wait for little else.
+lives, and imports all but a tenth of a small command, so that a test of either would wait for little else.
 """
 
+import gc
+import importlib
 import json
 import multiprocessing
 import os
@@ -14,13 +16,20 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from unittest import mock
 
 from tests.effort import PATIENCE_S
 
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["torch.distributed", "torch.nn.parallel.distributed", "torch._dynamo"])
+_SERVER.set_forkserver_preload(
+    [
+        *("torch.distributed", "torch.nn.parallel.distributed", "torch._dynamo"),
+        *("sim.cli.commands", "sim.cli.streams", "sim.validator.hosts.boxed"),
+        *("sim.validator.worker", "sim.autotuner.loop", "sim.recorder.live_recording"),
+    ]
+)
 
 
 def start(
@@ -40,6 +49,23 @@ def start(
     with mock.patch.dict(os.environ, environment or {}) if fresh else nullcontext():
         rank.start()
     return rank
+
+
+def command(
+    words: Sequence[object],
+    out: Path,
+    said: Path,
+    environment: Mapping[str, str] | None = None,
+    settings: Mapping[str, object] | None = None,
+) -> BaseProcess:
+    """``bucketsim WORDS`` as a process, with its stdout and stderr in files.
+
+    ``settings`` are constants, by module and name, that it finds otherwise: how long it waits for others.
+    """
+    given = (list(map(str, words)), said, dict(environment or {}), out, dict(settings or {}))
+    process = _SERVER.Process(target=_run, args=("sim", *given))
+    process.start()
+    return process
 
 
 def run_together(
@@ -71,9 +97,20 @@ def answered(worker: str, cases: object, environment: Mapping[str, str] | None =
         return json.loads(answers.read_text())
 
 
-def _run(worker: str, arguments: list[str], said: Path, environment: dict[str, str]) -> None:
+def _run(
+    worker: str,
+    arguments: list[str],
+    said: Path,
+    environment: dict[str, str],
+    out: Path = Path(os.devnull),
+    settings: Mapping[str, object] = MappingProxyType({}),
+) -> None:
+    gc.freeze()  # what was imported stays: workers collect garbage after every case
     os.environ.update(environment)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    for name, value in settings.items():
+        module, _, constant = name.rpartition(".")
+        setattr(importlib.import_module(module), constant, value)
+    os.dup2(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
     os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
     sys.argv[1:] = arguments
     runpy.run_module(worker, run_name="__main__", alter_sys=True)

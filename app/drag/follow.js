@@ -1,5 +1,5 @@
 // While the hand moves a slider, headline and timeline are drawn here from what the server played beforehand.
-// The slider is Streamlit's own: the server hears of it as ever, and what it draws takes this one's place.
+// The slider is Streamlit's own: the server hears of it by hand.js, and what it draws takes this one's place.
 
 export default function ({data, parentElement, setStateValue}) {
   const follower = parentElement.follower ??= new Follower();  // called again for each payload; the page has one
@@ -48,24 +48,25 @@ class Follower {
     Object.assign(this, {sliders, places, style, setStateValue});
     if ('number' in this.asked && part.answers !== this.asked.number) return;  // it was asked something else since then
     this.asked.slider ??= part.slider;
-    const {slider, group, start, first, next, isLast, stops, frames} = part;
+    const {slider, group, start, isSearched, first, next, isLast, stops, frames} = part;
     let known = this.known.get(slider);
     if (known?.group !== group || known.start !== start) {
-      this.known.set(slider, known = {slider, group, start, next: 0, isWhole: false, stops: {}});
+      this.known.set(slider, known = {slider, group, start, isSearched, next: 0, isWhole: false, stops: {}});
     }
+    if (known.isSearched !== isSearched) Object.assign(known, {isSearched, next: 0});  // those here serve until then
     if (first === known.next) {
       for (const [stop, number] of Object.entries(stops)) known.stops[stop] = frames[number];
-      Object.assign(known, {next, isWhole: isLast});
+      Object.assign(known, {next, isWhole: known.isWhole || isLast});
     }
     if (slider === this.asked.slider) this.ask(slider);
   }
 
   // Tell the server which slider the hand is near, and what of it is here.
   ask(slider) {
-    const {group = null, start = null, next = 0} = this.known.get(slider) ?? {};
-    const last = this.asked;
-    if (last.slider === slider && last.group === group && last.start === start && last.next === next) return;
-    this.asked = {slider, group, start, next, number: Math.random()};
+    const {group = null, start = null, isSearched = null, next = 0} = this.known.get(slider) ?? {};
+    const has = {slider, group, start, isSearched, next};
+    if (Object.entries(has).every(([name, value]) => this.asked[name] === value)) return;
+    this.asked = {...has, number: Math.random()};
     this.setStateValue('has', this.asked);
   }
 

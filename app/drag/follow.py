@@ -34,12 +34,12 @@ _FOLLOW = st.components.v2.component(
 
 
 @st.fragment
-def follow(state: State, gain: GainCard, *, is_searched: bool) -> None:
+def follow(state: State, gain: GainCard) -> None:
     """Give the browser what the slider leads to that the hand came near last; at first the cap's.
 
     It travels in parts: the browser says what it has, which runs this fragment alone, until it has all.
-    ``gain`` makes the gain's card from a step and the default's. ``is_searched``: whether it knows the best
-    that can be gained on this machine.
+    ``gain`` makes the gain's card from a step and the default's; where ``state`` is searched, it knows the
+    best that can be gained on this machine.
     """
     has: dict[str, Any] = st.session_state.get(_KEY, {}).get("has") or {}
     slider = SLIDERS.get(str(has.get("slider")), SLIDERS[CAP])
@@ -49,7 +49,7 @@ def follow(state: State, gain: GainCard, *, is_searched: bool) -> None:
             "sliders": list(SLIDERS),
             "places": _PLACES,
             "style": _STYLE,
-            "part": part(state, slider, gain, has, is_searched=is_searched),
+            "part": part(state, slider, gain, has),
         },
         default={"has": None},
         on_has_change=lambda: None,

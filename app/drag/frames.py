@@ -20,14 +20,12 @@ from sim.metrics.critical_path import critical_path
 
 GainCard = Callable[[Played, Played], Card]
 Notes = tuple[str, ...]
-_PART_S = 0.05  # what a knob that is turned meanwhile may have to wait
+_PART_S, _FIRST_PART_S = 0.05, 0.25  # what a knob that is turned meanwhile, or the search, may have to wait
 _CHARACTERS = 32_000_000  # of all frames that are kept
 _FRAMES: Remembered[tuple[str, Notes]] = Remembered(_CHARACTERS)  # as JSON, with the step's notes
 
 
-def part(
-    state: State, slider: Slider, gain: GainCard, has: dict[str, Any] | None = None, *, is_searched: bool
-) -> dict[str, Any]:
+def part(state: State, slider: Slider, gain: GainCard, has: dict[str, Any] | None = None) -> dict[str, Any]:
     """The next few stops that ``slider`` leads to, as the browser draws them: as many as are made soon.
 
     They come outwards from ``start``, where the slider stood at first: those from ``first`` up to ``next``
@@ -38,23 +36,28 @@ def part(
         state: what the page shows.
         slider: the slider.
         gain: makes the card of the gain, of what is shown and DDP's default.
-        has: ``group``, ``start`` and ``next`` of what the browser has; of another group it is of no use.
-            Its ``number`` comes back as ``answers``: else two answers on their way undo each other for ever.
-        is_searched: whether ``gain`` knows what could be gained on the machine of ``state``. That line is
-            left empty where it does not, and on any other machine.
+        has: ``group``, ``start``, ``isSearched`` and ``next`` of what the browser has; of another group it is
+            of no use. Its ``number`` comes back as ``answers``: else two answers on their way undo each other
+            for ever.
+
+    What could be gained is left empty where ``state`` is not searched, and on any other machine. Once it is
+    searched, all frames come again, one by one in place of those without it.
     """
     group, start, first = slider.group(state), slider.standing(state), 0
     if has is not None and has.get("group") == group:
-        start, first = str(has["start"]), int(has["next"])
+        start = str(has["start"])
+        first = int(has["next"]) if has["isSearched"] == state.is_searched else 0
     order = slider.outwards(start) if slider.is_known(state) else ()
+    # While a search runs, the browser cannot ask for more.
+    enough_s = _PART_S if state.is_searched else _FIRST_PART_S
     frames: dict[str, int] = {}
     stops: dict[str, int] = {}
     done, began = first, time.monotonic()
     for stop in order[first:]:
-        if done > first and time.monotonic() - began > _PART_S:
+        if done > first and time.monotonic() - began > enough_s:
             break
         done += 1
-        text = _text(state, slider, stop, gain, is_searched and slider.field is None)
+        text = _text(state, slider, stop, gain)
         if text is not None:
             stops[slider.words(stop)] = frames.setdefault(text, len(frames))
     return {
@@ -62,6 +65,7 @@ def part(
         "slider": slider.key,
         "group": group,
         "start": start,
+        "isSearched": state.is_searched,
         "first": first,
         "next": done,
         "isLast": done >= len(order),
@@ -70,13 +74,15 @@ def part(
     }
 
 
-def _text(state: State, slider: Slider, stop: float, gain: GainCard, is_searched: bool) -> str | None:
+def _text(state: State, slider: Slider, stop: float, gain: GainCard) -> str | None:
     """The frame of one stop as JSON; None: only the server can tell of it."""
     moved = slider.at(state, stop)
+    is_searched = state.is_searched and slider.field is None
     try:
         assignment = moved.assignment()
-        # In another precision caps that cut alike may cut what was measured otherwise.
-        same = moved.inputs.key, repr(assignment.bucket_indices), repr(moved.what_if.precision and stop)
+        # In another precision caps that cut alike may cut what was measured otherwise: no frame is shared.
+        own = stop if moved.what_if.precision else None
+        same = moved.inputs.key, repr(assignment.bucket_indices), repr(own)
 
         def make() -> tuple[str, Notes]:
             shown = cached.play_assignment(moved.inputs, assignment)
@@ -102,7 +108,7 @@ def frame(state: State, shown: Played, gain: GainCard, *, is_searched: bool) -> 
     timeline = shown.timeline
     data = timeline_data(timeline)
     until_ns = data.sync_end_ns
-    default = cached.play(state.inputs, state.choice.baseline(state.inputs.workload))
+    default = cached.play(state.inputs, state.choice.default_for(state.inputs.workload))
     last = gain(shown, default)
     as_measured = None if state.what_if.is_none else cached.play(state.measured, state.choice)
     marks = path_marks(timeline, critical_path(timeline))

@@ -10,7 +10,8 @@ from app.cached import Inputs
 from app.choosing import Choice, WhatIf
 from app.views.knobs import CAP_STOPS
 from app.views.switches import CAPPED_PICKS
-from app.views.what_ifs import FACTORS, INTERFERENCE, KEYS, SLOWEST
+from app.views.what_ifs import KEYS
+from app.views.what_ifs import SLIDERS as STOPS
 from sim.nouns.assignment import Assignment
 
 CAP = "cap_slider"
@@ -22,7 +23,7 @@ class State:
     """What the page shows: ``measured`` is before the what-ifs.
 
     ``cap_stop`` is where the slider of the cap stands and ``first_mb`` the first bucket's cap, whether or not
-    a cap is what was picked.
+    a cap is what was picked. ``is_searched``: what could be gained is known.
     """
 
     measured: Inputs
@@ -30,6 +31,7 @@ class State:
     choice: Choice
     cap_stop: float
     first_mb: float | None = None
+    is_searched: bool = False
 
     @property
     def inputs(self) -> Inputs:
@@ -55,8 +57,7 @@ class Slider:
     stops: tuple[float, ...]
 
     def is_known(self, state: State) -> bool:
-        """Whether its stops can be played soon: without a search, and without switches that are hidden now
-        and come back with a cap."""
+        """False where a stop needs a search, or brings back switches that are not on the page now."""
         if state.choice.unreadable or len(state.measured.workload.gradients) > _MOST_GRADIENTS:
             return False
         if self.field is None:
@@ -96,14 +97,7 @@ class Slider:
 
 SLIDERS: Mapping[str, Slider] = {
     CAP: Slider(key=CAP, field=None, stops=tuple(map(float, CAP_STOPS))),
-    **{
-        KEYS[field]: Slider(key=KEYS[field], field=field, stops=stops)
-        for field, stops in {
-            **dict.fromkeys(("bandwidth", "latency", "backward"), FACTORS),
-            "straggler": SLOWEST,
-            "interference": INTERFERENCE,
-        }.items()
-    },
+    **{KEYS[field]: Slider(key=KEYS[field], field=field, stops=stops) for field, stops in STOPS.items()},
 }
 
 

@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 import plotly.graph_objects as go
 
 from app.figures.style import LINE, TIME_AXIS, bucket_colour, explain, framed, hatch, ms, ms_text, safe
-from app.figures.timeline import MAX_SPANS, Span, timeline_data
+from app.figures.timeline import MAX_SPANS, PATTERNS, Span, pattern, timeline_data
 from sim.nouns.timeline import Timeline
 
-PATTERNS = {"copy_in": ".", "launch": "|", "hook": "x", "straggler": "-"}
 _KINDS = {
     "copy_in": "copy into bucket",
     "launch": "launch",
@@ -131,8 +130,10 @@ def draw_stacked(data: Stacked) -> go.Figure:
     spans = [span for row in data.rows for span in row.spans]
     if any(span.exposed for span in spans):
         explain(figure, "exposed", "/")
-    for kind in PATTERNS.keys() & {span.kind for span in spans}:
-        explain(figure, _KINDS[kind], PATTERNS[kind])
+    drawn = {span.kind for span in spans}
+    for kind, drawn_as in PATTERNS.items():  # in one order, run after run
+        if kind in drawn:
+            explain(figure, _KINDS[kind], drawn_as)
     figure.update_yaxes(
         tickvals=[place for place, _ in ticks],
         ticktext=[words for _, words in ticks],
@@ -155,7 +156,7 @@ def _bars(figure: go.Figure, row: Row, places: dict[str, float]) -> None:
         width=0.8,
         marker={
             "color": [bucket_colour(span.bucket) for span in row.spans],
-            "pattern": hatch([_pattern(span) for span in row.spans]),
+            "pattern": hatch([pattern(span) for span in row.spans]),
             "line": {"width": 0.5 if len(row.spans) <= 300 else 0, "color": "rgba(255,255,255,0.6)"},
         },
         text=_numbers(row),
@@ -197,7 +198,3 @@ def _mark(
 
 def _short(lane: str) -> str:
     return lane.replace("communication", "comm.")
-
-
-def _pattern(span: Span) -> str:
-    return "/" if span.exposed and span.kind != "straggler" else PATTERNS.get(span.kind, "")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from app.figures.style import ACCENT, BUCKETS, LINE, framed, safe
+from app.figures.style import ACCENT, BUCKETS, LEGEND_BELOW, LINE, framed, safe
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.units import NS_PER_S, format_size
 
@@ -136,8 +136,7 @@ def draw_curve(rows: Sequence[CurveRow]) -> go.Figure:
         figure,
         380,
         showlegend=True,
-        margin={"l": 8, "r": 8, "t": 64, "b": 8},
-        legend={"orientation": "h", "yanchor": "bottom", "y": 1.08, "x": 0},
+        legend=LEGEND_BELOW,
     )
 
 

@@ -224,7 +224,7 @@ def lateness_figure(rows: Sequence[Lateness], most: int = 16) -> go.Figure:
         marker={"color": ACCENT},
         customdata=[
             f"<b>rank {row.rank}</b> is last in {row.share:.0%} of steps,<br>"
-            f"by {format_ms(row.late_ns)} in the median of these"
+            f"by {format_ms(row.behind_ns)} in the median of these"
             for row in shown
         ],
         hovertemplate="%{customdata}<extra></extra>",

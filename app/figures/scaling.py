@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from app.figures.scaling_words import CURVES, Curve, cap_text, percent, text_of
-from app.figures.style import ACCENT, BUCKETS, GOOD, LINE, framed, ms, safe
+from app.figures.style import ACCENT, BUCKETS, GOOD, LEGEND_BELOW, LINE, framed, ms, safe
 from sim.nouns.scaling_row import ScalingRow
 
 _HEIGHT = 780
@@ -76,8 +76,7 @@ def scaling_figure(rows: Sequence[ScalingRow]) -> go.Figure:
         figure,
         _HEIGHT,
         showlegend=True,
-        margin={"l": 8, "r": 8, "t": 72, "b": 8},
-        legend={"orientation": "h", "yanchor": "bottom", "y": 1.04, "x": 0},
+        legend=LEGEND_BELOW,
     )
 
 

@@ -20,6 +20,10 @@ PATH = "#D81B60"  # of no bucket, and reads on white and on near-black
 EXPOSED = "rgba(213,94,0,0.10)"  # the ground behind what backward does not hide
 GRID = "rgba(128,128,128,0.25)"
 TIME_AXIS = "time from the start of backward, ms"
+# In the container, plotly keeps room for all rows of a legend: above, the plot begins beneath it. Where
+# titles stand over the plot it goes below.
+LEGEND_ABOVE = {"orientation": "h", "yref": "container", "yanchor": "top", "y": 1.0, "x": 0}
+LEGEND_BELOW = LEGEND_ABOVE | {"yanchor": "bottom", "y": 0.0}
 
 
 def bucket_colour(bucket: int | None) -> str:
@@ -58,7 +62,7 @@ def frame(height: int) -> dict[str, Any]:
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "hoverlabel": {"align": "left"},
-        "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.0, "x": 0},
+        "legend": LEGEND_ABOVE,
         "showlegend": False,
         "uniformtext": {"minsize": 8, "mode": "hide"},  # words on bars too small for them are left out
     }

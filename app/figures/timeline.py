@@ -33,7 +33,7 @@ _KINDS = {
     "hook": "hook",
     "straggler": "waits for the slowest rank",
 }
-_PATTERNS = {"copy_in": ".", "launch": "|", "hook": "x", "straggler": "-"}
+PATTERNS = {"copy_in": ".", "launch": "|", "hook": "x", "straggler": "-"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +195,8 @@ def _copies(timeline: Timeline) -> Iterator[Span]:
 
 
 def _merge_neighbours(spans: Sequence[Span]) -> list[Span]:
-    """Spans of one bucket that touch on a lane become one, whatever their kind, but for waits."""
+    """Spans of one bucket that touch on a lane become one, whatever their kind, but for ``straggler``, the
+    wait for the slowest rank."""
     merged: list[Span] = []
     for span in spans:
         last = merged[-1] if merged else None
@@ -221,7 +222,7 @@ def _merge_neighbours(spans: Sequence[Span]) -> list[Span]:
 
 def pattern(span: Span) -> str:
     """The pattern of a bar, by plotly's name: exposed hatched, else by kind; empty: none."""
-    return "/" if span.exposed and span.kind != "straggler" else _PATTERNS.get(span.kind, "")
+    return "/" if span.exposed and span.kind != "straggler" else PATTERNS.get(span.kind, "")
 
 
 def are_few(data: TimelineData) -> bool:
@@ -243,7 +244,7 @@ def draw_timeline(data: TimelineData, path: Sequence[Mark] = (), meta: object = 
         traces.append(_path(path))
     if any(span.exposed for span in data.spans):
         traces.append(legend_entry("exposed", "/"))
-    traces += [legend_entry(_KINDS[kind], shape) for kind, shape in _PATTERNS.items() if kind in kinds]
+    traces += [legend_entry(_KINDS[kind], shape) for kind, shape in PATTERNS.items() if kind in kinds]
     end, sync = ms(data.backward_end_ns), ms(data.sync_end_ns)
     shapes = [instant(end, "backward ends", dash="solid")]
     if data.sync_end_ns > data.backward_end_ns:

@@ -18,6 +18,20 @@ from app.words import labels
 _WAS_SET = "set_by_the_page"
 _ARRIVED, _WRITTEN, _DOUBTS = "arrived_at", "written_in_the_address", "doubts_of_the_address"
 _MOST_NAMED = 8
+# What one writes who goes by the labels or by torch's names; by key, with the key that is meant.
+_MEANT = {
+    "bandwidth": "bw",
+    "latency": "lat",
+    "backward": "bwd",
+    "world_size": "ranks",
+    "slowest_rank": "slowest",
+    "straggler": "slowest",
+    "record": "run",
+    "assignment": "pick",
+    "bucket_cap_mb": "cap",
+    "first_bucket_mb": "first",
+    "bucket_cap_mb_list": "caps",
+}
 # Words that select boxes showed once, in addresses that were shared then; by bare name.
 _FORMER = {"explicit cap": "cap", "one cap a bucket": "cap-list", "best bucket_cap_mb": "best-cap"}
 
@@ -177,7 +191,7 @@ def _legal(written: list[str], metadata: WidgetMetadata[Any]) -> str:
 
 
 def _unknown(key: str, written: list[str], bound: set[str]) -> str:
-    like = get_close_matches(key, sorted(bound), 1)
+    like = [_MEANT[key]] if _MEANT.get(key) in bound else get_close_matches(key, sorted(bound), 1)
     return (
         f"The address asks for {_cut([key])}={_cut(written)}, but no knob that is shown has that name: it "
         f"changes nothing.{f' Did you mean {like[0]}?' if like else ''}"

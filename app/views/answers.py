@@ -30,11 +30,18 @@ def strip(answer: Answer, choice: Choice, under: str) -> None:
         )
 
 
-def show(inputs: Inputs, found: Recommendation, answer: Answer, under: str) -> None:
-    """The answer whole; ``found`` is what the search found, which knows nothing of ``under``."""
+def show(
+    inputs: Inputs, found: Recommendation, answer: Answer, under: str, measured: str | None = None
+) -> None:
+    """The answer whole; ``found`` is what the search found, which knows nothing of ``under``.
+
+    ``measured`` is what real ranks took with it, in a sentence.
+    """
     with st.container(border=True):
         st.subheader("Recommended")
         st.markdown(f"**{labels.plain(words.answer_sentence(answer, under))}**")
+        if measured is not None:
+            st.markdown(labels.plain(measured))
         if answer.pick != "default":
             _lines(answer.played.assignment, inputs)
         if not under:

@@ -19,7 +19,7 @@ from sim.nouns.cluster import split_name
 from sim.nouns.hardware import Hardware
 from sim.nouns.scaling_row import ScalingRow
 from sim.nouns.workload import Workload
-from sim.units import format_size
+from sim.units import format_size, format_time
 
 _CHART = {"displaylogo": False}
 _SHOWN_BYTES = (1 << 20, 1 << 30)
@@ -89,7 +89,7 @@ def _headline(made: Made, hardware: Hardware) -> None:
             continue
         card.metric(
             f"All-reduce of {format_size(size)}",
-            labels_cluster.duration_words(row.duration_ns),
+            format_time(row.duration_ns),
             _card_words(row),
             delta_color="off",
             delta_arrow="off",

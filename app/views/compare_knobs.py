@@ -8,6 +8,7 @@ from app.cached_compare import Candidate, Machine
 from app.choosing import Choice, WhatIf
 from app.library import Library
 from app.views import addresses, cluster_knobs, switches
+from app.views.what_ifs import FACTORS
 from app.words import cluster as labels_cluster
 from app.words import compare as words
 from app.words import labels
@@ -17,7 +18,6 @@ LETTERS = ("A", "B", "C", "D", "E", "F")
 _FIRST_PICKS = ("default", "recommended", words.BEST_CAP, "single", "per-parameter", "after-backward")
 _HEAD = ("default", "recommended", words.BEST_CAP)
 _PICKS = (*_HEAD, *(pick for pick in labels.PICKS if pick not in _HEAD))
-_FACTORS = (0.1, 0.2, 0.25, 0.33, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 8.0, 10.0)
 _MAX_CAP_MB = 65536.0
 
 
@@ -140,7 +140,7 @@ def _how_many(prefix: str, preset: str) -> tuple[str, int]:
 def _factor(label: str, key: str, word: str) -> float:
     return st.select_slider(
         label,
-        _FACTORS,
+        FACTORS,
         value=1.0,
         format_func=lambda factor: f"{factor:g}",
         key=key,

@@ -34,7 +34,7 @@ def show(inputs: Inputs, turned: Knobs, shown: Played, measured: CandidateAgreem
         return sim.to_text(signed(shown.assignment, where_from))
 
     def sweep() -> str:
-        options = turned.choice.comparable
+        options = turned.choice.options_under_ddp
         swept_from = provenance(inputs, turned.what_if.told(), switches=dict(options))
         return signed_csv(sim.sweep_csv(cached.sweep(inputs, options)), swept_from)
 
@@ -46,7 +46,7 @@ def show(inputs: Inputs, turned: Knobs, shown: Played, measured: CandidateAgreem
 
     def recommendation() -> str:
         # The search knows neither the choice, nor its switches, nor a slowest rank.
-        alike = replace(turned.what_if, straggler=1.0)
+        alike = replace(turned.what_if, slowest_rank=1.0)
         return sim.to_text(signed(cached.tune(inputs), provenance(inputs, alike.told())))
 
     def timeline() -> str:

@@ -8,7 +8,7 @@ from app.choosing import Choice
 from app.figures.breakdown import breakdown_data, draw_breakdown
 from app.figures.timeline import draw_timeline, timeline_data
 from app.words import labels
-from app.words.tune import COLUMN_HELP
+from app.words.tune import COLUMN_HELP, absent_words
 from sim.nouns.recommendation import Recommendation
 
 _CHART = {"displaylogo": False}
@@ -41,8 +41,8 @@ def show(inputs: Inputs, shown: Played | None, found: Recommendation, choice: Ch
             for name in rows[0]
         },
     )
-    for name, why in found.absent.items():
-        st.caption(labels.plain(f"Not among them: {_name(name)}: {why}"))
+    if found.absent:
+        st.caption(labels.plain(absent_words(found.absent)))
     reports = {}
     if shown is not None and choice.pick == "cap":
         reports[f"shown: {choice.words}"] = shown.report
@@ -87,4 +87,4 @@ def _one(inputs: Inputs, found: Recommendation) -> None:
 
 
 def _name(family: str) -> str:
-    return labels.FAMILY_WORDS.get(family, family)
+    return labels.family_words(family)

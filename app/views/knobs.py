@@ -8,6 +8,7 @@ from typing import Any
 import streamlit as st
 
 from app.choosing import Choice, WhatIf
+from app.drag import hand
 from app.views import addresses, switches, what_ifs
 from app.views.sources import Asked
 from app.words import labels
@@ -40,6 +41,7 @@ CAP_STOPS = (
     512,
 )
 _MAX_CAP_MB = 65536.0
+_SLIDER, _SHOWN = "cap_slider", "cap_slider_shown"
 # By key, where every knob of the sidebar stands at first; what is looked at is no knob.
 DEFAULTS: dict[str, Any] = {
     "pick": "default",
@@ -66,6 +68,7 @@ def show(source: Asked) -> Knobs:
     with st.sidebar:
         choice = _choice(source)
         what_if = what_ifs.show()
+        hand.listen([_SLIDER, *(what_ifs.KEYS[field] for field in what_ifs.SLIDERS)])
         st.button(
             "Reset all knobs",
             key="reset",
@@ -75,6 +78,16 @@ def show(source: Asked) -> Knobs:
             help="Back to DDP's default on the machine as measured.",
         )
     return Knobs(source=source, choice=choice, what_if=what_if)
+
+
+def take_slider() -> None:
+    """Let the number follow the slider of the cap where a hand moved that; before any knob is drawn."""
+    stop = st.session_state.get(_SLIDER)
+    if stop in (None, st.session_state.get(_SHOWN, stop)):
+        return
+    st.session_state[_SHOWN] = stop
+    st.session_state["cap"] = float(stop)
+    _pick_cap()
 
 
 def show_pick(pick: labels.Pick, cap_mb: float | None = None) -> None:
@@ -96,7 +109,7 @@ def show_answer(pick: labels.Pick, cap_mb: float | None, choice: Choice) -> None
         return st.session_state.get(switch.name, switch.default)
 
     switches.read(choice.pick, ask)
-    found_under = dict(choice.comparable)
+    found_under = dict(choice.options_under_ddp)
     for switch in switches.DDP:
         if switch.name not in shown:
             st.session_state[switch.name] = found_under.get(switch.name, switch.default)
@@ -125,13 +138,15 @@ def _choice(source: Asked) -> Choice:
         help=labels.HELP["cap"],
     )
     # The slider follows the number, and the number the slider: one knob, exact and quick.
-    st.session_state["cap_slider"] = _nearest(cap, CAP_STOPS)
+    st.session_state[_SHOWN] = _nearest(cap, CAP_STOPS)
+    if st.session_state.get(_SLIDER) != st.session_state[_SHOWN]:  # else it would be drawn over a hand's move
+        st.session_state[_SLIDER] = st.session_state[_SHOWN]
     st.select_slider(
         "Cap, MiB (slider)",
         CAP_STOPS,
         format_func=lambda stop: f"{stop:g}",
-        key="cap_slider",
-        on_change=_take_slider,
+        key=_SLIDER,
+        on_change="ignore",  # of it tells app.drag.hand
         label_visibility="collapsed",
     )
     first = st.number_input(
@@ -192,11 +207,6 @@ def _reset() -> None:
 
 def _pick_cap() -> None:
     st.session_state["pick"] = "cap"
-
-
-def _take_slider() -> None:
-    st.session_state["cap"] = float(st.session_state["cap_slider"])
-    _pick_cap()
 
 
 def _nearest(value: float, stops: Sequence[float]) -> float:

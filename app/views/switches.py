@@ -10,6 +10,7 @@ from app.words import labels, switches
 from app.words.labels import Pick
 from sim.errors import InputError
 from sim.nouns.ddp_switches import SWITCHES
+from sim.systems.compile_cuts import OPTIMIZE_DDP
 from sim.systems.hook_table import HOOKS
 
 Kind = Literal["toggle", "integer", "number", "select", "text"]
@@ -19,6 +20,7 @@ AS_IT_IS = "as it is"
 _FLOATS = (AS_IT_IS, "float32", "bfloat16", "float16", "float64")
 _SHORT_FLOATS = (AS_IT_IS, "fp32", "fp16", "bf16")
 _NO_HOOK = "none"
+_EAGER = "eager"
 _MOST = 2**53 - 1  # what a browser can count to
 
 
@@ -82,6 +84,8 @@ _HOOK_NUMBERS = {
 _STEPS, _NO_SYNC = _ddp("accumulation_steps"), _ddp("no_sync")
 _PRECISION = tuple(_select(name, _FLOATS) for name in SWITCHES["mixed_precision"].parts)
 _JOIN = _text("join_inputs")
+_COMPILES = _select("optimize_ddp", (_EAGER, *OPTIMIZE_DDP))
+_COMPILE_CAP = _number("compile_cap_mb", None)
 _FIRST = ("gradient_as_bucket_view", "static_graph", "find_unused_parameters", "batched_grad_copy")
 _APART = (_LAST_CAP.name, _STEPS.name, _NO_SYNC.name)
 _DDP_FIRST = tuple(map(_ddp, _FIRST))
@@ -136,6 +140,7 @@ FULLY_SHARD = (
     _toggle("reshard_after_forward", default=True),
     _integer("backward_prefetch", 0, least=0, most=100),
     _integer("forward_prefetch", 0, least=0, most=100),
+    _integer("replicas", 1, most=10_000),
     *_MIXED,
     _STEPS,
 )
@@ -157,7 +162,7 @@ FSDP2: Mapping[str, tuple[Switch, ...]] = {"fully_shard": FULLY_SHARD, "replicat
 DDP = (
     *(*_DDP_FIRST, _LAST_CAP, _HOOK),
     *(number for numbers in _HOOK_NUMBERS.values() for number in numbers),
-    *(_STEPS, _NO_SYNC, *_DDP_LAST, *_PRECISION, _JOIN),
+    *(_STEPS, _NO_SYNC, *_DDP_LAST, *_PRECISION, _JOIN, _COMPILES, _COMPILE_CAP),
 )
 ZERO = (*_ZERO, _EXPERTS, _OFFLOAD)
 ALL: Mapping[str, Switch] = {one.name: one for one in (*DDP, *ZERO, *MEGATRON, *FULLY_SHARD, _CAP)}
@@ -216,6 +221,10 @@ def ddp_options(pick: Pick, ask: Ask) -> Options:
     options |= _changed(_DDP_LAST, ask)
     if precision := dict(_changed(_PRECISION, ask)):
         options["mixed_precision"] = precision
+    compiles = ask(_COMPILES)
+    if compiles != _EAGER:
+        options["optimize_ddp"] = compiles
+        options |= _changed((_COMPILE_CAP,) if compiles == OPTIMIZE_DDP[0] else (), ask)
     joined = ask(_JOIN)
     if joined.strip():
         options["join_inputs"] = [int(number) for number in _numbers(joined, "join_inputs", "2, 4", int)]
@@ -288,7 +297,7 @@ def _groups(text: str) -> dict[str, int]:
 def _widget(switch: Switch, key: str) -> Any:
     """The widget of a switch; a text that is too long or a number out of range the browser refuses."""
     common: dict[str, Any] = {"key": key, "bind": "query-params", "help": switch.help}
-    label = switch.name.replace("_", "_\u200b")  # a long name breaks there, where the sidebar is narrow
+    label = switch.name  # as one would copy it: where the sidebar is narrow, the page's style breaks it
     if switch.kind == "toggle":
         return st.toggle(label, value=switch.default, **common)
     if switch.kind == "select":

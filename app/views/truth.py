@@ -4,6 +4,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app import cached, cached_records
+from app.answering import Answer
 from app.cached import Inputs, Played
 from app.cached_records import Opened, Source
 from app.figures.measured import attribution_data
@@ -14,9 +15,10 @@ from app.views.record_parts import regret_words, row_of
 from app.words import labels
 from app.words import tune as words
 from app.words import validate as validate_words
+from sim.errors import SimError
 from sim.nouns.comparison import Agreement, CandidateAgreement
 
-__all__ = ["regret_words", "row_of", "show"]
+__all__ = ["of_answer", "regret_words", "row_of", "show"]
 
 
 def show(
@@ -56,6 +58,23 @@ def show(
     return None
 
 
+def of_answer(record: Source | None, inputs: Inputs, answer: Answer) -> str | None:
+    """What real ranks took with the answer, if the run of these very inputs measured it; None where not."""
+    if record is None or answer.pick == "default":
+        return None
+    try:
+        opened = cached_records.open_record(record)
+        if opened.record.neighbour is not None:
+            return None
+        if cached.as_measured(opened.key, lambda: opened.record).key != inputs.key:
+            return None
+        agreement = cached_records.agreement(opened)
+    except SimError:  # told above, where the run is compared
+        return None
+    row = row_of(agreement, answer.played)
+    return None if row is None else words.measured_sentence(row, row_of(agreement, answer.default))
+
+
 def _compare(opened: Opened, shown: Played, warning: DeltaGenerator) -> CandidateAgreement | None:
     copies = record_parts.copies()
     with st.spinner("Comparing with the measurement …"):
@@ -68,6 +87,8 @@ def _compare(opened: Opened, shown: Played, warning: DeltaGenerator) -> Candidat
     if same is None:
         st.info(words.NOT_MEASURED, icon=":material/visibility_off:")
     record_parts.verdict(agreement)
+    if any(row.name == "recommended" for row in agreement.rows):
+        st.caption(words.RECOMMENDED_CANDIDATE)
     record_parts.table(agreement)
     record_parts.steps(agreement)
     if attribution_data(agreement):

@@ -60,10 +60,11 @@ def show(library: Library, source: Asked, validate: st.Page) -> None:
         choice=choice,
         cap_stop=st.session_state["cap_slider"],
         first_mb=st.session_state["first"],
+        is_searched=cached.is_searched(inputs, choice.options_under_ddp),
     )
     gain_place, strip = headline.show(shown, measured_as)
     step_timeline(state, shown, measured_as)
-    default = cached.play(inputs, choice.baseline(inputs.workload))
+    default = cached.play(inputs, choice.default_for(inputs.workload))
     possible = None
     headline.draw(gain_place, headline.gain_card(shown, default, possible))
 
@@ -79,8 +80,12 @@ def show(library: Library, source: Asked, validate: st.Page) -> None:
     st.page_link(validate, label=words.VALIDATE, query_params=_same_record(library, given))
     export.show(inputs, turned, shown, measured)
 
+    frames = st.container()
+    if not state.is_searched:  # a hand does not wait for the search
+        with frames:
+            follow(state, partial(headline.gain_card, possible=None))
     with strip, told():
-        if cached.is_searched(inputs, choice.comparable):
+        if state.is_searched:
             found = _search(inputs, choice, lambda words: None)
         else:
             found = wait_for(lambda progress: _search(inputs, choice, progress))
@@ -94,9 +99,12 @@ def show(library: Library, source: Asked, validate: st.Page) -> None:
             _sweep(inputs, choice, shown, found, answer)
             if under:
                 st.info(labels.plain(words.searched_without(under)), icon=":material/info:")
-            answers.show(inputs, found, answer, under)
+            run = sources.measured_run(library, given)
+            answers.show(inputs, found, answer, under, truth.of_answer(run, inputs, answer))
             families.show(inputs, None if under else shown, found, choice)
-    follow(state, partial(headline.gain_card, possible=possible), is_searched=possible is not None)
+    if state.is_searched:
+        with frames:
+            follow(state, partial(headline.gain_card, possible=possible))
 
 
 def _what_ifs(what_if: WhatIf) -> None:
@@ -110,7 +118,7 @@ def _what_ifs(what_if: WhatIf) -> None:
 
 def _under(inputs: Inputs, choice: Choice) -> str:
     """What is in force that the search does not know; empty: nothing."""
-    return words.under_words(choice.comparable, is_late=inputs.slowest is not None)
+    return words.under_words(choice.options_under_ddp, is_late=inputs.slowest is not None)
 
 
 def _same_record(library: Library, given: Given) -> dict[str, str] | None:
@@ -128,7 +136,7 @@ def _play(inputs: Inputs, choice: Choice) -> Played:
 
 def _search(inputs: Inputs, choice: Choice, progress: Progress) -> Recommendation:
     """All that takes long: what is found here is remembered, and asked for again where it is drawn."""
-    cached.sweep(inputs, choice.comparable, progress)
+    cached.sweep(inputs, choice.options_under_ddp, progress)
     if not _under(inputs, choice):
         cached.band(inputs, progress)
     return cached.tune(inputs, progress)
@@ -138,7 +146,7 @@ def _sweep(inputs: Inputs, choice: Choice, shown: Played, found: Recommendation,
     """The curve under the switches of what is shown; its plateau and its band are known without any only."""
     under = _under(inputs, choice)
     data = sweep_data(
-        cached.sweep(inputs, choice.comparable),
+        cached.sweep(inputs, choice.options_under_ddp),
         None if under else found.plateau,
         chosen_cap_mb=choice.cap_mb,
         chosen_step_ns=shown.report.step_ns,

@@ -15,6 +15,12 @@ AS_RECORDED = "as recorded"
 PRECISIONS = (AS_RECORDED, "float32", "bfloat16", "float16", "float64", "float8_e4m3fn", "float8_e5m2")
 MAX_RANKS = 1_000_000
 CUSTOM = "custom"
+# By field of WhatIf, the stops of its slider.
+SLIDERS = {
+    **dict.fromkeys(("bandwidth", "latency", "backward"), FACTORS),
+    "slowest_rank": SLOWEST,
+    "interference": INTERFERENCE,
+}
 
 # Relative to what was measured where the rate of the wire is not known: none of them names one.
 PRESETS: dict[str, WhatIf] = {
@@ -24,19 +30,19 @@ PRESETS: dict[str, WhatIf] = {
     "half the bandwidth": WhatIf(bandwidth=0.5),
     "backward twice as fast": WhatIf(backward=0.5),
     "bf16 gradients": WhatIf(precision="bfloat16"),
-    "64 ranks": WhatIf(ranks=64),
-    "1024 ranks": WhatIf(ranks=1024),
+    "64 ranks": WhatIf(world_size=64),
+    "1024 ranks": WhatIf(world_size=1024),
     "no interference": WhatIf(interference=0.0),
-    "slowest rank × 1.3": WhatIf(straggler=1.3),
+    "slowest rank × 1.3": WhatIf(slowest_rank=1.3),
 }
 # By field of WhatIf, the key of its knob in the session and in the address.
 KEYS = {
     "bandwidth": "bw",
     "latency": "lat",
     "backward": "bwd",
-    "ranks": "ranks",
+    "world_size": "ranks",
     "precision": "precision",
-    "straggler": "slowest",
+    "slowest_rank": "slowest",
     "interference": "interference",
 }
 
@@ -45,21 +51,21 @@ def show() -> WhatIf:
     """Draw the knobs where the caller stands, and read them."""
     with st.expander("What if the machine were another?", expanded=True):
         above = st.container()
-        bandwidth = _factor("Bandwidth ×", "bandwidth", FACTORS)
-        latency = _factor("Latency ×", "latency", FACTORS)
-        backward = _factor("Backward ×", "backward", FACTORS)
-        ranks = st.number_input(
+        bandwidth = _factor("Bandwidth ×", "bandwidth")
+        latency = _factor("Latency ×", "latency")
+        backward = _factor("Backward ×", "backward")
+        world_size = st.number_input(
             "Ranks",
             min_value=2,
             max_value=MAX_RANKS,
             value=None,
             step=1,
-            key=KEYS["ranks"],
+            key=KEYS["world_size"],
             bind="query-params",
             placeholder="as measured",
-            help=labels.HELP["ranks"],
+            help=labels.HELP["world_size"],
         )
-        if ranks is not None:
+        if world_size is not None:
             st.caption(labels.RANKS_NOTE)
         precision = st.selectbox(
             "Gradients are",
@@ -68,18 +74,18 @@ def show() -> WhatIf:
             bind="query-params",
             help=labels.HELP["precision"],
         )
-        straggler = _factor("Slowest rank ×", "straggler", SLOWEST)
-        if straggler != 1.0:
+        slowest_rank = _factor("Slowest rank ×", "slowest_rank")
+        if slowest_rank != 1.0:
             st.caption(labels.STRAGGLER_NOTE)
-        interference = _factor("Interference ×", "interference", INTERFERENCE)
+        interference = _factor("Interference ×", "interference")
         what_if = WhatIf(
             bandwidth=bandwidth,
             latency=latency,
             backward=backward,
             interference=interference,
-            ranks=ranks,
+            world_size=world_size,
             precision=None if precision == AS_RECORDED else precision,
-            straggler=straggler,
+            slowest_rank=slowest_rank,
         )
         # The preset follows the knobs, and the knobs the preset: it names where they stand.
         st.session_state["preset"] = preset_of(what_if)
@@ -107,13 +113,14 @@ def _take_preset() -> None:
             st.session_state[key] = value
 
 
-def _factor(label: str, field: str, stops: tuple[float, ...]) -> float:
+def _factor(label: str, field: str) -> float:
     return st.select_slider(
         label,
-        stops,
+        SLIDERS[field],
         value=1.0,
         format_func=lambda factor: f"{factor:g}",
         key=KEYS[field],
         bind="query-params",
+        on_change="ignore",  # of it tells app.drag.hand
         help=labels.HELP[field],
     )

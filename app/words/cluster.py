@@ -4,7 +4,7 @@ from app.figures.curve import CurveRow
 from sim.nouns.scaling_row import ScalingRow
 from sim.nouns.step_distribution import PairedRow, StepDistribution
 from sim.nouns.workload import Workload
-from sim.units import NS_PER_MS, format_ms, format_size
+from sim.units import format_ms, format_size, format_time
 
 MACHINE_WORDS: dict[str, str] = {
     "dgx_h100": "DGX H100",
@@ -83,25 +83,25 @@ def device_sentence(workload: Workload, factor: float | None) -> str | None:
     )
 
 
-def duration_words(ns: int) -> str:
-    """A time in microseconds up to a millisecond, else in milliseconds."""
-    return f"{ns / 1000:.1f} us" if ns < NS_PER_MS else format_ms(ns)
-
-
 def range_words(row: CurveRow | None) -> str:
     """What a measurement of one size may come to; nothing where no range is stated."""
     if row is None or row.low_ns == row.high_ns:
         return ""
-    low, high = duration_words(row.low_ns), duration_words(row.high_ns)
+    low, high = format_time(row.low_ns), format_time(row.high_ns)
     return f"A measurement of {format_size(row.num_bytes)} may be expected from {low} to {high}."
 
 
 def scaling_sentence(workload: str, row: ScalingRow) -> str:
-    """What the largest machine comes to, in one sentence."""
+    """What one machine comes to, and what to set there: DDP's default, where no cap is better that shows."""
     behind = row.default_step_ns - row.cap_step_ns
-    against = (
-        f"DDP's default is {format_ms(behind)} slower" if behind > 0 else "DDP's default is as good or better"
-    )
+    if row.default_is_alike or behind <= 0:
+        saved = f"saves {format_ms(behind)} a step, less than 0.1 %" if behind > 0 else "saves nothing"
+        where, efficiency = f"{workload} on {row.world_size:,} GPUs", f"{row.default_efficiency:.1%}"
+        return (
+            f"{where}: {efficiency} of what one GPU alone does, "
+            f"with DDP's default; {format_ms(row.default_exposed_comm_ns)} of communication is exposed. "
+            f"Keep it: the best bucket_cap_mb, {row.bucket_cap_mb:.4g}, {saved}."
+        )
     unsure = ""
     if not row.cap_is_sure:
         low, high = sorted((row.best_cap_low_mb, row.best_cap_high_mb))
@@ -112,7 +112,7 @@ def scaling_sentence(workload: str, row: ScalingRow) -> str:
     return (
         f"{workload} on {row.world_size:,} GPUs: {row.cap_efficiency:.1%} of what one GPU alone does, with "
         f"bucket_cap_mb={row.bucket_cap_mb:.4g}; {format_ms(row.cap_exposed_comm_ns)} of communication is "
-        f"exposed. {against}.{unsure}"
+        f"exposed. DDP's default is {format_ms(behind)} slower.{unsure}"
     )
 
 

@@ -121,9 +121,9 @@ HELP: dict[str, str] = {
     "preset": "Sets all knobs below at once. Moving one of them afterwards makes it your own.",
     "interference": "How much compute, copies and collectives slow each other down: a slow-down of s becomes "
     "1 + (s - 1) times this. 0 is none at all; without effect where the hardware was measured without any.",
-    "ranks": "As many ranks in a ring of equal wires, in place of those measured. Empty: as measured.",
+    "world_size": "As many ranks in a ring of equal wires, in place of those measured. Empty: as measured.",
     "precision": "The dtype of all gradients, in buckets and on the wire. Compute stays as recorded.",
-    "straggler": "Another rank whose backward takes this many times as long; each collective waits for it.",
+    "slowest_rank": "Another rank's backward takes this many times as long; each collective waits for it.",
     "torch": "The torch where it trains. Older ones lack keywords; the lines then give DDP the buckets "
     "with sim.apply, and say why.",
     "bandwidth": "How fast bytes travel, times what was measured: 2 halves what a collective takes beyond "
@@ -153,8 +153,8 @@ NO_LONGER = (
     "them back to compare."
 )
 STRAGGLER_NOTE = (
-    "The slowest rank delays the assignment that is shown, DDP's default and the sweep over caps. The search "
-    "knows no straggler: what it recommends is found for equal ranks."
+    "The slowest rank delays the assignment that is shown, DDP's default and the sweep over caps: the "
+    "recommended cap is found beside it. The best buckets, wherever they are cut, are found for equal ranks."
 )
 _WHAT_IFS = {"slowest_rank": "slowest rank", "world_size": "ranks:", "precision": "gradients in"}
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+\-!|~$:&])")
@@ -194,9 +194,14 @@ def file_safe(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.")[:60] or "bucketsim"
 
 
-def mib(value: float) -> str:
-    """A number of MiB to three digits, never in powers of ten."""
-    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+def counted(number: int, noun: str) -> str:
+    """So many of a thing: ``1 record``, ``1,024 records``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def family_words(family: str) -> str:
+    """What a knob of the search is called on pages."""
+    return FAMILY_WORDS.get(family, family)
 
 
 def share(part: float, whole: float) -> str:

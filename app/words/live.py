@@ -266,7 +266,7 @@ def lateness_sentence(rows: Sequence[Lateness]) -> str | None:
         )
     return (
         f"Rank {first.rank} comes last in {first.share:.0%} of the latest steps, by "
-        f"{format_ms(first.late_ns)} in the median."
+        f"{format_ms(first.behind_ns)} in the median."
     )
 
 

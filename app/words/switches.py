@@ -64,6 +64,7 @@ FSDP2_HELP: dict[str, str] = {
     "reshard_after_forward": "Frees parameters after forward; backward gathers them again.",
     "backward_prefetch": "How many units each one prefetches in backward; 0: implicitly the next.",
     "forward_prefetch": "How many units each one prefetches in forward; 0: implicitly the next.",
+    "replicas": "HSDP: how many groups of ranks hold all parameters each. 1: all ranks share them.",
 }
 
 # Of systems that cut buckets by size and have no other switch.

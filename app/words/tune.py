@@ -1,12 +1,13 @@
 """Words of the Tune page."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.answering import Answer
-from app.words.labels import share
+from app.words.labels import family_words, interval_words, share
 from app.words.switches import option_words
 from sim.nouns.band import BandPoint
+from sim.nouns.comparison import CandidateAgreement
 from sim.nouns.recommendation import Recommendation
 from sim.units import format_ms
 
@@ -46,6 +47,10 @@ NOT_MEASURED = (
 )
 COPIES_OFF = (
     "Copies are switched off in the comparison with the measurement, below; the figures here have them."
+)
+RECOMMENDED_CANDIDATE = (
+    "The candidate `recommended` is the best buckets found, wherever they are cut, and not the one cap that "
+    "is recommended above."
 )
 AS_MEASURED = "The same on the machine as it was measured"
 VALIDATE = "All measured runs, and how predictions are judged"
@@ -121,6 +126,29 @@ def best_title(found: Recommendation) -> str:
     """What is folded away beneath the answer."""
     count = len(found.assignment.bucket_indices)
     return f"The best buckets found: {count}, cut anywhere, {format_ms(found.report.step_ns)} a step"
+
+
+def measured_sentence(row: CandidateAgreement, default: CandidateAgreement | None) -> str:
+    """What real ranks took with what is recommended, and with DDP's default where that was measured too."""
+    shown = ""
+    if row.has_interval:
+        shown = f" (95 % interval {interval_words(row.step_low_ns, row.step_high_ns, told=True)} ms)"
+    against = ""
+    if default is not None:
+        saved_ns = default.measured_step_ns - row.measured_step_ns
+        against = (
+            f", {format_ms(abs(saved_ns))} {'less' if saved_ns >= 0 else 'more'} than with DDP's default"
+        )
+    return f"Measured on real ranks: {format_ms(row.measured_step_ns)} a step{shown}{against}."
+
+
+def absent_words(absent: Mapping[str, str]) -> str:
+    """Which knobs are not in the table, and why; those with one reason together."""
+    by_reason: dict[str, list[str]] = {}
+    for family, why in absent.items():
+        by_reason.setdefault(why.removeprefix(f"{family.split()[0]}: "), []).append(family_words(family))
+    told = "; ".join(f"{' and '.join(names)} ({why})" for why, names in by_reason.items())
+    return f"Not in the table: {told}."
 
 
 def searched_without(under: str) -> str:

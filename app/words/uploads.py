@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from app.words import cluster as labels_cluster
+from app.words.labels import counted
 from sim.nouns.hardware import Hardware
 from sim.nouns.imported import Uploaded
 from sim.units import format_ms, format_size
@@ -57,7 +58,7 @@ def uploaded_words(name: str, world_size: int | None = None) -> str:
     """What an uploaded machine is called among the hardware."""
     name = " ".join(name.split())
     name = name if len(name) <= 60 else f"{name[:59]}…"
-    return f"uploaded: {name}" + ("" if world_size is None else f", {_count(world_size, 'rank')}")
+    return f"uploaded: {name}" + ("" if world_size is None else f", {counted(world_size, 'rank')}")
 
 
 def summary(uploaded: Uploaded) -> str:
@@ -66,7 +67,7 @@ def summary(uploaded: Uploaded) -> str:
     if uploaded.workload is not None:
         workload = uploaded.workload
         words += [
-            _count(len(workload.gradients), "gradient"),
+            counted(len(workload.gradients), "gradient"),
             format_size(workload.total_bytes),
             f"backward {format_ms(workload.backward_ns)}",
         ]
@@ -76,9 +77,9 @@ def summary(uploaded: Uploaded) -> str:
     if uploaded.cluster is not None:
         words.append(f"the cluster {uploaded.cluster.name}")
     if uploaded.assignment is not None:
-        words.append(f"an assignment of {_count(len(uploaded.assignment.bucket_indices), 'bucket')}")
+        words.append(f"an assignment of {counted(len(uploaded.assignment.bucket_indices), 'bucket')}")
     if uploaded.record is not None:
-        words.append(_count(len(uploaded.record.candidates), "measured assignment"))
+        words.append(counted(len(uploaded.record.candidates), "measured assignment"))
     return f"{', '.join(uploaded.formats)}: {', '.join(words) or 'no workload and no hardware'}"
 
 
@@ -94,7 +95,3 @@ def _machines(hardware: tuple[Hardware, ...]) -> list[str]:
     sizes = ", ".join(str(one.world_size) for one in hardware[:6])
     more = f" and {len(hardware) - 6} more" if len(hardware) > 6 else ""
     return [f"hardware of {sizes}{more} rank{'' if sizes == '1' else 's'}"]
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -7,6 +7,7 @@ from statistics import median
 from app.figures.order import OrderData
 from app.figures.parity import ParityPoint
 from app.shelf import Score
+from app.words.labels import counted
 from sim.nouns.comparison import Agreement, Attribution
 from sim.nouns.measurement import Mode
 from sim.nouns.records import Record
@@ -116,21 +117,17 @@ def claim_sentence(scores: Sequence[Score]) -> str:
     judged = [score for score in scores if score.passed is not None]
     errors = [abs(point.error) for score in judged for point in score.points]
     traces = len(scores) - len(judged)
-    left_out = f" {_count(traces, 'record')} read from traces left out: no verdict." if traces else ""
+    left_out = f" {counted(traces, 'record')} read from traces left out: no verdict." if traces else ""
     if not errors:
         return f"No steps to judge.{left_out}"
     passed = sum(score.passed is True for score in judged)
     right = sum(score.order_right for score in judged)
     pairs = sum(score.order_pairs for score in judged)
     return (
-        f"{_count(len(errors), 'candidate')} in {_count(len(judged), 'record')}: median step error "
+        f"{counted(len(errors), 'candidate')} in {counted(len(judged), 'record')}: median step error "
         f"{median(errors):.2%}, worst {max(errors):.1%}; {right} of {pairs} pairs in the right order; "
-        f"{passed} of {_count(len(judged), 'record')} passed the stated rule.{left_out}"
+        f"{passed} of {counted(len(judged), 'record')} passed the stated rule.{left_out}"
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def worst_sentence(points: Sequence[ParityPoint]) -> str:
@@ -192,10 +189,10 @@ def _minute(date: datetime) -> str:
 def order_sentence(data: OrderData) -> str:
     """What the order of all pairs came to, with the pairs that are wrong by name."""
     apart = len(data.right) + len(data.wrong)
-    noise = f"; {_count(len(data.within_noise), 'pair')} within noise" if data.within_noise else ""
+    noise = f"; {counted(len(data.within_noise), 'pair')} within noise" if data.within_noise else ""
     if not apart:
         return f"No pair of candidates can be told apart by measurement{noise}."
-    words = f"{len(data.right)} of {_count(apart, 'pair')} in the right order{noise}."
+    words = f"{len(data.right)} of {counted(apart, 'pair')} in the right order{noise}."
     if data.wrong:
         named = "; ".join(f"{fast} is faster than {slow}" for fast, slow in data.wrong[:3])
         more = f"; and {len(data.wrong) - 3} more" if len(data.wrong) > 3 else ""
@@ -263,8 +260,8 @@ def unscored_words(left: int, count: int) -> str:
 def filtered_words(shown: int, every: int) -> str:
     """How many records the filters leave."""
     if shown == every:
-        return _count(every, "record")
-    return f"{shown} of {_count(every, 'record')} shown: filtered"
+        return counted(every, "record")
+    return f"{shown} of {counted(every, 'record')} shown: filtered"
 
 
 def best_words(agreement: Agreement) -> str:

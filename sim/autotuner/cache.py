@@ -14,6 +14,7 @@ from sim.formats.outputs import write_atomically
 from sim.nouns.assignment import Assignment, MadeFor
 from sim.recorder.live_header import trained_parameters
 from sim.recorder.surroundings import surroundings
+from sim.recorder.tensor_facts import dtype_name
 
 _MACHINE = "machine"
 
@@ -49,7 +50,7 @@ def _made_for(ddp: DistributedDataParallel, workload: str) -> MadeFor:
         workload=workload,
         names=tuple(name for name, _ in named),
         num_bytes=tuple(parameter.numel() * parameter.element_size() for _, parameter in named),
-        dtypes=tuple(str(parameter.dtype).removeprefix("torch.") for _, parameter in named),
+        dtypes=tuple(dtype_name(parameter) for _, parameter in named),
         world_size=ddp.process_group.size(),
     )
 

@@ -23,7 +23,8 @@ _GLOO_CHANNELS = 2  # worker threads per process group: two collectives at once 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLink:
-    """All-reduces by size, median of some rounds; ``host_share`` is their processor time over duration."""
+    """All-reduces by size, median of some rounds; ``host_share`` is their processor time over duration,
+    most of what they take of a rank that computes."""
 
     curve: tuple[CurvePoint, ...]
     channels: int = 1

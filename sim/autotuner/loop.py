@@ -24,7 +24,7 @@ from sim.autotuner.prediction import Prediction, predict
 from sim.autotuner.reducer_room import check_memory
 from sim.autotuner.switch import BucketSwitch, TriedBuckets
 from sim.autotuner.unison import Unison
-from sim.autotuner.verdict import Verdict, is_candidates, judge, looks
+from sim.autotuner.verdict import Verdict, is_candidate_turn, judge, looks
 from sim.errors import InputError, NotModelledError, SimError
 from sim.formats.scratch import scratch_directory
 from sim.nouns.assignment import Assignment
@@ -197,7 +197,7 @@ class _Tuning:
         switch = self._together(self._switch)
         try:
             if (known := self._known()) is not None:
-                yield from self._try(switch, known, None, halved=True)
+                yield from self._try(switch, known, None, from_cache=True)
             found = yield from self._predict(switch)
             yield from self._try(switch, found.assignment, found)
         finally:
@@ -228,12 +228,12 @@ class _Tuning:
             self._live.tell(phase="link")
             link = measure_link(self._ddp, self._ranks)
             self._live.tell(phase="prediction")
-            with ThreadPoolExecutor(max_workers=1) as thread:
-                first = self._ranks.is_first
-                answer = thread.submit(predict, folder, link, in_use) if first else None
+            with ThreadPoolExecutor(max_workers=1) as pool:
+                is_first = self._ranks.is_first
+                pending = pool.submit(predict, folder, link, in_use) if is_first else None
                 for _ in range(PREDICTION_STEPS):
                     yield
-                found = self._from_first(lambda: _answer(answer))
+                found = self._from_first(lambda: _answer(pending))
         self._live.tell(in_use_ns=found.in_use_ns, best_ns=found.best_ns)
         share = found.gain_ns / max(1, found.in_use_ns)
         if share < _WORTH_A_TRIAL:
@@ -261,12 +261,20 @@ class _Tuning:
         self._together(write)
 
     def _try(
-        self, switch: BucketSwitch, assignment: Assignment, found: Prediction | None, halved: bool = False
+        self,
+        switch: BucketSwitch,
+        assignment: Assignment,
+        found: Prediction | None,
+        *,
+        from_cache: bool = False,
     ) -> Steps:
-        """A and B in turns; ends the tuning where B is kept, and returns where not."""
+        """A and B in turns, and the end of the tuning; returns only where a B from the cache is not kept.
+
+        Such a B has half of the steps, since another may be tried after it.
+        """
         options = self._options
         most = options.max_verify_steps
-        planned = looks(options.verify_steps, max(options.verify_steps, most // 2 if halved else most))
+        planned = looks(options.verify_steps, max(options.verify_steps, most // 2 if from_cache else most))
         yield from self._at_boundary()
         candidate = self._together(lambda: switch.make(assignment.bucket_indices))
         said: dict[str, Any] = {
@@ -287,7 +295,7 @@ class _Tuning:
                 raise _Ended("kept", verdict.why, ab=verdict.ab, **said)
         finally:
             switch.revert()
-        if not halved:
+        if not from_cache:
             raise _Ended("reverted", verdict.why, ab=verdict.ab, **said)
 
     def _turns(
@@ -300,7 +308,7 @@ class _Tuning:
         times: list[int] = []
         for look in planned:
             while len(times) < look:
-                switch.use(candidate if is_candidates(len(times)) else switch.original)
+                switch.use(candidate if is_candidate_turn(len(times)) else switch.original)
                 begun = self._now()
                 yield
                 times.append(self._now() - begun)
@@ -363,10 +371,10 @@ class _Tuning:
         return found
 
 
-def _answer(thread: "Future[Prediction] | None") -> Prediction:
+def _answer(pending: "Future[Prediction] | None") -> Prediction:
     """What the thread found; whatever it raised is a reason to end the tuning."""
-    assert thread is not None
-    error = thread.exception()
+    assert pending is not None
+    error = pending.exception()
     if error is not None:
         raise RuntimeError(f"no prediction: {type(error).__name__}: {error}") from error
-    return thread.result()
+    return pending.result()

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sim.errors import InputError, NotModelledError
 from sim.recorder.tap import ddp_log
-from sim.validator.ranks.injection import missing_for_injection
+from sim.validator.ranks.wrapping.injection import missing_for_injection
 
 # What a switch uses of torch's own; a torch without one of these is refused.
 _OF_REDUCER = ("_remove_autograd_hooks", "_set_static_graph")

@@ -86,6 +86,7 @@ def _hardware(recording: Recording, link: JobLink) -> Hardware:
         all_reduce=link.curve,
         comm_channels=link.channels,
         channel_slowdown=link.channel_slowdown,
+        shared_connection=link.channels > 1,
         spread={"host_share": link.host_share},
         provenance={"source": "sim.autotune"},
     )

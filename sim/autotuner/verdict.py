@@ -28,7 +28,7 @@ def looks(first: int, most: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def is_candidates(step: int) -> bool:
+def is_candidate_turn(step: int) -> bool:
     """Whether step ``step`` of a trial is the candidate's: A B B A A B B A."""
     return step % 4 in (1, 2)
 
@@ -55,8 +55,8 @@ def judge(
         plain_ns: the step without communication, as far as it is known.
         is_last: whether this is the last look.
     """
-    ours = [time for step, time in enumerate(times_ns) if not is_candidates(step)]
-    theirs = [time for step, time in enumerate(times_ns) if is_candidates(step)]
+    ours = [time for step, time in enumerate(times_ns) if not is_candidate_turn(step)]
+    theirs = [time for step, time in enumerate(times_ns) if is_candidate_turn(step)]
     ab = judge_turns(
         Turns(default=ours, recommended=theirs, plain=[plain_ns]),
         name=name,

@@ -16,10 +16,11 @@ from sim.nouns.ab import AbTest
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
+from sim.units import in_ms
 
 if TYPE_CHECKING:
-    from sim.validator.launch import Place
-    from sim.validator.replay_jobs import UserModel
+    from sim.validator.candidates.replay_jobs import UserModel
+    from sim.validator.hosts.launch import Place
 
 AB_FILE = "ab.json"
 
@@ -105,7 +106,7 @@ def print_ab(result: AbTest, as_json: bool) -> None:
         return
 
     def row(name: str, step_ns: int, samples_per_s: float | None) -> list[str]:
-        return [name, f"{step_ns / 1e6:.2f}", "-" if samples_per_s is None else f"{samples_per_s:.1f}"]
+        return [name, in_ms(step_ns), "-" if samples_per_s is None else f"{samples_per_s:.1f}"]
 
     table(
         f"{result.name}: {result.world_size} ranks, {result.rounds} rounds",

@@ -1,6 +1,5 @@
 """anchor: a machine whose parts were measured apart, made true for one step of the job as it runs."""
 
-import json
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -13,7 +12,7 @@ from sim.cli.next_steps import suggest, to_tune_written
 from sim.cli.output_options import file_option, write
 from sim.cli.panels import FITTING
 from sim.cli.printing import emit, say, table
-from sim.cli.simulating import AsJson, WorkloadFile
+from sim.cli.simulating import AsJson, WorkloadFile, key_value
 from sim.costs.in_step import in_step_times
 from sim.costs.memory_traffic import with_memory_bandwidth
 from sim.errors import AssignmentError, InputError
@@ -23,7 +22,7 @@ from sim.nouns.assignment import CAP_KWARGS, Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Workload
-from sim.units import NS_PER_MS, format_ms, parse_cap_mb
+from sim.units import NS_PER_MS, format_ms, in_ms, parse_cap_mb
 
 _TIMES = ("step_ms", "backward_ms", "noise_ms")
 _CAPS = ("bucket_cap_mb", "first_bucket_mb")
@@ -181,10 +180,7 @@ def _value(name: str, value: str) -> Any:
         return parse_cap_mb(value)
     if name in _TIMES:
         return _ms("--measured: " + name, value)
-    try:
-        return json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
-    except json.JSONDecodeError:
-        return value
+    return key_value(name, value, "--measured")
 
 
 def _ms(what: str, text: str) -> float:
@@ -299,12 +295,12 @@ def _print(found: Anchored, checks: list[dict[str, Any]], predictions: list[dict
 
 
 def _cells(label: str, row: dict[str, Any]) -> list[str]:
-    least, most = (f"{row[name] / NS_PER_MS:.2f}" for name in ("least_ns", "most_ns"))
+    least, most = (in_ms(row[name]) for name in ("least_ns", "most_ns"))
     return [
         label,
-        f"{row['measured_ns'] / NS_PER_MS:.2f}" if "measured_ns" in row else "",
-        f"{row['parts_alone_ns'] / NS_PER_MS:.2f}",
-        f"{row['predicted_ns'] / NS_PER_MS:.2f}",
+        in_ms(row["measured_ns"]) if "measured_ns" in row else "",
+        in_ms(row["parts_alone_ns"]),
+        in_ms(row["predicted_ns"]),
         "" if least == most else f"{least} to {most}",
         f"{row['error']:+.2%}" if "error" in row else "",
     ]

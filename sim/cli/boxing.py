@@ -27,7 +27,7 @@ def box(
     uplink: Uplink = None,
 ) -> None:
     """Run your own command in a cluster in a box: a rank on each host, with torchrun's environment (root)."""
-    from sim.validator.boxed import run_in_box
+    from sim.validator.hosts.boxed import run_in_box
 
     place = place_of(hosts, hosts, rate, uplink, None)
     note(f"{place.describe()}: {shlex.join(command)}")

@@ -110,20 +110,26 @@ def cluster(
     suggest(to_tune_written(WORKLOAD, output))
 
 
-def _machine(machine: str, settings: list[str]) -> Cluster:
-    from sim.clusters.topology.presets import PRESETS, preset  # networkx, which nothing else here needs
+def preset_or_file(machine: str) -> str | Cluster:
+    """The name of a preset, or the cluster in a file. Raises ``InputError`` for what is neither."""
+    from sim.clusters.topology.presets import PRESETS  # networkx, which --help does without
 
-    given = key_values(settings, "KEY=VALUE")
     if machine in PRESETS:
-        return preset(machine, **given)
+        return machine
     if not machine.endswith(".json"):
         raise InputError(
             f"PRESET|C.json: {machine!r} is not legal; give one of {', '.join(PRESETS)}, or the JSON file of "
             f"a cluster"
         )
-    if given:
+    return sim.load_cluster(machine)
+
+
+def _machine(machine: str, settings: list[str]) -> Cluster:
+    given = key_values(settings, "KEY=VALUE")
+    if given and machine.endswith(".json"):
         raise InputError(f"KEY=VALUE: {next(iter(given))!r} is not legal with a file; change the file")
-    return load(machine, Cluster)
+    found = preset_or_file(machine)
+    return sim.cluster(found, **given) if isinstance(found, str) else found
 
 
 def _placed(cluster: Cluster, text: str | None, option: str) -> Cluster:

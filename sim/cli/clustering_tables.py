@@ -6,7 +6,7 @@ from typing import Any
 from sim.cli.printing import table
 from sim.nouns.hardware import Hardware
 from sim.nouns.link_load import LinkLoad
-from sim.units import NS_PER_MS, NS_PER_S, format_ms, format_size
+from sim.units import NS_PER_S, format_size, format_time
 
 _SHOWN = tuple(1 << power for power in range(10, 34, 2))
 _MOST_LOADS = 16
@@ -20,7 +20,7 @@ def print_curve(hardware: Hardware, collective: str) -> None:
     rows = [
         {
             "size": format_size(point.num_bytes),
-            "time": _time(point.duration_ns),
+            "time": format_time(point.duration_ns),
             "expected": _range(expected.get(str(point.num_bytes))),
             "bus bandwidth": f"{factor * point.num_bytes * NS_PER_S / point.duration_ns / 1e9:.1f} GB/s"
             if point.duration_ns
@@ -42,7 +42,9 @@ def print_curve(hardware: Hardware, collective: str) -> None:
 
 def _range(known: dict[str, Any] | None) -> str:
     """Where a time may lie; of a measured point nothing is open."""
-    return "measured" if known is None else f"{_time(known['min_ns'])} to {_time(known['max_ns'])}"
+    return (
+        "measured" if known is None else f"{format_time(known['min_ns'])} to {format_time(known['max_ns'])}"
+    )
 
 
 def print_loads(loads: Sequence[LinkLoad], algorithm: str) -> None:
@@ -53,7 +55,7 @@ def print_loads(loads: Sequence[LinkLoad], algorithm: str) -> None:
             load.kind,
             f"{load.bytes_per_s / 1e9:.4g} GB/s",
             f"{load.share:.4g}",
-            _time(round(load.s_per_byte * (1 << 30) * NS_PER_S)),
+            format_time(round(load.s_per_byte * (1 << 30) * NS_PER_S)),
         )
         rows.setdefault(key, []).append(load)
     table(
@@ -72,7 +74,3 @@ def bus_factor(collective: str, world_size: int) -> float:
     if collective in ("reduce", "broadcast"):
         return 1.0
     return (2 if collective == "all_reduce" else 1) * (world_size - 1) / world_size
-
-
-def _time(duration_ns: int) -> str:
-    return f"{duration_ns / 1000:.1f} us" if duration_ns < NS_PER_MS else format_ms(duration_ns)

@@ -68,7 +68,7 @@ def _clean() -> None:
     """Remove temporary directories and network namespaces whose process runs no more, and name them."""
     left = [str(path) for path in remove_left_directories()]
     if is_root() and shutil.which("ip"):
-        from sim.validator.boxed_hosts import remove_leftovers
+        from sim.validator.hosts.boxed_hosts import remove_leftovers
 
         left += [f"network namespace {name}" for name in remove_leftovers()]
     for one in left:
@@ -120,7 +120,7 @@ def _box_obstacle() -> str | None:
     """Why no cluster in a box can be made here; None after one of two hosts was, and was removed."""
     if sys.platform != "linux":
         return "needs Linux"
-    from sim.validator.boxed_hosts import box
+    from sim.validator.hosts.boxed_hosts import box
 
     try:
         with box((_PROBE_BITS, _PROBE_BITS)):

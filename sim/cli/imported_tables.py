@@ -10,7 +10,7 @@ from sim.importer.writing import hardware_names
 from sim.nouns.comparison import Agreement, CandidateAgreement
 from sim.nouns.hardware import Curve
 from sim.nouns.imported import SENTENCES, Imported
-from sim.units import NS_PER_MS, format_ms, format_size
+from sim.units import format_ms, format_size, format_time, in_ms
 
 MOST_POINTS, MOST_BUCKETS = 12, 40
 
@@ -85,14 +85,16 @@ def print_as_run(as_run: Agreement | str) -> None:
                     "exposed",
                     row.measured_exposed_ns,
                     row.predicted_exposed_ns,
-                    shown=interval(row.exposed_low_ns, row.exposed_high_ns, told=row.has_interval, digits=2),
+                    shown=interval(
+                        row.exposed_low_ns, row.exposed_high_ns, told=row.has_interval, spec=".2f"
+                    ),
                 ),
                 _compared("gradients available", row.measured_sync_end_ns, row.predicted.sync_end_ns),
                 _compared(
                     "step",
                     row.measured_step_ns,
                     row.predicted_step_ns,
-                    shown=interval(row.step_low_ns, row.step_high_ns, told=row.has_interval, digits=2),
+                    shown=interval(row.step_low_ns, row.step_high_ns, told=row.has_interval, spec=".2f"),
                 ),
             ],
         )
@@ -107,7 +109,7 @@ def _ends(row: CandidateAgreement) -> list[list[str]]:
             end.measured_ns,
             end.predicted_ns,
             size=format_size(end.num_bytes),
-            shown=interval(end.low_ns, end.high_ns, told=end.has_interval, digits=2),
+            shown=interval(end.low_ns, end.high_ns, told=end.has_interval, spec=".2f"),
         )
         for end in row.bucket_ends[:MOST_BUCKETS]
     ]
@@ -117,7 +119,7 @@ def _ends(row: CandidateAgreement) -> list[list[str]]:
 
 def _compared(what: str, measured: int, predicted: int, *, size: str = "", shown: str = "") -> list[str]:
     error = f"{predicted / measured - 1:+.1%}" if measured > 0 else "-"
-    return [what, size, f"{measured / NS_PER_MS:.2f}", shown, f"{predicted / NS_PER_MS:.2f}", error]
+    return [what, size, in_ms(measured), shown, in_ms(predicted), error]
 
 
 def _print_ranks(imported: Imported) -> None:
@@ -187,7 +189,7 @@ def _print_curve(file: str, ranks: int, curve: Curve) -> None:
         [
             [
                 format_size(point.num_bytes),
-                format_ms(point.duration_ns) if point.duration_ns >= NS_PER_MS else _us(point.duration_ns),
+                format_time(point.duration_ns),
                 f"{point.num_bytes / point.duration_ns * 2 * (ranks - 1) / ranks:.2f} GB/s"
                 if point.duration_ns
                 else "-",

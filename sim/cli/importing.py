@@ -21,12 +21,12 @@ from sim.importer.writing import (
     check_directory,
     hardware_names,
     main_hardware,
+    record_of,
     summary_of,
     write_imported,
 )
 from sim.nouns.comparison import Agreement
 from sim.nouns.imported import Imported, ImportOptions
-from sim.nouns.records import Record
 from sim.nouns.workload import Workload
 from sim.units import NS_PER_MS, format_size
 
@@ -166,18 +166,9 @@ def _document(
 
 def _as_run(imported: Imported) -> Agreement | str | None:
     """The step that was measured, predicted from its own parts; a sentence where that cannot be done."""
-    hardware = main_hardware(imported)
-    if imported.workload is None or hardware is None or not imported.measurements:
-        return None
+    record = record_of(imported)
     try:
-        return sim.agreement(
-            Record(
-                name=imported.name,
-                workload=imported.workload,
-                hardware=hardware,
-                measurements=imported.measurements,
-            )
-        )
+        return None if record is None else sim.agreement(record)
     except SimError as error:
         return f"the imported step cannot be predicted: {error}"
 

@@ -155,7 +155,7 @@ def calibrate(
     check_writable(output, "--output")
     place, beside = place_of(ranks, box, rate, uplink, on), None
     if neighbour is not None:
-        from sim.validator.neighbouring import endless_all_reduce, place_two
+        from sim.validator.candidates.paced_neighbour import endless_all_reduce, place_two
 
         place, hosts = place_two(place)
         beside = endless_all_reduce(parse_size(neighbour, "neighbour"), hosts)

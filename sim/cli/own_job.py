@@ -13,7 +13,7 @@ from sim.formats.record_files import AS_RUN, recorded_step
 from sim.nouns.hardware import Hardware
 from sim.nouns.own_step import OwnStep
 from sim.nouns.workload import Workload
-from sim.units import NS_PER_MS
+from sim.units import in_ms
 
 Parts = Annotated[
     bool,
@@ -71,7 +71,7 @@ def print_own_step(own: OwnStep, with_table: bool = True) -> None:
 def _table(own: OwnStep) -> None:
     def cells(measured_ns: int, predicted_ns: int) -> list[str]:
         error = (predicted_ns - measured_ns) / measured_ns if measured_ns else 0.0
-        return [f"{predicted_ns / NS_PER_MS:.2f}", f"{error:+.1%}"]
+        return [in_ms(predicted_ns), f"{error:+.1%}"]
 
     table(
         f"the job's own step, recorded {own.steps} times, ms from the start of backward",
@@ -79,7 +79,7 @@ def _table(own: OwnStep) -> None:
         [
             [
                 time.what,
-                f"{time.measured_ns / NS_PER_MS:.2f}",
+                in_ms(time.measured_ns),
                 *cells(time.measured_ns, time.parts_ns),
                 *cells(time.measured_ns, time.anchored_ns),
             ]

@@ -17,8 +17,8 @@ from sim.nouns.workload import Workload
 from sim.units import parse_rate_bits
 
 if TYPE_CHECKING:
-    from sim.validator.launch import Place
-    from sim.validator.neighbouring import PacedNeighbour
+    from sim.validator.candidates.paced_neighbour import PacedNeighbour
+    from sim.validator.hosts.launch import Place
 
 Box = Annotated[
     int | None,
@@ -51,7 +51,7 @@ Ranks = Annotated[
 
 def place_of(ranks: int, box: int | None, rate: str | None, uplink: str | None, on: str | None) -> "Place":
     """Where the ranks run, by the options above."""
-    from sim.validator.launch import Place
+    from sim.validator.hosts.launch import Place
 
     rates = None if rate is None else tuple(parse_rate_bits(word) for word in rate.split(","))
     return Place(
@@ -99,7 +99,7 @@ def slow_ranks(pairs: list[str], world_size: int) -> dict[int, float]:
 
 def neighbour_of(text: str, workload: Workload, place: "Place") -> "tuple[Place, PacedNeighbour]":
     """Where the job measured is, and its neighbour: the same workload under what ``--neighbour`` says."""
-    from sim.validator.neighbouring import paced_neighbour, place_two
+    from sim.validator.candidates.paced_neighbour import paced_neighbour, place_two
 
     ours, hosts = place_two(place)
     if len(hosts) != ours.world_size:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 import sim
+from sim.cli.clustering import preset_or_file
 from sim.cli.next_steps import TO_CLUSTER_PAGE, suggest
 from sim.cli.output_options import file_option, write
 from sim.cli.panels import LINK, PREDICTING, RANKS_DIFFER
@@ -22,7 +23,7 @@ from sim.errors import InputError
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import Hardware
 from sim.nouns.scaling_row import ScalingRow
-from sim.units import NS_PER_MS, parse_cap_mb
+from sim.units import in_ms, parse_cap_mb
 
 
 def scaling(
@@ -85,7 +86,7 @@ def scaling(
 ) -> None:
     """Predict how a workload scales: efficiency and best caps by number of GPUs, and why caps change."""
     workload = sim.load_workload(workload_file)
-    chosen = _machine(machine)
+    chosen = preset_or_file(machine)
     axes = _axes(settings or [])
     differing = None if ranks is None else sim.load_ranks(ranks)
     with ExitStack() as stack:
@@ -160,11 +161,11 @@ def _print_steps(title: str, rows: Sequence[ScalingRow]) -> None:
         [
             [
                 str(row.world_size),
-                _ms(row.all_reduce_ns),
-                _ms(row.default_step_ns),
-                _ms(row.cap_step_ns),
-                f"{_ms(row.optimum_step_ns)}{'' if row.proved_optimal else '?'}",
-                _ms(row.cap_exposed_comm_ns),
+                in_ms(row.all_reduce_ns),
+                in_ms(row.default_step_ns),
+                in_ms(row.cap_step_ns),
+                f"{in_ms(row.optimum_step_ns)}{'' if row.proved_optimal else '?'}",
+                in_ms(row.cap_exposed_comm_ns),
                 f"{row.cap_efficiency:.1%}",
             ]
             for row in rows
@@ -209,34 +210,17 @@ def _print_ranks(rows: Sequence[ScalingRow]) -> None:
         [
             [
                 str(row.world_size),
-                *map(_ms, (row.mean_step_ns or 0, row.p95_step_ns or 0, row.slowest_cost_ns or 0)),
+                *map(in_ms, (row.mean_step_ns or 0, row.p95_step_ns or 0, row.slowest_cost_ns or 0)),
                 _share(row.single_step_ns, row.mean_step_ns or 0),
-                _ms(row.default_mean_step_ns or 0),
+                in_ms(row.default_mean_step_ns or 0),
             ]
             for row in rows
         ],
     )
 
 
-def _ms(ns: int) -> str:
-    return f"{ns / NS_PER_MS:.2f}"
-
-
 def _share(saved_ns: int, step_ns: int) -> str:
     return f"{saved_ns / step_ns if step_ns else 0.0:z.1%}"
-
-
-def _machine(machine: str) -> str | Cluster:
-    from sim.clusters.topology.presets import PRESETS  # networkx, which --help does without
-
-    if machine in PRESETS:
-        return machine
-    if not machine.endswith(".json"):
-        raise InputError(
-            f"PRESET|C.json: {machine!r} is not legal; give one of {', '.join(PRESETS)}, or the JSON file of "
-            f"a cluster"
-        )
-    return sim.load_cluster(machine)
 
 
 def _axes(words: list[str]) -> dict[str, list[Any]]:

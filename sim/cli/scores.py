@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sim.cli.printing import say, table
 from sim.nouns.comparison import Agreement, CandidateAgreement, Regret
-from sim.units import NS_PER_MS, format_ms
+from sim.units import NS_PER_MS, format_ms, in_ms
 
 _MARKDOWN_COLUMNS = (
     "where",
@@ -78,9 +78,9 @@ def print_one(scored: Scored) -> None:
             [
                 row.name,
                 str(len(row.bucket_indices)),
-                _ms(row.measured_step_ns),
+                in_ms(row.measured_step_ns),
                 interval(row.step_low_ns, row.step_high_ns, told=row.has_interval),
-                _ms(row.predicted_step_ns),
+                in_ms(row.predicted_step_ns),
                 _signed(row.step_error),
                 _signed(bare[row.name].step_error),
             ]
@@ -93,9 +93,9 @@ def print_one(scored: Scored) -> None:
         [
             [
                 row.name,
-                _ms(row.measured_exposed_ns),
+                in_ms(row.measured_exposed_ns),
                 interval(row.exposed_low_ns, row.exposed_high_ns, told=row.has_interval),
-                _ms(row.predicted_exposed_ns),
+                in_ms(row.predicted_exposed_ns),
                 _signed(row.exposed_error),
                 _signed(row.probe_effect),
             ]
@@ -118,7 +118,7 @@ def print_one(scored: Scored) -> None:
                 [
                     name,
                     *(
-                        f"{ns / NS_PER_MS:+.2f}"
+                        in_ms(ns, "+.2f")
                         for ns in (
                             one.total_ns,
                             one.compute_ns,
@@ -194,7 +194,7 @@ def _print_notes(scored: Scored) -> None:
     if agreement.regret is not None:
         regret = agreement.regret
         say(
-            f"regret of the recommendation: {_ms(regret.regret_ns)} ms ({regret.relative:.2%}) behind "
+            f"regret of the recommendation: {format_ms(regret.regret_ns)} ({regret.relative:.2%}) behind "
             f"{regret.best}, {_regret_interval(regret)}{', within noise' if regret.within_noise else ''}"
         )
     if agreement.targets:
@@ -211,8 +211,8 @@ def tested_words(agreement: Agreement) -> str:
     ends = ""
     if agreement.median_bucket_end_error_ns is not None and agreement.worst_bucket_end_error_ns is not None:
         ends = (
-            f", {_ms(agreement.median_bucket_end_error_ns)} ms; worst "
-            f"{_ms(agreement.worst_bucket_end_error_ns)} ms"
+            f", {format_ms(agreement.median_bucket_end_error_ns)}; worst "
+            f"{format_ms(agreement.worst_bucket_end_error_ns)}"
         )
     return (
         f"exposed communication error: median {_percent(agreement.median_exposed_error)}; bucket "
@@ -224,7 +224,7 @@ def _regret_interval(regret: Regret) -> str:
     over = f"over {regret.paired_rounds} paired rounds"
     if not regret.has_interval:
         return f"{over}, too few for an interval"
-    return f"95 % interval {regret.low_ns / NS_PER_MS:.1f} to {regret.high_ns / NS_PER_MS:.1f} ms {over}"
+    return f"95 % interval {in_ms(regret.low_ns, '.1f')} to {in_ms(regret.high_ns, '.1f')} ms {over}"
 
 
 def _note_incomplete(scores: Sequence[Scored]) -> None:
@@ -239,21 +239,17 @@ def _bucket_cells(row: CandidateAgreement) -> list[str]:
     return [
         row.name,
         _percent(row.median_bucket_end_error),
-        "-" if row.median_bucket_end_error_ns is None else _ms(row.median_bucket_end_error_ns),
+        "-" if row.median_bucket_end_error_ns is None else in_ms(row.median_bucket_end_error_ns),
         str(worst.index),
-        _ms(worst.measured_ns),
+        in_ms(worst.measured_ns),
         interval(worst.low_ns, worst.high_ns, told=worst.has_interval),
-        _ms(worst.predicted_ns),
+        in_ms(worst.predicted_ns),
     ]
 
 
-def _ms(ns: int) -> str:
-    return f"{ns / NS_PER_MS:.2f}"
-
-
-def interval(low_ns: int, high_ns: int, *, told: bool, digits: int = 1) -> str:
+def interval(low_ns: int, high_ns: int, *, told: bool, spec: str = ".1f") -> str:
     """From low to high in ms; a dash where there are too few iterations to tell."""
-    return f"{low_ns / NS_PER_MS:.{digits}f}-{high_ns / NS_PER_MS:.{digits}f}" if told else "-"
+    return f"{in_ms(low_ns, spec)}-{in_ms(high_ns, spec)}" if told else "-"
 
 
 def _percent(value: float | None, digits: int = 1) -> str:
@@ -293,7 +289,7 @@ def _ends_words(agreement: Agreement) -> str:
     if agreement.median_bucket_end_error_ns is None:
         return "-"
     share = _spaced(agreement.median_bucket_end_error, 1)
-    return f"{share}, {_ms(agreement.median_bucket_end_error_ns)} ms"
+    return f"{share}, {format_ms(agreement.median_bucket_end_error_ns)}"
 
 
 def _regret_cell(regret: Regret | None) -> str:

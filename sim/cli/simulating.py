@@ -22,7 +22,7 @@ from sim.nouns.workload import Workload
 from sim.systems.fsdp2 import POLICIES as FSDP2_POLICIES
 from sim.systems.registry import POLICIES
 from sim.systems.switches import MODELLED_DDP_KWARGS, MODELLED_SETTINGS
-from sim.units import format_ms, format_size, parse_cap_mb
+from sim.units import format_ms, format_size, in_ms, parse_cap_mb
 
 WorkloadFile = Annotated[
     Path, typer.Argument(metavar="WORKLOAD.json", help="A workload: recorded, imported or estimated.")
@@ -91,7 +91,7 @@ def key_values(pairs: list[str], option: str) -> dict[str, Any]:
     Raises:
         InputError: a word that is no ``key=value``, a key given twice, or a number of thousands of digits.
     """
-    return {name: _value(name, text, option) for name, text in key_texts(pairs, option).items()}
+    return {name: key_value(name, text, option) for name, text in key_texts(pairs, option).items()}
 
 
 def key_texts(pairs: list[str], option: str) -> dict[str, str]:
@@ -107,7 +107,8 @@ def key_texts(pairs: list[str], option: str) -> dict[str, str]:
     return found
 
 
-def _value(name: str, text: str, option: str) -> Any:
+def key_value(name: str, text: str, option: str) -> Any:
+    """The value of one ``key=value`` word, as ``key_values`` takes it."""
     try:
         return json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))
     except json.JSONDecodeError:
@@ -312,7 +313,7 @@ def print_report(report: Report, workload: Workload) -> None:
                 str(row.index),
                 format_size(row.num_bytes),
                 *(
-                    f"{time / 1e6:.2f}"
+                    in_ms(time)
                     for time in (
                         *(row.ready_ns, row.launch_ns),
                         *((row.late_ns,) if waits else ()),

@@ -17,9 +17,9 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 
 if TYPE_CHECKING:
-    from sim.validator.carriers import Carrier
-    from sim.validator.replay_jobs import UserModel
-    from sim.validator.replayed import Candidate
+    from sim.validator.candidates.candidate import Candidate
+    from sim.validator.candidates.carriers import Carrier
+    from sim.validator.candidates.replay_jobs import UserModel
 
 
 def prepare_job(

@@ -21,7 +21,7 @@ from sim.errors import InputError
 from sim.nouns.rows import SweepRow
 from sim.tuner.sweeps.axes import WHAT_IFS
 from sim.tuner.sweeps.workers import process_pool
-from sim.units import format_size, parse_cap_mb
+from sim.units import format_size, in_ms, parse_cap_mb
 
 MOST_LINES = 60
 _HEADS = {"world_size": "ranks", "precision": "dtype"}
@@ -132,8 +132,8 @@ def print_rows(title: str, rows: tuple[SweepRow, ...]) -> None:
                 *(_word(getattr(row, name)) for name in varied),
                 str(row.num_buckets),
                 format_size(row.largest_bucket_bytes),
-                f"{row.step_ns / 1e6:.2f}",
-                f"{row.exposed_comm_ns / 1e6:.2f}",
+                in_ms(row.step_ns),
+                in_ms(row.exposed_comm_ns),
                 f"{row.overlap_ratio:.1%}",
                 "best" if row.step_ns == best[_what_ifs(row)].step_ns else "",
             ]

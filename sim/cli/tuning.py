@@ -18,7 +18,7 @@ from sim.nouns.memory import MemoryPoint
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.robust import Robust
 from sim.nouns.rows import SweepRow
-from sim.units import format_ms, format_size, parse_size
+from sim.units import format_ms, format_size, in_ms, parse_size
 
 ROBUST_ROWS = 8
 
@@ -125,9 +125,9 @@ def _print(answer: Recommendation, title: str) -> None:
             [
                 name,
                 str(len(family.assignment.bucket_indices)),
-                f"{family.report.step_ns / 1e6:.2f}",
-                f"{family.report.exposed_comm_ns / 1e6:.2f}",
-                f"{family.regret_ns / 1e6:.2f}",
+                in_ms(family.report.step_ns),
+                in_ms(family.report.exposed_comm_ns),
+                in_ms(family.regret_ns),
                 "" if family.report.memory is None else format_size(family.report.memory.peak_bytes),
             ]
             for name, family in sorted(answer.families.items(), key=lambda item: item[1].regret_ns)
@@ -160,17 +160,17 @@ def _print_robust(robust: Robust) -> None:
         [
             [
                 row.name,
-                f"{row.mean_step_ns / 1e6:.2f}",
-                f"{row.p95_step_ns / 1e6:.2f}",
-                f"{row.gain_ns / 1e6:.2f}",
-                f"{row.gain_low_ns / 1e6:.2f} to {row.gain_high_ns / 1e6:.2f}",
+                in_ms(row.mean_step_ns),
+                in_ms(row.p95_step_ns),
+                in_ms(row.gain_ns),
+                f"{in_ms(row.gain_low_ns)} to {in_ms(row.gain_high_ns)}",
             ]
             for row in rows
         ],
     )
     say(f"best mean: {robust.mean_choice}; best 95th percentile: {robust.p95_choice}")
     if robust.noise_ns is not None:
-        say(f"one step of DDP's default varies by {robust.noise_ns / 1e6:.2f} ms")
+        say(f"one step of DDP's default varies by {format_ms(robust.noise_ns)}")
     for line in robust.not_known:
         say(f"not known, and taken as exact: {line}")
 
@@ -184,7 +184,7 @@ def _print_memory(points: tuple[MemoryPoint, ...]) -> None:
                 "no limit" if point.limit_bytes is None else format_size(point.limit_bytes),
                 format_size(point.largest_bucket_bytes),
                 str(point.num_buckets),
-                f"{point.step_ns / 1e6:.2f}",
+                in_ms(point.step_ns),
             ]
             for point in points
             if point.step_ns is not None and point.largest_bucket_bytes is not None

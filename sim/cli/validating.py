@@ -24,9 +24,9 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 
 if TYPE_CHECKING:
-    from sim.validator.launch import Place
-    from sim.validator.replay_jobs import UserModel
-    from sim.validator.replayed import Candidate
+    from sim.validator.candidates.candidate import Candidate
+    from sim.validator.candidates.replay_jobs import UserModel
+    from sim.validator.hosts.launch import Place
 
 
 def validate(
@@ -177,9 +177,9 @@ def validate(
 ) -> None:
     """Replay assignments on real ranks and compare them with the prediction, or with DDP's default (--ab)."""
     from sim.recorder import parse_arguments
-    from sim.validator.carriers import Carrier, emulating_place, measure_machine
+    from sim.validator.candidates.carriers import Carrier, emulating_place, measure_machine
+    from sim.validator.candidates.replay_jobs import UserModel
     from sim.validator.replay import replay
-    from sim.validator.replay_jobs import UserModel
 
     check_threshold(max_error)
     if (ab or mode is ReplayMode.MODEL) != (model is not None):
@@ -316,8 +316,8 @@ def _candidates(
     hardware: Hardware,
     caps: list[float] | None,
 ) -> "list[Candidate]":
-    from sim.validator.replayable import check_replayable
-    from sim.validator.replayed import Candidate, standing_candidates
+    from sim.validator.candidates.candidate import Candidate, standing_candidates
+    from sim.validator.candidates.replayable import check_replayable
 
     candidates = standing_candidates(workload, caps or [], sim.tune(workload, hardware).assignment)
     candidates += [Candidate(name=name, assignment=one) for name, one in assignments.items()]
@@ -329,8 +329,8 @@ def _families(
     model: "UserModel | None", assignments: dict[str, Assignment], workload: Workload, hardware: Hardware
 ) -> "list[Candidate]":
     """The recommendation, and what each knob of DDP's and each rule of other systems reaches."""
-    from sim.validator.replayable import check_replayable
-    from sim.validator.replayed import Candidate
+    from sim.validator.candidates.candidate import Candidate
+    from sim.validator.candidates.replayable import check_replayable
 
     answer = sim.tune(workload, hardware)
     names = {"default": "DDP default", "bucket_indices": "recommended"}
@@ -347,9 +347,9 @@ def _families(
 def _systems(
     assignments: dict[str, Assignment], workload: Workload, hardware: Hardware, only: list[str]
 ) -> "list[Candidate]":
-    from sim.validator.every_system import every_system
-    from sim.validator.replayable import check_replayable
-    from sim.validator.replayed import Candidate
+    from sim.validator.candidates.candidate import Candidate
+    from sim.validator.candidates.every_system import every_system
+    from sim.validator.candidates.replayable import check_replayable
 
     every = every_system(workload, hardware, only)
     for reason in dict.fromkeys(every.left_out.values()):

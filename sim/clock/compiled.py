@@ -27,7 +27,7 @@ _NEVER = 1 << 62
 _FEWEST_RANKS = 8192  # that are worth a thread
 
 # A rank between turns: columns of its state, of each of its tasks (the last is the lane), of their floats.
-_ITEM, _BUSY, _NOW, _LAUNCHED, _TURN, _TAKEN, _SERVED, _AWAITED = range(8)
+_ITEM, _BUSY, _NOW, _LAUNCHED, _QUEUED, _TAKEN, _SERVED, _AWAITED = range(8)
 _SETTLING, _FOLLOWING, _HELD, _END, _SURE, _PAUSE, _COMM, _OVERLAPPED = range(8, 16)
 _NUMBER, _WHOLE, _BEGAN, _SINCE, _DUE, _CHANGES, _CLEAR = range(7)
 _LEFT, _LEFT_LOW, _RATE, _RATE_LOW = range(4)
@@ -48,6 +48,7 @@ class Factors(NamedTuple):
     copy_in: float
     copy_out: float
     comm_copy_out: float
+    small: float
 
 
 class Sequels(NamedTuple):
@@ -72,7 +73,8 @@ class Sheet(NamedTuple):
 
     ``grains``: see ``variants.grains_of``. ``kinds``, ``durations``, ``numbers`` [variants, items]: the
     lane's items, for how many ns, and the collective of a launch or a wait. ``services`` [rows, collectives]:
-    in ns, in the order of launches, one row for all ranks or one a rank.
+    in ns, in the order of launches, one row for all ranks or one a rank. ``small`` [collectives]: which
+    are small messages, 1 or 0.
     """
 
     factors: Factors
@@ -81,6 +83,7 @@ class Sheet(NamedTuple):
     durations: Ints
     numbers: Ints
     services: Ints
+    small: Ints
     sequels: Sequels
 
 
@@ -200,7 +203,13 @@ def play_ranks(
 
 @compiled
 def play_alone(
-    factors: Factors, grains: Floats, kinds: Ints, durations: Ints, numbers: Ints, services: Ints
+    factors: Factors,
+    grains: Floats,
+    kinds: Ints,
+    durations: Ints,
+    numbers: Ints,
+    services: Ints,
+    small: Ints,
 ) -> tuple[int, bool]:
     """When one rank, alone from 0 ns on, has its gradients, and whether that is sure.
 
@@ -220,6 +229,7 @@ def play_alone(
         durations.reshape(1, -1),
         numbers.reshape(1, -1),
         services.reshape(1, -1),
+        small,
         Sequels(none, none, none, none, none),
     )
     _advance(
@@ -306,19 +316,21 @@ def _advance(
 ) -> None:
     """Play each rank until it comes to collective ``until``, or where there is none to its end.
 
-    ``last`` holds when the last rank came to each collective before ``until``. Each rank stands in the
-    instant in which it came to the collective before ``until``. ``queue`` holds the times of launches, in
-    their order; ``line`` the collectives that were launched, where they are not simply one after the other;
-    ``later`` the collectives that still settle, and those that are to follow, with their times.
+    On entry each rank stands in the instant in which it came to the collective before ``until``, and ``last``
+    holds when the last rank came to each of those before. ``queue`` holds the times of launches, in their
+    order, ``queued`` so far, of which ``taken`` have had a channel; ``line`` the collectives that were
+    launched, where they are not simply one after the other; ``later`` the collectives that still settle, and
+    those that are to follow, with their times.
     """
-    factors, grains, sequels = sheet.factors, sheet.grains, sheet.sequels
+    factors, grains, sequels, small = sheet.factors, sheet.grains, sheet.sequels, sheet.small
     kinds, durations, numbers = sheet.kinds, sheet.durations, sheet.numbers
-    lane, items = tasks.shape[1] - 1, kinds.shape[1]
+    channels, items = tasks.shape[1] - 1, kinds.shape[1]
+    lane = channels  # its row of ``tasks`` and ``rests``, behind those of the channels
     has_sequels, can_follow, keeps = sequels.settles.size > 0, sequels.follower.size > 0, passed.shape[2] > 0
     for rank in range(variants.size):
         variant, row, state = variants[rank], rank if services.shape[0] > 1 else 0, states[rank]
         item, busy, now, launched = state[_ITEM], state[_BUSY], state[_NOW], state[_LAUNCHED]
-        turn, begun, served, awaited = state[_TURN], state[_TAKEN], state[_SERVED], state[_AWAITED]
+        queued, taken, served, awaited = state[_QUEUED], state[_TAKEN], state[_SERVED], state[_AWAITED]
         settling, following, held = state[_SETTLING], state[_FOLLOWING], state[_HELD]
         end, sure, pause = state[_END], state[_SURE] == 1, state[_PAUSE]
         comm_ns, overlapped_ns = state[_COMM], state[_OVERLAPPED]
@@ -375,13 +387,13 @@ def _advance(
                             duration = factors.launch_cost_ns
                         if duration == 0:
                             if factors.blocks:
-                                queue[rank, turn] = now
+                                queue[rank, queued] = now
                             else:
                                 launched = max(launched, now) + factors.launch_cost_ns
-                                queue[rank, turn] = launched
+                                queue[rank, queued] = launched
                             if can_follow:
-                                line[rank, turn] = numbers[variant, item]
-                            turn += 1
+                                line[rank, queued] = numbers[variant, item]
+                            queued += 1
                     if keeps:
                         passed[rank, BEGAN, item] = passed[rank, ENDED, item] = now
                     if duration > 0:
@@ -394,14 +406,14 @@ def _advance(
                     item += 1
                 if busy == IDLE and item == items and end < 0:
                     end = now
-                if begun < turn and queue[rank, begun] <= now and served + awaited + held < lane:
-                    number = line[rank, begun] if can_follow else begun
+                if taken < queued and queue[rank, taken] <= now and served + awaited + held < channels:
+                    number = line[rank, taken] if can_follow else taken
                     if keeps:
-                        log[rank, LAUNCHED, number], log[rank, TAKEN, number] = queue[rank, begun], now
+                        log[rank, LAUNCHED, number], log[rank, TAKEN, number] = queue[rank, taken], now
                     waiting[rank, awaited] = number
                     awaited += 1
-                    begun += 1
-                    if begun > until:
+                    taken += 1
+                    if taken > until:
                         has_come = True
                         break
                     settled = False
@@ -433,15 +445,15 @@ def _advance(
                             later[rank, 1, following],
                             later[rank, 2, following],
                         )
-                        place = turn
-                        while place > begun and queue[rank, place - 1] > now:
+                        place = queued
+                        while place > taken and queue[rank, place - 1] > now:
                             queue[rank, place], line[rank, place] = (
                                 queue[rank, place - 1],
                                 line[rank, place - 1],
                             )
                             place -= 1
                         queue[rank, place], line[rank, place] = now, number
-                        turn += 1
+                        queued += 1
                         settled = False
             if has_come:
                 break
@@ -449,15 +461,22 @@ def _advance(
             comm, comm_low, compute, compute_low = 1.0, 0.0, 1.0, 0.0
             if busy not in (IDLE, STALLED):
                 comm = factors.comm_copy_out if busy == COPY_BACK else factors.comm
+            light, light_low = comm, comm_low  # of small messages
             if served > 1:
-                comm, comm_low = exact_product(comm, factors.channel)
+                larger = served
+                for k in range(served):
+                    larger -= small[tasks[rank, k, _NUMBER]]
+                shared, shared_low = exact_product(comm, factors.channel)
+                light, light_low = exact_product(comm, factors.small) if larger else (shared, shared_low)
+                if larger > 1:
+                    comm, comm_low = shared, shared_low
             if served > 0 and busy != STALLED:
                 compute = factors.copy_out if busy == COPY_BACK else factors.compute
                 if busy == COPY_IN:
                     compute, compute_low = exact_product(compute, factors.copy_in)
             then = _NEVER
-            if begun < turn and served + awaited + held < lane:
-                then = queue[rank, begun]
+            if taken < queued and served + awaited + held < channels:
+                then = queue[rank, taken]
             for k in range(awaited):
                 then = min(then, last[waiting[rank, k]])
             for k in range(settling):
@@ -468,6 +487,8 @@ def _advance(
             for k in range(working):
                 task = k if k < served else lane
                 new, new_low = (compute, compute_low) if task == lane else (comm, comm_low)
+                if task != lane and small[tasks[rank, task, _NUMBER]]:
+                    new, new_low = light, light_low
                 if new != rests[rank, task, _RATE] or new_low != rests[rank, task, _RATE_LOW]:
                     is_fresh = rests[rank, task, _RATE] == 0.0
                     if is_fresh:
@@ -521,7 +542,7 @@ def _advance(
                 then = min(then, tasks[rank, task, _DUE])
             if then == _NEVER:
                 break  # nothing is left, or the lane waits for what is never launched
-            if doubtful:  # a rounding decides where a task ends now, or would with one ns less
+            if doubtful:  # some task's end is not certain to the ns: it matters if due now or one ns later
                 doubtful = False
                 for k in range(working):
                     task = k if k < served else lane
@@ -549,15 +570,15 @@ def _advance(
             served = kept
             if busy != IDLE and tasks[rank, lane, _DUE] == now:
                 if busy == LAUNCH:
-                    queue[rank, turn] = now
+                    queue[rank, queued] = now
                     if can_follow:
-                        line[rank, turn] = numbers[variant, item - 1]
-                    turn += 1
+                        line[rank, queued] = numbers[variant, item - 1]
+                    queued += 1
                 if keeps and busy != STALLED:
                     passed[rank, ENDED, item - 1] = now
                 busy = IDLE
         state[_ITEM], state[_BUSY], state[_NOW], state[_LAUNCHED] = item, busy, now, launched
-        state[_TURN], state[_TAKEN], state[_SERVED], state[_AWAITED] = turn, begun, served, awaited
+        state[_QUEUED], state[_TAKEN], state[_SERVED], state[_AWAITED] = queued, taken, served, awaited
         state[_SETTLING], state[_FOLLOWING], state[_HELD] = settling, following, held
         state[_END], state[_SURE], state[_PAUSE] = end, int(sure), pause
         state[_COMM], state[_OVERLAPPED] = comm_ns, overlapped_ns

@@ -5,10 +5,11 @@ of the gradients alone (which bucket is complete when, what may be launched wher
 is written; what depends on time (channels, waits, slow-downs) is the engines'.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import NamedTuple
 
+from sim.clock.small_messages import small_messages
 from sim.nouns.collective import Collective
 from sim.nouns.early_launch import EarlyLaunch
 from sim.nouns.hardware import Hardware
@@ -59,7 +60,14 @@ LaneItem = Work | Ready | Launch | Wait | CopyBack | BackwardEnd
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effects:
-    """What the machine does to any program: channels, the cost of a launch in ns, and slow-downs."""
+    """What the machine does to any program: channels, the cost of a launch in ns, and slow-downs.
+
+    Collectives of fewer than ``small_bytes`` take ``small_slowdown`` times as long beside a larger one, which
+    they do not slow.
+
+    A field added here needs its value in ``NO_EFFECTS`` and ``effects_of``, and in ``variants.factors_of``
+    for the compiled clock; ``in_force`` then keeps faster clocks and searches that do not know it away.
+    """
 
     channels: int
     launch_cost_ns: int
@@ -70,24 +78,44 @@ class Effects:
     copy_in_slowdown: Fraction
     copy_out_slowdown: Fraction
     comm_copy_out_slowdown: Fraction
+    small_bytes: int = 0
+    small_slowdown: Fraction = Fraction(1)
+
+    @property
+    def in_force(self) -> frozenset[str]:
+        """Names of the fields that can make any program end at another time than with ``NO_EFFECTS``."""
+        names = {one.name for one in fields(self) if getattr(self, one.name) != getattr(NO_EFFECTS, one.name)}
+        if self.channels == 1:
+            names -= {"channel_slowdown", "small_bytes", "small_slowdown"}
+        if not self.launch_cost_ns:
+            names.discard("launch_blocks_compute")
+        return frozenset(names)
 
     @property
     def stretches(self) -> bool:
         """Whether any slow-down is in force."""
-        factors = (
-            self.compute_slowdown,
-            self.comm_slowdown,
-            self.channel_slowdown,
-            self.copy_in_slowdown,
-            self.copy_out_slowdown,
-            self.comm_copy_out_slowdown,
-        )
-        return any(factor != 1 for factor in factors)
+        return any(name.endswith("_slowdown") for name in self.in_force)
+
+
+NO_EFFECTS = Effects(
+    channels=1,
+    launch_cost_ns=0,
+    launch_blocks_compute=False,
+    compute_slowdown=Fraction(1),
+    comm_slowdown=Fraction(1),
+    channel_slowdown=Fraction(1),
+    copy_in_slowdown=Fraction(1),
+    copy_out_slowdown=Fraction(1),
+    comm_copy_out_slowdown=Fraction(1),
+    small_bytes=0,
+    small_slowdown=Fraction(1),
+)
 
 
 def effects_of(workload: Workload, hardware: Hardware) -> Effects:
     """What ``hardware`` does, without what the recorded times of ``workload`` contain already."""
     included = workload.ready_includes
+    small_bytes, small_slowdown = small_messages(hardware)
     return Effects(
         channels=hardware.comm_channels,
         launch_cost_ns=hardware.launch_cost_ns,
@@ -98,6 +126,8 @@ def effects_of(workload: Workload, hardware: Hardware) -> Effects:
         copy_in_slowdown=Fraction(hardware.copy_in_slowdown),
         copy_out_slowdown=Fraction(hardware.copy_out_slowdown),
         comm_copy_out_slowdown=Fraction(hardware.comm_copy_out_slowdown),
+        small_bytes=small_bytes,
+        small_slowdown=Fraction(small_slowdown),
     )
 
 

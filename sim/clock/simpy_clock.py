@@ -17,7 +17,7 @@ from sim.clock.program import CopyBack, Effects, Launch, Program, Ready, Wait, W
 from sim.nouns.collective import Collective
 from sim.nouns.timeline import ComputeSpan, SpanKind
 
-Kind = Literal["lane", "copy_in", "copy_out", "collective"]
+Kind = Literal["lane", "copy_in", "copy_out", "collective", "small"]  # small: a collective that is
 
 # SimPy's priorities are URGENT 0 and NORMAL 1; these come last in an instant, rates behind all launches.
 CHAINED, RATES = 2, 3
@@ -66,6 +66,8 @@ class Stretch:
         """An event that fires when ``duration_ns`` of work is done, however long that takes."""
         if not self._stretches or duration_ns == 0:
             return self._env.timeout(duration_ns)
+        if collective is not None and collective.num_bytes < self._effects.small_bytes:
+            kind = "small"
         task = Task(self._env.event(), Fraction(duration_ns), kind, self._now, self._now, collective)
         self._active.append(task)
         self._request_settle()
@@ -98,22 +100,24 @@ class Stretch:
     def _factor(self, kind: Kind, under_way: list[Kind]) -> Fraction:
         effects = self._effects
         factor = Fraction(1)
-        collectives = under_way.count("collective")
-        if kind == "collective":
+        larger, small = under_way.count("collective"), under_way.count("small")
+        if kind in ("collective", "small"):
             if "lane" in under_way or "copy_in" in under_way:
                 factor *= effects.comm_slowdown
             if "copy_out" in under_way:
                 factor *= effects.comm_copy_out_slowdown
-            if collectives > 1:
+            if kind == "small" and larger:
+                factor *= effects.small_slowdown
+            elif under_way.count(kind) > 1:
                 factor *= effects.channel_slowdown
-        elif collectives:
+        elif larger or small:
             factor *= effects.copy_out_slowdown if kind == "copy_out" else effects.compute_slowdown
             if kind == "copy_in":
                 factor *= effects.copy_in_slowdown
         return factor
 
     def _beside(self, task: Task) -> Fraction:
-        """What others than this rank's own work stretch ``task`` by; nothing where it is alone."""
+        """Factor on ``task`` from outside this rank, such as other jobs: 1 here, else a subclass's."""
         return Fraction(1)
 
     def _finish(self, alarm: simpy.Event) -> None:

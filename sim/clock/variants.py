@@ -28,6 +28,9 @@ from sim.clock.program import CopyBack, Effects, LaneItem, Launch, Program, Wait
 from sim.errors import NotModelledError
 from sim.nouns.workload import Workload
 
+# Fields of ``Effects`` that ``plain`` plays.
+_KNOWN_TO_PLAIN = frozenset({"channels", "launch_cost_ns", "launch_blocks_compute"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Lanes:
@@ -69,7 +72,8 @@ class Lanes:
         launches = self.sheet.kinds.shape[1] * factors.launch_cost_ns
         slow = factors.compute * factors.copy_in * factors.copy_out
         busy = float(self.sheet.durations.sum(axis=1).max()) + launches
-        sent = float(self.services_ns.sum()) * factors.comm * factors.comm_copy_out * factors.channel
+        beside = factors.comm * factors.comm_copy_out * max(factors.channel, factors.small)
+        sent = float(self.services_ns.sum()) * beside
         around = self.paced_before_ns + self.before_ns + self.paced_after_ns + self.after_ns
         return float(busy * slow + sent + around.max())
 
@@ -120,7 +124,9 @@ def make_lanes(workloads: Sequence[Workload], programs: Sequence[Program], micro
         after_ns=_ints([program.post_sync_ns for program in programs]),
         order=order,
         is_compiled=not follows(first),
-        is_plain=bool(waits_last) and not first.effects.stretches and not sheet.sequels.settles.size,
+        is_plain=bool(waits_last)
+        and first.effects.in_force <= _KNOWN_TO_PLAIN
+        and not sheet.sequels.settles.size,
     )
 
 
@@ -131,7 +137,9 @@ def make_sheet(
     effects = programs[0].effects
     arrays = encode(programs, order, whole=whole)
     sequels = sequels_of(programs[0], order)
-    return Sheet(factors_of(effects), grains_of(effects), *arrays, services_ns, sequels)
+    collectives = programs[0].collectives
+    small = _ints([collectives[number].num_bytes < effects.small_bytes for number in order])
+    return Sheet(factors_of(effects), grains_of(effects), *arrays, services_ns, small, sequels)
 
 
 def follows(program: Program) -> bool:
@@ -212,7 +220,7 @@ def grains_of(effects: Effects) -> Floats:
     multiple of all p, and a duration is a multiple of 1/(D * q). So the distance of a duration from a half is
     a multiple of 1/(2 * D * q).
     """
-    channels = (Fraction(1), effects.channel_slowdown)
+    channels = (Fraction(1), effects.channel_slowdown, effects.small_slowdown)
     beside = (Fraction(1), effects.comm_slowdown, effects.comm_copy_out_slowdown)
     if not effects.stretches:
         return np.zeros(STALLED + 1)
@@ -229,17 +237,18 @@ def _grain(factors: Sequence[Fraction]) -> float:
 
 
 def factors_of(effects: Effects) -> Factors:
-    """``effects`` as the clock reads them."""
+    """``effects`` as the clock reads them; the one place where ``Factors`` are made."""
     return Factors(
-        effects.channels,
-        effects.launch_cost_ns,
-        effects.launch_blocks_compute,
-        float(effects.compute_slowdown),
-        float(effects.comm_slowdown),
-        float(effects.channel_slowdown),
-        float(effects.copy_in_slowdown),
-        float(effects.copy_out_slowdown),
-        float(effects.comm_copy_out_slowdown),
+        channels=effects.channels,
+        launch_cost_ns=effects.launch_cost_ns,
+        blocks=effects.launch_blocks_compute,
+        compute=float(effects.compute_slowdown),
+        comm=float(effects.comm_slowdown),
+        channel=float(effects.channel_slowdown),
+        copy_in=float(effects.copy_in_slowdown),
+        copy_out=float(effects.copy_out_slowdown),
+        comm_copy_out=float(effects.comm_copy_out_slowdown),
+        small=float(effects.small_slowdown),
     )
 
 

@@ -1,6 +1,6 @@
 """The cluster of a box: network namespaces as hosts, shaped ports, and an uplink between two switches.
 
-``sim.validator.boxed_hosts`` builds such boxes of the kernel's parts; this is the same box as a graph.
+``sim.validator.hosts.boxed_hosts`` builds such boxes of the kernel's parts; this is the same box as a graph.
 """
 
 from collections.abc import Sequence

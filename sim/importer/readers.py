@@ -16,7 +16,7 @@ from sim.importer.trace_format import Reader, TraceFormat, imported_function
 from sim.importer.wording import LONGEST_LINE, plain
 from sim.nouns.imported import Imported, ImportOptions, each_sentence
 
-# Recognised in this order: the first that a file's head fits is its format.
+# A file fits one format alone, so that their order here decides nothing but who is told first.
 _TABLE: tuple[TraceFormat, ...] = (KINETO, NCCL_TESTS, FLIGHT_RECORDER, DDP_LOG, CHAKRA, RECORDING)
 FORMATS = {one.name: one for one in _TABLE}
 AUTO = "auto"

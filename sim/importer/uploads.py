@@ -20,7 +20,7 @@ from sim.importer.sniffing import recognise
 from sim.importer.upload_files import ELSEWHERE, Unpacked, unpack
 from sim.importer.upload_words import Labels, cleaned
 from sim.importer.wording import plain
-from sim.importer.writing import main_hardware
+from sim.importer.writing import main_hardware, record_of
 from sim.nouns.assignment import Assignment
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import MAX_RANKS, Hardware
@@ -103,7 +103,7 @@ def _read(files: Sequence[Unpacked], folder: Path, options: ImportOptions, label
     if foreign:
         ours = [file.path for kind in ("workload", "hardware") for file in groups[kind]]
         imported = cleaned(reader(AUTO)([*foreign, *ours], options), labels)
-        record = _as_run(imported)
+        record = record_of(imported)
         if groups["measurement"]:
             raise InputError(
                 f"{groups['measurement'][0].path}: a measurement is not legal beside traces and logs; give "
@@ -203,19 +203,6 @@ def _check_size(count: int, source: str) -> None:
         raise InputError(
             f"{source}: gradients: {count} are too many for a page; {MAX_GRADIENTS} at most; {ELSEWHERE}"
         )
-
-
-def _as_run(imported: Imported) -> Record | None:
-    """The steps of a trace with their own workload and hardware, to be held against the prediction."""
-    hardware = main_hardware(imported)
-    if imported.workload is None or hardware is None or not imported.measurements:
-        return None
-    return Record(
-        name=imported.name,
-        workload=imported.workload,
-        hardware=hardware,
-        measurements=imported.measurements,
-    )
 
 
 def _record(

@@ -1,5 +1,6 @@
 """Helpers for the sentences of importers: counts, names of files, and text of others made fit to show."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 LONGEST_WORD, LONGEST_LINE = 120, 380
@@ -8,6 +9,11 @@ LONGEST_WORD, LONGEST_LINE = 120, 380
 def count_of(number: int, noun: str) -> str:
     """``1 bucket``, ``2 buckets``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def few(words: Sequence[str], most: int = 8) -> str:
+    """The first of them with commas between, and ``...`` where there are more."""
+    return ", ".join(words[:most]) + (", ..." if len(words) > most else "")
 
 
 def stem_of(path: Path) -> str:

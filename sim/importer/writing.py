@@ -18,6 +18,7 @@ from sim.importer.joined_hardware import world_size_of
 from sim.importer.recorded.recording_import import MEASURED
 from sim.nouns.hardware import Hardware
 from sim.nouns.imported import Imported, each_sentence
+from sim.nouns.records import Record
 
 _OURS = re.compile(r"(workload|measured|hardware.*|measurement-.*)\.json")
 SUMMARY, MEASURED_FILE = "summary.json", "measured.json"
@@ -87,6 +88,22 @@ def main_hardware(imported: Imported) -> Hardware | None:
         return imported.hardware[0]
     ranks = world_size_of(imported)
     return next((one for one in imported.hardware if one.world_size == ranks), None)
+
+
+def record_of(imported: Imported) -> Record | None:
+    """The measured steps with their own workload and hardware, to be held against the prediction.
+
+    None where one of the three is missing.
+    """
+    hardware = main_hardware(imported)
+    if imported.workload is None or hardware is None or not imported.measurements:
+        return None
+    return Record(
+        name=imported.name,
+        workload=imported.workload,
+        hardware=hardware,
+        measurements=imported.measurements,
+    )
 
 
 def check_directory(directory: str | os.PathLike[str]) -> None:

@@ -71,7 +71,7 @@ def find_recordings(directory: str | os.PathLike[str], most: int = 200) -> tuple
     return tuple(folder for _, folder in sorted(found, key=lambda one: (-one[0], one[1]))[:most])
 
 
-def whole_steps(ranks: int) -> int:
+def steps_to_keep(ranks: int) -> int:
     """How many steps of each rank are kept whole, from the first on and up to the last."""
     return min(WHOLE_STEPS, max(FEWEST_WHOLE_STEPS, MOST_WHOLE_STEPS // max(1, ranks)))
 
@@ -121,7 +121,7 @@ class Follower:
         """Read in turns, a piece of each rank, so that none runs ahead; whether anything was new."""
         for rank, path in paths.items():
             self._files.setdefault(rank, _RankFile(path))
-        keep = whole_steps(len(paths))
+        keep = steps_to_keep(len(paths))
         rows = min(MOST_ROWS_A_RANK, MOST_ROWS // max(1, len(paths)))
         is_new, waiting = False, list(self._files)
         while waiting:
@@ -142,6 +142,7 @@ class Follower:
     def _snapshot(self, count_of_ranks: int) -> Followed:
         faults = [*self._broken.values()]
         known: list[_RankFile] = []
+        refused = 0
         for _, file in sorted(self._files.items()):
             if file.header is None:
                 continue
@@ -150,10 +151,10 @@ class Follower:
                 known.append(file)
             except InputError as error:
                 faults.append(str(error))
+                refused += 1
         for file in self._files.values():
             faults += file.faults
-        counted = len(self._broken) + sum(file.fault_count for file in self._files.values())
-        counted += len(self._files) - sum(file.header is None for file in self._files.values()) - len(known)
+        fault_count = len(self._broken) + refused + sum(file.fault_count for file in self._files.values())
         first = self._recording(known, [file.first for file in known])
         warmup = warmup_steps(first) if first else 0
         return Followed(
@@ -162,10 +163,10 @@ class Follower:
             ranks=tuple(file.followed() for file in known),
             first=first,
             latest=self._recording(known, [list(file.last) for file in known]),
-            whole_steps=whole_steps(count_of_ranks) - warmup if first else 0,
+            whole_steps=steps_to_keep(count_of_ranks) - warmup if first else 0,
             warmup_steps=warmup,
             faults=tuple(faults[:MOST_FAULTS]),
-            fault_count=counted,
+            fault_count=fault_count,
             dropped=self._dropped(known, count_of_ranks),
         )
 
@@ -242,7 +243,7 @@ class _RankFile:
     _mark: bytes = b""
     _line: int = 0
     _step: int = 0
-    _is_whole: bool = True  # False: the header cannot be used, and so nothing that follows
+    _is_usable: bool = True  # False: the header cannot be read, and so nothing that follows
     _skips: bool = False  # in a line that is too long
 
     def is_replaced(self, path: Path) -> bool:
@@ -303,16 +304,15 @@ class _RankFile:
             self._skips, self.pending = True, b""
 
     def _take(self, line: bytes, keep: int, rows: int) -> None:
-        if not self._is_whole:
+        if not self._is_usable:
             return
         try:
             if self.header is None:
-                self._is_whole = False
                 self.header = read_header(line, self.path)
-                self._is_whole = True
                 return
             found = read_line(line, f"{self.path}: line {self._line}", self.header, after=self._step)
         except InputError as error:
+            self._is_usable = self.header is not None
             self._fault(str(error))
             return
         if isinstance(found, RecordedStep):
@@ -352,13 +352,13 @@ class _RankFile:
     def followed(self) -> FollowedRank:
         """What was read so far; nothing that is read later changes it."""
         assert self.header is not None
-        is_torn = b"\n" not in self.pending
+        has_whole_line = b"\n" in self.pending
         return FollowedRank(
             header=self.header,
             layouts=tuple(self.layouts),
             steps=StepTable(**{one.name: getattr(self.steps, one.name)[:] for one in fields(StepTable)}),
             written_at_s=self.written_at_s,
-            unread_bytes=self.size - self.offset + (0 if is_torn else len(self.pending)),
-            torn_bytes=len(self.pending) if is_torn else 0,
+            unread_bytes=self.size - self.offset + (len(self.pending) if has_whole_line else 0),
+            torn_bytes=0 if has_whole_line else len(self.pending),
             end=self.end,
         )

@@ -180,7 +180,7 @@ def _lateness(last_rank: Ints, late_by: Ints, ranks: int) -> tuple[Lateness, ...
         Lateness(
             rank=int(rank),
             share=float((recent == rank).mean()),
-            late_ns=round(float(np.median(late[recent == rank]))),
+            behind_ns=round(float(np.median(late[recent == rank]))),
             is_chance=_chance(int((recent == rank).sum()), len(recent), ranks) >= _RARE,
         )
         for rank in np.unique(recent)

@@ -20,8 +20,8 @@ _AFTERWARDS = ("end of backward", "after backward", "step")
 class Bottleneck:
     """A cause by code, the sentence with the figures behind it, and the time that it is about, in ns.
 
-    If what takes ``part_ns`` took none, all else the same, the step would be shorter by no more than that
-    where ``Evidence.is_additive``.
+    Without it, all else the same, the step would be shorter by at most ``part_ns``; this holds where
+    ``Evidence.is_additive``.
     """
 
     code: str
@@ -184,7 +184,7 @@ def _interference_bound(evidence: Evidence) -> Bottleneck | None:
 
 
 def _latency_bound(evidence: Evidence) -> Bottleneck | None:
-    """Half of what the path's collectives take is what as many of no bytes would take."""
+    """Latency, the time of as many empty collectives, is at least half of the path's collectives."""
     sent, latency = evidence.sent, evidence.latency_ns
     if latency < evidence.moving_ns:
         return None

@@ -186,6 +186,21 @@ SWITCHES: Mapping[str, Switch] = {
             default=None,
         ),
         Switch(
+            name="optimize_ddp",
+            where="setting",
+            does="under torch.compile: gradients are ready where its cuts end (A11)",
+            help="Under torch.compile, by torch._dynamo.config.optimize_ddp: gradients are ready where its "
+            "cuts end; with no_optimization after the whole backward.",
+            default=None,
+        ),
+        Switch(
+            name="compile_cap_mb",
+            where="setting",
+            does="MiB that the parameters of a cut hold, its bucket_bytes_cap; left out: bucket_cap_mb (A11)",
+            help="The cap of torch.compile's cuts, apart from that of the buckets. Empty: the same.",
+            default=None,
+        ),
+        Switch(
             name="set_last_bucket_cap",
             where="environment",
             does="DDP_SET_LAST_BUCKET_CAP=1: the first cap is that of the bucket ready last (A2.5)",

@@ -47,7 +47,9 @@ class Hardware:
     ``compute_slowdown`` of the compute lane beside a collective, ``comm_slowdown`` of a collective beside
     the compute lane, ``channel_slowdown`` beside another collective, ``copy_in_slowdown`` and
     ``copy_out_slowdown`` of copies into and out of buckets beside a collective, ``comm_copy_out_slowdown``
-    of a collective beside copies out of buckets, which come in one go. ``search_unused_ns`` and
+    of a collective beside copies out of buckets, which come in one go. ``shared_connection`` says that all
+    channels send through one connection, as gloo's do, so that small messages wait behind larger ones and do
+    not slow them (``sim.clock.small_messages``). ``search_unused_ns`` and
     ``mark_used_ns`` are what ``find_unused_parameters`` adds per parameter, to a forward and to each hook.
     ``spread`` keeps, for each measured quantity, what is known of its scatter: quantiles that rise, and of a
     curve's points, by size, none below 0.
@@ -58,6 +60,7 @@ class Hardware:
     all_reduce: Curve
     comm_channels: int = 1
     channel_slowdown: float = 1.0
+    shared_connection: bool = False
     launch_cost_ns: int = 0
     launch_blocks_compute: bool = False
     copy_in_bytes_per_s: float | None = None

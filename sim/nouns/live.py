@@ -14,13 +14,12 @@ PARTS = ("before", "forward", "backward", "sync", "optimizer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepTable:
-    """All steps of one rank in short, a column each, times in ns.
+class StepColumns:
+    """Steps in their parts, a column each, times in ns.
 
     The parts are sums over a step's micro-batches: ``sync`` is what follows the end of backward until DDP's
     finalize has ended, ``before`` all that is neither (buffer broadcasts, gaps between micro-batches).
-    ``optimizer`` is -1 where no optimizer step was seen. ``arrival`` is the end of the last backward since
-    the step began. ``backwards`` counts micro-batches, ``reduced`` those of them that were synchronised.
+    ``optimizer`` is -1 where no optimizer step was seen.
     """
 
     step: Column
@@ -31,12 +30,21 @@ class StepTable:
     backward: Column
     sync: Column
     optimizer: Column
-    arrival: Column
-    backwards: Column
-    reduced: Column
 
     def __len__(self) -> int:
         return len(self.step)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTable(StepColumns):
+    """All steps of one rank. ``arrival`` is the end of the last backward since the step began.
+
+    ``backwards`` counts micro-batches, ``reduced`` those of them that were synchronised.
+    """
+
+    arrival: Column
+    backwards: Column
+    reduced: Column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,28 +126,17 @@ class LayoutPrediction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepSeries:
-    """The job's steps that every rank has finished, a column each, times in ns.
+class StepSeries(StepColumns):
+    """The job's steps that every rank has finished.
 
     Each step is told by the rank that is slowest in it: the one whose own work until the end of its backward
     takes longest. ``late_by`` is how much later than the median of the others the last rank came to the end
     of backward, ``last_rank`` which that was. ``predicted`` is the predicted step, -1 where there is none.
     """
 
-    step: Column
-    started_at: Column
-    step_ns: Column
-    before: Column
-    forward: Column
-    backward: Column
-    sync: Column
-    optimizer: Column
     last_rank: Column
     late_by: Column
     predicted: Column
-
-    def __len__(self) -> int:
-        return len(self.step)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +187,7 @@ class Lateness:
 
     rank: int
     share: float
-    late_ns: int
+    behind_ns: int
     is_chance: bool = False
 
 

@@ -12,6 +12,7 @@ from sim.errors import InputError
 from sim.nouns.ddp_switches import ARGUMENTS
 from sim.recorder.surroundings import surroundings
 from sim.recorder.tap import Tap, ddp_log
+from sim.recorder.tensor_facts import bytes_by_dtype, dtype_name
 
 _SCHEMA_VERSION = 1
 _SETTINGS = ("bucket_bytes_cap", *(one.name for one in ARGUMENTS if one.recorded))
@@ -77,7 +78,7 @@ def live_header(
             {
                 "name": name,
                 "shape": list(parameter.shape),
-                "dtype": _dtype_name(parameter),
+                "dtype": dtype_name(parameter),
                 "num_bytes": parameter.numel() * parameter.element_size(),
                 "device": str(parameter.device),
                 "sparse": id(parameter) in sparse,
@@ -101,12 +102,5 @@ def _buffers(ddp: DistributedDataParallel) -> list[dict[str, Any]]:
     """Bytes of the buffers that DDP broadcasts before each forward, by dtype (A3.16)."""
     if not getattr(ddp, "forward_sync_buffers", getattr(ddp, "broadcast_buffers", True)):
         return []
-    totals: dict[str, int] = {}
-    for buffer in ddp.modules_buffers:
-        dtype = _dtype_name(buffer)
-        totals[dtype] = totals.get(dtype, 0) + buffer.numel() * buffer.element_size()
+    totals = bytes_by_dtype(ddp.modules_buffers)
     return [{"dtype": dtype, "num_bytes": size} for dtype, size in totals.items()]
-
-
-def _dtype_name(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")

@@ -19,6 +19,7 @@ from sim.recorder.clocks import clock_for, find_device
 from sim.recorder.factory import Pair, Step
 from sim.recorder.instruments import Iteration, Parameter, Survey, measure, survey
 from sim.recorder.surroundings import surroundings
+from sim.recorder.tensor_facts import bytes_by_dtype, dtype_name
 from sim.recorder.training_step import build_step
 from sim.units import divide_half_even, median_ns
 
@@ -155,7 +156,9 @@ def build_workload(
         optimizer_ns=median_ns([times.optimizer_ns for times in plain]),
         loss_ns=median_ns([times.loss_ns for times in plain]),
         ready_order=order,
-        buffers=_buffers(seen.root),
+        buffers=tuple(
+            Buffer(dtype=dtype, num_bytes=size) for dtype, size in bytes_by_dtype(seen.root.buffers()).items()
+        ),
         samples=tuple(samples),
         provenance={
             **provenance,
@@ -231,7 +234,7 @@ def _gradient(index: int, parameter: Parameter, ready_ns: int | None, uses: int)
         index=index,
         name=parameter.name,
         shape=tuple(tensor.shape),
-        dtype=_dtype_name(tensor),
+        dtype=dtype_name(tensor),
         num_bytes=tensor.numel() * tensor.element_size(),
         ready_ns=ready_ns,
         sparse=parameter.sparse,
@@ -240,19 +243,6 @@ def _gradient(index: int, parameter: Parameter, ready_ns: int | None, uses: int)
         group=parameter.group,
         uses=uses,
     )
-
-
-def _buffers(module: nn.Module) -> tuple[Buffer, ...]:
-    """Bytes of the module's buffers, by dtype."""
-    totals: dict[str, int] = {}
-    for buffer in module.buffers():
-        dtype = _dtype_name(buffer)
-        totals[dtype] = totals.get(dtype, 0) + buffer.numel() * buffer.element_size()
-    return tuple(Buffer(dtype=dtype, num_bytes=size) for dtype, size in totals.items())
-
-
-def _dtype_name(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _check_module(seen: Survey, place: torch.device) -> None:

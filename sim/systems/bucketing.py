@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment, bucket_bytes
 from sim.nouns.workload import Workload
-from sim.systems.cut import PER_KEY, cut, number_keys
+from sim.systems.cut import PER_KEY, cut, limits_for, number_keys
 from sim.units import MIB, cap_bytes
 
 DEFAULT_FIRST_BUCKET_BYTES = MIB  # dist._DEFAULT_FIRST_BUCKET_BYTES (A2.1)
@@ -131,7 +131,7 @@ def cap_list(workload: Workload, assignment: Assignment) -> list[float] | None:
     None where no list can: several dtypes or devices, a sparse gradient, buckets that are not
     contiguous in ready order, a bucket that ends in an empty tensor (B(i)).
     """
-    caps = [size / MIB for size in bucket_bytes(workload, assignment.bucket_indices)]
+    caps = [limit / MIB for limit in limits_for(bucket_bytes(workload, assignment.bucket_indices))]
     rebuilt = rebuilt_buckets(workload, [cap_bytes(cap) for cap in caps])
     same = [sorted(bucket) for bucket in rebuilt] == [sorted(bucket) for bucket in assignment.bucket_indices]
     return caps if same and len({g.key for g in workload.gradients}) == 1 else None

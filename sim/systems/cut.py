@@ -1,7 +1,9 @@
-"""The cut: which tensors share a bucket (A1). The one place of the rule.
+"""The cut: which tensors share a bucket (A1). The one place of the rule and of its inverses.
 
-``bucketing`` calls it on lists for a step's buckets; ``tuner.reach.cap_layouts`` compiles it and tries every
-cap on arrays.
+``bucketing`` calls it on lists for a step's buckets, ``ddp_broadcasts`` for those of buffers, and
+``tuner.reach.cap_layouts`` compiles it and tries every cap on arrays. So ``cut`` may call nothing that is not
+compiled. Another rule of when a bucket closes changes three places, all here: the comparison in ``cut``,
+``bounds`` on both sides of it, and ``limits_for``.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -28,8 +30,8 @@ def cut(sizes: Row, keys: Row, limits: Row, bucket_of: Any, bounds: Any, emitted
             of a sparse gradient, which is a bucket for itself (A1.2).
         limits: bytes; each key starts at the first, the last repeats for ever (A1.3, A1.4).
         bucket_of: out, for each tensor the place of its bucket in the order of emission.
-        bounds: out, twice as many as limits: lowest and highest bytes of each limit, both included, under
-            which all is decided alike: above every sum that it left open, up to the least that it closed.
+        bounds: out, twice as many as limits: of each limit the lowest and the highest value that give this
+            same layout: one byte more than the largest sum left open under it, and the least sum closed.
         emitted: room for as many as tensors.
         opened: room for ``PER_KEY`` for each key.
     """
@@ -45,30 +47,32 @@ def cut(sizes: Row, keys: Row, limits: Row, bucket_of: Any, bounds: Any, emitted
             count += 1
             continue
         key = PER_KEY * keys[position]
-        is_first, held, place = opened[key] < 0, opened[key + 1], opened[key + 2]
-        if is_first:
+        held, place = opened[key + 1], opened[key + 2]
+        if opened[key] < 0:
             opened[key] = made
             made += 1
         bucket_of[position] = opened[key]
         size = held + sizes[position]
         if size < limits[place]:
+            bounds[2 * place] = max(bounds[2 * place], size + 1)
             opened[key + 1] = size
             continue
-        if not is_first:  # of the sums left open the last is the largest
-            bounds[2 * place] = max(bounds[2 * place], held + 1)
         bounds[2 * place + 1] = min(bounds[2 * place + 1], size)
         emitted[opened[key]] = count
         count += 1
         opened[key], opened[key + 1], opened[key + 2] = -1, 0, min(place + 1, last)
     for key in range(len(opened) - PER_KEY, -1, -PER_KEY):
         if opened[key] >= 0:
-            place = opened[key + 2]
-            bounds[2 * place] = max(bounds[2 * place], opened[key + 1] + 1)
             emitted[opened[key]] = count
             count += 1
     for position in range(len(sizes)):
         bucket_of[position] = emitted[bucket_of[position]]
     return count
+
+
+def limits_for(bucket_bytes: Sequence[int]) -> Sequence[int]:
+    """Limits under which ``cut`` closes buckets of these bytes, of one key and in this order: their sizes."""
+    return bucket_bytes
 
 
 def number_keys(keys: Iterable[tuple[Hashable, bool]]) -> tuple[list[int], int]:

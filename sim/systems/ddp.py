@@ -157,9 +157,14 @@ class _Writer:
         return transfer_ns(gradient.num_bytes, self.hardware.accumulate_bytes_per_s)
 
     def _before_forward(self, number: int) -> tuple[tuple[Collective, ...], tuple[str, ...]]:
-        follows_synchronised = 0 if self.switches.syncs_each else number
+        unsynchronised_before = 0 if self.switches.syncs_each else number
         return before_forward(
-            self.workload, self.hardware, self.assignment, self.switches, self.iteration, follows_synchronised
+            self.workload,
+            self.hardware,
+            self.assignment,
+            self.switches,
+            self.iteration,
+            unsynchronised_before,
         )
 
     def _notes(self) -> tuple[str, ...]:
@@ -171,6 +176,11 @@ class _Writer:
             )
         if switches.reduce_dtype is not None:
             notes.append("mixed_precision is modelled from torch's source; no run has checked it (A2.9)")
+        if switches.optimize_ddp is not None:
+            notes.append(
+                "gradients are ready where torch.compile's cuts end; backward takes as long as it was "
+                "recorded, though compiled kernels are faster (A11)"
+            )
         if switches.comm_hook is not None and switches.comm_hook.kind.note:
             notes.append(switches.comm_hook.kind.note)
         return tuple(notes)
@@ -290,7 +300,8 @@ class _Backward(LaneWriter):
         hook, reduce_dtype = self.switches.comm_hook, self.switches.reduce_dtype
         dtype, size = members[0].dtype, sum(member.on_wire for member in members)
         narrows = hook is not None and hook.kind.dtype is not None
-        if narrows and not members[0].sparse:  # and wire_bytes says so already where it is given
+        if narrows and not members[0].sparse:
+            # A wire_bytes that is given is narrow already: a hook narrows the dense size.
             size = sum(member.num_bytes for member in members)
         if reduce_dtype is not None and not members[0].sparse:
             size = (

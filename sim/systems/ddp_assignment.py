@@ -5,23 +5,43 @@ from dataclasses import replace
 from typing import Any
 
 from sim.errors import AssignmentError
-from sim.nouns.assignment import Assignment, bucket_bytes, made_for
+from sim.nouns.assignment import DDP_POLICIES, Assignment, bucket_bytes, made_for
 from sim.nouns.ddp_switches import ARGUMENTS, LIST_SINCE, OLDEST, SUPPORTED_SINCE, ZERO_CAP_SINCE, Version
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import Workload
 from sim.systems.bucketing import Caps, ddp_limits, initial_buckets, initial_limits, rebuilt_buckets
+from sim.systems.comm_hooks import read_comm_hook
+from sim.systems.compile_cuts import torch_compiled
 from sim.systems.switches import MODELLED_SETTINGS, check_ddp_kwargs, check_used, read_switches
 from sim.units import MIB
 
 
-def torch_needed(kwargs: Mapping[str, Any]) -> Version:
-    """The oldest torch that has every argument given, whatever its value."""
-    return max((one.since for one in ARGUMENTS if one.name in kwargs), default=OLDEST)
+def first_torches(kwargs: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Version]:
+    """Of every argument given, whatever its value, and of the communication hook: the first torch with it."""
+    first = {one.name: one.since for one in ARGUMENTS if one.name in kwargs}
+    if (hook := settings.get("comm_hook")) is not None:
+        kind = read_comm_hook(hook).kind
+        first[f"comm_hook={kind.name!r}"] = kind.since
+    return first
+
+
+def torch_needed(kwargs: Mapping[str, Any], settings: Mapping[str, Any]) -> Version:
+    """The oldest torch that has all of these."""
+    return max(first_torches(kwargs, settings).values(), default=OLDEST)
 
 
 def torch_requirement(needed: Version) -> dict[str, str]:
     """What an assignment ``requires`` of torch; nothing where each torch that is supported will do."""
     return {"torch": f">={needed[0]}.{needed[1]}"} if needed > SUPPORTED_SINCE else {}
+
+
+def as_compiled(workload: Workload, assignment: Assignment) -> Workload:
+    """The workload as DDP sees it: under ``optimize_ddp`` as torch.compile makes it (A11)."""
+    if assignment.policy not in DDP_POLICIES or assignment.settings.get("optimize_ddp") is None:
+        return workload
+    switches = read_switches(assignment)
+    assert switches.optimize_ddp is not None
+    return torch_compiled(workload, switches.optimize_ddp, switches.compile_cap_mb)
 
 
 def assign(
@@ -49,7 +69,7 @@ def assign(
     settings = {name: value for name, value in options.items() if name in MODELLED_SETTINGS}
     kwargs = {name: value for name, value in options.items() if name not in settings}
     check_ddp_kwargs(kwargs)
-    needed = torch_needed(kwargs)
+    needed = torch_needed(kwargs, settings)
     limits = ddp_limits(caps.bucket_cap_mb, caps.first_bucket_mb, caps.bucket_cap_mb_list)
     cap_list = caps.bucket_cap_mb_list
     if caps.first_bucket_mb is not None:
@@ -71,7 +91,7 @@ def assign(
     if rebuilt is None or (iteration != "steady" and iteration < rebuilt):
         buckets = initial_buckets(workload, initial_limits(limits, cap_list is not None, switches.searches))
     else:
-        buckets = rebuilt_buckets(workload, limits, caps.set_last_bucket_cap)
+        buckets = rebuilt_buckets(as_compiled(workload, proposed), limits, caps.set_last_bucket_cap)
     indices = tuple(map(tuple, buckets))
     return replace(
         proposed,

@@ -70,15 +70,12 @@ def plan(workload: Workload, settings: Fsdp2Settings, policy: str, ranks: int) -
     last = {unit.name: max(place[index] for index in unit.indices) for unit in units}
     late = {unit.name for unit in units if unit.is_root or last[unit.name] == len(place) - 1}
     by_hook = sorted((unit for unit in units if unit.name not in late), key=lambda unit: last[unit.name])
-    forward = dict.fromkeys(
-        [unit for unit in units if unit.is_root]
-        + [home[index] for module in forward_modules(workload) for index in module.indices[:1]]
-    )
+    used = [home[index] for module in forward_modules(workload) for index in module.indices[:1]]
+    forward = dict.fromkeys([unit for unit in units if unit.is_root] + used)
     finished: dict[Unit, None] = {}
-    for module in forward_modules(workload):
-        for unit in (home[index] for index in module.indices[:1]):
-            finished.pop(unit, None)
-            finished[unit] = None
+    for unit in used:
+        finished.pop(unit, None)
+        finished[unit] = None
     return UnitPlan(
         forward=tuple(forward),
         finished=tuple(unit for unit in finished if not unit.is_root),
@@ -116,7 +113,7 @@ def write(
     settings = read_fsdp2_settings(assignment.settings, policy, workload)
     assignment.check_fits(workload)
     check_units(workload, assignment)
-    units = plan(workload, settings, policy, hardware.world_size if policy == SHARDED else 1)
+    units = plan(workload, settings, policy, settings.shards(policy, hardware.world_size))
     writer = _Writer(workload, hardware, settings, units, policy)
     return micro_batches(settings.accumulation_steps, writer.micro_batch)
 
@@ -146,13 +143,26 @@ class _Writer:
         return Program(
             lane=tuple(backward.lane),
             collectives=tuple(backward.collectives),
-            carriers=tuple((backward.sent[n],) for n in range(len(backward.sent))),
+            carriers=tuple(backward.sent[n] for n in range(len(backward.sent))),
             effects=replace(effects_of(self.workload, self.hardware), channels=1),  # one communicator
             before_forward=gathers,
             before_forward_ns=max(0, waited_ns - services),
             hidden_ns=max(0, services - waited_ns),
             optimizer_ns=self._optimizer_ns() if is_last else 0,
-            notes=(_STREAMS, *self._root_alone(), *told_of_forward(gathers, waited_ns)),
+            notes=(_STREAMS, *self._groups(), *self._root_alone(), *told_of_forward(gathers, waited_ns)),
+        )
+
+    def _groups(self) -> tuple[str, ...]:
+        """Whose curves are taken under HSDP, and that its two groups share a channel (A10.7)."""
+        replicas, ranks = self.settings.replicas, self.hardware.world_size
+        if replicas == 1:
+            return ()
+        return (
+            f"HSDP: the hardware's reduce_scatter and all_gather are taken for those of a group of "
+            f"{ranks // replicas} ranks that share, its all_reduce for that of {replicas} replicas; measured "
+            f"on all {ranks} ranks, they are not these",
+            "HSDP: collectives of both groups go one after the other, as over one link; a GPU may run an "
+            "all-reduce of replicas beside a reduce-scatter or a gather, and be faster",
         )
 
     def _root_alone(self) -> tuple[str, ...]:
@@ -190,6 +200,13 @@ class _Writer:
         dtype = self.settings.sent_dtype(unit.dtype)
         return self._collective(kind, unit.numel, dtype, phase, bucket=bucket)
 
+    def replicas_reduction(self, sent: Collective, number: int) -> Collective | None:
+        """The all-reduce of a rank's share over the replicas, behind collective ``number`` (A10.7)."""
+        if self.settings.replicas == 1:
+            return None
+        share = sent.elements * self.settings.replicas // self.hardware.world_size
+        return self._collective("all_reduce", share, sent.dtype, sent.phase, bucket=sent.bucket, after=number)
+
     def _collective(
         self, kind: CollectiveKind, elements: int, dtype: str, phase: Phase, **more: Any
     ) -> Collective:
@@ -214,7 +231,8 @@ class _Writer:
         """Under ``fully_shard`` the optimizer works on one rank's share, padding included (A10.6)."""
         if self.policy == REPLICATED:
             return self.workload.optimizer_ns
-        owned = sum(unit.numel for unit in self.units.reduced) // self.hardware.world_size
+        shards = self.settings.shards(self.policy, self.hardware.world_size)
+        owned = sum(unit.numel for unit in self.units.reduced) // shards
         return shared_optimizer_ns(self.workload, owned)
 
 
@@ -224,7 +242,7 @@ class _Backward(LaneWriter):
     def __init__(self, writer: _Writer, number: int, *, reduces: bool) -> None:
         super().__init__()
         self.writer, self.number, self.reduces = writer, number, reduces
-        self.sent: dict[int, int] = {}  # by bucket, its collective
+        self.sent: dict[int, tuple[int, ...]] = {}  # by bucket, its collectives
         self.gathered: dict[str, int] = {}  # by unit, its gather of this backward
         self.under_way: int | None = None  # the last reduce-scatter, for which the next one waits
 
@@ -253,8 +271,8 @@ class _Backward(LaneWriter):
         for bucket, unit in enumerate(units.reduced):
             if unit.name in units.late:
                 self._reduce(bucket, "end of backward")
-        for bucket, collective in sorted(self.sent.items()):
-            self.lane += [Wait(collective), CopyBack(bucket, 0)]
+        for bucket, carriers in sorted(self.sent.items()):
+            self.lane += [Wait(carriers[-1]), CopyBack(bucket, 0)]
 
     def _addition_ns(self, index: int) -> int:
         """From the second micro-batch on gradients are added to those of the ones before (A3.12)."""
@@ -295,6 +313,10 @@ class _Backward(LaneWriter):
         sent = writer.reduction(unit, bucket, phase)
         self.work("copy_in", transfer_ns(sent.num_bytes, writer.hardware.copy_in_bytes_per_s), bucket=bucket)
         self.lane.append(Ready(bucket))
-        self.sent[bucket] = self.launch(sent)
+        number = self.launch(sent)
+        self.sent[bucket] = (number,)
         if writer.policy == SHARDED:
-            self.under_way = self.sent[bucket]
+            self.under_way = number
+        if (behind := writer.replicas_reduction(sent, number)) is not None:
+            self.sent[bucket] = (number, len(self.collectives))
+            self.collectives.append(behind)

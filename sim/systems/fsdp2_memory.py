@@ -6,7 +6,8 @@ from sim.nouns.timeline import Timeline
 
 def hold(timeline: Timeline) -> tuple[Holding, ...]:
     """What is gathered in backward until it can be used, and what gradients are copied into until they are
-    reduced. Parameters that are unsharded, of units under way, are not counted."""
+    reduced. Parameters that are unsharded, of units under way, are not counted; an all-reduce of replicas is
+    made in a rank's own gradients."""
     return tuple(
         Holding(
             what="gathered" if played.collective.bucket is None else "gradients to send",
@@ -15,4 +16,5 @@ def hold(timeline: Timeline) -> tuple[Holding, ...]:
             end_ns=played.usable_ns,
         )
         for played in timeline.collectives
+        if played.collective.after is None
     )

@@ -30,6 +30,7 @@ MODELLED_FSDP2_SETTINGS = {
     "param_dtype": "MixedPrecisionPolicy: what parameters are gathered and computed in (A10.5)",
     "reduce_dtype": "MixedPrecisionPolicy: what gradients travel in (A10.5)",
     "accumulation_steps": "micro-batches a step; the last one reduces (A10.6)",
+    "replicas": "ranks of the mesh's replicate dimension (HSDP); 1: all ranks share (A10.7)",
 }
 
 
@@ -48,10 +49,22 @@ class Fsdp2Settings:
     param_dtype: str | None = None
     reduce_dtype: str | None = None
     accumulation_steps: int = 1
+    replicas: int = 1
 
     def gathered_dtype(self, dtype: str) -> str:
         """What parameters of ``dtype`` are gathered in."""
         return self.param_dtype or dtype
+
+    def shards(self, policy: str, world_size: int) -> int:
+        """How many ranks share each parameter. Raises ``InputError`` where these are no shard groups of 2."""
+        if policy == REPLICATED:
+            return 1
+        if self.replicas > 1 and (world_size % self.replicas or world_size < 2 * self.replicas):
+            raise InputError(
+                f"{policy}: replicas={self.replicas} is not legal on {world_size} ranks; give a divisor that "
+                f"leaves 2 ranks or more to share (with 1, torch's replicate does the same)"
+            )
+        return world_size // self.replicas
 
     def sent_dtype(self, dtype: str) -> str:
         """What gradients of parameters of ``dtype`` travel in."""
@@ -66,8 +79,8 @@ def read_fsdp2_settings(settings: Mapping[str, Any], policy: str, workload: Work
         NotModelledError: a name that is not modelled, or a gradient on which torch stops.
     """
     made = Fsdp2Settings(**read_settings(policy, settings, MODELLED_FSDP2_SETTINGS, _READERS))
-    gathers = ("reshard_after_forward", "forward_prefetch", "backward_prefetch")
-    if policy == REPLICATED and (given := [name for name in gathers if name in settings]):
+    shards = ("reshard_after_forward", "forward_prefetch", "backward_prefetch", "replicas")
+    if policy == REPLICATED and (given := [name for name in shards if name in settings]):
         raise InputError(f"{policy}: {given[0]} is not legal; it gathers nothing")
     for gradient in workload.gradients:
         what = workload.label(gradient)
@@ -101,4 +114,5 @@ _READERS: dict[str, Reader] = {
     "param_dtype": _dtype,
     "reduce_dtype": _dtype,
     "accumulation_steps": read_micro_batches,
+    "replicas": read_count(1),
 }

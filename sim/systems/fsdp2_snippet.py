@@ -32,6 +32,15 @@ def fsdp2_snippet(assignment: Assignment, workload: Workload) -> str:
         lines = ["import torch", *lines, "from torch.distributed.fsdp import MixedPrecisionPolicy", ""]
         lines.append(f"mp_policy = MixedPrecisionPolicy({told})")
         arguments = ", mp_policy=mp_policy"
+    if settings.replicas > 1:
+        lines = ["import torch.distributed as dist", *lines]
+        lines += [
+            "from torch.distributed.device_mesh import init_device_mesh",
+            "",
+            f"shape = ({settings.replicas}, dist.get_world_size() // {settings.replicas})",
+            'mesh = init_device_mesh("cuda", shape, mesh_dim_names=("replicate", "shard"))',
+        ]
+        arguments += ", mesh=mesh"
     own = "" if settings.reshard_after_forward else ", reshard_after_forward=False"
     lines.append("")
     if units:

@@ -1,6 +1,7 @@
 """Which modules make a unit under ``fully_shard`` and ``replicate``, and what a unit sends (A10.1)."""
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -31,11 +32,13 @@ def cut_units(workload: Workload, settings: Fsdp2Settings, policy: str, ranks: i
         InputError: a name that no module of the workload has, or that lies within another unit.
         NotModelledError: parameters of several dtypes in a unit, which torch refuses.
     """
-    groups = _groups(workload, settings.units, policy)
+    unit_of = {
+        module: "+".join(group) for group in _groups(workload, settings.units, policy) for module in group
+    }
     members: dict[str, list[int]] = {"": []}
     for gradient in workload.gradients:
-        home = next((g for g in groups if any(_within(gradient.name, module) for module in g)), None)
-        members.setdefault("" if home is None else "+".join(home), []).append(gradient.index)
+        home = next((unit_of[module] for module in _around(gradient.name) if module in unit_of), "")
+        members.setdefault(home, []).append(gradient.index)
     return tuple(
         _unit(workload, policy, name, indices, ranks) for name, indices in members.items() if indices
     )
@@ -68,26 +71,29 @@ def module_names(workload: Workload) -> tuple[str, ...]:
     """Every module that holds a parameter, itself or through others, as declared; not the root."""
     found: dict[str, None] = {}
     for gradient in workload.gradients:
-        parts = gradient.name.split(".")
-        found.update(dict.fromkeys(".".join(parts[:end]) for end in range(1, len(parts))))
+        found.update(dict.fromkeys(_around(gradient.name)))
     return tuple(found)
 
 
 def blocks_of(workload: Workload) -> tuple[str, ...]:
     """Modules that are numbered in a list, the outermost ones: what is usually wrapped."""
-    names = [name for name in module_names(workload) if name.rpartition(".")[2].isdigit()]
-    return tuple(name for name in names if not any(_within(name, other) for other in names))
+    names = dict.fromkeys(name for name in module_names(workload) if name.rpartition(".")[2].isdigit())
+    return tuple(name for name in names if not any(other in names for other in _around(name)))
 
 
 def _groups(workload: Workload, units: str, policy: str) -> list[tuple[str, ...]]:
     """Modules of each unit but the root, from what ``units`` names."""
     names = module_names(workload)
+    known = set(names)
     groups: list[tuple[str, ...]] = []
     for word in filter(None, map(str.strip, units.split(","))):
         if word == BLOCKS:
             groups += [(name,) for name in blocks_of(workload)]
             continue
-        parts = [[name for name in names if _matches(name, part)] for part in word.split("+")]
+        parts = [
+            [part] if part in known else [name for name in names if _matches(name, part)]
+            for part in word.split("+")
+        ]
         for part, found in zip(word.split("+"), parts, strict=True):
             if not found:
                 raise InputError(
@@ -98,17 +104,18 @@ def _groups(workload: Workload, units: str, policy: str) -> list[tuple[str, ...]
             groups += [(name,) for name in parts[0]]
         else:
             groups.append(tuple(name for found in parts for name in found))
-    given = [name for group in groups for name in group]
-    for name in given:
-        if given.count(name) > 1 or any(_within(name, other) for other in given):
+    given = Counter(name for group in groups for name in group)
+    for name, times in given.items():
+        if times > 1 or any(other in given for other in _around(name)):
             raise InputError(
                 f"{policy}: units={name!r} is not legal; it is given twice, or lies within another unit"
             )
     return groups
 
 
-def _within(name: str, module: str) -> bool:
-    return name.startswith(f"{module}.")
+def _around(name: str) -> list[str]:
+    """The modules that hold a module or parameter, the outermost first."""
+    return [name[:end] for end, letter in enumerate(name) if letter == "."]
 
 
 def _matches(name: str, pattern: str) -> bool:

@@ -1,9 +1,10 @@
 """DDP's communication hooks, one row each: what a hook sends and computes in place of an all-reduce (A3.17).
 
 From a row in ``HOOKS`` follow the simulated step, its memory, the lines to paste, the refusals, the words of
-the page, what an import takes from a recording, and how real ranks register the hook. A new hook of torch's
-needs a row here and its rule in ``sim/systems/RULES.md``, and no more. Measured ranks read the table, too:
-it needs the standard library alone.
+the page, what an import takes from a recording, and how real ranks register the hook. A new hook needs a
+row here, its rule in ``sim/systems/RULES.md``, and in the tests what it sends (``SENT_AS`` of
+``tests/systems/test_ddp_switches.py``). It must be torch's own: the lines to paste import it. Measured ranks
+read the table, too: it needs the standard library alone.
 """
 
 import math
@@ -11,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sim.nouns.ddp_switches import OLDEST, Version
 from sim.nouns.memory import Holding
 from sim.nouns.workload import DTYPE_BYTES, Gradient
 
@@ -19,7 +21,8 @@ from sim.nouns.workload import DTYPE_BYTES, Gradient
 class Message:
     """One all-reduce of a hook: what travels, and the memory traffic of what is computed around it.
 
-    ``before_bytes`` are read and written before it is launched, ``after_bytes`` until its result can be used.
+    ``before_bytes`` is memory traffic before the launch, bytes read plus bytes written: a copy of N bytes
+    counts 2 N. ``after_bytes`` is the same from its end until its result can be used.
     """
 
     num_bytes: int
@@ -91,15 +94,15 @@ Send = Callable[[CommHook, SentBucket], list[Message]]
 Hold = Callable[[CommHook, Sent], list[Holding]]
 
 
-def _nothing(hook: CommHook, sent: Sent) -> list[Holding]:
+def _holds_nothing(hook: CommHook, sent: Sent) -> list[Holding]:
     return []
 
 
-def _legal(numbers: Mapping[str, Any]) -> str:
+def _no_problem(numbers: Mapping[str, Any]) -> str:
     return ""
 
 
-def _runs(bucket_count: int) -> str:
+def _no_obstacle(bucket_count: int) -> str:
     return ""
 
 
@@ -110,6 +113,7 @@ class HookKind:
     Args:
         name: torch's name without ``_hook``.
         module: where it is, in ``torch.distributed.algorithms.ddp_comm_hooks``.
+        since: the first torch that has it, ``OLDEST`` or newer.
         words: the page's words for what it sends.
         sends: the all-reduces of one bucket, each launched when the one before is done.
         holds: what it needs in memory beside the buckets.
@@ -129,20 +133,21 @@ class HookKind:
 
     name: str
     module: str
+    since: Version = OLDEST
     words: str = ""
     sends: Send
-    holds: Hold = _nothing
+    holds: Hold = _holds_nothing
     dtype: str | None = None
     compresses: bool = False
     state: str = ""
     numbers: Mapping[str, Number] = field(default_factory=dict)
-    problem: Callable[[Mapping[str, Any]], str] = _legal
+    problem: Callable[[Mapping[str, Any]], str] = _no_problem
     warm_up: str = ""
     counter: str = ""
     note: str = ""
     no_sparse: str = ""
     recorded: bool = True
-    not_on_cpu: Callable[[int], str] = _runs
+    not_on_cpu: Callable[[int], str] = _no_obstacle
     tried: tuple[str, Mapping[str, Any]] | None = ("ddp", {})
 
 

@@ -34,7 +34,8 @@ def lay_out_buffers(
     ``world_size`` None: padding is that of one rank, and ``bucket_size`` by default that of few; neither
     changes which parameters a bucket holds, up to 40 ranks.
     """
-    limit = settings.size_limit(sum(g.elements for g in workload.gradients), world_size)
+    limit = settings.size_limit(workload, world_size)
+    divisor = _divisor(settings, world_size)
     by_dtype: dict[str, list[int]] = {}
     for gradient in workload.gradients:
         by_dtype.setdefault(gradient.dtype, []).append(gradient.index)
@@ -43,7 +44,7 @@ def lay_out_buffers(
             members=members,
             dtype=dtype,
             grad_dtype=settings.grad_dtype(dtype),
-            elements=_pad(elements, _divisor(settings, world_size)),
+            elements=_pad(elements, divisor),
         )
         for dtype, indices in by_dtype.items()
         for members, elements in _cut(workload, settings, indices[::-1], limit)

@@ -69,15 +69,15 @@ class MegatronSettings:
         """What gradients of parameters of ``dtype`` are kept in, and travel as (A9.1)."""
         return "float32" if self.grad_reduce_in_fp32 else dtype
 
-    def size_limit(self, elements: int, world_size: int | None) -> int | None:
-        """Elements at which a bucket of a model of ``elements`` is closed; None: never.
+    def size_limit(self, workload: Workload, world_size: int | None) -> int | None:
+        """Elements at which a bucket is closed; None: never.
 
         ``world_size`` None is few enough ranks for the default not to depend on them.
         """
         if not self.is_cut:
             return None
         if self.num_buckets is not None:
-            return elements // self.num_buckets
+            return sum(gradient.elements for gradient in workload.gradients) // self.num_buckets
         return default_bucket_size(world_size) if self.bucket_size is None else self.bucket_size
 
 

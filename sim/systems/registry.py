@@ -162,7 +162,8 @@ def write(
         raise NotModelledError(
             f"policy: {assignment.policy!r} is not modelled; give one of {', '.join(_WRITERS)}"
         )
-    return _WRITERS[assignment.policy](workload, hardware, assignment, iteration)
+    seen = ddp_assignment.as_compiled(workload, assignment)
+    return _WRITERS[assignment.policy](seen, hardware, assignment, iteration)
 
 
 def hold(timeline: Timeline) -> tuple[Holding, ...]:

@@ -13,6 +13,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import Workload
+from sim.systems.ddp_assignment import as_compiled
 from sim.systems.registry import hold, write
 
 Engine = Literal["simpy", "analytic"]
@@ -55,7 +56,7 @@ def simulate(
         others = _write_slowest(slowest, hardware, assignment, iteration)
         outcomes = _play_beside(workload, programs, slowest, others, play_together)
     timeline = make_timeline(
-        workload,
+        as_compiled(workload, assignment),
         hardware,
         assignment,
         programs[-1],

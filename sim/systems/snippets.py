@@ -8,7 +8,7 @@ from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment
 from sim.nouns.ddp_switches import ARGUMENTS, LIST_SINCE, OLDEST, SUPPORTED_SINCE, ZERO_CAP_SINCE, Version
 from sim.nouns.workload import Workload
-from sim.systems.ddp_assignment import check_reaches, torch_needed
+from sim.systems.ddp_assignment import check_reaches, first_torches, torch_needed
 from sim.systems.fsdp2_settings import REPLICATED, SHARDED
 from sim.systems.fsdp2_snippet import FSDP2_SINCE, fsdp2_snippet
 from sim.systems.hook_table import HOOKS
@@ -16,7 +16,11 @@ from sim.units import format_size
 
 _CAP_IS_FIRST_SINCE: Version = (2, 4)  # before, an explicit cap has the first bucket of 1 MiB, too (A2.1)
 # The versions with which something begins, in order.
-_MARKS = sorted({LIST_SINCE, _CAP_IS_FIRST_SINCE, ZERO_CAP_SINCE, *(one.since for one in ARGUMENTS)})
+_MARKS = sorted(
+    {LIST_SINCE, _CAP_IS_FIRST_SINCE, ZERO_CAP_SINCE}
+    | {one.since for one in ARGUMENTS}
+    | {one.since for one in HOOKS.values()}
+)
 
 
 def snippet(assignment: Assignment, workload: Workload, torch: str | None = None) -> str:
@@ -104,7 +108,7 @@ def _needs(assignment: Assignment, version: Version | None) -> str:
     """Which torch the lines are for; without a version, the oldest with which they do what they should."""
     if version is not None:
         return f"for torch {_told(version)}"
-    switches = torch_needed(assignment.ddp_kwargs)
+    switches = torch_needed(assignment.ddp_kwargs, assignment.settings)
     if not assignment.by_keywords:
         return f"needs torch '>={_told(max(switches, SUPPORTED_SINCE))}'"
     since = next(one for one in _MARKS if one >= switches and _why_not_by_keywords(assignment, one) is None)
@@ -114,12 +118,13 @@ def _needs(assignment: Assignment, version: Version | None) -> str:
 
 
 def _check_switches(assignment: Assignment, version: Version) -> None:
-    """Raise ``InputError`` for a keyword that this torch has not, whatever its value."""
-    for one in sorted(ARGUMENTS, key=lambda one: one.since):
-        if version < one.since and one.name in assignment.ddp_kwargs:
+    """Raise ``InputError`` for a keyword that this torch has not, whatever its value, or for a hook."""
+    first = first_torches(assignment.ddp_kwargs, assignment.settings)
+    for name, since in sorted(first.items(), key=lambda one: one[1]):
+        if version < since:
             raise InputError(
-                f"torch: {_told(version)} has no {one.name}, which is part of this assignment; give "
-                f"{_told(one.since)} or newer"
+                f"torch: {_told(version)} has no {name}, which is part of this assignment; give "
+                f"{_told(since)} or newer"
             )
 
 

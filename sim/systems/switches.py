@@ -7,8 +7,11 @@ from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import CAP_KWARGS, Assignment
 from sim.nouns.ddp_switches import ARGUMENTS, SETTINGS, SWITCHES
 from sim.nouns.workload import Gradient, Workload
+from sim.systems.bucketing import ddp_limits
 from sim.systems.comm_hooks import read_comm_hook
+from sim.systems.compile_cuts import OptimizeDdp, check_compile
 from sim.systems.hook_table import CommHook
+from sim.units import MIB
 
 # What the engines model, by name: arguments of DistributedDataParallel, and what is set elsewhere.
 MODELLED_DDP_KWARGS = {one.name: one.does for one in ARGUMENTS}
@@ -39,6 +42,8 @@ class Switches:
     accumulation_steps: int = 1
     no_sync: bool = True
     join_inputs: tuple[int, ...] | None = None
+    optimize_ddp: OptimizeDdp | None = None
+    compile_cap_mb: float = 25
 
     @property
     def searches(self) -> bool:
@@ -114,6 +119,13 @@ def read_switches(assignment: Assignment) -> Switches:
         if SWITCHES[name].default is not None:
             SWITCHES[name].check(value)
     hook, given = settings.get("comm_hook"), {**kwargs, **settings}
+    optimize_ddp, compile_cap_mb = settings.get("optimize_ddp"), settings.get("compile_cap_mb")
+    if compile_cap_mb is None:
+        compile_cap_mb = 25 if optimize_ddp is None else _own_cap_mb(kwargs)
+    elif optimize_ddp != "ddp_optimizer":
+        raise InputError("ddp: compile_cap_mb needs optimize_ddp=ddp_optimizer, which cuts")
+    if optimize_ddp is not None:
+        check_compile(optimize_ddp, compile_cap_mb)
     switches = Switches(
         **{name: given[name] for name in _READ_AS_THEY_ARE if name in given},
         syncs_buffers=kwargs.get("forward_sync_buffers", kwargs.get("broadcast_buffers", True)),
@@ -121,6 +133,8 @@ def read_switches(assignment: Assignment) -> Switches:
         buffer_dtype=(kwargs.get("mixed_precision") or {}).get("buffer_dtype"),
         comm_hook=None if hook is None else read_comm_hook(hook),
         join_inputs=_join_inputs(settings.get("join_inputs")),
+        optimize_ddp=optimize_ddp,
+        compile_cap_mb=compile_cap_mb,
     )
     _check_together(switches)
     return switches
@@ -145,6 +159,11 @@ def _reduce_dtype(value: Any) -> str | None:
     return dtype if dtype is None else str(dtype)
 
 
+def _own_cap_mb(kwargs: dict[str, Any]) -> float:
+    """The cap of torch.compile's cuts where none is given apart: DDP's own, but at least 1 MiB (A11.1)."""
+    return max(MIB, *ddp_limits(kwargs.get("bucket_cap_mb"), None, kwargs.get("bucket_cap_mb_list"))) / MIB
+
+
 def _join_inputs(value: Any) -> tuple[int, ...] | None:
     if value is None:
         return None
@@ -158,11 +177,14 @@ def _join_inputs(value: Any) -> tuple[int, ...] | None:
 
 def _check_together(switches: Switches) -> None:
     """Raise ``NotModelledError`` for switches that are modelled each but not with one another."""
+    compiles = switches.optimize_ddp is not None
     clashes = {
         "comm_hook and mixed_precision": switches.comm_hook is not None and switches.reduce_dtype is not None,
         "join_inputs and skip_all_reduce_unused_params": switches.join_inputs is not None
         and switches.skip_all_reduce_unused_params,
         "join_inputs and no_sync=false": switches.join_inputs is not None and switches.syncs_each,
+        "optimize_ddp and mixed_precision": compiles and switches.reduce_dtype is not None,
+        "optimize_ddp and join_inputs": compiles and switches.join_inputs is not None,
     }
     for names, clash in clashes.items():
         if clash:

@@ -41,7 +41,7 @@ def with_switches(workload: Workload, assignment: Assignment, **options: Any) ->
     assignment.check_fits(workload)
     settings = {name: value for name, value in options.items() if name in MODELLED_SETTINGS}
     kwargs = {name: value for name, value in options.items() if name not in settings}
-    newest = torch_requirement(torch_needed(kwargs))
+    newest = torch_requirement(torch_needed(kwargs, settings))
     made = replace(
         assignment,
         ddp_kwargs=assignment.ddp_kwargs | kwargs,

@@ -67,13 +67,13 @@ def anchor(
     """
     if hardware.world_size == 1:
         raise InputError("hardware: world_size=1 is not legal here; one rank has no communication to anchor")
-    found, reasons = None, []
+    in_step, reasons = None, []
     if seen is not None:
         timeline = simulate(workload, hardware, measured.assignment, "analytic")
         sizes = [bucket.num_bytes for bucket in timeline.buckets]
-        found = in_step_curve(hardware.all_reduce, sizes, seen)
-        hardware = with_in_step(hardware, found)
-        reasons.append(told_of_link(found))
+        in_step = in_step_curve(hardware.all_reduce, sizes, seen)
+        hardware = with_in_step(hardware, in_step)
+        reasons.append(told_of_link(in_step))
     slowed = "interference" in workload.ready_includes
     chosen = _default(hardware, slowed=slowed) if factor is None else factor
     if slowed and chosen in ("mutual", "compute_slowdown"):
@@ -105,11 +105,11 @@ def anchor(
         if other == chosen:
             continue
         try:
-            known = search.solve(hardware, other)
+            value_of_other = search.solve(hardware, other)
         except InputError:
             continue  # it cannot make this step true
-        others.append((other, known, apply_factor(hardware, other, known)))
-    told = {
+        others.append((other, value_of_other, apply_factor(hardware, other, value_of_other)))
+    provenance = {
         "measured_step_ns": measured.step_ns,
         "measured_sync_end_ns": measured.sync_end_ns,
         "bucket_bytes": list(measured.assignment.bucket_bytes or ()),
@@ -122,14 +122,14 @@ def anchor(
         "workload": workload.name,
     }
     return Anchored(
-        hardware=replace(anchored, provenance={**anchored.provenance, "anchored": told}),
+        hardware=replace(anchored, provenance={**anchored.provenance, "anchored": provenance}),
         factor=chosen,
         value=value,
         fitted="step" if measured.sync_end_ns is None else "sync_end",
         measured_ns=search.target_ns,
         plain_ns=search.figure(hardware),
         predicted_ns=search.figure(anchored),
-        in_step=found,
+        in_step=in_step,
         others=tuple(others),
         reasons=tuple(reasons),
     )
@@ -159,9 +159,9 @@ def _with_launch_cost(hardware: Hardware, cost_ns: int) -> Hardware:
 def _launch_cost_ns(first: "_Search", second: "_Search", hardware: Hardware, factor: Factor) -> int:
     """The cost of a collective at which the second step is true too, the factor fixed by the first.
 
-    It lies between nothing, or what the first step needs where the factor alone cannot explain it, and all
-    that the first step leaves open, where nothing is left to the factor. It is the least of these where the
-    second step is true with that, within its noise.
+    Searched from the least (0; or, where no factor explains the first step, the cost from which on one does)
+    to the most (at which the first step is explained without any factor). If the least makes the second step
+    true within its noise, it is the answer.
     """
     if hardware.launch_cost_ns:
         raise InputError(

@@ -138,7 +138,7 @@ def _ladder(timeline: Timeline) -> dict[PartName, int]:
 def _bare(hardware: Hardware) -> Hardware:
     """A machine on which only computing takes time."""
     alone: dict[str, Any] = dict.fromkeys(_BESIDE_COMPUTING, 1.0)
-    alone |= {name: _constant(getattr(hardware, name), 0) for name in CURVES}
+    alone |= {name: _constant(hardware.curve(name), 0) for name in CURVES}
     return replace(
         hardware,
         copy_in_bytes_per_s=None,
@@ -162,7 +162,7 @@ def _rungs(hardware: Hardware) -> Mapping[PartName, dict[str, Any]]:
         "launch": own("launch_cost_ns"),
         "find_unused": own("search_unused_ns", "mark_used_ns"),
         "accumulate": own("accumulate_bytes_per_s"),
-        "latency": {name: _constant(getattr(hardware, name)) for name in CURVES},
+        "latency": {name: _constant(hardware.curve(name)) for name in CURVES},
         "bytes": own(*CURVES),
         "copy_out": own("copy_out_bytes_per_s"),
         "interference": own(*_BESIDE_COMPUTING),

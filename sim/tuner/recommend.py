@@ -18,6 +18,7 @@ from sim.nouns.robust import Criterion
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 from sim.systems.bucketing import cap_list
+from sim.systems.cut import NO_LIMIT
 from sim.systems.registry import assign
 from sim.systems.simulate import simulate
 from sim.tuner.progress import listened_to, tell
@@ -33,7 +34,6 @@ from sim.tuner.reach.families import (
 )
 from sim.tuner.reach.plateau import find_plateau
 from sim.tuner.reach.size_reach import Reach
-from sim.tuner.search.exact import NO_LIMIT
 from sim.tuner.search.merges import bounded, notes_on, over_merges
 from sim.tuner.search.optimum import Optimum, find_optimum
 from sim.tuner.search.partitions import Buckets
@@ -46,7 +46,7 @@ from sim.tuner.spread.gain import NOTHING, judge_gain
 from sim.tuner.spread.judgement import Judge
 from sim.units import format_size
 
-FREE = "bucket_indices"
+ANY_BUCKETS = "bucket_indices"  # of no knob: what sim.apply sets
 CAP_LIST = "bucket_cap_mb_list"
 EASIEST_FIRST = (DEFAULT, CAP, FIRST_AND_CAP, LAST_CAP, CAP_LIST)
 OF_SINGLE_DRAWS = 3  # optima of single draws that join the pool of candidates
@@ -106,7 +106,13 @@ def tune(
         NotModelledError: a workload that DDP does not train as it is.
     """
     with listened_to(progress):
+        hardware = _as_searched(hardware)
         return _recommend(workload, hardware, criterion, seed, draws, max_bucket_bytes, memory_limit_bytes)
+
+
+def _as_searched(hardware: Hardware) -> Hardware:
+    """``hardware`` without small messages: a search would cut many of them off, for less than noise."""
+    return replace(hardware, shared_connection=False)
 
 
 def _recommend(
@@ -149,31 +155,32 @@ def _recommend(
         buckets = find_optimum(drawn, [optimum.buckets], limit, LITTLE_EFFORT).buckets
         return as_assignment(workload, buckets, hardware.world_size)
 
-    barred = frozenset({DEFAULT} - set(ddp))  # by a limit
-    pool = Pool({**ddp, DEFAULT: default, FREE: nominal}, DEFAULT, FREE, barred)
+    # A default that exceeds a limit is compared with, and never recommended.
+    barred = frozenset({DEFAULT} - set(ddp))
+    pool = Pool({**ddp, DEFAULT: default, ANY_BUCKETS: nominal}, DEFAULT, ANY_BUCKETS, barred)
     if len(distribution) > 1:
         pool = widen(pool, distribution, optimise, OF_SINGLE_DRAWS)
     robust = assess(pool, distribution, rest_ns=rest_ns, criterion=criterion)
-    name = {"nominal": FREE, "mean": robust.mean_choice, "p95": robust.p95_choice}[criterion]
+    name = {"nominal": ANY_BUCKETS, "mean": robust.mean_choice, "p95": robust.p95_choice}[criterion]
     best = pool.candidates[name]
-    reports = {DEFAULT: baseline, FREE: summarize(timeline)}
-    report = reports[FREE]
+    reports = {DEFAULT: baseline, ANY_BUCKETS: summarize(timeline)}
+    report = reports[ANY_BUCKETS]
     if best is not nominal:
         timeline = simulate(workload, hardware, best)
         report = summarize(timeline)
 
     tell("playing the best of each knob")
-    found.reached[FREE] = Reach(assignment=nominal, complete=optimum.is_proved, how=optimum.proof)
+    any_buckets = Reach(assignment=nominal, complete=optimum.is_proved, how=optimum.proof)
     families = {
         family: _family(
             reach,
             reports.get(family) or summarize(simulate(workload, hardware, reach.assignment, "analytic")),
             report.step_ns,
         )
-        for family, reach in found.reached.items()
+        for family, reach in {**found.reached, ANY_BUCKETS: any_buckets}.items()
     }
     if CAP_LIST in nominal.ddp_kwargs:
-        families[CAP_LIST] = families[FREE]
+        families[CAP_LIST] = families[ANY_BUCKETS]
     gain = judge_gain(
         robust,
         name,
@@ -223,12 +230,12 @@ def gain(
         InputError: an argument that is not legal. AssignmentError: it is of another workload.
     """
     assignment.check_fits(workload)
-    default = assign(workload)
+    hardware, default = _as_searched(hardware), assign(workload)
     reports = [summarize(simulate(workload, hardware, one, "analytic")) for one in (default, assignment)]
-    pool = Pool({DEFAULT: default, FREE: assignment}, DEFAULT, FREE)
+    pool = Pool({DEFAULT: default, ANY_BUCKETS: assignment}, DEFAULT, ANY_BUCKETS)
     distribution = draw(Problem(workload, hardware), draws, seed)
     robust = assess(pool, distribution, rest_ns=reports[0].step_ns - reports[0].sync_end_ns)
-    found = judge_gain(robust, FREE, step_ns=reports[1].step_ns, default_step_ns=reports[0].step_ns)
+    found = judge_gain(robust, ANY_BUCKETS, step_ns=reports[1].step_ns, default_step_ns=reports[0].step_ns)
     return doubted(bounded(found, workload), doubts_about(workload, hardware))
 
 
@@ -241,7 +248,7 @@ def best(
         InputError, NotModelledError: as ``tune``.
     """
     with listened_to(progress):
-        scorer = Scorer(workload, hardware)
+        scorer = Scorer(workload, _as_searched(hardware))
 
         def families() -> list[Assignment]:
             return [reach.assignment for reach in find_ddp_families(scorer).reached.values()]
@@ -253,8 +260,10 @@ def best(
 def _search(
     scorer: Scorer, known: Iterable[Assignment], families: Callable[[], Iterable[Assignment]], limit: int
 ) -> Optimum:
-    """The nominal optimum: no worse than ``known`` nor than each gradient alone, nor, to what a proof leaves
-    open, than ``families``, which are asked for only where there is no proof without them.
+    """The nominal optimum: at least as good as ``known`` and as one bucket a gradient.
+
+    Without a proof it is also as good as ``families``, which are asked for only then; with one, as good to
+    what the proof leaves open.
     """
     return find_optimum(
         scorer,
@@ -273,6 +282,7 @@ def trade_off(
     """
     for number, limit in enumerate(limits or ()):
         at_least(f"limits.{number}", limit, 0)
+    hardware = _as_searched(hardware)
     scorer = Scorer(workload, hardware)
     singles = _singles(workload)
     default = simulate(workload, hardware, assign(workload), "analytic")
@@ -352,7 +362,7 @@ def _simplest(families: Mapping[str, Family], recommended_ns: int, judge: Judge)
             continue
         if judge.is_as_good(family.assignment, family.report.step_ns):
             return name
-    return FREE
+    return ANY_BUCKETS
 
 
 def _path(timeline: Timeline) -> tuple[PathSpan, ...]:

@@ -1,5 +1,6 @@
 """Real ranks: launched, calibrated, and made to replay assignments.
 
-What stays with the user is here: places (``launch``, ``box``), what to replay (``candidates``, ``jobs``),
-what came back (``collecting``, ``gathering``). What runs on a measured rank is ``worker`` and ``ranks/``.
+The files of this directory are what a command asks for: a calibration, a replay, an A/B test, a record out of
+what ranks left, ``sim.apply``. ``candidates`` says what is replayed, ``hosts`` starts ranks and watches them,
+``worker`` and ``ranks`` run on each rank.
 """

@@ -11,12 +11,18 @@ from sim.nouns.measurement import Measurement
 from sim.nouns.recommendation import Gain
 from sim.nouns.workload import Workload
 from sim.truth.turns import Turns, judge_turns
-from sim.validator.carriers import Carrier
+from sim.validator.candidates.candidate import Candidate
+from sim.validator.candidates.carriers import Carrier
+from sim.validator.candidates.replay_jobs import (
+    MIN_WARMUP,
+    MODEL_TIMEOUT_S,
+    UserModel,
+    check_rounds,
+    model_job,
+)
+from sim.validator.candidates.replayable import check_replayable
 from sim.validator.collecting import Collected, Progress
-from sim.validator.launch import Place, run_ranks
-from sim.validator.replay_jobs import MIN_WARMUP, MODEL_TIMEOUT_S, UserModel, check_rounds, model_job
-from sim.validator.replayable import check_replayable
-from sim.validator.replayed import Candidate
+from sim.validator.hosts.launch import Place, run_ranks
 
 _DEFAULT, _RECOMMENDED = "DDP default", "recommended"
 

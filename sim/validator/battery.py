@@ -45,12 +45,12 @@ from sim.validator.battery_plan import (
     gpu_plan,
     quick_plan,
 )
-from sim.validator.carriers import Carrier, measured_hardware, probe_job, with_local_costs
-from sim.validator.launch import Place, run_ranks
-from sim.validator.ranks.local_probes import probe_machine
+from sim.validator.candidates.carriers import Carrier, measured_hardware, probe_job, with_local_costs
+from sim.validator.candidates.replay_jobs import MIN_WARMUP, paced_job
+from sim.validator.candidates.replayable import check_replayable
+from sim.validator.hosts.launch import Place, run_ranks
+from sim.validator.ranks.probes.local_probes import probe_machine
 from sim.validator.ranks.replaying import replay
-from sim.validator.replay_jobs import MIN_WARMUP, paced_job
-from sim.validator.replayable import check_replayable
 
 SUMMARY = "battery.json"
 _SCHEMA_VERSION = 1

@@ -7,7 +7,7 @@ from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload
 from sim.systems.registry import assign
 from sim.units import MIB
-from sim.validator.replayed import Candidate
+from sim.validator.candidates.candidate import Candidate
 
 _CAPS_MIB = (2, 10, 50)
 _LATENCY_NS = 30_000

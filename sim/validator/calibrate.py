@@ -18,9 +18,9 @@ from sim.machine import cpu_model
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import Mode
 from sim.units import MIB
-from sim.validator.launch import Place, run_ranks
-from sim.validator.ranks.settling import FEWEST_ROUNDS, figure_ns, interval_ns, modes
-from sim.validator.second_job import SecondJob
+from sim.validator.hosts.launch import Place, run_ranks
+from sim.validator.hosts.second_job import SecondJob
+from sim.validator.ranks.probes.settling import FEWEST_ROUNDS, figure_ns, interval_ns, modes
 
 Progress = Callable[[int, int, str], None]
 Rounds = dict[str, dict[int, list[list[int]]]]  # samples in ns of each curve, by size and round
@@ -122,7 +122,7 @@ def calibrate(
     ``mode`` says what computes beside the collectives: ``"paced"`` nothing, the host is as free as under
     an accelerator; ``"model"`` a matrix multiplication on each rank, as when real models train there.
     Every size is measured in each of ``rounds``, and what stands for it is the mean without the slowest third
-    of them (``sim.validator.ranks.settling``). All-reduces whose figure is not known to 3 % then are
+    of them (``sim.validator.ranks.probes.settling``). All-reduces whose figure is not known to 3 % then are
     measured on, for ``budget_s`` seconds at most. The scatter is kept in ``spread``; points that cannot be
     relied on all the same are named in ``provenance`` (``doubtful``). ``largest`` is the largest message in
     bytes. ``beside`` is another job on other hosts of the same box: what is measured is then what is left
@@ -247,6 +247,7 @@ def _hardware(
         **{name: points for name in _CURVES if (points := _points(curves[name]))},  # type: ignore[arg-type]
         comm_channels=GLOO_CHANNELS,
         channel_slowdown=max(1.0, round(median(ratios.values()), 4)),
+        shared_connection=True,
         launch_cost_ns=max(0, round(median(launches))),
         launch_blocks_compute=True,
         copy_in_bytes_per_s=_rate(copies["copy_bytes"], copies["copy_in_ns"]),

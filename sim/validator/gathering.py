@@ -10,11 +10,11 @@ from sim.formats.outputs import write_files
 from sim.formats.record_files import save_measurements
 from sim.nouns.assignment import Assignment
 from sim.nouns.workload import Workload
-from sim.validator.carriers import EMULATED, GLOO_ON_HOST, Carrier
+from sim.validator.candidates.candidate import Candidate, lane_count
+from sim.validator.candidates.carriers import EMULATED, GLOO_ON_HOST, Carrier
+from sim.validator.candidates.replay_jobs import UserModel, replay_job
 from sim.validator.collecting import Collected
 from sim.validator.prepared import events, place_of, read_job, why_unfinished, write_job
-from sim.validator.replay_jobs import UserModel, replay_job
-from sim.validator.replayed import Candidate, lane_count
 
 
 def prepare(

@@ -10,10 +10,10 @@ from sim.errors import InputError, ReplayError
 from sim.formats.documents import json_text, parse_json
 from sim.formats.inputs import read_bytes
 from sim.formats.outputs import write_atomically
-from sim.validator.launch import Place
-from sim.validator.ranks import notices
-from sim.validator.ranks.beats import Fault
-from sim.validator.watch import EventFile, in_words
+from sim.validator.hosts.launch import Place
+from sim.validator.hosts.watch import EventFile, in_words
+from sim.validator.ranks.process import notices
+from sim.validator.ranks.process.beats import Fault
 
 JOB = "job.json"
 

@@ -10,7 +10,7 @@ from sim.nouns.measurement import Mode
 from sim.units import MIB
 from sim.validator.calibrate import BUDGET_S, CalibrationStory, calibration_job
 from sim.validator.prepared import JOB, events, place_of, read_job, why_unfinished, write_job
-from sim.validator.ranks.settling import FEWEST_ROUNDS
+from sim.validator.ranks.probes.settling import FEWEST_ROUNDS
 
 TASK = "calibrate"
 

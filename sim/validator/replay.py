@@ -6,13 +6,13 @@ from pathlib import Path
 from sim.formats.record_files import save_measurements
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Workload
-from sim.validator.carriers import GLOO_ON_HOST, Carrier
+from sim.validator.candidates.candidate import Candidate, lane_count
+from sim.validator.candidates.carriers import GLOO_ON_HOST, Carrier
+from sim.validator.candidates.paced_neighbour import PacedNeighbour
+from sim.validator.candidates.replay_jobs import MODEL_TIMEOUT_S, UserModel, replay_job
+from sim.validator.candidates.replayable import check_installed
 from sim.validator.collecting import Collected, Progress
-from sim.validator.launch import Place, run_ranks
-from sim.validator.neighbouring import PacedNeighbour
-from sim.validator.replay_jobs import MODEL_TIMEOUT_S, UserModel, replay_job
-from sim.validator.replayable import check_installed
-from sim.validator.replayed import Candidate, lane_count
+from sim.validator.hosts.launch import Place, run_ranks
 
 _TIMEOUT_S = 120.0
 

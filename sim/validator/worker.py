@@ -26,19 +26,19 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from sim.errors import InputError
 from sim.machine import cpu_model, started_at
-from sim.validator.ranks import notices
-from sim.validator.ranks.beats import Fault
-from sim.validator.ranks.cuda_pacing import check_gpus
-from sim.validator.ranks.local_probes import probe_machine
 from sim.validator.ranks.occupying import occupy
-from sim.validator.ranks.peers import Parent, Peers
-from sim.validator.ranks.probes import calibrate
-from sim.validator.ranks.processes import die_with_parent
-from sim.validator.ranks.pulse import Progress, start_pulse
+from sim.validator.ranks.pacing.cuda_pacing import check_gpus
+from sim.validator.ranks.pacing.stepping import gather
+from sim.validator.ranks.probes.local_probes import probe_machine
+from sim.validator.ranks.probes.machine_probes import calibrate
+from sim.validator.ranks.process import notices
+from sim.validator.ranks.process.beats import Fault
+from sim.validator.ranks.process.peers import Parent, Peers
+from sim.validator.ranks.process.processes import die_with_parent
+from sim.validator.ranks.process.pulse import Progress, start_pulse
+from sim.validator.ranks.process.seats import Seat, find_seat
+from sim.validator.ranks.process.unanimity import Disagreement, check_unanimous
 from sim.validator.ranks.replaying import replay
-from sim.validator.ranks.seats import Seat, find_seat
-from sim.validator.ranks.stepping import gather
-from sim.validator.ranks.unanimity import Disagreement, check_unanimous
 
 WATCHED = "BUCKETSIM_PARENT"  # set, to its process id, by a parent that watches the job's folder
 _TASKS = {"calibrate": calibrate, "occupy": occupy, "probe": probe_machine, "replay": replay}

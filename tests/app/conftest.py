@@ -4,11 +4,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
 import pytest
 import streamlit as st
+from streamlit.components.v2 import manifest_scanner
 from streamlit.testing.v1 import AppTest
 
 import sim
@@ -182,6 +184,15 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def unmeasured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a page draws in half the time that it takes to draw a record, too."""
     return make_unmeasured(tmp_path_factory.mktemp("unmeasured") / "traces")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _installed_components_are_looked_for_once() -> Iterator[None]:
+    """Every AppTest reads what every installed package says of itself: more time than most pages take."""
+    with pytest.MonkeyPatch.context() as patch:
+        once = cache(manifest_scanner.scan_component_manifests)
+        patch.setattr(manifest_scanner, "scan_component_manifests", once)
+        yield
 
 
 @contextmanager

@@ -79,7 +79,7 @@ NOT_LEGAL = {
 
 def test_what_is_not_legal_is_told_with_what_is(page: AppTest) -> None:
     """Each of an address, and a name that means nothing."""
-    for asked in (*NOT_LEGAL, f"recrd={OTHER}"):
+    for asked in (*NOT_LEGAL, f"recrd={OTHER}", "bandwidth=2", "bucket_cap_mb=4"):
         key, _, value = asked.partition("=")
         page.query_params[key] = value
     page.run()
@@ -88,6 +88,14 @@ def test_what_is_not_legal_is_told_with_what_is(page: AppTest) -> None:
         assert f"The address asks for {asked}, which is not legal: {told}" in alerts(page)
     assert "recrd=other, but no knob that is shown has that name" in alerts(page)
     assert "Did you mean record?" in alerts(page)
+    assert (
+        "bandwidth=2, but no knob that is shown has that name: it changes nothing. Did you mean bw?"
+        in alerts(page)
+    )
+    assert (
+        "bucket_cap_mb=4, but no knob that is shown has that name: it changes nothing. Did you mean cap?"
+        in (alerts(page))
+    )
     page.toggle(key="path").set_value(False).run()
     for asked in NOT_LEGAL:
         assert (asked == "path=maybe") != (asked in alerts(page)), "it is told until its knob is turned"

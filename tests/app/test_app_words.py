@@ -18,6 +18,7 @@ from app.cached import Inputs
 from app.choosing import Choice, WhatIf
 from app.provenance import origin_words, provenance, signed, signed_csv, signed_html, signed_snippet
 from app.words import labels, switches
+from app.words.tune import absent_words
 from sim.nouns.hardware import Hardware
 from sim.nouns.path import PathKind, PathSpan
 from sim.nouns.workload import Workload
@@ -129,7 +130,7 @@ def test_exports_say_where_they_come_from(inputs: Inputs) -> None:
 
 def test_exports_say_what_was_turned(inputs: Inputs) -> None:
     """Switches and what-ifs, too, in one line each, whatever a name in a file holds."""
-    what_if = WhatIf(bandwidth=0.5, ranks=64, precision="bfloat16", straggler=1.3)
+    what_if = WhatIf(bandwidth=0.5, world_size=64, precision="bfloat16", slowest_rank=1.3)
     choice = Choice(pick="cap", cap_mb=4.0, options=(("comm_hook", "odd\nimport os"),))
     origin = provenance(inputs, what_if.told(), choice.told())
     words = "scaled bandwidth x0.5, slowest_rank x1.3, world_size 64, precision bfloat16"
@@ -195,3 +196,17 @@ def test_what_was_drawn_in_words(workload: Workload, hardware: Hardware) -> None
     assert "each with 20 steps" in sentence
     assert "varies by 2.00 ms" in sentence
     assert "taken as exact: this; that." in sentence
+
+
+def test_knobs_that_are_not_in_the_table_are_told_once_a_reason() -> None:
+    told = absent_words(
+        {
+            "zero1 reduce_bucket_size": "zero1: no all_gather curve",
+            "zero2 reduce_bucket_size": "zero2: no all_gather curve",
+            "fully_shard units": "fully_shard: no reduce_scatter curve",
+        }
+    )
+    assert told == (
+        "Not in the table: DeepSpeed ZeRO-1, reduce_bucket_size and DeepSpeed ZeRO-2, reduce_bucket_size (no "
+        "all_gather curve); FSDP2 fully_shard, what to wrap (no reduce_scatter curve)."
+    )

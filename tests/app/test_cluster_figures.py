@@ -221,6 +221,8 @@ def test_a_computed_curve_shows_its_range_and_methods() -> None:
         assert row.bytes_per_s == pytest.approx(factor * row.num_bytes / row.duration_ns * 1e9)
         assert (row.low_bytes_per_s or 0) < (row.bytes_per_s or 0) < (row.high_bytes_per_s or 0)
     figure = draw_curve(rows)
+    legend = figure.layout.legend
+    assert (legend.yref, legend.yanchor) == ("container", "bottom"), "not upon the titles of both plots"
     methods = set(hardware.provenance["methods"].values())
     assert {trace.name for trace in figure.data} == {*methods, "stated range", None}
     points = {

@@ -94,6 +94,15 @@ def test_ends_are_marked_for_each_candidate(workload: Workload, hardware: Hardwa
     assert max(lines[2].y) < min(lines[0].y)  # each in its own lanes only
 
 
+def test_the_legend_has_its_order_and_its_room(workload: Workload, hardware: Hardware) -> None:
+    """The same order in every process; and in a narrow window its rows do not lie upon the lanes."""
+    launching = replace(hardware, launch_cost_ns=50_000)
+    figure = draw_stacked(stacked_data(candidates(workload, launching)))
+    told = [trace.name for trace in figure.data if trace.type == "bar" and trace.x[0] is None]
+    assert told == ["exposed", "copy into bucket", "launch"]
+    assert figure.layout.legend.yref == "container"
+
+
 def test_a_bucket_has_its_colour_on_every_lane(workload: Workload, hardware: Hardware) -> None:
     data = stacked_data(candidates(workload, hardware))
     bars = [trace for trace in draw_stacked(data).data if trace.type == "bar" and trace.name in ("A", "B")]

@@ -45,7 +45,7 @@ def payload(state: State, slider: Slider) -> dict[str, str]:
     """By stop its frame, as JSON, once the browser has all parts."""
     has, stops = None, {}
     while has is None or not has["isLast"]:
-        has = part(state, slider, gain, has, is_searched=False)
+        has = part(state, slider, gain, has)
         stops |= {stop: has["frames"][number] for stop, number in has["stops"].items()}
     return stops
 
@@ -106,8 +106,9 @@ def assert_drawn(runs: Sequence[int], spans: Sequence[Span], until_ns: int) -> N
 
 
 def test_caps_that_cut_alike_share_a_frame(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "_PART_S", 600)  # all in one part
-    made = part(state, SLIDERS[CAP], gain, is_searched=False)
+    monkeypatch.setattr(frames, "_FIRST_PART_S", 600)  # all in one part, as before the search
+    monkeypatch.setattr(frames, "_PART_S", 0)
+    made = part(state, SLIDERS[CAP], gain)
     layouts = {
         sim.assign(state.inputs.workload, bucket_cap_mb=stop).bucket_indices for stop in SLIDERS[CAP].stops
     }
@@ -117,15 +118,16 @@ def test_caps_that_cut_alike_share_a_frame(state: State, monkeypatch: pytest.Mon
 
 def test_what_is_near_travels_first_and_nothing_twice(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "_PART_S", 0)  # a stop a part
+    state = replace(state, is_searched=True)
     slider, has, came = SLIDERS[CAP], None, []
     while has is None or not has["isLast"]:
-        has = part(state, slider, gain, has, is_searched=False)
+        has = part(state, slider, gain, has)
         came += has["stops"]
     assert came[:3] == ["25", "20", "32"]
     assert sorted(came, key=float) == [f"{stop:g}" for stop in slider.stops]
-    assert part(state, slider, gain, has, is_searched=False)["frames"] == []
+    assert part(state, slider, gain, has)["frames"] == []
     other = replace(state, choice=Choice(pick="default", options=(("gradient_as_bucket_view", True),)))
-    assert part(other, slider, gain, has, is_searched=False)["first"] == 0
+    assert part(other, slider, gain, has)["first"] == 0
 
 
 def test_a_move_of_its_own_slider_changes_no_group(state: State) -> None:
@@ -134,6 +136,26 @@ def test_a_move_of_its_own_slider_changes_no_group(state: State) -> None:
         changed = {other for other in SLIDERS if mark(moved)["groups"][other] != mark(state)["groups"][other]}
         assert changed == SLIDERS.keys() - {key}
         assert mark(moved)["id"] != mark(state)["id"]
+
+
+def test_once_the_search_has_ended_all_frames_come_again(state: State) -> None:
+    """Those from before it do not say what could be gained; they serve until then."""
+    slider, searched = SLIDERS[CAP], replace(state, is_searched=True)
+    possible = cached.play_assignment(state.inputs, sim.assign(state.inputs.workload, bucket_cap_mb=4))
+
+    def gain(shown: Played, default: Played) -> Card:
+        return gain_card(shown, default, possible)
+
+    before = part(state, slider, gain)
+    after = part(searched, slider, gain, before)
+    assert (after["group"], after["first"]) == (before["group"], 0)
+    blank, told = (
+        [json.loads(one["frames"][number])["cards"][-1][1] for number in set(one["stops"].values())]
+        for one in (before, after)
+    )
+    assert set(blank) == {""}
+    assert all(told)
+    assert part(searched, slider, gain, after)["first"] == after["next"]
 
 
 def test_what_only_the_server_knows_is_left_to_it(state: State) -> None:
@@ -185,8 +207,8 @@ def test_all_spans_shorter_than_a_cell_are_still_no_more_runs_than_cells() -> No
             exposed=False,
             text="",
         )
-        for index in range(100_000)
+        for index in range(20_000)
     ]
-    assert len(lane_runs(spans, 100_000)) <= 2 * CELLS
+    assert len(lane_runs(spans, 20_000)) <= 2 * CELLS
     assert sum(lane_runs(spans, 100_000)[1::2]) == CELLS
     assert lane_runs([], 0) == [-1, CELLS]

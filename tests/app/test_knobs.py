@@ -47,7 +47,12 @@ SWITCH_VALUES: dict[str, tuple[Any, str]] = {
         "text": ("1: 2", "1: 2"),
     }[one.kind]
     for one in ALL.values()
-} | {"comm_hook": ("powerSGD", "powerSGD"), "join_inputs": ("2, 4", "2, 4")}
+} | {
+    "comm_hook": ("powerSGD", "powerSGD"),
+    "join_inputs": ("2, 4", "2, 4"),
+    "optimize_ddp": ("ddp_optimizer", "ddp_optimizer"),  # which alone has a cap of its own
+    "compile_cap_mb": (10.0, "10"),
+}
 WHAT_IF_VALUES: dict[str, tuple[Any, str]] = {
     "bw": (0.5, "0.5"),
     "lat": (2.0, "2"),
@@ -125,7 +130,10 @@ def test_no_knob_was_forgotten() -> None:
     assert set().union(*map(at_once, RESTORED)) | {"pick"} == set(DEFAULTS)
 
 
-@pytest.mark.parametrize("pick", ["default", "cap", "recommended", "zero1"])
+@pytest.mark.parametrize(
+    "pick",
+    ["cap", "zero1", *(pytest.param(pick, marks=pytest.mark.slow) for pick in ("default", "recommended"))],
+)
 def test_an_address_may_name_an_assignment_by_its_bare_name(page: AppTest, pick: Pick) -> None:
     """``?pick=zero1`` is ``?pick=DeepSpeed+ZeRO-1``, and becomes it; knobs beside it count, too."""
     page.query_params["pick"] = pick
@@ -237,6 +245,15 @@ def test_a_straggler_is_told_with_what_the_search_does_not_know(page: AppTest) -
     assert labels.STRAGGLER_NOTE not in [found.value for found in page.caption]
     move(page, "slowest", 1.3)
     assert labels.STRAGGLER_NOTE in [found.value for found in page.caption]
+    assert "recommended cap is found beside it" in labels.STRAGGLER_NOTE, "as the strip under the cards says"
+
+
+def test_names_of_switches_can_be_copied(page: AppTest) -> None:
+    """A label with a character that nobody sees in it is no name in Python."""
+    page.run()
+    labels_shown = {one.label for kind in (page.toggle, page.selectbox, page.text_input) for one in kind}
+    assert "gradient_as_bucket_view" in labels_shown
+    assert all(label.isprintable() for label in labels_shown)
 
 
 def test_reset_puts_every_knob_back(page: AppTest) -> None:

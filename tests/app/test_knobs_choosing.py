@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import fields, replace
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -16,12 +17,14 @@ from app.views.switches import DDP, FULLY_SHARD, MEGATRON, ZERO, Switch
 from app.words.labels import PICK_WORDS, PICKS, Pick
 from sim.errors import InputError, NotModelledError, SimError
 from sim.nouns.assignment import Assignment
+from sim.nouns.rows import SweepRow
 from sim.systems.fsdp2_settings import MODELLED_FSDP2_SETTINGS, Fsdp2Settings
 from sim.systems.hook_table import HOOKS
 from sim.systems.megatron_settings import MODELLED_MEGATRON_SETTINGS, MegatronSettings
 from sim.systems.registry import SYSTEMS
 from sim.systems.switches import MODELLED_DDP_KWARGS, MODELLED_SETTINGS, Switches
 from sim.systems.zero_settings import MODELLED_ZERO_SETTINGS, ZeroSettings
+from sim.tuner.sweeps.axes import WHAT_IFS, Point
 from tests.app.conftest import make_hardware, make_workload
 from tests.effort import tries
 
@@ -195,10 +198,19 @@ def what_if_values() -> st.SearchStrategy[WhatIf]:
         latency=stops,
         backward=stops,
         interference=st.sampled_from(what_ifs.INTERFERENCE),
-        ranks=st.sampled_from([None, 2, 8, 1024]),
+        world_size=st.sampled_from([None, 2, 8, 1024]),
         precision=st.sampled_from([None, *what_ifs.PRECISIONS[1:]]),
-        straggler=st.sampled_from(what_ifs.SLOWEST),
+        slowest_rank=st.sampled_from(what_ifs.SLOWEST),
     )
+
+
+def test_every_what_if_is_an_axis_a_column_and_a_knob() -> None:
+    """One name everywhere: a what-if of ``sim.scale`` that one of these places lacks fails here."""
+    scaled = {one.name for one in signature(sim.scale).parameters.values() if one.kind is one.KEYWORD_ONLY}
+    assert scaled == {one.name for one in fields(Point)} == set(WHAT_IFS)
+    assert scaled <= {one.name for one in fields(SweepRow)}
+    assert scaled <= set(signature(sim.sweep).parameters)
+    assert scaled <= {one.name for one in fields(WhatIf)} == set(what_ifs.KEYS)
 
 
 def test_nothing_turned_changes_nothing() -> None:
@@ -212,9 +224,8 @@ def test_nothing_turned_changes_nothing() -> None:
 @QUICK
 @given(what_if_values(), what_if_values())
 def test_what_ifs_are_told_as_they_are(one: WhatIf, other: WhatIf) -> None:
-    names = {"ranks": "world_size", "straggler": "slowest_rank"}
     turned = {
-        names.get(field.name, field.name): getattr(one, field.name)
+        field.name: getattr(one, field.name)
         for field in fields(WhatIf)
         if getattr(one, field.name) != field.default
     }
@@ -267,9 +278,9 @@ def test_switches_do_not_fit_an_upload_of_another_system() -> None:
 
 
 def test_the_baseline_does_as_much_work() -> None:
-    assert Choice(pick="single").baseline(WORKLOAD) == Choice(pick="default")
+    assert Choice(pick="single").default_for(WORKLOAD) == Choice(pick="default")
     for name, pick in (("accumulation_steps", "cap"), ("gradient_accumulation_steps", "zero1")):
-        base = Choice(pick=pick, options=((name, 4), ("no_sync", False))).baseline(WORKLOAD)
+        base = Choice(pick=pick, options=((name, 4), ("no_sync", False))).default_for(WORKLOAD)
         assert base == Choice(pick="default", options=(("accumulation_steps", 4),))
 
 
@@ -278,9 +289,9 @@ def test_the_baseline_trains_a_workload_of_which_a_gradient_is_never_ready(switc
     last = replace(WORKLOAD.gradients[0], ready_ns=None)
     unused = replace(WORKLOAD, gradients=(last, *WORKLOAD.gradients[1:]))
     choice = Choice(pick="cap", cap_mb=4.0, options=((switch, True), ("comm_hook", "noop")))
-    assert choice.baseline(unused) == Choice(pick="default", options=((switch, True),))
+    assert choice.default_for(unused) == Choice(pick="default", options=((switch, True),))
     for one in (choice, Choice(pick="zero1")):
-        assignment = one.baseline(unused).assignment(unused, lambda: TUNED)
+        assignment = one.default_for(unused).assignment(unused, lambda: TUNED)
         assert sim.simulate(unused, HARDWARE, assignment, "analytic").sync_end_ns > 0
 
 
@@ -288,8 +299,8 @@ def test_the_baseline_trains_a_workload_of_which_a_gradient_is_never_ready(switc
 @given(asked(DDP), st.sampled_from(switches.DDP_PICKS))
 def test_what_is_possible_is_the_recommended_under_the_same_switches(ask: Ask, pick: Pick) -> None:
     choice = Choice(pick=pick, options=switches.ddp_options(pick, ask))
-    made = plays_or_is_refused(choice.possible)
-    assert choice.possible.pick == "recommended"
+    made = plays_or_is_refused(choice.recommended)
+    assert choice.recommended.pick == "recommended"
     if made is not None:
         told = made.ddp_kwargs | made.settings
         kept = {name: value for name, value in choice.options if name != "set_last_bucket_cap"}
@@ -299,7 +310,7 @@ def test_what_is_possible_is_the_recommended_under_the_same_switches(ask: Ask, p
 
 def test_another_system_is_compared_with_ddp_of_as_many_micro_batches() -> None:
     zero = Choice(pick="zero1", options=(("gradient_accumulation_steps", 4), ("overlap_comm", True)))
-    assert zero.comparable == zero.possible.options == (("accumulation_steps", 4),)
+    assert zero.options_under_ddp == zero.recommended.options == (("accumulation_steps", 4),)
 
 
 @pytest.mark.parametrize("factor", [0.0, 0.5, 1.0, 2.0])
@@ -321,7 +332,7 @@ def test_more_interference_is_never_faster() -> None:
 
 
 def test_a_straggler_delays_the_step() -> None:
-    slowest = WhatIf(straggler=1.5).slowest(WORKLOAD)
+    slowest = WhatIf(slowest_rank=1.5).slowest(WORKLOAD)
     assert slowest is not None
     assert slowest.backward_ns == round(WORKLOAD.backward_ns * 1.5)
     assignment = sim.assign(WORKLOAD)
@@ -330,7 +341,7 @@ def test_a_straggler_delays_the_step() -> None:
     assert beside.step_ns > alone.step_ns + 0.4 * WORKLOAD.backward_ns
 
 
-@pytest.mark.parametrize("what_if", [WhatIf(straggler=0.5), WhatIf(straggler=float("nan"))])
+@pytest.mark.parametrize("what_if", [WhatIf(slowest_rank=0.5), WhatIf(slowest_rank=float("nan"))])
 def test_a_straggler_is_not_faster(what_if: WhatIf) -> None:
     with pytest.raises(InputError, match="slowest rank"):
         what_if.slowest(WORKLOAD)

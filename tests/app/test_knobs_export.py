@@ -25,7 +25,7 @@ def take_home(pick: str, options: dict[str, object], straggler: float = 1.0) -> 
     from tests.app.conftest import make_hardware, make_workload
 
     workload, hardware = make_workload("a/b <c>"), make_hardware()
-    what_if = WhatIf(bandwidth=0.5, straggler=straggler)
+    what_if = WhatIf(bandwidth=0.5, slowest_rank=straggler)
     inputs = cached.scale(
         Inputs(
             workload=workload,

@@ -1,7 +1,7 @@
 """The live view on a recording that grows, run without a browser."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -266,7 +266,7 @@ def test_checkpoints_are_no_drift_and_the_slow_rank_is_named(job: Job) -> None:
     assert report.drift is None
     first = report.lateness[0]
     assert (first.rank, first.share) == (1, 1.0)
-    assert 0.4 * MS < first.late_ns < 1.2 * MS  # 3 % of 26.5 ms
+    assert 0.4 * MS < first.behind_ns < 1.2 * MS  # 3 % of 26.5 ms
     assert words.lateness_sentence(report.lateness) is not None
 
 
@@ -448,7 +448,7 @@ def test_a_long_run_is_thinned_to_what_a_screen_shows(job: Job) -> None:
     job.train(60)
     report, _ = judged(job)
     series = report.series
-    long = replace(series, **{name: getattr(series, name) * 60 for name in series.__slots__})
+    long = replace(series, **{one.name: getattr(series, one.name) * 60 for one in fields(series)})
     long.step[:] = type(long.step)("q", range(1, len(long) + 1))
     report = replace(report, series=long)
     shown = points(report)

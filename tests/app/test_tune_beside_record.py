@@ -9,9 +9,12 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import sim
-from app.cached import Played
+from app import cached
+from app.answering import Answer
+from app.cached import Inputs, Played
+from app.choosing import Choice, WhatIf
 from app.launch import MAIN
-from app.views.truth import regret_words, row_of
+from app.views.truth import of_answer, regret_words, row_of
 from app.words import tune as words
 from sim.formats.record_files import load_record
 from sim.nouns.comparison import Regret
@@ -44,6 +47,33 @@ def test_the_error_is_shown_by_mechanism_and_the_link_to_validate_keeps_the_reco
     assert any("Targets, set for paced replays" in found.value for found in page.caption)
     (link,) = page.get("page_link")
     assert "made-up" in link.proto.query_string
+
+
+def test_what_real_ranks_took_with_the_answer_is_told(
+    traces: Path, workload: Workload, hardware: Hardware
+) -> None:
+    """Where the run of these very inputs measured it."""
+    run = traces / "measured" / "made-up"
+    inputs = Inputs(
+        workload=workload,
+        hardware=hardware,
+        workload_digest=sim.digest(workload),
+        hardware_digest=sim.digest(hardware),
+    )
+    default, four, two = (
+        cached.play(inputs, choice)
+        for choice in (Choice(pick="default"), *(Choice(pick="cap", cap_mb=cap) for cap in (4.0, 2.0)))
+    )
+    measured = {row.name: row.measured_step_ns for row in sim.agreement(load_record(run)).rows}
+    answer = Answer(pick="cap", played=four, default=default, best=None, cap_mb=4.0)
+    told = of_answer(run, inputs, answer)
+    assert told is not None
+    assert told.startswith(f"Measured on real ranks: {format_ms(measured['cap 4'])} a step")
+    saved_ns = measured["default"] - measured["cap 4"]
+    assert f"{format_ms(abs(saved_ns))} {'less' if saved_ns >= 0 else 'more'} than with DDP's default" in told
+    assert of_answer(run, inputs, replace(answer, played=two)) is None, "this cap was not measured"
+    assert of_answer(run, cached.scale(inputs, WhatIf(bandwidth=2.0)), answer) is None
+    assert of_answer(None, inputs, answer) is None
 
 
 def test_what_is_held_against_the_measurement_is_what_is_shown(page: AppTest) -> None:

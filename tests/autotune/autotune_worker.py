@@ -28,8 +28,8 @@ from sim.autotuner.prediction import Prediction
 from sim.autotuner.switch import BucketSwitch
 from sim.formats.autotune_files import find_autotunes
 from sim.nouns.assignment import Assignment, MadeFor
-from sim.validator.ranks import injection
-from sim.validator.ranks.injection import FixedReducer
+from sim.validator.ranks.wrapping import injection
+from sim.validator.ranks.wrapping.injection import FixedReducer
 
 STEP_NS, NOISE_NS, SLOW_NS = 10_000_000, 200_000, 1_000_000  # on the planted clock
 STEPS = 120

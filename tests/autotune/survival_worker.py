@@ -69,7 +69,7 @@ class Death:
 
             BucketSwitch.make = second  # type: ignore[method-assign]
         elif phase == "trial":
-            self._soon_after(loop, "is_candidates", 5)
+            self._soon_after(loop, "is_candidate_turn", 5)
         elif phase == "verdict":
             Unison.slowest = self._now  # type: ignore[assignment]
 

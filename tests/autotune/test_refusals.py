@@ -15,7 +15,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import sim
 from sim.autotuner.modes import check_switchable
 from sim.errors import InputError, NotModelledError
-from sim.validator.ranks.injection import InjectedDataParallel
+from sim.validator.ranks.wrapping.injection import InjectedDataParallel
 
 
 @pytest.fixture

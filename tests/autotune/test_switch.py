@@ -38,7 +38,7 @@ def check(answers: Answers, cases: list[str]) -> None:
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Answers:
-    return run(tmp_path_factory.mktemp("switch"), 2, 12, [*QUICK, *(f"tuned: {name}" for name in TUNED)])
+    return run(tmp_path_factory.mktemp("switch"), 2, 9, [*QUICK, *(f"tuned: {name}" for name in TUNED)])
 
 
 @pytest.mark.parametrize("name", QUICK)

@@ -7,7 +7,7 @@ import pytest
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from sim.autotuner.verdict import Verdict, is_candidates, judge, looks
+from sim.autotuner.verdict import Verdict, is_candidate_turn, judge, looks
 from tests.effort import IS_WHOLE
 
 Floats = NDArray[np.float64]
@@ -65,7 +65,7 @@ def test_without_a_gain_at_most_one_in_twenty_is_kept() -> None:
 @pytest.mark.parametrize("noise", [normal, heavy, drifting])
 def test_a_gain_is_found_and_its_interval_holds_it(noise: Callable[[int, Generator], Floats]) -> None:
     chance = np.random.default_rng(1)
-    theirs = np.array([is_candidates(step) for step in range(200)])
+    theirs = np.array([is_candidate_turn(step) for step in range(200)])
     found = [trial(noise(200, chance) - 0.05 * theirs) for _ in range(10)]
     assert all(verdict.keeps for verdict in found)
     held = [verdict.ab.gain_low_ns <= 0.05 * STEP <= verdict.ab.gain_high_ns for verdict in found]
@@ -73,7 +73,7 @@ def test_a_gain_is_found_and_its_interval_holds_it(noise: Callable[[int, Generat
 
 
 def test_a_slower_candidate_is_given_up_at_the_first_look() -> None:
-    theirs = np.array([is_candidates(step) for step in range(200)])
+    theirs = np.array([is_candidate_turn(step) for step in range(200)])
     verdict = trial(normal(200, np.random.default_rng(2)) + 0.2 * theirs)
     assert verdict.keeps is False
     assert verdict.ab.rounds == 10
@@ -82,7 +82,7 @@ def test_a_slower_candidate_is_given_up_at_the_first_look() -> None:
 
 def test_both_have_as_many_steps_and_follow_as_many_switches() -> None:
     for look in looks(20, 200):
-        order = [is_candidates(step) for step in range(look)]
+        order = [is_candidate_turn(step) for step in range(look)]
         assert sum(order) == look // 2
         switched = [place for place in range(1, look) if order[place] != order[place - 1]]
         to_theirs = sum(order[place] for place in switched)

@@ -13,7 +13,7 @@ from tests.bench.catalogue import ENTRIES, Entry
 pytestmark = pytest.mark.bench
 
 SMALLEST = 13  # tensors
-FEWEST, MOST, ENOUGH_S = 3, 100, 0.2  # rounds of an entry, and after what time there need not be more
+FEWEST, MOST, ENOUGH_S = 3, 100, 0.1  # rounds of an entry, and after what time there need not be more
 
 
 @pytest.mark.parametrize(

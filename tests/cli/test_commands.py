@@ -347,7 +347,7 @@ def test_ctrl_c_is_one_line_also_while_it_starts(module: str) -> None:
 
 
 def test_the_command_line_starts_without_torch_and_streamlit() -> None:
-    """DESIGN: ``bucketsim simulate`` and its help start without torch; the screen is its own process."""
+    """``bucketsim simulate`` and its help start without torch; the screen is its own process."""
     program = (
         "import sys, sim.cli.main\n"
         "import sim\n"

@@ -22,8 +22,8 @@ from sim.cli.loop_steps import cautions, loop_obstacle, loop_steps
 from sim.errors import MachineError
 from sim.machine import usable_threads
 from sim.nouns.diagnosis import Diagnosis, Gpu, TorchFacts
-from sim.validator import boxed_hosts as box
 from sim.validator import capabilities
+from sim.validator.hosts import boxed_hosts as box
 from tests.commands import bucketsim, process
 from tests.dist.conftest import needs_box
 

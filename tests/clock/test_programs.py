@@ -30,6 +30,8 @@ def effects(draw: Draw) -> Effects:
         copy_in_slowdown=draw(factors) if slows else Fraction(1),
         copy_out_slowdown=draw(factors) if slows else Fraction(1),
         comm_copy_out_slowdown=draw(factors) if slows else Fraction(1),
+        small_bytes=draw(st.integers(0, 4)),
+        small_slowdown=draw(factors) if slows else Fraction(1),
     )
 
 
@@ -45,7 +47,7 @@ def programs(draw: Draw) -> Program:
                 kind="all_reduce",
                 elements=1,
                 dtype="float32",
-                num_bytes=4,
+                num_bytes=draw(st.integers(1, 4)),
                 service_ns=draw(durations),
                 phase="backward",
                 bucket=number,

@@ -269,6 +269,7 @@ def test_presets_carry_what_data_sheets_say_by_nccls_count() -> None:
     assert ring_shares(rings_of(gh200_slingshot()))[0].bytes_per_s == pytest.approx(18 * 20.6e9)
 
 
+@pytest.mark.slow  # of parts of two racks: test_topology_gates; of both, whole: test_nccl_paths
 def test_two_racks_of_nvl72_are_joined() -> None:
     rings = rings_of(nvl72(2))
     assert rings.world_size == 144

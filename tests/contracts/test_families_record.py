@@ -12,8 +12,8 @@ from tests.manual.pages import TRUTH
 ROOT = Path(__file__).parents[2]
 FAMILIES = ROOT / "traces" / "families"
 RECORDS = ("gpt-box-2x1gbit", "bert-box-2x4gbit", "resnet50-box-2x4gbit")
-# Many small messages on two channels: the model halves the speed of messages of which little is wire.
-MANY_SMALL = {"per-parameter": 0.12, "horovod": 0.03}
+# Many small messages: in GPT's record they took a third of what they did in the calibration.
+MANY_SMALL = {"per-parameter": 0.04}
 
 
 @pytest.fixture(scope="module")

@@ -4,17 +4,20 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import sim
 from sim.formats.record_files import start_record
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload
+from sim.validator.candidates.candidate import Candidate
 from sim.validator.gathering import prepare
-from sim.validator.ranks.processes import holding, kill
-from sim.validator.replayed import Candidate
+from sim.validator.hosts.launch import _free_port
+from sim.validator.ranks.process.processes import holding, kill
 from tests.effort import PATIENCE_S
+from tests.ranks import start
 
 MS = 1_000_000
 FLAT = Hardware(
@@ -26,6 +29,19 @@ FLAT = Hardware(
     ),
     comm_channels=2,
 )
+
+
+def quickened(workload: Workload) -> Workload:
+    """The same at a tenth of the pace and a fourth of the size."""
+    return replace(
+        workload,
+        gradients=tuple(
+            replace(one, shape=(256, 256), num_bytes=1 << 18, ready_ns=(one.ready_ns or 0) // 10)
+            for one in workload.gradients
+        ),
+        forward_ns=workload.forward_ns // 10,
+        backward_ns=workload.backward_ns // 10,
+    )
 
 
 def wait_for(is_so: Callable[[], bool], what: str) -> None:
@@ -107,6 +123,17 @@ def prepared(workload: Workload, folder: Path, rounds: int = 2) -> Path:
     return directory
 
 
+def seat(rank: int, port: int) -> dict[str, str]:
+    """What one rank of two, started by hand, has to be told."""
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+
+
 def worker(directory: Path, rank: int, port: int) -> subprocess.Popen[str]:
     """One rank of two, started by hand."""
     return subprocess.Popen(
@@ -114,12 +141,20 @@ def worker(directory: Path, rank: int, port: int) -> subprocess.Popen[str]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ
-        | {
-            "RANK": str(rank),
-            "WORLD_SIZE": "2",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "GLOO_SOCKET_IFNAME": "lo",
-        },
+        env=os.environ | seat(rank, port),
     )
+
+
+def forked_to_their_ends(folders: Sequence[Path]) -> list[tuple[int, str]]:
+    """Exit code and words of each of two ranks, whose jobs are in these folders, quickly started."""
+    port = _free_port()
+    said = [folder / f"said.{rank}" for rank, folder in enumerate(folders)]
+    ranks = [
+        start("sim.validator.worker", [folder / "job.json"], said[rank], seat(rank, port))
+        for rank, folder in enumerate(folders)
+    ]
+    for one in ranks:
+        one.join(PATIENCE_S)
+        one.kill()
+        one.join()
+    return [(one.exitcode or 0, path.read_text()) for one, path in zip(ranks, said, strict=True)]

@@ -2,58 +2,71 @@
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
-from sim.validator.boxed import Failure
-from sim.validator.ranks.processes import holding, kill
-from tests.commands import Said, bucketsim, process
+from sim.validator.hosts.boxed import Failure
+from sim.validator.ranks.process.processes import holding, kill
+from tests.commands import Said, bucketsim
 from tests.dist.conftest import needs_box
 from tests.dist.starting import wait_for
 from tests.dist.test_box import namespaces
 from tests.effort import PATIENCE_S
+from tests.ranks import command
 
 pytestmark = pytest.mark.dist
 
 
-def in_box(*command: object, hosts: int = 2, rate: str = "500mbit") -> Said:
-    """What ``bucketsim box … -- command`` says, run to its end."""
-    return process("-m", "sim", "box", hosts, "--rate", rate, "--", *command)
+def in_box(*words: object, hosts: int = 2, rate: str = "500mbit") -> Said:
+    """What ``bucketsim box … -- words`` says, run to its end."""
+    with TemporaryDirectory() as folder:
+        out, err = Path(folder, "out"), Path(folder, "err")
+        box = command(["box", hosts, "--rate", rate, "--", *words], out, err)
+        code = ended(box)
+        return Said(code=code, out=out.read_text(), err=err.read_text())
+
+
+def ended(box: BaseProcess) -> int:
+    """Its exit code, once it has ended."""
+    box.join(PATIENCE_S)
+    assert box.exitcode is not None, "it does not end"
+    return box.exitcode
 
 
 @contextmanager
-def running(script: str, folder: Path, word: str = "") -> Iterator[subprocess.Popen[str]]:
+def running(script: str, folder: Path, grace_s: float = PATIENCE_S) -> Iterator[BaseProcess]:
     """``bucketsim box`` under way, both ranks having come to ``touch $DIR/$RANK`` in the shell ``script``.
 
-    ``$DIR`` is in the command line of whatever the script starts with it.
+    ``$DIR`` is in the command line of whatever the script starts with it; ``grace_s`` is how long that may
+    take to end when it is told to.
     """
     temporary = folder / "tmp"
     temporary.mkdir()
     (folder / "endless").touch()
-    command = ["-m", "sim", "box", "2", "--rate", "500mbit", "--", "sh", "-c", script, str(folder), word]
-    box = subprocess.Popen(
-        [sys.executable, *command],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"DIR": str(folder), "TMPDIR": str(temporary)},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    box = command(
+        ["box", 2, "--rate", "500mbit", "--", "sh", "-c", script, folder],
+        Path(os.devnull),
+        folder / "said",
+        {"DIR": str(folder), "TMPDIR": str(temporary)},
+        {"sim.validator.hosts.boxed._GRACE_S": grace_s},
     )
+    assert box.pid is not None
     try:
         wait_for(lambda: all((folder / str(rank)).exists() for rank in range(2)), "both ranks")
         yield box
-        # The command itself holds the word too; the others must be gone with it, or very soon after SIGKILL.
+        # All must be gone with it, or very soon after SIGKILL.
         wait_for(lambda: not holding(str(folder)), "the end of every process")
         wait_for(lambda: not namespaces(box.pid), "the end of every namespace")
         assert list(temporary.iterdir()) == []
     finally:
         box.kill()
-        box.communicate()
+        box.join()
         kill(holding(str(folder)))
 
 
@@ -102,6 +115,7 @@ def test_an_all_reduce_takes_what_the_wire_allows() -> None:
 
 
 @needs_box
+@pytest.mark.slow  # that it has what torchrun reads: test_the_environment_is_torchruns
 def test_two_ranks_a_host_by_a_torchrun_inside() -> None:
     # In one write: unbuffered, print makes several, and two processes share a stream.
     script = (
@@ -181,10 +195,11 @@ _TOLD = [(HANGS, *_SENT[0]), (FORKS, *_SENT[1]), *((IGNORES, *sent) for sent in 
     ],
 )
 def test_a_signal_ends_everything(script: str, sent: signal.Signals, code: int, tmp_path: Path) -> None:
-    with running(script, tmp_path) as box:
+    with running(script, tmp_path, 0.5 if script == IGNORES else PATIENCE_S) as box:
+        assert box.pid is not None
         assert len(namespaces(box.pid)) == 2
-        box.send_signal(sent)
-        assert box.wait(timeout=PATIENCE_S) == code
+        os.kill(box.pid, sent)
+        assert ended(box) == code
 
 
 @needs_box
@@ -192,9 +207,9 @@ def test_a_signal_ends_everything(script: str, sent: signal.Signals, code: int, 
 def test_a_rank_that_dies_ends_everything(script: str, tmp_path: Path) -> None:
     one = "touch $DIR/1; while [ ! -e $DIR/go ]; do sleep 0.1; done; exit 5"
     dies = f"[ $RANK = 0 ] || {{ {one}; }}; {script}"
-    with running(dies, tmp_path) as box:
+    with running(dies, tmp_path, 0.5 if script == IGNORES else PATIENCE_S) as box:
         (tmp_path / "go").touch()
-        assert box.wait(timeout=PATIENCE_S) == 5
+        assert ended(box) == 5
 
 
 @needs_box
@@ -202,7 +217,7 @@ def test_what_a_script_leaves_running_is_ended(tmp_path: Path) -> None:
     leaves = "setsid tail -f $DIR/endless & touch $DIR/$RANK; while [ ! -e $DIR/go ]; do sleep 0.1; done"
     with running(leaves, tmp_path) as box:
         (tmp_path / "go").touch()
-        assert box.wait(timeout=PATIENCE_S) == 0
+        assert ended(box) == 0
 
 
 @needs_box
@@ -210,8 +225,8 @@ def test_a_script_may_say_its_last_words(tmp_path: Path) -> None:
     script = "trap 'echo last words; exit 0' TERM; touch $DIR/$RANK; while :; do sleep 0.1; done"
     with running(script, tmp_path) as box:
         box.terminate()
-        _, said = box.communicate(timeout=PATIENCE_S)
-        assert "[rank1]: last words" in said.splitlines()
+        ended(box)
+        assert "[rank1]: last words" in (tmp_path / "said").read_text().splitlines()
 
 
 @pytest.mark.parametrize(

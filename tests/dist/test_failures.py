@@ -13,11 +13,19 @@ import pytest
 
 from sim.formats.record_files import load_record
 from sim.nouns.workload import Workload
-from sim.validator.launch import _free_port
-from sim.validator.ranks import notices
-from sim.validator.ranks.processes import holding
+from sim.validator.hosts.launch import _free_port
+from sim.validator.ranks.process import notices
+from sim.validator.ranks.process.processes import holding
 from tests.dist.conftest import needs_box
-from tests.dist.starting import Validation, prepared, ranks_of, wait_for, worker
+from tests.dist.starting import (
+    Validation,
+    forked_to_their_ends,
+    prepared,
+    quickened,
+    ranks_of,
+    wait_for,
+    worker,
+)
 from tests.effort import PATIENCE_S
 
 pytestmark = pytest.mark.dist
@@ -72,7 +80,7 @@ def test_a_hung_rank_is_named(small_workload: Workload, tmp_path: Path, victim: 
 def test_ctrl_c_keeps_what_was_measured(
     small_workload: Workload, tmp_path: Path, sent: signal.Signals, expected: int
 ) -> None:
-    with Validation(small_workload, tmp_path) as run:
+    with Validation(quickened(small_workload), tmp_path) as run:
         wait_for(run.has_measured, "a measured round")
         run.process.send_signal(sent)
         code, said = run.ends()
@@ -144,14 +152,21 @@ def test_a_rank_with_another_model_is_named_on_every_rank(small_workload: Worklo
     job = json.loads((theirs / "job.json").read_text())
     job["shapes"][3] = [512, 256]
     (theirs / "job.json").write_text(json.dumps(job))
-    port = _free_port()
-    ranks = [worker(ours, 0, port), worker(theirs, 1, port)]
     words = "another job than rank 0's on rank 1: shapes[3][1] is 256 on rank 1 and 512 on rank 0"
-    for rank, folder in zip(ranks, (ours, theirs), strict=True):
-        _, said = rank.communicate(timeout=PATIENCE_S)
-        assert rank.returncode == 1
+    for folder, (code, said) in zip((ours, theirs), forked_to_their_ends([ours, theirs]), strict=True):
+        assert code == 1
         assert words in said
         assert notices.failures(folder) == {1: words}
+
+
+def test_a_rank_that_fails_leaves_its_reason(small_workload: Workload, tmp_path: Path) -> None:
+    """Gradients of integers, which torch refuses; a rank may lose touch with one that has ended by then."""
+    job = prepared(small_workload, tmp_path / "job")
+    asked = json.loads((job / "job.json").read_text())
+    asked["dtypes"] = ["int32"] * len(asked["dtypes"])
+    (job / "job.json").write_text(json.dumps(asked))
+    assert [code for code, _ in forked_to_their_ends([job, job])] == [1, 1]
+    assert any(re.search(r"RuntimeError: .*[Gg]radients", said) for said in notices.failures(job).values())
 
 
 @pytest.mark.slow

@@ -16,9 +16,9 @@ from sim.errors import InputError, ReplayError
 from sim.formats.record_files import load_record
 from sim.nouns.workload import Workload
 from sim.validator.gathering import gather_record
-from sim.validator.launch import Place, _free_port
-from sim.validator.ranks import notices
-from sim.validator.ranks.seats import find_seat, first_host
+from sim.validator.hosts.launch import Place, _free_port
+from sim.validator.ranks.process import notices
+from sim.validator.ranks.process.seats import find_seat, first_host
 from tests.commands import bucketsim
 from tests.dist.starting import FLAT, prepared
 from tests.effort import PATIENCE_S

@@ -23,11 +23,11 @@ from sim.errors import InputError, MachineError, NotModelledError
 from sim.formats.record_files import load_record
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Gradient, Workload
-from sim.validator.carriers import Carrier, with_local_costs
-from sim.validator.ranks.cuda_pacing import CudaPacer, check_gpus, check_sums, measure_spin_rate
-from sim.validator.ranks.emulated_link import CudaLink, HostLink, Wire, curve_from
-from sim.validator.ranks.paced_lanes import paced_lanes
-from sim.validator.ranks.wrapping import stock_ddp
+from sim.validator.candidates.carriers import Carrier, with_local_costs
+from sim.validator.ranks.lanes.paced_lanes import paced_lanes
+from sim.validator.ranks.pacing.cuda_pacing import CudaPacer, check_gpus, check_sums, measure_spin_rate
+from sim.validator.ranks.pacing.emulated_link import CudaLink, HostLink, Wire, curve_from
+from sim.validator.ranks.wrapping.wrap import stock_ddp
 from tests.dist.paper_gpu import NS_PER_CYCLE, OVERHEAD_NS, PaperGpu, install
 from tests.effort import tries
 
@@ -259,7 +259,7 @@ def test_a_paced_backward_of_kernels_keeps_the_schedule_and_links_queue(
 ) -> None:
     """Real DDP on one rank; copies cost the paper GPU nothing, so every time is known."""
     pacer = CudaPacer(torch.device("cpu"), 0, 1, "gloo")
-    monkeypatch.setattr("sim.validator.ranks.paced_lanes.pacer_for", lambda rank: pacer)
+    monkeypatch.setattr("sim.validator.ranks.lanes.paced_lanes.pacer_for", lambda rank: pacer)
     due = [2 * MS, 4 * MS, 4 * MS + 1_000, 8 * MS, 9 * MS]  # the third is too close for a kernel of its own
     rank = PaperRank(
         {

@@ -15,11 +15,11 @@ from sim.nouns.workload import Workload
 from sim.recorder import load_factory
 from sim.recorder import record as record_step
 from sim.validator.abtest import run_ab
-from sim.validator.launch import Place
-from sim.validator.ranks.model_lanes import model_lanes
+from sim.validator.candidates.candidate import Candidate, standing_candidates
+from sim.validator.candidates.replay_jobs import UserModel, model_job
+from sim.validator.hosts.launch import Place
+from sim.validator.ranks.lanes.model_lanes import model_lanes
 from sim.validator.replay import replay
-from sim.validator.replay_jobs import UserModel, model_job
-from sim.validator.replayed import Candidate, standing_candidates
 from tests.commands import bucketsim
 
 pytestmark = pytest.mark.dist
@@ -118,6 +118,7 @@ def test_buckets_of_another_model_are_refused_in_an_ab_run() -> None:
         run_ab(MODEL, other, Place(), rounds=1)
 
 
+@pytest.mark.slow  # with another model: test_user_path
 def test_ab_through_the_command_line(tmp_path: Path) -> None:
     best = tmp_path / "best.json"
     best.write_text(sim.to_text(FREE))

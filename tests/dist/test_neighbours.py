@@ -19,17 +19,22 @@ from sim.formats.record_files import start_record
 from sim.nouns.workload import Workload
 from sim.validator import calibrate as calibrate_module
 from sim.validator import replay as replay_module
-from sim.validator import second_job
 from sim.validator.calibrate import calibrate
-from sim.validator.launch import Place
-from sim.validator.neighbouring import PacedNeighbour, endless_all_reduce, paced_neighbour, place_two
+from sim.validator.candidates.candidate import Candidate
+from sim.validator.candidates.paced_neighbour import (
+    PacedNeighbour,
+    endless_all_reduce,
+    paced_neighbour,
+    place_two,
+)
+from sim.validator.candidates.replay_jobs import paced_job, slow_schedules
+from sim.validator.hosts import second_job
+from sim.validator.hosts.launch import Place
+from sim.validator.hosts.second_job import SecondJob, check_lasts
+from sim.validator.ranks.lanes.paced_lanes import paced_lanes
 from sim.validator.ranks.occupying import steps
-from sim.validator.ranks.paced_lanes import paced_lanes
-from sim.validator.ranks.processes import holding, kill
+from sim.validator.ranks.process.processes import holding, kill
 from sim.validator.replay import replay
-from sim.validator.replay_jobs import paced_job, slow_schedules
-from sim.validator.replayed import Candidate
-from sim.validator.second_job import SecondJob, check_lasts
 from tests.commands import bucketsim
 from tests.dist.conftest import needs_box
 from tests.dist.starting import FLAT, ranks_of

@@ -6,9 +6,9 @@ import time
 import pytest
 import torch
 
-from sim.validator.ranks.pacing import PacedModule, Schedule, sharpen_sleep, sleep_until
-from sim.validator.ranks.replay_lane import Manner
-from sim.validator.ranks.stepping import clear_gradients
+from sim.validator.ranks.pacing.paced_module import PacedModule, Schedule, sharpen_sleep, sleep_until
+from sim.validator.ranks.pacing.replay_lane import Manner
+from sim.validator.ranks.pacing.stepping import clear_gradients
 
 MS = 1_000_000
 

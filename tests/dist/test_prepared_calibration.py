@@ -17,11 +17,12 @@ import sim
 from sim.errors import InputError, ReplayError
 from sim.nouns.hardware import Hardware
 from sim.validator.calibrate import calibrate
-from sim.validator.launch import Place, _free_port
+from sim.validator.hosts.launch import Place, _free_port
 from sim.validator.prepared import commands
 from sim.validator.prepared_calibration import gather_calibration, prepare_calibration
-from sim.validator.ranks import notices
+from sim.validator.ranks.process import notices
 from tests.commands import bucketsim
+from tests.dist.starting import forked_to_their_ends
 from tests.dist.test_launch import SRUN
 
 pytestmark = pytest.mark.dist
@@ -182,8 +183,8 @@ def test_events_of_another_number_of_ranks_are_refused(tmp_path: Path) -> None:
 
 
 def test_another_number_of_ranks_than_prepared_is_told_by_gather(tmp_path: Path) -> None:
-    job = prepare_calibration(tmp_path / "job", 3, largest=4096, rounds=1)
-    assert run_by_torchrun(job, tmp_path) != 0
+    prepare_calibration(tmp_path / "job", 3, largest=4096, rounds=1)
+    assert [code for code, _ in forked_to_their_ends([tmp_path / "job"] * 2)] == [1, 1]
     said = bucketsim("gather", tmp_path / "job", "-o", tmp_path / "wire.json")
     assert said.code == 1
     assert "world size: 2 ranks were started, but the job is for 3; nothing was measured" in said.err

@@ -15,10 +15,10 @@ from sim.nouns.hardware import SLOWDOWNS, CurvePoint, Hardware
 from sim.nouns.workload import Workload
 from sim.units import MIB
 from sim.validator.calibrate import calibrate, calibration_job
+from sim.validator.candidates.candidate import Candidate
 from sim.validator.collecting import Collected
-from sim.validator.launch import Place, run_ranks
+from sim.validator.hosts.launch import Place, run_ranks
 from sim.validator.replay import replay
-from sim.validator.replayed import Candidate
 from tests.dist.conftest import MS, needs_box
 
 pytestmark = pytest.mark.dist
@@ -42,6 +42,7 @@ def candidates(workload: Workload) -> list[Candidate]:
     ]
 
 
+@pytest.mark.slow  # by more systems, over smaller gradients: test_systems_replay
 def test_replay_runs_the_buckets_asked_for_and_measures_them(
     small_workload: Workload, tmp_path: Path
 ) -> None:
@@ -104,6 +105,7 @@ def test_buckets_other_than_those_asked_for_fail_loudly(small_workload: Workload
         collected.take({**event, "ranks": [right, wrong]})
 
 
+@pytest.mark.slow  # what a rank leaves: test_failures; what is made of it: test_watching
 def test_a_rank_that_fails_is_named_with_its_reason(small_workload: Workload, tmp_path: Path) -> None:
     gradients = tuple(replace(g, dtype="int32", num_bytes=4 * 512 * 512) for g in small_workload.gradients)
     integers = replace(small_workload, gradients=gradients)

@@ -5,7 +5,7 @@ from statistics import fmean
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.validator.ranks.settling import FEWEST_ROUNDS, figure_ns, interval_ns, is_settled, modes
+from sim.validator.ranks.probes.settling import FEWEST_ROUNDS, figure_ns, interval_ns, is_settled, modes
 
 MS = 10**6
 ROUND = st.lists(st.floats(0.99, 1.01), min_size=1, max_size=30)

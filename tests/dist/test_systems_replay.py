@@ -17,14 +17,14 @@ from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Buffer, Workload
 from sim.systems.registry import POLICIES
 from sim.systems.zero import STAGES
-from sim.validator.carriers import Carrier
-from sim.validator.every_system import every_system
-from sim.validator.launch import Place
-from sim.validator.module_trees import TREE_POLICIES
-from sim.validator.ranks import requirements
+from sim.validator.candidates.candidate import Candidate, lane_count
+from sim.validator.candidates.carriers import Carrier
+from sim.validator.candidates.every_system import every_system
+from sim.validator.candidates.module_trees import TREE_POLICIES
+from sim.validator.candidates.replayable import check_replayable
+from sim.validator.hosts.launch import Place
+from sim.validator.ranks.process import requirements
 from sim.validator.replay import replay
-from sim.validator.replayable import check_replayable
-from sim.validator.replayed import Candidate, lane_count
 from tests.commands import bucketsim
 from tests.dist.conftest import needs_box
 
@@ -38,6 +38,8 @@ TWO = Hardware(
     **dict.fromkeys(("all_reduce", "all_gather", "reduce", "reduce_scatter", "broadcast"), CURVE),  # type: ignore[arg-type]
 )
 OF_GRADIENTS = [one for one in POLICIES if one not in (*STAGES, *TREE_POLICIES)]
+# DDP without switches or hooks, in buckets of any kind.
+PLAIN = ("DDP default", "small ddp", "list", "small last cap", "even and odd")
 needs_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs deepspeed")
 
 
@@ -79,7 +81,23 @@ def replayed(workload: Workload, candidates: list[Candidate], folder: Path) -> d
         assert predicted[candidate.name].step_ns > 0
         for iteration in measured.traced:
             assert len(iteration.buckets) == len(wanted), candidate.name
+        if candidate.name in PLAIN:
+            check_order(workload, measured)
     return {measured.name: measured for measured in record.measurements}
+
+
+def check_order(workload: Workload, measured: Measurement) -> None:
+    """A bucket is ready, launched, and ended before DDP lets go; its last gradient is never early."""
+    assert measured.observed is not None
+    assert measured.traced
+    for iteration in measured.traced:
+        assert [bucket.index for bucket in iteration.buckets] == list(range(len(measured.observed)))
+        for indices, bucket in zip(measured.observed, iteration.buckets, strict=True):
+            assert bucket.ready_ns is not None
+            assert bucket.launch_ns is not None
+            assert bucket.end_ns is not None
+            assert bucket.ready_ns <= bucket.launch_ns <= bucket.end_ns <= iteration.sync_end_ns
+            assert bucket.ready_ns >= max(workload.gradients[index].ready_ns or 0 for index in indices)
 
 
 def floor_ns(workload: Workload, assignment: Assignment) -> int:
@@ -102,6 +120,13 @@ def test_every_system_of_gradients_is_replayed_with_its_own_buckets(
     small = [
         Candidate(name=f"small {policy}", assignment=sim.assign(workload, policy, 1))
         for policy in ("ddp", "after-backward", "arrival-counted", "flat-views", "last-hook-safe")
+    ]
+    # Caps of their own, and what no keyword of DDP reaches, so that the Reducer is given it.
+    apart = Assignment(bucket_indices=(tuple(range(8, -1, -2)), tuple(range(9, 0, -2))))
+    small += [
+        Candidate(name="list", assignment=sim.assign(workload, bucket_cap_mb_list=[0.6, 1.0, 0.5])),
+        Candidate(name="small last cap", assignment=sim.assign(workload, set_last_bucket_cap=True)),
+        Candidate(name="even and odd", assignment=apart),
     ]
     measured = replayed(workload, [*candidates, *small], tmp_path / "record")
     for one in [*candidates, *small]:

@@ -1,16 +1,20 @@
-"""The user's own job under torchrun: recorded, imported, tuned, applied, and compared with the default."""
+"""The user's own job: recorded, imported, tuned, applied, and compared with the default."""
 
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import sim
 from sim.nouns.hardware import CurvePoint, Hardware
+from sim.validator.hosts.launch import _free_port
 from tests.commands import bucketsim
+from tests.dist.starting import seat
 from tests.effort import PATIENCE_S
+from tests.ranks import start
 
 pytestmark = pytest.mark.dist
 
@@ -24,6 +28,21 @@ LINK = Hardware(
     ),
 )
 ARGUMENTS = ["--width", "128", "--layers", "4", "--accumulate", "2", "--amp", "--steps", "8"]
+
+
+def forked(module: str, *words: object, cwd: Path) -> str:
+    """Two gloo ranks of a module, quickly started; what they said."""
+    port, said = _free_port(), [cwd / f"said.{rank}" for rank in range(2)]
+    ranks = [
+        start(module, words, path, {**seat(rank, port), "LOCAL_RANK": str(rank)})
+        for rank, path in enumerate(said)
+    ]
+    for rank, path in zip(ranks, said, strict=True):
+        rank.join(PATIENCE_S)
+        rank.kill()
+        rank.join()
+        assert rank.exitcode == 0, path.read_text()
+    return "".join(path.read_text() for path in said)
 
 
 def torchrun(*words: object, cwd: Path) -> str:
@@ -43,13 +62,17 @@ def torchrun(*words: object, cwd: Path) -> str:
     return done.stdout + done.stderr
 
 
-def test_record_import_tune_apply_and_compare(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "launch",
+    [forked, pytest.param(torchrun, marks=pytest.mark.slow)],  # torchrun's ranks: test_systems_replay
+)
+def test_record_import_tune_apply_and_compare(launch: Callable[..., str], tmp_path: Path) -> None:
     recording, imported = tmp_path / "recording", tmp_path / "imported"
     link, best = tmp_path / "link.json", tmp_path / "best.json"
     link.write_text(sim.to_text(LINK))
     script = "sim.examples.train"
 
-    plain = torchrun(script, *ARGUMENTS, "--record", recording, cwd=tmp_path)
+    plain = launch(script, *ARGUMENTS, "--record", recording, cwd=tmp_path)
     assert sorted(path.name for path in recording.iterdir()) == ["rank-0.jsonl", "rank-1.jsonl"]
 
     said = bucketsim("import", "recording", recording, "-o", imported)
@@ -65,7 +88,7 @@ def test_record_import_tune_apply_and_compare(tmp_path: Path) -> None:
     assert "own step" not in alone.out + alone.err
     assert len(sim.load_assignment(best).bucket_indices) > 1
 
-    applied = torchrun(script, *ARGUMENTS, "--assignment", best, cwd=tmp_path)
+    applied = launch(script, *ARGUMENTS, "--assignment", best, cwd=tmp_path)
     assert "another order" not in applied
     # Buckets change when gradients travel, not what they are.
     loss = next(line for line in plain.splitlines() if line.startswith("loss"))
@@ -73,9 +96,12 @@ def test_record_import_tune_apply_and_compare(tmp_path: Path) -> None:
 
     model = ["--model", f"{script}:model_and_batch", "--arg", "width=128", "--arg", "layers=4"]
     command = ["validate", workload, "--hardware", link, "--ab", *model, "--arg", "amp=true"]
-    said = bucketsim(*command, "--assignment", best, "--rounds", "6", "--json")
+    said = bucketsim(*command, "--assignment", best, "--rounds", "6", "-o", tmp_path / "ab", "--json")
     assert said.code == 0, said.err
     result = json.loads(said.out)
+    assert json.loads((tmp_path / "ab" / "ab.json").read_text()) == result
+    assert (result["kind"], result["rounds"]) == ("ab", 6)
+    assert result["gain_low_ns"] <= result["gain_high_ns"]
     assert result["samples_per_step"] == 64
     assert result["predicted_gain_ns"] > 0
     assert result["environment"]["model"]["arguments"] == {"width": 128, "layers": 4, "amp": True}

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from sim.errors import ReplayError
 from sim.validator import worker
-from sim.validator.ranks.beats import SILENCE_S, Beat, Fault, Observer, WakingClock
-from sim.validator.ranks.unanimity import Disagreement, check_unanimous, first_difference
-from sim.validator.watch import Launched, watch
+from sim.validator.hosts.watch import Launched, watch
+from sim.validator.ranks.process.beats import SILENCE_S, Beat, Fault, Observer, WakingClock
+from sim.validator.ranks.process.unanimity import Disagreement, check_unanimous, first_difference
 from tests.effort import PATIENCE_S
 
 

@@ -1,4 +1,7 @@
-"""Valid files of every format that import reads: what damage and metamorphic tests begin with."""
+"""Valid files of every format that import reads: what damage and metamorphic tests begin with.
+
+A new format gives its own here; ``test_sniffing`` fails until it does.
+"""
 
 import gzip
 import json

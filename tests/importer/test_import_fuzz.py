@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sim.importer.bounded_json import MOST_VALUES
+from sim.importer.readers import READABLE
 from sim.nouns.imported import ImportOptions
 from tests.commands import bucketsim, process
 from tests.importer.corpus import MODEL, Case, corpus
@@ -129,9 +130,7 @@ def test_what_is_not_damaged_is_read(tmp_path: Path) -> None:
             assert tally.results.total() == 1, (form, paths, tally)
 
 
-@pytest.mark.parametrize(
-    "form", ["auto", "kineto", "nccl-tests", "flight-recorder", "ddp-log", "chakra", "recording"]
-)
+@pytest.mark.parametrize("form", READABLE)
 def test_what_is_no_file_of_text(form: str, tmp_path: Path) -> None:
     (tmp_path / "empty").write_bytes(b"")
     (tmp_path / "zipped").write_bytes(gzip.compress(b""))

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from sim.formats.documents import save
+from sim.importer.readers import FORMATS
 from tests.commands import Said, bucketsim
 from tests.effort import PATIENCE_S
 from tests.importer.built_traces import Dialect, build
@@ -79,7 +80,7 @@ def test_a_run_that_failed_gives_what_it_measured_and_says_so(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("case", _CASES, ids=lambda case: f"{case.form}-{next(iter(case.files))}")
-@pytest.mark.parametrize("form", ["kineto", "nccl-tests", "flight-recorder", "ddp-log", "chakra"])
+@pytest.mark.parametrize("form", [name for name in FORMATS if name != "recording"])
 def test_the_wrong_format_is_told_the_right_one(case: Case, form: str, tmp_path: Path) -> None:
     if case.form == form:
         form = "recording"

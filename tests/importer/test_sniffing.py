@@ -5,6 +5,7 @@ import json
 import os
 import time
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from app.words import uploads
 from sim.errors import InputError, SimError
-from sim.importer.readers import FORMATS
+from sim.importer.readers import FORMATS, READABLE
 from sim.importer.sniffing import DOCUMENTS, recognise
 from tests.effort import tries
+from tests.importer.corpus import corpus
 from tests.importer.link_texts import Line, old, report, today
 
+ROOT = Path(__file__).parents[2]
 DATA = os.environ.get("BUCKETSIM_DATA")
 EVENT = {"ph": "X", "cat": "kernel", "name": "ncclKernel_AllReduce", "pid": 0, "tid": 7, "ts": 1, "dur": 2}
 LINES = [Line(num_bytes=1 << 20, in_us=100.0, out_us=101.0)]
@@ -70,6 +74,36 @@ def test_text_is_told_by_its_lines(form: str, text: str, tmp_path: Path) -> None
     path = tmp_path / "trace.json"  # the name says nothing
     path.write_text(text)
     assert recognise(path) == form
+
+
+def test_the_corpus_holds_every_format() -> None:
+    """From it begin the tests of damage, of anonymising and of wrong formats."""
+    assert {case.form for case in corpus()} == set(READABLE)
+
+
+def test_a_file_fits_one_format_whatever_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sim.importer.sniffing.FORMATS", dict(reversed(FORMATS.items())))
+    for number, case in enumerate(case for case in corpus() if not case.is_public):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        found = {recognise(path) for path in case.write(folder)}
+        assert found == ({case.form} if case.form != "auto" else set(DOCUMENTS)), case.files.keys()
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        pytest.param(lambda: uploads.HELP["up"], id="page"),
+        pytest.param((ROOT / "app/manual/cluster-files.md").read_text, id="manual"),
+    ],
+)
+def test_every_format_is_told_of(told: Callable[[], str]) -> None:
+    text = told().lower()
+    assert [name for name in FORMATS if not all(word in text for word in name.split("-"))] == []
+
+
+def test_the_contract_lists_the_formats() -> None:
+    assert f"FORMAT one of `{' '.join(READABLE)}`" in (ROOT / "sim/CONTRACT.md").read_text()
 
 
 def test_a_directory_of_ranks_is_a_recording(tmp_path: Path) -> None:

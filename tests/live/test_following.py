@@ -179,10 +179,10 @@ def test_hundreds_of_ranks_leave_enough_steps_to_predict_from(
 
 @given(ranks=st.integers(1, following.MOST_RANKS))
 def test_whole_steps_are_bounded_and_never_too_few(ranks: int) -> None:
-    kept = following.whole_steps(ranks)
+    kept = following.steps_to_keep(ranks)
     assert following.FEWEST_WHOLE_STEPS <= kept <= following.WHOLE_STEPS
     assert kept == following.FEWEST_WHOLE_STEPS or kept * ranks <= following.MOST_WHOLE_STEPS
-    assert kept >= following.whole_steps(ranks + 1)
+    assert kept >= following.steps_to_keep(ranks + 1)
 
 
 def test_a_long_file_is_caught_up_with_in_several_refreshes(tmp_path: Path) -> None:

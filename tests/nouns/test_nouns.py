@@ -27,7 +27,7 @@ NOUNS = [
 
 @pytest.mark.parametrize("noun", NOUNS)
 def test_nouns_are_frozen_slotted_and_by_keyword(noun: Any) -> None:
-    """DESIGN: frozen, slotted, keyword-only dataclasses."""
+    """House rule: frozen, slotted, keyword-only dataclasses."""
     parameters = noun.__dataclass_params__
     assert parameters.frozen
     assert "__slots__" in vars(noun)

@@ -1,6 +1,7 @@
 """CONTRACT's "How time runs", one nanosecond at a time.
 
-Written from the contract's words and sharing nothing with ``sim.engine`` or ``sim.costs`` but the nouns.
+Written from the contract's words, sharing nothing with ``sim.clock``, ``sim.systems`` or ``sim.costs`` but
+the nouns.
 Slow and plain on purpose: it looks at every nanosecond, and asks of each piece of work whether it is done.
 Two ranks are stepped side by side, each asking in each nanosecond whether the other has come.
 """
@@ -10,12 +11,35 @@ from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from fractions import Fraction
+from statistics import median
 
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Curve, Hardware
 from sim.nouns.workload import Workload
 
 Span = tuple[str, int, int, int | None, int | None]  # kind, start, end, gradient, bucket
+
+
+def small(hardware: Hardware) -> tuple[int, float]:
+    """From how many bytes on a message is not small (0: none is), and what a small one stretches by."""
+    curve, none = hardware.all_reduce, (0, 1.0)
+    if not hardware.shared_connection or hardware.comm_channels == 1 or hardware.world_size == 1:
+        return none
+    rate = min((Fraction(p.duration_ns, p.num_bytes) for p in curve if p.num_bytes), default=Fraction(0))
+    larger = [p for p in curve if 4 * rate * p.num_bytes >= p.duration_ns]
+    if not larger or larger[0] is curve[0]:
+        return none
+    few = curve[: curve.index(larger[0])]
+    before, after = few[-1], larger[0]
+    run = after.num_bytes - before.num_bytes
+    rise = Fraction(after.duration_ns - before.duration_ns, run)
+    edge = next(
+        before.num_bytes + more
+        for more in range(1, run + 1)
+        if 4 * rate * (before.num_bytes + more) >= before.duration_ns + rise * more
+    )
+    other = [p for p in curve if p.num_bytes <= max(2 << 20, after.num_bytes)][-1]
+    return edge, round(1 + 0.75 * other.duration_ns / median(p.duration_ns for p in few), 4)
 
 
 def half_even(value: Fraction) -> int:
@@ -128,6 +152,7 @@ def _backward(
     slow_compute = Fraction(1 if "interference" in includes else hardware.compute_slowdown)
     slow_in, slow_out = Fraction(hardware.copy_in_slowdown), Fraction(hardware.copy_out_slowdown)
     slow_comm_by_copy = Fraction(hardware.comm_copy_out_slowdown)
+    small_bytes, small_factor = small(hardware)
     slow_comm, slow_channel = Fraction(hardware.comm_slowdown), Fraction(hardware.channel_slowdown)
 
     def wire(index: int) -> int:
@@ -200,6 +225,15 @@ def _backward(
         elif work.gradient is None:
             fate.backward_end, over = now, True
 
+    def beside_others(work: _Work) -> Fraction:
+        others = [other for other in active if other is not work]
+        larger = [other for other in others if fate.wire[other.bucket or 0] >= small_bytes]
+        if fate.wire[work.bucket or 0] >= small_bytes:
+            return slow_channel if larger else Fraction(1)
+        if larger:
+            return Fraction(small_factor)
+        return slow_channel if others else Fraction(1)
+
     def everything() -> list[_Work]:
         return [*active, *([on_lane] if on_lane else []), *([back] if back else [])]
 
@@ -266,7 +300,7 @@ def _backward(
                 if work.kind == "all_reduce":
                     work.factor *= slow_comm if on_lane else 1
                     work.factor *= slow_comm_by_copy if back else 1
-                    work.factor *= slow_channel if len(active) > 1 else 1
+                    work.factor *= beside_others(work)
                 elif active:
                     work.factor *= slow_compute if work is on_lane else 1
                     work.factor *= {"copy_in": slow_in, "copy_out": slow_out}.get(work.kind, 1)

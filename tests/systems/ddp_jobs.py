@@ -11,6 +11,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Buffer, Gradient, Workload
+from sim.systems.hook_table import HOOKS, Number
 from tests.strategies import REAL, TINY, Draw, Scale, hardwares
 
 ITERATIONS: tuple[Iteration, ...] = (1, 2, 3, "steady")
@@ -99,17 +100,20 @@ def _caps(draw: Draw) -> dict[str, Any]:
 
 
 def _hook(draw: Draw) -> Any:
-    name = draw(st.sampled_from(["allreduce", "fp16_compress", "bf16_compress", "noop", "powerSGD"]))
-    if name != "powerSGD":
-        return name
-    return {
-        "name": name,
-        "start_powerSGD_iter": draw(st.integers(0, 3)),
-        "use_error_feedback": False,
-        "warm_start": False,
-        "matrix_approximation_rank": draw(st.integers(1, 2)),
-        "min_compression_rate": draw(st.sampled_from([0.5, 1, 2.0])),
-    }
+    """Any hook of the table; one with numbers has legal ones."""
+    kind = draw(st.sampled_from(list(HOOKS.values())))
+    if not kind.numbers:
+        return kind.name
+    numbers = st.fixed_dictionaries({key: _legal(number) for key, number in kind.numbers.items()})
+    return {"name": kind.name, **draw(numbers.filter(lambda drawn: not kind.problem(drawn)))}
+
+
+def _legal(number: Number) -> st.SearchStrategy[bool | int | float]:
+    if isinstance(number.default, bool):
+        return st.booleans()
+    if isinstance(number.default, int):
+        return st.integers(number.least, number.least + 3)
+    return st.sampled_from([0.5, 1, 2.0])
 
 
 @st.composite

@@ -18,6 +18,15 @@ def case(policy: str = "fully_shard", count: int = 3, **more: Any) -> Case:
     return made | more
 
 
+def hybrid_case(seed: int) -> Case:
+    """A random case of ``fully_shard`` on two replicas (HSDP)."""
+    made = random_case(seed)
+    while made["policy"] != "fully_shard":
+        seed += 10_000
+        made = random_case(seed)
+    return made | {"settings": made["settings"] | {"replicas": 2}}
+
+
 def random_case(seed: int) -> Case:
     """A case that torch trains and the simulator models; the same one for the same seed."""
     draw = random.Random(seed)

@@ -6,10 +6,12 @@ of a rank go to ``ANSWERS.<rank>``, a line each. A case is a dict:
 - ``policy``: fully_shard or replicate; ``embeds``, ``has_head``: what stands before and behind the blocks;
   ``blocks``: for each the kinds of its parts; ``width``; ``dtype``;
 - ``wrapped``: modules by unit, the root apart; ``settings``: reshard_after_forward, forward_prefetch,
-  backward_prefetch, param_dtype, reduce_dtype, accumulation_steps, as the simulation takes them.
+  backward_prefetch, param_dtype, reduce_dtype, accumulation_steps, replicas, as the simulation takes them;
+- ``trace``: where torch.profiler writes what further steps did, ``_<rank>.json`` behind it; none: nowhere.
 
 An answer is a dict: ``parameters`` (name, shape, dtype), ``ready`` (gradients in the order in which the same
-model makes them ready without FSDP), ``events`` (step, micro_batch, phase, kind, elements, dtype), ``error``.
+model makes them ready without FSDP), ``events`` (step, micro_batch, phase, kind, elements, dtype), ``groups``
+(the ranks of each event's group), ``error``.
 """
 
 import contextlib
@@ -29,9 +31,11 @@ from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
+from torch.profiler import ProfilerActivity, profile, schedule
 
 Case = dict[str, Any]
 Answer = dict[str, Any]
+TRACED = 3  # steps
 # By what torch calls it: what it is, and the argument that holds all that travels.
 _CALLS = {
     "all_gather_single": ("all_gather", 0, "output"),
@@ -94,6 +98,7 @@ class Run:
         self.case = case
         self.settings = case["settings"]
         self.events: list[dict[str, Any]] = []
+        self.groups: list[list[int]] = []
         self.where: dict[str, Any] = {"step": 0, "micro_batch": 1, "phase": "construction"}
         self.dtype = getattr(torch, case["dtype"])
 
@@ -110,9 +115,17 @@ class Run:
                 self._wrap(net)
                 for step in (1, 2):
                     self._train(net, step)
+                if "trace" in self.case:
+                    self._watch(net)
             except (AssertionError, RuntimeError, ValueError) as caught:
                 error = [type(caught).__name__, str(caught)]
-        return {"parameters": parameters, "ready": ready, "events": self.events, "error": error}
+        return {
+            "parameters": parameters,
+            "ready": ready,
+            "events": self.events,
+            "groups": self.groups,
+            "error": error,
+        }
 
     def _net(self) -> Net:
         torch.manual_seed(0)
@@ -132,8 +145,11 @@ class Run:
         named = {name: getattr(torch, self.settings[name]) for name in _DTYPES if name in self.settings}
         more: dict[str, Any] = {"mp_policy": MixedPrecisionPolicy(**named)}
         shards = self.case["policy"] == "fully_shard"
-        names = ("shard",) if shards else ("replicate",)
-        more["mesh"] = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=names)
+        names: tuple[str, ...] = ("shard",) if shards else ("replicate",)
+        shape: tuple[int, ...] = (dist.get_world_size(),)
+        if (replicas := self.settings.get("replicas", 1)) > 1:
+            names, shape = ("replicate", "shard"), (replicas, shape[0] // replicas)
+        more["mesh"] = init_device_mesh("cpu", shape, mesh_dim_names=names)
         flag = {"reshard_after_forward": self.settings.get("reshard_after_forward", True)} if shards else {}
         units = [[net.get_submodule(name) for name in unit] for unit in self.case["wrapped"]]
         for unit in units:
@@ -159,6 +175,18 @@ class Run:
         for parameter in net.parameters():
             parameter.grad = None
 
+    def _watch(self, net: Net) -> None:
+        path = f"{self.case['trace']}_{dist.get_rank()}.json"
+        with profile(
+            activities=[ProfilerActivity.CPU],
+            record_shapes=self.case.get("record_shapes", True),
+            schedule=schedule(wait=0, warmup=1, active=TRACED),
+            on_trace_ready=lambda watched: watched.export_chrome_trace(path),
+        ) as watched:
+            for _ in range(1 + TRACED):
+                self._train(net, 0)
+                watched.step()
+
     @contextlib.contextmanager
     def _noted(self) -> Iterator[None]:
         """Notes every collective that FSDP2 calls, and when autograd's final callback begins."""
@@ -171,6 +199,7 @@ class Run:
             def noting(*args: Any, **more: Any) -> Any:
                 whole = more[word] if word in more else args[place]
                 dtype = str(whole.dtype).removeprefix("torch.")
+                run.groups.append(dist.get_process_group_ranks(more["group"]))
                 run.events.append({**run.where, "kind": kind, "elements": whole.numel(), "dtype": dtype})
                 return known[name](*args, **more)
 

@@ -15,6 +15,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Buffer, Gradient, Workload
+from sim.systems.hook_table import HOOKS
 from sim.systems.registry import write
 from sim.systems.switches import MODELLED_DDP_KWARGS, MODELLED_SETTINGS, read_switches
 from sim.units import transfer_ns
@@ -228,6 +229,15 @@ def test_triggers_are_the_hooks_that_complete_the_next_bucket(job: Job, iteratio
             assert (collective.phase, collective.gradient) == ("backward", triggers[-1])
 
 
+# The dtype on the wire of each hook that sends a bucket as it is, once; "": the bucket's own.
+SENT_AS = {"allreduce": "", "fp16_compress": "float16", "bf16_compress": "bfloat16"}
+OTHERWISE = {"noop", "powerSGD"}  # tested below
+
+
+def test_what_a_hook_sends_is_tested() -> None:
+    assert {*SENT_AS, *OTHERWISE} == set(HOOKS)
+
+
 @settings(max_examples=tries(300))
 @given(jobs(), iterations)
 def test_bytes_on_the_wire(job: Job, iteration: Iteration) -> None:
@@ -242,8 +252,8 @@ def test_bytes_on_the_wire(job: Job, iteration: Iteration) -> None:
         members = [job.workload.gradients[index] for index in bucket]
         elements = sum(math.prod(gradient.shape) for gradient in members)
         dtype = members[0].dtype
-        if hook in ("fp16_compress", "bf16_compress"):
-            dtype = {"fp16_compress": "float16", "bf16_compress": "bfloat16"}[hook]
+        if hook:
+            dtype = SENT_AS[hook] or dtype
         elif job.has("mixed_precision") and not members[0].sparse:
             dtype = job.options["mixed_precision"]["param_dtype"]
         assert collective.dtype == dtype

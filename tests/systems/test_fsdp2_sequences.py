@@ -10,7 +10,7 @@ from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
 from sim.systems import fsdp2
 from sim.systems.bucketing import Caps
 from tests.systems.ddp_ranks import run_cases
-from tests.systems.fsdp2_cases import EVERYDAY, Case, random_case
+from tests.systems.fsdp2_cases import EVERYDAY, Case, hybrid_case, random_case
 
 pytestmark = pytest.mark.dist
 COMPARED = ("phase", "kind", "elements", "dtype")
@@ -65,6 +65,23 @@ def check(case: Case, by_rank: list[Any], world_size: int) -> None:
                 if event["step"] == step
             ]
             assert told == expected, (case, step)
+    replicas = case["settings"].get("replicas", 1)
+    for rank, answer in enumerate(by_rank if replicas > 1 else ()):
+        shards = world_size // replicas
+        row = [rank // shards * shards + other for other in range(shards)]
+        column = [rank % shards + other * shards for other in range(replicas)]
+        groups = [column if event["kind"] == "all_reduce" else row for event in answer["events"]]
+        assert answer["groups"] == groups, case
+
+
+QUICK = 12  # of the cases under HSDP
+
+
+@cache
+def hybrid_answers() -> list[tuple[Case, list[Any]]]:
+    """A few cases on 2 replicas x 2 ranks that share, and what the 4 ranks answer; run once."""
+    cases = [hybrid_case(seed) for seed in range(QUICK)]
+    return list(zip(cases, run_cases(cases, worker="fsdp2_worker", world_size=4), strict=True))
 
 
 @cache
@@ -76,6 +93,21 @@ def everyday_answers() -> dict[str, list[Any]]:
 @pytest.mark.parametrize("name", EVERYDAY)
 def test_real_ranks_send_what_is_simulated(name: str) -> None:
     check(EVERYDAY[name], everyday_answers()[name], world_size=2)
+
+
+@pytest.mark.parametrize("place", range(QUICK))
+def test_replicas_of_ranks_that_share_send_what_is_simulated(place: int) -> None:
+    """A10.7, with the ranks of every group."""
+    check(*hybrid_answers()[place], world_size=4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("first", "world_size"), [(QUICK, 4), (58, 4)])
+def test_random_replicas_send_what_is_simulated(first: int, world_size: int) -> None:
+    cases = [hybrid_case(seed) for seed in range(first, first + 46)]
+    answers = run_cases(cases, worker="fsdp2_worker", world_size=world_size)
+    for case, by_rank in zip(cases, answers, strict=True):
+        check(case, by_rank, world_size)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import sim
-from sim.errors import AssignmentError, NotModelledError, SimError
+from sim.errors import AssignmentError, InputError, NotModelledError, SimError
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 from sim.systems.fsdp2_settings import MODELLED_FSDP2_SETTINGS
@@ -39,6 +39,34 @@ def test_the_example_of_the_rules() -> None:
     assert (timeline.pre_forward_ns, timeline.backward_end_ns, timeline.sync_end_ns) == (60, 103, 145)
     assert timeline.optimizer_ns == 500
     assert any("forward_ns is one number" in note for note in timeline.notes)
+
+
+def test_the_example_of_the_rules_on_replicas() -> None:
+    """A10.7: each unit's all-reduce behind its reduce-scatter, on the one channel."""
+    made = sim.assign(WORKLOAD, "fully_shard", replicas=2)
+    hardware = replace(HARDWARE, world_size=4)
+    one, other = (sim.simulate(WORKLOAD, hardware, made, engine) for engine in ("simpy", "analytic"))
+    assert replace(one, engine="") == replace(other, engine="")
+    reduced = [each for each in one.collectives if each.collective.bucket is not None]
+    assert [(each.collective.kind, each.start_ns, each.end_ns) for each in reduced] == [
+        ("reduce_scatter", 55, 80),
+        ("all_reduce", 80, 105),
+        ("reduce_scatter", 105, 130),
+        ("all_reduce", 130, 155),
+        ("reduce_scatter", 155, 180),
+        ("all_reduce", 180, 205),
+    ]
+    assert [each.collective.elements for each in reduced] == [50, 25, 30, 15, 120, 60]
+    assert (one.pre_forward_ns, one.backward_end_ns, one.sync_end_ns) == (60, 103, 205)
+    assert one.optimizer_ns == 500
+    assert sum("HSDP" in note for note in one.notes) == 2
+
+
+@pytest.mark.parametrize("replicas", [3, 4, 8])
+def test_replicas_leave_ranks_that_share(replicas: int) -> None:
+    made = sim.assign(WORKLOAD, "fully_shard", replicas=replicas)
+    with pytest.raises(InputError, match=f"replicas={replicas} is not legal on 4 ranks; give a divisor"):
+        write(WORKLOAD, replace(HARDWARE, world_size=4), made)
 
 
 def test_kept_parameters_are_not_gathered_again() -> None:
@@ -111,6 +139,7 @@ def test_every_setting_refuses_what_it_cannot_be(name: str) -> None:
         ("fully_shard", {"units": "h,h.0"}, "lies within another unit"),
         ("fully_shard", {"accumulation_steps": 10_001}, "an integer 1 to 10000"),
         ("replicate", {"backward_prefetch": 1}, "it gathers nothing"),
+        ("replicate", {"replicas": 2}, "it gathers nothing"),
     ],
 )
 def test_what_is_not_legal_is_refused_by_name(policy: str, settings: dict[str, Any], words: str) -> None:
@@ -162,6 +191,10 @@ def test_lines_wrap_the_units() -> None:
     assert "set_modules_to_backward_prefetch(order[place + 1 : place + 2])" in lines
     with pytest.raises(AssignmentError, match="not the units that fully_shard makes"):
         sim.snippet(replace(made, bucket_indices=made.bucket_indices[::-1], bucket_bytes=None), WORKLOAD)
+    lines = sim.snippet(sim.assign(WORKLOAD, "fully_shard", replicas=2), WORKLOAD)
+    ast.parse(lines)
+    assert "shape = (2, dist.get_world_size() // 2)" in lines
+    assert "fully_shard(model, mesh=mesh)" in lines
     lines = sim.snippet(sim.assign(WORKLOAD, "replicate", accumulation_steps=2), WORKLOAD)
     assert "import replicate\n" in lines
     assert "in all but the last of 2 micro-batches" in lines

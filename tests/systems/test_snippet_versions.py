@@ -3,6 +3,8 @@
 import ast
 import json
 from dataclasses import replace
+from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import sim
 from sim.errors import AssignmentError, InputError, NotModelledError
 from sim.nouns.assignment import Assignment
 from sim.nouns.workload import Workload
+from sim.systems.hook_table import HOOKS, HookKind
 from sim.systems.snippets import read_version
 from tests.strategies import workloads
 
@@ -150,14 +153,30 @@ def test_any_workload_has_lines_for_any_torch(
         assert again.bucket_indices == assignment.bucket_indices
 
 
-@pytest.mark.parametrize("hook", ["allreduce", "fp16_compress", "bf16_compress", "powerSGD", "noop"])
-def test_a_hook_is_registered_by_its_own_name(hook: str) -> None:
-    lines = sim.snippet(sim.assign(WORKLOAD, comm_hook=hook), WORKLOAD)
-    assert lines.splitlines()[-1].endswith(f".{hook}_hook)")
-    module = lines.split("import ")[-1].split("\n")[0]
-    real = pytest.importorskip(f"torch.distributed.algorithms.ddp_comm_hooks.{module}")
-    assert callable(getattr(real, f"{hook}_hook"))
+@pytest.mark.parametrize("kind", HOOKS.values(), ids=lambda kind: kind.name)
+def test_a_hook_is_registered_by_its_own_name(kind: HookKind) -> None:
+    """The lines import what torch has: a hook of another place cannot be a row."""
+    lines = sim.snippet(sim.assign(WORKLOAD, comm_hook=kind.name), WORKLOAD)
+    assert lines.splitlines()[-1].endswith(f".{kind.name}_hook)")
+    assert f"from torch.distributed.algorithms.ddp_comm_hooks import {kind.module}\n" in lines
     ast.parse(lines)
+    pytest.importorskip("torch")
+    real = import_module(f"torch.distributed.algorithms.ddp_comm_hooks.{kind.module}")
+    assert callable(getattr(real, f"{kind.name}_hook"))
+    if kind.state:
+        own = signature(getattr(real, kind.state)).parameters
+        assert {name: own[name].default for name in kind.numbers} == {
+            name: number.default for name, number in kind.numbers.items()
+        }
+
+
+def test_a_hook_of_a_newer_torch_is_refused_on_an_older_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(HOOKS, "noop", replace(HOOKS["noop"], since=(2, 12)))  # type: ignore[misc]
+    assignment = sim.assign(WORKLOAD, comm_hook="noop")
+    assert assignment.requires == {"torch": ">=2.12"}
+    assert "needs torch '>=2.12'" in sim.snippet(assignment, WORKLOAD).splitlines()[0]
+    with pytest.raises(InputError, match=r"torch: 2\.11 has no comm_hook='noop'.*give 2\.12 or newer"):
+        sim.snippet(assignment, WORKLOAD, torch="2.11")
 
 
 def test_power_sgd_is_registered_with_its_numbers() -> None:

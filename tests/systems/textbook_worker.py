@@ -21,8 +21,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from sim.validator.ranks.pacing import PacedModule, sharpen_sleep
-from sim.validator.ranks.stepping import Recorder, run_step
+from sim.validator.ranks.pacing.paced_module import PacedModule, sharpen_sleep
+from sim.validator.ranks.pacing.stepping import Recorder, run_step
 from sim.validator.ranks.systems.catalogue import build_system
 from sim.validator.ranks.systems.reduced import ReducedBucket
 from tests.systems.ddp_models import Layer, Net, batch

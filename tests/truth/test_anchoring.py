@@ -92,7 +92,7 @@ def test_a_hidden_slowdown_is_found_from_one_step(
         assert step_ns(workload, found.hardware, other) == pytest.approx(expected, rel=1e-4)
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=tries(20), suppress_health_check=[HealthCheck.filter_too_much])
 @given(workloads(), links(), st.floats(0.3, 3.0), st.sampled_from(CAPS))
 def test_a_hidden_link_is_found_from_one_step(
     workload: Workload, link: Hardware, hidden: float, cap: float
@@ -163,7 +163,7 @@ def says_something(workload: Workload, link: Hardware, factor: Factor, cap: floa
     return most > least + 1_000
 
 
-@settings(max_examples=25)
+@settings(max_examples=tries(25))
 @given(workloads(), links(), slowdowns, st.sampled_from(CAPS))
 def test_every_other_factor_makes_the_step_true_too(
     workload: Workload, link: Hardware, hidden: float, cap: float
@@ -180,7 +180,7 @@ def test_every_other_factor_makes_the_step_true_too(
         assert step_ns(workload, hardware, cap) == pytest.approx(measured.step_ns, abs=1_000)
 
 
-@settings(max_examples=25)
+@settings(max_examples=tries(25))
 @given(workloads(), links(), st.integers(1, 50 * MS), st.sampled_from(FACTORS))
 def test_a_step_that_is_too_short_is_refused(
     workload: Workload, link: Hardware, less: int, factor: Factor

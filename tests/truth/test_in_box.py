@@ -20,6 +20,7 @@ from sim.nouns.records import Record
 from sim.nouns.workload import Gradient, Workload
 from sim.truth import in_box
 from tests.commands import bucketsim
+from tests.effort import tries
 from tests.saving import save_measurement
 
 MS = 1_000_000
@@ -109,7 +110,7 @@ def halves(uplink_bits: int | None, *hosts: int, rate: int = GBIT) -> Box:
     return Box(rates_bits=(rate,) * 4, uplink_bits=uplink_bits, hosts=hosts)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=tries(20), deadline=None)
 @given(
     cap=st.sampled_from([0.5, 1, 2, 25]),
     spacing_ms=st.integers(1, 30),

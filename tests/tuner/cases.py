@@ -14,8 +14,8 @@ import sim
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Gradient, Workload
+from sim.systems.cut import NO_LIMIT
 from sim.tuner.search import kernels
-from sim.tuner.search.exact import NO_LIMIT
 from sim.tuner.search.problem import Problem
 from tests.oracle.stepper import copy, service
 from tests.strategies import REAL, TINY, Scale, hardwares, workloads

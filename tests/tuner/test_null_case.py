@@ -136,7 +136,7 @@ def pcie_pair() -> Hardware:
 
 
 @pytest.mark.parametrize("model", SHAPES)
-@pytest.mark.parametrize("link", [nvlink_pair, pcie_pair])
+@pytest.mark.parametrize("link", [pytest.param(nvlink_pair, marks=pytest.mark.slow), pcie_pair])
 def test_no_significant_difference(model: str, link: Callable[[], Hardware]) -> None:
     gain = sim.tune(gpt2(model), link()).gain
     assert gain.significant is False, gain.sentence

@@ -15,12 +15,13 @@ from sim.tuner.reach.families import Families, find_ddp_families
 from sim.tuner.search.optimum import Optimum, find_optimum
 from sim.tuner.search.score import Scorer
 from tests.bench.machines import machine, model
+from tests.effort import tries
 from tests.tuner.cases import Case, anything, link, resnet50
 
 CAPS: tuple[float | None, ...] = (None, 0.0, 4.0)
 
 
-@settings(max_examples=25)
+@settings(max_examples=tries(25))
 @given(anything(max_gradients=7))
 def test_the_best_alone_is_what_tune_recommends(case: Case) -> None:
     assert sim.best(*case) == sim.tune(*case).assignment
@@ -32,7 +33,7 @@ def from_all_families(scorer: Scorer) -> Optimum:
     return find_optimum(scorer, [*families, tuple((index,) for index in scorer.problem.order)])
 
 
-@settings(max_examples=60)
+@settings(max_examples=tries(60))
 @given(anything(max_gradients=25))
 def test_without_families_the_best_is_as_good(case: Case) -> None:
     """Never worse; as good where there is a proof; and the same buckets where there is none."""

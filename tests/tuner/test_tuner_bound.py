@@ -83,6 +83,7 @@ def crowded(draw: st.DrawFn) -> Case:
         ),
         comm_channels=draw(st.integers(1, 4)),
         channel_slowdown=draw(st.sampled_from([1.0, 1.1, 1.4, 1.45, 1.49, 2.0, 2.45, 3.3])),
+        shared_connection=draw(st.booleans()),
         comm_slowdown=draw(st.sampled_from([1.0, 1.0, 1.4, 1.49])),
         compute_slowdown=draw(st.sampled_from([1.0, 1.0, 1.4, 1.49])),
         copy_in_slowdown=draw(st.sampled_from([1.0, 1.0, 1.4])),
@@ -174,6 +175,7 @@ def disturbed(draw: st.DrawFn) -> Case:
         comm_slowdown=draw(factors),
         comm_channels=draw(st.sampled_from([1, 1, 2])),
         channel_slowdown=draw(st.sampled_from([1.0, 2.0]) | factors),
+        shared_connection=draw(st.booleans()),
         copy_in_slowdown=draw(st.just(1.0) | factors),
         copy_out_slowdown=draw(st.just(1.0) | factors),
         comm_copy_out_slowdown=draw(st.just(1.0) | factors),
@@ -236,9 +238,9 @@ def test_bound_beside_interference_by_hand(further: dict[str, Any], best: int) -
 def test_least_services_are_least_service_at_every_place(case: Case) -> None:
     """The same numbers for all places at once, never above the exact fractions."""
     problem = Problem(*case)
-    machine = problem.machine
-    sharing = machine.channels > 1 and machine.channel != 1
-    stretched = sharing or machine.comm != 1 or machine.comm_copy_out != 1
+    factors = problem.machine.factors
+    sharing = factors.channels > 1 and factors.channel != 1
+    stretched = sharing or factors.comm != 1 or factors.comm_copy_out != 1
     rounded = Fraction(1) if stretched else HALF
     lines = affine_minorants(problem.curve)
     wires = problem.wire.tolist()

@@ -8,7 +8,7 @@ from sim.nouns.hardware import Hardware
 from sim.tuner.spread.doubts import doubts_about
 from sim.units import MIB
 from sim.validator.calibrate import CalibrationStory
-from sim.validator.launch import Place
+from sim.validator.hosts.launch import Place
 from tests.truth.test_own_step import WORKLOAD
 
 MS = 10**6

@@ -1,6 +1,6 @@
 """The search with deadlines: the optimum on one FIFO channel, and a bound on any machine."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from random import Random
 from typing import Any
 
@@ -9,11 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sim.clock.program import NO_EFFECTS, Effects
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import ReadyIncludes
+from sim.systems.cut import NO_LIMIT
 from sim.tuner.search import exact
 from sim.tuner.search.bound import lower_bound_ns
-from sim.tuner.search.exact import NO_LIMIT, Found, covers, exact_optimum
+from sim.tuner.search.exact import Found, covers, exact_optimum
+from sim.tuner.search.labels import applies
 from sim.tuner.search.problem import Problem
 from sim.tuner.search.score import Scorer
 from tests.effort import tries
@@ -161,6 +164,17 @@ def test_it_covers_what_it_may(
     assert covers(Problem(workload, replace(link(4, latency_us=50), **changes))) == inside
 
 
+@pytest.mark.parametrize("name", [one.name for one in fields(Effects)])
+def test_any_effect_but_a_launch_is_beyond_both_searches(name: str) -> None:
+    """So that none is forgotten: what is not known to them is not called proved."""
+    problem = Problem(resnet50(), link(4, latency_us=50))
+    given = {name: True if name == "launch_blocks_compute" else 2}
+    problem.effects = replace(NO_EFFECTS, **{"launch_cost_ns": 1, **given})
+    if name in ("channel_slowdown", "small_bytes", "small_slowdown"):  # of several channels
+        problem.effects = replace(problem.effects, channels=2)
+    assert covers(problem) == applies(problem) == (name == "launch_cost_ns")
+
+
 # ---------------------------------------------------------------------------------------------------
 # A bound elsewhere.
 
@@ -202,6 +216,7 @@ def channels(draw: st.DrawFn) -> Case:
         gap * count + draw(st.integers(0, 3)),
         comm_channels=number,
         channel_slowdown=draw(st.sampled_from([1.0, 1.1, 1.4, 1.49, 2.0, 2.45, 3.3, number * 0.99])),
+        shared_connection=draw(st.booleans()),
         comm_slowdown=draw(st.sampled_from([1.0, 1.0, 1.4, 1.49])),
         copy_out_bytes_per_s=draw(st.sampled_from([None, 7e8, 9e9])),
     )

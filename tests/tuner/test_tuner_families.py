@@ -152,6 +152,7 @@ def test_scores_are_those_of_one_layout_at_a_time(workload, hardware, last):
             problem.tail,
             stops,
             services,
+            problem.small(wires),
             problem.copies_back(copied),
         )
         assert (scores.sync_end_ns[row], scores.sure[row]) == played

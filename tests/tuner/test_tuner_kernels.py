@@ -13,9 +13,9 @@ from sim.clock import simpy_clock
 from sim.costs.service_time import service_ns
 from sim.errors import InputError
 from sim.nouns.hardware import CurvePoint
+from sim.systems.cut import NO_LIMIT
 from sim.systems.registry import write
 from sim.tuner.search import kernels
-from sim.tuner.search.exact import NO_LIMIT
 from sim.tuner.search.problem import Problem
 from tests import strategies
 from tests.effort import tries
@@ -100,6 +100,7 @@ def played(case: strategies.Case) -> tuple[int, bool]:
         problem.tail,
         stops,
         kernels.services(problem.curve_bytes, problem.curve_ns, wires),
+        problem.small(wires),
         problem.copies_back(copied),
     )
 
@@ -178,9 +179,10 @@ def test_many_draws_are_one_step_each(case: strategies.Case, draws: int, random:
     works = np.array([scattered(problem.work) for _ in range(draws)]).reshape(draws, len(problem))
     tails = np.array([random.randint(0, 9) for _ in range(draws)], dtype=np.int64)
     drawn = np.array([scattered(services) for _ in range(draws)]).reshape(draws, len(stops))
-    ends = kernels.play_many(problem.machine, works, problem.copy_in, tails, stops, drawn, back)
+    small = problem.small(wires)
+    ends = kernels.play_many(problem.machine, works, problem.copy_in, tails, stops, drawn, small, back)
     assert ends.tolist() == [
-        kernels.play(problem.machine, works[k], problem.copy_in, int(tails[k]), stops, drawn[k], back)
+        kernels.play(problem.machine, works[k], problem.copy_in, int(tails[k]), stops, drawn[k], small, back)
         for k in range(draws)
     ]
 

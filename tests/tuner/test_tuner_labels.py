@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sim.nouns.workload import ReadyIncludes
+from sim.systems.cut import NO_LIMIT
 from sim.tuner.search import labels
-from sim.tuner.search.exact import NO_LIMIT
 from sim.tuner.search.labels import applies, best_by_labels
 from sim.tuner.search.problem import Problem
 from tests.effort import tries

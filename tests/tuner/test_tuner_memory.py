@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import sim
 from sim.nouns.assignment import Assignment
 from sim.nouns.memory import Memory
+from sim.systems.cut import NO_LIMIT
 from sim.tuner.reach.memory_limit import explain_misfit, fits, limit_ladder, memory_of, trade_off
-from sim.tuner.search.exact import NO_LIMIT
 from sim.tuner.search.optimum import find_optimum
 from sim.tuner.search.score import Scorer
 from sim.units import MIB

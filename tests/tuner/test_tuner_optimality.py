@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 import sim
 from sim.nouns.assignment import Assignment
 from sim.nouns.workload import Workload
+from sim.systems.cut import NO_LIMIT
 from sim.tuner.search import exact, labels, optimum
 from sim.tuner.search.bound import lower_bound_ns
-from sim.tuner.search.exact import NO_LIMIT, covers
+from sim.tuner.search.exact import covers
 from sim.tuner.search.optimum import EXHAUSTIVE_PLACES, Optimum, find_optimum
 from sim.tuner.search.partitions import Buckets, run_keys
 from sim.tuner.search.problem import Problem

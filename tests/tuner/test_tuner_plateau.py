@@ -11,11 +11,11 @@ import sim
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Plateau
 from sim.nouns.workload import Workload
+from sim.systems.cut import NO_LIMIT
 from sim.systems.registry import assign
 from sim.tuner.reach import plateau as plateaus
 from sim.tuner.reach.families import find_families
 from sim.tuner.reach.plateau import find_plateau, tell_plateau
-from sim.tuner.search.exact import NO_LIMIT
 from sim.tuner.search.score import Scorer
 from sim.tuner.spread.assessment import Pool, assess
 from sim.tuner.spread.draws import draw
@@ -107,7 +107,7 @@ def test_every_cap_is_where_it_belongs(case: Case, rest_ns: int) -> None:
     assert plateau.holds_default == plateau.alike_holds_default == (default <= best * 1.01)
 
 
-@pytest.mark.parametrize("noise_ms", [1.0, 8.0])
+@pytest.mark.parametrize("noise_ms", [pytest.param(1.0, marks=pytest.mark.slow), 8.0])
 def test_noise_widens_the_plateau(noise_ms: float) -> None:
     """Iterations that are faster or slower as a whole: what is lost by no more than they vary is alike."""
     workload, hardware = resnet50(), link(10, latency_us=300)

@@ -1,6 +1,7 @@
 """The recommendation: families and regrets, the gain and its interval."""
 
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -194,18 +195,26 @@ def test_limits_that_cannot_be_kept() -> None:
         sim.tune(workload, link(4), memory_limit_bytes=1000)
 
 
+COPIED = link(4, copy_out_bytes_per_s=1e10)
+
+
+@cache
+def tuned_resnet50() -> Recommendation:
+    return sim.tune(resnet50(), COPIED)
+
+
 def test_the_trade_off_ends_at_the_optimum() -> None:
     """Looser limits are no slower, and without a limit it is what ``tune`` finds."""
-    workload, hardware = resnet50(), link(4, copy_out_bytes_per_s=1e10)
+    workload, hardware = resnet50(), COPIED
     points = sim.trade_off(workload, hardware)
     steps = [point.step_ns for point in points if point.step_ns is not None]
     assert steps == sorted(steps, reverse=True)
     assert points[-1].limit_bytes is None
-    assert points[-1].step_ns == sim.tune(workload, hardware).report.step_ns
+    assert points[-1].step_ns == tuned_resnet50().report.step_ns
     assert steps[0] > steps[-1]
 
 
-@pytest.mark.parametrize("criterion", ["mean", "p95"])
+@pytest.mark.parametrize("criterion", [pytest.param("mean", marks=pytest.mark.slow), "p95"])
 def test_a_criterion_recommends_what_is_best_by_it(criterion: Any) -> None:
     """Whichever it is, it is in the pool, and its figures are those of the report."""
     workload, hardware = sim.load_workload(GPT), sim.load_hardware(WIRE_FILE)
@@ -223,8 +232,7 @@ def test_an_unknown_criterion_is_refused() -> None:
 
 
 def test_the_paths_are_those_of_both_timelines() -> None:
-    workload, hardware = resnet50(), link(4, copy_out_bytes_per_s=1e10)
-    answer = sim.tune(workload, hardware)
+    answer = tuned_resnet50()
     for path, report in ((answer.critical_path, answer.report), (answer.baseline_path, answer.baseline)):
         assert path[0].start_ns == 0
         assert path[-1].end_ns == report.sync_end_ns

@@ -186,8 +186,18 @@ def measured(generator: np.random.Generator, share: float, count: int, is_mean: 
     return found
 
 
-@pytest.mark.parametrize("is_mean", [True, False])
-@pytest.mark.parametrize(("gap_ms", "share"), [(0.0, 0.05), (0.6, 0.05), (0.6, 0.001)])
+@pytest.mark.parametrize(
+    ("gap_ms", "share", "is_mean"),
+    [  # each alone varying, and both; all of both kinds of curve are slow
+        (0.0, 0.05, True),
+        (0.6, 0.05, False),
+        (0.6, 0.001, True),
+        *(
+            pytest.param(*rest, marks=pytest.mark.slow)
+            for rest in ((0.0, 0.05, False), (0.6, 0.05, True), (0.6, 0.001, False))
+        ),
+    ],
+)
 def test_the_interval_of_the_gain_holds_the_truth(gap_ms: float, share: float, is_mean: bool) -> None:
     """Two gradients of 10 MB, the second 6 ms behind the first: apart, the second ends at first + S + S; in
     one bucket at second + S(20 MB), with S linear between its points. The gain is the difference,

@@ -49,7 +49,10 @@ def sharing(draw: st.DrawFn) -> Case:
     workload = draw(strategies.workloads(scale, dtypes=("float32",), devices=(None,), sparse=False))
     plain = draw(strategies.hardwares(scale, stretches=False))
     return workload, replace(
-        plain, comm_channels=draw(st.integers(1, 4)), channel_slowdown=draw(strategies.slowdowns)
+        plain,
+        comm_channels=draw(st.integers(1, 4)),
+        channel_slowdown=draw(strategies.slowdowns),
+        shared_connection=draw(st.booleans()),
     )
 
 

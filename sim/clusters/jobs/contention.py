@@ -2,7 +2,7 @@
 
 Each job is played as one rank, since all its ranks are alike, by the rules of ``simpy_clock``. While
 collectives of several jobs are under way, each goes at the pace that this set of jobs allows: what is left of
-it is multiplied by its time beside them over its time alone. The set changes whenever a collective starts or
+it stretches by (its time beside them) / (its time alone). The set changes whenever a collective starts or
 ends.
 """
 
@@ -135,14 +135,14 @@ def play_jobs(
     timelines = [simulate(job.workload, job.hardware, job.assignment, "analytic") for job in jobs]
     alone = [step_ns(timeline) for timeline in timelines]
     _check_length(jobs, alone, steps, offsets, starts)
-    later = [
+    offsets_of_starts = [
         tuple(
-            offset + number * part * each // starts % each
-            for number, (offset, each) in enumerate(zip(offsets, alone, strict=True))
+            offset + number * part * step_alone_ns // starts % step_alone_ns
+            for number, (offset, step_alone_ns) in enumerate(zip(offsets, alone, strict=True))
         )
         for part in range(starts)
     ]
-    every = [_play(cluster, jobs, steps, each) for each in later]
+    every = [_play(cluster, jobs, steps, begins) for begins in offsets_of_starts]
     played = every[0]
     rows = []
     for number, (job, timeline, running) in enumerate(zip(jobs, timelines, played, strict=True)):
@@ -166,8 +166,8 @@ def play_jobs(
         warmup=warmup,
         offsets_ns=offsets,
         starts=tuple(
-            Start(offsets_ns=each, mean_step_ns=tuple(_mean(one.step_ns[warmup:]) for one in running))
-            for each, running in zip(later, every, strict=True)
+            Start(offsets_ns=begins, mean_step_ns=tuple(_mean(one.step_ns[warmup:]) for one in running))
+            for begins, running in zip(offsets_of_starts, every, strict=True)
         )
         if starts > 1
         else (),
@@ -213,8 +213,8 @@ def _check_length(
     jobs: Sequence[Job], alone: Sequence[int], steps: int, offsets: Sequence[int], starts: int
 ) -> None:
     """Raise ``InputError`` where quicker jobs would go on for too many steps before the last is done."""
-    for job, each in zip(jobs, alone, strict=True):
-        if each == 0:
+    for job, step_alone_ns in zip(jobs, alone, strict=True):
+        if step_alone_ns == 0:
             raise InputError(f"{job.name}: its step takes 0 ns; give a workload that takes time")
     in_all = _steps_in_all(alone, steps, offsets, starts)
     if in_all <= MOST_STEPS:
@@ -232,8 +232,9 @@ def _check_length(
 
 def _steps_in_all(alone: Sequence[int], steps: int, offsets: Sequence[int], starts: int) -> float:
     """How many steps all jobs make, each as long as alone, until the last one has made ``steps``."""
-    last_ns = max(offset + (steps + 1) * each for offset, each in zip(offsets, alone, strict=True))
-    return starts * sum((last_ns - offset) / each for offset, each in zip(offsets, alone, strict=True))
+    each_job = list(zip(offsets, alone, strict=True))
+    last_ns = max(offset + (steps + 1) * step_alone_ns for offset, step_alone_ns in each_job)
+    return starts * sum((last_ns - offset) / step_alone_ns for offset, step_alone_ns in each_job)
 
 
 def _row(

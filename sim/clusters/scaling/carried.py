@@ -63,7 +63,7 @@ def with_local(hardware: Hardware, local: Hardware | None) -> Hardware:
     """``hardware`` with all that is no curve (copies, launches, slow-downs) as in ``local``."""
     if local is None:
         return hardware
-    curves: dict[str, Any] = {name: getattr(hardware, name) for name in CURVES}
+    curves: dict[str, Any] = {name: hardware.curve(name) for name in CURVES}
     spread = {name: known for name, known in local.spread.items() if name not in CURVES}
     return replace(
         local,

@@ -21,6 +21,8 @@ KINETO = TraceFormat(
     by_head=_is_trace,
     most_values=2_000_000,
     most_values_of_event=100,  # events are read one by one; those of torch's profiler have 26 to 45 values
-    keys="barrier behind_others_ns matched_collectives p25 p75 recv send traced_ranks waited_for_last_ns",
-    words="accumulategrad kineto msccl mscclpp nelems profileractivity profilerstep",
+    keys="accumulation_steps backward_prefetch barrier behind_others_ns forward_prefetch matched_collectives "
+    "p25 p75 param_dtype recv reduce_dtype reshard_after_forward send traced_ranks waited_for_last_ns",
+    words="accumulategrad could fsdp2 fully kineto module msccl mscclpp nelems profileractivity profilerstep "
+    "put reduction replicate root shard share simulate trained unit",
 )

@@ -104,10 +104,10 @@ def make_hardware(
     return Hardware(
         name=name,
         world_size=world_size,
-        all_reduce=median_curve(by_size) if aligned.complete else _bounds(by_size, waitless),
+        all_reduce=median_curve(by_size) if aligned.complete else upper_bounds(by_size, waitless),
         launch_cost_ns=median_ns(launches) if launches else 0,
-        copy_in_bytes_per_s=_rate(total, [step.copy_in_ns for step in steps]),
-        copy_out_bytes_per_s=_rate(total, [step.copy_out_ns for step in steps]),
+        copy_in_bytes_per_s=rate_of(total, [step.copy_in_ns for step in steps]),
+        copy_out_bytes_per_s=rate_of(total, [step.copy_out_ns for step in steps]),
         compute_slowdown=1.0 if interference is None else round(interference.slowdown, 4),
         comm_slowdown=round(slowdown, 4),
         spread={
@@ -152,7 +152,8 @@ def _launches(aligned: AlignedRanks) -> list[int]:
     return costs
 
 
-def _bounds(by_size: Mapping[int, Sequence[int]], waitless: Mapping[int, Sequence[int]]) -> Curve:
+def upper_bounds(by_size: Mapping[int, Sequence[int]], waitless: Mapping[int, Sequence[int]]) -> Curve:
+    """Of each size what it took at most, where ranks are missing; in ns."""
     points: list[CurvePoint] = []
     least: int | None = None
     for size, times in sorted(by_size.items(), reverse=True):
@@ -162,7 +163,7 @@ def _bounds(by_size: Mapping[int, Sequence[int]], waitless: Mapping[int, Sequenc
     return tuple(reversed(points))
 
 
-def _rate(num_bytes: int, times_ns: Sequence[int]) -> float | None:
+def rate_of(num_bytes: int, times_ns: Sequence[int]) -> float | None:
     """Bytes a second; None where no copies were seen."""
     middle = median(times_ns)
     return num_bytes * NS_PER_S / middle if middle > 0 and num_bytes else None

@@ -55,7 +55,7 @@ def between(operators: Sequence[Operator], start_ns: int, end_ns: int) -> Sequen
 
 class AutogradThread:
     """One trace's operators on the thread of ``accumulated``, its AccumulateGrads by start; and when
-    optimizers and DDP's forwards began on any thread.
+    optimizers, and forwards of DDP's and FSDP2's, began on any thread.
     """
 
     def __init__(self, trace: TraceEvents, thread: str, accumulated: Sequence[Operator]) -> None:
@@ -65,7 +65,7 @@ class AutogradThread:
         self.copies_out = [one for one in here if one.name == _COPY_OUT]
         self.names_copies = bool(self.copies_in or self.copies_out)
         self.optimizer_at = _starts(trace, "Optimizer.step")
-        self.forwards_at = _starts(trace, "DistributedDataParallel.forward")
+        self.forwards_at = _starts(trace, "DistributedDataParallel.forward", "FSDP::root_pre_forward")
         self._accumulated = accumulated
         self._nodes = [one for one in here if is_node(one)]
         self._others = [one for one in self._nodes if not _is_hook(one)]
@@ -117,5 +117,5 @@ class AutogradThread:
         return hook if hook.end_ns >= accumulated.end_ns else None
 
 
-def _starts(trace: TraceEvents, name: str) -> list[int]:
-    return sorted(one.start_ns for one in trace.operators if one.name.startswith(name))
+def _starts(trace: TraceEvents, *names: str) -> list[int]:
+    return sorted(one.start_ns for one in trace.operators if one.name.startswith(names))

@@ -35,6 +35,7 @@ _KEPT = re.compile(
     r"DistributedDataParallel\.forward|record_param_comms|c10d::|[a-z]ccl:|cncl:|gloo:|torch::distributed::|"
     r"torch\.distributed\.|FullyShardedDataParallel|FSDP::|fsdp|\w+Backward\d*$|DeepSpeed"
 )
+_WITH_SHAPES = ("nccl:", "gloo:", "rccl:", "record_param_comms", "c10d::", "fsdp::chunk_cat")
 # Arguments that are kept of operators; names differ in case and spelling between versions.
 _DIMS, _TYPES = ("Input Dims", "Input dims"), ("Input type",)
 _COMM_ARGUMENTS = (
@@ -184,7 +185,7 @@ def _take_operator(event: dict[str, Any], name: str, trace: TraceEvents, place: 
         return
     given = _arguments(event, place)
     kept: dict[str, Any] = {}
-    if name == ACCUMULATE or name.startswith(("nccl:", "gloo:", "rccl:", "record_param_comms", "c10d::")):
+    if name == ACCUMULATE or name.startswith(_WITH_SHAPES):
         for names, key in ((_DIMS, "dims"), (_TYPES, "types")):
             for word in names:
                 if isinstance(given.get(word), list):

@@ -12,6 +12,7 @@ from sim.importer.kineto.interference import Kernel, find_interference
 from sim.importer.kineto.kernel_names import is_communication, is_computation
 from sim.importer.kineto.refusals import decline
 from sim.importer.kineto.seen import SeenRank, SeenStep
+from sim.importer.kineto.sharded_steps import shard_steps
 from sim.importer.kineto.traced_collectives import find_collectives, unseen_calls
 from sim.importer.kineto.traced_devices import decline_unread_device, device_of, doubts, text_of
 from sim.importer.kineto.traced_steps import find_steps
@@ -26,14 +27,14 @@ def read_rank(path: Path, progress: Progress) -> SeenRank:
 
     Raises:
         InputError: not a trace, or one without whole training steps.
-        NotModelledError: a trace of something else than replicated data parallelism.
+        NotModelledError: a trace of something else than data parallelism by DDP or FSDP2.
     """
     trace = read_events(path, progress)
     info = trace.header.get("distributedInfo")
     facts: dict[str, Any] = info if isinstance(info, dict) else {}
     decline_unread_device(trace, text_of(facts.get("backend")))
     collectives = find_collectives(trace)
-    steps = find_steps(trace, collectives)
+    steps = shard_steps(trace, find_steps(trace, collectives))
     decline(trace, steps)
     communication = _busy(trace, computes=False)
     return SeenRank(

@@ -20,10 +20,10 @@ _SHARE = 0.05
 def decline(trace: TraceEvents, steps: tuple[SeenStep, ...]) -> None:
     """Raise ``NotModelledError`` where gradients were not reduced as replicated data parallelism does."""
     sharded = next((one.name for one in trace.operators if _FSDP.match(one.name)), None)
-    if sharded is not None:
+    if sharded is not None and steps[0].sharding is None:
         raise NotModelledError(
             f"{trace.source}: {sharded!r} in it: trained by FSDP, which gathers parameters and scatters "
-            f"gradients; only replicated data parallelism (DDP, ZeRO-1/2) is modelled"
+            f"gradients; of it only FSDP2 is read (fully_shard), by its FSDP::post_backward_reduce"
         )
     step = steps[len(steps) // 2]
     if step.other_backwards:

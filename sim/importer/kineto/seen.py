@@ -63,6 +63,39 @@ class SeenGradient:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SeenUnit:
+    """A unit of FSDP2: ``modules`` that were wrapped together, none of the root's.
+
+    ``shapes`` are its gradients', None where the trace does not tell them; ``ready_ns`` has the time of each,
+    or one for all, as work since backward began. ``dtype``: what gradients are computed in. ``reduction``:
+    what was sent of them, padding included; None where nothing was, on one rank.
+    """
+
+    modules: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...] | None
+    ready_ns: tuple[int, ...]
+    dtype: str | None
+    reduction: SeenCollective | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenSharding:
+    """What FSDP2 did in a step: ``units`` as they were reduced, ``forward`` their modules as forward came to
+    them, ``gathers`` with all their elements, and the settings that show. Times in ns are of work, without
+    what FSDP2 does and waits for; copies are its own.
+    """
+
+    units: tuple[SeenUnit, ...]
+    forward: tuple[tuple[str, ...], ...]
+    gathers: tuple[SeenCollective, ...]
+    forward_ns: int
+    backward_ns: int
+    copy_in_ns: int
+    copy_out_ns: int
+    settings: dict[str, bool | int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SeenStep:
     """One training step on the device.
 
@@ -72,6 +105,7 @@ class SeenStep:
     ``synchronised_batches`` of the ``micro_batches`` were reduced; ``other_backwards`` of them are of
     another model than the last, or lie before an optimizer's step. ``busy_ns`` is how long the lane worked in
     the last backward, ``plain_busy_ns`` in each before it, where only the last one was reduced.
+    ``sharding``: None but under FSDP2.
     """
 
     number: int
@@ -89,6 +123,7 @@ class SeenStep:
     other_backwards: int = 0
     busy_ns: int = 0
     plain_busy_ns: tuple[int, ...] = ()
+    sharding: SeenSharding | None = None
 
     @property
     def reductions(self) -> tuple[SeenCollective, ...]:

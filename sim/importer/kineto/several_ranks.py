@@ -6,6 +6,7 @@ spins until the last one has: so ends tell the clocks apart, and the shortest ke
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from sim.errors import InputError
 from sim.importer.kineto.seen import SeenCollective, SeenRank, SeenStep
@@ -17,6 +18,7 @@ _END_TOGETHER = ("all_reduce", "coalesced", "all_gather", "reduce_scatter")
 # With so many in a step their ends tell the clocks step by step, and so their drift too.
 _ENOUGH_FOR_A_STEP = 3
 _MOST_SHIFT = 3
+_ABOUT_AS_GOOD = 2  # times the least spread
 _FEWEST_TO_TELL = 2  # steps: the ends within one keep their distances wherever it belongs
 
 
@@ -27,7 +29,7 @@ class Transfer:
     ``start_ns``: when the last rank came. ``duration_ns``: the shortest kernel, which is the transfer itself,
     or an upper bound of it where ranks are missing. ``arrived_ns``: by rank, in the ranks' order, when it
     came; None for a rank whose channel was still busy with another collective then. ``waits_ns``: from each
-    rank's kernel's start to that of the last one; ``longest_wait_ns``: from that of the first.
+    rank's kernel's start to that of the last one; ``longest_wait_ns``: the largest of them.
 
     ``beside_ns``: how much of the shortest kernel lay before the end of its own rank's backward.
     ``is_shared``: another collective ran within it. ``is_waitless``: as far as one rank can tell, nobody
@@ -136,18 +138,16 @@ def number_alike(ranks: Sequence[SeenRank]) -> tuple[list[SeenRank], str | None]
         return list(ranks), None
     numbered, is_open = [ranks[0]], False
     for rank in ranks[1:]:
-        found = sorted(
-            (spread, shift != 0, abs(offset), shift)
-            for shift in range(-_MOST_SHIFT, _MOST_SHIFT + 1)
-            if (fit := _fit(ranks[0], rank, shift)) is not None
-            for spread, offset in [fit]
-        )
+        fits = [_fit(ranks[0], rank, shift) for shift in range(-_MOST_SHIFT, _MOST_SHIFT + 1)]
+        found = [fit for fit in fits if fit is not None]
         if not found:
             numbered.append(rank)
             continue
-        best = min((one for one in found if one[0] <= 2 * found[0][0]), key=lambda one: one[1:])
-        is_open = is_open or sum(one[0] <= 2 * found[0][0] for one in found) > 1
-        moved = (replace(step, number=step.number + best[3]) for step in rank.steps)
+        least_ns = min(fit.spread_ns for fit in found)
+        about_as_good = [fit for fit in found if fit.spread_ns <= _ABOUT_AS_GOOD * least_ns]
+        best = min(about_as_good, key=lambda fit: (fit.shift != 0, abs(fit.offset_ns), fit.shift))
+        is_open = is_open or len(about_as_good) > 1
+        moved = (replace(step, number=step.number + best.shift) for step in rank.steps)
         numbered.append(replace(rank, steps=tuple(moved)))
     if not is_open:
         return numbered, None
@@ -157,8 +157,16 @@ def number_alike(ranks: Sequence[SeenRank]) -> tuple[list[SeenRank], str | None]
     )
 
 
-def _fit(first: SeenRank, other: SeenRank, shift: int) -> tuple[int, int] | None:
-    """By how much the other rank's ends vary in distance at a shift of its steps, and that distance; ns."""
+class _Fit(NamedTuple):
+    """At a shift of the other rank's steps: by how much its ends vary in distance, and that distance."""
+
+    shift: int
+    spread_ns: int
+    offset_ns: int
+
+
+def _fit(first: SeenRank, other: SeenRank, shift: int) -> _Fit | None:
+    """How well the steps of the other rank lie at a shift; None where that cannot be told."""
     theirs = {step.number + shift: step for step in other.steps}
     distances = [
         two.end_ns - one.end_ns
@@ -169,7 +177,7 @@ def _fit(first: SeenRank, other: SeenRank, shift: int) -> tuple[int, int] | None
     common = [step for step in first.steps if step.number in theirs]
     if not distances or len(common) < _FEWEST_TO_TELL:
         return None
-    return max(distances) - min(distances), median_ns(distances)
+    return _Fit(shift, max(distances) - min(distances), median_ns(distances))
 
 
 def _offsets(

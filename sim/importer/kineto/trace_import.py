@@ -16,6 +16,7 @@ from sim.importer.kineto.layout import lay_out, size_of
 from sim.importer.kineto.rank_trace import read_rank
 from sim.importer.kineto.seen import SeenRank, SeenStep
 from sim.importer.kineto.several_ranks import align, group_size, number_alike, rank_rows
+from sim.importer.kineto.sharded_telling import import_sharded
 from sim.importer.kineto.slowed import find_comm_slowdown
 from sim.importer.kineto.telling import Told
 from sim.nouns.hardware import Hardware
@@ -28,7 +29,7 @@ def read_kineto(paths: Sequence[Path], options: ImportOptions) -> Imported:
 
     Raises:
         InputError: a file that is no trace, lacks what is needed, or belongs to another job.
-        NotModelledError: FSDP, tensor or pipeline parallelism, inference.
+        NotModelledError: FSDP1, tensor or pipeline parallelism, inference.
     """
     ranks, still_open = number_alike(_one_job([read_rank(path, options.progress) for path in paths]))
     regular = [regular_steps(rank) for rank in ranks]
@@ -42,8 +43,15 @@ def read_kineto(paths: Sequence[Path], options: ImportOptions) -> Imported:
     aligned = align(ranks, sizes, world_size)
     place = max(range(len(ranks)), key=lambda number: _backward_ns(regular[number][0]))
     rank = ranks[place]
+    dropped = tuple(
+        f"{one.source}: {what}"
+        for one, (_, sentences) in zip(ranks, regular, strict=True)
+        for what in (*one.dropped, *sentences)
+    )
     common = {one.step for one in aligned.transfers} or set(sizes)
     steps = tuple(step for step in regular[place][0] if step.number in common)
+    if steps[0].sharding is not None:
+        return import_sharded(aligned, rank, steps, world_size, dropped, options)
     layout = lay_out(steps[0], options.model, rank.source)
     # Of gloo's threads each computes for itself: what backward costs them is in how long they take.
     slowed = find_comm_slowdown(aligned.transfers, complete=aligned.complete) if rank.on_gpu else None
@@ -76,11 +84,7 @@ def read_kineto(paths: Sequence[Path], options: ImportOptions) -> Imported:
         found=told.found(),
         assumed=(*told.assumed(), *([still_open] if still_open else ())),
         missing=told.missing(),
-        dropped=tuple(
-            f"{one.source}: {what}"
-            for one, (_, sentences) in zip(ranks, regular, strict=True)
-            for what in (*one.dropped, *sentences)
-        ),
+        dropped=dropped,
         details=told.details(),
     )
 

@@ -17,6 +17,8 @@ _OPERATORS = ("nccl:", "gloo:", "rccl:", "record_param_comms", "c10d::")
 _MOST_ELEMENTS = 1 << 60
 _NCCL = ("nccl:", "rccl:")
 _ANNOTATIONS = ("nccl:", "gloo:", "rccl:")
+# Calls that take an output, then the input, which is all that gloo's thread shows; what gloo runs for each.
+_OF_INPUT = {"c10d::_allgather_base_": "all_gather", "c10d::_reduce_scatter_base_": "all_reduce"}
 
 
 def dtype_of(word: Any) -> str | None:
@@ -102,6 +104,8 @@ def _calls(annotations: Sequence[Operator], operators: dict[str, list[Operator]]
 
 def _alike(operator: Operator) -> str:
     dims, types = operator.arguments.get("dims"), operator.arguments.get("types")
+    if operator.name in _OF_INPUT:
+        return f"{_OF_INPUT[operator.name]} {_from_dims(dims[1:2] if dims else None, None)[0]}"
     return f"{collective_of(operator.name.split(':')[-1])} {_from_dims(dims, types)[0]}"
 
 
@@ -112,7 +116,9 @@ def _of_annotation(
     if call is None or call.thread == annotation.thread:
         around = _around(annotation.start_ns, operators[annotation.thread])
         return _made(annotation, annotation.start_ns, around, timed=False), annotation.thread
-    return _made(annotation, call.start_ns, [call], timed=True), call.thread
+    made = _made(annotation, call.start_ns, [call], timed=True)
+    kind = collective_of(call.name.split(":")[-1]) if call.name in _OF_INPUT else None
+    return (made if kind is None else replace(made, kind=kind)), call.thread
 
 
 def _by_thread(trace: TraceEvents) -> dict[str, list[Operator]]:

@@ -5,7 +5,7 @@ torch's own registry (``torch.utils.flop_counter``). ``WorkClock`` shows the sum
 step can be measured by the work that it orders instead of by the time that passes.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from sim.recorder.estimating.gpus import GpuSheet
+from sim.recorder.tensor_facts import tensors_in
 
 aten = torch.ops.aten
 
@@ -156,12 +157,12 @@ def count_bytes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: 
     if func.is_view or func.overloadpacket in _FREE:
         return 0
     packet = func.overloadpacket
-    produced = list(_tensors(out))
+    produced = list(tensors_in(out))
     written: set[int] = set()
     read: dict[int, Tensor] = {}
     for place, argument in enumerate(func._schema.arguments):
         value = args[place] if place < len(args) else kwargs.get(argument.name)
-        for tensor in _tensors(value):
+        for tensor in tensors_in(value):
             writes = argument.alias_info is not None and argument.alias_info.is_write
             if writes:
                 written.add(id(tensor))
@@ -182,14 +183,6 @@ def count_bytes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: 
     return output_bytes + sum(sizes)
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _tensors(item)
-
-
 def _num_bytes(tensor: Tensor) -> int:
     if tensor.layout is not torch.strided:
         return int(tensor._nnz() * tensor.element_size()) if tensor.layout is torch.sparse_coo else 0
@@ -202,7 +195,7 @@ def _num_bytes(tensor: Tensor) -> int:
 
 def _precision(func: Any, args: Sequence[Any]) -> str:
     """Of a matrix product's operands; float32 becomes tf32 where torch's settings let it."""
-    dtype = next((tensor.dtype for tensor in _tensors(args) if tensor.is_floating_point()), torch.float32)
+    dtype = next((tensor.dtype for tensor in tensors_in(args) if tensor.is_floating_point()), torch.float32)
     if dtype is not torch.float32:
         return str(dtype).removeprefix("torch.")
     if func.overloadpacket in _CONVOLUTIONS:

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sim.recorder.estimating.autocast import autocast_for_gpus_works
 from sim.recorder.factory import Pair
+from sim.recorder.tensor_facts import tensors_in
 
 READ_AS = 1.0  # what reading a floating-point value of a stand-in gives
 
@@ -111,7 +112,7 @@ def stand_in_pair(pair: Pair) -> Pair:
     """
     model, batch = pair
     made: dict[int, Any] = {}
-    for tensor in (*model.parameters(), *model.buffers(), *_tensors(batch)):
+    for tensor in (*model.parameters(), *model.buffers(), *tensors_in(batch)):
         made.setdefault(id(tensor), _stand_in(tensor))
     twin: Pair = copy.deepcopy((model, batch), made)
     return twin
@@ -125,14 +126,3 @@ def _stand_in(tensor: Tensor) -> Tensor:
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(empty, requires_grad=tensor.requires_grad)
     return empty.requires_grad_(tensor.requires_grad)
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _tensors(item)

@@ -52,6 +52,7 @@ def score_layouts(problem: Problem, walk: Walk, firsts: Array, laters: Array) ->
         )
         largest[rows] = np.maximum.reduceat(dense, starts[:-1])
         services = kernels.services(problem.curve_bytes, problem.curve_ns, wires)
+        small = problem.small(wires)
         sizes, which = np.unique(copied, return_inverse=True)  # one size is in many layouts
         back = problem.copies_back(sizes)[which]
         for first in range(0, len(rows), _PLAYED_AT_ONCE):
@@ -67,6 +68,7 @@ def score_layouts(problem: Problem, walk: Walk, firsts: Array, laters: Array) ->
                 bounds,
                 stops,
                 services,
+                small,
                 back,
             )
     return LayoutScores(sync_end_ns=ends, sure=sure, num_buckets=counts, largest_bytes=largest)
@@ -82,6 +84,7 @@ def _play_each(
     bounds: Ints,
     stops: Ints,
     services: Ints,
+    small: Ints,
     back: Ints,
 ) -> tuple[Ints, Flags]:
     """``play_surely`` of several layouts: that of k has the buckets ``bounds[k]`` to ``bounds[k + 1]``."""
@@ -90,6 +93,14 @@ def _play_each(
     for k in range(count):
         low, high = bounds[k], bounds[k + 1]
         ends[k], sure[k] = play_surely(
-            machine, grains, work, copy_in, tail, stops[low:high], services[low:high], back[low:high]
+            machine,
+            grains,
+            work,
+            copy_in,
+            tail,
+            stops[low:high],
+            services[low:high],
+            small[low:high],
+            back[low:high],
         )
     return ends, sure

@@ -1,12 +1,18 @@
 """What Megatron-LM's ``--ddp-bucket-size`` and ``--ddp-num-buckets`` reach (A9.2)."""
 
+from dataclasses import replace
 from typing import Any
 
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.systems.cut import NO_LIMIT
 from sim.systems.megatron_layout import lay_out_buffers
-from sim.systems.megatron_settings import default_bucket_size, is_all_bf16, read_megatron_settings
+from sim.systems.megatron_settings import (
+    MegatronSettings,
+    default_bucket_size,
+    is_all_bf16,
+    read_megatron_settings,
+)
 from sim.systems.registry import assign
 from sim.tuner.reach.size_reach import Interval, SizeReach, best_size, find_intervals, most_tries, try_sizes
 
@@ -55,14 +61,14 @@ def fixed_settings(workload: Workload) -> dict[str, Any]:
 def bucket_intervals(workload: Workload, world_size: int, most: int) -> tuple[list[Interval], bool]:
     """``find_intervals`` of ``bucket_size``, the default among them."""
     default = default_bucket_size(world_size)
-    return find_intervals(workload, lambda size: _interval(workload, size), 0, default, most)
+    settings = read_megatron_settings({"overlap_grad_reduce": True}, workload)
+    return find_intervals(workload, lambda size: _interval(workload, settings, size), 0, default, most)
 
 
-def _interval(workload: Workload, size: int) -> Interval:
+def _interval(workload: Workload, settings: MegatronSettings, size: int) -> Interval:
     """The sizes that cut what ``size`` cuts: above what a bucket had before it closed, up to what it has."""
-    settings = read_megatron_settings({"overlap_grad_reduce": True, "bucket_size": size}, workload)
     low, high = 0, NO_LIMIT
-    for bucket in lay_out_buffers(workload, settings, None):
+    for bucket in lay_out_buffers(workload, replace(settings, bucket_size=size), None):
         if bucket.elements < size:
             low = max(low, bucket.elements + 1)
             continue

@@ -12,7 +12,7 @@ from sim.systems.registry import assign
 from sim.tuner.reach.families import CapRow
 from sim.tuner.spread.draws import NO_ITERATIONS, Draws
 from sim.tuner.spread.judgement import Judge
-from sim.units import MIB
+from sim.units import MIB, format_mib
 
 TOLERANCE = 0.01
 MOST_PLAYED = 1 << 22  # draws times gradients, of all caps that are played
@@ -108,7 +108,7 @@ def _stretches_words(stretches_mb: Sequence[tuple[float, float]]) -> str:
     """Stretches of caps in words; of many the widest, by how many times its first cap the last is."""
     widest = sorted(_merged(stretches_mb), key=lambda ends: (ends[0] + _BYTE_MB) / (ends[1] + _BYTE_MB))
     words = [
-        _mib(low) if _mib(low) == _mib(high) else f"{_mib(low)} to {_mib(high)}"
+        format_mib(low) if format_mib(low) == format_mib(high) else f"{format_mib(low)} to {format_mib(high)}"
         for low, high in sorted(widest[:_MOST_STRETCHES])
     ]
     more = len(widest) - len(words)
@@ -125,8 +125,3 @@ def _merged(stretches_mb: Sequence[tuple[float, float]]) -> list[tuple[float, fl
             low = merged.pop()[0]
         merged.append((low, high))
     return merged
-
-
-def _mib(value: float) -> str:
-    """A number of MiB to three digits, never in powers of ten."""
-    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"

@@ -7,8 +7,10 @@ from math import ceil
 import numpy as np
 
 from sim.clock.arrays import Floats, Ints
+from sim.clock.compiled import Factors
+from sim.clock.small_messages import MOST_WIRE
 from sim.nouns.hardware import CurvePoint
-from sim.tuner.search.problem import Machine, Problem
+from sim.tuner.search.problem import Problem
 
 Line = tuple[Fraction, Fraction]  # (ns per collective, ns per byte)
 
@@ -69,8 +71,8 @@ def least_service_ns(
 
 def least_services_ns(problem: Problem) -> Floats:
     """``least_service_ns`` of all gradients from each place on, and 0 at the end; low by a float's error."""
-    sharing = problem.machine.channels > 1 and problem.machine.channel != 1
-    stretched = sharing or problem.machine.comm != 1 or problem.machine.comm_copy_out != 1
+    sharing = {"channel_slowdown", "small_slowdown", "comm_slowdown", "comm_copy_out_slowdown"}
+    stretched = sharing & problem.effects.in_force
     rounded = 1.0 if stretched else 0.5
     rest = np.append(np.cumsum(problem.wire[::-1])[::-1], 0).astype(np.float64)
     at_most = np.arange(len(problem), -1, -1)
@@ -80,6 +82,14 @@ def least_services_ns(problem: Problem) -> Floats:
         best = np.maximum(best, float(per_collective) + float(per_byte) * rest - rounding)
     best[-1] = 0.0
     return best * (1 - 1e-12)
+
+
+def _least_wire_ns(problem: Problem) -> Floats:
+    """What all gradients from each place on take of the wire at its best rate, without any latency."""
+    rest = np.cumsum(problem.wire[::-1])[::-1].astype(np.float64)
+    _, per_byte = affine_minorants(problem.curve)[-1]
+    rounded = np.arange(len(problem), 0, -1)
+    return np.maximum(0.0, float(per_byte) * rest - rounded) * (1 - 1e-12)
 
 
 def lower_bound_ns(problem: Problem) -> int:
@@ -92,15 +102,15 @@ def lower_bound_ns(problem: Problem) -> int:
     takes longer: the bound takes the best share of both. Every piece of the lane is rounded as it ends: half
     a ns of each is given away there. Other slow-downs only add, and are left out.
     """
-    machine, count, keys = problem.machine, len(problem), int(problem.run.max()) + 1
+    factors, count, keys = problem.machine.factors, len(problem), int(problem.run.max()) + 1
     copied = problem.copied.sum()
-    copy_out = max(0.0, float(copied) * machine.copy_out_ns_per_byte - count / 2)
-    lane_end = problem.lane_end + (machine.launch_cost * keys if machine.blocks else 0)
+    copy_out = max(0.0, float(copied) * problem.machine.copy_out_ns_per_byte - count / 2)
+    lane_end = problem.lane_end + (factors.launch_cost_ns * keys if factors.blocks else 0)
     bound = lane_end + copy_out
     if problem.curve_ns.any():
-        together = max(1.0, machine.channels / machine.channel)
-        work = least_services_ns(problem)[:-1] / together
-        start = problem.ready + machine.launch_cost
+        wire = _least_wire_ns(problem) / problem.together(float(MOST_WIRE))
+        work = np.maximum(least_services_ns(problem)[:-1] / problem.together(), wire)
+        start = problem.ready + factors.launch_cost_ns
         # Copies are in bucket order: with a single run, the last follows every collective.
         last = (
             np.zeros(count)
@@ -108,14 +118,14 @@ def lower_bound_ns(problem: Problem) -> int:
             else np.full(count, float(problem.copies_back(problem.copied[-1:])[0]))
         )
         last[-1] = float(problem.copies_back(problem.copied[-1:])[0])
-        pieces = (problem.work > 0).astype(np.int64) + (problem.copy_in > 0) + machine.blocks
+        pieces = (problem.work > 0).astype(np.int64) + (problem.copy_in > 0) + factors.blocks
         rounded = (np.cumsum(pieces[::-1])[::-1] + 1) / 2
-        bound = max(bound, float(np.max(_shared(machine, start, work, lane_end, rounded, last, copy_out))))
+        bound = max(bound, float(np.max(_shared(factors, start, work, lane_end, rounded, last, copy_out))))
     return ceil(bound - 1e-3)
 
 
 def _shared(
-    machine: Machine,
+    factors: Factors,
     start: Ints,
     work: Floats,
     lane_end: int,
@@ -132,18 +142,18 @@ def _shared(
     ``beside``.
     """
     lane = np.maximum(0.0, lane_end - start)
-    most = np.maximum(lane, machine.compute * (lane - rounded))
-    most = np.minimum(most, work * machine.comm)
-    growth = 1 - 1 / machine.compute
+    most = np.maximum(lane, factors.compute * (lane - rounded))
+    most = np.minimum(most, work * factors.comm)
+    growth = 1 - 1 / factors.compute
 
     def over(beside: Floats) -> Floats:
         longer = np.maximum(0.0, beside * growth - rounded)
-        left = work - beside / machine.comm
+        left = work - beside / factors.comm
         sent = np.where(left > 1e-9 * work, start + lane + longer + left, start + beside)
         return np.maximum(sent + last, lane_end + longer + copy_out)
 
     # Where the two lines of the maximum cross, as far as that is within reach.
-    cross = np.clip((start + lane + work + last - lane_end - copy_out) * machine.comm, 0.0, most)
+    cross = np.clip((start + lane + work + last - lane_end - copy_out) * factors.comm, 0.0, most)
     # Up to here the lane grows no longer.
     free = np.minimum(rounded / growth, most) if growth > 0 else most
     corners = [over(beside) for beside in (np.zeros_like(most), most, cross, free)]

@@ -1,8 +1,8 @@
 """The best contiguous partition on one FIFO channel, with nothing that stretches or blocks: exact, and fast.
 
-With copies back in order, to finish by F is to end every all-reduce early enough for the copies of its bucket
-and of all that follow: a deadline that depends on where the bucket begins. For a given F the earliest end of
-each prefix then decides, and the least F for which there is one is found by bisection. Without copies one
+To finish by F with copies back in order, a bucket's all-reduce must end before F minus the copies of it and
+of all later buckets: a deadline that depends on the bucket's first gradient. For a given F the earliest end
+of each prefix then decides, and the least F for which there is one is found by bisection. Without copies one
 pass is enough. On any other machine the same search gives a bound: slow-downs and blocked launches only add,
 and several channels together pass no more than one that is as fast as all of them.
 
@@ -16,12 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.clock.arrays import Floats, Ints
+from sim.systems.cut import NO_LIMIT
 from sim.tuner.search import kernels
 from sim.tuner.search.bound import lower_bound_ns
 from sim.tuner.search.partitions import Buckets
 from sim.tuner.search.problem import Problem
 
-NO_LIMIT = 1 << 62  # bytes: any bucket is small enough
+# Effects of a machine with which this search and ``labels`` are exact.
+KNOWN = frozenset({"launch_cost_ns"})
 LATE = 0.5 + 1e-3  # ns: the kernels compare with a deadline before they round, and sums of float64 may be off
 MOST_STEPS = 150_000_000  # of the lattice search, about a second
 MOST_POINTS = 20_000_000
@@ -44,13 +46,8 @@ class Found:
 def covers(problem: Problem) -> bool:
     """Whether what is found is the optimum: one channel, nothing that stretches or blocks, and launches that
     take no longer than the all-reduces they start, so that none waits for another's launch."""
-    machine = problem.machine
-    return (
-        machine.channels == 1
-        and not machine.stretches
-        and not machine.blocks
-        and machine.launch_cost <= int(problem.curve_ns.min())
-    )
+    short = problem.effects.launch_cost_ns <= int(problem.curve_ns.min())
+    return short and problem.effects.in_force <= KNOWN
 
 
 class _Runs:
@@ -86,7 +83,7 @@ class _Search:
     ) -> None:
         self.problem, self.runs, self.max_bytes = problem, runs, max_bytes
         self.curve = (curve_bytes, curve_ns)
-        self.first = problem.ready + problem.machine.launch_cost
+        self.first = problem.ready + problem.effects.launch_cost_ns
         self.copies = problem.machine.copy_out_ns_per_byte > 0
 
     def ends(self, target: float) -> Floats:
@@ -157,7 +154,7 @@ def exact_optimum(problem: Problem, upper_ns: int, max_bytes: int = NO_LIMIT) ->
         None where there are several dtypes or devices and too many gradients.
     """
     runs = _Runs(problem)
-    sizes, curve, slack = _as_one_channel(problem)
+    sizes, curve, slack_ns = _as_one_channel(problem)
     copies = problem.machine.copy_out_ns_per_byte > 0
     above = below = curve
     if not runs.fit_lattice(copies):
@@ -168,9 +165,11 @@ def exact_optimum(problem: Problem, upper_ns: int, max_bytes: int = NO_LIMIT) ->
     known = lower_bound_ns(problem)
     search = _Search(problem, runs, sizes, below, max_bytes)
     # Copies are rounded one by one: half a ns of each is what a partition may be better for it.
-    slack += len(problem) // 2 + 1 if copies else 0
-    least, ends = search.least(known, upper_ns + slack)
-    at_least = max(known, least - slack)
+    slack_ns += len(problem) // 2 + 1 if copies else 0
+    least, ends = search.least(known, upper_ns + slack_ns)
+    at_least = max(known, least - slack_ns)
+    if problem.has_small:
+        at_least = max(at_least, _least_of_larger(problem, runs, known, upper_ns, max_bytes))
     if (above != below).any():
         search = _Search(problem, runs, sizes, above, max_bytes)
         least, ends = search.least(known, NO_LIMIT)
@@ -182,21 +181,40 @@ def exact_optimum(problem: Problem, upper_ns: int, max_bytes: int = NO_LIMIT) ->
 
 
 def _as_one_channel(problem: Problem) -> tuple[Ints, Ints, int]:
-    """The curve of one channel that is as fast as all channels together: its sizes in bytes and times in ns,
-    and how many ns less than this curve says a whole partition may take.
+    """The curve of one channel that is as fast as all channels together: its sizes in bytes and times in ns;
+    and ``slack_ns``, by how much a whole partition may be quicker than this curve says.
 
     Every time on the curve is lowered by 2 ns, so that rounding cannot make it too long. Four roundings of
     half a ns each meet there: two of an all-reduce's time, one of the line between two points, and one of
     the point that is added here for the size of all gradients together. With that point no size lies beyond
-    the curve. Times below 0 become 0, which is what the third number allows for.
+    the curve. Times below 0 become 0, which is what ``slack_ns`` allows for.
     """
-    sizes, curve = problem.curve_bytes, problem.curve_ns
-    together = problem.machine.channels / problem.machine.channel
-    if together <= 1:
-        return sizes, curve, 0
+    sizes, curve, together = problem.curve_bytes, problem.curve_ns, problem.together()
+    return (sizes, curve, 0) if together <= 1 else _lowered(problem, sizes, curve, together)
+
+
+def _least_of_larger(problem: Problem, runs: _Runs, known: int, upper_ns: int, max_bytes: int) -> int:
+    """No step ends before this, in ns: larger messages share the link, and small ones cost nothing."""
+    factors, sizes, curve = problem.machine.factors, problem.curve_bytes, problem.curve_ns
+    edge = problem.machine.small_bytes
+    larger = np.union1d(sizes[sizes > edge], [edge, max(edge + 1, int(problem.wire.sum()))])
+    curve = np.concatenate([[0], kernels.services(sizes, curve, larger)])
+    sizes = np.concatenate([[edge - 1], larger])
+    sizes, curve, slack_ns = _lowered(problem, sizes, curve, max(1.0, factors.channels / factors.channel))
+    copies = problem.machine.copy_out_ns_per_byte > 0
+    if not runs.fit_lattice(copies):
+        curve = np.minimum.accumulate(curve[::-1])[::-1]
+    slack_ns += len(problem) // 2 + 1 if copies else 0
+    least, _ = _Search(problem, runs, sizes, curve, max_bytes).least(known, upper_ns + slack_ns)
+    return least - slack_ns
+
+
+def _lowered(problem: Problem, sizes: Ints, curve: Ints, together: float) -> tuple[Ints, Ints, int]:
+    """What ``_as_one_channel`` returns, for a curve and channels that are ``together`` times as fast."""
     whole = np.array([problem.wire.sum()])
     if whole[0] > sizes[-1]:
         curve = np.append(curve, kernels.services(sizes, curve, whole))
         sizes = np.append(sizes, whole)
     curve = np.floor(curve / together).astype(np.int64) - 2
-    return sizes, np.maximum(0, curve), 2 * len(problem) if (curve < 0).any() else 0
+    slack_ns = 2 * len(problem) if (curve < 0).any() else 0
+    return sizes, np.maximum(0, curve), slack_ns

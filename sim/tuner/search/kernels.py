@@ -15,7 +15,6 @@ from sim.clock.compiled import (
     MOST_NS,
     STALLED,
     WAIT,
-    Factors,
     play_alone,
 )
 from sim.clock.machine_code import compiled
@@ -88,20 +87,23 @@ def play_surely(
     tail: int,
     stops: Ints,
     services: Ints,
+    small: Ints,
     copies_back: Ints,
 ) -> tuple[int, bool]:
     """``sync_end_ns`` of one DDP step by the compiled clock, and whether it is sure to the nanosecond.
 
     Args:
-        machine: channels, launches, slow-downs; ``grains``: see ``Problem``.
+        machine: see there; ``grains``: see ``Problem``.
         work: ns of backward before each place; ``copy_in``: ns of its copy.
         tail: ns of backward after the last place.
         stops: per bucket in launch order, the place it waits for; the last is the last place.
-        services: ns of each bucket's all-reduce alone; ``copies_back``: ns to copy it back.
+        services: ns of each bucket's all-reduce alone; ``small``: whether it is a small message, 1 or 0;
+            ``copies_back``: ns to copy it back.
     """
     count, places = stops.size, work.size
     # The lane, item by item where collectives stretch it, else as one item for each bucket.
-    fine = machine.compute != 1.0 or machine.copy_in != 1.0
+    factors = machine.factors
+    fine = factors.compute != 1.0 or factors.copy_in != 1.0
     most = 3 * count + 1 + 2 * places
     kinds, durations, numbers = np.empty(most, np.int64), np.zeros(most, np.int64), np.zeros(most, np.int64)
     item = place = computing = total = 0
@@ -121,33 +123,31 @@ def play_surely(
         item += 1
     kinds[item], durations[item] = BACKWARD, tail
     item += 1
-    total += computing + tail + count * machine.launch_cost
+    total += computing + tail + count * factors.launch_cost_ns
     for bucket in range(count):
         kinds[item], numbers[item] = WAIT, bucket
         kinds[item + 1], durations[item + 1] = COPY_BACK, copies_back[bucket]
         item += 2
         total += services[bucket] + copies_back[bucket]
-    factors = Factors(
-        machine.channels,
-        machine.launch_cost,
-        machine.blocks,
-        machine.compute,
-        machine.comm,
-        machine.channel,
-        machine.copy_in,
-        machine.copy_out,
-        machine.comm_copy_out,
-    )
-    end, sure = play_alone(factors, grains, kinds[:item], durations[:item], numbers[:item], services)
+    end, sure = play_alone(factors, grains, kinds[:item], durations[:item], numbers[:item], services, small)
     return end, sure and total <= MOST_NS
 
 
 @compiled
 def play(
-    machine: Machine, work: Ints, copy_in: Ints, tail: int, stops: Ints, services: Ints, copies_back: Ints
+    machine: Machine,
+    work: Ints,
+    copy_in: Ints,
+    tail: int,
+    stops: Ints,
+    services: Ints,
+    small: Ints,
+    copies_back: Ints,
 ) -> int:
     """``play_surely`` without the doubt: ``sync_end_ns``, sometimes off by a ns where work stretches."""
-    return play_surely(machine, np.zeros(STALLED + 1), work, copy_in, tail, stops, services, copies_back)[0]
+    return play_surely(
+        machine, np.zeros(STALLED + 1), work, copy_in, tail, stops, services, small, copies_back
+    )[0]
 
 
 @compiled
@@ -158,12 +158,13 @@ def play_many(
     tails: Ints,
     stops: Ints,
     services: Ints,
+    small: Ints,
     copies_back: Ints,
 ) -> Ints:
     """``play`` for each draw: ``works`` [draws, places], ``tails`` [draws], ``services`` [draws, buckets]."""
     ends = np.empty(tails.size, np.int64)
     for k in range(tails.size):
-        ends[k] = play(machine, works[k], copy_in, tails[k], stops, services[k], copies_back)
+        ends[k] = play(machine, works[k], copy_in, tails[k], stops, services[k], small, copies_back)
     return ends
 
 
@@ -180,6 +181,7 @@ def score(machine: Machine, tables: Tables, closes: Flags, max_bytes: int) -> tu
     for place in range(places):
         count += closes[place]
     stops, sent, back = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
+    small = np.empty(count, np.int64)
     count, sure = 0, True
     for place in range(places):
         key = tables.run[place]
@@ -192,13 +194,14 @@ def score(machine: Machine, tables: Tables, closes: Flags, max_bytes: int) -> tu
                 return NEVER, True
             stops[count] = place
             sent[count] = service(tables.curve_bytes, tables.curve_ns, filled[key])
+            small[count] = filled[key] < machine.small_bytes
             exactly = held[key] * machine.copy_out_ns_per_byte
             sure &= _rounds_surely(exactly)
             back[count] = int(np.rint(exactly))
             members[key] = dense[key] = filled[key] = held[key] = 0
             count += 1
     end, stepped = play_surely(
-        machine, tables.grains, tables.work, tables.copy_in, tables.tail, stops, sent, back
+        machine, tables.grains, tables.work, tables.copy_in, tables.tail, stops, sent, small, back
     )
     return end, sure and stepped
 

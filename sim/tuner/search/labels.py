@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.costs.service_time import all_reduce_ns
+from sim.systems.cut import NO_LIMIT
 from sim.tuner.search.bound import affine_minorants, least_service_ns, least_services_ns
-from sim.tuner.search.exact import NO_LIMIT
+from sim.tuner.search.exact import KNOWN
 from sim.tuner.search.partitions import Buckets
 from sim.tuner.search.problem import Problem
 from sim.units import transfer_ns
@@ -24,9 +25,7 @@ FEW_LABELS = 2  # per prefix in the first search, whose answer is the limit that
 
 def applies(problem: Problem) -> bool:
     """Whether the search covers this case: one run, one channel, nothing stretches or blocks the lane."""
-    machine = problem.machine
-    one = machine.channels == 1 and int(problem.run.max()) == 0
-    return one and not machine.stretches and not machine.blocks
+    return problem.effects.in_force <= KNOWN and int(problem.run.max()) == 0
 
 
 @dataclass(slots=True, eq=False)

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.systems.cut import NO_LIMIT
 from sim.tuner.progress import tell
 from sim.tuner.search import kernels, labels
 from sim.tuner.search.bound import lower_bound_ns
-from sim.tuner.search.exact import NO_LIMIT, Found, covers, exact_optimum
+from sim.tuner.search.exact import Found, covers, exact_optimum
 from sim.tuner.search.partitions import Buckets
 from sim.tuner.search.score import Scorer
 

@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.clock.arrays import Floats, Ints
-from sim.clock.program import effects_of
-from sim.clock.variants import grains_of
+from sim.clock.compiled import Factors
+from sim.clock.program import Effects, effects_of
+from sim.clock.variants import factors_of, grains_of
 from sim.costs.service_time import service_ns
 from sim.errors import InputError
 from sim.nouns.hardware import CurvePoint, Hardware
@@ -22,25 +23,14 @@ LONGEST_STEP = 1 << 61  # ns: sums stay within an int64
 
 
 class Machine(NamedTuple):
-    """What a step meets: channels, ns of a launch, slow-downs (factors), copies out in ns a byte."""
+    """What a step meets: the machine's effects as the clock reads them, copies out in ns a byte.
 
-    channels: int
-    launch_cost: int
-    blocks: bool
-    compute: float
-    comm: float
-    channel: float
-    copy_in: float
-    copy_out: float
-    comm_copy_out: float
+    Messages of fewer than ``small_bytes`` are small.
+    """
+
+    factors: Factors
+    small_bytes: int
     copy_out_ns_per_byte: float
-
-    @property
-    def stretches(self) -> bool:
-        """Whether any slow-down is in force."""
-        shared = self.channel if self.channels > 1 else 1.0
-        factors = (self.compute, self.comm, shared, self.copy_in, self.copy_out, self.comm_copy_out)
-        return any(factor != 1.0 for factor in factors)
 
 
 class Tables(NamedTuple):
@@ -58,19 +48,12 @@ class Tables(NamedTuple):
     curve_ns: Ints
 
 
-def _machine(workload: Workload, hardware: Hardware) -> Machine:
-    effects, rate = effects_of(workload, hardware), hardware.copy_out_bytes_per_s
+def _machine(effects: Effects, copy_out_bytes_per_s: float | None) -> Machine:
+    factors = factors_of(effects)
     return Machine(
-        channels=effects.channels,
-        launch_cost=effects.launch_cost_ns,
-        blocks=effects.launch_blocks_compute and effects.launch_cost_ns > 0,
-        compute=float(effects.compute_slowdown),
-        comm=float(effects.comm_slowdown),
-        channel=float(effects.channel_slowdown),
-        copy_in=float(effects.copy_in_slowdown),
-        copy_out=float(effects.copy_out_slowdown),
-        comm_copy_out=float(effects.comm_copy_out_slowdown),
-        copy_out_ns_per_byte=0.0 if rate is None else NS_PER_S / rate,
+        factors=factors._replace(blocks=factors.blocks and factors.launch_cost_ns > 0),
+        small_bytes=effects.small_bytes,
+        copy_out_ns_per_byte=0.0 if copy_out_bytes_per_s is None else NS_PER_S / copy_out_bytes_per_s,
     )
 
 
@@ -86,8 +69,9 @@ class Problem:
     ``order``: index of the gradient; ``run``: number of its run (``run_keys``); ``wire``, ``copied``,
     ``dense``: its bytes on the wire, in copies, by DDP's caps; ``work``, ``copy_in``: ns of the compute lane
     for it; ``ready``: ns at which it is copied in if nothing stretches or blocks the lane; ``tail``: ns of
-    backward after the last; ``lane_end``: ns, the end of that lane; ``grains``: see ``grains_of``. ``curve``,
-    and as arrays ``curve_bytes``, ``curve_ns``: the all-reduce curve, zero for world size 1.
+    backward after the last; ``lane_end``: ns, the end of that lane; ``effects``: what the machine does;
+    ``grains``: see ``grains_of``. ``curve``, and as arrays ``curve_bytes``, ``curve_ns``: the all-reduce
+    curve, zero for world size 1.
 
     Raises:
         InputError: times or sizes beyond 2**52, or a step that could take more than 2**61 ns.
@@ -115,19 +99,21 @@ class Problem:
         self.curve = hardware.all_reduce if hardware.world_size > 1 else nothing
         self.curve_bytes = _ints("all_reduce.num_bytes", [point.num_bytes for point in self.curve])
         self.curve_ns = _ints("all_reduce.duration_ns", [point.duration_ns for point in self.curve])
-        self.machine = _machine(workload, hardware)
-        self.grains = grains_of(effects_of(workload, hardware))
+        self.effects = effects_of(workload, hardware)
+        self.machine = _machine(self.effects, hardware.copy_out_bytes_per_s)
+        self.grains = grains_of(self.effects)
         self._check_longest_step()
 
     def _check_longest_step(self) -> None:
-        machine, hardware = self.machine, self.hardware
+        factors, hardware = self.machine.factors, self.hardware
         # Beyond the last point each byte is paid for once, however many buckets there are.
         sent: float = len(self) * max(point.duration_ns for point in self.curve)
         sent += service_ns(self.curve, int(self.wire.sum()))
-        lane: float = self.workload.backward_ns + sum(self.copy_in.tolist()) + len(self) * machine.launch_cost
-        lane *= machine.compute * machine.copy_in
-        sent *= max(machine.comm, machine.comm_copy_out) * machine.channel
-        back = transfer_ns(int(self.copied.sum()), hardware.copy_out_bytes_per_s) * machine.copy_out
+        lane: float = self.workload.backward_ns + sum(self.copy_in.tolist())
+        lane += len(self) * factors.launch_cost_ns
+        lane *= factors.compute * factors.copy_in
+        sent *= max(factors.comm, factors.comm_copy_out) * max(factors.channel, factors.small)
+        back = transfer_ns(int(self.copied.sum()), hardware.copy_out_bytes_per_s) * factors.copy_out
         if lane + sent + back > LONGEST_STEP:
             raise InputError(
                 f"{hardware.name}: with this workload a step could take {lane + sent + back:.3g} ns, more "
@@ -154,6 +140,21 @@ class Problem:
             curve_ns=self.curve_ns,
         )
 
+    @property
+    def has_small(self) -> bool:
+        """Whether some bucket could be a small message."""
+        return bool((self.wire < self.machine.small_bytes).any())
+
+    def together(self, counted: float = 1.0) -> float:
+        """How many times as fast as one channel all of them are together, at most.
+
+        A small message gets on beside a larger one, and takes nothing from it; ``counted`` is how much of its
+        time counts.
+        """
+        factors = self.machine.factors
+        beside = 1 + counted * (factors.channels - 1) / factors.small if self.has_small else 1.0
+        return max(1.0, factors.channels / factors.channel, beside)
+
     def stops(self, buckets: Buckets) -> tuple[Ints, Ints, Ints]:
         """Per bucket in launch order: the last place it waits for, its bytes on the wire, its copied bytes.
 
@@ -167,6 +168,10 @@ class Problem:
             wires.append(sum(gradients[index].on_wire for index in bucket))
             copied.append(sum(copied_bytes(self.workload, index) for index in bucket))
         return np.array(stops), np.array(wires), np.array(copied)
+
+    def small(self, wires: Ints) -> Ints:
+        """Of buckets of ``wires`` bytes, whether each is a small message, 1 or 0."""
+        return (wires < self.machine.small_bytes).astype(np.int64)
 
     def copies_back(self, copied: Ints) -> Ints:
         """Ns to copy each bucket back, from ``copied`` bytes."""

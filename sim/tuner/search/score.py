@@ -48,6 +48,7 @@ class Scorer:
                 problem.tail,
                 stops,
                 kernels.services(problem.curve_bytes, problem.curve_ns, wires),
+                problem.small(wires),
                 problem.copies_back(copied),
             )
         return self._rough[buckets]

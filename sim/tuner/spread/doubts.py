@@ -1,4 +1,4 @@
-"""What the inputs say of themselves that cannot be relied on, and what an answer made of them is worth."""
+"""Which inputs are marked as doubtful, and what that does to a gain."""
 
 from collections.abc import Sequence
 from dataclasses import replace

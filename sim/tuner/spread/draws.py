@@ -80,10 +80,13 @@ class Draws:
         problem = self.problem
         stops, wires, copied = problem.stops(buckets)
         services, back = self.services(stops, wires, jitters=jitters), problem.copies_back(copied)
+        small = problem.small(wires)
 
         def play(machine: Machine, steps: slice) -> Ints:
             works, tails = self.works[steps], self.tails[steps]
-            return kernels.play_many(machine, works, problem.copy_in, tails, stops, services[steps], back)
+            return kernels.play_many(
+                machine, works, problem.copy_in, tails, stops, services[steps], small, back
+            )
 
         if self.slowed is None:
             return play(problem.machine, slice(None)).reshape(self.machines, self.iterations)

@@ -37,10 +37,12 @@ class LeftOpen:
                 for link, tilt in zip(by_name.get("link", ones), by_name.get("tilt", ones), strict=True)
             ]
         )
+        factors = problem.machine.factors
         slowed = tuple(
             problem.machine._replace(
-                compute=max(1.0, problem.machine.compute * compute),
-                comm=max(1.0, problem.machine.comm * comm),
+                factors=factors._replace(
+                    compute=max(1.0, factors.compute * compute), comm=max(1.0, factors.comm * comm)
+                )
             )
             for compute, comm in zip(
                 by_name.get("compute_slowdown", ones).tolist(),

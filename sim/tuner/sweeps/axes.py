@@ -29,12 +29,12 @@ class Point:
     backward: float = 1.0
 
     @property
-    def model(self) -> "Point":
+    def of_workload(self) -> "Point":
         """What of it changes the workload alone."""
         return Point(precision=self.precision, backward=self.backward)
 
     @property
-    def machine(self) -> "Point":
+    def of_machine(self) -> "Point":
         """What of it changes the hardware alone."""
         return Point(world_size=self.world_size, bandwidth=self.bandwidth, latency=self.latency)
 

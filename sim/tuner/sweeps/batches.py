@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sim.clock.program import effects_of
+from sim.clock.program import Effects, effects_of
 from sim.costs.service_time import all_reduce_ns
 from sim.metrics.step import overlap_ratio, step_ns
 from sim.nouns.assignment import Assignment
@@ -46,19 +46,30 @@ def play_batches(
     machines: dict[Point, Hardware] = {}
     made = []
     for batch in batches:
-        scaled, _ = batch.points[0].model.applied(workload, hardware)
+        scaled, _ = batch.points[0].of_workload.applied(workload, hardware)
         assignment = assign(scaled, bucket_cap_mb=batch.cap_mb)
-        for machine in (point.machine for point in batch.points):
+        for machine in (point.of_machine for point in batch.points):
             if machine not in machines:
                 _, machines[machine] = machine.applied(workload, hardware)
-                alike = effects_of(workload, machines[machine]) == effects_of(workload, hardware)
-                assert alike, "machines of one sweep differ in service times only"
-        chosen = [machines[point.machine] for point in batch.points]
+        chosen = [machines[point.of_machine] for point in batch.points]
         if engine == "analytic":
-            made.append(_play_compiled(scaled, chosen, assignment))
+            figures: list[Figures | None] = [None] * len(chosen)
+            for places in _alike(workload, chosen):
+                some = _play_compiled(scaled, [chosen[place] for place in places], assignment)
+                for place, figure in zip(places, some, strict=True):
+                    figures[place] = figure
+            made.append([figure for figure in figures if figure is not None])
         else:
             made.append([_play(scaled, one, assignment, engine) for one in chosen])
     return made
+
+
+def _alike(workload: Workload, machines: Sequence[Hardware]) -> list[list[int]]:
+    """Places of machines that differ in service times only: what is a small message goes with the curve."""
+    found: dict[Effects, list[int]] = {}
+    for place, machine in enumerate(machines):
+        found.setdefault(effects_of(workload, machine), []).append(place)
+    return list(found.values())
 
 
 def _play(workload: Workload, hardware: Hardware, assignment: Assignment, engine: Engine) -> Figures:

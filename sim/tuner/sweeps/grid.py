@@ -83,7 +83,7 @@ def sweep(
         precision=precision,
         max_rows=max_rows,
     )
-    stands_for, batches = _layouts(workload, hardware, grid)
+    same_layout_as, batches = _layouts(workload, hardware, grid)
     figures: dict[tuple[float | None, Point], Figures] = {}
     total = sum(len(batch.points) for batch in batches)
     for batch, made in _played(workload, hardware, engine, batches, executor):
@@ -91,7 +91,7 @@ def sweep(
         if progress is not None:
             progress(len(figures), total)
     return tuple(
-        _row(hardware, point, cap, figures[stands_for[point.model][cap], point])
+        _row(hardware, point, cap, figures[same_layout_as[point.of_workload][cap], point])
         for point in grid.points
         for cap in grid.caps_mb
     )
@@ -113,25 +113,26 @@ def _row(hardware: Hardware, point: Point, cap: float | None, figures: Figures) 
 def _layouts(
     workload: Workload, hardware: Hardware, grid: Grid
 ) -> tuple[dict[Point, dict[float | None, float | None]], list[Batch]]:
-    """Which cap stands for which, by model, and what is to be simulated: each layout of it once a machine."""
-    stands_for: dict[Point, dict[float | None, float | None]] = {}
+    """Which cap makes the same layout as which, by what changes the workload; and what is to be simulated:
+    each layout of it once a machine."""
+    same_layout_as: dict[Point, dict[float | None, float | None]] = {}
     known: dict[object, dict[float | None, float | None]] = {}
-    by_model: dict[Point, list[Point]] = {}
+    by_workload: dict[Point, list[Point]] = {}
     for point in grid.points:
-        by_model.setdefault(point.model, []).append(point)
+        by_workload.setdefault(point.of_workload, []).append(point)
     batches = []
-    for model, points in by_model.items():
-        scaled, _ = model.applied(workload, hardware)
-        key = (model.precision, scaled.order())  # all that a layout depends on
+    for of_workload, points in by_workload.items():
+        scaled, _ = of_workload.applied(workload, hardware)
+        key = (of_workload.precision, scaled.order())  # all that a layout depends on
         if key not in known:
             first: dict[tuple[tuple[int, ...], ...], float | None] = {}
             known[key] = {
                 cap: first.setdefault(assign(scaled, bucket_cap_mb=cap).bucket_indices, cap)
                 for cap in grid.caps_mb
             }
-        stands_for[model] = known[key]
+        same_layout_as[of_workload] = known[key]
         batches += [Batch(cap_mb=cap, points=tuple(points)) for cap in dict.fromkeys(known[key].values())]
-    return stands_for, batches
+    return same_layout_as, batches
 
 
 def _played(
@@ -162,7 +163,7 @@ def _played(
 
 def _tasks(batches: Iterable[Batch], most: int) -> Iterator[list[Batch]]:
     """The batches, split and gathered into tasks of at most ``most`` simulations."""
-    singles = ((batch.cap_mb, point.model, point) for batch in batches for point in batch.points)
+    singles = ((batch.cap_mb, point.of_workload, point) for batch in batches for point in batch.points)
     while chunk := list(islice(singles, most)):
         yield [
             Batch(cap_mb=cap, points=tuple(point for *_, point in together))

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from sim.validator.ranks.paced_lanes import Modules
-from sim.validator.ranks.pacers import HostPacer
-from sim.validator.ranks.pacing import sharpen_sleep
-from sim.validator.ranks.rank_like import RankLike
-from sim.validator.ranks.stepping import run_step
-from sim.validator.ranks.wrapping import manner_of, wrap
+from sim.validator.ranks.lanes.paced_lanes import Modules
+from sim.validator.ranks.pacing.paced_module import sharpen_sleep
+from sim.validator.ranks.pacing.pacers import HostPacer
+from sim.validator.ranks.pacing.stepping import run_step
+from sim.validator.ranks.process.rank_like import RankLike
+from sim.validator.ranks.wrapping.wrap import manner_of, wrap
 
 
 def occupy(rank: RankLike) -> None:

@@ -38,6 +38,7 @@ _CALM_FRAMES = 10  # and draws what it was told before so many pictures, however
 WIDE, NARROW = (1280, 900), (400, 900)
 # By the name in the menu: the path (the first page has none).
 PAGES = {"tune": "", **{name: name for name in ("compare", "validate", "cluster", "manual", "about")}}
+UNMEASURED = "?workload=another"  # on Tune: without a record, which takes as long to draw as all else
 # Streamlit asks for these below the page's path first, when a page is opened by its address.
 _ASKED_TWICE = re.compile(r"/(\w+)/_stcore/(host-config|health)$")
 # The file of a download button, asked for when the page has gone on: knobs that follow each other at once.
@@ -256,10 +257,11 @@ def visit(tab: Tab, *, size: tuple[int, int] = WIDE, scheme: str = "light") -> I
 
 
 def is_settled(page: Any) -> None:
-    """The page computes nothing more: what is drawn belongs to the knobs, and a click is not lost."""
+    """The page computes nothing more, nor is a slider's move still to be told: what is drawn belongs to the
+    knobs, and a click is not lost."""
     page.wait_for_function(
         """([calm, frames]) => {
-      const rests = window.bucketsimRests;
+      const rests = document.querySelector('[data-moves]') ? null : window.bucketsimRests;
       return rests !== null && ++rests.frames > frames && performance.now() - rests.since > calm;
     }""",
         arg=[_CALM_MS, _CALM_FRAMES],

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
-from tests.app.browser.harness import PATIENCE_MS, Site, Tab, go, headline, line, rerun, visit
+from tests.app.browser.harness import PATIENCE_MS, UNMEASURED, Site, Tab, go, headline, line, rerun, visit
 
 pytestmark = pytest.mark.browser
 
@@ -35,7 +35,7 @@ def is_the_same_for(tab: Tab, url: str, turned: dict[str, str], cards: dict[str,
 def test_every_knob_of_the_tune_page_comes_back(site: Site, tab: Tab) -> None:
     """Numbers and sliders are turned one by one, after a change that drew the sidebar anew piece by piece."""
     with visit(tab) as page:
-        go(page, site.url)
+        go(page, f"{site.url}/{UNMEASURED}")
         fresh = knobs(page)
         with line(page, "slow"), rerun(page):
             page.get_by_label("Cap, MiB", exact=True).fill("3")

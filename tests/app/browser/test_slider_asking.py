@@ -19,7 +19,7 @@ _TALK = """async ([source, stops, starts]) => {
   const answer = (has, start) => {
     const first = has ? has.next : 0;
     const part = {answers: has?.number, slider: 'cap_slider', group: 'caps', start: has ? has.start : start,
-                  first, next: Math.min(first + 1, stops), isLast: first + 1 >= stops,
+                  isSearched: true, first, next: Math.min(first + 1, stops), isLast: first + 1 >= stops,
                   stops: first < stops ? {[first]: 0} : {}, frames: first < stops ? [String(first)] : []};
     follow({data: {sliders: ['cap_slider'], places: {}, style: {}, part}, parentElement,
             setStateValue: (_, has) => waiting.push(has)});

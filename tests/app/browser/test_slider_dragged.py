@@ -10,13 +10,14 @@ from PIL import Image
 
 from tests.app.browser.harness import (
     NARROW,
+    UNMEASURED,
     Site,
     Tab,
     go,
     headline,
-    is_drawn,
     is_settled,
     line,
+    rerun,
     still,
     visit,
 )
@@ -29,7 +30,8 @@ _TEXTS = """() => [...document.querySelectorAll('.bucketsim-dragged [data-copied
   card.querySelector('[data-copied=stMetricLabel]').innerText,
   card.querySelector('[data-copied=stMetricValue]').innerText])"""
 # All stops of a slider are there, for what is shown.
-_AT_HAND = "slider => document.querySelector('.stBidiComponent [data-testid]').follower?.isWhole(slider)"
+_AT_HAND = """slider =>
+  [...document.querySelectorAll('.st-key-follow *')].some(each => each.follower?.isWhole(slider))"""
 
 
 def at_hand(page: Any, slider: str) -> None:
@@ -56,12 +58,14 @@ def nothing_is_drawn(page: Any) -> None:
     assert page.locator(_DRAWN).count() == 0
 
 
-def test_what_is_dragged_is_what_the_server_says(page: Any, site: Site) -> None:
-    go(page, site.url)
+def test_what_is_dragged_is_what_the_server_says_and_nothing_else_is_drawn(page: Any, site: Site) -> None:
+    go(page, f"{site.url}/{UNMEASURED}")
     at_hand(page, "cap_slider")
     a_mouse_draws_each_stop_that_it_passes(page)
     keys_draw_where_they_lead(page, CAP, "cap_slider", "ArrowRight", (3, 5, 2))
     keys_draw_where_they_lead(page, BANDWIDTH, "bw", "ArrowRight", (1, 3))
+    a_knob_on_its_way_is_not_drawn_over(page)
+    a_touch_elsewhere_takes_it_away(page)
 
 
 def a_mouse_draws_each_stop_that_it_passes(page: Any) -> None:
@@ -100,11 +104,33 @@ def keys_draw_where_they_lead(page: Any, knob: str, slider: str, key: str, turns
     assert len(seen | {before[0]["Step time"]}) > 2
 
 
-def test_the_picture_is_the_figure_s(page: Any, site: Site) -> None:
-    go(page, site.url)
-    for scheme, key in (("light", "ArrowLeft"), ("dark", "ArrowRight")):
-        page.emulate_media(color_scheme=scheme)
-        is_drawn(page)
+def test_the_server_hears_of_it_once_the_hand_rests(page: Any, site: Site) -> None:
+    """What it draws would take the browser's time from what is drawn while the hand moves."""
+    go(page, f"{site.url}/?cap=4")
+    for knob, slider in ((CAP, "cap_slider"), (BANDWIDTH, "bw")):
+        page.get_by_role("slider", name=knob).focus()
+        at_hand(page, slider)
+        before, runs = served(page), page.evaluate("window.bucketsimRuns")
+        for _ in range(5):
+            page.keyboard.down("ArrowLeft")  # held: it repeats, and is not let go
+            last = dragged(page)
+            page.evaluate("() => new Promise(drawn => requestAnimationFrame(() => setTimeout(drawn)))")
+            assert page.evaluate("window.bucketsimRests !== null"), "no run was asked for"
+        with rerun(page):
+            page.keyboard.up("ArrowLeft")
+        assert served(page) == last != before
+        assert page.evaluate("window.bucketsimRuns") > runs
+    assert "cap=0.5" in page.url
+    assert "bw=0.33" in page.url
+
+
+@pytest.mark.parametrize(
+    ("scheme", "key"),
+    [("dark", "ArrowLeft"), pytest.param("light", "ArrowRight", marks=pytest.mark.slow)],
+)
+def test_the_picture_is_the_figure_s(scheme: str, key: str, tab: Tab, site: Site) -> None:
+    with visit(tab, scheme=scheme) as page:
+        go(page, f"{site.url}/{UNMEASURED}")
         still(page)
         at_hand(page, "cap_slider")
         before = picture(page)
@@ -117,8 +143,8 @@ def test_the_picture_is_the_figure_s(page: Any, site: Site) -> None:
         served(page)
         after = picture(page)
         # But for lines between gradients of one bucket, and the edges of letters.
-        assert different(ahead, after) < 0.08, scheme
-        assert different(before, after) > 0.2, scheme
+        assert different(ahead, after) < 0.08
+        assert different(before, after) > 0.2
 
 
 def different(one: Any, other: Any) -> float:
@@ -130,12 +156,6 @@ def picture(page: Any) -> Any:
     """The lanes, as the visitor sees them."""
     lanes = page.locator(".st-key-timeline .nsewdrag").first.bounding_box()
     return np.asarray(Image.open(io.BytesIO(page.screenshot(clip=lanes))).convert("RGB"), dtype=int)
-
-
-def test_what_is_not_the_servers_to_be_is_not_drawn(page: Any, site: Site) -> None:
-    go(page, f"{site.url}/?pick=cap")
-    a_knob_on_its_way_is_not_drawn_over(page)
-    a_touch_elsewhere_takes_it_away(page)
 
 
 def a_knob_on_its_way_is_not_drawn_over(page: Any) -> None:

@@ -1,0 +1,86 @@
+// Streamlit keeps to itself where these sliders stand: here the server is told, at once where the browser has
+// nothing to draw, else when the hand rests. What the server draws would take the browser's time from what is
+// drawn while the hand moves.
+const REST_MS = 400;  // from a key to the next that still belongs to it
+
+export default function ({data, parentElement, setTriggerValue}) {
+  const hand = parentElement.hand ??= new Hand(parentElement);
+  const turn = hand.turn = {};
+  Object.assign(hand, {at: data.at, tell: () => setTriggerValue('moved', true)});
+  return () => {
+    if (hand.turn !== turn) return;  // a later call has it
+    hand.leave();
+    delete parentElement.hand;
+  };
+}
+
+class Hand {
+  touched = null;  // the slider that a hand is at
+  isDown = false;  // the hand holds it, or a key that moves it
+  timer = null;
+  left = new AbortController();
+
+  constructor(place) {
+    this.place = place;  // marked data-moves until the server is told: tests wait for that
+    const on = (kinds, heard) => kinds.split(' ').forEach(
+      kind => window.addEventListener(kind, heard, {capture: true, passive: true, signal: this.left.signal}));
+    on('pointerdown keydown drop', ({target, type}) => {
+      const slider = this.sliderOf(target);
+      if (slider !== this.touched) this.flush();
+      this.touched = slider;
+      this.stood = this.standing;
+      this.isDown = slider !== null && type !== 'drop';
+      this.isPointer = type === 'pointerdown';
+    });
+    on('pointerup pointercancel keyup blur', () => {
+      if (!this.isDown) return;
+      this.isDown = false;
+      if (this.isMoved) this.wait();
+    });
+    this.watch = new MutationObserver(() => {  // of all that is drawn anew, too
+      if (!this.touched || this.standing === this.stood) return;
+      this.stood = this.standing;
+      this.wait();
+    });
+    this.watch.observe(document.body, {subtree: true, attributeFilter: ['aria-valuetext']});
+  }
+
+  get isMoved() {
+    return 'moves' in this.place.dataset;
+  }
+
+  // What the slider says that a hand is at.
+  get standing() {
+    return document.querySelector(`.st-key-${this.touched} [aria-valuetext]`)?.getAttribute('aria-valuetext');
+  }
+
+  sliderOf(element) {
+    const key = element?.closest?.('[class*="st-key-"]')?.className.match(/st-key-(\S+)/)?.[1];
+    return key in this.at ? key : null;
+  }
+
+  // A timer, as Streamlit takes a slider's value after this event, and as the browser may draw it first.
+  wait() {
+    this.place.dataset.moves = '';
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => {
+      if (this.isDown && this.isPointer) return;  // Streamlit takes the value when it is let go
+      const isServers = this.standing === this.at[this.touched];
+      if (!isServers && !document.querySelector('[data-dragged]')) return this.flush();
+      if (!this.isDown) this.timer = setTimeout(() => this.flush(), REST_MS);
+    }, 0);
+  }
+
+  flush() {
+    clearTimeout(this.timer);
+    if (!this.isMoved) return;
+    delete this.place.dataset.moves;
+    this.tell();
+  }
+
+  leave() {
+    this.left.abort();
+    this.watch.disconnect();
+    clearTimeout(this.timer);
+  }
+}

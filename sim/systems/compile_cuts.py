@@ -1,0 +1,178 @@
+"""torch.compile under DistributedDataParallel: where DDPOptimizer cuts the graph, and what that does to when
+gradients become ready (A11)."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Literal, get_args
+
+from sim.errors import InputError, NotModelledError
+from sim.nouns.workload import Workload
+from sim.systems.bucketing import DEFAULT_FIRST_BUCKET_BYTES
+from sim.units import cap_bytes
+
+OptimizeDdp = Literal["ddp_optimizer", "no_optimization"]
+OPTIMIZE_DDP = get_args(OptimizeDdp)
+_MARK = "torch_compile"  # in the extensions of a workload whose gradients are those of a compiled module
+
+
+def check_compile(optimize_ddp: Any, compile_cap_mb: Any) -> None:
+    """Refuse a mode or a cap that torch or this model does not take (A11.1, A11.5).
+
+    Raises:
+        InputError: a value that is not legal. NotModelledError: the Python reducer.
+    """
+    if isinstance(optimize_ddp, str) and optimize_ddp.startswith("python_reducer"):
+        raise NotModelledError(
+            f"ddp: optimize_ddp={optimize_ddp!r} is not modelled: it has no Reducer, and Inductor decides "
+            f"where its all-reduces go; modelled are {', '.join(OPTIMIZE_DDP)}"
+        )
+    if optimize_ddp not in OPTIMIZE_DDP:
+        raise InputError(
+            f"ddp: optimize_ddp={optimize_ddp!r} is not legal; give one of {', '.join(OPTIMIZE_DDP)}"
+        )
+    is_number = isinstance(compile_cap_mb, int | float) and not isinstance(compile_cap_mb, bool)
+    if not is_number or cap_bytes(compile_cap_mb) < DEFAULT_FIRST_BUCKET_BYTES:
+        raise InputError(
+            f"ddp: compile_cap_mb={compile_cap_mb!r} is not legal; give at least 1 (MiB), the first cut's "
+            f"cap, below which torch.compile stops; left out, it is DDP's bucket_cap_mb"
+        )
+
+
+def cut_operators(held_bytes: Sequence[int], cap: int, first_cap: int) -> list[list[int]]:
+    """The operators of one graph by cut, cuts in the order of backward, as DDPOptimizer makes them (A11.1).
+
+    Args:
+        held_bytes: for each operator in the order of forward, the bytes of the parameters that it
+            takes and that need a gradient: a tied one counts with each of its operators.
+        cap: bytes that close a cut; ``first_cap``, at most as many, the first one, which holds forward's last
+            operators.
+    """
+    cuts: list[list[int]] = [[]]
+    size, limit = 0, first_cap
+    for place in reversed(range(len(held_bytes))):
+        if size >= limit:
+            cuts.insert(0, [])
+            size, limit = 0, cap
+        cuts[0].insert(0, place)
+        size += held_bytes[place]
+    if len(cuts) > 1 and size == 0:
+        cuts[1][:0] = cuts.pop(0)
+    return cuts[::-1]
+
+
+def handed_out(inputs: Iterable[int | None]) -> list[int]:
+    """In which order autograd accumulates the gradients that one compiled graph made all at once (A11.3).
+
+    Its queue is a binary heap (``std::priority_queue``), and accumulating nodes are all of one, the highest,
+    priority. Of equals a heap gives out neither the first nor the last.
+
+    Args:
+        inputs: parameters as the graph takes them; None: an activation whose gradient is complete with this
+            one, so that the graph before it is queued, behind all parameters.
+    """
+    heap: list[int | None] = []
+    for one in inputs:
+        _push(heap, len(heap), one)
+    order = []
+    while heap:
+        top = heap[0]
+        _pop(heap)
+        if top is not None:
+            order.append(top)
+    return order
+
+
+def _push(heap: list[int | None], hole: int, value: int | None) -> None:
+    if hole == len(heap):
+        heap.append(None)
+    while hole and heap[(hole - 1) // 2] is None and value is not None:
+        heap[hole] = None
+        hole = (hole - 1) // 2
+    heap[hole] = value
+
+
+def _pop(heap: list[int | None]) -> None:
+    """libstdc++'s ``pop_heap``: the hole sinks to a leaf, by the right child among equals, then fills up."""
+    last, hole = heap.pop(), 0
+    if not heap:
+        return
+    while (child := 2 * hole + 2) <= len(heap):
+        if child == len(heap) or (heap[child] is None and heap[child - 1] is not None):
+            child -= 1
+        heap[hole] = heap[child]
+        hole = child
+    _push(heap, hole, last)
+
+
+def torch_compiled(
+    workload: Workload, optimize_ddp: OptimizeDdp = "ddp_optimizer", compile_cap_mb: float = 25
+) -> Workload:
+    """The same step with the module under torch.compile: gradients are ready at the ends of its cuts (A11).
+
+    Operators are told by names: gradients of one module that follow each other in ready order are one
+    operator's. One graph is assumed, whose cuts each hand one activation to the next. Times of backward stay
+    as they were recorded, though compiled kernels are faster. A workload that is compiled stays as it is.
+
+    Args:
+        workload: recorded without torch.compile.
+        optimize_ddp: ``torch._dynamo.config.optimize_ddp``; ``no_optimization`` is one graph without cuts.
+        compile_cap_mb: MiB, ``bucket_bytes_cap`` of the DistributedDataParallel when it is compiled: its
+            ``bucket_cap_mb``.
+
+    Raises:
+        InputError: a value that is not legal.
+        NotModelledError: the Python reducer, sparse gradients, or a workload of whole buckets.
+    """
+    check_compile(optimize_ddp, compile_cap_mb)
+    if _MARK in workload.extensions:
+        return workload
+    if workload.is_of_whole_buckets or any(gradient.sparse for gradient in workload.gradients):
+        what = "gradients are whole buckets" if workload.is_of_whole_buckets else "some gradients are sparse"
+        raise NotModelledError(f"workload {workload.name!r}: {what}; torch.compile of it is not modelled")
+    operators = _operators(workload)
+    held = [sum(workload.gradients[index].num_bytes for index in one) for one in operators]
+    cuts = [list(range(len(operators)))] if operators else []
+    if optimize_ddp == "ddp_optimizer":
+        cuts = cut_operators(held, cap_bytes(compile_cap_mb), DEFAULT_FIRST_BUCKET_BYTES)
+    order: list[int] = []
+    cut_of: dict[int, int] = {}
+    for number, cut in enumerate(cuts, start=1):
+        members = handed_out(
+            [*[None] * (number < len(cuts)), *(index for place in cut for index in operators[place])]
+        )
+        order += members
+        cut_of |= dict.fromkeys(members, number)
+
+    def moved(times: Sequence[int | None]) -> tuple[int | None, ...]:
+        """Each gradient's time is the last of its cut; one that is not there stays away."""
+        last: dict[int, int] = {}
+        for index, time in enumerate(times):
+            if time is not None and index in cut_of:
+                last[cut_of[index]] = max(time, last.get(cut_of[index], 0))
+        return tuple(
+            None if time is None else last.get(cut_of.get(index, 0), time) for index, time in enumerate(times)
+        )
+
+    ready = moved([gradient.ready_ns for gradient in workload.gradients])
+    return replace(
+        workload,
+        gradients=tuple(
+            replace(gradient, ready_ns=time) for gradient, time in zip(workload.gradients, ready, strict=True)
+        ),
+        ready_order=tuple(order),
+        samples=tuple(map(moved, workload.samples)),
+        extensions=workload.extensions
+        | {_MARK: {"optimize_ddp": optimize_ddp, "compile_cap_mb": compile_cap_mb}},
+    )
+
+
+def _operators(workload: Workload) -> list[list[int]]:
+    """Parameters by operator, in the order of forward: backward comes to the last operator first."""
+    operators: list[list[int]] = []
+    module = None
+    for index in reversed(workload.order()):
+        before, module = module, workload.gradients[index].name.rpartition(".")[0]
+        if module != before:
+            operators.append([])
+        operators[-1].append(index)
+    return [sorted(one) for one in operators]

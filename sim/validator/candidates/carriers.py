@@ -1,0 +1,171 @@
+"""What carries the buckets of a paced replay, as the one who orders it says it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+from sim.errors import InputError
+from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.workload import Workload
+from sim.validator.hosts.launch import Place, run_ranks
+
+DEVICES = ("cpu", "cuda")
+BACKENDS = ("gloo", "nccl")
+EMULATED = "emulated"
+_CHANNELS = {"gloo": 2, "nccl": 1}  # A3.8, A3.7
+_TIMEOUT_S = 120.0
+_PROBE_REPEATS = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carrier:
+    """Where tensors lie and what sums them up: gloo or NCCL between ranks, or an emulated link.
+
+    ``backend`` None is gloo on the CPU and NCCL on GPUs. ``emulated`` is the machine whose all-reduce curve
+    and channels one rank emulates.
+    """
+
+    device: str = "cpu"
+    backend: str | None = None
+    emulated: Hardware | None = None
+
+    def __post_init__(self) -> None:
+        if self.device not in DEVICES:
+            raise InputError(f"device: {self.device!r} is not legal; give cpu or cuda")
+        if self.backend not in (None, *BACKENDS):
+            raise InputError(f"backend: {self.backend!r} is not legal; give gloo or nccl")
+        if self.backend == "nccl" and self.device == "cpu":
+            raise InputError("backend: nccl is not legal on the CPU; give gloo, or cuda as the device")
+        if self.emulated is not None and self.emulated.world_size == 1:
+            raise InputError("hardware: world_size 1 has no link to emulate; give the machine that is meant")
+        if self.emulated is not None and self.backend == "nccl":
+            raise InputError("backend: nccl carries nothing over an emulated link; give one of the two")
+
+    @property
+    def name(self) -> str:
+        """What a Measurement calls its backend."""
+        if self.emulated is not None:
+            return EMULATED
+        return self.backend or ("nccl" if self.device == "cuda" else "gloo")
+
+    def order_to_ranks(self) -> dict[str, Any]:
+        """What the ranks are told; objects and the common start travel over gloo, on the host."""
+        return {
+            "device": self.device,
+            "backend": "cpu:gloo,cuda:nccl" if self.name == "nccl" else "gloo",
+            "link": None if self.emulated is None else _describe(self.emulated),
+        }
+
+
+GLOO_ON_HOST = Carrier()
+
+
+def emulating_place(hardware: Hardware) -> Place:
+    """The one rank that emulates the link of ``hardware``."""
+    return Place(ranks=1, spread=f"with the emulated link of {hardware.name} ({hardware.world_size} ranks)")
+
+
+def measure_machine(workload: Workload, hardware: Hardware, device: str) -> Hardware:
+    """``hardware``'s link with this machine's copies and launches, measured on one rank.
+
+    Slow-downs beside collectives go, since an emulated one takes nothing away from anybody;
+    ``channel_slowdown`` stays, as it belongs to the link; ``shared_connection`` does not, since an emulated
+    message waits behind no other. Broadcasts go too: one rank has none.
+
+    Raises:
+        ReplayError: the rank failed.
+    """
+    found: list[dict[str, Any]] = []
+
+    def take(event: dict[str, Any]) -> None:
+        if event["event"] == "local":
+            found.append(event)
+
+    job = probe_job(workload, Carrier(device=device, emulated=hardware))
+    run_ranks(emulating_place(hardware), job, take, _TIMEOUT_S)
+    return with_local_costs(hardware, found[0])
+
+
+def probe_job(
+    workload: Workload, carrier: Carrier, sizes: Sequence[int] = (), repeats: int = _PROBE_REPEATS
+) -> dict[str, Any]:
+    """The job that measures copies of ``workload``'s tensors, launches, all-reduces of ``sizes`` bytes."""
+    return {
+        "task": "probe",
+        **carrier.order_to_ranks(),
+        "sizes": list(sizes),
+        "shapes": [list(gradient.shape) for gradient in workload.gradients],
+        "dtypes": [gradient.dtype for gradient in workload.gradients],
+        "repeats": repeats,
+    }
+
+
+def with_local_costs(hardware: Hardware, found: dict[str, Any]) -> Hardware:
+    """``hardware`` with what the event ``local`` of a probe job measured; copies too fast to see are free."""
+
+    def rate(samples_ns: list[int]) -> float | None:
+        middle = _middle(samples_ns)
+        return round(found["copy_bytes"] * 1e9 / middle, 0) if middle > 0 else None
+
+    launches = found["launch_ns"]
+    return replace(
+        hardware,
+        name=f"emulated {hardware.name}",
+        shared_connection=False,
+        launch_cost_ns=max(0, _middle(launches)),
+        launch_blocks_compute=found["launch_blocks_compute"],
+        copy_in_bytes_per_s=rate(found["copy_in_ns"]),
+        copy_out_bytes_per_s=rate(found["copy_out_ns"]),
+        compute_slowdown=1.0,
+        comm_slowdown=1.0,
+        copy_in_slowdown=1.0,
+        copy_out_slowdown=1.0,
+        comm_copy_out_slowdown=1.0,
+        broadcast=(CurvePoint(num_bytes=0, duration_ns=0),),
+        spread={key: value for key, value in hardware.spread.items() if key in ("all_reduce",)}
+        | {"copy_in_ns": _scatter(found["copy_in_ns"]), "copy_out_ns": _scatter(found["copy_out_ns"])}
+        | {"launch_cost_ns": _scatter(launches)},
+        provenance={"source": "bucketsim, emulated link", "link": hardware.provenance},
+    )
+
+
+def measured_hardware(name: str, world_size: int, backend: str, found: dict[str, Any]) -> Hardware:
+    """A Hardware of what the event ``local`` of a probe job with sizes measured on real ranks."""
+    curve = tuple(
+        CurvePoint(num_bytes=size, duration_ns=_middle(samples)) for size, samples in found["curve"]
+    )
+    sharing = [_middle(both) / max(1, _middle(alone)) for alone, both in found["pairs"]]
+    bare = Hardware(
+        name=name,
+        world_size=world_size,
+        all_reduce=curve,
+        comm_channels=_CHANNELS[backend],
+        channel_slowdown=1.0 if backend == "nccl" else max(1.0, *sharing),
+        spread={"all_reduce": {str(size): _scatter(samples) for size, samples in found["curve"]}},
+        provenance={"source": "bucketsim, probed on real ranks", "backend": backend},
+    )
+    made = with_local_costs(bare, found)
+    return replace(made, name=name, provenance=bare.provenance, shared_connection=backend == "gloo")
+
+
+def _middle(samples: Sequence[int]) -> int:
+    return round(median(samples))
+
+
+def _scatter(samples_ns: list[int]) -> dict[str, int]:
+    ordered = sorted(samples_ns)
+    return {
+        "count": len(ordered),
+        "min_ns": ordered[0],
+        "median_ns": _middle(ordered),
+        "max_ns": ordered[-1],
+    }
+
+
+def _describe(hardware: Hardware) -> dict[str, Any]:
+    return {
+        "points": [[point.num_bytes, point.duration_ns] for point in hardware.all_reduce],
+        "channels": hardware.comm_channels,
+        "channel_slowdown": hardware.channel_slowdown,
+    }

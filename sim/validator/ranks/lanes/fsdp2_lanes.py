@@ -1,0 +1,247 @@
+"""Real ``fully_shard`` and ``replicate`` around a paced tree of modules (A10), on the CPU over gloo.
+
+On the CPU torch has no streams: there FSDP2 waits for every collective at once. Here it is made to behave as
+on a GPU, as far as its order is concerned, by what torch offers for it: gathers are asynchronous
+(``_set_unshard_async_op``), a reduce-scatter of ours is launched and waited for by the next one
+(``set_custom_reduce_scatter``), and as the host does not run ahead of the compute lane, each unit prefetches
+one more in forward than on a GPU (``set_modules_to_forward_prefetch``), the first ones before it. All goes
+over one process group that carries one collective at a time, as an NCCL communicator does. ``replicate``'s
+all-reduces are launched asynchronously, and waited for at the end. What is not replayed: the host's own time.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed._composable.replicate_with_fsdp import replicate
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp._fully_shard import _fsdp_collectives, _fsdp_param_group
+from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
+
+from sim.validator.ranks.pacing.paced_module import sleep_until
+from sim.validator.ranks.pacing.paced_tree import FSDP2, PacedTree, run_tree_forward
+from sim.validator.ranks.pacing.replay_lane import Lane
+from sim.validator.ranks.pacing.stepping import common_start
+from sim.validator.ranks.process.processes import keep_freed_memory
+
+_DTYPES = ("param_dtype", "reduce_dtype")
+_one_channel: list[Any] = []  # the process group of all these lanes, made once
+
+
+def fsdp2_lane(
+    candidate: dict[str, Any], tree: PacedTree, units: Sequence[str], forward_ns: int, optimizer_ns: int
+) -> Lane:
+    """The lane of a candidate of policy ``fully_shard`` or ``replicate``.
+
+    Args:
+        candidate: as the job describes it; its settings are torch's.
+        tree: has copies of the parameters, which are sharded.
+        units: the modules of each unit but the root, with + between them, in the order of forward.
+        forward_ns: length of forward.
+        optimizer_ns: the recorded step of an optimizer that has all parameters.
+    """
+    run = _Run(candidate, tree, units, forward_ns, optimizer_ns)
+    return Lane(name=candidate["name"], step=run.step, observe=lambda: run.reduced)
+
+
+class _Reducing(ReduceScatter):
+    """A reduce-scatter that is under way until the next one needs its buffer, or backward is over (A10.4)."""
+
+    def __init__(self, tree: PacedTree) -> None:
+        self._tree = tree
+        self.under_way: list[dist.Work] = []
+
+    def wait(self) -> None:
+        """The lane waits for what is under way."""
+        began = time.monotonic_ns()
+        for work in self.under_way:
+            work.wait()
+        self.under_way.clear()
+        self._tree.stand_still(time.monotonic_ns() - began)
+
+    def allocate(
+        self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device
+    ) -> torch.Tensor:
+        """Memory for an input, and later an output; that of the one before must be free by then."""
+        self.wait()
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        op: Any,
+        async_op: bool = False,
+    ) -> dist.Work:
+        """Launch it; it sums, as gloo would divide on the host."""
+        work: dist.Work = dist.reduce_scatter_single(
+            output=output_tensor, input=input_tensor, group=group, async_op=True
+        )
+        self.under_way.append(work)
+        return work
+
+
+class _Run:
+    """One wrapped tree and its steps."""
+
+    def __init__(
+        self,
+        candidate: dict[str, Any],
+        tree: PacedTree,
+        units: Sequence[str],
+        forward_ns: int,
+        optimizer_ns: int,
+    ) -> None:
+        self.tree, self.forward_ns, self.optimizer_ns = tree, forward_ns, optimizer_ns
+        self.shards = candidate["policy"] == FSDP2[0]
+        self.settings = candidate["settings"]
+        self.ahead = max(1, self.settings.get("forward_prefetch", 0))
+        self.share = _owned(tree) if self.shards else 1
+        self.reduced: list[list[int]] = []
+        self.reducing = _Reducing(tree)
+        self._index = {name: place for place, name in enumerate(tree.names)}
+        keep_freed_memory()
+        self.units = self._wrap([unit.split("+") for unit in units])
+
+    def _wrap(self, units: list[list[str]]) -> list[Any]:
+        """The first module of each unit, in the order of forward; each is wrapped, and then the root."""
+        root: Any = self.tree.root
+        policy = {
+            name: getattr(torch, self.settings[name])
+            for name in _DTYPES
+            if self.settings.get(name) is not None
+        }
+        mesh = DeviceMesh.from_group(
+            _group(), "cpu", mesh_dim_names=("shard" if self.shards else "replicate",)
+        )
+        more: dict[str, Any] = {"mesh": mesh, "mp_policy": MixedPrecisionPolicy(**policy)}
+        wrap: Callable[..., Any] = fully_shard if self.shards else replicate
+        kept = {"reshard_after_forward": self.settings.get("reshard_after_forward", True)}
+        modules = [[root.get_submodule(name) for name in unit] for unit in units]
+        for unit in modules:
+            wrap(unit[0] if len(unit) == 1 else unit, **(kept if self.shards else {}), **more)
+        wrap(root, **more)
+        firsts: list[Any] = [unit[0] for unit in modules]
+        for module in [root, *firsts] if self.shards else []:
+            module._set_unshard_async_op(True)
+            module.set_custom_reduce_scatter(self.reducing)
+        if self.shards:
+            self._prefetch([root, *firsts], firsts)
+        return firsts
+
+    def _prefetch(self, forward: list[Any], firsts: list[Any]) -> None:
+        for place, module in enumerate(forward):
+            module.set_modules_to_forward_prefetch(forward[place + 1 : place + 2 + self.ahead])
+        backward = self.settings.get("backward_prefetch", 0)
+        for place, module in enumerate([forward[0], *firsts[::-1]] if backward else []):
+            module.set_modules_to_backward_prefetch(firsts[::-1][place : place + backward])
+
+    def step(self) -> dict[str, Any]:
+        """One step from a common start; times as of ``run_step``."""
+        tree = self.tree
+        root: Any = tree.root
+        for parameter in root.parameters():
+            parameter.grad = None
+        count = self.settings.get("accumulation_steps", 1)
+        start = common_start()
+        sleep_until(start)
+        with self._watched():
+            for number in range(count):
+                root.set_requires_gradient_sync(number == count - 1)
+                self.reduced = []
+                tree.begin_forward()
+                if self.shards:
+                    for module in [root, *self.units[: self.ahead]]:
+                        module.unshard(async_op=True)
+                loss = run_tree_forward(tree, root, self.forward_ns)
+                tree.begin_backward()
+                loss.backward()  # type: ignore[no-untyped-call]
+                self.reducing.wait()
+        sync_end = time.monotonic_ns()
+        end = sleep_until(sync_end + round(self.optimizer_ns * self.share))
+        schedule = tree.paced.schedule
+        return {
+            "step": end - start,
+            "backward_end": schedule.ready_ns[-1],
+            "sync_end": sync_end - schedule.start,
+        }
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Meanwhile what the lane waits and copies is told to it, and which units are reduced is noted."""
+        group: Any = _fsdp_param_group
+        collectives: Any = _fsdp_collectives
+        torch_dist: Any = dist
+        reduces, reduce_all = group.foreach_reduce, torch_dist.all_reduce
+        copies_out = group.foreach_all_gather_copy_out
+        copies_in = collectives.foreach_reduce_scatter_copy_in
+        unshards = group.FSDPParamGroup.wait_for_unshard
+
+        def noted(parameters: Any, *more: Any) -> Any:
+            self.reduced.append([self._index[one._param_fqn] for one in parameters])
+            return reduces(parameters, *more)
+
+        def launched(tensor: torch.Tensor, group: Any = None, **more: Any) -> Any:
+            work = reduce_all(tensor, group=group, async_op=True)
+            self.reducing.under_way.append(work)
+
+        group.foreach_reduce = noted
+        collectives.foreach_reduce_scatter_copy_in = self._counted(copies_in)
+        if self.shards:
+            group.foreach_all_gather_copy_out = self._counted(copies_out)
+        else:
+            group.FSDPParamGroup.wait_for_unshard = self._counted(unshards)
+            torch_dist.all_reduce = launched
+        try:
+            yield
+        finally:
+            group.foreach_reduce, torch_dist.all_reduce = reduces, reduce_all
+            group.foreach_all_gather_copy_out = copies_out
+            collectives.foreach_reduce_scatter_copy_in = copies_in
+            group.FSDPParamGroup.wait_for_unshard = unshards
+
+    def _counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            began = time.monotonic_ns()
+            returned = function(*arguments, **named)
+            self.tree.stand_still(time.monotonic_ns() - began)
+            return returned
+
+        return call
+
+
+def _owned(tree: PacedTree) -> float:
+    """The share of the elements, padding included, that a sharded rank's optimizer has."""
+    ranks, weights = dist.get_world_size(), tree.paced.weights
+    return sum(_padded(weight, ranks) for weight in weights) / ranks / sum(map(torch.numel, weights))
+
+
+def _padded(weight: torch.Tensor, ranks: int) -> int:
+    rows = int(weight.shape[0])
+    return -(-rows // ranks) * ranks * (weight.numel() // rows) if rows else 0
+
+
+def _group() -> Any:
+    """A process group of all ranks over gloo that carries one collective at a time."""
+    if not _one_channel:
+        ranks, rank = dist.get_world_size(), dist.get_rank()
+        group = dist.new_group(list(range(ranks)), backend="gloo")
+        interface = os.environ.get("GLOO_SOCKET_IFNAME")
+        gloo: Any = dist.ProcessGroupGloo
+        options = gloo._Options()
+        options._threads = 1
+        options._devices = [
+            gloo.create_device(interface=interface) if interface else gloo.create_default_device()
+        ]
+        store = PrefixStore("one channel", dist.distributed_c10d._get_default_store())
+        made = gloo(store, rank, ranks, options)
+        group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, made)
+        _one_channel.append(group)
+    return _one_channel[0]

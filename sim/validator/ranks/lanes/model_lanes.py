@@ -1,0 +1,250 @@
+"""The lanes of a replay in model mode: the user's own model, batch and optimizer on this rank.
+
+Every lane has a module of its own, which the user's factory builds anew: two DDP wrappers around one
+module would both hook the same gradient accumulators, and both Reducers would fire in every backward. The
+lanes' parameters share one storage and one optimizer updates it, so that all lanes train the same weights
+and a lane costs the memory of its Reducer's buckets (the bytes of all gradients), of its module's
+buffers, and nothing more. The optimizer is the recorder's, with a learning rate that is as good as zero.
+A compiled model is compiled anew in each lane, since DDP's buckets decide how its graph is cut (A8.10).
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from sim.errors import AssignmentError, InputError
+from sim.recorder.clocks import Clock, Stamp, clock_for, find_device
+from sim.recorder.factory import load_factory
+from sim.recorder.plainness import check_plain_module
+from sim.recorder.tensor_facts import dtype_name
+from sim.recorder.training_step import ModelStep, build_step, count_samples
+from sim.validator.ranks.pacing.paced_module import sleep_until
+from sim.validator.ranks.pacing.replay_lane import Lane, Manner
+from sim.validator.ranks.pacing.stepping import PLAIN, Recorder, clear_gradients, common_start
+from sim.validator.ranks.process.rank_like import RankLike
+from sim.validator.ranks.wrapping.compiling import (
+    check_compiled_anew,
+    give_own_code,
+    graphs_compiled,
+    is_compiled,
+)
+from sim.validator.ranks.wrapping.wrap import manner_of, stock_ddp, wrap
+
+_NEVER = 2**31 - 1
+_COMPILED = "_orig_mod."  # what torch.compile puts before a parameter's name
+
+
+def model_lanes(rank: RankLike) -> list[Lane]:
+    """Plain and every candidate, and where the job says ``probed`` also noop and every candidate traced.
+
+    Raises:
+        InputError: the factory's model is not that of the workload, is wrapped or sharded, or is
+            another one at each call.
+        MachineError: a GPU is asked for and none is here.
+    """
+    job = rank.job
+    device = find_device(job["device"])
+    clock = clock_for(device)
+    owner = _build_step(job, device)
+    parameters = _described(owner.model)
+    rank.must_agree("parameters", parameters)
+    _check_parameters(parameters, job["parameters"])
+    rank.tell("model", about=_about(job, owner))
+    lanes = [_lane("plain", owner, partial(run_model_step, owner, owner, clock), 0)]
+
+    def add(name: str, candidate: dict[str, Any], recorder: Recorder | None) -> Any:
+        mine = _build_step(job, device)
+        _share_parameters(mine.model, owner.model)
+        _check_indices(name, candidate["bucket_indices"], len(_trained(mine.model)))
+        wrapped = wrap(mine.model, candidate)
+        if isinstance(wrapped.model, DistributedDataParallel):
+            # DDP's logger waits for the host in forward: always up to iteration 11, then never again (A4.3).
+            wrapped.model._set_ddp_runtime_logging_sample_rate(_NEVER)  # type: ignore[no-untyped-call]
+        if recorder is not None:
+            wrapped.model.register_comm_hook(None, recorder.hook)
+        lane = ModelStep(wrapped.model, owner.batch)
+        step = partial(run_model_step, lane, owner, clock, recorder, manner_of(candidate))
+        lanes.append(_lane(name, mine, step, len(lanes), wrapped.observe, recorder is not None))
+        rank.tell("built", lane=name)
+        return wrapped.model
+
+    if job["probed"]:
+        add("noop", stock_ddp("noop"), None).register_comm_hook(None, noop_hook)
+    for candidate in job["candidates"]:
+        add(candidate["name"], candidate, None)
+        if job["probed"] and candidate["traced"]:
+            add(candidate["name"], candidate, Recorder(clock.stamp, rank.world_size))
+    return lanes
+
+
+def _lane(
+    name: str,
+    built: ModelStep,
+    step: Callable[[], dict[str, Any]],
+    number: int,
+    observe: Callable[[], list[list[int]]] | None = None,
+    is_traced: bool = False,
+) -> Lane:
+    """A lane; with a compiled model one that compiles graphs of its own in its first step."""
+    if is_compiled(built.model):
+        give_own_code(built.model, number)
+        step = _compiled_first(step, name)
+    return Lane(name=name, step=step, observe=observe, is_traced=is_traced)
+
+
+def _compiled_first(step: Callable[[], dict[str, Any]], name: str) -> Callable[[], dict[str, Any]]:
+    is_checked = False
+
+    def checked() -> dict[str, Any]:
+        nonlocal is_checked
+        before = graphs_compiled()
+        row = step()
+        if not is_checked:
+            check_compiled_anew(before, name)
+            is_checked = True
+        return row
+
+    return checked
+
+
+def run_model_step(
+    lane: ModelStep,
+    owner: ModelStep,
+    clock: Clock,
+    recorder: Recorder | None = None,
+    manner: Manner = PLAIN,
+) -> dict[str, Any]:
+    """One real training step of ``lane`` from a common start; times in ns.
+
+    Gradients are cleared before it, as ``manner`` says; every micro-batch is the same batch. Nothing inside
+    it waits for a GPU: stamps are read when the step is over. ``backward_end`` is taken in a callback that
+    autograd runs after all other nodes and before DDP waits for its buckets (A3.9). The gradients are handed
+    to ``owner``, whose optimizer updates the storage that all lanes share.
+
+    Returns:
+        ``step`` (from the common start), ``backward_end`` and ``sync_end`` (gradients available),
+        both from the start of the last micro-batch's backward, and with a recorder ``buckets``: [ready,
+        launch, end] each.
+    """
+    clear_gradients(lane.model, manner.set_to_none)
+    over: list[Stamp] = []
+    if recorder is not None:
+        recorder.rows.clear()
+    clock.begin()
+    sleep_until(common_start())
+    start = clock.stamp()
+    engine: Any = torch.autograd.Variable._execution_engine
+    model: Any = lane.model
+
+    def begin(_: torch.Tensor) -> None:
+        """The loss has its gradient first, so this callback is queued, and runs, ahead of DDP's."""
+        engine.queue_callback(lambda: over.append(clock.stamp()))
+
+    with manner.surroundings():
+        for left in reversed(range(manner.accumulation_steps)):
+            with model.no_sync() if left else nullcontext():
+                loss = lane.loss()
+                if not left:
+                    loss.register_hook(begin)  # type: ignore[no-untyped-call]
+                backward = clock.stamp()
+                loss.backward()  # type: ignore[no-untyped-call]
+    synchronised = clock.stamp()
+    if lane is not owner:
+        for theirs, mine in zip(owner.model.parameters(), lane.model.parameters(), strict=True):
+            theirs.grad = mine.grad
+    owner.update()
+    end = clock.stamp()
+    clock.settle()
+    owner.model.zero_grad(set_to_none=True)
+    row: dict[str, Any] = {
+        "step": clock.between_ns(start, end),
+        "backward_end": clock.between_ns(backward, over[0]),
+        "sync_end": clock.between_ns(backward, synchronised),
+    }
+    if recorder is not None:
+        row["buckets"] = [
+            [clock.between_ns(backward, stamp) for stamp in recorder.rows[index]]
+            for index in sorted(recorder.rows)
+        ]
+    return row
+
+
+def _build_step(job: dict[str, Any], device: torch.device) -> ModelStep:
+    """The factory's model, from the same seed on every rank and for every lane."""
+    torch.manual_seed(job["seed"])
+    random.seed(job["seed"])
+    step, model = build_step(
+        load_factory(job["factory"], arguments=job["arguments"]), device=device, dtype=job["dtype"]
+    )
+    if model is None or not isinstance(step, ModelStep):
+        raise InputError(
+            f"model: {job['factory']} returned a training step of its own; model mode wraps the model in DDP "
+            f"itself: give a factory that returns (model, batch)"
+        )
+    check_plain_module(model)
+    return step
+
+
+def _trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    named = model.named_parameters()
+    return [(name.replace(_COMPILED, ""), tensor) for name, tensor in named if tensor.requires_grad]
+
+
+def _described(model: nn.Module) -> list[list[Any]]:
+    """Name, shape and dtype of every parameter that is trained."""
+    return [[name, list(tensor.shape), dtype_name(tensor)] for name, tensor in _trained(model)]
+
+
+def _check_parameters(real: Sequence[Sequence[Any]], recorded: Sequence[Sequence[Any]] | None) -> None:
+    """Raise ``InputError`` unless names, shapes and dtypes are those of the workload; None: unknown."""
+    if recorded is None:
+        return
+    if len(real) != len(recorded):
+        raise InputError(f"model: it has {len(real)} parameters to train, the workload {len(recorded)}")
+    for index, (mine, (name, shape, dtype)) in enumerate(zip(real, recorded, strict=True)):
+        if mine != [name.replace(_COMPILED, ""), shape, dtype]:
+            raise InputError(
+                f"model: parameter {index} is {mine[0]} {mine[1]} of {mine[2]}, in the workload "
+                f"{name} {shape} of {dtype}; record this model, or give the arguments it was recorded with"
+            )
+
+
+def _check_indices(name: str, buckets: Sequence[Sequence[int]] | None, count: int) -> None:
+    """Raise ``AssignmentError`` unless injected buckets hold every parameter of the model once."""
+    if buckets is not None and sorted(i for bucket in buckets for i in bucket) != list(range(count)):
+        raise AssignmentError(
+            f"candidate {name!r}: its buckets are not those of this model, which trains {count} parameters"
+        )
+
+
+def _share_parameters(model: nn.Module, owner: nn.Module) -> None:
+    """Let the parameters of ``model`` use the storage of ``owner``'s."""
+    pairs = list(zip(model.parameters(), owner.parameters(), strict=False))
+    same = len(pairs) == len(list(model.parameters())) == len(list(owner.parameters()))
+    if not same or any(mine.shape != theirs.shape for mine, theirs in pairs):
+        raise InputError("model: the factory built another model at its second call; it must be the same")
+    for mine, theirs in pairs:
+        mine.data = theirs.data
+
+
+def _about(job: dict[str, Any], owner: ModelStep) -> dict[str, Any]:
+    """What is written down about the model."""
+    parameters = [tensor for _, tensor in _trained(owner.model)]
+    return {
+        "factory": job["factory"],
+        "arguments": job["arguments"],
+        "module": type(owner.model).__name__,
+        "compiled": is_compiled(owner.model),
+        "parameters": sum(tensor.numel() for tensor in parameters),
+        "dtype": job["dtype"] or "as built",
+        "device": job["device"],
+        "samples": count_samples(owner.batch),
+        "threads": torch.get_num_threads(),
+    }

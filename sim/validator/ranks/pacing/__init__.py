@@ -1,0 +1,1 @@
+"""One paced step: modules whose backward keeps a recorded schedule, and links that are emulated."""

@@ -1,0 +1,126 @@
+"""The recorded parameters in the modules that their names tell, for systems that hang hooks on modules.
+
+Forward comes to modules in the order that ``forward_modules`` tells, and sleeps through the time of each;
+backward keeps the schedule of a ``PacedModule``, whose nodes the modules chain. What a system's hooks wait or
+copy is told to ``stand_still``: all that follows on the compute lane is due so much later.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from sim.validator.ranks.pacing.paced_module import PacedModule, chain_node, chain_tail, sleep_until
+
+MEGATRON, FSDP2 = "megatron", ("fully_shard", "replicate")  # the policies whose replay needs a tree
+
+
+class _Part(nn.Module):
+    """A module: parameters of its own, and children, used in the order in which they were added."""
+
+    def __init__(self, tree: "PacedTree") -> None:
+        super().__init__()
+        self._trees = [tree]  # in a list: the tree is no child of its parts
+        self._uses: list[_Part | tuple[Sequence[tuple[int, str]], int]] = []
+
+    def child(self, name: str) -> "_Part":
+        """The child of that name, made where there is none."""
+        if name not in self._modules:
+            self.add_module(name, _Part(self._trees[0]))
+        return getattr(self, name)  # type: ignore[no-any-return]
+
+    def use(self, path: Sequence[str], weights: Sequence[tuple[int, str]], due_ns: int) -> None:
+        """Next, the module at ``path`` uses its own parameters (position in ready order, name) until then."""
+        if not path:
+            self._uses.append((weights, due_ns))
+            return
+        child = self.child(path[0])
+        if not self._uses or self._uses[-1] is not child:
+            self._uses.append(child)
+        child.use(path[1:], weights, due_ns)
+
+    def forward(self, carry: torch.Tensor) -> torch.Tensor:
+        """What it uses, one after the other."""
+        (tree,) = self._trees
+        for used in self._uses:
+            if isinstance(used, _Part):
+                carry = used(carry)
+            else:
+                weights, due_ns = used
+                carry = tree.chain([(position, getattr(self, name)) for position, name in weights], carry)
+                sleep_until(tree.start_ns + due_ns + tree.waited_ns)
+        return carry
+
+
+class PacedTree:
+    """A tree of modules over a paced module's schedule, and its own forward schedule.
+
+    Args:
+        paced: whose backward schedule and gradients are used.
+        names: of the parameters, by index.
+        modules: indices of each module's own parameters, and the end of its time in forward, ns, in order;
+            gradients of a module are ready one after another, and so are those of any module around it.
+        copies: whether parameters are copies, for a system that takes their storage away.
+    """
+
+    def __init__(
+        self,
+        paced: PacedModule,
+        names: Sequence[str],
+        modules: Sequence[tuple[Sequence[int], int]],
+        *,
+        copies: bool = False,
+    ) -> None:
+        self.paced, self.names = paced, list(names)
+        self.root = _Part(self)
+        self.start_ns = 0
+        self.waited_ns = 0
+        self._in_backward = False
+        position = {index: place for place, index in enumerate(paced.order)}
+        for name, weight in zip(names, paced.weights, strict=True):  # declared in the order of their indices
+            *path, last = name.split(".")
+            part = self.root
+            for step in path:
+                part = part.child(step)
+            part.register_parameter(last, nn.Parameter(weight.detach().clone()) if copies else weight)
+        for indices, due_ns in modules:
+            used = sorted((index for index in indices if index in position), key=position.__getitem__)
+            if used:
+                weights = [(position[index], names[index].rpartition(".")[2]) for index in used[::-1]]
+                self.root.use(names[used[0]].split(".")[:-1], weights, due_ns)
+
+    def begin_forward(self) -> None:
+        """The clock of a forward starts now."""
+        self.start_ns, self.waited_ns, self._in_backward = time.monotonic_ns(), 0, False
+
+    def begin_backward(self) -> None:
+        """The clock of a backward starts now."""
+        self._in_backward = True
+        self.paced.begin_backward()
+
+    def stand_still(self, duration_ns: int) -> None:
+        """The compute lane has waited, or copied, for so long."""
+        if self._in_backward:
+            self.paced.schedule.stand_still(duration_ns)
+        else:
+            self.waited_ns += duration_ns
+
+    def chain(self, weights: Sequence[tuple[int, torch.Tensor]], carry: torch.Tensor) -> torch.Tensor:
+        """The nodes of one module's parameters; before the first of all, the node that ends backward.
+
+        Until then nothing needs a gradient, as where a model begins with an embedding of tokens.
+        """
+        if not carry.requires_grad:
+            carry = chain_tail(torch.zeros(1, requires_grad=True), self.paced)
+        for position, weight in weights:
+            carry = chain_node(carry, weight, self.paced, position)
+        return carry
+
+
+def run_tree_forward(tree: PacedTree, model: Any, forward_ns: int) -> torch.Tensor:
+    """Forward of ``model`` around the tree's root, in ``forward_ns`` and what it waits; returns the loss."""
+    loss: torch.Tensor = model(torch.zeros(1)).sum()
+    sleep_until(tree.start_ns + forward_ns + tree.waited_ns)
+    return loss

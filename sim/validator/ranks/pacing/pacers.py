@@ -1,0 +1,128 @@
+"""Who keeps the recorded schedule: the host by sleeping, or a GPU by timed kernels."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from sim.validator.ranks.pacing.emulated_link import EmulatedLink, HostLink, curve_from
+from sim.validator.ranks.pacing.paced_module import PacedModule, sleep_until
+from sim.validator.ranks.pacing.replay_lane import Manner
+from sim.validator.ranks.pacing.stepping import (
+    PLAIN,
+    Recorder,
+    all_reduce,
+    common_start,
+    run_step,
+    set_baseline,
+)
+
+
+class Pacer(Protocol):
+    """One way to run paced steps on this rank."""
+
+    device: torch.device
+
+    def module(
+        self,
+        parameters: Sequence[torch.Tensor],
+        gradients: Sequence[torch.Tensor],
+        order: Sequence[int],
+        due_ns: Sequence[int],
+        forward_ns: int,
+        buffers: Sequence[torch.Tensor] = (),
+    ) -> PacedModule:
+        """A module that keeps the schedule in this way; arguments as of ``PacedModule``."""
+
+    def link(self, described: dict[str, Any]) -> EmulatedLink:
+        """The emulated link that a job describes."""
+
+    def recorder(self, link: EmulatedLink | None) -> Recorder:
+        """A communication hook that reduces, over ``link`` where there is one, and stamps what it sees."""
+
+    def prepare(self, model: Any) -> None:
+        """Switch off what would disturb the steps of a new ``model``, where that is DDP's."""
+
+    def settle(
+        self, modules: Sequence[PacedModule], plain: PacedModule, optimizer_ns: int, adds: bool = False
+    ) -> None:
+        """Make ready for steps once every DDP is built; ``plain`` has none.
+
+        ``adds``: some module adds to gradients that are there already.
+        """
+
+    def step(
+        self,
+        model: Any,
+        module: PacedModule,
+        optimizer_ns: int,
+        recorder: Recorder | None = None,
+        manner: Manner = PLAIN,
+    ) -> dict[str, Any]:
+        """One step from a common start of all ranks, as a lane returns it."""
+
+    def time(self, work: Callable[[], object]) -> int:
+        """How long ``work`` lasts from a common start of all ranks, ns, on this pacer's clock."""
+
+    def state(self) -> dict[str, Any]:
+        """What is known now of how well the schedule is kept; empty where nothing drifts."""
+
+
+class HostPacer:
+    """Backward sleeps on the host, which is then as free as under an accelerator."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, baseline_repeats: int = 5) -> None:
+        self._baseline_repeats = baseline_repeats
+
+    def module(
+        self,
+        parameters: Sequence[torch.Tensor],
+        gradients: Sequence[torch.Tensor],
+        order: Sequence[int],
+        due_ns: Sequence[int],
+        forward_ns: int,
+        buffers: Sequence[torch.Tensor] = (),
+    ) -> PacedModule:
+        """A module that sleeps."""
+        return PacedModule(parameters, gradients, order, due_ns, forward_ns, buffers)
+
+    def link(self, described: dict[str, Any]) -> EmulatedLink:
+        """A link kept by a thread."""
+        return HostLink(curve_from(described["points"]), described["channels"], described["channel_slowdown"])
+
+    def recorder(self, link: EmulatedLink | None) -> Recorder:
+        """Stamps on the host's clock."""
+        return Recorder(launch=all_reduce if link is None else link.launch)
+
+    def prepare(self, model: Any) -> None:
+        """Nothing disturbs: DDP's logger reads the host's clock."""
+
+    def settle(
+        self, modules: Sequence[PacedModule], plain: PacedModule, optimizer_ns: int, adds: bool = False
+    ) -> None:
+        """Measure what the nodes cost without DDP, and count its hooks from now on."""
+        set_baseline(modules, plain, optimizer_ns, repeats=self._baseline_repeats, adds=adds)
+
+    def step(
+        self,
+        model: Any,
+        module: PacedModule,
+        optimizer_ns: int,
+        recorder: Recorder | None = None,
+        manner: Manner = PLAIN,
+    ) -> dict[str, Any]:
+        """One slept step; it also returns ``hooks``, processor time of each AccumulateGrad."""
+        return run_step(model, module, optimizer_ns, recorder, manner=manner)
+
+    def time(self, work: Callable[[], object]) -> int:
+        """On the host's clock."""
+        start = sleep_until(common_start())
+        work()
+        return time.monotonic_ns() - start
+
+    def state(self) -> dict[str, Any]:
+        """The host's clock does not drift."""
+        return {}

@@ -1,0 +1,173 @@
+"""One paced step on this rank, and a common start for all ranks."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket
+
+from sim.recorder.clocks import Stamp
+from sim.validator.ranks.pacing.paced_module import PacedModule, sleep_until
+from sim.validator.ranks.pacing.replay_lane import Manner
+from sim.validator.ranks.process.common_clock import lead_ns
+
+_HEAD_START_NS = 2_000_000
+
+Launch = Callable[[torch.Tensor], torch.futures.Future[list[torch.Tensor]]]
+
+
+def common_start() -> int:
+    """A moment a little ahead that all ranks agree on, on this rank's monotonic clock, ns."""
+    lead = lead_ns()
+    agreed = torch.tensor([time.monotonic_ns() + _HEAD_START_NS])
+    dist.broadcast(agreed, src=0)
+    return int(agreed.item()) + lead
+
+
+def gather(row: Any, world_size: int) -> list[Any]:
+    """The same row from every rank, on every rank."""
+    rows: list[Any] = [None] * world_size
+    dist.all_gather_object(rows, row)
+    return rows
+
+
+def all_reduce(tensor: torch.Tensor) -> torch.futures.Future[list[torch.Tensor]]:
+    """Sum ``tensor`` over ranks, as DDP would: asynchronously."""
+    future: torch.futures.Future[list[torch.Tensor]] = dist.all_reduce(tensor, async_op=True).get_future()
+    return future
+
+
+class Recorder:
+    """A communication hook that reduces as DDP does and stamps each bucket's launch and end.
+
+    Args:
+        stamp: the clock; on CUDA one that records an event on the current stream, which in ``done`` is a
+            side stream that waits for the collective.
+        divisor: what the sum is divided by, beforehand, as DDP does for an average. In a hook that is
+            a pass over the bucket of its own, part of the probe's effect; 1: none.
+        launch: starts the reduction of a bucket; an emulated link's takes its place.
+        stamp_end: the clock in ``done``, where it is another than ``stamp``.
+    """
+
+    def __init__(
+        self,
+        stamp: Callable[[], Stamp] = time.monotonic_ns,
+        divisor: int = 1,
+        launch: Launch = all_reduce,
+        stamp_end: Callable[[], Stamp] | None = None,
+    ) -> None:
+        self.rows: dict[int, list[Stamp]] = {}
+        self._stamp = stamp
+        self._stamp_end = stamp_end or stamp
+        self._divisor = divisor
+        self._launch = launch
+
+    def hook(self, state: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """Stamp ready (hook called), launch (all-reduce handed over) and end."""
+        row = self.rows[bucket.index()] = [self._stamp(), None, None]
+        if self._divisor > 1:
+            bucket.buffer().div_(self._divisor)
+        future = self._launch(bucket.buffer())
+        row[1] = self._stamp()
+
+        def done(finished: torch.futures.Future[Any]) -> torch.Tensor:
+            row[2] = self._stamp_end()
+            tensor: torch.Tensor = finished.value()[0]
+            return tensor
+
+        finished: torch.futures.Future[torch.Tensor] = future.then(done)
+        return finished
+
+
+PLAIN = Manner()
+
+
+def clear_gradients(module: torch.nn.Module, set_to_none: bool) -> None:
+    """What ``zero_grad`` does; without ``set_to_none`` every gradient is a tensor from the first step on."""
+    for parameter in module.parameters():
+        if set_to_none:
+            parameter.grad = None
+        elif parameter.grad is not None:
+            parameter.grad.zero_()
+        elif parameter.requires_grad:
+            parameter.grad = torch.zeros_like(parameter)
+
+
+def run_step(
+    model: Any,
+    module: PacedModule,
+    optimizer_ns: int,
+    recorder: Recorder | None = None,
+    at_start: Callable[[], object] | None = None,
+    manner: Manner = PLAIN,
+    begin: Callable[[], int] = common_start,
+) -> dict[str, Any]:
+    """One paced step from a common start, at which ``at_start`` is called; times in ns.
+
+    ``begin`` says when that is; where it is not ``common_start``, only collectives keep the ranks together.
+    Gradients are cleared before the step begins: what that takes is part of no schedule.
+
+    Returns ``step`` (from the common start), ``backward_end`` (end of the compute lane) and ``sync_end``
+    (backward returned), both from the start of the last micro-batch's backward, processor times ``forward``
+    and ``hooks`` (each AccumulateGrad with DDP's hook), and with a recorder ``buckets``: [ready, launch, end]
+    each, from the start of backward.
+    """
+    clear_gradients(module, manner.set_to_none)
+    carry = torch.zeros(1, requires_grad=True)
+    if recorder is not None:
+        recorder.rows.clear()
+    start = begin()
+    sleep_until(start)
+    module.forward_start_ns = start
+    if at_start is not None:
+        at_start()
+    schedule = module.schedule
+    with manner.surroundings():
+        for left in reversed(range(manner.accumulation_steps)):
+            with model.no_sync() if left else nullcontext():
+                worked = time.thread_time_ns()
+                loss = model(carry).sum()
+                forward = time.thread_time_ns() - worked
+                # Those of earlier micro-batches; what is there without them is zeros, in recorded times, too.
+                module.begin_backward(
+                    recorded=left == manner.accumulation_steps - 1 or not manner.set_to_none
+                )
+                loss.backward()
+            module.forward_start_ns = sync_end = time.monotonic_ns()
+    end = sleep_until(sync_end + optimizer_ns)
+    row: dict[str, Any] = {
+        "step": end - start,
+        "backward_end": schedule.ready_ns[-1],
+        "sync_end": sync_end - schedule.start,
+        "forward": forward,
+        "hooks": schedule.hooks_ns,
+    }
+    if recorder is not None:
+        row["buckets"] = [
+            [stamp - schedule.start for stamp in recorder.rows[index]] for index in sorted(recorder.rows)
+        ]
+    return row
+
+
+def set_baseline(
+    modules: Sequence[PacedModule], plain: PacedModule, optimizer_ns: int, repeats: int, adds: bool = False
+) -> None:
+    """Count DDP's hooks in every module from now on, less what ``plain`` needs without DDP (median).
+
+    ``adds``: some module adds to gradients that are there already; what that takes is measured as well.
+    """
+    for module in (plain, *modules):
+        module.watch_hooks()
+
+    def baseline(manner: Manner) -> list[int]:
+        hooks = [run_step(plain, plain, optimizer_ns, manner=manner)["hooks"] for _ in range(repeats)]
+        return [sorted(column)[len(column) // 2] for column in zip(*hooks[1:], strict=True)]
+
+    baseline_ns = baseline(PLAIN)
+    adding_ns = baseline(Manner(set_to_none=False)) if adds else []
+    for module in modules:
+        module.schedule.baseline_ns = baseline_ns
+        module.schedule.adding_ns = adding_ns

@@ -1,0 +1,213 @@
+"""How long one collective of a given size lasts on real ranks, alone and back to back."""
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+from threading import Event, Thread
+from typing import Any, Self
+
+import torch
+import torch.distributed as dist
+
+from sim.validator.ranks.pacing.stepping import gather
+from sim.validator.ranks.probes.settling import is_settled
+from sim.validator.ranks.process.processes import keep_freed_memory
+from sim.validator.ranks.process.rank_like import RankLike
+
+_SHARE_NS = 300_000_000  # a turn of all-reduces beside which a rank multiplies, about
+_SHARE_TURNS = 8
+_SIDE = 256  # of the matrices: a product takes about a millisecond, of one core
+_FEW = 4  # repeats of the collectives that only ZeRO sends, and those mostly large
+
+
+def repeats_of(size: int, job: dict[str, Any]) -> int:
+    """More repeats for small messages, whose times scatter most; large ones are paid for by the byte."""
+    return int(max(1, min(job["small_repeats"], job["bytes_per_round"] // max(size, 1))))
+
+
+class ReduceCurve:
+    """All-reduces of every size, round by round in a shuffled order, an event for each with its samples in
+    ns.
+
+    A burst of something else on the machine so meets all sizes, and no size in all rounds. Every rank holds
+    the same samples and shuffles alike, so that all agree on what is measured next.
+    """
+
+    def __init__(self, rank: RankLike) -> None:
+        self._rank = rank
+        self._rounds: dict[int, list[list[int]]] = {size: [] for size in rank.job["sizes"]}
+        self._order = random.Random(0)
+
+    def measure(self, sizes: Sequence[int]) -> None:
+        """One round."""
+        for size in self._order.sample(sizes, len(sizes)):
+            samples = time_all_reduces(size, repeats_of(size, self._rank.job), self._rank)
+            self._rounds[size].append(samples)
+            self._rank.tell("all_reduce", num_bytes=size, samples_ns=samples)
+
+    def settle(self) -> None:
+        """Further rounds of the sizes that are not settled, while the job's budget of time lasts."""
+        begun, budget_s = time.monotonic(), self._rank.job["budget_s"]
+        while open_sizes := [size for size, rounds in self._rounds.items() if not is_settled(rounds)]:
+            spent_s = torch.tensor([time.monotonic() - begun])
+            dist.broadcast(spent_s, src=0)
+            if spent_s.item() >= budget_s:
+                return
+            what = f"again, as they scatter: {len(open_sizes)} of {len(self._rounds)} sizes"
+            self._rank.tell("progress", done=round(spent_s.item()), total=round(budget_s), what=what)
+            self.measure(open_sizes)
+
+
+def tell_broadcasts(rank: RankLike) -> None:
+    """One round of broadcasts, as buffers are sent: an event for each size, with its samples in ns."""
+    for size in rank.job["broadcast_sizes"]:
+        samples = time_broadcasts(size, repeats_of(size, rank.job), rank)
+        rank.tell("broadcast", num_bytes=size, samples_ns=samples)
+
+
+def few_of(size: int, job: dict[str, Any]) -> int:
+    """Repeats of the collectives that only ZeRO sends."""
+    return min(_FEW, repeats_of(size, job))
+
+
+def tell_zero_curves(rank: RankLike) -> None:
+    """One round of the curves of what only sharded systems send (A5.7, A5.11, A9.3, A10.4)."""
+    keep_freed_memory()
+    for size in rank.job["zero_sizes"]:
+        few = few_of(size, rank.job)
+        rank.tell("all_gather", num_bytes=size, samples_ns=time_all_gathers(size, few, rank))
+        rank.tell("reduce", num_bytes=size, samples_ns=time_reduces(size, few, rank))
+        rank.tell("reduce_scatter", num_bytes=size, samples_ns=time_reduce_scatters(size, few, rank))
+
+
+def time_all_reduces(size: int, repeats: int, rank: RankLike) -> list[int]:
+    """All-reduces of ``size`` bytes, ns each; a single one is large enough to need no other to warm up."""
+    tensor = torch.full((max(1, size // 4),), 0.5)
+    samples = []
+    if repeats > 1:
+        dist.all_reduce(tensor)
+    for _ in range(repeats):
+        start = time.monotonic_ns()
+        dist.all_reduce(tensor, async_op=True).wait()
+        samples.append(time.monotonic_ns() - start)
+        tensor.mul_(0.5)
+    return shortest(samples, rank)
+
+
+def host_shares(sizes: Sequence[int], rank: RankLike) -> dict[int, float]:
+    """Of all-reduces of each size, the share of a computing rank that they take; the mean over ranks.
+
+    All ranks multiply in a thread, in turns alone and beside all-reduces: the share is what they multiply
+    less in a second. That counts what the kernel receives in interrupts, which no process is charged with,
+    and nothing where the host has cores to spare.
+    """
+    found = {}
+    with _Multiplying() as multiplying:
+        for size in sizes:
+            tensor = torch.zeros(size // 4)
+            repeats = max(1, round(_SHARE_NS / max(time_all_reduces(size, 2, rank))))
+            alone, beside = [], []
+            for _ in range(_SHARE_TURNS):
+                took_s, rate = multiplying.beside(_all_reduces, tensor, repeats)
+                beside.append(rate)
+                dist.barrier()
+                _, rate = multiplying.beside(time.sleep, took_s)
+                alone.append(rate)
+                dist.barrier()
+            share = 1 - median(beside) / median(alone)
+            found[size] = round(max(0.0, sum(gather(share, rank.world_size)) / rank.world_size), 4)
+    return found
+
+
+def _all_reduces(tensor: torch.Tensor, repeats: int) -> None:
+    for _ in range(repeats):
+        dist.all_reduce(tensor)
+
+
+class _Multiplying:
+    """A thread that multiplies matrices while it is asked to, with as many threads of torch's as this one."""
+
+    def __init__(self) -> None:
+        self._count, self._goes, self._ends = 0, Event(), False
+        self._thread = Thread(target=self._run, args=(torch.get_num_threads(),), daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends = True
+        self._goes.set()
+        self._thread.join()
+
+    def beside(self, work: Callable[..., object], *arguments: object) -> tuple[float, float]:
+        """How long ``work`` took, s, and how many products were made in a second of it."""
+        before, begun = self._count, time.monotonic()
+        self._goes.set()
+        work(*arguments)
+        self._goes.clear()
+        took_s = time.monotonic() - begun
+        return took_s, (self._count - before) / took_s
+
+    def _run(self, threads: int) -> None:
+        torch.set_num_threads(threads)  # else a thread of Python's has the default
+        matrix, product = torch.rand(_SIDE, _SIDE), torch.empty(_SIDE, _SIDE)
+        while self._goes.wait() and not self._ends:
+            torch.mm(matrix, matrix, out=product)
+            self._count += 1
+
+
+def time_broadcasts(size: int, repeats: int, rank: RankLike) -> list[int]:
+    """Broadcasts of ``size`` bytes from rank 0, ns each."""
+    tensor = torch.full((max(1, size // 4),), 0.5)
+    return _time_rooted(lambda: dist.broadcast(tensor, src=0), repeats, rank)
+
+
+def time_reduces(size: int, repeats: int, rank: RankLike) -> list[int]:
+    """Reductions of ``size`` bytes to rank 0, ns each."""
+    tensor = torch.zeros(max(1, size // 4))
+    return _time_rooted(lambda: dist.reduce(tensor, dst=0), repeats, rank)
+
+
+def time_all_gathers(size: int, repeats: int, rank: RankLike) -> list[int]:
+    """All-gathers that leave ``size`` bytes on every rank, ns each."""
+    part = torch.full((max(1, size // 4 // rank.world_size),), 0.5)
+    whole = torch.empty(part.numel() * rank.world_size)
+    dist.all_gather_into_tensor(whole, part)
+    samples = []
+    for _ in range(repeats):
+        start = time.monotonic_ns()
+        dist.all_gather_into_tensor(whole, part)
+        samples.append(time.monotonic_ns() - start)
+    return shortest(samples, rank)
+
+
+def time_reduce_scatters(size: int, repeats: int, rank: RankLike) -> list[int]:
+    """Reduce-scatters of ``size`` bytes on every rank, ns each."""
+    part = torch.empty(max(1, size // 4 // rank.world_size))
+    whole = torch.zeros(part.numel() * rank.world_size)
+    dist.reduce_scatter_tensor(part, whole)
+    samples = []
+    for _ in range(repeats):
+        start = time.monotonic_ns()
+        dist.reduce_scatter_tensor(part, whole)
+        samples.append(time.monotonic_ns() - start)
+    return shortest(samples, rank)
+
+
+def shortest(samples: list[int], rank: RankLike) -> list[int]:
+    """Per call, the shortest duration over ranks: from the last arriver on, that is the transfer."""
+    return [min(column) for column in zip(*gather(samples, rank.world_size), strict=True)]
+
+
+def _time_rooted(collective: Callable[[], object], repeats: int, rank: RankLike) -> list[int]:
+    """A collective in which a rank may return before others have what they get: the slowest rank tells."""
+    collective()
+    samples = []
+    for _ in range(repeats):
+        dist.barrier()
+        start = time.monotonic_ns()
+        collective()
+        samples.append(time.monotonic_ns() - start)
+    return [max(column) for column in zip(*gather(samples, rank.world_size), strict=True)]

@@ -1,0 +1,128 @@
+"""What a machine costs the DDP of one workload: copies and launches, and between several ranks all-reduces.
+
+Copies are those of the workload's own tensors, so that the bandwidth holds the cost of the calls too.
+"""
+
+import gc
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
+
+from sim.validator.ranks.lanes.paced_lanes import pacer_for
+from sim.validator.ranks.pacing.paced_module import PacedModule, sharpen_sleep
+from sim.validator.ranks.pacing.pacers import Pacer
+from sim.validator.ranks.pacing.stepping import gather
+from sim.validator.ranks.process.rank_like import RankLike
+from sim.validator.ranks.wrapping.building import build
+
+_MIB = 1 << 20
+_SPACING_NS = {"cpu": 2_000_000, "cuda": 200_000}  # between nodes: more than DDP's hook costs the host
+_SWEEP_BYTES = 192 * _MIB
+_SMALL_BYTES, _SMALL_COUNT = 4096, 24
+_DROPPED = 3
+_OFTENER = 4  # a single all-reduce scatters more than a whole backward does
+_FREE_LINK = {"points": [[0, 0]], "channels": 1, "channel_slowdown": 1.0}
+
+
+def probe_machine(rank: RankLike) -> None:
+    """Measure copies into and out of buckets, launches over a link of no length, and the job's ``sizes``.
+
+    One event, ``local``: times in ns, of rank 0; those of all-reduces are the shortest over ranks, for
+    from the last arriver on, that is the transfer.
+    """
+    sharpen_sleep()
+    gc.disable()
+    pacer = pacer_for(rank)
+    repeats: int = rank.job["repeats"] + _DROPPED
+    often = _OFTENER * repeats
+    rank.tell(
+        "local",
+        **_copies(pacer, rank.job["shapes"], rank.job["dtypes"], repeats),
+        launch_ns=_launches(pacer, repeats),
+        launch_blocks_compute=pacer.device.type == "cpu",
+        curve=[[size, _all_reduces(rank, pacer, size, 1, often)] for size in rank.job["sizes"]],
+        pairs=[
+            [_all_reduces(rank, pacer, size, count, often) for count in (1, 2)]
+            for size in rank.job["sizes"][-1:]
+        ],
+    )
+
+
+def _all_reduces(rank: RankLike, pacer: Pacer, size: int, count: int, repeats: int) -> list[int]:
+    """``count`` all-reduces of ``size`` bytes at once, from a common start to the end of the last, ns."""
+    tensors = [torch.zeros(size // 4, device=pacer.device) for _ in range(count)]
+
+    def reduce() -> None:
+        for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
+            work.wait()
+
+    samples = [pacer.time(reduce) for _ in range(repeats)][_DROPPED:]
+    return [min(column) for column in zip(*gather(samples, rank.world_size), strict=True)]
+
+
+def _module(pacer: Pacer, tensors: list[torch.Tensor], gradients: list[torch.Tensor]) -> PacedModule:
+    spacing = _SPACING_NS[pacer.device.type]
+    count = len(tensors)
+    due = [spacing * (place + 1) for place in range(count + 1)]
+    return pacer.module(tensors, gradients, list(range(count))[::-1], due, spacing)
+
+
+def _copies(pacer: Pacer, shapes: list[list[int]], dtypes: list[str], repeats: int) -> dict[str, Any]:
+    """In: how much later backward ends under DDP with the noop hook; out: from there on; caches swept."""
+    tensors = [
+        torch.zeros(shape, dtype=getattr(torch, dtype), device=pacer.device)
+        for shape, dtype in zip(shapes, dtypes, strict=True)
+    ]
+    gradients = [torch.full_like(tensor, 0.5) for tensor in tensors]
+    broom = torch.zeros(_SWEEP_BYTES // 4, device=pacer.device)
+    copy_bytes = sum(tensor.nbytes for tensor in tensors)
+    plain, noop = _module(pacer, tensors, gradients), _module(pacer, tensors, gradients)
+    ddp = build(noop, {"bucket_cap_mb": copy_bytes // _MIB + 2})
+    ddp.register_comm_hook(None, noop_hook)
+    pacer.prepare(ddp)
+    pacer.settle([noop], plain, 0)
+    copy_in, copy_out = [], []
+    for repeat in range(repeats):
+        broom.add_(1)
+        without = pacer.step(plain, plain, 0)
+        broom.add_(1)
+        row = pacer.step(ddp, noop, 0)
+        if repeat >= _DROPPED:
+            copy_in.append(row["backward_end"] - without["backward_end"])
+            copy_out.append(row["sync_end"] - row["backward_end"])
+    return {"copy_bytes": copy_bytes, "copy_in_ns": copy_in, "copy_out_ns": copy_out}
+
+
+def _launches(pacer: Pacer, repeats: int) -> list[int]:
+    """Samples of what one launch takes, ns: small buckets, one a gradient.
+
+    On the host it is processor time of the hooks, less those of one bucket for all. On a GPU it is how much
+    later than the bucket is ready a collective of no length at all is over, on its side stream.
+    """
+    tensors = [torch.zeros(_SMALL_BYTES // 4, device=pacer.device) for _ in range(_SMALL_COUNT)]
+    gradients = [torch.full_like(tensor, 0.5) for tensor in tensors]
+    plain, each, whole = (_module(pacer, tensors, gradients) for _ in range(3))
+    each_ddp = build(each, {"bucket_cap_mb": 1 / _MIB})
+    whole_ddp = build(whole, {"bucket_cap_mb": 1})
+    link = pacer.link(_FREE_LINK)
+    recorder = pacer.recorder(link)
+    on_host = pacer.device.type == "cpu"
+    each_ddp.register_comm_hook(None, link.hook if on_host else recorder.hook)
+    whole_ddp.register_comm_hook(None, link.hook)
+    for ddp in (each_ddp, whole_ddp):
+        pacer.prepare(ddp)
+    pacer.settle([each, whole], plain, 0)
+    samples: list[int] = []
+    for repeat in range(repeats):
+        apart = pacer.step(each_ddp, each, 0, None if on_host else recorder)
+        together = pacer.step(whole_ddp, whole, 0)
+        if repeat < _DROPPED:
+            continue
+        if on_host:
+            pairs = zip(apart["hooks"][:-1], together["hooks"][:-1], strict=True)
+            samples += [one - other for one, other in pairs]
+        else:
+            samples += [end - ready for ready, _, end in apart["buckets"]]
+    return samples

@@ -1,0 +1,322 @@
+"""Micro-runs on real ranks that measure the machine: what ``bucketsim calibrate`` runs on each rank.
+
+None of them replays a candidate: the curve comes from bare all-reduces, copies and launches from
+small paced modules of their own.
+"""
+
+import gc
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
+
+from sim.validator.ranks.pacing.paced_module import PacedModule, sharpen_sleep, sleep_until
+from sim.validator.ranks.pacing.stepping import common_start, gather, run_step, set_baseline
+from sim.validator.ranks.probes.curve_probes import (
+    ReduceCurve,
+    few_of,
+    host_shares,
+    repeats_of,
+    shortest,
+    tell_broadcasts,
+    tell_zero_curves,
+    time_all_reduces,
+)
+from sim.validator.ranks.probes.unused_probe import time_search
+from sim.validator.ranks.process.rank_like import RankLike
+from sim.validator.ranks.wrapping.building import build
+
+_MIB = 1 << 20
+_SPACING_NS = 4_000_000
+# A transformer layer's kind of tensors: large weights beside small biases and norms, whose cost is the call.
+_LAYER_BYTES = (2 * _MIB, 4096, _MIB, 4096, _MIB // 2, 4096)
+_SWEEP_BYTES = 192 * _MIB
+_CHUNKS_BESIDE = 8
+_ZERO_ROUNDS = 3
+_SEARCHED = 128
+_SEARCHED_SPACING_NS = 400_000
+_FRESH_BUCKETS = 2  # iterations whose buckets were never touched: the first, and the first after the rebuild
+_HEAD_STARTS = 4
+_LARGEST_BESIDE_BYTES = 256 * _MIB
+_PAIRED = (2, *(1, 2, 2, 1) * 2)  # all-reduces at once, of one size in one round; the first warm up
+_COPIES_S, _OTHERS_S = 12.0, 20.0  # what copies take in each round, and all that follows the rounds
+
+
+def calibrate(rank: RankLike) -> None:
+    """Measure curves, channel sharing, copies, launches and what slows what, one event each."""
+    sharpen_sleep()
+    gc.disable()
+    job = rank.job
+    measure = {
+        **{"launches": _launches, "copies out": _copies_out, "additions": _additions, "search": _search},
+        **{"host": _host, "compute": _compute},
+    }
+    last = [what for what in measure if what != "compute" or job["computes"]]
+    curve = ReduceCurve(rank)
+    if job["everything"]:
+        rounds, begun = job["rounds"], time.monotonic()
+        total, left_s = rounds + len(last), _estimated_s(rank)
+        for index in range(rounds):
+            rank.tell("progress", done=index, total=total, what=f"curve, about {left_s / 60:.1f} min left")
+            _round(rank, curve, index)
+            left_s = (time.monotonic() - begun) / (index + 1) * (rounds - index - 1) + _OTHERS_S
+        for number, what in enumerate(last):
+            rank.tell("progress", done=rounds + number, total=total, what=what)
+            rank.tell(what, **measure[what](rank))
+    curve.settle()
+
+
+def _estimated_s(rank: RankLike) -> float:
+    """About how long all rounds will take, from a few all-reduces; the same on every rank."""
+    job = rank.job
+    pilot = 4 * _MIB
+    took_s = min(time_all_reduces(pilot, 3, rank)) / 1e9
+    rounds: int = job["rounds"]
+    curve = sum(size * repeats_of(size, job) for size in job["sizes"])
+    zero = _ZERO_ROUNDS * sum(size * few_of(size, job) for size in job["zero_sizes"])
+    pairs: int = sum(_PAIRED) * sum(job["pair_sizes"])
+    sent = rounds * (curve + pairs) + 3 * zero
+    return float(sent / pilot * took_s + rounds * _COPIES_S + _OTHERS_S)
+
+
+def _round(rank: RankLike, curve: ReduceCurve, index: int) -> None:
+    job = rank.job
+    curve.measure(job["sizes"])
+    tell_broadcasts(rank)
+    if index < _ZERO_ROUNDS:
+        tell_zero_curves(rank)
+    for size in job["pair_sizes"]:
+        rank.tell("pair", num_bytes=size, **_time_pairs(size, rank))
+    rank.tell("copies", **_copies(rank))
+
+
+def _time_pairs(size: int, rank: RankLike) -> dict[str, list[int]]:
+    """One all-reduce alone and two at once, interleaved, warm; ns from first launch to last end."""
+    tensors = [torch.full((size // 4,), 0.5) for _ in range(2)]
+    times: dict[int, list[int]] = {1: [], 2: []}
+    for count in _PAIRED:
+        start = time.monotonic_ns()
+        works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors[:count]]
+        for work in works:
+            work.wait()
+        times[count].append(time.monotonic_ns() - start)
+        for tensor in tensors:
+            tensor.mul_(0.5)
+    del times[2][0]  # the first warms up
+    return {"alone_ns": shortest(times[1], rank), "both_ns": shortest(times[2], rank)}
+
+
+def _module(sizes: list[int], spacing_ns: int = _SPACING_NS) -> PacedModule:
+    """A paced module whose gradients come one after the other, ``spacing_ns`` apart."""
+    tensors = [torch.full((size // 4,), 0.5) for size in sizes]
+    gradients = [torch.full((size // 4,), 0.5) for size in sizes]
+    order = list(range(len(sizes)))[::-1]
+    due = [spacing_ns * (place + 1) for place in range(len(sizes) + 1)]
+    return PacedModule(tensors, gradients, order, due, forward_ns=_SPACING_NS)
+
+
+def _excess(row: dict[str, Any], module: PacedModule) -> list[int]:
+    """What DDP's hooks took, ns per gradient in ready order."""
+    return [max(0, hook - base) for hook, base in zip(row["hooks"], module.schedule.baseline_ns, strict=True)]
+
+
+def _lasting(duration_ns: int, rank: RankLike) -> torch.Tensor:
+    """A tensor whose all-reduce lasts some ``duration_ns``; the same size on every rank."""
+    pilot = torch.full((8 * _MIB // 4,), 0.5)
+    took = min(time_all_reduces(pilot.numel() * 4, 4, rank))
+    size = min(_LARGEST_BESIDE_BYTES, pilot.numel() * 4 * duration_ns // max(1, took))
+    agreed = torch.tensor([size])
+    dist.broadcast(agreed, src=0)
+    return torch.zeros(int(agreed.item()) // 4)
+
+
+def _copies(rank: RankLike) -> dict[str, Any]:
+    """Copies into buckets, alone and beside all-reduces, and copies out after backward, alone.
+
+    Into: how much later the compute lane of stock DDP with one bucket ends than without DDP; beside
+    all-reduces with the noop hook, which launches none, against the same hook alone. Out: from the end of
+    backward on, with the noop hook. Caches are swept before each step: a training step touches more
+    memory than they hold, so its gradients and buckets are cold. Large and small tensors are mixed as in
+    real models, so that the bandwidth holds the cost of the calls too. Every call allocates anew: how fast
+    memory is depends on where it lies.
+    """
+    broom = torch.zeros(_SWEEP_BYTES // 4)
+    sizes = [size for _ in range(12) for size in _LAYER_BYTES]
+    plain, stock, noop = _module(sizes), _module(sizes), _module(sizes)
+    whole = {"bucket_cap_mb": sum(sizes) // _MIB + 2}
+    stock_ddp = build(stock, whole)
+    noop_ddp = build(noop, whole)
+    noop_ddp.register_comm_hook(None, noop_hook)
+    set_baseline([stock, noop], plain, 0, repeats=4)
+    beside = _lasting(len(sizes) * _SPACING_NS, rank).chunk(_CHUNKS_BESIDE)
+    works: list[Any] = []
+
+    def reduce_beside() -> None:
+        works.extend(dist.all_reduce(tensor, async_op=True) for tensor in beside)
+
+    found: dict[str, list[int]] = {name: [] for name in ("copy_in", "hooked", "hooked_beside", "copy_out")}
+    for repeat in range(_FRESH_BUCKETS + rank.job["copies_per_round"]):
+        rows = []
+        for model, module, at_start in (
+            (plain, plain, None),
+            (stock_ddp, stock, None),
+            (noop_ddp, noop, None),
+            (noop_ddp, noop, reduce_beside),
+        ):
+            broom.add_(1)
+            rows.append(run_step(model, module, 0, at_start=at_start))
+        while works:
+            works.pop().wait()
+        if repeat >= _FRESH_BUCKETS:
+            without = rows[0]["backward_end"]
+            for name, row in zip(("copy_in", "hooked", "hooked_beside"), rows[1:], strict=True):
+                found[name].append(row["backward_end"] - without)
+            found["copy_out"].append(rows[2]["sync_end"] - rows[2]["backward_end"])
+    return {
+        "copy_bytes": sum(sizes),
+        **{f"{name}_ns": _middle(samples, rank) for name, samples in found.items()},
+    }
+
+
+def _launches(rank: RankLike) -> dict[str, Any]:
+    """Launch cost on the autograd thread: one small bucket per gradient against one bucket for all."""
+    sizes = [4096] * 24
+    plain, each, whole = _module(sizes), _module(sizes), _module(sizes)
+    each_ddp = build(each, {"bucket_cap_mb": 1 / _MIB})
+    whole_ddp = build(whole, {"bucket_cap_mb": 1})
+    set_baseline([each, whole], plain, 0, repeats=6)
+    costs: list[int] = []
+    for repeat in range(rank.job["copy_repeats"] + 3):
+        apart = _excess(run_step(each_ddp, each, 0), each)
+        together = _excess(run_step(whole_ddp, whole, 0), whole)
+        if repeat >= 3:
+            costs += [one - other for one, other in zip(apart[:-1], together[:-1], strict=True)]
+    return {"samples_ns": costs}
+
+
+def _search(rank: RankLike) -> dict[str, Any]:
+    """What a search for unused parameters costs, on many small ones."""
+    one, other = (_module([4096] * _SEARCHED, _SEARCHED_SPACING_NS) for _ in range(2))
+    return time_search(one, other, rank, 2 * rank.job["copy_repeats"])
+
+
+def _copies_out(rank: RankLike) -> dict[str, Any]:
+    """Copies in one go, as finalize makes them, and an all-reduce: each alone, and both at once.
+
+    ns per repeat: ``copy_ns`` and ``copy_beside_ns`` for the copies, ``comm_ns`` and ``comm_beside_ns`` for
+    the all-reduce, which was launched some time before the copies begin, longer from repeat to repeat, and
+    lasts longer than they do.
+    """
+    broom = torch.zeros(_SWEEP_BYTES // 4)
+    sizes = [size for _ in range(12) for size in _LAYER_BYTES]
+    sources = [torch.full((size // 4,), 0.5) for size in sizes]
+    targets = [torch.empty_like(source) for source in sources]
+    reduced = _lasting(_SPACING_NS * 5, rank)
+    found: dict[str, list[int]] = {"copy": [], "comm": [], "copy_beside": [], "comm_beside": []}
+
+    def once(copies: bool, reduces: bool, head_start_ns: int) -> tuple[int, int]:
+        broom.add_(1)
+        start = common_start()
+        sleep_until(start)
+        ended = [start]
+
+        def note(_: object) -> None:
+            ended[0] = time.monotonic_ns()
+
+        future = dist.all_reduce(reduced, async_op=True).get_future().then(note) if reduces else None
+        begun = sleep_until(start + head_start_ns)
+        if copies:
+            for target, source in zip(targets, sources, strict=True):
+                target.copy_(source)
+        copied = time.monotonic_ns() - begun
+        if future is not None:
+            future.wait()
+        return copied, ended[0] - start
+
+    for repeat in range(2 * rank.job["copy_repeats"] + 2):
+        head_start_ns = repeat % _HEAD_STARTS * _SPACING_NS // _HEAD_STARTS
+        alone, _ = once(True, False, head_start_ns)
+        _, undisturbed = once(False, True, head_start_ns)
+        copied, disturbed = once(True, True, head_start_ns)
+        if repeat >= 2:
+            for name, value in zip(found, (alone, undisturbed, copied, disturbed), strict=True):
+                found[name].append(value)
+    return {f"{name}_ns": _middle(samples, rank) for name, samples in found.items()}
+
+
+def _additions(rank: RankLike) -> dict[str, Any]:
+    """Gradients added in place to others, as micro-batches and Megatron-Core's hooks do, ns per repeat."""
+    broom = torch.zeros(_SWEEP_BYTES // 4)
+    sizes = [size for _ in range(12) for size in _LAYER_BYTES]
+    sources = [torch.full((size // 4,), 0.5) for size in sizes]
+    targets = [torch.zeros_like(source) for source in sources]
+    found = []
+    for repeat in range(rank.job["copy_repeats"] + 2):
+        broom.add_(1)
+        sleep_until(common_start())
+        begun = time.thread_time_ns()
+        for target, source in zip(targets, sources, strict=True):
+            target.add_(source)
+        if repeat >= 2:
+            found.append(time.thread_time_ns() - begun)
+    return {"num_bytes": sum(sizes), "samples_ns": _middle(found, rank)}
+
+
+def _middle(samples: list[int], rank: RankLike) -> list[int]:
+    """Per repeat, the mean over ranks."""
+    return [sum(column) // len(column) for column in zip(*gather(samples, rank.world_size), strict=True)]
+
+
+def _host(rank: RankLike) -> dict[str, Any]:
+    """What all-reduces take of the host's processors, by size."""
+    return {"shares": host_shares(rank.job["pair_sizes"], rank)}
+
+
+def _compute(rank: RankLike) -> dict[str, Any]:
+    """A matrix multiplication that computes for real and an all-reduce: each alone, and both at once.
+
+    ns per repeat; every rank computes, as in training. The product is repeated until it lasts about as
+    long as the all-reduce, and both are timed per unit of work while the other is under way.
+    """
+    reduced = _lasting(_SPACING_NS * 10, rank)
+    left, right = torch.rand(192, 192), torch.rand(192, 192)
+    out = torch.empty(192, 192)
+
+    def products(until: int) -> tuple[int, int]:
+        """Multiply until the time given; (products, ns)."""
+        begun, count = time.monotonic_ns(), 0
+        while (now := time.monotonic_ns()) < until:
+            torch.mm(left, right, out=out)
+            count += 1
+        return count, now - begun
+
+    def once(computes: bool, reduces: bool, lasting_ns: int) -> tuple[int, int]:
+        start = common_start()
+        sleep_until(start)
+        ended = [start]
+
+        def note(_: object) -> None:
+            ended[0] = time.monotonic_ns()
+
+        future = dist.all_reduce(reduced, async_op=True).get_future().then(note) if reduces else None
+        per_product = 0
+        if computes:
+            count, took = products(start + lasting_ns)
+            per_product = took // max(1, count)
+        if future is not None:
+            future.wait()
+        return per_product, ended[0] - start
+
+    found: dict[str, list[int]] = {"compute": [], "comm": [], "compute_beside": [], "comm_beside": []}
+    lasting = 10 * _SPACING_NS
+    for repeat in range(rank.job["copy_repeats"] + 2):
+        alone, _ = once(True, False, lasting)
+        _, undisturbed = once(False, True, lasting)
+        slowed, _ = once(True, True, undisturbed)
+        _, disturbed = once(True, True, 3 * undisturbed)
+        if repeat >= 2:
+            for name, value in zip(found, (alone, undisturbed, slowed, disturbed), strict=True):
+                found[name].append(value)
+    return {f"{name}_ns": _middle(samples, rank) for name, samples in found.items()}

@@ -1,0 +1,39 @@
+"""What ``find_unused_parameters`` adds per parameter: to a forward, and to each hook (A3.13)."""
+
+from typing import Any
+
+from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
+
+from sim.validator.ranks.pacing.paced_module import PacedModule
+from sim.validator.ranks.pacing.stepping import gather, run_step
+from sim.validator.ranks.process.rank_like import RankLike
+from sim.validator.ranks.wrapping.building import build
+
+_DROPPED = 3
+
+
+def time_search(module: PacedModule, searching: PacedModule, rank: RankLike, repeats: int) -> dict[str, Any]:
+    """Steps of two like modules in turns, one of them under DDP that searches; nothing is sent by either.
+
+    Processor time of the main thread for forward, of autograd's thread for each hook, so that it is all the
+    same what else the cores do. The last hook is left out: it launches the map of used parameters.
+
+    Returns:
+        ns a parameter, one sample a step, mean over ranks: ``search_ns`` and ``mark_ns``.
+    """
+    count = len(module.order)
+    pairs = [(build(module, {}), module), (build(searching, {"find_unused_parameters": True}), searching)]
+    for ddp, paced in pairs:
+        ddp.register_comm_hook(None, noop_hook)
+        paced.watch_hooks()
+    found: dict[str, list[int]] = {"search_ns": [], "mark_ns": []}
+    for repeat in range(_DROPPED + repeats):
+        without, beside = (run_step(ddp, paced, 0) for ddp, paced in pairs)
+        if repeat >= _DROPPED:
+            found["search_ns"].append((beside["forward"] - without["forward"]) // count)
+            extra = sum(beside["hooks"][:-1]) - sum(without["hooks"][:-1])
+            found["mark_ns"].append(extra // (count - 1))
+    return {
+        name: [sum(column) // len(column) for column in zip(*gather(samples, rank.world_size), strict=True)]
+        for name, samples in found.items()
+    }

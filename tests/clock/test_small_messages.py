@@ -1,0 +1,93 @@
+"""Small messages wait behind larger ones in the connection that channels share; worked out by hand."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from sim.clock import analytic, simpy_clock
+from sim.clock.outcome import Outcome
+from sim.clock.program import BackwardEnd, Effects, Launch, Program
+from sim.clock.small_messages import small_messages
+from sim.nouns.collective import Collective
+from sim.nouns.hardware import CurvePoint, Hardware
+
+# Best rate 0.01 ns a byte. A quarter of 1000 + 0.009009 * (bytes - 1000) ns is wire from 31,977 bytes on.
+# What is waited for is 3/4 of the largest measured message, 7,500 ns, beside 1,000 of its own.
+LINK = Hardware(
+    name="one connection",
+    world_size=2,
+    all_reduce=(
+        CurvePoint(num_bytes=1000, duration_ns=1000),
+        CurvePoint(num_bytes=1_000_000, duration_ns=10_000),
+    ),
+    comm_channels=2,
+    channel_slowdown=2.0,
+    shared_connection=True,
+)
+
+
+def test_what_is_small_and_how_long_it_waits() -> None:
+    assert small_messages(LINK) == (31_977, 8.5)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"shared_connection": False},
+        {"comm_channels": 1},
+        {"world_size": 1},
+        {"all_reduce": LINK.all_reduce[1:]},
+        {"all_reduce": (CurvePoint(num_bytes=0, duration_ns=0),)},
+    ],
+)
+def test_nothing_is_small(changes: dict[str, object]) -> None:
+    assert small_messages(replace(LINK, **changes)) == (0, 1.0)  # type: ignore[arg-type]
+
+
+def played(*sizes: int) -> Outcome:
+    """Collectives of so many bytes, all launched at 0 ns, on two channels."""
+    calm, (small_bytes, small_slowdown) = Fraction(1), small_messages(LINK)
+    times = {1000: 1000, 1_000_000: 10_000}
+    program = Program(
+        lane=(*(Launch(number) for number in range(len(sizes))), BackwardEnd()),
+        collectives=tuple(
+            Collective(
+                kind="all_reduce",
+                elements=size // 4,
+                dtype="float32",
+                num_bytes=size,
+                service_ns=times[size],
+                phase="backward",
+                bucket=number,
+            )
+            for number, size in enumerate(sizes)
+        ),
+        carriers=tuple((number,) for number in range(len(sizes))),
+        effects=Effects(
+            channels=2,
+            launch_cost_ns=0,
+            launch_blocks_compute=True,
+            compute_slowdown=calm,
+            comm_slowdown=calm,
+            channel_slowdown=Fraction(2),
+            copy_in_slowdown=calm,
+            copy_out_slowdown=calm,
+            comm_copy_out_slowdown=calm,
+            small_bytes=small_bytes,
+            small_slowdown=Fraction(small_slowdown),
+        ),
+    )
+    outcome = simpy_clock.play(program)
+    assert outcome == analytic.play(program)
+    return outcome
+
+
+def test_a_small_message_does_not_slow_a_larger_one() -> None:
+    """The first small one takes 8.5 times as long; of the second, 1,500 / 8.5 ns are done by 10,000."""
+    assert played(1_000_000, 1000, 1000).end_ns == (10_000, 8500, 10_824)
+
+
+def test_messages_alike_share() -> None:
+    assert played(1000, 1000).end_ns == (2000, 2000)
+    assert played(1_000_000, 1_000_000).end_ns == (20_000, 20_000)

@@ -1,0 +1,189 @@
+"""Real torch.compile of a real DistributedDataParallel on one gloo rank: cases in, what was seen out.
+
+Usage: ``python -m tests.systems.compiled_worker CASES ANSWERS STORE`` with RANK and WORLD_SIZE set; the
+answers go to ``ANSWERS.<rank>``, a line each. A case is a dict:
+
+- ``parts``: what forward goes through, in order: ``{kind, name, …}``. ``linear`` (``inputs``, ``outputs``,
+  ``bias``, ``spare``: bytes of its weight's storage beyond it), ``norm``, ``scale``; ``again`` uses the
+  part of this name once more; ``gelu``, ``open`` and ``close`` (a residual connection), ``break`` (a graph
+  break);
+- ``registered``: the parts' names in the order of ``parameters()``; ``frozen``, ``ignored``: parameters;
+- ``width``: of the input; ``first_cap``, ``compile_cap``, ``bucket_cap``: bytes; ``options``: of DDP;
+  ``backend``: of torch.compile; ``optimize_ddp``.
+
+An answer is a dict: ``parameters`` (name, shape, bytes, of those that need a gradient),
+``eager`` (the order in which those that DDP reduces are ready without torch.compile), ``graphs`` (of each the
+parameters of its cuts, cuts in the order of backward), ``ready`` (as ``eager``, compiled, of the fourth step;
+null: the backward of a compiled graph begins), ``rebuilt`` (the Reducer's buckets), ``events`` (none).
+"""
+
+import json
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._dynamo.backends.distributed import DDPOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+Case = dict[str, Any]
+Answer = dict[str, Any]
+_PARAMETER = re.compile(r"modules_([a-z]+\d+)_parameters_(weight|bias)")
+
+
+class Scale(nn.Module):
+    """A parameter that is multiplied with."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight
+
+
+def make(part: dict[str, Any]) -> nn.Module:
+    """One part with parameters."""
+    if part["kind"] == "norm":
+        return nn.LayerNorm(part["inputs"])
+    if part["kind"] == "scale":
+        return Scale(part["inputs"])
+    linear = nn.Linear(part["inputs"], part["outputs"], bias=part["bias"])
+    if part["spare"]:
+        weight = linear.weight.detach()
+        storage = torch.zeros(weight.numel() + part["spare"] // 4)
+        storage[: weight.numel()] = weight.flatten()
+        linear.weight = nn.Parameter(storage[: weight.numel()].view(weight.shape))
+    return linear
+
+
+class Model(nn.Module):
+    """The parts of a case."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        made = {part["name"]: part for part in case["parts"] if "inputs" in part}
+        for name in case["registered"]:
+            self.add_module(name, make(made[name]))
+        for name, parameter in self.named_parameters():
+            parameter.requires_grad_(name not in case["frozen"])
+
+
+def forward_of(case: Case) -> Callable[[Model, Tensor], Tensor]:
+    """Forward written out, part by part: behind a graph break torch.compile goes on, but not in a loop."""
+    lines = {
+        "gelu": "x = torch.nn.functional.gelu(x)",
+        "open": "kept = x",
+        "close": "x = x + kept",
+        "break": "torch._dynamo.graph_break()",
+    }
+    code = [lines.get(part["kind"], f"x = self.{part.get('name')}(x)") for part in case["parts"]]
+    made: dict[str, Any] = {"torch": torch}
+    exec("def forward(self, x):\n    " + "\n    ".join([*code, "return x"]), made)
+    forward: Callable[[Model, Tensor], Tensor] = made["forward"]
+    return forward
+
+
+class Run:
+    """One case on this rank."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.graphs: list[list[list[str]]] = []
+        self.ready: list[str | None] = []
+        torch._dynamo.reset()
+        torch._dynamo.config.optimize_ddp = case["optimize_ddp"]
+        dist._DEFAULT_FIRST_BUCKET_BYTES = case["first_cap"]
+        torch.manual_seed(0)
+        self.model = type("Model", (Model,), {"forward": forward_of(case)})(case)
+        self.batch = torch.randn(2, case["width"])
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self.model, case["ignored"])
+        self.trained = {name: one for name, one in self.model.named_parameters() if one.requires_grad}
+        for name, parameter in self.trained.items():
+            if name not in case["ignored"]:
+                parameter.register_post_accumulate_grad_hook(lambda _, name=name: self.ready.append(name))
+
+    def answer(self) -> Answer:
+        """What was seen."""
+        self.model(self.batch).sum().backward()
+        eager, rebuilt = list(self.ready), self._train()
+        return {
+            "parameters": [(name, list(one.shape), one.nbytes) for name, one in self.trained.items()],
+            "eager": eager,
+            "graphs": self.graphs,
+            "ready": self.ready,
+            "rebuilt": rebuilt,
+            "events": [],
+        }
+
+    def _train(self) -> list[list[int]]:
+        case = self.case
+        ddp = DistributedDataParallel(
+            self.model, bucket_cap_mb=case["bucket_cap"] / 2**20, **case.get("options", {})
+        )
+        ddp.bucket_bytes_cap = case["compile_cap"]
+        compiled = torch.compile(ddp, backend=case["backend"])
+        for _ in range(4):
+            ddp.zero_grad()
+            self.ready.clear()
+            loss = compiled(self.batch).sum()
+            for node in _nodes(loss.grad_fn):
+                if "CompiledFunction" in node.name():
+                    node.register_prehook(lambda _: self.ready.append(None))
+            loss.backward()
+        log = ddp._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", "")
+        return [[int(index) for index in bucket.split()] for bucket in log.split(",") if bucket.strip()]
+
+    def watch(self, optimizer: DDPOptimizer) -> None:
+        """Keep the cuts that torch made of one graph."""
+        self.graphs.append(
+            [
+                [".".join(found.groups()) for name in bucket.params if (found := _PARAMETER.search(name))]
+                for bucket in reversed(optimizer.buckets)
+            ]
+        )
+
+
+def _nodes(last: Any) -> list[Any]:
+    found, left = [], [last]
+    while left:
+        node = left.pop()
+        if node is not None and node not in found:
+            found.append(node)
+            left += [one for one, _ in node.next_functions]
+    return found
+
+
+def main() -> None:
+    """Answer every case, in the order given."""
+    cases, answers, store = sys.argv[1:]
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    dist.init_process_group("gloo", store=dist.FileStore(store, world_size), rank=rank, world_size=world_size)
+    run: Run | None = None
+    compile_fn = DDPOptimizer.compile_fn
+
+    def seen(optimizer: DDPOptimizer, *args: Any, **options: Any) -> Any:
+        made = compile_fn(optimizer, *args, **options)
+        assert run is not None
+        run.watch(optimizer)
+        return made
+
+    DDPOptimizer.compile_fn = seen  # type: ignore[method-assign]
+    with open(f"{answers}.{rank}", "w") as file:
+        for case in json.loads(Path(cases).read_text()):
+            run = Run(case)
+            print(json.dumps(run.answer()), file=file, flush=True)
+    os._exit(0)  # gloo's threads may crash the interpreter's own exit
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,224 @@
+"""torch.compile under DDP (A11): cuts, ready order and buckets are the real ones; times by hand; refusals."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import sim
+from sim.errors import InputError, NotModelledError
+from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.timeline import Timeline
+from sim.nouns.workload import Gradient, Workload
+from sim.systems import compile_cuts
+from sim.systems.compile_cuts import cut_operators, handed_out
+from sim.units import MIB, NS_PER_MS
+from tests.systems.compiled_cases import Case, graphs_of, random_case
+from tests.systems.ddp_ranks import run_cases
+
+
+def check(case: Case, answer: Any) -> None:
+    """Torch made the cuts that the rule makes, and the gradients of each came together."""
+    sizes = {name: size for name, _, size in answer["parameters"]}
+    cuts = []
+    for graph in reversed(graphs_of(case)):
+        held = [sum(sizes[name] for name in operator) for operator in graph]
+        cuts += [
+            [name for place in cut for name in graph[place]]
+            for cut in cut_operators(held, case["compile_cap"], case["first_cap"])
+        ]
+    seen = [cut for graph in reversed(answer["graphs"]) for cut in graph]
+    assert [sorted(cut) for cut in seen if cut] == [sorted(cut) for cut in cuts if cut], case
+    together: list[set[str]] = []
+    for name in answer["ready"]:
+        if name is None:
+            together.append(set())
+        else:
+            together[-1].add(name)
+    # A tied parameter is ready with the last of its cuts.
+    reduced = [set(cut).difference(case["ignored"], *cuts[number + 1 :]) for number, cut in enumerate(cuts)]
+    assert [cut for cut in together if cut] == [cut for cut in reduced if cut], case
+
+
+def check_workload(case: Case, answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one chain of modules a workload recorded without torch.compile tells ready order and buckets."""
+    monkeypatch.setattr(compile_cuts, "DEFAULT_FIRST_BUCKET_BYTES", case["first_cap"])
+    workload = Workload(
+        name="eager",
+        gradients=tuple(
+            Gradient(
+                index=index,
+                name=name,
+                shape=tuple(shape),
+                dtype="float32",
+                num_bytes=size,
+                ready_ns=1 + answer["eager"].index(name),
+            )
+            for index, (name, shape, size) in enumerate(answer["parameters"])
+        ),
+        forward_ns=0,
+        backward_ns=1000,
+        optimizer_ns=0,
+    )
+    options = {"optimize_ddp": case["optimize_ddp"], "compile_cap_mb": case["compile_cap"] / MIB}
+    names = [gradient.name for gradient in workload.gradients]
+    order = sim.torch_compiled(workload, **options).order()
+    assert [names[index] for index in order] == [name for name in answer["ready"] if name], case
+    made = sim.assign(workload, bucket_cap_mb=case["bucket_cap"] / MIB, **options, **case["options"])
+    rebuilt = [] if "find_unused_parameters" in case["options"] else list(map(list, made.bucket_indices))
+    assert rebuilt == answer["rebuilt"], case
+
+
+def compare(first: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``count`` random models with everything, and as many chains."""
+    seeds = range(first, first + count)
+    cases = [random_case(seed, plain=plain) for plain in (False, True) for seed in seeds]
+    answers = run_cases(cases, worker="compiled_worker", world_size=1)
+    for number, (case, by_rank) in enumerate(zip(cases, answers, strict=True)):
+        check(case, by_rank[0])
+        if number >= count:
+            check_workload(case, by_rank[0], monkeypatch)
+
+
+@pytest.mark.dist
+def test_real_graphs_are_cut_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    compare(0, 6, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.dist
+@pytest.mark.parametrize("first", range(100, 200, 20))
+def test_real_graphs_of_random_models_are_cut_so(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    compare(first, 20, monkeypatch)
+
+
+MODULES = {"stem": 12, "wide": 20, "mid": 6, "norm": 0.5, "head": 2}  # MiB, in the order of forward
+FIVE = Workload(
+    name="five",
+    gradients=tuple(
+        Gradient(
+            index=index,
+            name=f"{name}.weight",
+            shape=(int(size * MIB) // 4,),
+            dtype="float32",
+            num_bytes=int(size * MIB),
+            ready_ns=(5 - index) * 10 * NS_PER_MS,
+        )
+        for index, (name, size) in enumerate(MODULES.items())
+    ),
+    forward_ns=0,
+    backward_ns=60 * NS_PER_MS,
+    optimizer_ns=0,
+)
+HARDWARE = Hardware(
+    name="by hand", world_size=2, all_reduce=(CurvePoint(num_bytes=0, duration_ns=15 * NS_PER_MS),)
+)
+
+
+def played(**options: Any) -> Timeline:
+    assignment = sim.assign(FIVE, **options)
+    one = sim.simulate(FIVE, HARDWARE, assignment)
+    assert replace(sim.simulate(FIVE, HARDWARE, assignment, "analytic"), engine="simpy") == one
+    return one
+
+
+def told(timeline: Timeline) -> list[tuple[str, float, float]]:
+    """Of each bucket its modules, and when it was sent and received, in ms."""
+    names = list(MODULES)
+    return [
+        (" ".join(names[index] for index in indices), bucket.launch_ns / 1e6, bucket.end_ns / 1e6)
+        for indices, bucket in zip(timeline.assignment.bucket_indices, timeline.buckets, strict=True)
+    ]
+
+
+def test_the_worked_example_of_the_rules() -> None:
+    assert told(played()) == [("head", 10, 25), ("norm mid wide", 40, 55), ("stem", 50, 70)]
+    cut = played(optimize_ddp="ddp_optimizer")
+    assert told(cut) == [("head", 10, 25), ("wide mid", 40, 55), ("norm stem", 50, 70)]
+    assert any("torch.compile" in note for note in cut.notes)
+    whole = played(optimize_ddp="no_optimization")
+    assert told(whole) == [("stem", 50, 65), ("mid head wide", 50, 80), ("norm", 50, 95)]
+
+
+def test_a_cap_for_the_cuts_and_one_for_the_buckets() -> None:
+    """Left out, the cuts' cap is the buckets', but at least 1 MiB, below which torch stops."""
+    modes: dict[str, Any] = {"optimize_ddp": "ddp_optimizer"}
+    apart = played(bucket_cap_mb=100, **modes, compile_cap_mb=6)
+    assert [gradient.ready_ns for gradient in apart.workload.gradients] == [
+        time * NS_PER_MS for time in (50, 40, 30, 30, 10)
+    ]
+    assert played(bucket_cap_mb=6, **modes).workload.order() == apart.workload.order()
+    assert played(bucket_cap_mb_list=[1, 6], **modes).workload.order() == apart.workload.order()
+    assert played(bucket_cap_mb=0.1, **modes).workload.gradients[3].ready_ns == 30 * NS_PER_MS
+    assert len(apart.buckets) == 1
+
+
+def test_a_compiled_workload_stays_as_it_is() -> None:
+    once = sim.torch_compiled(FIVE)
+    assert sim.torch_compiled(once, "no_optimization") is once
+    assignment = sim.assign(FIVE, optimize_ddp="ddp_optimizer")
+    plain = sim.assign(once)
+    assert plain.bucket_indices == assignment.bucket_indices
+    assert sim.simulate(once, HARDWARE, plain).buckets == sim.simulate(FIVE, HARDWARE, assignment).buckets
+
+
+def test_unused_gradients_stay_unused_and_recorded_steps_are_moved_too() -> None:
+    gradients = (*FIVE.gradients[:4], replace(FIVE.gradients[4], ready_ns=None))
+    samples = ((9, 8, 3, 2, None), (9, None, 4, 2, None))
+    made = sim.torch_compiled(replace(FIVE, gradients=gradients, samples=samples))
+    assert made.gradients[4].ready_ns is None
+    assert 4 not in made.order()
+    assert made.samples == ((9, 9, 3, 3, None), (9, None, 4, 4, None))
+
+
+def test_of_equals_a_heap_gives_out_neither_the_first_nor_the_last() -> None:
+    """As seen in a real backward: an embedding, a norm and a linear layer."""
+    assert handed_out(range(5)) == [0, 2, 4, 1, 3]
+    assert handed_out([None, 0, 1, 2]) == [0, 1, 2]
+    assert handed_out([]) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"optimize_ddp": "python_reducer"}, NotModelledError, "'python_reducer' is not modelled: it has no"),
+        ({"optimize_ddp": "python_reducer_without_compiled_forward"}, NotModelledError, "not modelled"),
+        ({"optimize_ddp": True}, InputError, "optimize_ddp=True is not legal; give one of ddp_optimizer"),
+        ({"compile_cap_mb": 25}, InputError, "compile_cap_mb needs optimize_ddp"),
+        (
+            {"optimize_ddp": "no_optimization", "compile_cap_mb": 25},
+            InputError,
+            "compile_cap_mb needs optimize_ddp=ddp_optimizer",
+        ),
+        *(
+            (
+                {"optimize_ddp": "ddp_optimizer", "compile_cap_mb": cap},
+                InputError,
+                r"compile_cap_mb=.* is not legal; give at least 1 \(MiB\)",
+            )
+            for cap in (0.5, 0, "25", True, [25])
+        ),
+        (
+            {"optimize_ddp": "ddp_optimizer", "mixed_precision": {"param_dtype": "bfloat16"}},
+            NotModelledError,
+            "optimize_ddp and mixed_precision together",
+        ),
+        (
+            {"optimize_ddp": "ddp_optimizer", "join_inputs": [2, 2]},
+            NotModelledError,
+            "optimize_ddp and join_inputs together",
+        ),
+    ],
+)
+def test_what_is_refused(options: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        sim.assign(FIVE, **options)
+
+
+def test_what_tells_no_operators_is_refused() -> None:
+    for changed, words in (({"sparse": True}, "some gradients are sparse"), ({"name": ""}, "")):
+        gradients = tuple(
+            replace(one, **(changed if words else {"name": f"bucket {one.index}"})) for one in FIVE.gradients
+        )
+        with pytest.raises(NotModelledError, match=words or "gradients are whole buckets"):
+            sim.torch_compiled(replace(FIVE, gradients=gradients))
