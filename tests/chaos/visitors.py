@@ -29,7 +29,7 @@ from tests.commands import bucketsim
 MIB = 1 << 20
 _CAP, _DRAWN = "Cap, MiB (slider)", ".bucketsim-dragged"
 _KEYS = ("ArrowLeft", "ArrowRight", "PageUp", "PageDown", "Home", "End")
-_HAS_CAP = "cap => +new URLSearchParams(location.search).get('cap') === cap"
+_HAS_CAP = "cap => +(new URLSearchParams(location.search).get('cap') ?? 25) === cap"  # 25 is the default
 
 
 @dataclass(kw_only=True)
