@@ -29,6 +29,18 @@ PAGES = {
 }
 # A table that is wider than the window is moved, not the page.
 _TABLES = "<style>[data-testid=stMain] table { display: block; overflow-x: auto; }</style>"
+# Streamlit goes to the word that an address names before what stands above it has its size. Until a hand
+# moves the page, that word stays where it is looked for.
+_TO_WORD = """<script>
+(word => {
+  if (!word) return;
+  const watch = new ResizeObserver(() => document.getElementById(word)?.scrollIntoView());
+  watch.observe(document.querySelector('[data-testid=stMainBlockContainer]'));
+  for (const kind of ['wheel', 'pointerdown', 'keydown']) {
+    addEventListener(kind, () => watch.disconnect(), {once: true, capture: true, passive: true});
+  }
+})(decodeURIComponent(location.hash.slice(1)));
+</script>"""
 _HEADING = re.compile(r"(#{1,3}) (.+)")
 _PICTURE = re.compile(r"!\[(.+)\]\(\.\./screenshots/(\w+)-light\.png\)")
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
@@ -51,6 +63,7 @@ def show() -> None:
     st.html(_TABLES)
     for part in parts(page):
         _draw(part)
+    st.html(_TO_WORD, unsafe_allow_javascript=True)
 
 
 @cache
