@@ -77,7 +77,7 @@ class Follower {
   }
 
   sliderOf(element) {
-    const key = element?.closest?.('[class*="st-key-"]')?.className.match(/st-key-(\S+)/)?.[1];
+    const key = keyOf(element);
     return this.sliders?.includes(key) ? key : null;
   }
 
@@ -130,13 +130,6 @@ class Follower {
     this.waits = null;
   }
 }
-
-const stopOf = input => input.getAttribute('aria-valuetext');
-// Null where it is folded away, so that no hand moves it.
-const standing = slider => {
-  const input = document.querySelector(`.st-key-${slider} [aria-valuetext]`);
-  return input && stopOf(input);
-};
 
 const place = key => document.querySelector(`.st-key-${key}`);
 const plotIn = key => place(key)?.querySelector('.js-plotly-plot');

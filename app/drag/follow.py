@@ -27,7 +27,7 @@ _STYLE = {
 }
 _FOLLOW = st.components.v2.component(
     "bucketsim_follow",
-    js="".join((_HERE / name).read_text(encoding="utf-8") for name in ("follow.js", "draw.js")),
+    js="".join((_HERE / name).read_text(encoding="utf-8") for name in ("follow.js", "draw.js", "sliders.js")),
     css=(_HERE / "follow.css").read_text(encoding="utf-8"),
     isolate_styles=False,  # it draws in the page's own place
 )

@@ -51,11 +51,11 @@ class Hand {
 
   // What the slider says that a hand is at.
   get standing() {
-    return document.querySelector(`.st-key-${this.touched} [aria-valuetext]`)?.getAttribute('aria-valuetext');
+    return standing(this.touched);
   }
 
   sliderOf(element) {
-    const key = element?.closest?.('[class*="st-key-"]')?.className.match(/st-key-(\S+)/)?.[1];
+    const key = keyOf(element);
     return key in this.at ? key : null;
   }
 

@@ -6,9 +6,10 @@ from pathlib import Path
 import streamlit as st
 
 KEY = "hand"
+_HERE = Path(__file__).parent
 _HAND = st.components.v2.component(
     "bucketsim_hand",
-    js=Path(__file__).with_name("hand.js").read_text(encoding="utf-8"),
+    js="".join((_HERE / name).read_text(encoding="utf-8") for name in ("hand.js", "sliders.js")),
     css=f".st-key-{KEY} {{ display: none; }}",
     isolate_styles=False,
 )

@@ -9,7 +9,9 @@ import app.drag
 
 pytestmark = pytest.mark.browser
 
-_SOURCE = "".join((Path(app.drag.__file__).parent / name).read_text() for name in ("follow.js", "draw.js"))
+_SOURCE = "".join(
+    (Path(app.drag.__file__).parent / name).read_text() for name in ("follow.js", "draw.js", "sliders.js")
+)
 _STOPS = 40
 # A server that answers one question after the other, as app.drag.frames.part does, while the slider is moved:
 # each start in turn is the answer to a question that was asked before. Ends once nothing is left to answer.

@@ -3,9 +3,7 @@
 import random
 import time
 from collections.abc import Callable, Sequence
-from statistics import median
-from threading import Event, Thread
-from typing import Any, Self
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,9 +13,6 @@ from sim.validator.ranks.probes.settling import is_settled
 from sim.validator.ranks.process.processes import keep_freed_memory
 from sim.validator.ranks.process.rank_like import RankLike
 
-_SHARE_NS = 300_000_000  # a turn of all-reduces beside which a rank multiplies, about
-_SHARE_TURNS = 8
-_SIDE = 256  # of the matrices: a product takes about a millisecond, of one core
 _FEW = 4  # repeats of the collectives that only ZeRO sends, and those mostly large
 
 
@@ -95,69 +90,6 @@ def time_all_reduces(size: int, repeats: int, rank: RankLike) -> list[int]:
     return shortest(samples, rank)
 
 
-def host_shares(sizes: Sequence[int], rank: RankLike) -> dict[int, float]:
-    """Of all-reduces of each size, the share of a computing rank that they take; the mean over ranks.
-
-    All ranks multiply in a thread, in turns alone and beside all-reduces: the share is what they multiply
-    less in a second. That counts what the kernel receives in interrupts, which no process is charged with,
-    and nothing where the host has cores to spare.
-    """
-    found = {}
-    with _Multiplying() as multiplying:
-        for size in sizes:
-            tensor = torch.zeros(size // 4)
-            repeats = max(1, round(_SHARE_NS / max(time_all_reduces(size, 2, rank))))
-            alone, beside = [], []
-            for _ in range(_SHARE_TURNS):
-                took_s, rate = multiplying.beside(_all_reduces, tensor, repeats)
-                beside.append(rate)
-                dist.barrier()
-                _, rate = multiplying.beside(time.sleep, took_s)
-                alone.append(rate)
-                dist.barrier()
-            share = 1 - median(beside) / median(alone)
-            found[size] = round(max(0.0, sum(gather(share, rank.world_size)) / rank.world_size), 4)
-    return found
-
-
-def _all_reduces(tensor: torch.Tensor, repeats: int) -> None:
-    for _ in range(repeats):
-        dist.all_reduce(tensor)
-
-
-class _Multiplying:
-    """A thread that multiplies matrices while it is asked to, with as many threads of torch's as this one."""
-
-    def __init__(self) -> None:
-        self._count, self._goes, self._ends = 0, Event(), False
-        self._thread = Thread(target=self._run, args=(torch.get_num_threads(),), daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ends = True
-        self._goes.set()
-        self._thread.join()
-
-    def beside(self, work: Callable[..., object], *arguments: object) -> tuple[float, float]:
-        """How long ``work`` took, s, and how many products were made in a second of it."""
-        before, begun = self._count, time.monotonic()
-        self._goes.set()
-        work(*arguments)
-        self._goes.clear()
-        took_s = time.monotonic() - begun
-        return took_s, (self._count - before) / took_s
-
-    def _run(self, threads: int) -> None:
-        torch.set_num_threads(threads)  # else a thread of Python's has the default
-        matrix, product = torch.rand(_SIDE, _SIDE), torch.empty(_SIDE, _SIDE)
-        while self._goes.wait() and not self._ends:
-            torch.mm(matrix, matrix, out=product)
-            self._count += 1
-
-
 def time_broadcasts(size: int, repeats: int, rank: RankLike) -> list[int]:
     """Broadcasts of ``size`` bytes from rank 0, ns each."""
     tensor = torch.full((max(1, size // 4),), 0.5)
@@ -174,24 +106,23 @@ def time_all_gathers(size: int, repeats: int, rank: RankLike) -> list[int]:
     """All-gathers that leave ``size`` bytes on every rank, ns each."""
     part = torch.full((max(1, size // 4 // rank.world_size),), 0.5)
     whole = torch.empty(part.numel() * rank.world_size)
-    dist.all_gather_into_tensor(whole, part)
-    samples = []
-    for _ in range(repeats):
-        start = time.monotonic_ns()
-        dist.all_gather_into_tensor(whole, part)
-        samples.append(time.monotonic_ns() - start)
-    return shortest(samples, rank)
+    return _time_alike(lambda: dist.all_gather_into_tensor(whole, part), repeats, rank)
 
 
 def time_reduce_scatters(size: int, repeats: int, rank: RankLike) -> list[int]:
     """Reduce-scatters of ``size`` bytes on every rank, ns each."""
     part = torch.empty(max(1, size // 4 // rank.world_size))
     whole = torch.zeros(part.numel() * rank.world_size)
-    dist.reduce_scatter_tensor(part, whole)
+    return _time_alike(lambda: dist.reduce_scatter_tensor(part, whole), repeats, rank)
+
+
+def _time_alike(collective: Callable[[], object], repeats: int, rank: RankLike) -> list[int]:
+    """A collective that ends on every rank when the last one has come."""
+    collective()
     samples = []
     for _ in range(repeats):
         start = time.monotonic_ns()
-        dist.reduce_scatter_tensor(part, whole)
+        collective()
         samples.append(time.monotonic_ns() - start)
     return shortest(samples, rank)
 

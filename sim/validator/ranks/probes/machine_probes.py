@@ -17,13 +17,13 @@ from sim.validator.ranks.pacing.stepping import common_start, gather, run_step, 
 from sim.validator.ranks.probes.curve_probes import (
     ReduceCurve,
     few_of,
-    host_shares,
     repeats_of,
     shortest,
     tell_broadcasts,
     tell_zero_curves,
     time_all_reduces,
 )
+from sim.validator.ranks.probes.host_share import host_shares
 from sim.validator.ranks.probes.unused_probe import time_search
 from sim.validator.ranks.process.rank_like import RankLike
 from sim.validator.ranks.wrapping.building import build
