@@ -11,13 +11,17 @@ from sim.errors import SimError
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.rows import SweepRow
 
+FAR = 0.03  # of a step: caps that are further behind the best buckets are not what to set
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """What to set: one round cap, the best buckets that were found, or nothing, which is DDP's default.
 
     ``played`` is that, ``default`` DDP's default for the same job, ``best`` the best buckets that were found:
-    None where they cannot be had under the switches. ``cap_mb`` is the cap, of pick ``cap`` alone.
+    None where they cannot be had under the switches. ``cap_mb`` is the round cap to set, and ``capped`` its
+    step; of pick ``recommended`` the one that comes nearest to the best buckets, None where none is faster
+    than the default. ``is_alike``: over steps as they vary, its step cannot be told apart from theirs.
     """
 
     pick: Literal["cap", "recommended", "default"]
@@ -25,6 +29,8 @@ class Answer:
     default: Played
     best: Played | None
     cap_mb: float | None = None
+    capped: Played | None = None
+    is_alike: bool = False
 
     @property
     def saved_ns(self) -> int:
@@ -33,8 +39,10 @@ class Answer:
 
     @property
     def behind_ns(self) -> int | None:
-        """How much longer its step is than under the best buckets that were found."""
-        return None if self.best is None else self.played.report.step_ns - self.best.report.step_ns
+        """How much longer the step of the cap is than under the best buckets that were found."""
+        if self.best is None or self.capped is None:
+            return None
+        return self.capped.report.step_ns - self.best.report.step_ns
 
 
 def find_answer(
@@ -43,19 +51,36 @@ def find_answer(
     """What to set for the job of ``choice``, from the sweep over caps under its switches.
 
     ``is_plain``: neither switches nor a slowest rank are in force, so that ``found`` tells of this very job
-    whether its gain shows, and which caps can be told apart.
+    whether its gain shows, and which caps can be told apart. The best buckets are the answer where no cap is
+    faster than the default, or all are ``FAR`` behind them.
     """
     best = _best(inputs, choice)
     row = cap_row(inputs, choice, found if is_plain else None)
     if is_plain and found.gain.significant is False:
         return Answer(pick="default", played=default, default=default, best=best)
+    cap_mb = capped = None
     if row is not None and row.step_ns < default.report.step_ns:
-        cap = Choice(pick="cap", cap_mb=row.bucket_cap_mb, options=choice.options_under_ddp)
-        played = cached.play(inputs, cap)
-        return Answer(pick="cap", played=played, default=default, best=best, cap_mb=row.bucket_cap_mb)
+        cap_mb = row.bucket_cap_mb
+        cap = Choice(pick="cap", cap_mb=cap_mb, options=choice.options_under_ddp)
+        capped = cached.play(inputs, cap)
+        if best is None or capped.report.step_ns <= best.report.step_ns * (1 + FAR):
+            return Answer(pick="cap", played=capped, default=default, best=best, cap_mb=cap_mb, capped=capped)
     if best is not None and best.report.step_ns < default.report.step_ns:
-        return Answer(pick="recommended", played=best, default=default, best=best)
+        return Answer(
+            pick="recommended",
+            played=best,
+            default=default,
+            best=best,
+            cap_mb=cap_mb,
+            capped=capped,
+            is_alike=is_plain and cap_mb is not None and _is_alike(found, cap_mb),
+        )
     return Answer(pick="default", played=default, default=default, best=best)
+
+
+def _is_alike(found: Recommendation, cap_mb: float) -> bool:
+    plateau = found.plateau
+    return plateau.decided_by == "noise" and any(low <= cap_mb <= high for low, high in plateau.alike_mb)
 
 
 def cap_row(inputs: Inputs, choice: Choice, found: Recommendation | None) -> SweepRow | None:

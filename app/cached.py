@@ -2,7 +2,8 @@
 
 Keys are our own digests of files and the what-ifs on them. A new cap plays one assignment; only new inputs
 search and sweep again. Results are frozen and handed out as they are, without pickling. They weigh as many
-gradients as they tell of: one gradient of a timeline takes 2 kB.
+gradients as they tell of, or, as even a small job's have texts and parts of their own, ``_LEAST``: without it
+100 kB of a recommendation for 20 gradients would weigh as 20, and thousands be kept.
 """
 
 import json
@@ -30,8 +31,9 @@ from sim.nouns.workload import Workload
 Stamp = tuple[tuple[str, int, int], ...]
 Progress = Callable[[str], None]
 
-_GRADIENTS = 128_000  # 256 MB of timelines
-_RECOMMENDED_GRADIENTS = 64_000  # a dozen reports each, of 0.4 kB a bucket
+_GRADIENTS = 128_000  # 125 MB of timelines at most
+_RECOMMENDED_GRADIENTS = 64_000  # 70 MB of recommendations
+_LEAST = 1_000  # so that at most 128 timelines are kept, and 64 recommendations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +69,8 @@ class Inputs:
 
     @property
     def weight(self) -> int:
-        """The number of gradients: what a result of these inputs weighs."""
-        return len(self.workload.gradients)
+        """What a result of these inputs weighs, in gradients."""
+        return max(len(self.workload.gradients), _LEAST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,9 +116,7 @@ def load_workload(path: Path) -> tuple[Workload, str]:
         workload = sim.load_workload(path)
         return workload, sim.digest(workload)
 
-    # What it weighs is known once it is read; its file has some 100 bytes a gradient at least.
-    when = stamp(path)
-    return _WORKLOADS.get((str(path), when), load, sum(size for *_, size in when) // 100)
+    return _WORKLOADS.get((str(path), stamp(path)), load, lambda loaded: len(loaded[0].gradients))
 
 
 def load_hardware(path: Path) -> tuple[Hardware, str]:
@@ -127,13 +127,6 @@ def load_hardware(path: Path) -> tuple[Hardware, str]:
         return hardware, sim.digest(hardware)
 
     return _HARDWARE.get((str(path), stamp(path)), load)
-
-
-@st.cache_data(max_entries=8, show_spinner="Reading the upload …")
-def parse_workload(content: bytes, name: str) -> tuple[Workload, str]:
-    """A workload from an upload, with its digest."""
-    workload = sim.parse_workload(content, name)
-    return workload, sim.digest(workload)
 
 
 @st.cache_data(max_entries=8, show_spinner="Reading the upload …")
@@ -161,7 +154,7 @@ def as_measured(key: Hashable, read: Callable[[], Record]) -> Inputs:
             hardware_digest=sim.digest(record.hardware),
         )
 
-    return _AS_MEASURED.get(key, make)
+    return _AS_MEASURED.get(key, make, lambda made: made.weight)
 
 
 def scale(inputs: Inputs, what_if: WhatIf) -> Inputs:

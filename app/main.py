@@ -1,12 +1,25 @@
 """The dashboard's door: ``streamlit run app/main.py``, or ``bucketsim dash``."""
 
 import sys
+from contextlib import nullcontext
 
 import pandas  # noqa: F401 - plotly takes a pandas that another visitor is still importing for a whole one
 import streamlit as st
 
 from app import launch, library
-from app.views import about, addresses, cluster, compare, knobs, live, manual, sources, tune, validate
+from app.views import (
+    about,
+    addresses,
+    cluster,
+    compare,
+    knobs,
+    live,
+    manual,
+    sidebar_last,
+    sources,
+    tune,
+    validate,
+)
 from app.views.errors import told
 
 # streamlit draws words on axes in one grey, too pale on white: they take the page's own colour of text.
@@ -24,15 +37,10 @@ _STYLE = """<style>
 /* In a narrow window names of parts would lie upon each other; a tap on a part tells its name. */
 @media (max-width: 640px) { .st-key-topology .scatterlayer text { display: none; } }
 [data-testid=stSidebar] [data-testid=stWidgetLabel] p { overflow-wrap: anywhere; }
-a.skip { position: fixed; left: 1rem; top: -4rem; z-index: 1000000; padding: 0.5rem 1rem;
-  border-radius: 0.5rem; background: #0072b2; color: white !important; }
-a.skip:focus { top: 1rem; }
+/* What streamlit shows to a mouse alone, Tab reaches, too. */
+[data-testid=stSidebarCollapseButton], [data-testid=stCode] :has(button) { visibility: visible !important; }
+[data-testid=stCode] :has(> * button:focus-visible) { opacity: 1 !important; }
 </style>"""
-# Ahead of everything that Tab reaches: a menu and a sidebar of thirty knobs.
-_SKIP = (
-    '<a class="skip" href="#content" tabindex="1">Skip to the content</a>'
-    '<span id="content" tabindex="-1"></span>'
-)
 # Streamlit adds an entry to the browser's history whenever the server writes into the address, so that one
 # had to go back several times to leave a page. Here a page is one entry, wherever its knobs stand. What the
 # next page writes may come before its path: that is not left in the address of the page before.
@@ -55,7 +63,6 @@ def main() -> None:
     """Choose the page and show it; an error of ours becomes one line."""
     st.set_page_config(page_title="bucketsim", page_icon="🪣", layout="wide")
     st.html(_STYLE)
-    st.html(_SKIP)
     st.html(_ONE_ENTRY, unsafe_allow_javascript=True)
     settings = launch.settings(sys.argv[1:])
     found = library.find(settings)
@@ -96,16 +103,17 @@ def main() -> None:
     addresses.keep()
     doubts = st.empty()
     asked = sources.Asked()
-    if page in (first, compared):
-        # Drawn here, they are the same widgets on both pages: what one page shows, the other shows.
-        with st.sidebar:
-            asked = sources.ask(found)
-            st.divider()
-        addresses.doubt(doubts)
     is_whole = False
-    with told():
-        page.run()
-        is_whole = True
+    with sidebar_last.kept() if page is first else nullcontext():
+        if page in (first, compared):
+            # Drawn here, they are the same widgets on both pages: what one page shows, the other shows.
+            with st.sidebar:
+                asked = sources.ask(found)
+                st.divider()
+            addresses.doubt(doubts)
+        with told():
+            page.run()
+            is_whole = True
     addresses.doubt(doubts, is_whole=is_whole)
     addresses.tell()
     addresses.link()

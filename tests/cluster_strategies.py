@@ -1,5 +1,7 @@
 """Hypothesis strategies for clusters: legal ones, of every shape that the noun allows."""
 
+from collections.abc import Sequence
+
 from hypothesis import strategies as st
 
 from sim.nouns.cluster import Cluster, Device, Hosts, HostTemplate, Link, Network
@@ -85,3 +87,11 @@ def clusters(draw: st.DrawFn) -> Cluster:
         placement=draw(st.none() | st.lists(st.sampled_from(gpus), min_size=1, unique=True).map(tuple)),
         provenance={"source": "drawn"},
     )
+
+
+@st.composite
+def placements(draw: st.DrawFn, clusters: Sequence[Cluster], *, least: int = 1) -> tuple[Cluster, list[str]]:
+    """Some GPUs of one of these clusters, up to twelve, in any order."""
+    cluster = draw(st.sampled_from(clusters))
+    gpus = draw(st.permutations(list(cluster.all_gpus())))
+    return cluster, gpus[: draw(st.integers(least, min(12, len(gpus))))]

@@ -21,7 +21,7 @@ from sim.metrics.critical_path import critical_path
 GainCard = Callable[[Played, Played], Card]
 Notes = tuple[str, ...]
 _PART_S, _FIRST_PART_S = 0.05, 0.25  # what a knob that is turned meanwhile, or the search, may have to wait
-_CHARACTERS = 32_000_000  # of all frames that are kept
+_CHARACTERS = 8_000_000  # of all frames that are kept: two sliders' for 160 jobs of 161 tensors, 50 of 1,000
 _FRAMES: Remembered[tuple[str, Notes]] = Remembered(_CHARACTERS)  # as JSON, with the step's notes
 
 
@@ -90,10 +90,7 @@ def _text(state: State, slider: Slider, stop: float, gain: GainCard) -> str | No
             return json.dumps(made, separators=(",", ":")), shown.report.notes
 
         key = short(slider.group(state), repr(is_searched), *same)
-        known = _FRAMES.find(key)
-        text, notes = known or make()
-        if known is None:
-            _FRAMES.get(key, lambda: (text, notes), len(text))
+        text, notes = _FRAMES.get(key, make, lambda made: len(made[0]))
     except SimError:
         return None  # which the server tells when it is asked for
     # Notes stand beneath the cards, and are not drawn here.

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
+from app.figures.parity import ParityPoint, step_points
 from app.figures.style import (
     ACCENT,
     ALARM,
@@ -34,21 +35,6 @@ MECHANISMS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepPair:
-    """One candidate's step, ns: measured with its 95 % interval, and predicted.
-
-    Of too few iterations the interval is the measured step alone.
-    """
-
-    name: str
-    measured_ns: int
-    low_ns: int
-    high_ns: int
-    predicted_ns: int
-    error: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BucketPair:
     """One bucket, ns from the start of backward, as (beginning, end).
 
@@ -74,23 +60,12 @@ class OverlayData:
     measured_backward_end_ns: int
 
 
-def steps_data(agreement: Agreement) -> tuple[StepPair, ...]:
+def steps_data(agreement: Agreement) -> tuple[ParityPoint, ...]:
     """All candidates, the fastest measured first."""
-    pairs = [
-        StepPair(
-            name=row.name,
-            measured_ns=row.measured_step_ns,
-            low_ns=row.step_low_ns if row.has_interval else row.measured_step_ns,
-            high_ns=row.step_high_ns if row.has_interval else row.measured_step_ns,
-            predicted_ns=row.predicted_step_ns,
-            error=row.step_error,
-        )
-        for row in agreement.rows
-    ]
-    return tuple(sorted(pairs, key=lambda pair: pair.measured_ns))
+    return tuple(sorted(step_points(agreement), key=lambda point: point.measured_ns))
 
 
-def draw_steps(pairs: tuple[StepPair, ...]) -> go.Figure:
+def draw_steps(pairs: tuple[ParityPoint, ...]) -> go.Figure:
     """A dumbbell a candidate: measured with its interval, predicted, and the gap between."""
     names = [safe(pair.name) for pair in pairs]
     figure = go.Figure()

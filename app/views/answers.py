@@ -16,18 +16,27 @@ from sim.nouns.recommendation import Recommendation
 
 def strip(answer: Answer, choice: Choice, under: str) -> None:
     """The answer in a line, with the button that shows it; before any figure."""
-    is_shown = choice.pick == answer.pick and choice.cap_mb == answer.cap_mb and choice.first_mb is None
+    is_cap_shown = choice.pick == "cap" and choice.cap_mb == answer.cap_mb and choice.first_mb is None
+    is_shown = is_cap_shown if answer.pick == "cap" else choice.pick == answer.pick
     with st.container(horizontal=True, vertical_alignment="center", border=True):
         st.markdown(f"**{labels.plain(words.answer_sentence(answer, under))}**", width="stretch")
         st.button(
             "Shown" if is_shown else "Apply the recommended",
             key="apply",
             on_click=knobs.show_answer,
-            args=(answer.pick, answer.cap_mb, choice),
+            args=(answer.pick, answer.cap_mb if answer.pick == "cap" else None, choice),
             disabled=is_shown,
             type="primary",
             icon=":material/check:",
         )
+        if answer.pick == "recommended" and answer.cap_mb is not None:
+            st.button(
+                f"Show bucket_cap_mb={answer.cap_mb:g}".replace("_", "\\_"),
+                key="apply_cap",
+                on_click=knobs.show_answer,
+                args=("cap", answer.cap_mb, choice),
+                disabled=is_cap_shown,
+            )
 
 
 def show(

@@ -20,7 +20,7 @@ from app.views import compare_changes, compare_knobs, compare_table, compare_tru
 from app.views.sources import Asked
 from app.words import compare as words
 from app.words import labels
-from app.words.cluster import MACHINE_WORDS, device_sentence
+from app.words.cluster import MACHINE_WORDS, device_sentence, is_computed
 from sim.errors import SimError
 from sim.units import format_ms
 
@@ -53,13 +53,15 @@ def show(library: Library, asked: Asked) -> None:
         _timelines(results)
     presets = [one.candidate.machine.preset for one in results]
     computed = sorted({MACHINE_WORDS[preset] for preset in presets if preset is not None})
-    if given.is_computed or computed:
+    if any(is_computed(one.inputs.hardware) for one in results):
         unlike = device_sentence(inputs.workload, None)
         if unlike is not None:
             st.warning(labels.plain(unlike))
     if computed:
         st.caption(labels.plain(words.COMPUTED.format(machines=", ".join(computed))))
     compare_table.show(candidates, results, errors)
+    verdicts = [labels.plain(f"{one.name}: {one.played.report.verdict}") for one in results]
+    st.markdown("\n".join(f"- {verdict}" for verdict in verdicts))
     for one in results:
         if one.syncs_each:
             told = one.name, one.micro_batches, one.played.report.accumulation_ns, one.earlier_computing_ns

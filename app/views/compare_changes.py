@@ -29,8 +29,6 @@ def show(results: Sequence[Result]) -> None:
     before, after = results[0], others[letter]
     with told():
         _tell(cached_compare.difference(before, after))
-    for one in (before, after):
-        st.markdown(labels.plain(f"{one.name}: {one.played.report.verdict}"))
 
 
 def _tell(found: Difference) -> None:

@@ -17,7 +17,7 @@ from app.cached_cluster import Made
 from app.cached_records import Opened, Source
 from app.cached_uploads import Outcome
 from app.library import Library
-from app.views import cluster_knobs, uploading
+from app.views import cluster_knobs, sidebar_last, uploading
 from app.words import labels
 from app.words import uploads as words
 from sim.errors import InputError, SimError
@@ -81,8 +81,8 @@ class Given:
     ``record`` is the name of the library's measured record of these inputs, None if there is none.
     ``measured`` is an uploaded record of them, or the steps of an uploaded trace; ``measured_digest`` is the
     key of that upload. ``assignment`` was uploaded beside the inputs, and ``uploaded`` is the whole upload,
-    with its notes. ``is_computed``: nobody measured the machine. ``is_carried``: the inputs are those that a
-    run was measured with, in place of those of the files.
+    with its notes. ``is_carried``: the inputs are those that a run was measured with, in place of those of
+    the files.
     """
 
     inputs: Inputs
@@ -91,7 +91,6 @@ class Given:
     measured_digest: str = ""
     assignment: Assignment | None = None
     uploaded: Uploaded | None = None
-    is_computed: bool = False
     is_carried: bool = False
 
 
@@ -190,7 +189,6 @@ def read(library: Library, asked: Asked) -> Given | None:
         record=_record_of(library, inputs),
         uploaded=uploaded,
         assignment=None if uploaded is None else uploaded.assignment,
-        is_computed=isinstance(asked.hardware, Preset) or asked.hardware == OfUpload(place=None),
     )
     return given if upload is None or uploaded is None else _with_measured(given, upload, uploaded)
 
@@ -247,6 +245,7 @@ def _hardware(library: Library, machine: Machine, upload: Outcome | None) -> tup
 
 
 def _computed(made: Made) -> tuple[Hardware, str]:
+    sidebar_last.send()
     hardware = cached_cluster.hardware(made)
     return hardware, sim.digest(hardware)
 

@@ -32,6 +32,8 @@ def step_timeline(state: State, shown: Played, as_measured: Played | None = None
         last_ms = max(shown.timeline.sync_end_ns, as_measured.timeline.sync_end_ns) / NS_PER_MS
         for each in (figure, before):
             each.update_xaxes(range=[0, 1.01 * last_ms])
+        before.update_layout(height=before.layout.height - 80, showlegend=False, margin={"t": 0})
+        before.update_xaxes(title=None)  # as above: so the sweep stays near the timeline
     st.plotly_chart(
         figure,
         key=TIMELINE,

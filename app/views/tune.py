@@ -1,7 +1,8 @@
 """The Tune page: how bad is it, where, what if, is it true, take it home.
 
-What is quick is drawn first. Places are held in the order in which one reads them; what has to be searched
-for fills its own last, and a knob that is turned meanwhile does not wait for it.
+What is quick is drawn first; the sidebar is sent after the headline. Places are held in the order in
+which one reads them; what has to be searched for fills its own last, and a knob that is turned meanwhile does
+not wait for it.
 """
 
 from functools import partial
@@ -18,14 +19,25 @@ from app.drag.states import State
 from app.figures.band import band_data
 from app.figures.sweep import draw_sweep, sweep_data
 from app.library import Library
-from app.views import answers, export, families, first_look, headline, knobs, records_table, sources, truth
+from app.views import (
+    answers,
+    export,
+    families,
+    first_look,
+    headline,
+    knobs,
+    records_table,
+    sidebar_last,
+    sources,
+    truth,
+)
 from app.views.errors import told
 from app.views.sources import Asked, Given
 from app.views.step_timeline import step_timeline
 from app.views.waiting import Progress, wait_for
 from app.words import labels
 from app.words import tune as words
-from app.words.cluster import device_sentence
+from app.words.cluster import device_sentence, is_computed
 from sim.nouns.recommendation import Recommendation
 
 _CHART = {"displaylogo": False}
@@ -46,7 +58,7 @@ def show(library: Library, source: Asked, validate: st.Page) -> None:
     st.caption(labels.plain(sources.inputs_words(given, turned.source)))
     sources.tell_chosen(turned.source)
     _what_ifs(turned.what_if)
-    unlike = device_sentence(inputs.workload, None) if given.is_computed else None
+    unlike = device_sentence(inputs.workload, None) if is_computed(inputs.hardware) else None
     if unlike is not None:
         st.warning(labels.plain(unlike))
     if given.is_carried:
@@ -63,10 +75,11 @@ def show(library: Library, source: Asked, validate: st.Page) -> None:
         is_searched=cached.is_searched(inputs, choice.options_under_ddp),
     )
     gain_place, strip = headline.show(shown, measured_as)
-    step_timeline(state, shown, measured_as)
     default = cached.play(inputs, choice.default_for(inputs.workload))
     possible = None
     headline.draw(gain_place, headline.gain_card(shown, default, possible))
+    sidebar_last.headline_is_there()
+    step_timeline(state, shown, measured_as)
 
     search_place = st.container()
     measured = truth.show(

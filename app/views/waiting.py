@@ -8,6 +8,8 @@ from typing import TypeVar
 
 import streamlit as st
 
+from app.views import sidebar_last
+
 Value = TypeVar("Value")
 Progress = Callable[[str], None]
 
@@ -27,12 +29,13 @@ class _NoLongerAwaited(Exception):
 def wait_for(search: Callable[[Progress], Value]) -> Value:
     """What ``search`` answers, with a line of what it is doing meanwhile, by the words it tells.
 
-    Streamlit ends a script that waits at its next message once a knob was turned, but not one that is in the
-    middle of a computation: so the search has a thread of its own, and each line shown is such a message. A
-    search that is no longer awaited ends when it tells its next words.
+    Streamlit ends a script once a knob was turned, where it sends a message or looks at the session next, but
+    not in the middle of a computation: so the search has a thread of its own. A search that is no longer
+    awaited ends when it tells its next words.
     """
+    sidebar_last.send()
     place = st.empty()
-    words = "searching"
+    words, shown = "searching", ""
     left = threading.Event()
     answer: Future[Value] = Future()
 
@@ -65,7 +68,11 @@ def wait_for(search: Callable[[Progress], Value]) -> Value:
                 found = answer.result(timeout=_EVERY_S)
                 break
             except TimeoutError:
-                place.caption(f":material/hourglass_top: {words[:1].upper()}{words[1:]} …")
+                if words == shown:
+                    st.session_state.get("has_searched")  # looks; the same words again would be drawn again
+                    continue
+                shown = words
+                place.caption(f":material/hourglass_top: {shown[:1].upper()}{shown[1:]} …")
     finally:
         left.set()
     place.empty()

@@ -1,6 +1,7 @@
 """Words of the Cluster page: names, help, captions, sentences made of figures."""
 
 from app.figures.curve import CurveRow
+from sim.nouns.hardware import Hardware
 from sim.nouns.scaling_row import ScalingRow
 from sim.nouns.step_distribution import PairedRow, StepDistribution
 from sim.nouns.workload import Workload
@@ -61,6 +62,11 @@ HELP: dict[str, str] = {
     "cluster_json": "The machine, to be changed by hand and uploaded, or given to `bucketsim cluster`",
     "hardware_json": "Its collectives, for the Tune page and every command that takes a hardware",
 }
+
+
+def is_computed(hardware: Hardware) -> bool:
+    """Whether a machine was computed from published figures, so that nobody measured it."""
+    return "methods" in hardware.provenance  # by which NCCL sends each size
 
 
 def device_sentence(workload: Workload, factor: float | None) -> str | None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.answering import Answer
-from app.words.labels import family_words, interval_words, share
+from app.words.labels import capital, family_words, interval_words, share
 from app.words.switches import option_words
 from sim.nouns.band import BandPoint
 from sim.nouns.comparison import CandidateAgreement
@@ -99,27 +99,33 @@ def under_words(options: Sequence[tuple[str, Any]], *, is_late: bool) -> str:
 
 
 def answer_sentence(answer: Answer, under: str) -> str:
-    """What to set, what it saves, and what it loses against the best buckets that were found."""
-    given = f"under {under}, " if under else ""
+    """What to set, what it saves, and what one round cap loses against the best buckets that were found."""
+    words = _answer_words(answer, is_plain=not under)
+    return capital(f"under {under}, {words}" if under else words)
+
+
+def _answer_words(answer: Answer, *, is_plain: bool) -> str:
     if answer.pick == "default":
-        shows = "." if under else " by more than steps vary."
-        words = f"{given}keep DDP's default: nothing that was found is faster{shows}"
-        return words[:1].upper() + words[1:]
-    step_ns, default_ns = answer.played.report.step_ns, answer.default.report.step_ns
-    setting = (
-        f"set bucket_cap_mb={answer.cap_mb:g}" if answer.pick == "cap" else "take the best buckets found"
+        more = " by more than steps vary" if is_plain else ""
+        return f"keep DDP's default: nothing that was found is faster{more}."
+    saves = (
+        f"{format_ms(answer.played.report.step_ns)} a step, {format_ms(answer.saved_ns)} "
+        f"({share(answer.saved_ns, answer.default.report.step_ns)}) less than DDP's default"
     )
-    words = (
-        f"{given}{setting}: {format_ms(step_ns)} a step, {format_ms(answer.saved_ns)} "
-        f"({share(answer.saved_ns, default_ns)}) less than DDP's default"
-    )
-    words = words[:1].upper() + words[1:]
+    if answer.capped is None:
+        return f"take the best buckets found: {saves}; no one cap is faster than that."
+    cap, step_ns = f"bucket_cap_mb={answer.cap_mb:g}", answer.capped.report.step_ns
+    behind_ns = answer.behind_ns or 0
+    behind = f"{format_ms(behind_ns)} ({share(behind_ns, step_ns)}) more"
     if answer.pick == "recommended":
-        return f"{words}, which no one cap is faster than."
-    behind_ns = answer.behind_ns
-    if not behind_ns or behind_ns < 0:
-        return f"{words}; no buckets that were found are better."
-    return f"{words}, {format_ms(behind_ns)} ({share(behind_ns, step_ns)}) more than the best buckets found."
+        return (
+            "no one cap comes near the best buckets found: take those, with the lines under Recommended. "
+            f"They take {saves}. The best round cap, {cap}, takes {format_ms(step_ns)}, {behind}"
+            f"{'; over steps as they vary the two cannot be told apart' if answer.is_alike else ''}."
+        )
+    if behind_ns <= 0:
+        return f"set {cap}: {saves}; no buckets that were found are better."
+    return f"set {cap}: {saves}, {behind} than the best buckets found."
 
 
 def best_title(found: Recommendation) -> str:

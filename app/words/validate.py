@@ -19,6 +19,7 @@ KINDS: dict[str, str] = {
     "contention": "neighbours and slow ranks",
     "systems": "switches and other systems",
     "claims": "small and large models",
+    "training": "real models, trained",
     "live": "your directory",
     "upload": "uploaded",
 }

@@ -18,83 +18,40 @@ _SMALLEST = 16 << 10
 _GROWTH = 4
 _MOST_ROUNDS = 7
 _PAIRED_BYTES = 1 << 20
+_PAIRS = 3
 _GLOO_CHANNELS = 2  # worker threads per process group: two collectives at once (A3.8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLink:
-    """All-reduces by size, median of some rounds; ``host_share`` is their processor time over duration,
+    """All-reduces by size, median of some rounds; ``processor_share`` is their processor time over duration,
     most of what they take of a rank that computes."""
 
     curve: tuple[CurvePoint, ...]
     channels: int = 1
     channel_slowdown: float = 1.0
-    host_share: dict[str, float] = field(default_factory=dict)
+    processor_share: dict[str, float] = field(default_factory=dict)
 
 
-def measure_link(ddp: DistributedDataParallel, ranks: Unison) -> JobLink:
-    """The curve up to all gradients in one message, or up to what the budget allows.
+class LinkProbe:
+    """All-reduces of zeros in the job's group; it holds as much memory as all gradients together.
 
-    All ranks call it at once. They decide by times that they share (the shortest over ranks, from the last
-    arriver on), so that all measure the same sizes equally often.
+    Raises:
+        RuntimeError: there is not that much.
     """
-    total = sum(p.numel() * p.element_size() for p in ddp.parameters() if p.requires_grad)
-    probe = _Probe(ddp, ranks)
-    left_ns = int(BUDGET_S * 1e9)
-    rounds: dict[int, list[int]] = defaultdict(list)
-    probe.time(_SMALLEST)  # warms up
-    for size in _sizes(total):
-        known = max(rounds, default=0)
-        if known and 2 * rounds[known][0] * size // known > left_ns // 2:
-            break
-        probe.time(size)  # its memory is fresh
-        rounds[size].append(probe.time(size))
-        left_ns -= 2 * rounds[size][0]
-    paired = [probe.time_pair(_PAIRED_BYTES) for _ in range(3)] if max(rounds) >= _PAIRED_BYTES else []
-    left_ns -= sum(alone + both for alone, both in paired)
-    order = random.Random(0)
-    for _ in range(_MOST_ROUNDS - 1):
-        if sum(times[0] for times in rounds.values()) > left_ns:
-            break
-        for size in order.sample(sorted(rounds), len(rounds)):
-            rounds[size].append(probe.time(size))
-            left_ns -= rounds[size][-1]
-    has_channels = bool(paired) and dist.get_backend(ddp.process_group) == "gloo"
-    return JobLink(
-        curve=tuple(
-            CurvePoint(num_bytes=size, duration_ns=round(median(times)))
-            for size, times in sorted(rounds.items())
-        ),
-        channels=_GLOO_CHANNELS if has_channels else 1,
-        channel_slowdown=max(1.0, median(both / max(1, alone) for alone, both in paired))
-        if has_channels
-        else 1.0,
-        host_share={str(size): share for size, share in probe.host_share.items() if size >= _PAIRED_BYTES},
-    )
-
-
-def _sizes(total: int) -> list[int]:
-    """Some sizes up to ``total``, by factors."""
-    sizes = [max(4, min(_SMALLEST, total))]
-    while sizes[-1] * _GROWTH < total:
-        sizes.append(sizes[-1] * _GROWTH)
-    if sizes[-1] < total:
-        sizes.append(total)
-    return sizes
-
-
-class _Probe:
-    """All-reduces of zeros in the job's group."""
 
     def __init__(self, ddp: DistributedDataParallel, ranks: Unison) -> None:
         self._group, self._device, self._ranks = ddp.process_group, ddp.device, ranks
-        self.host_share: dict[int, float] = {}
+        self.is_gloo = dist.get_backend(self._group) == "gloo"
+        self.total_bytes = sum(p.numel() * p.element_size() for p in ddp.parameters() if p.requires_grad)
+        self.processor_share: dict[int, float] = {}
+        self._memory = torch.zeros(max(self.total_bytes, 2 * _PAIRED_BYTES) // 4 + 1, device=self._device)
 
     def time(self, size: int) -> int:
         """One all-reduce of ``size`` bytes, ns."""
         spent = time.process_time()
         took = self._time(size, 1)
-        self.host_share[size] = round((time.process_time() - spent) * 1e9 / max(1, took), 4)
+        self.processor_share[size] = round((time.process_time() - spent) * 1e9 / max(1, took), 4)
         return self._ranks.quickest([took])[0]
 
     def time_pair(self, size: int) -> tuple[int, int]:
@@ -103,7 +60,7 @@ class _Probe:
         return alone, both
 
     def _time(self, size: int, count: int) -> int:
-        tensors = [torch.zeros(max(1, size // 4), device=self._device) for _ in range(count)]
+        tensors = self._memory[: count * max(1, size // 4)].chunk(count)
         self._wait()
         start = time.perf_counter_ns()
         works = [dist.all_reduce(tensor, group=self._group, async_op=True) for tensor in tensors]
@@ -115,3 +72,56 @@ class _Probe:
     def _wait(self) -> None:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
+
+
+def measure_link(probe: LinkProbe) -> JobLink:
+    """The curve up to all gradients in one message, or up to what the budget allows.
+
+    All ranks call it at once. They decide by times that they share (the shortest over ranks, from the last
+    arriver on), so that all measure the same sizes equally often.
+    """
+    left_ns = int(BUDGET_S * 1e9)
+    rounds: dict[int, list[int]] = defaultdict(list)
+    probe.time(_SMALLEST)  # warms up
+    for size in _sizes(probe.total_bytes):
+        known = max(rounds, default=0)
+        if known and 2 * rounds[known][0] * size // known > left_ns // 2:
+            break
+        probe.time(size)  # the first one of a size takes longer
+        rounds[size].append(probe.time(size))
+        left_ns -= 2 * rounds[size][0]
+    paired: list[tuple[int, int]] = []
+    while _PAIRED_BYTES in rounds and len(paired) < _PAIRS and 3 * rounds[_PAIRED_BYTES][0] <= left_ns:
+        paired.append(probe.time_pair(_PAIRED_BYTES))
+        left_ns -= sum(paired[-1])
+    order = random.Random(0)
+    for _ in range(_MOST_ROUNDS - 1):
+        if sum(times[0] for times in rounds.values()) > left_ns:
+            break
+        for size in order.sample(sorted(rounds), len(rounds)):
+            rounds[size].append(probe.time(size))
+            left_ns -= rounds[size][-1]
+    has_channels = bool(paired) and probe.is_gloo
+    return JobLink(
+        curve=tuple(
+            CurvePoint(num_bytes=size, duration_ns=round(median(times)))
+            for size, times in sorted(rounds.items())
+        ),
+        channels=_GLOO_CHANNELS if has_channels else 1,
+        channel_slowdown=max(1.0, median(both / max(1, alone) for alone, both in paired))
+        if has_channels
+        else 1.0,
+        processor_share={
+            str(size): share for size, share in probe.processor_share.items() if size >= _PAIRED_BYTES
+        },
+    )
+
+
+def _sizes(total: int) -> list[int]:
+    """Some sizes up to ``total``, by factors."""
+    sizes = [max(4, min(_SMALLEST, total))]
+    while sizes[-1] * _GROWTH < total:
+        sizes.append(sizes[-1] * _GROWTH)
+    if sizes[-1] < total:
+        sizes.append(total)
+    return sizes

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -16,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sim.autotuner import cache as kept
 from sim.autotuner.boundary import Boundary
-from sim.autotuner.job_link import measure_link
+from sim.autotuner.job_link import LinkProbe, measure_link
 from sim.autotuner.live_file import LiveFile
 from sim.autotuner.modes import check_even, check_switchable, unwrapped
 from sim.autotuner.own_recording import recorded, warmup_steps
@@ -226,7 +227,7 @@ class _Tuning:
             yield from self._record(switch, folder)
             yield from self._at_boundary()
             self._live.tell(phase="link")
-            link = measure_link(self._ddp, self._ranks)
+            link = measure_link(self._together(lambda: LinkProbe(self._ddp, self._ranks)))
             self._live.tell(phase="prediction")
             with ThreadPoolExecutor(max_workers=1) as pool:
                 is_first = self._ranks.is_first
@@ -306,9 +307,10 @@ class _Tuning:
         found: Prediction | None,
     ) -> Generator[None, None, Verdict]:
         times: list[int] = []
+        draw: int = self._from_first(lambda: Random().getrandbits(32))
         for look in planned:
             while len(times) < look:
-                switch.use(candidate if is_candidate_turn(len(times)) else switch.original)
+                switch.use(candidate if is_candidate_turn(len(times), draw) else switch.original)
                 begun = self._now()
                 yield
                 times.append(self._now() - begun)
@@ -318,6 +320,7 @@ class _Tuning:
                 partial(
                     judge,
                     slowest,
+                    draw,
                     len(planned),
                     name=type(self._ddp.module).__name__,
                     world_size=self._ranks.world_size,

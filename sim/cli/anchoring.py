@@ -12,7 +12,7 @@ from sim.cli.next_steps import suggest, to_tune_written
 from sim.cli.output_options import file_option, write
 from sim.cli.panels import FITTING
 from sim.cli.printing import emit, say, table
-from sim.cli.simulating import AsJson, WorkloadFile, key_value
+from sim.cli.simulating import AsJson, WorkloadFile, caps_of, key_value
 from sim.costs.in_step import in_step_times
 from sim.costs.memory_traffic import with_memory_bandwidth
 from sim.errors import AssignmentError, InputError
@@ -22,6 +22,7 @@ from sim.nouns.assignment import CAP_KWARGS, Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Workload
+from sim.systems.simulate import simulated_step_ns
 from sim.units import NS_PER_MS, format_ms, in_ms, parse_cap_mb
 
 _TIMES = ("step_ms", "backward_ms", "noise_ms")
@@ -115,7 +116,7 @@ def anchor(
         second=rows[1].measured if launch_cost else None,
     )
     checks = [_check(workload, hardware, found, row) for row in rows]
-    predictions = [_predict(workload, hardware, found, rows[0], cap) for cap in _caps(caps)]
+    predictions = [_predict(workload, hardware, found, rows[0], cap) for cap in caps_of(caps, "--caps") or ()]
     if output is not None:
         write(output, sim.to_text(found.hardware))
     if as_json:
@@ -221,23 +222,14 @@ def _seen(
     return typed, None
 
 
-def _caps(text: str | None) -> list[float]:
-    return [] if text is None else [parse_cap_mb(part) for part in text.split(",")]
-
-
-def _step_ns(workload: Workload, hardware: Hardware, assignment: Assignment) -> int:
-    timeline = sim.simulate(workload, hardware, assignment, "analytic")
-    return sim.summarize(timeline).step_ns
-
-
 def _figures(
     workload: Workload, hardware: Hardware, found: Anchored, assignment: Assignment
 ) -> dict[str, Any]:
     """The step of one row: by the parts alone, anchored, and the least and most by any factor."""
-    anchored = _step_ns(workload, found.hardware, assignment)
-    alike = [anchored, *(_step_ns(workload, other, assignment) for _, _, other in found.others)]
+    anchored = simulated_step_ns(workload, found.hardware, assignment)
+    alike = [anchored, *(simulated_step_ns(workload, other, assignment) for _, _, other in found.others)]
     return {
-        "parts_alone_ns": _step_ns(workload, hardware, assignment),
+        "parts_alone_ns": simulated_step_ns(workload, hardware, assignment),
         "predicted_ns": anchored,
         "least_ns": min(alike),
         "most_ns": max(alike),

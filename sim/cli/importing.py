@@ -122,6 +122,8 @@ def _advice(imported: Imported, output: Path) -> list[str]:
     if not imported.hardware:
         ranks = max(2, imported.measurements[0].world_size) if imported.measurements else 2
         calibrate = next_steps.to_calibrate(workload, ranks)
+        if imported.measurements and imported.measurements[0].backend == "gloo":  # nccl-tests knows no gloo
+            return [*lines, calibrate]
         return [
             *lines,
             f"import an nccl-tests log with these files; or, on the machine itself: {calibrate}",

@@ -18,6 +18,7 @@ from sim.errors import InputError
 from sim.formats.documents import json_text
 
 MISSED = 3
+MaxError = Annotated[float | None, typer.Option(help="Largest step error in percent; beyond it exit 3.")]
 
 
 def agree(

@@ -10,8 +10,8 @@ import typer
 import sim
 from sim.cli.next_steps import WORKLOAD, suggest, to_calibrate, to_tune_measured
 from sim.cli.output_options import file_option, write_measured
-from sim.cli.panels import MEASURING, WHERE
-from sim.cli.placing import Box, On, Ranks, Rate, Uplink, place_of, tell_commands
+from sim.cli.panels import MEASURING
+from sim.cli.placing import Box, On, Prepare, Ranks, Rate, Uplink, place_of, tell_commands
 from sim.cli.printing import emit_noun, note, progress, say
 from sim.cli.simulating import AsJson
 from sim.formats.outputs import check_directory, check_writable
@@ -129,14 +129,7 @@ def calibrate(
             rich_help_panel=MEASURING,
         ),
     ] = ReplayMode.PACED,
-    prepare: Annotated[
-        bool,
-        typer.Option(
-            "--prepare",
-            help="Only write the job, to be run by torchrun or srun and read by bucketsim gather.",
-            rich_help_panel=WHERE,
-        ),
-    ] = False,
+    prepare: Prepare = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure what a link carries: how long all-reduces of each size take between ranks over gloo."""

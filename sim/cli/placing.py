@@ -47,6 +47,14 @@ Ranks = Annotated[
         help="Local ranks over loopback; with --prepare the ranks that torchrun or srun will start.",
     ),
 ]
+Prepare = Annotated[
+    bool,
+    typer.Option(
+        "--prepare",
+        help="Only write the job, to be run by torchrun or srun and read by bucketsim gather.",
+        rich_help_panel=WHERE,
+    ),
+]
 
 
 def place_of(ranks: int, box: int | None, rate: str | None, uplink: str | None, on: str | None) -> "Place":

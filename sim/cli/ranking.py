@@ -11,7 +11,7 @@ from sim.cli.output_options import file_option, write
 from sim.cli.own_job import Parts, load_inputs
 from sim.cli.panels import CANDIDATES, PREDICTING
 from sim.cli.printing import emit_noun, progress, say, table
-from sim.cli.simulating import AsJson, BucketCap, HardwareFile, WorkloadFile
+from sim.cli.simulating import AsJson, BucketCap, HardwareFile, WorkloadFile, caps_of
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.ranks import Ranks, SlowRanks
@@ -166,10 +166,7 @@ def _assignments(
         cap = parse_cap_mb(bucket_cap_mb)
         return {f"{cap:g} MiB": sim.assign(workload, bucket_cap_mb=cap)}
     made = {_DEFAULT: sim.assign(workload)}
-    for text in caps.split(",") if caps is not None else ():
-        if not text.strip():
-            raise InputError(f"--caps: {caps!r} is not legal; give caps in MiB, such as 1,25")
-        cap = parse_cap_mb(text)
+    for cap in caps_of(caps, "--caps") or ():
         made[f"{cap:g} MiB"] = sim.assign(workload, bucket_cap_mb=cap)
     return made
 

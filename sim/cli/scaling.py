@@ -17,7 +17,7 @@ from sim.cli.output_options import file_option, write
 from sim.cli.panels import LINK, PREDICTING, RANKS_DIFFER
 from sim.cli.printing import emit, progress, say, table
 from sim.cli.simulating import AsJson, WorkloadFile, key_values
-from sim.cli.sweeping import executor_of, values_of
+from sim.cli.sweeping import MaxRows, executor_of, values_of
 from sim.clusters.ranks.rank_files import load_groups
 from sim.errors import InputError
 from sim.nouns.cluster import Cluster
@@ -77,9 +77,7 @@ def scaling(
         int | None,
         typer.Option(min=1, help="Processes, at most one a core; default: 1.", rich_help_panel=PREDICTING),
     ] = None,
-    max_rows: Annotated[
-        int, typer.Option(min=1, help="Refuse more rows than these.", rich_help_panel=PREDICTING)
-    ] = 10_000,
+    max_rows: MaxRows = 10_000,
     figure: Annotated[Path | None, file_option("Write a figure (HTML) here.", "--figure")] = None,
     as_json: AsJson = False,
     output: Annotated[Path | None, file_option("Write CSV here.")] = None,

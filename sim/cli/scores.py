@@ -192,11 +192,7 @@ def _print_notes(scored: Scored) -> None:
         f"{' (within noise of it)' if agreement.best_within_noise else ''}"
     )
     if agreement.regret is not None:
-        regret = agreement.regret
-        say(
-            f"regret of the recommendation: {format_ms(regret.regret_ns)} ({regret.relative:.2%}) behind "
-            f"{regret.best}, {_regret_interval(regret)}{', within noise' if regret.within_noise else ''}"
-        )
+        say(f"regret of the recommendation: {_told_regret(agreement.regret)}")
     if agreement.targets:
         checks = ", ".join(
             f"{check.name} <= {check.limit:.1%} {_MET[check.met]}" for check in agreement.targets
@@ -217,6 +213,15 @@ def tested_words(agreement: Agreement) -> str:
     return (
         f"exposed communication error: median {_percent(agreement.median_exposed_error)}; bucket "
         f"ends: median {_percent(agreement.median_bucket_end_error)}{ends}"
+    )
+
+
+def _told_regret(regret: Regret) -> str:
+    if not regret.regret_ns:
+        return "none, it was the fastest"
+    return (
+        f"{format_ms(regret.regret_ns)} ({regret.relative:.2%}) behind "
+        f"{regret.best}, {_regret_interval(regret)}{', within noise' if regret.within_noise else ''}"
     )
 
 

@@ -76,7 +76,13 @@ class Engine(StrEnum):
     ANALYTIC = "analytic"
 
 
-def _caps(text: str | None, option: str) -> list[float] | None:
+EngineName = Annotated[
+    Engine, typer.Option(help="Which clock runs it; both give the same times.", rich_help_panel=PREDICTING)
+]
+
+
+def caps_of(text: str | None, option: str) -> list[float] | None:
+    """Caps in MiB with commas between them; None where none are given."""
     if text is None:
         return None
     parts = text.split(",")
@@ -186,7 +192,7 @@ def _given(
         "policy": policy,
         "bucket_cap_mb": None if bucket_cap_mb is None else parse_cap_mb(bucket_cap_mb),
         "first_bucket_mb": None if first_bucket_mb is None else parse_cap_mb(first_bucket_mb),
-        "bucket_cap_mb_list": _caps(bucket_cap_mb_list, "--bucket-cap-mb-list"),
+        "bucket_cap_mb_list": caps_of(bucket_cap_mb_list, "--bucket-cap-mb-list"),
         **_options(ddp, zero, reduce_bucket_size, megatron, fsdp),
     }
 
@@ -218,10 +224,7 @@ def simulate(
             rich_help_panel=PREDICTING,
         ),
     ] = None,
-    engine: Annotated[
-        Engine,
-        typer.Option(help="Which clock runs it; both give the same times.", rich_help_panel=PREDICTING),
-    ] = Engine.SIMPY,
+    engine: EngineName = Engine.SIMPY,
     parts: Parts = False,
     as_json: AsJson = False,
 ) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sim.cli.judging import check_threshold, judge
+from sim.cli.judging import MaxError, check_threshold, judge
 from sim.cli.measuring import tell_hardware
 from sim.cli.placing import tell_commands
 from sim.cli.printing import note
@@ -64,9 +64,7 @@ def gather(
             "-o", "--output", help="The hardware that calibrate's ranks measured; a battery's records."
         ),
     ] = None,
-    max_error: Annotated[
-        float | None, typer.Option(help="Largest step error in percent; beyond it exit 3.")
-    ] = None,
+    max_error: MaxError = None,
     as_json: AsJson = False,
 ) -> None:
     """Read what ranks of torchrun or srun measured, or a GPU battery: a hardware file, or scored records."""

@@ -16,7 +16,7 @@ from sim.cli.output_options import file_option, write
 from sim.cli.own_job import Parts, load_inputs
 from sim.cli.panels import PREDICTING, WHAT_IF
 from sim.cli.printing import emit, progress, say, table
-from sim.cli.simulating import AsJson, Engine, HardwareFile, WorkloadFile
+from sim.cli.simulating import AsJson, Engine, EngineName, HardwareFile, WorkloadFile
 from sim.errors import InputError
 from sim.nouns.rows import SweepRow
 from sim.tuner.sweeps.axes import WHAT_IFS
@@ -27,6 +27,7 @@ MOST_LINES = 60
 _HEADS = {"world_size": "ranks", "precision": "dtype"}
 
 Value = TypeVar("Value")
+MaxRows = Annotated[int, typer.Option(min=1, help="Refuse more rows than these.", rich_help_panel=PREDICTING)]
 
 
 def sweep(
@@ -58,10 +59,7 @@ def sweep(
             rich_help_panel=WHAT_IF,
         ),
     ] = None,
-    engine: Annotated[
-        Engine,
-        typer.Option(help="Which clock runs it; both give the same times.", rich_help_panel=PREDICTING),
-    ] = Engine.ANALYTIC,
+    engine: EngineName = Engine.ANALYTIC,
     jobs: Annotated[
         int | None,
         typer.Option(
@@ -70,9 +68,7 @@ def sweep(
             rich_help_panel=PREDICTING,
         ),
     ] = None,
-    max_rows: Annotated[
-        int, typer.Option(min=1, help="Refuse more rows than these.", rich_help_panel=PREDICTING)
-    ] = 100_000,
+    max_rows: MaxRows = 100_000,
     parts: Parts = False,
     as_json: AsJson = False,
     output: Annotated[Path | None, file_option("Write CSV here.")] = None,

@@ -168,7 +168,10 @@ def _print_robust(robust: Robust) -> None:
             for row in rows
         ],
     )
-    say(f"best mean: {robust.mean_choice}; best 95th percentile: {robust.p95_choice}")
+    say(
+        f"chosen by mean: {robust.mean_choice}; by 95th percentile: {robust.p95_choice} "
+        f"(a shorter one only where it is surely shorter)"
+    )
     if robust.noise_ns is not None:
         say(f"one step of DDP's default varies by {format_ms(robust.noise_ns)}")
     for line in robust.not_known:

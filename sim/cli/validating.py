@@ -7,15 +7,26 @@ import typer
 
 import sim
 from sim.cli.ab_testing import print_ab, run_ab_test
-from sim.cli.judging import check_threshold, judge
+from sim.cli.judging import MaxError, check_threshold, judge
 from sim.cli.measuring import LinkKind, ReplayMode
 from sim.cli.next_steps import HARDWARE, WORKLOAD, suggest, to_apply, to_tune
 from sim.cli.output_options import directory_option
 from sim.cli.own_job import Parts, own_step_of, print_own_step, tell_doubtful
 from sim.cli.panels import CANDIDATES, MEASURING, MODEL, WHERE
-from sim.cli.placing import Box, On, Ranks, Rate, Uplink, hardware_there, neighbour_of, place_of, slow_ranks
+from sim.cli.placing import (
+    Box,
+    On,
+    Prepare,
+    Ranks,
+    Rate,
+    Uplink,
+    hardware_there,
+    neighbour_of,
+    place_of,
+    slow_ranks,
+)
 from sim.cli.printing import note, progress
-from sim.cli.simulating import AsJson, _caps
+from sim.cli.simulating import AsJson, caps_of
 from sim.cli.spreading import prepare_job
 from sim.errors import InputError
 from sim.formats.record_files import recorded_step, start_record
@@ -143,14 +154,7 @@ def validate(
             help="Samples per rank and step; default: the batch's leading dimension.", rich_help_panel=MODEL
         ),
     ] = None,
-    prepare: Annotated[
-        bool,
-        typer.Option(
-            "--prepare",
-            help="Only write the job, to be run by torchrun or srun and read by bucketsim gather.",
-            rich_help_panel=WHERE,
-        ),
-    ] = False,
+    prepare: Prepare = False,
     rounds: Annotated[
         int | None,
         typer.Option(
@@ -169,10 +173,7 @@ def validate(
         ),
     ] = False,
     parts: Parts = False,
-    max_error: Annotated[
-        float | None,
-        typer.Option(help="Largest step error in percent; beyond it exit 3."),
-    ] = None,
+    max_error: MaxError = None,
     as_json: AsJson = False,
 ) -> None:
     """Replay assignments on real ranks and compare them with the prediction, or with DDP's default (--ab)."""
@@ -277,7 +278,7 @@ def validate(
     elif families:
         candidates = _families(user_model, assignments, expected, there)
     else:
-        candidates = _candidates(user_model, assignments, expected, there, _caps(caps, "--caps"))
+        candidates = _candidates(user_model, assignments, expected, there, caps_of(caps, "--caps"))
     for candidate in candidates:
         assert candidate.assignment is not None
         sim.simulate(workload, there, candidate.assignment)  # what cannot be predicted is told beforehand

@@ -65,26 +65,27 @@ class Effects:
     Collectives of fewer than ``small_bytes`` take ``small_slowdown`` times as long beside a larger one, which
     they do not slow.
 
-    A field added here needs its value in ``NO_EFFECTS`` and ``effects_of``, and in ``variants.factors_of``
-    for the compiled clock; ``in_force`` then keeps faster clocks and searches that do not know it away.
+    The defaults are no effect. A field added here needs its value in ``effects_of``, and in
+    ``variants.factors_of`` for the compiled clock; ``in_force`` then keeps faster clocks and searches that do
+    not know it away.
     """
 
-    channels: int
-    launch_cost_ns: int
-    launch_blocks_compute: bool
-    compute_slowdown: Fraction
-    comm_slowdown: Fraction
-    channel_slowdown: Fraction
-    copy_in_slowdown: Fraction
-    copy_out_slowdown: Fraction
-    comm_copy_out_slowdown: Fraction
+    channels: int = 1
+    launch_cost_ns: int = 0
+    launch_blocks_compute: bool = False
+    compute_slowdown: Fraction = Fraction(1)
+    comm_slowdown: Fraction = Fraction(1)
+    channel_slowdown: Fraction = Fraction(1)
+    copy_in_slowdown: Fraction = Fraction(1)
+    copy_out_slowdown: Fraction = Fraction(1)
+    comm_copy_out_slowdown: Fraction = Fraction(1)
     small_bytes: int = 0
     small_slowdown: Fraction = Fraction(1)
 
     @property
     def in_force(self) -> frozenset[str]:
-        """Names of the fields that can make any program end at another time than with ``NO_EFFECTS``."""
-        names = {one.name for one in fields(self) if getattr(self, one.name) != getattr(NO_EFFECTS, one.name)}
+        """Names of the fields that can make any program end at another time than without effects."""
+        names = {one.name for one in fields(self) if getattr(self, one.name) != one.default}
         if self.channels == 1:
             names -= {"channel_slowdown", "small_bytes", "small_slowdown"}
         if not self.launch_cost_ns:
@@ -95,21 +96,6 @@ class Effects:
     def stretches(self) -> bool:
         """Whether any slow-down is in force."""
         return any(name.endswith("_slowdown") for name in self.in_force)
-
-
-NO_EFFECTS = Effects(
-    channels=1,
-    launch_cost_ns=0,
-    launch_blocks_compute=False,
-    compute_slowdown=Fraction(1),
-    comm_slowdown=Fraction(1),
-    channel_slowdown=Fraction(1),
-    copy_in_slowdown=Fraction(1),
-    copy_out_slowdown=Fraction(1),
-    comm_copy_out_slowdown=Fraction(1),
-    small_bytes=0,
-    small_slowdown=Fraction(1),
-)
 
 
 def effects_of(workload: Workload, hardware: Hardware) -> Effects:

@@ -15,7 +15,7 @@ from sim.units import MIB
 
 # One and a half segments are left of those in flight, in each half; four segments are a message, up to 4 MiB.
 _WAITED = Fraction(3, 4)
-MOST_WIRE = Fraction(1, 4)  # of a small message's time
+_MOST_WIRE = Fraction(1, 4)  # of a small message's time
 _USUAL_BYTES = 2 * MIB  # of what a small message waits behind: a gradient of a layer
 _NONE = (0, 1.0)
 
@@ -34,7 +34,7 @@ def small_messages(hardware: Hardware) -> tuple[int, float]:
 @lru_cache(maxsize=256)
 def _by_curve(curve: Curve) -> tuple[int, float]:
     rates = [Fraction(point.duration_ns, point.num_bytes) for point in curve if point.num_bytes]
-    edge = min(rates, default=Fraction(0)) / MOST_WIRE  # ns a byte of a message that is just not small
+    edge = min(rates, default=Fraction(0)) / _MOST_WIRE  # ns a byte of a message that is just not small
     small = []
     for point in curve:
         if edge * point.num_bytes >= point.duration_ns:

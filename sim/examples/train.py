@@ -3,7 +3,7 @@
 Accumulation, automatic mixed precision and a learning-rate schedule, under torchrun::
 
     torchrun --nproc-per-node 2 -m sim.examples.train --accumulate 2 --amp --record recording
-    bucketsim import recording recording -o imported
+    bucketsim import recording ./recording -o imported
     bucketsim tune imported/workload.json --hardware wire.json -o best.json
     torchrun --nproc-per-node 2 -m sim.examples.train --accumulate 2 --amp --assignment best.json
     bucketsim validate --ab --model sim.examples.train:model_and_batch --arg amp=true --assignment best.json

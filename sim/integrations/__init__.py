@@ -1,1 +1,1 @@
-"""``sim.autotune`` in training loops that others wrote."""
+"""``sim.autotune`` and ``sim.record`` in training loops that others wrote."""

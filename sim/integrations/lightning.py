@@ -1,10 +1,13 @@
-"""``sim.autotune`` in Lightning's Trainer."""
+"""``sim.autotune`` and ``sim.record`` in Lightning's Trainer."""
 
+import os
+from contextlib import ExitStack
 from typing import Any
 
 from lightning.pytorch.callbacks import Callback
 
 import sim
+from sim.autotuner.modes import unwrapped
 from sim.nouns.autotune import Autotuned
 
 
@@ -39,3 +42,45 @@ class BucketAutotune(Callback):  # type: ignore[misc]
     def on_train_end(self, *_: Any) -> None:
         """Nothing is left on the model."""
         self._tuner.stop()
+
+
+class BucketRecording(Callback):  # type: ignore[misc]
+    """Records the training: ``Trainer(strategy="ddp", callbacks=[BucketRecording("recording")])``.
+
+    ``bucketsim import recording`` makes a workload of what it writes.
+
+    Args:
+        directory: where the files of all ranks go.
+        options: arguments of ``sim.record``, such as ``max_steps``.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], **options: Any) -> None:
+        self._directory = directory
+        self._options = options
+        self._open = ExitStack()
+        self._recording: Any = None
+        self._steps = 0
+
+    def on_train_start(self, trainer: Any, *_: Any) -> None:
+        """The strategy has wrapped the model.
+
+        Raises:
+            InputError, NotModelledError: a model that cannot be recorded, or without DDP's buckets.
+        """
+        ddp = unwrapped(trainer.strategy.model)
+        self._steps = trainer.global_step
+        self._recording = self._open.enter_context(sim.record(ddp, self._directory, **self._options))
+
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        """The optimizer has stepped, unless gradients are being accumulated."""
+        if trainer.global_step != self._steps:
+            self._steps = trainer.global_step
+            self._recording.step()
+
+    def on_train_end(self, *_: Any) -> None:
+        """The files are complete, and nothing but the communication hook is left on the model."""
+        self._open.close()
+
+    def on_exception(self, trainer: Any, module: Any, error: BaseException) -> None:
+        """The files say that training failed."""
+        self._open.pop_all().__exit__(type(error), error, error.__traceback__)

@@ -13,7 +13,7 @@ from sim.systems.simulate import simulate
 from sim.systems.snippets import snippet
 from sim.systems.switching import with_switches
 from sim.tuner import recommend
-from sim.tuner.search.score import Scorer
+from sim.tuner.search.problem import Problem
 from sim.tuner.spread.assessment import Pool, assess
 from sim.tuner.spread.draws import draw
 from sim.tuner.spread.gain import judge_gain
@@ -53,7 +53,7 @@ def live_gain(calibration: Calibration, layout: RecordedLayout, *, draws: int = 
     timeline = simulate(workload, machine, _bare(in_use), "analytic")
     plain = summarize(timeline)
     pool = Pool({"in use": timeline.assignment, "best": _bare(best)}, "in use", "best")
-    distribution = draw(Scorer(workload, machine).problem, draws, 0)
+    distribution = draw(Problem(workload, machine), draws, 0)
     robust = assess(pool, distribution, rest_ns=plain.step_ns - plain.sync_end_ns)
     gain = judge_gain(robust, "best", step_ns=best_step, default_step_ns=in_use_step)
     nominal, mean = in_use_step - best_step, robust.row("best").gain_ns

@@ -43,7 +43,9 @@ class Hardware:
     """One machine or cluster as a backward pass sees it.
 
     Copy bandwidths in bytes/s, None is free; ``accumulate_bytes_per_s`` is that at which a micro-batch's
-    gradients are added to those of the ones before it (A3.12). Slow-downs are factors >= 1:
+    gradients are added to those of the ones before it (A3.12), ``low_rank_bytes_per_s`` that at which a
+    product with a few vectors passes over a matrix (PowerSGD, A3.17). ``queued_gather_factor`` is what an
+    all-gather that begins as another one ends takes of its time alone (A10.8). Slow-downs are factors >= 1:
     ``compute_slowdown`` of the compute lane beside a collective, ``comm_slowdown`` of a collective beside
     the compute lane, ``channel_slowdown`` beside another collective, ``copy_in_slowdown`` and
     ``copy_out_slowdown`` of copies into and out of buckets beside a collective, ``comm_copy_out_slowdown``
@@ -66,6 +68,8 @@ class Hardware:
     copy_in_bytes_per_s: float | None = None
     copy_out_bytes_per_s: float | None = None
     accumulate_bytes_per_s: float | None = None
+    low_rank_bytes_per_s: float | None = None
+    queued_gather_factor: float = 1.0
     compute_slowdown: float = 1.0
     comm_slowdown: float = 1.0
     copy_in_slowdown: float = 1.0
@@ -95,6 +99,12 @@ class Hardware:
         rate("copy_in_bytes_per_s", self.copy_in_bytes_per_s)
         rate("copy_out_bytes_per_s", self.copy_out_bytes_per_s)
         rate("accumulate_bytes_per_s", self.accumulate_bytes_per_s)
+        rate("low_rank_bytes_per_s", self.low_rank_bytes_per_s)
+        if not 0 < self.queued_gather_factor <= 1:
+            raise InputError(
+                f"queued_gather_factor: {self.queued_gather_factor} is not legal; give a factor above 0, "
+                f"at most 1"
+            )
         for name, known in self.spread.items():
             if name in CURVES:
                 curve_scatter(f"spread.{name}", known)

@@ -181,8 +181,9 @@ class _Writer:
                 "gradients are ready where torch.compile's cuts end; backward takes as long as it was "
                 "recorded, though compiled kernels are faster (A11)"
             )
-        if switches.comm_hook is not None and switches.comm_hook.kind.note:
-            notes.append(switches.comm_hook.kind.note)
+        hook = switches.comm_hook
+        if hook is not None and hook.kind.note and self.hardware.low_rank_bytes_per_s is None:
+            notes.append(hook.kind.note)
         return tuple(notes)
 
 
@@ -316,9 +317,9 @@ class _Backward(LaneWriter):
         self, message: Message, bucket: int, phase: Phase, gradient: int | None, *, is_first: bool
     ) -> None:
         number = len(self.collectives)
-        if is_first and message.before_bytes:
-            # A copy of N bytes reads and writes N each.
-            self.work("hook", transfer_ns(message.before_bytes // 2, self.copy_in_rate), bucket=bucket)
+        if is_first:
+            before_ns = self._hook_ns(message.before_bytes, message.before_products, self.copy_in_rate)
+            self.work("hook", before_ns, bucket=bucket)
         self.collectives.append(
             Collective(
                 kind="all_reduce",
@@ -330,12 +331,19 @@ class _Backward(LaneWriter):
                 gradient=gradient,
                 bucket=bucket,
                 after=None if is_first else number - 1,
-                settle_ns=transfer_ns(message.after_bytes // 2, self.copy_out_rate),
+                settle_ns=self._hook_ns(message.after_bytes, message.after_products, self.copy_out_rate),
             )
         )
         self.carriers[bucket].append(number)
         if is_first:
             self.lane.append(Launch(number))
+
+    def _hook_ns(self, moved: int, products: int, rate: float | None) -> int:
+        """What a hook computes: a copy of N bytes reads and writes N each; products take longer, if known."""
+        beyond_ns = transfer_ns(products, self.hardware.low_rank_bytes_per_s) - transfer_ns(
+            products // 2, rate
+        )
+        return transfer_ns(moved // 2, rate) + max(0, beyond_ns)
 
     def _launch_map(self, phase: Phase, gradient: int | None) -> None:
         """The all-reduce of int32[P] that says which parameters any rank used (A3.9)."""

@@ -63,10 +63,14 @@ def forward_modules(workload: Workload) -> tuple[ForwardModule, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatheredForward:
-    """``order``: groups of parameters as their gathers are launched; ``waited_ns``: by forward, in all."""
+    """``order``: groups of parameters as their gathers are launched; ``waited_ns``: by forward, in all.
+
+    ``queued``: those that began as the gather before them ended.
+    """
 
     order: tuple[int, ...]
     waited_ns: int
+    queued: frozenset[int] = frozenset()
 
 
 def play_chained(
@@ -111,6 +115,7 @@ def play_prefetched(
     modules: Sequence[ForwardModule],
     home: Mapping[int, int],
     services_ns: Sequence[int],
+    queued_ns: Sequence[int],
     copies_ns: Sequence[int],
     ahead: int,
 ) -> GatheredForward:
@@ -118,19 +123,26 @@ def play_prefetched(
 
     Gathers go one after the other, in the order in which forward comes to units. The host runs ahead: a
     gather waits for the copy out of the unit that is ``ahead`` + 1 before it, and for nothing else. Nothing
-    stretches. Copies out count as waited for.
+    stretches. Copies out count as waited for. A gather that finds the one before it under way takes
+    ``queued_ns``, another one ``services_ns`` (A10.8).
     """
     now, channel_ns = 0, 0
     copied: list[int] = []
+    queued: set[int] = set()
     begun: dict[int, None] = {}
     units = [(0, 0), *((home[module.indices[0]], module.duration_ns) for module in modules if module.indices)]
     for unit, duration_ns in units:
         if unit not in begun:
             begun[unit] = None
             before = len(copied) - ahead - 1
-            channel_ns = max(channel_ns, copied[before] if before >= 0 else 0) + services_ns[unit]
+            launched = copied[before] if before >= 0 else 0
+            if channel_ns > launched:
+                queued.add(unit)
+                channel_ns += queued_ns[unit]
+            else:
+                channel_ns = launched + services_ns[unit]
             now = max(now, channel_ns) + copies_ns[unit]
             copied.append(now)
         now += duration_ns
     computed = sum(module.duration_ns for module in modules)
-    return GatheredForward(order=tuple(begun), waited_ns=now - computed)
+    return GatheredForward(order=tuple(begun), waited_ns=now - computed, queued=frozenset(queued))

@@ -4,6 +4,7 @@ A unit is a bucket, numbered as backward reduces them. Every iteration is alike.
 """
 
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 from sim.clock.program import BackwardEnd, CopyBack, Program, Ready, Wait, effects_of, tail_ns, works
@@ -177,22 +178,28 @@ class _Writer:
         copies = [self.copy_out_ns(unit) for unit in forward]
         if not self.gathers:
             return (), sum(copies) if self.policy == REPLICATED else 0
-        sent = [self.gather(unit, "forward") for unit in forward]
+        alone = [self.gather(unit, "forward") for unit in forward]
+        queued = [self.gather(unit, "forward", is_queued=True) for unit in forward]
         home = {index: number for number, unit in enumerate(forward) for index in unit.indices}
-        services = [one.service_ns for one in sent]
+        alone_ns, queued_ns = ([one.service_ns for one in sent] for sent in (alone, queued))
         ahead = max(1, self.settings.forward_prefetch)
-        played = play_prefetched(forward_modules(self.workload), home, services, copies, ahead)
-        return tuple(sent[unit] for unit in played.order), played.waited_ns
+        modules = forward_modules(self.workload)
+        played = play_prefetched(modules, home, alone_ns, queued_ns, copies, ahead)
+        return tuple((queued if n in played.queued else alone)[n] for n in played.order), played.waited_ns
 
     def copy_out_ns(self, unit: Unit) -> int:
         """What is gathered is copied out of one buffer; ``replicate`` copies its own parameters instead."""
         size = unit.numel * DTYPE_BYTES[self.settings.gathered_dtype(unit.dtype)]
         return transfer_ns(size, self.hardware.copy_out_bytes_per_s)
 
-    def gather(self, unit: Unit, phase: Phase) -> Collective:
-        """The all-gather of a unit's parameters."""
+    def gather(self, unit: Unit, phase: Phase, *, is_queued: bool = False) -> Collective:
+        """The all-gather of a unit's parameters; ``is_queued``: it begins as another one ends (A10.8)."""
         dtype = self.settings.gathered_dtype(unit.dtype)
-        return self._collective("all_gather", unit.numel, dtype, phase, purpose="parameters")
+        made = self._collective("all_gather", unit.numel, dtype, phase, purpose="parameters")
+        if not is_queued:
+            return made
+        factor = Fraction(self.hardware.queued_gather_factor)
+        return replace(made, service_ns=round(made.service_ns * factor))
 
     def reduction(self, unit: Unit, bucket: int, phase: Phase) -> Collective:
         """The reduce-scatter of a unit's gradients; under ``replicate`` their all-reduce (A10.4)."""
@@ -293,14 +300,16 @@ class _Backward(LaneWriter):
             before = list(units.finished)
         place = len(before) if unit.is_root else before.index(unit)
         ahead = max(1, settings.backward_prefetch)
+        is_queued = False
         for target in before[max(place - ahead, 0) : place][::-1]:
-            self._gather(target)
+            is_queued |= self._gather(target, is_queued=is_queued)
 
-    def _gather(self, unit: Unit) -> None:
-        """Launch a unit's gather, unless it was; the root is kept from forward."""
+    def _gather(self, unit: Unit, *, is_queued: bool = False) -> bool:
+        """Launch a unit's gather, unless it was; the root is kept from forward. Whether it was launched."""
         if unit.is_root or unit.name in self.gathered:
-            return
-        self.gathered[unit.name] = self.launch(self.writer.gather(unit, "backward"))
+            return False
+        self.gathered[unit.name] = self.launch(self.writer.gather(unit, "backward", is_queued=is_queued))
+        return True
 
     def _reduce(self, bucket: int, phase: Phase) -> None:
         """Wait for the reduce-scatter before, copy in, and send (A10.4), in the last micro-batch alone."""

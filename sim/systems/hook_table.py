@@ -19,10 +19,12 @@ from sim.nouns.workload import DTYPE_BYTES, Gradient
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One all-reduce of a hook: what travels, and the memory traffic of what is computed around it.
+    """One all-reduce of a hook: what travels, and what is computed around it.
 
     ``before_bytes`` is memory traffic before the launch, bytes read plus bytes written: a copy of N bytes
-    counts 2 N. ``after_bytes`` is the same from its end until its result can be used.
+    counts 2 N. ``after_bytes`` is the same from its end until its result can be used. Of both,
+    ``before_products`` and ``after_products`` are bytes of matrices in products with several vectors, which a
+    processor may pass over more slowly than a copy does.
     """
 
     num_bytes: int
@@ -30,6 +32,8 @@ class Message:
     dtype: str
     before_bytes: int = 0
     after_bytes: int = 0
+    before_products: int = 0
+    after_products: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +128,7 @@ class HookKind:
         problem: what is wrong with numbers that are legal one by one; empty if nothing is.
         warm_up: the number that is the last iteration in which it all-reduces as usual; empty: there is none.
         counter: the attribute of its state that counts iterations up to ``warm_up``.
-        note: a sentence for each report of a step with it, about what is not modelled.
+        note: a sentence for each report of a step with it on hardware that does not tell its products' time.
         no_sparse: why sparse gradients are refused; empty if they are not.
         recorded: whether its name in DDP's log says all that the prediction of a recorded job needs.
         not_on_cpu: why real ranks on the CPU cannot run it with this many buckets; empty if they can.
@@ -193,16 +197,19 @@ def _hold_narrow(hook: CommHook, sent: Sent) -> list[Holding]:
 def _send_power_sgd(hook: CommHook, bucket: SentBucket) -> list[Message]:
     """Three all-reduces: what is not compressed (perhaps nothing), all Ps, all Qs.
 
-    The memory traffic is that of error feedback and of reading the matrices; the arithmetic is not counted.
+    The memory traffic is that of error feedback and of reading the matrices: in one product before each of
+    the last two messages, and one after them. Of rank 1 these are products with a vector, no slower than
+    their traffic.
     """
     numbers = hook.numbers
-    left = rows = columns = matrices = 0
+    left = rows = columns = matrices = multiplied = 0
     for gradient in bucket.gradients:
         n = gradient.shape[0] if gradient.shape else 1
         m = math.prod(gradient.shape[1:])
         rank = min(n, m, numbers["matrix_approximation_rank"])
         if (n + m) * rank * numbers["min_compression_rate"] < n * m:
             rows, columns, matrices = rows + n * rank, columns + m * rank, matrices + n * m
+            multiplied += n * m * (rank > 1)
         else:
             left += n * m
     width, dtype = DTYPE_BYTES[bucket.dtype], bucket.dtype
@@ -214,18 +221,21 @@ def _send_power_sgd(hook: CommHook, bucket: SentBucket) -> list[Message]:
             dtype=dtype,
             before_bytes=width * (5 * remembered + 2 * left + matrices + rows),
             after_bytes=width * 4 * left,
+            before_products=width * multiplied,
         ),
         Message(
             num_bytes=width * rows,
             elements=rows,
             dtype=dtype,
             after_bytes=width * (matrices + 2 * rows + columns),
+            after_products=width * multiplied,
         ),
         Message(
             num_bytes=width * columns,
             elements=columns,
             dtype=dtype,
             after_bytes=width * (2 * columns + rows + matrices + 3 * remembered),
+            after_products=width * multiplied,
         ),
     ]
 
@@ -330,7 +340,8 @@ HOOKS: Mapping[str, HookKind] = {
             problem=_power_sgd_problem,
             warm_up="start_powerSGD_iter",
             counter="iter",
-            note="PowerSGD's matrix products are not counted, only its memory traffic",
+            note="PowerSGD's matrix products are not counted, only its memory traffic: the hardware has no "
+            "low_rank_bytes_per_s",
             no_sparse="PowerSGD does not reduce sparse gradients",
             recorded=False,
             not_on_cpu=_needs_one_bucket,

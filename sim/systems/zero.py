@@ -23,6 +23,7 @@ from sim.systems.zero_copies import (
     message_bytes,
     offloaded_bytes,
     returned_bytes,
+    step_bytes,
 )
 from sim.systems.zero_flushes import Flush, ZeroMessage, plan_flushes, plan_messages
 from sim.systems.zero_layout import ProcessGroup, lay_out
@@ -139,13 +140,14 @@ class _Writer:
         backward.run()
         after_sync, notes = self._step() if is_last else ((), ())
         returned = returned_bytes(settings, self.groups) if is_last else 0
+        moved = step_bytes(settings, self.groups) if is_last else 0
         return Program(
             lane=tuple(backward.lane),
             collectives=tuple(backward.collectives),
             carriers=tuple(map(tuple, backward.carriers)),
             effects=effects_of(self.workload, self.hardware),
             after_sync=after_sync,
-            after_sync_ns=transfer_ns(returned, self.offload_rate),
+            after_sync_ns=transfer_ns(moved, self.copy_out_rate) + transfer_ns(returned, self.offload_rate),
             optimizer_ns=self._optimizer_ns() if is_last else 0,
             notes=notes,
         )

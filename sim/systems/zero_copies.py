@@ -12,7 +12,7 @@ from sim.systems.zero_flushes import Flush, ZeroMessage
 from sim.systems.zero_layout import FlatGroup, Slice
 from sim.systems.zero_settings import ZeroSettings
 
-_FP32 = DTYPE_BYTES["float32"]
+_FP32, _FP64 = DTYPE_BYTES["float32"], DTYPE_BYTES["float64"]
 
 
 def arrival_bytes(elements: int, settings: ZeroSettings) -> int:
@@ -98,6 +98,24 @@ def returned_bytes(settings: ZeroSettings, groups: Mapping[int, FlatGroup]) -> i
     """What step() moves from host to device under ``cpu_offload``: the updated partitions."""
     owned = sum(group.partition_elements for group in groups.values())
     return DTYPE_BYTES[settings.dtype] * owned * settings.cpu_offload
+
+
+def step_bytes(settings: ZeroSettings, groups: Mapping[int, FlatGroup]) -> int:
+    """What step() does with this rank's partitions around the optimizer (A5.12): overflow check, norm,
+    flattening, clipping, and the updated partition back into the parameters.
+    """
+    if settings.cpu_offload:
+        return 0  # its norms come with the flushes; what goes back is in ``returned_bytes``
+    held = _FP32 if settings.adds_to_partition else DTYPE_BYTES[settings.buffer_dtype]
+    moved = _FP32 + DTYPE_BYTES[settings.dtype]
+    moved += 2 * held * settings.checks_overflow
+    moved += (held + 2 * _FP64) * settings.compute_grad_norm
+    if settings.adds_to_partition:
+        moved += _FP32  # flat from the start, and zeroed
+    else:
+        moved += 2 * held + (held + _FP32) * (held != _FP32)
+    moved += 2 * _FP32 * settings.scales_gradients
+    return sum(group.partition_elements for group in groups.values()) * moved // 2
 
 
 def _scalings(settings: ZeroSettings, world_size: int) -> int:

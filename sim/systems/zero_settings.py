@@ -128,6 +128,11 @@ class ZeroSettings:
         """Whether step() begins with an all-reduce of the overflow flag (A8.8)."""
         return self.dtype == "float16" or (self.dtype == "bfloat16" and self.check_grad_overflow)
 
+    @property
+    def scales_gradients(self) -> bool:
+        """Whether step() multiplies this rank's gradients, to clip them or undo the loss scale (A5.12)."""
+        return self.gradient_clipping > 0 or self.dtype == "float16"
+
 
 def read_zero_settings(settings: Mapping[str, Any], stage: int, workload: Workload) -> ZeroSettings:
     """The settings of a job with the parameters of ``workload``.

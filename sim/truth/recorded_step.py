@@ -124,10 +124,10 @@ class _Times:
         self.start = np.log(list(start.values()))
         self.prior = np.array([_PRIOR[name] for name in start])
         self.expected = self.start.copy()
-        taken = _host_share(hardware) if computes_on_host else 0.0
-        for place, name in enumerate(self.factors):
-            if name.endswith("slowdown") and taken > 0:
-                self.expected[place] -= np.log(1 - taken)
+        for name, slowdown in (_beside_compute(hardware) if computes_on_host else {}).items():
+            if name in self.factors:
+                place = self.factors.index(name)
+                self.expected[place] += np.log(slowdown)
                 self.prior[place] = max(self.prior[place], self.expected[place] / 2)
 
     def apply(self, logs: Floats) -> Hardware:
@@ -150,11 +150,25 @@ class _Times:
         return np.concatenate([times, (logs - self.expected) / self.prior])
 
 
-def _host_share(hardware: Hardware) -> float:
-    """What all-reduces take of a rank's core, the median over the sizes that were measured; 0 if none was."""
-    known = hardware.spread.get("host_share")
-    shares = [one for one in known.values() if isinstance(one, float)] if isinstance(known, dict) else []
-    return min(_MOST_SHARE, max(0.0, median(shares))) if shares else 0.0
+def _beside_compute(hardware: Hardware) -> dict[str, float]:
+    """What all-reduces and a rank that computes on its host do to each other, by the factor's name.
+
+    Medians over the sizes that were measured. Where only the processor's time was, as beside a job that
+    trains, it is the share, and all-reduces are taken to wait for a core as much as a rank does for them.
+    """
+    spread = hardware.spread
+    measured = spread.get("host_share", spread.get("processor_share")), spread.get("comm_beside_compute")
+    shares, slowdowns = (
+        [one for one in known.values() if isinstance(one, float)] if isinstance(known, dict) else []
+        for known in measured
+    )
+    if not shares:
+        return {}
+    compute_slowdown = 1 / (1 - min(_MOST_SHARE, max(0.0, median(shares))))
+    return {
+        "compute_slowdown": compute_slowdown,
+        "comm_slowdown": max(1.0, median(slowdowns)) if slowdowns else compute_slowdown,
+    }
 
 
 def _middle_bytes(sizes: Sequence[int]) -> int:

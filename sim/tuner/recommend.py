@@ -37,7 +37,6 @@ from sim.tuner.reach.size_reach import Reach
 from sim.tuner.search.merges import bounded, notes_on, over_merges
 from sim.tuner.search.optimum import Optimum, find_optimum
 from sim.tuner.search.partitions import Buckets
-from sim.tuner.search.problem import Problem
 from sim.tuner.search.score import Scorer
 from sim.tuner.spread.assessment import Pool, assess, widen
 from sim.tuner.spread.doubts import doubted, doubts_about
@@ -106,18 +105,12 @@ def tune(
         NotModelledError: a workload that DDP does not train as it is.
     """
     with listened_to(progress):
-        hardware = _as_searched(hardware)
-        return _recommend(workload, hardware, criterion, seed, draws, max_bucket_bytes, memory_limit_bytes)
-
-
-def _as_searched(hardware: Hardware) -> Hardware:
-    """``hardware`` without small messages: a search would cut many of them off, for less than noise."""
-    return replace(hardware, shared_connection=False)
+        scorer = Scorer(workload, hardware)
+        return _recommend(scorer, criterion, seed, draws, max_bucket_bytes, memory_limit_bytes)
 
 
 def _recommend(
-    workload: Workload,
-    hardware: Hardware,
+    scorer: Scorer,
     criterion: Criterion,
     seed: int,
     draws: int,
@@ -129,8 +122,8 @@ def _recommend(
     at_least("seed", seed, 0)
     at_least("draws", draws, 1)
     at_least("memory_limit_bytes", memory_limit_bytes, 0)
+    workload, hardware = scorer.problem.workload, scorer.problem.hardware
     limit = _largest_allowed(workload, max_bucket_bytes)
-    scorer = Scorer(workload, hardware)
     found = find_families(scorer, limit)
     default = found.reached[DEFAULT].assignment
     found = _within(found, workload, hardware, limit, memory_limit_bytes)
@@ -230,10 +223,11 @@ def gain(
         InputError: an argument that is not legal. AssignmentError: it is of another workload.
     """
     assignment.check_fits(workload)
-    hardware, default = _as_searched(hardware), assign(workload)
+    problem, default = Scorer(workload, hardware).problem, assign(workload)
+    hardware = problem.hardware
     reports = [summarize(simulate(workload, hardware, one, "analytic")) for one in (default, assignment)]
     pool = Pool({DEFAULT: default, ANY_BUCKETS: assignment}, DEFAULT, ANY_BUCKETS)
-    distribution = draw(Problem(workload, hardware), draws, seed)
+    distribution = draw(problem, draws, seed)
     robust = assess(pool, distribution, rest_ns=reports[0].step_ns - reports[0].sync_end_ns)
     found = judge_gain(robust, ANY_BUCKETS, step_ns=reports[1].step_ns, default_step_ns=reports[0].step_ns)
     return doubted(bounded(found, workload), doubts_about(workload, hardware))
@@ -248,7 +242,7 @@ def best(
         InputError, NotModelledError: as ``tune``.
     """
     with listened_to(progress):
-        scorer = Scorer(workload, _as_searched(hardware))
+        scorer = Scorer(workload, hardware)
 
         def families() -> list[Assignment]:
             return [reach.assignment for reach in find_ddp_families(scorer).reached.values()]
@@ -282,10 +276,9 @@ def trade_off(
     """
     for number, limit in enumerate(limits or ()):
         at_least(f"limits.{number}", limit, 0)
-    hardware = _as_searched(hardware)
     scorer = Scorer(workload, hardware)
     singles = _singles(workload)
-    default = simulate(workload, hardware, assign(workload), "analytic")
+    default = simulate(workload, scorer.problem.hardware, assign(workload), "analytic")
     rest_ns = step_ns(default) - default.sync_end_ns
     tried: list[Buckets] = [singles]
 

@@ -91,6 +91,12 @@ def slowdown(alone_ns: Sequence[int], beside_ns: Sequence[int]) -> float:
     return max(1.0, round(median(beside_ns) / max(1, median(alone_ns)), 4))
 
 
+def _queued(alone_ns: Sequence[int], queued_ns: Sequence[int]) -> float:
+    """What a collective takes behind another one, over one alone: a median of ratios, at most 1."""
+    ratios = [queued / max(1, alone) for alone, queued in zip(alone_ns, queued_ns, strict=True)]
+    return min(1.0, max(0.01, round(median(ratios), 4)))
+
+
 def _rate(num_bytes: int, samples_ns: Sequence[int]) -> float:
     return round(num_bytes * 1e9 / median(samples_ns), 0)
 
@@ -211,7 +217,8 @@ class CalibrationStory:
 
     def hardware(self, place: Place, mode: Mode, beside: SecondJob | None = None) -> Hardware:
         """The machine at ``place``. Raises ``ReplayError`` where the ranks did not measure all."""
-        missing = {"started", "launches", "copies out", "additions", "search", "host"} - set(self._found)
+        missing = {"started", "launches", "copies out", "additions", "products", "gathers", "search", "host"}
+        missing -= set(self._found)
         if missing:
             raise ReplayError(f"calibrate: the ranks ended before {', '.join(sorted(missing))} were measured")
         return told_doubtful(_hardware(place, mode, self.rounds, self._pairs, self._found, beside))
@@ -226,7 +233,7 @@ def _hardware(
     beside: SecondJob | None = None,
 ) -> Hardware:
     copies, launches, out = found["copies"], found["launches"]["samples_ns"], found["copies out"]
-    added = found["additions"]
+    added, products, gathers = found["additions"], found["products"], found["gathers"]
     extra = [beside - alone for beside, alone in zip(out["comm_beside_ns"], out["comm_ns"], strict=True)]
     slowed: dict[str, Any] = {
         "copy_in_slowdown": slowdown(copies["hooked_ns"], copies["hooked_beside_ns"]),
@@ -253,17 +260,25 @@ def _hardware(
         copy_in_bytes_per_s=_rate(copies["copy_bytes"], copies["copy_in_ns"]),
         copy_out_bytes_per_s=_rate(copies["copy_bytes"], copies["copy_out_ns"]),
         accumulate_bytes_per_s=_rate(added["num_bytes"], added["samples_ns"]),
+        low_rank_bytes_per_s=_rate(products["num_bytes"], products["samples_ns"]),
+        queued_gather_factor=_queued(gathers["alone_ns"], gathers["queued_ns"]),
         **slowed,
         search_unused_ns=max(0, round(median(found["search"]["search_ns"]))),
         mark_used_ns=max(0, round(median(found["search"]["mark_ns"]))),
         spread={
             **{name: _scatter(curve) for name, curve in curves.items()},
-            "host_share": {str(size): share for size, share in found["host"]["shares"].items()},
+            "host_share": _by_size(found["host"]["shares"]),
+            "comm_beside_compute": _by_size(found["host"]["slowdowns"]),
             "channel_slowdown": {str(size): round(ratio, 4) for size, ratio in ratios.items()},
             "launch_cost_ns": _spread(launches),
             "copy_in_ns": {"num_bytes": copies["copy_bytes"], **_spread(copies["copy_in_ns"])},
             "copy_out_ns": {"num_bytes": copies["copy_bytes"], **_spread(copies["copy_out_ns"])},
             "accumulate_ns": {"num_bytes": added["num_bytes"], **_spread(added["samples_ns"])},
+            "queued_gather_factor": {
+                "alone": _spread(gathers["alone_ns"]),
+                "queued": _spread(gathers["queued_ns"]),
+            },
+            "low_rank_ns": {"num_bytes": products["num_bytes"], **_spread(products["samples_ns"])},
             "copy_in_slowdown": _pairs(copies["hooked_ns"], copies["hooked_beside_ns"]),
             "copy_out_slowdown": _pairs(out["copy_ns"], out["copy_beside_ns"]),
             "comm_copy_out_slowdown": _pairs(out["comm_ns"], out["comm_beside_ns"]),
@@ -342,6 +357,10 @@ def _points(curve: Mapping[int, list[list[int]]]) -> tuple[CurvePoint, ...]:
 
 def _scatter(curve: Mapping[int, list[list[int]]]) -> dict[str, Any]:
     return {str(size): _curve_spread(rounds) for size, rounds in sorted(curve.items())}
+
+
+def _by_size(found: Mapping[int, float]) -> dict[str, float]:
+    return {str(size): value for size, value in found.items()}
 
 
 def told_doubtful(hardware: Hardware) -> Hardware:

@@ -1,12 +1,13 @@
 """A small made-up world for the dashboard: a workload, a machine, and a record that nobody measured."""
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import streamlit as st
@@ -15,16 +16,19 @@ from streamlit.testing.v1 import AppTest
 
 import sim
 from app import cached
+from app.cached import Inputs
 from app.launch import MAIN
 from app.remembering import Remembered
+from app.views import sidebar_last
 from sim.formats import documents
 from sim.formats import record_files as records
 from sim.nouns.assignment import Assignment
-from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.workload import Workload
 from sim.units import transfer_ns
 from tests.effort import PATIENCE_S
+from tests.handmade import handmade, measurement, wired
 from tests.saving import save_measurement
 
 MS = 1_000_000
@@ -37,19 +41,11 @@ SIZES = [MIB // 4 * (1 + (index * 7) % 12) for index in range(COUNT)]
 
 
 def make_workload(name: str = "twenty layers") -> Workload:
-    return Workload(
+    return handmade(
+        [(COUNT - index) * 2 * MS for index in range(COUNT)],
+        SIZES,
         name=name,
-        gradients=tuple(
-            Gradient(
-                index=index,
-                name=f"layers.{index}.weight",
-                shape=(size // 4,),
-                dtype="float32",
-                num_bytes=size,
-                ready_ns=(COUNT - index) * 2 * MS,
-            )
-            for index, size in enumerate(SIZES)
-        ),
+        names="layers.{}.weight",
         forward_ns=18 * MS,
         backward_ns=COUNT * 2 * MS + MS,
         optimizer_ns=5 * MS,
@@ -58,14 +54,9 @@ def make_workload(name: str = "twenty layers") -> Workload:
 
 
 def make_hardware(name: str = "two hosts") -> Hardware:
-    return Hardware(
+    return wired(
+        {0: 400_000, MIB: 1_600_000, 64 * MIB: 80 * MS},
         name=name,
-        world_size=2,
-        all_reduce=(
-            CurvePoint(num_bytes=0, duration_ns=400_000),
-            CurvePoint(num_bytes=MIB, duration_ns=1_600_000),
-            CurvePoint(num_bytes=64 * MIB, duration_ns=80 * MS),
-        ),
         copy_in_bytes_per_s=8e9,
         copy_out_bytes_per_s=8e9,
         provenance=MADE_UP,
@@ -99,15 +90,10 @@ def make_measurement(
         )
         for wobble in (-0.001, 0.0, 0.001, 0.0005, -0.0005)
     )
-    return Measurement(
-        name=name,
-        role="candidate",
-        mode="paced",
-        backend="gloo",
-        world_size=2,
-        asked=assignment,
-        observed=assignment.bucket_indices,
-        iterations=iterations,
+    return measurement(
+        name,
+        assignment,
+        iterations,
         traced=tuple(replace(iteration, buckets=buckets) for iteration in iterations[:3]),
         plain_backward_ns=workload.backward_ns,
         plain_step_ns=workload.forward_ns + workload.backward_ns + workload.optimizer_ns,
@@ -151,8 +137,7 @@ def make_traces(folder: Path) -> Path:
         ("single", sim.assign(workload, "single"), 0.005),
     ]
     for number, (name, assignment, error) in enumerate(candidates):
-        measurement = make_measurement(workload, hardware, name, assignment, error)
-        save_measurement(record, number, measurement)
+        save_measurement(record, number, make_measurement(workload, hardware, name, assignment, error))
     for number, role in enumerate(BARE, start=len(candidates)):
         save_measurement(record, number, make_bare_run(workload, hardware, role))
     return folder
@@ -163,6 +148,52 @@ def add_record(traces: Path) -> None:
     other = records.start_record(traces / "measured" / OTHER, make_workload("other layers"), make_hardware())
     for run in (traces / "measured" / "made-up").glob("measurement*"):
         (other / run.name).write_bytes(run.read_bytes())
+
+
+def make_inputs(workload: Workload, hardware: Hardware) -> Inputs:
+    return Inputs(
+        workload=workload,
+        hardware=hardware,
+        workload_digest=sim.digest(workload),
+        hardware_digest=sim.digest(hardware),
+    )
+
+
+def is_clean(page: AppTest) -> bool:
+    return not page.exception and not page.error
+
+
+def metric(page: AppTest, label: str) -> str:
+    return next(found.value for found in page.metric if found.label == label)
+
+
+def charts(page: AppTest) -> dict[str, Any]:
+    return {
+        chart.proto.id.rsplit("-", 1)[-1]: json.loads(chart.proto.spec) for chart in page.get("plotly_chart")
+    }
+
+
+def counted_calls(patch: pytest.MonkeyPatch, *names: str) -> list[str]:
+    """The names of these functions of ``sim``, as they are called from now on."""
+    calls: list[str] = []
+
+    def counted(name: str) -> Any:
+        real = getattr(sim, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            calls.append(name)
+            return real(*args, **kwargs)
+
+        return call
+
+    for name in names:
+        patch.setattr(sim, name, counted(name), raising=False)
+    return calls
+
+
+@pytest.fixture
+def inputs(workload: Workload, hardware: Hardware) -> Inputs:
+    return make_inputs(workload, hardware)
 
 
 @pytest.fixture
@@ -192,6 +223,13 @@ def _installed_components_are_looked_for_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         once = cache(manifest_scanner.scan_component_manifests)
         patch.setattr(manifest_scanner, "scan_component_manifests", once)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_browser_paints_first() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sidebar_last, "_FIRST_S", 0)
         yield
 
 

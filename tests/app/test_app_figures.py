@@ -28,6 +28,7 @@ from sim.nouns.recommendation import Plateau
 from sim.nouns.rows import SweepRow
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
+from tests.tuner.test_tuner_usual_caps import ROW
 
 MS = 1_000_000
 MIB = 1 << 20
@@ -165,21 +166,7 @@ def test_colours_repeat_and_grey_belongs_to_none() -> None:
 
 
 def row(cap: float | None, step: int) -> SweepRow:
-    return SweepRow(
-        label="",
-        bucket_cap_mb=cap,
-        world_size=2,
-        precision=None,
-        bandwidth=1.0,
-        latency=1.0,
-        backward=1.0,
-        num_buckets=3,
-        largest_bucket_bytes=MIB,
-        step_ns=step * MS,
-        sync_end_ns=step * MS,
-        exposed_comm_ns=MS,
-        overlap_ratio=0.5,
-    )
+    return replace(ROW, bucket_cap_mb=cap, step_ns=step * MS)
 
 
 ROWS = (row(None, 98), row(0, 90), row(8, 80), row(1, 79), row(2, 85), row(64, 110))

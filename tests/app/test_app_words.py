@@ -103,16 +103,6 @@ def test_no_traces_is_no_error(missing: Path | None) -> None:
     assert library.find(launch.Settings(traces=missing, watch=missing)).is_empty
 
 
-@pytest.fixture
-def inputs(workload: Workload, hardware: Hardware) -> Inputs:
-    return Inputs(
-        workload=workload,
-        hardware=hardware,
-        workload_digest=sim.digest(workload),
-        hardware_digest=sim.digest(hardware),
-    )
-
-
 def test_exports_say_where_they_come_from(inputs: Inputs) -> None:
     origin = provenance(inputs, {"bandwidth": 0.5})
     assert origin["scaled"] == {"bandwidth": 0.5}

@@ -22,7 +22,7 @@ from sim.clusters.topology.presets import PRESETS
 from sim.nouns.cluster import Hosts, Link
 from sim.nouns.ranks import Ranks
 from sim.units import format_ms
-from tests.app.conftest import make_hardware, make_workload
+from tests.app.conftest import charts, counted_calls, is_clean, make_hardware, make_workload
 from tests.effort import PATIENCE_S
 
 FILE = "cluster.json"
@@ -45,16 +45,6 @@ def page(traces: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
     page = AppTest.from_function(cluster_page, default_timeout=PATIENCE_S)
     page.query_params["most_hosts"] = "2"
     return page
-
-
-def is_clean(page: AppTest) -> bool:
-    return not page.exception and not page.error
-
-
-def charts(page: AppTest) -> dict[str, Any]:
-    return {
-        chart.proto.id.rsplit("-", 1)[-1]: json.loads(chart.proto.spec) for chart in page.get("plotly_chart")
-    }
 
 
 def upload(page: AppTest, text: str) -> AppTest:
@@ -293,19 +283,7 @@ def test_numbers_of_hosts_are_powers_of_two_and_the_one_that_is_set() -> None:
 
 @pytest.mark.usefixtures("fresh")
 def test_moving_a_knob_back_computes_nothing_again(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-
-    def counted(name: str) -> Any:
-        real = getattr(sim, name)
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            calls.append(name)
-            return real(*args, **kwargs)
-
-        return call
-
-    for name in ("cluster_hardware", "scaling", "link_loads"):
-        monkeypatch.setattr(sim, name, counted(name), raising=False)
+    calls = counted_calls(monkeypatch, "cluster_hardware", "scaling", "link_loads")
     page.run()
     assert sorted(calls) == ["cluster_hardware", "link_loads", "scaling"]
     page.toggle(key="loads").set_value(False).run()

@@ -12,8 +12,9 @@ from app.figures.compare_parts import delta_data, draw_bars, parts_data
 from app.figures.style import bucket_colour
 from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Timeline
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.workload import Workload
 from tests.effort import tries
+from tests.handmade import handmade
 from tests.strategies import Case, cases
 
 
@@ -30,24 +31,8 @@ def candidates(workload: Workload, hardware: Hardware) -> list[tuple[str, str, T
 
 def many(count: int) -> Workload:
     """So many gradients that a timeline of each must be merged."""
-    gradients = tuple(
-        Gradient(
-            index=index,
-            name=f"g{index}",
-            shape=(1,),
-            dtype="float32",
-            num_bytes=4,
-            ready_ns=(count - index) * 1000,
-        )
-        for index in range(count)
-    )
-    return Workload(
-        name="many",
-        gradients=gradients,
-        forward_ns=1,
-        backward_ns=count * 1000,
-        optimizer_ns=1,
-    )
+    ready = [(count - index) * 1000 for index in range(count)]
+    return handmade(ready, 4, name="many", forward_ns=1, optimizer_ns=1)
 
 
 @settings(max_examples=tries(30), deadline=None)

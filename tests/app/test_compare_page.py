@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import shlex
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -25,8 +27,12 @@ from app.words import labels
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.units import format_ms
+from tests.app.conftest import charts, is_clean
+from tests.commands import bucketsim
 from tests.effort import PATIENCE_S
+from tests.manual.pages import ROOT, blocks
 
+DASHBOARD = ROOT / "app" / "manual" / "dashboard.md"
 NOWHERE = Library(workloads={}, hardware={}, records={})
 
 
@@ -55,26 +61,6 @@ def quick(page: AppTest) -> AppTest:
     page.query_params["b_pick"] = "one per parameter"
     page.query_params["c_pick"] = "single bucket"
     return page
-
-
-@pytest.fixture
-def inputs(workload: Workload, hardware: Hardware) -> Inputs:
-    return Inputs(
-        workload=workload,
-        hardware=hardware,
-        workload_digest=sim.digest(workload),
-        hardware_digest=sim.digest(hardware),
-    )
-
-
-def is_clean(page: AppTest) -> bool:
-    return not page.exception and not page.error
-
-
-def charts(page: AppTest) -> dict[str, Any]:
-    return {
-        chart.proto.id.rsplit("-", 1)[-1]: json.loads(chart.proto.spec) for chart in page.get("plotly_chart")
-    }
 
 
 def steps(page: AppTest) -> list[str]:
@@ -134,6 +120,31 @@ def test_the_address_restores_all(page: AppTest, workload: Workload, hardware: H
     assert found[1] == step_of(workload, hardware, gradient_as_bucket_view=True)
     assert found[3] == step_of(workload, hardware, "after-backward")
     assert page.selectbox(key="against").value == "D"
+
+
+def test_one_gpt_under_four_systems_is_on_the_page_what_the_command_line_says(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By the address and the commands of the manual."""
+    (shown,) = [one.text for one in blocks(DASHBOARD) if "/compare?" in one.text]
+    (typed,) = [one.text for one in blocks(DASHBOARD) if "--policy zero2" in one.text]
+    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(ROOT / "traces")])
+    page = AppTest.from_function(compare_page, default_timeout=PATIENCE_S)
+    for key, (value,) in parse_qs(urlsplit(shown.strip()).query).items():
+        page.query_params[key] = value
+    page.run()
+    assert is_clean(page)
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(ROOT / "traces" / "workloads" / "gpt-13.8M-cpu.json", "gpt.json")
+    made, *simulated = typed.replace("\\\n", " ").splitlines()
+    assert bucketsim(*shlex.split(made)[1:]).code == 0
+    reports = [json.loads(bucketsim(*shlex.split(line)[1:], "--json").out) for line in simulated]
+    assert [one["policy"] for one in reports] == ["ddp", "megatron", "fully_shard", "zero2"]
+    assert steps(page) == [format_ms(one["step_ns"]) for one in reports]
+    assert len(set(steps(page))) == len(reports)
+    words = " ".join(found.value for found in page.markdown)
+    for one in reports:
+        assert labels.plain(one["verdict"]) in words
 
 
 def test_what_cannot_be_played_is_one_line_and_the_others_stay(quick: AppTest) -> None:

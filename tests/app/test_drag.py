@@ -22,19 +22,16 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.units import format_ms
+from tests.app.conftest import make_inputs
 from tests.bench.machines import machine, model
 
 COUNT, MOST_CHARACTERS = 600, 12_000  # tensors; of a frame
 
 
 def make_state(workload: Workload, hardware: Hardware) -> State:
-    inputs = Inputs(
-        workload=workload,
-        hardware=hardware,
-        workload_digest=sim.digest(workload),
-        hardware_digest=sim.digest(hardware),
+    return State(
+        measured=make_inputs(workload, hardware), what_if=WhatIf(), choice=Choice(pick="default"), cap_stop=25
     )
-    return State(measured=inputs, what_if=WhatIf(), choice=Choice(pick="default"), cap_stop=25)
 
 
 def gain(shown: Played, default: Played) -> Card:

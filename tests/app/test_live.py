@@ -30,9 +30,10 @@ from sim.nouns.recording import (
     RecordingHeader,
 )
 from sim.units import transfer_ns
-from tests.app.conftest import MS, make_hardware
+from tests.app.conftest import MS, is_clean, make_hardware
 from tests.commands import bucketsim
 from tests.effort import PATIENCE_S
+from tests.formats.test_recordings import header as plain_header
 
 COUNT, SIZE = 8, 1 << 20
 ONE, TWO = ((7, 6, 5, 4, 3, 2, 1, 0),), ((7, 6, 5, 4), (3, 2, 1, 0))
@@ -40,26 +41,12 @@ EVIL = "<img src=x onerror=alert(1)>*Net*"
 
 
 def header(rank: int, **changes: Any) -> RecordingHeader:
-    plain = RecordingHeader(
-        rank=rank,
-        world_size=2,
-        level="full",
-        every=1,
-        torch="2.13.0",
-        backend="gloo",
-        device="cpu",
-        clock="host",
-        module=EVIL,
-        comm_hook=None,
-        ddp={"gradient_as_bucket_view": False, "static_graph": False, "bucket_bytes_cap": 26214400},
-        parameters=tuple(
-            RecordedParameter(
-                name=f"p{index}", shape=(512, 512), dtype="float32", num_bytes=SIZE, device="cpu"
-            )
-            for index in range(COUNT)
-        ),
+    ddp = {"gradient_as_bucket_view": False, "static_graph": False, "bucket_bytes_cap": 26214400}
+    parameters = tuple(
+        RecordedParameter(name=f"p{index}", shape=(512, 512), dtype="float32", num_bytes=SIZE, device="cpu")
+        for index in range(COUNT)
     )
-    return replace(plain, **changes)
+    return plain_header(rank, **{"module": EVIL, "ddp": ddp, "parameters": parameters} | changes)
 
 
 def backward(
@@ -539,10 +526,6 @@ def live_page() -> None:
 def page(job: Job, traces: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
     monkeypatch.setattr("sys.argv", ["main.py", "--traces", str(traces), "--watch", str(job.folder.parent)])
     return AppTest.from_function(live_page, default_timeout=PATIENCE_S)
-
-
-def is_clean(page: AppTest) -> bool:
-    return not page.exception and not page.error
 
 
 def said(page: AppTest) -> str:

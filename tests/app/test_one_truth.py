@@ -77,6 +77,16 @@ def test_a_recording_of_a_cpu_on_gpus_is_warned_of(
     assert warning in plain(page.warning)
     visit(page, "compare", b_pick="single bucket", c_pick="single bucket")
     assert warning in plain(page.warning), "on Compare"
+    computed = sim.cluster_hardware(sim.cluster("dgx_h100", hosts=2))
+    page = AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S)
+    page.query_params["start"] = "upload"
+    page.run()
+    files = [
+        (name, sim.to_text(noun).encode(), "application/json")
+        for name, noun in (("w", slow), ("h", computed))
+    ]
+    page.file_uploader(key="up").set_value(files).run()
+    assert warning in plain(page.warning), "on a machine that the Cluster page computed, uploaded"
 
 
 def test_machines_of_one_name_are_told_apart(

@@ -16,6 +16,7 @@ from app.cached_records import Opened
 from app.views import imported
 from app.views.sources import Given
 from app.words import uploads as words
+from app.words.cluster import is_computed
 from sim.formats.documents import to_text
 from sim.nouns.hardware import Hardware
 from sim.nouns.imported import Uploaded
@@ -123,7 +124,7 @@ def test_a_record_that_was_uploaded_is_found_among_the_bundled_by_its_digests(
     assert copies.rows != expected.rows
     page.selectbox(key="up_hardware").set_value("computed: DGX H100").run()
     assert given(page).measured is None  # it was not measured there
-    assert given(page).is_computed
+    assert is_computed(given(page).inputs.hardware)
 
 
 def test_a_trace_brings_what_it_measured(page: AppTest) -> None:
@@ -145,7 +146,7 @@ def test_an_assignment_comes_along(page: AppTest, workload: Workload) -> None:
 def test_a_cluster_is_computed(page: AppTest) -> None:
     cluster = sim.cluster("dgx_h100", hosts=2)
     found = given(upload(page, ("c.json", text(cluster))))
-    assert found.is_computed
+    assert is_computed(found.inputs.hardware)
     assert found.inputs.hardware == sim.cluster_hardware(cluster)
     assert page.selectbox(key="up_hardware").value == f"uploaded: {cluster.name}, computed"
 
@@ -160,7 +161,7 @@ def test_a_url_restores_a_ready_made_machine(page: AppTest, workload: Workload) 
         page.query_params[name] = value
     page.run()
     found = given(page)
-    assert found.is_computed
+    assert is_computed(found.inputs.hardware)
     assert found.inputs.workload == workload
     assert found.inputs.hardware == sim.cluster_hardware(sim.cluster("dgx_h100", hosts=2))
     assert found.inputs.hardware_digest == sim.digest(found.inputs.hardware)

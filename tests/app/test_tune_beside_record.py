@@ -21,7 +21,7 @@ from sim.nouns.comparison import Regret
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.units import format_ms
-from tests.app.conftest import make_traces, open_dashboard
+from tests.app.conftest import is_clean, make_traces, metric, open_dashboard
 from tests.effort import PATIENCE_S
 from tests.saving import measure_anew
 
@@ -30,14 +30,6 @@ from tests.saving import measure_anew
 def page(traces: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
     monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(traces)])
     return AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S)
-
-
-def is_clean(page: AppTest) -> bool:
-    return not page.exception and not page.error
-
-
-def metric(page: AppTest, label: str) -> str:
-    return next(found.value for found in page.metric if found.label == label)
 
 
 def test_the_error_is_shown_by_mechanism_and_the_link_to_validate_keeps_the_record(traces: Path) -> None:
@@ -49,17 +41,9 @@ def test_the_error_is_shown_by_mechanism_and_the_link_to_validate_keeps_the_reco
     assert "made-up" in link.proto.query_string
 
 
-def test_what_real_ranks_took_with_the_answer_is_told(
-    traces: Path, workload: Workload, hardware: Hardware
-) -> None:
+def test_what_real_ranks_took_with_the_answer_is_told(traces: Path, inputs: Inputs) -> None:
     """Where the run of these very inputs measured it."""
     run = traces / "measured" / "made-up"
-    inputs = Inputs(
-        workload=workload,
-        hardware=hardware,
-        workload_digest=sim.digest(workload),
-        hardware_digest=sim.digest(hardware),
-    )
     default, four, two = (
         cached.play(inputs, choice)
         for choice in (Choice(pick="default"), *(Choice(pick="cap", cap_mb=cap) for cap in (4.0, 2.0)))

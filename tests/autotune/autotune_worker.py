@@ -1,4 +1,4 @@
-"""One of two gloo ranks that tune while they train; predictions and the clock are planted, all else is real.
+"""One of two gloo ranks that tune while they train; predictions, clock and order are planted, no more is.
 
 ``python -m tests.autotune.autotune_worker RANK FOLDER``: every function of ``CASES`` is called once.
 """
@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,12 +102,14 @@ class Run:
             return Prediction(assignment=assignment, in_use_ns=100, best_ns=100 - gain, plain_step_ns=50)
 
         predict, loop.predict = loop.predict, planted
+        drawn, loop.Random = loop.Random, partial(random.Random, 0)  # type: ignore[assignment, misc]
         now, loop._Tuning._now = loop._Tuning._now, lambda _: self.clock_ns  # type: ignore[method-assign]
         try:
             self.tuner = sim.autotune(self.ddp, record_steps=4, **options)
             self.train(STEPS)
         finally:
             loop.predict = predict
+            loop.Random = drawn  # type: ignore[misc]
             loop._Tuning._now = now  # type: ignore[method-assign]
 
     def train(self, most: int) -> None:
@@ -165,14 +168,26 @@ def kept() -> dict[str, Any]:
     run.slows = lambda: run.is_own and dist.get_rank() == 1
     live = Path(os.environ["TMPDIR"]) / f"live-{dist.get_rank()}"
     run.tune(max_verify_steps=80, live=live)
-    return {**run.answer(), "told": [asdict(one) for one in find_autotunes(live).values()]}
+    told = [asdict(one) for one in find_autotunes(live).values()]
+    return {**run.answer(), "told": told, "joins": joins(run)}
 
 
 def reverted() -> dict[str, Any]:
     run = Run(gradient_as_bucket_view=True)
     run.slows = lambda: not run.is_own
     run.tune(verify_steps=12, max_verify_steps=40)
-    return run.answer()
+    return {**run.answer(), "joins": joins(run)}
+
+
+def joins(run: Run) -> bool:
+    """Whether ``join()`` is afterwards what it is without us: rank 1 has two batches more."""
+    for ddp in (run.ddp, run.plain):
+        with ddp.join():
+            for number in range(2 + 2 * dist.get_rank()):
+                ddp.zero_grad()
+                ddp(torch.full((1, 16), 0.1 * number)).backward()
+    pairs = zip(run.ddp.parameters(), run.plain.parameters(), strict=True)
+    return all(torch.equal(a.grad, b.grad) for a, b in pairs)
 
 
 def hooked() -> dict[str, Any]:
@@ -214,6 +229,19 @@ def memory_lacks() -> dict[str, Any]:
 
 def raise_memory(_: object) -> None:
     raise MemoryError("planted")
+
+
+def link_lacks_memory() -> dict[str, Any]:
+    """One rank has no room for what the link is measured with; no rank waits for it."""
+    run = Run()
+    probe = loop.LinkProbe
+    if dist.get_rank() == 1:
+        loop.LinkProbe = lambda *_: raise_memory(_)  # type: ignore[assignment, misc]
+    try:
+        run.tune()
+    finally:
+        loop.LinkProbe = probe  # type: ignore[misc]
+    return run.answer()
 
 
 def make_fails() -> dict[str, Any]:
@@ -329,6 +357,7 @@ CASES: tuple[Callable[..., Any], ...] = (
     nothing_predicted,
     prediction_fails,
     memory_lacks,
+    link_lacks_memory,
     make_fails,
     stopped,
     loop_raises,

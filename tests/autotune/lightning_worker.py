@@ -1,4 +1,4 @@
-"""One of two gloo ranks of Lightning's Trainer, with and without the callback.
+"""One of two gloo ranks of Lightning's Trainer, with and without the callbacks.
 
 ``python -m tests.autotune.lightning_worker RANK FOLDER``: answers go to a file.
 """
@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.autotune.trainer_worker import port
+from tests.autotune.trainer_worker import hooks, port, same
 
+STEPS = 50
 MODES: tuple[tuple[int, dict[str, bool]], ...] = (
     (1, {}),
     (2, {"gradient_as_bucket_view": True}),
@@ -22,11 +23,9 @@ MODES: tuple[tuple[int, dict[str, bool]], ...] = (
 )
 
 
-def train(is_tuned: bool, accumulate: int, **ddp: bool) -> tuple[Any, Any]:
+def train(callbacks: list[Any], accumulate: int, **ddp: bool) -> Any:
     import lightning
     from lightning.pytorch.strategies import DDPStrategy
-
-    from sim.integrations.lightning import BucketAutotune
 
     class Model(lightning.LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -41,14 +40,13 @@ def train(is_tuned: bool, accumulate: int, **ddp: bool) -> tuple[Any, Any]:
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
     inputs = torch.randn(1000, 64, generator=torch.Generator().manual_seed(0))
-    callback = BucketAutotune(record_steps=4, verify_steps=12, max_verify_steps=20)
     model = Model()
     trainer = lightning.Trainer(
-        max_steps=50,
+        max_steps=STEPS,
         accelerator="cpu",
         devices=2,
         strategy=DDPStrategy(process_group_backend="gloo", **ddp),
-        callbacks=[callback] if is_tuned else [],
+        callbacks=callbacks,
         accumulate_grad_batches=accumulate,
         logger=False,
         enable_checkpointing=False,
@@ -56,27 +54,31 @@ def train(is_tuned: bool, accumulate: int, **ddp: bool) -> tuple[Any, Any]:
         enable_model_summary=False,
     )
     trainer.fit(model, torch.utils.data.DataLoader(inputs, batch_size=2))
-    return model, callback
+    return model
 
 
 def main() -> None:
+    from sim.integrations.lightning import BucketAutotune, BucketRecording
+
     rank, folder = sys.argv[1], Path(sys.argv[2])
     os.environ |= {"LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port(rank, folder)}
     rows = []
     for accumulate, ddp in MODES:
-        model, callback = train(True, accumulate, **ddp)
-        plain, _ = train(False, accumulate, **ddp)
-        pairs = zip(model.parameters(), plain.parameters(), strict=True)
+        callback = BucketAutotune(record_steps=4, verify_steps=12, max_verify_steps=20)
+        model, plain = train([callback], accumulate, **ddp), train([], accumulate, **ddp)
         rows.append(
             {
                 "outcome": callback.result.outcome,
                 "why": callback.result.why,
                 "steps": callback.result.steps,
-                "same": all(torch.equal(mine, theirs) for mine, theirs in pairs),
-                "hooks": sum(len(p._post_accumulate_grad_hooks or ()) for p in model.parameters()),
+                "same": same(model, plain),
+                "hooks": hooks(model),
             }
         )
-    (folder / f"{rank}.json").write_text(json.dumps(rows))
+    recording = BucketRecording(folder / "recording", max_steps=STEPS - 10)
+    model, plain = train([recording], 2), train([], 2)
+    answers = {"tuned": rows, "recorded": {"same": same(model, plain), "hooks": hooks(model)}}
+    (folder / f"{rank}.json").write_text(json.dumps(answers))
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 

@@ -1,7 +1,7 @@
-"""One of two gloo ranks of which rank 1 dies while it is tuned, or of which both go on under bad luck.
+"""One of two gloo ranks of which rank 1 dies or hangs while it is tuned, or both go on under bad luck.
 
-``python -m tests.autotune.survival_worker RANK FOLDER PHASE``: rank 0 writes how it ended; PHASE ``lucky``
-runs every function of ``CASES``.
+``python -m tests.autotune.survival_worker RANK FOLDER PHASE SIGNAL``: rank 1 sends itself SIGNAL, and rank 0
+writes how it ended. PHASE ``lucky``, without a signal, runs every function of ``CASES``.
 """
 
 import io
@@ -10,6 +10,8 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from sim.nouns.assignment import Assignment
 from tests.autotune.autotune_worker import Net, Run, made_for
 
 MOST_STEPS = 120
+GIVES_UP_S = 60  # a collective, where the other rank hangs
 
 
 def batch(number: int, rank: int) -> torch.Tensor:
@@ -33,7 +36,7 @@ def batch(number: int, rank: int) -> torch.Tensor:
 
 
 def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+    os.kill(os.getpid(), getattr(signal, sys.argv[4]))
 
 
 def plant(ddp: DistributedDataParallel) -> None:
@@ -89,6 +92,7 @@ class Death:
 def survive(phase: str, folder: Path) -> None:
     """Train until the other rank is gone; the weights have to be those of the last whole step."""
     rank = dist.get_rank()
+    (folder / f"{phase}.{rank}").write_text(str(os.getpid()))
     ddp = DistributedDataParallel(Net(), bucket_cap_mb=0.003)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
     plant(ddp)
@@ -116,6 +120,8 @@ def survive(phase: str, folder: Path) -> None:
         "result": tuner.result and [tuner.result.outcome, tuner.result.why],
     }
     (folder / f"{phase}.json").write_text(json.dumps(answer))
+    with suppress(ProcessLookupError):  # it is there where it hangs
+        os.kill(int((folder / f"{phase}.1").read_text()), signal.SIGKILL)
     os._exit(0)  # the group is broken
 
 
@@ -265,7 +271,8 @@ CASES: tuple[Callable[[], dict[str, Any]], ...] = (
 def main() -> None:
     rank, folder, phase = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     store = dist.FileStore(str(folder / f"store-{phase}"), 2)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    limit = timedelta(seconds=GIVES_UP_S)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=limit)
     if phase != "lucky":
         survive(phase, folder)
     answers = {case.__name__: case() for case in CASES}

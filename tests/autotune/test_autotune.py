@@ -42,12 +42,14 @@ def test_kept_where_one_rank_is_slower_under_its_own_buckets(ranks: Answers) -> 
     for answer in of(ranks, "kept"):
         assert answer["outcome"] == "kept", answer["why"]
         assert answer["rounds"] == 10
-        assert answer["why"].startswith("faster by +9.")
+        gain = float(answer["why"].removeprefix("faster by +").partition("%")[0])
+        assert abs(gain - 9.1) < 4  # of 11 planted ms 1 goes, beside a scatter of 0.2
         assert not answer["own"]
         assert set(answer["changed"]) == REVERTED | {"reducer", "logger"}
         assert (answer["hooks"], answer["threads"], answer["reducers"]) == (NO_HOOKS, 1, 1)
         assert answer["pickles"]
         assert answer["differs"] == []
+        assert answer["joins"]
 
 
 def test_the_first_rank_tells_what_it_does_where_told_to(ranks: Answers) -> None:
@@ -67,6 +69,7 @@ def test_a_planted_slow_candidate_is_reverted(ranks: Answers) -> None:
         assert answer["rounds"] == 6
         assert answer["why"].startswith("no gain worth having: -")
         assert is_as_before(answer)
+        assert answer["joins"]
 
 
 def test_the_users_hook_is_on_what_was_kept(ranks: Answers) -> None:
@@ -83,6 +86,7 @@ def test_the_users_hook_is_on_what_was_kept(ranks: Answers) -> None:
         ("nothing_predicted", "reverted", "nothing to gain is predicted: +0.00% of a step", 14),
         ("prediction_fails", "refused", "rank 0: RuntimeError: no prediction: TypeError: planted", 14),
         ("memory_lacks", "refused", "rank 1: MemoryError: planted", 3),
+        ("link_lacks_memory", "refused", "rank 1: MemoryError: planted", 9),
         ("make_fails", "refused", "rank 1: RuntimeError: planted", 14),
         ("stopped", "refused", "stopped before it was decided", 7),
         ("loop_raises", "refused", "stopped before it was decided", 10),

@@ -7,15 +7,23 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, fp16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
+    allreduce_hook,
+    bf16_compress_hook,
+    fp16_compress_hook,
+)
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel.distributed import _MixedPrecision
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import sim
 from sim.autotuner.modes import check_switchable
 from sim.errors import InputError, NotModelledError
 from sim.validator.ranks.wrapping.injection import InjectedDataParallel
+from tests.this_torch import HAS_BF16_HOOK
 
 
 @pytest.fixture
@@ -54,6 +62,22 @@ def stepping_in_backward() -> DistributedDataParallel:
     return ddp
 
 
+def delaying() -> DistributedDataParallel:
+    inner = model()
+    (first, *_, (_, last)) = inner.named_parameters()
+    return DistributedDataParallel(
+        inner, delay_all_reduce_named_params=[first], param_to_hook_all_reduce=last
+    )
+
+
+def marked(**attributes: Any) -> DistributedDataParallel:
+    """As its constructor leaves it where this machine may not have what it needs for it."""
+    ddp = DistributedDataParallel(model())
+    for name, value in attributes.items():
+        setattr(ddp, name, value)
+    return ddp
+
+
 REFUSED: dict[str, Any] = {
     "comm_hook: powerSGD_hook": lambda: hooked(PowerSGDState(None), powerSGD_hook),
     "comm_hook: BuiltinCommHookType.ALLREDUCE is built in": builtin,
@@ -67,20 +91,27 @@ REFUSED: dict[str, Any] = {
     "reducer: the buckets of this InjectedDataParallel": lambda: InjectedDataParallel(
         model(), [[0, 1], [2, 3]]
     ),
+    "mixed_precision: its hooks belong": lambda: marked(mixed_precision=_MixedPrecision(torch.float16)),
+    "optimize_ddp: 'python_reducer'": lambda: marked(_use_python_reducer=True),
+    "delay_all_reduce_named_params: takes": delaying,
     "ddp: a Sequential has no buckets": model,
+    "ddp: a FullyShardedDataParallel has no buckets": lambda: FullyShardedDataParallel(
+        model(), device_id=torch.device("cpu")
+    ),
+    "ddp: a FSDPSequential has no buckets": lambda: fully_shard(model(), mesh=init_device_mesh("cpu", (2,))),
 }
 
 
 @pytest.mark.parametrize("why", REFUSED)
 def test_refused_by_name_and_not_touched(why: str, two_ranks: None) -> None:
     given = REFUSED[why]()
-    reducer = getattr(given, "reducer", None)
+    reducer, hooks = getattr(given, "reducer", None), len(given._forward_hooks)  # FSDP2 has one of its own
     tuner = sim.autotune(given)
     assert tuner.result.outcome == "refused"
     assert tuner.result.why.startswith(why)
     assert str(tuner.result).startswith(f"refused: {why}")
     assert getattr(given, "reducer", None) is reducer
-    assert not given._forward_hooks
+    assert len(given._forward_hooks) == hooks
     assert not any(parameter._post_accumulate_grad_hooks for parameter in given.parameters())
     tuner.step()
     tuner.stop()
@@ -102,7 +133,9 @@ def test_a_torch_without_what_a_switch_needs_is_refused(name: str, two_ranks: No
     assert why == f"torch {torch.__version__}: it has no DistributedDataParallel.{name}"
 
 
-@pytest.mark.parametrize("hook", [allreduce_hook, fp16_compress_hook])
+@pytest.mark.parametrize(
+    "hook", [allreduce_hook, fp16_compress_hook, *([bf16_compress_hook] if HAS_BF16_HOOK else [])]
+)
 def test_hooks_without_state_are_taken(hook: Any, two_ranks: None) -> None:
     check_switchable(hooked(None, hook))
 

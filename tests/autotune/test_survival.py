@@ -1,4 +1,4 @@
-"""``sim.autotune`` under bad luck: a rank dies, a loop raises, a job is resumed; and what it costs after."""
+"""``sim.autotune`` under bad luck: a rank dies or hangs, a loop raises, a job resumes; what it costs."""
 
 import json
 from pathlib import Path
@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from tests.ranks import run_together
+from tests.effort import PATIENCE_S
+from tests.ranks import run_together, start
 
 pytestmark = pytest.mark.dist
 Answers = list[dict[str, Any]]
 WORKER = "tests.autotune.survival_worker"
-# Where rank 1 dies, after how many whole steps of the other one, and whether it was in ``tuner.step``.
+# Where rank 1 dies or hangs, after how many whole steps of the other, and whether that was in ``tuner.step``.
 PHASES = {
     "recording": (6, False),
     "link": (9, True),
@@ -25,11 +26,34 @@ PHASES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_rank_that_dies_ends_the_other_with_whole_weights(phase: str, tmp_path: Path) -> None:
-    (code, error), (killed, _) = run_together(WORKER, tmp_path, phase)
+    (code, error), (killed, _) = run_together(WORKER, tmp_path, phase, "SIGKILL")
     assert (code, killed) == (0, -9), error
     answer = json.loads((tmp_path / f"{phase}.json").read_text())
-    whole, in_ours = PHASES[phase]
     assert "gloo/transport" in answer["raised"]  # which says whose connection broke
+    check_end(answer, phase)
+
+
+@pytest.mark.slow
+def test_a_rank_that_hangs_is_given_up_by_the_process_group(tmp_path: Path) -> None:
+    """In every phase, all at once: after the time that the group was given the other rank raises."""
+    said = tmp_path / "said"
+    ranks = [
+        start(WORKER, [rank, tmp_path, phase, "SIGSTOP"], said.with_suffix(f".{phase}.{rank}"))
+        for phase in PHASES
+        for rank in (0, 1)
+    ]
+    for rank in ranks:
+        rank.join(PATIENCE_S)
+        rank.kill()
+    for phase in PHASES:
+        answer = json.loads((tmp_path / f"{phase}.json").read_text())
+        assert "imed out" in answer["raised"] or "imeout" in answer["raised"], answer
+        check_end(answer, phase)
+
+
+def check_end(answer: dict[str, Any], phase: str) -> None:
+    """After so many whole steps, with their weights, and told where the tuner itself was at work."""
+    whole, in_ours = PHASES[phase]
     assert answer["whole"] == whole, answer
     assert answer["same"]
     if in_ours:

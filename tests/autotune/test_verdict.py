@@ -12,7 +12,7 @@ from tests.effort import IS_WHOLE
 
 Floats = NDArray[np.float64]
 STEP = 100e6  # ns
-TRIALS = 250 if IS_WHOLE else 40
+TRIALS = 250 if IS_WHOLE else 24
 
 
 def normal(count: int, chance: Generator) -> Floats:
@@ -36,15 +36,31 @@ def two_modes(count: int, chance: Generator) -> Floats:
     return 1 + 0.2 * (chance.random(count) < 0.5) + 0.01 * chance.standard_normal(count)
 
 
-NOISES = (normal, heavy, drifting, two_modes)
+def every(period: int) -> "Noise":
+    """One step of so many takes half as long again, as where so many workers load the batches."""
+
+    def times(count: int, chance: Generator) -> Floats:
+        made = normal(count, chance)
+        made[chance.integers(period) :: period] += 0.5
+        return made
+
+    return times
 
 
-def trial(times: Floats) -> Verdict:
-    """The verdict on these steps, looked at as a job does."""
+Noise = Callable[[int, Generator], Floats]
+NOISES = (normal, heavy, drifting, two_modes, every(3), every(4), every(8))
+
+
+def trial(noise: Noise, chance: Generator, more: float = 0.0) -> Verdict:
+    """The verdict on such steps, of which the candidate's take ``more``, looked at as a job does."""
     planned = looks(20, 200)
+    draw = int(chance.integers(1 << 32))
+    theirs = np.array([is_candidate_turn(step, draw) for step in range(200)])
+    times = noise(200, chance) + more * theirs
     for look in planned:
         verdict = judge(
             [round(STEP * float(time)) for time in times[:look]],
+            draw,
             len(planned),
             name="simulated",
             world_size=2,
@@ -57,36 +73,41 @@ def trial(times: Floats) -> Verdict:
 
 
 def test_without_a_gain_at_most_one_in_twenty_is_kept() -> None:
+    """In a fixed order A B B A more than half of the trials with a period of four would be."""
     chance = np.random.default_rng(0)
-    kept = [bool(trial(noise(200, chance)).keeps) for noise in NOISES for _ in range(TRIALS)]
+    kept = [bool(trial(noise, chance).keeps) for noise in NOISES for _ in range(TRIALS)]
     assert sum(kept) <= 0.05 * len(kept)
 
 
 @pytest.mark.parametrize("noise", [normal, heavy, drifting])
-def test_a_gain_is_found_and_its_interval_holds_it(noise: Callable[[int, Generator], Floats]) -> None:
+def test_a_gain_is_found_and_its_interval_holds_it(noise: Noise) -> None:
     chance = np.random.default_rng(1)
-    theirs = np.array([is_candidate_turn(step) for step in range(200)])
-    found = [trial(noise(200, chance) - 0.05 * theirs) for _ in range(10)]
+    found = [trial(noise, chance, -0.05) for _ in range(10)]
     assert all(verdict.keeps for verdict in found)
     held = [verdict.ab.gain_low_ns <= 0.05 * STEP <= verdict.ab.gain_high_ns for verdict in found]
     assert sum(held) >= 8
 
 
+def test_a_slower_candidate_is_never_kept() -> None:
+    chance = np.random.default_rng(4)
+    kept = [trial(noise, chance, 0.1).keeps for noise in NOISES for _ in range(TRIALS // 4)]
+    assert not any(kept)
+
+
 def test_a_slower_candidate_is_given_up_at_the_first_look() -> None:
-    theirs = np.array([is_candidate_turn(step) for step in range(200)])
-    verdict = trial(normal(200, np.random.default_rng(2)) + 0.2 * theirs)
+    verdict = trial(normal, np.random.default_rng(2), 0.2)
     assert verdict.keeps is False
     assert verdict.ab.rounds == 10
     assert "no gain worth having" in verdict.why
 
 
-def test_both_have_as_many_steps_and_follow_as_many_switches() -> None:
-    for look in looks(20, 200):
-        order = [is_candidate_turn(step) for step in range(look)]
-        assert sum(order) == look // 2
-        switched = [place for place in range(1, look) if order[place] != order[place - 1]]
-        to_theirs = sum(order[place] for place in switched)
-        assert abs(2 * to_theirs - len(switched)) <= 1
+def test_each_pair_has_a_step_of_both_in_an_order_of_its_own() -> None:
+    for draw in (0, 1, 1 << 31):
+        order = [is_candidate_turn(step, draw) for step in range(2000)]
+        pairs = list(zip(order[::2], order[1::2], strict=True))
+        assert set(pairs) == {(False, True), (True, False)}
+        assert 450 < sum(ours for ours, _ in pairs) < 550
+    assert order != [is_candidate_turn(step, 0) for step in range(2000)]
 
 
 @pytest.mark.parametrize(

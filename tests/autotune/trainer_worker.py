@@ -1,4 +1,4 @@
-"""One of two gloo ranks of transformers' Trainer, with and without the callback.
+"""One of two gloo ranks of transformers' Trainer, with and without the callbacks.
 
 ``python -m tests.autotune.trainer_worker RANK FOLDER``: answers go to a file.
 """
@@ -27,10 +27,11 @@ class Tokens(Dataset[dict[str, Tensor]]):
         return {"input_ids": tokens, "labels": tokens}
 
 
-def train(folder: Path, is_tuned: bool, **options: Any) -> tuple[Any, Any]:
+def train(folder: Path, name: str, **options: Any) -> tuple[Any, Any]:
+    """The trainer and the callback of this name, after ``STEPS`` steps; ``plain``: none."""
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-    from sim.integrations.transformers import BucketAutotuneCallback
+    from sim.integrations.transformers import BucketAutotuneCallback, BucketRecordingCallback
 
     torch.manual_seed(0)
     config = GPT2Config(
@@ -48,9 +49,12 @@ def train(folder: Path, is_tuned: bool, **options: Any) -> tuple[Any, Any]:
         **options,
     )
     trainer = Trainer(model=GPT2LMHeadModel(config), args=arguments, train_dataset=Tokens())
-    callback = None
-    if is_tuned:
+    callback: Any = None
+    if name == "tuned":
         callback = BucketAutotuneCallback(trainer, record_steps=4, verify_steps=12, max_verify_steps=20)
+    elif name == "recorded":
+        callback = BucketRecordingCallback(trainer, folder / "recording", max_steps=STEPS - 10)
+    if callback is not None:
         trainer.add_callback(callback)
     trainer.train()
     return trainer, callback
@@ -63,21 +67,35 @@ def main() -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port(rank, folder)}
     rows = []
     for options in ({}, {"gradient_accumulation_steps": 2, "ddp_find_unused_parameters": False}):
-        tuned, callback = train(folder, True, **options)
-        plain, _ = train(folder, False, **options)
-        pairs = zip(tuned.model.parameters(), plain.model.parameters(), strict=True)
+        tuned, callback = train(folder, "tuned", **options)
+        plain, _ = train(folder, "plain", **options)
         rows.append(
             {
                 "outcome": callback.result.outcome,
                 "why": callback.result.why,
                 "steps": callback.result.steps,
-                "same": all(torch.equal(mine, theirs) for mine, theirs in pairs),
+                "same": same(tuned.model, plain.model),
                 "hooks": len(tuned.model_wrapped._forward_hooks),
             }
         )
-    (folder / f"{rank}.json").write_text(json.dumps(rows))
+    recorded, _ = train(folder, "recorded", **options)
+    answers = {
+        "tuned": rows,
+        "recorded": {"same": same(recorded.model, plain.model), "hooks": hooks(recorded.model_wrapped)},
+    }
+    (folder / f"{rank}.json").write_text(json.dumps(answers))
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
+
+
+def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    return all(torch.equal(mine, theirs) for mine, theirs in pairs)
+
+
+def hooks(ddp: torch.nn.Module) -> int:
+    on_parameters = sum(len(p._post_accumulate_grad_hooks or ()) for p in ddp.parameters())
+    return on_parameters + len(ddp._forward_hooks) + len(ddp._forward_pre_hooks)
 
 
 def port(rank: str, folder: Path) -> str:

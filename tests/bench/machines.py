@@ -9,7 +9,8 @@ import numpy as np
 from sim.costs.service_time import all_reduce_ns
 from sim.formats.documents import load
 from sim.nouns.hardware import SLOWDOWNS, CurvePoint, Hardware
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.workload import Workload
+from tests.handmade import handmade
 
 MEASURED = Path(__file__).parents[2] / "traces" / "hardware" / "box-2x4gbit.json"
 MIB = 1 << 20
@@ -73,19 +74,10 @@ def model(count: int, machine_name: str) -> Workload:
     wire_ns = all_reduce_ns(hardware, PIECE) * float(sizes.sum()) / PIECE
     ready = np.cumsum(work * (wire_ns / work.sum())).astype(np.int64)[::-1]
     backward_ns = int(ready[0]) + 1_000_000
-    return Workload(
+    return handmade(
+        ready.tolist(),
         name=f"{count} tensors",
-        gradients=tuple(
-            Gradient(
-                index=index,
-                name=f"p{index}",
-                shape=shape,
-                dtype="float32",
-                num_bytes=int(sizes[index]),
-                ready_ns=int(ready[index]),
-            )
-            for index, shape in enumerate(shapes)
-        ),
+        shapes=shapes,
         forward_ns=backward_ns // 2,
         backward_ns=backward_ns,
         optimizer_ns=backward_ns // 20,

@@ -21,7 +21,8 @@ import pytest
 
 import sim
 from tests.app.browser import harness
-from tests.app.browser.harness import Site
+from tests.app.browser.harness import Site, Tab
+from tests.bench.clock import CLOCK, hand_over
 from tests.bench.machines import machine, model
 
 pytestmark = [pytest.mark.bench, pytest.mark.browser]
@@ -36,9 +37,9 @@ KNOBS = {
     "the cap's number": ("spinbutton", "Cap, MiB", "cap"),
 }
 WORKLOADS = {77: "gpt-13.8M-cpu", 161: "resnet50-cpu", 2000: "made-up-2000"}
-DRAGGED, MOVES, FEWEST, LOADS = 8, 9, 3, 2  # moves there, and as many back; moves that the server answers
+DRAGGED, MOVES, FEWEST, LOADS = 8, 9, 3, 3  # moves there, and as many back; moves that the server answers
 SHARE_S = 4.0  # of the wall clock for the moves of one knob that the server answers
-CALM_MS, REST_MS, GIVE_UP_MS = 300, 1000, 8000  # a step that is the same paints no other headline
+CALM_MS, REST_MS = 300, 1000
 BETWEEN_MS = 120  # from one stop to the next: the hand neither rests nor hurries
 FIRST, MOVED = (
     "On the screen: from an address to the headline",
@@ -72,10 +73,11 @@ _WATCH = """() => {
   };
   look();
 }"""
-# The server's headline for the last key is painted, or will not be another one.
-_ANSWERED = """([before, limit]) => {
-  const {served, key} = window.bucketsimTook;
-  return served.length > before || (key && performance.now() - key > limit);
+# The server's headline for the last key is painted, or the page rests with the same as before.
+_ANSWERED = """([before, calm]) => {
+  const {served, key} = window.bucketsimTook, rests = window.bucketsimRests;
+  const isOver = rests?.since > key && !document.querySelector('[data-moves]');
+  return served.length > before || (isOver && performance.now() - rests.since > calm);
 }"""
 # Nothing runs any more, or it has run for long.
 _RESTS = """([calm, most]) => {
@@ -86,22 +88,6 @@ _RESTS = """([calm, most]) => {
 # All that the slider leads to is there.
 _AT_HAND = """slider =>
   [...document.querySelectorAll('.st-key-follow *')].some(each => each.follower?.isWhole(slider))"""
-
-
-class Clock:
-    """Stands still until it is moved: pytest-benchmark's timer for times that were measured elsewhere."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def move(self, seconds: float) -> None:
-        self.now += seconds
-
-
-CLOCK = Clock()
 
 
 @pytest.fixture(scope="module")
@@ -126,13 +112,6 @@ def chromium() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def site(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    harness.require()
-    with harness.serve(tmp_path_factory.mktemp("served"), world) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     harness.require()
     folder = tmp_path_factory.mktemp("plain")
@@ -147,35 +126,52 @@ def address(site: Site, size: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moves:
-    """Seconds of each move of one slider, from the input event to the painted frame."""
+    """Seconds of each move of one knob, from the input event to the painted frame."""
 
     drawn: list[float]
     served: list[float]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """Seconds that the page of one size took: opened first of all, then moved, then opened again."""
+
+    first: list[float]
+    moves: dict[str, Moves]
+    again: list[float]
+
+
 @pytest.fixture(scope="module")
-def moves(site: Site, chromium: Any) -> Callable[[str, int], Moves]:
-    """By knob and size, what its moves take: measured when it is first asked for."""
-    known: dict[tuple[str, int], Moves] = {}
+def seen(world: Path, chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Seen]:
+    """By size, what its page takes: measured when it is first asked for."""
+    known: dict[int, Seen] = {}
 
-    def measure(knob: str, size: int) -> Moves:
-        role, name, key = KNOBS[knob]
-        with harness.tab(chromium, motion="no-preference") as tab, harness.visit(tab) as page:
-            harness.go(page, f"{address(site, size)}&cap=4")
-            page.get_by_role(role, name=name).first.focus()
-            if role == "spinbutton":
-                return Moves(drawn=[], served=served(page, "ArrowUp"))
-            page.wait_for_function(_AT_HAND, arg=key)
-            harness.is_settled(page)
-            ahead = drag(page)
-            return Moves(drawn=ahead, served=served(page))
-
-    def find(knob: str, size: int) -> Moves:
-        if (knob, size) not in known:
-            known[knob, size] = measure(knob, size)
-        return known[knob, size]
+    def find(size: int) -> Seen:
+        if size not in known:
+            with harness.serve(tmp_path_factory.mktemp("served"), world) as site:
+                known[size] = look(chromium, address(site, size))
+        return known[size]
 
     return find
+
+
+def look(chromium: Any, url: str) -> Seen:
+    first = [first_paint(chromium, url)]
+    with harness.tab(chromium, motion="no-preference") as tab:
+        moves = {knob: move(tab, f"{url}&cap=4", knob) for knob in KNOBS}
+    return Seen(first=first, moves=moves, again=[first_paint(chromium, url) for _ in range(LOADS)])
+
+
+def move(tab: Tab, url: str, knob: str) -> Moves:
+    role, name, key = KNOBS[knob]
+    with harness.visit(tab) as page:
+        harness.go(page, url)
+        page.get_by_role(role, name=name).first.focus()
+        if role == "spinbutton":
+            return Moves(drawn=[], served=served(page, "ArrowUp"))
+        page.wait_for_function(_AT_HAND, arg=key)
+        harness.is_settled(page)
+        return Moves(drawn=drag(page), served=served(page))
 
 
 def drag(page: Any) -> list[float]:
@@ -199,7 +195,7 @@ def served(page: Any, key: str = "ArrowRight") -> list[float]:
     took: list[float] = []
     for _ in range(MOVES):
         page.keyboard.press(key)
-        page.wait_for_function(_ANSWERED, arg=[len(took), GIVE_UP_MS])
+        page.wait_for_function(_ANSWERED, arg=[len(took), CALM_MS])
         took = list(page.evaluate("window.bucketsimTook.served"))
         if len(took) >= FEWEST and time.monotonic() - began > SHARE_S:
             break
@@ -216,8 +212,7 @@ def give(
     beside: list[float] | None = None,
 ) -> None:
     """Times to pytest-benchmark, with what the tables need; ``beside`` None: these are the empty page's."""
-    rest = iter(seconds)
-    benchmark.pedantic(lambda: CLOCK.move(next(rest)), rounds=len(seconds), iterations=1)
+    hand_over(benchmark, seconds)
     p50, p95 = (1000 * value for value in np.percentile(seconds, [50, 95]))
     times = "" if beside is None else f", {p95 / (1000 * np.percentile(beside, 95)):.2g}x the empty page's"
     benchmark.group = table
@@ -259,9 +254,9 @@ def test_an_empty_page_s_slider(size: int, empty: list[float], benchmark: Any) -
 )
 @pytest.mark.benchmark(timer=CLOCK)
 def test_a_knob(
-    knob: str, size: int, how: str, moves: Callable[[str, int], Moves], empty: list[float], benchmark: Any
+    knob: str, size: int, how: str, seen: Callable[[int], Seen], empty: list[float], benchmark: Any
 ) -> None:
-    seconds: list[float] = getattr(moves(knob, size), how)
+    seconds: list[float] = getattr(seen(size).moves[knob], how)
     give(benchmark, seconds, MOVED, f"{knob}, {TOLD[how]}", size, empty)
 
 
@@ -278,26 +273,15 @@ def test_first_paint_of_an_empty_page(size: int, empty_loads: list[float], bench
 
 
 @pytest.mark.parametrize("size", WORKLOADS)
-@pytest.mark.parametrize("is_cold", [False, True])
+@pytest.mark.parametrize(
+    ("row", "which"), [("the Tune page, opened before", "again"), ("the Tune page", "first")]
+)
 @pytest.mark.benchmark(timer=CLOCK)
 def test_first_paint(
-    is_cold: bool,
-    size: int,
-    world: Path,
-    site: Site,
-    empty_loads: list[float],
-    tmp_path: Path,
-    chromium: Any,
-    benchmark: Any,
+    row: str, which: str, size: int, seen: Callable[[int], Seen], empty_loads: list[float], benchmark: Any
 ) -> None:
-    """Cold: of a server that has just started, and so has computed nothing yet."""
-    if is_cold:
-        with harness.serve(tmp_path, world) as fresh:
-            seconds = [first_paint(chromium, address(fresh, size))]
-    else:
-        seconds = [first_paint(chromium, address(site, size)) for _ in range(LOADS)]
-    row = "the Tune page" if is_cold else "the Tune page, opened before"
-    give(benchmark, seconds, FIRST, row, size, empty_loads)
+    """First: of a server that has just started, and so has computed nothing yet."""
+    give(benchmark, getattr(seen(size), which), FIRST, row, size, empty_loads)
 
 
 def first_paint(chromium: Any, url: str) -> float:

@@ -3,12 +3,15 @@
 Timed in processor time: all entries run in one thread, and what others do on the machine is not in it.
 """
 
+import gc
 import time
+from functools import cache
 from typing import Any
 
 import pytest
 
-from tests.bench.catalogue import ENTRIES, Entry
+from tests.bench.catalogue import ENTRIES, Entry, Timed
+from tests.bench.clock import CLOCK, hand_over
 
 pytestmark = pytest.mark.bench
 
@@ -24,14 +27,11 @@ FEWEST, MOST, ENOUGH_S = 3, 100, 0.1  # rounds of an entry, and after what time 
         for size in entry.sizes
     ],
 )
-@pytest.mark.benchmark(disable_gc=True, timer=time.process_time)
+@pytest.mark.benchmark(timer=CLOCK)
 def test_entry(entry: Entry, size: int, benchmark: Any) -> None:
-    entry.prepare(SMALLEST)()  # compiles what it needs
-    run = entry.prepare(size)
-    began = time.process_time()
-    run()
-    took_s = time.process_time() - began
-    answer = benchmark.pedantic(run, rounds=min(MOST, max(FEWEST, int(ENOUGH_S / max(took_s, 1e-6)))))
+    compile_kernels_of(entry)
+    seconds, answer = rounds(entry.prepare(size))
+    hand_over(benchmark, seconds)
     benchmark.group = entry.table
     benchmark.extra_info |= {
         "table": entry.table,
@@ -42,3 +42,22 @@ def test_entry(entry: Entry, size: int, benchmark: Any) -> None:
         "unit": entry.unit,
         "worth": "" if entry.judge is None else entry.judge(size, answer),
     }
+
+
+@cache
+def compile_kernels_of(entry: Entry) -> None:
+    entry.prepare(SMALLEST)()
+
+
+def rounds(run: Timed) -> tuple[list[float], Any]:
+    """Seconds of each round, all of them counted, and what the last one answered."""
+    seconds: list[float] = []
+    gc.disable()
+    try:
+        while len(seconds) < FEWEST or (sum(seconds) < ENOUGH_S and len(seconds) < MOST):
+            began = time.process_time()
+            answer = run()
+            seconds.append(time.process_time() - began)
+    finally:
+        gc.enable()
+    return seconds, answer

@@ -2,7 +2,8 @@
 
 Each visitor opens the page, uploads a job and a machine of its own, drags the slider of the cap, and comes
 again; every fourth time a file has something wrong in it. What a page says is what the command line says of
-the same files, or refuses; no exception is shown, no page complains, and the server's memory stays flat.
+the same files, or refuses; no exception is shown, no page complains, and the server's memory stays flat: in
+the last third of the time it grows by less than 8 MiB.
 """
 
 import argparse
@@ -11,10 +12,11 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -27,6 +29,7 @@ from tests.chaos.documents import mutated
 from tests.commands import bucketsim
 
 MIB = 1 << 20
+_MOST_GROWN = 8 * MIB  # in the last third of the time
 _CAP, _DRAWN = "Cap, MiB (slider)", ".bucketsim-dragged"
 _KEYS = ("ArrowLeft", "ArrowRight", "PageUp", "PageDown", "Home", "End")
 _HAS_CAP = "cap => +(new URLSearchParams(location.search).get('cap') ?? 25) === cap"  # 25 is the default
@@ -44,10 +47,31 @@ class Told:
         end = self.memory[-1][0]
         return min(self.memory, key=lambda seen: abs(seen[0] - share * end))[1]
 
+    @property
+    def grown(self) -> int:
+        """What was held more in the last sixth of the time than in the fourth, by the median of each."""
+        return self._held(6) - self._held(4)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether the memory has ceased to grow, within what single moments differ by."""
+        return self.grown < _MOST_GROWN
+
+    def _held(self, sixth: int) -> int:
+        sixths = self.memory[-1][0] / 6
+        return int(median(held for when, held in self.memory if sixth - 1 <= when / sixths <= sixth))
+
+    def see(self, minute: float, held: int, *, is_printed: bool) -> None:
+        """Note what the server holds, and print it with what was done so far."""
+        self.memory.append((minute, held))
+        if is_printed:
+            print(f"{minute:.1f} min, {held // MIB} MiB, {dict(self.did)}", flush=True)
+
     def __str__(self) -> str:
         done = ", ".join(f"{count} {what}" for what, count in sorted(self.did.items()))
         held = ", ".join(f"{self.at(share / 6) // MIB}" for share in range(7))
-        return f"{self.memory[-1][0]:.1f} minutes: {done}; MiB at each sixth of the time: {held}"
+        grown = f"{self.grown / MIB:+.1f} in the last third, {'flat' if self.is_flat else 'NOT FLAT'}"
+        return f"{self.memory[-1][0]:.1f} minutes: {done}; MiB at each sixth of the time: {held}; {grown}"
 
 
 class Visitor:
@@ -156,9 +180,7 @@ def soak(minutes: float, count: int, seed: int, *, is_printed: bool = False) -> 
         steps = [Visitor(number, seed, site, folder, told).steps(browser) for number in range(count)]
         began = time.monotonic()
         while (now := (time.monotonic() - began) / 60) < minutes:
-            told.memory.append((now, site.memory_bytes()))
-            if is_printed:
-                print(f"{now:.1f} min, {told.memory[-1][1] // MIB} MiB, {dict(told.did)}", flush=True)
+            told.see(now, site.memory_bytes(), is_printed=is_printed)
             for each in steps:
                 next(each)
         for each in steps:
@@ -169,8 +191,9 @@ def soak(minutes: float, count: int, seed: int, *, is_printed: bool = False) -> 
     return told
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def command(soak: Callable[..., Told], about: str | None) -> None:
+    """Soak as the command line asks, and print what was seen."""
+    parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--visitors", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
@@ -179,4 +202,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(soak, __doc__)

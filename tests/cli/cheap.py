@@ -12,7 +12,8 @@ import sim.validator.gathering
 import sim.validator.replay
 from sim.clusters.boxes import boxed_cluster
 from sim.formats import record_files as records
-from sim.nouns.measurement import MeasuredIteration, Measurement
+from sim.nouns.measurement import MeasuredIteration
+from tests.handmade import measurement
 from tests.importer.link_texts import Line, today
 from tests.saving import save_measurement
 
@@ -33,20 +34,9 @@ def save_measurements(folder: Path) -> None:
             backward_end_ns=told.backward_end_ns,
             sync_end_ns=told.sync_end_ns,
         )
-        measurement = Measurement(
-            name=f"cap {cap}",
-            role="candidate",
-            mode="paced",
-            backend="gloo",
-            world_size=2,
-            asked=assignment,
-            observed=assignment.bucket_indices,
-            iterations=(iteration,) * 3,
-            plain_backward_ns=workload.backward_ns,
-            plain_step_ns=workload.backward_ns,
-            dropped_warmup=0,
-        )
-        save_measurement(folder, number, measurement)
+        plain = {"plain_backward_ns": workload.backward_ns, "plain_step_ns": workload.backward_ns}
+        made = measurement(f"cap {cap}", assignment, [iteration] * 3, **plain)
+        save_measurement(folder, number, made)
 
 
 def save_inputs(folder: Path) -> None:

@@ -23,11 +23,12 @@ def test_one_record_in_full() -> None:
         assert said.out.count(row.name[:12]) >= 4  # a table each: steps, exposed, bucket ends, attribution
     assert "error of sync_end by mechanism" in said.out
     for words in (
-        "regret of the recommendation: ",
+        "regret of the recommendation: none, it was the fastest\n",
         "targets (set for paced replays in the box): ",
         "the rule: ",
     ):
         assert words in said.out
+    assert "regret of the recommendation: 0.87 ms (" in bucketsim("agree", OTHER).out
 
 
 def test_a_directory_that_holds_several_gives_a_row_each() -> None:

@@ -7,28 +7,14 @@ from pathlib import Path
 import pytest
 
 import sim
-from sim.nouns.hardware import CurvePoint, Hardware
-from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.measurement import MeasuredBucket, MeasuredIteration
 from tests.commands import bucketsim
+from tests.handmade import handmade, measurement, wired
 
 MIB, MS = 1 << 20, 1_000_000
 # 1 ms a MiB: 10 ms of all-reduce beside 20 ms of backward, then 2 ms that nothing hides.
-PAIR = Workload(
-    name="pair",
-    gradients=tuple(
-        Gradient(index=i, name=f"p{i}", shape=(), dtype="float32", num_bytes=mib * MIB, ready_ns=ms * MS)
-        for i, (ms, mib) in enumerate(((30, 2), (10, 10)))
-    ),
-    forward_ns=50 * MS,
-    backward_ns=30 * MS,
-    optimizer_ns=0,
-)
-LINK = Hardware(
-    name="link",
-    world_size=4,
-    all_reduce=(CurvePoint(num_bytes=0, duration_ns=0), CurvePoint(num_bytes=MIB, duration_ns=MS)),
-)
+PAIR = handmade([30 * MS, 10 * MS], [2 * MIB, 10 * MIB], name="pair", forward_ns=50 * MS)
+LINK = wired({0: 0, MIB: MS}, name="link", world_size=4)
 
 
 @pytest.fixture
@@ -128,22 +114,18 @@ def trace(tmp_path: Path) -> Path:
             for i, (start, end) in enumerate(times)
         ),
     )
-    measurement = Measurement(
-        name="as run",
-        role="candidate",
-        mode="trace",
-        backend="nccl",
-        world_size=4,
-        asked=assignment,
-        observed=assignment.bucket_indices,
-        iterations=(step,),
+    made = measurement(
+        "as run",
+        assignment,
+        [step],
         traced=(step,),
+        mode="trace",
+        world_size=4,
         plain_backward_ns=30 * MS,
         plain_step_ns=80 * MS,
-        dropped_warmup=0,
     )
     path = tmp_path / "measured.json"
-    path.write_text(sim.to_text(measurement))
+    path.write_text(sim.to_text(made))
     return path
 
 

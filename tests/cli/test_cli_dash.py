@@ -22,10 +22,10 @@ def test_a_port_that_is_taken_is_told_before_any_address() -> None:
 
 def test_ctrl_c_is_heard_while_the_server_starts(tmp_path: Path) -> None:
     """A streamlit that takes its time, in place of the real one."""
-    package = tmp_path / "streamlit"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-    (package / "__main__.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(3600)\n")
+    package = tmp_path / "streamlit" / "web"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").write_text("")
+    (package / "cli.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(3600)\n")
     with subprocess.Popen(
         launch.command(),
         stdout=subprocess.PIPE,

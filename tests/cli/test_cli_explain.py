@@ -146,7 +146,8 @@ def test_notes_are_told_once() -> None:
     said = bucketsim("explain", W, "--ddp", 'comm_hook={"name": "powerSGD", "start_powerSGD_iter": 2}')
     assert said.code == 0
     notes = [line for line in said.out.splitlines() if line.startswith("note: ")]
-    assert notes == ["note: PowerSGD's matrix products are not counted, only its memory traffic"]
+    (note,) = notes
+    assert note.startswith("note: PowerSGD's matrix products are not counted, only its memory traffic")
 
 
 # Switches, of explain and simulate alike

@@ -1,7 +1,6 @@
 """``bucketsim import``: what it writes, prints and refuses."""
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +16,8 @@ from sim.nouns.hardware import CurvePoint
 from sim.nouns.imported import Imported, ImportOptions, RankRow
 from tests.commands import bucketsim
 from tests.importer.link_texts import Line, today
+from tests.public_data import DATA, needs_data
 
-DATA = os.environ.get("BUCKETSIM_DATA")
 RECORD = Path(__file__).parents[2] / "traces" / "measured" / "gpt-loopback-2"
 LINES = [
     Line(num_bytes=1 << 20, in_us=100.0, out_us=110.0),
@@ -168,6 +167,26 @@ def test_the_last_line_is_the_next_command(
     assert all(Path(file.strip(",)(;")).is_file() for file in files)
 
 
+def test_a_gloo_job_is_sent_to_calibrate_and_not_to_nccl_tests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = load_record(RECORD)
+    for backend, begins in (
+        ("gloo", "next: bucketsim calibrate "),
+        ("nccl", "next: import an nccl-tests log "),
+    ):
+        (one, *_) = record.measurements
+        imported = Imported(
+            format="recording",
+            name="n",
+            workload=record.workload,
+            measurements=(replace(one, backend=backend),),
+        )
+        monkeypatch.setattr(sim.cli.importing, "reader", lambda form, made=imported: lambda *_: made)
+        said = bucketsim("import", "recording", "x", "-o", tmp_path / backend)
+        assert said.err.splitlines()[-1].startswith(begins), said.err
+
+
 def test_gradients_below_the_curve_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After an import, and of tune's families that have such buckets; not where the curve begins lower."""
     record = load_record(RECORD)
@@ -259,10 +278,9 @@ def test_what_cannot_be_imported_is_named(words: list[str], message: str, tmp_pa
     assert not (tmp_path / "made").exists()
 
 
-@pytest.mark.skipif(DATA is None, reason="BUCKETSIM_DATA is unset")
+@needs_data
 def test_eight_public_ranks_become_a_record(tmp_path: Path) -> None:
-    assert DATA is not None
-    paths = sorted((Path(DATA) / "traces/param").glob("param_dlrm_v100x8*"))
+    paths = sorted((DATA / "traces/param").glob("param_dlrm_v100x8*"))
     made = tmp_path / "made"
     document = json.loads(bucketsim("import", "auto", *paths, "-o", made, "--json").out)
     assert document["world_size"] == 8

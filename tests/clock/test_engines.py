@@ -15,10 +15,11 @@ from sim.clock.program import Effects, effects_of
 from sim.clock.small_messages import small_messages
 from sim.errors import NotModelledError
 from sim.nouns.assignment import Assignment
-from sim.nouns.hardware import SLOWDOWNS, CurvePoint, Hardware
+from sim.nouns.hardware import SLOWDOWNS
 from sim.nouns.timeline import Timeline
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.workload import Gradient
 from tests.effort import tries
+from tests.handmade import handmade, wired
 from tests.oracle.stepper import copy, service, step_through
 from tests.strategies import REAL, TINY, Case, cases
 
@@ -74,28 +75,6 @@ def test_both_engines_do_what_the_contract_says(case: Case, connected: bool) -> 
         assert timeline.sync_end_ns == fate.sync_end, engine
         spans = [(s.kind, s.start_ns, s.end_ns, s.gradient, s.bucket) for s in timeline.compute]
         assert spans == fate.compute, engine
-
-
-@settings(max_examples=tries(150))
-@given(cases(st.just(TINY), max_gradients=7))
-def test_report_counts_the_nanoseconds(case: Case) -> None:
-    """CONTRACT, Report: step, exposed communication and overlap, by counting nanoseconds."""
-    timeline = simulate(case)
-    report = sim.summarize(timeline)
-    workload = case.workload
-    collectives = {t for b in timeline.buckets for t in range(b.start_ns, b.end_ns)}
-    compute = {t for s in timeline.compute for t in range(s.start_ns, s.end_ns)}
-    ratio = len(collectives & compute) / len(collectives) if collectives else 0.0
-    assert report.overlap_ratio == ratio
-    assert report.exposed_comm_ns == timeline.sync_end_ns - workload.backward_ns
-    assert report.post_sync_ns == 0
-    assert report.step_ns == (
-        report.pre_forward_ns
-        + workload.forward_ns
-        + workload.loss_ns
-        + report.sync_end_ns
-        + workload.optimizer_ns
-    )
 
 
 def _lane_intervals(timeline: Timeline) -> list[tuple[int, int]]:
@@ -350,17 +329,9 @@ def test_a_simulation_is_reproducible(engine: str, case: Case) -> None:
 def tiny_case(work: tuple[int, int], service: int, **changes: object) -> Case:
     """One gradient in one bucket: ``work`` before it is ready and after."""
     before, after = work
-    gradient = Gradient(index=0, name="p", shape=(), dtype="int8", num_bytes=1, ready_ns=before)
     return Case(
-        workload=Workload(
-            name="w", gradients=(gradient,), forward_ns=0, backward_ns=before + after, optimizer_ns=0
-        ),
-        hardware=Hardware(
-            name="h",
-            world_size=2,
-            all_reduce=(CurvePoint(num_bytes=0, duration_ns=service),),
-            **changes,  # type: ignore[arg-type]
-        ),
+        workload=handmade([before], 1, dtypes="int8", backward_ns=before + after),
+        hardware=wired({0: service}, **changes),
         assignment=Assignment(bucket_indices=((0,),)),
     )
 
@@ -385,17 +356,9 @@ def test_a_stretched_duration_is_rounded_once(engine: str, after: int, service: 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_rate_that_does_not_change_is_not_rounded_on_the_way(engine: str) -> None:
     """Launches that find no channel free change no rate, and so no end."""
-    gradients = tuple(
-        Gradient(index=k, name="p", shape=(), dtype="int8", num_bytes=1, ready_ns=k) for k in range(4)
-    )
     case = Case(
-        workload=Workload(name="w", gradients=gradients, forward_ns=0, backward_ns=9, optimizer_ns=0),
-        hardware=Hardware(
-            name="h",
-            world_size=2,
-            all_reduce=(CurvePoint(num_bytes=0, duration_ns=2),),
-            comm_slowdown=1.25,
-        ),
+        workload=handmade([0, 1, 2, 3], 1, dtypes="int8", backward_ns=9),
+        hardware=wired({0: 2}, comm_slowdown=1.25),
         assignment=Assignment(bucket_indices=((0,), (1,), (2,), (3,))),
     )
     timeline = simulate(case, engine)

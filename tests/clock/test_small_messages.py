@@ -10,21 +10,12 @@ from sim.clock.outcome import Outcome
 from sim.clock.program import BackwardEnd, Effects, Launch, Program
 from sim.clock.small_messages import small_messages
 from sim.nouns.collective import Collective
-from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.hardware import CurvePoint
+from tests.handmade import wired
 
 # Best rate 0.01 ns a byte. A quarter of 1000 + 0.009009 * (bytes - 1000) ns is wire from 31,977 bytes on.
 # What is waited for is 3/4 of the largest measured message, 7,500 ns, beside 1,000 of its own.
-LINK = Hardware(
-    name="one connection",
-    world_size=2,
-    all_reduce=(
-        CurvePoint(num_bytes=1000, duration_ns=1000),
-        CurvePoint(num_bytes=1_000_000, duration_ns=10_000),
-    ),
-    comm_channels=2,
-    channel_slowdown=2.0,
-    shared_connection=True,
-)
+LINK = wired({1000: 1000, 1_000_000: 10_000}, comm_channels=2, channel_slowdown=2.0, shared_connection=True)
 
 
 def test_what_is_small_and_how_long_it_waits() -> None:

@@ -12,8 +12,9 @@ from sim.errors import AssignmentError, InputError, NotModelledError, SimError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.timeline import Timeline
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.workload import Workload
 from tests.effort import tries
+from tests.handmade import handmade
 from tests.oracle.stepper import step_through
 from tests.strategies import TINY, Case, paired_cases
 from tests.systems.any_system import system_cases
@@ -25,12 +26,7 @@ EACH_ALONE = Assignment(bucket_indices=((2,), (1,), (0,)))
 
 def rank(*ready: int, tail: int = 10, **more: Any) -> Workload:
     """Gradients of 8 bytes, ready at these times; backward ends ``tail`` after the last of them."""
-    gradients = tuple(
-        Gradient(index=index, name=f"p{index}", shape=(2,), dtype="float32", num_bytes=8, ready_ns=time)
-        for index, time in enumerate(ready)
-    )
-    given = {"forward_ns": 5, "backward_ns": max(ready) + tail, "optimizer_ns": 0, **more}
-    return Workload(name="w", gradients=gradients, **given)
+    return handmade(ready, **{"forward_ns": 5, "backward_ns": max(ready) + tail} | more)
 
 
 def simulate(case: Case, engine: str = "analytic") -> Timeline:

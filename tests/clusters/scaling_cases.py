@@ -12,8 +12,9 @@ from sim.clusters.scaling.change import Side, side_of
 from sim.clusters.scaling.reasons import Reason, find_reason
 from sim.clusters.topology.presets import preset
 from sim.nouns.cluster import Cluster
-from sim.nouns.hardware import CurvePoint, Hardware
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.hardware import Hardware
+from sim.nouns.workload import Workload
+from tests.handmade import handmade, wired
 
 MS = 1_000_000
 MIB = 1 << 20
@@ -21,24 +22,8 @@ MIB = 1 << 20
 
 def workload_of(ready_ms: list[float], sizes_mib: list[float], forward_ms: float = 10) -> Workload:
     """Gradients that become ready from the last to the first; backward ends with the last of them."""
-    count = len(ready_ms)
-    return Workload(
-        name="w",
-        gradients=tuple(
-            Gradient(
-                index=index,
-                name=f"p{index}",
-                shape=(),
-                dtype="float32",
-                num_bytes=round(sizes_mib[count - 1 - index] * MIB),
-                ready_ns=round(ready_ms[count - 1 - index] * MS),
-            )
-            for index in range(count)
-        ),
-        forward_ns=round(forward_ms * MS),
-        backward_ns=round(ready_ms[-1] * MS),
-        optimizer_ns=0,
-    )
+    ready, sizes = [round(ms * MS) for ms in ready_ms], [round(mib * MIB) for mib in sizes_mib]
+    return handmade(ready[::-1], sizes[::-1], forward_ns=round(forward_ms * MS), backward_ns=ready[-1])
 
 
 def hosts_of(count: int) -> Cluster:
@@ -48,14 +33,8 @@ def hosts_of(count: int) -> Cluster:
 
 def measured(points_ms: Mapping[float, float], ranks: int = 2) -> Hardware:
     """Hardware by MiB and ms of its all-reduces."""
-    return Hardware(
-        name=f"{ranks} ranks",
-        world_size=ranks,
-        all_reduce=tuple(
-            CurvePoint(num_bytes=round(size * MIB), duration_ns=round(time * MS))
-            for size, time in points_ms.items()
-        ),
-    )
+    times = {round(size * MIB): round(time * MS) for size, time in points_ms.items()}
+    return wired(times, name=f"{ranks} ranks", world_size=ranks)
 
 
 def affine(bucket_ms: float, mib_ms: float, ranks: int = 2) -> Hardware:

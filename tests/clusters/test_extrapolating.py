@@ -39,7 +39,8 @@ from tests.clusters.published_fabrics import (
     p4de,
     three_of,
 )
-from tests.published.take import needs_data, whole
+from tests.public_data import needs_data
+from tests.published.take import whole
 
 FABRICS = (dgx_a100(8), p4de(2), alps(8), box(4, "pcie", 24e9, "ampere", 1))
 SIZES = tuple(2**power for power in range(3, 33))

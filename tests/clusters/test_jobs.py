@@ -13,10 +13,11 @@ from sim.clusters.jobs.neighbours import wire_bytes
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.cluster import Cluster, Device, Hosts, HostTemplate, Link
-from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.hardware import Hardware
 from sim.nouns.jobs import Job
-from sim.nouns.workload import Buffer, Gradient, Workload
+from sim.nouns.workload import Buffer, Workload
 from tests.effort import tries
+from tests.handmade import handmade, wired
 from tests.strategies import SCALES, Case, cases
 from tests.systems.any_system import system_cases
 
@@ -55,33 +56,12 @@ def across(number: int, jobs: int) -> tuple[str, ...]:
 def line(latency_ns: int, bytes_per_s: float = GB) -> Hardware:
     """Two ranks, whose all-reduce takes a latency and all its bytes on the wire."""
     far = 10**9
-    return Hardware(
-        name="line",
-        world_size=2,
-        all_reduce=(
-            CurvePoint(num_bytes=0, duration_ns=latency_ns),
-            CurvePoint(num_bytes=far, duration_ns=latency_ns + round(far * 1e9 / bytes_per_s)),
-        ),
-    )
+    return wired({0: latency_ns, far: latency_ns + round(far * 1e9 / bytes_per_s)}, name="line")
 
 
 def workload(sizes: Sequence[int], ready: Sequence[int], *, forward: int = 0, tail: int = 0) -> Workload:
     """Gradients of these sizes, the last one ready first, at these times in that order."""
-    count = len(sizes)
-    gradients = tuple(
-        Gradient(
-            index=index,
-            name=f"p{index}",
-            shape=(),
-            dtype="float32",
-            num_bytes=sizes[index],
-            ready_ns=ready[count - 1 - index],
-        )
-        for index in range(count)
-    )
-    return Workload(
-        name="w", gradients=gradients, forward_ns=forward, backward_ns=max(ready) + tail, optimizer_ns=0
-    )
+    return handmade(ready[::-1], sizes, forward_ns=forward, backward_ns=max(ready) + tail)
 
 
 def job(name: str, where: tuple[str, ...], work: Workload, hardware: Hardware) -> Job:

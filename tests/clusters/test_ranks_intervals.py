@@ -8,8 +8,8 @@ import pytest
 
 import sim
 from sim.nouns.ranks import Ranks
-from sim.nouns.workload import Gradient, Workload
 from tests.clusters.test_ranks_theory import MS, ONE, compute, distribution, largest_of, wire
+from tests.handmade import handmade
 
 
 @pytest.mark.parametrize(
@@ -88,11 +88,7 @@ def test_micro_batches_have_luck_of_their_own() -> None:
 
 def test_buckets_have_luck_of_their_own() -> None:
     """Two all-reduces, one behind the other, scatter by the root of two of what one does."""
-    gradients = tuple(
-        Gradient(index=k, name=f"p{k}", shape=(2,), dtype="float32", num_bytes=8, ready_ns=2 * MS - k * MS)
-        for k in range(2)
-    )
-    workload = Workload(name="w", gradients=gradients, forward_ns=0, backward_ns=2 * MS, optimizer_ns=0)
+    workload = handmade([2 * MS, MS])
     hardware = wire(2, 10 * MS, spread={"all_reduce": {"0": UNIFORM}})
     one, two = (
         sim.step_distribution(

@@ -9,10 +9,11 @@ import pytest
 
 import sim
 from sim.nouns.assignment import Assignment
-from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.hardware import Hardware
 from sim.nouns.ranks import RankGroup, Ranks, SlowRanks
 from sim.nouns.step_distribution import StepDistribution
-from sim.nouns.workload import Buffer, Gradient, Workload
+from sim.nouns.workload import Buffer, Workload
+from tests.handmade import handmade, wired
 
 MS = 1_000_000
 ONE = Assignment(bucket_indices=((0,),))
@@ -20,18 +21,11 @@ ONE = Assignment(bucket_indices=((0,),))
 
 def compute(backward_ns: int = 100 * MS, **more: Any) -> Workload:
     """One gradient, ready when backward ends: nothing of its all-reduce is hidden."""
-    gradient = Gradient(index=0, name="p", shape=(2,), dtype="float32", num_bytes=8, ready_ns=backward_ns)
-    given = {"forward_ns": 0, "optimizer_ns": 0, **more}
-    return Workload(name="w", gradients=(gradient,), backward_ns=backward_ns, **given)
+    return handmade([backward_ns], **more)
 
 
 def wire(world_size: int, service_ns: int = 0, **more: Any) -> Hardware:
-    return Hardware(
-        name="h",
-        world_size=world_size,
-        all_reduce=(CurvePoint(num_bytes=0, duration_ns=service_ns),),
-        **more,
-    )
+    return wired({0: service_ns}, world_size=world_size, **more)
 
 
 def distribution(
@@ -95,11 +89,7 @@ def test_one_slow_rank_lengthens_all_that_is_computed_and_nothing_else() -> None
 def test_jitter_costs_a_step_next_to_nothing_where_the_wire_is_the_bottleneck() -> None:
     """Ten buckets of 50 ms behind the first gradient: the wire waits for the first 1 ms of backward alone."""
     count = 10
-    gradients = tuple(
-        Gradient(index=k, name=f"p{k}", shape=(2,), dtype="float32", num_bytes=8, ready_ns=(count - k) * MS)
-        for k in range(count)
-    )
-    workload = Workload(name="w", gradients=gradients, forward_ns=0, backward_ns=count * MS, optimizer_ns=0)
+    workload = handmade([(count - k) * MS for k in range(count)])
     each = Assignment(bucket_indices=tuple((k,) for k in reversed(range(count))))
     told = sim.step_distribution(
         workload, wire(256, 50 * MS), each, Ranks(name="r", pace_jitter=0.2), samples=200
@@ -134,11 +124,7 @@ def test_a_rank_that_stands_still_slows_nothing_and_is_not_slowed() -> None:
     ends 75 ms later, as without a stall, and the step after 275 ms. With one in the first half all is 40 ms
     later.
     """
-    gradients = tuple(
-        Gradient(index=k, name=f"p{k}", shape=(2,), dtype="float32", num_bytes=8, ready_ns=(2 - k) * 50 * MS)
-        for k in range(2)
-    )
-    workload = Workload(name="w", gradients=gradients, forward_ns=0, backward_ns=100 * MS, optimizer_ns=0)
+    workload = handmade([100 * MS, 50 * MS])
     two = Assignment(bucket_indices=((1,), (0,)))
     hardware = wire(2, 100 * MS, comm_slowdown=2.0)
     still = Ranks(name="r", stall_probability=1.0, stall_ns=40 * MS)

@@ -4,8 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.clusters.scaling.carried import End, at_end
-from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.hardware import Hardware
 from sim.units import divide_half_even
+from tests.handmade import wired
 
 ENDS: tuple[End, End] = ("min_ns", "max_ns")
 MIB = 1 << 20
@@ -15,18 +16,8 @@ def hardware_of(times_ns: list[int], least_ns: list[int | None], greatest_ns: li
     """Points at 1, 2, 4, … MiB; None: no range."""
     sizes = [MIB << octave for octave in range(len(times_ns))]
     ranges = zip(sizes, least_ns, greatest_ns, strict=True)
-    return Hardware(
-        name="h",
-        world_size=2,
-        all_reduce=tuple(
-            CurvePoint(num_bytes=size, duration_ns=time) for size, time in zip(sizes, times_ns, strict=True)
-        ),
-        spread={
-            "all_reduce": {
-                str(size): {"min_ns": low, "max_ns": high} for size, low, high in ranges if low is not None
-            }
-        },
-    )
+    known = {str(size): {"min_ns": low, "max_ns": high} for size, low, high in ranges if low is not None}
+    return wired(dict(zip(sizes, times_ns, strict=True)), spread={"all_reduce": known})
 
 
 def durations(hardware: Hardware) -> list[int]:

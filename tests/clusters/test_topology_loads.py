@@ -22,6 +22,7 @@ from sim.clusters.topology.traffic import TRAFFIC
 from sim.errors import InputError, NotModelledError
 from sim.nouns.cluster import Cluster
 from sim.nouns.link_load import LinkLoad
+from tests.cluster_strategies import placements
 from tests.clusters.whole_graph import cluster_graph
 from tests.effort import tries
 
@@ -35,13 +36,6 @@ CLUSTERS = [
 ]
 
 
-@st.composite
-def placements(draw: st.DrawFn) -> tuple[Cluster, list[str]]:
-    cluster = draw(st.sampled_from(CLUSTERS))
-    gpus = draw(st.permutations(list(cluster.all_gpus())))
-    return cluster, gpus[: draw(st.integers(1, min(12, len(gpus))))]
-
-
 def through(loads: tuple[LinkLoad, ...]) -> tuple[dict[str, float], dict[str, float]]:
     """Bytes out of and into every part, per byte of the message."""
     out: dict[str, float] = defaultdict(float)
@@ -52,7 +46,7 @@ def through(loads: tuple[LinkLoad, ...]) -> tuple[dict[str, float], dict[str, fl
     return out, into
 
 
-@given(placements(), st.sampled_from(LOADS))
+@given(placements(CLUSTERS), st.sampled_from(LOADS))
 @settings(max_examples=tries(50), deadline=None)
 def test_what_comes_in_goes_out(case: tuple[Cluster, list[str]], algorithm: str) -> None:
     """Every part sends as many bytes as it receives: rings pass on, trees send down what came up, and
@@ -71,7 +65,7 @@ def test_what_comes_in_goes_out(case: tuple[Cluster, list[str]], algorithm: str)
     assert dict(out) == pytest.approx(dict(into))
 
 
-@given(placements())
+@given(placements(CLUSTERS))
 @settings(max_examples=25, deadline=None)
 def test_a_ring_sends_its_bytes_at_each_rank(case: tuple[Cluster, list[str]]) -> None:
     """2 (n - 1) / n out of every rank, which is the least that an all-reduce can do."""
@@ -82,7 +76,7 @@ def test_a_ring_sends_its_bytes_at_each_rank(case: tuple[Cluster, list[str]]) ->
         assert out[rank] == pytest.approx(2 * (count - 1) / count)
 
 
-@given(placements())
+@given(placements(CLUSTERS))
 @settings(max_examples=25, deadline=None)
 def test_both_trees_send_each_byte_up_and_down_each_edge(case: tuple[Cluster, list[str]]) -> None:
     """n - 1 edges a tree, each crossed up and down once: 2 (n - 1) bytes over all ends of edges."""
@@ -93,7 +87,7 @@ def test_both_trees_send_each_byte_up_and_down_each_edge(case: tuple[Cluster, li
     assert sum(load.share for load in net) == pytest.approx(2 * (hosts - 1) if len(ranks) > 1 else 0)
 
 
-@given(placements())
+@given(placements(CLUSTERS))
 @settings(max_examples=25, deadline=None)
 def test_at_the_bus_bandwidth_one_link_is_full_and_none_is_over(case: tuple[Cluster, list[str]]) -> None:
     cluster, ranks = case
@@ -150,7 +144,7 @@ def test_on_an_even_machine_the_graph_says_what_the_law_says(
         assert point.duration_ns == pytest.approx(law(fabric, point.num_bytes), rel=1e-6, abs=1)
 
 
-@given(placements(), st.sampled_from(LOADS))
+@given(placements(CLUSTERS), st.sampled_from(LOADS))
 @settings(max_examples=tries(30), deadline=None)
 def test_no_curve_is_quicker_than_the_busiest_link(case: tuple[Cluster, list[str]], algorithm: str) -> None:
     """NCCL's own figures for trees may be some per cent above what the graph's links carry, others not."""

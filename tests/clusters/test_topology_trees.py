@@ -19,6 +19,7 @@ from sim.clusters.topology.rings import rings_of
 from sim.clusters.topology.routes import routes_of
 from sim.clusters.topology.trees import TREES, TreePlace, binary_tree, by_proxy, second_tree
 from sim.nouns.cluster import Cluster
+from tests.cluster_strategies import placements
 from tests.clusters.whole_graph import cluster_graph
 from tests.effort import tries
 
@@ -87,14 +88,7 @@ CLUSTERS = [
 ]
 
 
-@st.composite
-def placements(draw: st.DrawFn) -> tuple[Cluster, list[str]]:
-    cluster = draw(st.sampled_from(CLUSTERS))
-    gpus = draw(st.permutations(list(cluster.all_gpus())))
-    return cluster, gpus[: draw(st.integers(2, min(10, len(gpus))))]
-
-
-@given(placements())
+@given(placements(CLUSTERS, least=2))
 @settings(max_examples=tries(40), deadline=None)
 def test_ways_to_the_nic_are_joined_links(case: tuple[Cluster, list[str]]) -> None:
     cluster, ranks = case

@@ -22,7 +22,8 @@ from tests.clusters.published_fabrics import (
     median_error,
     three_of,
 )
-from tests.published.take import has_data, whole
+from tests.public_data import HAS_DATA
+from tests.published.take import whole
 
 Points = Callable[[System], Curve]
 FEWER = ("alps, 4 GH200", "alps, 8 GH200", "alps, 16 GH200")
@@ -108,7 +109,7 @@ def summary(points_of: Points = measured) -> str:
 
 
 if __name__ == "__main__":
-    best = whole if has_data else measured
+    best = whole if HAS_DATA else measured
     for rows in (fabric_rows(best), preset_rows()):
         print("\n".join(rows))
         print()

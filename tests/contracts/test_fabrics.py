@@ -8,7 +8,8 @@ from tests.clusters.elsewhere import ELSEWHERE
 from tests.clusters.published_fabrics import AIM, MISSING, SYSTEMS, is_sampled
 from tests.contracts import fabrics
 from tests.manual.pages import TRUTH, assert_holds
-from tests.published.take import needs_data, whole
+from tests.public_data import needs_data
+from tests.published.take import whole
 
 NUMBER = re.compile(r"([\d.]+) ?%")
 

@@ -8,9 +8,8 @@ import sim
 from tests.manual.pages import TRUTH
 from tests.training.table import TRACES, Row, row_of, table
 
-# What is beyond the aims, for a reason that the manual gives; a better model takes it off these lists.
-BEYOND_WORST = {"resnet18-2gbit": 0.095}
-BEYOND_NOISE = {"bert-2gbit": 0.07}
+# What is beyond the aims, for a reason that the manual gives; a better model takes it off this list.
+BEYOND_WORST = {"bert-2gbit": 0.145, "gpt2-2gbit": 0.145}
 
 
 @pytest.fixture(scope="module")
@@ -23,11 +22,11 @@ def test_the_manual_has_the_table() -> None:
 
 
 def test_predictions_hold_within_the_aims_or_the_noise(rows: list[Row]) -> None:
-    """At the pace of the run, as a recording cannot know how fast the machine is some minutes later."""
+    """Noise is also by how much the recorded layout itself was slower or faster when it was replayed."""
     assert len(rows) == 6
     for row in rows:
-        errors = [abs(error) for error in row.paced]
-        assert median(errors) <= max(0.03, row.floor), row.name
+        errors = [abs(error) for error in row.held]
+        assert median(errors) <= max(0.03, row.floor, abs(row.drift)), row.name
         assert max(errors) <= BEYOND_WORST.get(row.name, 0.08), row.name
 
 
@@ -42,4 +41,4 @@ def test_gains_lie_in_their_intervals(rows: list[Row]) -> None:
 
 def test_the_recommendation_is_not_worse_than_the_best_by_more_than_noise(rows: list[Row]) -> None:
     for row in rows:
-        assert row.regret_is_noise or row.regret <= BEYOND_NOISE.get(row.name, 0.0), row.name
+        assert row.regret_is_noise, row.name

@@ -12,10 +12,12 @@ import sim
 from sim.costs.service_time import all_reduce_ns
 from sim.costs.what_if import ring_factors
 from sim.errors import InputError
+from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CURVES, CurvePoint, Hardware
-from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
+from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.units import MIB
 from tests.effort import tries
+from tests.handmade import handmade
 from tests.strategies import hardwares, workloads
 
 factors = st.floats(0.01, 100)
@@ -63,8 +65,7 @@ def test_latency_and_bandwidth_scale_the_curves(
 @pytest.mark.parametrize("name", ["bandwidth", "latency", "backward"])
 @pytest.mark.parametrize("factor", [0.0, -1.0, 1e7, float("nan"), float("inf")])
 def test_factors_beyond_reason_are_refused_by_name(name: str, factor: float) -> None:
-    gradient = Gradient(index=0, name="p", shape=(), dtype="float32", num_bytes=4, ready_ns=1)
-    workload = Workload(name="w", gradients=(gradient,), forward_ns=0, backward_ns=1, optimizer_ns=0)
+    workload = handmade([1], 4)
     point = CurvePoint(num_bytes=0, duration_ns=1)
     with pytest.raises(InputError, match=name):
         sim.scale(workload, Hardware(name="h", world_size=1, all_reduce=(point,)), **{name: factor})
@@ -117,14 +118,27 @@ def test_a_ring_of_eight_worked_by_hand() -> None:
     """From 2 to 8 ranks: seven times the hops, and 2 * 7/8 of the bytes on a wire instead of 2 * 1/2."""
     curve = (CurvePoint(num_bytes=0, duration_ns=100), CurvePoint(num_bytes=1000, duration_ns=500))
     hardware = Hardware(name="h", world_size=2, all_reduce=curve, reduce_scatter=curve, broadcast=curve)
-    gradient = Gradient(index=0, name="p", shape=(), dtype="float32", num_bytes=4, ready_ns=1)
-    workload = Workload(name="w", gradients=(gradient,), forward_ns=0, backward_ns=1, optimizer_ns=0)
+    workload = handmade([1], 4)
     _, scaled = sim.scale(workload, hardware, world_size=8)
     assert [point.duration_ns for point in scaled.all_reduce] == [700, 700 + 400 * 7 // 4]
     assert scaled.reduce_scatter == scaled.all_reduce
     assert [point.duration_ns for point in scaled.broadcast or ()] == [700, 700 + 400]
     _, both = sim.scale(workload, hardware, world_size=8, bandwidth=7, latency=0.5)
     assert [point.duration_ns for point in both.all_reduce] == [350, 350 + 100]
+
+
+@pytest.mark.parametrize("ranks", [64, 1024])
+def test_no_cap_beats_what_is_recommended_for_more_ranks(ranks: int) -> None:
+    """A rule for small messages that was measured between two ranks once said that one does, by a tenth."""
+    workload = sim.load_workload(HARDWARE.parent / "workloads" / "resnet50-cpu.json")
+    measured = replace(sim.load_hardware(HARDWARE / "box-2x2gbit.json"), shared_connection=True)
+    _, hardware = sim.scale(workload, measured, world_size=ranks)
+
+    def step_ns(assignment: Assignment) -> int:
+        return sim.summarize(sim.simulate(workload, hardware, assignment, "analytic")).step_ns
+
+    best_ns = step_ns(sim.best(workload, hardware))
+    assert best_ns <= min(step_ns(sim.assign(workload, bucket_cap_mb=cap)) for cap in (10, 25, 50, 90, 200))
 
 
 HARDWARE = Path(__file__).parents[2] / "traces" / "hardware"
@@ -140,8 +154,7 @@ HARDWARE = Path(__file__).parents[2] / "traces" / "hardware"
 )
 def test_the_laws_against_measured_curves(measured: str, asked: dict[str, Any], target: str) -> None:
     """Within 5 % from 2 MiB up; what is smaller is latency, of which the laws know one number only."""
-    gradient = Gradient(index=0, name="p", shape=(), dtype="float32", num_bytes=4, ready_ns=1)
-    workload = Workload(name="w", gradients=(gradient,), forward_ns=0, backward_ns=1, optimizer_ns=0)
+    workload = handmade([1], 4)
     _, scaled = sim.scale(workload, sim.load_hardware(HARDWARE / f"{measured}.json"), **asked)
     there = sim.load_hardware(HARDWARE / f"{target}.json")
     large = [point for point in scaled.all_reduce if point.num_bytes >= 2 << 20]
@@ -152,8 +165,7 @@ def test_the_laws_against_measured_curves(measured: str, asked: dict[str, Any], 
 
 @pytest.mark.parametrize("asked", [1, 0, -2, 2.5, True, 1_000_001, "4"])
 def test_world_sizes_that_are_not_legal(asked: Any) -> None:
-    gradient = Gradient(index=0, name="p", shape=(), dtype="float32", num_bytes=4, ready_ns=1)
-    workload = Workload(name="w", gradients=(gradient,), forward_ns=0, backward_ns=1, optimizer_ns=0)
+    workload = handmade([1], 4)
     hardware = Hardware(name="h", world_size=2, all_reduce=(CurvePoint(num_bytes=0, duration_ns=1),))
     with pytest.raises(InputError, match=r"world_size: .* integer 2 to 1000000"):
         sim.scale(workload, hardware, world_size=asked)
@@ -203,11 +215,7 @@ def test_precision_changes_bytes_and_nothing_else(
 
 def test_half_the_bytes_worked_by_hand() -> None:
     """Two gradients of 1 MiB in float32: with a cap of 1 MiB two buckets, in bfloat16 one of 1 MiB."""
-    gradients = tuple(
-        Gradient(index=k, name=f"p{k}", shape=(1 << 18,), dtype="float32", num_bytes=MIB, ready_ns=k)
-        for k in range(2)
-    )
-    workload = Workload(name="w", gradients=gradients, forward_ns=0, backward_ns=1, optimizer_ns=0)
+    workload = handmade([0, 1], MIB)
     curve = (CurvePoint(num_bytes=0, duration_ns=0), CurvePoint(num_bytes=MIB, duration_ns=1000))
     hardware = Hardware(name="h", world_size=2, all_reduce=curve)
     scaled, _ = sim.scale(workload, hardware, precision="bfloat16")
@@ -223,12 +231,11 @@ def test_half_the_bytes_worked_by_hand() -> None:
     [
         ("int8", "float32", "'int8' is not legal"),
         ("half", "float32", "give one of float64"),
-        ("float16", "complex64", "gradient 0 \\(p\\) is complex64"),
+        ("float16", "complex64", "gradient 0 \\(p0\\) is complex64"),
     ],
 )
 def test_precisions_that_are_not_legal(asked: str, dtype: str, words: str) -> None:
-    gradient = Gradient(index=0, name="p", shape=(), dtype=dtype, num_bytes=8, ready_ns=1)
-    workload = Workload(name="w", gradients=(gradient,), forward_ns=0, backward_ns=1, optimizer_ns=0)
+    workload = handmade([1], dtypes=dtype)
     hardware = Hardware(name="h", world_size=2, all_reduce=(CurvePoint(num_bytes=0, duration_ns=1),))
     with pytest.raises(InputError, match=words):
         sim.scale(workload, hardware, precision=asked)

@@ -6,7 +6,8 @@ import subprocess
 
 import pytest
 
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.workload import Workload
+from tests.handmade import handmade
 
 MS = 1_000_000
 
@@ -31,20 +32,11 @@ needs_box = pytest.mark.skipif(can_box() is not None, reason=str(can_box()))
 @pytest.fixture
 def small_workload() -> Workload:
     """Ten fp32 gradients of 1 MiB, 6 ms apart; forward 10 ms, backward 66 ms, optimizer 2 ms."""
-    count = 10
-    return Workload(
+    return handmade(
+        [(10 - index) * 6 * MS for index in range(10)],
+        shapes=[(512, 512)] * 10,
         name="ten layers",
-        gradients=tuple(
-            Gradient(
-                index=index,
-                name=f"layers.{index}.weight",
-                shape=(512, 512),
-                dtype="float32",
-                num_bytes=1 << 20,
-                ready_ns=(count - index) * 6 * MS,
-            )
-            for index in range(count)
-        ),
+        names="layers.{}.weight",
         forward_ns=10 * MS,
         backward_ns=66 * MS,
         optimizer_ns=2 * MS,

@@ -1,10 +1,10 @@
-"""The tests of ``sim.apply`` under another torch, in an environment of its own. Not part of ``make test``.
+"""The tests of what bucketsim takes from torch, under another torch. Not part of ``make test``.
 
     python tests/dist/other_torch.py 2.10.0 [--folder DIR] [--find-links DIR]
 
 Makes a virtual environment in DIR (by default in the temporary folder; it is used again if it is there),
-installs that torch (some gigabytes) and what bucketsim needs, and runs ``test_apply.py`` in it. The exit
-code is pytest's.
+installs that torch (some gigabytes) and what bucketsim needs, and runs ``TESTS`` in it. Cases whose keywords
+that torch does not have are skipped by name. The exit code is pytest's.
 """
 
 import argparse
@@ -16,12 +16,22 @@ import venv
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
-TESTS = ("pytest", "pytest-xdist", "hypothesis")
+RUNNERS = ("pytest", "pytest-xdist", "hypothesis")
+TESTS = (
+    "tests/systems/test_bucketing_against_torch.py",  # how torch cuts buckets
+    "tests/systems/test_bucketing_against_ddp.py",  # those of DDP, first and rebuilt
+    "tests/systems/test_ddp_sequences.py",  # every collective, under every switch
+    "tests/systems/test_ddp_logging.py",  # what DDP says of itself
+    "tests/dist/test_apply.py",
+    "tests/dist/test_live_ranks.py",  # sim.record
+    "tests/autotune",
+    "tests/dist/test_ranks.py",  # replay
+)
 
 
 def main() -> int:
     """Install and run."""
-    parser = argparse.ArgumentParser(description="Run the tests of sim.apply under another torch.")
+    parser = argparse.ArgumentParser(description="Run the tests of what torch does, under another.")
     parser.add_argument("torch", help="a version on PyPI, such as 2.10.0")
     parser.add_argument("--folder", type=Path, help="where the virtual environment is, or is made")
     parser.add_argument("--find-links", help="a folder of wheels for pip to look into first")
@@ -34,8 +44,8 @@ def main() -> int:
     needed = [name for name in project["dependencies"] if not name.startswith("torch")]
     links = ["--find-links", given.find_links] if given.find_links else []
     pip = [str(python), "-m", "pip", "install", "--quiet", "--no-cache-dir", *links]
-    subprocess.run([*pip, f"torch=={given.torch}", *needed, *TESTS], check=True)
-    tests = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/dist/test_apply.py"]
+    subprocess.run([*pip, f"torch=={given.torch}", *needed, *RUNNERS], check=True)
+    tests = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS]
     subprocess.run([str(python), "-c", "import torch; print('torch', torch.__version__)"], check=True)
     return subprocess.run(tests, cwd=REPOSITORY, check=False).returncode
 

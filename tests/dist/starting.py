@@ -10,25 +10,17 @@ from pathlib import Path
 
 import sim
 from sim.formats.record_files import start_record
-from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload
 from sim.validator.candidates.candidate import Candidate
 from sim.validator.gathering import prepare
 from sim.validator.hosts.launch import _free_port
 from sim.validator.ranks.process.processes import holding, kill
 from tests.effort import PATIENCE_S
+from tests.handmade import wired
 from tests.ranks import start
 
 MS = 1_000_000
-FLAT = Hardware(
-    name="two ranks",
-    world_size=2,
-    all_reduce=(
-        CurvePoint(num_bytes=1 << 20, duration_ns=2 * MS),
-        CurvePoint(num_bytes=16 << 20, duration_ns=20 * MS),
-    ),
-    comm_channels=2,
-)
+FLAT = wired({1 << 20: 2 * MS, 16 << 20: 20 * MS}, name="two ranks", comm_channels=2)
 
 
 def quickened(workload: Workload) -> Workload:

@@ -8,18 +8,14 @@ import pytest
 import sim
 from sim.formats.record_files import load_record
 from sim.nouns.assignment import DDP_POLICIES
-from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload
 from tests.commands import bucketsim
+from tests.handmade import wired
 
 pytestmark = pytest.mark.dist
 
 MS = 1_000_000
-TWO = Hardware(
-    name="two",
-    world_size=2,
-    all_reduce=(CurvePoint(num_bytes=0, duration_ns=MS), CurvePoint(num_bytes=1 << 20, duration_ns=3 * MS)),
-)
+TWO = wired({0: MS, 1 << 20: 3 * MS}, name="two")
 
 
 @pytest.mark.slow

@@ -9,7 +9,8 @@ import pytest
 from sim.errors import NotModelledError
 from sim.importer.kineto.trace_import import read_kineto
 from sim.nouns.imported import Imported, ImportOptions
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.workload import Workload
+from tests.handmade import handmade
 from tests.importer.profiled_runs import SHAPES, STEPS, log, traces
 
 pytestmark = pytest.mark.dist
@@ -34,18 +35,7 @@ def logged_buckets(case: str) -> list[list[int]]:
 
 def model() -> Workload:
     """The model of most runs, by name."""
-    gradients = tuple(
-        Gradient(
-            index=index,
-            name=f"layer {index}",
-            shape=shape,
-            dtype="float32",
-            num_bytes=4 * math.prod(shape),
-            ready_ns=len(SHAPES) - index,
-        )
-        for index, shape in enumerate(SHAPES)
-    )
-    return Workload(name="mlp", gradients=gradients, forward_ns=0, backward_ns=len(SHAPES), optimizer_ns=0)
+    return handmade(range(len(SHAPES), 0, -1), shapes=SHAPES, name="mlp", names="layer {}")
 
 
 @pytest.mark.parametrize("case", REBUILT)

@@ -21,8 +21,8 @@ from sim.cli.commands import app
 from sim.costs.service_time import all_reduce_ns, service_ns
 from sim.errors import InputError, MachineError, NotModelledError
 from sim.formats.record_files import load_record
-from sim.nouns.hardware import CurvePoint, Hardware
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.hardware import CurvePoint
+from sim.nouns.workload import Workload
 from sim.validator.candidates.carriers import Carrier, with_local_costs
 from sim.validator.ranks.lanes.paced_lanes import paced_lanes
 from sim.validator.ranks.pacing.cuda_pacing import CudaPacer, check_gpus, check_sums, measure_spin_rate
@@ -30,18 +30,12 @@ from sim.validator.ranks.pacing.emulated_link import CudaLink, HostLink, Wire, c
 from sim.validator.ranks.wrapping.wrap import stock_ddp
 from tests.dist.paper_gpu import NS_PER_CYCLE, OVERHEAD_NS, PaperGpu, install
 from tests.effort import tries
+from tests.handmade import handmade, wired
 
 pytestmark = pytest.mark.dist
 
 MS = 1_000_000
-LINK = Hardware(
-    name="eight ranks",
-    world_size=8,
-    all_reduce=(
-        CurvePoint(num_bytes=0, duration_ns=MS),
-        CurvePoint(num_bytes=10 << 20, duration_ns=70 * MS),
-    ),
-)
+LINK = wired({0: MS, 10 << 20: 70 * MS}, name="eight ranks", world_size=8)
 
 
 @pytest.fixture
@@ -79,23 +73,9 @@ def test_a_wire_ends_collectives_when_the_simulator_does(
     gradients: list[tuple[int, int]], channels: int, slowdown: float
 ) -> None:
     ready = sorted(at for at, _ in gradients)
-    workload = Workload(
-        name="any",
-        gradients=tuple(
-            Gradient(index=index, name=str(index), shape=(size,), dtype="uint8", num_bytes=size, ready_ns=at)
-            for index, (at, (_, size)) in enumerate(zip(reversed(ready), gradients, strict=True))
-        ),
-        forward_ns=0,
-        backward_ns=5_000,
-        optimizer_ns=0,
-    )
-    hardware = Hardware(
-        name="wire",
-        world_size=2,
-        all_reduce=(CurvePoint(num_bytes=0, duration_ns=100), CurvePoint(num_bytes=1, duration_ns=101)),
-        comm_channels=channels,
-        channel_slowdown=slowdown,
-    )
+    sizes = [size for _, size in gradients]
+    workload = handmade(ready[::-1], sizes, dtypes="uint8", backward_ns=5_000)
+    hardware = wired({0: 100, 1: 101}, comm_channels=channels, channel_slowdown=slowdown)
     report = sim.summarize(sim.simulate(workload, hardware, sim.assign(workload, "per-parameter")))
     wire = Wire(channels, slowdown)
     arrived: list[int] = []

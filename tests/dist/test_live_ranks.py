@@ -13,10 +13,11 @@ import pytest
 from sim.formats.recordings import load_recording
 from sim.importer.recorded.recorded_steps import measured_of, workload_of
 from tests.ranks import run_together
+from tests.this_torch import takes
 
 pytestmark = pytest.mark.dist
 
-KINDS = ("plain", "view", "static", "unused", "batched")
+KINDS = ("plain", "view", "static", "unused", *(["batched"] if takes({"batched_grad_copy": True}) else []))
 Answers = list[dict[str, Any]]
 
 

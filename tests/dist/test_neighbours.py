@@ -264,8 +264,10 @@ def test_a_curve_beside_a_neighbour_says_so(monkeypatch: pytest.MonkeyPatch) -> 
         names = ("copy_ns", "comm_ns", "copy_beside_ns", "comm_beside_ns")
         on_event({"event": "copies out", **dict.fromkeys(names, measured)})
         on_event({"event": "additions", "num_bytes": 4096, "samples_ns": measured})
+        on_event({"event": "gathers", "alone_ns": measured, "queued_ns": measured})
+        on_event({"event": "products", "num_bytes": 4096, "samples_ns": measured})
         on_event({"event": "search", "search_ns": measured, "mark_ns": measured})
-        on_event({"event": "host", "shares": {"4096": 0.2}})
+        on_event({"event": "host", "shares": {"4096": 0.2}, "slowdowns": {"4096": 1.1}})
         on_event({"event": "started", "environment": {}})
 
     monkeypatch.setattr(calibrate_module, "run_ranks", run)

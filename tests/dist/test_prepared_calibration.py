@@ -48,8 +48,10 @@ EVENTS: list[dict[str, Any]] = [
         **{"comm_ns": [100], "comm_beside_ns": [110]},
     },
     {"event": "additions", "num_bytes": 1000, "samples_ns": [50]},
+    {"event": "products", "num_bytes": 1000, "samples_ns": [400]},
+    {"event": "gathers", "alone_ns": [100, 400], "queued_ns": [70, 260]},
     {"event": "search", "search_ns": [5], "mark_ns": [6]},
-    {"event": "host", "shares": {"4194304": 0.2}},
+    {"event": "host", "shares": {"4194304": 0.2}, "slowdowns": {"4194304": 1.1}},
     {"event": "finished"},
 ]
 
@@ -147,6 +149,8 @@ def test_what_ranks_told_is_a_hardware(tmp_path: Path) -> None:
     assert (hardware.channel_slowdown, hardware.copy_in_slowdown, hardware.copy_out_slowdown) == (1.5, 2, 3)
     assert hardware.comm_copy_out_slowdown == 1.5
     assert (hardware.copy_in_bytes_per_s, hardware.launch_cost_ns) == (1e11, 30)
+    assert (hardware.accumulate_bytes_per_s, hardware.low_rank_bytes_per_s) == (2e10, 2.5e9)
+    assert hardware.queued_gather_factor == 0.675  # between 0.7 and 0.65
     # Of the machine that was measured, not of the one that gathers.
     assert ENVIRONMENT.items() <= hardware.provenance.items()
 

@@ -9,24 +9,17 @@ from pathlib import Path
 import pytest
 
 import sim
-from sim.nouns.hardware import CurvePoint, Hardware
 from sim.validator.hosts.launch import _free_port
 from tests.commands import bucketsim
 from tests.dist.starting import seat
 from tests.effort import PATIENCE_S
+from tests.handmade import wired
 from tests.ranks import start
 
 pytestmark = pytest.mark.dist
 
 # A slow link, so that the tuner has something to recommend.
-LINK = Hardware(
-    name="slow",
-    world_size=2,
-    all_reduce=(
-        CurvePoint(num_bytes=0, duration_ns=10**5),
-        CurvePoint(num_bytes=1 << 20, duration_ns=5 * 10**6),
-    ),
-)
+LINK = wired({0: 10**5, 1 << 20: 5 * 10**6}, name="slow")
 ARGUMENTS = ["--width", "128", "--layers", "4", "--accumulate", "2", "--amp", "--steps", "8"]
 
 

@@ -14,26 +14,18 @@ from sim.nouns.comparison import CandidateAgreement
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredBucket
 from sim.nouns.timeline import Timeline
-from sim.nouns.workload import Gradient, Workload
+from tests.handmade import handmade
 
 MIB = 1 << 20
 MS = 1_000_000
 
 
 def make_timeline(**hardware: Any) -> Timeline:
-    workload = Workload(
+    workload = handmade(
+        [(4 - index) * 10 * MS + 1 for index in range(4)],
+        4 * MIB,
         name='four "equal" <layers>',
-        gradients=tuple(
-            Gradient(
-                index=index,
-                name=f"layers.{index}.weight",
-                shape=(MIB,),
-                dtype="float32",
-                num_bytes=4 * MIB,
-                ready_ns=(4 - index) * 10 * MS + 1,
-            )
-            for index in range(4)
-        ),
+        names="layers.{}.weight",
         forward_ns=20 * MS,
         backward_ns=41 * MS,
         optimizer_ns=5 * MS,

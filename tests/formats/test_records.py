@@ -15,24 +15,15 @@ from sim.formats import record_files as records
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import MeasuredIteration, Measurement
 from sim.nouns.workload import Workload
+from tests.handmade import measurement
 from tests.saving import save_measurement
 from tests.strategies import hardwares, measurements, workloads
 
 EXAMPLES = Path(__file__).parents[1] / "contracts" / "examples"
 WORKLOAD = sim.load_workload(EXAMPLES / "workload.json")
 HARDWARE = sim.load_hardware(EXAMPLES / "hardware.json")
-PLAIN = Measurement(
-    name="plain",
-    role="plain",
-    mode="paced",
-    backend="gloo",
-    world_size=2,
-    asked=None,
-    observed=None,
-    iterations=(MeasuredIteration(step_ns=3, backward_end_ns=1, sync_end_ns=2),),
-    plain_backward_ns=1,
-    plain_step_ns=3,
-    dropped_warmup=0,
+PLAIN = measurement(
+    "plain", None, [MeasuredIteration(step_ns=3, backward_end_ns=1, sync_end_ns=2)], role="plain"
 )
 
 

@@ -11,9 +11,8 @@ from functools import cache
 from pathlib import Path
 
 from sim.formats.documents import to_text
-from sim.nouns.hardware import CurvePoint, Hardware
-from sim.nouns.workload import Gradient, Workload
 from tests.formats.test_recordings import backward, rank_of, step
+from tests.handmade import handmade, wired
 from tests.importer import link_texts
 from tests.importer.built_traces import Dialect, Job, build
 from tests.importer.recorder_dumps import Cluster, dumps
@@ -42,28 +41,16 @@ CLUSTER = Cluster(
     late_ns=((0, 50_000), (20_000, 0), (0, 10_000), (5_000, 0)),
     clock_ns=(0, 3_000_000),
 )
-MODEL = Workload(
+MODEL = handmade(
+    [900, 700, 500, 300],
     name="model",
-    gradients=tuple(
-        Gradient(
-            index=index,
-            name=f"w{index}",
-            shape=(index + 1, 4),
-            dtype="float32",
-            num_bytes=16 * (index + 1),
-            ready_ns=900 - 200 * index,
-        )
-        for index in range(4)
-    ),
+    names="w{}",
+    shapes=[(rows, 4) for rows in (1, 2, 3, 4)],
     forward_ns=500,
     backward_ns=1_000,
     optimizer_ns=100,
 )
-WIRE = Hardware(
-    name="wire",
-    world_size=2,
-    all_reduce=tuple(CurvePoint(num_bytes=1 << power, duration_ns=1 << power) for power in (10, 14, 20)),
-)
+WIRE = wired({1 << power: 1 << power for power in (10, 14, 20)}, name="wire")
 _DIALECTS = {
     "": Dialect(),
     "-old": Dialect(

@@ -5,7 +5,8 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.workload import Workload
+from tests.handmade import handmade
 from tests.importer.ddp_run_worker import DIMS
 from tests.ranks import run_together
 
@@ -32,25 +33,13 @@ def files(kind: str, ending: str = "json") -> list[Path]:
 
 def model() -> Workload:
     """The model of the run, ready from the back, 1 us a gradient."""
-    sizes = [size for a, b in pairwise(DIMS) for size in ((b, a), (b,))]
-    gradients = []
-    for index, shape in enumerate(sizes):
-        elements = shape[0] * (shape[1] if len(shape) > 1 else 1)
-        gradients.append(
-            Gradient(
-                index=index,
-                name=f"{index // 2}.{'bias' if index % 2 else 'weight'}",
-                shape=shape,
-                dtype="float32",
-                num_bytes=4 * elements,
-                ready_ns=1000 * (len(sizes) - index),
-            )
-        )
-    return Workload(
+    shapes = [shape for a, b in pairwise(DIMS) for shape in ((b, a), (b,))]
+    return handmade(
+        [1000 * (len(shapes) - index) for index in range(len(shapes))],
         name="mlp",
-        gradients=tuple(gradients),
+        names=[f"{index // 2}.{'bias' if index % 2 else 'weight'}" for index in range(len(shapes))],
+        shapes=shapes,
         forward_ns=5000,
-        backward_ns=1000 * len(sizes),
         optimizer_ns=2000,
         loss_ns=100,
     )

@@ -1,7 +1,6 @@
 """Files of several formats, put together."""
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,22 +14,16 @@ from sim.formats.documents import save
 from sim.formats.record_files import load_record
 from sim.importer.auto import read_auto
 from sim.importer.readers import reader
-from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.hardware import CurvePoint
 from sim.nouns.imported import Imported, ImportOptions, RankRow
-from sim.nouns.workload import Gradient, Workload
+from tests.handmade import handmade, wired
 from tests.importer.link_texts import Line, today
+from tests.public_data import DATA, needs_data
 
-DATA = os.environ.get("BUCKETSIM_DATA")
 RECORD = Path(__file__).parents[2] / "traces" / "measured" / "gpt-loopback-2"
 LINES = [Line(num_bytes=1 << power, in_us=10.0 * 2 ** (power - 20), out_us=900.0) for power in range(20, 28)]
 
-MODEL = Workload(
-    name="model",
-    gradients=(Gradient(index=0, name="w", shape=(4,), dtype="float32", num_bytes=16, ready_ns=5),),
-    forward_ns=5,
-    backward_ns=10,
-    optimizer_ns=1,
-)
+MODEL = handmade([5], 16, name="model", forward_ns=5, backward_ns=10, optimizer_ns=1)
 
 
 def link(tmp_path: Path, ranks: int, name: str = "link") -> Path:
@@ -112,9 +105,7 @@ def test_the_curve_beside_the_step_is_taken_before_that_of_the_trace(tmp_path: P
 
 
 def test_a_curve_that_agrees_is_not_said_to_differ(tmp_path: Path, seen: Any) -> None:
-    wire = Hardware(
-        name="mine", world_size=2, all_reduce=(CurvePoint(num_bytes=1 << 20, duration_ns=1_050_000),)
-    )
+    wire = wired({1 << 20: 1_050_000}, name="mine")
     save(tmp_path / "wire.json", wire)
     found = read_auto([trace(tmp_path), tmp_path / "wire.json"], ImportOptions())
     assert found.hardware == (wire,)  # a hardware file says all there is to say
@@ -188,11 +179,10 @@ def test_a_directory_is_its_files(tmp_path: Path) -> None:
         read_auto([folder], ImportOptions())
 
 
-@pytest.mark.skipif(DATA is None, reason="BUCKETSIM_DATA is unset")
+@needs_data
 def test_eight_public_ranks_their_shapes_and_a_wire() -> None:
-    assert DATA is not None
-    paths = sorted((Path(DATA) / "traces/param").glob("param_dlrm*"))
-    wire = Path(DATA) / "nccl_tests/dominator_rtxpro6000_pcie_allreduce_n2_n4_n8.csv"
+    paths = sorted((DATA / "traces/param").glob("param_dlrm*"))
+    wire = DATA / "nccl_tests/dominator_rtxpro6000_pcie_allreduce_n2_n4_n8.csv"
     found = read_auto([*paths, wire], ImportOptions())
     assert found.workload is not None
     assert [one.world_size for one in found.hardware] == [8, 2, 4]

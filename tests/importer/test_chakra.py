@@ -1,7 +1,6 @@
 """Execution traces: both schemas of random models, real ranks, published traces."""
 
 import json
-import os
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -19,9 +18,8 @@ from sim.nouns.imported import Imported, ImportOptions
 from tests.effort import tries
 from tests.importer.ddp_run import BUCKETS, SIZES, files, model
 from tests.importer.mutations import mutated
+from tests.public_data import DATA, needs_data
 
-DATA = os.environ.get("BUCKETSIM_DATA")
-needs_data = pytest.mark.skipif(DATA is None, reason="BUCKETSIM_DATA is not set")
 TYPES = {"float": 4, "c10::BFloat16": 2, "c10::Half": 2, "double": 8}
 DTYPES = {"float": "float32", "c10::BFloat16": "bfloat16", "c10::Half": "float16", "double": "float64"}
 ACCUMULATE = "torch::autograd::AccumulateGrad"
@@ -123,7 +121,7 @@ def test_real_ranks() -> None:
 @needs_data
 def test_resnet50_on_two_gpus() -> None:
     """161 gradients, 25,557,032 elements, the five buckets of DDP's default."""
-    path = Path(str(DATA)) / "traces" / "param" / "param_resnet_2gpu_chakra_et.json.gz"
+    path = DATA / "traces" / "param" / "param_resnet_2gpu_chakra_et.json.gz"
     imported = read_chakra([path], ImportOptions())
     gradients = imported.details["gradients"]
     assert imported.workload is None
@@ -141,7 +139,7 @@ def test_resnet50_on_two_gpus() -> None:
 @needs_data
 def test_dlrm_on_eight_gpus() -> None:
     """Two wrapped modules: 394241 and 226960 elements of one, 112 of another between them."""
-    folder = Path(str(DATA)) / "traces" / "param"
+    folder = DATA / "traces" / "param"
     paths = [folder / f"param_dlrm_et_r{rank}.json.gz" for rank in range(8)]
     imported = read_chakra(paths, ImportOptions(backward_ns=10**7))
     assert [size // 4 for size in imported.details["all_reduce_bytes"]] == [394241, 112, 226960]

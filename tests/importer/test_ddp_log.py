@@ -1,7 +1,6 @@
 """DDP's logger: real ranks, simulated steps, a published cluster, and what lies about it in job logs."""
 
 import json
-import os
 import tempfile
 from contextlib import suppress
 from dataclasses import replace
@@ -24,9 +23,9 @@ from sim.systems.bucketing import initial_buckets
 from tests.effort import tries
 from tests.importer.ddp_run import BUCKETS, SIZES, files, model
 from tests.importer.mutations import mutated
+from tests.public_data import DATA, needs_data
 from tests.strategies import workloads
 
-DATA = os.environ.get("BUCKETSIM_DATA")
 MACHINE = Hardware(name="m", world_size=4, all_reduce=(CurvePoint(num_bytes=0, duration_ns=1000),))
 
 
@@ -106,10 +105,10 @@ def test_in_a_job_log_as_python_prints_it() -> None:
     assert "1 line with DDP's keys but no whole object" in imported.dropped[0]
 
 
-@pytest.mark.skipif(DATA is None, reason="BUCKETSIM_DATA is not set")
+@needs_data
 def test_a_published_cluster() -> None:
     """4x A40: 26 and 14 buckets of 330,405,888 bytes; backward ends 15.96 and 19.92 ms before the sync."""
-    path = Path(str(DATA)) / "ddp_logging" / "kopernik_a40x4_hostA_ddp_logging.json"
+    path = DATA / "ddp_logging" / "kopernik_a40x4_hostA_ddp_logging.json"
     imported = read_ddp_log([path], ImportOptions(world_size=4))
     small, large = imported.details["layouts"]
     assert (len(small["bucket_bytes"]), len(large["bucket_bytes"])) == (26, 14)

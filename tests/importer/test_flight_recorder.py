@@ -14,8 +14,9 @@ from sim.errors import InputError, NotModelledError, SimError
 from sim.importer.flight_recorder.dumps import read_flight_recorder
 from sim.importer.flight_recorder.repeating import Repeat, find_repeat
 from sim.nouns.imported import Imported, ImportOptions
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.workload import Workload
 from tests.effort import tries
+from tests.handmade import handmade
 from tests.importer.ddp_run import BUCKETS, SIZES, files, model
 from tests.importer.mutations import mutated
 from tests.importer.recorder_dumps import MS, Cluster, dump, dumps, entry, write
@@ -126,11 +127,7 @@ def test_real_gloo_ranks() -> None:
 
 
 def flat(sizes: list[int]) -> Workload:
-    gradients = tuple(
-        Gradient(index=i, name=f"p{i}", shape=(n,), dtype="float32", num_bytes=4 * n, ready_ns=len(sizes) - i)
-        for i, n in enumerate(sizes)
-    )
-    return Workload(name="flat", gradients=gradients, forward_ns=0, backward_ns=len(sizes), optimizer_ns=0)
+    return handmade(range(len(sizes), 0, -1), shapes=[(size,) for size in sizes], name="flat")
 
 
 def test_a_model_tells_where_a_step_begins_and_is_held_against_the_buckets() -> None:

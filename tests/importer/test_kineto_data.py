@@ -1,8 +1,6 @@
 """Public traces of real clusters: what is known of each comes out of it. Nothing is fitted."""
 
-import os
 from functools import cache
-from pathlib import Path
 from statistics import median
 
 import pytest
@@ -12,9 +10,9 @@ from sim.importer.kineto.trace_import import read_kineto
 from sim.nouns.comparison import Agreement
 from sim.nouns.imported import Imported, ImportOptions
 from sim.nouns.records import Record
+from tests.public_data import DATA, needs_data
 
-DATA = os.environ.get("BUCKETSIM_DATA", "")
-pytestmark = pytest.mark.skipif(not DATA, reason="BUCKETSIM_DATA does not name the public measurements")
+pytestmark = needs_data
 
 A100X2 = ("hta/hta_nccl_data_a100x2.json.gz",)
 A100X8 = ("hta/hta_trace_diff_control_a100x8_r3.json.gz",)
@@ -27,7 +25,7 @@ RESNET50_ELEMENTS = 25_557_032
 
 @cache
 def imported(names: tuple[str, ...]) -> Imported:
-    return read_kineto([Path(DATA) / "traces" / name for name in names], ImportOptions())
+    return read_kineto([DATA / "traces" / name for name in names], ImportOptions())
 
 
 def bucket_elements(found: Imported) -> list[int | None]:

@@ -12,9 +12,9 @@ import pytest
 from sim.importer.kineto.trace_import import read_kineto
 from sim.nouns.imported import ImportOptions
 from tests.importer.built_traces import Dialect, Job, build, write
+from tests.public_data import DATA, needs_data
 
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword")
-DATA = os.environ.get("BUCKETSIM_DATA", "")
 GPU_TRACES = {
     "A100 x 2": {0: "hta/hta_nccl_data_a100x2.json.gz"},
     "A100 x 8": {3: "hta/hta_trace_diff_control_a100x8_r3.json.gz"},
@@ -51,12 +51,12 @@ def ours(paths: dict[int, Path]) -> dict[int, float]:
 SLOWER = ("A100 x 8", "V100 x 2")  # of the same machine, and as many ranks, as the others
 
 
-@pytest.mark.skipif(not DATA, reason="BUCKETSIM_DATA does not name the public measurements")
+@needs_data
 @pytest.mark.parametrize(
     "job", ["A100 x 2", *(pytest.param(one, marks=pytest.mark.slow) for one in SLOWER), "V100 x 8"]
 )
 def test_overlaps_of_real_traces_are_theirs(job: str, hta: None, tmp_path: Path) -> None:
-    paths = {rank: Path(DATA) / "traces" / name for rank, name in GPU_TRACES[job].items()}
+    paths = {rank: DATA / "traces" / name for rank, name in GPU_TRACES[job].items()}
     assert ours(paths) == pytest.approx(theirs(paths, tmp_path), abs=0.0051)
 
 

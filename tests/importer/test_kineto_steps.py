@@ -1,7 +1,6 @@
 """Steps that are not one forward and one backward after another: micro-batches, a CPU ahead, cut traces."""
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +12,11 @@ from sim.errors import InputError
 from sim.importer.kineto.rank_trace import read_rank
 from sim.importer.kineto.trace_import import read_kineto
 from sim.nouns.imported import ImportOptions, no_progress
-from sim.nouns.workload import Gradient, Workload
+from tests.handmade import handmade
 from tests.importer.built_traces import Dialect, Job, build, write
 from tests.importer.test_kineto_built import imported
+from tests.public_data import DATA, needs_data
 
-DATA = os.environ.get("BUCKETSIM_DATA", "")
 STEP = Job(
     shapes=((100, 100), (100,), (200, 100), (200,), (300, 200), (300,)),
     buckets=(2, 2, 2),
@@ -273,28 +272,12 @@ def test_a_compiled_backward_ends_with_its_own_work(overlaps: bool, tmp_path: Pa
     assert found.workload.ready_order == plain.workload.ready_order
 
 
-@pytest.mark.skipif(not DATA, reason="BUCKETSIM_DATA does not name the public measurements")
+@needs_data
 def test_a_compiled_backward_of_404_gradients_takes_a_model() -> None:
     """All-reduces run from 106 to 227 ms and nothing of the lane beside them."""
     count = 404
-    model = Workload(
-        name="404",
-        gradients=tuple(
-            Gradient(
-                index=index,
-                name=f"p{index}",
-                shape=(10,),
-                dtype="float32",
-                num_bytes=40,
-                ready_ns=count - index,
-            )
-            for index in range(count)
-        ),
-        forward_ns=1,
-        backward_ns=count + 1,
-        optimizer_ns=1,
-    )
-    path = Path(DATA) / "traces" / "hta" / "hta_df_index_resolver_v100x2_r1.json.gz"
+    model = handmade(range(count, 0, -1), 40, forward_ns=1, backward_ns=count + 1, optimizer_ns=1)
+    path = DATA / "traces" / "hta" / "hta_df_index_resolver_v100x2_r1.json.gz"
     found = read_kineto([path], ImportOptions(model=model))
     assert found.workload is not None
     assert len(found.workload.gradients) == count

@@ -13,6 +13,7 @@ from sim.nouns.assignment import bucket_bytes
 from sim.nouns.workload import Gradient, Workload
 from sim.systems.bucketing import initial_buckets, rebuilt_buckets
 from tests.effort import tries
+from tests.handmade import handmade
 
 Buckets = tuple[tuple[int, ...], ...]
 
@@ -34,21 +35,15 @@ def models(
     times = draw(st.permutations(range(count)))
     unused = draw(st.sets(st.integers(0, count - 1), max_size=2)) if count > 2 else set()
     exponents = draw(st.permutations(range(count)))
-    gradients = []
-    for index in range(count):
-        size = 1 << exponents[index] if powers else draw(st.integers(least_bytes, most_bytes))
-        gradients.append(
-            Gradient(
-                index=index,
-                name=f"p{index}",
-                shape=(),
-                dtype=draw(st.sampled_from(dtypes)),
-                num_bytes=size,
-                ready_ns=None if index in unused else times[index],
-                sparse=draw(st.integers(0, 9)) == 0,
-            )
-        )
-    return Workload(name="model", gradients=tuple(gradients), forward_ns=0, backward_ns=count, optimizer_ns=0)
+    sizes = st.integers(least_bytes, most_bytes)
+    return handmade(
+        [None if index in unused else times[index] for index in range(count)],
+        [1 << exponents[index] if powers else draw(sizes) for index in range(count)],
+        name="model",
+        dtypes=[draw(st.sampled_from(dtypes)) for _ in range(count)],
+        sparse=[index for index in range(count) if draw(st.integers(0, 9)) == 0],
+        backward_ns=count,
+    )
 
 
 LIMITS = st.lists(st.integers(0, 3_000_000), min_size=1, max_size=4)
@@ -146,11 +141,7 @@ def test_modules_that_are_wrapped_apart() -> None:
 
 
 def test_errors_name_the_first_bucket_that_fits_nowhere_and_the_nearest_sum() -> None:
-    gradients = tuple(
-        Gradient(index=i, name=f"p{i}", shape=(10,), dtype="float32", num_bytes=40, ready_ns=9 - i)
-        for i in range(4)
-    )
-    model = Workload(name="m", gradients=gradients, forward_ns=0, backward_ns=10, optimizer_ns=0)
+    model = handmade([9, 8, 7, 6], 40, name="m")
     with pytest.raises(InputError) as error:
         match_buckets([40, 90, 30], model, "trace.json")
     assert str(error.value) == (
@@ -177,11 +168,7 @@ def test_many_equal_gradients_of_many_dtypes_end_in_time() -> None:
     dtypes = ("float32", "int32", "float64", "int64", "complex64", "float16", "bfloat16", "int8")
     order = list(range(160))
     random.Random(7).shuffle(order)
-    gradients = tuple(
-        Gradient(index=i, name=f"p{i}", shape=(), dtype=dtypes[i % 8], num_bytes=8, ready_ns=order[i])
-        for i in range(160)
-    )
-    model = Workload(name="m", gradients=gradients, forward_ns=0, backward_ns=200, optimizer_ns=0)
+    model = handmade(order, dtypes=[dtypes[i % 8] for i in range(160)])
     start = time.process_time()
     with pytest.raises(InputError, match="fits nowhere"):
         match_buckets([16] * 79 + [15, 1], model, "t")

@@ -1,7 +1,6 @@
 """nccl-tests' output, and other tables of collectives, as Hardware."""
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -17,9 +16,8 @@ from sim.nouns.imported import ImportOptions
 from sim.tuner.spread.scatter import read_scatter
 from tests.effort import tries
 from tests.importer.link_texts import Line, body, bus, comma, head, named, old, report, spaced, today
+from tests.public_data import DATA, needs_data
 
-DATA = os.environ.get("BUCKETSIM_DATA")
-with_data = pytest.mark.skipif(DATA is None, reason="BUCKETSIM_DATA is unset")
 quick = settings(max_examples=tries(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 hundredths = st.integers(200, 9_999_999).map(lambda number: number / 100)
@@ -378,46 +376,40 @@ CASES = [
 ]
 
 
-@with_data
+@needs_data
 @pytest.mark.parametrize(("path", "ranks", "sizes", "times"), CASES)
 def test_public_benchmarks(path: str, ranks: int, sizes: int, times: dict[int, int]) -> None:
-    assert DATA is not None
-    (hardware,) = read_nccl_tests([Path(DATA) / path], ImportOptions()).hardware
+    (hardware,) = read_nccl_tests([DATA / path], ImportOptions()).hardware
     assert hardware.world_size == ranks
     found = dict(points(hardware.all_reduce))
     assert len(found) == sizes
     assert {size: found[size] for size in times} == times
 
 
-@with_data
+@needs_data
 def test_a_public_csv_of_three_numbers_of_ranks() -> None:
-    assert DATA is not None
-    path = Path(DATA) / "nccl_tests/dominator_rtxpro6000_pcie_allreduce_n2_n4_n8.csv"
+    path = DATA / "nccl_tests/dominator_rtxpro6000_pcie_allreduce_n2_n4_n8.csv"
     two, four, eight = read_nccl_tests([path], ImportOptions()).hardware
     assert [one.world_size for one in (two, four, eight)] == [2, 4, 8]
     assert dict(points(eight.all_reduce))[1 << 30] == 105_301_000
     assert dict(points(two.all_reduce))[4096] == 11_400
 
 
-@with_data
+@needs_data
 def test_public_files_that_do_not_say_their_ranks() -> None:
-    assert DATA is not None
     for path, size, duration in (
         ("nccl_tests/kopernik_4xA40_shm_partial.txt", 330405888, 85_400_000),
         ("link_calibration/nnscaler_mi200_intra_4.json", 1 << 29, None),
     ):
         with pytest.raises(InputError, match="give --world-size N"):
-            read_nccl_tests([Path(DATA) / path], ImportOptions())
-        (hardware,) = read_nccl_tests([Path(DATA) / path], ImportOptions(world_size=4)).hardware
+            read_nccl_tests([DATA / path], ImportOptions())
+        (hardware,) = read_nccl_tests([DATA / path], ImportOptions(world_size=4)).hardware
         assert duration in (None, dict(points(hardware.all_reduce))[size])
 
 
-@with_data
+@needs_data
 def test_public_profiles_by_arrangement() -> None:
-    assert DATA is not None
-    imported = read_nccl_tests(
-        [Path(DATA) / "link_calibration/vidur_a100_dgx_all_reduce.csv.gz"], ImportOptions()
-    )
+    imported = read_nccl_tests([DATA / "link_calibration/vidur_a100_dgx_all_reduce.csv.gz"], ImportOptions())
     assert [one.world_size for one in imported.hardware] == [2, 2, 4, 4, 8, 8, 16]
     apart, within, *_, across = imported.hardware
     assert dict(points(within.all_reduce))[1 << 26] == 430_000  # two of one server

@@ -126,3 +126,28 @@ def test_micro_batches_that_every_step_has_are_part_of_the_jobs_step() -> None:
     assert run.asked is not None
     assert run.asked.settings == {"accumulation_steps": 2}
     assert all(step.step_ns > 330 * MS for step in run.iterations)
+
+
+@given(st.integers(1, 40), st.integers(0, len(LAYOUT) - 1))
+def test_a_bucket_lasts_as_long_as_the_rank_saw_that_came_last_to_it(late_ms: int, place: int) -> None:
+    """The other rank's bucket ends at the same moment, having waited for it."""
+    recording = recorded(MIXED)
+    (rank,) = recording.ranks
+
+    def waits(one: RecordedBackward) -> RecordedBackward:
+        buckets = tuple(
+            replace(bucket, end_ns=bucket.end_ns + late_ms * MS * (bucket.index == place))
+            for bucket in one.buckets
+        )
+        return replace(one, buckets=buckets)
+
+    def other(steps: tuple[RecordedStep, ...]) -> tuple[RecordedStep, ...]:
+        return tuple(replace(step, backwards=tuple(map(waits, step.backwards))) for step in steps)
+
+    second = RecordedRank(header=header(1, world_size=2), layouts=rank.layouts, steps=other(rank.steps))
+    first = replace(rank, header=header(0, world_size=2))
+    one, two = (Recording(name="run", ranks=ranks) for ranks in ((rank,), (first, second)))
+    alone, both = as_run(one, workload_of(one)), as_run(two, workload_of(two))
+    assert not isinstance(alone, str)
+    assert not isinstance(both, str)
+    assert both.iterations == alone.iterations

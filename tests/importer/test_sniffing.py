@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -20,9 +19,9 @@ from sim.importer.sniffing import DOCUMENTS, recognise
 from tests.effort import tries
 from tests.importer.corpus import corpus
 from tests.importer.link_texts import Line, old, report, today
+from tests.public_data import DATA, needs_data
 
 ROOT = Path(__file__).parents[2]
-DATA = os.environ.get("BUCKETSIM_DATA")
 EVENT = {"ph": "X", "cat": "kernel", "name": "ncclKernel_AllReduce", "pid": 0, "tid": 7, "ts": 1, "dur": 2}
 LINES = [Line(num_bytes=1 << 20, in_us=100.0, out_us=101.0)]
 PADDING = "x" * 300_000
@@ -169,10 +168,9 @@ def test_changed_and_cut_files_make_no_traceback(data: st.DataObject, tmp_path: 
     assert found in (*FORMATS, *DOCUMENTS) or str(path) in found
 
 
-@pytest.mark.skipif(DATA is None, reason="BUCKETSIM_DATA is unset")
+@needs_data
 def test_every_public_file() -> None:
-    assert DATA is not None
-    root = Path(DATA)
+    root = DATA
     for folder, form in (("nccl_tests", "nccl-tests"), ("traces/hta", "kineto"), ("traces/kineto", "kineto")):
         for path in sorted(root.glob(f"{folder}/**/*.*")):
             if path.is_file():

@@ -32,9 +32,9 @@ from sim.nouns.workload import Gradient, Workload
 from tests.importer.built_traces import Dialect, build
 from tests.importer.corpus import JOB, MODEL, WIRE, Case, corpus
 from tests.importer.damage import damaged
+from tests.public_data import DATA, needs_data
 from tests.strategies import NOUNS, TINY, hardwares, workloads
 
-DATA = os.environ.get("BUCKETSIM_DATA")
 RECORD = Path(__file__).parents[2] / "traces" / "measured" / "gpt-loopback-2"
 QUIET = settings(
     max_examples=12, deadline=None, suppress_health_check=list(HealthCheck)
@@ -498,10 +498,9 @@ def test_the_private_directory_is_removed_after_a_bug_too(monkeypatch: pytest.Mo
 # Real traces
 
 
-@pytest.mark.skipif(DATA is None, reason="BUCKETSIM_DATA is unset")
+@needs_data
 def test_real_traces_of_eight_ranks_lead_to_a_recommendation() -> None:
-    assert DATA is not None
-    folder = Path(DATA) / "traces" / "param"
+    folder = DATA / "traces" / "param"
     paths = sorted(folder.glob("param_dlrm_v100x8_r*.pt.trace.json.gz"))
     found = sim.read_uploads([(path.name, path.read_bytes()) for path in paths])
     assert found.workload is not None
@@ -516,11 +515,10 @@ def test_real_traces_of_eight_ranks_lead_to_a_recommendation() -> None:
     assert best.report.step_ns <= best.baseline.step_ns
 
 
-@pytest.mark.skipif(DATA is None, reason="BUCKETSIM_DATA is unset")
+@needs_data
 def test_a_real_trace_beside_real_link_benchmarks_offers_each_of_them() -> None:
-    assert DATA is not None
     names = ("traces/hta/hta_nccl_data_a100x2.json.gz", "nccl_tests/stas00_a100_8gpu_nvlink3.txt")
-    found = sim.read_uploads([(name, (Path(DATA) / name).read_bytes()) for name in names])
+    found = sim.read_uploads([(name, (DATA / name).read_bytes()) for name in names])
     assert [one.world_size for one in found.hardware] == [2, 8]
     assert found.workload is not None
     assert found.record is not None

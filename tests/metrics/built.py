@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from sim.nouns.hardware import CurvePoint, Hardware
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.workload import Workload
+from tests.handmade import handmade
 
 MS = 1_000_000
 MB = 1_000_000
@@ -13,19 +14,11 @@ MB = 1_000_000
 def workload(ready_ms: Sequence[float], sizes_mb: Sequence[float], *, pace: float = 1.0) -> Workload:
     """Gradient k is ready at ``ready_ms[k]`` of a backward of 100 ms, all of it times ``pace``; the step is
     backward and 50 ms more."""
-    return Workload(
+    return handmade(
+        [round(time * pace * MS) for time in ready_ms],
+        [round(size * MB) for size in sizes_mb],
         name="built",
-        gradients=tuple(
-            Gradient(
-                index=index,
-                name=f"layers.{index}.weight",
-                shape=(round(size * MB / 4),),
-                dtype="float32",
-                num_bytes=round(size * MB),
-                ready_ns=round(time * pace * MS),
-            )
-            for index, (time, size) in enumerate(zip(ready_ms, sizes_mb, strict=True))
-        ),
+        names="layers.{}.weight",
         forward_ns=45 * MS,
         backward_ns=round(100 * pace * MS),
         optimizer_ns=5 * MS,

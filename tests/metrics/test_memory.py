@@ -11,40 +11,18 @@ import sim
 from sim.errors import InputError
 from sim.formats.documents import parse_body
 from sim.metrics.bucket_memory import buffer_memory, peak_bytes
-from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.memory import Holding, Memory, MemoryPoint
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.workload import Workload
+from tests.handmade import handmade, wired
 from tests.strategies import Case, cases
 
 SIZES = (100, 200, 300, 400)  # ready from the last to the first, 100 ns apart
-HARDWARE = Hardware(
-    name="by hand",
-    world_size=2,
-    all_reduce=(CurvePoint(num_bytes=0, duration_ns=300),),
-    copy_in_bytes_per_s=10e9,
-    copy_out_bytes_per_s=10e9,
-)
+HARDWARE = wired({0: 300}, copy_in_bytes_per_s=10e9, copy_out_bytes_per_s=10e9)
 
 
 def workload(*, sparse: tuple[int, ...] = (), unused: tuple[int, ...] = ()) -> Workload:
-    return Workload(
-        name="four",
-        gradients=tuple(
-            Gradient(
-                index=index,
-                name=f"p{index}",
-                shape=(size // 4,),
-                dtype="float32",
-                num_bytes=size,
-                ready_ns=None if index in unused else 100 * (len(SIZES) - index),
-                sparse=index in sparse,
-            )
-            for index, size in enumerate(SIZES)
-        ),
-        forward_ns=0,
-        backward_ns=100 * len(SIZES),
-        optimizer_ns=0,
-    )
+    ready = [None if index in unused else 100 * (len(SIZES) - index) for index in range(len(SIZES))]
+    return handmade(ready, SIZES, sparse=sparse, backward_ns=100 * len(SIZES))
 
 
 def memory(policy: str = "ddp", made: Workload | None = None, **options: Any) -> Memory:

@@ -12,8 +12,8 @@ from sim.metrics.intervals import Interval, intersection_length, length, union
 from sim.metrics.step import overlap_ratio, step_ns
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
-from sim.nouns.workload import Gradient, Workload
 from tests.effort import tries
+from tests.handmade import handmade
 from tests.strategies import REAL, TINY, Case, cases
 
 intervals = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=8)
@@ -110,11 +110,7 @@ def test_what_is_outside_backward_is_only_added(case: Case, extra: int) -> None:
 def test_overlap_by_hand(
     curve: list[tuple[int, int]], buckets: tuple[tuple[int, ...], ...], ratio: float
 ) -> None:
-    gradients = tuple(
-        Gradient(index=index, name="g", shape=(), dtype="float32", num_bytes=4, ready_ns=ready)
-        for index, ready in ((0, 100), (1, 50))
-    )
-    workload = Workload(name="w", gradients=gradients, forward_ns=0, backward_ns=100, optimizer_ns=0)
+    workload = handmade([100, 50], 4)
     points = tuple(CurvePoint(num_bytes=size, duration_ns=time) for size, time in curve)
     hardware = Hardware(name="h", world_size=2, all_reduce=points)
     timeline = sim.simulate(workload, hardware, Assignment(bucket_indices=buckets))

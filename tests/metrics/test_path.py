@@ -11,11 +11,10 @@ from sim.errors import SimError
 from sim.formats.documents import parse_body
 from sim.metrics.critical_path import critical_path, dependencies
 from sim.nouns.assignment import Assignment
-from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.path import PathSpan
 from sim.nouns.timeline import Timeline
-from sim.nouns.workload import Gradient, Workload
 from tests.effort import tries
+from tests.handmade import handmade, wired
 from tests.strategies import Case, cases, paired_cases, path_spans
 from tests.systems.any_system import system_cases
 
@@ -125,24 +124,14 @@ def example(
     launch_cost_ns: int = 0, slowest: tuple[int, int, int] | None = None, **machine: object
 ) -> list[tuple[str, int, int, int | None]]:
     """Ready at 10, 20, 30 of 40, and there at ``slowest``; collectives of 15; the path as plain tuples."""
-    gradients = tuple(
-        Gradient(index=index, name="g", shape=(), dtype="float32", num_bytes=8, ready_ns=30 - 10 * index)
-        for index in range(3)
-    )
-    workload = Workload(name="w", gradients=gradients, forward_ns=0, backward_ns=40, optimizer_ns=0)
-    hardware = Hardware(
-        name="h",
-        world_size=2,
-        all_reduce=(CurvePoint(num_bytes=0, duration_ns=15),),
-        launch_cost_ns=launch_cost_ns,
-        **machine,  # type: ignore[arg-type]
-    )
+    workload = handmade([30, 20, 10], backward_ns=40)
+    hardware = wired({0: 15}, launch_cost_ns=launch_cost_ns, **machine)
     late = slowest and replace(
         workload,
         backward_ns=max(slowest),
         gradients=tuple(
             replace(gradient, ready_ns=time)
-            for gradient, time in zip(gradients, reversed(slowest), strict=True)
+            for gradient, time in zip(workload.gradients, reversed(slowest), strict=True)
         ),
     )
     assignment = Assignment(bucket_indices=((2,), (1,), (0,)))
@@ -193,22 +182,8 @@ def test_launches_on_the_lane() -> None:
 
 def test_launches_that_the_times_already_contain() -> None:
     """``ready_includes`` takes launches off the lane, not away: the path then runs through them."""
-    gradient = Gradient(index=0, name="g", shape=(), dtype="float32", num_bytes=8, ready_ns=10)
-    workload = Workload(
-        name="w",
-        gradients=(gradient,),
-        forward_ns=0,
-        backward_ns=12,
-        optimizer_ns=0,
-        ready_includes=("launch",),
-    )
-    hardware = Hardware(
-        name="h",
-        world_size=2,
-        all_reduce=(CurvePoint(num_bytes=0, duration_ns=15),),
-        launch_cost_ns=7,
-        launch_blocks_compute=True,
-    )
+    workload = handmade([10], backward_ns=12, ready_includes=("launch",))
+    hardware = wired({0: 15}, launch_cost_ns=7, launch_blocks_compute=True)
     timeline = sim.simulate(workload, hardware, Assignment(bucket_indices=((0,),)))
     assert [(span.kind, span.start_ns, span.end_ns) for span in critical_path(timeline)] == [
         ("backward", 0, 10),
@@ -235,7 +210,6 @@ def test_a_path_can_be_held_in_json(span: PathSpan) -> None:
 
 
 def test_nothing_at_all_is_an_empty_path() -> None:
-    gradient = Gradient(index=0, name="g", shape=(), dtype="float32", num_bytes=8, ready_ns=0)
-    workload = Workload(name="w", gradients=(gradient,), forward_ns=0, backward_ns=0, optimizer_ns=0)
-    hardware = Hardware(name="h", world_size=1, all_reduce=(CurvePoint(num_bytes=0, duration_ns=15),))
+    workload = handmade([0])
+    hardware = wired({0: 15}, world_size=1)
     assert critical_path(sim.simulate(workload, hardware, Assignment(bucket_indices=((0,),)))) == ()

@@ -9,22 +9,15 @@ from hypothesis import strategies as st
 import sim
 from sim.metrics.curve_reach import FAR
 from sim.nouns.hardware import CurvePoint, Hardware
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.workload import Workload
+from tests.handmade import handmade
 
 MS, MIB = 10**6, 1 << 20
 
 
 def workload(*sizes: int) -> Workload:
-    return Workload(
-        name="w",
-        gradients=tuple(
-            Gradient(index=n, name=f"g{n}", shape=(size // 4,), dtype="float32", num_bytes=size, ready_ns=MS)
-            for n, size in enumerate(sizes)
-        ),
-        forward_ns=10 * MS,
-        backward_ns=20 * MS,
-        optimizer_ns=MS,
-    )
+    times = {"forward_ns": 10 * MS, "backward_ns": 20 * MS, "optimizer_ns": MS}
+    return handmade([MS] * len(sizes), sizes, **times)
 
 
 def wire(*points: tuple[int, int], ranks: int = 2) -> Hardware:

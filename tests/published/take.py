@@ -6,13 +6,10 @@
 import csv
 import gzip
 import json
-import os
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
-
-import pytest
 
 import sim
 from sim.importer.links.link_hardware import read_nccl_tests
@@ -21,11 +18,8 @@ from sim.nouns.hardware import Curve
 from sim.nouns.imported import ImportOptions
 from sim.nouns.records import Record
 from tests.clusters.published_fabrics import SYSTEMS, System, between_mib_and_gib, three_of
+from tests.public_data import DATA, HAS_DATA
 from tests.published.figures import FOLDER
-
-DATA = Path(os.environ.get("BUCKETSIM_DATA", ""))
-has_data = "BUCKETSIM_DATA" in os.environ
-needs_data = pytest.mark.skipif(not has_data, reason="BUCKETSIM_DATA does not name the public measurements")
 
 # Sizes of a curve beyond which one in ``EVERY`` is kept.
 MANY, EVERY = 100, 16
@@ -276,7 +270,7 @@ def text(name: str) -> str:
 
 
 if __name__ == "__main__":
-    if not has_data:
+    if not HAS_DATA:
         raise SystemExit("BUCKETSIM_DATA does not name the public measurements")
     for each in FILES:
         (FOLDER / f"{each}.json").write_text(text(each))

@@ -2,8 +2,9 @@
 
 import pytest
 
+from tests.public_data import needs_data
 from tests.published.figures import FOLDER, figures
-from tests.published.take import FILES, needs_data, text
+from tests.published.take import FILES, text
 
 HIGHEST_KB = 16
 

@@ -6,17 +6,15 @@ The band on ready times rests on the H100 ones among others; the V100 trace had 
 import csv
 import gzip
 import json
-import os
 from bisect import bisect_left, bisect_right
-from pathlib import Path
 
 import pytest
 
 from sim.nouns.workload import Workload
 from sim.recorder.estimate import estimate
+from tests.public_data import DATA, needs_data
 
-DATA = os.environ.get("BUCKETSIM_DATA", "")
-pytestmark = pytest.mark.skipif(not DATA, reason="BUCKETSIM_DATA does not name the public measurements")
+pytestmark = needs_data
 
 Timed = list[tuple[str, float]]  # operators of a backward that make a module's gradients ready, and when (us)
 
@@ -27,7 +25,7 @@ def is_of_a_module(name: str) -> bool:
 
 def h100(model: str) -> Timed:
     """Operators end one after the other, each after its own time."""
-    path = Path(DATA) / "layer_timing" / f"triosim_h100_bs128_{model}_trace.csv.gz"
+    path = DATA / "layer_timing" / f"triosim_h100_bs128_{model}_trace.csv.gz"
     with gzip.open(path, "rt") as file:
         rows = [row for row in csv.DictReader(file) if row["stage"] == "backward"]
     end = 0.0
@@ -40,7 +38,7 @@ def h100(model: str) -> Timed:
 
 def v100() -> list[Timed]:
     """Backwards of a traced ResNet-50, a list a step: each operator's last kernel, from the first kernel."""
-    path = Path(DATA) / "traces" / "kineto" / "kineto_tb_resnet50_nw0_singlegpu.json.gz"
+    path = DATA / "traces" / "kineto" / "kineto_tb_resnet50_nw0_singlegpu.json.gz"
     with gzip.open(path, "rt") as file:
         events = [event for event in json.load(file) if event.get("ph") == "X"]
     launches = {e["args"]["correlation"]: e["ts"] for e in events if e["cat"] == "Runtime"}

@@ -5,8 +5,8 @@ from typing import Any
 import sim
 from sim.nouns.workload import Workload
 from sim.recorder.estimate import estimate
+from tests.public_data import DATA, needs_data
 from tests.published.figures import figures
-from tests.published.take import DATA, needs_data
 
 
 def workload(factory: str, **options: Any) -> Workload:

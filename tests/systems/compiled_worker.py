@@ -17,13 +17,8 @@ parameters of its cuts, cuts in the order of backward), ``ready`` (as ``eager``,
 null: the backward of a compiled graph begins), ``rebuilt`` (the Reducer's buckets), ``events`` (none).
 """
 
-import json
-import os
 import re
-import sys
-import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,6 +27,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch._dynamo.backends.distributed import DDPOptimizer
 from torch.nn.parallel import DistributedDataParallel
+
+from tests.systems.answering import answer_each, meet
 
 Case = dict[str, Any]
 Answer = dict[str, Any]
@@ -163,11 +160,7 @@ def _nodes(last: Any) -> list[Any]:
 
 def main() -> None:
     """Answer every case, in the order given."""
-    cases, answers, store = sys.argv[1:]
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    dist.init_process_group("gloo", store=dist.FileStore(store, world_size), rank=rank, world_size=world_size)
+    meet()
     run: Run | None = None
     compile_fn = DDPOptimizer.compile_fn
 
@@ -177,12 +170,13 @@ def main() -> None:
         run.watch(optimizer)
         return made
 
+    def answer(case: Any) -> Any:
+        nonlocal run
+        run = Run(case)
+        return run.answer()
+
     DDPOptimizer.compile_fn = seen  # type: ignore[method-assign]
-    with open(f"{answers}.{rank}", "w") as file:
-        for case in json.loads(Path(cases).read_text()):
-            run = Run(case)
-            print(json.dumps(run.answer()), file=file, flush=True)
-    os._exit(0)  # gloo's threads may crash the interpreter's own exit
+    answer_each(answer)
 
 
 if __name__ == "__main__":

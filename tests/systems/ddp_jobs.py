@@ -12,6 +12,7 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Buffer, Gradient, Workload
 from sim.systems.hook_table import HOOKS, Number
+from tests.handmade import handmade
 from tests.strategies import REAL, TINY, Draw, Scale, hardwares
 
 ITERATIONS: tuple[Iteration, ...] = (1, 2, 3, "steady")
@@ -157,16 +158,5 @@ def jobs(draw: Draw, **fixed: Any) -> Job:
 def mlp(dims: tuple[int, ...] = M1, **changes: Any) -> Workload:
     """Linear layers; of each the bias is ready first (A6.5)."""
     shapes = [shape for a, b in pairwise(dims) for shape in ((b, a), (b,))]
-    gradients = tuple(
-        Gradient(
-            index=index,
-            name=f"layers.{index // 2}.{'bias' if index % 2 else 'weight'}",
-            shape=shape,
-            dtype="float32",
-            num_bytes=4 * (shape[0] * shape[1] if len(shape) == 2 else shape[0]),
-            ready_ns=len(shapes) - index,
-        )
-        for index, shape in enumerate(shapes)
-    )
-    fields: dict[str, Any] = {"forward_ns": 0, "backward_ns": len(shapes), "optimizer_ns": 0}
-    return Workload(name="mlp", gradients=gradients, **fields | changes)
+    names = [f"layers.{index // 2}.{'bias' if index % 2 else 'weight'}" for index in range(len(shapes))]
+    return handmade(range(len(shapes), 0, -1), shapes=shapes, name="mlp", names=names, **changes)

@@ -18,13 +18,7 @@ and ``error``: None, or what was raised and where.
 """
 
 import contextlib
-import gc
-import json
-import os
-import sys
-import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,6 +26,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from tests.systems.answering import answer_each, meet
 from tests.systems.ddp_hooks import register
 from tests.systems.ddp_models import Net, batch
 from tests.systems.ddp_observing import Diary
@@ -42,18 +37,8 @@ Answer = dict[str, Any]
 
 def main() -> None:
     """Answer every case, in the order given."""
-    cases, answers, store = sys.argv[1:]
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    dist.init_process_group("gloo", store=dist.FileStore(store, world_size), rank=rank, world_size=world_size)
-    gc.freeze()
-    with open(f"{answers}.{rank}", "w") as file:
-        for case in json.loads(Path(cases).read_text()):
-            print(json.dumps(Run(case, rank).answer()), file=file, flush=True)
-            gc.collect()  # a DDP is freed by cycle collection only, and its Reducer keeps its buckets
-            dist.barrier()
-    os._exit(0)  # gloo's threads may crash the interpreter's own exit (SEMANTICS, B(iii))
+    rank, _ = meet()
+    answer_each(lambda case: Run(case, rank).answer())
 
 
 class Run:

@@ -1,7 +1,8 @@
 """The model and the machine of the examples by hand in RULES A9 and A10."""
 
 from sim.nouns.hardware import CurvePoint, Hardware
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.workload import Workload
+from tests.handmade import handmade
 
 FLAT = (CurvePoint(num_bytes=0, duration_ns=25),)
 HARDWARE = Hardware(
@@ -18,19 +19,11 @@ HARDWARE = Hardware(
 
 def four_gradients(*modules: str) -> Workload:
     """A workload of 100, 30, 50 and 20 elements, in ``modules``; the last is ready first."""
-    return Workload(
+    return handmade(
+        [40, 30, 20, 10],
+        [400, 120, 200, 80],
         name="four",
-        gradients=tuple(
-            Gradient(
-                index=index,
-                name=f"{module}.weight",
-                shape=(size,),
-                dtype="float32",
-                num_bytes=4 * size,
-                ready_ns=10 * (4 - index),
-            )
-            for index, (module, size) in enumerate(zip(modules, (100, 30, 50, 20), strict=True))
-        ),
+        names=[f"{module}.weight" for module in modules],
         forward_ns=40,
         backward_ns=50,
         optimizer_ns=1000,

@@ -15,13 +15,7 @@ model makes them ready without FSDP), ``events`` (step, micro_batch, phase, kind
 """
 
 import contextlib
-import gc
-import json
-import os
-import sys
-import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,6 +26,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 from torch.profiler import ProfilerActivity, profile, schedule
+
+from tests.systems.answering import answer_each, meet
 
 Case = dict[str, Any]
 Answer = dict[str, Any]
@@ -46,17 +42,8 @@ _CALLS = {
 
 def main() -> None:
     """Answer every case, in the order given."""
-    cases, answers, store = sys.argv[1:]
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    dist.init_process_group("gloo", store=dist.FileStore(store, world_size), rank=rank, world_size=world_size)
-    with open(f"{answers}.{rank}", "w") as file:
-        for case in json.loads(Path(cases).read_text()):
-            print(json.dumps(Run(case).answer()), file=file, flush=True)
-            gc.collect()
-            dist.barrier()
-    os._exit(0)  # gloo's threads may crash the interpreter's own exit
+    meet()
+    answer_each(lambda case: Run(case).answer())
 
 
 class Block(nn.Module):

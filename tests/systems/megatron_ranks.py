@@ -9,11 +9,12 @@ import pytest
 
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
-from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
+from sim.nouns.workload import Workload
 from sim.systems import megatron
 from sim.systems.bucketing import Caps
 from sim.systems.megatron_layout import lay_out_buffers
 from sim.systems.megatron_settings import read_megatron_settings
+from tests.handmade import handmade
 from tests.systems.ddp_ranks import run_cases
 from tests.systems.megatron_cases import EVERYDAY, HALF_USED, Case
 
@@ -47,22 +48,13 @@ def everyday_answers() -> dict[str, list[Any]]:
 def workload_of(answer: Any) -> Workload:
     """What a rank trained, ready in the order that was seen there; what fired no hook is never ready."""
     order = answer["ready"][-1]
-    return Workload(
-        name="seen",
-        gradients=tuple(
-            Gradient(
-                index=index,
-                name=one["name"],
-                shape=(one["elements"],),
-                dtype=one["dtype"],
-                num_bytes=one["elements"] * DTYPE_BYTES[one["dtype"]],
-                ready_ns=1 + order.index(index) if index in order else None,
-            )
-            for index, one in enumerate(answer["parameters"])
-        ),
-        forward_ns=0,
-        backward_ns=len(answer["parameters"]),
-        optimizer_ns=0,
+    parameters = answer["parameters"]
+    return handmade(
+        [1 + order.index(index) if index in order else None for index in range(len(parameters))],
+        names=[one["name"] for one in parameters],
+        shapes=[(one["elements"],) for one in parameters],
+        dtypes=[one["dtype"] for one in parameters],
+        backward_ns=len(parameters),
     )
 
 

@@ -19,13 +19,7 @@ here. Collectives are noted where Megatron calls them, by torch.distributed's ow
 """
 
 import contextlib
-import gc
-import json
-import os
-import sys
-import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,25 +33,18 @@ from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.transformer import TransformerConfig
 from torch import Tensor, nn
 
+from tests.systems.answering import answer_each, meet
+
 Case = dict[str, Any]
 Answer = dict[str, Any]
 
 
 def main() -> None:
     """Answer every case, in the order given."""
-    cases, answers, store = sys.argv[1:]
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
     torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
-    dist.init_process_group("gloo", store=dist.FileStore(store, world_size), rank=rank, world_size=world_size)
+    rank, world_size = meet()
     alone = [dist.new_group([one]) for one in range(world_size)][rank]
-    with open(f"{answers}.{rank}", "w") as file:
-        for case in json.loads(Path(cases).read_text()):
-            print(json.dumps(Run(case, alone).answer()), file=file, flush=True)
-            gc.collect()
-            dist.barrier()
-    os._exit(0)  # gloo's threads may crash the interpreter's own exit
+    answer_each(lambda case: Run(case, alone).answer())
 
 
 class Net(nn.Module):

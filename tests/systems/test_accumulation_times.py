@@ -8,31 +8,16 @@ from hypothesis import given, settings
 
 import sim
 from sim.errors import InputError, NotModelledError
-from sim.nouns.hardware import SLOWDOWNS, CurvePoint, Hardware
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.hardware import SLOWDOWNS
 from sim.systems.registry import write
 from tests.effort import tries
+from tests.handmade import handmade, wired
 from tests.systems.ddp_jobs import Job, jobs
 
 EACH = {"accumulation_steps": 3, "no_sync": False}
-TWO = Workload(
-    name="two",
-    gradients=tuple(
-        Gradient(index=i, name=f"p{i}", shape=(250,), dtype="float32", num_bytes=1000, ready_ns=ready)
-        for i, ready in ((0, 2000), (1, 1000))
-    ),
-    forward_ns=500,
-    backward_ns=2000,
-    optimizer_ns=70,
-)
-HARDWARE = Hardware(
-    name="h",
-    world_size=2,
-    all_reduce=(CurvePoint(num_bytes=0, duration_ns=300),),
-    copy_in_bytes_per_s=1e10,  # 100 ns a gradient
-    copy_out_bytes_per_s=1e10,
-    accumulate_bytes_per_s=5e9,  # 200 ns a gradient
-)
+TWO = handmade([2000, 1000], 1000, name="two", forward_ns=500, optimizer_ns=70)
+# 100 ns a gradient for each copy, and 200 ns for adding it up.
+HARDWARE = wired({0: 300}, copy_in_bytes_per_s=1e10, copy_out_bytes_per_s=1e10, accumulate_bytes_per_s=5e9)
 
 
 @settings(max_examples=tries(200))

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 import sim
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.workload import Workload
+from tests.handmade import handmade, wired
 from tests.ranks import answered
+from tests.this_torch import Ran, takes
 
 pytestmark = pytest.mark.dist
 
@@ -40,23 +42,13 @@ def mlp_workload(spec: Spec) -> Workload:
 
 
 def make_workload(parameters: list[Any], order: list[int]) -> Workload:
-    return Workload(
-        name="real",
-        gradients=tuple(
-            Gradient(
-                index=index,
-                name=f"p{index}",
-                shape=(numel,),
-                dtype=dtype,
-                num_bytes=numel * itemsize,
-                ready_ns=order.index(index),
-                sparse=sparse,
-            )
-            for index, (numel, itemsize, dtype, sparse) in enumerate(parameters)
-        ),
-        forward_ns=0,
+    numels, _, dtypes, sparse = zip(*parameters, strict=True)
+    return handmade(
+        [order.index(index) for index in range(len(parameters))],
+        shapes=[(numel,) for numel in numels],
+        dtypes=dtypes,
+        sparse=[index for index, is_sparse in enumerate(sparse) if is_sparse],
         backward_ns=len(order),
-        optimizer_ns=0,
     )
 
 
@@ -138,9 +130,9 @@ def real_kwargs(arguments: dict[str, Any]) -> dict[str, Any]:
     return kwargs
 
 
-def work(cases: dict[str, dict[str, Any]], **environment: str) -> dict[str, Any]:
-    answers: dict[str, Any] = answered("tests.systems.bucketing_worker", cases, environment)
-    return answers
+def work(cases: dict[str, dict[str, Any]], **environment: str) -> Ran:
+    taken = {name: case for name, case in cases.items() if takes(case["kwargs"])}
+    return Ran(answered("tests.systems.bucketing_worker", taken, environment), cases)
 
 
 @pytest.fixture(scope="module")
@@ -152,8 +144,9 @@ def real() -> dict[str, Any]:
     workload = mlp_workload(mlp(M1))
     for name, arguments in SNIPPETS.items():
         if name != "last bucket cap":
-            text = sim.snippet(sim.assign(workload, **arguments), workload)
-            cases[f"snippet: {name}"] = {"model": mlp(M1), "snippet": text}
+            made = sim.assign(workload, **arguments)
+            text = sim.snippet(made, workload)
+            cases[f"snippet: {name}"] = {"model": mlp(M1), "snippet": text, "kwargs": made.ddp_kwargs}
     return work(cases)
 
 
@@ -275,22 +268,19 @@ def test_snippet_for_the_last_bucket_cap() -> None:
     workload = mlp_workload(mlp(M1))
     assignment = sim.assign(workload, **SNIPPETS["last bucket cap"])
     text = sim.snippet(assignment, workload)
-    answer = work({"snippet": {"model": mlp(M1), "snippet": text}})["snippet"]
+    case = {"model": mlp(M1), "snippet": text, "kwargs": assignment.ddp_kwargs}
+    answer = work({"snippet": case})["snippet"]
     assert text.index("os.environ") < text.index("import torch\n")
     assert answer["buckets"] == lists(assignment.bucket_indices)
 
 
 def test_tuned_snippet_gives_the_tuned_buckets() -> None:
     """B(i): the recommendation's list makes stock DDP rebuild exactly these buckets."""
-    from sim.nouns.hardware import CurvePoint, Hardware
 
     workload = mlp_workload(mlp(M1))
-    hardware = Hardware(
-        name="slow",
-        world_size=2,
-        all_reduce=(CurvePoint(num_bytes=0, duration_ns=1), CurvePoint(num_bytes=1 << 20, duration_ns=90)),
-    )
+    hardware = wired({0: 1, 1 << 20: 90})
     best = sim.tune(workload, hardware).assignment
     assert len(best.bucket_indices) > 1
-    answer = work({"tuned": {"model": mlp(M1), "snippet": sim.snippet(best, workload)}})["tuned"]
+    case = {"model": mlp(M1), "snippet": sim.snippet(best, workload), "kwargs": best.ddp_kwargs}
+    answer = work({"tuned": case})["tuned"]
     assert answer["buckets"] == lists(best.bucket_indices)

@@ -7,12 +7,11 @@ import pytest
 
 import sim
 from sim.errors import InputError, NotModelledError
-from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.timeline import Timeline
-from sim.nouns.workload import Gradient, Workload
 from sim.systems import compile_cuts
 from sim.systems.compile_cuts import cut_operators, handed_out
 from sim.units import MIB, NS_PER_MS
+from tests.handmade import handmade, wired
 from tests.systems.compiled_cases import Case, graphs_of, random_case
 from tests.systems.ddp_ranks import run_cases
 
@@ -43,22 +42,12 @@ def check(case: Case, answer: Any) -> None:
 def check_workload(case: Case, answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one chain of modules a workload recorded without torch.compile tells ready order and buckets."""
     monkeypatch.setattr(compile_cuts, "DEFAULT_FIRST_BUCKET_BYTES", case["first_cap"])
-    workload = Workload(
-        name="eager",
-        gradients=tuple(
-            Gradient(
-                index=index,
-                name=name,
-                shape=tuple(shape),
-                dtype="float32",
-                num_bytes=size,
-                ready_ns=1 + answer["eager"].index(name),
-            )
-            for index, (name, shape, size) in enumerate(answer["parameters"])
-        ),
-        forward_ns=0,
+    parameters = [name for name, _, _ in answer["parameters"]]
+    workload = handmade(
+        [1 + answer["eager"].index(name) for name in parameters],
+        names=parameters,
+        shapes=[shape for _, shape, _ in answer["parameters"]],
         backward_ns=1000,
-        optimizer_ns=0,
     )
     options = {"optimize_ddp": case["optimize_ddp"], "compile_cap_mb": case["compile_cap"] / MIB}
     names = [gradient.name for gradient in workload.gradients]
@@ -93,26 +82,14 @@ def test_real_graphs_of_random_models_are_cut_so(first: int, monkeypatch: pytest
 
 
 MODULES = {"stem": 12, "wide": 20, "mid": 6, "norm": 0.5, "head": 2}  # MiB, in the order of forward
-FIVE = Workload(
+FIVE = handmade(
+    [(5 - index) * 10 * NS_PER_MS for index in range(5)],
+    [int(size * MIB) for size in MODULES.values()],
     name="five",
-    gradients=tuple(
-        Gradient(
-            index=index,
-            name=f"{name}.weight",
-            shape=(int(size * MIB) // 4,),
-            dtype="float32",
-            num_bytes=int(size * MIB),
-            ready_ns=(5 - index) * 10 * NS_PER_MS,
-        )
-        for index, (name, size) in enumerate(MODULES.items())
-    ),
-    forward_ns=0,
+    names=[f"{name}.weight" for name in MODULES],
     backward_ns=60 * NS_PER_MS,
-    optimizer_ns=0,
 )
-HARDWARE = Hardware(
-    name="by hand", world_size=2, all_reduce=(CurvePoint(num_bytes=0, duration_ns=15 * NS_PER_MS),)
-)
+HARDWARE = wired({0: 15 * NS_PER_MS})
 
 
 def played(**options: Any) -> Timeline:

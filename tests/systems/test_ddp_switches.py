@@ -714,6 +714,23 @@ def test_power_sgd_by_hand() -> None:
             assert after.launch_ns == before.usable_ns
 
 
+@pytest.mark.parametrize(("rank", "product_ns"), [(1, 0), (2, 4800), (4, 4800)])
+def test_products_of_power_sgd_pass_over_the_matrices(rank: int, product_ns: int) -> None:
+    """A3.17: 40 x 30 elements, 4800 B at a byte a ns, before the first message and after the other two; those
+    of rank 1 take what their traffic does, which is nothing here."""
+    matrix = (gradient(0, 10_000, shape=(40, 30)),)
+    workload = Workload(name="w", gradients=matrix, forward_ns=0, backward_ns=10_000, optimizer_ns=0)
+    hardware = Hardware(name="h", world_size=2, all_reduce=(CurvePoint(num_bytes=0, duration_ns=5),))
+    hook = {"name": "powerSGD", "matrix_approximation_rank": rank, "start_powerSGD_iter": 2}
+    made = sim.assign(workload, comm_hook=hook)
+    slow = replace(hardware, low_rank_bytes_per_s=1e9)
+    timeline = sim.simulate(workload, slow, made)
+    assert timeline.sync_end_ns == 10_000 + 3 * (5 + product_ns)
+    assert timeline.backward_end_ns == 10_000 + product_ns
+    assert bool(sim.summarize(sim.simulate(workload, hardware, made)).notes)
+    assert not sim.summarize(timeline).notes
+
+
 @pytest.mark.parametrize(("num_buckets", "compressed_from"), [(1, 3), (2, 4)])
 def test_power_sgd_counts_a_static_graphs_first_iteration_only_with_one_bucket(
     num_buckets: int, compressed_from: int

@@ -11,7 +11,8 @@ import pytest
 
 import sim
 from sim.nouns.explanation import Explanation
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.workload import Workload
+from tests.handmade import handmade
 from tests.systems.ddp_ranks import run_cases
 
 MIB = 1 << 20
@@ -108,24 +109,8 @@ def workload(case: dict[str, Any]) -> Workload:
             shapes.append((layer["rows"], layer["width"]))
         else:
             shapes += [(layer["out"], layer["width"]), (layer["out"],)]
-    return Workload(
-        name="vector",
-        gradients=tuple(
-            Gradient(
-                index=index,
-                name=f"p{index}",
-                shape=shape,
-                dtype="float32",
-                num_bytes=4 * shape[0] * (shape[1] if len(shape) > 1 else 1),
-                ready_ns=len(shapes) - index,
-                sparse=index == 0 and case["layers"][0].get("sparse", False),
-            )
-            for index, shape in enumerate(shapes)
-        ),
-        forward_ns=0,
-        backward_ns=len(shapes),
-        optimizer_ns=0,
-    )
+    sparse = (0,) if case["layers"][0].get("sparse", False) else ()
+    return handmade(range(len(shapes), 0, -1), shapes=shapes, sparse=sparse)
 
 
 def explained(name: str) -> Explanation:

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from sim.nouns.hardware import CurvePoint, Hardware
-from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
+from sim.nouns.workload import Workload
 from sim.systems import fsdp2
 from sim.systems.bucketing import Caps
+from tests.handmade import handmade
 from tests.systems.ddp_ranks import run_cases
 from tests.systems.fsdp2_cases import EVERYDAY, Case, hybrid_case, random_case
 
@@ -19,23 +20,12 @@ FREE = (CurvePoint(num_bytes=0, duration_ns=0),)
 
 def workload_of(answer: Any) -> Workload:
     """What a rank trained, ready in the order that was seen without FSDP."""
-    gradients = []
-    for index, one in enumerate(answer["parameters"]):
-        elements = 1
-        for size in one["shape"]:
-            elements *= size
-        gradients.append(
-            Gradient(
-                index=index,
-                name=one["name"],
-                shape=tuple(one["shape"]),
-                dtype=one["dtype"],
-                num_bytes=elements * DTYPE_BYTES[one["dtype"]],
-                ready_ns=1 + answer["ready"].index(index),
-            )
-        )
-    return Workload(
-        name="seen", gradients=tuple(gradients), forward_ns=0, backward_ns=len(gradients), optimizer_ns=0
+    parameters = answer["parameters"]
+    return handmade(
+        [1 + answer["ready"].index(index) for index in range(len(parameters))],
+        names=[one["name"] for one in parameters],
+        shapes=[one["shape"] for one in parameters],
+        dtypes=[one["dtype"] for one in parameters],
     )
 
 

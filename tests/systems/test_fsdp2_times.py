@@ -80,6 +80,24 @@ def test_explicit_prefetch_gathers_further_ahead() -> None:
     assert [(one.start_ns, one.end_ns) for one in gathers] == [(0, 25), (25, 50)]
 
 
+def test_a_gather_behind_another_takes_less() -> None:
+    """A10.8, 10 of 25 ns. Forward: the root's to 25, that of `h.0` to 35; that of `h.1` waits for the root's
+    copy out and is alone, 37 to 62. `tokens` to 47, `h.0` copied out and computed to 60, `h.1` to 77, `head`
+    to 87. In backward the second of two that are launched together.
+    """
+    hardware = replace(HARDWARE, queued_gather_factor=0.4)
+    (program,) = write(WORKLOAD, hardware, sim.assign(WORKLOAD, "fully_shard", backward_prefetch=2))
+    assert [one.service_ns for one in program.before_forward] == [25, 10, 25]
+    assert (program.pre_forward_ns, program.hidden_ns) == (47, 13)
+    gathers = [one for one in program.collectives if one.kind == "all_gather"]
+    assert [one.service_ns for one in gathers] == [25, 10]
+    (program,) = write(WORKLOAD, hardware, sim.assign(WORKLOAD, "fully_shard"))
+    gathers = [one for one in program.collectives if one.kind == "all_gather"]
+    assert [one.service_ns for one in gathers] == [25, 25]
+    with pytest.raises(InputError, match="queued_gather_factor: 0 is not legal; give a factor above 0"):
+        replace(HARDWARE, queued_gather_factor=0)
+
+
 def test_replicate_copies_and_reduces_without_waiting_in_between() -> None:
     """20 ns of copies before forward; units sent at 25, 38 and, from the final callback, 70 ns."""
     timeline = played("replicate")

@@ -1,46 +1,27 @@
 """Real systems on a gloo rank hold as much memory as the simulation says."""
 
-import math
 from typing import Any
 
 import pytest
 
 import sim
 from sim.metrics.bucket_memory import buffer_memory
-from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.memory import Memory
-from sim.nouns.workload import Gradient, Workload
 from sim.units import MIB
+from tests.handmade import handmade, wired
 from tests.systems.ddp_ranks import run_cases
 
 pytestmark = pytest.mark.dist
 
 # In MiB 2, 4, 8, 6, 2 and 6; under a cap of 12 MiB: 6+2+6, 8+4, 2.
 SIZES = [[1 << 19], [1024, 1024], [2048, 1024], [1536, 1024], [1 << 19], [1536, 1024]]
-WORKLOAD = Workload(
+WORKLOAD = handmade(
+    [(len(SIZES) - index) * 10_000_000 for index in range(len(SIZES))],
+    shapes=SIZES,
     name="six",
-    gradients=tuple(
-        Gradient(
-            index=index,
-            name=f"all.{index}",
-            shape=tuple(shape),
-            dtype="float32",
-            num_bytes=4 * math.prod(shape),
-            ready_ns=(len(SIZES) - index) * 10_000_000,
-        )
-        for index, shape in enumerate(SIZES)
-    ),
-    forward_ns=0,
-    backward_ns=len(SIZES) * 10_000_000,
-    optimizer_ns=0,
+    names="all.{}",
 )
-HARDWARE = Hardware(
-    name="any",
-    world_size=2,
-    all_reduce=(CurvePoint(num_bytes=0, duration_ns=1_000_000),),
-    copy_in_bytes_per_s=1e10,
-    copy_out_bytes_per_s=1e10,
-)
+HARDWARE = wired({0: 1_000_000}, copy_in_bytes_per_s=1e10, copy_out_bytes_per_s=1e10)
 POWER_SGD = {"name": "powerSGD", "start_powerSGD_iter": 2}
 VIEW = {"gradient_as_bucket_view": True}
 # By name: what the worker is asked, and the options of the simulation that say the same.

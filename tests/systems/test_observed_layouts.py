@@ -7,7 +7,6 @@ last ready first, and inside a layer a Linear's bias comes before its weight, a 
 """
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -17,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 import sim
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.workload import Workload
+from tests.handmade import handmade
 from tests.published.figures import figures
 
 
@@ -48,19 +48,13 @@ def workload(name: str, layers: Sequence[Layer]) -> Workload:
     indices = itertools.count()
     place = {layer.name: [next(indices) for _ in layer.parameters] for layer in layers}
     order = [place[layer.name][k] for layer in reversed(layers) for k in layer.ready]
-    gradients = tuple(
-        Gradient(
-            index=index,
-            name=f"{layer.name}.{parameter}",
-            shape=shape,
-            dtype="float32",
-            num_bytes=4 * math.prod(shape),
-            ready_ns=order.index(index) + 1,
-        )
-        for layer in layers
-        for index, (parameter, shape) in zip(place[layer.name], layer.parameters, strict=True)
+    parameters = [(f"{layer.name}.{name}", shape) for layer in layers for name, shape in layer.parameters]
+    return handmade(
+        [order.index(index) + 1 for index in range(len(order))],
+        names=[name for name, _ in parameters],
+        shapes=[shape for _, shape in parameters],
+        name=name,
     )
-    return Workload(name=name, gradients=gradients, forward_ns=0, backward_ns=len(order), optimizer_ns=0)
 
 
 def resnet(name: str, blocks: Sequence[int], *, bottleneck: bool) -> Workload:

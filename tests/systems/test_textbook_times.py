@@ -107,7 +107,9 @@ def test_what_a_system_would_stop_at_is_refused() -> None:
     unused = three(30, 20, 10)
     unused = replace(unused, gradients=(replace(unused.gradients[0], ready_ns=None), *unused.gradients[1:]))
     for policy in POLICIES:
-        for workload in (three(30, 20, 10, uses=2), three(30, 20, 10, sparse=True)):
+        for change in ({"uses": 2}, {"sparse": True}):
+            gradients = tuple(replace(one, **change) for one in three(30, 20, 10).gradients)
+            workload = replace(unused, gradients=gradients)
             with pytest.raises(NotModelledError, match=policy):
                 simulate(policy, workload)
         if policy != "last-hook":

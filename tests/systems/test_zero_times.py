@@ -13,10 +13,11 @@ from sim.clock.outcome import Outcome
 from sim.clock.program import CopyBack, Program
 from sim.errors import AssignmentError, InputError, NotModelledError
 from sim.nouns.hardware import CurvePoint, Hardware
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems import zero
 from sim.systems.bucketing import Caps
 from tests.effort import tries
+from tests.handmade import handmade
 from tests.strategies import TINY, hardwares, workloads
 
 FLAT = (CurvePoint(num_bytes=0, duration_ns=25),)
@@ -27,24 +28,8 @@ OVERLAP = {"reduce_bucket_size": 10, "overlap_comm": True}
 
 def gradients(count: int = 3, **more: Any) -> Workload:
     """Gradients of ten fp32 elements, ready 10 ns apart from the last to the first, and a tail of 10 ns."""
-    return Workload(
-        name="w",
-        gradients=tuple(
-            Gradient(
-                index=index,
-                name=f"p{index}",
-                shape=(10,),
-                dtype="float32",
-                num_bytes=40,
-                ready_ns=10 * (count - index),
-            )
-            for index in range(count)
-        ),
-        forward_ns=7,
-        backward_ns=10 * count + 10,
-        optimizer_ns=1000,
-        **more,
-    )
+    ready = [10 * (count - index) for index in range(count)]
+    return handmade(ready, 40, forward_ns=7, backward_ns=10 * count + 10, optimizer_ns=1000, **more)
 
 
 def programs(
@@ -196,6 +181,31 @@ def test_step_sends_norms_and_parameters_and_works_on_its_share() -> None:
     assert [c.elements for c in program.after_sync] == [1, 1, 20, 12]
     (program,) = programs(gradients(), gathering, compute_grad_norm=False, gradient_clipping=0)
     assert [c.elements for c in program.after_sync] == [32]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "options", "bytes_each"),
+    [
+        ("float32", {}, 4 + 16 + 8 + 8 + 8),  # norm in fp64, flattened, clipped, copied into the parameters
+        ("float32", {"compute_grad_norm": False, "gradient_clipping": 0}, 8 + 8),
+        ("bfloat16", {}, 4 + 2 + 16 + 4 + 6 + 8 + 6),  # overflow, norm, flattened, cast, clipped, copied
+        ("bfloat16", {"check_grad_overflow": False}, 2 + 16 + 4 + 6 + 8 + 6),
+        (
+            "bfloat16",
+            {"grad_accum_dtype": "fp32"},
+            8 + 4 + 16 + 4 + 8 + 6,
+        ),  # flat fp32: zeroed, not flattened
+        ("float16", {"gradient_clipping": 0}, 4 + 2 + 16 + 4 + 6 + 8 + 6),  # the loss scale is undone
+    ],
+)
+def test_step_passes_over_its_partitions(dtype: str, options: dict[str, Any], bytes_each: int) -> None:
+    """A5.12: 16 of 32 elements, at 1 byte copied a ns, which moves 2."""
+    workload = gradients()
+    size = 10 * DTYPE_BYTES[dtype]
+    members = tuple(replace(g, dtype=dtype, num_bytes=size) for g in workload.gradients)
+    hardware = replace(HARDWARE, copy_out_bytes_per_s=1e9)
+    (program,) = programs(replace(workload, gradients=members), hardware, **options)
+    assert program.after_sync_ns == 16 * bytes_each // 2
 
 
 def test_half_precision_checks_for_overflow() -> None:

@@ -1,12 +1,12 @@
 """T6 to T9: the vectors of ZeRO, by simulation and by real DeepSpeed."""
 
-import math
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.workload import Workload
+from tests.handmade import handmade
 from tests.systems.zero_cases import M1, VECTORS
 from tests.systems.zero_ranks import everyday_answers, simulated, told
 
@@ -15,23 +15,7 @@ def m1_workload() -> Workload:
     """M1's ten gradients, ready from the last to the first."""
     dims: Any = M1["dims"]
     shapes = [shape for a, b in pairwise(dims) for shape in ((b, a), (b,))]
-    return Workload(
-        name="M1",
-        gradients=tuple(
-            Gradient(
-                index=index,
-                name=f"p{index}",
-                shape=shape,
-                dtype="float32",
-                num_bytes=4 * math.prod(shape),
-                ready_ns=10 - index,
-            )
-            for index, shape in enumerate(shapes)
-        ),
-        forward_ns=0,
-        backward_ns=10,
-        optimizer_ns=0,
-    )
+    return handmade(range(10, 0, -1), shapes=shapes, name="M1")
 
 
 def check(name: str, events: list[dict[str, Any]]) -> None:

@@ -2,25 +2,16 @@
 
 from typing import Any
 
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.workload import Workload
+from tests.handmade import handmade
 
 
 def workload_of(answer: dict[str, Any]) -> Workload:
     """The parameters that a rank trained, ready in the order that was seen there, 1 ns apart."""
-    return Workload(
-        name="seen",
-        gradients=tuple(
-            Gradient(
-                index=index,
-                name=parameter["name"],
-                shape=(),
-                dtype=parameter["dtype"],
-                num_bytes=parameter["num_bytes"],
-                ready_ns=1 + answer["ready"].index(index),
-            )
-            for index, parameter in enumerate(answer["parameters"])
-        ),
-        forward_ns=0,
-        backward_ns=len(answer["parameters"]),
-        optimizer_ns=0,
+    parameters = answer["parameters"]
+    return handmade(
+        [1 + answer["ready"].index(index) for index in range(len(parameters))],
+        [one["num_bytes"] for one in parameters],
+        names=[one["name"] for one in parameters],
+        dtypes=[one["dtype"] for one in parameters],
     )

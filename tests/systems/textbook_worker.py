@@ -6,15 +6,9 @@ and its arguments. What a task raises becomes ``{"error": [type, text]}``.
 """
 
 import copy
-import gc
-import json
-import os
-import sys
-import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,6 +19,7 @@ from sim.validator.ranks.pacing.paced_module import PacedModule, sharpen_sleep
 from sim.validator.ranks.pacing.stepping import Recorder, run_step
 from sim.validator.ranks.systems.catalogue import build_system
 from sim.validator.ranks.systems.reduced import ReducedBucket
+from tests.systems.answering import answer_each, meet
 from tests.systems.ddp_models import Layer, Net, batch
 from tests.systems.ddp_observing import Diary
 from tests.systems.last_hook_models import MODELS
@@ -35,18 +30,8 @@ MS = 1_000_000
 
 def main() -> None:
     """Answer every case, in the order given."""
-    cases, answers, store = sys.argv[1:]
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    dist.init_process_group("gloo", store=dist.FileStore(store, world_size), rank=rank, world_size=world_size)
-    gc.freeze()
-    with open(f"{answers}.{rank}", "w") as file:
-        for case in json.loads(Path(cases).read_text()):
-            print(json.dumps({"events": []} | _answer(**case)), file=file, flush=True)
-            gc.collect()  # hooks hold the system, which holds their parameters
-            dist.barrier()
-    os._exit(0)  # gloo's threads may crash the interpreter's own exit
+    meet()
+    answer_each(lambda case: {"events": []} | _answer(**case))
 
 
 def _answer(task: str, **arguments: Any) -> Answer:

@@ -14,13 +14,8 @@ type and text of what DeepSpeed raised).
 """
 
 import contextlib
-import gc
-import json
 import os
-import sys
-import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import deepspeed
@@ -30,6 +25,7 @@ from deepspeed.accelerator import get_accelerator
 from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optimizer
 from torch import Tensor
 
+from tests.systems.answering import answer_each, meet
 from tests.systems.ddp_observing import Diary
 from tests.systems.zero_models import build
 
@@ -39,25 +35,15 @@ Answer = dict[str, Any]
 
 def main() -> None:
     """Answer every case, in the order given."""
-    cases, answers, store = sys.argv[1:]
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    os.environ["LOCAL_RANK"] = str(rank)
-    torch.set_num_threads(1)
-    gc.freeze()
-    warnings.simplefilter("ignore")
+    os.environ["LOCAL_RANK"] = os.environ["RANK"]
     # Not used in training, and would be compiled here, or import all that compiles: not what is tested.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     torch.compile = lambda function, **_: function
     # Many CPUs have no fast fp16; what is sent does not depend on that.
     type(get_accelerator()).is_fp16_supported = lambda self: True
-    dist.init_process_group("gloo", store=dist.FileStore(store, world_size), rank=rank, world_size=world_size)
+    meet()
     deepspeed.init_distributed("gloo")
-    with open(f"{answers}.{rank}", "w") as file:
-        for case in json.loads(Path(cases).read_text()):
-            print(json.dumps(Run(case).answer()), file=file, flush=True)
-            gc.collect()
-    dist.barrier()
-    os._exit(0)  # gloo's threads may crash the interpreter's own exit (SEMANTICS, B(iii))
+    answer_each(lambda case: Run(case).answer())
 
 
 class Run:

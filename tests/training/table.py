@@ -9,7 +9,6 @@ from statistics import median
 import sim
 from sim.metrics.noise import difference_interval, median_interval
 from sim.nouns.comparison import Agreement
-from sim.nouns.measurement import Measurement
 from sim.nouns.recommendation import Gain
 from sim.nouns.records import Record
 from tests.training.measure import AGAIN
@@ -20,10 +19,9 @@ _HEAD = (
     "where",
     "measured, fastest to slowest, ms",
     "noise floor",
-    "run against recording",
+    "default, run against recording",
     "parts alone: median, worst",
     "held to its own step: median, worst",
-    "and at the run's pace: median, worst",
     "pairs in order",
     "regret",
     "gain measured, predicted",
@@ -36,19 +34,19 @@ class Row:
     """One record; times in ns, errors and ratios as shares.
 
     ``floor`` is by how much two candidates with the same buckets differ, and half the width of the median's
-    95 % interval, whichever is more. ``pace`` is the plain step of the replay over that of the recording.
-    ``parts``, ``held`` and ``paced`` are step errors by candidate. ``inside`` of ``gains`` over the default
-    were measured within their predicted 95 % interval, of ``near`` the measured interval meets it.
+    95 % interval, whichever is more. ``drift`` is DDP's default in the replay over the recorded step: one
+    layout measured twice, minutes apart. ``parts`` and ``held`` are step errors by candidate. ``inside`` of
+    ``gains`` over the default were measured within their predicted 95 % interval, of ``near`` the measured
+    interval meets it.
     """
 
     name: str
     fastest_ns: int
     slowest_ns: int
     floor: float
-    pace: float
+    drift: float
     parts: tuple[float, ...]
     held: tuple[float, ...]
-    paced: tuple[float, ...]
     right: int
     apart: int
     regret: float
@@ -67,8 +65,6 @@ def row_of(directory: Path) -> Row:
     anchored = replace(sim.as_measured(record), own_step=None)
     held = sim.agreement(anchored, attributed=False)
     alone = sim.agreement(replace(record, own_step=None), attributed=False)
-    pace = _pace(record)
-    paced = [_at_pace(anchored, candidate, pace) for candidate in record.candidates]
     steps = {one.name: [step.step_ns for step in one.iterations] for one in record.candidates}
     medians = {name: median(times) for name, times in steps.items()}
     best = min(medians, key=medians.__getitem__)
@@ -81,10 +77,9 @@ def row_of(directory: Path) -> Row:
         fastest_ns=round(min(medians.values())),
         slowest_ns=round(max(medians.values())),
         floor=_floor(steps, medians),
-        pace=pace,
+        drift=medians[_DEFAULT] / _recorded_step_ns(record) - 1,
         parts=_errors(alone),
         held=_errors(held),
-        paced=tuple(paced),
         right=held.order_right,
         apart=held.order_pairs,
         regret=medians["recommended"] / medians[best] - 1,
@@ -101,26 +96,9 @@ def _errors(agreement: Agreement) -> tuple[float, ...]:
     return tuple(row.step_error for row in agreement.rows)
 
 
-def _pace(record: Record) -> float:
-    """How much slower the model alone was in the replay than in the recording."""
-    plain = next(one for one in record.measurements if one.role == "plain")
-    workload = record.workload
-    recorded = workload.forward_ns + workload.loss_ns + workload.backward_ns + workload.optimizer_ns
-    return plain.plain_step_ns / recorded
-
-
-def _at_pace(held: Record, candidate: Measurement, pace: float) -> float:
-    """The step error where all that computes is as fast as the replay's own plain steps were."""
-    assert candidate.asked is not None
-    workload, _ = sim.scale(held.workload, held.hardware, backward=pace)
-    workload = replace(
-        workload,
-        forward_ns=round(held.workload.forward_ns * pace),
-        optimizer_ns=round(held.workload.optimizer_ns * pace),
-    )
-    timeline = sim.simulate(workload, held.hardware, candidate.asked, "analytic")
-    measured = median(step.step_ns for step in candidate.iterations)
-    return sim.summarize(timeline).step_ns / measured - 1
+def _recorded_step_ns(record: Record) -> float:
+    assert record.own_step is not None
+    return median(step.step_ns for step in record.own_step.iterations)
 
 
 def _floor(steps: dict[str, list[int]], medians: dict[str, float]) -> float:
@@ -165,10 +143,9 @@ def cells(row: Row) -> list[str]:
         f"`{row.name}`",
         f"{row.fastest_ns / 1e6:.0f} to {row.slowest_ns / 1e6:.0f}",
         f"{row.floor:.1%}",
-        f"{row.pace - 1:+.1%}",
+        f"{row.drift:+.1%}",
         errors(row.parts),
         errors(row.held),
-        errors(row.paced),
         f"{row.right} of {row.apart}",
         f"{row.regret:.1%}" + (", within noise" if row.regret and row.regret_is_noise else ""),
         f"{row.gain_ns / 1e6:.0f} ms, {predicted.gain_ns / 1e6:.0f} "

@@ -18,22 +18,13 @@ from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.records import Record
 from sim.nouns.report import Report
-from sim.nouns.workload import Gradient, Workload
 from sim.truth.rule import TARGETS, Limits
 from sim.truth.scoring import agree, compare
 from tests.effort import tries
+from tests.handmade import handmade, measurement
 
 BACKWARD = 1000
-WORKLOAD = Workload(
-    name="w",
-    gradients=tuple(
-        Gradient(index=index, name=f"g{index}", shape=(), dtype="float32", num_bytes=100, ready_ns=ready)
-        for index, ready in ((0, 900), (1, 500))
-    ),
-    forward_ns=500,
-    backward_ns=BACKWARD,
-    optimizer_ns=100,
-)
+WORKLOAD = handmade([900, 500], 100, forward_ns=500, backward_ns=BACKWARD, optimizer_ns=100)
 HARDWARE = Hardware(name="h", world_size=2, all_reduce=(CurvePoint(num_bytes=0, duration_ns=300),))
 SPLIT = Assignment(bucket_indices=((1,), (0,)))
 WHOLE = Assignment(bucket_indices=((1, 0),))
@@ -56,22 +47,16 @@ def measured(
 ) -> Measurement:
     """A candidate with these steps."""
     ends = [1200] * len(steps) if sync_ends is None else sync_ends
-    return Measurement(
-        name=name,
-        role="candidate",
-        mode="paced",
-        backend="gloo",
-        world_size=2,
-        asked=assignment,
-        observed=assignment.bucket_indices,
-        iterations=tuple(
+    return measurement(
+        name,
+        assignment,
+        [
             MeasuredIteration(step_ns=step, backward_end_ns=1050, sync_end_ns=end)
             for step, end in zip(steps, ends, strict=True)
-        ),
+        ],
         traced=tuple(traced),
         plain_backward_ns=BACKWARD,
         plain_step_ns=1600,
-        dropped_warmup=3,
         complete=bool(steps),
     )
 

@@ -14,9 +14,10 @@ from sim.errors import InputError
 from sim.nouns.anchored import Factor, InStepTimes, MeasuredStep
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.workload import Workload
 from sim.truth.anchor import MOST_SLOWDOWN, apply_factor
 from tests.effort import tries
+from tests.handmade import handmade, measurement, wired
 
 MIB = 1 << 20
 MS = 1_000_000
@@ -28,31 +29,16 @@ FACTORS: tuple[Factor, ...] = ("mutual", "compute_slowdown", "comm_slowdown")
 def workloads(draw: st.DrawFn) -> Workload:
     """Gradients in reverse order, ms of work and MiB of bytes each."""
     works = draw(st.lists(st.tuples(st.integers(1, 20), st.integers(1, 32)), min_size=2, max_size=12))
-    ready, gradients = 0, []
-    for place, (work, mib) in enumerate(works):
-        ready += work * MS
-        index = len(works) - 1 - place
-        gradients.append(
-            Gradient(
-                index=index, name=f"p{index}", shape=(), dtype="float32", num_bytes=mib * MIB, ready_ns=ready
-            )
-        )
-    return Workload(
-        name="w", gradients=tuple(gradients), forward_ns=50 * MS, backward_ns=ready, optimizer_ns=5 * MS
-    )
+    ready = [sum(work for work, _ in works[: place + 1]) * MS for place in range(len(works))]
+    sizes = [mib * MIB for _, mib in works]
+    return handmade(ready[::-1], sizes[::-1], forward_ns=50 * MS, optimizer_ns=5 * MS)
 
 
 @st.composite
 def links(draw: st.DrawFn) -> Hardware:
     """An affine link of 4 ranks, with copies that cost something or nothing."""
     latency, per_mib = draw(st.integers(10_000, 500_000)), draw(st.integers(50_000, 2 * MS))
-    link = Hardware(
-        name="link",
-        world_size=4,
-        all_reduce=tuple(
-            CurvePoint(num_bytes=mib * MIB, duration_ns=latency + mib * per_mib) for mib in (0, 1, 512)
-        ),
-    )
+    link = wired({mib * MIB: latency + mib * per_mib for mib in (0, 1, 512)}, name="link", world_size=4)
     return with_memory_bandwidth(link, 7e11) if draw(st.booleans()) else link
 
 
@@ -198,33 +184,13 @@ def test_a_step_that_is_too_short_is_refused(
 
 def workload_of(*gradients: tuple[int, int]) -> Workload:
     """(ready in ms, MiB), the last index first."""
-    count = len(gradients)
-    return Workload(
-        name="w",
-        gradients=tuple(
-            Gradient(
-                index=count - 1 - place,
-                name=f"p{count - 1 - place}",
-                shape=(),
-                dtype="float32",
-                num_bytes=mib * MIB,
-                ready_ns=ready * MS,
-            )
-            for place, (ready, mib) in enumerate(gradients)
-        ),
-        forward_ns=50 * MS,
-        backward_ns=gradients[-1][0] * MS,
-        optimizer_ns=0,
-    )
+    ready, sizes = zip(*reversed(gradients), strict=True)
+    return handmade([at * MS for at in ready], [mib * MIB for mib in sizes], forward_ns=50 * MS)
 
 
 # 1 ms a MiB: 10 ms of all-reduce beside 20 ms of backward, then 2 ms that nothing hides.
 PAIR = workload_of((10, 10), (30, 2))
-LINK = Hardware(
-    name="link",
-    world_size=4,
-    all_reduce=(CurvePoint(num_bytes=0, duration_ns=0), CurvePoint(num_bytes=MIB, duration_ns=MS)),
-)
+LINK = wired({0: 0, MIB: MS}, name="link", world_size=4)
 
 
 def test_by_hand() -> None:
@@ -394,20 +360,9 @@ def traced(*buckets: tuple[int | None, int | None], backward_end: int = 10) -> M
 
 
 def as_run(*steps: MeasuredIteration) -> Measurement:
-    return Measurement(
-        name="as run",
-        role="candidate",
-        mode="model",
-        backend="nccl",
-        world_size=4,
-        asked=sim.assign(PAIR, bucket_cap_mb=1),
-        observed=((1,), (0,)),
-        iterations=steps,
-        traced=steps,
-        plain_backward_ns=30 * MS,
-        plain_step_ns=80 * MS,
-        dropped_warmup=0,
-    )
+    asked = sim.assign(PAIR, bucket_cap_mb=1)
+    times = {"plain_backward_ns": 30 * MS, "plain_step_ns": 80 * MS}
+    return measurement("as run", asked, steps, traced=steps, mode="model", world_size=4, **times)
 
 
 def test_durations_of_an_imported_trace_are_medians_over_its_steps() -> None:

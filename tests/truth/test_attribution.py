@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 import sim
 from sim.nouns.assignment import Assignment
 from sim.nouns.comparison import Attribution
-from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.records import Record
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.workload import Workload
 from sim.truth.attribution import attribute
 from sim.units import divide_half_even, transfer_ns
 from tests.effort import tries
+from tests.handmade import handmade, measurement, wired
 
 MS = 1_000_000
 MIB = 1 << 20
@@ -27,60 +28,28 @@ ROUNDING = 2 * COUNT  # a nanosecond a copy and a stretched instant
 
 def make_workload(sizes: list[int], gaps_ms: list[int]) -> Workload:
     ready = [sum(gaps_ms[: place + 1]) * MS for place in range(len(sizes))]
-    return Workload(
-        name="w",
-        gradients=tuple(
-            Gradient(
-                index=index,
-                name=f"g{index}",
-                shape=(size // 4,),
-                dtype="float32",
-                num_bytes=size,
-                ready_ns=ready[len(sizes) - 1 - index],
-            )
-            for index, size in enumerate(sizes)
-        ),
-        forward_ns=10 * MS,
-        backward_ns=ready[-1] + MS,
-        optimizer_ns=MS,
-    )
+    times = {"forward_ns": 10 * MS, "backward_ns": ready[-1] + MS, "optimizer_ns": MS}
+    return handmade(ready[::-1], sizes, **times)
 
 
 def make_hardware(**more: Any) -> Hardware:
     values = {
-        "name": "h",
-        "world_size": 2,
-        "all_reduce": (
-            CurvePoint(num_bytes=0, duration_ns=400_000),
-            CurvePoint(num_bytes=MIB, duration_ns=3 * MS),
-        ),
         "launch_cost_ns": 40_000,
         "launch_blocks_compute": True,
         "copy_in_bytes_per_s": 8e9,
         "copy_out_bytes_per_s": 9e9,
     }
-    return Hardware(**{**values, **more})
+    return wired({0: 400_000, MIB: 3 * MS}, **values | more)
 
 
 def step(backward_end: int, sync_end: int) -> MeasuredIteration:
     return MeasuredIteration(step_ns=sync_end + 11 * MS, backward_end_ns=backward_end, sync_end_ns=sync_end)
 
 
-def lane(name: str, role: Any, backward_end: int, sync_end: int, **more: Any) -> Measurement:
-    values: dict[str, Any] = {
-        "name": name,
-        "role": role,
-        "mode": "paced",
-        "backend": "gloo",
-        "world_size": 2,
-        "asked": None,
-        "observed": None,
-        "iterations": (step(backward_end, sync_end),),
-        "plain_backward_ns": 0,
-        "plain_step_ns": 0,
-        "dropped_warmup": 0,
-    }
-    return Measurement(**{**values, **more})
+def lane(
+    name: str, role: Any, backward_end: int, sync_end: int, asked: Assignment | None = None, **more: Any
+) -> Measurement:
+    return measurement(name, asked, [step(backward_end, sync_end)], role=role, **more)
 
 
 def measured_in(
@@ -118,7 +87,6 @@ def measured_in(
             timeline.backward_end_ns,
             timeline.sync_end_ns + late_ns,
             asked=assignment,
-            observed=assignment.bucket_indices,
             traced=(replace(seen, buckets=tuple(buckets)),),
         ),
     )

@@ -14,13 +14,14 @@ from sim.formats import documents
 from sim.formats import record_files as records
 from sim.nouns.assignment import Assignment
 from sim.nouns.box import Box, Neighbour
-from sim.nouns.hardware import CurvePoint, Hardware
-from sim.nouns.measurement import MeasuredIteration, Measurement
+from sim.nouns.hardware import Hardware
+from sim.nouns.measurement import MeasuredIteration
 from sim.nouns.records import Record
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.workload import Workload
 from sim.truth import in_box
 from tests.commands import bucketsim
 from tests.effort import tries
+from tests.handmade import handmade, measurement, wired
 from tests.saving import save_measurement
 
 MS = 1_000_000
@@ -29,23 +30,8 @@ LINE = 1448 / 1514  # data of a full frame (RFC 791, 9293, 7323; IEEE 802.3)
 
 
 def workload_of(count: int = 6, spacing_ns: int = 5 * MS) -> Workload:
-    return Workload(
-        name="layers",
-        gradients=tuple(
-            Gradient(
-                index=index,
-                name=f"w{index}",
-                shape=(1 << 18,),
-                dtype="float32",
-                num_bytes=1 << 20,
-                ready_ns=(count - index) * spacing_ns,
-            )
-            for index in range(count)
-        ),
-        forward_ns=7 * MS,
-        backward_ns=count * spacing_ns,
-        optimizer_ns=MS,
-    )
+    ready = [(count - index) * spacing_ns for index in range(count)]
+    return handmade(ready, 1 << 20, forward_ns=7 * MS, optimizer_ns=MS)
 
 
 def hardware_of(rate_bits: int, latency_ns: int = MS, ranks: int = 2) -> Hardware:
@@ -54,11 +40,7 @@ def hardware_of(rate_bits: int, latency_ns: int = MS, ranks: int = 2) -> Hardwar
     def lasts(num_bytes: int) -> int:
         return latency_ns + round(num_bytes * 2 * (ranks - 1) / ranks * 8 * GBIT / (rate_bits * LINE))
 
-    return Hardware(
-        name="ring",
-        world_size=ranks,
-        all_reduce=tuple(CurvePoint(num_bytes=n, duration_ns=lasts(n)) for n in (1 << 12, 1 << 20, 1 << 26)),
-    )
+    return wired({size: lasts(size) for size in (1 << 12, 1 << 20, 1 << 26)}, world_size=ranks)
 
 
 def record_of(
@@ -75,18 +57,13 @@ def record_of(
     workload = workload or workload_of()
     asked = assignment or sim.assign(workload)
     row = MeasuredIteration(step_ns=step_ns, backward_end_ns=step_ns // 2, sync_end_ns=step_ns - 8 * MS)
-    one = Measurement(
-        name="DDP default",
-        role="candidate",
-        mode="paced",
-        backend="gloo",
+    one = measurement(
+        "DDP default",
+        asked,
+        [row] * 3,
         world_size=hardware.world_size,
-        asked=asked,
-        observed=asked.bucket_indices,
-        iterations=(row, row, row),
         plain_backward_ns=workload.backward_ns,
         plain_step_ns=workload.forward_ns + workload.backward_ns + workload.optimizer_ns,
-        dropped_warmup=3,
     )
     return Record(
         name="made",

@@ -10,37 +10,25 @@ import sim
 from sim.costs.in_step import scaled
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
-from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.workload import Workload
+from tests.handmade import handmade, measurement, wired
 
 MS = 10**6
 MIB = 1 << 20
 COUNT = 24
 
-WORKLOAD = Workload(
+WORKLOAD = handmade(
+    [(COUNT - index) * 6 * MS for index in range(COUNT)],
+    MIB,
     name="job",
-    gradients=tuple(
-        Gradient(
-            index=index,
-            name=f"p{index}",
-            shape=(MIB // 4,),
-            dtype="float32",
-            num_bytes=MIB,
-            ready_ns=(COUNT - index) * 6 * MS,
-        )
-        for index in range(COUNT)
-    ),
     forward_ns=80 * MS,
     backward_ns=150 * MS,
     optimizer_ns=20 * MS,
 )
-WIRE = Hardware(
-    name="wire",
-    world_size=2,
-    all_reduce=tuple(
-        CurvePoint(num_bytes=size, duration_ns=MS // 2 + size * 8) for size in (4096, MIB, 4 * MIB, 64 * MIB)
-    ),
+WIRE = wired(
+    {size: MS // 2 + size * 8 for size in (4096, MIB, 4 * MIB, 64 * MIB)},
     comm_channels=2,
     channel_slowdown=2.0,
 )
@@ -83,15 +71,12 @@ def measured_on(
                 buckets=buckets,
             )
         )
-    return Measurement(
-        name="as run",
-        role="candidate",
+    return measurement(
+        "as run",
+        assignment,
+        steps,
         mode="trace",
-        backend="gloo",
         world_size=hardware.world_size,
-        asked=assignment,
-        observed=assignment.bucket_indices,
-        iterations=tuple(steps),
         traced=tuple(steps),
         plain_backward_ns=WORKLOAD.backward_ns,
         plain_step_ns=250 * MS,
@@ -100,12 +85,13 @@ def measured_on(
     )
 
 
-def test_what_communication_takes_of_a_host_is_expected_where_the_step_does_not_tell() -> None:
+@pytest.mark.parametrize("word", ["host_share", "processor_share"])
+def test_what_communication_takes_of_a_host_is_expected_where_the_step_does_not_tell(word: str) -> None:
     """One bucket leaves nothing beside communication; a GPU's compute is not the host's. What takes a core
     from the other waits for it too, so that both slow-downs are expected alike.
     """
     machine = replace(WIRE, compute_slowdown=1 / 0.75, comm_slowdown=1 / 0.75)
-    told = replace(WIRE, spread={"host_share": {str(4 * MIB): 0.25}})
+    told = replace(WIRE, spread={word: {str(4 * MIB): 0.25}})
     single = sim.assign(WORKLOAD, "single")
     on_host, on_gpu = (
         sim.own_step(WORKLOAD, told, measured_on(machine, assignment=single, place=place))
@@ -115,6 +101,17 @@ def test_what_communication_takes_of_a_host_is_expected_where_the_step_does_not_
     assert on_gpu.factors[-1].value < 1.1
     true_ns = step_ns(WORKLOAD, machine, OTHER)
     assert step_ns(on_host.workload, on_host.hardware, OTHER) == pytest.approx(true_ns, rel=0.01)
+
+
+def test_how_long_all_reduces_take_beside_a_rank_that_computes_is_expected_as_it_was_measured() -> None:
+    beside = {"host_share": {str(4 * MIB): 0.25}, "comm_beside_compute": {str(4 * MIB): 1.1}}
+    single = sim.assign(WORKLOAD, "single")
+    machine = replace(WIRE, compute_slowdown=1 / 0.75, comm_slowdown=1.1)
+    measured = measured_on(machine, assignment=single, place="cpu")
+    own = sim.own_step(WORKLOAD, replace(WIRE, spread=beside), measured)
+    values = {factor.name: factor.value for factor in own.factors}
+    assert values["comm_slowdown"] == pytest.approx(1.1, rel=0.01)
+    assert values["compute_slowdown"] == pytest.approx(1 / 0.75, rel=0.01)
 
 
 def test_parts_that_are_right_are_left_alone() -> None:

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 import sim
 from sim.nouns.assignment import Assignment
-from sim.nouns.hardware import CurvePoint, Hardware
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.hardware import Hardware
+from sim.nouns.workload import Workload
 from sim.systems.cut import NO_LIMIT
 from sim.tuner.search import kernels
 from sim.tuner.search.problem import Problem
+from tests.handmade import handmade, wired
 from tests.oracle.stepper import copy, service
 from tests.strategies import REAL, TINY, Scale, hardwares, workloads
 
@@ -182,18 +183,8 @@ def tiny(
     ready: list[int], sizes: list[int], curve: dict[int, int], backward_ns: int, **machine: object
 ) -> Case:
     """Gradients by their ready times and sizes; ``curve`` from bytes to ns."""
-    workload = Workload(
-        name="tiny",
-        gradients=tuple(
-            Gradient(index=k, name=f"g{k}", shape=(), dtype="float32", num_bytes=size, ready_ns=time)
-            for k, (time, size) in enumerate(zip(ready, sizes, strict=True))
-        ),
-        forward_ns=0,
-        backward_ns=backward_ns,
-        optimizer_ns=0,
-    )
-    points = tuple(CurvePoint(num_bytes=size, duration_ns=time) for size, time in curve.items())
-    return workload, Hardware(name="tiny", **{"world_size": 2, "all_reduce": points, **machine})  # type: ignore[arg-type]
+    workload = handmade(ready, sizes, name="tiny", backward_ns=backward_ns)
+    return workload, wired(curve, **machine)
 
 
 @st.composite
@@ -247,20 +238,12 @@ def from_layers(
     for index in reversed(range(len(layers))):
         done += layers[index][2] + floor
         ready[index] = min(backward_ns, round(backward_ns * done / total))
-    width = {"float32": 4, "bfloat16": 2}[dtype]
-    return Workload(
+    return handmade(
+        ready,
         name=name,
-        gradients=tuple(
-            Gradient(
-                index=index,
-                name=layer,
-                shape=shape,
-                dtype=dtype,
-                num_bytes=width * math.prod(shape),
-                ready_ns=ready[index],
-            )
-            for index, (layer, shape, _) in enumerate(layers)
-        ),
+        names=[layer for layer, _, _ in layers],
+        shapes=[shape for _, shape, _ in layers],
+        dtypes=dtype,
         forward_ns=backward_ns // 2,
         backward_ns=backward_ns,
         optimizer_ns=3 * MS,
@@ -302,35 +285,13 @@ def large(count: int, seed: int = 0) -> Workload:
     """So many gradients of 4 bytes to 4 MB in a second of backward."""
     random = Random(seed)
     ready = sorted(random.randrange(10**9) for _ in range(count))
-    return Workload(
-        name="large",
-        gradients=tuple(
-            Gradient(
-                index=count - 1 - place,
-                name="g",
-                shape=(),
-                dtype="float32",
-                num_bytes=4 * round(10 ** random.uniform(0, 6)),
-                ready_ns=ready[place],
-            )
-            for place in reversed(range(count))
-        ),
-        forward_ns=0,
-        backward_ns=10**9 + 10**6,
-        optimizer_ns=0,
-    )
+    sizes = [4 * round(10 ** random.uniform(0, 6)) for _ in range(count)]
+    return handmade(ready[::-1], sizes, name="large", backward_ns=10**9 + 10**6)
 
 
 def link(gbit_per_s: float, latency_us: float = 50.0, world_size: int = 2, **further: object) -> Hardware:
     """A machine with an affine curve: latency plus bytes over what the wire carries."""
     per_byte = 8 / gbit_per_s * 2 * (world_size - 1) / world_size  # ns
     sizes = [0, 1 << 10, 1 << 15, MIB, 32 * MIB, 512 * MIB]
-    return Hardware(
-        name=f"{gbit_per_s:g} Gbit/s",
-        world_size=world_size,
-        all_reduce=tuple(
-            CurvePoint(num_bytes=size, duration_ns=round(latency_us * 1000 + per_byte * size))
-            for size in sizes
-        ),
-        **further,  # type: ignore[arg-type]
-    )
+    times = {size: round(latency_us * 1000 + per_byte * size) for size in sizes}
+    return wired(times, name=f"{gbit_per_s:g} Gbit/s", world_size=world_size, **further)

@@ -13,13 +13,12 @@ from sim.cli.exporting import Target
 from sim.errors import InputError, NotModelledError
 from sim.metrics.step import step_ns
 from sim.nouns.assignment import Assignment
-from sim.nouns.hardware import CurvePoint, Hardware
-from sim.nouns.workload import Gradient, Workload
 from sim.systems.framework_table import FRAMEWORKS
 from sim.tuner.reach.cap_layouts import round_cap_mb
 from sim.units import MIB, cap_bytes
 from tests.commands import bucketsim
 from tests.effort import tries
+from tests.handmade import handmade, wired
 from tests.tuner.cases import Case, anything
 
 MS = 1_000_000
@@ -31,24 +30,11 @@ WIRE = TRACES / "hardware" / "box-2x1gbit.json"
 def job(*sizes_mb: float, latency_ms: float = 1) -> Case:
     """Gradients of these sizes, one a ms, the last parameter first; a MiB takes a ms on the wire."""
     count = len(sizes_mb)
-    gradients = tuple(
-        Gradient(
-            index=index,
-            name=f"layer{index}",
-            shape=(int(size * MIB) // 4,),
-            dtype="float32",
-            num_bytes=int(size * MIB),
-            ready_ns=(count - index) * MS,
-        )
-        for index, size in enumerate(sizes_mb)
-    )
-    workload = Workload(
-        name="job", gradients=gradients, forward_ns=MS, backward_ns=count * MS, optimizer_ns=MS
-    )
-    curve = [
-        CurvePoint(num_bytes=size * MIB, duration_ns=round((latency_ms + size) * MS)) for size in (1, 99)
-    ]
-    return workload, Hardware(name="wire", world_size=2, all_reduce=tuple(curve))
+    ready = [(count - index) * MS for index in range(count)]
+    sizes = [int(size * MIB) for size in sizes_mb]
+    workload = handmade(ready, sizes, name="job", names="layer{}", forward_ns=MS, optimizer_ns=MS)
+    times = {size * MIB: round((latency_ms + size) * MS) for size in (1, 99)}
+    return workload, wired(times)
 
 
 def step_of(case: Case, **options: Any) -> int:

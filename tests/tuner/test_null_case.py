@@ -14,7 +14,6 @@ whose backward varies by that standard deviation. With the standard deviation of
 (0.9 ms), 124M over PCIe would come out as a gain of 0.2 %; but each of the four is a mean over some 40 steps.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import accumulate
@@ -25,7 +24,8 @@ import pytest
 
 import sim
 from sim.nouns.hardware import CurvePoint, Hardware
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.workload import Workload
+from tests.handmade import handmade
 from tests.published.figures import curve, figures
 
 TOKENS, SEQUENCE, VOCABULARY = 16 * 512, 512, 50_257
@@ -86,22 +86,9 @@ def gpt2(model: str) -> Workload:
         for part, work in zip(parts, behind, strict=True)
         for parameter, shape in part.parameters.items()
     ]
-    workload = Workload(
-        name=model,
-        gradients=tuple(
-            Gradient(
-                index=index,
-                name=name,
-                shape=shape,
-                dtype="float32",
-                num_bytes=4 * math.prod(shape),
-                ready_ns=ready,
-            )
-            for index, (name, shape, ready) in enumerate(gradients)
-        ),
-        forward_ns=plain - backward,
-        backward_ns=backward,
-        optimizer_ns=0,
+    names, shapes, ready = zip(*gradients, strict=True)
+    workload = handmade(
+        ready, names=names, shapes=shapes, name=model, forward_ns=plain - backward, backward_ns=backward
     )
     noise = NormalDist(1.0, (max(steps) - min(steps)) / backward)
     paces = [noise.inv_cdf((number + 0.5) / ITERATIONS) for number in range(ITERATIONS)]

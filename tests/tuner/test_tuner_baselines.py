@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 import pytest
 from hypothesis import given
@@ -9,9 +10,10 @@ from hypothesis import strategies as st
 
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.workload import Workload
 from sim.tuner.reach import baselines
 from sim.units import MIB
+from tests.handmade import handmade
 from tests.strategies import REAL, TINY, curves, workloads
 from tests.tuner.cases import cuttings, link
 
@@ -23,22 +25,9 @@ COSTS = st.tuples(st.integers(0, 15), st.integers(0, 3))
 
 def layered(layers: Sequence[tuple[int, int]]) -> Workload:
     """(ns of backward before it, bytes) of each gradient, in ready order."""
-    now, gradients = 0, []
-    for index, (work, num_bytes) in enumerate(layers):
-        now += work
-        gradients.append(
-            Gradient(
-                index=index, name=f"p{index}", shape=(), dtype="float32", num_bytes=num_bytes, ready_ns=now
-            )
-        )
-    return Workload(
-        name="w",
-        gradients=tuple(gradients),
-        forward_ns=0,
-        backward_ns=now,
-        optimizer_ns=0,
-        ready_order=tuple(range(len(gradients))),
-    )
+    ready = list(accumulate(work for work, _ in layers))
+    sizes = [num_bytes for _, num_bytes in layers]
+    return handmade(ready, sizes, ready_order=tuple(range(len(layers))))
 
 
 def end_in_model(layers: Sequence[tuple[int, int]], buckets: Sequence[Sequence[int]], cost) -> int:
@@ -154,25 +143,9 @@ def test_curves_that_no_line_with_latency_fits(points, line):
 
 def dressed(rows: Sequence[tuple[int, int, str]], sparse: int | None = None) -> Workload:
     """(ready ns, bytes, dtype) of each gradient, in ready order; one may be sparse."""
-    return Workload(
-        name="w",
-        gradients=tuple(
-            Gradient(
-                index=at,
-                name=f"p{at}",
-                shape=(),
-                dtype=dtype,
-                num_bytes=size,
-                ready_ns=ready,
-                sparse=at == sparse,
-            )
-            for at, (ready, size, dtype) in enumerate(rows)
-        ),
-        forward_ns=0,
-        backward_ns=100,
-        optimizer_ns=0,
-        ready_order=tuple(range(len(rows))),
-    )
+    ready, sizes, dtypes = zip(*rows, strict=True)
+    order = tuple(range(len(rows)))
+    return handmade(ready, sizes, dtypes=dtypes, sparse=(sparse,), backward_ns=100, ready_order=order)
 
 
 F, B = "float32", "bfloat16"

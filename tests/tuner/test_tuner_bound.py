@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from sim.costs.service_time import service_ns
 from sim.nouns.hardware import CurvePoint, Hardware
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.workload import Workload
 from sim.tuner.search.bound import affine_minorants, least_service_ns, least_services_ns, lower_bound_ns
 from sim.tuner.search.optimum import find_optimum
 from sim.tuner.search.problem import Problem
 from sim.tuner.search.score import Scorer
 from tests.effort import tries
-from tests.strategies import REAL, SLOWDOWNS, TINY, curves
+from tests.handmade import handmade, wired
+from tests.strategies import SLOWDOWNS, curves
 from tests.tuner.cases import (
-    MIDDLE,
     MS,
     SCALES,
     Case,
@@ -44,12 +44,6 @@ def bound_of(workload: Workload, hardware: Hardware) -> int:
     return lower_bound_ns(Problem(workload, hardware))
 
 
-@settings(max_examples=tries(200))
-@given(anything(max_gradients=7))
-def test_bound_is_never_above_the_optimum(case: Case) -> None:
-    assert bound_of(*case) <= brute_force(*case)
-
-
 @settings(max_examples=tries(250))
 @given(one_run(max_gradients=10))
 def test_bound_is_never_above_the_optimum_of_one_run(case: Case) -> None:
@@ -64,26 +58,11 @@ def crowded(draw: st.DrawFn) -> Case:
     slope = draw(st.fractions(0, 4, max_denominator=9))
     latency = draw(st.sampled_from([0, 0, 0, 1, 2]))
     reach = slope.denominator * count * size
-    workload = Workload(
-        name="crowded",
-        gradients=tuple(
-            Gradient(index=k, name=f"g{k}", shape=(), dtype="float32", num_bytes=size, ready_ns=0)
-            for k in range(count)
-        ),
-        forward_ns=0,
-        backward_ns=draw(st.integers(0, 2)),
-        optimizer_ns=0,
-    )
-    machine = Hardware(
-        name="crowded",
-        world_size=2,
-        all_reduce=(
-            CurvePoint(num_bytes=0, duration_ns=latency),
-            CurvePoint(num_bytes=reach, duration_ns=latency + int(slope * reach)),
-        ),
+    workload = handmade([0] * count, size, backward_ns=draw(st.integers(0, 2)))
+    machine = wired(
+        {0: latency, reach: latency + int(slope * reach)},
         comm_channels=draw(st.integers(1, 4)),
         channel_slowdown=draw(st.sampled_from([1.0, 1.1, 1.4, 1.45, 1.49, 2.0, 2.45, 3.3])),
-        shared_connection=draw(st.booleans()),
         comm_slowdown=draw(st.sampled_from([1.0, 1.0, 1.4, 1.49])),
         compute_slowdown=draw(st.sampled_from([1.0, 1.0, 1.4, 1.49])),
         copy_in_slowdown=draw(st.sampled_from([1.0, 1.0, 1.4])),
@@ -98,19 +77,8 @@ def crowded(draw: st.DrawFn) -> Case:
 def ten_on_two_channels() -> Case:
     """Each collective of 1.4 ns is rounded to 1, and 1.45 ns shared to 1 again: a bound that gave half a
     ns a bucket away, and no more, said 7 where 5 is reached."""
-    workload = Workload(
-        name="ten",
-        gradients=tuple(
-            Gradient(index=k, name=f"g{k}", shape=(), dtype="float32", num_bytes=1, ready_ns=0)
-            for k in range(10)
-        ),
-        forward_ns=0,
-        backward_ns=1,
-        optimizer_ns=0,
-    )
-    curve = (CurvePoint(num_bytes=0, duration_ns=0), CurvePoint(num_bytes=5, duration_ns=7))
-    machine = Hardware(name="two", world_size=2, all_reduce=curve, comm_channels=2, channel_slowdown=1.45)
-    return workload, machine
+    workload = handmade([0] * 10, 1, backward_ns=1)
+    return workload, wired({0: 0, 5: 7}, comm_channels=2, channel_slowdown=1.45)
 
 
 @settings(max_examples=tries(250))
@@ -136,15 +104,8 @@ def test_bound_holds_for_any_launch_order_among_several_dtypes(case: Case, rando
 def test_bound_does_not_rely_on_the_last_bucket_being_copied_last() -> None:
     """A sparse gradient is not copied (A3.18). Launched last, it leaves the dense one, ready last of all,
     time to be copied back beside it: 10 + 2 * 100, where the copies alone would make it 230."""
-    gradients = tuple(
-        Gradient(
-            index=index, name="g", shape=(), dtype="float32", num_bytes=20, ready_ns=10, sparse=index == 1
-        )
-        for index in range(2)
-    )
-    workload = Workload(name="w", gradients=gradients, forward_ns=0, backward_ns=10, optimizer_ns=0)
-    curve = (CurvePoint(num_bytes=0, duration_ns=0), CurvePoint(num_bytes=20, duration_ns=100))
-    hardware = Hardware(name="h", world_size=2, all_reduce=curve, copy_out_bytes_per_s=1e9)
+    workload = handmade([10, 10], 20, sparse=(1,))
+    hardware = wired({0: 0, 20: 100}, copy_out_bytes_per_s=1e9)
     assert workload.order() == (1, 0)
     assert bound_of(workload, hardware) <= simulated(workload, hardware, ((0,), (1,))) == 210
     assert simulated(workload, hardware, ((1,), (0,))) == 230
@@ -175,7 +136,6 @@ def disturbed(draw: st.DrawFn) -> Case:
         comm_slowdown=draw(factors),
         comm_channels=draw(st.sampled_from([1, 1, 2])),
         channel_slowdown=draw(st.sampled_from([1.0, 2.0]) | factors),
-        shared_connection=draw(st.booleans()),
         copy_in_slowdown=draw(st.just(1.0) | factors),
         copy_out_slowdown=draw(st.just(1.0) | factors),
         comm_copy_out_slowdown=draw(st.just(1.0) | factors),
@@ -363,7 +323,3 @@ def test_bound_counts_each_effect() -> None:
     expected = first + MS + 50_000 + 8 * wire + last.on_wire
     assert slow == pytest.approx(expected, rel=0.01)
     assert slow >= expected - 1
-
-
-def test_scales_are_as_different_as_meant() -> None:
-    assert TINY.service_ns < MIDDLE.service_ns < REAL.service_ns

@@ -1,6 +1,7 @@
 """Every layout of a cap is found, once, with the caps that make it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -9,10 +10,11 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 import sim
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.workload import Workload
 from sim.systems.bucketing import rebuilt_buckets
 from sim.tuner.reach import cap_layouts as caps
 from sim.units import MIB, cap_bytes
+from tests.handmade import handmade
 from tests.strategies import DTYPES, REAL, TINY, workloads
 from tests.tuner.cases import resnet50
 
@@ -27,19 +29,9 @@ def laid_out(workload: Workload, limits: list[int], last: bool) -> list[tuple[in
 
 def sized(*sizes: int, dtypes: Sequence[str] | None = None, sparse: int | None = None) -> Workload:
     """Gradients of these sizes, ready one after another."""
-    gradients = tuple(
-        Gradient(
-            index=index,
-            name=f"p{index}",
-            shape=(),
-            dtype=dtypes[index] if dtypes else "float32",
-            num_bytes=size,
-            ready_ns=index,
-            sparse=index == sparse,
-        )
-        for index, size in enumerate(sizes)
+    return handmade(
+        range(len(sizes)), sizes, dtypes=dtypes or "float32", sparse=(sparse,), backward_ns=len(sizes)
     )
-    return Workload(name="w", gradients=gradients, forward_ns=0, backward_ns=len(sizes), optimizer_ns=0)
 
 
 @given(CASES, st.booleans(), st.data())
@@ -52,11 +44,8 @@ def test_a_walk_makes_the_layout_of_the_rebuild(workload, last, data):
 
 @given(workloads(TINY, max_gradients=8), st.booleans(), st.integers(0, 50))
 def test_unused_gradients_are_walked_last(workload, last, cap):
-    gradients = list(workload.gradients)
-    gradients[0] = Gradient(index=0, name="u", shape=(), dtype="float32", num_bytes=3, ready_ns=None)
-    unused = Workload(
-        name="w", gradients=tuple(gradients), forward_ns=0, backward_ns=workload.backward_ns, optimizer_ns=0
-    )
+    first = replace(workload.gradients[0], dtype="float32", num_bytes=3, ready_ns=None, sparse=False)
+    unused = replace(workload, gradients=(first, *workload.gradients[1:]), ready_order=None)
     made = caps.make_layout(caps.make_walk(unused, last), cap, cap)
     assert list(made) == laid_out(unused, [cap], last)
 

@@ -34,8 +34,10 @@ def calibrated(burst_rounds: Sequence[int]) -> Hardware:
     out = {f"{name}_ns": [4 * MS] for name in ("copy", "comm", "copy_beside", "comm_beside")}
     told.take({"event": "copies out", **out})
     told.take({"event": "additions", "num_bytes": MIB, "samples_ns": [MS]})
+    told.take({"event": "gathers", "alone_ns": [MS], "queued_ns": [2 * MS]})
+    told.take({"event": "products", "num_bytes": MIB, "samples_ns": [MS]})
     told.take({"event": "search", "search_ns": [1], "mark_ns": [1]})
-    told.take({"event": "host", "shares": {str(16 * MIB): 0.2}})
+    told.take({"event": "host", "shares": {str(16 * MIB): 0.2}, "slowdowns": {str(16 * MIB): 1.1}})
     return told.hardware(Place(), "paced")
 
 

@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 from sim.clock import simpy_clock
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
-from sim.nouns.hardware import CurvePoint, Hardware
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.hardware import Hardware
+from sim.nouns.workload import Workload
 from sim.systems.registry import write
 from sim.tuner.search.problem import Problem
 from sim.tuner.spread import draws as drawing
 from sim.tuner.spread.draws import NO_BAND, NO_ITERATIONS, NO_SCATTER, Draws, draw
 from sim.tuner.spread.scatter import read_scatter
 from tests.effort import tries
+from tests.handmade import handmade, wired
 from tests.tuner.cases import MS, Buckets, Case, anything, contiguous_partitions, one_run, simulated
 
 Z = NormalDist()
@@ -49,15 +50,7 @@ def with_spread(
     return replace(hardware, spread={"all_reduce": spread})
 
 
-WIRE = Hardware(
-    name="1 ms + 1 ms a MB",
-    world_size=2,
-    all_reduce=(
-        CurvePoint(num_bytes=0, duration_ns=MS),
-        CurvePoint(num_bytes=10_000_000, duration_ns=11 * MS),
-        CurvePoint(num_bytes=100_000_000, duration_ns=101 * MS),
-    ),
-)
+WIRE = wired({0: MS, 10_000_000: 11 * MS, 100_000_000: 101 * MS})
 
 
 def three(
@@ -68,19 +61,10 @@ def three(
     def ns(time: float | None) -> int | None:
         return None if time is None else round(time * MS)
 
-    return Workload(
+    return handmade(
+        [ns(time) for time in reversed(ready_ms)],
+        10_000_000,
         name="three",
-        gradients=tuple(
-            Gradient(
-                index=index,
-                name=f"g{index}",
-                shape=(),
-                dtype="float32",
-                num_bytes=10_000_000,
-                ready_ns=ns(ready_ms[2 - index]),
-            )
-            for index in range(3)
-        ),
         forward_ns=10 * MS,
         backward_ns=round((ready_ms[-1] + tail_ms) * MS),
         optimizer_ns=MS,
@@ -118,6 +102,7 @@ def test_steps_are_those_of_the_engine(case: Case, data: st.DataObject) -> None:
     samples = tuple(tuple(round(time * factor) for time in times) for factor in factors)
     if data.draw(st.booleans()):
         hardware = with_spread(hardware, count=5)
+    hardware = replace(hardware, shared_connection=data.draw(st.booleans()))
     problem = Problem(replace(workload, samples=samples), hardware)
     draws = draw(problem, 8, seed=data.draw(st.integers(0, 9)))
     buckets = data.draw(st.sampled_from(list(contiguous_partitions(workload))[:20]))
@@ -125,6 +110,14 @@ def test_steps_are_those_of_the_engine(case: Case, data: st.DataObject) -> None:
     freedom = 3 * (len(times) + len(buckets)) if problem.effects.stretches else 0
     for number, end in enumerate(ends):
         assert abs(end - played_slowly(draws, number, buckets)) <= freedom
+
+
+def test_every_step_has_its_own_end_of_backward() -> None:
+    """Nothing to send, so that the step is the compute lane: what is drawn of it, and what follows it."""
+    workload = handmade([10], backward_ns=1010, estimated=True, band=(0.5, 2.0))
+    draws = draw(Problem(workload, wired({0: 0})), 30, seed=0)
+    assert len(set(draws.tails.tolist())) > 1
+    assert draws.sync_ends(((0,),)).ravel().tolist() == (draws.works.sum(axis=1) + draws.tails).tolist()
 
 
 @given(anything(max_gradients=6))

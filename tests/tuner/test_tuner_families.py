@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 import sim
 from sim.errors import NotModelledError
-from sim.nouns.hardware import CurvePoint, Hardware
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.workload import Workload
 from sim.systems.cut import NO_LIMIT
 from sim.tuner.reach import cap_search, families
 from sim.tuner.reach.baselines import fit_alpha_beta, fuse_in_cycles, merge_wisely
@@ -22,7 +21,8 @@ from sim.tuner.search import kernels
 from sim.tuner.search.problem import Problem
 from sim.tuner.search.score import Scorer
 from tests.effort import tries
-from tests.strategies import DTYPES, TINY, hardwares, workloads
+from tests.handmade import handmade, wired
+from tests.strategies import TINY, hardwares, workloads
 from tests.tuner.cases import MIB, MS, Case, link, resnet50, simulated
 
 NAMES = {
@@ -82,14 +82,8 @@ def test_no_cap_from_the_last_gradient_on_is_better(case):
 def test_ddps_own_caps_may_be_the_best_from_the_last_gradient_on():
     """Five gradients of 10 MiB at 0 ms, one of 1 MiB at 130 ms; a collective takes 30 ms and 1 ms a MiB. Only
     [1, 25] MiB sends the last one alone and the others together: 130 + 31 ms."""
-    sizes = [10 * MIB] * 5 + [MIB]
-    gradients = tuple(
-        Gradient(index=at, name="p", shape=(), dtype="float32", num_bytes=size, ready_ns=130 * MS * (at == 5))
-        for at, size in enumerate(sizes)
-    )
-    workload = Workload(name="w", gradients=gradients, forward_ns=0, backward_ns=130 * MS, optimizer_ns=0)
-    curve = (CurvePoint(num_bytes=0, duration_ns=30 * MS), CurvePoint(num_bytes=MIB, duration_ns=31 * MS))
-    machine = Hardware(name="h", world_size=2, all_reduce=curve)
+    workload = handmade([0] * 5 + [130 * MS], [10 * MIB] * 5 + [MIB])
+    machine = wired({0: 30 * MS, MIB: 31 * MS})
     one = families.find_families(Scorer(workload, machine)).reached["DDP_SET_LAST_BUCKET_CAP"].assignment
     assert not one.ddp_kwargs
     assert simulated(workload, machine, one.bucket_indices) == 161 * MS
@@ -219,11 +213,7 @@ def test_zero_is_absent_with_a_reason_or_there():
 
 
 def test_what_ddp_does_not_train_is_refused():
-    gradients = tuple(
-        Gradient(index=index, name="p", shape=(), dtype=DTYPES[0], num_bytes=4, ready_ns=None if index else 0)
-        for index in range(2)
-    )
-    unused = Workload(name="w", gradients=gradients, forward_ns=0, backward_ns=1, optimizer_ns=0)
+    unused = handmade([0, None], 4, backward_ns=1)
     with pytest.raises(NotModelledError, match="never ready"):
         families.find_families(Scorer(unused, link(10)))
 

@@ -23,9 +23,9 @@ import sim
 from sim.clock import simpy_clock
 from sim.costs.what_if import PRECISIONS
 from sim.errors import InputError, MachineError
-from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.hardware import Hardware
 from sim.nouns.rows import SweepRow
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.workload import Workload
 from sim.systems.simulate import Engine
 from sim.tuner.sweeps import batches, grid
 from sim.tuner.sweeps.axes import WHAT_IFS
@@ -34,11 +34,12 @@ from sim.tuner.sweeps.workers import process_pool, spread
 from sim.units import MIB
 from tests import strategies
 from tests.effort import PATIENCE_S, tries
+from tests.handmade import handmade, wired
 from tests.tuner.cases import Case, anything, link, resnet50
 
 ENGINES: tuple[Engine, ...] = ("simpy", "analytic")
-ONE = Gradient(index=0, name="g", shape=(), dtype="float32", num_bytes=4, ready_ns=0)
-SMALL = Workload(name="w", gradients=(ONE,), forward_ns=0, backward_ns=9, optimizer_ns=0)
+SMALL = handmade([0], 4, backward_ns=9)
+(ONE,) = SMALL.gradients
 
 # ---------------------------------------------------------------------------------------------------
 # Rows.
@@ -204,14 +205,7 @@ def test_what_floats_cannot_tell_goes_to_the_engine(times: int, monkeypatch: pyt
         gradients=tuple(replace(ONE, index=k, ready_ns=times * ready[k]) for k in range(3)),
         backward_ns=6 * times,
     )
-    hardware = Hardware(
-        name="h",
-        world_size=2,
-        all_reduce=(CurvePoint(num_bytes=0, duration_ns=2),),
-        comm_channels=2,
-        comm_slowdown=1.5,
-        channel_slowdown=1.25,
-    )
+    hardware = wired({0: 2}, comm_channels=2, comm_slowdown=1.5, channel_slowdown=1.25)
     calls, real = [], simpy_clock.play
     monkeypatch.setattr(simpy_clock, "play", lambda program: calls.append(program) or real(program))
     rows = sim.sweep(workload, hardware, [0.0])

@@ -164,29 +164,6 @@ def test_score_of_every_partition(case: Case, data: st.DataObject) -> None:
     assert seen == set(contiguous_partitions(case[0]))
 
 
-@settings(max_examples=tries(100))
-@given(strategies.cases(), st.integers(0, 4), st.randoms(use_true_random=False))
-def test_many_draws_are_one_step_each(case: strategies.Case, draws: int, random: Random) -> None:
-    problem = Problem(case.workload, case.hardware)
-    stops, wires, copied = problem.stops(case.assignment.bucket_indices)
-    back = problem.copies_back(copied)
-    services = kernels.services(problem.curve_bytes, problem.curve_ns, wires)
-
-    def scattered(values: np.ndarray) -> np.ndarray:
-        factors = [random.uniform(0.5, 2) for _ in range(values.size)]
-        return np.rint(values * np.array(factors)).astype(np.int64)
-
-    works = np.array([scattered(problem.work) for _ in range(draws)]).reshape(draws, len(problem))
-    tails = np.array([random.randint(0, 9) for _ in range(draws)], dtype=np.int64)
-    drawn = np.array([scattered(services) for _ in range(draws)]).reshape(draws, len(stops))
-    small = problem.small(wires)
-    ends = kernels.play_many(problem.machine, works, problem.copy_in, tails, stops, drawn, small, back)
-    assert ends.tolist() == [
-        kernels.play(problem.machine, works[k], problem.copy_in, int(tails[k]), stops, drawn[k], small, back)
-        for k in range(draws)
-    ]
-
-
 @pytest.mark.parametrize(
     ("case", "end"),
     [

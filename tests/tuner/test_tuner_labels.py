@@ -1,13 +1,11 @@
 """The search by labels: exact to the last nanosecond on one run and one FIFO channel."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sim.nouns.workload import ReadyIncludes
 from sim.systems.cut import NO_LIMIT
 from sim.tuner.search import labels
 from sim.tuner.search.labels import applies, best_by_labels
@@ -88,35 +86,6 @@ def test_cut_short_it_claims_nothing_wrong(monkeypatch: pytest.MonkeyPatch, case
     found = simulated(*case, buckets)
     assert found >= best
     assert found == best or not complete
-
-
-def test_cut_short_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(labels, "MAX_LABELS", 2)
-    _, complete = best_by_labels(Problem(resnet50(), link(4, copy_out_bytes_per_s=4e9)), FOREVER, NO_LIMIT)
-    assert not complete
-
-
-@pytest.mark.parametrize(
-    ("changes", "includes", "inside"),
-    [
-        ({"comm_channels": 2}, (), False),
-        ({"channel_slowdown": 2.0}, (), True),
-        ({"comm_slowdown": 1.01}, (), False),
-        ({"compute_slowdown": 1.01}, (), False),
-        ({"compute_slowdown": 1.01}, ("interference",), True),
-        ({"comm_slowdown": 1.01}, ("interference",), False),
-        ({"launch_blocks_compute": True, "launch_cost_ns": 1}, (), False),
-        ({"launch_blocks_compute": True, "launch_cost_ns": 0}, (), True),
-        ({"launch_blocks_compute": True, "launch_cost_ns": 1}, ("launch",), True),
-        ({"launch_cost_ns": 10**9}, (), True),
-    ],
-)
-def test_labels_apply_where_they_may(
-    changes: dict[str, Any], includes: tuple[ReadyIncludes, ...], inside: bool
-) -> None:
-    """One run, one channel, nothing that stretches or blocks; launches as long as they like."""
-    workload = replace(resnet50(), ready_includes=includes)
-    assert applies(Problem(workload, replace(link(4), **changes))) == inside
 
 
 def test_labels_refuse_two_dtypes() -> None:

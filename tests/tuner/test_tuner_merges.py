@@ -7,37 +7,21 @@ from pathlib import Path
 import pytest
 
 import sim
-from sim.nouns.hardware import CurvePoint, Hardware
-from sim.nouns.workload import Gradient, Workload
 from tests.commands import bucketsim
+from tests.handmade import handmade, wired
 
 MS = 1_000_000
 # 1.67 GiB in two blocks; the second is ready as backward ends, and all of it is exposed.
-BLOCKS = Workload(
+BLOCKS = handmade(
+    [100 * MS, 40 * MS],
+    [992_000_000, 800_000_000],
     name="blocks",
-    gradients=tuple(
-        Gradient(
-            index=1 - place,
-            name=f"bucket {place}",
-            shape=(elements,),
-            dtype="float32",
-            num_bytes=4 * elements,
-            ready_ns=ready_ms * MS,
-        )
-        for place, (elements, ready_ms) in enumerate([(200_000_000, 40), (248_000_000, 100)])
-    ),
+    names=("bucket 1", "bucket 0"),
     forward_ns=50 * MS,
-    backward_ns=100 * MS,
     optimizer_ns=5 * MS,
     whole_buckets=True,
 )
-WIRE = Hardware(
-    name="wire",
-    world_size=8,
-    all_reduce=tuple(
-        CurvePoint(num_bytes=1 << power, duration_ns=10_000 + (1 << power) // 44) for power in (20, 31)
-    ),
-)
+WIRE = wired({1 << power: 10_000 + (1 << power) // 44 for power in (20, 31)}, world_size=8)
 
 
 @pytest.mark.parametrize("by_name", [False, True])

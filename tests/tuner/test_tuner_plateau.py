@@ -201,5 +201,5 @@ def test_a_plateau_of_noise_in_words(is_flat: bool, start: str) -> None:
     sentence = tell_plateau(plateau)
     assert sentence.startswith(start)
     assert "of 0 to 0.5, 2 to 8, 16 to 17, 40 to 80 MiB and 2 narrower stretches cannot be told" in sentence
-    assert "DDP's default is not" in sentence
+    assert "DDP's default is not among them" in sentence
     assert "%" not in sentence

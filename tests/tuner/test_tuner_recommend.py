@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 import sim
 from sim.errors import InputError
-from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.recommendation import Recommendation
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.workload import Workload
 from tests.effort import tries
+from tests.handmade import handmade, wired
 from tests.tuner.cases import (
     MIB,
     MS,
@@ -292,37 +292,12 @@ def two_halves(
 ) -> Workload:
     """Two gradients that DDP's default puts into one bucket only if the first is below 1 MiB; here it is
     not, so its default cuts them apart, and a third, small one comes last."""
-    size = round(size_mb * 1e6)
-    times = {2: first_ms, 1: second_ms, 0: backward_ms}
-    sizes = {2: size, 1: size, 0: 1000}
-    return Workload(
-        name="two halves",
-        gradients=tuple(
-            Gradient(
-                index=index,
-                name=f"g{index}",
-                shape=(sizes[index] // 4,),
-                dtype="float32",
-                num_bytes=sizes[index],
-                ready_ns=round(times[index] * MS),
-            )
-            for index in range(3)
-        ),
-        forward_ns=10 * MS,
-        backward_ns=round(backward_ms * MS),
-        optimizer_ns=0,
-    )
+    size, ready = round(size_mb * 1e6), [round(ms * MS) for ms in (backward_ms, second_ms, first_ms)]
+    return handmade(ready, [1000, size, size], name="two halves", forward_ns=10 * MS, backward_ns=ready[0])
 
 
 # 1 ms for a collective and 1 ms a MB: (10 MB) 11 ms, (20 MB) 21 ms.
-WIRE = Hardware(
-    name="1 ms + 1 ms a MB",
-    world_size=2,
-    all_reduce=(
-        CurvePoint(num_bytes=0, duration_ns=MS),
-        CurvePoint(num_bytes=100_000_000, duration_ns=101 * MS),
-    ),
-)
+WIRE = wired({0: MS, 100_000_000: 101 * MS})
 
 
 def sample(workload: Workload, *times_ms: tuple[float, float]) -> Workload:
@@ -428,8 +403,7 @@ def test_an_iteration_longer_than_backward_is_legal() -> None:
 
 def test_a_default_that_is_best_is_kept() -> None:
     """One gradient leaves no choice; and the sentence says so, with and without samples."""
-    gradient = Gradient(index=0, name="g", shape=(), dtype="float32", num_bytes=4 * MIB, ready_ns=5)
-    workload = Workload(name="one", gradients=(gradient,), forward_ns=0, backward_ns=9, optimizer_ns=0)
+    workload = handmade([5], 4 * MIB, backward_ns=9)
     for case in (workload, replace(workload, samples=((4,), (5,), (6,)))):
         recommendation = sim.tune(case, WIRE)
         assert recommendation.assignment.bucket_indices == recommendation.baseline.bucket_indices

@@ -1,6 +1,5 @@
 """How far above the optimum the tuner can be at most, on what was recorded: the manual says it."""
 
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -23,7 +22,7 @@ def test_gaps_to_the_bounds() -> None:
         workload = sim.load_workload(path)
         known = [sim.assign(workload, bucket_cap_mb=cap).bucket_indices for cap in (1, 2, 4, 8, 16, 25, 1000)]
         for wire in files:
-            scorer = Scorer(workload, replace(sim.load_hardware(wire), shared_connection=False))
+            scorer = Scorer(workload, sim.load_hardware(wire))
             optimum = find_optimum(scorer, known)
             searched.append(optimum.sync_end_ns / optimum.at_least_ns - 1)
             free.append(optimum.sync_end_ns / lower_bound_ns(scorer.problem) - 1)

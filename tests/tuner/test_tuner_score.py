@@ -4,13 +4,11 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import sim
 from sim.clock import analytic
 from sim.nouns.assignment import Assignment
 from sim.tuner.search import score
-from sim.tuner.search.problem import Problem
 from sim.tuner.search.score import Scorer
 from tests import strategies
 from tests.effort import tries
@@ -42,30 +40,9 @@ def test_scorer_agrees_on_every_contiguous_partition(case: Case) -> None:
         assert scorer.sync_end_ns(buckets) == simulated(*case, buckets)
 
 
-@st.composite
-def sharing(draw: st.DrawFn) -> Case:
-    """Channels that share, and nothing else that stretches."""
-    scale = draw(strategies.SCALES)
-    workload = draw(strategies.workloads(scale, dtypes=("float32",), devices=(None,), sparse=False))
-    plain = draw(strategies.hardwares(scale, stretches=False))
-    return workload, replace(
-        plain,
-        comm_channels=draw(st.integers(1, 4)),
-        channel_slowdown=draw(strategies.slowdowns),
-        shared_connection=draw(st.booleans()),
-    )
-
-
-@settings(max_examples=tries(200))
-@given(sharing(), st.data())
-def test_scorer_shares_channels_as_the_engines_do(case: Case, data: st.DataObject) -> None:
-    problem = Problem(*case)
-    closes = problem.run_ends()
-    closes |= data.draw(st.lists(st.booleans(), min_size=len(problem), max_size=len(problem)))
-    buckets = problem.buckets(closes)
-    end = Scorer(*case).sync_end_ns(buckets)
-    for engine in ENGINES:
-        assert end == sim.simulate(*case, Assignment(bucket_indices=buckets), engine).sync_end_ns
+def test_scorer_puts_small_messages_aside() -> None:
+    machine = link(4, comm_channels=2)
+    assert Scorer(resnet50(), replace(machine, shared_connection=True)).problem.hardware == machine
 
 
 def test_scorer_remembers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 import sim
 from sim.cli import tuning
-from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Plateau, Recommendation
 from sim.nouns.robust import Criterion, RobustRow
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.workload import Workload
 from sim.tuner.reach.plateau import tell_plateau
 from sim.tuner.spread.gain import NOTHING, SMALL
 from tests.effort import tries
+from tests.handmade import handmade, wired
 from tests.tuner.cases import MIB, MS
 
 CRITERIA: tuple[Criterion, ...] = ("nominal", "mean", "p95")
@@ -39,15 +40,11 @@ def uncertain(draw: st.DrawFn) -> tuple[Workload, Hardware]:
         return tuple(round(time * factor * max(0.1, random.gauss(1, own))) for time in ready)
 
     iterations = random.choice((0, 0, 3, 8, 15))
-    workload = Workload(
-        name="w",
-        gradients=tuple(
-            Gradient(index=i, name=f"p{i}", shape=(), dtype="float32", num_bytes=size, ready_ns=time)
-            for i, (size, time) in enumerate(zip(sizes, ready, strict=True))
-        ),
+    workload = handmade(
+        ready,
+        sizes,
         forward_ns=round(backward / 2),
         backward_ns=max(ready) + 1,
-        optimizer_ns=0,
         samples=tuple(iteration() for _ in range(iterations)),
         estimated=(is_estimated := random.random() < 0.2),
         band=(0.8, 1.3) if is_estimated else None,
@@ -68,14 +65,8 @@ def uncertain(draw: st.DrawFn) -> tuple[Workload, Hardware]:
         }
         for size, time in zip(points, times, strict=True)
     }
-    hardware = Hardware(
-        name="h",
-        world_size=2,
-        all_reduce=tuple(
-            CurvePoint(num_bytes=size, duration_ns=time) for size, time in zip(points, times, strict=True)
-        ),
-        spread={"all_reduce": spread} if scatter else {},
-    )
+    known = {"all_reduce": spread} if scatter else {}
+    hardware = wired(dict(zip(points, times, strict=True)), spread=known)
     return workload, hardware
 
 
@@ -170,6 +161,6 @@ def test_a_recommendation_that_caps_do_not_reach(
 def test_a_default_beyond_one_percent_whose_loss_is_not_significant() -> None:
     """Iterations were not recorded, so caps are told by 1 %; but the calibration alone leaves it open."""
     plateau = replace(PLATEAU, alike_mb=((2.0, 8.0),), alike_holds_default=True)
-    told = "Caps of 2 to 8 MiB are within 1% of the best cap; DDP's default is not"
+    told = "Caps of 2 to 8 MiB are within 1% of the best cap; DDP's default is not among them"
     assert tell_plateau(plateau) == f"{told}, but the difference is not significant."
     assert tell_plateau(replace(plateau, alike_holds_default=False)) == f"{told}."

@@ -136,7 +136,7 @@ def tune_caps(caps: CapSteps, hardware: Hardware) -> Tuned:
     scores = score_layouts(scorer.problem, caps.walk, lows, lows)
     search = Search(scorer=scorer, walk=caps.walk, max_bytes=NO_LIMIT)
     best = search.best_scored(lows, lows, scores)
-    default = simulate(caps.workload, hardware, assign(caps.workload), "analytic")
+    default = simulate(caps.workload, scorer.problem.hardware, assign(caps.workload), "analytic")
     rest_ns = step_ns(default) - default.sync_end_ns
     steps = scores.sync_end_ns + rest_ns
     at = int(np.searchsorted(lows, best.later_bytes))

@@ -1,6 +1,6 @@
 """Two neighbours of a series: the old best cap against the new one, and what the wire takes for each."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from sim.clusters.scaling.cap_steps import Tuned
@@ -41,7 +41,10 @@ class Side:
 def side_of(tuned: Tuned, carried: Carried) -> Side:
     """What is kept of a machine's caps for its neighbours."""
     return Side(
-        carried=carried, best_mb=tuned.best_mb, best_ns=tuned.best_ns, all_are_alike=tuned.all_are_alike
+        carried=replace(carried, hardware=tuned.scorer.problem.hardware),
+        best_mb=tuned.best_mb,
+        best_ns=tuned.best_ns,
+        all_are_alike=tuned.all_are_alike,
     )
 
 

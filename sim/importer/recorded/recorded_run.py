@@ -14,9 +14,11 @@ from sim.nouns.workload import Workload
 def as_run(recording: Recording, workload: Workload) -> Measurement | str:
     """What the job did under the buckets it had last, step by step; a sentence where that cannot be told.
 
-    A step is told by the rank that waited least in it, which came last to its collectives: its times hold no
-    waits for others. Backwards under ``no_sync`` that only some steps have are there to be measured alone, so
-    their time is left out of the step; those that every step has are its micro-batches (A3.12).
+    A step is told by the rank that waited least in it, which came last to most of its collectives. To some
+    of them another may have come last: each lasts from its launch as long as the rank that waited least for
+    it saw, so that its end holds no wait for others. Backwards under ``no_sync`` that only some steps have
+    are there to be measured alone, so their time is left out of the step; those that every step has are its
+    micro-batches (A3.12).
     """
     kept = keep(recording)
     header = kept[0].rank.header
@@ -90,17 +92,23 @@ def _iteration(row: Sequence[RecordedStep], micro_batches: int) -> MeasuredItera
         step_ns=step.step_ns - step.backwards[-micro_batches].started_ns,
         backward_end_ns=last.backward_ns,
         sync_end_ns=last.sync_end_ns,
-        buckets=tuple(_bucket(last, place) for place in range(len(last.buckets))),
+        buckets=_buckets(last, [one.backwards[-1] for one in row]),
     )
 
 
-def _bucket(backward: RecordedBackward, place: int) -> MeasuredBucket:
-    """Ready, launched and done as recorded; when a channel was free for it is not."""
-    bucket = backward.buckets[place]
-    return MeasuredBucket(
-        index=bucket.index,
-        ready_ns=bucket.ready_ns,
-        launch_ns=bucket.launch_ns,
-        start_ns=None,
-        end_ns=bucket.end_ns,
+def _buckets(told: RecordedBackward, on_ranks: Sequence[RecordedBackward]) -> tuple[MeasuredBucket, ...]:
+    """Ready and launched as ``told``; when a channel was free is not recorded."""
+    lasted_ns: dict[int, int] = {}
+    for bucket in (bucket for backward in on_ranks for bucket in backward.buckets):
+        seen_ns = bucket.end_ns - bucket.launch_ns
+        lasted_ns[bucket.index] = min(seen_ns, lasted_ns.get(bucket.index, seen_ns))
+    return tuple(
+        MeasuredBucket(
+            index=bucket.index,
+            ready_ns=bucket.ready_ns,
+            launch_ns=bucket.launch_ns,
+            start_ns=None,
+            end_ns=bucket.launch_ns + lasted_ns[bucket.index],
+        )
+        for bucket in told.buckets
     )

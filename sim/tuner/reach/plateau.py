@@ -97,9 +97,9 @@ def tell_plateau(plateau: Plateau) -> str:
     else:
         alike, stretches = f"are within {plateau.tolerance:.0%} of the best cap", plateau.stretches_mb
         is_flat, inside = plateau.is_flat, plateau.holds_default
-    where = "is among them" if inside else "is not"
+    where = "is among them" if inside else "is not among them"
     if plateau.alike_holds_default and not inside:
-        where = "is not, but the difference is not significant"
+        where = "is not among them, but the difference is not significant"
     start = "The curve is flat: caps" if is_flat else "Caps"
     return f"{start} of {_stretches_words(stretches)} {alike}; DDP's default {where}."
 

@@ -8,7 +8,6 @@ import numpy as np
 
 from sim.clock.arrays import Floats, Ints
 from sim.clock.compiled import Factors
-from sim.clock.small_messages import MOST_WIRE
 from sim.nouns.hardware import CurvePoint
 from sim.tuner.search.problem import Problem
 
@@ -71,7 +70,7 @@ def least_service_ns(
 
 def least_services_ns(problem: Problem) -> Floats:
     """``least_service_ns`` of all gradients from each place on, and 0 at the end; low by a float's error."""
-    sharing = {"channel_slowdown", "small_slowdown", "comm_slowdown", "comm_copy_out_slowdown"}
+    sharing = {"channel_slowdown", "comm_slowdown", "comm_copy_out_slowdown"}
     stretched = sharing & problem.effects.in_force
     rounded = 1.0 if stretched else 0.5
     rest = np.append(np.cumsum(problem.wire[::-1])[::-1], 0).astype(np.float64)
@@ -84,16 +83,10 @@ def least_services_ns(problem: Problem) -> Floats:
     return best * (1 - 1e-12)
 
 
-def _least_wire_ns(problem: Problem) -> Floats:
-    """What all gradients from each place on take of the wire at its best rate, without any latency."""
-    rest = np.cumsum(problem.wire[::-1])[::-1].astype(np.float64)
-    _, per_byte = affine_minorants(problem.curve)[-1]
-    rounded = np.arange(len(problem), 0, -1)
-    return np.maximum(0.0, float(per_byte) * rest - rounded) * (1 - 1e-12)
-
-
 def lower_bound_ns(problem: Problem) -> int:
     """No contiguous partition synchronises before this, in ns from the start of backward; needs no search.
+
+    Of a machine without small messages, as a ``Scorer`` has it, and as is true of ``exact_optimum``.
 
     For every gradient i: what is ready from i on cannot start before i is ready and copied in, and
     must all be sent; the last of it must be copied back. And: nothing ends before the compute lane
@@ -108,8 +101,7 @@ def lower_bound_ns(problem: Problem) -> int:
     lane_end = problem.lane_end + (factors.launch_cost_ns * keys if factors.blocks else 0)
     bound = lane_end + copy_out
     if problem.curve_ns.any():
-        wire = _least_wire_ns(problem) / problem.together(float(MOST_WIRE))
-        work = np.maximum(least_services_ns(problem)[:-1] / problem.together(), wire)
+        work = least_services_ns(problem)[:-1] / problem.together
         start = problem.ready + factors.launch_cost_ns
         # Copies are in bucket order: with a single run, the last follows every collective.
         last = (

@@ -168,8 +168,6 @@ def exact_optimum(problem: Problem, upper_ns: int, max_bytes: int = NO_LIMIT) ->
     slack_ns += len(problem) // 2 + 1 if copies else 0
     least, ends = search.least(known, upper_ns + slack_ns)
     at_least = max(known, least - slack_ns)
-    if problem.has_small:
-        at_least = max(at_least, _least_of_larger(problem, runs, known, upper_ns, max_bytes))
     if (above != below).any():
         search = _Search(problem, runs, sizes, above, max_bytes)
         least, ends = search.least(known, NO_LIMIT)
@@ -189,28 +187,9 @@ def _as_one_channel(problem: Problem) -> tuple[Ints, Ints, int]:
     the point that is added here for the size of all gradients together. With that point no size lies beyond
     the curve. Times below 0 become 0, which is what ``slack_ns`` allows for.
     """
-    sizes, curve, together = problem.curve_bytes, problem.curve_ns, problem.together()
-    return (sizes, curve, 0) if together <= 1 else _lowered(problem, sizes, curve, together)
-
-
-def _least_of_larger(problem: Problem, runs: _Runs, known: int, upper_ns: int, max_bytes: int) -> int:
-    """No step ends before this, in ns: larger messages share the link, and small ones cost nothing."""
-    factors, sizes, curve = problem.machine.factors, problem.curve_bytes, problem.curve_ns
-    edge = problem.machine.small_bytes
-    larger = np.union1d(sizes[sizes > edge], [edge, max(edge + 1, int(problem.wire.sum()))])
-    curve = np.concatenate([[0], kernels.services(sizes, curve, larger)])
-    sizes = np.concatenate([[edge - 1], larger])
-    sizes, curve, slack_ns = _lowered(problem, sizes, curve, max(1.0, factors.channels / factors.channel))
-    copies = problem.machine.copy_out_ns_per_byte > 0
-    if not runs.fit_lattice(copies):
-        curve = np.minimum.accumulate(curve[::-1])[::-1]
-    slack_ns += len(problem) // 2 + 1 if copies else 0
-    least, _ = _Search(problem, runs, sizes, curve, max_bytes).least(known, upper_ns + slack_ns)
-    return least - slack_ns
-
-
-def _lowered(problem: Problem, sizes: Ints, curve: Ints, together: float) -> tuple[Ints, Ints, int]:
-    """What ``_as_one_channel`` returns, for a curve and channels that are ``together`` times as fast."""
+    sizes, curve, together = problem.curve_bytes, problem.curve_ns, problem.together
+    if together <= 1:
+        return sizes, curve, 0
     whole = np.array([problem.wire.sum()])
     if whole[0] > sizes[-1]:
         curve = np.append(curve, kernels.services(sizes, curve, whole))

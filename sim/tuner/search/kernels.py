@@ -134,23 +134,6 @@ def play_surely(
 
 
 @compiled
-def play(
-    machine: Machine,
-    work: Ints,
-    copy_in: Ints,
-    tail: int,
-    stops: Ints,
-    services: Ints,
-    small: Ints,
-    copies_back: Ints,
-) -> int:
-    """``play_surely`` without the doubt: ``sync_end_ns``, sometimes off by a ns where work stretches."""
-    return play_surely(
-        machine, np.zeros(STALLED + 1), work, copy_in, tail, stops, services, small, copies_back
-    )[0]
-
-
-@compiled
 def play_many(
     machine: Machine,
     works: Ints,
@@ -161,10 +144,15 @@ def play_many(
     small: Ints,
     copies_back: Ints,
 ) -> Ints:
-    """``play`` for each draw: ``works`` [draws, places], ``tails`` [draws], ``services`` [draws, buckets]."""
-    ends = np.empty(tails.size, np.int64)
+    """``sync_end_ns`` of each draw, which may be off by a ns where work stretches; see ``play_surely``.
+
+    ``works`` [draws, places], ``tails`` [draws], ``services`` [draws, buckets].
+    """
+    ends, grains = np.empty(tails.size, np.int64), np.zeros(STALLED + 1)
     for k in range(tails.size):
-        ends[k] = play(machine, works[k], copy_in, tails[k], stops, services[k], small, copies_back)
+        ends[k], _ = play_surely(
+            machine, grains, works[k], copy_in, tails[k], stops, services[k], small, copies_back
+        )
     return ends
 
 

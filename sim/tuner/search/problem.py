@@ -141,19 +141,9 @@ class Problem:
         )
 
     @property
-    def has_small(self) -> bool:
-        """Whether some bucket could be a small message."""
-        return bool((self.wire < self.machine.small_bytes).any())
-
-    def together(self, counted: float = 1.0) -> float:
-        """How many times as fast as one channel all of them are together, at most.
-
-        A small message gets on beside a larger one, and takes nothing from it; ``counted`` is how much of its
-        time counts.
-        """
-        factors = self.machine.factors
-        beside = 1 + counted * (factors.channels - 1) / factors.small if self.has_small else 1.0
-        return max(1.0, factors.channels / factors.channel, beside)
+    def together(self) -> float:
+        """How many times as fast as one channel all of them are together, at most."""
+        return max(1.0, self.machine.factors.channels / self.machine.factors.channel)
 
     def stops(self, buckets: Buckets) -> tuple[Ints, Ints, Ints]:
         """Per bucket in launch order: the last place it waits for, its bytes on the wire, its copied bytes.

@@ -1,6 +1,7 @@
 """``sync_end_ns`` of many partitions of one workload, fast."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sim.clock import analytic
 from sim.nouns.assignment import Assignment
@@ -13,14 +14,15 @@ from sim.tuner.search.problem import Problem
 
 
 class Scorer:
-    """Scores partitions, remembering each.
+    """Scores partitions for a search, remembering each.
 
     A compiled step says when gradients are available. Where rounding could go either way in it, which takes
-    work that is stretched, the analytic engine decides.
+    work that is stretched, the analytic engine decides. The machine is taken without small messages
+    (``shared_connection``): a search would cut many of them off, for less than noise.
     """
 
     def __init__(self, workload: Workload, hardware: Hardware) -> None:
-        self.problem = Problem(workload, hardware)
+        self.problem = Problem(workload, replace(hardware, shared_connection=False))
         self._rough: dict[Buckets, tuple[int, bool]] = {}
         self._known: dict[Buckets, int] = {}
 

@@ -17,9 +17,9 @@ _KNOBS = """() => [...document.querySelectorAll(
     '[data-testid=stSidebar] input:not([type=file]), [data-testid=stSidebar] [role=slider],' +
     '[data-testid=stSidebar] [role=combobox], [data-testid=stSidebar] summary,' +
     '[data-testid=stMain] input:not([type=file]), [data-testid=stMain] [role=combobox],' +
-    '[data-testid=stMain] [role=tab][aria-selected=true],' +
-    '[data-testid=stMain] [data-testid=stDownloadButton] button')]
-  .filter(e => e.checkVisibility() && !e.disabled)
+    '[data-testid=stMain] [role=tab][aria-selected=true], [data-testid=stMain] a[href],' +
+    '[data-testid=stSidebar] button, [data-testid=stMain] button')]
+  .filter(e => e.checkVisibility() && !e.disabled && e.tabIndex >= 0)
   .map(e => e.closest('[data-testid^=st][class*=st-key]') || e)
   .map((e, i) => { e.dataset.knob = e.dataset.knob || String(i); return e.dataset.knob; })"""
 _AT_REST = "document.getAnimations().every(one => one.playState !== 'running')"  # transitions too
@@ -53,7 +53,8 @@ def test_the_first_stop_skips_menu_and_sidebar(site: Site, page: Any) -> None:
     """Tab, Enter, Tab: the keyboard is in the content; and the link of what is shown can be copied."""
     go(page, f"{site.url}/{UNMEASURED}&guide=true&cap=4&pick=bucket_cap_mb")
     page.keyboard.press("Tab")
-    assert page.evaluate(_WHERE)[0] == "Skip to the content"
+    assert page.evaluate(_WHERE)[0] == "Skip to main content"
+    assert page.get_by_text("Skip to").count() == 1
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")
     words, is_inside = page.evaluate(_WHERE)

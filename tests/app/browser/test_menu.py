@@ -20,13 +20,21 @@ def test_a_record_of_the_address_stays_through_the_menu_and_back(
     site: Site, page: Any, workload: Workload, hardware: Hardware
 ) -> None:
     """Compare, Validate and the browser's Back show what the address asked for, and say so in the address."""
-    go(page, f"{site.url}/?record={OTHER}")
+    from playwright.sync_api import expect
+
+    go(page, f"{site.url}/?record={OTHER}&cap=4&pick=bucket_cap_mb&bw=2")
+    step = headline(page)["Step time"]
     choose(page, "Compare")
     says_the_default_beside_the_optimum(page, workload, hardware)
+    choose(page, "Tune")
+    expect(page.get_by_label("Cap, MiB", exact=True)).to_have_value("4")
+    assert headline(page)["Step time"] == step
+    expect(page).to_have_url(re.compile(r"(?=.*cap=4)(?=.*bw=2)"))
     choose(page, "Validate")
     says_the_verdict(page)
-    back(page, "Compare", "/compare")
     back(page, "Tune", "/")
+    assert headline(page)["Step time"] == step
+    back(page, "Compare", "/compare")
 
 
 def choose(page: Any, name: str) -> None:
@@ -35,7 +43,8 @@ def choose(page: Any, name: str) -> None:
     page.get_by_role("link", name=name, exact=True).click()
     expect(page.get_by_role("heading", level=1)).to_have_text(name)
     is_drawn(page)  # until then the sidebar of the page before may stand beside it
-    expect(page).to_have_url(re.compile(rf"/{name.lower()}\?.*{OTHER}"))
+    path = "" if name == "Tune" else name.lower()
+    expect(page).to_have_url(re.compile(rf"/{path}\?.*{OTHER}"))
     expect(page.get_by_role("combobox", name="Record")).to_have_value(re.compile(OTHER))
 
 

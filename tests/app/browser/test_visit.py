@@ -12,7 +12,7 @@ import sim
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.units import format_ms
-from tests.app.browser.harness import Site, download, go, is_drawn, is_settled, metric
+from tests.app.browser.harness import Site, download, go, is_drawn, is_settled, metric, rerun
 
 pytestmark = pytest.mark.browser
 
@@ -29,6 +29,8 @@ def test_tune_and_export(
     from playwright.sync_api import expect
 
     go(page, site.url)
+    with rerun(page):
+        page.get_by_role("button", name="Got it").click()
     expect(metric(page, "Step time")).to_have_text(expected(workload, hardware, None))
     cap = page.get_by_label("Cap, MiB", exact=True)
     cap.fill("4")
@@ -48,6 +50,12 @@ def test_tune_and_export(
     assert {event["pid"] for event in trace["traceEvents"]} == {0, 1}
 
     a_click_on_the_sweep_sets_the_cap(page, workload, hardware)
+    a_look_that_was_dismissed_does_not_come_back(page, site)
+
+
+def a_look_that_was_dismissed_does_not_come_back(page: Any, site: Site) -> None:
+    go(page, site.url)
+    assert page.get_by_role("button", name="Got it").count() == 0
 
 
 def a_click_on_the_sweep_sets_the_cap(page: Any, workload: Workload, hardware: Hardware) -> None:

@@ -9,7 +9,6 @@ over one process group that carries one collective at a time, as an NCCL communi
 all-reduces are launched asynchronously, and waited for at the end. What is not replayed: the host's own time.
 """
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +16,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore
 from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -28,10 +26,9 @@ from sim.validator.ranks.pacing.paced_module import sleep_until
 from sim.validator.ranks.pacing.paced_tree import FSDP2, PacedTree, run_tree_forward
 from sim.validator.ranks.pacing.replay_lane import Lane
 from sim.validator.ranks.pacing.stepping import common_start
-from sim.validator.ranks.process.processes import keep_freed_memory
+from sim.validator.ranks.process.one_channel import one_channel
 
 _DTYPES = ("param_dtype", "reduce_dtype")
-_one_channel: list[Any] = []  # the process group of all these lanes, made once
 
 
 def fsdp2_lane(
@@ -107,7 +104,6 @@ class _Run:
         self.reduced: list[list[int]] = []
         self.reducing = _Reducing(tree)
         self._index = {name: place for place, name in enumerate(tree.names)}
-        keep_freed_memory()
         self.units = self._wrap([unit.split("+") for unit in units])
 
     def _wrap(self, units: list[list[str]]) -> list[Any]:
@@ -119,7 +115,7 @@ class _Run:
             if self.settings.get(name) is not None
         }
         mesh = DeviceMesh.from_group(
-            _group(), "cpu", mesh_dim_names=("shard" if self.shards else "replicate",)
+            one_channel(), "cpu", mesh_dim_names=("shard" if self.shards else "replicate",)
         )
         more: dict[str, Any] = {"mesh": mesh, "mp_policy": MixedPrecisionPolicy(**policy)}
         wrap: Callable[..., Any] = fully_shard if self.shards else replicate
@@ -226,22 +222,3 @@ def _owned(tree: PacedTree) -> float:
 def _padded(weight: torch.Tensor, ranks: int) -> int:
     rows = int(weight.shape[0])
     return -(-rows // ranks) * ranks * (weight.numel() // rows) if rows else 0
-
-
-def _group() -> Any:
-    """A process group of all ranks over gloo that carries one collective at a time."""
-    if not _one_channel:
-        ranks, rank = dist.get_world_size(), dist.get_rank()
-        group = dist.new_group(list(range(ranks)), backend="gloo")
-        interface = os.environ.get("GLOO_SOCKET_IFNAME")
-        gloo: Any = dist.ProcessGroupGloo
-        options = gloo._Options()
-        options._threads = 1
-        options._devices = [
-            gloo.create_device(interface=interface) if interface else gloo.create_default_device()
-        ]
-        store = PrefixStore("one channel", dist.distributed_c10d._get_default_store())
-        made = gloo(store, rank, ranks, options)
-        group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, made)
-        _one_channel.append(group)
-    return _one_channel[0]

@@ -21,7 +21,6 @@ from sim.validator.ranks.pacing.paced_module import sleep_until
 from sim.validator.ranks.pacing.paced_tree import PacedTree, run_tree_forward
 from sim.validator.ranks.pacing.replay_lane import Lane
 from sim.validator.ranks.pacing.stepping import common_start
-from sim.validator.ranks.process.processes import keep_freed_memory
 from sim.validator.ranks.process.requirements import check_megatron
 
 # What is no argument of DistributedDataParallelConfig.
@@ -42,7 +41,6 @@ def megatron_lane(candidate: dict[str, Any], tree: PacedTree, forward_ns: int, o
         MachineError: Megatron-Core is not installed.
     """
     check_megatron()
-    keep_freed_memory()
     with _on_the_cpu():
         ddp = _wrap(candidate["settings"], tree)
     index = {id(weight): place for place, weight in enumerate(tree.paced.weights)}

@@ -13,6 +13,7 @@ from sim.validator.ranks.pacing.paced_tree import FSDP2, MEGATRON, PacedTree
 from sim.validator.ranks.pacing.pacers import HostPacer, Pacer
 from sim.validator.ranks.pacing.replay_lane import Lane, Manner
 from sim.validator.ranks.pacing.stepping import PLAIN, Recorder
+from sim.validator.ranks.process.processes import keep_freed_memory
 from sim.validator.ranks.process.rank_like import RankLike
 from sim.validator.ranks.wrapping.building import build, observed_buckets
 from sim.validator.ranks.wrapping.wrap import adds_to_gradients, manner_of, wrap
@@ -25,8 +26,10 @@ def paced_lanes(rank: RankLike) -> list[Lane]:
 
     Their common baseline is measured here. With an emulated link there is no lane without a communication
     hook: ``stock`` is then the link's hook without stamps, and what Python adds to a launch is seen in the
-    noop lane.
+    noop lane. Freed memory is kept, as by a GPU's caching allocator: hooks and sharded systems make buffers
+    anew in each step, and fresh pages are slow.
     """
+    keep_freed_memory()
     job = rank.job
     pacer = pacer_for(rank)
     # A slow rank has a schedule of its own.

@@ -18,7 +18,6 @@ import torch.distributed as dist
 from sim.validator.ranks.pacing.paced_module import PacedModule, Schedule, sleep_until
 from sim.validator.ranks.pacing.replay_lane import Lane
 from sim.validator.ranks.pacing.stepping import clear_gradients, common_start
-from sim.validator.ranks.process.processes import keep_freed_memory
 from sim.validator.ranks.process.requirements import check_deepspeed
 
 STAGES = {"zero1": 1, "zero2": 2}
@@ -72,7 +71,6 @@ def zero_lane(
 def _start(candidate: dict[str, Any], module: PacedModule, groups: Sequence[int], optimizer_ns: int) -> Any:
     """DeepSpeed's engine, in the process group that is there."""
     check_deepspeed()
-    keep_freed_memory()
     os.environ["DS_ACCELERATOR"] = "cpu"
     os.environ.setdefault("LOCAL_RANK", "0")
     deepspeed = import_module("deepspeed")

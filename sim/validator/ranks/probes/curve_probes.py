@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,10 +11,13 @@ import torch.distributed as dist
 
 from sim.validator.ranks.pacing.stepping import gather
 from sim.validator.ranks.probes.settling import is_settled
+from sim.validator.ranks.process.one_channel import one_channel
 from sim.validator.ranks.process.processes import keep_freed_memory
 from sim.validator.ranks.process.rank_like import RankLike
 
 _FEW = 4  # repeats of the collectives that only ZeRO sends, and those mostly large
+_APART_S = 0.002  # more than a notice takes from rank to rank
+_IN_A_ROW = 4
 
 
 def repeats_of(size: int, job: dict[str, Any]) -> int:
@@ -103,33 +107,78 @@ def time_reduces(size: int, repeats: int, rank: RankLike) -> list[int]:
 
 
 def time_all_gathers(size: int, repeats: int, rank: RankLike) -> list[int]:
-    """All-gathers that leave ``size`` bytes on every rank, ns each."""
+    """All-gathers that leave ``size`` bytes on every rank, ns each, of ranks that come apart.
+
+    Between two ranks gloo tells a peer that it may send behind what it sends itself, if the peer was there
+    before: half of what the peer sends then comes later. In a job ranks do not come within a notice of each
+    other; in a loop they may, or may not, for as long as it lasts (A10.8).
+    """
     part = torch.full((max(1, size // 4 // rank.world_size),), 0.5)
     whole = torch.empty(part.numel() * rank.world_size)
-    return _time_alike(lambda: dist.all_gather_into_tensor(whole, part), repeats, rank)
+    dist.all_gather_into_tensor(whole, part)
+    return _time_apart(lambda: dist.all_gather_into_tensor(whole, part), repeats, rank)
+
+
+def queued_gathers(rank: RankLike) -> dict[str, list[int]]:
+    """All-gathers on one channel, one alone and some in a row: ns of one, and of each behind another."""
+    group, found = one_channel(), dict[str, list[int]](alone_ns=[], queued_ns=[])
+    keep_freed_memory()
+    for size in rank.job["pair_sizes"][:2]:
+        parts = [torch.full((max(1, size // 4 // rank.world_size),), 0.5) for _ in range(_IN_A_ROW)]
+        wholes = [torch.empty(part.numel() * rank.world_size) for part in parts]
+
+        def gathers(count: int, parts: Any = parts, wholes: Any = wholes) -> None:
+            pairs = list(zip(wholes, parts, strict=True))[:count]
+            for work in [dist.all_gather_into_tensor(*pair, group=group, async_op=True) for pair in pairs]:
+                work.wait()
+
+        gathers(_IN_A_ROW)
+        for _ in range(_FEW // 2):
+            one, row = (
+                _time_apart(partial(gathers, count), rank.world_size, rank) for count in (1, _IN_A_ROW)
+            )
+            found["alone_ns"] += one
+            found["queued_ns"] += [
+                (all_ns - first_ns) // (_IN_A_ROW - 1) for all_ns, first_ns in zip(row, one, strict=True)
+            ]
+    return found
 
 
 def time_reduce_scatters(size: int, repeats: int, rank: RankLike) -> list[int]:
     """Reduce-scatters of ``size`` bytes on every rank, ns each."""
     part = torch.empty(max(1, size // 4 // rank.world_size))
     whole = torch.zeros(part.numel() * rank.world_size)
-    return _time_alike(lambda: dist.reduce_scatter_tensor(part, whole), repeats, rank)
-
-
-def _time_alike(collective: Callable[[], object], repeats: int, rank: RankLike) -> list[int]:
-    """A collective that ends on every rank when the last one has come."""
-    collective()
+    dist.reduce_scatter_tensor(part, whole)
     samples = []
     for _ in range(repeats):
         start = time.monotonic_ns()
-        collective()
+        dist.reduce_scatter_tensor(part, whole)
         samples.append(time.monotonic_ns() - start)
     return shortest(samples, rank)
+
+
+def _time_apart(collective: Callable[[], object], repeats: int, rank: RankLike) -> list[int]:
+    """A collective to which one rank comes later than the others, each in turn: what it takes that rank."""
+    samples = []
+    for repeat in range(repeats):
+        dist.barrier()
+        if rank.rank == repeat % rank.world_size:
+            time.sleep(_APART_S)
+        start = time.monotonic_ns()
+        collective()
+        samples.append(time.monotonic_ns() - start)
+    rows = gather(samples, rank.world_size)
+    return [rows[repeat % rank.world_size][repeat] for repeat in range(repeats)]
 
 
 def shortest(samples: list[int], rank: RankLike) -> list[int]:
     """Per call, the shortest duration over ranks: from the last arriver on, that is the transfer."""
     return [min(column) for column in zip(*gather(samples, rank.world_size), strict=True)]
+
+
+def mean_over_ranks(samples: list[int], rank: RankLike) -> list[int]:
+    """Per repeat, the mean over ranks."""
+    return [sum(column) // len(column) for column in zip(*gather(samples, rank.world_size), strict=True)]
 
 
 def _time_rooted(collective: Callable[[], object], repeats: int, rank: RankLike) -> list[int]:

@@ -13,17 +13,20 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 
 from sim.validator.ranks.pacing.paced_module import PacedModule, sharpen_sleep, sleep_until
-from sim.validator.ranks.pacing.stepping import common_start, gather, run_step, set_baseline
+from sim.validator.ranks.pacing.stepping import common_start, run_step, set_baseline
+from sim.validator.ranks.probes.beside_compute import beside_compute
 from sim.validator.ranks.probes.curve_probes import (
     ReduceCurve,
     few_of,
+    mean_over_ranks,
+    queued_gathers,
     repeats_of,
     shortest,
     tell_broadcasts,
     tell_zero_curves,
     time_all_reduces,
 )
-from sim.validator.ranks.probes.host_share import host_shares
+from sim.validator.ranks.probes.low_rank_probe import low_rank_products
 from sim.validator.ranks.probes.unused_probe import time_search
 from sim.validator.ranks.process.rank_like import RankLike
 from sim.validator.ranks.wrapping.building import build
@@ -50,16 +53,19 @@ def calibrate(rank: RankLike) -> None:
     gc.disable()
     job = rank.job
     measure = {
-        **{"launches": _launches, "copies out": _copies_out, "additions": _additions, "search": _search},
-        **{"host": _host, "compute": _compute},
+        **{"launches": _launches, "copies out": _copies_out, "additions": _additions},
+        **{"products": low_rank_products, "gathers": queued_gathers, "search": _search},
+        **{"host": beside_compute, "compute": _compute},
     }
     last = [what for what in measure if what != "compute" or job["computes"]]
     curve = ReduceCurve(rank)
     if job["everything"]:
         rounds, begun = job["rounds"], time.monotonic()
         total, left_s = rounds + len(last), _estimated_s(rank)
+        further = f", then up to {job['budget_s'] / 60:.1f} min for sizes that scatter"
         for index in range(rounds):
-            rank.tell("progress", done=index, total=total, what=f"curve, about {left_s / 60:.1f} min left")
+            left = f"curve, about {left_s / 60:.1f} min left{further}"
+            rank.tell("progress", done=index, total=total, what=left)
             _round(rank, curve, index)
             left_s = (time.monotonic() - begun) / (index + 1) * (rounds - index - 1) + _OTHERS_S
         for number, what in enumerate(last):
@@ -176,7 +182,7 @@ def _copies(rank: RankLike) -> dict[str, Any]:
             found["copy_out"].append(rows[2]["sync_end"] - rows[2]["backward_end"])
     return {
         "copy_bytes": sum(sizes),
-        **{f"{name}_ns": _middle(samples, rank) for name, samples in found.items()},
+        **{f"{name}_ns": mean_over_ranks(samples, rank) for name, samples in found.items()},
     }
 
 
@@ -243,7 +249,7 @@ def _copies_out(rank: RankLike) -> dict[str, Any]:
         if repeat >= 2:
             for name, value in zip(found, (alone, undisturbed, copied, disturbed), strict=True):
                 found[name].append(value)
-    return {f"{name}_ns": _middle(samples, rank) for name, samples in found.items()}
+    return {f"{name}_ns": mean_over_ranks(samples, rank) for name, samples in found.items()}
 
 
 def _additions(rank: RankLike) -> dict[str, Any]:
@@ -261,17 +267,7 @@ def _additions(rank: RankLike) -> dict[str, Any]:
             target.add_(source)
         if repeat >= 2:
             found.append(time.thread_time_ns() - begun)
-    return {"num_bytes": sum(sizes), "samples_ns": _middle(found, rank)}
-
-
-def _middle(samples: list[int], rank: RankLike) -> list[int]:
-    """Per repeat, the mean over ranks."""
-    return [sum(column) // len(column) for column in zip(*gather(samples, rank.world_size), strict=True)]
-
-
-def _host(rank: RankLike) -> dict[str, Any]:
-    """What all-reduces take of the host's processors, by size."""
-    return {"shares": host_shares(rank.job["pair_sizes"], rank)}
+    return {"num_bytes": sum(sizes), "samples_ns": mean_over_ranks(found, rank)}
 
 
 def _compute(rank: RankLike) -> dict[str, Any]:
@@ -319,4 +315,4 @@ def _compute(rank: RankLike) -> dict[str, Any]:
         if repeat >= 2:
             for name, value in zip(found, (alone, undisturbed, slowed, disturbed), strict=True):
                 found[name].append(value)
-    return {f"{name}_ns": _middle(samples, rank) for name, samples in found.items()}
+    return {f"{name}_ns": mean_over_ranks(samples, rank) for name, samples in found.items()}

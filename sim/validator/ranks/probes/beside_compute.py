@@ -1,7 +1,7 @@
-"""What all-reduces take of a rank that computes on the host meanwhile."""
+"""What all-reduces and a rank that computes on the host meanwhile take of each other."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from statistics import median
 from threading import Event, Thread
 from typing import Self
@@ -18,29 +18,41 @@ _SHARE_TURNS = 8
 _SIDE = 256  # of the matrices: a product takes about a millisecond, of one core
 
 
-def host_shares(sizes: Sequence[int], rank: RankLike) -> dict[int, float]:
-    """Of all-reduces of each size, the share of a computing rank that they take; the mean over ranks.
+def beside_compute(rank: RankLike) -> dict[str, dict[int, float]]:
+    """For all-reduces of each size of the job's pairs, ``shares`` and ``slowdowns``; the mean over ranks.
 
-    All ranks multiply in a thread, in turns alone and beside all-reduces: the share is what they multiply
-    less in a second. That counts what the kernel receives in interrupts, which no process is charged with,
-    and nothing where the host has cores to spare.
+    All ranks multiply in a thread, in turns alone and beside all-reduces: the share of a computing rank that
+    all-reduces take is what it multiplies less in a second. That counts what the kernel receives in
+    interrupts, which no process is charged with, and nothing where the host has cores to spare. The slow-down
+    is how much longer the same all-reduces take beside the products than alone.
     """
-    found = {}
+    shares, slowdowns = {}, {}
+
+    def mean(value: float) -> float:
+        return round(float(sum(gather(value, rank.world_size))) / rank.world_size, 4)
+
     with _Multiplying() as multiplying:
-        for size in sizes:
+        for size in rank.job["pair_sizes"]:
             tensor = torch.zeros(size // 4)
             repeats = max(1, round(_SHARE_NS / max(time_all_reduces(size, 2, rank))))
-            alone, beside = [], []
+            rates, times = [], []
             for _ in range(_SHARE_TURNS):
-                took_s, rate = multiplying.beside(_all_reduces, tensor, repeats)
-                beside.append(rate)
+                begun = time.monotonic()
+                _all_reduces(tensor, repeats)
+                alone_s = time.monotonic() - begun
                 dist.barrier()
-                _, rate = multiplying.beside(time.sleep, took_s)
-                alone.append(rate)
+                both_s, both_rate = multiplying.beside(_all_reduces, tensor, repeats)
                 dist.barrier()
-            share = 1 - median(beside) / median(alone)
-            found[size] = round(max(0.0, sum(gather(share, rank.world_size)) / rank.world_size), 4)
-    return found
+                _, alone_rate = multiplying.beside(time.sleep, both_s)
+                dist.barrier()
+                rates.append((alone_rate, both_rate))
+                times.append((alone_s, both_s))
+            (alone_rate, both_rate), (alone_s, both_s) = (
+                map(median, zip(*turns, strict=True)) for turns in (rates, times)
+            )
+            shares[size] = max(0.0, mean(1 - both_rate / alone_rate))
+            slowdowns[size] = max(1.0, mean(both_s / alone_s))
+    return {"shares": shares, "slowdowns": slowdowns}
 
 
 def _all_reduces(tensor: torch.Tensor, repeats: int) -> None:
