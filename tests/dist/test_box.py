@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from sim.errors import InputError, MachineError
+from sim.machine import started_at
 from sim.validator.hosts import boxed_hosts as box_module
 from sim.validator.hosts.boxed_hosts import Host, box, burst_bytes, processes_in, remove_leftovers
 from tests.dist.conftest import needs_box
@@ -131,21 +132,27 @@ def test_a_killed_process_leaves_no_namespace_and_nothing_in_it() -> None:
 
 @needs_box
 def test_what_was_left_all_the_same_is_removed_by_the_next_box() -> None:
-    """The process has this one's number, but began at another time; one of another container stays."""
+    """Whoever makes a box removes what was left, tests beside this one too: so it is not left until then."""
     here = os.stat("/proc/self/ns/pid").st_ino
-    name, others = (f"bs{os.getpid()}.1.{place}a-0" for place in (here, here + 1))
-    for one in (name, others):
+    holder = subprocess.Popen(["sleep", "1000"])
+    begun = started_at(holder.pid)
+    held, others = (f"bs{holder.pid}.{begun}.{place}a-0" for place in (here, here + 1))
+    ours, used_again = (f"bs{os.getpid()}.{start}.{here}a-0" for start in (started_at(os.getpid()), 1))
+    for one in (held, others, ours, used_again):
         subprocess.run(["ip", "netns", "add", one], check=True)
-    with subprocess.Popen(["ip", "netns", "exec", name, "sleep", "1000"]) as inside:
-        wait_for(lambda: processes_in([name]) == [inside.pid], "a process in the namespace")
+    with subprocess.Popen(["ip", "netns", "exec", held, "sleep", "1000"]) as inside:
+        wait_for(lambda: processes_in([held]) == [inside.pid], "a process in the namespace")
+        holder.kill()
+        holder.wait()
         with box([10**9] * 2):
-            assert name not in namespaces()
             assert inside.wait(timeout=PATIENCE_S) == -signal.SIGKILL
-            # Our own, that is in use, stays.
-            assert remove_leftovers() == []
+            assert namespaces(holder.pid) == [others]
+            assert used_again not in namespaces()
+            remove_leftovers()
+            assert ours in namespaces()  # in use
             assert len(namespaces()) == 3
-    assert namespaces() == [others]
-    subprocess.run(["ip", "netns", "del", others], check=True)
+    for one in (others, ours):
+        subprocess.run(["ip", "netns", "del", one], check=True)
 
 
 _RECEIVE = """

@@ -96,7 +96,8 @@ def test_record_import_tune_apply_and_compare(launch: Callable[..., str], tmp_pa
     assert (result["kind"], result["rounds"]) == ("ab", 6)
     assert result["gain_low_ns"] <= result["gain_high_ns"]
     assert result["samples_per_step"] == 64
-    assert result["predicted_gain_ns"] > 0
+    tuned = json.loads(bucketsim("tune", workload, "--hardware", link, "--json").out)
+    assert result["predicted_gain_ns"] == tuned["gain"]["mean_ns"]
     assert result["environment"]["model"]["arguments"] == {"width": 128, "layers": 4, "amp": True}
 
 

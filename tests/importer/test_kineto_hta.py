@@ -5,6 +5,7 @@ Its percentages are rounded to 0.01; it is told to keep nanoseconds and the last
 
 import importlib.util
 import os
+from functools import partialmethod
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,12 @@ def hta(monkeypatch: pytest.MonkeyPatch) -> None:
         if os.environ.get("BUCKETSIM_REQUIRE_HTA") == "1":
             pytest.fail(missing)
         pytest.skip(missing)
+    from hta.common.trace import Trace
+
     monkeypatch.setenv("HTA_DISABLE_NS_ROUNDING", "1")
+    # Its pool forks, and what a thread of this process holds at that moment stays held there for ever.
+    alone = partialmethod(Trace.load_traces, use_multiprocessing=False)
+    monkeypatch.setattr(Trace, "load_traces", alone)
 
 
 def theirs(paths: dict[int, Path], folder: Path) -> dict[int, float]:
