@@ -333,3 +333,10 @@ def test_all_computing_takes_the_factor() -> None:
     for name in ("forward_ns", "loss_ns", "backward_ns", "optimizer_ns"):
         assert getattr(faster, name) == pytest.approx(getattr(workload, name) / 2, abs=1)
     assert cached_cluster.computing(workload, "d", 1.0) == (workload, "d")
+
+
+def test_a_machine_may_be_named_in_the_address_as_on_the_command_line(page: AppTest) -> None:
+    page.query_params["machine"] = "pcie_box"
+    page.run()
+    assert is_clean(page)
+    assert page.selectbox(key="machine").value == "pcie_box"
