@@ -22,8 +22,8 @@ from sim.nouns.robust import Robust
 def show(inputs: Inputs, found: Recommendation, answer: Answer, under: str) -> None:
     """Three expanders; the last one searches only once it is asked to.
 
-    Paths are those of what the page plays, under the switches and beside the ranks of the page; how steps vary
-    and what memory costs are known without them.
+    Paths are those of what the page plays, under its switches and beside its ranks; how steps vary and what
+    memory costs are known without them.
     """
     with st.expander("Why: the critical path"):
         for title, played in words.reasoned(answer).items():

@@ -50,8 +50,8 @@ COPIES_OFF = (
     "Copies are switched off in the comparison with the measurement, below; the figures here have them."
 )
 RECOMMENDED_CANDIDATE = (
-    "The candidate `recommended` is the best buckets that were found before the run, wherever they are cut. It "
-    "is not what stands above where that is one cap, or DDP's default."
+    "The candidate `recommended` is the best buckets that were found before the run, wherever they are cut. "
+    "It is not what stands above where that is one cap, or DDP's default."
 )
 AS_MEASURED = "The same on the machine as it was measured"
 VALIDATE = "All measured runs, and how predictions are judged"
@@ -198,8 +198,8 @@ def possible_sentence(step_ns: int, saved_ns: int, under: str) -> str:
     """The recommended buckets as the page plays them."""
     worse = "more" if saved_ns < 0 else "less"
     return (
-        f"Under {under} these take {format_ms(step_ns)} a step, {format_ms(abs(saved_ns))} {worse} than DDP's "
-        "default."
+        f"Under {under} these take {format_ms(step_ns)} a step, {format_ms(abs(saved_ns))} {worse} "
+        "than DDP's default."
     )
 
 
