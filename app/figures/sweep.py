@@ -94,11 +94,11 @@ def _point(row: SweepRow) -> SweepPoint:
     return SweepPoint(cap_mb=row.bucket_cap_mb, step_ms=ms(row.step_ns), text=text)
 
 
-def draw_sweep(data: SweepData, band: Band | None = None) -> go.Figure:
+def draw_sweep(data: SweepData, band: Band | None = None, star: str = "recommended cap") -> go.Figure:
     """The curve on a logarithmic axis; left of it, in a column of its own, DDP's default.
 
     ``customdata`` of each point is [hover text, cap in MiB or None], so that a click tells its cap. ``band``
-    lies behind the curve.
+    lies behind the curve; ``star`` names the cap that is marked.
     """
     traces = []
     if data.beside:
@@ -106,7 +106,7 @@ def draw_sweep(data: SweepData, band: Band | None = None) -> go.Figure:
     if data.curve:
         traces.append(_points("x2", data.curve, "bucket_cap_mb", mode="lines+markers", size=7, colour=ACCENT))
     if data.recommended is not None:
-        traces.append(_points("x2", (data.recommended,), "recommended", symbol="star", size=16, colour=GOOD))
+        traces.append(_points("x2", (data.recommended,), star, symbol="star", size=16, colour=GOOD))
     if data.chosen is not None:
         axis = "x2" if data.chosen.cap_mb else "x"
         traces.append(_points(axis, (data.chosen,), "shown", symbol="circle-open", size=18, colour=LINE))

@@ -57,17 +57,21 @@ def show(
             st.markdown(labels.plain(found.plateau.sentence))
         for note in found.notes:
             st.info(labels.sentence(note), icon=":material/info:")
-        with st.expander(labels.plain(words.best_title(found))):
+        with st.expander(labels.plain(words.best_title(found, answer.best, under))):
             _best(inputs, found, answer, under)
-        reasons.show(inputs, found)
+        reasons.show(inputs, found, answer, under)
 
 
 def _best(inputs: Inputs, found: Recommendation, answer: Answer, under: str) -> None:
     """The best buckets that were found, wherever they are cut, and how good they are."""
-    st.markdown(f"**{labels.sentence(found.gain.sentence)}**")
     if under and answer.best is not None:
         saved_ns = answer.default.report.step_ns - answer.best.report.step_ns
-        st.markdown(labels.plain(words.possible_sentence(answer.best.report.step_ns, saved_ns, under)))
+        st.markdown(
+            f"**{labels.plain(words.possible_sentence(answer.best.report.step_ns, saved_ns, under))}**"
+        )
+    if under:
+        st.caption(labels.plain(words.found_without(under)))
+    st.markdown(f"**{labels.sentence(found.gain.sentence)}**")
     if not found.proved_optimal:
         st.badge(words.NOT_PROVED, color="orange")
     elif inputs.workload.is_of_whole_buckets:

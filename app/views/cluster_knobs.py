@@ -8,7 +8,7 @@ import streamlit as st
 from app import cached, cached_uploads
 from app.cached_uploads import Upload
 from app.library import Library
-from app.views import uploading
+from app.views import addresses, uploading
 from app.words import cluster as labels_cluster
 from app.words.uploads import computed_words, uploaded_words
 from sim.nouns.imported import ImportOptions
@@ -101,6 +101,7 @@ class Asked:
 
 def show(library: Library) -> Asked:
     """Draw the sidebar and read it."""
+    addresses.take_name("machine", labels_cluster.MACHINE_WORDS)
     with st.sidebar:
         machine = st.selectbox(
             "Machine",
@@ -112,10 +113,8 @@ def show(library: Library) -> Asked:
         )
         settings, upload = {}, None
         if machine == UPLOAD:
-            file = st.file_uploader(
-                "Cluster JSON", type=["json"], key="up_c", help=labels_cluster.HELP["up_cluster"]
-            )
-            upload = None if file is None else Upload(name=file.name, content=file.getvalue())
+            file = uploading.one("Cluster JSON", "up_c", labels_cluster.HELP["up_cluster"])
+            upload = None if file is None else Upload(name=file.name, content=bytes(file.getbuffer()))
         else:
             settings = settings_of(machine)
         st.divider()

@@ -12,7 +12,7 @@ import sim
 from app import cached, cached_live, launch
 from app.figures.live import lateness_figure, parts_figure, steps_figure
 from app.library import LIVE, Library
-from app.views import live_autotune, live_gain
+from app.views import live_autotune, live_gain, uploading
 from app.views.errors import told
 from app.words import labels
 from app.words import live as words
@@ -173,8 +173,8 @@ def _hardware(path: Path | None) -> tuple[Hardware | None, str]:
     if path is None:
         return None, "own"
     if path == Path(_UPLOAD):
-        file = st.file_uploader("Hardware JSON", type=["json"], key="up_live")
-        return (None, "own") if file is None else cached.parse_hardware(file.getvalue(), file.name)
+        file = uploading.one("Hardware JSON", "up_live")
+        return (None, "own") if file is None else cached.parse_hardware(bytes(file.getbuffer()), file.name)
     return cached.load_hardware(path)
 
 

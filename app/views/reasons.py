@@ -5,10 +5,13 @@ from typing import Any
 
 import streamlit as st
 
+import sim
 from app import cached
+from app.answering import Answer
 from app.cached import Inputs
 from app.figures.memory import draw_memory, memory_data
 from app.words import labels
+from app.words import tune as words
 from app.words.tune import COLUMN_HELP
 from sim.nouns.path import PathSpan
 from sim.nouns.recommendation import Recommendation
@@ -16,20 +19,25 @@ from sim.nouns.report import Report
 from sim.nouns.robust import Robust
 
 
-def show(inputs: Inputs, found: Recommendation) -> None:
-    """Three expanders; the last one searches only once it is asked to."""
+def show(inputs: Inputs, found: Recommendation, answer: Answer, under: str) -> None:
+    """Three expanders; the last one searches only once it is asked to.
+
+    Paths are those of what the page plays, under its switches and beside its ranks; how steps vary and what
+    memory costs are known without them.
+    """
     with st.expander("Why: the critical path"):
-        _path("Recommended", found.report, found.critical_path)
-        _path("DDP's default", found.baseline, found.baseline_path)
+        for title, played in words.reasoned(answer).items():
+            _path(title, played.report, sim.critical_path(played.timeline))
+    without = labels.plain(f", without {under}") if under else ""
     if found.robust is not None:
-        with st.expander("Does it show? Steps as they vary"):
+        with st.expander(f"Does it show? Steps as they vary{without}"):
             _robust(found.robust)
-    with st.expander("What does a limit on the largest bucket cost?"):
+    with st.expander(f"What does a limit on the largest bucket cost{without}?"):
         _memory(inputs)
 
 
-def _path(title: str, report: Report, path: tuple[PathSpan, ...]) -> None:
-    st.markdown(f"**{title}**: {labels.sentence(report.verdict)}")
+def _path(title: str, report: Report, path: Sequence[PathSpan]) -> None:
+    st.markdown(f"**{labels.plain(title)}**: {labels.sentence(report.verdict)}")
     st.dataframe(
         [
             {

@@ -55,14 +55,14 @@ def verdict(agreement: Agreement) -> None:
 
 
 def regret_words(regret: Regret) -> str:
-    """What the recommendation lost against the best measured, in one sentence."""
+    """What the candidate ``recommended`` lost against the best measured, in one sentence."""
     if not regret.regret_ns:
-        return "The recommendation was the fastest."
+        return 'The candidate "recommended" was the fastest.'
     shown = f"over {regret.paired_rounds} rounds, too few for an interval"
     if regret.has_interval:
         shown = f"95 % interval {labels.interval_words(regret.low_ns, regret.high_ns, told=True)} ms"
     return (
-        f"The recommendation was {regret.regret_ns / 1e6:.2f} ms ({regret.relative:.2%}) behind "
+        f'The candidate "recommended" was {regret.regret_ns / 1e6:.2f} ms ({regret.relative:.2%}) behind '
         f"{regret.best}, {shown}{': within noise' if regret.within_noise else ''}."
     )
 

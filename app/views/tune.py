@@ -169,16 +169,14 @@ def _sweep(inputs: Inputs, choice: Choice, shown: Played, found: Recommendation,
     points = () if under else cached.band(inputs)
     band = band_data(points)
     st.plotly_chart(
-        draw_sweep(data, band),
+        draw_sweep(data, band, words.star_words(answer)),
         key=_SWEEP_KEY,
         on_select=_take_click,
         selection_mode="points",
         config=_CHART,
         alt="Step time over bucket_cap_mb, with DDP's default beside it",
     )
-    told_under = labels.SWEEP_UNDER.format(under=under) if under else ""
-    shade = "" if under else labels.SWEEP_SHADE.format(tolerance=found.plateau.tolerance)
-    st.caption(labels.plain(f"{labels.SWEEP_CAPTION} {told_under}{shade}"))
+    st.caption(labels.plain(words.sweep_caption(answer, found.plateau.tolerance, under)))
     if under:
         st.caption(words.NO_BAND_UNDER)
         return

@@ -36,6 +36,24 @@ def ask() -> Outcome | None:
     return outcome
 
 
+def one(label: str, key: str, help_text: str | None = None) -> UploadedFile | None:
+    """One JSON file that was uploaded in this session: it is kept as those of ``ask`` are."""
+    kept = f"{key}_kept"
+    file: UploadedFile | None = st.file_uploader(
+        label,
+        type=["json"],
+        key=key,
+        help=help_text,
+        on_change=lambda: st.session_state.pop(kept, None),
+    )
+    if file is not None:
+        st.session_state[kept] = file
+    elif kept in st.session_state:
+        file = st.session_state[kept]
+        st.caption(labels.plain(words.kept([file.name])))
+    return file
+
+
 def _forget() -> None:
     st.session_state.pop(KEPT, None)
 

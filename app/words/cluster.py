@@ -117,8 +117,8 @@ def scaling_sentence(workload: str, row: ScalingRow) -> str:
         )
     return (
         f"{workload} on {row.world_size:,} GPUs: {row.cap_efficiency:.1%} of what one GPU alone does, with "
-        f"bucket_cap_mb={row.bucket_cap_mb:.4g}; {format_ms(row.cap_exposed_comm_ns)} of communication is "
-        f"exposed. DDP's default is {format_ms(behind)} slower.{unsure}"
+        f"the best bucket_cap_mb, {row.bucket_cap_mb:.4g}; {format_ms(row.cap_exposed_comm_ns)} of "
+        f"communication is exposed. DDP's default is {format_ms(behind)} slower.{unsure}"
     )
 
 

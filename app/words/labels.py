@@ -140,14 +140,8 @@ TIMELINE_CAPTION = (
     "The same colour is the same bucket on every figure. Hatched: exposed, after backward has ended. "
     "Dotted: copies into a bucket. Hover for a bucket's life; drag to zoom, double-click to go back."
 )
-SWEEP_CAPTION = (
-    "Left: DDP's default, a point of its own. Dashed: its step. Dotted: the step of the best buckets found. "
-    "Star: the recommended cap. Click a point to see its timeline above."
-)
-SWEEP_SHADE = "Shaded: caps within {tolerance:.0%} of the best."
-SWEEP_UNDER = "All of it is played under {under}."
 CAP_UNUSED = "The assignment above does not use these two. Change one to see `bucket_cap_mb` with it."
-RANKS_NOTE = "Nobody measured so many ranks: the curve is stretched by the law of a ring of equal wires."
+RANKS_NOTE = "The measured curve is stretched to so many ranks by the law of a ring of equal wires."
 NO_LONGER = (
     "The what-if knobs have moved away from what was measured, so the measurement no longer applies. Set "
     "them back to compare."

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.answering import Answer
+from app.cached import Played
 from app.words.labels import capital, family_words, interval_words, share
 from app.words.switches import option_words
 from sim.nouns.band import BandPoint
@@ -49,8 +50,8 @@ COPIES_OFF = (
     "Copies are switched off in the comparison with the measurement, below; the figures here have them."
 )
 RECOMMENDED_CANDIDATE = (
-    "The candidate `recommended` is the best buckets found, wherever they are cut, and not the one cap that "
-    "is recommended above."
+    "The candidate `recommended` is the best buckets that were found before the run, wherever they are cut. "
+    "It is not what stands above where that is one cap, or DDP's default."
 )
 AS_MEASURED = "The same on the machine as it was measured"
 VALIDATE = "All measured runs, and how predictions are judged"
@@ -128,10 +129,38 @@ def _answer_words(answer: Answer, *, is_plain: bool) -> str:
     return f"set {cap}: {saves}, {behind} than the best buckets found."
 
 
-def best_title(found: Recommendation) -> str:
-    """What is folded away beneath the answer."""
-    count = len(found.assignment.bucket_indices)
-    return f"The best buckets found: {count}, cut anywhere, {format_ms(found.report.step_ns)} a step"
+def sweep_caption(answer: Answer, tolerance: float, under: str) -> str:
+    """What stands in the sweep, and nothing else."""
+    told = ["Left: DDP's default, a point of its own. Dashed: its step."]
+    if answer.best is not None:
+        told.append("Dotted: the step of the best buckets found.")
+    if answer.cap_mb is not None:
+        told.append(f"Star: the {star_words(answer)}.")
+    told.append("Click a point to see its timeline above.")
+    told.append(
+        f"All of it is played under {under}."
+        if under
+        else f"Shaded: caps within {tolerance:.0%} of the best."
+    )
+    return " ".join(told)
+
+
+def star_words(answer: Answer) -> str:
+    """What the star is: the best of the round caps is not always what is recommended."""
+    return "recommended cap" if answer.pick == "cap" else "best round cap"
+
+
+def best_title(found: Recommendation, best: Played | None, under: str) -> str:
+    """What is folded away beneath the answer; ``best`` is as the page plays it, None where it cannot."""
+    if best is None:
+        count, step_ns, how = (
+            len(found.assignment.bucket_indices),
+            found.report.step_ns,
+            f", without {under}" if under else "",
+        )
+    else:
+        count, step_ns, how = len(best.assignment.bucket_indices), best.report.step_ns, ""
+    return f"The best buckets found{how}: {count}, cut anywhere, {format_ms(step_ns)} a step"
 
 
 def measured_sentence(row: CandidateAgreement, default: CandidateAgreement | None) -> str:
@@ -170,15 +199,38 @@ def possible_sentence(step_ns: int, saved_ns: int, under: str) -> str:
     worse = "more" if saved_ns < 0 else "less"
     return (
         f"Under {under} these take {format_ms(step_ns)} a step, {format_ms(abs(saved_ns))} {worse} "
-        "than DDP's default with as many micro-batches."
+        "than DDP's default."
     )
+
+
+def reasoned(answer: Answer) -> dict[str, Played]:
+    """By name, the assignments whose critical path is told: what is recommended first, DDP's default last."""
+    named: dict[str, Played] = {}
+    if answer.pick == "cap":
+        named[f"Recommended: bucket_cap_mb={answer.cap_mb:g}"] = answer.played
+    if answer.best is not None:
+        named[
+            "Recommended: the best buckets found"
+            if answer.pick == "recommended"
+            else "The best buckets found"
+        ] = answer.best
+    named["DDP's default, which is recommended" if answer.pick == "default" else "DDP's default"] = (
+        answer.default
+    )
+    return named
+
+
+def found_without(under: str) -> str:
+    """What stands above the gain and the proof of buckets that were found without what is in force."""
+    return f"What follows is told without {under}, as the search knows nothing of it."
 
 
 def significance_words(found: Recommendation) -> str | None:
     """Why the optimum may not matter; None where it does, or where there is nothing to gain."""
     gain = found.gain
     if gain.significant is False:
-        return f"The optimum is not significant: {gain.sentence}."
+        told = gain.sentence.removeprefix("no significant difference: ")
+        return f"The optimum is not significant: {told}."
     if gain.significant is None and gain.gain_ns:
         missing = " and ".join(gain.not_known)
         return f"Whether the optimum is significant is not known: {missing} was not recorded."

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+import sim
 from app.launch import MAIN
 from sim.formats import documents
-from tests.app.conftest import OTHER, add_record, make_traces, make_workload
+from tests.app.conftest import OTHER, add_record, make_traces, make_workload, metric
 from tests.effort import PATIENCE_S
 
 QUICK = {"b_pick": "one per parameter", "c_pick": "single bucket"}  # of Compare: candidates without a search
@@ -128,3 +129,16 @@ def test_what_a_page_did_not_come_to_draw_is_not_doubted(page: AppTest) -> None:
     page.run()
     assert "caps" in alerts(page) or "bucket_cap_mb_list" in alerts(page)
     assert "torch" not in alerts(page)
+
+
+def test_the_file_of_the_cluster_page_stays_while_one_looks_elsewhere(page: AppTest) -> None:
+    page.run()
+    asked = {"machine": "upload", "most_hosts": "2"}
+    visit(page, "cluster", **asked)
+    content = sim.to_text(sim.cluster("pcie_box", gpus=2)).encode()
+    page.file_uploader(key="up_c").set_value(("mine.json", content, "application/json")).run()
+    assert metric(page, "Ranks") == "2"
+    visit(page, "about")
+    visit(page, "cluster", **asked)
+    assert metric(page, "Ranks") == "2"
+    assert "Still in use: mine.json" in captions(page).replace("\\", "")

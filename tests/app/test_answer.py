@@ -38,7 +38,8 @@ def answer_of(workload: Workload, hardware: Hardware, **switches: Any) -> tuple[
 
 def star(page: AppTest) -> list[float]:
     traces = [one for chart in page.get("plotly_chart") for one in json.loads(chart.proto.spec)["data"]]
-    return next(one["x"] for one in traces if one.get("name") == "recommended" and "customdata" in one)
+    stars = ("recommended cap", "best round cap")
+    return next(one["x"] for one in traces if one.get("name") in stars and "customdata" in one)
 
 
 def plain(page: AppTest) -> str:
@@ -165,3 +166,42 @@ def test_what_is_lost_and_what_is_kept_is_told(workload: Workload, hardware: Har
     assert words.answer_sentence(none, "").endswith("no one cap is faster than that.")
     kept = words.answer_sentence(replace(answer, pick="default", played=default), "static_graph")
     assert kept.startswith("Under static_graph, keep DDP's default")
+
+
+def test_the_sweep_is_explained_by_what_it_has(workload: Workload, hardware: Hardware) -> None:
+    """No star where nothing is marked, nor is the best round cap recommended where it is not."""
+    timeline = sim.simulate(workload, hardware, sim.assign(workload))
+    played = Played(timeline=timeline, report=sim.summarize(timeline))
+    kept = Answer(pick="default", played=played, default=played, best=None)
+    assert words.sweep_caption(kept, 0.01, "") == (
+        "Left: DDP's default, a point of its own. Dashed: its step. Click a point to see its timeline above. "
+        "Shaded: caps within 1% of the best."
+    )
+    far = replace(kept, pick="recommended", best=played, cap_mb=8.0, capped=played)
+    assert "Dotted: the step of the best buckets found. Star: the best round cap." in words.sweep_caption(
+        far, 0.01, ""
+    )
+    cap = words.sweep_caption(replace(far, pick="cap"), 0.01, "static_graph")
+    assert "Star: the recommended cap." in cap
+    assert cap.endswith("All of it is played under static_graph.")
+
+
+def test_what_is_folded_away_is_played_as_the_page_is(page: AppTest) -> None:
+    """Beside a slow rank: the best buckets' step, and whose critical path is told."""
+    page.query_params["slowest"] = "1.3"
+    page.run()
+    (best,) = [one.label.replace("\\", "") for one in page.expander if "best buckets" in one.label]
+    (told,) = [one for one in plain(page).split("**") if one.startswith("Under the slowest rank these take ")]
+    assert best.rpartition(", ")[2].removesuffix(" a step") in told
+    assert "without the slowest rank" in plain_captions(page)
+    (cap,) = star(page)
+    (why,) = [one for one in page.expander if one.label.startswith("Why")]
+    titles = [one.value.replace("\\", "").split("**")[1] for one in why.markdown]
+    assert titles == [f"Recommended: bucket_cap_mb={cap:g}", "The best buckets found", "DDP's default"]
+    of_the_cap = why.markdown[0].value.partition("**: ")[2]
+    page.button(key="apply").click().run()
+    assert f"**{of_the_cap}**" in [one.value for one in page.markdown], "the sentence about what is shown"
+
+
+def plain_captions(page: AppTest) -> str:
+    return " ".join(one.value for one in page.caption).replace("\\", "")

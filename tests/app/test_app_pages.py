@@ -215,7 +215,7 @@ def test_under_switches_like_is_compared_with_like(
     assert is_clean(page)
     rows = sim.sweep(workload, hardware)
     caps = [row.bucket_cap_mb for row in rows if row.bucket_cap_mb is not None]
-    possible = step(sim.assign(workload, bucket_cap_mb=drawn(page, "recommended")["x"][0], **options))
+    possible = step(sim.assign(workload, bucket_cap_mb=drawn(page, "recommended cap")["x"][0], **options))
     assert possible <= 1.01 * min(step(sim.assign(workload, bucket_cap_mb=cap, **options)) for cap in caps)
     base = sim.assign(workload, accumulation_steps=options.get("accumulation_steps", 1))
     card = next(found for found in page.metric if found.label == "Gain against DDP's default")

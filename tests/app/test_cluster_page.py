@@ -187,7 +187,9 @@ def test_a_cap_that_is_not_certain_is_called_so() -> None:
     slower = rows[0].cap_step_ns + 2_000_000
     sure = replace(rows[0], cap_is_sure=True, default_step_ns=slower, default_is_alike=False)
     words = labels_cluster.scaling_sentence("w", sure)
-    assert words.startswith(f"w on 4 GPUs: {sure.cap_efficiency:.1%} of what one GPU alone does")
+    assert words.startswith(
+        f"w on 4 GPUs: {sure.cap_efficiency:.1%} of what one GPU alone does, with the best bucket_cap_mb, "
+    )
     assert words.endswith("DDP's default is 2.00 ms slower.")
     unsure = replace(sure, cap_is_sure=False, best_cap_low_mb=9.0, best_cap_high_mb=3.0)
     assert labels_cluster.scaling_sentence("w", unsure).endswith("the best caps are 3 and 9.")
@@ -333,3 +335,10 @@ def test_all_computing_takes_the_factor() -> None:
     for name in ("forward_ns", "loss_ns", "backward_ns", "optimizer_ns"):
         assert getattr(faster, name) == pytest.approx(getattr(workload, name) / 2, abs=1)
     assert cached_cluster.computing(workload, "d", 1.0) == (workload, "d")
+
+
+def test_a_machine_may_be_named_in_the_address_as_on_the_command_line(page: AppTest) -> None:
+    page.query_params["machine"] = "pcie_box"
+    page.run()
+    assert is_clean(page)
+    assert page.selectbox(key="machine").value == "pcie_box"

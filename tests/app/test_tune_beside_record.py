@@ -157,16 +157,16 @@ def test_a_measured_candidate_is_one_with_the_same_buckets_switches_and_machine(
 @pytest.mark.parametrize(
     ("regret_ns", "low_ns", "words"),
     [
-        (0, 0, "The recommendation was the fastest."),
+        (0, 0, 'The candidate "recommended" was the fastest.'),
         (
             2_500_000,
             100_000,
-            "The recommendation was 2.50 ms (0.50%) behind cap 4, 95 % interval 0.10 to 4.00 ms.",
+            'The candidate "recommended" was 2.50 ms (0.50%) behind cap 4, 95 % interval 0.10 to 4.00 ms.',
         ),
         (
             2_500_000,
             -100_000,
-            "The recommendation was 2.50 ms (0.50%) behind cap 4, "
+            'The candidate "recommended" was 2.50 ms (0.50%) behind cap 4, '
             "95 % interval -0.10 to 4.00 ms: within noise.",
         ),
     ],
@@ -190,7 +190,7 @@ def test_a_regret_of_few_rounds_has_no_interval() -> None:
         best="a", regret_ns=10**6, low_ns=0, high_ns=10**6, relative=0.01, within_noise=False, paired_rounds=2
     )
     assert regret_words(regret) == (
-        "The recommendation was 1.00 ms (1.00%) behind a, over 2 rounds, too few for an interval."
+        'The candidate "recommended" was 1.00 ms (1.00%) behind a, over 2 rounds, too few for an interval.'
     )
 
 

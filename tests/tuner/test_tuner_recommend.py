@@ -372,8 +372,8 @@ def test_a_gain_that_comes_and_goes_is_not_significant() -> None:
     assert gain.low_ns < 0
     assert gain.significant is False
     assert gain.sentence == (
-        f"no significant difference: {gain.low_ns / 1e6:.2f} ms to {gain.high_ns / 1e6:.2f} ms with 95% "
-        "confidence; keep the default"
+        f"no significant difference: the gain is {gain.low_ns / 1e6:.2f} ms to {gain.high_ns / 1e6:.2f} ms "
+        "with 95% confidence; keep the default"
     )
 
 

@@ -73,7 +73,7 @@ def judge_gain(
         sentence = f"no contiguous assignment that was found is better than DDP's default; {advice}"
     elif default_is_allowed and lacks == "uncertain":
         significant = False
-        sentence = f"no significant difference: {_interval(row)}; {advice}"
+        sentence = f"no significant difference: the gain is {_interval(row)}; {advice}"
     elif default_is_allowed and lacks == "noise":
         significant = False
         sentence = (
@@ -86,6 +86,8 @@ def judge_gain(
         )
     else:
         sentence = f"saves {_amount(figure)} a step against DDP's default ({fraction:.1%})"
+        if figure != gain_ns:
+            sentence += " in the mean of steps as they vary"
         if is_varied:
             sentence += f", {_interval(row)}"
         if figure <= noise_ns:
