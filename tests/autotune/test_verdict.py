@@ -102,7 +102,7 @@ def test_a_slower_candidate_is_given_up_at_the_first_look() -> None:
 
 
 def test_a_trial_that_leaves_it_open_says_what_to_do() -> None:
-    verdict = trial(heavy, np.random.default_rng(5))
+    verdict = trial(two_modes, np.random.default_rng(5))
     assert verdict.keeps is False
     assert verdict.ab.rounds == 100
     assert "which leave open whether there is one; DDP's own buckets are back" in verdict.why

@@ -1,6 +1,7 @@
 """validate --ab: what it says while it runs, and what a gain that is none is worth."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ MS = 10**6
 
 
 def ab(gain_ms: float) -> AbTest:
-    """Twelve rounds in which the recommendation takes so much less, or in every other one more."""
+    """Twelve rounds in which the recommendation takes so much less."""
     steps = [200 * MS + 7 * MS * (number % 2) for number in range(12)]
     other = [step - round(gain_ms * MS) for step in steps]
     return judge_turns(Turns(default=steps, recommended=other, plain=[150 * MS]), name="m:f", world_size=2)
@@ -50,7 +51,7 @@ def test_a_line_comes_only_now_and_then(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = 0.0
-    monkeypatch.setattr(printing.time, "monotonic", lambda: now)
+    monkeypatch.setattr(printing, "time", SimpleNamespace(monotonic=lambda: now))
     with printing.progress("A/B") as report:
         for now in range(26):
             report(now, 25)
