@@ -8,8 +8,8 @@ import sim
 from tests.manual.pages import TRUTH
 from tests.training.table import TRACES, Row, row_of, table
 
-# What is beyond the aims, for a reason that the manual gives; a better model takes it off this list.
-BEYOND_WORST = {"bert-2gbit": 0.145, "gpt2-2gbit": 0.145}
+# Median and worst error beyond the aims, for a reason that the manual gives; a better model takes it off this list.
+BEYOND = {"gpt2-2gbit": (0.08, 0.115)}
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +26,9 @@ def test_predictions_hold_within_the_aims_or_the_noise(rows: list[Row]) -> None:
     assert len(rows) == 6
     for row in rows:
         errors = [abs(error) for error in row.held]
-        assert median(errors) <= max(0.03, row.floor, abs(row.drift)), row.name
-        assert max(errors) <= BEYOND_WORST.get(row.name, 0.08), row.name
+        middle, worst = BEYOND.get(row.name, (max(0.03, row.floor, abs(row.drift)), 0.08))
+        assert median(errors) <= middle, row.name
+        assert max(errors) <= worst, row.name
 
 
 def test_candidates_are_in_the_predicted_order(rows: list[Row]) -> None:
@@ -35,8 +36,9 @@ def test_candidates_are_in_the_predicted_order(rows: list[Row]) -> None:
 
 
 def test_gains_lie_in_their_intervals(rows: list[Row]) -> None:
-    """Within what the measured gains are known to themselves: at 2 Gbit/s their medians scatter by 5 %."""
-    assert sum(row.near for row in rows) >= 0.9 * sum(row.gains for row in rows)
+    """Nine of ten by their medians, and all within what the measured gains are known to themselves."""
+    assert sum(row.inside for row in rows) >= 0.9 * sum(row.gains for row in rows)
+    assert all(row.near == row.gains for row in rows)
 
 
 def test_the_recommendation_is_not_worse_than_the_best_by_more_than_noise(rows: list[Row]) -> None:

@@ -64,9 +64,9 @@ def main() -> None:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--rates", default=",".join(RATES))
-    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument(
-        "--steps", type=int, default=50, help="recorded steps, every other with a plain backward"
+        "--steps", type=int, default=60, help="recorded steps, every other with a plain backward"
     )
     options = parser.parse_args()
     options.directory.mkdir(parents=True, exist_ok=True)
