@@ -12,7 +12,7 @@ from sim.errors import InputError
 from sim.formats.autotune_files import FILE_NAME
 from sim.formats.documents import save
 from sim.nouns.ab import AbTest
-from sim.nouns.autotune import AutotuneProgress, TrialLook
+from sim.nouns.autotune import AutotuneProgress, Phase, TrialLook
 
 _log = logging.getLogger(__name__)
 
@@ -36,11 +36,16 @@ class LiveFile:
         )
         self.tell()
 
+    @property
+    def phase(self) -> Phase:
+        """What is under way."""
+        return self._told.phase
+
     def tell(self, **changes: Any) -> None:
         """Fields of ``AutotuneProgress`` that have changed."""
+        self._told = replace(self._told, steps=self._count(), **changes)
         if self._path is None:
             return
-        self._told = replace(self._told, steps=self._count(), **changes)
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             save(self._path, self._told)

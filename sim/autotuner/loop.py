@@ -29,7 +29,7 @@ from sim.autotuner.verdict import Verdict, is_candidate_turn, judge, looks
 from sim.errors import InputError, NotModelledError, SimError
 from sim.formats.scratch import scratch_directory
 from sim.nouns.assignment import Assignment
-from sim.nouns.autotune import Autotuned, Outcome
+from sim.nouns.autotune import Autotuned, Outcome, tell_undecided
 from sim.nouns.checks import at_least
 from sim.units import format_ms
 
@@ -114,7 +114,7 @@ class _Options:
 
 
 class Autotune:
-    """A tuning under way; ``result`` is None until it has ended.
+    """A tuning under way; ``result`` is None until it has ended, and ``str`` says in any case where it is.
 
     It ends by itself, or by ``stop``; then nothing of it is left on the model.
     """
@@ -135,6 +135,11 @@ class Autotune:
         self._ddp = inner
         self._boundary = Boundary(inner, owner=self)
         self._work = _Tuning(inner, self._boundary, options, self._live).run()
+
+    def __str__(self) -> str:
+        if self.result is None and self._live is not None:
+            return tell_undecided(self._live.phase, self._steps)
+        return str(self.result)
 
     def step(self) -> None:
         """After each ``optimizer.step()``, on every rank; nothing once the tuning has ended.

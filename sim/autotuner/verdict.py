@@ -79,7 +79,13 @@ def judge(
         return Verdict(keeps=True, why=f"faster by {gain}", ab=ab)
     if ab.gain_high_fraction < NOT_WORTH:
         return Verdict(keeps=False, why=f"no gain worth having: {gain}", ab=ab)
-    return Verdict(keeps=False if is_last else None, why=f"no gain shown: {gain}", ab=ab)
+    if not is_last:
+        return Verdict(keeps=None, why=f"no gain shown yet: {gain}", ab=ab)
+    why = (
+        f"no gain shown: {gain}, which leave open whether there is one; DDP's own buckets are back; "
+        f"max_verify_steps above {len(times_ns)} gives a longer trial"
+    )
+    return Verdict(keeps=False, why=why, ab=ab)
 
 
 def _interval(ab: AbTest) -> str:

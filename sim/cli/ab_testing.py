@@ -49,6 +49,7 @@ def run_ab_test(
         recommended = sim.tune(workload, hardware).assignment
     predicted = None if not (workload and hardware) else sim.gain(workload, hardware, recommended)
     directory = None if output is None else _ab_directory(output, workload, hardware)
+    note(f"A/B: {rounds} rounds on {place.world_size} ranks; DDP's default and the assignment take turns")
     with progress("A/B") as report:
         result = run_ab(
             model,
@@ -119,8 +120,7 @@ def print_ab(result: AbTest, as_json: bool) -> None:
     )
     say(
         f"gain: {result.gain_ns / 1e6:+.2f} ms a step ({result.gain_fraction:+.2%}), 95 % interval "
-        f"{result.gain_low_ns / 1e6:+.2f} to {result.gain_high_ns / 1e6:+.2f} ms; "
-        f"{result.gpu_hours_saved_per_day:+.3g} GPU-hours a day"
+        f"{result.gain_low_ns / 1e6:+.2f} to {result.gain_high_ns / 1e6:+.2f} ms"
     )
     if result.predicted_gain_ns is not None:
         say(f"predicted: {_predicted_words(result)}")

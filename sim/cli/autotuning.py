@@ -16,7 +16,7 @@ from sim.cli.printing import fail, note, say
 from sim.formats.autotune_files import FILE_NAME, find_autotunes
 from sim.formats.outputs import check_directory, check_writable, make_directory
 from sim.formats.scratch import scratch_directory
-from sim.nouns.autotune import AutotuneProgress
+from sim.nouns.autotune import AutotuneProgress, tell_undecided
 
 _PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)  # as a launcher would send
 
@@ -103,5 +103,5 @@ def _run(command: list[str], environment: dict[str, str]) -> int:
 def _sentence(told: AutotuneProgress) -> str:
     begun = f"autotune of {told.name} on {told.world_size} rank(s): "
     if told.outcome is None:
-        return f"{begun}not decided; {told.phase} after {told.steps} steps, when the training ended"
+        return begun + tell_undecided(told.phase, told.steps)
     return f"{begun}{told.outcome}: {told.why} ({told.steps} steps, {told.seconds or 0:.1f} s)"

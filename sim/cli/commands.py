@@ -1,9 +1,10 @@
 """The commands of ``bucketsim``."""
 
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from sim.cli import (
     anchoring,
@@ -38,8 +39,28 @@ _LOOP = (
     ("is it true, on real ranks?", REPLAY),
 )
 
+
+def _flags_without_type(parameters: list[Any]) -> list[Any]:
+    """For ``--help``: a flag takes no value, so none is shown."""
+    for one in parameters:
+        if isinstance(one, TyperOption) and one.is_flag:
+            one.metavar = ""
+    return parameters
+
+
+class _Command(TyperCommand):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _flags_without_type(super().get_params(ctx))
+
+
+class _Group(TyperGroup):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _flags_without_type(super().get_params(ctx))
+
+
 app = typer.Typer(
     name="bucketsim",
+    cls=_Group,
     help="Finds the gradient buckets that make a DistributedDataParallel job fastest, and says why.",
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -96,4 +117,4 @@ _PANELS = {
 }
 for panel, commands in _PANELS.items():
     for command in commands:
-        app.command(command.__name__.rstrip("_"), rich_help_panel=panel)(command)
+        app.command(command.__name__.rstrip("_"), cls=_Command, rich_help_panel=panel)(command)

@@ -30,7 +30,12 @@ def estimate(
     ] = None,
     arg: Annotated[
         list[str] | None,
-        typer.Option("--arg", help="key=value for the factory, as record has it.", rich_help_panel=MODEL),
+        typer.Option(
+            "--arg",
+            metavar="KEY=VALUE",
+            help="An argument for the factory, as record has it.",
+            rich_help_panel=MODEL,
+        ),
     ] = None,
     backward_ms: Annotated[
         float | None, typer.Option(help="Backward without communication, as measured, ms.")
@@ -73,7 +78,10 @@ def estimate(
     autocast: Annotated[
         str | None, typer.Option(help="Forward under autocast: bfloat16 or float16.", rich_help_panel=MODEL)
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the workload.", rich_help_panel=MODEL)] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name of the workload; default: the class of the model.", rich_help_panel=MODEL),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Estimate when backward makes each gradient ready, from a model's code and one known time."""
@@ -83,7 +91,7 @@ def estimate(
     workload = estimate_step(
         factory,
         arguments=parse_arguments([*(words or []), *(arg or [])]),
-        name=name or factory.rpartition(":")[2],
+        name=name,
         backward_ns=_ns("backward_ms", backward_ms),
         forward_ns=_ns("forward_ms", forward_ms),
         optimizer_ns=_ns("optimizer_ms", optimizer_ms),

@@ -44,9 +44,12 @@ def record(
     ],
     output: Annotated[Path, file_option("Write the workload here.")],
     arg: Annotated[
-        list[str] | None, typer.Option("--arg", help="key=value for the factory; repeatable.")
+        list[str] | None,
+        typer.Option("--arg", metavar="KEY=VALUE", help="An argument for the factory; repeatable."),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the workload.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the workload; default: the class of the model.")
+    ] = None,
     device: Annotated[str, typer.Option(help="Where the model runs: cpu or cuda.")] = "cpu",
     dtype: Annotated[str | None, typer.Option(help="Cast model and batch, such as bfloat16.")] = None,
     repeats: Annotated[int, typer.Option(help="Iterations that are recorded.")] = 10,
@@ -62,7 +65,7 @@ def record(
     with progress("recording") as report:
         workload = record_step(
             made,
-            name=name or factory.rpartition(":")[2],
+            name=name,
             device=device,
             dtype=dtype,
             warmup=warmup,
@@ -204,7 +207,8 @@ def tell_hardware(hardware: Hardware, output: Path, as_json: bool) -> None:
     say(
         f"{hardware.name}: {top.num_bytes / top.duration_ns:.2f} GB/s at {format_size(top.num_bytes)}, "
         f"{format_ms(hardware.all_reduce[0].duration_ns)} at 4 KiB, launch "
-        f"{hardware.launch_cost_ns / 1e3:.0f} us, channels share at {hardware.channel_slowdown:.2f}"
+        f"{hardware.launch_cost_ns / 1e3:.0f} us; of two all-reduces at once each takes "
+        f"{hardware.channel_slowdown:.2f} times as long"
     )
     doubtful = hardware.provenance["doubtful"]
     for one in doubtful:

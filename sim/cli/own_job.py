@@ -27,16 +27,15 @@ Parts = Annotated[
 
 
 def load_inputs(
-    workload_file: Path, hardware_file: Path, parts: bool = False, as_json: bool = False, tells: bool = True
+    workload_file: Path, hardware_file: Path, parts: bool = False, as_json: bool = False
 ) -> tuple[Workload, Hardware]:
     """Both files, held to the step that was recorded with the workload; unless ``parts``, or there is none.
 
     What was found is told, as a table unless ``as_json``: how far the parts were from that step, and what
-    made it come out. ``tells`` False leaves what is doubtful about the files to the answer.
+    made it come out.
     """
     workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
-    if tells:
-        tell_doubtful(workload, hardware)
+    tell_doubtful(workload, hardware)
     own = None if parts else own_step_of(workload_file, workload, hardware)
     if own is None:
         return workload, hardware

@@ -8,6 +8,7 @@ What is about the process goes to stderr: progress, files written, hints what to
 
 import os
 import sys
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +20,7 @@ from rich.text import Text
 from sim.formats.documents import to_text
 
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
+_EVERY_S = 10.0  # from one line of progress to the next, where no terminal shows a bar
 _WIDE = 10_000  # columns where no terminal sets a limit: a file keeps every figure on its line
 
 
@@ -78,9 +80,9 @@ def _answers() -> Console:
 
 @contextmanager
 def progress(title: str) -> Iterator[Callable[..., None]]:
-    """A progress bar on stderr; yields ``report(done, total, what="")``."""
+    """A progress bar on stderr, or a line now and then; yields ``report(done, total, what="")``."""
     if not errors.is_terminal:
-        yield lambda done, total, what="": None
+        yield _lines_of_progress(title)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -92,3 +94,17 @@ def progress(title: str) -> Iterator[Callable[..., None]]:
             bar.update(task, completed=done, total=total, description=f"{title} {what}".strip())
 
         yield report
+
+
+def _lines_of_progress(title: str) -> Callable[..., None]:
+    """``report`` for a log: a line every ten seconds, and so none of what is done sooner."""
+    begun = told = time.monotonic()
+
+    def report(done: int, total: int, what: str = "") -> None:
+        nonlocal told
+        now = time.monotonic()
+        if now - told >= _EVERY_S:
+            told = now
+            note(f"{' '.join((title, what)).strip()}: {done / max(1, total):.0%} after {now - begun:.0f} s")
+
+    return report

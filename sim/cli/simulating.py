@@ -41,12 +41,16 @@ BucketCapList = Annotated[
 _DDP_NAMES = ", ".join((*MODELLED_DDP_KWARGS, *MODELLED_SETTINGS))
 DdpSwitches = Annotated[
     list[str] | None,
-    typer.Option(help=f"A switch of DDP, key=value; may be repeated: {_DDP_NAMES}.", rich_help_panel=SYSTEM),
+    typer.Option(
+        metavar="KEY=VALUE", help=f"A switch of DDP; repeatable: {_DDP_NAMES}.", rich_help_panel=SYSTEM
+    ),
 ]
 ZeroSwitches = Annotated[
     list[str] | None,
     typer.Option(
-        help="A setting of DeepSpeed, key=value, by its own name; may be repeated.", rich_help_panel=SYSTEM
+        metavar="KEY=VALUE",
+        help="A setting of DeepSpeed, by its own name; repeatable.",
+        rich_help_panel=SYSTEM,
     ),
 ]
 ReduceBucketSize = Annotated[
@@ -55,7 +59,8 @@ ReduceBucketSize = Annotated[
 MegatronSwitches = Annotated[
     list[str] | None,
     typer.Option(
-        help="A setting of Megatron-Core, key=value, by its own name; may be repeated.",
+        metavar="KEY=VALUE",
+        help="A setting of Megatron-Core, by its own name; repeatable.",
         rich_help_panel=SYSTEM,
     ),
 ]
@@ -63,7 +68,8 @@ Fsdp2Switches = Annotated[
     list[str] | None,
     typer.Option(
         "--fsdp",
-        help="A setting of fully_shard or replicate, key=value; may be repeated.",
+        metavar="KEY=VALUE",
+        help="A setting of fully_shard or replicate; repeatable.",
         rich_help_panel=SYSTEM,
     ),
 ]

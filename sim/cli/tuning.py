@@ -10,7 +10,7 @@ import typer
 import sim
 from sim.cli.next_steps import suggest, to_export, to_find_slower_links
 from sim.cli.output_options import file_option, write
-from sim.cli.own_job import Parts, load_inputs
+from sim.cli.own_job import Parts, own_step_of, print_own_step
 from sim.cli.panels import PREDICTING
 from sim.cli.printing import emit_noun, progress, say, table
 from sim.cli.simulating import AsJson, HardwareFile, WorkloadFile
@@ -21,6 +21,7 @@ from sim.nouns.rows import SweepRow
 from sim.units import format_ms, format_size, in_ms, parse_size
 
 ROBUST_ROWS = 8
+MOST_SIZES = 8  # of buckets, that are told one by one
 
 
 class Wanted(StrEnum):
@@ -62,7 +63,10 @@ def tune(
     as_json: AsJson = False,
 ) -> None:
     """Find the best buckets, what they gain and how surely, and what each setting of DDP reaches."""
-    workload, hardware = load_inputs(workload_file, hardware_file, parts, as_json, tells=False)
+    workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
+    own = None if parts else own_step_of(workload_file, workload, hardware)
+    if own is not None:
+        workload, hardware = own.workload, own.hardware
     with progress("tuning (the first time, its loops are compiled)"):
         answer = sim.tune(
             workload,
@@ -79,14 +83,43 @@ def tune(
     if as_json:
         emit_noun(answer)
     else:
-        _print(answer, f"{workload.name} on {hardware.name}")
+        setting = None
         if max_bucket is None and memory_limit is None:  # no sweep knows of limits
-            say(f"set: {tell_setting(answer, sim.round_cap(sim.sweep(workload, hardware), answer.plateau))}")
+            setting = tell_setting(answer, sim.round_cap(sim.sweep(workload, hardware), answer.plateau))
+        print_answer(answer, f"{workload.name} on {hardware.name}", setting)
         _print_below(answer, hardware.all_reduce[0].num_bytes)
-        if answer.gain.significant is False:
-            suggest(to_find_slower_links(workload_file, hardware_file))
-        else:
-            suggest(to_export(workload_file, hardware_file, output))
+        _print_tables(answer)
+    if own is not None:
+        print_own_step(own, with_table=not as_json)
+    if as_json:
+        return
+    if answer.gain.significant is False:
+        suggest(to_find_slower_links(workload_file, hardware_file))
+    else:
+        suggest(to_export(workload_file, hardware_file, output))
+
+
+def print_answer(answer: Recommendation, title: str, setting: str | None) -> None:
+    """What to do and what it is worth, how surely, and why; ``setting``: what ``tell_setting`` says."""
+    buckets = answer.assignment.bucket_bytes or ()
+    sizes = ", ".join(map(format_size, buckets))
+    if len(buckets) > MOST_SIZES:
+        sizes = f"{format_size(min(buckets))} to {format_size(max(buckets))} each"
+    is_better = answer.gain.significant is not False or "default" not in answer.families
+    say(title)
+    say(
+        f"{'recommended' if is_better else 'the best found'}: {len(answer.assignment.bucket_indices)} "
+        f"bucket(s): {sizes}"
+    )
+    say(f"gain: {answer.gain.sentence}")
+    if setting is not None:
+        say(f"set: {setting}")
+    say(f"proof: {'optimal' if answer.proved_optimal else 'not proved optimal'}; {answer.proof}")
+    say(f"why: {answer.report.verdict}")
+    say(f"DDP's default: {answer.baseline.verdict}")
+    say(f"caps: {answer.plateau.sentence}")
+    for line in dict.fromkeys((*answer.notes, *answer.report.notes, *answer.baseline.notes)):
+        say(f"note: {line}")
 
 
 def _print_below(answer: Recommendation, least_bytes: int) -> None:
@@ -117,10 +150,12 @@ def tell_setting(answer: Recommendation, cap: SweepRow | None) -> str:
     )
 
 
-def _print(answer: Recommendation, title: str) -> None:
+def _print_tables(answer: Recommendation) -> None:
+    """What stands behind the answer: every knob, the steps that were drawn, limits on buckets."""
+    say("")
     table(
-        title,
-        ["what one can turn", "buckets", "step ms", "exposed ms", "regret ms", "buffers"],
+        "what each knob or rule reaches",
+        ["knob or rule", "buckets", "step ms", "exposed ms", "regret ms", "buffers"],
         [
             [
                 name,
@@ -141,15 +176,6 @@ def _print(answer: Recommendation, title: str) -> None:
     if answer.robust is not None and answer.robust.draws > 1:
         _print_robust(answer.robust)
     _print_memory(answer.memory)
-    sizes = ", ".join(format_size(size) for size in answer.assignment.bucket_bytes or ())
-    say(f"recommended: {len(answer.assignment.bucket_indices)} bucket(s): {sizes}")
-    say(f"gain: {answer.gain.sentence}")
-    say(f"caps: {answer.plateau.sentence}")
-    say(f"why: {answer.report.verdict}")
-    say(f"DDP's default: {answer.baseline.verdict}")
-    say(f"proof: {'optimal' if answer.proved_optimal else 'not proved optimal'}; {answer.proof}")
-    for line in dict.fromkeys((*answer.notes, *answer.report.notes, *answer.baseline.notes)):
-        say(f"note: {line}")
 
 
 def _print_robust(robust: Robust) -> None:

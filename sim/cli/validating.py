@@ -127,7 +127,12 @@ def validate(
     ] = None,
     arg: Annotated[
         list[str] | None,
-        typer.Option("--arg", help="key=value for the factory; repeatable.", rich_help_panel=MODEL),
+        typer.Option(
+            "--arg",
+            metavar="KEY=VALUE",
+            help="An argument for the factory; repeatable.",
+            rich_help_panel=MODEL,
+        ),
     ] = None,
     device: Annotated[
         str, typer.Option(help="Where tensors lie and backward runs: cpu or cuda.", rich_help_panel=WHERE)

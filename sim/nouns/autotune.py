@@ -10,6 +10,20 @@ from sim.nouns.checks import at_least
 Outcome = Literal["kept", "reverted", "refused"]
 Phase = Literal["settling", "recording", "link", "prediction", "trial", "ended"]
 
+_MEANWHILE: dict[Phase, str] = {
+    "settling": "DDP had yet to rebuild its buckets",
+    "recording": "steps were being recorded",
+    "link": "the link was being measured",
+    "prediction": "the best buckets were being predicted",
+    "trial": "the new buckets were being tried",
+    "ended": "it had ended",
+}
+
+
+def tell_undecided(phase: Phase, steps: int) -> str:
+    """What is known of a tuning that has no outcome, and what it takes to have one."""
+    return f"not decided: after {steps} steps {_MEANWHILE[phase]}; let it train for more steps"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialLook:

@@ -38,7 +38,7 @@ ADAM_PASSES = 7
 def estimate(
     given: Step | Pair | str,
     *,
-    name: str,
+    name: str | None = None,
     arguments: Mapping[str, Any] | None = None,
     backward_ns: int | None = None,
     forward_ns: int | None = None,
@@ -59,7 +59,7 @@ def estimate(
 
     Args:
         given: ``MODULE:FACTORY``, or what ``load_factory`` returns.
-        name: of the Workload.
+        name: of the Workload; None: the class of the module.
         arguments: of the factory.
         backward_ns: a plain backward, as measured; None: from ``step_ns``, or from the device's peak.
         forward_ns: None: by its work, in proportion to backward's.
@@ -99,7 +99,7 @@ def estimate(
     return _build(walked, known, name=name, facts=facts)
 
 
-def _build(walked: ModelWalk, known: Known, *, name: str, facts: Mapping[str, Any]) -> Workload:
+def _build(walked: ModelWalk, known: Known, *, name: str | None, facts: Mapping[str, Any]) -> Workload:
     work_ps = {part: getattr(walked.times, part) for part in PARTS}
     work_ps["optimizer_ns"] = round(_optimizer_bytes(walked) / known.roofline.bytes_per_s * PS_PER_S)
     times = split_step(known, work_ps)

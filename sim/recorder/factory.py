@@ -175,10 +175,12 @@ def _check_return(made: object, spec: str) -> Step | Pair:
         return (made[0], made[1])
     if callable(made):
         return made
-    raise InputError(f"factory: {spec} returned {_what(made)}; {_LEGAL_RETURN}")
+    raise InputError(f"factory: {spec} returned {what_is(made)}; {_LEGAL_RETURN}")
 
 
-def _what(value: object) -> str:
+def what_is(value: object) -> str:
+    """A value by its type, for messages: ``a dict``, ``a tuple of Linear, int``, ``None``."""
     if isinstance(value, (tuple, list)):
         return f"a {type(value).__name__} of {', '.join(type(item).__name__ for item in value) or 'nothing'}"
-    return "None" if value is None else f"a {type(value).__name__}"
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"

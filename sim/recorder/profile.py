@@ -30,7 +30,7 @@ Sample = tuple[int | None, ...]
 def record(
     step_or_pair: Step | Pair,
     *,
-    name: str,
+    name: str | None = None,
     device: str = "cpu",
     dtype: str | None = None,
     warmup: int = 3,
@@ -49,7 +49,7 @@ def record(
 
     Args:
         step_or_pair: what ``load_factory`` returns.
-        name: of the Workload.
+        name: of the Workload; None: the class of the module.
         device: ``cpu``, ``cuda`` or ``cuda:N``; on a GPU all times are those of its stream.
         dtype: for the module and its floating inputs; None leaves them. Not for a callable.
         warmup: iterations that are run first and dropped, at least 1.
@@ -120,10 +120,12 @@ def build_workload(
     *,
     plain: Sequence[Iteration],
     hooked: Sequence[Iteration],
-    name: str,
+    name: str | None,
     provenance: Mapping[str, Any],
 ) -> Workload:
     """A Workload from timed iterations: medians of the plain ones, ready times of the hooked ones.
+
+    Without a ``name`` it is called after the class of its module, within torch.compile's wrapper.
 
     Raises:
         InputError: forward or backward took no time, or no gradient became ready.
@@ -146,7 +148,7 @@ def build_workload(
     if not order:
         raise InputError("step: no gradient became ready; backward must reach parameters of the module")
     return Workload(
-        name=name,
+        name=name or type(getattr(seen.root, "_orig_mod", seen.root)).__name__,
         gradients=tuple(
             _gradient(index, parameter, ready[index], _uses(index, hooked))
             for index, parameter in enumerate(seen.parameters)

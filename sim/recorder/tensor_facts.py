@@ -1,6 +1,7 @@
 """What tensors are: the names of their dtypes, their bytes, and those in a model's arguments."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from torch import Tensor
@@ -27,3 +28,11 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, (tuple, list, Mapping)):
         for item in value.values() if isinstance(value, Mapping) else value:
             yield from tensors_in(item)
+
+
+def without_wrapper(parameters: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    """Rows of a name and facts, named within the module that holds all: a wrapper may add a loss to it."""
+    paths = [str(name).split(".") for name, *_ in parameters]
+    levels = zip(*(path[:-1] for path in paths), strict=False)
+    shared = sum(1 for _ in takewhile(lambda names: len(set(names)) == 1, levels))
+    return [[path[shared:], *row[1:]] for path, row in zip(paths, parameters, strict=True)]

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from sim.errors import InputError
-from sim.recorder.factory import Pair, Step
+from sim.recorder.factory import Pair, Step, what_is
 
 DTYPES = {
     "float32": torch.float32,
@@ -19,7 +19,10 @@ DTYPES = {
 # As good as zero, so that the user's weights and loss stay what they were. (SparseAdam refuses 0.)
 _LEARNING_RATE = 1e-12
 
-_LEGAL_OUTPUT = "return a scalar loss, an object with .loss or a mapping with 'loss'"
+_HOW_TO_GIVE_A_LOSS = (
+    "wrap the model in a module whose forward returns the loss, or, only to record it, let the factory "
+    "return a callable that runs one training step; Your own job, in the manual, shows both"
+)
 
 
 class ModelStep:
@@ -114,9 +117,16 @@ def find_loss(output: Any) -> torch.Tensor:
     if not isinstance(output, torch.Tensor):
         loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if not isinstance(loss, torch.Tensor):
-        raise InputError(f"model: it returned a {type(output).__name__} without a loss; {_LEGAL_OUTPUT}")
+        raise InputError(
+            f"model: its output, {what_is(output)}, is no loss and has none as .loss or ['loss']; "
+            f"{_HOW_TO_GIVE_A_LOSS}"
+        )
     if loss.numel() != 1:
-        raise InputError(f"model: its loss has the shape {tuple(loss.shape)}; {_LEGAL_OUTPUT}")
+        what = "output" if loss is output else "loss"
+        raise InputError(
+            f"model: its {what} is a tensor of shape {tuple(loss.shape)}, not a scalar loss; "
+            f"{_HOW_TO_GIVE_A_LOSS}"
+        )
     if not loss.requires_grad:
         raise InputError("model: its loss does not require grad; some parameter must, and not under no_grad")
     return loss

@@ -34,12 +34,13 @@ def judge_turns(
     predicted: Gain | None = None,
     environment: dict[str, Any] | None = None,
     level: float = 0.95,
+    hours: str = "GPU-hours",
 ) -> AbTest:
     """The gain, its interval, and what it is worth.
 
     Only rounds that both assignments finished count. ``samples_per_rank`` is the batch of one rank.
     ``level`` is that of the interval: beyond 0.95 where it is looked at several times, so that all looks
-    together hold 95 % of the time.
+    together hold 95 % of the time. ``hours``: what an hour of a rank is called.
 
     Raises:
         InputError: no round that both finished, or a step of 0 ns.
@@ -77,7 +78,7 @@ def judge_turns(
         predicted_gain_ns=None if predicted is None else _mean_gain_ns(predicted),
         predicted_low_ns=None if predicted is None else predicted.low_ns,
         predicted_high_ns=None if predicted is None else predicted.high_ns,
-        sentence=_sentence(gain, low, high, default_step, rounds, significant, saved),
+        sentence=_sentence(gain, low, high, default_step, rounds, significant, f"{saved:.3g} {hours}"),
         environment=environment or {},
     )
 
@@ -88,7 +89,7 @@ def _mean_gain_ns(predicted: Gain) -> int:
 
 
 def _sentence(
-    gain: int, low: int, high: int, default_step: int, rounds: int, significant: bool, saved: float
+    gain: int, low: int, high: int, default_step: int, rounds: int, significant: bool, saved: str
 ) -> str:
     interval = f"95 % interval {format_ms(low)} to {format_ms(high)} a step"
     if rounds < MIN_ROUNDS:
@@ -101,4 +102,4 @@ def _sentence(
     share = f"{format_ms(abs(gain))} a step ({abs(gain) / default_step:.1%})"
     if gain < 0:
         return f"the recommendation is slower by {share}, {interval}; keep DDP's default"
-    return f"the recommendation saves {share}, {interval}: {saved:.3g} GPU-hours a day"
+    return f"the recommendation saves {share}, {interval}: {saved} a day"

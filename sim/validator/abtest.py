@@ -91,6 +91,7 @@ def run_ab(
         samples_per_rank=samples_per_rank or collected.about_model.get("samples"),
         predicted=predicted,
         environment=measurements[0].environment,
+        hours="rank-hours" if model.device == "cpu" else "GPU-hours",
     )
 
 

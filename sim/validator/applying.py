@@ -17,7 +17,7 @@ from sim.formats.loading import load_assignment
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment, MadeFor
 from sim.recorder.live_header import log_buckets
 from sim.recorder.plainness import check_plain_module
-from sim.recorder.tensor_facts import dtype_name
+from sim.recorder.tensor_facts import dtype_name, without_wrapper
 from sim.validator.ranks.wrapping.building import reduced_parameters
 from sim.validator.ranks.wrapping.injection import InjectedDataParallel, missing_for_injection
 
@@ -152,7 +152,7 @@ def _check_made_for(model: nn.Module, assignment: Assignment) -> None:
 def _compare(made_for: MadeFor, named: Sequence[tuple[str, nn.Parameter]]) -> None:
     there = list(zip(map(_plain_name, made_for.names), made_for.num_bytes, made_for.dtypes, strict=True))
     here = [(_plain_name(name), p.numel() * p.element_size(), dtype_name(p)) for name, p in named]
-    if there == here:
+    if without_wrapper(there) == without_wrapper(here):
         return
     differ = [at for at, (one, other) in enumerate(zip(there, here, strict=False)) if one != other]
     counts = f"{len(there)} gradients there, {len(here)} here"

@@ -118,6 +118,16 @@ def test_refused_by_name_and_not_touched(why: str, two_ranks: None) -> None:
     assert tuner.result.steps == 0
 
 
+def test_a_tuner_that_has_not_ended_says_where_it_is(two_ranks: None) -> None:
+    tuner = sim.autotune(DistributedDataParallel(model()))
+    assert tuner.result is None
+    assert str(tuner) == (
+        "not decided: after 0 steps DDP had yet to rebuild its buckets; let it train for more steps"
+    )
+    tuner.stop()
+    assert str(tuner).startswith("refused: stopped before it was decided")
+
+
 def test_debugging_is_refused(two_ranks: None, monkeypatch: pytest.MonkeyPatch) -> None:
     ddp = DistributedDataParallel(model())
     monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "DETAIL")

@@ -101,6 +101,14 @@ def test_a_slower_candidate_is_given_up_at_the_first_look() -> None:
     assert "no gain worth having" in verdict.why
 
 
+def test_a_trial_that_leaves_it_open_says_what_to_do() -> None:
+    verdict = trial(two_modes, np.random.default_rng(5))
+    assert verdict.keeps is False
+    assert verdict.ab.rounds == 100
+    assert "which leave open whether there is one; DDP's own buckets are back" in verdict.why
+    assert verdict.why.endswith("max_verify_steps above 200 gives a longer trial")
+
+
 def test_each_pair_has_a_step_of_both_in_an_order_of_its_own() -> None:
     for draw in (0, 1, 1 << 31):
         order = [is_candidate_turn(step, draw) for step in range(2000)]

@@ -271,6 +271,7 @@ def test_every_command_has_help(name: str) -> None:
     said = bucketsim(name, "--help")
     assert (said.code, said.err) == (0, "")
     assert COMMANDS[name].help.strip() in " ".join(said.out.split())
+    assert "<bool>" not in said.out  # a flag takes no value
 
 
 @pytest.mark.parametrize("name", FROZEN)

@@ -398,10 +398,11 @@ def another_world_size() -> dict[str, Any]:
 
 
 def compiled_names() -> dict[str, Any]:
-    """torch.compile and activation checkpointing insert into names; the model is the same."""
+    """torch.compile, checkpointing and a module around it insert into names; the model is the same."""
     model = linears(6, 3)
     assignment = every_second(model)
     sim.apply(torch.compile(model), assignment)
+    sim.apply(nn.ModuleDict({"with_loss": linears(6, 3)}), assignment)
     return {}
 
 
@@ -409,7 +410,7 @@ def refusals() -> dict[str, str]:
     """What each refusal says."""
     model = linears(6, 3)
     fitting = every_second(model)
-    renamed = nn.ModuleDict({"other": linears(6, 3)})
+    renamed = nn.ModuleDict({"other": linears(6, 1), "others": linears(6, 2)})
     mesh = init_device_mesh("cpu", (2,))
 
     def sharded(name: str, part: nn.Module, mesh: Any) -> None:

@@ -116,7 +116,7 @@ def test_another_world_size_gives_a_warning_with_both(ranks: Answers) -> None:
         assert answer["file"][0].endswith("apply_worker.py")
 
 
-def test_names_that_torch_changes_are_the_same_model(ranks: Answers) -> None:
+def test_names_that_torch_or_a_wrapper_changes_are_the_same_model(ranks: Answers) -> None:
     assert of(ranks, "compiled_names") == [{}, {}]
 
 

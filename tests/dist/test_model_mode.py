@@ -18,7 +18,7 @@ from sim.validator.abtest import run_ab
 from sim.validator.candidates.candidate import Candidate, standing_candidates
 from sim.validator.candidates.replay_jobs import UserModel, model_job
 from sim.validator.hosts.launch import Place
-from sim.validator.ranks.lanes.model_lanes import model_lanes
+from sim.validator.ranks.lanes.model_lanes import _check_parameters, model_lanes
 from sim.validator.replay import replay
 from tests.commands import bucketsim
 
@@ -98,6 +98,16 @@ def test_a_model_that_cannot_be_replayed_is_refused_with_its_reason(
     job = model_job(model, [Candidate(name="d", assignment=None)], 1, 3, 0, workload=known, probed=False)
     with pytest.raises(InputError, match=words):
         model_lanes(AloneRank(job))
+
+
+def test_a_module_around_the_model_is_no_other_model() -> None:
+    """What a job recorded bare is replayed with a module that adds the loss."""
+    recorded = [[f"layers.{number}.weight", [2, 2], "float32"] for number in range(3)]
+    around = [[f"model.{name}", *facts] for name, *facts in recorded]
+    _check_parameters(around, recorded)
+    _check_parameters(recorded, around)
+    with pytest.raises(InputError, match=r"parameter 2 is layers.3.weight .* workload layers.2.weight"):
+        _check_parameters([*recorded[:2], ["layers.3.weight", [2, 2], "float32"]], recorded)
 
 
 @pytest.mark.slow

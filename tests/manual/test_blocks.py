@@ -10,13 +10,16 @@ import re
 import shlex
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
+from torch import nn
 
 import sim.cli.commands
+from sim.recorder import record
 from tests.commands import bucketsim
-from tests.manual.pages import MANUAL, README, ROOT, blocks
+from tests.manual.pages import HOME, MANUAL, README, ROOT, blocks
 
 WRITTEN = [README, *MANUAL]
 _MADE = re.compile(r'load_(?:workload|hardware)\("(?:gpt|wire)\.json"\)')
@@ -86,6 +89,16 @@ def test_every_command_and_option_exists(page: Path) -> None:
         ours = words[: words.index("--")] if "--" in words else words
         known = {option for parameter in given[name].params for option in parameter.opts}
         assert {word.split("=")[0] for word in ours if re.match(r"--?[a-z]", word)} <= known, line
+
+
+def test_both_factories_of_the_manual_are_recorded() -> None:
+    names: dict[str, Any] = {"MyModel": lambda: nn.Linear(512, 10)}
+    for block in blocks(HOME / "your-job.md"):
+        if "def build" in block.text:
+            exec(compile(block.text, "your-job.md", "exec"), names)
+    pair, step = (record(names[name](), warmup=1, repeats=1) for name in ("build", "build_step"))
+    assert [gradient.name for gradient in pair.gradients] == ["model.weight", "model.bias"]
+    assert [gradient.name for gradient in step.gradients] == ["weight", "bias"]
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.name)

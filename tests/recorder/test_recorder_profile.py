@@ -426,10 +426,15 @@ def test_every_form_of_loss(wrap: Callable[[Tensor], Any]) -> None:
 @pytest.mark.parametrize(
     ("wrap", "message"),
     [
-        (lambda out: out, r"its loss has the shape \(4,\); return a scalar loss"),
-        (lambda out: (out.sum(), out), r"returned a tuple without a loss; return a scalar loss"),
-        (lambda out: {"logits": out}, r"returned a dict without a loss"),
-        (lambda out: None, r"returned a NoneType without a loss"),
+        (lambda out: out, r"its output is a tensor of shape \(4,\), not a scalar loss; wrap .* a callable"),
+        (lambda out: {"loss": out}, r"its loss is a tensor of shape \(4,\), not a scalar loss; wrap"),
+        (
+            lambda out: (out.sum(), out),
+            r"output, a tuple of Tensor, Tensor, is no loss .*; wrap",
+        ),
+        (lambda out: {"logits": out}, r"its output, a dict, is no loss and has none as .loss or \['loss'\]"),
+        (lambda out: SimpleNamespace(), r"its output, a SimpleNamespace, is no loss"),
+        (lambda out: None, r"its output, None, is no loss"),
         (lambda out: out.detach().sum(), r"its loss does not require grad"),
         (lambda out: out.sum() * float("nan"), r"the loss is nan"),
         (lambda out: out.sum() / 0, r"the loss is -?inf"),
@@ -443,6 +448,11 @@ def test_an_illegal_output_says_what_is_legal(wrap: Callable[[Tensor], Any], mes
     with pytest.raises(InputError, match=message) as caught:
         quick((Flexible(wrap), torch.ones(4)))
     assert "\n" not in str(caught.value)
+
+
+def test_a_workload_is_called_after_its_model() -> None:
+    """Not after the function that made it."""
+    assert record((Flexible(torch.sum), torch.ones(4)), warmup=1, repeats=1).name == "Flexible"
 
 
 def simple_step(run: Callable[[nn.Module, nn.Module], None]) -> Callable[[], None]:

@@ -112,7 +112,8 @@ def test_no_sentence_contradicts_another(
         assert any(low <= cap <= high for low, high in plateau.alike_mb)
 
     with mock.patch.object(tuning, "say") as say:
-        tuning._print(answer, "")
+        tuning.print_answer(answer, "", None)
+        tuning._print_tables(answer)
     said = [call.args[0] for call in say.call_args_list]
     cap = sim.round_cap(sim.sweep(workload, hardware), plateau)
     if is_allowed:

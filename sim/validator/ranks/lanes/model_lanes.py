@@ -23,7 +23,7 @@ from sim.errors import AssignmentError, InputError
 from sim.recorder.clocks import Clock, Stamp, clock_for, find_device
 from sim.recorder.factory import load_factory
 from sim.recorder.plainness import check_plain_module
-from sim.recorder.tensor_facts import dtype_name
+from sim.recorder.tensor_facts import dtype_name, without_wrapper
 from sim.recorder.training_step import ModelStep, build_step, count_samples
 from sim.validator.ranks.pacing.paced_module import sleep_until
 from sim.validator.ranks.pacing.replay_lane import Lane, Manner
@@ -203,13 +203,19 @@ def _described(model: nn.Module) -> list[list[Any]]:
 
 
 def _check_parameters(real: Sequence[Sequence[Any]], recorded: Sequence[Sequence[Any]] | None) -> None:
-    """Raise ``InputError`` unless names, shapes and dtypes are those of the workload; None: unknown."""
+    """Raise ``InputError`` unless names, shapes and dtypes are those of the workload; None: unknown.
+
+    A module around all of the model, such as one that adds the loss, is no other model.
+    """
     if recorded is None:
         return
     if len(real) != len(recorded):
         raise InputError(f"model: it has {len(real)} parameters to train, the workload {len(recorded)}")
-    for index, (mine, (name, shape, dtype)) in enumerate(zip(real, recorded, strict=True)):
-        if mine != [name.replace(_COMPILED, ""), shape, dtype]:
+    there = [[name.replace(_COMPILED, ""), *facts] for name, *facts in recorded]
+    if without_wrapper(real) == without_wrapper(there):
+        return
+    for index, (mine, (name, shape, dtype)) in enumerate(zip(real, there, strict=True)):
+        if mine != [name, shape, dtype]:
             raise InputError(
                 f"model: parameter {index} is {mine[0]} {mine[1]} of {mine[2]}, in the workload "
                 f"{name} {shape} of {dtype}; record this model, or give the arguments it was recorded with"
