@@ -9,6 +9,7 @@ gradients as they tell of, or, as even a small job's have texts and parts of the
 import json
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import streamlit as st
@@ -73,12 +74,17 @@ class Inputs:
         return max(len(self.workload.gradients), _LEAST)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Played:
     """One assignment, what happens under it, and what that means."""
 
     timeline: Timeline
     report: Report
+
+    @cached_property
+    def path(self) -> tuple[PathSpan, ...]:
+        """The spans that decide the end of the step."""
+        return sim.critical_path(self.timeline)
 
     @property
     def assignment(self) -> Assignment:
@@ -91,7 +97,6 @@ _HARDWARE: Remembered[tuple[Hardware, str]] = Remembered(256)
 _SCALED: Remembered[Inputs] = Remembered(_GRADIENTS)
 _AS_MEASURED: Remembered[Inputs] = Remembered(_GRADIENTS)
 _PLAYED: Remembered[Played] = Remembered(_GRADIENTS)
-_PATHS: Remembered[tuple[PathSpan, ...]] = Remembered(_GRADIENTS)
 _BEST: Remembered[Assignment] = Remembered(_RECOMMENDED_GRADIENTS)
 _TUNED: Remembered[Recommendation] = Remembered(_RECOMMENDED_GRADIENTS)
 _LIMITED: Remembered[tuple[MemoryPoint, ...]] = Remembered(_RECOMMENDED_GRADIENTS)
@@ -192,15 +197,6 @@ def play_assignment(inputs: Inputs, assignment: Assignment) -> Played:
     # The analytic engine gives simpy's timeline, to the nanosecond, sooner.
     timeline = sim.simulate(inputs.workload, inputs.hardware, assignment, "analytic", slowest=inputs.slowest)
     return Played(timeline=timeline, report=sim.summarize(timeline))
-
-
-def path(inputs: Inputs, choice: Choice) -> tuple[PathSpan, ...]:
-    """The spans that decide the end of what ``play`` plays."""
-
-    def make() -> tuple[PathSpan, ...]:
-        return sim.critical_path(play(inputs, choice).timeline)
-
-    return _PATHS.get((inputs.key, choice.key), make, inputs.weight)
 
 
 def best(inputs: Inputs, progress: Progress | None = None) -> Assignment:

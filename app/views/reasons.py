@@ -5,7 +5,6 @@ from typing import Any
 
 import streamlit as st
 
-import sim
 from app import cached
 from app.answering import Answer
 from app.cached import Inputs
@@ -27,7 +26,7 @@ def show(inputs: Inputs, found: Recommendation, answer: Answer, under: str) -> N
     """
     with st.expander("Why: the critical path"):
         for title, played in words.reasoned(answer).items():
-            _path(title, played.report, sim.critical_path(played.timeline))
+            _path(title, played.report, played.path)
     without = labels.plain(f", without {under}") if under else ""
     if found.robust is not None:
         with st.expander(f"Does it show? Steps as they vary{without}"):

@@ -2,7 +2,6 @@
 
 import streamlit as st
 
-from app import cached
 from app.cached import Played
 from app.drag.states import State, mark
 from app.figures.critical import path_marks
@@ -25,7 +24,7 @@ def step_timeline(state: State, shown: Played, as_measured: Played | None = None
         "Mark the critical path", value=True, key="path", bind="query-params", help=words.PATH_HELP
     )
     data = timeline_data(shown.timeline)
-    marks = path_marks(shown.timeline, cached.path(state.inputs, state.choice)) if marked else ()
+    marks = path_marks(shown.timeline, shown.path) if marked else ()
     figure = draw_timeline(data, marks, meta=mark(state))
     before = None if as_measured is None else draw_timeline(timeline_data(as_measured.timeline))
     if before is not None and as_measured is not None:  # one scale for both

@@ -33,6 +33,7 @@ _MOST = 4.0  # of a factor: beyond it nothing is shared any more
 _ROUNDS = 20
 _STEP = 0.01  # of a logarithm, for slopes
 _ENOUGH = 1e-4
+_LOOSE = 2.5  # times: a slow-down whose range is wider was hardly told by the step
 _ALONG = 2.0  # sigmas that a range of 95 % lies from the middle, nearly
 
 
@@ -243,6 +244,12 @@ def _told(times: _Times, fitted: _Fitted, seen: Sequence[MeasuredIteration]) -> 
         )
         for place, name in enumerate(times.factors)
     )
+    doubtful += [
+        f"{one.name} is known to {max(1.0, one.low):.2f} to {one.high:.2f} only: under the recorded buckets "
+        f"hardly anything is reduced beside backward; record with more buckets (bucket_cap_mb=4)"
+        for one in factors
+        if one.name.endswith("slowdown") and one.high > _LOOSE * max(1.0, one.low)
+    ]
     left_open = {
         "factors": list(times.factors),
         "covariance": fitted.covariance.tolist(),

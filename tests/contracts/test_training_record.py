@@ -8,7 +8,7 @@ import sim
 from tests.manual.pages import TRUTH
 from tests.training.table import TRACES, Row, row_of, table
 
-# Median and worst error beyond the aims, for a reason that the manual gives; a better model takes it off this list.
+# Median and worst error beyond the aims, for a reason that the manual gives; a better model empties it.
 BEYOND = {"gpt2-2gbit": (0.08, 0.115)}
 
 
