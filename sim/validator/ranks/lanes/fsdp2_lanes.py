@@ -13,6 +13,7 @@ is not replayed: the host's own time.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -55,21 +56,27 @@ class _Reducing(ReduceScatter):
 
     def __init__(self, tree: PacedTree) -> None:
         self._tree = tree
-        self.under_way: list[dist.Work] = []
-        self.behind: list[torch.futures.Future[dist.Work]] = []
+        self.under_way: list[Callable[[], Any]] = []
+        self.behind: list[Future[dist.Work]] = []
+        self._stream = ThreadPoolExecutor(1)
 
     def wait_for_all(self) -> None:
         """As ``wait``, and for what follows reduce-scatters (A10.7)."""
         self.wait()
         for launched in self.behind:
-            launched.wait().wait()
+            launched.result().wait()
         self.behind.clear()
+
+    def follow(self, launch: Callable[[], dist.Work]) -> None:
+        """Launch something as the last reduce-scatter ends, whose work gloo gives no future (A10.7)."""
+        self.under_way[-1] = self._stream.submit(self.under_way[-1]).result
+        self.behind.append(self._stream.submit(launch))
 
     def wait(self) -> None:
         """The lane waits for what is under way."""
         began = time.monotonic_ns()
-        for work in self.under_way:
-            work.wait()
+        for wait in self.under_way:
+            wait()
         self.under_way.clear()
         self._tree.stand_still(time.monotonic_ns() - began)
 
@@ -92,7 +99,7 @@ class _Reducing(ReduceScatter):
         work: dist.Work = dist.reduce_scatter_single(
             output=output_tensor, input=input_tensor, group=group, async_op=True
         )
-        self.under_way.append(work)
+        self.under_way.append(work.wait)
         return work
 
 
@@ -204,15 +211,14 @@ class _Run:
             return reduces(parameters, *more)
 
         def launched(tensor: torch.Tensor, group: Any = None, **more: Any) -> Any:
-            def launch(_: Any = None) -> dist.Work:
+            def launch() -> dist.Work:
                 work: dist.Work = reduce_all(tensor, group=group, async_op=True)
                 return work
 
             if self.shards:
-                scattered = self.reducing.under_way[-1].get_future()
-                self.reducing.behind.append(scattered.then(launch))
+                self.reducing.follow(launch)
             else:
-                self.reducing.under_way.append(launch())
+                self.reducing.under_way.append(launch().wait)
 
         torch_dist.all_reduce = launched
         group.foreach_reduce = noted
