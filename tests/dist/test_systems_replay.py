@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import sim
-from sim.errors import MachineError, NotModelledError
+from sim.errors import MachineError, NotModelledError, ReplayError
 from sim.formats.record_files import load_record, start_record
 from sim.nouns.assignment import DDP_POLICIES, Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
@@ -27,6 +27,7 @@ from sim.validator.ranks.process import requirements
 from sim.validator.replay import replay
 from tests.commands import bucketsim
 from tests.dist.conftest import needs_box
+from tests.dist.test_user_path import torchrun
 
 pytestmark = pytest.mark.dist
 
@@ -62,10 +63,12 @@ def shrunk(workload: Workload, unused: int = 0) -> Workload:
     )
 
 
-def replayed(workload: Workload, candidates: list[Candidate], folder: Path) -> dict[str, Measurement]:
+def replayed(
+    workload: Workload, candidates: list[Candidate], folder: Path, hardware: Hardware = TWO
+) -> dict[str, Measurement]:
     """Two rounds over loopback; every candidate has its own buckets, and a prediction."""
-    start_record(folder, workload, TWO)
-    replay(workload, candidates, Place(), folder, rounds=2)
+    start_record(folder, workload, hardware)
+    replay(workload, candidates, Place(ranks=hardware.world_size), folder, rounds=2)
     record = load_record(folder)
     predicted = {row.name: row.predicted for row in sim.agreement(record).rows}
     assert list(predicted) == [candidate.name for candidate in candidates]
@@ -188,6 +191,23 @@ def test_systems_that_hang_on_modules_are_replayed(small_workload: Workload, tmp
         steps = 2 if one.name == "micro-batches" else 1
         for iteration in measured[one.name].iterations:
             assert iteration.step_ns >= steps * (workload.forward_ns + workload.backward_ns), one.name
+
+
+@pytest.mark.slow
+def test_hsdp_is_replayed_by_its_two_groups(small_workload: Workload, tmp_path: Path) -> None:
+    """A10.7: what is reduced is the sum of all ranks, so each all-reduce began behind its reduce-scatter."""
+    said = torchrun("tests.dist.hsdp_worker", cwd=Path(__file__).parents[2], ranks=4)
+    found = json.loads(next(line for line in said.splitlines() if line.startswith('{"gradients"')))
+    assert found["gradients"] == [[1111.0]] * 4
+    assert [sorted(unit) for unit in found["reduced"]] == [[3], [1, 2], [0, 4]]
+    workload = shrunk(small_workload)
+    candidates = [
+        Candidate(name=name, assignment=sim.assign(workload, "fully_shard", replicas=2, **options))
+        for name, options in {"hsdp": {}, "kept": {"reshard_after_forward": False}}.items()
+    ]
+    replayed(workload, candidates, tmp_path / "record", replace(TWO, world_size=4))
+    with pytest.raises(ReplayError, match="replicas=2 is not legal on 2 ranks"):
+        replay(workload, candidates, Place(), tmp_path / "two")
 
 
 def test_what_a_paced_tree_cannot_run_is_named(small_workload: Workload) -> None:

@@ -38,11 +38,11 @@ def forked(module: str, *words: object, cwd: Path) -> str:
     return "".join(path.read_text() for path in said)
 
 
-def torchrun(*words: object, cwd: Path) -> str:
-    """Two gloo ranks of a module; what they wrote, stdout and stderr."""
+def torchrun(*words: object, cwd: Path, ranks: int = 2) -> str:
+    """Gloo ranks of a module; what they wrote, stdout and stderr."""
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)),
             *("-m", *map(str, words)),
         ],
         capture_output=True,

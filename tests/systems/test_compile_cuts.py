@@ -1,19 +1,26 @@
 """torch.compile under DDP (A11): cuts, ready order and buckets are the real ones; times by hand; refusals."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import sim
 from sim.errors import InputError, NotModelledError
+from sim.importer.recorded.recording_import import read_recording
+from sim.nouns.imported import ImportOptions
 from sim.nouns.timeline import Timeline
 from sim.systems import compile_cuts
 from sim.systems.compile_cuts import cut_operators, handed_out
+from sim.systems.ddp_assignment import as_compiled
 from sim.units import MIB, NS_PER_MS
+from tests.dist.test_user_path import torchrun
 from tests.handmade import handmade, wired
 from tests.systems.compiled_cases import Case, graphs_of, random_case
 from tests.systems.ddp_ranks import run_cases
+from tests.training.compiled import EAGER
+from tests.training.compiled_train import CASES
 
 
 def check(case: Case, answer: Any) -> None:
@@ -79,6 +86,23 @@ def test_real_graphs_are_cut_so(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("first", range(100, 200, 20))
 def test_real_graphs_of_random_models_are_cut_so(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     compare(first, 20, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.dist
+def test_what_compiled_ranks_record_is_what_the_eager_recording_tells(tmp_path: Path) -> None:
+    """Ready order and buckets of six compiled jobs on two ranks, from one recording without torch.compile."""
+    train = ("tests.training.compiled_train", "tests.training.paced_chain:chain", tmp_path, "--turns", 2)
+    torchrun(*train, cwd=Path(__file__).parents[2])
+    read = {name: read_recording([tmp_path / name], ImportOptions()) for name in CASES}
+    eager = read[EAGER].workload
+    assert eager is not None
+    for name, options in CASES.items():
+        own, (step,) = read[name].workload, read[name].measurements
+        asked = sim.assign(eager, **options)
+        assert own is not None
+        assert own.order() == as_compiled(eager, asked).order(), name
+        assert step.observed == asked.bucket_indices, name
 
 
 MODULES = {"stem": 12, "wide": 20, "mid": 6, "norm": 0.5, "head": 2}  # MiB, in the order of forward

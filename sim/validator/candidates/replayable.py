@@ -1,6 +1,7 @@
 """Whether candidates can be replayed: what is refused, and why."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 from sim.errors import InputError, NotModelledError
@@ -9,7 +10,7 @@ from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import Mode
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.ddp_assignment import check_reaches
-from sim.systems.fsdp2_settings import Fsdp2Settings, read_fsdp2_settings
+from sim.systems.fsdp2_settings import SHARDED, Fsdp2Settings, read_fsdp2_settings
 from sim.systems.megatron_settings import SYSTEM as MEGATRON
 from sim.systems.registry import assign, write
 from sim.systems.switches import Switches, check_used, read_switches
@@ -24,7 +25,6 @@ _ZERO_REFUSED = {
 }
 _FSDP2_REFUSED = {
     "param_dtype": "gradients are handed out in the recorded dtype",
-    "replicas": "the replay has one process group",
     "accumulation_steps": "what micro-batches add to gradients is in no recorded schedule",
 }
 _FREE = (CurvePoint(num_bytes=0, duration_ns=0),)
@@ -90,7 +90,7 @@ def _check_candidate(workload: Workload, candidate: Candidate, mode: Mode, carri
             check_reaches(workload, assignment)
     else:
         switches = Switches()
-        program = write(workload, _ANY_HARDWARE, assignment)[-1]
+        program = write(workload, _any_hardware(workload, assignment), assignment)[-1]
         if program.early_launches:
             raise NotModelledError(
                 f"candidate {candidate.name!r}: {program.notes[0]}; replay takes what averages rightly"
@@ -102,6 +102,14 @@ def _check_candidate(workload: Workload, candidate: Candidate, mode: Mode, carri
     }
     for what, why in refused.items():
         raise NotModelledError(f"candidate {candidate.name!r}: {what} is not replayed: {why}")
+
+
+def _any_hardware(workload: Workload, assignment: Assignment) -> Hardware:
+    """Some machine with ranks enough for the candidate."""
+    if assignment.policy != SHARDED:
+        return _ANY_HARDWARE
+    settings = read_fsdp2_settings(assignment.settings, assignment.policy, workload)
+    return replace(_ANY_HARDWARE, world_size=2 * settings.replicas)
 
 
 def _refused_of_zero(

@@ -6,11 +6,14 @@ on a GPU, as far as its order is concerned, by what torch offers for it: gathers
 (``set_custom_reduce_scatter``), and as the host does not run ahead of the compute lane, each unit prefetches
 one more in forward than on a GPU (``set_modules_to_forward_prefetch``), the first ones before it. All goes
 over one process group that carries one collective at a time, as an NCCL communicator does. ``replicate``'s
-all-reduces are launched asynchronously, and waited for at the end. What is not replayed: the host's own time.
+all-reduces are launched asynchronously, and waited for at the end. Under HSDP the replicas have a group of
+their own, as they have a communicator; each of its all-reduces is launched as its reduce-scatter ends. What
+is not replayed: the host's own time.
 """
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,6 +25,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives, _fsdp_param_group
 from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 
+from sim.systems.fsdp2_settings import SHARDED, Fsdp2Settings
 from sim.validator.ranks.pacing.paced_module import sleep_until
 from sim.validator.ranks.pacing.paced_tree import FSDP2, PacedTree, run_tree_forward
 from sim.validator.ranks.pacing.replay_lane import Lane
@@ -52,13 +56,27 @@ class _Reducing(ReduceScatter):
 
     def __init__(self, tree: PacedTree) -> None:
         self._tree = tree
-        self.under_way: list[dist.Work] = []
+        self.under_way: list[Callable[[], Any]] = []
+        self.behind: list[Future[dist.Work]] = []
+        self._stream = ThreadPoolExecutor(1)
+
+    def wait_for_all(self) -> None:
+        """As ``wait``, and for what follows reduce-scatters (A10.7)."""
+        self.wait()
+        for launched in self.behind:
+            launched.result().wait()
+        self.behind.clear()
+
+    def follow(self, launch: Callable[[], dist.Work]) -> None:
+        """Launch something as the last reduce-scatter ends, whose work gloo gives no future (A10.7)."""
+        self.under_way[-1] = self._stream.submit(self.under_way[-1]).result
+        self.behind.append(self._stream.submit(launch))
 
     def wait(self) -> None:
         """The lane waits for what is under way."""
         began = time.monotonic_ns()
-        for work in self.under_way:
-            work.wait()
+        for wait in self.under_way:
+            wait()
         self.under_way.clear()
         self._tree.stand_still(time.monotonic_ns() - began)
 
@@ -81,7 +99,7 @@ class _Reducing(ReduceScatter):
         work: dist.Work = dist.reduce_scatter_single(
             output=output_tensor, input=input_tensor, group=group, async_op=True
         )
-        self.under_way.append(work)
+        self.under_way.append(work.wait)
         return work
 
 
@@ -100,11 +118,22 @@ class _Run:
         self.shards = candidate["policy"] == FSDP2[0]
         self.settings = candidate["settings"]
         self.ahead = max(1, self.settings.get("forward_prefetch", 0))
-        self.share = _owned(tree) if self.shards else 1
+        self.mesh = self._mesh(self.settings.get("replicas", 1))
+        self.share = _owned(tree, self.mesh.size(-1)) if self.shards else 1
         self.reduced: list[list[int]] = []
         self.reducing = _Reducing(tree)
         self._index = {name: place for place, name in enumerate(tree.names)}
         self.units = self._wrap([unit.split("+") for unit in units])
+
+    def _mesh(self, replicas: int) -> DeviceMesh:
+        ranks = dist.get_world_size()
+        if replicas == 1:
+            names = ("shard" if self.shards else "replicate",)
+            return DeviceMesh.from_group(one_channel(), "cpu", mesh_dim_names=names)
+        Fsdp2Settings(replicas=replicas).shards(SHARDED, ranks)
+        mesh = torch.arange(ranks).view(replicas, -1)
+        groups = [one_channel(mesh.t().tolist()), one_channel(mesh.tolist())]
+        return DeviceMesh.from_group(groups, "cpu", mesh, mesh_dim_names=("replicate", "shard"))
 
     def _wrap(self, units: list[list[str]]) -> list[Any]:
         """The first module of each unit, in the order of forward; each is wrapped, and then the root."""
@@ -114,10 +143,7 @@ class _Run:
             for name in _DTYPES
             if self.settings.get(name) is not None
         }
-        mesh = DeviceMesh.from_group(
-            one_channel(), "cpu", mesh_dim_names=("shard" if self.shards else "replicate",)
-        )
-        more: dict[str, Any] = {"mesh": mesh, "mp_policy": MixedPrecisionPolicy(**policy)}
+        more: dict[str, Any] = {"mesh": self.mesh, "mp_policy": MixedPrecisionPolicy(**policy)}
         wrap: Callable[..., Any] = fully_shard if self.shards else replicate
         kept = {"reshard_after_forward": self.settings.get("reshard_after_forward", True)}
         modules = [[root.get_submodule(name) for name in unit] for unit in units]
@@ -159,7 +185,7 @@ class _Run:
                 loss = run_tree_forward(tree, root, self.forward_ns)
                 tree.begin_backward()
                 loss.backward()  # type: ignore[no-untyped-call]
-                self.reducing.wait()
+                self.reducing.wait_for_all()
         sync_end = time.monotonic_ns()
         end = sleep_until(sync_end + round(self.optimizer_ns * self.share))
         schedule = tree.paced.schedule
@@ -185,16 +211,22 @@ class _Run:
             return reduces(parameters, *more)
 
         def launched(tensor: torch.Tensor, group: Any = None, **more: Any) -> Any:
-            work = reduce_all(tensor, group=group, async_op=True)
-            self.reducing.under_way.append(work)
+            def launch() -> dist.Work:
+                work: dist.Work = reduce_all(tensor, group=group, async_op=True)
+                return work
 
+            if self.shards:
+                self.reducing.follow(launch)
+            else:
+                self.reducing.under_way.append(launch().wait)
+
+        torch_dist.all_reduce = launched
         group.foreach_reduce = noted
         collectives.foreach_reduce_scatter_copy_in = self._counted(copies_in)
         if self.shards:
             group.foreach_all_gather_copy_out = self._counted(copies_out)
         else:
             group.FSDPParamGroup.wait_for_unshard = self._counted(unshards)
-            torch_dist.all_reduce = launched
         try:
             yield
         finally:
@@ -213,9 +245,9 @@ class _Run:
         return call
 
 
-def _owned(tree: PacedTree) -> float:
-    """The share of the elements, padding included, that a sharded rank's optimizer has."""
-    ranks, weights = dist.get_world_size(), tree.paced.weights
+def _owned(tree: PacedTree, ranks: int) -> float:
+    """The share of the elements, padding included, that the optimizer of one of so many sharers has."""
+    weights = tree.paced.weights
     return sum(_padded(weight, ranks) for weight in weights) / ranks / sum(map(torch.numel, weights))
 
 

@@ -1,0 +1,107 @@
+"""Measures DDP under torch.compile: ``python -m tests.training.compiled DIRECTORY``, as root, in a box.
+
+The cases of ``compiled_train`` run by turns, each recorded. The record holds their steps beside the workload
+of the job that was not compiled; ``own`` holds the workload that each recording gave. Without DIRECTORY the
+manual's table is printed from ``traces/compiled``.
+"""
+
+import argparse
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import sim
+from sim.formats.record_files import load_record, recorded_step, save_measurements, start_record
+from sim.nouns.assignment import Assignment
+from sim.nouns.comparison import Agreement
+from tests.training.compiled_train import CASES
+from tests.training.measure import run
+
+TRACES = Path(__file__).parents[2] / "traces"
+COMPILED = TRACES / "compiled"
+EAGER = "eager, 25"
+# Calibrated on the same machine and day.
+HARDWARE = TRACES / "systems" / "sharded-gpt-box-2x1gbit" / "hardware.json"
+_HEAD = (
+    "record",
+    "case",
+    "measured step, ms",
+    "95 % interval",
+    "order",
+    "buckets",
+    "error",
+    "error, its own",
+)
+
+
+def measure(factory: str, backend: str, turns: int, folder: Path) -> None:
+    """One job on two hosts; the record is ``folder``."""
+    recordings = folder.with_suffix(".recordings")
+    train = (sys.executable, "-m", "tests.training.compiled_train", factory, str(recordings))
+    run("box", "2", "--rate", "1gbit", "--", *train, "--backend", backend, "--turns", str(turns))
+    workloads, measured = {}, []
+    for name in CASES:
+        imported = recordings / f"{name} imported"
+        run("import", "recording", str(recordings / name), "-o", str(imported))
+        workloads[name] = sim.load_workload(imported / "workload.json")
+        step = recorded_step(imported / "workload.json")
+        assert step is not None, name
+        measured.append(replace(step, name=name, asked=sim.assign(workloads[EAGER], **CASES[name])))
+    start_record(folder, workloads[EAGER], sim.load_hardware(HARDWARE))
+    save_measurements(folder, measured)
+    (folder / "own").mkdir()
+    for name, workload in workloads.items():
+        (folder / "own" / f"{name}.json").write_text(sim.to_text(workload))
+    shutil.rmtree(recordings)
+
+
+def scored(folder: Path) -> Agreement:
+    """Every case as it is predicted from the recording of the job that was not compiled."""
+    return sim.agreement(load_record(folder), attributed=False)
+
+
+def table(directory: Path = COMPILED) -> list[str]:
+    """A row a case."""
+    lines = ["| " + " | ".join(_HEAD) + " |", "|---" * len(_HEAD) + "|"]
+    for folder in sim.find_records(directory):
+        record = load_record(folder)
+        for row, measured in zip(scored(folder).rows, record.candidates, strict=True):
+            asked, observed = measured.asked, measured.observed
+            assert asked is not None
+            assert observed is not None
+            own = sim.load_workload(folder / "own" / f"{row.name}.json")
+            said = sim.simulate(record.workload, record.hardware, asked, "analytic").workload
+            held = sim.simulate(own, record.hardware, Assignment(bucket_indices=observed), "analytic")
+            cells = (
+                f"`{folder.name}`",
+                row.name,
+                f"{row.measured_step_ns / 1e6:.0f}",
+                f"{row.step_low_ns / 1e6:.0f} to {row.step_high_ns / 1e6:.0f}",
+                "as said" if said.order() == own.order() else "another",
+                "as said" if asked.bucket_indices == observed else "others",
+                f"{row.step_error:+.1%}",
+                f"{sim.summarize(held).step_ns / row.measured_step_ns - 1:+.1%}",
+            )
+            lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+JOBS = {"chain-aot-eager": ("tests.training.paced_chain:chain", "aot_eager")}
+
+
+def main() -> None:
+    """Measure, or print the table."""
+    parser = argparse.ArgumentParser(description="Measure DDP under torch.compile in a cluster in a box.")
+    parser.add_argument("directory", type=Path, nargs="?")
+    parser.add_argument("--turns", type=int, default=8)
+    options = parser.parse_args()
+    if options.directory is not None:
+        options.directory.mkdir(parents=True, exist_ok=True)
+        for name, (factory, backend) in JOBS.items():
+            measure(factory, backend, options.turns, options.directory / name)
+    print("\n".join(table(options.directory or COMPILED)))
+
+
+if __name__ == "__main__":
+    main()
