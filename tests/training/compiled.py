@@ -1,8 +1,8 @@
 """Measures DDP under torch.compile: ``python -m tests.training.compiled DIRECTORY``, as root, in a box.
 
-The cases of ``compiled_train`` run by turns, each recorded. The record holds their steps beside the workload
-of the job that was not compiled; ``own`` holds the workload that each recording gave. Without DIRECTORY the
-manual's table is printed from ``traces/compiled``.
+First the wire is calibrated. Then the cases of ``compiled_train`` run by turns, each recorded. The record has
+their steps beside the workload of the job that was not compiled; ``own`` has the workload that each recording
+gave. The table that is printed holds the one and the other to what was measured.
 """
 
 import argparse
@@ -18,11 +18,8 @@ from sim.nouns.comparison import Agreement
 from tests.training.compiled_train import CASES
 from tests.training.measure import run
 
-TRACES = Path(__file__).parents[2] / "traces"
-COMPILED = TRACES / "compiled"
 EAGER = "eager, 25"
-# Calibrated on the same machine and day.
-HARDWARE = TRACES / "systems" / "sharded-gpt-box-2x1gbit" / "hardware.json"
+BOX = ("--box", "2", "--rate", "1gbit")
 _HEAD = (
     "record",
     "case",
@@ -35,11 +32,11 @@ _HEAD = (
 )
 
 
-def measure(factory: str, backend: str, turns: int, folder: Path) -> None:
+def measure(factory: str, backend: str, turns: int, hardware: Path, folder: Path) -> None:
     """One job on two hosts; the record is ``folder``."""
     recordings = folder.with_suffix(".recordings")
     train = (sys.executable, "-m", "tests.training.compiled_train", factory, str(recordings))
-    run("box", "2", "--rate", "1gbit", "--", *train, "--backend", backend, "--turns", str(turns))
+    run("box", *BOX[1:], "--", *train, "--backend", backend, "--turns", str(turns))
     workloads, measured = {}, []
     for name in CASES:
         imported = recordings / f"{name} imported"
@@ -48,7 +45,7 @@ def measure(factory: str, backend: str, turns: int, folder: Path) -> None:
         step = recorded_step(imported / "workload.json")
         assert step is not None, name
         measured.append(replace(step, name=name, asked=sim.assign(workloads[EAGER], **CASES[name])))
-    start_record(folder, workloads[EAGER], sim.load_hardware(HARDWARE))
+    start_record(folder, workloads[EAGER], sim.load_hardware(hardware))
     save_measurements(folder, measured)
     (folder / "own").mkdir()
     for name, workload in workloads.items():
@@ -61,7 +58,7 @@ def scored(folder: Path) -> Agreement:
     return sim.agreement(load_record(folder), attributed=False)
 
 
-def table(directory: Path = COMPILED) -> list[str]:
+def table(directory: Path) -> list[str]:
     """A row a case."""
     lines = ["| " + " | ".join(_HEAD) + " |", "|---" * len(_HEAD) + "|"]
     for folder in sim.find_records(directory):
@@ -91,16 +88,18 @@ JOBS = {"chain-aot-eager": ("tests.training.paced_chain:chain", "aot_eager")}
 
 
 def main() -> None:
-    """Measure, or print the table."""
+    """Measure, and print the table."""
     parser = argparse.ArgumentParser(description="Measure DDP under torch.compile in a cluster in a box.")
-    parser.add_argument("directory", type=Path, nargs="?")
+    parser.add_argument("directory", type=Path)
     parser.add_argument("--turns", type=int, default=8)
     options = parser.parse_args()
-    if options.directory is not None:
-        options.directory.mkdir(parents=True, exist_ok=True)
-        for name, (factory, backend) in JOBS.items():
-            measure(factory, backend, options.turns, options.directory / name)
-    print("\n".join(table(options.directory or COMPILED)))
+    options.directory.mkdir(parents=True, exist_ok=True)
+    hardware = options.directory / "wire.json"
+    if not hardware.exists():
+        run("calibrate", *BOX, "--largest", "64MiB", "-o", str(hardware))
+    for name, (factory, backend) in JOBS.items():
+        measure(factory, backend, options.turns, hardware, options.directory / name)
+    print("\n".join(table(options.directory)))
 
 
 if __name__ == "__main__":
