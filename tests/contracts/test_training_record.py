@@ -5,6 +5,7 @@ from statistics import median
 import pytest
 
 import sim
+from sim.truth.recorded_step import own_step
 from tests.manual.pages import TRUTH
 from tests.training.table import TRACES, Row, row_of, table
 
@@ -44,3 +45,15 @@ def test_gains_lie_in_their_intervals(rows: list[Row]) -> None:
 def test_the_recommendation_is_not_worse_than_the_best_by_more_than_noise(rows: list[Row]) -> None:
     for row in rows:
         assert row.regret_is_noise, row.name
+
+
+def test_a_recording_that_hardly_overlaps_is_called_doubtful() -> None:
+    """Its answer said so: no other of the six leaves a slow-down that open."""
+    doubtful = {}
+    for path in sim.find_records(TRACES):
+        record = sim.load_record(path)
+        assert record.own_step is not None
+        doubtful[path.name] = own_step(record.workload, record.hardware, record.own_step).doubtful
+    assert [name for name, lines in doubtful.items() if lines] == ["gpt2-2gbit"]
+    (line,) = doubtful["gpt2-2gbit"]
+    assert line.startswith("compute_slowdown is known to 1.00 to 4.08 only")
