@@ -10,7 +10,7 @@ from app.views.manual import HOME, PAGES
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 MANUAL = [HOME / f"{name}.md" for name in PAGES]
-TRUTH, UNMEASURED = HOME / "truth.md", HOME / "unmeasured.md"
+TRUTH, MODELLED, UNMEASURED = (HOME / f"{name}.md" for name in ("truth", "modelled", "unmeasured"))
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
