@@ -136,8 +136,8 @@ def test_what_was_left_all_the_same_is_removed_by_the_next_box() -> None:
     here = os.stat("/proc/self/ns/pid").st_ino
     holder = subprocess.Popen(["sleep", "1000"])
     begun = started_at(holder.pid)
-    held, others = (f"bs{holder.pid}.{begun}.{place}a-0" for place in (here, here + 1))
-    ours, used_again = (f"bs{os.getpid()}.{start}.{here}a-0" for start in (started_at(os.getpid()), 1))
+    held, others = (f"bs{holder.pid}.{begun}.{place}a-made" for place in (here, here + 1))
+    ours, used_again = (f"bs{os.getpid()}.{start}.{here}a-made" for start in (started_at(os.getpid()), 1))
     for one in (held, others, ours, used_again):
         subprocess.run(["ip", "netns", "add", one], check=True)
     with subprocess.Popen(["ip", "netns", "exec", held, "sleep", "1000"]) as inside:
