@@ -212,10 +212,9 @@ def _check_parameters(real: Sequence[Sequence[Any]], recorded: Sequence[Sequence
     if len(real) != len(recorded):
         raise InputError(f"model: it has {len(real)} parameters to train, the workload {len(recorded)}")
     there = [[name.replace(_COMPILED, ""), *facts] for name, *facts in recorded]
-    if without_wrapper(real) == without_wrapper(there):
-        return
+    unlike = [one != two for one, two in zip(without_wrapper(real), without_wrapper(there), strict=True)]
     for index, (mine, (name, shape, dtype)) in enumerate(zip(real, there, strict=True)):
-        if mine != [name, shape, dtype]:
+        if unlike[index]:
             raise InputError(
                 f"model: parameter {index} is {mine[0]} {mine[1]} of {mine[2]}, in the workload "
                 f"{name} {shape} of {dtype}; record this model, or give the arguments it was recorded with"
