@@ -22,10 +22,10 @@ launch_cost_ns launch_ns layouts least least_bytes level low made_from max max_n
 measured_step_ns measured_sync_end_ns median median_ns min min_ns missing mode most_bytes num_bytes
 num_elements number of operators optimizer optimizer_ns optimizer_step_only_ns overlap_ratio p10 p10_ns
 p50 p90 p90_ns p95 p95_ns p99 p99_ns parameters place plain_backward_ns points policy provenance quantile
-rank ranks ratio ready_includes ready_ns ready_order rebuilt_buckets reduce reduce_scatter repeats
+rank ranks ratio ready_includes ready_ns ready_order rebuilt_buckets recorded reduce reduce_scatter repeats
 requires roofline rows scatter second_step_ns settings shape source sparse spread statistic std std_ns
-step_ns steps sync_end_ns systems tensors threads times transfer_ns value values_read_as_1 wait warmup
-work world_size
+step_ns steps sync_end_ns systems tensors threads times torch_compile transfer_ns value values_read_as_1 wait
+warmup work world_size
 """
 
 # In lower case, without the s of a plural. What hyphens, dots and underscores join is looked up in parts.

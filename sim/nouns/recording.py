@@ -136,7 +136,8 @@ class RecordedStep:
 
     ``started_at_ns`` is the host's wall clock (Unix epoch). ``step_ns`` runs from the start of the
     first forward to the end of the optimizer; ``optimizer_ns`` from the end of the last backward,
-    so that clipping is in it, and is None where no optimizer step was seen.
+    so that clipping is in it, and is None where no optimizer step was seen. ``compiled``: torch.compile
+    made some of its backward.
     """
 
     step: int
@@ -144,6 +145,7 @@ class RecordedStep:
     step_ns: int
     optimizer_ns: int | None
     backwards: tuple[RecordedBackward, ...]
+    compiled: bool = False
 
     def __post_init__(self) -> None:
         at_least("step", self.step, 1)

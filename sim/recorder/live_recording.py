@@ -31,6 +31,7 @@ from sim.recorder.live_clocks import LiveClock, live_clock_for
 from sim.recorder.live_header import live_header, log_buckets, trained_parameters
 from sim.recorder.live_steps import BackwardStamps, StepStamps
 from sim.recorder.tap import CommHook, Tap, attach
+from sim.recorder.tensor_facts import is_compiled
 
 _LEVELS = ("full", "light")
 _TIMES_ASKED_FOR_BUCKETS = 10
@@ -195,6 +196,7 @@ class LiveRecording:
         self._unread: deque[StepStamps] = deque()
         self._layout: list[list[int]] | None = None
         self._asked = 0
+        self._compiled: bool | None = None
 
     def step(self) -> None:
         """End a step here: call it after ``optimizer.step()``, also where that step was skipped."""
@@ -282,9 +284,11 @@ class LiveRecording:
         if self._backward is not None and self._backward.forward_start is None:
             self._backward.forward_start = self._clock.stamp()
 
-    def _after_ddp(self, *_: Any) -> None:
+    def _after_ddp(self, _: Any, __: Any, output: Any) -> None:
         if self._backward is not None and torch.is_grad_enabled():
             self._backward.forward_end = self._clock.stamp()
+            if self._step is not None and self._compiled is None:
+                self._compiled = is_compiled(output)
 
     def _gradient_hook(self, index: int) -> Any:
         """What runs when the gradient has been accumulated, ahead of the Reducer's hook (A3.2)."""
@@ -346,6 +350,7 @@ class LiveRecording:
         self._close_backward()
         step, self._step, self._stepped = self._step, None, False
         if step is not None and step.backwards:
+            step.compiled = self._compiled is True
             self._unread.append(step)
             self.steps_recorded += 1
         self._write_steps(wait=False)

@@ -90,6 +90,7 @@ class StepStamps:
     backwards: list[BackwardStamps] = field(default_factory=list)
     optimizer_ends: list[Stamp] = field(default_factory=list)
     end: Stamp = None
+    compiled: bool = False
 
     @property
     def last(self) -> Stamp:
@@ -118,6 +119,7 @@ class StepStamps:
             "step_ns": clock.between_ns(self.start, self.last),
             "optimizer_ns": optimizer_ns,
             "backwards": [backward.line(clock, self.start, count) for backward in self.backwards],
+            **({"compiled": True} if self.compiled else {}),
         }
 
     def stamps(self) -> Iterator[Stamp]:

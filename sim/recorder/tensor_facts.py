@@ -1,4 +1,4 @@
-"""What tensors are: the names of their dtypes, their bytes, and those in a model's arguments."""
+"""What tensors are: names of dtypes, bytes, whether torch.compile made them, those in a model's arguments."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
@@ -28,6 +28,21 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, (tuple, list, Mapping)):
         for item in value.values() if isinstance(value, Mapping) else value:
             yield from tensors_in(item)
+
+
+def is_compiled(output: Any) -> bool:
+    """Whether torch.compile made a backward that leads to one of these tensors."""
+    found = [tensor.grad_fn for tensor in tensors_in(output)]
+    seen = set(found)
+    while found:
+        if (node := found.pop()) is None:
+            continue
+        if node.name() == "CompiledFunctionBackward":
+            return True
+        later = {after for after, _ in node.next_functions} - seen
+        seen |= later
+        found += later
+    return False
 
 
 def without_wrapper(parameters: Sequence[Sequence[Any]]) -> list[list[Any]]:

@@ -13,6 +13,7 @@ from sim.units import cap_bytes
 OptimizeDdp = Literal["ddp_optimizer", "no_optimization"]
 OPTIMIZE_DDP = get_args(OptimizeDdp)
 _MARK = "torch_compile"  # in the extensions of a workload whose gradients are those of a compiled module
+AS_RECORDED = {_MARK: {"recorded": True}}  # such an extension of a job that ran under torch.compile
 
 
 def check_compile(optimize_ddp: Any, compile_cap_mb: Any) -> None:
@@ -111,7 +112,7 @@ def torch_compiled(
 
     Operators are told by names: gradients of one module that follow each other in ready order are one
     operator's. One graph is assumed, whose cuts each hand one activation to the next. Times of backward stay
-    as they were recorded, though compiled kernels are faster. A workload that is compiled stays as it is.
+    as they were recorded, though compiled kernels are faster. What is compiled so already stays as it is.
 
     Args:
         workload: recorded without torch.compile.
@@ -121,11 +122,20 @@ def torch_compiled(
 
     Raises:
         InputError: a value that is not legal.
-        NotModelledError: the Python reducer, sparse gradients, or a workload of whole buckets.
+        NotModelledError: the Python reducer, sparse gradients, a workload of whole buckets, or one that was
+            recorded under torch.compile, or moved with other values before.
     """
     check_compile(optimize_ddp, compile_cap_mb)
-    if _MARK in workload.extensions:
+    asked = {"optimize_ddp": optimize_ddp, "compile_cap_mb": compile_cap_mb}
+    if (known := workload.extensions.get(_MARK)) == asked:
         return workload
+    if known is not None:
+        how = "was recorded under torch.compile" if known == AS_RECORDED[_MARK] else f"is moved by {known}"
+        raise NotModelledError(
+            f"workload {workload.name!r} {how}: its gradients are ready where the cuts of that end, and "
+            f"optimize_ddp={optimize_ddp!r} would move them again; leave optimize_ddp out, or give the "
+            f"workload that was recorded without torch.compile"
+        )
     if workload.is_of_whole_buckets or any(gradient.sparse for gradient in workload.gradients):
         what = "gradients are whole buckets" if workload.is_of_whole_buckets else "some gradients are sparse"
         raise NotModelledError(f"workload {workload.name!r}: {what}; torch.compile of it is not modelled")
@@ -161,8 +171,7 @@ def torch_compiled(
         ),
         ready_order=tuple(order),
         samples=tuple(map(moved, workload.samples)),
-        extensions=workload.extensions
-        | {_MARK: {"optimize_ddp": optimize_ddp, "compile_cap_mb": compile_cap_mb}},
+        extensions=workload.extensions | {_MARK: asked},
     )
 
 

@@ -23,6 +23,7 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.comm_hooks import messages
+from sim.systems.compile_cuts import AS_RECORDED
 from sim.systems.ddp_assignment import constructed_in
 from sim.systems.ddp_broadcasts import before_forward
 from sim.systems.hook_table import Message, SentBucket
@@ -180,6 +181,12 @@ class _Writer:
             notes.append(
                 "gradients are ready where torch.compile's cuts end; backward takes as long as it was "
                 "recorded, though compiled kernels are faster (A11)"
+            )
+        elif AS_RECORDED.items() <= self.workload.extensions.items():
+            notes.append(
+                "the job was recorded under torch.compile: gradients are ready where its own cuts end. "
+                "bucket_cap_mb would move these cuts too; they stay where ddp.bucket_bytes_cap is set to the "
+                "cap in bytes that the recorded job had (A11.4)"
             )
         hook = switches.comm_hook
         if hook is not None and hook.kind.note and self.hardware.low_rank_bytes_per_s is None:

@@ -5,6 +5,10 @@ what the link is in it. The recorded step tells: its backward is longer than a p
 they do. A few factors are fitted to those times, each held to what was measured apart by how far that may be
 off, so that what the step says nothing of stays what it was. The range that is left of each is what the
 tuner's intervals hold.
+
+A backward that was recorded beside its collectives contains what these did to it, which other buckets would
+do elsewhere. It is taken out by what they are known to take of a rank that computes, and put in again for
+each layout.
 """
 
 from collections.abc import Sequence
@@ -22,6 +26,7 @@ from sim.nouns.measurement import MeasuredIteration, Measurement
 from sim.nouns.own_step import OwnFactor, OwnStep, OwnTime
 from sim.nouns.workload import Workload
 from sim.systems.simulate import simulate, simulated_step_ns
+from sim.truth.plain_backward import without_interference
 from sim.units import format_ms
 
 FEWEST_STEPS = 3
@@ -80,7 +85,11 @@ class _Fitted:
 
 
 class _Times:
-    """What is compared: the ends of buckets, of backward and of synchronisation, ns from backward's start."""
+    """What is compared: the ends of buckets, of backward and of synchronisation, ns from backward's start.
+
+    ``contained``: logarithm of the ``compute_slowdown`` that the workload's times contain, and its sigma. Any
+    value meets the recorded step, so that nothing is fitted to it.
+    """
 
     def __init__(
         self,
@@ -119,17 +128,19 @@ class _Times:
             "comm_slowdown": hardware.comm_slowdown,
             "compute_slowdown": hardware.compute_slowdown,
         }
+        beside = _beside_compute(hardware) if computes_on_host else {}
+        expected = {name: np.log(value * beside.get(name, 1.0)) for name, value in start.items()}
+        prior = {
+            name: max(_PRIOR[name], expected[name] / 2) if name in beside else _PRIOR[name] for name in start
+        }
+        self.contained: tuple[float, float] | None = None
         if "interference" in workload.ready_includes:
-            del start["compute_slowdown"]  # it is in the recorded times
+            self.contained = expected["compute_slowdown"], prior["compute_slowdown"]
+            del start["compute_slowdown"]
         self.factors = tuple(start)
         self.start = np.log(list(start.values()))
-        self.prior = np.array([_PRIOR[name] for name in start])
-        self.expected = self.start.copy()
-        for name, slowdown in (_beside_compute(hardware) if computes_on_host else {}).items():
-            if name in self.factors:
-                place = self.factors.index(name)
-                self.expected[place] += np.log(slowdown)
-                self.prior[place] = max(self.prior[place], self.expected[place] / 2)
+        self.expected = np.array([expected[name] for name in start])
+        self.prior = np.array([prior[name] for name in start])
 
     def apply(self, logs: Floats) -> Hardware:
         """The hardware with these factors."""
@@ -221,11 +232,26 @@ def _slopes(times: _Times, logs: Floats, misses: Floats, most: Floats) -> Floats
 
 
 def _told(times: _Times, fitted: _Fitted, seen: Sequence[MeasuredIteration]) -> OwnStep:
-    workload, hardware = times.workload, times.apply(fitted.logs)
+    workload, hardware, covariance = times.workload, times.apply(fitted.logs), fitted.covariance
     measured_step_ns = round(median(step.step_ns for step in seen))
-    before, after = (simulated_step_ns(workload, one, times.assignment) for one in (times.hardware, hardware))
-    rest_ns = measured_step_ns - after
-    forward_ns = workload.forward_ns + rest_ns
+    before = simulated_step_ns(workload, times.hardware, times.assignment)
+    known = [*zip(times.factors, times.start, fitted.logs, np.sqrt(np.diag(covariance)), strict=True)]
+    advice = (
+        "under the recorded buckets hardly anything is reduced beside backward; record with more buckets "
+        "(bucket_cap_mb=4)"
+    )
+    if times.contained is not None and times.contained[0] > 0:
+        log, sigma = times.contained
+        known.append(("compute_slowdown", np.log(hardware.compute_slowdown), log, sigma))
+        covariance = np.pad(covariance, (0, 1))
+        covariance[-1, -1] = sigma**2
+        workload = without_interference(
+            simulate(workload, hardware, times.assignment, "analytic"), float(np.exp(log))
+        )
+        hardware = replace(hardware, compute_slowdown=float(np.exp(log)))
+        advice = "the recorded times contain it; run a few backwards under no_sync while recording"
+    after = simulated_step_ns(workload, hardware, times.assignment)
+    forward_ns = workload.forward_ns + measured_step_ns - after
     doubtful = []
     if forward_ns < 0:
         doubtful.append(
@@ -233,26 +259,24 @@ def _told(times: _Times, fitted: _Fitted, seen: Sequence[MeasuredIteration]) -> 
             f"more than forward"
         )
         forward_ns = 0
-    sigmas = np.sqrt(np.diag(fitted.covariance))
     factors = tuple(
         OwnFactor(
             name=name,
-            before=float(np.exp(times.start[place])),
-            value=float(np.exp(fitted.logs[place])),
-            low=float(np.exp(fitted.logs[place] - _ALONG * sigmas[place])),
-            high=float(np.exp(fitted.logs[place] + _ALONG * sigmas[place])),
+            before=float(np.exp(start)),
+            value=float(np.exp(log)),
+            low=float(np.exp(log - _ALONG * sigma)),
+            high=float(np.exp(log + _ALONG * sigma)),
         )
-        for place, name in enumerate(times.factors)
+        for name, start, log, sigma in known
     )
     doubtful += [
-        f"{one.name} is known to {max(1.0, one.low):.2f} to {one.high:.2f} only: under the recorded buckets "
-        f"hardly anything is reduced beside backward; record with more buckets (bucket_cap_mb=4)"
+        f"{one.name} is known to {max(1.0, one.low):.2f} to {one.high:.2f} only: {advice}"
         for one in factors
         if one.name.endswith("slowdown") and one.high > _LOOSE * max(1.0, one.low)
     ]
     left_open = {
-        "factors": list(times.factors),
-        "covariance": fitted.covariance.tolist(),
+        "factors": [one.name for one in factors],
+        "covariance": covariance.tolist(),
         "about_bytes": times.about_bytes,
     }
     rows = zip(times.names, times.measured_ns, fitted.parts_ns, fitted.anchored_ns, strict=True)

@@ -10,10 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from sim.errors import InputError
+import sim
+from sim.errors import InputError, NotModelledError
+from sim.importer.recorded.recording_import import read_recording
+from sim.nouns.imported import ImportOptions
 from sim.recorder import live_recording as live
 from sim.recorder.live_recording import record
 from sim.recorder.tap import attach
+from tests.handmade import wired
 
 
 def lines(folder: Path, kind: str) -> list[dict[str, Any]]:
@@ -148,6 +152,32 @@ def test_a_compiled_module_is_recorded(one_rank: None, tmp_path: Path) -> None:
         "1.bias",
     ]
     assert len(lines(tmp_path / "run", "step")) == 4
+    assert not any(
+        "compiled" in step for step in lines(tmp_path / "run", "step")
+    )  # nothing made its backward
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_a_recording_says_that_backward_was_compiled(outside: bool, one_rank: None, tmp_path: Path) -> None:
+    """Around DDP or inside it; its workload is not compiled again, and an answer says whose cuts it has."""
+    module: Any = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
+    ddp = DistributedDataParallel(module if outside else torch.compile(module, backend="aot_eager"))
+    run: Any = torch.compile(ddp, backend="aot_eager") if outside else ddp
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    with record(ddp, tmp_path / "run"):
+        for _ in range(6):
+            optimizer.zero_grad()
+            run(torch.ones(1, 3)).sum().backward()
+            optimizer.step()
+    assert all(step["compiled"] for step in lines(tmp_path / "run", "step"))
+    imported = read_recording([tmp_path / "run"], ImportOptions())
+    assert "under torch.compile" in imported.assumed[2]
+    workload = imported.workload
+    assert workload is not None
+    with pytest.raises(NotModelledError, match=r"recorded under torch\.compile"):
+        sim.assign(workload, optimize_ddp="ddp_optimizer")
+    timeline = sim.simulate(workload, wired({0: 1000}), sim.assign(workload))
+    assert any("bucket_cap_mb would move these cuts too" in note for note in timeline.notes)
 
 
 def test_what_a_hook_cannot_round_is_refused(

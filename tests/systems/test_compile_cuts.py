@@ -12,7 +12,7 @@ from sim.importer.recorded.recording_import import read_recording
 from sim.nouns.imported import ImportOptions
 from sim.nouns.timeline import Timeline
 from sim.systems import compile_cuts
-from sim.systems.compile_cuts import cut_operators, handed_out
+from sim.systems.compile_cuts import AS_RECORDED, cut_operators, handed_out
 from sim.systems.ddp_assignment import as_compiled
 from sim.units import MIB, NS_PER_MS
 from tests.dist.test_user_path import torchrun
@@ -154,9 +154,18 @@ def test_a_cap_for_the_cuts_and_one_for_the_buckets() -> None:
     assert len(apart.buckets) == 1
 
 
-def test_a_compiled_workload_stays_as_it_is() -> None:
+def test_a_compiled_workload_is_not_compiled_again() -> None:
     once = sim.torch_compiled(FIVE)
-    assert sim.torch_compiled(once, "no_optimization") is once
+    assert sim.torch_compiled(once) is once
+    for moved, words in (
+        (once, "'five' is moved by .*'ddp_optimizer'.* optimize_ddp='no_optimization' would move them again"),
+        (
+            replace(FIVE, extensions=AS_RECORDED),
+            "'five' was recorded under torch.compile: .*leave optimize_ddp out",
+        ),
+    ):
+        with pytest.raises(NotModelledError, match=words):
+            sim.torch_compiled(moved, "no_optimization")
     assignment = sim.assign(FIVE, optimize_ddp="ddp_optimizer")
     plain = sim.assign(once)
     assert plain.bucket_indices == assignment.bucket_indices

@@ -1,7 +1,9 @@
 """The job's own step: predicted from parts, fitted where they are off, left alone where they are right."""
 
 from dataclasses import replace
+from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -112,6 +114,60 @@ def test_how_long_all_reduces_take_beside_a_rank_that_computes_is_expected_as_it
     values = {factor.name: factor.value for factor in own.factors}
     assert values["comm_slowdown"] == pytest.approx(1.1, rel=0.01)
     assert values["compute_slowdown"] == pytest.approx(1 / 0.75, rel=0.01)
+
+
+def recorded_beside(machine: Hardware, assignment: Assignment) -> Workload:
+    """WORKLOAD as a job sees it whose backwards all have these collectives beside them."""
+    timeline = sim.simulate(WORKLOAD, machine, assignment, "analytic")
+    # An instant of the recording for each of computing: 1 ns of it takes ``compute_slowdown`` beside another.
+    edges = sorted(
+        {0, 4 * timeline.sync_end_ns, *(t for b in timeline.buckets for t in (b.start_ns, b.end_ns))}
+    )
+    done = [0.0]
+    for start, end in pairwise(edges):
+        is_beside = any(b.start_ns <= start and end <= b.end_ns for b in timeline.buckets)
+        done.append(done[-1] + (end - start) / (machine.compute_slowdown if is_beside else 1))
+
+    def seen(time: int) -> int:
+        return round(float(np.interp(time, done, edges)))
+
+    assert seen(WORKLOAD.backward_ns) == pytest.approx(timeline.backward_end_ns, abs=10)
+    return replace(
+        WORKLOAD,
+        gradients=tuple(replace(one, ready_ns=seen(one.ready_ns or 0)) for one in WORKLOAD.gradients),
+        backward_ns=seen(WORKLOAD.backward_ns),
+        ready_includes=("copy_in", "launch", "interference"),
+    )
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.floats(0.05, 0.5), st.sampled_from(["single", 2, 6, 16]), st.sampled_from([1, 3, 12]))
+def test_other_buckets_come_out_of_backwards_that_all_had_communication_beside_them(
+    share: float, own_cap_mb: float | str, cap_mb: float
+) -> None:
+    """What their collectives did to them is taken out, and what those of other buckets do is put in."""
+    machine = replace(WIRE, compute_slowdown=1 / (1 - share))
+    told = replace(WIRE, spread={"host_share": {str(MIB): share}, "comm_beside_compute": {str(MIB): 1.0}})
+    single = own_cap_mb == "single"
+    layout = (
+        sim.assign(WORKLOAD, "single") if single else sim.assign(WORKLOAD, bucket_cap_mb=float(own_cap_mb))
+    )
+    recorded = recorded_beside(machine, layout)
+    own = sim.own_step(recorded, told, measured_on(machine, assignment=layout, place="cpu"))
+    assert own.workload.ready_includes == ("copy_in", "launch")
+    assert own.factors[-1].value == pytest.approx(machine.compute_slowdown, rel=0.001)
+    assert own.factors[-1].high > machine.compute_slowdown * 1.1  # no value of it misses the step
+    assert own.workload.backward_ns == pytest.approx(WORKLOAD.backward_ns, rel=0.001)
+    for asked in (layout, sim.assign(WORKLOAD, bucket_cap_mb=cap_mb)):
+        true_ns = step_ns(WORKLOAD, machine, asked)
+        assert step_ns(own.workload, own.hardware, asked) == pytest.approx(true_ns, rel=0.005)
+
+
+def test_where_nothing_tells_what_communication_costs_the_recorded_times_stay() -> None:
+    recorded = recorded_beside(WIRE, OWN)
+    own = sim.own_step(recorded, WIRE, measured_on(WIRE, place="cpu"))
+    assert own.workload == recorded
+    assert [factor.name for factor in own.factors] == ["link", "tilt", "comm_slowdown"]
 
 
 def test_parts_that_are_right_are_left_alone() -> None:

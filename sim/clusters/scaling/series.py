@@ -90,9 +90,7 @@ def scaling(
         raise InputError("caps_mb: an empty list is not legal; give at least one cap in MiB")
     question = Question(
         # What no engine reads need not travel.
-        workload=replace(
-            workload, samples=workload.samples if ranks is not None else (), provenance={}, extensions={}
-        ),
+        workload=replace(workload, samples=workload.samples if ranks is not None else (), provenance={}),
         caps_mb=None if caps_mb is None else tuple(caps_mb),
         ranks=ranks,
         others=others or {},

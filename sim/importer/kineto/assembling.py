@@ -16,6 +16,7 @@ from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.hardware import Curve, CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.workload import ReadyIncludes, Workload
+from sim.systems.compile_cuts import AS_RECORDED
 from sim.units import NS_PER_S, median_ns
 
 GLOO_CHANNELS = 2  # A3.8
@@ -49,6 +50,7 @@ def make_workload(rank: SeenRank, steps: Sequence[SeenStep], layout: Layout, nam
         ready_includes=_SENT if sent else _ALONE if reductions else (),
         samples=tuple(samples) if len(samples) > 1 else (),
         whole_buckets=layout.is_of_whole_buckets or None,
+        extensions=AS_RECORDED if rank.is_compiled else {},
         provenance={
             **provenance(rank),
             "made_from": f"{len(steps)} steps",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.importer.kineto.autograd import find_accumulations
-from sim.importer.kineto.events import ACCUMULATE, TraceEvents, read_events
+from sim.importer.kineto.events import ACCUMULATE, NODE, TraceEvents, read_events
 from sim.importer.kineto.interference import Kernel, find_interference
 from sim.importer.kineto.kernel_names import is_communication, is_computation
 from sim.importer.kineto.refusals import decline
@@ -57,6 +57,7 @@ def read_rank(path: Path, progress: Progress) -> SeenRank:
         ),
         interference=find_interference(_kernels(trace, steps), communication),
         is_marked=any(one.name.startswith("ProfilerStep#") for one in trace.operators),
+        is_compiled=any(one.name == NODE + "CompiledFunctionBackward" for one in trace.operators),
         unseen_calls=unseen_calls(trace),
         calls_alone=len(find_accumulations(trace)) - sum(one.name == ACCUMULATE for one in trace.operators),
         base_ns=base if type(base := trace.header.get("baseTimeNanoseconds")) is int else 0,

@@ -135,7 +135,8 @@ class SeenStep:
 class SeenRank:
     """One rank: its whole steps, what the device was busy with, and who it is.
 
-    ``is_marked``: steps have the profiler's own numbers. ``base_ns``: what all times count from.
+    ``is_marked``: steps have the profiler's own numbers. ``is_compiled``: torch.compile made some of its
+    backward. ``base_ns``: what all times count from.
     ``calls_alone``: of how many of its AccumulateGrads the trace has only the engine's call. ``doubts``:
     sentences on what may not be as it was taken. ``unseen_calls``: calls of collectives without a kernel that
     is known to communicate.
@@ -154,6 +155,7 @@ class SeenRank:
     all_reduces: tuple[Interval, ...]
     interference: Interference | None = None
     is_marked: bool = True
+    is_compiled: bool = False
     unseen_calls: int = 0
     calls_alone: int = 0
     doubts: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ from sim.importer.recorded.kept_steps import FEWEST_BACKWARDS, Kept, keep, warmu
 from sim.importer.recorded.recording_checks import check_recording
 from sim.nouns.recording import RecordedBackward, RecordedStep, Recording
 from sim.nouns.workload import Gradient, ReadyIncludes, Workload
+from sim.systems.compile_cuts import AS_RECORDED
 from sim.units import median_ns
 
 _OWN_EFFECTS: tuple[ReadyIncludes, ...] = ("copy_in", "launch", "interference")
@@ -88,6 +89,7 @@ def workload_of(recording: Recording) -> Workload:
         ready_includes=() if plain else _OWN_EFFECTS,
         buffers=header.buffers,
         samples=tuple(samples),
+        extensions=AS_RECORDED if any(step.compiled for step in chosen.rank.steps) else {},
         provenance={
             **header.provenance,
             "source": "bucketsim import recording",

@@ -48,6 +48,10 @@ def read_recording(paths: Sequence[Path], options: ImportOptions) -> Imported:
         f"{workload.provenance['rank_is']}",
         "backward starts at the end of forward; the loss is in it",
     ]
+    if workload.extensions:
+        assumed.append(
+            "the model ran under torch.compile: gradients are ready where its cuts end, and the cuts stay"
+        )
     if workload.ready_includes:
         assumed.append(
             f"the times contain {', '.join(workload.ready_includes)}; to be rid of them, run a few backwards "
