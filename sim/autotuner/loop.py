@@ -241,10 +241,10 @@ class _Tuning:
                     yield
                 found = self._from_first(lambda: _answer(pending))
         self._live.tell(in_use_ns=found.in_use_ns, best_ns=found.best_ns)
-        share = found.gain_ns / max(1, found.in_use_ns)
+        share = max(found.gain_ns, found.gain_high_ns or 0) / max(1, found.in_use_ns)
         if share < _WORTH_A_TRIAL:
             why = f"nothing to gain is predicted: {share:+.2%} of a step of {format_ms(found.in_use_ns)}"
-            raise _Ended("reverted", why, assignment=found.assignment, predicted_gain_ns=found.gain_ns)
+            raise _Ended("reverted", why, assignment=found.assignment, **found.said)
         return found
 
     def _record(self, switch: BucketSwitch, folder: Path) -> Steps:
@@ -285,7 +285,7 @@ class _Tuning:
         candidate = self._together(lambda: switch.make(assignment.bucket_indices))
         said: dict[str, Any] = {
             "assignment": assignment,
-            "predicted_gain_ns": found.gain_ns if found is not None else None,
+            **(found.said if found is not None else {}),
         }
         tried = len(assignment.bucket_indices)
         self._live.tell(phase="trial", buckets_tried=tried, most_steps=planned[-1], looks=())

@@ -67,8 +67,9 @@ class Autotuned:
     ``kept``: the job trains with the buckets of ``assignment``. ``reverted``: with its own, as no gain was
     shown or none was to be expected. ``refused``: with its own, as it could not be tried. ``ab`` is the
     trial, where there was one; its interval holds 95 % of the time though it was looked at several times.
-    ``predicted_gain_ns`` is what the simulator said of ``assignment``. ``steps`` and ``seconds`` count from
-    the first call of ``step``.
+    ``predicted_gain_ns`` is what the simulator said of ``assignment``, ``predicted_low_ns`` to
+    ``predicted_high_ns`` its 95 % interval (None where the job did not begin with DDP's default). ``steps``
+    and ``seconds`` count from the first call of ``step``.
     """
 
     outcome: Outcome
@@ -77,6 +78,8 @@ class Autotuned:
     seconds: float
     assignment: Assignment | None = None
     predicted_gain_ns: int | None = None
+    predicted_low_ns: int | None = None
+    predicted_high_ns: int | None = None
     ab: AbTest | None = None
 
     def __post_init__(self) -> None:

@@ -47,11 +47,10 @@ def table(directory: Path) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for row in json.loads((directory / RESULTS).read_text()):
-        predicted_ns = row["predicted_gain_ns"]
-        predicted = "-" if predicted_ns is None else f"{predicted_ns / 1e6:.0f} ms"
+        gain, low, high = (round(row[f"predicted_{name}_ns"] / 1e6) for name in ("gain", "low", "high"))
         lines.append(
             f"| `{row['factory'].partition(':')[2]}` | {row['rate']} | {row['outcome']} "
-            f"| {row['steps']} steps, {row['seconds']:.0f} s | {predicted} "
+            f"| {row['steps']} steps, {row['seconds']:.0f} s | {gain} ms [{low} to {high}] "
             f"| {_gain(row.get('ab'))} | {_gain(row.get('independent'))} |"
         )
     return "\n".join(lines)
