@@ -1,18 +1,28 @@
-// The lanes as plotly draws them, in its place and to its measures; its legend above stays.
-function drawTimeline(canvas, plot, frame, style) {
-  const {l, t, w, h} = plot._fullLayout._size, {font} = plot._fullLayout;
+// Puts the canvas over plotly's lanes, whose legend above stays; what drawTimeline needs of them, asked once, as
+// asking lays the page out.
+function layOver(canvas, plot) {
+  const {_size: size, font} = plot._fullLayout;
   const frameOf = plot.getBoundingClientRect();
   const host = canvas.parentElement.getBoundingClientRect();
-  const width = frameOf.width, height = frameOf.height - t, scale = window.devicePixelRatio;
+  const width = frameOf.width, height = frameOf.height - size.t, scale = window.devicePixelRatio;
   Object.assign(canvas.style, {
-    left: `${frameOf.left - host.left}px`, top: `${frameOf.top - host.top + t}px`, width: `${width}px`, height: `${height}px`,
+    left: `${frameOf.left - host.left}px`, top: `${frameOf.top - host.top + size.t}px`,
+    width: `${width}px`, height: `${height}px`,
   });
   canvas.width = Math.round(width * scale);
   canvas.height = Math.round(height * scale);
   const pen = canvas.getContext('2d');
   pen.scale(scale, scale);
-  const text = getComputedStyle(plot).color;
-  pen.fillStyle = getComputedStyle(document.querySelector('[data-testid=stApp]')).backgroundColor;
+  return {
+    pen, width, height, font, l: size.l, w: size.w, h: size.h, text: getComputedStyle(plot).color,
+    paper: getComputedStyle(document.querySelector('[data-testid=stApp]')).backgroundColor,
+    hasPath: plot.data.some(trace => trace.name === 'critical path'),
+  };
+}
+
+// The lanes as plotly draws them, in its place and to its measures.
+function drawTimeline({pen, width, height, font, l, w, h, text, paper, hasPath}, frame, style) {
+  pen.fillStyle = paper;
   pen.fillRect(0, 0, width, height);
   pen.font = `${font.size}px ${font.family}`;
 
@@ -50,7 +60,7 @@ function drawTimeline(canvas, plot, frame, style) {
       if (isLabelled && bucket >= 0) drawNumber(pen, bucket, left, wide, top + high / 2, colour, font);
     }
   });
-  if (plot.data.some(trace => trace.name === 'critical path')) {
+  if (hasPath) {
     pen.fillStyle = style.path;
     for (const [row, first, cells] of frame.marks) {
       pen.fillRect(l + first * cell, row * band + 0.02 * band, cells * cell, 0.08 * band);

@@ -28,6 +28,7 @@ class Follower {
       if (!this.hand) this.hide();
     });
     on('popstate', () => { this.hand = null; this.hide(); });
+    on('resize', () => this.hide());
     on('focusin pointerover', event => this.approach(this.sliderOf(event.target)));
     on('input change click', event => {
       const sidebar = document.querySelector('[data-testid=stSidebar]');
@@ -103,8 +104,9 @@ class Follower {
     const frame = this.isKnown(slider) && this.known.get(slider).stops[stop];
     if (!frame || stop === this.mark().at[slider]) return this.hide();
     if (!Object.values(this.places).every(place)) return this.hide();
+    if (this.drawn?.frame === frame && this.drawn.slider === slider && this.drawn.stop === stop) return;
     this.drawn ??= new Drawn(this.places, this.style);
-    this.drawn.draw(JSON.parse(frame), slider, stop);
+    this.drawn.draw(frame, slider, stop);
     if (!this.waits) this.wait();
   }
 
@@ -147,8 +149,10 @@ class Drawn {
     this.canvas = document.createElement('canvas');
     this.canvas.className = 'bucketsim-drawn';
     this.canvas.setAttribute('aria-hidden', 'true');
-    place(places.timeline).append(this.canvas);
-    place(places.timeline).dataset.dragged = 'cover';
+    const host = place(places.timeline);
+    host.style.position = 'relative';  // no attribute that style sheets ask for: all bars would be styled anew
+    host.append(this.canvas);
+    this.over = layOver(this.canvas, plotIn(places.timeline));
   }
 
   // A copy in the place of what the server drew, which is hidden meanwhile; tests find that by its name alone.
@@ -162,20 +166,20 @@ class Drawn {
       element.removeAttribute('id');
     }
     place(key).append(copy);
-    place(key).dataset.dragged = 'copy';
+    place(key).dataset.dragged = '';
     return copy;
   }
 
-  draw(frame, slider, stop) {
-    Object.assign(this, {slider, stop});
+  draw(text, slider, stop) {
+    Object.assign(this, {slider, stop, frame: text});
+    const frame = JSON.parse(text);
     frame.cards.forEach(([value, below], number) => {
       const [high, low] = this.cards[number];
       high.textContent = value;
       if (low) low.textContent = below ?? '';
     });
     this.sentence.textContent = frame.sentence;
-    const plot = plotIn(this.places.timeline);
-    if (plot) drawTimeline(this.canvas, plot, frame, this.style);
+    drawTimeline(this.over, frame, this.style);
   }
 
   // The server has drawn the same, the gain's card last; or nothing is there any more.

@@ -66,7 +66,7 @@ class Hand {
     this.timer = setTimeout(() => {
       if (this.isDown && this.isPointer) return;  // Streamlit takes the value when it is let go
       const isServers = this.standing === this.at[this.touched];
-      if (!isServers && !document.querySelector('[data-dragged]')) return this.flush();
+      if (!isServers && !document.querySelector('.bucketsim-drawn')) return this.flush();
       if (!this.isDown) this.timer = setTimeout(() => this.flush(), REST_MS);
     }, 0);
   }

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from sim.errors import NotModelledError
 from sim.formats.documents import to_text
+from sim.importer.recorded.plain_backward import taken_apart
 from sim.live.calibration import assignment_of, beyond, played
 from sim.metrics.step import summarize
 from sim.nouns.assignment import Assignment
@@ -36,10 +37,16 @@ def live_gain(calibration: Calibration, layout: RecordedLayout, *, draws: int = 
                 f"gain: {name}={calibration.settings[name]!r}: buckets are searched for DDP's own all-reduce "
                 f"in one backward a step"
             )
-    workload, machine = calibration.workload, calibration.hardware
+    in_use = assignment_of(calibration, layout.bucket_indices)
+    workload, machine = taken_apart(
+        calibration.workload,
+        calibration.hardware,
+        in_use,
+        computes_on_host=calibration.workload.provenance.get("clock") == "host",
+    )
+    calibration = replace(calibration, workload=workload, hardware=machine)
     if calibration.switches.get("gradient_as_bucket_view"):
         machine = replace(machine, copy_out_bytes_per_s=None)  # there is no copy back to search around
-    in_use = assignment_of(calibration, layout.bucket_indices)
     in_use_step = summarize(played(calibration, in_use)).step_ns
     found = recommend.tune(workload, machine, draws=draws)
     easiest = found.families[found.simplest].assignment if found.simplest in found.families else None

@@ -20,20 +20,19 @@ import numpy as np
 from sim.clock.arrays import Floats
 from sim.costs.in_step import rescaled, tilt_ratio
 from sim.errors import InputError
+from sim.importer.recorded.plain_backward import expected_slowdowns, taken_apart
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import MeasuredIteration, Measurement
 from sim.nouns.own_step import OwnFactor, OwnStep, OwnTime
 from sim.nouns.workload import Workload
 from sim.systems.simulate import simulate, simulated_step_ns
-from sim.truth.plain_backward import without_interference
 from sim.units import format_ms
 
 FEWEST_STEPS = 3
 # How far parts that were measured apart may be from what they are in the step: one sigma of a logarithm.
-_PRIOR = {"link": 0.2, "tilt": 0.05, "comm_slowdown": 0.1, "compute_slowdown": 0.1}
+_PRIOR = {"link": 0.2, "tilt": 0.05}
 _LEAST_SIGMA = 0.005  # of the end of synchronisation: the model itself is no better
-_MOST_SHARE = 0.75  # of a core, that communication takes from a rank that computes on it
 _MOST = 4.0  # of a factor: beyond it nothing is shared any more
 _ROUNDS = 20
 _STEP = 0.01  # of a logarithm, for slopes
@@ -85,11 +84,7 @@ class _Fitted:
 
 
 class _Times:
-    """What is compared: the ends of buckets, of backward and of synchronisation, ns from backward's start.
-
-    ``contained``: logarithm of the ``compute_slowdown`` that the workload's times contain, and its sigma. Any
-    value meets the recorded step, so that nothing is fitted to it.
-    """
+    """What is compared: the ends of buckets, of backward and of synchronisation, ns from backward's start."""
 
     def __init__(
         self,
@@ -122,25 +117,15 @@ class _Times:
         self.sigma_ns = np.maximum(scatter, _LEAST_SIGMA * self.measured_ns[-1])
         self.has_buckets = bool(buckets)
         self.about_bytes = _middle_bytes(assignment.bucket_bytes or (1,))
-        start = {
-            "link": 1.0,
-            "tilt": 1.0,
-            "comm_slowdown": hardware.comm_slowdown,
-            "compute_slowdown": hardware.compute_slowdown,
-        }
-        beside = _beside_compute(hardware) if computes_on_host else {}
-        expected = {name: np.log(value * beside.get(name, 1.0)) for name, value in start.items()}
-        prior = {
-            name: max(_PRIOR[name], expected[name] / 2) if name in beside else _PRIOR[name] for name in start
-        }
-        self.contained: tuple[float, float] | None = None
+        slowdowns = expected_slowdowns(hardware, computes_on_host=computes_on_host)
+        self.compute_slowdown = slowdowns["compute_slowdown"]
+        self.computes_on_host = computes_on_host
         if "interference" in workload.ready_includes:
-            self.contained = expected["compute_slowdown"], prior["compute_slowdown"]
-            del start["compute_slowdown"]
-        self.factors = tuple(start)
-        self.start = np.log(list(start.values()))
-        self.expected = np.array([expected[name] for name in start])
-        self.prior = np.array([prior[name] for name in start])
+            del slowdowns["compute_slowdown"]  # it is in the recorded times: any meets the recorded step
+        self.factors = (*_PRIOR, *slowdowns)
+        self.start = np.log([1.0, 1.0, *(getattr(hardware, name) for name in slowdowns)])
+        self.expected = np.array([0.0, 0.0, *(log for log, _ in slowdowns.values())])
+        self.prior = np.array([*_PRIOR.values(), *(sigma for _, sigma in slowdowns.values())])
 
     def apply(self, logs: Floats) -> Hardware:
         """The hardware with these factors."""
@@ -160,27 +145,6 @@ class _Times:
         """What is not met, in sigmas: the times, and what the parts said of the factors."""
         times = (self.predict(logs) - self.measured_ns) / self.sigma_ns
         return np.concatenate([times, (logs - self.expected) / self.prior])
-
-
-def _beside_compute(hardware: Hardware) -> dict[str, float]:
-    """What all-reduces and a rank that computes on its host do to each other, by the factor's name.
-
-    Medians over the sizes that were measured. Where only the processor's time was, as beside a job that
-    trains, it is the share, and all-reduces are taken to wait for a core as much as a rank does for them.
-    """
-    spread = hardware.spread
-    measured = spread.get("host_share", spread.get("processor_share")), spread.get("comm_beside_compute")
-    shares, slowdowns = (
-        [one for one in known.values() if isinstance(one, float)] if isinstance(known, dict) else []
-        for known in measured
-    )
-    if not shares:
-        return {}
-    compute_slowdown = 1 / (1 - min(_MOST_SHARE, max(0.0, median(shares))))
-    return {
-        "compute_slowdown": compute_slowdown,
-        "comm_slowdown": max(1.0, median(slowdowns)) if slowdowns else compute_slowdown,
-    }
 
 
 def _middle_bytes(sizes: Sequence[int]) -> int:
@@ -232,24 +196,28 @@ def _slopes(times: _Times, logs: Floats, misses: Floats, most: Floats) -> Floats
 
 
 def _told(times: _Times, fitted: _Fitted, seen: Sequence[MeasuredIteration]) -> OwnStep:
-    workload, hardware, covariance = times.workload, times.apply(fitted.logs), fitted.covariance
-    measured_step_ns = round(median(step.step_ns for step in seen))
-    before = simulated_step_ns(workload, times.hardware, times.assignment)
-    known = [*zip(times.factors, times.start, fitted.logs, np.sqrt(np.diag(covariance)), strict=True)]
+    left_open = {
+        "factors": list(times.factors),
+        "covariance": fitted.covariance.tolist(),
+        "about_bytes": times.about_bytes,
+    }
+    fitted_hardware = times.apply(fitted.logs)
+    workload, hardware = taken_apart(
+        times.workload,
+        replace(fitted_hardware, spread={**fitted_hardware.spread, "own_step": left_open}),
+        times.assignment,
+        computes_on_host=times.computes_on_host,
+    )
+    known = [*zip(times.factors, times.start, fitted.logs, np.sqrt(np.diag(fitted.covariance)), strict=True)]
     advice = (
         "under the recorded buckets hardly anything is reduced beside backward; record with more buckets "
         "(bucket_cap_mb=4)"
     )
-    if times.contained is not None and times.contained[0] > 0:
-        log, sigma = times.contained
-        known.append(("compute_slowdown", np.log(hardware.compute_slowdown), log, sigma))
-        covariance = np.pad(covariance, (0, 1))
-        covariance[-1, -1] = sigma**2
-        workload = without_interference(
-            simulate(workload, hardware, times.assignment, "analytic"), float(np.exp(log))
-        )
-        hardware = replace(hardware, compute_slowdown=float(np.exp(log)))
+    if workload is not times.workload:
+        known.append(("compute_slowdown", np.log(times.hardware.compute_slowdown), *times.compute_slowdown))
         advice = "the recorded times contain it; run a few backwards under no_sync while recording"
+    measured_step_ns = round(median(step.step_ns for step in seen))
+    before = simulated_step_ns(times.workload, times.hardware, times.assignment)
     after = simulated_step_ns(workload, hardware, times.assignment)
     forward_ns = workload.forward_ns + measured_step_ns - after
     doubtful = []
@@ -274,15 +242,10 @@ def _told(times: _Times, fitted: _Fitted, seen: Sequence[MeasuredIteration]) -> 
         for one in factors
         if one.name.endswith("slowdown") and one.high > _LOOSE * max(1.0, one.low)
     ]
-    left_open = {
-        "factors": [one.name for one in factors],
-        "covariance": covariance.tolist(),
-        "about_bytes": times.about_bytes,
-    }
     rows = zip(times.names, times.measured_ns, fitted.parts_ns, fitted.anchored_ns, strict=True)
     return OwnStep(
         workload=replace(workload, forward_ns=forward_ns),
-        hardware=replace(hardware, spread={**hardware.spread, "own_step": left_open}),
+        hardware=hardware,
         assignment=times.assignment,
         steps=len(seen),
         times=(
