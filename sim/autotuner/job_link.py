@@ -12,12 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sim.autotuner.unison import Unison
 from sim.nouns.hardware import CurvePoint
-from sim.validator.ranks.probes.beside_compute import share_of
 
-BUDGET_S = 3.0
-_SHARE_NS = 900_000_000  # of the budget: what all-reduces and a rank that computes take of each other
-_SHARE_BYTES = (1 << 20, 4 << 20)
-_SHARE_TURNS = 5
+BUDGET_S = 2.0
 _SMALLEST = 16 << 10
 _GROWTH = 4
 _MOST_ROUNDS = 7
@@ -28,14 +24,13 @@ _GLOO_CHANNELS = 2  # worker threads per process group: two collectives at once 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLink:
-    """All-reduces by size, median of some rounds; what they and a rank that computes on its host take of each
-    other, by size, as in ``Hardware.spread``."""
+    """All-reduces by size, median of some rounds; ``processor_share`` is their processor time over duration,
+    most of what they take of a rank that computes."""
 
     curve: tuple[CurvePoint, ...]
     channels: int = 1
     channel_slowdown: float = 1.0
-    host_share: dict[str, float] = field(default_factory=dict)
-    comm_beside_compute: dict[str, float] = field(default_factory=dict)
+    processor_share: dict[str, float] = field(default_factory=dict)
 
 
 class LinkProbe:
@@ -48,22 +43,21 @@ class LinkProbe:
     def __init__(self, ddp: DistributedDataParallel, ranks: Unison) -> None:
         self._group, self._device, self._ranks = ddp.process_group, ddp.device, ranks
         self.is_gloo = dist.get_backend(self._group) == "gloo"
-        self.computes_on_host = self._device.type == "cpu"
         self.total_bytes = sum(p.numel() * p.element_size() for p in ddp.parameters() if p.requires_grad)
+        self.processor_share: dict[int, float] = {}
         self._memory = torch.zeros(max(self.total_bytes, 2 * _PAIRED_BYTES) // 4 + 1, device=self._device)
 
     def time(self, size: int) -> int:
         """One all-reduce of ``size`` bytes, ns."""
-        return self._ranks.quickest([self._time(size, 1)])[0]
+        spent = time.process_time()
+        took = self._time(size, 1)
+        self.processor_share[size] = round((time.process_time() - spent) * 1e9 / max(1, took), 4)
+        return self._ranks.quickest([took])[0]
 
     def time_pair(self, size: int) -> tuple[int, int]:
         """One alone, and two at once, ns."""
         alone, both = self._ranks.quickest([self._time(size, 1), self._time(size, 2)])
         return alone, both
-
-    def share(self, size: int, repeats: int) -> tuple[float, float]:
-        """As ``share_of``, of all-reduces of ``size`` bytes."""
-        return share_of(self._memory[: size // 4], repeats, _SHARE_TURNS, self._group)
 
     def _time(self, size: int, count: int) -> int:
         tensors = self._memory[: count * max(1, size // 4)].chunk(count)
@@ -100,15 +94,6 @@ def measure_link(probe: LinkProbe) -> JobLink:
     while _PAIRED_BYTES in rounds and len(paired) < _PAIRS and 3 * rounds[_PAIRED_BYTES][0] <= left_ns:
         paired.append(probe.time_pair(_PAIRED_BYTES))
         left_ns -= sum(paired[-1])
-    shares: dict[str, tuple[float, float]] = {}
-    most_ns = min(_SHARE_NS, left_ns)
-    turns_ns = {size: 3 * _SHARE_TURNS * rounds[size][0] for size in _SHARE_BYTES if size in rounds}
-    fitting = [size for size, takes_ns in turns_ns.items() if 0 < takes_ns <= most_ns]
-    if probe.computes_on_host and fitting:
-        size = max(fitting)
-        repeats = most_ns // turns_ns[size]
-        shares[str(size)] = probe.share(size, repeats)
-        left_ns -= repeats * turns_ns[size]
     order = random.Random(0)
     for _ in range(_MOST_ROUNDS - 1):
         if sum(times[0] for times in rounds.values()) > left_ns:
@@ -126,8 +111,9 @@ def measure_link(probe: LinkProbe) -> JobLink:
         channel_slowdown=max(1.0, median(both / max(1, alone) for alone, both in paired))
         if has_channels
         else 1.0,
-        host_share={size: max(0.0, share) for size, (share, _) in shares.items()},
-        comm_beside_compute={size: max(1.0, slowdown) for size, (_, slowdown) in shares.items()},
+        processor_share={
+            str(size): share for size, share in probe.processor_share.items() if size >= _PAIRED_BYTES
+        },
     )
 
 

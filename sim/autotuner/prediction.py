@@ -106,7 +106,7 @@ def _hardware(recording: Recording, link: JobLink) -> Hardware:
         comm_channels=link.channels,
         channel_slowdown=link.channel_slowdown,
         shared_connection=link.channels > 1,
-        spread={"host_share": link.host_share, "comm_beside_compute": link.comm_beside_compute},
+        spread={"processor_share": link.processor_share},
         provenance={"source": "sim.autotune"},
     )
 

@@ -87,12 +87,13 @@ def measured_on(
     )
 
 
-def test_what_communication_takes_of_a_host_is_expected_where_the_step_does_not_tell() -> None:
+@pytest.mark.parametrize("word", ["host_share", "processor_share"])
+def test_what_communication_takes_of_a_host_is_expected_where_the_step_does_not_tell(word: str) -> None:
     """One bucket leaves nothing beside communication; a GPU's compute is not the host's. What takes a core
     from the other waits for it too, so that both slow-downs are expected alike.
     """
     machine = replace(WIRE, compute_slowdown=1 / 0.75, comm_slowdown=1 / 0.75)
-    told = replace(WIRE, spread={"host_share": {str(4 * MIB): 0.25}})
+    told = replace(WIRE, spread={word: {str(4 * MIB): 0.25}})
     single = sim.assign(WORKLOAD, "single")
     on_host, on_gpu = (
         sim.own_step(WORKLOAD, told, measured_on(machine, assignment=single, place=place))

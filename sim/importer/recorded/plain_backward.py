@@ -22,10 +22,11 @@ def expected_slowdowns(hardware: Hardware, *, computes_on_host: bool) -> dict[st
     """``comm_slowdown`` and ``compute_slowdown`` in a step, by what was measured apart: logarithm and sigma.
 
     A rank that computes on its host shares cores with its all-reduces (``spread.host_share``,
-    ``spread.comm_beside_compute``; medians over sizes). Where only the share was measured, all-reduces are
-    taken to wait for a core as much as a rank does for them.
+    ``spread.comm_beside_compute``; medians over sizes). Where only the processor's time was measured, as
+    beside a job that trains, all-reduces are taken to wait for a core as much as a rank does for them.
     """
-    measured = hardware.spread.get("host_share"), hardware.spread.get("comm_beside_compute")
+    spread = hardware.spread
+    measured = spread.get("host_share", spread.get("processor_share")), spread.get("comm_beside_compute")
     shares, slowdowns = (
         [one for one in known.values() if isinstance(one, float)] if isinstance(known, dict) else []
         for known in measured

@@ -31,43 +31,33 @@ def beside_compute(rank: RankLike) -> dict[str, dict[int, float]]:
     def mean(value: float) -> float:
         return round(float(sum(gather(value, rank.world_size))) / rank.world_size, 4)
 
-    for size in rank.job["pair_sizes"]:
-        repeats = max(1, round(_SHARE_NS / max(time_all_reduces(size, 2, rank))))
-        share, slowdown = share_of(torch.zeros(size // 4), repeats, _SHARE_TURNS)
-        shares[size], slowdowns[size] = max(0.0, mean(share)), max(1.0, mean(slowdown))
+    with _Multiplying() as multiplying:
+        for size in rank.job["pair_sizes"]:
+            tensor = torch.zeros(size // 4)
+            repeats = max(1, round(_SHARE_NS / max(time_all_reduces(size, 2, rank))))
+            rates, times = [], []
+            for _ in range(_SHARE_TURNS):
+                begun = time.monotonic()
+                _all_reduces(tensor, repeats)
+                alone_s = time.monotonic() - begun
+                dist.barrier()
+                both_s, both_rate = multiplying.beside(_all_reduces, tensor, repeats)
+                dist.barrier()
+                _, alone_rate = multiplying.beside(time.sleep, both_s)
+                dist.barrier()
+                rates.append((alone_rate, both_rate))
+                times.append((alone_s, both_s))
+            (alone_rate, both_rate), (alone_s, both_s) = (
+                map(median, zip(*turns, strict=True)) for turns in (rates, times)
+            )
+            shares[size] = max(0.0, mean(1 - both_rate / alone_rate))
+            slowdowns[size] = max(1.0, mean(both_s / alone_s))
     return {"shares": shares, "slowdowns": slowdowns}
 
 
-def share_of(
-    tensor: torch.Tensor, repeats: int, turns: int, group: dist.ProcessGroup | None = None
-) -> tuple[float, float]:
-    """What ``repeats`` all-reduces take of this rank's products, as a share, and how much longer they take.
-
-    All ranks of ``group`` call it at once. In each turn the all-reduces run alone, then beside products, and
-    then products alone for as long; medians over turns are compared.
-    """
-
-    def all_reduces() -> None:
-        for _ in range(repeats):
-            dist.all_reduce(tensor, group=group)
-
-    rates, times = [], []
-    with _Multiplying() as multiplying:
-        for _ in range(turns):
-            begun = time.monotonic()
-            all_reduces()
-            alone_s = time.monotonic() - begun
-            dist.barrier(group)
-            both_s, both_rate = multiplying.beside(all_reduces)
-            dist.barrier(group)
-            _, alone_rate = multiplying.beside(time.sleep, both_s)
-            dist.barrier(group)
-            rates.append((alone_rate, both_rate))
-            times.append((alone_s, both_s))
-    (alone_rate, both_rate), (alone_s, both_s) = (
-        map(median, zip(*found, strict=True)) for found in (rates, times)
-    )
-    return 1 - both_rate / alone_rate, both_s / alone_s
+def _all_reduces(tensor: torch.Tensor, repeats: int) -> None:
+    for _ in range(repeats):
+        dist.all_reduce(tensor)
 
 
 class _Multiplying:
