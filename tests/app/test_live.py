@@ -330,6 +330,36 @@ def test_what_is_pasted_keeps_the_jobs_switches_and_takes_the_promised_step(
         assert all(f"{name}={value!r}" in gain.setting for name, value in pasted.ddp_kwargs.items())
 
 
+def test_a_gain_counts_what_other_buckets_take_of_a_computing_rank() -> None:
+    """The recorded backward contains what its own few all-reduces took; the step in use stays what it was."""
+    traces = Path(__file__).parents[2] / "traces"
+    workload = sim.load_workload(traces / "workloads" / "gpt-13.8M-cpu.json")
+    told = sim.load_hardware(traces / "hardware" / "box-2x4gbit.json")
+    recorded = replace(
+        workload,
+        ready_includes=("copy_in", "launch", "interference"),
+        provenance=workload.provenance | {"clock": "host"},
+    )
+    gains = []
+    for share in (0.0, 0.3):
+        calibration = Calibration(
+            first_step=3,
+            last_step=22,
+            workload=recorded,
+            hardware=replace(told, spread=told.spread | {"host_share": {"4194304": share}}),
+            hardware_is_own=False,
+            accumulation=(1, 1),
+            switches={},
+            settings={},
+            layouts=(),
+        )
+        used = sim.assign(recorded).bucket_indices
+        gains.append(sim.live_gain(calibration, RecordedLayout(step=1, bucket_indices=used)))
+    unknown, known = gains
+    assert known.in_use_ns == pytest.approx(unknown.in_use_ns, abs=1000)
+    assert known.gain_ns < 0.9 * unknown.gain_ns
+
+
 @pytest.mark.parametrize("name", ["gpt-13.8M-cpu", pytest.param("bert-14.0M-cpu", marks=pytest.mark.slow)])
 def test_promised_buckets_are_reached_where_a_switch_moves_them(name: str) -> None:
     """With find_unused_parameters caps are counted in another order, so that keywords reach other buckets."""
