@@ -21,7 +21,6 @@ from sim.clock.arrays import Floats
 from sim.costs.in_step import rescaled, tilt_ratio
 from sim.errors import InputError
 from sim.importer.recorded.plain_backward import expected_slowdowns, taken_apart
-from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import MeasuredIteration, Measurement
 from sim.nouns.own_step import OwnFactor, OwnStep, OwnTime
@@ -67,10 +66,27 @@ def own_step(workload: Workload, hardware: Hardware, measured: Measurement) -> O
             f"{measured.name}: {len(seen)} steps with all their buckets are not enough to hold a prediction "
             f"to; record at least {FEWEST_STEPS} more"
         )
-    on_host = measured.environment.get("place") == "cpu"
-    times = _Times(workload, hardware, measured.asked, seen, on_host)
+    times = _Times(workload, hardware, measured, seen)
     fitted = _fit(times)
     return _told(times, fitted, seen)
+
+
+def is_hooked(measured: Measurement) -> bool:
+    """Whether the steps ran under the hook by which ``sim.record`` sees DDP's own all-reduces."""
+    has_own_hook = measured.asked is not None and "comm_hook" in measured.asked.settings
+    return measured.provenance.get("source") == "sim.record" and bool(measured.traced) and not has_own_hook
+
+
+def hooked(hardware: Hardware) -> Hardware:
+    """The machine as a job finds it under that hook, which divides each bucket in a pass of its own.
+
+    DDP divides as it copies gradients in (A3.4). A pass in place reads and writes; accumulating, whose rate
+    is measured, reads twice and writes.
+    """
+    copy, accumulate = hardware.copy_in_bytes_per_s, hardware.accumulate_bytes_per_s
+    if copy is None or accumulate is None:
+        return hardware
+    return replace(hardware, copy_in_bytes_per_s=1 / (1 / copy + 1 / (1.5 * accumulate)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +106,13 @@ class _Times:
         self,
         workload: Workload,
         hardware: Hardware,
-        assignment: Assignment,
+        measured: Measurement,
         seen: Sequence[MeasuredIteration],
-        computes_on_host: bool,
     ) -> None:
-        self.workload, self.hardware, self.assignment = workload, hardware, assignment
+        assert measured.asked is not None
+        self.workload, self.hardware, self.assignment = workload, hardware, measured.asked
+        self.computes_on_host = measured.environment.get("place") == "cpu"
+        self.is_hooked = is_hooked(measured)
         buckets = [
             [*(one.ready_ns for one in step.buckets), *(one.end_ns for one in step.buckets)]
             for step in seen
@@ -116,10 +134,9 @@ class _Times:
         scatter = np.array([1.25 * row.std() / len(row) ** 0.5 for row in rows])
         self.sigma_ns = np.maximum(scatter, _LEAST_SIGMA * self.measured_ns[-1])
         self.has_buckets = bool(buckets)
-        self.about_bytes = _middle_bytes(assignment.bucket_bytes or (1,))
-        slowdowns = expected_slowdowns(hardware, computes_on_host=computes_on_host)
+        self.about_bytes = _middle_bytes(self.assignment.bucket_bytes or (1,))
+        slowdowns = expected_slowdowns(hardware, computes_on_host=self.computes_on_host)
         self.compute_slowdown = slowdowns["compute_slowdown"]
-        self.computes_on_host = computes_on_host
         if "interference" in workload.ready_includes:
             del slowdowns["compute_slowdown"]  # it is in the recorded times: any meets the recorded step
         self.factors = (*_PRIOR, *slowdowns)
@@ -134,9 +151,14 @@ class _Times:
         bent = rescaled(self.hardware, lambda size: tilt_ratio(link, tilt, size, self.about_bytes))
         return replace(bent, **values)  # type: ignore[arg-type]
 
+    def while_recorded(self, hardware: Hardware) -> Hardware:
+        """``hardware`` as the recorded steps found it."""
+        return hooked(hardware) if self.is_hooked else hardware
+
     def predict(self, logs: Floats) -> Floats:
         """The times compared, with these factors."""
-        timeline = simulate(self.workload, self.apply(logs), self.assignment, "analytic")
+        hardware = self.while_recorded(self.apply(logs))
+        timeline = simulate(self.workload, hardware, self.assignment, "analytic")
         seen = timeline.buckets if self.has_buckets else ()
         buckets = [*(bucket.ready_ns for bucket in seen), *(bucket.end_ns for bucket in seen)]
         return np.array([*buckets, timeline.backward_end_ns, timeline.sync_end_ns], float)
@@ -217,8 +239,8 @@ def _told(times: _Times, fitted: _Fitted, seen: Sequence[MeasuredIteration]) -> 
         known.append(("compute_slowdown", np.log(times.hardware.compute_slowdown), *times.compute_slowdown))
         advice = "the recorded times contain it; run a few backwards under no_sync while recording"
     measured_step_ns = round(median(step.step_ns for step in seen))
-    before = simulated_step_ns(times.workload, times.hardware, times.assignment)
-    after = simulated_step_ns(workload, hardware, times.assignment)
+    before = simulated_step_ns(times.workload, times.while_recorded(times.hardware), times.assignment)
+    after = simulated_step_ns(workload, times.while_recorded(hardware), times.assignment)
     forward_ns = workload.forward_ns + measured_step_ns - after
     doubtful = []
     if forward_ns < 0:

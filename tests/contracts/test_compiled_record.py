@@ -13,7 +13,7 @@ def test_the_manual_has_the_table() -> None:
 
 
 def test_what_the_eager_recording_says_of_compiled_steps_holds() -> None:
-    """Ready order and buckets are those that were seen, steps within 5 %, in the predicted order."""
+    """Ready order and buckets are those that were seen, steps within 4 %, in the predicted order."""
     (folder,) = sim.find_records(TRACES)
     record, agreement = sim.load_record(folder), scored(folder)
     assert {row.name for row in agreement.rows} == set(CASES)
@@ -24,6 +24,6 @@ def test_what_the_eager_recording_says_of_compiled_steps_holds() -> None:
         played = sim.simulate(record.workload, record.hardware, measured.asked, "analytic").workload
         assert played.order() == own.order(), measured.name
     errors = [abs(row.step_error) for row in agreement.rows]
-    assert median(errors) <= 0.02
-    assert max(errors) <= 0.05
+    assert median(errors) <= 0.015
+    assert max(errors) <= 0.04
     assert agreement.order_right == agreement.order_pairs > 0

@@ -15,6 +15,7 @@ import sim
 from sim.formats.record_files import load_record, recorded_step, save_measurements, start_record
 from sim.nouns.assignment import Assignment
 from sim.nouns.comparison import Agreement
+from sim.truth.recorded_step import hooked
 from tests.training.compiled_train import CASES
 from tests.training.measure import run
 
@@ -55,7 +56,8 @@ def measure(factory: str, backend: str, turns: int, hardware: Path, folder: Path
 
 def scored(folder: Path) -> Agreement:
     """Every case as it is predicted from the recording of the job that was not compiled."""
-    return sim.agreement(load_record(folder), attributed=False)
+    record = load_record(folder)
+    return sim.agreement(replace(record, hardware=hooked(record.hardware)), attributed=False)
 
 
 def table(directory: Path = TRACES) -> list[str]:
@@ -69,7 +71,7 @@ def table(directory: Path = TRACES) -> list[str]:
             assert observed is not None
             own = sim.load_workload(folder / "own" / f"{row.name}.json")
             said = sim.simulate(record.workload, record.hardware, asked, "analytic").workload
-            held = sim.simulate(own, record.hardware, Assignment(bucket_indices=observed), "analytic")
+            held = sim.simulate(own, hooked(record.hardware), Assignment(bucket_indices=observed), "analytic")
             cells = (
                 row.name,
                 f"{row.measured_step_ns / 1e6:.0f}",

@@ -15,6 +15,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.workload import Workload
+from sim.truth.recorded_step import hooked
 from tests.handmade import handmade, measurement, wired
 
 MS = 10**6
@@ -168,6 +169,16 @@ def test_where_nothing_tells_what_communication_costs_the_recorded_times_stay() 
     own = sim.own_step(recorded, WIRE, measured_on(WIRE, place="cpu"))
     assert own.workload == recorded
     assert [factor.name for factor in own.factors] == ["link", "tilt", "comm_slowdown"]
+
+
+def test_the_pass_that_the_recorder_adds_is_in_the_recorded_step_alone() -> None:
+    machine = replace(WIRE, copy_in_bytes_per_s=2e9, accumulate_bytes_per_s=1e9)
+    measured = measured_on(hooked(machine))
+    own = sim.own_step(WORKLOAD, machine, replace(measured, provenance={"source": "sim.record"}))
+    assert [time.parts_ns for time in own.times] == [time.measured_ns for time in own.times]
+    assert own.hardware.copy_in_bytes_per_s == 2e9
+    other = sim.own_step(WORKLOAD, machine, measured)
+    assert other.times[-1].parts_ns < other.times[-1].measured_ns - 4 * MS
 
 
 def test_parts_that_are_right_are_left_alone() -> None:
