@@ -37,6 +37,11 @@ _ROUNDS = 20
 _STEP = 0.01  # of a logarithm, for slopes
 _ENOUGH = 1e-4
 _LOOSE = 2.5  # times: a slow-down whose range is wider was hardly told by the step
+_PLAIN = "run a few backwards under no_sync while recording"
+_MORE_BUCKETS = (
+    "under the recorded buckets hardly anything is reduced beside backward; record with more buckets "
+    "(bucket_cap_mb=4)"
+)
 _ALONG = 2.0  # sigmas that a range of 95 % lies from the middle, nearly
 
 
@@ -231,18 +236,21 @@ def _told(times: _Times, fitted: _Fitted, seen: Sequence[MeasuredIteration]) -> 
         computes_on_host=times.computes_on_host,
     )
     known = [*zip(times.factors, times.start, fitted.logs, np.sqrt(np.diag(fitted.covariance)), strict=True)]
-    advice = (
-        "under the recorded buckets hardly anything is reduced beside backward; record with more buckets "
-        "(bucket_cap_mb=4)"
-    )
+    advice: dict[str, str] = {}
     if workload is not times.workload:
         known.append(("compute_slowdown", np.log(times.hardware.compute_slowdown), *times.compute_slowdown))
-        advice = "the recorded times contain it; run a few backwards under no_sync while recording"
+        advice["compute_slowdown"] = f"the recorded times contain it; {_PLAIN}"
     measured_step_ns = round(median(step.step_ns for step in seen))
     before = simulated_step_ns(times.workload, times.while_recorded(times.hardware), times.assignment)
     after = simulated_step_ns(workload, times.while_recorded(hardware), times.assignment)
     forward_ns = workload.forward_ns + measured_step_ns - after
     doubtful = []
+    if "interference" in workload.ready_includes and times.computes_on_host:
+        doubtful.append(
+            "backward contains what its own all-reduces took of it, and the hardware does not say what "
+            "others would take, so that gains may be too large; calibrate again, which measures "
+            f"host_share, or {_PLAIN}"
+        )
     if forward_ns < 0:
         doubtful.append(
             f"the recorded step, {format_ms(measured_step_ns)}, is shorter than its parts by "
@@ -260,7 +268,8 @@ def _told(times: _Times, fitted: _Fitted, seen: Sequence[MeasuredIteration]) -> 
         for name, start, log, sigma in known
     )
     doubtful += [
-        f"{one.name} is known to {max(1.0, one.low):.2f} to {one.high:.2f} only: {advice}"
+        f"{one.name} is known to {max(1.0, one.low):.2f} to {one.high:.2f} only: "
+        + advice.get(one.name, _MORE_BUCKETS)
         for one in factors
         if one.name.endswith("slowdown") and one.high > _LOOSE * max(1.0, one.low)
     ]

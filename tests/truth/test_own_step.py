@@ -168,6 +168,7 @@ def test_where_nothing_tells_what_communication_costs_the_recorded_times_stay() 
     recorded = recorded_beside(WIRE, OWN)
     own = sim.own_step(recorded, WIRE, measured_on(WIRE, place="cpu"))
     assert own.workload == recorded
+    assert "gains may be too large; calibrate again" in own.doubtful[0]
     assert [factor.name for factor in own.factors] == ["link", "tilt", "comm_slowdown"]
 
 
