@@ -27,7 +27,7 @@ def main() -> None:
 
 
 def _main() -> None:
-    from sim.cli.printing import fail, note
+    from sim.cli.printing import fail, note, telling_of_compilation
     from sim.errors import SimError
 
     # What follows -- is another command's.
@@ -38,7 +38,8 @@ def _main() -> None:
         kept = [word for word in ours[1:] if word != "--debug"]
         sys.argv = [sys.argv[0], "--debug", *kept, *sys.argv[len(ours) :]]
     try:
-        _answer()
+        with telling_of_compilation():
+            _answer()
     except (SimError, OSError) as error:
         if debug:
             raise

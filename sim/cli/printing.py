@@ -6,6 +6,7 @@ What is about the process goes to stderr: progress, files written, hints what to
 (``progress``, ``note``, ``fail``). So ``bucketsim tune … > file`` keeps the recommendation, and nothing else.
 """
 
+import logging
 import os
 import sys
 import time
@@ -80,7 +81,10 @@ def _answers() -> Console:
 
 @contextmanager
 def progress(title: str) -> Iterator[Callable[..., None]]:
-    """A progress bar on stderr, or a line now and then; yields ``report(done, total, what="")``."""
+    """A progress bar on stderr, or a line now and then; yields ``report(done, total, what="")``.
+
+    ``total`` is None where nobody knows how much there is.
+    """
     if not errors.is_terminal:
         yield _lines_of_progress(title)
         return
@@ -90,7 +94,7 @@ def progress(title: str) -> Iterator[Callable[..., None]]:
     with Progress(*columns, console=errors, transient=True) as bar:
         task = bar.add_task(title, total=None)
 
-        def report(done: int, total: int, what: str = "") -> None:
+        def report(done: int, total: int | None, what: str = "") -> None:
             bar.update(task, completed=done, total=total, description=f"{title} {what}".strip())
 
         yield report
@@ -100,11 +104,42 @@ def _lines_of_progress(title: str) -> Callable[..., None]:
     """``report`` for a log: a line every ten seconds, and so none of what is done sooner."""
     begun = told = time.monotonic()
 
-    def report(done: int, total: int, what: str = "") -> None:
+    def report(done: int, total: int | None, what: str = "") -> None:
         nonlocal told
         now = time.monotonic()
         if now - told >= _EVERY_S:
             told = now
-            note(f"{' '.join((title, what)).strip()}: {done / max(1, total):.0%} after {now - begun:.0f} s")
+            share = "" if total is None else f" {done / max(1, total):.0%}"
+            note(f"{' '.join((title, what)).strip()}:{share} after {now - begun:.0f} s")
 
     return report
+
+
+@contextmanager
+def telling_of_compilation() -> Iterator[None]:
+    """Meanwhile loops that are made into machine code are told, on a terminal or not."""
+    log, handler = logging.getLogger("sim.clock.machine_code"), _Compiling()
+    level = log.level
+    log.setLevel(logging.INFO)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+
+
+class _Compiling(logging.Handler):
+    """A line at the first loop, which says how long it takes, and another every ten seconds."""
+
+    _begun: float | None = None
+    _told = 0.0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        now = time.monotonic()
+        if self._begun is None:
+            self._begun = self._told = now
+            note("compiling loops: once after an installation, some half a minute")
+        elif now - self._told >= _EVERY_S:
+            self._told = now
+            note(f"compiling loops: after {now - self._begun:.0f} s")

@@ -67,7 +67,7 @@ def tune(
     own = None if parts else own_step_of(workload_file, workload, hardware)
     if own is not None:
         workload, hardware = own.workload, own.hardware
-    with progress("tuning (the first time, its loops are compiled)"):
+    with progress("tuning") as report:
         answer = sim.tune(
             workload,
             hardware,
@@ -76,6 +76,7 @@ def tune(
             draws=draws,
             max_bucket_bytes=None if max_bucket is None else parse_size(max_bucket, "--max-bucket"),
             memory_limit_bytes=None if memory_limit is None else parse_size(memory_limit, "--memory-limit"),
+            progress=lambda words: report(0, None, f"({words})"),
         )
         answer = replace(answer, memory=sim.trade_off(workload, hardware))
     if output is not None:

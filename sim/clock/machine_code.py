@@ -2,13 +2,17 @@
 
 import functools
 import hashlib
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
+from numba.core import event
 
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
+
+_log = logging.getLogger(__name__)
 
 
 def compiled(function: Kernel) -> Kernel:
@@ -46,3 +50,18 @@ def _digest(function: Callable[..., object]) -> str:
 @functools.cache
 def _text(path: str) -> str:
     return Path(path).read_text(encoding="utf-8") if Path(path).exists() else ""
+
+
+class _Telling(event.Listener):
+    """Logs each kernel that is compiled: some seconds, in which nobody else could say why all waits."""
+
+    def on_start(self, begun: Any) -> None:
+        dispatcher = begun.data["dispatcher"]
+        if hasattr(dispatcher, "bucketsim_digest"):  # not the loops of whoever imports us
+            _log.info("compiling %s", dispatcher.py_func.__name__)
+
+    def on_end(self, ended: Any) -> None:
+        pass
+
+
+event.register("numba:compile", _Telling())  # type: ignore[no-untyped-call]

@@ -66,7 +66,7 @@ def live_header(
         "backend": dist.get_backend(ddp.process_group),
         "device": str(ddp.device),
         "clock": clock,
-        "module": type(ddp.module).__name__,
+        "module": type(getattr(ddp.module, "_orig_mod", ddp.module)).__name__,  # not torch.compile's wrapper
         "comm_hook": hook,
         "ddp": {
             **{name: getattr(ddp, name, None) for name in _SETTINGS},

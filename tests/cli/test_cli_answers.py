@@ -43,7 +43,9 @@ ANSWERS = {
     "anchor": ["a step of 75.00 ms, measured 75.00 ms", "parts alone"],
     "doctor": ["this machine", "record: ", "tune: "],
 }
-ABOUT_THE_PROCESS = re.compile(r"wrote |hint: |next: |error: doctor: |computed, not measured|.+: \d+% after ")
+ABOUT_THE_PROCESS = re.compile(
+    r"wrote |hint: |next: |error: doctor: |computed, not measured|compiling loops: |.+: (\d+% )?after "
+)
 WRITES = {
     "record": "w.json",
     "estimate": "w.json",

@@ -311,6 +311,27 @@ def test_the_command_writes_what_python_gives(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("module", "words", "name"),
+    [
+        ("Net", [], "Net"),
+        ("OptimizedModule", [], "run"),
+        ("DistributedDataParallel", [], "run"),
+        ("Net", ["--name", "mine"], "mine"),
+    ],
+)
+def test_a_workload_has_the_name_of_its_model(
+    module: str, words: list[str], name: str, tmp_path: Path
+) -> None:
+    """Its class, as ``bucketsim record`` says it; where only a wrapper's is known, that of the folder."""
+    rank = rank_of(0, steady((400, 300, 200, 100)))
+    folder = write(tmp_path / "run", (replace(rank, header=header(0, module=module)),))
+    said = bucketsim("import", "recording", folder, "-o", tmp_path / "made", *words)
+    assert said.code == 0, said.err
+    assert sim.load_workload(tmp_path / "made" / "workload.json").name == name
+    assert json.loads((tmp_path / "made" / "summary.json").read_text())["name"] == name
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         (["csv", "x"], "'csv' is not legal; give auto, kineto, nccl-tests"),

@@ -145,6 +145,7 @@ def test_a_compiled_module_is_recorded(one_rank: None, tmp_path: Path) -> None:
             ddp(torch.ones(1, 3)).sum().backward()
             optimizer.step()
     header = lines(tmp_path / "run", "recording")[0]
+    assert header["module"] == "Sequential"
     assert [parameter["name"] for parameter in header["parameters"]] == [
         "0.weight",
         "0.bias",

@@ -13,6 +13,7 @@ from sim.nouns.workload import Gradient, ReadyIncludes, Workload
 from sim.systems.compile_cuts import AS_RECORDED
 from sim.units import median_ns
 
+_NO_NAMES = ("", "DistributedDataParallel", "OptimizedModule")  # what is around a model
 _OWN_EFFECTS: tuple[ReadyIncludes, ...] = ("copy_in", "launch", "interference")
 
 
@@ -23,6 +24,7 @@ def workload_of(recording: Recording) -> Workload:
     and the times are free of DDP's own effects; otherwise synchronised ones are, and ``ready_includes``
     says what is in them. Backward starts at the end of forward (A3.1), so that the loss is in it. What cannot
     be true of the recording is mended where it allows it (``check_recording``) and told in ``provenance``.
+    The name is the class of the model, or the recording's where only a wrapper's class was written down.
 
     Raises:
         InputError: too few steps after warm-up, or backward made nothing ready.
@@ -67,7 +69,7 @@ def workload_of(recording: Recording) -> Workload:
         raise InputError(f"{recording.name}: no gradient became ready in any backward")
     optimizer = [step.optimizer_ns for step in chosen.steps if step.optimizer_ns is not None]
     return Workload(
-        name=recording.name,
+        name=recording.name if header.module in _NO_NAMES else header.module,
         gradients=tuple(
             Gradient(
                 index=index,

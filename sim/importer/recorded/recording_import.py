@@ -1,6 +1,7 @@
 """What ``sim.record`` wrote beside a real training run, through the door of the other formats."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from sim.errors import InputError
@@ -31,6 +32,8 @@ def read_recording(paths: Sequence[Path], options: ImportOptions) -> Imported:
         raise InputError(f"PATH: {len(folders)} paths are not legal; give one directory of a recording")
     recording = load_recording(folders[0])
     workload, measured = workload_of(recording), measured_of(recording)
+    if options.name:
+        workload = replace(workload, name=options.name)
     header = recording.ranks[0].header
     kept = keep(recording)
     steps = sum(len(rank.steps) for rank in recording.ranks)
@@ -72,7 +75,7 @@ def read_recording(paths: Sequence[Path], options: ImportOptions) -> Imported:
         dropped.append(f"the last line of rank {rank}, which was cut off")
     return Imported(
         format=RECORDING.name,
-        name=options.name or recording.name,
+        name=workload.name,
         workload=workload,
         measurements=() if isinstance(run, str) else (run,),
         found=tuple(found),
