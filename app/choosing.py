@@ -154,6 +154,15 @@ class WhatIf:
         """What results are remembered by, beside their inputs."""
         return json.dumps(self.told(), sort_keys=True)
 
+    def beside(self, workload: Workload, hardware: Hardware) -> "WhatIf":
+        """The same without what is so already: as many ranks, gradients that are all of this dtype."""
+        is_of_it = all(gradient.dtype == self.precision for gradient in workload.gradients)
+        return replace(
+            self,
+            world_size=None if self.world_size == hardware.world_size else self.world_size,
+            precision=None if is_of_it else self.precision,
+        )
+
     def told(self) -> dict[str, Any]:
         """What is changed, for a provenance: names and values of what is not as measured."""
         given = {one.name: (getattr(self, one.name), one.default) for one in fields(self)}

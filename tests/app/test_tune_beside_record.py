@@ -82,6 +82,22 @@ def test_what_is_held_against_the_measurement_is_what_is_shown(page: AppTest) ->
     assert any("no longer applies" in found.value for found in page.info)
 
 
+def test_what_if_it_were_as_it_is_keeps_the_measurement(page: AppTest) -> None:
+    """As many ranks as were measured, and the dtype that all gradients have, are the measured world."""
+    page.query_params["ranks"] = "2"
+    page.query_params["precision"] = "float32"
+    page.run()
+    assert is_clean(page)
+    assert any("Passed" in found.value for found in page.success)
+    assert page.selectbox(key="overlay").value == "default"
+    assert not [found for found in page.metric if "as measured" in found.delta]
+    assert not [found for found in page.markdown if "orange-badge" in found.value]
+    page.number_input(key="ranks").set_value(3).run()
+    assert not page.success
+    assert [found for found in page.metric if "as measured" in found.delta]
+    assert [found for found in page.markdown if "orange-badge" in found.value]
+
+
 def test_a_record_is_found_by_its_digests(page: AppTest) -> None:
     page.query_params["start"] = "bundled files"
     page.query_params["workload"] = "twenty"
