@@ -157,9 +157,10 @@ def show(library: Library) -> Asked:
 
 
 def _uploaded() -> tuple[Workload, str] | None:
-    """The workload that was uploaded on another page, if there is one."""
+    """The workload that was uploaded on another page, with what was filled in there, if there is one."""
     files = st.session_state.get(uploading.KEPT, [])
-    outcome = cached_uploads.read(files, ImportOptions()) if files else None
+    filled_in = st.session_state.get(uploading.TOLD, ImportOptions())
+    outcome = cached_uploads.read(files, filled_in) if files else None
     if outcome is None or outcome.uploaded is None or outcome.uploaded.workload is None:
         return None
     return outcome.uploaded.workload, outcome.workload_digest

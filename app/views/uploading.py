@@ -12,7 +12,7 @@ from sim.nouns.imported import ImportOptions
 from sim.units import NS_PER_MS
 
 _MOST_MS = 1e9
-KEPT = "uploaded_files"
+KEPT, TOLD = "uploaded_files", "told_of_uploaded_files"
 
 
 def ask() -> Outcome | None:
@@ -30,7 +30,8 @@ def ask() -> Outcome | None:
     if not st.session_state["up"]:
         st.caption(labels.plain(words.kept([file.name for file in files])))
         st.button("Forget these files", key="up_forget", on_click=_forget, icon=":material/delete:")
-    outcome = cached_uploads.read(files, _told())
+    st.session_state[TOLD] = _told()
+    outcome = cached_uploads.read(files, st.session_state[TOLD])
     if outcome.uploaded is not None:
         imported.show(outcome.uploaded)
     return outcome

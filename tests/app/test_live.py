@@ -619,6 +619,20 @@ def test_a_machine_beside_the_recording_and_own_numbers(page: AppTest, job: Job)
     assert any("bucket_cap_mb" in one.value for one in page.code)
 
 
+def test_a_machine_that_is_not_legal_takes_no_figure_away(page: AppTest, job: Job) -> None:
+    """An upload, or a file beside the recording, which is chosen first: one line, and the job's own."""
+    (job.folder / "hardware.json").write_text("{")
+    job.train(60)
+    page.run()
+    assert [one.value.replace("\\", "").startswith("hardware.json: ") for one in page.error] == [True]
+    assert "No machine was given" in said(page)
+    assert len(page.get("plotly_chart")) == 3
+    page.selectbox(key="live_machine").set_value("upload a hardware").run()
+    page.file_uploader(key="up_live").set_value(("mine.json", b"[]", "application/json")).run()
+    assert [one.value.replace("\\", "").startswith("mine.json: ") for one in page.error] == [True]
+    assert len(page.get("plotly_chart")) == 3
+
+
 def test_drift_is_told_and_a_new_window_begins_anew(page: AppTest, job: Job) -> None:
     job.train(120).train(80, slow_forward=1.4)
     page.run()
