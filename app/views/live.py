@@ -165,7 +165,7 @@ def _machines(directory: Path, library: Library) -> dict[str, Path | None]:
 
 
 def _hardware(path: Path | None) -> tuple[Hardware | None, str]:
-    """The machine that was chosen, with its digest; ``None``, also where a file is not legal: the job's own."""
+    """The machine that was chosen, with its digest; ``None``: the job's own, as where a file is not legal."""
     with told():
         if path == Path(_UPLOAD):
             file = uploading.one("Hardware JSON", "up_live")

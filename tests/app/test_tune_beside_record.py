@@ -22,6 +22,7 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.units import format_ms
 from tests.app.conftest import is_clean, make_traces, metric, open_dashboard
+from tests.app.test_addresses import visit
 from tests.effort import PATIENCE_S
 from tests.saving import measure_anew
 
@@ -125,6 +126,9 @@ def test_a_run_with_a_slow_rank_is_shown_as_it_was_measured(
     assert metric(page, "Step time") == format_ms(row.predicted_step_ns)
     assert words.CARRIED in [found.value for found in page.caption]
     assert page.selectbox(key="overlay").value == row.name
+    visit(page, "compare", b_pick="single bucket", c_pick="single bucket")
+    assert words.CARRIED in [found.value for found in page.caption], "Compare starts from the same"
+    visit(page, "")
     page.selectbox(key="start").set_value("bundled").run()
     page.selectbox(key="workload").set_value("twenty").run()
     assert is_clean(page)
