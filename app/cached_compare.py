@@ -166,7 +166,7 @@ def play(inputs: Inputs, candidate: Candidate, library: Library) -> Result:
 
 
 def _best_cap_mb(inputs: Inputs, choice: Choice) -> float:
-    """The cap that the Tune page recommends, for the switches and ranks of this candidate."""
+    """The round cap of the Tune page, for the switches and ranks of this candidate."""
     is_plain = not choice.options and inputs.slowest is None
     row = cap_row(inputs, choice, cached.tune(inputs) if is_plain else None)
     if row is None or row.bucket_cap_mb is None:

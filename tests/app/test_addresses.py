@@ -117,6 +117,9 @@ def test_what_is_legal_is_not_told(page: AppTest) -> None:
     assert not alerts(page), "the bare name of an assignment is legal"
     visit(page, "", **(legal | {"pick": "DeepSpeed ZeRO-1"}))
     assert not alerts(page), "and its name on the page"
+    visit(page, "compare", b_pick="recommended bucket_cap_mb", c_pick="single bucket")
+    assert not alerts(page), "and its name of former days"
+    assert page.selectbox(key="b_pick").value == "best-cap"
     visit(page, "compare", **QUICK)
     assert not alerts(page)
 

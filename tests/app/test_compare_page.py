@@ -367,5 +367,5 @@ def test_the_link_names_every_pick() -> None:
         "candidates": ["2"],
         "a_pick": ["bucket_cap_mb"],
         "a_cap": ["4"],
-        "b_pick": ["recommended bucket_cap_mb"],
+        "b_pick": ["best round bucket_cap_mb"],
     }
