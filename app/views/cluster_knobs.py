@@ -5,13 +5,12 @@ from typing import Any
 
 import streamlit as st
 
-from app import cached, cached_uploads
+from app import cached
 from app.cached_uploads import Upload
 from app.library import Library
 from app.views import addresses, uploading
 from app.words import cluster as labels_cluster
 from app.words.uploads import computed_words, uploaded_words
-from sim.nouns.imported import ImportOptions
 from sim.nouns.workload import Workload
 
 UPLOAD = "upload"
@@ -157,10 +156,8 @@ def show(library: Library) -> Asked:
 
 
 def _uploaded() -> tuple[Workload, str] | None:
-    """The workload that was uploaded on another page, with what was filled in there, if there is one."""
-    files = st.session_state.get(uploading.KEPT, [])
-    filled_in = st.session_state.get(uploading.TOLD, ImportOptions())
-    outcome = cached_uploads.read(files, filled_in) if files else None
+    """The workload that was uploaded on another page, if there is one."""
+    outcome = uploading.uploaded()
     if outcome is None or outcome.uploaded is None or outcome.uploaded.workload is None:
         return None
     return outcome.uploaded.workload, outcome.workload_digest

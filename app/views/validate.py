@@ -12,7 +12,7 @@ from app.cached_records import Opened, Source, Trouble
 from app.figures.parity import draw_all
 from app.library import Library
 from app.shelf import UPLOADED, Card, Score
-from app.views import addresses, live, record, records_table, sources
+from app.views import addresses, live, record, records_table, sources, uploading
 from app.views.errors import told
 from app.views.record_parts import CHART
 from app.views.records_table import CHOSEN, Cards, Scores
@@ -89,8 +89,8 @@ def _follow(library: Library) -> None:
 def _uploaded() -> dict[str, Opened]:
     """Draw the upload; the record in it by its name, where it holds one. A new one is looked at first."""
     with st.expander(words.UPLOAD_TITLE, icon=":material/upload_file:"):
-        files = st.file_uploader(
-            words.UPLOAD_LABEL, accept_multiple_files=True, key="up_record", help=words.HELP["upload"]
+        files = uploading.kept_files(
+            words.UPLOAD_LABEL, "up_record", words.HELP["upload"], accept_multiple_files=True
         )
         if not files:
             return {}
