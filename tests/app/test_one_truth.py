@@ -169,7 +169,7 @@ def test_a_workload_that_was_uploaded_can_be_scaled(page: AppTest, workload: Wor
 
 def test_what_was_filled_in_for_an_upload_counts_on_the_cluster_page_too(page: AppTest) -> None:
     """An execution trace has no times: Tune asks for them, and with them it can be scaled."""
-    (case,) = [case for case in corpus() if case.form == "chakra" and not case.is_public]
+    case = next(case for case in corpus() if case.form == "chakra" and not case.is_public)
     page.query_params["start"] = "upload"
     page.run()
     page.file_uploader(key="up").set_value(
