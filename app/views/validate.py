@@ -20,20 +20,22 @@ from app.words import labels
 from app.words import validate as words
 from sim.nouns.imported import ImportOptions
 
-_ALL_KEY, _FOLLOWED = "all_records", "record_followed"
+_ALL_KEY, _FOLLOWED, _SHOWN = "all_records", "record_followed", "show"
 _STEP_S = 4.0  # of scoring, before what is there is drawn; a click does not wait for it
 
 
 def show(library: Library, watch: Path | None) -> None:
     """Draw the page; ``watch`` is the directory that a running job writes to."""
     st.title("Validate")
+    if CHOSEN in st.query_params and _SHOWN not in st.query_params and _SHOWN not in st.session_state:
+        st.session_state[_SHOWN] = "records"  # the address names one
     what = st.segmented_control(
         "Show",
         ["records", "live"],
         default="live" if live.is_first(watch, library) else "records",
         required=True,
         format_func=str.capitalize,
-        key="show",
+        key=_SHOWN,
         bind="query-params",
         help=words.HELP["show"],
         label_visibility="collapsed",

@@ -31,6 +31,7 @@ from sim.nouns.recording import (
 )
 from sim.units import transfer_ns
 from tests.app.conftest import MS, is_clean, make_hardware
+from tests.app.test_addresses import visit
 from tests.commands import bucketsim
 from tests.effort import PATIENCE_S
 from tests.formats.test_recordings import header as plain_header
@@ -595,6 +596,26 @@ def test_the_dashboard_opens_on_the_job_that_it_watches(
     assert page.title[0].value == "Validate"
     assert page.segmented_control(key="show").value == "live"
     assert "No steps yet" in said(page)
+
+
+def test_an_address_that_names_a_record_shows_it_beside_a_job_that_is_watched(
+    job: Job, traces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tune's link to its record led to the job, and said that no knob has the record's name."""
+    monkeypatch.setattr("sys.argv", ["main.py", "--traces", str(traces), "--watch", str(job.folder.parent)])
+    page = AppTest.from_file(str(launch.MAIN), default_timeout=PATIENCE_S)
+    page.query_params["cap"] = "25"
+    page.run()
+    (link,) = page.get("page_link")
+    assert link.proto.query_string == "run=measured%2Fmade-up"
+    visit(page, "validate", run="measured/made-up")
+    assert is_clean(page)
+    assert page.segmented_control(key="show").value == "records"
+    assert page.selectbox(key="run").value == "measured/made-up"
+    page.segmented_control(key="show").set_value("live").run()
+    assert "No steps yet" in said(page)
+    visit(page, "validate")
+    assert page.segmented_control(key="show").value == "live"
 
 
 def test_a_machine_beside_the_recording_and_own_numbers(page: AppTest, job: Job) -> None:
