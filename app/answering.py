@@ -1,6 +1,6 @@
 """The one answer of a page: what to set, played under the switches and beside the ranks of the page."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import sim
@@ -21,7 +21,7 @@ class Answer:
     ``played`` is that, ``default`` DDP's default for the same job, ``best`` the best buckets that were found:
     None where they cannot be had under the switches. ``cap_mb`` is the round cap to set, and ``capped`` its
     step; of pick ``recommended`` the one that comes nearest to the best buckets, None where none is faster
-    than the default. ``is_alike``: over steps as they vary, its step cannot be told apart from theirs.
+    than the default. ``is_alike``: that is ``FAR`` behind, but over steps as they vary not to be told apart.
     """
 
     pick: Literal["cap", "recommended", "default"]
@@ -52,30 +52,24 @@ def find_answer(
 
     ``is_plain``: neither switches nor a slowest rank are in force, so that ``found`` tells of this very job
     whether its gain shows, and which caps can be told apart. The best buckets are the answer where no cap is
-    faster than the default, or all are ``FAR`` behind them.
+    faster than the default, or all are ``FAR`` behind them and can be told apart.
     """
     best = _best(inputs, choice)
     row = cap_row(inputs, choice, found if is_plain else None)
+    answer = Answer(pick="default", played=default, default=default, best=best)
     if is_plain and found.gain.significant is False:
-        return Answer(pick="default", played=default, default=default, best=best)
-    cap_mb = capped = None
-    if row is not None and row.step_ns < default.report.step_ns:
+        return answer
+    if row is not None and row.bucket_cap_mb is not None and row.step_ns < default.report.step_ns:
         cap_mb = row.bucket_cap_mb
-        cap = Choice(pick="cap", cap_mb=cap_mb, options=choice.options_under_ddp)
-        capped = cached.play(inputs, cap)
-        if best is None or capped.report.step_ns <= best.report.step_ns * (1 + FAR):
-            return Answer(pick="cap", played=capped, default=default, best=best, cap_mb=cap_mb, capped=capped)
+        capped = cached.play(inputs, Choice(pick="cap", cap_mb=cap_mb, options=choice.options_under_ddp))
+        answer = replace(answer, cap_mb=cap_mb, capped=capped)
+        is_far = best is not None and capped.report.step_ns > best.report.step_ns * (1 + FAR)
+        is_alike = is_far and is_plain and _is_alike(found, cap_mb)
+        if is_alike or not is_far:
+            return replace(answer, pick="cap", played=capped, is_alike=is_alike)
     if best is not None and best.report.step_ns < default.report.step_ns:
-        return Answer(
-            pick="recommended",
-            played=best,
-            default=default,
-            best=best,
-            cap_mb=cap_mb,
-            capped=capped,
-            is_alike=is_plain and cap_mb is not None and _is_alike(found, cap_mb),
-        )
-    return Answer(pick="default", played=default, default=default, best=best)
+        return replace(answer, pick="recommended", played=best)
+    return answer
 
 
 def _is_alike(found: Recommendation, cap_mb: float) -> bool:

@@ -10,7 +10,7 @@ import sim
 from app import cached, cached_cluster
 from app.answering import cap_row
 from app.cached import Inputs, Played
-from app.choosing import Choice, WhatIf
+from app.choosing import Choice, WhatIf, micro_batches
 from app.library import Library
 from app.words import compare as words
 from app.words.cluster import MACHINE_WORDS
@@ -113,9 +113,7 @@ class Result:
     @property
     def micro_batches(self) -> int:
         """How many micro-batches a step has."""
-        settings = self.played.assignment.settings
-        steps: int = settings.get("accumulation_steps", settings.get("gradient_accumulation_steps", 1))
-        return steps
+        return micro_batches(self.played.assignment.settings)
 
     @property
     def syncs_each(self) -> bool:
@@ -166,7 +164,7 @@ def play(inputs: Inputs, candidate: Candidate, library: Library) -> Result:
 
 
 def _best_cap_mb(inputs: Inputs, choice: Choice) -> float:
-    """The cap that the Tune page recommends, for the switches and ranks of this candidate."""
+    """The round cap of the Tune page, for the switches and ranks of this candidate."""
     is_plain = not choice.options and inputs.slowest is None
     row = cap_row(inputs, choice, cached.tune(inputs) if is_plain else None)
     if row is None or row.bucket_cap_mb is None:

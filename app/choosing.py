@@ -1,7 +1,7 @@
 """What the knobs ask for: an assignment, and a machine that is not the measured one."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -22,6 +22,11 @@ Options = tuple[tuple[str, Any], ...]
 _NO_MACHINE = Hardware(
     name="none", world_size=1, all_reduce=(CurvePoint(num_bytes=0, duration_ns=0),)
 )  # for laws that change a workload alone
+
+
+def micro_batches(settings: Mapping[str, Any]) -> int:
+    """How many micro-batches a step has, by whichever name a system has for them."""
+    return next((settings[name] for name in _MICRO_BATCHES if name in settings), 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +89,7 @@ class Choice:
     @property
     def _same_job(self) -> dict[str, Any]:
         options = dict(self.options)
-        steps = next((options[name] for name in _MICRO_BATCHES if name in options), 1)
+        steps = micro_batches(options)
         same = {"accumulation_steps": steps} if steps != 1 else {}
         return same | {name: value for name, value in self.options if name == "optimize_ddp"}
 
@@ -153,6 +158,15 @@ class WhatIf:
     def key(self) -> str:
         """What results are remembered by, beside their inputs."""
         return json.dumps(self.told(), sort_keys=True)
+
+    def beside(self, workload: Workload, hardware: Hardware) -> "WhatIf":
+        """The same without what is so already: as many ranks, gradients that are all of this dtype."""
+        is_of_it = all(gradient.dtype == self.precision for gradient in workload.gradients)
+        return replace(
+            self,
+            world_size=None if self.world_size == hardware.world_size else self.world_size,
+            precision=None if is_of_it else self.precision,
+        )
 
     def told(self) -> dict[str, Any]:
         """What is changed, for a provenance: names and values of what is not as measured."""

@@ -33,7 +33,11 @@ _MEANT = {
     "bucket_cap_mb_list": "caps",
 }
 # Words that select boxes showed once, in addresses that were shared then; by bare name.
-_FORMER = {"explicit cap": "cap", "one cap a bucket": "cap-list", "best bucket_cap_mb": "best-cap"}
+_FORMER = {
+    "explicit cap": "cap",
+    "one cap a bucket": "cap-list",
+    **dict.fromkeys(("best bucket_cap_mb", "recommended bucket_cap_mb"), "best-cap"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

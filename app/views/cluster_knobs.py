@@ -5,13 +5,12 @@ from typing import Any
 
 import streamlit as st
 
-from app import cached, cached_uploads
+from app import cached
 from app.cached_uploads import Upload
 from app.library import Library
 from app.views import addresses, uploading
 from app.words import cluster as labels_cluster
 from app.words.uploads import computed_words, uploaded_words
-from sim.nouns.imported import ImportOptions
 from sim.nouns.workload import Workload
 
 UPLOAD = "upload"
@@ -158,8 +157,7 @@ def show(library: Library) -> Asked:
 
 def _uploaded() -> tuple[Workload, str] | None:
     """The workload that was uploaded on another page, if there is one."""
-    files = st.session_state.get(uploading.KEPT, [])
-    outcome = cached_uploads.read(files, ImportOptions()) if files else None
+    outcome = uploading.uploaded()
     if outcome is None or outcome.uploaded is None or outcome.uploaded.workload is None:
         return None
     return outcome.uploaded.workload, outcome.workload_digest

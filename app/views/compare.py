@@ -21,6 +21,7 @@ from app.views.sources import Asked
 from app.words import compare as words
 from app.words import labels
 from app.words.cluster import MACHINE_WORDS, device_sentence, is_computed
+from app.words.tune import CARRIED
 from sim.errors import SimError
 from sim.units import format_ms
 
@@ -39,6 +40,8 @@ def show(library: Library, asked: Asked) -> None:
     inputs = given.inputs
     st.caption(labels.plain(sources.inputs_words(given, asked)))
     sources.tell_chosen(asked)
+    if given.is_carried:
+        st.caption(CARRIED)
     candidates = tuple(replace(one, choice=one.choice.with_given(given.assignment)) for one in candidates)
     results, errors = _play(inputs, candidates, library)
     _headline(candidates, results, errors)

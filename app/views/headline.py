@@ -6,6 +6,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app.cached import Played
+from app.choosing import micro_batches
 from app.words import labels
 from sim.units import format_ms
 
@@ -68,8 +69,7 @@ def show(shown: Played, as_measured: Played | None = None) -> tuple[DeltaGenerat
 def _exposed_words(shown: Played) -> str:
     """The share of the step; where earlier micro-batches synchronise as well, what all of them add."""
     report, workload = shown.report, shown.timeline.workload
-    settings = shown.assignment.settings
-    batches = settings.get("accumulation_steps", settings.get("gradient_accumulation_steps", 1))
+    batches = micro_batches(shown.assignment.settings)
     plain_ns = workload.forward_ns + workload.loss_ns + workload.backward_ns
     earlier_ns = report.accumulation_ns - (batches - 1) * plain_ns
     if earlier_ns <= 0:

@@ -165,17 +165,15 @@ def _machines(directory: Path, library: Library) -> dict[str, Path | None]:
 
 
 def _hardware(path: Path | None) -> tuple[Hardware | None, str]:
-    """The machine that was chosen, with its digest; ``None`` is the job's own.
-
-    Raises:
-        SimError: a file that cannot be read.
-    """
-    if path is None:
-        return None, "own"
-    if path == Path(_UPLOAD):
-        file = uploading.one("Hardware JSON", "up_live")
-        return (None, "own") if file is None else cached.parse_hardware(bytes(file.getbuffer()), file.name)
-    return cached.load_hardware(path)
+    """The machine that was chosen, with its digest; ``None``: the job's own, as where a file is not legal."""
+    with told():
+        if path == Path(_UPLOAD):
+            file = uploading.one("Hardware JSON", "up_live")
+            if file is not None:
+                return cached.parse_hardware(bytes(file.getbuffer()), file.name)
+        elif path is not None:
+            return cached.load_hardware(path)
+    return None, "own"
 
 
 def _live(wanted: Wanted) -> None:

@@ -5,6 +5,7 @@ which one reads them; what has to be searched for fills its own last, and a knob
 not wait for it.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -53,7 +54,9 @@ def show(library: Library, source: Asked, validate: st.Page) -> None:
     if given is None:
         sources.nothing_to_show(library)
         return
-    inputs = cached.scale(given.inputs, turned.what_if)
+    as_given = given.inputs
+    turned = replace(turned, what_if=turned.what_if.beside(as_given.workload, as_given.hardware))
+    inputs = cached.scale(as_given, turned.what_if)
     choice = turned.choice.with_given(given.assignment)
     st.caption(labels.plain(sources.inputs_words(given, turned.source)))
     sources.tell_chosen(turned.source)
@@ -65,9 +68,9 @@ def show(library: Library, source: Asked, validate: st.Page) -> None:
         st.caption(words.CARRIED)
     shown = _play(inputs, choice)
     warning = st.empty()
-    measured_as = None if turned.what_if.is_none else cached.play(given.inputs, choice)
+    measured_as = None if turned.what_if.is_none else cached.play(as_given, choice)
     state = State(
-        measured=given.inputs,
+        measured=as_given,
         what_if=turned.what_if,
         choice=choice,
         cap_stop=st.session_state["cap_slider"],

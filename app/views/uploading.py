@@ -1,5 +1,7 @@
 """Files of one's own: the uploader, what the files do not say, and what they were taken for."""
 
+from typing import Any
+
 import streamlit as st
 
 from app import cached_uploads
@@ -12,50 +14,50 @@ from sim.nouns.imported import ImportOptions
 from sim.units import NS_PER_MS
 
 _MOST_MS = 1e9
-KEPT = "uploaded_files"
+KEY, TOLD = "up", "told_of_uploads"
 
 
 def ask() -> Outcome | None:
-    """What was uploaded: in this session, on whichever page; a widget forgets it when the page changes."""
-    files: list[UploadedFile] = list(
-        st.file_uploader(
-            words.LABEL, accept_multiple_files=True, key="up", help=words.HELP["up"], on_change=_forget
-        )
-    )
-    if files:
-        st.session_state[KEPT] = files
-    files = st.session_state.get(KEPT, [])
+    """What was uploaded for Tune, Compare and Cluster, whichever of them asked for it."""
+    files = kept_files(words.LABEL, KEY, words.HELP["up"], accept_multiple_files=True)
     if not files:
         return None
-    if not st.session_state["up"]:
-        st.caption(labels.plain(words.kept([file.name for file in files])))
-        st.button("Forget these files", key="up_forget", on_click=_forget, icon=":material/delete:")
-    outcome = cached_uploads.read(files, _told())
+    st.session_state[TOLD] = _told()
+    outcome = cached_uploads.read(files, st.session_state[TOLD])
     if outcome.uploaded is not None:
         imported.show(outcome.uploaded)
     return outcome
 
 
+def uploaded() -> Outcome | None:
+    """What ``ask`` was given in this session, with what was filled in there; for pages that do not ask."""
+    files = st.session_state.get(_kept(KEY))
+    return cached_uploads.read(files, st.session_state.get(TOLD, ImportOptions())) if files else None
+
+
 def one(label: str, key: str, help_text: str | None = None) -> UploadedFile | None:
-    """One JSON file that was uploaded in this session: it is kept as those of ``ask`` are."""
-    kept = f"{key}_kept"
-    file: UploadedFile | None = st.file_uploader(
-        label,
-        type=["json"],
-        key=key,
-        help=help_text,
-        on_change=lambda: st.session_state.pop(kept, None),
-    )
-    if file is not None:
-        st.session_state[kept] = file
-    elif kept in st.session_state:
-        file = st.session_state[kept]
-        st.caption(labels.plain(words.kept([file.name])))
-    return file
+    """One JSON file that was uploaded in this session."""
+    return next(iter(kept_files(label, key, help_text, type=["json"])), None)
 
 
-def _forget() -> None:
-    st.session_state.pop(KEPT, None)
+def kept_files(label: str, key: str, help_text: str | None, **more: Any) -> list[UploadedFile]:
+    """Ask for files; those of this session stay while one looks elsewhere, where a widget forgets them."""
+
+    def forget() -> None:
+        st.session_state.pop(_kept(key), None)
+
+    given = st.file_uploader(label, key=key, help=help_text, on_change=forget, **more)
+    if given:
+        st.session_state[_kept(key)] = list(given) if more.get("accept_multiple_files") else [given]
+    files: list[UploadedFile] = st.session_state.get(_kept(key), [])
+    if files and not given:
+        st.caption(labels.plain(words.kept([file.name for file in files])))
+        st.button("Forget these files", key=f"{key}_forget", on_click=forget, icon=":material/delete:")
+    return files
+
+
+def _kept(key: str) -> str:
+    return f"{key}_kept"
 
 
 def _told() -> ImportOptions:

@@ -12,7 +12,7 @@ from app.cached_records import Opened, Source, Trouble
 from app.figures.parity import draw_all
 from app.library import Library
 from app.shelf import UPLOADED, Card, Score
-from app.views import addresses, live, record, records_table, sources
+from app.views import addresses, live, record, records_table, sources, uploading
 from app.views.errors import told
 from app.views.record_parts import CHART
 from app.views.records_table import CHOSEN, Cards, Scores
@@ -20,20 +20,22 @@ from app.words import labels
 from app.words import validate as words
 from sim.nouns.imported import ImportOptions
 
-_ALL_KEY, _FOLLOWED = "all_records", "record_followed"
+_ALL_KEY, _FOLLOWED, _SHOWN = "all_records", "record_followed", "show"
 _STEP_S = 4.0  # of scoring, before what is there is drawn; a click does not wait for it
 
 
 def show(library: Library, watch: Path | None) -> None:
     """Draw the page; ``watch`` is the directory that a running job writes to."""
     st.title("Validate")
+    if CHOSEN in st.query_params and _SHOWN not in st.query_params and _SHOWN not in st.session_state:
+        st.session_state[_SHOWN] = "records"  # the address names one
     what = st.segmented_control(
         "Show",
         ["records", "live"],
         default="live" if live.is_first(watch, library) else "records",
         required=True,
         format_func=str.capitalize,
-        key="show",
+        key=_SHOWN,
         bind="query-params",
         help=words.HELP["show"],
         label_visibility="collapsed",
@@ -89,8 +91,8 @@ def _follow(library: Library) -> None:
 def _uploaded() -> dict[str, Opened]:
     """Draw the upload; the record in it by its name, where it holds one. A new one is looked at first."""
     with st.expander(words.UPLOAD_TITLE, icon=":material/upload_file:"):
-        files = st.file_uploader(
-            words.UPLOAD_LABEL, accept_multiple_files=True, key="up_record", help=words.HELP["upload"]
+        files = uploading.kept_files(
+            words.UPLOAD_LABEL, "up_record", words.HELP["upload"], accept_multiple_files=True
         )
         if not files:
             return {}

@@ -7,7 +7,7 @@ from sim.nouns.difference import Change, PartName
 from sim.units import format_ms, format_size
 
 BEST_CAP = "best-cap"
-BEST_CAP_WORDS = "recommended bucket_cap_mb"
+BEST_CAP_WORDS = "best round bucket_cap_mb"
 PICK_WORDS: dict[str, str] = {**labels.PICK_WORDS, BEST_CAP: BEST_CAP_WORDS}
 ABOVE = "as above"
 
@@ -26,7 +26,7 @@ PART_WORDS: dict[PartName, str] = {
 
 HELP: dict[str, str] = {
     "candidates": "How many are compared, 2 to 6. All are compared with A.",
-    "pick": "How the gradients are cut. `best buckets found` and `recommended bucket_cap_mb` are searched "
+    "pick": "How the gradients are cut. `best buckets found` and `best round bucket_cap_mb` are searched "
     "for on the candidate's own machine.",
     "machine": "The hardware above, another bundled one, or a ready-made cluster by the cost model.",
     "hosts": "How many of them the cluster has.",

@@ -141,7 +141,9 @@ TIMELINE_CAPTION = (
     "Dotted: copies into a bucket. Hover for a bucket's life; drag to zoom, double-click to go back."
 )
 CAP_UNUSED = "The assignment above does not use these two. Change one to see `bucket_cap_mb` with it."
-RANKS_NOTE = "The measured curve is stretched to so many ranks by the law of a ring of equal wires."
+RANKS_NOTE = (
+    "Where so many were not measured, the curve is stretched to them by the law of a ring of equal wires."
+)
 NO_LONGER = (
     "The what-if knobs have moved away from what was measured, so the measurement no longer applies. Set "
     "them back to compare."

@@ -121,12 +121,12 @@ def _answer_words(answer: Answer, *, is_plain: bool) -> str:
     if answer.pick == "recommended":
         return (
             "no one cap comes near the best buckets found: take those, with the lines under Recommended. "
-            f"They take {saves}. The best round cap, {cap}, takes {format_ms(step_ns)}, {behind}"
-            f"{'; over steps as they vary the two cannot be told apart' if answer.is_alike else ''}."
+            f"They take {saves}. The best round cap, {cap}, takes {format_ms(step_ns)}, {behind}."
         )
     if behind_ns <= 0:
         return f"set {cap}: {saves}; no buckets that were found are better."
-    return f"set {cap}: {saves}, {behind} than the best buckets found."
+    alike = "; over steps as they vary the two cannot be told apart" if answer.is_alike else ""
+    return f"set {cap}: {saves}, {behind} than the best buckets found{alike}."
 
 
 def sweep_caption(answer: Answer, tolerance: float, under: str) -> str:

@@ -117,6 +117,9 @@ def test_what_is_legal_is_not_told(page: AppTest) -> None:
     assert not alerts(page), "the bare name of an assignment is legal"
     visit(page, "", **(legal | {"pick": "DeepSpeed ZeRO-1"}))
     assert not alerts(page), "and its name on the page"
+    visit(page, "compare", b_pick="recommended bucket_cap_mb", c_pick="single bucket")
+    assert not alerts(page), "and its name of former days"
+    assert page.selectbox(key="b_pick").value == "best-cap"
     visit(page, "compare", **QUICK)
     assert not alerts(page)
 
@@ -142,3 +145,19 @@ def test_the_file_of_the_cluster_page_stays_while_one_looks_elsewhere(page: AppT
     visit(page, "cluster", **asked)
     assert metric(page, "Ranks") == "2"
     assert "Still in use: mine.json" in captions(page).replace("\\", "")
+
+
+def test_an_uploaded_record_stays_while_one_looks_elsewhere(page: AppTest, two_records: Path) -> None:
+    page.run()
+    visit(page, "validate")
+    files = sorted((two_records / "measured" / "made-up").iterdir())
+    page.file_uploader(key="up_record").set_value(
+        [(file.name, file.read_bytes(), "application/json") for file in files]
+    ).run()
+    chosen = page.selectbox(key="run").value
+    assert chosen.startswith("upload: ")
+    visit(page, "about")
+    visit(page, "validate")
+    assert chosen in page.selectbox(key="run").options
+    page.button(key="up_record_forget").click().run()
+    assert chosen not in page.selectbox(key="run").options

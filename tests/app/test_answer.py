@@ -66,8 +66,8 @@ def test_all_places_say_the_same_cap(page: AppTest, workload: Workload, hardware
     assert (page.selectbox(key="pick").value, page.number_input(key="cap").value) == ("cap", cap)
     assert next(one.value for one in page.metric) == format_ms(step_ns)
     assert page.button(key="apply").disabled
-    visit(page, "compare", a_pick="DDP's default", b_pick="recommended bucket_cap_mb", c_pick="single bucket")
-    assert f"B recommended bucket_cap_mb={cap:g}" in page.metric[1].label.replace("\\", "")
+    visit(page, "compare", a_pick="DDP's default", b_pick="best round bucket_cap_mb", c_pick="single bucket")
+    assert f"B best round bucket_cap_mb={cap:g}" in page.metric[1].label.replace("\\", "")
     assert page.metric[1].value == format_ms(step_ns)
 
 
@@ -116,9 +116,8 @@ def test_under_a_switch_the_cap_is_found_under_it(
     )
 
 
-def test_where_no_cap_comes_near_the_best_buckets_that_is_said_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def far(monkeypatch: pytest.MonkeyPatch) -> AppTest:
     """A GPT at 64 ranks with gradients in bfloat16: every round cap is 3 % or more behind."""
     monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(BUNDLED)])
     page = AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S)
@@ -131,9 +130,30 @@ def test_where_no_cap_comes_near_the_best_buckets_that_is_said_first(
     }
     for key, value in asked.items():
         page.query_params[key] = value
+    return page
+
+
+def test_a_cap_that_is_far_behind_and_cannot_be_told_apart_is_the_answer(far: AppTest) -> None:
+    """The page does not say in one place that no cap comes near, and in another that this one does."""
+    far.run()
+    assert not far.error
+    (cap,) = star(far)
+    told = [one for one in plain(far).split("**") if one.startswith(f"Set bucket_cap_mb={cap:g}: ")]
+    assert len(told) == 2, "the strip under the cards, and the section"
+    assert told[0].endswith(
+        "than the best buckets found; over steps as they vary the two cannot be told apart."
+    )
+    assert "cannot be told apart from what is recommended" in plain(far)
+    assert "comes near" not in plain(far)
+
+
+def test_where_no_cap_comes_near_the_best_buckets_that_is_said_first(far: AppTest) -> None:
+    """Under a switch, where nobody knows which steps can be told apart."""
+    page = far
+    page.query_params["gradient_as_bucket_view"] = "true"
     page.run()
     assert not page.error
-    (strip, section) = [one.value for one in page.markdown if "No one cap comes near" in one.value]
+    (strip, section) = [one.value for one in page.markdown if "no one cap comes near" in one.value]
     assert strip == section
     (cap,) = star(page)
     assert f"The best round cap, bucket_cap_mb={cap:g}, takes " in strip.replace("\\", "")
@@ -162,6 +182,8 @@ def test_what_is_lost_and_what_is_kept_is_told(workload: Workload, hardware: Har
     far = words.answer_sentence(replace(answer, pick="recommended", played=quick), "")
     assert far.startswith("No one cap comes near the best buckets found: take those")
     assert f"bucket_cap_mb=8, takes {format_ms(steps[1])}, {format_ms(steps[1] - steps[0])} (" in far
+    alike = words.answer_sentence(replace(answer, is_alike=True), "")
+    assert alike == f"{told[:-1]}; over steps as they vary the two cannot be told apart."
     none = replace(answer, pick="recommended", played=quick, cap_mb=None, capped=None)
     assert words.answer_sentence(none, "").endswith("no one cap is faster than that.")
     kept = words.answer_sentence(replace(answer, pick="default", played=default), "static_graph")

@@ -20,6 +20,7 @@ from app.cached import Inputs
 from app.cached_compare import Candidate, Machine, Result, play
 from app.choosing import Choice, WhatIf
 from app.library import Library
+from app.views import headline
 from app.views.compare import address
 from app.views.compare_table import csv_text, numbers, table_rows
 from app.views.compare_truth import truth_rows
@@ -312,6 +313,23 @@ def test_steps_of_different_micro_batches_are_not_ranked(quick: AppTest) -> None
     assert "faster than A, ms" not in table or table["faster than A, ms"].dropna().eq(0).all()
 
 
+@pytest.mark.parametrize(
+    ("policy", "name"),
+    [
+        ("zero1", "gradient_accumulation_steps"),
+        ("megatron", "num_microbatches"),
+        ("ddp", "accumulation_steps"),
+    ],
+)
+def test_micro_batches_count_by_whichever_name(policy: str, name: str, inputs: Inputs) -> None:
+    pick = "default" if policy == "ddp" else policy
+    (found,) = results(inputs, Candidate(letter="B", choice=Choice(pick=pick, options=((name, 4),))))
+    assert found.micro_batches == 4
+    told = headline.step_cards(found.played)[1].below
+    assert told is not None
+    assert "the last of 1" not in told
+
+
 def test_what_earlier_micro_batches_add_is_told(
     quick: AppTest, workload: Workload, hardware: Hardware
 ) -> None:
@@ -367,5 +385,5 @@ def test_the_link_names_every_pick() -> None:
         "candidates": ["2"],
         "a_pick": ["bucket_cap_mb"],
         "a_cap": ["4"],
-        "b_pick": ["recommended bucket_cap_mb"],
+        "b_pick": ["best round bucket_cap_mb"],
     }

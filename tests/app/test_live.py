@@ -31,6 +31,7 @@ from sim.nouns.recording import (
 )
 from sim.units import transfer_ns
 from tests.app.conftest import MS, is_clean, make_hardware
+from tests.app.test_addresses import visit
 from tests.commands import bucketsim
 from tests.effort import PATIENCE_S
 from tests.formats.test_recordings import header as plain_header
@@ -627,6 +628,26 @@ def test_the_dashboard_opens_on_the_job_that_it_watches(
     assert "No steps yet" in said(page)
 
 
+def test_an_address_that_names_a_record_shows_it_beside_a_job_that_is_watched(
+    job: Job, traces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tune's link to its record led to the job, and said that no knob has the record's name."""
+    monkeypatch.setattr("sys.argv", ["main.py", "--traces", str(traces), "--watch", str(job.folder.parent)])
+    page = AppTest.from_file(str(launch.MAIN), default_timeout=PATIENCE_S)
+    page.query_params["cap"] = "25"
+    page.run()
+    (link,) = page.get("page_link")
+    assert link.proto.query_string == "run=measured%2Fmade-up"
+    visit(page, "validate", run="measured/made-up")
+    assert is_clean(page)
+    assert page.segmented_control(key="show").value == "records"
+    assert page.selectbox(key="run").value == "measured/made-up"
+    page.segmented_control(key="show").set_value("live").run()
+    assert "No steps yet" in said(page)
+    visit(page, "validate")
+    assert page.segmented_control(key="show").value == "live"
+
+
 def test_a_machine_beside_the_recording_and_own_numbers(page: AppTest, job: Job) -> None:
     (job.folder / "hardware.json").write_text(sim.to_text(make_hardware()))
     job.layout(ONE).train(60)
@@ -647,6 +668,20 @@ def test_a_machine_beside_the_recording_and_own_numbers(page: AppTest, job: Job)
     now = {one.label: one.value for one in page.metric}["Samples a second"].split(" ")[0]
     assert float(now.replace(",", "")) == pytest.approx(64 / 0.06, rel=0.001)  # steps begin 60 ms apart
     assert any("bucket_cap_mb" in one.value for one in page.code)
+
+
+def test_a_machine_that_is_not_legal_takes_no_figure_away(page: AppTest, job: Job) -> None:
+    """An upload, or a file beside the recording, which is chosen first: one line, and the job's own."""
+    (job.folder / "hardware.json").write_text("{")
+    job.train(60)
+    page.run()
+    assert ["hardware.json: " in one.value.replace("\\", "") for one in page.error] == [True]
+    assert "No machine was given" in said(page)
+    assert len(page.get("plotly_chart")) == 3
+    page.selectbox(key="live_machine").set_value("upload a hardware").run()
+    page.file_uploader(key="up_live").set_value(("mine.json", b"[]", "application/json")).run()
+    assert [one.value.replace("\\", "").startswith("mine.json: ") for one in page.error] == [True]
+    assert len(page.get("plotly_chart")) == 3
 
 
 def test_drift_is_told_and_a_new_window_begins_anew(page: AppTest, job: Job) -> None:

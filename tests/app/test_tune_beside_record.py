@@ -22,6 +22,7 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.units import format_ms
 from tests.app.conftest import is_clean, make_traces, metric, open_dashboard
+from tests.app.test_addresses import visit
 from tests.effort import PATIENCE_S
 from tests.saving import measure_anew
 
@@ -82,6 +83,22 @@ def test_what_is_held_against_the_measurement_is_what_is_shown(page: AppTest) ->
     assert any("no longer applies" in found.value for found in page.info)
 
 
+def test_what_if_it_were_as_it_is_keeps_the_measurement(page: AppTest) -> None:
+    """As many ranks as were measured, and the dtype that all gradients have, are the measured world."""
+    page.query_params["ranks"] = "2"
+    page.query_params["precision"] = "float32"
+    page.run()
+    assert is_clean(page)
+    assert any("Passed" in found.value for found in page.success)
+    assert page.selectbox(key="overlay").value == "default"
+    assert not [found for found in page.metric if "as measured" in found.delta]
+    assert not [found for found in page.markdown if "orange-badge" in found.value]
+    page.number_input(key="ranks").set_value(3).run()
+    assert not page.success
+    assert [found for found in page.metric if "as measured" in found.delta]
+    assert [found for found in page.markdown if "orange-badge" in found.value]
+
+
 def test_a_record_is_found_by_its_digests(page: AppTest) -> None:
     page.query_params["start"] = "bundled files"
     page.query_params["workload"] = "twenty"
@@ -109,6 +126,9 @@ def test_a_run_with_a_slow_rank_is_shown_as_it_was_measured(
     assert metric(page, "Step time") == format_ms(row.predicted_step_ns)
     assert words.CARRIED in [found.value for found in page.caption]
     assert page.selectbox(key="overlay").value == row.name
+    visit(page, "compare", b_pick="single bucket", c_pick="single bucket")
+    assert words.CARRIED in [found.value for found in page.caption], "Compare starts from the same"
+    visit(page, "")
     page.selectbox(key="start").set_value("bundled").run()
     page.selectbox(key="workload").set_value("twenty").run()
     assert is_clean(page)
