@@ -19,7 +19,6 @@ from sim.importer.kineto.several_ranks import align, group_size, number_alike, r
 from sim.importer.kineto.sharded_telling import import_sharded
 from sim.importer.kineto.slowed import find_comm_slowdown
 from sim.importer.kineto.telling import Told
-from sim.nouns.hardware import Hardware
 from sim.nouns.imported import Imported, ImportOptions
 from sim.units import median_ns
 
@@ -62,7 +61,7 @@ def read_kineto(paths: Sequence[Path], options: ImportOptions) -> Imported:
         if world_size is not None:
             hardware = make_hardware(aligned, steps, layout, slowed, world_size=world_size, name=name)
         if hardware is not None and rank.backend == "gloo":
-            hardware = _on_gloo(hardware)
+            hardware = replace(hardware, comm_channels=GLOO_CHANNELS)
         if layout.buckets and hardware is not None:
             measurement = make_measurement(
                 aligned,
@@ -132,7 +131,3 @@ def _world_size(ranks: Sequence[SeenRank], options: ImportOptions) -> int | None
             f"traces; give those of one process group"
         )
     return world_size
-
-
-def _on_gloo(hardware: Hardware) -> Hardware:
-    return replace(hardware, comm_channels=GLOO_CHANNELS)
