@@ -19,7 +19,6 @@ from sim.nouns.workload import ReadyIncludes, Workload
 from sim.systems.compile_cuts import AS_RECORDED
 from sim.units import NS_PER_S, median_ns
 
-GLOO_CHANNELS = 2  # A3.8
 _SENT: tuple[ReadyIncludes, ...] = ("copy_in", "launch", "interference")
 _ALONE: tuple[ReadyIncludes, ...] = ("copy_in", "launch")
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from sim.costs.service_time import service_ns
-from sim.importer.kineto.assembling import GLOO_CHANNELS
 from sim.importer.kineto.contradictions import contradictions
 from sim.importer.kineto.layout import Layout, size_of
 from sim.importer.kineto.seen import SeenCollective, SeenRank, SeenStep
@@ -14,7 +13,7 @@ from sim.importer.kineto.several_ranks import AlignedRanks
 from sim.importer.kineto.slowed import FEWEST, CommSlowdown
 from sim.importer.wording import count_of
 from sim.metrics.intervals import Interval, intersection_length, length
-from sim.nouns.hardware import Hardware
+from sim.nouns.hardware import GLOO_CHANNELS, Hardware
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Workload
 from sim.units import NS_PER_MS, format_ms, format_size, median_ns

@@ -5,13 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sim.errors import InputError
-from sim.importer.kineto.assembling import (
-    GLOO_CHANNELS,
-    make_hardware,
-    make_measurement,
-    make_workload,
-    regular_steps,
-)
+from sim.importer.kineto.assembling import make_hardware, make_measurement, make_workload, regular_steps
 from sim.importer.kineto.layout import lay_out, size_of
 from sim.importer.kineto.rank_trace import read_rank
 from sim.importer.kineto.seen import SeenRank, SeenStep
@@ -19,6 +13,7 @@ from sim.importer.kineto.several_ranks import align, group_size, number_alike, r
 from sim.importer.kineto.sharded_telling import import_sharded
 from sim.importer.kineto.slowed import find_comm_slowdown
 from sim.importer.kineto.telling import Told
+from sim.nouns.hardware import GLOO_CHANNELS
 from sim.nouns.imported import Imported, ImportOptions
 from sim.units import median_ns
 

@@ -76,20 +76,13 @@ def _from_slurm(environment: Mapping[str, str]) -> Seat:
     Rank 0 runs on the first host in every distribution of srun but ``arbitrary``.
     """
     rank, world_size = _number(environment, "SLURM_PROCID"), _number(environment, "SLURM_NTASKS")
-    nodes = next(
-        (
-            environment[name]
-            for name in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
-            if name in environment
-        ),
-        None,
-    )
-    address = environment.get("MASTER_ADDR") or first_host(nodes or _word(environment, "SLURM_NODELIST"))
-    port = (
-        _number(environment, "MASTER_PORT")
-        if "MASTER_PORT" in environment
-        else _FIRST_PORT + _number(environment, "SLURM_JOB_ID") % _PORTS
-    )
+    names = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
+    nodes = next((name for name in names if environment.get(name)), "SLURM_NODELIST")
+    address = environment.get("MASTER_ADDR") or first_host(_word(environment, nodes))
+    if "MASTER_PORT" in environment:
+        port = _number(environment, "MASTER_PORT")
+    else:
+        port = _FIRST_PORT + _number(environment, "SLURM_JOB_ID") % _PORTS
     return _checked(
         Seat(
             rank=rank,
