@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sim.errors import InputError, SimError
+from sim.errors import SimError
 from sim.nouns.assignment import Assignment
+from sim.nouns.checks import one_of
 from sim.nouns.ddp_switches import SWITCHES
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
@@ -78,8 +79,7 @@ def every_system(workload: Workload, hardware: Hardware, only: Sequence[str] = (
     """
     known = dict.fromkeys(policy for policy, _ in _SYSTEMS.values())
     for policy in only:
-        if policy not in known:
-            raise InputError(f"only: {policy!r} is not legal; give one of {', '.join(known)}")
+        one_of("only", policy, known)
     found, left_out = [], {}
     for name, (policy, options) in _SYSTEMS.items():
         if only and policy not in only:
