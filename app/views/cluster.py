@@ -8,6 +8,7 @@ from app import cached_cluster
 from app.cached_cluster import Made
 from app.figures.curve import CurveRow, curve_rows, draw_curve
 from app.figures.scaling import scaling_figure
+from app.figures.style import CHART
 from app.library import Library
 from app.provenance import tool_version
 from app.views import cluster_knobs, cluster_ranks
@@ -21,7 +22,6 @@ from sim.nouns.scaling_row import ScalingRow
 from sim.nouns.workload import Workload
 from sim.units import format_size, format_time
 
-_CHART = {"displaylogo": False}
 _SHOWN_BYTES = (1 << 20, 1 << 30)
 
 
@@ -119,7 +119,7 @@ def _picture(made: Made) -> None:
         st.plotly_chart(
             cached_cluster.picture(made, with_loads),
             key="topology",
-            config=_CHART,
+            config=CHART,
             alt="Hosts with their GPUs, links and switches, and the network between them",
         )
         st.caption(labels_cluster.TOPOLOGY_LOADS_CAPTION if with_loads else labels_cluster.TOPOLOGY_CAPTION)
@@ -131,7 +131,7 @@ def _curve(hardware: Hardware) -> None:
     st.plotly_chart(
         draw_curve(rows),
         key="curve",
-        config=_CHART,
+        config=CHART,
         alt="Time and bus bandwidth of an all-reduce over its size",
     )
     st.caption(labels_cluster.CURVE_CAPTION)
@@ -160,7 +160,7 @@ def _scaling(
     st.plotly_chart(
         scaling_figure(rows),
         key="scaling",
-        config=_CHART,
+        config=CHART,
         alt="Efficiency, exposed communication and the best cap over world size",
     )
     st.caption(labels_cluster.SCALING_CAPTION)

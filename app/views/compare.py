@@ -14,6 +14,7 @@ from app.figures.breakdown import breakdown_data, draw_breakdown
 from app.figures.compare import draw_stacked, stacked_data
 from app.figures.compare_map import draw_map, map_data
 from app.figures.compare_parts import delta_data, draw_bars
+from app.figures.style import CHART
 from app.library import Library
 from app.provenance import origin_words, provenance, signed_csv
 from app.views import compare_changes, compare_knobs, compare_table, compare_truth, sources
@@ -24,7 +25,6 @@ from app.words.cluster import MACHINE_WORDS, device_sentence, is_computed
 from sim.errors import SimError
 from sim.units import format_ms
 
-_CHART = {"displaylogo": False}
 _CARDS = 3  # a row
 
 
@@ -138,7 +138,7 @@ def _timelines(results: Sequence[Result]) -> None:
     st.plotly_chart(
         draw_stacked(data),
         key="stacked",
-        config=_CHART,
+        config=CHART,
         alt="Timelines of all candidates on one axis",
     )
     st.caption(words.TIMELINE_CAPTION)
@@ -152,7 +152,7 @@ def _breakdown(results: Sequence[Result], *, with_delta: bool) -> None:
     st.plotly_chart(
         draw_breakdown(breakdown_data(reports)),
         key="compare_breakdown",
-        config=_CHART,
+        config=CHART,
         alt="Where a step's time goes, a candidate a bar",
     )
     if not with_delta:
@@ -161,7 +161,7 @@ def _breakdown(results: Sequence[Result], *, with_delta: bool) -> None:
     st.plotly_chart(
         draw_bars(delta_data(steps), "ms against A (left: faster)"),
         key="compare_delta",
-        config=_CHART,
+        config=CHART,
         alt="Each candidate's step against A's",
     )
 
@@ -173,7 +173,7 @@ def _map(results: Sequence[Result]) -> None:
             map_data([(words.short(one.name), one.inputs.workload, one.played.assignment) for one in results])
         ),
         key="compare_map",
-        config=_CHART,
+        config=CHART,
         alt="Gradients in ready order, coloured by bucket, a candidate a row",
     )
     st.caption(words.MAP_CAPTION)

@@ -10,10 +10,10 @@ from app.cached_records import Opened
 from app.figures.iterations import draw_strips, strips_data
 from app.figures.order import draw_order, order_data
 from app.figures.parity import draw_parity, end_points, step_points
+from app.figures.style import CHART
 from app.provenance import origin_words, provenance
 from app.record_exports import agreement_json, rows_csv
 from app.views import record_parts
-from app.views.record_parts import CHART
 from app.words import labels
 from app.words import validate as words
 from sim.nouns.comparison import Agreement, CandidateAgreement
