@@ -11,9 +11,10 @@ from app.figures.scaling import scaling_figure
 from app.figures.style import CHART
 from app.library import Library
 from app.provenance import tool_version
-from app.views import cluster_knobs, cluster_ranks
+from app.views import cluster_knobs, cluster_ranks, headline
 from app.views.cluster_knobs import Asked
 from app.views.errors import told
+from app.views.headline import Card
 from app.words import cluster as labels_cluster
 from app.words import labels
 from sim.nouns.cluster import split_name
@@ -74,28 +75,20 @@ def _headline(made: Made, hardware: Hardware) -> None:
     rows = {row.num_bytes: row for row in curve_rows(hardware)}
     ranks, *cards = st.columns(1 + len(_SHOWN_BYTES))
     hosts = made.cluster.host_count
-    ranks.metric(
-        "Ranks",
-        f"{hardware.world_size:,}",
-        f"{hosts:,} host{'s' if hosts > 1 else ''}",
-        delta_color="off",
-        delta_arrow="off",
-        border=True,
-        height="stretch",
-    )
+    below = f"{hosts:,} host{'s' if hosts > 1 else ''}"
+    headline.draw(ranks, Card(label="Ranks", value=f"{hardware.world_size:,}", below=below))
     for card, size in zip(cards, _SHOWN_BYTES, strict=True):
         row = rows.get(size)
         if row is None:
             continue
-        card.metric(
-            f"All-reduce of {format_size(size)}",
-            format_time(row.duration_ns),
-            _card_words(row),
-            delta_color="off",
-            delta_arrow="off",
-            help=labels_cluster.HELP["computed"],
-            border=True,
-            height="stretch",
+        headline.draw(
+            card,
+            Card(
+                label=f"All-reduce of {format_size(size)}",
+                value=format_time(row.duration_ns),
+                told=labels_cluster.HELP["computed"],
+                below=_card_words(row),
+            ),
         )
     words = str(hardware.provenance.get("source", ""))
     st.caption(labels.sentence(f"{words}. {labels_cluster.range_words(rows.get(_SHOWN_BYTES[-1]))}"))

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import torch.distributed as dist
 from torch import nn
 
 from sim.errors import InputError
@@ -23,12 +22,7 @@ SYSTEMS: dict[str, type[ReducedModule]] = {
 }
 
 
-def build_system(
-    policy: str,
-    module: nn.Module,
-    settings: dict[str, Any] | None = None,
-    process_group: dist.ProcessGroup | None = None,
-) -> ReducedModule:
+def build_system(policy: str, module: nn.Module, settings: dict[str, Any] | None = None) -> ReducedModule:
     """The system that ``policy`` names, around ``module``.
 
     ``settings`` are the fields of ``Settings``, as JSON carries them. Raises ``InputError`` for a name or
@@ -39,4 +33,4 @@ def build_system(
     unknown = sorted(set(settings or {}) - {"bucket_cap_mb"})
     if unknown:
         raise InputError(f"settings: {unknown[0]!r} is not legal for {policy!r}; give bucket_cap_mb")
-    return SYSTEMS[policy](module, Settings(**(settings or {})), process_group)
+    return SYSTEMS[policy](module, Settings(**(settings or {})))
