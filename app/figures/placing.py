@@ -165,11 +165,10 @@ def _tier(
     each = width / len(tier)
     if len(tier) == 1:
         return {tier[0].name: Place(x=width / 2, y=y, width=width)}
-    order = sorted(range(len(tier)), key=lambda number: (wished[number], number))
-    found = apart([wished[number] for number in order], each, each / 2, width - each / 2)
+    found = apart(wished, each, each / 2, width - each / 2)
     return {
-        tier[number].name: Place(x=x, y=y, width=max(each - 0.6, 0.86 * each))
-        for number, x in zip(order, found, strict=True)
+        part.name: Place(x=x, y=y, width=max(each - 0.6, 0.86 * each))
+        for part, x in zip(tier, found, strict=True)
     }
 
 

@@ -11,7 +11,7 @@ from app.figures.scaling import scaling_figure
 from app.figures.style import CHART
 from app.library import Library
 from app.provenance import tool_version
-from app.views import cluster_knobs, cluster_ranks, headline
+from app.views import cluster_knobs, cluster_ranks, export, headline
 from app.views.cluster_knobs import Asked
 from app.views.errors import told
 from app.views.headline import Card
@@ -215,5 +215,5 @@ def _export(made: Made, hardware: Hardware | None, rows: tuple[ScalingRow, ...])
         files.append(("Scaling CSV", text, f"{name}.scaling.csv", "A row a number of hosts"))
     with st.container(horizontal=True):
         for label, text, file, words in files:
-            st.download_button(label, text, file, on_click="ignore", help=words, icon=":material/download:")
+            export.download(label, text, file, words)
     st.caption(labels.plain(f"bucketsim {tool_version()}, cluster sha256 {made.digest[:12]}"))

@@ -17,7 +17,7 @@ from app.figures.compare_parts import delta_data, draw_bars
 from app.figures.style import CHART
 from app.library import Library
 from app.provenance import origin_words, provenance, signed_csv
-from app.views import compare_changes, compare_knobs, compare_table, compare_truth, sources
+from app.views import compare_changes, compare_knobs, compare_table, compare_truth, export, sources
 from app.views.sources import Asked
 from app.words import compare as words
 from app.words import labels
@@ -184,13 +184,11 @@ def _take_home(
 ) -> None:
     st.subheader("Take it home")
     where_from = provenance(inputs, {})
-    st.download_button(
+    export.download(
         "Comparison CSV",
         lambda: signed_csv(compare_table.csv_text(candidates, results, errors), where_from),
         f"{labels.file_safe(inputs.workload.name)}-compare.csv",
-        on_click="ignore",
-        help="A row a candidate, times in ns and sizes in bytes",
-        icon=":material/download:",
+        "A row a candidate, times in ns and sizes in bytes",
     )
     if st.context.url is not None:
         st.markdown("This comparison, as a link (uploads are not in it):")
