@@ -12,13 +12,8 @@ ARC = 0.7  # how far an arc of links between GPUs goes below them at most
 BOX_COLUMNS = 5.0  # of hosts that are only counted
 _GAP = 1.0  # between hosts
 Beside = dict[str, list[str]]  # the parts that a part is linked with
-_ROWS: tuple[PartKind, ...] = (
-    "nvswitch",
-    "gpu",
-    "pcie_switch",
-    "cpu",
-    "nic",
-)  # from the bottom up; memory is in the row of the NICs
+# From the bottom up; memory is in the row of the NICs.
+_ROWS: tuple[PartKind, ...] = ("nvswitch", "gpu", "pcie_switch", "cpu", "nic")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from sim.errors import ReplayError
-from sim.validator.ranks.systems.buckets import Bucket, Settings, cut_reversed
+from sim.validator.ranks.systems.buckets import Bucket, cut_reversed
 from sim.validator.ranks.systems.reduced import CountedModule, average_in_place, copy_back, flatten
 
 
@@ -36,8 +36,8 @@ class AfterBackward(Bucketed):
 class Stored(Bucketed):
     """Buckets with flat storage of their own, in which every gradient has its place."""
 
-    def __init__(self, module: nn.Module, settings: Settings) -> None:
-        super().__init__(module, settings)
+    def __init__(self, module: nn.Module, cap_bytes: int) -> None:
+        super().__init__(module, cap_bytes)
         self._flat = [bucket.empty() for bucket in self.buckets]
         self._views = {
             index: view

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from sim.errors import InputError, ReplayError
-from sim.validator.ranks.systems.buckets import Bucket, Settings
+from sim.validator.ranks.systems.buckets import Bucket
 
 Hook = Callable[[Any, Any], torch.futures.Future[Any]]
 
@@ -51,13 +51,13 @@ class ReducedModule(nn.Module, ABC):
 
     Args:
         module: what is trained; parameters that do not require grad are left alone.
-        settings: the bucket cap; systems without buckets by size ignore it.
+        cap_bytes: the bucket cap; systems without buckets by size ignore it.
 
     Raises:
         InputError: nothing to train.
     """
 
-    def __init__(self, module: nn.Module, settings: Settings) -> None:
+    def __init__(self, module: nn.Module, cap_bytes: int) -> None:
         super().__init__()
         self.module = module
         self.names = [name for name, tensor in module.named_parameters() if tensor.requires_grad]
@@ -67,7 +67,7 @@ class ReducedModule(nn.Module, ABC):
         self.divisor = dist.get_world_size()
         self.buckets = [
             Bucket(number=number, indices=tuple(part), parameters=tuple(self.trained[i] for i in part))
-            for number, part in enumerate(self.cut(settings.cap_bytes))
+            for number, part in enumerate(self.cut(cap_bytes))
         ]
         self.bucket_of = {index: bucket for bucket in self.buckets for index in bucket.indices}
         self._hook: tuple[Hook, Any] | None = None
