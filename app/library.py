@@ -27,6 +27,11 @@ class Library:
         """Whether there is nothing to start from but an upload."""
         return not (self.records or (self.workloads and self.hardware))
 
+    def name_among_all(self, record: str | None) -> str | None:
+        """What ``all_records`` call one of ``records``; None where there is no such record."""
+        path = self.records.get(record or "")
+        return next((name for name, other in self.all_records.items() if other == path), None)
+
 
 def find(settings: Settings) -> Library:
     """What the traces directory and the watched one hold now."""

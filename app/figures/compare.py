@@ -5,31 +5,29 @@ from dataclasses import dataclass, replace
 
 import plotly.graph_objects as go
 
-from app.figures.style import LINE, TIME_AXIS, bucket_colour, explain, framed, hatch, ms, ms_text, safe
-from app.figures.timeline import MAX_SPANS, PATTERNS, Span, pattern, timeline_data
+from app.figures.style import LINE, TIME_AXIS, explain, framed, ms, ms_text, safe
+from app.figures.timeline import (
+    KIND_WORDS,
+    MAX_SPANS,
+    PATTERNS,
+    Span,
+    TimelineData,
+    are_few,
+    bars,
+    timeline_data,
+)
 from sim.nouns.timeline import Timeline
 
-_KINDS = {
-    "copy_in": "copy into bucket",
-    "launch": "launch",
-    "hook": "hook",
-    "straggler": "waits for the slowest rank",
-}
 _GAP = 0.7  # between two candidates, in lanes
 _LANE_PX, _GAP_PX = 34, 30
-_LABELLED = 48  # beyond this many buckets their numbers no longer fit on the bars
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One candidate's bars, ns from the start of its backward."""
+class Row(TimelineData):
+    """One candidate's bars."""
 
     letter: str
     name: str
-    lanes: tuple[str, ...]
-    spans: tuple[Span, ...]
-    backward_end_ns: int
-    sync_end_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +107,17 @@ def draw_stacked(data: Stacked) -> go.Figure:
     top = 0.0
     for number, row in enumerate(data.rows):
         places = {lane: top - index for index, lane in enumerate(row.lanes)}
-        ticks += [(place, f"{row.letter} {_short(lane)}") for lane, place in places.items()]
-        _bars(figure, row, places)
+        ticks += [
+            (place, f"{row.letter} {lane.replace('communication', 'comm.')}")
+            for lane, place in places.items()
+        ]
+        figure.add_bar(
+            name=row.letter,
+            y=[places[span.lane] for span in row.spans],
+            width=0.8,
+            customdata=[f"{row.letter}: {span.text}" for span in row.spans],
+            **bars(row.spans, numbered=are_few(row)),
+        )
         low = top - len(row.lanes) + 1
         for at, name, dash in (
             (row.backward_end_ns, "backward ends", "solid"),
@@ -133,7 +140,7 @@ def draw_stacked(data: Stacked) -> go.Figure:
     drawn = {span.kind for span in spans}
     for kind, drawn_as in PATTERNS.items():  # in one order, run after run
         if kind in drawn:
-            explain(figure, _KINDS[kind], drawn_as)
+            explain(figure, KIND_WORDS[kind], drawn_as)
     figure.update_yaxes(
         tickvals=[place for place, _ in ticks],
         ticktext=[words for _, words in ticks],
@@ -144,40 +151,6 @@ def draw_stacked(data: Stacked) -> go.Figure:
     figure.update_xaxes(title=TIME_AXIS, range=[0, ms(last) * 1.01])
     height = 100 + _LANE_PX * len(ticks) + _GAP_PX * len(data.rows)
     return framed(figure, height, barmode="overlay", showlegend=True)
-
-
-def _bars(figure: go.Figure, row: Row, places: dict[str, float]) -> None:
-    figure.add_bar(
-        name=row.letter,
-        orientation="h",
-        y=[places[span.lane] for span in row.spans],
-        base=[ms(span.start_ns) for span in row.spans],
-        x=[ms(span.end_ns - span.start_ns) for span in row.spans],
-        width=0.8,
-        marker={
-            "color": [bucket_colour(span.bucket) for span in row.spans],
-            "pattern": hatch([pattern(span) for span in row.spans]),
-            "line": {"width": 0.5 if len(row.spans) <= 300 else 0, "color": "rgba(255,255,255,0.6)"},
-        },
-        text=_numbers(row),
-        textposition="inside",
-        insidetextanchor="middle",
-        textangle=0,
-        customdata=[f"{row.letter}: {span.text}" for span in row.spans],
-        hovertemplate="%{customdata}<extra></extra>",
-        showlegend=False,
-    )
-
-
-def _numbers(row: Row) -> list[str]:
-    """Numbers of buckets, on collectives, where there are few enough to read them."""
-    few = len({span.bucket for span in row.spans}) <= _LABELLED
-    return [
-        f"<b>{span.bucket}</b>"
-        if few and span.lane.startswith("communication") and span.bucket is not None
-        else ""
-        for span in row.spans
-    ]
 
 
 def _mark(
@@ -194,7 +167,3 @@ def _mark(
         showlegend=in_legend,
         hovertemplate=f"{name}: %{{x:.3f}} ms<extra></extra>",
     )
-
-
-def _short(lane: str) -> str:
-    return lane.replace("communication", "comm.")

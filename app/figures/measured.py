@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from app.figures.parity import ParityPoint, step_points
+from app.figures.parity import ParityPoint, intervals, step_points
 from app.figures.style import (
     ACCENT,
     ALARM,
@@ -88,14 +88,7 @@ def draw_steps(pairs: tuple[ParityPoint, ...]) -> go.Figure:
         y=names,
         mode="markers",
         marker={"size": 11, "color": ALARM},
-        error_x={
-            "type": "data",
-            "symmetric": False,
-            "array": [ms(pair.high_ns - pair.measured_ns) for pair in pairs],
-            "arrayminus": [ms(pair.measured_ns - pair.low_ns) for pair in pairs],
-            "color": ALARM,
-            "thickness": 1.5,
-        },
+        error_x=intervals(pairs),
         hovertemplate="%{y}<br>measured %{x:.2f} ms<extra></extra>",
     )
     figure.add_scatter(

@@ -5,11 +5,9 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from app.figures.style import ACCENT, GOOD, NEUTRAL, framed, ms
+from app.figures.style import ACCENT, GOOD, MIB_TICKS, NEUTRAL, framed, mib_text, ms
 from sim.nouns.memory import MemoryPoint
 from sim.units import MIB, format_ms, format_size
-
-_TICKS = tuple(2.0**power for power in range(-10, 17))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +73,8 @@ def draw_memory(data: MemoryData) -> go.Figure:
     figure.update_xaxes(
         type="log",
         title="largest bucket, MiB (log)",
-        tickvals=_TICKS,
-        ticktext=[f"{tick:.3g}" if tick < 1 else f"{tick:.0f}" for tick in _TICKS],
+        tickvals=MIB_TICKS,
+        ticktext=[mib_text(tick) for tick in MIB_TICKS],
     )
     figure.update_yaxes(title="step time, ms")
     return framed(figure, 300, showlegend=True)

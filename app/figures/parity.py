@@ -82,7 +82,7 @@ def draw_parity(points: Sequence[ParityPoint], band: float | None, what: str) ->
             "color": [ACCENT if point.bucket is None else bucket_colour(point.bucket) for point in points],
             "line": {"width": 1, "color": "#FFFFFF"},
         },
-        error_x=_interval(points),
+        error_x=intervals(points),
         customdata=[_hover(point) for point in points],
         hovertemplate="%{customdata}<extra></extra>",
         showlegend=False,
@@ -168,7 +168,8 @@ def _ideal(figure: go.Figure, low: float, high: float, band: float | None) -> No
     )
 
 
-def _interval(points: Sequence[ParityPoint]) -> dict[str, object]:
+def intervals(points: Sequence[ParityPoint]) -> dict[str, object]:
+    """The measured interval of each point, to both sides of it."""
     return {
         "type": "data",
         "symmetric": False,

@@ -12,13 +12,8 @@ ARC = 0.7  # how far an arc of links between GPUs goes below them at most
 BOX_COLUMNS = 5.0  # of hosts that are only counted
 _GAP = 1.0  # between hosts
 Beside = dict[str, list[str]]  # the parts that a part is linked with
-_ROWS: tuple[PartKind, ...] = (
-    "nvswitch",
-    "gpu",
-    "pcie_switch",
-    "cpu",
-    "nic",
-)  # from the bottom up; memory is in the row of the NICs
+# From the bottom up; memory is in the row of the NICs.
+_ROWS: tuple[PartKind, ...] = ("nvswitch", "gpu", "pcie_switch", "cpu", "nic")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,11 +160,10 @@ def _tier(
     each = width / len(tier)
     if len(tier) == 1:
         return {tier[0].name: Place(x=width / 2, y=y, width=width)}
-    order = sorted(range(len(tier)), key=lambda number: (wished[number], number))
-    found = apart([wished[number] for number in order], each, each / 2, width - each / 2)
+    found = apart(wished, each, each / 2, width - each / 2)
     return {
-        tier[number].name: Place(x=x, y=y, width=max(each - 0.6, 0.86 * each))
-        for number, x in zip(order, found, strict=True)
+        part.name: Place(x=x, y=y, width=max(each - 0.6, 0.86 * each))
+        for part, x in zip(tier, found, strict=True)
     }
 
 

@@ -6,12 +6,22 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from app.figures.scaling_words import CURVES, Curve, cap_text, percent, text_of
-from app.figures.style import ACCENT, BUCKETS, GOOD, LEGEND_BELOW, LINE, framed, ms, safe
+from app.figures.style import (
+    ACCENT,
+    BUCKETS,
+    GOOD,
+    LEGEND_BELOW,
+    LINE,
+    MIB_TICKS,
+    framed,
+    mib_text,
+    ms,
+    safe,
+)
 from sim.nouns.scaling_row import ScalingRow
 
 _HEIGHT = 780
 _MOST_TICKS = 16
-_CAP_TICKS = tuple(2.0**power for power in range(-10, 17))
 
 
 def series_of(rows: Sequence[ScalingRow]) -> dict[str, list[ScalingRow]]:
@@ -55,7 +65,7 @@ def scaling_figure(rows: Sequence[ScalingRow]) -> go.Figure:
         _mean(figure, name, members, colour)
         _caps(figure, name, members, colour, (low, high), is_told=number == 0)
     sizes = sorted({row.world_size for row in rows})
-    caps = _CAP_TICKS if high / low < 100 else _CAP_TICKS[::2]
+    caps = MIB_TICKS if high / low < 100 else MIB_TICKS[::2]
     ticks = sizes if len(sizes) <= _MOST_TICKS else None
     figure.update_xaxes(
         type="log", tickvals=ticks, ticktext=None if ticks is None else [f"{size:,}" for size in ticks]
@@ -67,17 +77,12 @@ def scaling_figure(rows: Sequence[ScalingRow]) -> go.Figure:
         type="log",
         title="MiB (log)",
         tickvals=caps,
-        ticktext=[f"{cap:.3g}" if cap < 1 else f"{cap:.0f}" for cap in caps],
+        ticktext=[mib_text(cap) for cap in caps],
         row=3,
         col=1,
     )
     figure.update_annotations(font_size=13, x=0, xanchor="left")
-    return framed(
-        figure,
-        _HEIGHT,
-        showlegend=True,
-        legend=LEGEND_BELOW,
-    )
+    return framed(figure, _HEIGHT, showlegend=True, legend=LEGEND_BELOW)
 
 
 def _curve(figure: go.Figure, curve: Curve, name: str, rows: Sequence[ScalingRow], colour: str) -> None:

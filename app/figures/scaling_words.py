@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from textwrap import wrap
 
 from app.figures.style import ACCENT, ALARM, GOOD, safe
 from sim.nouns.scaling_row import ScalingRow
@@ -109,13 +110,9 @@ def _elsewhere(row: ScalingRow) -> str:
     return f"; {more} stretch{'es' if more > 1 else ''} elsewhere too" if more else ""
 
 
-def _wrapped(text: str, letters: int = 70) -> str:
-    lines = [""]
-    for word in text.split():
-        if len(lines[-1]) + len(word) > letters:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}".strip()
-    return "<br>".join(safe(line, 2 * letters) for line in lines)
+def _wrapped(text: str) -> str:
+    lines = wrap(text, 71, break_long_words=False, break_on_hyphens=False)
+    return "<br>".join(safe(line, 140) for line in lines)
 
 
 def _behind_words(row: ScalingRow) -> str:

@@ -24,6 +24,8 @@ TIME_AXIS = "time from the start of backward, ms"
 # titles stand over the plot it goes below.
 LEGEND_ABOVE = {"orientation": "h", "yref": "container", "yanchor": "top", "y": 1.0, "x": 0}
 LEGEND_BELOW = LEGEND_ABOVE | {"yanchor": "bottom", "y": 0.0}
+CHART = {"displaylogo": False}  # what the page gives along with every figure
+MIB_TICKS = tuple(2.0**power for power in range(-10, 17))  # of a logarithmic axis
 
 
 def bucket_colour(bucket: int | None) -> str:
@@ -39,6 +41,11 @@ def ms(ns: float) -> float:
 def ms_text(ns: float) -> str:
     """Milliseconds for hovers, to the microsecond."""
     return f"{ns / NS_PER_MS:,.3f} ms"
+
+
+def mib_text(mib: float) -> str:
+    """What stands at a tick of ``MIB_TICKS``."""
+    return f"{mib:.3g}" if mib < 1 else f"{mib:.0f}"
 
 
 def safe(text: str, limit: int = 60) -> str:

@@ -7,12 +7,11 @@ from typing import Any
 import plotly.graph_objects as go
 
 from app.figures.band import Band, band_traces, place
-from app.figures.style import ACCENT, ALARM, GOOD, GRID, LINE, built, ms
+from app.figures.style import ACCENT, ALARM, GOOD, GRID, LINE, MIB_TICKS, built, mib_text, ms
 from sim.nouns.recommendation import Plateau
 from sim.nouns.rows import SweepRow
 from sim.units import format_ms, format_size
 
-_TICKS = tuple(2.0**power for power in range(-10, 17))
 _ZONE = "rgba(0,158,115,0.16)"
 
 
@@ -119,7 +118,6 @@ def draw_sweep(data: SweepData, band: Band | None = None, star: str = "recommend
         shapes += _across(default.step_ms, ALARM, "dash")
     if data.optimum_ms is not None:
         shapes += _across(data.optimum_ms, GOOD, "dot")
-    ticks = [f"{tick:.3g}" if tick < 1 else f"{tick:.0f}" for tick in _TICKS]
     return built(
         traces,
         300,
@@ -131,8 +129,8 @@ def draw_sweep(data: SweepData, band: Band | None = None, star: str = "recommend
             "domain": [0.11, 1],
             "anchor": "y",
             "title": {"text": "bucket_cap_mb, MiB (log)"},
-            "tickvals": _TICKS,
-            "ticktext": ticks,
+            "tickvals": MIB_TICKS,
+            "ticktext": [mib_text(tick) for tick in MIB_TICKS],
             "automargin": True,
             "gridcolor": GRID,
             "zeroline": False,

@@ -26,7 +26,7 @@ from sim.units import MIB
 
 MAX_SPANS = 5000
 _LABELLED = 48  # beyond this many buckets their numbers no longer fit on the bars
-_KINDS = {
+KIND_WORDS = {
     "backward": "backward",
     "copy_in": "copy into bucket",
     "launch": "launch",
@@ -119,7 +119,7 @@ def _compute(timeline: Timeline) -> Iterator[Span]:
 
 
 def _compute_text(timeline: Timeline, span: ComputeSpan, bucket: int | None) -> str:
-    rows = [f"<b>{_KINDS[span.kind]}</b>" + (f", bucket {bucket}" if bucket is not None else "")]
+    rows = [f"<b>{KIND_WORDS[span.kind]}</b>" + (f", bucket {bucket}" if bucket is not None else "")]
     if span.gradient is not None:
         gradient = timeline.workload.gradients[span.gradient]
         rows.append(f"gradient {gradient.index}, {safe(gradient.name)}: {gradient.on_wire / MIB:.3g} MiB")
@@ -230,21 +230,46 @@ def are_few(data: TimelineData) -> bool:
     return len({span.bucket for span in data.spans}) <= _LABELLED
 
 
+def bars(spans: Sequence[Span], *, numbered: bool) -> dict[str, Any]:
+    """What bars of ``spans`` look like, whichever figure has them; ``numbered``: collectives tell theirs."""
+    return {
+        "orientation": "h",
+        "base": [ms(span.start_ns) for span in spans],
+        "x": [ms(span.end_ns - span.start_ns) for span in spans],
+        "marker": {
+            "color": [bucket_colour(span.bucket) for span in spans],
+            "pattern": hatch([pattern(span) for span in spans]),
+            "line": {"width": 0.5 if len(spans) <= 300 else 0, "color": "rgba(255,255,255,0.6)"},
+        },
+        "text": [_number(span) if numbered else "" for span in spans],
+        "textposition": "inside",
+        "insidetextanchor": "middle",
+        "textangle": 0,
+        "hovertemplate": "%{customdata}<extra></extra>",
+        "showlegend": False,
+    }
+
+
+def _number(span: Span) -> str:
+    is_of_bucket = span.bucket is not None and span.lane.startswith("communication")
+    return f"<b>{span.bucket}</b>" if is_of_bucket else ""
+
+
 def draw_timeline(data: TimelineData, path: Sequence[Mark] = (), meta: object = None) -> go.Figure:
     """One bar trace a lane; hatched is exposed, dotted a copy into a bucket; ``path`` runs above the bars.
 
     ``meta`` is carried along for scripts in the browser, which see it once the figure is drawn.
     """
-    labelled = are_few(data)
+    numbered = are_few(data)
     kinds = {span.kind for span in data.spans}
     traces = [
-        _lane(lane, [span for span in data.spans if span.lane == lane], labelled) for lane in data.lanes
+        _lane(lane, [span for span in data.spans if span.lane == lane], numbered) for lane in data.lanes
     ]
     if path:
         traces.append(_path(path))
     if any(span.exposed for span in data.spans):
         traces.append(legend_entry("exposed", "/"))
-    traces += [legend_entry(_KINDS[kind], shape) for kind, shape in PATTERNS.items() if kind in kinds]
+    traces += [legend_entry(KIND_WORDS[kind], shape) for kind, shape in PATTERNS.items() if kind in kinds]
     end, sync = ms(data.backward_end_ns), ms(data.sync_end_ns)
     shapes = [instant(end, "backward ends", dash="solid")]
     if data.sync_end_ns > data.backward_end_ns:
@@ -276,27 +301,13 @@ def draw_timeline(data: TimelineData, path: Sequence[Mark] = (), meta: object = 
     )
 
 
-def _lane(lane: str, spans: Sequence[Span], labelled: bool) -> dict[str, Any]:
-    labelled = labelled and lane.startswith("communication")
+def _lane(lane: str, spans: Sequence[Span], numbered: bool) -> dict[str, Any]:
     return {
         "type": "bar",
         "name": lane,
-        "orientation": "h",
         "y": [lane] * len(spans),
-        "base": [ms(span.start_ns) for span in spans],
-        "x": [ms(span.end_ns - span.start_ns) for span in spans],
-        "marker": {
-            "color": [bucket_colour(span.bucket) for span in spans],
-            "pattern": hatch([pattern(span) for span in spans]),
-            "line": {"width": 0.5 if len(spans) <= 300 else 0, "color": "rgba(255,255,255,0.6)"},
-        },
-        "text": [f"<b>{span.bucket}</b>" if labelled and span.bucket is not None else "" for span in spans],
-        "textposition": "inside",
-        "insidetextanchor": "middle",
-        "textangle": 0,
         "customdata": [span.text for span in spans],
-        "hovertemplate": "%{customdata}<extra></extra>",
-        "showlegend": False,
+        **bars(spans, numbered=numbered),
     }
 
 

@@ -13,6 +13,7 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 from streamlit.runtime.state.common import WidgetMetadata
 from streamlit.runtime.state.query_params import is_empty_url_value, parse_url_param
 
+from app.views import what_ifs
 from app.words import labels
 
 _WAS_SET = "set_by_the_page"
@@ -20,11 +21,7 @@ _ARRIVED, _WRITTEN, _DOUBTS = "arrived_at", "written_in_the_address", "doubts_of
 _MOST_NAMED = 8
 # What one writes who goes by the labels or by torch's names; by key, with the key that is meant.
 _MEANT = {
-    "bandwidth": "bw",
-    "latency": "lat",
-    "backward": "bwd",
-    "world_size": "ranks",
-    "slowest_rank": "slowest",
+    **what_ifs.KEYS,
     "straggler": "slowest",
     "record": "run",
     "assignment": "pick",

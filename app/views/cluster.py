@@ -8,11 +8,13 @@ from app import cached_cluster
 from app.cached_cluster import Made
 from app.figures.curve import CurveRow, curve_rows, draw_curve
 from app.figures.scaling import scaling_figure
+from app.figures.style import CHART
 from app.library import Library
 from app.provenance import tool_version
-from app.views import cluster_knobs, cluster_ranks
+from app.views import cluster_knobs, cluster_ranks, export, headline
 from app.views.cluster_knobs import Asked
 from app.views.errors import told
+from app.views.headline import Card
 from app.words import cluster as labels_cluster
 from app.words import labels
 from sim.nouns.cluster import split_name
@@ -21,7 +23,6 @@ from sim.nouns.scaling_row import ScalingRow
 from sim.nouns.workload import Workload
 from sim.units import format_size, format_time
 
-_CHART = {"displaylogo": False}
 _SHOWN_BYTES = (1 << 20, 1 << 30)
 
 
@@ -74,28 +75,20 @@ def _headline(made: Made, hardware: Hardware) -> None:
     rows = {row.num_bytes: row for row in curve_rows(hardware)}
     ranks, *cards = st.columns(1 + len(_SHOWN_BYTES))
     hosts = made.cluster.host_count
-    ranks.metric(
-        "Ranks",
-        f"{hardware.world_size:,}",
-        f"{hosts:,} host{'s' if hosts > 1 else ''}",
-        delta_color="off",
-        delta_arrow="off",
-        border=True,
-        height="stretch",
-    )
+    below = f"{hosts:,} host{'s' if hosts > 1 else ''}"
+    headline.draw(ranks, Card(label="Ranks", value=f"{hardware.world_size:,}", below=below))
     for card, size in zip(cards, _SHOWN_BYTES, strict=True):
         row = rows.get(size)
         if row is None:
             continue
-        card.metric(
-            f"All-reduce of {format_size(size)}",
-            format_time(row.duration_ns),
-            _card_words(row),
-            delta_color="off",
-            delta_arrow="off",
-            help=labels_cluster.HELP["computed"],
-            border=True,
-            height="stretch",
+        headline.draw(
+            card,
+            Card(
+                label=f"All-reduce of {format_size(size)}",
+                value=format_time(row.duration_ns),
+                told=labels_cluster.HELP["computed"],
+                below=_card_words(row),
+            ),
         )
     words = str(hardware.provenance.get("source", ""))
     st.caption(labels.sentence(f"{words}. {labels_cluster.range_words(rows.get(_SHOWN_BYTES[-1]))}"))
@@ -119,7 +112,7 @@ def _picture(made: Made) -> None:
         st.plotly_chart(
             cached_cluster.picture(made, with_loads),
             key="topology",
-            config=_CHART,
+            config=CHART,
             alt="Hosts with their GPUs, links and switches, and the network between them",
         )
         st.caption(labels_cluster.TOPOLOGY_LOADS_CAPTION if with_loads else labels_cluster.TOPOLOGY_CAPTION)
@@ -131,7 +124,7 @@ def _curve(hardware: Hardware) -> None:
     st.plotly_chart(
         draw_curve(rows),
         key="curve",
-        config=_CHART,
+        config=CHART,
         alt="Time and bus bandwidth of an all-reduce over its size",
     )
     st.caption(labels_cluster.CURVE_CAPTION)
@@ -160,7 +153,7 @@ def _scaling(
     st.plotly_chart(
         scaling_figure(rows),
         key="scaling",
-        config=_CHART,
+        config=CHART,
         alt="Efficiency, exposed communication and the best cap over world size",
     )
     st.caption(labels_cluster.SCALING_CAPTION)
@@ -222,5 +215,5 @@ def _export(made: Made, hardware: Hardware | None, rows: tuple[ScalingRow, ...])
         files.append(("Scaling CSV", text, f"{name}.scaling.csv", "A row a number of hosts"))
     with st.container(horizontal=True):
         for label, text, file, words in files:
-            st.download_button(label, text, file, on_click="ignore", help=words, icon=":material/download:")
+            export.download(label, text, file, words)
     st.caption(labels.plain(f"bucketsim {tool_version()}, cluster sha256 {made.digest[:12]}"))

@@ -5,6 +5,7 @@ import streamlit as st
 from app import cached_cluster
 from app.cached_cluster import Made
 from app.figures.ranks import distribution_figure
+from app.figures.style import CHART
 from app.words import cluster as labels_cluster
 from app.words import labels
 from sim.nouns.ranks import Ranks, SlowRanks
@@ -63,7 +64,7 @@ def show(workload: Workload, digest: str, made: Made, world_size: int) -> None:
     st.plotly_chart(
         distribution_figure(found),
         key="ranks",
-        config={"displaylogo": False},
+        config=CHART,
         alt="How many steps are not longer than a time, for each assignment",
     )
     st.caption(labels_cluster.RANKS_CAPTION)

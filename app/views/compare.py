@@ -14,9 +14,10 @@ from app.figures.breakdown import breakdown_data, draw_breakdown
 from app.figures.compare import draw_stacked, stacked_data
 from app.figures.compare_map import draw_map, map_data
 from app.figures.compare_parts import delta_data, draw_bars
+from app.figures.style import CHART
 from app.library import Library
 from app.provenance import origin_words, provenance, signed_csv
-from app.views import compare_changes, compare_knobs, compare_table, compare_truth, sources
+from app.views import compare_changes, compare_knobs, compare_table, compare_truth, export, sources
 from app.views.sources import Asked
 from app.words import compare as words
 from app.words import labels
@@ -25,7 +26,6 @@ from app.words.tune import CARRIED
 from sim.errors import SimError
 from sim.units import format_ms
 
-_CHART = {"displaylogo": False}
 _CARDS = 3  # a row
 
 
@@ -141,7 +141,7 @@ def _timelines(results: Sequence[Result]) -> None:
     st.plotly_chart(
         draw_stacked(data),
         key="stacked",
-        config=_CHART,
+        config=CHART,
         alt="Timelines of all candidates on one axis",
     )
     st.caption(words.TIMELINE_CAPTION)
@@ -155,7 +155,7 @@ def _breakdown(results: Sequence[Result], *, with_delta: bool) -> None:
     st.plotly_chart(
         draw_breakdown(breakdown_data(reports)),
         key="compare_breakdown",
-        config=_CHART,
+        config=CHART,
         alt="Where a step's time goes, a candidate a bar",
     )
     if not with_delta:
@@ -164,7 +164,7 @@ def _breakdown(results: Sequence[Result], *, with_delta: bool) -> None:
     st.plotly_chart(
         draw_bars(delta_data(steps), "ms against A (left: faster)"),
         key="compare_delta",
-        config=_CHART,
+        config=CHART,
         alt="Each candidate's step against A's",
     )
 
@@ -176,7 +176,7 @@ def _map(results: Sequence[Result]) -> None:
             map_data([(words.short(one.name), one.inputs.workload, one.played.assignment) for one in results])
         ),
         key="compare_map",
-        config=_CHART,
+        config=CHART,
         alt="Gradients in ready order, coloured by bucket, a candidate a row",
     )
     st.caption(words.MAP_CAPTION)
@@ -187,13 +187,11 @@ def _take_home(
 ) -> None:
     st.subheader("Take it home")
     where_from = provenance(inputs, {})
-    st.download_button(
+    export.download(
         "Comparison CSV",
         lambda: signed_csv(compare_table.csv_text(candidates, results, errors), where_from),
         f"{labels.file_safe(inputs.workload.name)}-compare.csv",
-        on_click="ignore",
-        help="A row a candidate, times in ns and sizes in bytes",
-        icon=":material/download:",
+        "A row a candidate, times in ns and sizes in bytes",
     )
     if st.context.url is not None:
         st.markdown("This comparison, as a link (uploads are not in it):")

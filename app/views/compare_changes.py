@@ -7,12 +7,11 @@ import streamlit as st
 from app import cached_compare
 from app.cached_compare import Result
 from app.figures.compare_parts import draw_bars, parts_data
+from app.figures.style import CHART
 from app.views.errors import told
 from app.words import compare as words
 from app.words import labels
 from sim.nouns.difference import Difference
-
-_CHART = {"displaylogo": False}
 
 
 def show(results: Sequence[Result]) -> None:
@@ -50,7 +49,7 @@ def _tell(found: Difference) -> None:
             "change of the step, ms (left: shorter)",
         ),
         key="parts",
-        config=_CHART,
+        config=CHART,
         alt="The parts of the difference, which add up to it",
     )
     st.caption(words.PARTS_CAPTION)

@@ -9,8 +9,8 @@ from app import cached_records
 from app.cached_compare import Result
 from app.library import Library
 from app.views.errors import told
+from app.views.record_parts import row_of
 from app.views.sources import Given, measured_run
-from app.views.truth import row_of
 from app.words import compare as words
 from app.words import labels
 from sim.nouns.comparison import Agreement, CandidateAgreement

@@ -70,14 +70,14 @@ def show(inputs: Inputs, turned: Knobs, shown: Played, measured: CandidateAgreem
     st.caption(f"Of the assignment shown: {labels.plain(turned.choice.words)}.")
     with st.container(horizontal=True, vertical_alignment="bottom"):
         for label, make, ending, words in files:
-            _button(label, make, f"{name}.{ending}", words)
+            download(label, make, f"{name}.{ending}", words)
         lines, language, problem = _lines(shown.assignment, inputs.workload, ask_torch())
         if language == "json":
-            _button("DeepSpeed JSON", lines, f"{name}.deepspeed.json", "To merge into its configuration")
+            download("DeepSpeed JSON", lines, f"{name}.deepspeed.json", "To merge into its configuration")
         elif language == "bash":
-            _button("Megatron flags", lines, f"{name}.megatron.txt", "To add to Megatron-LM's command line")
+            download("Megatron flags", lines, f"{name}.megatron.txt", "To add to Megatron-LM's command line")
         else:
-            _button(
+            download(
                 "Python snippet",
                 signed_snippet(lines, where_from),
                 f"{name}.py",
@@ -123,9 +123,10 @@ def _lines(assignment: Assignment, workload: Workload, torch: str | None) -> tup
         return "", "python", labels.plain(str(error))
 
 
-def _button(
+def download(
     label: str, content: str | Callable[[], str], file: str, words: str, *, disabled: bool = False
 ) -> None:
+    """A button that takes a file home without drawing the page again."""
     st.download_button(
         label,
         content,

@@ -6,12 +6,12 @@ from app import cached
 from app.cached import Inputs, Played
 from app.choosing import Choice
 from app.figures.breakdown import breakdown_data, draw_breakdown
+from app.figures.style import CHART
 from app.figures.timeline import draw_timeline, timeline_data
 from app.words import labels
 from app.words.tune import COLUMN_HELP, absent_words
 from sim.nouns.recommendation import Recommendation
 
-_CHART = {"displaylogo": False}
 _NUMBERS = ("step, ms", "regret, ms", "exposed, ms")
 _COMPARED = ("default", "bucket_cap_mb", "mg-wfbp", "horovod", "per-parameter", "single")
 
@@ -21,7 +21,7 @@ def show(inputs: Inputs, shown: Played | None, found: Recommendation, choice: Ch
     st.subheader("What each knob can reach")
     rows = [
         {
-            "knob": _name(name),
+            "knob": labels.family_words(name),
             "step, ms": family.report.step_ns / 1e6,
             "regret, ms": family.regret_ns / 1e6,
             "exposed, ms": family.report.exposed_comm_ns / 1e6,
@@ -47,11 +47,13 @@ def show(inputs: Inputs, shown: Played | None, found: Recommendation, choice: Ch
     if shown is not None and choice.pick == "cap":
         reports[f"shown: {choice.words}"] = shown.report
     reports[labels.PICK_WORDS["recommended"]] = found.report
-    reports |= {_name(name): found.families[name].report for name in _COMPARED if name in found.families}
+    reports |= {
+        labels.family_words(name): found.families[name].report for name in _COMPARED if name in found.families
+    }
     st.plotly_chart(
         draw_breakdown(breakdown_data(reports)),
         key="breakdown",
-        config=_CHART,
+        config=CHART,
         alt="Where a step's time goes, by assignment",
     )
     _one(inputs.alike, found)
@@ -68,7 +70,7 @@ def _one(inputs: Inputs, found: Recommendation) -> None:
         names,
         index=None,
         key="family",
-        format_func=_name,
+        format_func=labels.family_words,
         placeholder="a knob of the table",
         help="Draws the best of that knob, below.",
     )
@@ -79,12 +81,8 @@ def _one(inputs: Inputs, found: Recommendation) -> None:
     st.plotly_chart(
         draw_timeline(data),
         key="family_timeline",
-        config=_CHART,
+        config=CHART,
         alt="Timeline of the best of one knob",
     )
     if data.note:
         st.info(data.note)
-
-
-def _name(family: str) -> str:
-    return labels.family_words(family)

@@ -16,11 +16,11 @@ CARDS, SENTENCE = "cards", "sentence"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """A figure with its name above and what it is a part of below."""
+    """A figure with its name above and what it is a part of below; ``told`` explains it."""
 
     label: str
     value: str
-    told: str
+    told: str | None = None
     below: str | None = None
 
 

@@ -11,6 +11,7 @@ from streamlit.delta_generator import DeltaGenerator
 import sim
 from app import cached, cached_live, launch
 from app.figures.live import lateness_figure, parts_figure, steps_figure
+from app.figures.style import CHART
 from app.library import LIVE, Library
 from app.views import live_autotune, live_gain, uploading
 from app.views.errors import told
@@ -26,7 +27,6 @@ from sim.units import format_ms
 _EVERY = {"1 s": 1.0, "2 s": 2.0, "5 s": 5.0, "10 s": 10.0, "paused": None}
 _STEPS = (10, 20, 50, 100)
 _UPLOAD = "upload a hardware"
-_CHART = {"displaylogo": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +223,7 @@ def _judged(wanted: Wanted, followed: Followed) -> None:
     st.plotly_chart(
         steps_figure(report, by_clock=wanted.by_clock),
         key="live_steps_figure",
-        config=_CHART,
+        config=CHART,
         alt="Measured steps over their prediction, and the error of the prediction below",
     )
     st.caption(words.STEPS_CAPTION)
@@ -233,7 +233,7 @@ def _judged(wanted: Wanted, followed: Followed) -> None:
     st.plotly_chart(
         parts_figure(report, by_clock=wanted.by_clock),
         key="live_parts_figure",
-        config=_CHART,
+        config=CHART,
         alt="The parts of a step over time, on top of each other",
     )
     st.caption(words.PARTS_CAPTION)
@@ -243,7 +243,7 @@ def _judged(wanted: Wanted, followed: Followed) -> None:
         st.plotly_chart(
             lateness_figure(report.lateness),
             key="live_late_figure",
-            config=_CHART,
+            config=CHART,
             alt="How often each rank ends its backward last",
         )
     _job(followed, calibration)

@@ -5,12 +5,11 @@ from pathlib import Path
 import streamlit as st
 
 from app.figures.autotune import trial_figure
+from app.figures.style import CHART
 from app.words import labels
 from app.words import live as words
 from sim.formats.autotune_files import find_autotunes
 from sim.nouns.autotune import AutotuneProgress
-
-_CHART = {"displaylogo": False}
 
 
 def show(watch: Path) -> bool:
@@ -33,4 +32,4 @@ def _show_one(name: str, told: AutotuneProgress) -> None:
     if (predicted := words.autotune_prediction(told)) is not None:
         st.caption(labels.plain(predicted))
     if told.looks:
-        st.plotly_chart(trial_figure(told), key=f"autotune {name}", config=_CHART)
+        st.plotly_chart(trial_figure(told), key=f"autotune {name}", config=CHART)

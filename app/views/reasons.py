@@ -9,6 +9,7 @@ from app import cached
 from app.answering import Answer
 from app.cached import Inputs
 from app.figures.memory import draw_memory, memory_data
+from app.figures.style import CHART
 from app.words import labels
 from app.words import tune as words
 from app.words.tune import COLUMN_HELP
@@ -65,7 +66,7 @@ def _robust(robust: Robust) -> None:
         st.dataframe(
             [
                 {
-                    "candidate": labels.FAMILY_WORDS.get(row.name, row.name),
+                    "candidate": labels.family_words(row.name),
                     "mean, ms": row.mean_step_ns / 1e6,
                     "95th percentile, ms": row.p95_step_ns / 1e6,
                     "gain, ms": row.gain_ns / 1e6,
@@ -91,6 +92,6 @@ def _memory(inputs: Inputs) -> None:
         st.plotly_chart(
             draw_memory(memory_data(cached.trade_off(inputs))),
             key="memory",
-            config={"displaylogo": False},
+            config=CHART,
             alt="The best step over the size of the largest bucket",
         )

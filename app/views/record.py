@@ -10,10 +10,10 @@ from app.cached_records import Opened
 from app.figures.iterations import draw_strips, strips_data
 from app.figures.order import draw_order, order_data
 from app.figures.parity import draw_parity, end_points, step_points
+from app.figures.style import CHART
 from app.provenance import origin_words, provenance
 from app.record_exports import agreement_json, rows_csv
-from app.views import record_parts
-from app.views.record_parts import CHART
+from app.views import export, record_parts
 from app.words import labels
 from app.words import validate as words
 from sim.nouns.comparison import Agreement, CandidateAgreement
@@ -154,13 +154,6 @@ def _take_home(
     )
     with st.container(horizontal=True):
         for label, make, ending, told in buttons:
-            st.download_button(
-                label,
-                make,
-                f"{file}.{ending}",
-                on_click="ignore",
-                help=told,
-                icon=":material/download:",
-                disabled=beside and label == "Perfetto JSON",
-            )
+            is_unknown = beside and label == "Perfetto JSON"
+            export.download(label, make, f"{file}.{ending}", told, disabled=is_unknown)
     st.caption(labels.plain(origin_words(where_from)))

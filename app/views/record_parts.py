@@ -13,13 +13,12 @@ from app.figures.measured import (
     overlay_data,
     steps_data,
 )
+from app.figures.style import CHART
 from app.words import labels
 from app.words import validate as words
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES
 from sim.nouns.comparison import Agreement, CandidateAgreement, Regret
 from sim.nouns.report import Report
-
-CHART = {"displaylogo": False}
 
 
 def copies() -> bool:

@@ -281,9 +281,9 @@ def tell_chosen(asked: Asked) -> None:
 
 def record_looked_at(library: Library) -> str | None:
     """The name among all records of the run that Tune and Compare show; None: they show none."""
-    record = st.session_state.get("record") if st.session_state.get("start") == MEASURED else None
-    path = library.records.get(record) if record is not None else None
-    return next((name for name, other in library.all_records.items() if other == path), None)
+    if st.session_state.get("start") != MEASURED:
+        return None
+    return library.name_among_all(st.session_state.get("record"))
 
 
 def nothing_to_show(library: Library) -> None:

@@ -5,6 +5,7 @@ import streamlit as st
 from app.cached import Played
 from app.drag.states import State, mark
 from app.figures.critical import path_marks
+from app.figures.style import CHART
 from app.figures.timeline import draw_timeline, timeline_data
 from app.words import labels
 from app.words import tune as words
@@ -36,7 +37,7 @@ def step_timeline(state: State, shown: Played, as_measured: Played | None = None
     st.plotly_chart(
         figure,
         key=TIMELINE,
-        config={"displaylogo": False},
+        config=CHART,
         alt="Timeline of compute, communication and copies",
     )
     st.caption(labels.TIMELINE_CAPTION)
@@ -47,6 +48,6 @@ def step_timeline(state: State, shown: Played, as_measured: Played | None = None
         st.plotly_chart(
             before,
             key="timeline_as_measured",
-            config={"displaylogo": False},
+            config=CHART,
             alt="The same timeline on the machine as it was measured",
         )

@@ -11,14 +11,12 @@ from app.figures.measured import attribution_data
 from app.library import Library
 from app.views import record_parts
 from app.views.errors import told
-from app.views.record_parts import regret_words, row_of
+from app.views.record_parts import row_of
 from app.words import labels
 from app.words import tune as words
 from app.words import validate as validate_words
 from sim.errors import SimError
 from sim.nouns.comparison import Agreement, CandidateAgreement
-
-__all__ = ["of_answer", "regret_words", "row_of", "show"]
 
 
 def show(
@@ -48,13 +46,10 @@ def show(
         return None
     with told():
         opened = cached_records.open_record(record)
-        if opened.record.neighbour is not None:
-            st.info(words.BESIDE)
-            return None
-        if cached.as_measured(opened.key, lambda: opened.record).key != inputs.key:
-            st.info(words.OTHER_CONDITIONS)
-            return None
-        return _compare(opened, shown, warning)
+        unlike = _unlike(opened, inputs)
+        if unlike is None:
+            return _compare(opened, shown, warning)
+        st.info(unlike)
     return None
 
 
@@ -64,15 +59,22 @@ def of_answer(record: Source | None, inputs: Inputs, answer: Answer) -> str | No
         return None
     try:
         opened = cached_records.open_record(record)
-        if opened.record.neighbour is not None:
-            return None
-        if cached.as_measured(opened.key, lambda: opened.record).key != inputs.key:
+        if _unlike(opened, inputs) is not None:
             return None
         agreement = cached_records.agreement(opened)
     except SimError:  # told above, where the run is compared
         return None
     row = row_of(agreement, answer.played)
     return None if row is None else words.measured_sentence(row, row_of(agreement, answer.default))
+
+
+def _unlike(opened: Opened, inputs: Inputs) -> str | None:
+    """Why a run is not compared with ``inputs``; None where it was of just these."""
+    if opened.record.neighbour is not None:
+        return words.BESIDE
+    if cached.as_measured(opened.key, lambda: opened.record).key != inputs.key:
+        return words.OTHER_CONDITIONS
+    return None
 
 
 def _compare(opened: Opened, shown: Played, warning: DeltaGenerator) -> CandidateAgreement | None:

@@ -18,6 +18,7 @@ from app.choosing import Choice, WhatIf
 from app.drag.follow import follow
 from app.drag.states import State
 from app.figures.band import band_data
+from app.figures.style import CHART
 from app.figures.sweep import draw_sweep, sweep_data
 from app.library import Library
 from app.views import (
@@ -41,7 +42,6 @@ from app.words import tune as words
 from app.words.cluster import device_sentence, is_computed
 from sim.nouns.recommendation import Recommendation
 
-_CHART = {"displaylogo": False}
 _SWEEP_KEY = "sweep_chart"
 
 
@@ -139,8 +139,7 @@ def _under(inputs: Inputs, choice: Choice) -> str:
 
 def _same_record(library: Library, given: Given) -> dict[str, str] | None:
     """The address of the Validate page at the record that this page starts from."""
-    path = None if given.record is None else library.records[given.record]
-    name = next((name for name, other in library.all_records.items() if other == path), None)
+    name = library.name_among_all(given.record)
     return None if name is None else {records_table.CHOSEN: name}
 
 
@@ -176,7 +175,7 @@ def _sweep(inputs: Inputs, choice: Choice, shown: Played, found: Recommendation,
         key=_SWEEP_KEY,
         on_select=_take_click,
         selection_mode="points",
-        config=_CHART,
+        config=CHART,
         alt="Step time over bucket_cap_mb, with DDP's default beside it",
     )
     st.caption(labels.plain(words.sweep_caption(answer, found.plateau.tolerance, under)))

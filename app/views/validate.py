@@ -10,11 +10,11 @@ from streamlit.delta_generator import DeltaGenerator
 from app import cached_records, cached_uploads
 from app.cached_records import Opened, Source, Trouble
 from app.figures.parity import draw_all
+from app.figures.style import CHART
 from app.library import Library
 from app.shelf import UPLOADED, Card, Score
 from app.views import addresses, live, record, records_table, sources, uploading
 from app.views.errors import told
-from app.views.record_parts import CHART
 from app.views.records_table import CHOSEN, Cards, Scores
 from app.words import labels
 from app.words import validate as words

@@ -14,12 +14,10 @@ Value = TypeVar("Value")
 Progress = Callable[[str], None]
 
 _EVERY_S = 0.05
-_STILL_S = (
-    0.15  # after a move: a knob that is on its way starts no search, which would take time from drawing
-)
-_SLOTS = threading.BoundedSemaphore(
-    os.cpu_count() or 1
-)  # searches at once, those no longer awaited among them
+# After a move: a knob that is on its way starts no search, which would take time from drawing.
+_STILL_S = 0.15
+# Searches at once, those no longer awaited among them.
+_SLOTS = threading.BoundedSemaphore(os.cpu_count() or 1)
 
 
 class _NoLongerAwaited(Exception):

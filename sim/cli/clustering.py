@@ -15,6 +15,7 @@ from sim.cli.printing import emit_noun, note, say
 from sim.cli.simulating import AsJson, key_values
 from sim.errors import InputError
 from sim.formats.documents import load, to_text
+from sim.nouns.checks import one_of
 from sim.nouns.cluster import Cluster, check_ranks
 from sim.nouns.hardware import CURVES, MAX_RANKS, Hardware
 
@@ -68,8 +69,7 @@ def cluster(
     as_json: AsJson = False,
 ) -> None:
     """Compute a cluster's collectives by NCCL's own cost model, from data sheets: nothing is measured."""
-    if collective not in CURVES:
-        raise InputError(f"--collective: {collective!r} is not legal; give one of {', '.join(CURVES)}")
+    one_of("--collective", collective, CURVES)
     if loads and as_json:
         raise InputError("--loads: not legal with --json, which is one hardware; sim.link_loads gives them")
     if measured and (beside or algorithm != "auto"):

@@ -8,6 +8,7 @@ from numbers import Real
 from typing import Any
 
 from sim.errors import InputError
+from sim.nouns.checks import one_of
 from sim.nouns.hardware import CURVES, MAX_RANKS, Curve, CurvePoint, Hardware
 from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
 from sim.units import divide_half_even
@@ -88,8 +89,7 @@ def check_ranks(measured: int, ranks: int) -> None:
 
 def check_precision(workload: Workload, precision: str) -> None:
     """Raise ``InputError`` unless the gradients of ``workload`` can be had in ``precision``."""
-    if precision not in PRECISIONS:
-        raise InputError(f"precision: {precision!r} is not legal; give one of {', '.join(PRECISIONS)}")
+    one_of("precision", precision, PRECISIONS)
     for gradient in workload.gradients:
         if gradient.dtype not in PRECISIONS:
             raise InputError(

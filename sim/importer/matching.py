@@ -3,7 +3,7 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, product
 
 from sim.errors import InputError
 from sim.nouns.workload import Gradient, Workload
@@ -64,22 +64,17 @@ def match_buckets(
     ready = model.order()
     walked = ready + tuple(g.index for g in model.gradients if g.ready_ns is None)
     parameters = tuple(range(len(model.gradients)))
-    measures = [tuple(g.num_bytes for g in model.gradients), tuple(g.on_wire for g in model.gradients)]
-    for measure in dict.fromkeys(measures):
-        if (found := _search(sizes, _runs(model, walked, measure), closes_in_order=True)) is not None:
-            return found
-        if (
-            found := _search(sizes[::-1], _runs(model, walked[::-1], measure), closes_in_order=True)
-        ) is not None:
-            return found[::-1]
-        if (
-            found := _search(sizes[::-1], _runs(model, parameters, measure), closes_in_order=False)
-        ) is not None:
-            return found[::-1]
-    for measure in dict.fromkeys(measures) if wrapped_apart else ():
+    held, sent = tuple(g.num_bytes for g in model.gradients), tuple(g.on_wire for g in model.gradients)
+    measures = dict.fromkeys((held, sent))
+    walks = ((walked, 1, True), (walked[::-1], -1, True), (parameters, -1, False))
+    for measure, (walk, direction, in_order) in product(measures, walks):
+        runs = _runs(model, walk, measure)
+        if (found := _search(sizes[::direction], runs, closes_in_order=in_order)) is not None:
+            return found[::direction]
+    for measure in measures if wrapped_apart else ():
         if (found := _search_nested(sizes, model, walked, measure)) is not None:
             return found
-    raise InputError(f"{source}: {_why_not(sizes, model, _runs(model, walked, measures[0]))}")
+    raise InputError(f"{source}: {_why_not(sizes, model, _runs(model, walked, held))}")
 
 
 def _runs(model: Workload, walked: Sequence[int], measure: Sequence[int]) -> list[_Run]:

@@ -4,12 +4,13 @@ import gzip
 import io
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from sim.errors import InputError
+from sim.nouns.imported import Progress
 
 MAX_TEXT_BYTES = 256 << 20
 # What a gzip file may inflate to, against bombs; the largest traces seen are a tenth of it.
@@ -94,3 +95,17 @@ def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_TEXT_BYTES) -> 
         raise InputError(
             f"{path}: not {encoding.removesuffix('-sig').upper()} text (byte {error.start}); give text"
         ) from None
+
+
+def read_texts(paths: Sequence[Path], progress: Progress) -> Iterator[tuple[Path, str]]:
+    """Each file with its text, one after the other; ``progress`` is told how many are read.
+
+    Raises:
+        InputError: no files, or as ``read_text``.
+    """
+    if not paths:
+        raise InputError("paths: no files; give at least one")
+    for number, path in enumerate(paths):
+        progress(number, len(paths), str(path))
+        yield path, read_text(path)
+    progress(len(paths), len(paths), "")

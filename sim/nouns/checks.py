@@ -1,7 +1,7 @@
 """Small checks that the nouns share; every message names the field, the value and what is legal."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -35,6 +35,12 @@ def rate(field: str, value: float | None) -> None:
     """``value`` is None or a finite float >= 1: slower than a byte a second is a mistake."""
     if value is not None and not (math.isfinite(value) and value >= 1):
         raise InputError(f"{field}: {value} is not legal; give a finite number >= 1, or null for free")
+
+
+def one_of(field: str, value: object, legal: Collection[str]) -> None:
+    """``value`` is one of these words."""
+    if value not in legal:
+        raise InputError(f"{field}: {value!r} is not legal; give one of {', '.join(legal)}")
 
 
 def no_duplicates(field: str, values: Sequence[int]) -> None:

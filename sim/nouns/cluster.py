@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from sim.errors import InputError
-from sim.nouns.checks import at_least
+from sim.nouns.checks import at_least, one_of
 
 DeviceKind = Literal["gpu", "nic", "nvswitch", "pcie_switch", "cpu", "memory"]
 LinkKind = Literal["nvlink", "pcie", "c2c", "qpi", "memory", "net"]
@@ -17,11 +17,6 @@ MAX_HOSTS = 1_000_000
 MAX_GPUS = 576  # in one host: the largest NVLink domain announced
 _MOST_DIGITS = 9  # of the number of a host
 MAX_COUNT = 65_536  # links side by side, spines, rails
-
-
-def _one_of(field_name: str, value: str, legal: tuple[str, ...]) -> None:
-    if value not in legal:
-        raise InputError(f"{field_name}: {value!r} is not legal; give one of {', '.join(legal)}")
 
 
 def _short(value: object) -> str:
@@ -73,7 +68,7 @@ class Device:
     kind: DeviceKind
 
     def __post_init__(self) -> None:
-        _one_of("kind", self.kind, get_args(DeviceKind))
+        one_of("kind", self.kind, get_args(DeviceKind))
         _text("name", self.name)
         if not self.name or "." in self.name:
             raise InputError(f"name: {self.name!r} is not legal; give a device a name without dots")
@@ -95,7 +90,7 @@ class Link:
     count: int = 1
 
     def __post_init__(self) -> None:
-        _one_of("kind", self.kind, get_args(LinkKind))
+        one_of("kind", self.kind, get_args(LinkKind))
         _rate("bytes_per_s", self.bytes_per_s)
         at_least("latency_ns", self.latency_ns, 0)
         _count("count", self.count, MAX_COUNT)
@@ -122,8 +117,8 @@ class HostTemplate:
     cpu: CpuVendor = "intel"
 
     def __post_init__(self) -> None:
-        _one_of("generation", self.generation, get_args(Generation))
-        _one_of("cpu", self.cpu, get_args(CpuVendor))
+        one_of("generation", self.generation, get_args(Generation))
+        one_of("cpu", self.cpu, get_args(CpuVendor))
         names = [device.name for device in self.devices]
         known = _unique("devices", names, ".name")
         for number, link in enumerate(self.links):
@@ -224,7 +219,7 @@ class Cluster:
         if not self.hosts:
             raise InputError("hosts: an empty list is not legal; give at least one group")
         for number, group in enumerate(self.hosts):
-            _one_of(f"hosts.{number}.template", group.template, tuple(names))
+            one_of(f"hosts.{number}.template", group.template, tuple(names))
         if self.host_count > MAX_HOSTS:
             raise InputError(f"hosts: {self.host_count} hosts are not legal; give at most {MAX_HOSTS}")
         self._check_own_network()

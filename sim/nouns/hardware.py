@@ -24,6 +24,7 @@ class CurvePoint:
 Curve = tuple[CurvePoint, ...]
 
 MAX_CHANNELS = 65_536
+GLOO_CHANNELS = 2  # worker threads per process group: two collectives at once (A3.8)
 MAX_RANKS = 1_000_000  # of one job, wherever one is described, computed or imported
 
 SLOWDOWNS = (

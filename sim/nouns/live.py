@@ -4,7 +4,7 @@ from array import array
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from sim.errors import InputError
+from sim.nouns.checks import one_of
 from sim.nouns.hardware import Hardware
 from sim.nouns.recording import RecordedEnd, RecordedLayout, Recording, RecordingHeader
 from sim.nouns.workload import Workload
@@ -109,8 +109,7 @@ class StepParts:
 
     def part_ns(self, name: str) -> int:
         """The part of this name, one of ``PARTS``."""
-        if name not in PARTS:
-            raise InputError(f"part: {name!r} is not legal; give one of {', '.join(PARTS)}")
+        one_of("part", name, PARTS)
         value: int = getattr(self, f"{name}_ns")
         return value
 

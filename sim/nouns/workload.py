@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sim.errors import InputError
-from sim.nouns.checks import at_least, no_duplicates
+from sim.nouns.checks import at_least, no_duplicates, one_of
 
 DTYPE_BYTES = {
     "float64": 8,
@@ -30,8 +30,7 @@ ReadyIncludes = Literal["copy_in", "launch", "interference"]
 
 
 def _dtype(name: str, value: str) -> None:
-    if value not in DTYPE_BYTES:
-        raise InputError(f"{name}: {value!r} is not legal; give one of {', '.join(DTYPE_BYTES)}")
+    one_of(name, value, DTYPE_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

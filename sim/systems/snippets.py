@@ -6,6 +6,7 @@ from typing import Any
 
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment
+from sim.nouns.checks import one_of
 from sim.nouns.ddp_switches import ARGUMENTS, LIST_SINCE, OLDEST, SUPPORTED_SINCE, ZERO_CAP_SINCE, Version
 from sim.nouns.workload import Workload
 from sim.systems.ddp_assignment import check_reaches, first_torches, torch_needed
@@ -86,8 +87,8 @@ def check_code(assignment: Assignment) -> None:
             if not isinstance(name, str) or not name.isidentifier():
                 raise InputError(f"{field}: {name!r} is not legal; give names of DistributedDataParallel's")
     name = hook.get("name") if isinstance(hook, dict) else hook
-    if name is not None and (not isinstance(name, str) or name not in HOOKS):
-        raise InputError(f"comm_hook: {name!r} is not legal; give one of {', '.join(HOOKS)}")
+    if name is not None:
+        one_of("comm_hook", name, tuple(HOOKS))
     if not isinstance(assignment.requires.get("environment", {}), dict):
         raise InputError("requires.environment: not legal; give an object of names and values")
 

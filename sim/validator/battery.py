@@ -45,6 +45,7 @@ from sim.validator.battery_plan import (
     gpu_plan,
     quick_plan,
 )
+from sim.validator.calibrate import default_sizes
 from sim.validator.candidates.carriers import Carrier, measured_hardware, probe_job, with_local_costs
 from sim.validator.candidates.replay_jobs import MIN_WARMUP, paced_job
 from sim.validator.candidates.replayable import check_replayable
@@ -115,7 +116,7 @@ class Battery:
     def run(self) -> None:
         """All sections; what one of them dies of is written down, and the others run."""
         self._write_summary()
-        gpus = _device_count(self._place) if self._device == "cuda" else 0
+        gpus = _device_count(self._place)
         self._section("workloads", self._record)
         with _alone():
             self._section("emulated", self._emulate)
@@ -206,7 +207,7 @@ class Battery:
         workload = self._workloads[self._plan.shared.name]
         carrier = Carrier(device=self._device, backend=backend)
         place = Place(ranks=count)
-        sizes = [4096 * 4**power for power in range(12) if 4096 * 4**power <= self._plan.largest]
+        sizes = default_sizes(self._plan.largest)[::2]
         probed: list[dict[str, Any]] = []
         run_ranks(
             place,

@@ -1,12 +1,9 @@
 """Measures a machine on local ranks and writes it down as a Hardware."""
 
-import os
-import platform
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from importlib.metadata import version
 from statistics import median
 from typing import Any
 
@@ -14,8 +11,7 @@ import numpy as np
 
 from sim.costs.curve_checks import DoubtfulPoint, doubtful_points
 from sim.errors import InputError, ReplayError
-from sim.machine import cpu_model
-from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.hardware import GLOO_CHANNELS, CurvePoint, Hardware
 from sim.nouns.measurement import Mode
 from sim.units import MIB
 from sim.validator.hosts.launch import Place, run_ranks
@@ -25,7 +21,6 @@ from sim.validator.ranks.probes.settling import FEWEST_ROUNDS, figure_ns, interv
 Progress = Callable[[int, int, str], None]
 Rounds = dict[str, dict[int, list[list[int]]]]  # samples in ns of each curve, by size and round
 
-GLOO_CHANNELS = 2  # worker threads per process group: two collectives at once (A3.8)
 _TIMEOUT_S = 120.0
 _CURVES = ("all_reduce", "all_gather", "reduce", "reduce_scatter", "broadcast")
 _LARGEST_ZERO_BYTES = 64 * MIB  # of the collectives that only sharded systems send
@@ -35,23 +30,7 @@ BUDGET_S = 120.0
 
 def default_sizes(largest: int = 256 * MIB) -> list[int]:
     """4 KiB to ``largest`` in powers of two, bytes."""
-    sizes = []
-    size = 4096
-    while size <= largest:
-        sizes.append(size)
-        size *= 2
-    return sizes
-
-
-def environment() -> dict[str, Any]:
-    """What is known of this machine, for provenance."""
-    return {
-        "cpu": cpu_model(),
-        "cpu_count": os.cpu_count(),
-        "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "python": platform.python_version(),
-        "torch": version("torch"),
-    }
+    return [1 << power for power in range(12, max(0, largest).bit_length())]
 
 
 def _spread(samples: list[int]) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from typing import Any
 from sim.errors import ReplayError
 from sim.nouns.assignment import Assignment
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement, Mode, Role
-from sim.validator.calibrate import environment
 from sim.validator.candidates.candidate import Candidate
 from sim.validator.hosts.launch import Place
 
@@ -82,7 +81,7 @@ class Collected:
         self._buckets: dict[str, list[Any]] = defaultdict(list)
         self.about_model: dict[str, Any] = {}
         self.about_pacing: dict[str, Any] = {}
-        self._environment: dict[str, Any] | None = None
+        self._environment: dict[str, Any] = {}
 
     def take(self, event: dict[str, Any]) -> None:
         """One event of rank 0. Raises ``ReplayError`` where buckets are not those asked for."""
@@ -116,7 +115,7 @@ class Collected:
         plain = self._steps["plain"]
         if not plain:
             return []
-        where = {"place": place.describe(), **(self._environment or environment()), **self._surroundings}
+        where = {"place": place.describe(), **self._environment, **self._surroundings}
         if self.about_model:
             where["model"] = self.about_model
         if self.about_pacing:

@@ -11,9 +11,8 @@ from sim.formats.documents import json_text, parse_json
 from sim.formats.inputs import read_bytes
 from sim.formats.outputs import write_atomically
 from sim.validator.hosts.launch import Place
-from sim.validator.hosts.watch import EventFile, in_words
+from sim.validator.hosts.watch import EventFile
 from sim.validator.ranks.process import notices
-from sim.validator.ranks.process.beats import Fault
 
 JOB = "job.json"
 
@@ -90,7 +89,7 @@ def place_of(job: dict[str, Any], started: dict[str, Any]) -> Place:
 
 def _failure(directory: Path) -> str | None:
     for rank, reason in notices.failures(directory).items():
-        return in_words(Fault(ranks=(rank,), reason=reason))
+        return f"rank {rank}: {reason}"
     for rank, reason in notices.left_alone(directory).items():
         return f"rank {rank} lost touch with the others: {reason}"
     return None

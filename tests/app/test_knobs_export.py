@@ -56,7 +56,7 @@ def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, str | Callabl
         if not disabled:
             found[label] = (file, content)
 
-    monkeypatch.setattr(export, "_button", button)
+    monkeypatch.setattr(export, "download", button)
     return found
 
 

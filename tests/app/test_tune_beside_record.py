@@ -14,7 +14,8 @@ from app.answering import Answer
 from app.cached import Inputs, Played
 from app.choosing import Choice, WhatIf
 from app.launch import MAIN
-from app.views.truth import of_answer, regret_words, row_of
+from app.views.record_parts import regret_words, row_of
+from app.views.truth import of_answer
 from app.words import tune as words
 from sim.formats.record_files import load_record
 from sim.nouns.comparison import Regret

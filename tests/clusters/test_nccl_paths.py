@@ -20,7 +20,7 @@ from sim.clusters.nccl.computed_hardware import (
     uncertainty,
 )
 from sim.clusters.nccl.constants import Algorithm
-from sim.clusters.nccl.fabric import NVLINKS, Fabric, Generation, Hop, Kind, Protocol
+from sim.clusters.nccl.fabric import NVLINKS, Fabric, Hop, Kind, Protocol
 from sim.clusters.nccl.from_cluster import fabric_of
 from sim.clusters.nccl.latencies import latency_us
 from sim.clusters.nccl.paths import (
@@ -32,6 +32,7 @@ from sim.clusters.nccl.paths import (
     ring_over_nvlink,
     through_host,
 )
+from sim.nouns.cluster import Generation
 from sim.nouns.hardware import CURVES
 from tests.clusters import measured_paths as others
 from tests.clusters.published_fabrics import GB, MIB, PCIE_4, PCIE_5, alps, box, dgx_a100

@@ -123,7 +123,6 @@ def transfer(num_bytes: int, duration_ns: int, beside_ns: int, *, is_shared: boo
         start_ns=0,
         end_ns=duration_ns,
         duration_ns=duration_ns,
-        longest_wait_ns=0,
         arrived_ns=(0,),
         waits_ns=(0,),
         beside_ns=beside_ns,

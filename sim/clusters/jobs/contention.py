@@ -60,11 +60,12 @@ class _Playing:
             for number, job in enumerate(jobs)
         ]
 
-    def play(self, offsets_ns: Sequence[int]) -> None:
+    def play(self, offsets_ns: Sequence[int]) -> list[_Running]:
         """Until each job has played its steps; whoever is quicker goes on beside the others."""
         for running, offset_ns in zip(self.running, offsets_ns, strict=True):
             self.env.process(self._job(running, offset_ns))
         self.env.run(until=self.done)
+        return self.running
 
     def _job(self, running: _Running, offset_ns: int) -> Step:
         yield self.env.timeout(offset_ns)
@@ -142,7 +143,7 @@ def play_jobs(
         )
         for part in range(starts)
     ]
-    every = [_play(cluster, jobs, steps, begins) for begins in offsets_of_starts]
+    every = [_Playing(cluster, jobs, steps).play(begins) for begins in offsets_of_starts]
     played = every[0]
     rows = []
     for number, (job, timeline, running) in enumerate(zip(jobs, timelines, played, strict=True)):
@@ -173,12 +174,6 @@ def play_jobs(
         else (),
         provenance={job.name: {"workload": job.workload.name, "hardware": job.hardware.name} for job in jobs},
     )
-
-
-def _play(cluster: Cluster, jobs: Sequence[Job], steps: int, offsets_ns: Sequence[int]) -> list[_Running]:
-    playing = _Playing(cluster, jobs, steps)
-    playing.play(offsets_ns)
-    return playing.running
 
 
 def _mean(times_ns: Sequence[int]) -> int:

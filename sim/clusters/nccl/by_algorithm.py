@@ -13,7 +13,8 @@ from sim.clusters.topology.loads import NVLS
 from sim.clusters.topology.rings import rings_of
 from sim.clusters.topology.textbook_traffic import TEXTBOOK
 from sim.clusters.topology.traffic import TRAFFIC, busiest_s_per_byte
-from sim.errors import InputError, NotModelledError
+from sim.errors import NotModelledError
+from sim.nouns.checks import one_of
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.units import NS_PER_S
@@ -53,8 +54,7 @@ def cluster_hardware(
         InputError: ranks that are no GPUs, that two jobs have, or that no way joins; or no such algorithm.
         NotModelledError: an algorithm that NCCL would not use there, or no textbook knows.
     """
-    if algorithm not in ALGORITHMS:
-        raise InputError(f"algorithm: {algorithm!r} is not legal; give one of {', '.join(ALGORITHMS)}")
+    one_of("algorithm", algorithm, ALGORITHMS)
     fabric = fabric_of(cluster, ranks, beside=beside)
     made = hardware_of(fabric, f"{cluster.name}, {fabric.world_size} ranks", sizes)
     if algorithm == "auto" or fabric.world_size == 1:

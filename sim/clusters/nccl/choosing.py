@@ -10,7 +10,7 @@ from sim.clusters.nccl.filling import filling_bytes
 from sim.clusters.nccl.latencies import latency_us
 from sim.clusters.nccl.paths import as_reached, as_stepped
 from sim.errors import InputError, NotModelledError
-from sim.nouns.checks import at_least
+from sim.nouns.checks import at_least, one_of
 from sim.nouns.hardware import CURVES, Curve, CurvePoint
 
 _MOST_DIRECT = 8  # NCCL_MAX_DIRECT_ARITY + 1
@@ -18,10 +18,13 @@ _MOST_DIRECT = 8  # NCCL_MAX_DIRECT_ARITY + 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """An algorithm with a protocol."""
+    """An algorithm with a protocol; in words "ring Simple"."""
 
     algorithm: Algorithm
     protocol: Protocol
+
+    def __str__(self) -> str:
+        return f"{self.algorithm} {self.protocol}"
 
 
 def methods(fabric: Fabric, collective: str) -> tuple[Method, ...]:
@@ -32,8 +35,7 @@ def methods(fabric: Fabric, collective: str) -> tuple[Method, ...]:
     Raises:
         InputError: a collective that fills no curve.
     """
-    if collective not in CURVES:
-        raise InputError(f"collective: {collective!r} is not legal; give one of {', '.join(CURVES)}")
+    one_of("collective", collective, CURVES)
     if fabric.world_size == 1:
         return ()
     allowed = [protocol for protocol in PROTOCOLS if protocol in fabric.protocols]

@@ -8,7 +8,7 @@ from sim.clusters.nccl.choosing import choose, curve, filling_ns
 from sim.clusters.nccl.constants import SOURCE
 from sim.clusters.nccl.fabric import NVLINKS, Fabric
 from sim.clusters.nccl.paths import as_staged
-from sim.nouns.hardware import Curve, Hardware
+from sim.nouns.hardware import CURVES, Curve, Hardware
 from sim.units import format_size
 
 SIZES = tuple(1 << power for power in range(3, 34))  # 8 B to 8 GiB
@@ -51,15 +51,12 @@ def hardware_of(fabric: Fabric, name: str, sizes: Iterable[int] = SIZES) -> Hard
     messages apart from what a pipeline takes to fill.
     """
     wanted = tuple(sizes)
-    all_reduce = curve(fabric, "all_reduce", wanted)
+    curves: dict[str, Any] = {collective: curve(fabric, collective, wanted) for collective in CURVES}
+    all_reduce = curves["all_reduce"]
     return Hardware(
         name=name,
         world_size=fabric.world_size,
-        all_reduce=all_reduce,
-        reduce_scatter=curve(fabric, "reduce_scatter", wanted),
-        all_gather=curve(fabric, "all_gather", wanted),
-        reduce=curve(fabric, "reduce", wanted),
-        broadcast=curve(fabric, "broadcast", wanted),
+        **curves,
         spread={"all_reduce": _expected(fabric, all_reduce)},
         provenance={
             "source": "computed by NCCL's cost model from published figures; nothing of it is measured",
@@ -112,8 +109,4 @@ def _not_known(fabric: Fabric, points: Curve) -> list[str]:
 
 def _methods(fabric: Fabric, points: Curve) -> dict[str, str]:
     chosen = {point.num_bytes: choose(fabric, "all_reduce", point.num_bytes) for point in points}
-    return {
-        str(size): f"{method.algorithm} {method.protocol}"
-        for size, method in chosen.items()
-        if method is not None
-    }
+    return {str(size): str(method) for size, method in chosen.items() if method is not None}

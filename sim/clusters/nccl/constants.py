@@ -5,16 +5,17 @@ src/graph/search.cc (the speeds that its search tries). Latencies in us, bandwid
 chooses by this model; that its times are those of the machine is not promised.
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
-from sim.clusters.nccl.fabric import Fabric, Generation, Protocol
+from sim.clusters.nccl.fabric import NVLINKS, Fabric, Protocol
+from sim.nouns.cluster import Generation
 
 Algorithm = Literal["ring", "tree", "collnet_direct", "collnet_chain", "nvls", "nvls_tree"]
 Wire = Literal["nvlink", "pci", "net"]
 
 SOURCE = "NVIDIA/nccl 2.27, src/graph/tuning.cc, commit 72d2432094d6"
 PROTOCOLS: tuple[Protocol, ...] = ("LL", "LL128", "Simple")
-GENERATIONS: tuple[Generation, ...] = ("volta", "ampere", "hopper", "blackwell")
+GENERATIONS: tuple[Generation, ...] = get_args(Generation)  # the oldest first
 
 # baseLat: LL, LL128, Simple
 BASE_US: dict[Algorithm, tuple[float, float, float]] = {
@@ -99,4 +100,4 @@ def row(fabric: Fabric) -> int:
 
 def wire(fabric: Fabric) -> Wire:
     """Which of NCCL's three kinds of wire joins the ranks of a host."""
-    return "nvlink" if fabric.intra.kind in ("nvlink", "nvswitch") else "pci"
+    return "nvlink" if fabric.intra.kind in NVLINKS else "pci"

@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from sim.errors import InputError
-from sim.nouns.checks import at_least, rate
+from sim.nouns.checks import at_least, one_of, rate
+from sim.nouns.cluster import CpuVendor, Generation
 from sim.nouns.hardware import MAX_RANKS
 
-Generation = Literal["volta", "ampere", "hopper", "blackwell"]
 Kind = Literal["nvlink", "nvswitch", "pcie", "shm", "qpi", "net"]
-Cpu = Literal["intel", "amd", "arm"]
 Protocol = Literal["LL", "LL128", "Simple"]
 NVLINKS = ("nvlink", "nvswitch")
 MOST_CHANNELS = 64  # MAXCHANNELS, src/include/nccl_device/core.h and device.h of NCCL
@@ -35,7 +34,7 @@ class Hop:
     staged_by: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        _one_of("kind", self.kind, get_args(Kind))
+        one_of("kind", self.kind, get_args(Kind))
         rate("bytes_per_s", self.bytes_per_s)
         at_least("latency_ns", self.latency_ns, 0)
         at_least("reported_ns", self.reported_ns, 0)
@@ -63,7 +62,7 @@ class Fabric:
     channels: int
     nvls: bool = False
     sharp: bool = False
-    cpu: Cpu = "intel"
+    cpu: CpuVendor = "intel"
     protocols: tuple[Protocol, ...] = ("LL", "LL128", "Simple")
     fewest_ranks: int | None = None
 
@@ -75,10 +74,10 @@ class Fabric:
         at_least("hosts", self.hosts, 1)
         at_least("ranks_per_host", self.ranks_per_host, 1)
         self._check_ranks()
-        _one_of("generation", self.generation, get_args(Generation))
-        _one_of("cpu", self.cpu, get_args(Cpu))
+        one_of("generation", self.generation, get_args(Generation))
+        one_of("cpu", self.cpu, get_args(CpuVendor))
         for number, protocol in enumerate(self.protocols):
-            _one_of(f"protocols.{number}", protocol, get_args(Protocol))
+            one_of(f"protocols.{number}", protocol, get_args(Protocol))
         if "Simple" not in self.protocols:
             raise InputError(
                 f"protocols: {list(self.protocols)} is not legal; Simple is always there, so list it"
@@ -118,8 +117,3 @@ class Fabric:
     def mean_ranks(self) -> float:
         """Ranks of a host on average: NCCL's ``ppn``."""
         return self.world_size / self.hosts
-
-
-def _one_of(field: str, value: str, legal: tuple[str, ...]) -> None:
-    if value not in legal:
-        raise InputError(f"{field}: {value!r} is not legal; give one of {', '.join(legal)}")

@@ -2,25 +2,24 @@
 
 from collections.abc import Iterable, Sequence
 
-from sim.clusters.nccl.fabric import NVLINKS, Cpu, Fabric, Generation, Hop, Kind, Protocol
+from sim.clusters.nccl.constants import GENERATIONS, NVLS_SPEEDS
+from sim.clusters.nccl.fabric import NVLINKS, Fabric, Hop, Kind, Protocol
 from sim.clusters.topology.job_shares import ring_shares
 from sim.clusters.topology.rings import HostRings, Rings, rings_of
 from sim.clusters.topology.routes import routes_of
 from sim.errors import InputError
-from sim.nouns.cluster import Cluster
+from sim.nouns.cluster import Cluster, CpuVendor, Generation
 
 # Speeds that NCCL's search tries for a channel within a host, in GB/s (src/graph/search.cc, speedArrayIntra,
 # sm90SpeedArrayIntra and sm100SpeedArrayIntra, since it knows Blackwell), and the most channels it finds.
-_SPEEDS = {
+_SPEEDS: dict[Generation, tuple[float, ...]] = {
     "volta": (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
     "ampere": (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
-    "hopper": (60, 50, 40, 30, 24, 20, 15, 12, 11, 6, 3),
-    "blackwell": (90, 80, 70, 60, 50, 40, 30, 24, 20, 19, 18),
+    **NVLS_SPEEDS,
 }
 _MOST_FOUND = 32  # MAXCHANNELS / 2
 _LEAST_NVLS = 3  # GPUs of a host (ncclNvlsInit, src/transport/nvls.cc)
 _WORST_FIRST: tuple[Kind, ...] = ("shm", "qpi", "pcie", "nvswitch", "nvlink")
-_OLDEST_FIRST: tuple[Generation, ...] = ("volta", "ampere", "hopper", "blackwell")
 
 
 def fabric_of(
@@ -45,7 +44,7 @@ def fabric_of(
     owners = cluster.owners()
     templates = {owners[host].name: owners[host] for host in rings.hosts}.values()
     generations = {each.generation for each in templates}
-    generation = min(generations, key=_OLDEST_FIRST.index)
+    generation = min(generations, key=GENERATIONS.index)
     share = ring_shares(rings, *others)[0]
     if rings.channels and share.bytes_per_s < 1:
         raise InputError(
@@ -79,7 +78,7 @@ def fabric_of(
     )
 
 
-def _cpu(vendors: set[Cpu]) -> Cpu:
+def _cpu(vendors: set[CpuVendor]) -> CpuVendor:
     """Sockets of several vendors count as AMD's (llMaxBws, src/graph/tuning.cc)."""
     return vendors.pop() if len(vendors) == 1 else "amd"
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from sim.clusters.nccl.choosing import Method, choose
+from sim.clusters.nccl.choosing import choose
 from sim.clusters.nccl.fabric import Fabric
 from sim.nouns.hardware import CURVES, Curve, CurvePoint, Hardware
 from sim.units import divide_half_even
@@ -26,12 +26,7 @@ class Carried:
         None with one rank, and where the curve was measured, which does not say.
         """
         chosen = None if self.source != "computed" else choose(self.fabric, "all_reduce", num_bytes)
-        return None if chosen is None else method_name(chosen)
-
-
-def method_name(method: Method) -> str:
-    """A method in words, as ``provenance.methods`` has it: "ring Simple"."""
-    return f"{method.algorithm} {method.protocol}"
+        return None if chosen is None else str(chosen)
 
 
 def at_end(hardware: Hardware, end: End) -> Hardware:

@@ -80,7 +80,7 @@ def _cluster(cluster: Cluster, size: Size, is_fixed: bool) -> Cluster:
 
 def _first_hosts(cluster: Cluster, count: int) -> Cluster:
     """The ranks of the first hosts that have any."""
-    placed = _placed(cluster)
+    placed = cluster.placement if cluster.placement is not None else tuple(cluster.all_gpus())
     owners = list(dict.fromkeys(split_name(rank)[0] for rank in placed))
     if count > len(owners):
         raise InputError(
@@ -94,7 +94,7 @@ def _first_hosts(cluster: Cluster, count: int) -> Cluster:
 def _first_ranks(cluster: Cluster, size: Size) -> Cluster:
     """The first ``size.world_size`` ranks; all of them where it is not given."""
     count = size.world_size
-    if count is None or (cluster.placement is None and count == _gpu_count(cluster)):
+    if count is None or (cluster.placement is None and count == cluster.gpu_count):
         return cluster
     placed = cluster.placement if cluster.placement is not None else tuple(islice(cluster.all_gpus(), count))
     if count > len(placed):
@@ -102,14 +102,5 @@ def _first_ranks(cluster: Cluster, size: Size) -> Cluster:
     return replace(cluster, placement=placed[:count])
 
 
-def _placed(cluster: Cluster) -> tuple[str, ...]:
-    return cluster.placement if cluster.placement is not None else tuple(cluster.all_gpus())
-
-
 def _gpus_per_host(cluster: Cluster) -> int:
     return len(cluster.templates[0].of_kind("gpu"))
-
-
-def _gpu_count(cluster: Cluster) -> int:
-    gpus = {template.name: len(template.of_kind("gpu")) for template in cluster.templates}
-    return sum(gpus[group.template] * group.count for group in cluster.hosts)

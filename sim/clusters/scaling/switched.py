@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from sim.clusters.nccl.choosing import Method, choose, methods, time_ns
-from sim.clusters.scaling.carried import Carried, method_name
+from sim.clusters.scaling.carried import Carried
 from sim.nouns.hardware import Curve, CurvePoint
 
 
@@ -22,7 +22,7 @@ def switched_methods(before: Carried, after: Carried, sizes: Iterable[int]) -> l
             continue
         if was not in allowed:
             return []
-        found.append((size, method_name(was), method_name(now)))
+        found.append((size, str(was), str(now)))
     return found
 
 

@@ -5,6 +5,7 @@ from typing import cast
 
 from sim.clusters.topology.link_figures import HOST_MEMORY, NVLINK, SOCKETS, pcie
 from sim.errors import InputError
+from sim.nouns.checks import one_of
 from sim.nouns.cluster import (
     Cluster,
     CpuVendor,
@@ -126,8 +127,7 @@ def plain(
     """GPUs in equal parts on sockets, below switches or not, memory on every socket, a NIC on the first."""
     if sockets not in (1, 2):
         raise InputError(f"sockets: {sockets!r} is not legal; give 1 or 2")
-    if socket_link not in SOCKETS:
-        raise InputError(f"socket_link: {socket_link!r} is not legal; give one of {', '.join(SOCKETS)}")
+    one_of("socket_link", socket_link, SOCKETS)
     if gpus < 1:
         raise InputError(f"gpus: {gpus!r} is not legal; give an integer >= 1")
     names, cpus, memories = numbered("gpu", gpus), numbered("cpu", sockets), numbered("memory", sockets)

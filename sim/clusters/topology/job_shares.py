@@ -9,6 +9,7 @@ from sim.clusters.topology.routes import routes_of
 from sim.clusters.topology.shares import max_min_shares
 from sim.clusters.topology.traffic import TRAFFIC, hosts_alike
 from sim.errors import InputError
+from sim.nouns.checks import one_of
 from sim.nouns.cluster import Cluster
 
 Name = tuple[str, ...]
@@ -84,8 +85,7 @@ def job_bandwidths(cluster: Cluster, jobs: Sequence[Sequence[str]], algorithm: s
     Raises:
         InputError: ranks that are no GPUs, that two jobs have, or that no way joins; another algorithm.
     """
-    if algorithm not in TRAFFIC:
-        raise InputError(f"algorithm: {algorithm!r} is not legal; give one of {', '.join(TRAFFIC)}")
+    one_of("algorithm", algorithm, TRAFFIC)
     shares = ring_shares(*(rings_of(cluster, ranks) for ranks in jobs), algorithm=algorithm)
     return [share.bytes_per_s for share in shares]
 

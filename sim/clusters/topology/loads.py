@@ -10,7 +10,7 @@ from sim.clusters.topology.rings import Rings, rings_of
 from sim.clusters.topology.routes import routes_of
 from sim.clusters.topology.textbook_traffic import TEXTBOOK
 from sim.clusters.topology.traffic import TRAFFIC, Traffic, merged
-from sim.errors import InputError
+from sim.nouns.checks import one_of
 from sim.nouns.cluster import Cluster, LinkKind
 from sim.nouns.link_load import LinkLoad
 
@@ -36,8 +36,7 @@ def link_loads(
         InputError: ranks that are no GPUs or that no way joins, or an algorithm that is not known.
         NotModelledError: an algorithm that is not for these ranks.
     """
-    if algorithm not in LOADS:
-        raise InputError(f"algorithm: {algorithm!r} is not legal; give one of {', '.join(LOADS)}")
+    one_of("algorithm", algorithm, LOADS)
     rings = rings_of(cluster, ranks)
     if not rings.channels:
         return ()

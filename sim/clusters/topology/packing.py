@@ -7,9 +7,10 @@ after a number of steps. Of many speeds a few are tried, and all searches togeth
 more: where it runs out, the nearest GPU after the nearest is a ring too.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import networkx as nx
 
@@ -60,11 +61,7 @@ def bottleneck(ring: LocalRing, capacity: dict[LinkEnds, float]) -> float:
 
 def uses(ring: LocalRing) -> dict[LinkEnds, int]:
     """How often a ring crosses each link."""
-    times: dict[LinkEnds, int] = {}
-    for leg in ring.legs:
-        for link in leg:
-            times[link] = times.get(link, 0) + 1
-    return times
+    return Counter(chain.from_iterable(ring.legs))
 
 
 def ports(gate: Gate) -> Route:
@@ -114,10 +111,9 @@ def _better(
     """Of two packings the one that carries more, of equals the first; ``rings`` all go at one pace."""
     if not rings:
         return best
-    times: dict[LinkEnds, int] = {}
+    times: Counter[LinkEnds] = Counter()
     for ring in rings:
-        for link in (*(link for leg in ring.legs for link in leg), *(ports(ring.gate) if ring.gate else ())):
-            times[link] = times.get(link, 0) + 1
+        times.update(chain(*ring.legs, ports(ring.gate) if ring.gate else ()))
     pace = min(capacity[link] / crossed for link, crossed in times.items())
     if len(rings) * pace > sum(each for _, each in best) * (1 + _ROUNDING):
         return [(ring, pace) for ring in rings]
@@ -137,11 +133,8 @@ def _ways(routes: Routes, gpus: Sequence[str], gates: Sequence[Gate]) -> set[Lin
 def _speeds(gpus: Sequence[str], capacity: dict[LinkEnds, float], ways: set[LinkEnds]) -> list[float]:
     """All that a bottleneck can be: a link's bytes/s over a number of crossings, from the highest down."""
     most = min(len(gpus) + 1, _MOST_CROSSINGS)
-    return sorted({width / times for width in _widths(capacity, ways) for times in range(1, most + 1)})[::-1]
-
-
-def _widths(capacity: dict[LinkEnds, float], ways: set[LinkEnds]) -> set[float]:
-    return {capacity[link] for link in ways}
+    widths = {capacity[link] for link in ways}
+    return sorted({width / times for width in widths for times in range(1, most + 1)}, reverse=True)
 
 
 def _thinned(speeds: list[float]) -> list[float]:
@@ -212,7 +205,7 @@ def _pack(
 class _Budget:
     """What is left of the work of all searches together: GPUs looked at."""
 
-    def __init__(self, share: float = 1.0) -> None:
+    def __init__(self, share: float) -> None:
         self.looks = int(_MOST_LOOKS * share)
 
 

@@ -1,4 +1,4 @@
-"""Ready-made clusters. Bandwidths by ``links``; the shape of each by the source in its docstring."""
+"""Ready-made clusters. Bandwidths by ``link_figures``; the shape of each by the source in its docstring."""
 
 from inspect import Parameter, signature
 from typing import Any
@@ -14,6 +14,7 @@ from sim.clusters.topology.ethernet import (
 from sim.clusters.topology.hosts import board, cluster_of, devices, numbered, switched
 from sim.clusters.topology.link_figures import C2C_GB200, C2C_GH200, NVLINK, pcie, port
 from sim.errors import InputError
+from sim.nouns.checks import one_of
 from sim.nouns.cluster import Cluster, HostTemplate, Link, Network
 
 
@@ -176,8 +177,7 @@ def preset(name: str, **settings: Any) -> Cluster:
 
     Raises ``InputError`` for a name or a setting that is not known, and says which are.
     """
-    if not isinstance(name, str) or name not in PRESETS:
-        raise InputError(f"preset: {name!r} is not legal; give one of {', '.join(PRESETS)}")
+    one_of("preset", name, tuple(PRESETS))
     make: Any = PRESETS[name]
     legal = signature(make).parameters
     for setting in settings:

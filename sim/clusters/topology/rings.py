@@ -143,7 +143,9 @@ def rings_of(cluster: Cluster, ranks: Sequence[str] | None = None) -> Rings:
             hosts=hosts,
             gpus=tuple(placed.values()),
             kinds=kinds,
-            host_rings=tuple(_only(kind, fewest) for kind in found),
+            host_rings=tuple(
+                replace(kind, forth=kind.forth[:fewest], back=kind.back[:fewest]) for kind in found
+            ),
             wiring=wiring,
         )
 
@@ -208,10 +210,6 @@ def by_host(cluster: Cluster, ranks: Sequence[str] | None) -> dict[int, tuple[st
     return {
         host: tuple(gpu for gpu in order[owners[host].name] if gpu in gpus) for host, gpus in used.items()
     }
-
-
-def _only(kind: HostRings, count: int) -> HostRings:
-    return replace(kind, forth=kind.forth[:count], back=kind.back[:count])
 
 
 def _by_gate(kinds: list[HostRings]) -> list[HostRings]:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sim.clusters.topology.network import Wiring
-from sim.clusters.topology.packing import uses
 from sim.clusters.topology.rings import Rings
 from sim.clusters.topology.routes import LinkEnds, Route, routes_of
 from sim.clusters.topology.trees import TREES, Chain, TreePlace, chain_of
@@ -40,8 +39,8 @@ def ring_traffic(rings: Rings) -> Traffic:
     for (kind, _), alike in places.items() if rings.channels else ():
         times: dict[LinkEnds, float] = {}
         for ring in range(rings.channels):
-            for link, crossed in uses(rings.local(ring, alike[0])).items():
-                times[link] = times.get(link, 0) + crossed
+            for leg in rings.local(ring, alike[0]).legs:
+                add(times, leg)
         hosts = tuple(rings.hosts[place] for place in alike)
         within.append(HostTraffic(hosts=hosts, template=rings.host_rings[kind].template, times=times))
     between: dict[LinkEnds, float] = {}

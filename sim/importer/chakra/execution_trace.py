@@ -12,7 +12,7 @@ from sim.importer.chakra.nodes import Node, TensorRow, read_nodes, world_size_of
 from sim.importer.estimated_times import split_backward, split_band
 from sim.importer.matching import match_buckets
 from sim.importer.notes import Notes
-from sim.importer.opening import read_text
+from sim.importer.opening import read_texts
 from sim.importer.wording import count_of, stem_of
 from sim.nouns.imported import Imported, ImportOptions
 from sim.nouns.workload import Gradient, Workload
@@ -44,13 +44,8 @@ def read_chakra(paths: Sequence[Path], options: ImportOptions) -> Imported:
             not fit ``options.model``.
         NotModelledError: gradients are reduce-scattered (FSDP, ZeRO).
     """
-    if not paths:
-        raise InputError("paths: no files; give at least one execution trace")
-    traces = []
-    for number, path in enumerate(paths):
-        options.progress(number, len(paths), str(path))
-        traces.append(_read(parse_bounded(read_text(path), str(path)), str(path)))
-    options.progress(len(paths), len(paths), "")
+    read = read_texts(paths, options.progress)
+    traces = [_read(parse_bounded(text, str(path)), str(path)) for path, text in read]
     ranks = _ranks_of_job(traces, paths)
     trace, source = traces[0], str(paths[0])
     name = options.name or stem_of(paths[0])

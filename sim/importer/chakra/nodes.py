@@ -77,10 +77,10 @@ class Node:
         )
 
     def _wrong(self, source: str, field: str, value: Any) -> InputError:
-        shown = repr(value) if len(repr(value)) <= 60 else repr(value)[:57] + "..."
         return InputError(
-            f"{source}: nodes.{self.number} ({self.name!r}): {field}: {shown} is not legal; a tensor is "
-            f"[id, storage, offset, elements, bytes an element, device] with a shape and a type Tensor(dtype)"
+            f"{source}: nodes.{self.number} ({self.name!r}): {field}: {value!r:.60} is not legal; a tensor "
+            f"is [id, storage, offset, elements, bytes an element, device] with a shape and a type "
+            f"Tensor(dtype)"
         )
 
 

@@ -21,6 +21,7 @@ MARKS = (
 _ANY_MARK = re.compile("|".join(MARKS))
 MOST = 2**62
 MAX_LINE = 1 << 19  # of a log in one line; reading a Python dict takes 400 times its text
+_DIGITS = re.compile(r"[0-9]{1,19}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +36,8 @@ class DdpLog:
     bucket_sizes: tuple[int, ...] | None
     rebuilt_bucket_sizes: tuple[int, ...] | None
     rebuilt_indices: tuple[tuple[int, ...], ...] | None
-    ready_order: tuple[int, ...] | None
     num_parameters: int | None
     total_bytes: int | None
-    unused_bytes: int | None
     forward_ns: int | None
     backward_ns: int | None
     comm_ns: int | None
@@ -48,9 +47,9 @@ class DdpLog:
     switches: dict[str, bool]
 
     @property
-    def buckets(self) -> tuple[int, ...] | None:
+    def buckets(self) -> tuple[int, ...]:
         """Bytes of the buckets that ran last, in launch order: rebuilt ones where there are any (A2.6)."""
-        return self.rebuilt_bucket_sizes or self.bucket_sizes
+        return self.rebuilt_bucket_sizes or self.bucket_sizes or ()
 
     @property
     def first_launch_ns(self) -> int | None:
@@ -150,7 +149,6 @@ def _log(log: Mapping[str, Any], source: str) -> DdpLog:
     def time(name: str) -> int | None:
         return _integer(log, f"avg_{name}", source) or _integer(log, name, source)
 
-    order = _integers(log, "prev_iteration_grad_ready_order_indices", source)
     return DdpLog(
         rank=number("rank"),
         world_size=number("world_size") or None,
@@ -160,10 +158,8 @@ def _log(log: Mapping[str, Any], source: str) -> DdpLog:
         bucket_sizes=_integers(log, "bucket_sizes", source),
         rebuilt_bucket_sizes=_integers(log, "rebuilt_bucket_sizes", source),
         rebuilt_indices=_index_lists(log, "rebuilt_per_bucket_param_indices", source),
-        ready_order=order,
         num_parameters=number("num_parameter_tensors"),
         total_bytes=number("total_parameter_size_bytes"),
-        unused_bytes=number("unused_parameter_size"),
         forward_ns=time("forward_compute_time"),
         backward_ns=time("backward_compute_time"),
         comm_ns=time("backward_comm_time"),
@@ -193,18 +189,12 @@ def _integer(log: Mapping[str, Any], key: str, source: str) -> int | None:
 def _to_int(value: Any, key: str, source: str) -> int:
     if isinstance(value, bool):
         return int(value)
-    if (
-        isinstance(value, str)
-        and len(value.strip()) < 20
-        and value.strip().isascii()
-        and value.strip().isdigit()
-    ):
+    if isinstance(value, str) and _DIGITS.fullmatch(value.strip()):
         value = int(value)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, int) or not -1 <= value <= MOST:
-        shown = repr(value) if len(repr(value)) < 40 else repr(value)[:37] + "..."
-        raise InputError(f"{source}: {key}: {shown} is not legal; give an integer 0 to 2**62")
+        raise InputError(f"{source}: {key}: {value!r:.40} is not legal; give an integer 0 to 2**62")
     return value
 
 

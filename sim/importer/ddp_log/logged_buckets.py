@@ -13,7 +13,7 @@ from sim.importer.dtypes import torch_dtype
 from sim.importer.estimated_times import bounds_band, split_backward, stretch_backward
 from sim.importer.matching import match_buckets
 from sim.importer.notes import Notes
-from sim.importer.opening import read_text
+from sim.importer.opening import read_texts
 from sim.importer.wording import count_of, stem_of
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.imported import Imported, ImportOptions, RankRow
@@ -36,18 +36,13 @@ def read_ddp_log(paths: Sequence[Path], options: ImportOptions) -> Imported:
     Raises:
         InputError: no log in a file, an illegal value, or a log that does not fit ``options.model``.
     """
-    if not paths:
-        raise InputError("paths: no files; give at least one log of DistributedDataParallel")
-    logs: list[tuple[str, DdpLog]] = []
+    with_buckets: list[tuple[str, DdpLog]] = []
     notes = Notes()
-    for number, path in enumerate(paths):
-        options.progress(number, len(paths), str(path))
-        read, broken = read_logs(read_text(path), str(path))
-        logs.extend((str(path), log) for log in read)
+    for path, text in read_texts(paths, options.progress):
+        logs, broken = read_logs(text, str(path))
+        with_buckets += [(str(path), log) for log in logs if log.buckets]
         if broken:
             notes.dropped.append(f"{path}: {count_of(broken, 'line')} with DDP's keys but no whole object")
-    options.progress(len(paths), len(paths), "")
-    with_buckets = [(source, log) for source, log in logs if log.buckets]
     if not with_buckets:
         raise InputError(f"{paths[0]}: bucket_sizes: missing; give a log of a step that was synchronised")
     layouts = [list(group) for _, group in groupby(sorted(with_buckets, key=_layout), key=_layout)]
@@ -62,7 +57,7 @@ def read_ddp_log(paths: Sequence[Path], options: ImportOptions) -> Imported:
         indices = _indices(log, options.model, source)
         entries.append(_entry(layout, indices, options.model))
         notes.found.append(_say_layout(log, indices))
-    finest = max(layouts, key=lambda layout: len(layout[0][1].buckets or ()))
+    finest = max(layouts, key=lambda layout: len(layout[0][1].buckets))
     source, log = finest[0]
     name = options.name or stem_of(Path(source))
     notes.missing += [
@@ -95,7 +90,7 @@ def _contradictions(log: DdpLog) -> list[str]:
 
 def _layout(item: tuple[str, DdpLog]) -> tuple[int, tuple[int, ...], str]:
     log = item[1]
-    return (log.bucket_cap_bytes or 0, log.buckets or (), repr(log.rebuilt_indices))
+    return (log.bucket_cap_bytes or 0, log.buckets, repr(log.rebuilt_indices))
 
 
 def _indices(log: DdpLog, model: Workload | None, source: str) -> Indices | None:
@@ -105,7 +100,7 @@ def _indices(log: DdpLog, model: Workload | None, source: str) -> Indices | None
         return logged
     _check_totals(log, model, source)
     if logged is None:
-        return match_buckets(log.buckets or (), model, source)
+        return match_buckets(log.buckets, model, source)
     count = len(model.gradients)
     for number, bucket in enumerate(logged):
         for index in bucket:
@@ -144,7 +139,7 @@ def _entry(
     if indices is not None:
         assignment = to_document(_assignment(log, indices, model, source))
     return {
-        "bucket_bytes": list(log.buckets or ()),
+        "bucket_bytes": list(log.buckets),
         "rebuilt": log.rebuilt_bucket_sizes is not None,
         "bucket_cap_bytes": log.bucket_cap_bytes,
         "backend": log.backend,
@@ -183,7 +178,7 @@ def _assignment(log: DdpLog, indices: Indices, model: Workload | None, source: s
 
 
 def _say_layout(log: DdpLog, indices: Indices | None) -> str:
-    words = [f"{count_of(len(log.buckets or ()), 'bucket')} of {sum(log.buckets or ())} bytes"]
+    words = [f"{count_of(len(log.buckets), 'bucket')} of {sum(log.buckets)} bytes"]
     words.append("rebuilt from the ready order" if log.rebuilt_bucket_sizes else "the constructor's")
     if log.bucket_cap_bytes is not None:
         words.append(f"bucket_cap_bytes {log.bucket_cap_bytes}")
@@ -267,7 +262,7 @@ def _scaled(
     buckets = _indices(log, model, "log")
     if buckets and (launch := log.first_launch_ns) is not None:
         times = [workload.gradients[index].ready_ns for index in buckets[0]]
-        ready = max(time for time in times if time is not None) if any(t is not None for t in times) else 0
+        ready = max((time for time in times if time is not None), default=0)
         notes.found.append(
             f"bucket 0 was launched {format_ms(launch - model.loss_ns)} into backward; the scaled model has "
             f"it ready at {format_ms(ready)}"
@@ -279,7 +274,7 @@ def _by_bucket(
     log: DdpLog, backward_ns: int, common: dict[str, Any], is_logged: bool, notes: Notes
 ) -> Workload:
     """One gradient a bucket: the first ready as it was launched, the others by their bytes over the rest."""
-    sizes = log.buckets or ()
+    sizes = log.buckets
     launch = log.first_launch_ns
     first = (launch,) if is_logged and launch is not None and len(sizes) > 1 else ()
     done = sum(first)
@@ -320,7 +315,7 @@ def _by_bucket(
 def _ranks(layout: Sequence[tuple[str, DdpLog]]) -> tuple[RankRow, ...]:
     """One row for each rank that says which it is; the log of another run of it is left out."""
     rows = {
-        log.rank: RankRow(rank=log.rank, collectives=len(log.buckets or ()), backward_ns=log.backward_ns)
+        log.rank: RankRow(rank=log.rank, collectives=len(log.buckets), backward_ns=log.backward_ns)
         for _, log in reversed(layout)
         if log.rank is not None and log.rank >= 0
     }

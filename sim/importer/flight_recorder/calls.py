@@ -38,6 +38,10 @@ class Call:
     state: str
     is_done: bool
 
+    def is_like(self, other: "Call") -> bool:
+        """Whether both ranks recorded the same kind and size."""
+        return (self.kind, self.num_bytes) == (other.kind, other.num_bytes)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dump:
@@ -67,14 +71,13 @@ def read_dump(document: Any, path: Path, number: int) -> Dump:
         )
     calls = [_call(entry, f"{source}: entries.{place}") for place, entry in enumerate(entries)]
     ends = re.search(r"(\d{1,6})$", stem_of(path))
-    groups = _groups(document.get("pg_config"), source)
     return Dump(
         source=source,
         rank=int(ends[1]) if ends else number,
         version=document["version"],
         library=str(document.get("comm_lib_version") or document.get("nccl_version") or ""),
         calls=tuple(sorted(calls, key=lambda call: (call.created_ns, call.sequence, call.op))),
-        group_ranks=groups,
+        group_ranks=_groups(document.get("pg_config"), source),
     )
 
 
@@ -85,17 +88,15 @@ def _call(entry: Any, source: str) -> Call:
     if isinstance(group, list) and group and isinstance(group[0], str):
         group = group[0]
     if not isinstance(group, str):
-        raise InputError(f"{source}: process_group: {_short(group)} is not legal; give [name, description]")
+        raise InputError(f"{source}: process_group: {group!r:.60} is not legal; give [name, description]")
     name = entry.get("profiling_name")
     if not isinstance(name, str) or ":" not in name:
-        raise InputError(f"{source}: profiling_name: {_short(name)} is not legal; give 'nccl:all_reduce'")
+        raise InputError(f"{source}: profiling_name: {name!r:.60} is not legal; give 'nccl:all_reduce'")
     backend, kind = name.split(":", 1)
     num_bytes, elements, dtype = _sizes(entry, source)
     state = entry.get("state", "scheduled")
     if not isinstance(state, str):
-        raise InputError(
-            f"{source}: state: {_short(state)} is not legal; give completed, started or scheduled"
-        )
+        raise InputError(f"{source}: state: {state!r:.60} is not legal; give completed, started or scheduled")
     duration = entry.get("duration_ms")
     return Call(
         group=group,
@@ -121,13 +122,13 @@ def _integer(entry: Mapping[str, Any], key: str, source: str, default: int | Non
     if value is None:
         value = default
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST:
-        raise InputError(f"{source}: {key}: {_short(value)} is not legal; give an integer 0 to 2**62")
+        raise InputError(f"{source}: {key}: {value!r:.60} is not legal; give an integer 0 to 2**62")
     return value
 
 
 def _milliseconds(value: Any, source: str) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1e12:
-        raise InputError(f"{source}: duration_ms: {_short(value)} is not legal; give a number >= 0")
+        raise InputError(f"{source}: duration_ms: {value!r:.60} is not legal; give a number >= 0")
     return round(value * 1e6)
 
 
@@ -138,12 +139,12 @@ def _sizes(entry: Mapping[str, Any], source: str) -> tuple[int, int, str | None]
     known = None
     for shape, word in zip(shapes, dtypes, strict=False):
         if not isinstance(shape, list) or not all(type(n) is int and 0 <= n < 2**40 for n in shape):
-            raise InputError(f"{source}: input_sizes: {_short(shape)} is not legal; give a list of integers")
+            raise InputError(f"{source}: input_sizes: {shape!r:.60} is not legal; give a list of integers")
         known = torch_dtype(word) if isinstance(word, str) else None
         elements += math.prod(shape)
         num_bytes += tensor_bytes(shape, known) if known else 0
     if num_bytes > MOST or elements > MOST:
-        raise InputError(f"{source}: input_sizes: {_short(shapes)} is not legal; at most 2**62 bytes")
+        raise InputError(f"{source}: input_sizes: {shapes!r:.60} is not legal; at most 2**62 bytes")
     return num_bytes, elements, known
 
 
@@ -155,7 +156,7 @@ def _listed(entry: Mapping[str, Any], key: str, source: str) -> list[Any]:
         except (ValueError, RecursionError):
             value = None
     if not isinstance(value, list):
-        raise InputError(f"{source}: {key}: {_short(entry.get(key))} is not legal; give a list")
+        raise InputError(f"{source}: {key}: {entry.get(key)!r:.60} is not legal; give a list")
     return value
 
 
@@ -164,7 +165,7 @@ def _groups(config: Any, source: str) -> dict[str, tuple[int, ...]]:
     if config is None:
         return {}
     if not isinstance(config, dict):
-        raise InputError(f"{source}: pg_config: {_short(config)} is not legal; give an object")
+        raise InputError(f"{source}: pg_config: {config!r:.60} is not legal; give an object")
     groups = {}
     for name, group in config.items():
         ranks = group.get("ranks") if isinstance(group, dict) else None
@@ -173,8 +174,3 @@ def _groups(config: Any, source: str) -> dict[str, tuple[int, ...]]:
         if isinstance(ranks, list) and all(type(rank) is int for rank in ranks):
             groups[name] = tuple(ranks)
     return groups
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

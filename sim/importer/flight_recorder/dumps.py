@@ -15,7 +15,7 @@ from sim.importer.flight_recorder.calls import Call, Dump, read_dump
 from sim.importer.flight_recorder.last_arrivers import align, arrivals, common, curve, spread, transfers
 from sim.importer.flight_recorder.repeated_steps import Key, RepeatedSteps, find_steps, is_bucket, key_of
 from sim.importer.notes import Notes
-from sim.importer.opening import read_text
+from sim.importer.opening import read_texts
 from sim.importer.wording import count_of, stem_of
 from sim.nouns.assignment import Assignment, made_for
 from sim.nouns.hardware import Hardware
@@ -36,13 +36,10 @@ def read_flight_recorder(paths: Sequence[Path], options: ImportOptions) -> Impor
         InputError: a file is no dump, holds no all-reduce, or does not fit ``options.model``.
         NotModelledError: gradients are reduce-scattered (FSDP, ZeRO), or ranks form a pipeline.
     """
-    if not paths:
-        raise InputError("paths: no files; give at least one flight recorder dump")
-    dumps = []
-    for number, path in enumerate(paths):
-        options.progress(number, len(paths), str(path))
-        dumps.append(read_dump(parse_bounded(read_text(path), str(path)), path, number))
-    options.progress(len(paths), len(paths), "")
+    dumps = [
+        read_dump(parse_bounded(text, str(path)), path, number)
+        for number, (path, text) in enumerate(read_texts(paths, options.progress))
+    ]
     by_order = len({dump.rank for dump in dumps}) < len(dumps)
     if by_order:
         dumps = [replace(dump, rank=number) for number, dump in enumerate(dumps)]
@@ -184,16 +181,16 @@ def _unfinished(dumps: Sequence[Dump], ranks: Sequence[dict[Key, Call]]) -> list
         )
         if len(hanging) > MOST_NAMED:
             said.append(f"rank {dump.rank}: {len(hanging) - MOST_NAMED} more are not done")
-    differing = sorted(
-        {key for calls in ranks[1:] for key, call in calls.items() if _differs(call, ranks[0].get(key))}
-    )
+    first = ranks[0]
+    differing = {
+        key
+        for calls in ranks[1:]
+        for key, call in calls.items()
+        if key in first and not call.is_like(first[key])
+    }
     if differing:
-        said.append(f"ranks disagree on what collective {differing[0][0]} is ({len(differing)} such)")
+        said.append(f"ranks disagree on what collective {min(differing)[0]} is ({len(differing)} such)")
     return said
-
-
-def _differs(call: Call, other: Call | None) -> bool:
-    return other is not None and (call.kind, call.num_bytes) != (other.kind, other.num_bytes)
 
 
 def _hardware(

@@ -35,12 +35,8 @@ def common(ranks: Sequence[Calls]) -> list[Key]:
     return sorted(
         key
         for key, call in first.items()
-        if all(key in other and _same(call, other[key]) for other in ranks[1:])
+        if all(key in other and call.is_like(other[key]) for other in ranks[1:])
     )
-
-
-def _same(left: Call, right: Call) -> bool:
-    return (left.kind, left.num_bytes) == (right.kind, right.num_bytes)
 
 
 def transfers(ranks: Sequence[Calls]) -> dict[int, list[int]]:

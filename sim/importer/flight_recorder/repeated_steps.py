@@ -71,8 +71,6 @@ def find_steps(calls: Sequence[Call], model: Workload | None, source: str) -> Re
         turned, indices = _rotation_of_model(tail, period, at, model, source)
         at, begins = (at, begins) if turned == at else (turned, "the model's gradients")
     steps = [tail[begin : begin + period] for begin in range(at, len(tail) - period + 1, period)]
-    if not steps:
-        return None
     buckets = [[call for call in step if is_bucket(call)] for step in steps]
     firsts = [step[0].created_ns for step in buckets]
     return RepeatedSteps(
@@ -95,7 +93,7 @@ def _longest_pause(calls: Sequence[Call], period: int) -> int:
     pauses: list[list[int]] = [[] for _ in range(period)]
     for number in range(1, len(calls)):
         pauses[number % period].append(calls[number].created_ns - calls[number - 1].created_ns)
-    return max(range(period), key=lambda place: median(pauses[place]) if pauses[place] else 0)
+    return max(range(period), key=lambda place: median(pauses[place]))
 
 
 def _rotation_of_model(

@@ -19,7 +19,6 @@ from sim.nouns.workload import ReadyIncludes, Workload
 from sim.systems.compile_cuts import AS_RECORDED
 from sim.units import NS_PER_S, median_ns
 
-GLOO_CHANNELS = 2  # A3.8
 _SENT: tuple[ReadyIncludes, ...] = ("copy_in", "launch", "interference")
 _ALONE: tuple[ReadyIncludes, ...] = ("copy_in", "launch")
 
@@ -103,6 +102,14 @@ def make_hardware(
     seen = [rank.interference for rank in aligned.ranks if rank.interference is not None]
     interference = sorted(seen, key=lambda one: one.slowdown)[len(seen) // 2] if seen else None
     total = sum(gradient.on_wire for gradient in layout.gradients)
+    spread: dict[str, Any] = {}
+    if interference is not None:
+        spread["compute_slowdown"] = _scatter(interference.kernels, interference.quartiles)
+    if slowed is not None:
+        spread["comm_slowdown"] = _scatter(slowed.beside, slowed.quartiles)
+    spread["all_reduce"] = scatter_by_size(
+        by_size, SHORTEST_OVER_RANKS if aligned.complete else "upper bound"
+    )
     return Hardware(
         name=name,
         world_size=world_size,
@@ -112,17 +119,7 @@ def make_hardware(
         copy_out_bytes_per_s=rate_of(total, [step.copy_out_ns for step in steps]),
         compute_slowdown=1.0 if interference is None else round(interference.slowdown, 4),
         comm_slowdown=round(slowdown, 4),
-        spread={
-            **(
-                {}
-                if interference is None
-                else {"compute_slowdown": _scatter(interference.kernels, interference.quartiles)}
-            ),
-            **({} if slowed is None else {"comm_slowdown": _scatter(slowed.beside, slowed.quartiles)}),
-            "all_reduce": scatter_by_size(
-                by_size, SHORTEST_OVER_RANKS if aligned.complete else "upper bound"
-            ),
-        },
+        spread=spread,
         provenance={
             **provenance(first),
             "curve": "within the training step, by last arriver"

@@ -10,7 +10,7 @@ from sim.importer.kineto.seen import SeenCollective, SeenGradient, SeenStep
 from sim.importer.matching import match_buckets
 from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
 
-_ASSUMED_DTYPE = "float32"
+ASSUMED_DTYPE = "float32"  # where the trace names none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ def size_of(one: SeenCollective) -> int | None:
     """Bytes of a collective; None where the trace does not say how many elements it had."""
     if one.num_elements is None:
         return None
-    return one.num_elements * DTYPE_BYTES[one.dtype or _ASSUMED_DTYPE]
+    return one.num_elements * DTYPE_BYTES[one.dtype or ASSUMED_DTYPE]
 
 
 def lay_out(step: SeenStep, model: Workload | None, source: str) -> Layout | None:
@@ -136,7 +136,7 @@ def _shape(elements: int | None, dtype: str, num_bytes: int) -> tuple[int, ...]:
 
 def _unnamed(index: int, one: SeenGradient) -> Gradient:
     shape = one.shape or ()
-    dtype = one.dtype or _ASSUMED_DTYPE
+    dtype = one.dtype or ASSUMED_DTYPE
     return Gradient(
         index=index,
         name=f"gradient {index}",
@@ -221,8 +221,8 @@ def _by_bucket(step: SeenStep, sizes: Sequence[int], why: str) -> Layout:
         Gradient(
             index=count - 1 - place,
             name=f"bucket {place}",
-            shape=_shape(one.num_elements, one.dtype or _ASSUMED_DTYPE, size),
-            dtype=one.dtype or _ASSUMED_DTYPE,
+            shape=_shape(one.num_elements, one.dtype or ASSUMED_DTYPE, size),
+            dtype=one.dtype or ASSUMED_DTYPE,
             num_bytes=size,
             ready_ns=None,
         )

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ def read_rank(path: Path, progress: Progress) -> SeenRank:
     collectives = find_collectives(trace)
     steps = shard_steps(trace, find_steps(trace, collectives))
     decline(trace, steps)
-    communication = _busy(trace, computes=False)
+    communication = _busy(trace, is_communication)
     return SeenRank(
         source=str(path),
         rank=_count(facts.get("rank"), 0),
@@ -46,7 +46,7 @@ def read_rank(path: Path, progress: Progress) -> SeenRank:
         on_gpu=bool(trace.gpu),
         host=text_of(trace.header.get("host_name")),
         steps=steps,
-        computation=_busy(trace, computes=True),
+        computation=_busy(trace, is_computation),
         communication=communication,
         all_reduces=tuple(
             union(
@@ -67,15 +67,10 @@ def read_rank(path: Path, progress: Progress) -> SeenRank:
     )
 
 
-def _busy(trace: TraceEvents, *, computes: bool) -> tuple[Interval, ...]:
-    """When the device computed, or communicated, in all of the trace."""
-    belongs = is_computation if computes else is_communication
-    told: dict[str, bool] = {}
-    spans = []
-    for span in trace.gpu:
-        if told.setdefault(span.name, belongs(span.name)):
-            spans.append((span.start_ns, span.end_ns))
-    return tuple(union(spans))
+def _busy(trace: TraceEvents, belongs: Callable[[str], bool]) -> tuple[Interval, ...]:
+    """When the device ran what ``belongs`` by its name, in all of the trace."""
+    names = set(filter(belongs, {span.name for span in trace.gpu}))
+    return tuple(union((span.start_ns, span.end_ns) for span in trace.gpu if span.name in names))
 
 
 def _kernels(trace: TraceEvents, steps: Sequence[SeenStep]) -> list[list[Kernel]]:

@@ -29,7 +29,7 @@ class Transfer:
     ``start_ns``: when the last rank came. ``duration_ns``: the shortest kernel, which is the transfer itself,
     or an upper bound of it where ranks are missing. ``arrived_ns``: by rank, in the ranks' order, when it
     came; None for a rank whose channel was still busy with another collective then. ``waits_ns``: from each
-    rank's kernel's start to that of the last one; ``longest_wait_ns``: the largest of them.
+    rank's kernel's start to that of the last one.
 
     ``beside_ns``: how much of the shortest kernel lay before the end of its own rank's backward.
     ``is_shared``: another collective ran within it. ``is_waitless``: as far as one rank can tell, nobody
@@ -43,7 +43,6 @@ class Transfer:
     start_ns: int
     end_ns: int
     duration_ns: int
-    longest_wait_ns: int
     arrived_ns: tuple[int | None, ...]
     waits_ns: tuple[int, ...]
     beside_ns: int
@@ -221,17 +220,16 @@ def _others(steps: Sequence[SeenStep]) -> list[list[SeenCollective]]:
     rows: list[list[SeenCollective]] = []
     for kind in _END_TOGETHER:
         columns = [
-            sorted((one for one in step.collectives if one.kind == kind and one.timed), key=_start)
+            sorted(
+                (one for one in step.collectives if one.kind == kind and one.timed),
+                key=lambda one: one.start_ns,
+            )
             for step in steps
         ]
         same = [list(row) for row in zip(*columns, strict=False)]
         if len({len(column) for column in columns}) == 1:
             rows += [row for row in same if len({(one.num_elements, one.group) for one in row}) == 1]
     return rows
-
-
-def _start(one: SeenCollective) -> int:
-    return one.start_ns
 
 
 def _transfer(
@@ -249,7 +247,6 @@ def _transfer(
         start_ns=max(starts),
         end_ns=median_ns(ends),
         duration_ns=kernel.duration_ns,
-        longest_wait_ns=max(starts) - min(starts),
         waits_ns=tuple(max(starts) - start for start in starts),
         beside_ns=max(0, min(kernel.end_ns, step.backward_end_ns) - kernel.start_ns),
         is_shared=any(

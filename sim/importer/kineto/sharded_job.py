@@ -11,7 +11,7 @@ from sim.costs.sampled_curve import median_curve
 from sim.costs.service_time import service_ns
 from sim.errors import InputError, NotModelledError
 from sim.importer.kineto.assembling import provenance, rate_of, upper_bounds
-from sim.importer.kineto.layout import size_of
+from sim.importer.kineto.layout import ASSUMED_DTYPE, size_of
 from sim.importer.kineto.seen import SeenRank, SeenStep, SeenUnit
 from sim.importer.kineto.several_ranks import AlignedRanks, align
 from sim.importer.wording import few
@@ -21,8 +21,6 @@ from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
 from sim.systems.fsdp2_settings import REPLICATED, SHARDED
 from sim.systems.fsdp2_units import blocks_of
 from sim.units import divide_half_even, median_ns
-
-_ASSUMED_DTYPE = "float32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +80,7 @@ class ShardedJob:
         for number in order:
             unit = units[number]
             sent = unit.reduction
-            dtype = unit.dtype or (None if sent is None else sent.dtype) or _ASSUMED_DTYPE
+            dtype = unit.dtype or (None if sent is None else sent.dtype) or ASSUMED_DTYPE
             shapes = unit.shapes if not self._is_whole else None
             if shapes is None:
                 if sent is None or sent.num_elements is None:

@@ -2,18 +2,18 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sim.costs.service_time import service_ns
-from sim.importer.kineto.assembling import GLOO_CHANNELS
 from sim.importer.kineto.contradictions import contradictions
 from sim.importer.kineto.layout import Layout, size_of
-from sim.importer.kineto.seen import SeenRank, SeenStep
+from sim.importer.kineto.seen import SeenCollective, SeenRank, SeenStep
 from sim.importer.kineto.several_ranks import AlignedRanks
 from sim.importer.kineto.slowed import FEWEST, CommSlowdown
 from sim.importer.wording import count_of
 from sim.metrics.intervals import Interval, intersection_length, length
-from sim.nouns.hardware import Hardware
+from sim.nouns.hardware import GLOO_CHANNELS, Hardware
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Workload
 from sim.units import NS_PER_MS, format_ms, format_size, median_ns
@@ -36,69 +36,61 @@ def behind_others_ns(step: SeenStep) -> list[int]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
 class Told:
-    """The sentences and figures of an import."""
+    """The sentences and figures of an import, whose workload is that of ``rank`` over its ``steps``."""
 
-    def __init__(
-        self,
-        aligned: AlignedRanks,
-        rank: SeenRank,
-        steps: Sequence[SeenStep],
-        layout: Layout | None,
-        world_size: int | None,
-        workload: Workload | None,
-        hardware: Hardware | None,
-        measurement: Measurement | None,
-        slowed: CommSlowdown | None,
-    ) -> None:
-        self._aligned = aligned
-        self._rank = rank
-        self._steps = steps
-        self._layout = layout
-        self._world_size = world_size
-        self._workload = workload
-        self._hardware = hardware
-        self._measurement = measurement
-        self._slowed = slowed
-        self._reductions = steps[0].reductions
-        self._behind = [behind_others_ns(step) for step in steps]
+    aligned: AlignedRanks
+    rank: SeenRank
+    steps: Sequence[SeenStep]
+    layout: Layout | None
+    world_size: int | None
+    workload: Workload | None
+    hardware: Hardware | None
+    measurement: Measurement | None
+    slowed: CommSlowdown | None
+
+    @property
+    def reductions(self) -> tuple[SeenCollective, ...]:
+        """Those of the first step, as all steps have them."""
+        return self.steps[0].reductions
 
     def found(self) -> tuple[str, ...]:
         """What the traces say."""
-        steps = self._steps
-        ranks = len(self._aligned.ranks)
-        of = f" of {self._world_size}" if self._world_size else ""
-        whose = f"rank {self._rank.rank}: " if ranks > 1 else ""
+        steps = self.steps
+        ranks = len(self.aligned.ranks)
+        of = f" of {self.world_size}" if self.world_size else ""
+        whose = f"rank {self.rank.rank}: " if ranks > 1 else ""
         lines = [
-            f"{count_of(ranks, 'rank')}{of}, {self._rank.backend or 'backend unknown'}, on "
-            f"{self._rank.device}; {count_of(len(steps), 'step')} of {_middle(steps, 'start_ns', 'end_ns')}",
+            f"{count_of(ranks, 'rank')}{of}, {self.rank.backend or 'backend unknown'}, on "
+            f"{self.rank.device}; {count_of(len(steps), 'step')} of {_middle(steps, 'start_ns', 'end_ns')}",
             f"{whose}backward {_middle(steps, 'backward_start_ns', 'backward_end_ns')}"
             + (
                 f", gradients synchronised after {_middle(steps, 'backward_start_ns', 'sync_end_ns')}"
-                if self._reductions
+                if self.reductions
                 else ""
             ),
         ]
-        job = self._rank.world_size
-        if self._world_size and job and job != self._world_size:
-            lines.append(f"gradients are reduced over {self._world_size} of the job's {job} ranks")
-        if self._workload is not None:
+        job = self.rank.world_size
+        if self.world_size and job and job != self.world_size:
+            lines.append(f"gradients are reduced over {self.world_size} of the job's {job} ranks")
+        if self.workload is not None:
             lines.append(
-                f"{len(self._workload.gradients)} gradients, {format_size(self._workload.total_bytes)}"
+                f"{len(self.workload.gradients)} gradients, {format_size(self.workload.total_bytes)}"
             )
-        if self._reductions:
-            sizes = [size_of(one) for one in self._reductions]
+        if self.reductions:
+            sizes = [size_of(one) for one in self.reductions]
             shown = ", ".join("?" if size is None else format_size(size) for size in sizes[:8])
             lines.append(
                 f"{len(sizes)} all-reduces of gradients a step: {shown}{', ...' if len(sizes) > 8 else ''}"
             )
-        every, reduces = self._overlaps(self._rank)
+        every, reduces = self._overlaps(self.rank)
         if every is not None:
             lines.append(
                 f"{whose}computation overlaps {every:.1%} of all communication kernels"
                 + ("" if reduces is None else f", {reduces:.1%} of the all-reduces")
             )
-        interference = self._rank.interference
+        interference = self.rank.interference
         if interference is not None:
             low, _, high = interference.quartiles
             lines.append(
@@ -106,12 +98,12 @@ class Told:
                 f"({interference.kernels} kernels that ran alone in another step; quartiles {low:.2f} and "
                 f"{high:.2f})"
             )
-        if self._slowed is not None:
-            low, _, high = self._slowed.quartiles
+        if self.slowed is not None:
+            low, _, high = self.slowed.quartiles
             lines.append(
-                f"all-reduces take {self._slowed.slowdown:.2f} times as long beside backward as after it "
-                f"({self._slowed.beside} beside it, {self._slowed.after} after it of "
-                f"{count_of(self._slowed.sizes, 'size')}; quartiles {low:.2f} and {high:.2f}): the curve is "
+                f"all-reduces take {self.slowed.slowdown:.2f} times as long beside backward as after it "
+                f"({self.slowed.beside} beside it, {self.slowed.after} after it of "
+                f"{count_of(self.slowed.sizes, 'size')}; quartiles {low:.2f} and {high:.2f}): the curve is "
                 f"that of nothing beside"
             )
         if waited := self._waited_ns():
@@ -119,12 +111,12 @@ class Told:
                 f"{whose}all-reduces lasted {format_ms(waited)} a step longer than their transfers"
                 + (
                     ", waiting for ranks that came later"
-                    if self._aligned.complete
+                    if self.aligned.complete
                     else " as they are taken: they waited for ranks that are missing, or transfers vary"
                 )
                 + "; a prediction of these steps misses that"
             )
-        behind = median_ns([sum(waits) for waits in self._behind])
+        behind = median_ns([sum(behind_others_ns(step)) for step in steps])
         if behind:
             lines.append(
                 f"all-reduces waited {format_ms(behind)} a step behind other collectives: a prediction of "
@@ -146,109 +138,103 @@ class Told:
                 f"{batches} micro-batches a step, {which}; all before the last one's backward, with its "
                 f"all-reduces, is in forward_ns"
             )
-        if self._rank.unseen_calls:
+        if self.rank.unseen_calls:
             lines.append(
-                f"{count_of(self._rank.unseen_calls, 'call')} of collectives without a known communication "
+                f"{count_of(self.rank.unseen_calls, 'call')} of collectives without a known communication "
                 f"kernel: the trace's communication is incomplete"
             )
         return tuple(lines)
 
     def assumed(self) -> tuple[str, ...]:
         """What they do not, and what was done about it."""
-        lines = []
-        if self._layout is not None:
-            lines.append(self._layout.told_by)
-        hardware = self._hardware
+        rank, aligned, hardware = self.rank, self.aligned, self.hardware
+        lines = [] if self.layout is None else [self.layout.told_by]
         lines += contradictions(
-            self._rank.steps,
-            self._steps,
-            self._rank.interference,
-            self._slowed,
-            hardware.all_reduce if hardware is not None and self._aligned.complete else (),
+            rank.steps,
+            self.steps,
+            rank.interference,
+            self.slowed,
+            hardware.all_reduce if hardware is not None and aligned.complete else (),
         )
-        doubts = (doubt for rank in self._aligned.ranks for doubt in rank.doubts)
-        lines += [f"WARNING: {doubt}" for doubt in dict.fromkeys(doubts)]
-        if self._rank.calls_alone:
+        lines += dict.fromkeys(f"WARNING: {doubt}" for one in aligned.ranks for doubt in one.doubts)
+        if rank.calls_alone:
             lines.append(
-                f"{count_of(self._rank.calls_alone, 'AccumulateGrad')} shown by the engine's call alone (a "
+                f"{count_of(rank.calls_alone, 'AccumulateGrad')} shown by the engine's call alone (a "
                 f"sampled trace leaves out what is inside): its hooks are taken to begin with the call"
             )
-        if any(one.dtype is None for one in self._reductions):
+        if any(one.dtype is None for one in self.reductions):
             lines.append("the trace names no dtype for all-reduces; float32 is assumed")
-        if self._workload is not None and self._workload.ready_includes:
+        if self.workload is not None and self.workload.ready_includes:
             lines.append(
-                f"the times contain {', '.join(self._workload.ready_includes)} as they were with these "
+                f"the times contain {', '.join(self.workload.ready_includes)} as they were with these "
                 f"buckets; a prediction for others keeps them"
             )
-        if len(self._aligned.ranks) > 1:
-            lines.append(f"the workload is rank {self._rank.rank}'s, whose backward is the longest")
-        if self._hardware is not None and not self._aligned.complete:
-            there = f"{len(self._aligned.ranks)} of {self._world_size} ranks"
+        if len(aligned.ranks) > 1:
+            lines.append(f"the workload is rank {rank.rank}'s, whose backward is the longest")
+        if hardware is not None and not aligned.complete:
+            there = f"{len(aligned.ranks)} of {self.world_size} ranks"
             lines.append(
                 f"WARNING: {there}: a kernel lasts from its own rank's arrival, not the last one's; the "
                 f"least over steps is taken (the median of those that were ready longer than they then "
                 f"took), an upper bound of the transfer, also below the smallest size; give the traces of "
                 f"all ranks"
             )
-        if self._hardware is not None and self._rank.on_gpu and self._slowed is None:
-            clear = "" if self._aligned.complete else ", without a wait for ranks that are missing"
+        if hardware is not None and rank.on_gpu and self.slowed is None:
+            clear = "" if aligned.complete else ", without a wait for ranks that are missing"
             lines.append(
                 f"what computation beside them costs all-reduces is not known (no size ran {FEWEST} times "
                 f"beside backward and after it{clear}): they are taken to last as long as in these steps"
             )
-        if self._hardware is not None and not self._rank.on_gpu:
+        if hardware is not None and not rank.on_gpu:
             lines.append(
                 "an all-reduce lasts from when a thread of gloo takes it to its end on that rank; gloo runs "
                 f"{GLOO_CHANNELS} at once, and the curve is as they ran beside one another"
             )
-        if self._hardware is not None and len(self._hardware.all_reduce) < 3:
+        if hardware is not None and len(hardware.all_reduce) < 3:
             lines.append(
-                f"the curve has {count_of(len(self._hardware.all_reduce), 'size')}; others are drawn from "
+                f"the curve has {count_of(len(hardware.all_reduce), 'size')}; others are drawn from "
                 f"them (give an nccl-tests log as well: bucketsim import auto)"
             )
-        if (
-            self._measurement is not None
-            and self._measurement.asked is not None
-            and (self._measurement.asked.policy != "explicit")
-        ):
+        asked = None if self.measurement is None else self.measurement.asked
+        if asked is not None and asked.policy != "explicit":
             lines.append("all-reduces were sent after the last gradient, one by one: no DDP")
-        if self._hardware is not None and self._hardware.copy_out_bytes_per_s is None:
+        if hardware is not None and hardware.copy_out_bytes_per_s is None:
             lines.append("no copies out of buckets were seen: gradient_as_bucket_view=True, or no DDP")
         return tuple(lines)
 
     def missing(self) -> tuple[str, ...]:
         """What could not be had."""
         lines = []
-        if self._workload is None:
+        if self.workload is None:
             lines.append(
                 "sizes of gradients: the trace has neither Input Dims nor In msg nelems; give --model, or "
                 "profile with record_shapes=True; without them there is no workload"
             )
-        if self._hardware is None:
+        if self.hardware is None:
             lines.append(f"an all-reduce curve: {self._why_no_curve()}")
-        if self._layout is not None and not self._layout.buckets:
+        if self.layout is not None and not self.layout.buckets:
             lines.append("buckets: no all-reduce of gradients in the trace")
         return tuple(lines)
 
     def _waited_ns(self) -> int:
         """By how much the rank's all-reduces lasted longer a step than what is taken for their transfers."""
-        hardware, place = self._hardware, self._aligned.ranks.index(self._rank)
-        if hardware is None or not self._rank.on_gpu:
+        hardware, place = self.hardware, self.aligned.ranks.index(self.rank)
+        if hardware is None or not self.rank.on_gpu:
             return 0
         by_step: dict[int, int] = defaultdict(int)
-        for one in self._aligned.transfers:
-            if self._aligned.complete:
+        for one in self.aligned.transfers:
+            if self.aligned.complete:
                 by_step[one.step] += one.waits_ns[place]
             elif one.num_bytes:
                 by_step[one.step] += one.duration_ns - service_ns(hardware.all_reduce, one.num_bytes)
         return max(0, median_ns(list(by_step.values()))) if by_step else 0
 
     def _why_no_curve(self) -> str:
-        if self._world_size == 1:
+        if self.world_size == 1:
             return "the job had one rank"
-        if self._world_size is None:
+        if self.world_size is None:
             return "the world size is not in the trace; give --world-size"
-        if self._reductions and not any(one.timed for one in self._reductions):
+        if self.reductions and not any(one.timed for one in self.reductions):
             return "the trace shows when all-reduces were sent, not when they ran"
         return "no all-reduce of gradients of known size"
 
@@ -260,19 +246,20 @@ class Told:
 
     def details(self) -> dict[str, Any]:
         """Figures for the summary: steps, buckets and overlaps."""
+        behind = [behind_others_ns(step) for step in self.steps]
         rows = []
-        for place, one in enumerate(self._reductions):
-            transfers = [move for move in self._aligned.transfers if move.place == place]
+        for place, one in enumerate(self.reductions):
+            transfers = [move for move in self.aligned.transfers if move.place == place]
             rows.append(
                 {
                     "index": place,
                     "num_elements": one.num_elements,
                     "dtype": one.dtype,
                     "num_bytes": size_of(one),
-                    "behind_others_ns": median_ns([waits[place] for waits in self._behind]),
+                    "behind_others_ns": median_ns([waits[place] for waits in behind]),
                     "transfer_ns": [move.duration_ns for move in transfers],
-                    "waited_for_last_ns": [move.longest_wait_ns for move in transfers]
-                    if len(self._aligned.ranks) > 1
+                    "waited_for_last_ns": [max(move.waits_ns) for move in transfers]
+                    if len(self.aligned.ranks) > 1
                     else None,
                 }
             )
@@ -287,15 +274,15 @@ class Told:
                     "copy_in_ns": step.copy_in_ns,
                     "copy_out_ns": step.copy_out_ns,
                 }
-                for step in self._steps
+                for step in self.steps
             ],
             "buckets": rows,
             "overlap_ratio": {
                 str(rank.rank or 0): {"communication": every, "all_reduce": reduces}
-                for rank in self._aligned.ranks
+                for rank in self.aligned.ranks
                 for every, reduces in [self._overlaps(rank)]
             },
-            "matched_collectives": self._aligned.matched,
+            "matched_collectives": self.aligned.matched,
         }
 
 

@@ -5,13 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sim.errors import InputError
-from sim.importer.kineto.assembling import (
-    GLOO_CHANNELS,
-    make_hardware,
-    make_measurement,
-    make_workload,
-    regular_steps,
-)
+from sim.importer.kineto.assembling import make_hardware, make_measurement, make_workload, regular_steps
 from sim.importer.kineto.layout import lay_out, size_of
 from sim.importer.kineto.rank_trace import read_rank
 from sim.importer.kineto.seen import SeenRank, SeenStep
@@ -19,7 +13,7 @@ from sim.importer.kineto.several_ranks import align, group_size, number_alike, r
 from sim.importer.kineto.sharded_telling import import_sharded
 from sim.importer.kineto.slowed import find_comm_slowdown
 from sim.importer.kineto.telling import Told
-from sim.nouns.hardware import Hardware
+from sim.nouns.hardware import GLOO_CHANNELS
 from sim.nouns.imported import Imported, ImportOptions
 from sim.units import median_ns
 
@@ -62,7 +56,7 @@ def read_kineto(paths: Sequence[Path], options: ImportOptions) -> Imported:
         if world_size is not None:
             hardware = make_hardware(aligned, steps, layout, slowed, world_size=world_size, name=name)
         if hardware is not None and rank.backend == "gloo":
-            hardware = _on_gloo(hardware)
+            hardware = replace(hardware, comm_channels=GLOO_CHANNELS)
         if layout.buckets and hardware is not None:
             measurement = make_measurement(
                 aligned,
@@ -132,7 +126,3 @@ def _world_size(ranks: Sequence[SeenRank], options: ImportOptions) -> int | None
             f"traces; give those of one process group"
         )
     return world_size
-
-
-def _on_gloo(hardware: Hardware) -> Hardware:
-    return replace(hardware, comm_channels=GLOO_CHANNELS)

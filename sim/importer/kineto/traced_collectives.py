@@ -13,10 +13,10 @@ from sim.importer.kineto.kernel_names import collective_of, is_communication
 from sim.importer.kineto.seen import SeenCollective
 from sim.metrics.intervals import union
 
-_OPERATORS = ("nccl:", "gloo:", "rccl:", "record_param_comms", "c10d::")
-_MOST_ELEMENTS = 1 << 60
 _NCCL = ("nccl:", "rccl:")
-_ANNOTATIONS = ("nccl:", "gloo:", "rccl:")
+_ANNOTATIONS = ("gloo:", *_NCCL)
+_OPERATORS = (*_ANNOTATIONS, "record_param_comms", "c10d::")
+_MOST_ELEMENTS = 1 << 60
 # Calls that take an output, then the input, which is all that gloo's thread shows; what gloo runs for each.
 _OF_INPUT = {"c10d::_allgather_base_": "all_gather", "c10d::_reduce_scatter_base_": "all_reduce"}
 

@@ -36,8 +36,7 @@ def decline_unread_device(trace: TraceEvents, backend: str | None) -> None:
             f"{trace.source}: no kernel of a GPU, and {unread_words(trace.unread)}, {of}: the CPU's times of "
             f"such a job are those of launches; traces of NVIDIA's and AMD's GPUs and of CPUs are read"
         )
-    collectives: Counter[str] = Counter()
-    collectives.update(found[1] for one in trace.operators if (found := _COLLECTIVE.match(one.name)))
+    collectives = Counter(found[1] for one in trace.operators if (found := _COLLECTIVE.match(one.name)))
     why = ""
     if collectives:
         why = ", ".join(f"{count} collectives of {name}" for name, count in collectives.most_common(2))

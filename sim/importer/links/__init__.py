@@ -1,12 +1,8 @@
 """All-reduce times of others: nccl-tests and OSU, as text, JSON and CSV."""
 
-import re
-
-from sim.importer.links.columns import named_collective
+from sim.importer.links.columns import RANKS, named_collective
 from sim.importer.links.text_tables import has_table
 from sim.importer.trace_format import Keys, Tells, TraceFormat
-
-_RANKS = re.compile(r"[0-9]{1,6}(x[0-9]{1,6})?")
 
 
 def _is_report(keys: Keys) -> bool:
@@ -18,7 +14,7 @@ def _is_report(keys: Keys) -> bool:
 
 def _is_profile(keys: Keys) -> bool:
     """nnscaler's: lists by collective, or by ranks and collective."""
-    is_by_ranks = all(map(_RANKS.fullmatch, keys.top))
+    is_by_ranks = all(map(RANKS.fullmatch, keys.top))
     names = {key for depth, key in keys.seen if depth == 2} if is_by_ranks else set(keys.top)
     return bool(names) and all(map(named_collective, names))
 

@@ -32,7 +32,7 @@ def read_cells(block: TextBlock, source: str) -> list[LinkTable]:
         InputError: a time whose unit cannot be told, a size in units of two meanings, or times of the CPU.
     """
     columns = block.header.columns
-    if not any(column.kind == "time" for column in columns):
+    if _first(columns, "time") is None:
         raise InputError(
             f"{source}: cputime is what a launch takes on the CPU; run nccl-tests without -C to have the time"
         )
@@ -45,10 +45,10 @@ def read_cells(block: TextBlock, source: str) -> list[LinkTable]:
             f"{source}: column {columns[size_at].name!r}: a unit that is 10^n to some, 2^n to others; give "
             f"sizes in bytes (size_B)"
         )
+    count_at, dtype_at = _first(columns, "count"), _first(columns, "dtype")
     rows: dict[tuple[str | None, int | None, str], list[LinkRow]] = defaultdict(list)
     broken = list(block.broken)
     for number, fields in block.rows:
-        where = f"{source}: line {number}"
         num_bytes = _whole(fields[size_at], columns[size_at].scale or Decimal(1), MOST_BYTES)
         timings = {
             group.variant: timing
@@ -58,9 +58,8 @@ def read_cells(block: TextBlock, source: str) -> list[LinkTable]:
         if num_bytes is None or not timings:
             broken.append(number)
             continue
-        count_at, dtype_at = _first(columns, "count"), _first(columns, "dtype")
         row = LinkRow(
-            where=where,
+            where=f"{source}: line {number}",
             num_bytes=num_bytes,
             timings=timings,
             count=None if count_at is None else _whole(fields[count_at], Decimal(1), MOST_BYTES),

@@ -24,6 +24,7 @@ TIME_UNITS = {
     for name in names.split()
 }
 NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+RANKS = re.compile(r"[0-9]{1,6}(x[0-9]{1,6})?")  # hosts x devices, or all of them
 _SIZE_UNITS = {"": 1, "b": 1, "byte": 1, "bytes": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 
 LONGEST_NAME = 80

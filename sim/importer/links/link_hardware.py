@@ -13,7 +13,7 @@ from sim.importer.links.link_rows import LinkRow, LinkTable
 from sim.importer.links.nccl_json import read_json_tables
 from sim.importer.links.text_tables import read_tables
 from sim.importer.notes import Notes
-from sim.importer.opening import read_text
+from sim.importer.opening import read_texts
 from sim.nouns.hardware import CURVES, MAX_RANKS, Hardware
 from sim.nouns.imported import Imported, ImportOptions
 from sim.units import format_size
@@ -52,15 +52,11 @@ def read_nccl_tests(paths: Sequence[Path], options: ImportOptions) -> Imported:
         InputError: no table, a unit or a number of ranks that cannot be told, rows that mostly contradict
             what is said of them, or no all-reduce of three sizes or more.
     """
-    if not paths:
-        raise InputError("PATH: no file; give what nccl-tests wrote")
     notes = Notes()
     tables = []
-    for number, path in enumerate(paths):
-        options.progress(number, len(paths), path.name)
+    for path, text in read_texts(paths, options.progress):
         alone = sum(other.name == path.name for other in paths) == 1
-        tables += _tables_of(path, path.name if alone else str(path))
-    options.progress(len(paths), len(paths), "")
+        tables += _tables_of(path, text, path.name if alone else str(path))
     for table in tables:
         notes.dropped += table.left_out
         if table.unread:
@@ -87,8 +83,7 @@ def read_nccl_tests(paths: Sequence[Path], options: ImportOptions) -> Imported:
     )
 
 
-def _tables_of(path: Path, source: str) -> list[LinkTable]:
-    text = read_text(path)
+def _tables_of(path: Path, text: str, source: str) -> list[LinkTable]:
     is_json = text.lstrip()[:1] == "{"
     tables = read_json_tables(text, source) if is_json else read_tables(text, source)
     if not any(table.rows for table in tables):
@@ -136,27 +131,25 @@ def _collective(table: LinkTable, notes: Notes) -> str | None:
 
 def _ranks(table: LinkTable, collective: str, wanted: int | None, notes: Notes) -> int:
     """How many ranks a table was measured on. Raises ``InputError`` where that cannot be told."""
-    by_bandwidths = ranks_by_counts(table, collective) or ranks_by_bandwidths(table, collective)
+    by_counts = ranks_by_counts(table, collective)
+    told = by_counts or ranks_by_bandwidths(table, collective)
     said = table.ranks
     if said is not None and not 1 <= said <= MAX_RANKS:
         raise InputError(f"{table.source}: {said} ranks are not legal; give 1 to {MAX_RANKS}")
     if said is not None and table.ranks_by != "the command line":
-        if by_bandwidths not in (None, said):
+        if told not in (None, said):
             raise InputError(
-                f"{table.source}: {said} ranks by {table.ranks_by}, {by_bandwidths} by its sizes and "
-                f"bandwidths; give a file of one run"
+                f"{table.source}: {said} ranks by {table.ranks_by}, {told} by its sizes and bandwidths; give "
+                f"a file of one run"
             )
         if table.ranks_by != "its column":
             notes.found.append(f"{table.source}: {said} ranks, told by {table.ranks_by}")
         return said
-    if by_bandwidths is not None:
+    if told is not None:
         formula = "2(n-1)/n" if collective == "all_reduce" else "(n-1)/n"
-        notes.assumed.append(
-            f"{table.source}: {by_bandwidths} ranks, told by bus over algorithm bandwidth, {formula}"
-            if ranks_by_counts(table, collective) is None
-            else f"{table.source}: {by_bandwidths} ranks, told by its sizes and counts"
-        )
-        return by_bandwidths
+        by = "its sizes and counts" if by_counts else f"bus over algorithm bandwidth, {formula}"
+        notes.assumed.append(f"{table.source}: {told} ranks, told by {by}")
+        return told
     if wanted is not None:
         notes.assumed.append(f"{table.source}: {wanted} ranks, as --world-size says")
         return wanted
@@ -263,10 +256,10 @@ def _name(given: str | None, key: _Key, systems: int) -> str:
 
 
 def _hardware(key: _Key, system: _System, name: str, notes: Notes, details: dict[str, Any]) -> Hardware:
-    curves, spread, ratios = {}, {}, {}
+    curves: dict[str, Any] = {}
+    spread, ratios = {}, {}
     for collective, rows in system.rows.items():
-        tables = system.tables[collective]
-        curve, known = curve_of(rows, _statistic(tables))
+        curve, known = curve_of(rows, _statistic(system.tables[collective]))
         curves[collective] = curve
         if known:
             spread[collective] = known
@@ -297,13 +290,9 @@ def _hardware(key: _Key, system: _System, name: str, notes: Notes, details: dict
     return Hardware(
         name=name,
         world_size=key.ranks,
-        all_reduce=curves["all_reduce"],
-        reduce_scatter=curves.get("reduce_scatter"),
-        all_gather=curves.get("all_gather"),
-        reduce=curves.get("reduce"),
-        broadcast=curves.get("broadcast"),
         spread=spread,
         provenance=provenance,
+        **curves,
     )
 
 

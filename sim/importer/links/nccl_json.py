@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from decimal import Decimal
 from itertools import pairwise
+from math import prod
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from sim.errors import InputError
 from sim.importer.bounded_json import parse_bounded
 from sim.importer.links.cells import MOST_BYTES, MOST_NS
-from sim.importer.links.columns import Variant, collective_in, named_collective
+from sim.importer.links.columns import RANKS, Variant, collective_in, named_collective
 from sim.importer.links.link_rows import LinkRow, LinkTable, Timing
 from sim.importer.wording import plain
 from sim.units import MIB
@@ -185,10 +186,8 @@ def _nnscaler(profile: Any, ranks: str, source: str) -> list[LinkTable]:
 
 
 def _product(text: str) -> int | None:
-    parts = text.split("x")
-    if len(parts) > 2 or not all(part.isascii() and part.isdigit() and len(part) < 7 for part in parts):
-        return None
-    return int(parts[0]) * int(parts[-1]) if len(parts) == 2 else int(parts[0])
+    """``4`` or ``2x4``; None where it is neither."""
+    return prod(map(int, text.split("x"))) if RANKS.fullmatch(text) else None
 
 
 def _ns(value: Any, scale: int) -> int | None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from sim.errors import InputError, NotModelledError
+from sim.errors import NotModelledError
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment
+from sim.nouns.checks import one_of
 from sim.nouns.ddp_switches import SWITCHES
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
@@ -60,8 +61,7 @@ def nearest_setting(
         NotModelledError: an assignment of another system than DistributedDataParallel, or a workload that
             the framework cannot train with the switches that it has.
     """
-    if framework not in FRAMEWORKS:
-        raise InputError(f"framework: {framework!r} is not legal; give one of {', '.join(FRAMEWORKS)}")
+    one_of("framework", framework, FRAMEWORKS)
     assignment.check_fits(workload)
     if assignment.policy not in DDP_POLICIES:
         raise NotModelledError(

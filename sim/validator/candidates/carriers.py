@@ -6,14 +6,14 @@ from statistics import median
 from typing import Any
 
 from sim.errors import InputError
-from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.hardware import GLOO_CHANNELS, CurvePoint, Hardware
 from sim.nouns.workload import Workload
 from sim.validator.hosts.launch import Place, run_ranks
 
 DEVICES = ("cpu", "cuda")
 BACKENDS = ("gloo", "nccl")
 EMULATED = "emulated"
-_CHANNELS = {"gloo": 2, "nccl": 1}  # A3.8, A3.7
+_CHANNELS = {"gloo": GLOO_CHANNELS, "nccl": 1}  # A3.8, A3.7
 _TIMEOUT_S = 120.0
 _PROBE_REPEATS = 6
 
@@ -123,9 +123,12 @@ def with_local_costs(hardware: Hardware, found: dict[str, Any]) -> Hardware:
         copy_out_slowdown=1.0,
         comm_copy_out_slowdown=1.0,
         broadcast=(CurvePoint(num_bytes=0, duration_ns=0),),
-        spread={key: value for key, value in hardware.spread.items() if key in ("all_reduce",)}
-        | {"copy_in_ns": _scatter(found["copy_in_ns"]), "copy_out_ns": _scatter(found["copy_out_ns"])}
-        | {"launch_cost_ns": _scatter(launches)},
+        spread={
+            **{key: value for key, value in hardware.spread.items() if key == "all_reduce"},
+            "copy_in_ns": _scatter(found["copy_in_ns"]),
+            "copy_out_ns": _scatter(found["copy_out_ns"]),
+            "launch_cost_ns": _scatter(launches),
+        },
         provenance={"source": "bucketsim, emulated link", "link": hardware.provenance},
     )
 

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sim.errors import InputError, SimError
+from sim.errors import SimError
 from sim.nouns.assignment import Assignment
+from sim.nouns.checks import one_of
 from sim.nouns.ddp_switches import SWITCHES
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
@@ -18,6 +19,10 @@ from sim.validator.candidates.replayable import check_installed, check_replayabl
 
 _BUCKET_BYTES = 25 * MIB  # DDP's own default
 _LAST_HOOK_CAPS_MB = (25, 10, 4, 1)
+_WITHOUT_OPTIONS = (
+    *("per-parameter", "single", "per-parameter-sync", "per-parameter-async", "after-backward"),
+    *("arrival-counted", "flat-views", "last-hook-safe", "last-hook"),
+)
 _MEGATRON = {"overlap_grad_reduce": True, "bucket_size": 3_000_000}
 _SHARDED = {**_MEGATRON, "use_distributed_optimizer": True}
 _ZERO = {"reduce_bucket_size": _BUCKET_BYTES // 4, "accelerator": "cpu"}
@@ -37,21 +42,10 @@ _SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
     "DDP default": ("ddp", {}),
     **{name: ("ddp", {**options}) for one in SWITCHES.values() for name, options in one.tried.items()},
     **{name: tried for kind in HOOKS.values() for name, tried in _hooked(kind).items()},
-    "per-parameter": ("per-parameter", {}),
-    "single": ("single", {}),
-    "per-parameter-sync": ("per-parameter-sync", {}),
-    "per-parameter-async": ("per-parameter-async", {}),
-    "after-backward": ("after-backward", {}),
-    "arrival-counted": ("arrival-counted", {}),
-    "flat-views": ("flat-views", {}),
-    "last-hook-safe": ("last-hook-safe", {}),
-    "last-hook": ("last-hook", {}),
+    **{policy: (policy, {}) for policy in _WITHOUT_OPTIONS},
     "zero1": ("zero1", _ZERO),
     "zero2": ("zero2", _ZERO),
-    "zero2, reduce to owners": (
-        "zero2",
-        {**_ZERO, "use_multi_rank_bucket_allreduce": False},
-    ),
+    "zero2, reduce to owners": ("zero2", {**_ZERO, "use_multi_rank_bucket_allreduce": False}),
     "megatron": ("megatron", {}),
     "megatron, overlap": ("megatron", _MEGATRON),
     "megatron, small buckets": ("megatron", {**_MEGATRON, "bucket_size": 600_000}),
@@ -85,8 +79,7 @@ def every_system(workload: Workload, hardware: Hardware, only: Sequence[str] = (
     """
     known = dict.fromkeys(policy for policy, _ in _SYSTEMS.values())
     for policy in only:
-        if policy not in known:
-            raise InputError(f"only: {policy!r} is not legal; give one of {', '.join(known)}")
+        one_of("only", policy, known)
     found, left_out = [], {}
     for name, (policy, options) in _SYSTEMS.items():
         if only and policy not in only:

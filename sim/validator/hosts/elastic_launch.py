@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,17 +18,13 @@ from sim.validator.ranks.process.processes import die_with_parent, holding, kill
 _STOP_S = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
-    """A job whose ranks were started: their launchers, and the folder in which they leave what they say."""
-
-    launched: tuple[Launched, ...]
-    folder: Path
-
-
 @contextmanager
-def started(hosts: Sequence[Host], ranks_per_host: int, port: int, job: dict[str, Any]) -> Iterator[Started]:
+def started(
+    hosts: Sequence[Host], ranks_per_host: int, port: int, job: dict[str, Any]
+) -> Iterator[tuple[list[Launched], Path]]:
     """Ranks of ``job``, in the order of ``hosts``, that meet at ``port`` of the first.
+
+    Yields their launchers, and the folder in which ranks leave what they say.
 
     When the context ends, whatever still runs of them is ended too, and the folder is gone.
     """
@@ -49,7 +44,7 @@ def started(hosts: Sequence[Host], ranks_per_host: int, port: int, job: dict[str
                     log=log,
                 )
             )
-        yield Started(launched=tuple(launched), folder=folder)
+        yield launched, folder
 
 
 def _start(

@@ -128,22 +128,18 @@ def run_ranks(
         stack.enter_context(exit_on_signals())
         hosts = stack.enter_context(_hosts(place))
         meanwhile = None
-        heard = on_event
         if beside is not None:
             meanwhile = partial(check_lasts, beside, stack.enter_context(running_beside(beside, hosts)))
-            heard = partial(_hear, on_event, beside.see)
+
+        def heard(event: dict[str, Any]) -> None:
+            on_event(event)
+            if beside is not None:
+                beside.see(event)
+
         ours = [hosts[k] for k in place.hosts] if place.rates_bits else hosts
         port = _free_port() if place.box is None else _BOX_PORT
-        ranks = stack.enter_context(
-            started(ours, place.world_size // len(ours), port, {**job, "world_size": place.world_size})
-        )
-        watch(ranks.launched, ranks.folder, heard, timeout_s, meanwhile)
+        job = {**job, "world_size": place.world_size}
+        launched, folder = stack.enter_context(started(ours, place.world_size // len(ours), port, job))
+        watch(launched, folder, heard, timeout_s, meanwhile)
         if meanwhile is not None:
             meanwhile()  # it must have lasted to the end
-
-
-def _hear(*arguments: Any) -> None:
-    """Hand an event, the last argument, to every one of the others."""
-    *takers, event = arguments
-    for take in takers:
-        take(event)

@@ -78,8 +78,8 @@ def running_beside(second: SecondJob, hosts: Sequence[Host]) -> Iterator[Watch]:
 
     Raises ``ReplayError`` where it does not come to run.
     """
-    with started([hosts[k] for k in second.hosts], 1, _PORT, second.job) as ranks:
-        watched = Watch(ranks.launched, ranks.folder, second.take, _QUIET_S)
+    with started([hosts[k] for k in second.hosts], 1, _PORT, second.job) as (launched, folder):
+        watched = Watch(launched, folder, second.take, _QUIET_S)
         while len(second.alone_ns) < _ALONE:
             check_lasts(second, watched)
             time.sleep(POLL_S)

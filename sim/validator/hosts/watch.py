@@ -114,7 +114,7 @@ class Watch:
                 raise ReplayError(f"replay: the ranks ended without a result: {_last_line(launched)}")
             return True
         elif (fault := self._observer.silent() or self._observer.standing_still()) is not None:
-            raise ReplayError(f"replay: {in_words(fault)}")
+            raise ReplayError(f"replay: {_in_words(fault)}")
         return False
 
 
@@ -137,11 +137,8 @@ def watch(
         time.sleep(POLL_S)
 
 
-def in_words(fault: Fault) -> str:
-    """A fault, with the ranks at fault first."""
-    if not fault.ranks:
-        return fault.reason
-    return f"{_names(fault.ranks)}: {fault.reason}"
+def _in_words(fault: Fault) -> str:
+    return f"{_names(fault.ranks)}: {fault.reason}" if fault.ranks else fault.reason
 
 
 def _names(ranks: Sequence[int]) -> str:

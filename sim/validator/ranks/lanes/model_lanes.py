@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
-from torch.nn.parallel import DistributedDataParallel
 
 from sim.errors import AssignmentError, InputError
 from sim.recorder.clocks import Clock, Stamp, clock_for, find_device
@@ -25,6 +24,7 @@ from sim.recorder.factory import load_factory
 from sim.recorder.plainness import check_plain_module
 from sim.recorder.tensor_facts import dtype_name, without_wrapper
 from sim.recorder.training_step import ModelStep, build_step, count_samples
+from sim.validator.ranks.pacing.cuda_pacing import keep_logger_from_waiting
 from sim.validator.ranks.pacing.paced_module import sleep_until
 from sim.validator.ranks.pacing.replay_lane import Lane, Manner
 from sim.validator.ranks.pacing.stepping import PLAIN, Recorder, clear_gradients, common_start
@@ -37,7 +37,6 @@ from sim.validator.ranks.wrapping.compiling import (
 )
 from sim.validator.ranks.wrapping.wrap import manner_of, stock_ddp, wrap
 
-_NEVER = 2**31 - 1
 _COMPILED = "_orig_mod."  # what torch.compile puts before a parameter's name
 
 
@@ -64,9 +63,7 @@ def model_lanes(rank: RankLike) -> list[Lane]:
         _share_parameters(mine.model, owner.model)
         _check_indices(name, candidate["bucket_indices"], len(_trained(mine.model)))
         wrapped = wrap(mine.model, candidate)
-        if isinstance(wrapped.model, DistributedDataParallel):
-            # DDP's logger waits for the host in forward: always up to iteration 11, then never again (A4.3).
-            wrapped.model._set_ddp_runtime_logging_sample_rate(_NEVER)  # type: ignore[no-untyped-call]
+        keep_logger_from_waiting(wrapped.model)
         if recorder is not None:
             wrapped.model.register_comm_hook(None, recorder.hook)
         lane = ModelStep(wrapped.model, owner.batch)
@@ -169,10 +166,7 @@ def run_model_step(
         "sync_end": clock.between_ns(backward, synchronised),
     }
     if recorder is not None:
-        row["buckets"] = [
-            [clock.between_ns(backward, stamp) for stamp in recorder.rows[index]]
-            for index in sorted(recorder.rows)
-        ]
+        row["buckets"] = recorder.by_bucket(partial(clock.between_ns, backward))
     return row
 
 

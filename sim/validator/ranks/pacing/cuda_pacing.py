@@ -8,6 +8,7 @@ it: the plain backward is then longer than recorded, which ``CudaPacer.state`` t
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -148,6 +149,12 @@ def spin(rate: SpinRate, duration_ns: int) -> int:
     return rate.lasts_ns(cycles)
 
 
+def keep_logger_from_waiting(model: Any) -> None:
+    """DDP's logger waits for the host in forward: always up to iteration 11, then never again (A4.3)."""
+    if isinstance(model, DistributedDataParallel):
+        model._set_ddp_runtime_logging_sample_rate(_NEVER)  # type: ignore[no-untyped-call]
+
+
 class CudaPacer:
     """Paced steps on one GPU, timed by events on its streams.
 
@@ -207,9 +214,8 @@ class CudaPacer:
         return Recorder(self._clock.stamp, stamp_end=None if self._ends is None else self._stamp_beside)
 
     def prepare(self, model: Any) -> None:
-        """DDP's logger waits for the host in forward: always up to iteration 11, then never again (A4.3)."""
-        if isinstance(model, DistributedDataParallel):
-            model._set_ddp_runtime_logging_sample_rate(_NEVER)  # type: ignore[no-untyped-call]
+        """Keep DDP's logger from waiting."""
+        keep_logger_from_waiting(model)
 
     def settle(
         self, modules: Sequence[PacedModule], plain: PacedModule, optimizer_ns: int, adds: bool = False
@@ -251,10 +257,7 @@ class CudaPacer:
             "hooks": [],
         }
         if recorder is not None:
-            row["buckets"] = [
-                [clock.between_ns(backward, stamp) for stamp in recorder.rows[index]]
-                for index in sorted(recorder.rows)
-            ]
+            row["buckets"] = recorder.by_bucket(partial(clock.between_ns, backward))
         return row
 
     def time(self, work: Callable[[], object]) -> int:

@@ -18,6 +18,8 @@ from sim.validator.ranks.pacing.stepping import (
     set_baseline,
 )
 
+_BASELINE_REPEATS = 5
+
 
 class Pacer(Protocol):
     """One way to run paced steps on this rank."""
@@ -74,9 +76,6 @@ class HostPacer:
 
     device = torch.device("cpu")
 
-    def __init__(self, baseline_repeats: int = 5) -> None:
-        self._baseline_repeats = baseline_repeats
-
     def module(
         self,
         parameters: Sequence[torch.Tensor],
@@ -104,7 +103,7 @@ class HostPacer:
         self, modules: Sequence[PacedModule], plain: PacedModule, optimizer_ns: int, adds: bool = False
     ) -> None:
         """Measure what the nodes cost without DDP, and count its hooks from now on."""
-        set_baseline(modules, plain, optimizer_ns, repeats=self._baseline_repeats, adds=adds)
+        set_baseline(modules, plain, optimizer_ns, repeats=_BASELINE_REPEATS, adds=adds)
 
     def step(
         self,

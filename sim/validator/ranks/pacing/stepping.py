@@ -81,6 +81,10 @@ class Recorder:
         finished: torch.futures.Future[torch.Tensor] = future.then(done)
         return finished
 
+    def by_bucket(self, in_ns: Callable[[Stamp], int]) -> list[list[int]]:
+        """[ready, launch, end] of each bucket, in ns as ``in_ns`` tells them."""
+        return [[in_ns(stamp) for stamp in self.rows[index]] for index in sorted(self.rows)]
+
 
 PLAIN = Manner()
 
@@ -146,9 +150,7 @@ def run_step(
         "hooks": schedule.hooks_ns,
     }
     if recorder is not None:
-        row["buckets"] = [
-            [stamp - schedule.start for stamp in recorder.rows[index]] for index in sorted(recorder.rows)
-        ]
+        row["buckets"] = recorder.by_bucket(lambda stamp: stamp - schedule.start)
     return row
 
 

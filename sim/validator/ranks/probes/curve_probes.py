@@ -87,9 +87,7 @@ def time_all_reduces(size: int, repeats: int, rank: RankLike) -> list[int]:
     if repeats > 1:
         dist.all_reduce(tensor)
     for _ in range(repeats):
-        start = time.monotonic_ns()
-        dist.all_reduce(tensor, async_op=True).wait()
-        samples.append(time.monotonic_ns() - start)
+        samples.append(_took_ns(lambda: dist.all_reduce(tensor, async_op=True).wait()))
         tensor.mul_(0.5)
     return shortest(samples, rank)
 
@@ -149,12 +147,13 @@ def time_reduce_scatters(size: int, repeats: int, rank: RankLike) -> list[int]:
     part = torch.empty(max(1, size // 4 // rank.world_size))
     whole = torch.zeros(part.numel() * rank.world_size)
     dist.reduce_scatter_tensor(part, whole)
-    samples = []
-    for _ in range(repeats):
-        start = time.monotonic_ns()
-        dist.reduce_scatter_tensor(part, whole)
-        samples.append(time.monotonic_ns() - start)
-    return shortest(samples, rank)
+    return shortest([_took_ns(lambda: dist.reduce_scatter_tensor(part, whole)) for _ in range(repeats)], rank)
+
+
+def _took_ns(collective: Callable[[], object]) -> int:
+    start = time.monotonic_ns()
+    collective()
+    return time.monotonic_ns() - start
 
 
 def _time_apart(collective: Callable[[], object], repeats: int, rank: RankLike) -> list[int]:
@@ -164,9 +163,7 @@ def _time_apart(collective: Callable[[], object], repeats: int, rank: RankLike) 
         dist.barrier()
         if rank.rank == repeat % rank.world_size:
             time.sleep(_APART_S)
-        start = time.monotonic_ns()
-        collective()
-        samples.append(time.monotonic_ns() - start)
+        samples.append(_took_ns(collective))
     rows = gather(samples, rank.world_size)
     return [rows[repeat % rank.world_size][repeat] for repeat in range(repeats)]
 
@@ -187,7 +184,5 @@ def _time_rooted(collective: Callable[[], object], repeats: int, rank: RankLike)
     samples = []
     for _ in range(repeats):
         dist.barrier()
-        start = time.monotonic_ns()
-        collective()
-        samples.append(time.monotonic_ns() - start)
+        samples.append(_took_ns(collective))
     return [max(column) for column in zip(*gather(samples, rank.world_size), strict=True)]

@@ -13,7 +13,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hoo
 from sim.validator.ranks.lanes.paced_lanes import pacer_for
 from sim.validator.ranks.pacing.paced_module import PacedModule, sharpen_sleep
 from sim.validator.ranks.pacing.pacers import Pacer
-from sim.validator.ranks.pacing.stepping import gather
+from sim.validator.ranks.probes.curve_probes import shortest
 from sim.validator.ranks.process.rank_like import RankLike
 from sim.validator.ranks.wrapping.building import build
 
@@ -58,8 +58,7 @@ def _all_reduces(rank: RankLike, pacer: Pacer, size: int, count: int, repeats: i
         for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
             work.wait()
 
-    samples = [pacer.time(reduce) for _ in range(repeats)][_DROPPED:]
-    return [min(column) for column in zip(*gather(samples, rank.world_size), strict=True)]
+    return shortest([pacer.time(reduce) for _ in range(repeats)][_DROPPED:], rank)
 
 
 def _module(pacer: Pacer, tensors: list[torch.Tensor], gradients: list[torch.Tensor]) -> PacedModule:

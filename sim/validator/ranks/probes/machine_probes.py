@@ -34,7 +34,7 @@ from sim.validator.ranks.wrapping.building import build
 _MIB = 1 << 20
 _SPACING_NS = 4_000_000
 # A transformer layer's kind of tensors: large weights beside small biases and norms, whose cost is the call.
-_LAYER_BYTES = (2 * _MIB, 4096, _MIB, 4096, _MIB // 2, 4096)
+_MODEL_BYTES = 12 * [2 * _MIB, 4096, _MIB, 4096, _MIB // 2, 4096]
 _SWEEP_BYTES = 192 * _MIB
 _CHUNKS_BESIDE = 8
 _ZERO_ROUNDS = 3
@@ -138,6 +138,12 @@ def _lasting(duration_ns: int, rank: RankLike) -> torch.Tensor:
     return torch.zeros(int(agreed.item()) // 4)
 
 
+def _begin_reducing(tensor: torch.Tensor) -> torch.futures.Future[int]:
+    """Launch an all-reduce; the future holds when it ended, ns."""
+    future: torch.futures.Future[Any] = dist.all_reduce(tensor, async_op=True).get_future()
+    return future.then(lambda _: time.monotonic_ns())
+
+
 def _copies(rank: RankLike) -> dict[str, Any]:
     """Copies into buckets, alone and beside all-reduces, and copies out after backward, alone.
 
@@ -149,14 +155,13 @@ def _copies(rank: RankLike) -> dict[str, Any]:
     memory is depends on where it lies.
     """
     broom = torch.zeros(_SWEEP_BYTES // 4)
-    sizes = [size for _ in range(12) for size in _LAYER_BYTES]
-    plain, stock, noop = _module(sizes), _module(sizes), _module(sizes)
-    whole = {"bucket_cap_mb": sum(sizes) // _MIB + 2}
+    plain, stock, noop = (_module(_MODEL_BYTES) for _ in range(3))
+    whole = {"bucket_cap_mb": sum(_MODEL_BYTES) // _MIB + 2}
     stock_ddp = build(stock, whole)
     noop_ddp = build(noop, whole)
     noop_ddp.register_comm_hook(None, noop_hook)
     set_baseline([stock, noop], plain, 0, repeats=4)
-    beside = _lasting(len(sizes) * _SPACING_NS, rank).chunk(_CHUNKS_BESIDE)
+    beside = _lasting(len(_MODEL_BYTES) * _SPACING_NS, rank).chunk(_CHUNKS_BESIDE)
     works: list[Any] = []
 
     def reduce_beside() -> None:
@@ -181,15 +186,14 @@ def _copies(rank: RankLike) -> dict[str, Any]:
                 found[name].append(row["backward_end"] - without)
             found["copy_out"].append(rows[2]["sync_end"] - rows[2]["backward_end"])
     return {
-        "copy_bytes": sum(sizes),
+        "copy_bytes": sum(_MODEL_BYTES),
         **{f"{name}_ns": mean_over_ranks(samples, rank) for name, samples in found.items()},
     }
 
 
 def _launches(rank: RankLike) -> dict[str, Any]:
     """Launch cost on the autograd thread: one small bucket per gradient against one bucket for all."""
-    sizes = [4096] * 24
-    plain, each, whole = _module(sizes), _module(sizes), _module(sizes)
+    plain, each, whole = (_module([4096] * 24) for _ in range(3))
     each_ddp = build(each, {"bucket_cap_mb": 1 / _MIB})
     whole_ddp = build(whole, {"bucket_cap_mb": 1})
     set_baseline([each, whole], plain, 0, repeats=6)
@@ -216,8 +220,7 @@ def _copies_out(rank: RankLike) -> dict[str, Any]:
     lasts longer than they do.
     """
     broom = torch.zeros(_SWEEP_BYTES // 4)
-    sizes = [size for _ in range(12) for size in _LAYER_BYTES]
-    sources = [torch.full((size // 4,), 0.5) for size in sizes]
+    sources = [torch.full((size // 4,), 0.5) for size in _MODEL_BYTES]
     targets = [torch.empty_like(source) for source in sources]
     reduced = _lasting(_SPACING_NS * 5, rank)
     found: dict[str, list[int]] = {"copy": [], "comm": [], "copy_beside": [], "comm_beside": []}
@@ -226,20 +229,13 @@ def _copies_out(rank: RankLike) -> dict[str, Any]:
         broom.add_(1)
         start = common_start()
         sleep_until(start)
-        ended = [start]
-
-        def note(_: object) -> None:
-            ended[0] = time.monotonic_ns()
-
-        future = dist.all_reduce(reduced, async_op=True).get_future().then(note) if reduces else None
+        reduction = _begin_reducing(reduced) if reduces else None
         begun = sleep_until(start + head_start_ns)
         if copies:
             for target, source in zip(targets, sources, strict=True):
                 target.copy_(source)
         copied = time.monotonic_ns() - begun
-        if future is not None:
-            future.wait()
-        return copied, ended[0] - start
+        return copied, 0 if reduction is None else reduction.wait() - start
 
     for repeat in range(2 * rank.job["copy_repeats"] + 2):
         head_start_ns = repeat % _HEAD_STARTS * _SPACING_NS // _HEAD_STARTS
@@ -255,8 +251,7 @@ def _copies_out(rank: RankLike) -> dict[str, Any]:
 def _additions(rank: RankLike) -> dict[str, Any]:
     """Gradients added in place to others, as micro-batches and Megatron-Core's hooks do, ns per repeat."""
     broom = torch.zeros(_SWEEP_BYTES // 4)
-    sizes = [size for _ in range(12) for size in _LAYER_BYTES]
-    sources = [torch.full((size // 4,), 0.5) for size in sizes]
+    sources = [torch.full((size // 4,), 0.5) for size in _MODEL_BYTES]
     targets = [torch.zeros_like(source) for source in sources]
     found = []
     for repeat in range(rank.job["copy_repeats"] + 2):
@@ -267,7 +262,7 @@ def _additions(rank: RankLike) -> dict[str, Any]:
             target.add_(source)
         if repeat >= 2:
             found.append(time.thread_time_ns() - begun)
-    return {"num_bytes": sum(sizes), "samples_ns": mean_over_ranks(found, rank)}
+    return {"num_bytes": sum(_MODEL_BYTES), "samples_ns": mean_over_ranks(found, rank)}
 
 
 def _compute(rank: RankLike) -> dict[str, Any]:
@@ -291,19 +286,12 @@ def _compute(rank: RankLike) -> dict[str, Any]:
     def once(computes: bool, reduces: bool, lasting_ns: int) -> tuple[int, int]:
         start = common_start()
         sleep_until(start)
-        ended = [start]
-
-        def note(_: object) -> None:
-            ended[0] = time.monotonic_ns()
-
-        future = dist.all_reduce(reduced, async_op=True).get_future().then(note) if reduces else None
+        reduction = _begin_reducing(reduced) if reduces else None
         per_product = 0
         if computes:
             count, took = products(start + lasting_ns)
             per_product = took // max(1, count)
-        if future is not None:
-            future.wait()
-        return per_product, ended[0] - start
+        return per_product, 0 if reduction is None else reduction.wait() - start
 
     found: dict[str, list[int]] = {"compute": [], "comm": [], "compute_beside": [], "comm_beside": []}
     lasting = 10 * _SPACING_NS

@@ -5,7 +5,8 @@ from typing import Any
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 
 from sim.validator.ranks.pacing.paced_module import PacedModule
-from sim.validator.ranks.pacing.stepping import gather, run_step
+from sim.validator.ranks.pacing.stepping import run_step
+from sim.validator.ranks.probes.curve_probes import mean_over_ranks
 from sim.validator.ranks.process.rank_like import RankLike
 from sim.validator.ranks.wrapping.building import build
 
@@ -33,7 +34,4 @@ def time_search(module: PacedModule, searching: PacedModule, rank: RankLike, rep
             found["search_ns"].append((beside["forward"] - without["forward"]) // count)
             extra = sum(beside["hooks"][:-1]) - sum(without["hooks"][:-1])
             found["mark_ns"].append(extra // (count - 1))
-    return {
-        name: [sum(column) // len(column) for column in zip(*gather(samples, rank.world_size), strict=True)]
-        for name, samples in found.items()
-    }
+    return {name: mean_over_ranks(samples, rank) for name, samples in found.items()}

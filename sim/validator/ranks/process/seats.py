@@ -41,32 +41,34 @@ def find_seat(environment: Mapping[str, str]) -> Seat:
     """This process's seat: from torchrun's variables where RANK is set, else from SLURM's.
 
     Raises:
-        InputError: neither is there, or a variable is missing or not a number.
+        InputError: neither is there, or a variable is missing, or not a number, or no rank of its world.
     """
     if "RANK" in environment:
-        return _from_torchrun(environment)
-    if "SLURM_PROCID" in environment:
-        return _from_slurm(environment)
-    raise InputError(
-        "RANK: not set, and SLURM_PROCID neither; start the worker with torchrun or srun, or set RANK, "
-        "WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
-    )
+        seat = _from_torchrun(environment)
+    elif "SLURM_PROCID" in environment:
+        seat = _from_slurm(environment)
+    else:
+        raise InputError(
+            "RANK: not set, and SLURM_PROCID neither; start the worker with torchrun or srun, or set RANK, "
+            "WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
+        )
+    if seat.rank >= seat.world_size:
+        raise InputError(f"rank: {seat.rank} is not legal in a world of {seat.world_size}; count from 0")
+    return seat
 
 
 def _from_torchrun(environment: Mapping[str, str]) -> Seat:
     rank, world_size = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
     agent = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return _checked(
-        Seat(
-            rank=rank,
-            world_size=world_size,
-            local_rank=_number(environment, "LOCAL_RANK", rank),
-            local_world_size=_number(environment, "LOCAL_WORLD_SIZE", world_size),
-            address=_word(environment, "MASTER_ADDR"),
-            port=_number(environment, "MASTER_PORT"),
-            launcher="torchrun" if agent else "environment",
-            keeps_store=rank == 0 and not agent,
-        )
+    return Seat(
+        rank=rank,
+        world_size=world_size,
+        local_rank=_number(environment, "LOCAL_RANK", rank),
+        local_world_size=_number(environment, "LOCAL_WORLD_SIZE", world_size),
+        address=_word(environment, "MASTER_ADDR"),
+        port=_number(environment, "MASTER_PORT"),
+        launcher="torchrun" if agent else "environment",
+        keeps_store=rank == 0 and not agent,
     )
 
 
@@ -76,31 +78,22 @@ def _from_slurm(environment: Mapping[str, str]) -> Seat:
     Rank 0 runs on the first host in every distribution of srun but ``arbitrary``.
     """
     rank, world_size = _number(environment, "SLURM_PROCID"), _number(environment, "SLURM_NTASKS")
-    nodes = next(
-        (
-            environment[name]
-            for name in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
-            if name in environment
-        ),
-        None,
-    )
-    address = environment.get("MASTER_ADDR") or first_host(nodes or _word(environment, "SLURM_NODELIST"))
-    port = (
-        _number(environment, "MASTER_PORT")
-        if "MASTER_PORT" in environment
-        else _FIRST_PORT + _number(environment, "SLURM_JOB_ID") % _PORTS
-    )
-    return _checked(
-        Seat(
-            rank=rank,
-            world_size=world_size,
-            local_rank=_number(environment, "SLURM_LOCALID"),
-            local_world_size=_number(environment, "SLURM_NTASKS_PER_NODE", world_size),
-            address=address,
-            port=port,
-            launcher="slurm",
-            keeps_store=rank == 0,
-        )
+    names = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
+    nodes = next((name for name in names if environment.get(name)), "SLURM_NODELIST")
+    address = environment.get("MASTER_ADDR") or first_host(_word(environment, nodes))
+    if "MASTER_PORT" in environment:
+        port = _number(environment, "MASTER_PORT")
+    else:
+        port = _FIRST_PORT + _number(environment, "SLURM_JOB_ID") % _PORTS
+    return Seat(
+        rank=rank,
+        world_size=world_size,
+        local_rank=_number(environment, "SLURM_LOCALID"),
+        local_world_size=_number(environment, "SLURM_NTASKS_PER_NODE", world_size),
+        address=address,
+        port=port,
+        launcher="slurm",
+        keeps_store=rank == 0,
     )
 
 
@@ -117,9 +110,3 @@ def _number(environment: Mapping[str, str], name: str, default: int | None = Non
     if not word.isdecimal():
         raise InputError(f"{name}: {word!r} is not legal; give a whole number >= 0")
     return int(word)
-
-
-def _checked(seat: Seat) -> Seat:
-    if not seat.rank < seat.world_size:
-        raise InputError(f"rank: {seat.rank} is not legal in a world of {seat.world_size}; count from 0")
-    return seat

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from sim.errors import ReplayError
-from sim.validator.ranks.systems.buckets import Bucket, Settings, cut_reversed
+from sim.validator.ranks.systems.buckets import Bucket, cut_reversed
 from sim.validator.ranks.systems.reduced import CountedModule, average_in_place, copy_back, flatten
 
 
@@ -37,10 +36,8 @@ class AfterBackward(Bucketed):
 class Stored(Bucketed):
     """Buckets with flat storage of their own, in which every gradient has its place."""
 
-    def __init__(
-        self, module: nn.Module, settings: Settings, process_group: dist.ProcessGroup | None = None
-    ) -> None:
-        super().__init__(module, settings, process_group)
+    def __init__(self, module: nn.Module, cap_bytes: int) -> None:
+        super().__init__(module, cap_bytes)
         self._flat = [bucket.empty() for bucket in self.buckets]
         self._views = {
             index: view

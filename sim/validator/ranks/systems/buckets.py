@@ -1,33 +1,10 @@
 """Buckets as textbook code makes them: cut once, by size, from the last parameter to the first."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-
-from sim.errors import InputError
-
-_MIB = 1 << 20
-_DEFAULT_CAP_BYTES = 25 * _MIB
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What a system can be told: ``bucket_cap_mb`` in MiB (torch's name); None is 25, as in DDP."""
-
-    bucket_cap_mb: float | None = None
-
-    def __post_init__(self) -> None:
-        cap = self.bucket_cap_mb
-        if cap is not None and not (math.isfinite(cap) and cap >= 0):
-            raise InputError(f"bucket_cap_mb: {cap!r} MiB is not legal; give a finite number >= 0")
-
-    @property
-    def cap_bytes(self) -> int:
-        """The cap in bytes, converted as DDP does (A2.1)."""
-        return _DEFAULT_CAP_BYTES if self.bucket_cap_mb is None else int(self.bucket_cap_mb * _MIB)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-import torch.distributed as dist
 from torch import nn
 
 from sim.errors import InputError
+from sim.systems.bucketing import DEFAULT_BUCKET_CAP_BYTES
+from sim.units import cap_bytes
 from sim.validator.ranks.systems.bucketed import AfterBackward, ArrivalCounted, FlatViews
-from sim.validator.ranks.systems.buckets import Settings
 from sim.validator.ranks.systems.last_hook_buckets import LastHook, LastHookSafe
 from sim.validator.ranks.systems.per_parameter import PerParameterAsync, PerParameterSync
 from sim.validator.ranks.systems.reduced import ReducedModule
@@ -23,20 +23,14 @@ SYSTEMS: dict[str, type[ReducedModule]] = {
 }
 
 
-def build_system(
-    policy: str,
-    module: nn.Module,
-    settings: dict[str, Any] | None = None,
-    process_group: dist.ProcessGroup | None = None,
-) -> ReducedModule:
+def build_system(policy: str, module: nn.Module, settings: dict[str, Any] | None = None) -> ReducedModule:
     """The system that ``policy`` names, around ``module``.
 
-    ``settings`` are the fields of ``Settings``, as JSON carries them. Raises ``InputError`` for a name or
-    a setting that no system has.
+    Of ``settings`` only ``bucket_cap_mb`` is legal, in MiB (torch's name); without it, it is 25, as in DDP.
+    Raises ``InputError`` for any other, and for a cap that is none.
     """
-    if policy not in SYSTEMS:
-        raise InputError(f"policy: {policy!r} is no system of this kind; give one of {', '.join(SYSTEMS)}")
     unknown = sorted(set(settings or {}) - {"bucket_cap_mb"})
     if unknown:
         raise InputError(f"settings: {unknown[0]!r} is not legal for {policy!r}; give bucket_cap_mb")
-    return SYSTEMS[policy](module, Settings(**(settings or {})), process_group)
+    cap_mb = (settings or {}).get("bucket_cap_mb")
+    return SYSTEMS[policy](module, DEFAULT_BUCKET_CAP_BYTES if cap_mb is None else cap_bytes(cap_mb))

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from sim.errors import InputError, ReplayError
-from sim.validator.ranks.systems.buckets import Bucket, Settings
+from sim.validator.ranks.systems.buckets import Bucket
 
 Hook = Callable[[Any, Any], torch.futures.Future[Any]]
 
@@ -51,27 +51,23 @@ class ReducedModule(nn.Module, ABC):
 
     Args:
         module: what is trained; parameters that do not require grad are left alone.
-        settings: the bucket cap; systems without buckets by size ignore it.
-        process_group: who averages; None: all ranks.
+        cap_bytes: the bucket cap; systems without buckets by size ignore it.
 
     Raises:
         InputError: nothing to train.
     """
 
-    def __init__(
-        self, module: nn.Module, settings: Settings, process_group: dist.ProcessGroup | None = None
-    ) -> None:
+    def __init__(self, module: nn.Module, cap_bytes: int) -> None:
         super().__init__()
         self.module = module
-        self.process_group = process_group
         self.names = [name for name, tensor in module.named_parameters() if tensor.requires_grad]
         self.trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         if not self.trained:
             raise InputError(f"{type(module).__name__}: it has no parameter that requires grad")
-        self.divisor = dist.get_world_size(process_group)
+        self.divisor = dist.get_world_size()
         self.buckets = [
             Bucket(number=number, indices=tuple(part), parameters=tuple(self.trained[i] for i in part))
-            for number, part in enumerate(self.cut(settings.cap_bytes))
+            for number, part in enumerate(self.cut(cap_bytes))
         ]
         self.bucket_of = {index: bucket for bucket in self.buckets for index in bucket.indices}
         self._hook: tuple[Hook, Any] | None = None
@@ -138,7 +134,7 @@ class ReducedModule(nn.Module, ABC):
         """Start to sum ``buffer`` over ranks, in place."""
         future: torch.futures.Future[Any]
         if self._hook is None:
-            future = dist.all_reduce(buffer, group=self.process_group, async_op=True).get_future()
+            future = dist.all_reduce(buffer, async_op=True).get_future()
         else:
             hook, state = self._hook
             future = hook(state, ReducedBucket(bucket=bucket, flat=buffer))
