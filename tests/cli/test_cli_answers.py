@@ -1,4 +1,4 @@
-compiling |"""The answer on stdout, what is about the process on stderr: of every command that has an answer."""
+"""The answer on stdout, what is about the process on stderr: of every command that has an answer."""
 
 import json
 import os

@@ -23,8 +23,8 @@ def workload_of(recording: Recording) -> Workload:
     Where every rank has at least ``FEWEST_BACKWARDS`` backwards under ``no_sync``, only those are used
     and the times are free of DDP's own effects; otherwise synchronised ones are, and ``ready_includes``
     says what is in them. Backward starts at the end of forward (A3.1), so that the loss is in it. What cannot
-    be true of the recording is mended where it allows it (``check_recording``) and told in ``provenance``. The
-    name is the class of the model, or the recording's where only a wrapper's class was written down.
+    be true of the recording is mended where it allows it (``check_recording``) and told in ``provenance``.
+    The name is the class of the model, or the recording's where only a wrapper's class was written down.
 
     Raises:
         InputError: too few steps after warm-up, or backward made nothing ready.
