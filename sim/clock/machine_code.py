@@ -52,7 +52,7 @@ def _text(path: str) -> str:
     return Path(path).read_text(encoding="utf-8") if Path(path).exists() else ""
 
 
-class _Telling(event.Listener):  # type: ignore[misc]
+class _Telling(event.Listener):
     """Logs each kernel that is compiled: some seconds, in which nobody else could say why all waits."""
 
     def on_start(self, begun: Any) -> None:
@@ -64,4 +64,4 @@ class _Telling(event.Listener):  # type: ignore[misc]
         pass
 
 
-event.register("numba:compile", _Telling())
+event.register("numba:compile", _Telling())  # type: ignore[no-untyped-call]
