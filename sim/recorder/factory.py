@@ -180,7 +180,10 @@ def _check_return(made: object, spec: str) -> Step | Pair:
 
 def what_is(value: object) -> str:
     """A value by its type, for messages: ``a dict``, ``a tuple of Linear, int``, ``None``."""
-    if isinstance(value, (tuple, list)):
-        return f"a {type(value).__name__} of {', '.join(type(item).__name__ for item in value) or 'nothing'}"
+    if value is None:
+        return "None"
     name = type(value).__name__
-    return "None" if value is None else f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
+    said = f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
+    if isinstance(value, (tuple, list)):
+        said += f" of {', '.join(type(item).__name__ for item in value) or 'nothing'}"
+    return said

@@ -165,11 +165,13 @@ class CalibrationStory:
     ``rounds`` are the samples of each curve.
 
     Args:
-        progress: told how far the ranks are.
+        progress: told how far the ranks are, at whatever they tell.
     """
 
     def __init__(self, progress: Progress | None = None) -> None:
         self._progress = progress
+        self._at: tuple[int, int, str] | None = None
+
         self.rounds: Rounds = {name: defaultdict(list) for name in _CURVES}
         self._pairs: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
         self._copies: dict[str, Any] = defaultdict(list)
@@ -189,10 +191,12 @@ class CalibrationStory:
                     self._copies[name].extend(value)
             self._copies["copy_bytes"] = event["copy_bytes"]
         elif kind == "progress":
-            if self._progress is not None:
-                self._progress(event["done"], event["total"], event["what"])
+            self._at = event["done"], event["total"], event["what"]
         else:
             self._found[kind] = event
+        if self._progress is not None and self._at is not None:
+            self._progress(*self._at)  # each event is a sign of life: a round alone takes long
+
 
     def hardware(self, place: Place, mode: Mode, beside: SecondJob | None = None) -> Hardware:
         """The machine at ``place``. Raises ``ReplayError`` where the ranks did not measure all."""

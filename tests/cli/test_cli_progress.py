@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -37,16 +38,17 @@ def test_loops_are_told_as_they_are_compiled(
         assert (twice(2), half(2)) == (4, 1.0)
         told = capsys.readouterr().err.splitlines()
         assert twice(3) == 6  # compiled before
-    assert told == [FIRST, "compiling loops: after 0 s"]
+    assert told[0] == FIRST
+    assert [re.sub(r"\d+ s", "", line) for line in told[1:]] == ["compiling loops: after "]
     assert twice(1.5) == 3.0  # nobody listens any more
     assert capsys.readouterr().err == ""
 
 
 def test_tune_says_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(printing, "_EVERY_S", 0.0)
-    told = bucketsim(*TUNE).err.splitlines()
-    assert "tuning (comparing caps): after 0 s" in told
-    assert any(line.startswith("tuning (playing steps as they vary): after ") for line in told)
+    told = bucketsim(*TUNE).err
+    assert re.search(r"^tuning \(comparing caps\): after \d+ s$", told, re.MULTILINE)
+    assert re.search(r"^tuning \(playing steps as they vary\): after ", told, re.MULTILINE)
 
 
 @pytest.mark.slow

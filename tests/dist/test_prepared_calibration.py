@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import sim
 from sim.errors import InputError, ReplayError
 from sim.nouns.hardware import Hardware
-from sim.validator.calibrate import calibrate
+from sim.validator.calibrate import CalibrationStory, calibrate
 from sim.validator.hosts.launch import Place, _free_port
 from sim.validator.prepared import commands
 from sim.validator.prepared_calibration import gather_calibration, prepare_calibration
@@ -222,3 +222,12 @@ def test_what_is_refused(tmp_path: Path) -> None:
     said = bucketsim("gather", folder, "-o", wire)
     assert (said.code, "no job; give the directory" in said.err) == (1, True)
     assert not wire.exists()
+
+
+def test_all_that_ranks_tell_is_a_sign_of_life() -> None:
+    """A round of all sizes alone takes longer than anyone should hear nothing."""
+    heard: list[tuple[Any, ...]] = []
+    story = CalibrationStory(lambda *progress: heard.append(progress))
+    for event in EVENTS[:-1]:
+        story.take(event)
+    assert heard == [(0, 4, "curve")] * (len(EVENTS) - 2)  # all but what came before it, and the end

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -22,6 +22,12 @@ from sim.units import median_ns
 
 MS = 1_000_000
 TINY = {"layers": 2, "width": 16, "heads": 2, "vocab": 32, "context": 8, "batch": 2}
+
+
+class Output(NamedTuple):
+    """What models return that name their outputs."""
+
+    logits: Tensor
 
 
 def quick(step_or_pair: Any, **options: Any) -> Workload:
@@ -433,6 +439,7 @@ def test_every_form_of_loss(wrap: Callable[[Tensor], Any]) -> None:
         ),
         (lambda out: {"logits": out}, r"its output, a dict, is no loss and has none as .loss or \['loss'\]"),
         (lambda out: SimpleNamespace(), r"its output, a SimpleNamespace, is no loss"),
+        (lambda out: Output(out), r"its output, an Output of Tensor, is no loss"),
         (lambda out: None, r"its output, None, is no loss"),
         (lambda out: out.detach().sum(), r"its loss does not require grad"),
         (lambda out: out.sum() * float("nan"), r"the loss is nan"),
