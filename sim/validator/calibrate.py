@@ -218,7 +218,6 @@ class CalibrationStory:
         if self._progress is not None and self._at is not None:
             self._progress(*self._at)  # each event is a sign of life: a round alone takes long
 
-
     def hardware(self, place: Place, mode: Mode, beside: SecondJob | None = None) -> Hardware:
         """The machine at ``place``. Raises ``ReplayError`` where the ranks did not measure all."""
         missing = {"started", "launches", "copies out", "additions", "products", "gathers", "search", "host"}
