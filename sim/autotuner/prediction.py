@@ -13,12 +13,13 @@ from sim.live.link import hardware_of
 from sim.nouns.assignment import Assignment, bucket_bytes
 from sim.nouns.hardware import Hardware
 from sim.nouns.recording import Recording
-from sim.nouns.workload import DTYPE_BYTES, Workload
+from sim.nouns.workload import DTYPE_BYTES, ReadyTimes, Workload
 from sim.systems.hook_table import HOOKS
 from sim.systems.simulate import simulated_step_ns
 from sim.truth.recorded_step import own_step
 from sim.tuner.recommend import tune
 
+AS_IT_IS, ALONE = "as it is", "alone"
 _ALIKE = 0.01  # of the step: the buckets in use are DDP's default, but for gradients that are ready at once
 
 
@@ -57,15 +58,15 @@ def predict(folder: Path, link: JobLink, in_use: Sequence[Sequence[int]]) -> Pre
     """The best buckets, held to the job's own recorded step.
 
     Args:
-        folder: the recording of all ranks.
+        folder: the recordings of all ranks, the job ``AS_IT_IS`` and with backward ``ALONE``.
         link: as it was measured between two steps.
         in_use: the buckets that the job has.
 
     Raises:
         InputError, NotModelledError: a recording that no prediction can be made from.
     """
-    recording = load_recording(folder)
-    workload = workload_of(recording)
+    recording = load_recording(folder / AS_IT_IS)
+    workload = replace(workload_of(load_recording(folder / ALONE)), ready_includes=("copy_in",))
     run = as_run(recording, workload)
     if isinstance(run, str):
         raise InputError(f"the job's own step cannot be told: {run}")
@@ -113,23 +114,13 @@ def _hardware(recording: Recording, link: JobLink) -> Hardware:
 
 def _all_ready(workload: Workload) -> Workload:
     """Unused parameters ready with the first gradient, which is when DDP marks them so (A3.13)."""
-    first = min(one.ready_ns for one in workload.gradients if one.ready_ns is not None)
     unused = [one.index for one in workload.gradients if one.ready_ns is None]
-    return replace(
-        workload,
-        gradients=tuple(
-            replace(one, ready_ns=first if one.ready_ns is None else one.ready_ns)
-            for one in workload.gradients
-        ),
-        ready_order=(*sorted(unused, reverse=True), *workload.order()),
-        samples=tuple(_filled(times) for times in workload.samples),
-    )
 
+    def filled(times: ReadyTimes) -> ReadyTimes:
+        first = min((time for time in times if time is not None), default=None)
+        return tuple(first if time is None else time for time in times)
 
-def _filled(times: Sequence[int | None]) -> tuple[int | None, ...]:
-    """The times of one iteration, those that are not there with the first."""
-    first = min((time for time in times if time is not None), default=None)
-    return tuple(first if time is None else time for time in times)
+    return workload.retimed(filled, ready_order=(*sorted(unused, reverse=True), *workload.order()))
 
 
 def _on_wire(workload: Workload, hook: str | None) -> Workload:

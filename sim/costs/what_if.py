@@ -146,17 +146,9 @@ def _narrow(gradient: Gradient, precision: str) -> Gradient:
 
 
 def _with_backward(workload: Workload, factor: float) -> Workload:
-    return replace(
-        workload,
+    return workload.retimed(
+        lambda times: tuple(None if time is None else round(time * factor) for time in times),
         backward_ns=round(workload.backward_ns * factor),
-        gradients=tuple(
-            replace(g, ready_ns=None if g.ready_ns is None else round(g.ready_ns * factor))
-            for g in workload.gradients
-        ),
-        samples=tuple(
-            tuple(None if time is None else round(time * factor) for time in sample)
-            for sample in workload.samples
-        ),
     )
 
 

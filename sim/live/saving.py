@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from sim.costs.interference import expected_slowdowns
 from sim.errors import NotModelledError
 from sim.formats.documents import to_text
 from sim.importer.recorded.plain_backward import taken_apart
@@ -38,11 +39,10 @@ def live_gain(calibration: Calibration, layout: RecordedLayout, *, draws: int = 
                 f"in one backward a step"
             )
     in_use = assignment_of(calibration, layout.bucket_indices)
+    on_host = calibration.workload.provenance.get("clock") == "host"
+    expected = expected_slowdowns(calibration.hardware, computes_on_host=on_host)
     workload, machine = taken_apart(
-        calibration.workload,
-        calibration.hardware,
-        in_use,
-        computes_on_host=calibration.workload.provenance.get("clock") == "host",
+        calibration.workload, calibration.hardware, in_use, expected["compute_slowdown"]
     )
     calibration = replace(calibration, workload=workload, hardware=machine)
     if calibration.switches.get("gradient_as_bucket_view"):

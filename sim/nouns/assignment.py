@@ -91,14 +91,13 @@ class Assignment:
             raise AssignmentError("bucket_indices: an empty list is not legal; give at least one bucket")
         seen: set[int] = set()
         for number, bucket in enumerate(self.bucket_indices):
+            where = f"bucket_indices.{number}"
             if not bucket:
-                raise AssignmentError(f"bucket_indices.{number}: an empty bucket is not legal")
+                raise AssignmentError(f"{where}: an empty bucket is not legal")
             for index in bucket:
-                at_least(f"bucket_indices.{number}", index, 0)
+                at_least(where, index, 0)
                 if index in seen:
-                    raise AssignmentError(
-                        f"bucket_indices.{number}: index {index} occurs twice; every index may occur once"
-                    )
+                    raise AssignmentError(f"{where}: index {index} occurs twice; every index may occur once")
                 seen.add(index)
         if self.bucket_bytes is not None and len(self.bucket_bytes) != len(self.bucket_indices):
             raise AssignmentError(

@@ -13,7 +13,7 @@ MAX_INT = 2**62  # ns: 146 years; bytes: 4 EiB. Beyond it a number is a mistake,
 
 def at_least(field: str, value: int | None, least: int) -> None:
     """``value`` is None or an int in [least, 2**62]."""
-    if value is not None:
+    if value is not None and not (type(value) is int and least <= value <= MAX_INT):
         integer(field, value, least)
 
 

@@ -2,7 +2,8 @@
 
 import math
 import re
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from sim.errors import InputError
@@ -27,6 +28,7 @@ DTYPE_BYTES = {
 
 _WHOLE_BUCKET = re.compile(r"bucket \d+")
 ReadyIncludes = Literal["copy_in", "launch", "interference"]
+ReadyTimes = tuple[int | None, ...]  # ns by gradient index; None: it never becomes ready
 
 
 def _dtype(name: str, value: str) -> None:
@@ -115,7 +117,7 @@ class Workload:
     ready_order: tuple[int, ...] | None = None
     ready_includes: tuple[ReadyIncludes, ...] = ()
     buffers: tuple[Buffer, ...] = ()
-    samples: tuple[tuple[int | None, ...], ...] = ()
+    samples: tuple[ReadyTimes, ...] = ()
     estimated: bool = False
     band: tuple[float, float] | None = None
     whole_buckets: bool | None = None
@@ -183,6 +185,21 @@ class Workload:
             return self.ready_order
         ready = [g for g in self.gradients if g.ready_ns is not None]
         return tuple(g.index for g in sorted(ready, key=lambda g: (g.ready_ns or 0, -g.index)))
+
+    def retimed(self, moved: Callable[[ReadyTimes], ReadyTimes], **changes: Any) -> "Workload":
+        """With its ready times, and those of each recorded iteration, as ``moved`` makes them.
+
+        Other fields by ``changes``: ``ready_order`` too, where the order is another then.
+        """
+        ready = moved(tuple(gradient.ready_ns for gradient in self.gradients))
+        return replace(
+            self,
+            gradients=tuple(
+                replace(gradient, ready_ns=time) for gradient, time in zip(self.gradients, ready, strict=True)
+            ),
+            samples=tuple(map(moved, self.samples)),
+            **changes,
+        )
 
     @property
     def is_of_whole_buckets(self) -> bool:

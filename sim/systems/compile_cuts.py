@@ -2,11 +2,10 @@
 gradients become ready (A11)."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any, Literal, get_args
 
 from sim.errors import InputError, NotModelledError
-from sim.nouns.workload import Workload
+from sim.nouns.workload import ReadyTimes, Workload
 from sim.systems.bucketing import DEFAULT_FIRST_BUCKET_BYTES
 from sim.units import cap_bytes
 
@@ -153,7 +152,7 @@ def torch_compiled(
         order += members
         cut_of |= dict.fromkeys(members, number)
 
-    def moved(times: Sequence[int | None]) -> tuple[int | None, ...]:
+    def moved(times: ReadyTimes) -> ReadyTimes:
         """Each gradient's time is the last of its cut; one that is not there stays away."""
         last: dict[int, int] = {}
         for index, time in enumerate(times):
@@ -163,16 +162,7 @@ def torch_compiled(
             None if time is None else last.get(cut_of.get(index, 0), time) for index, time in enumerate(times)
         )
 
-    ready = moved([gradient.ready_ns for gradient in workload.gradients])
-    return replace(
-        workload,
-        gradients=tuple(
-            replace(gradient, ready_ns=time) for gradient, time in zip(workload.gradients, ready, strict=True)
-        ),
-        ready_order=tuple(order),
-        samples=tuple(map(moved, workload.samples)),
-        extensions=workload.extensions | {_MARK: asked},
-    )
+    return workload.retimed(moved, ready_order=tuple(order), extensions=workload.extensions | {_MARK: asked})
 
 
 def _operators(workload: Workload) -> list[list[int]]:

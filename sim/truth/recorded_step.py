@@ -19,14 +19,15 @@ import numpy as np
 
 from sim.clock.arrays import Floats
 from sim.costs.in_step import rescaled, tilt_ratio
+from sim.costs.interference import expected_slowdowns
 from sim.errors import InputError
-from sim.importer.recorded.plain_backward import expected_slowdowns, taken_apart
+from sim.importer.recorded.plain_backward import taken_apart
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import MeasuredIteration, Measurement
 from sim.nouns.own_step import OwnFactor, OwnStep, OwnTime
 from sim.nouns.workload import Workload
 from sim.systems.simulate import simulate, simulated_step_ns
-from sim.units import format_ms
+from sim.units import NS_PER_S, format_ms
 
 FEWEST_STEPS = 3
 # How far parts that were measured apart may be from what they are in the step: one sigma of a logarithm.
@@ -76,22 +77,29 @@ def own_step(workload: Workload, hardware: Hardware, measured: Measurement) -> O
     return _told(times, fitted, seen)
 
 
-def is_hooked(measured: Measurement) -> bool:
-    """Whether the steps ran under the hook by which ``sim.record`` sees DDP's own all-reduces."""
-    has_own_hook = measured.asked is not None and "comm_hook" in measured.asked.settings
-    return measured.provenance.get("source") == "sim.record" and bool(measured.traced) and not has_own_hook
+def hooked(workload: Workload, hardware: Hardware, measured: Measurement) -> tuple[Workload, Hardware]:
+    """The job as ``sim.record`` saw it: its hook divides each bucket in a pass before it launches it.
 
-
-def hooked(hardware: Hardware) -> Hardware:
-    """The machine as a job finds it under that hook, which divides each bucket in a pass of its own.
-
-    DDP divides as it copies gradients in (A3.4). A pass in place reads and writes; accumulating, whose rate
-    is measured, reads twice and writes.
+    DDP divides as it copies gradients in (A3.4), so that the pass is played as part of these copies. It takes
+    what lies between the hook's stamps. A hook of the job's own has none, and ready times that contain
+    interference contain the pass too.
     """
-    copy, accumulate = hardware.copy_in_bytes_per_s, hardware.accumulate_bytes_per_s
-    if copy is None or accumulate is None:
-        return hardware
-    return replace(hardware, copy_in_bytes_per_s=1 / (1 / copy + 1 / (1.5 * accumulate)))
+    asked, is_recorded = measured.asked, measured.provenance.get("source") == "sim.record"
+    is_in_times = "interference" in workload.ready_includes
+    if asked is None or not is_recorded or is_in_times or "comm_hook" in asked.settings:
+        return workload, hardware
+    passes = [
+        [(bucket.launch_ns or 0) - (bucket.ready_ns or 0) for bucket in step.buckets]
+        for step in measured.traced
+        if len(step.buckets) == len(asked.bucket_indices)
+    ]
+    took_ns = sum(max(0, median(times) - hardware.launch_cost_ns) for times in zip(*passes, strict=True))
+    ns_a_byte = took_ns / sum(asked.bucket_bytes or (1,))
+    if "copy_in" not in workload.ready_includes and hardware.copy_in_bytes_per_s is not None:
+        ns_a_byte += NS_PER_S / hardware.copy_in_bytes_per_s
+    includes = tuple(effect for effect in workload.ready_includes if effect != "copy_in")
+    rate = NS_PER_S / ns_a_byte if ns_a_byte else None
+    return replace(workload, ready_includes=includes), replace(hardware, copy_in_bytes_per_s=rate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,9 +125,9 @@ class _Times:
         assert measured.asked is not None
         self.workload, self.hardware, self.assignment = workload, hardware, measured.asked
         self.computes_on_host = measured.environment.get("place") == "cpu"
-        self.is_hooked = is_hooked(measured)
+        self.measured = measured
         buckets = [
-            [*(one.ready_ns for one in step.buckets), *(one.end_ns for one in step.buckets)]
+            [*(one.launch_ns for one in step.buckets), *(one.end_ns for one in step.buckets)]
             for step in seen
             if step.buckets
         ]
@@ -130,7 +138,7 @@ class _Times:
         ]
         places = range(len(rows) // 2 - 1)
         self.names = [
-            *(f"bucket {place} is ready" for place in places),
+            *(f"bucket {place} is launched" for place in places),
             *(f"bucket {place} ends" for place in places),
             "backward ends",
             "all is reduced",
@@ -156,16 +164,12 @@ class _Times:
         bent = rescaled(self.hardware, lambda size: tilt_ratio(link, tilt, size, self.about_bytes))
         return replace(bent, **values)  # type: ignore[arg-type]
 
-    def while_recorded(self, hardware: Hardware) -> Hardware:
-        """``hardware`` as the recorded steps found it."""
-        return hooked(hardware) if self.is_hooked else hardware
-
     def predict(self, logs: Floats) -> Floats:
         """The times compared, with these factors."""
-        hardware = self.while_recorded(self.apply(logs))
-        timeline = simulate(self.workload, hardware, self.assignment, "analytic")
+        workload, hardware = hooked(self.workload, self.apply(logs), self.measured)
+        timeline = simulate(workload, hardware, self.assignment, "analytic")
         seen = timeline.buckets if self.has_buckets else ()
-        buckets = [*(bucket.ready_ns for bucket in seen), *(bucket.end_ns for bucket in seen)]
+        buckets = [*(bucket.launch_ns for bucket in seen), *(bucket.end_ns for bucket in seen)]
         return np.array([*buckets, timeline.backward_end_ns, timeline.sync_end_ns], float)
 
     def misses(self, logs: Floats) -> Floats:
@@ -233,7 +237,7 @@ def _told(times: _Times, fitted: _Fitted, seen: Sequence[MeasuredIteration]) -> 
         times.workload,
         replace(fitted_hardware, spread={**fitted_hardware.spread, "own_step": left_open}),
         times.assignment,
-        computes_on_host=times.computes_on_host,
+        times.compute_slowdown,
     )
     known = [*zip(times.factors, times.start, fitted.logs, np.sqrt(np.diag(fitted.covariance)), strict=True)]
     advice: dict[str, str] = {}
@@ -241,8 +245,10 @@ def _told(times: _Times, fitted: _Fitted, seen: Sequence[MeasuredIteration]) -> 
         known.append(("compute_slowdown", np.log(times.hardware.compute_slowdown), *times.compute_slowdown))
         advice["compute_slowdown"] = f"the recorded times contain it; {_PLAIN}"
     measured_step_ns = round(median(step.step_ns for step in seen))
-    before = simulated_step_ns(times.workload, times.while_recorded(times.hardware), times.assignment)
-    after = simulated_step_ns(workload, times.while_recorded(hardware), times.assignment)
+    before, after = (
+        simulated_step_ns(*hooked(times.workload, machine, times.measured), times.assignment)
+        for machine in (times.hardware, fitted_hardware)
+    )
     forward_ns = workload.forward_ns + measured_step_ns - after
     doubtful = []
     if "interference" in workload.ready_includes and times.computes_on_host:

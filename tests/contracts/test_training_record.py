@@ -15,7 +15,7 @@ from tests.manual.pages import TRUTH
 from tests.training.table import TRACES, Row, row_of, table
 
 # Median and worst error beyond the aims, for a reason that the manual gives; a better model empties it.
-BEYOND = {"gpt2-2gbit": (0.065, 0.095)}
+BEYOND = {"gpt2-2gbit": (0.07, 0.105)}
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +42,8 @@ def test_candidates_are_in_the_predicted_order(rows: list[Row]) -> None:
 
 
 def test_gains_lie_in_their_intervals(rows: list[Row]) -> None:
-    """Seven of eight by their medians, and all within what the measured gains are known to themselves."""
-    assert sum(row.inside for row in rows) >= 7 / 8 * sum(row.gains for row in rows)
+    """Nine of ten by their medians, and all within what the measured gains are known to themselves."""
+    assert sum(row.inside for row in rows) >= 0.9 * sum(row.gains for row in rows)
     assert all(row.near == row.gains for row in rows)
 
 
@@ -121,4 +121,4 @@ def test_a_recording_that_hardly_overlaps_is_called_doubtful() -> None:
         doubtful[path.name] = own_step(record.workload, record.hardware, record.own_step).doubtful
     assert [name for name, lines in doubtful.items() if lines] == ["gpt2-2gbit"]
     (line,) = doubtful["gpt2-2gbit"]
-    assert line.startswith("compute_slowdown is known to 1.00 to 3.42 only")
+    assert line.startswith("compute_slowdown is known to 1.00 to 3.86 only")

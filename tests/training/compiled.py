@@ -57,7 +57,9 @@ def measure(factory: str, backend: str, turns: int, hardware: Path, folder: Path
 def scored(folder: Path) -> Agreement:
     """Every case as it is predicted from the recording of the job that was not compiled."""
     record = load_record(folder)
-    return sim.agreement(replace(record, hardware=hooked(record.hardware)), attributed=False)
+    (eager,) = (one for one in record.candidates if one.name == EAGER)
+    _, hardware = hooked(record.workload, record.hardware, eager)
+    return sim.agreement(replace(record, hardware=hardware), attributed=False)
 
 
 def table(directory: Path = TRACES) -> list[str]:
@@ -71,7 +73,8 @@ def table(directory: Path = TRACES) -> list[str]:
             assert observed is not None
             own = sim.load_workload(folder / "own" / f"{row.name}.json")
             said = sim.simulate(record.workload, record.hardware, asked, "analytic").workload
-            held = sim.simulate(own, hooked(record.hardware), Assignment(bucket_indices=observed), "analytic")
+            job = hooked(own, record.hardware, measured)
+            held = sim.simulate(*job, Assignment(bucket_indices=observed), "analytic")
             cells = (
                 row.name,
                 f"{row.measured_step_ns / 1e6:.0f}",

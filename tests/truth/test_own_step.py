@@ -15,7 +15,6 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.workload import Workload
-from sim.truth.recorded_step import hooked
 from tests.handmade import handmade, measurement, wired
 
 MS = 10**6
@@ -173,12 +172,24 @@ def test_where_nothing_tells_what_communication_costs_the_recorded_times_stay() 
 
 
 def test_the_pass_that_the_recorder_adds_is_in_the_recorded_step_alone() -> None:
-    machine = replace(WIRE, copy_in_bytes_per_s=2e9, accumulate_bytes_per_s=1e9)
-    measured = measured_on(hooked(machine))
-    own = sim.own_step(WORKLOAD, machine, replace(measured, provenance={"source": "sim.record"}))
+    """Each bucket waits for it between being complete and being launched: 4 ns a byte here."""
+    machine = replace(WIRE, copy_in_bytes_per_s=1e9)
+    slower = measured_on(replace(WIRE, copy_in_bytes_per_s=2e8))
+    passed = [
+        replace(
+            step,
+            buckets=tuple(
+                replace(bucket, ready_ns=(bucket.launch_ns or 0) - 4 * size)
+                for bucket, size in zip(step.buckets, OWN.bucket_bytes or (), strict=True)
+            ),
+        )
+        for step in slower.traced
+    ]
+    hook = replace(slower, traced=tuple(passed), provenance={"source": "sim.record"})
+    own = sim.own_step(WORKLOAD, machine, hook)
     assert [time.parts_ns for time in own.times] == [time.measured_ns for time in own.times]
-    assert own.hardware.copy_in_bytes_per_s == 2e9
-    other = sim.own_step(WORKLOAD, machine, measured)
+    assert own.hardware.copy_in_bytes_per_s == 1e9
+    other = sim.own_step(WORKLOAD, machine, slower)
     assert other.times[-1].parts_ns < other.times[-1].measured_ns - 4 * MS
 
 

@@ -1,7 +1,6 @@
 """Backwards that all had collectives beside them, taken apart: computing, and what these did to it."""
 
 from dataclasses import replace
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -13,35 +12,11 @@ from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 from sim.systems.simulate import simulate
 
-_SIGMA = 0.1  # of a slow-down's logarithm, where it was measured apart from the step
-_MOST_SHARE = 0.75  # of a core, that communication takes from a rank that computes on it
 _NOTHING: dict[str, Any] = {"factors": [], "covariance": [], "about_bytes": 1}
 
 
-def expected_slowdowns(hardware: Hardware, *, computes_on_host: bool) -> dict[str, tuple[float, float]]:
-    """``comm_slowdown`` and ``compute_slowdown`` in a step, by what was measured apart: logarithm and sigma.
-
-    A rank that computes on its host shares cores with its all-reduces (``spread.host_share``,
-    ``spread.comm_beside_compute``; medians over sizes). Where only the processor's time was measured, as
-    beside a job that trains, all-reduces are taken to wait for a core as much as a rank does for them.
-    """
-    spread = hardware.spread
-    measured = spread.get("host_share", spread.get("processor_share")), spread.get("comm_beside_compute")
-    shares, slowdowns = (
-        [one for one in known.values() if isinstance(one, float)] if isinstance(known, dict) else []
-        for known in measured
-    )
-    found = {"comm_slowdown": hardware.comm_slowdown, "compute_slowdown": hardware.compute_slowdown}
-    if not shares or not computes_on_host:
-        return {name: (float(np.log(value)), _SIGMA) for name, value in found.items()}
-    compute = 1 / (1 - min(_MOST_SHARE, max(0.0, median(shares))))
-    found["compute_slowdown"] *= compute
-    found["comm_slowdown"] *= max(1.0, median(slowdowns)) if slowdowns else compute
-    return {name: (log := float(np.log(value)), max(_SIGMA, log / 2)) for name, value in found.items()}
-
-
 def taken_apart(
-    workload: Workload, hardware: Hardware, assignment: Assignment, *, computes_on_host: bool
+    workload: Workload, hardware: Hardware, assignment: Assignment, expected: tuple[float, float]
 ) -> tuple[Workload, Hardware]:
     """A workload whose times contain interference without it, and the hardware that brings it in again.
 
@@ -53,9 +28,9 @@ def taken_apart(
         workload: recorded under ``assignment``.
         hardware: its link as it was in that step.
         assignment: the buckets that the job had.
-        computes_on_host: whether backward runs on the CPU.
+        expected: ``compute_slowdown`` of ``expected_slowdowns``, its logarithm and sigma.
     """
-    log, sigma = expected_slowdowns(hardware, computes_on_host=computes_on_host)["compute_slowdown"]
+    log, sigma = expected
     if "interference" not in workload.ready_includes or log <= 0:
         return workload, hardware
     slowdown = float(np.exp(log))
@@ -82,21 +57,13 @@ def without_interference(timeline: Timeline, compute_slowdown: float) -> Workloa
     workload = timeline.workload
     busy = union((bucket.start_ns, bucket.end_ns) for bucket in timeline.buckets)
 
-    def moved(times: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        return tuple(None if time is None else plain(time) for time in times)
-
     def plain(time: int) -> int:
         beside = sum(max(0, min(end, time) - start) for start, end in busy)
         return round(time - beside * (1 - 1 / compute_slowdown))
 
-    ready = moved(tuple(gradient.ready_ns for gradient in workload.gradients))
-    return replace(
-        workload,
-        gradients=tuple(
-            replace(gradient, ready_ns=time) for gradient, time in zip(workload.gradients, ready, strict=True)
-        ),
+    return workload.retimed(
+        lambda times: tuple(None if time is None else plain(time) for time in times),
         backward_ns=plain(workload.backward_ns),
         ready_order=workload.order(),
         ready_includes=tuple(effect for effect in workload.ready_includes if effect != "interference"),
-        samples=tuple(map(moved, workload.samples)),
     )

@@ -150,14 +150,10 @@ class Problem:
 
         A bucket waits for those before it too (A3.5).
         """
-        stops, wires, copied = [], [], []
-        gradients, last = self.workload.gradients, 0
-        for bucket in buckets:
-            last = max(last, *(self.place[index] for index in bucket))
-            stops.append(last)
-            wires.append(sum(gradients[index].on_wire for index in bucket))
-            copied.append(sum(copied_bytes(self.workload, index) for index in bucket))
-        return np.array(stops), np.array(wires), np.array(copied)
+        places = np.array([self.place[index] for bucket in buckets for index in bucket], dtype=np.int64)
+        firsts = np.cumsum([0, *map(len, buckets[:-1])])
+        stops = np.maximum.accumulate(np.maximum.reduceat(places, firsts))
+        return stops, np.add.reduceat(self.wire[places], firsts), np.add.reduceat(self.copied[places], firsts)
 
     def small(self, wires: Ints) -> Ints:
         """Of buckets of ``wires`` bytes, whether each is a small message, 1 or 0."""
