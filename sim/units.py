@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from sim.errors import InputError
 
@@ -109,6 +109,13 @@ def format_time(ns: float) -> str:
 def format_mib(mib: float) -> str:
     """A number of MiB to three digits, never in powers of ten: ``0.25``, ``1024``."""
     return f"{mib:.3g}" if mib < 1000 else f"{mib:.0f}"
+
+
+def format_sizes(sizes: Iterable[int]) -> str:
+    """The least and the greatest of ``sizes``; one where both read alike: ``1 MiB to 25 MiB``, ``4 MiB``."""
+    told = sorted(sizes)
+    least, most = format_size(told[0]), format_size(told[-1])
+    return least if least == most else f"{least} to {most}"
 
 
 def format_size(num_bytes: float) -> str:

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import streamlit as st
@@ -27,6 +27,7 @@ from sim.units import format_ms
 _EVERY = {"1 s": 1.0, "2 s": 2.0, "5 s": 5.0, "10 s": 10.0, "paused": None}
 _STEPS = (10, 20, 50, 100)
 _UPLOAD = "upload a hardware"
+_OWN = "own"  # in place of a digest: the job's own collectives
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +174,7 @@ def _hardware(path: Path | None) -> tuple[Hardware | None, str]:
                 return cached.parse_hardware(bytes(file.getbuffer()), file.name)
         elif path is not None:
             return cached.load_hardware(path)
-    return None, "own"
+    return None, _OWN
 
 
 def _live(wanted: Wanted) -> None:
@@ -193,7 +194,16 @@ def _live(wanted: Wanted) -> None:
     if not followed.ranks:
         return
     with told():
-        _judged(wanted, followed)
+        _judged(_fitting(wanted, followed), followed)
+
+
+def _fitting(wanted: Wanted, followed: Followed) -> Wanted:
+    """``wanted`` by the job's own collectives where the machine is of another number of ranks, and a word."""
+    ranks = followed.ranks[0].header.world_size
+    if wanted.hardware is None or wanted.hardware.world_size == ranks:
+        return wanted
+    st.warning(labels.plain(words.other_ranks_sentence(wanted.hardware, ranks)), icon=":material/warning:")
+    return replace(wanted, hardware=None, digest=_OWN)
 
 
 def _judged(wanted: Wanted, followed: Followed) -> None:

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 from app.words.labels import plain
 from sim.nouns.autotune import AutotuneProgress
+from sim.nouns.hardware import Hardware
 from sim.nouns.live import Calibration, Drift, Followed, Lateness, LiveGain, LiveReport, Unseen
 from sim.nouns.recording import RecordingHeader
 from sim.units import format_ms
@@ -79,6 +80,15 @@ WAITING = (
 HOW_TO_GAIN = (
     "For what other buckets would gain on this machine, calibrate it: `bucketsim calibrate --ranks {0}`."
 )
+
+
+def other_ranks_sentence(hardware: Hardware, ranks: int) -> str:
+    """That a machine of another number of ranks says nothing of the job, and what stands in its place."""
+    return (
+        f"{hardware.name} is a machine of {hardware.world_size:,} ranks, and the job has {ranks:,}: nothing "
+        f"is predicted from it. What follows is predicted from the job's own collectives. "
+        + HOW_TO_GAIN.format(ranks)
+    )
 
 
 def age_words(seconds: float) -> str:

@@ -14,7 +14,7 @@ from sim.nouns.live import Calibration, LayoutPrediction
 from sim.nouns.recording import RecordedLayout, Recording
 from sim.nouns.timeline import Timeline
 from sim.systems.simulate import simulate
-from sim.units import format_size
+from sim.units import format_sizes
 
 
 def calibrate_live(
@@ -91,9 +91,9 @@ def beyond(calibration: Calibration, buckets: tuple[tuple[int, ...], ...]) -> st
     if min(known) <= min(sizes) and max(sizes) <= max(known):
         return ""
     return (
-        f"these buckets have {format_size(min(sizes))} to {format_size(max(sizes))}, and the job's own "
-        f"collectives tell only what {format_size(min(known))} to {format_size(max(known))} take; give a "
-        f"hardware, such as bucketsim calibrate makes"
+        f"these buckets have {format_sizes(sizes)}, and the job's own collectives tell only what "
+        f"{format_sizes(known)} {'take' if len(known) > 1 else 'takes'}; give a hardware, such as bucketsim "
+        f"calibrate makes"
     )
 
 

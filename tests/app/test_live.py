@@ -219,8 +219,8 @@ def test_of_other_sizes_the_jobs_own_collectives_say_nothing(job: Job) -> None:
     first, second = calibration.layouts
     assert first.parts is not None
     assert second.parts is None
-    assert "8 MiB to 8 MiB" in second.why_not
-    assert "only what 4 MiB to 4 MiB take" in second.why_not
+    assert "these buckets have 8 MiB, and " in second.why_not
+    assert "tell only what 4 MiB takes; give" in second.why_not
     assert report.unseen is None
     assert set(report.series.predicted[80:]) == {-1}
     with pytest.raises(NotModelledError, match="gain: these buckets have"):
@@ -681,6 +681,19 @@ def test_a_machine_that_is_not_legal_takes_no_figure_away(page: AppTest, job: Jo
     page.selectbox(key="live_machine").set_value("upload a hardware").run()
     page.file_uploader(key="up_live").set_value(("mine.json", b"[]", "application/json")).run()
     assert [one.value.replace("\\", "").startswith("mine.json: ") for one in page.error] == [True]
+    assert len(page.get("plotly_chart")) == 3
+
+
+def test_a_machine_of_other_ranks_is_told_and_takes_no_figure_away(page: AppTest, job: Job) -> None:
+    """Nothing can be predicted from it: one line says so, and the job's own collectives stand in for it."""
+    (job.folder / "hardware.json").write_text(sim.to_text(replace(make_hardware(), world_size=64)))
+    job.train(60)
+    page.run()
+    assert is_clean(page)
+    assert page.selectbox(key="live_machine").value == "hardware (beside the recording)"
+    (told,) = (one.value for one in page.warning)
+    assert "of 64 ranks, and the job has 2" in told
+    assert "the job's own collectives" in told
     assert len(page.get("plotly_chart")) == 3
 
 
