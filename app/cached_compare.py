@@ -34,11 +34,6 @@ class Machine:
     what_if: WhatIf = field(default_factory=WhatIf)
 
     @property
-    def is_above(self) -> bool:
-        """Whether it is the machine that the page starts from, as it was measured."""
-        return self == Machine()
-
-    @property
     def words(self) -> str:
         """The machine in a few words; empty where it is that above."""
         named = self.hardware or ""

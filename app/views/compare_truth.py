@@ -6,6 +6,7 @@ from typing import Any
 import streamlit as st
 
 from app import cached_records
+from app.cached import Inputs
 from app.cached_compare import Result
 from app.library import Library
 from app.views.errors import told
@@ -25,7 +26,7 @@ def show(given: Given, library: Library, results: Sequence[Result]) -> None:
         return
     with told():
         agreement = cached_records.agreement(cached_records.open_record(measured))
-        rows = truth_rows(agreement, results)
+        rows = truth_rows(agreement, results, given.inputs)
         if not rows:
             st.info(words.NOT_MEASURED)
             return
@@ -45,19 +46,22 @@ def show(given: Given, library: Library, results: Sequence[Result]) -> None:
         st.caption(labels.plain(labels.rule_words(agreement)))
 
 
-def measured_of(agreement: Agreement, result: Result) -> CandidateAgreement | None:
+def measured_of(agreement: Agreement, result: Result, measured: Inputs) -> CandidateAgreement | None:
     """The measured candidate that is this one: the same buckets, and the same prediction to the nanosecond.
 
-    Buckets alone would not do: switches change a step, and a machine that is not the measured one does.
+    Buckets alone would not do: switches change a step, and a machine does that is not that of ``measured``,
+    by whatever name it was chosen.
     """
     row = row_of(agreement, result.played)
     same = row is not None and row.predicted_step_ns == result.played.report.step_ns
-    return row if same and result.candidate.machine.is_above else None
+    return row if same and result.inputs.key == measured.key else None
 
 
-def truth_rows(agreement: Agreement, results: Sequence[Result]) -> list[dict[str, Any]]:
-    """A row a measured candidate; what it gains on A where A was measured too."""
-    found = [(one, row) for one in results if (row := measured_of(agreement, one)) is not None]
+def truth_rows(agreement: Agreement, results: Sequence[Result], measured: Inputs) -> list[dict[str, Any]]:
+    """A row a measured candidate, of those on the inputs that were ``measured``; what it gains on A where A
+    was measured too.
+    """
+    found = [(one, row) for one in results if (row := measured_of(agreement, one, measured)) is not None]
     base = next((row for one, row in found if one is results[0] and one.letter == "A"), None)
     rows = []
     for one, row in found:

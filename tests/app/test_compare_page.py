@@ -233,7 +233,18 @@ def test_a_switch_or_a_machine_that_was_not_measured_is_not_shown_as_measured(
         Candidate(letter="B", choice=view),
         Candidate(letter="C", choice=A.choice, machine=machine),
     )
-    assert [row["candidate"] for row in truth_rows(agreement, played)] == ["A DDP's default"]
+    assert [row["candidate"] for row in truth_rows(agreement, played, inputs)] == ["A DDP's default"]
+
+
+def test_the_measured_machine_by_its_own_name_has_its_measurement(quick: AppTest) -> None:
+    """The record's hardware is bundled, too: chosen there it is the very machine that was measured."""
+    quick.query_params["b_pick"] = "DDP's default"
+    quick.query_params["b_machine"] = "two-hosts"
+    quick.run()
+    assert is_clean(quick)
+    table = quick.dataframe[1].value
+    assert list(table["candidate"][:2]) == ["A DDP's default", "B DDP's default on two-hosts"]
+    assert table["measured, ms"][0] == table["measured, ms"][1]
 
 
 def test_a_row_of_differences_subtracts(inputs: Inputs) -> None:
