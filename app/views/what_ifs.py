@@ -7,13 +7,13 @@ import streamlit as st
 
 from app.choosing import WhatIf
 from app.words import labels
+from sim.nouns.hardware import MAX_RANKS
 
 FACTORS = (0.1, 0.2, 0.25, 0.33, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 8.0, 10.0)
 INTERFERENCE = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0)
 SLOWEST = (1.0, 1.02, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 1.75, 2.0)
 AS_RECORDED = "as recorded"
 PRECISIONS = (AS_RECORDED, "float32", "bfloat16", "float16", "float64", "float8_e4m3fn", "float8_e5m2")
-MAX_RANKS = 1_000_000
 CUSTOM = "custom"
 # By field of WhatIf, the stops of its slider.
 SLIDERS = {

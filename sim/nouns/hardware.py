@@ -87,12 +87,11 @@ class Hardware:
     extensions: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        at_least("world_size", self.world_size, 1)
-        at_least("comm_channels", self.comm_channels, 1)
-        if self.comm_channels > MAX_CHANNELS:
-            raise InputError(
-                f"comm_channels: {self.comm_channels} is not legal; give an integer 1 to {MAX_CHANNELS}"
-            )
+        for name, most in (("world_size", MAX_RANKS), ("comm_channels", MAX_CHANNELS)):
+            count = getattr(self, name)
+            at_least(name, count, 1)
+            if count > most:
+                raise InputError(f"{name}: {count} is not legal; give an integer 1 to {most}")
         for cost in ("launch_cost_ns", "search_unused_ns", "mark_used_ns"):
             at_least(cost, getattr(self, cost), 0)
         for name in SLOWDOWNS:

@@ -78,7 +78,7 @@ PROPERTIES: dict[str, dict[str, Callable[[Document], bool]]] = {
     },
     "hardware": {
         "a negative time": lambda d: any(n.endswith("_ns") and v < 0 for n, v in _numbers(d)),
-        "no rank": lambda d: d["world_size"] < 1,
+        "no rank, or more than a million": lambda d: not 1 <= d["world_size"] <= 10**6,
         "a slow-down that speeds up": lambda d: any(n.endswith("slowdown") and v < 1 for n, v in _numbers(d)),
         "a rate of 0": lambda d: any(n.endswith("_per_s") and v <= 0 for n, v in _numbers(d)),
         "a curve without sizes that rise": lambda d: any(

@@ -161,6 +161,7 @@ def test_dtypes_have_torchs_sizes() -> None:
     [
         {"world_size": 0},
         {"world_size": True},
+        {"world_size": 10**12},
         {"comm_channels": 0},
         {"launch_cost_ns": -1},
         {"compute_slowdown": 0.999},
