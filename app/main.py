@@ -40,6 +40,9 @@ _STYLE = """<style>
 /* What streamlit shows to a mouse alone, Tab reaches, too. */
 [data-testid=stSidebarCollapseButton], [data-testid=stCode] :has(button) { visibility: visible !important; }
 [data-testid=stCode] :has(> * button:focus-visible) { opacity: 1 !important; }
+/* Streamlit takes the outline from links of the menu. */
+[data-testid=stSidebarNavLink]:focus-visible {
+  outline: 2px solid currentColor !important; outline-offset: -2px; }
 </style>"""
 # Streamlit adds an entry to the browser's history whenever the server writes into the address, so that one
 # had to go back several times to leave a page. Here a page is one entry, wherever its knobs stand. What the

@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from app.figures.critical import Mark
 from app.figures.style import (
     EXPOSED,
+    LEGEND_ABOVE,
     PATH,
     TIME_AXIS,
     bucket_colour,
@@ -26,6 +27,8 @@ from sim.units import MIB
 
 MAX_SPANS = 5000
 _LABELLED = 48  # beyond this many buckets their numbers no longer fit on the bars
+# Of a narrow window's legend, whose other rows can be scrolled to: all of them would leave the lanes no room.
+_LEGEND_PX = 56
 KIND_WORDS = {
     "backward": "backward",
     "copy_in": "copy into bucket",
@@ -297,6 +300,7 @@ def draw_timeline(data: TimelineData, path: Sequence[Mark] = (), meta: object = 
         barmode="overlay",
         bargap=0.25,
         showlegend=True,
+        legend=LEGEND_ABOVE | {"maxheight": _LEGEND_PX},
         meta=meta,
     )
 

@@ -5,7 +5,19 @@ from typing import Any
 import pytest
 
 from tests.app.browser.contrast import luminance, of_css, pale_texts
-from tests.app.browser.harness import NARROW, PAGES, WIDE, Site, Tab, go, is_drawn, sideways, still, visit
+from tests.app.browser.harness import (
+    NARROW,
+    PAGES,
+    UNMEASURED,
+    WIDE,
+    Site,
+    Tab,
+    go,
+    is_drawn,
+    sideways,
+    still,
+    visit,
+)
 
 pytestmark = pytest.mark.browser
 
@@ -47,6 +59,21 @@ def no_card_is_cut_beside_the_sidebar_of_a_small_window(page: Any) -> None:
     still(page)
     assert page.get_by_test_id("stMetric").count() == 4
     assert page.evaluate(_CUT) == []
+
+
+_LANES = """() => {
+  const layout = document.querySelector('.st-key-timeline .js-plotly-plot')._fullLayout;
+  return [layout._size.h, layout.yaxis._categories.length];
+}"""
+
+
+@pytest.mark.slow
+def test_a_long_legend_leaves_the_lanes_room_in_a_narrow_window(site: Site, tab: Tab) -> None:
+    """Beside a slow rank it has seven entries, one a row: they took half of the figure."""
+    with visit(tab, size=NARROW) as page:
+        go(page, f"{site.url}/{UNMEASURED}&slowest=1.3&cap=4&pick=bucket_cap_mb")
+        height, lanes = page.evaluate(_LANES)
+        assert height > 45 * lanes
 
 
 def test_what_is_too_wide_or_too_pale_is_found(site: Site, page: Any) -> None:

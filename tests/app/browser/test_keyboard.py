@@ -94,9 +94,10 @@ def test_arrow_keys_move_the_slider_and_the_number_follows(site: Site, page: Any
 
 @pytest.mark.slow
 def test_one_sees_where_the_keyboard_is(site: Site, page: Any) -> None:
-    """A focused number, button and slider look different, by pixels that stand out from what was there."""
+    """Focused, each looks different, by pixels that stand out from what was there."""
     go(page, site.url)
     for find in (
+        page.get_by_test_id("stSidebarNavLink").nth(1),
         page.get_by_label("Cap, MiB", exact=True),
         page.get_by_role("button", name="Sweep CSV"),
         page.get_by_test_id("stSidebar").get_by_role("slider").first,
