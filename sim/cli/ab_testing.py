@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 import sim
+from sim.cli.keeping import telling_what_is_kept
 from sim.cli.printing import emit, note, progress, say, table
 from sim.errors import InputError
 from sim.formats.documents import json_text
@@ -50,7 +51,7 @@ def run_ab_test(
     predicted = None if not (workload and hardware) else sim.gain(workload, hardware, recommended)
     directory = None if output is None else _ab_directory(output, workload, hardware)
     note(f"A/B: {rounds} rounds on {place.world_size} ranks; DDP's default and the assignment take turns")
-    with progress("A/B") as report:
+    with telling_what_is_kept(directory), progress("A/B") as report:
         result = run_ab(
             model,
             recommended,

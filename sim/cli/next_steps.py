@@ -108,6 +108,11 @@ def to_replay(
     )
 
 
+def to_agree(record: Path) -> str:
+    """What was measured, against the prediction."""
+    return _line("agree", record)
+
+
 def to_look(records: Path) -> str:
     """Measured beside predicted, on the screen."""
     return _line("dash", "--watch", records)

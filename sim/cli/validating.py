@@ -8,6 +8,7 @@ import typer
 import sim
 from sim.cli.ab_testing import print_ab, run_ab_test
 from sim.cli.judging import MaxError, check_threshold, judge
+from sim.cli.keeping import telling_what_is_kept
 from sim.cli.measuring import LinkKind, ReplayMode
 from sim.cli.next_steps import HARDWARE, WORKLOAD, suggest, to_apply, to_tune
 from sim.cli.output_options import directory_option
@@ -291,7 +292,7 @@ def validate(
         prepare_job(workload, hardware, candidates, output, user_model, carrier, rounds, seed)
         return
     directory = start_record(output, workload, hardware, measured)
-    with progress("replaying") as report:
+    with telling_what_is_kept(directory), progress("replaying") as report:
         replay(
             workload,
             candidates,
