@@ -1,7 +1,7 @@
 """torch.compile under DistributedDataParallel: where DDPOptimizer cuts the graph, and what that does to when
 gradients become ready (A11)."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from sim.errors import InputError, NotModelledError
@@ -9,22 +9,23 @@ from sim.nouns.workload import ReadyTimes, Workload
 from sim.systems.bucketing import DEFAULT_FIRST_BUCKET_BYTES
 from sim.units import cap_bytes
 
-OptimizeDdp = Literal["ddp_optimizer", "no_optimization"]
+OptimizeDdp = Literal["ddp_optimizer", "no_optimization", "python_reducer"]
 OPTIMIZE_DDP = get_args(OptimizeDdp)
-_MARK = "torch_compile"  # in the extensions of a workload whose gradients are those of a compiled module
-AS_RECORDED = {_MARK: {"recorded": True}}  # such an extension of a job that ran under torch.compile
+PYTHON_REDUCER: OptimizeDdp = "python_reducer"
+MARK = "torch_compile"  # in the extensions of a workload whose gradients are those of a compiled module
+AS_RECORDED = {MARK: {"recorded": True}}  # such an extension of a job that ran under torch.compile
 
 
 def check_compile(optimize_ddp: Any, compile_cap_mb: Any) -> None:
     """Refuse a mode or a cap that torch or this model does not take (A11.1, A11.5).
 
     Raises:
-        InputError: a value that is not legal. NotModelledError: the Python reducer.
+        InputError: a value that is not legal. NotModelledError: a mode that nothing in torch heeds.
     """
-    if isinstance(optimize_ddp, str) and optimize_ddp.startswith("python_reducer"):
+    if optimize_ddp == "python_reducer_without_compiled_forward":
         raise NotModelledError(
-            f"ddp: optimize_ddp={optimize_ddp!r} is not modelled: it has no Reducer, and Inductor decides "
-            f"where its all-reduces go; modelled are {', '.join(OPTIMIZE_DDP)}"
+            f"ddp: optimize_ddp={optimize_ddp!r} is not modelled: torch names it and does as under "
+            f"no_optimization; modelled are {', '.join(OPTIMIZE_DDP)}"
         )
     if optimize_ddp not in OPTIMIZE_DDP:
         raise InputError(
@@ -125,29 +126,23 @@ def torch_compiled(
             recorded under torch.compile, or moved with other values before.
     """
     check_compile(optimize_ddp, compile_cap_mb)
-    asked = {"optimize_ddp": optimize_ddp, "compile_cap_mb": compile_cap_mb}
-    if (known := workload.extensions.get(_MARK)) == asked:
-        return workload
-    if known is not None:
-        how = "was recorded under torch.compile" if known == AS_RECORDED[_MARK] else f"is moved by {known}"
+    if optimize_ddp == PYTHON_REDUCER:
         raise NotModelledError(
-            f"workload {workload.name!r} {how}: its gradients are ready where the cuts of that end, and "
-            f"optimize_ddp={optimize_ddp!r} would move them again; leave optimize_ddp out, or give the "
-            f"workload that was recorded without torch.compile"
+            f"optimize_ddp={PYTHON_REDUCER!r} has no Reducer to take these gradients; give it to sim.assign"
         )
-    if workload.is_of_whole_buckets or any(gradient.sparse for gradient in workload.gradients):
-        what = "gradients are whole buckets" if workload.is_of_whole_buckets else "some gradients are sparse"
-        raise NotModelledError(f"workload {workload.name!r}: {what}; torch.compile of it is not modelled")
-    operators = _operators(workload)
-    held = [sum(workload.gradients[index].num_bytes for index in one) for one in operators]
-    cuts = [list(range(len(operators)))] if operators else []
+    asked = {"optimize_ddp": optimize_ddp, "compile_cap_mb": compile_cap_mb}
+    if is_moved_so(workload, asked):
+        return workload
+    taken = operators(workload)
+    held = [sum(workload.gradients[index].num_bytes for index in one) for one in taken]
+    cuts = [list(range(len(taken)))] if taken else []
     if optimize_ddp == "ddp_optimizer":
         cuts = cut_operators(held, cap_bytes(compile_cap_mb), DEFAULT_FIRST_BUCKET_BYTES)
     order: list[int] = []
     cut_of: dict[int, int] = {}
     for number, cut in enumerate(cuts, start=1):
         members = handed_out(
-            [*[None] * (number < len(cuts)), *(index for place in cut for index in operators[place])]
+            [*[None] * (number < len(cuts)), *(index for place in cut for index in taken[place])]
         )
         order += members
         cut_of |= dict.fromkeys(members, number)
@@ -162,16 +157,37 @@ def torch_compiled(
             None if time is None else last.get(cut_of.get(index, 0), time) for index, time in enumerate(times)
         )
 
-    return workload.retimed(moved, ready_order=tuple(order), extensions=workload.extensions | {_MARK: asked})
+    return workload.retimed(moved, ready_order=tuple(order), extensions=workload.extensions | {MARK: asked})
 
 
-def _operators(workload: Workload) -> list[list[int]]:
+def is_moved_so(workload: Workload, asked: Mapping[str, Any]) -> bool:
+    """Whether ``asked`` moved these gradients already.
+
+    Raises:
+        NotModelledError: it cannot move them: something else did, or they are no single dense ones.
+    """
+    if (known := workload.extensions.get(MARK)) == asked:
+        return True
+    if known is not None:
+        how = "was recorded under torch.compile" if known == AS_RECORDED[MARK] else f"is moved by {known}"
+        raise NotModelledError(
+            f"workload {workload.name!r} {how}: its gradients are ready where the cuts of that end, and "
+            f"optimize_ddp={asked['optimize_ddp']!r} would move them again; leave optimize_ddp out, or give "
+            f"the workload that was recorded without torch.compile"
+        )
+    if workload.is_of_whole_buckets or any(gradient.sparse for gradient in workload.gradients):
+        what = "gradients are whole buckets" if workload.is_of_whole_buckets else "some gradients are sparse"
+        raise NotModelledError(f"workload {workload.name!r}: {what}; torch.compile of it is not modelled")
+    return False
+
+
+def operators(workload: Workload) -> list[list[int]]:
     """Parameters by operator, in the order of forward: backward comes to the last operator first."""
-    operators: list[list[int]] = []
+    found: list[list[int]] = []
     module = None
     for index in reversed(workload.order()):
         before, module = module, workload.gradients[index].name.rpartition(".")[0]
         if module != before:
-            operators.append([])
-        operators[-1].append(index)
-    return [sorted(one) for one in operators]
+            found.append([])
+        found[-1].append(index)
+    return [sorted(one) for one in found]

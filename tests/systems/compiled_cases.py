@@ -13,10 +13,10 @@ _OPTIONS: tuple[dict[str, Any], ...] = (
 )
 
 
-def random_case(seed: int, *, plain: bool) -> Case:
+def random_case(seed: int, *, plain: bool, widths: tuple[int, ...] = _WIDTHS) -> Case:
     """A chain of parts; unless ``plain``, with tied parts, residual connections and graph breaks."""
     dice = random.Random(seed)
-    width = dice.choice(_WIDTHS)
+    width = dice.choice(widths)
     case: Case = {"width": width, "backend": "aot_eager", "optimize_ddp": "ddp_optimizer"}
     parts: list[dict[str, Any]] = []
     opened = None
@@ -24,7 +24,7 @@ def random_case(seed: int, *, plain: bool) -> Case:
         kind = dice.choice(("linear", "linear", "linear", "norm", "scale", "gelu"))
         name = f"m{number}"
         if kind == "linear":
-            outputs = dice.choice(_WIDTHS)
+            outputs = dice.choice(widths)
             spare = dice.choice((0, 0, 0, 4096)) if not plain else 0
             bias = dice.random() < 0.7
             parts.append(
@@ -56,7 +56,7 @@ def random_case(seed: int, *, plain: bool) -> Case:
             parts.append({"kind": "open"})
             opened = width
     if not any(part["kind"] == "linear" for part in parts):
-        return random_case(seed + 1_000_003, plain=plain)
+        return random_case(seed + 1_000_003, plain=plain, widths=widths)
     names = [part["name"] for part in parts if "inputs" in part]
     weights = [f"{name}.weight" for name in names]
     case["parts"] = parts
