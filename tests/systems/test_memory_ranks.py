@@ -56,7 +56,15 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 # A case for each way to hold a bucket in `make test`, all of them in `make test-all`.
-_EACH_WAY = ("ddp", "views", "views, copied at once", "fp16", "after-backward", "last-hook-safe", "flat-views")
+_EACH_WAY = (
+    "ddp",
+    "views",
+    "views, copied at once",
+    "fp16",
+    "after-backward",
+    "last-hook-safe",
+    "flat-views",
+)
 MEASURED = tuple(CASES) if IS_WHOLE else _EACH_WAY
 
 # A thread of gloo's, in some process groups and not in others, keeps what PowerSGD does not compress until it

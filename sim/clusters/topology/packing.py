@@ -293,7 +293,7 @@ class _Search:
     def _fits(self, route: Route | None) -> bool:
         if route is None:
             return False
-        for link in route:  # all() takes twice as long, of what is most of a search
+        for link in route:  # noqa: SIM110 - all() takes twice as long, and this is most of a search
             if self._left[link] < self._need:
                 return False
         return True

@@ -50,10 +50,9 @@ class Routes:
         the memory nearest to the receiver, which is where NCCL's shared buffers are (NCCL_SHM_LOCALITY's
         default, NCCL src/transport/shm.cc).
         """
-        try:
-            return self._found[a, b]
-        except KeyError:
-            return self._found.setdefault((a, b), self._search(a, b))
+        if (a, b) not in self._found:
+            self._found[a, b] = self._search(a, b)
+        return self._found[a, b]
 
     def _search(self, a: str, b: str) -> Route | None:
         direct = self._direct(a).get(b)
