@@ -1,6 +1,6 @@
-"""Kernels are compiled by one worker of several, and read from the disk by the others.
+"""A kernel is compiled by one worker of several, and read from the disk by the others.
 
-In a fresh clone all workers would compile the same kernels at once: half a minute of processor time each.
+In a fresh clone all workers would compile the same kernels: half a minute of processor time each.
 """
 
 import fcntl
@@ -9,6 +9,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -16,27 +17,28 @@ from numba.core.dispatcher import Dispatcher
 
 _COMPILE = Dispatcher.compile
 _mine = threading.RLock()
-_depth = 0  # a kernel that calls others compiles them while it is compiled
+_held: set[str] = set()  # several: those that a kernel calls are compiled while it is
 
 
 @contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """While this lasts, no two processes that are in it compile at the same time."""
-    path = os.path.join(tempfile.gettempdir(), f"compiling-bucketsim-{os.getuid()}")
-    with open(path, "w") as lock:
+    """While this lasts, no two processes that are in it compile the same kernel at the same time."""
 
-        def compile_alone(dispatcher: Any, signature: Any) -> Any:
-            global _depth
-            with _mine:
-                if _depth == 0:
-                    fcntl.flock(lock, fcntl.LOCK_EX)
-                _depth += 1
+    def compile_alone(dispatcher: Any, signature: Any) -> Any:
+        name = f"{dispatcher.py_func.__module__}.{dispatcher.py_func.__name__}"
+        if not hasattr(dispatcher, "bucketsim_digest"):  # numba's own, a part of one of ours
+            return _COMPILE(dispatcher, signature)
+        with _mine:
+            if name in _held:
+                return _COMPILE(dispatcher, signature)
+            # Who waits for a kernel holds only those that call it, so that no two wait for each other.
+            with open(Path(tempfile.gettempdir(), f"compiling-bucketsim-{os.getuid()}-{name}"), "w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                _held.add(name)
                 try:
                     return _COMPILE(dispatcher, signature)
                 finally:
-                    _depth -= 1
-                    if _depth == 0:
-                        fcntl.flock(lock, fcntl.LOCK_UN)
+                    _held.remove(name)
 
-        with mock.patch.object(Dispatcher, "compile", compile_alone):
-            yield
+    with mock.patch.object(Dispatcher, "compile", compile_alone):
+        yield

@@ -133,6 +133,7 @@ def play_ranks(
         meet: whether a collective starts when the last rank has come to it. False: as soon as each has.
         logs: keep when each item and each collective began and ended.
     """
+    sheet = sheet._replace(services=np.ascontiguousarray(sheet.services))  # one layout: compiled once
     ranks, count, items = begins.size, sheet.services.shape[1], sheet.kinds.shape[1]
     channels = min(sheet.factors.channels, max(count, 1))
     follows, settles = sheet.sequels.follower.size > 0, sheet.sequels.settles.size > 0

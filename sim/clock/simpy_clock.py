@@ -44,6 +44,7 @@ class Task:
     since: int
     collective: Collective | None = None
     factor: Fraction = Fraction(1)
+    due: int = 0
     alarm: int = 0
 
 
@@ -61,6 +62,7 @@ class Stretch:
         self._active: list[Task] = []
         self._settling = False
         self._stretches = effects.stretches
+        self._factors: dict[tuple[Kind, bool, bool, int, int], Fraction] = {}
 
     def work(self, duration_ns: int, kind: Kind, collective: Collective | None = None) -> simpy.Event:
         """An event that fires when ``duration_ns`` of work is done, however long that takes."""
@@ -86,29 +88,38 @@ class Stretch:
 
     def _settle(self, _: simpy.Event) -> None:
         self._settling = False
-        under_way = [task.kind for task in self._active]
+        now, under_way = self._now, [task.kind for task in self._active]
+        is_moved = False
         for task in self._active:
-            task.remaining -= (self._now - task.since) / task.factor
-            task.since = self._now
-            task.factor = self._factor(task.kind, under_way) * self._beside(task)
-            task.alarm += 1
-            elapsed = self._now - task.start
-            left = round(elapsed + task.remaining * task.factor) - elapsed
-            alarm = self._env.timeout(left, (task, task.alarm))
-            alarm.callbacks = [self._finish]
+            factor = self._factor(task.kind, under_way) * self._beside(task)
+            if not task.alarm or factor != task.factor:
+                is_moved = True
+                task.remaining -= (now - task.since) / task.factor
+                task.since, task.factor = now, factor
+                task.due = task.start + round(now - task.start + task.remaining * factor)
+            if is_moved:  # those behind it too: who ends in one instant keeps the order of beginnings
+                task.alarm += 1
+                alarm = self._env.timeout(task.due - now, (task, task.alarm))
+                alarm.callbacks = [self._finish]
 
     def _factor(self, kind: Kind, under_way: list[Kind]) -> Fraction:
+        larger, small = under_way.count("collective"), under_way.count("small")
+        case = kind, "lane" in under_way or "copy_in" in under_way, "copy_out" in under_way, larger, small
+        if case not in self._factors:
+            self._factors[case] = self._factor_of(*case)
+        return self._factors[case]
+
+    def _factor_of(self, kind: Kind, computes: bool, copies_out: bool, larger: int, small: int) -> Fraction:
         effects = self._effects
         factor = Fraction(1)
-        larger, small = under_way.count("collective"), under_way.count("small")
         if kind in ("collective", "small"):
-            if "lane" in under_way or "copy_in" in under_way:
+            if computes:
                 factor *= effects.comm_slowdown
-            if "copy_out" in under_way:
+            if copies_out:
                 factor *= effects.comm_copy_out_slowdown
             if kind == "small" and larger:
                 factor *= effects.small_slowdown
-            elif under_way.count(kind) > 1:
+            elif (larger if kind == "collective" else small) > 1:
                 factor *= effects.channel_slowdown
         elif larger or small:
             factor *= effects.copy_out_slowdown if kind == "copy_out" else effects.compute_slowdown

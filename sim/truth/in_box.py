@@ -109,7 +109,7 @@ def report_beside(record: Record, assignment: Assignment) -> Report:
     steps = []
     for phase in range(PHASES):
         # From its second step on, the neighbour has what it has step after step.
-        offset_ns = 2 * period_ns + phase * period_ns // PHASES
+        offset_ns = period_ns + phase * period_ns // PHASES
         played = play_jobs([ours, other], _cluster(box), steps=1, warmup=0, offsets_ns=(offset_ns, 0))
         steps.append(played.jobs[0].step_ns[0])
     added_ns = round(median(steps)) - alone.step_ns

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import cache
 from inspect import signature
 from typing import Any
 
@@ -30,7 +31,6 @@ from tests.effort import tries
 
 WORKLOAD = make_workload()
 HARDWARE = replace(make_hardware(), compute_slowdown=1.2, comm_slowdown=1.5, channel_slowdown=1.1)
-TUNED = sim.tune(WORKLOAD, HARDWARE).assignment
 TEXTS = {
     "join_inputs": ("", "2, 4", "3,3,1"),
     "expert_groups": ("", "1: 2"),
@@ -41,6 +41,12 @@ QUICK = settings(
     max_examples=tries(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 Ask = Callable[[Switch], Any]
+
+
+@cache
+def tuned() -> Assignment:
+    """Not while tests are collected, when every worker would compile the kernels."""
+    return sim.tune(WORKLOAD, HARDWARE).assignment
 
 
 def values(switch: Switch) -> st.SearchStrategy[Any]:
@@ -68,7 +74,7 @@ def asked(draw: Callable[[Any], Any], of: tuple[Switch, ...]) -> Ask:
 def plays_or_is_refused(choice: Choice) -> Assignment | None:
     """The assignment that is played; None where an error of ours says why not, in one line."""
     try:
-        assignment = choice.assignment(WORKLOAD, lambda: TUNED)
+        assignment = choice.assignment(WORKLOAD, tuned)
         timeline = sim.simulate(WORKLOAD, HARDWARE, assignment, "analytic")
     except SimError as error:
         lines = str(error).splitlines()
@@ -88,7 +94,7 @@ def test_switches_of_ddp_are_played_or_refused(ask: Ask, pick: Pick) -> None:
         cap_mb=4.0 if pick == "cap" else None,
         caps_mb=(1.0, 4.0) if pick == "cap-list" else None,
         options=options,
-        given=TUNED if pick == "given" else None,
+        given=tuned() if pick == "given" else None,
     )
     made = plays_or_is_refused(choice)
     assert choice.told().items() >= dict(options).items()
@@ -250,23 +256,23 @@ def test_keys_are_equal_where_choices_are(one: Ask, other: Ask, pick: Pick, othe
 
 def test_an_upload_is_part_of_the_key() -> None:
     bare = Choice(pick="given")
-    assert bare.with_given(TUNED).key != bare.with_given(sim.assign(WORKLOAD)).key
-    assert Choice(pick="default").with_given(TUNED) == Choice(pick="default")
-    assert bare.with_given(TUNED).assignment(WORKLOAD, lambda: sim.assign(WORKLOAD)) == TUNED
+    assert bare.with_given(tuned()).key != bare.with_given(sim.assign(WORKLOAD)).key
+    assert Choice(pick="default").with_given(tuned()) == Choice(pick="default")
+    assert bare.with_given(tuned()).assignment(WORKLOAD, lambda: sim.assign(WORKLOAD)) == tuned()
     with pytest.raises(InputError, match="upload one"):
-        bare.assignment(WORKLOAD, lambda: TUNED)
+        bare.assignment(WORKLOAD, tuned)
 
 
 def test_switches_on_the_recommended_buckets_keep_the_buckets() -> None:
     """Without keywords where DDP, which then never rebuilds, would not reach them (A2.6)."""
-    plain = Choice(pick="recommended").assignment(WORKLOAD, lambda: TUNED)
-    assert plain == TUNED
+    plain = Choice(pick="recommended").assignment(WORKLOAD, tuned)
+    assert plain == tuned()
     viewed = Choice(pick="recommended", options=(("gradient_as_bucket_view", True),))
-    made = viewed.assignment(WORKLOAD, lambda: TUNED)
-    assert made.ddp_kwargs == TUNED.ddp_kwargs | {"gradient_as_bucket_view": True}
+    made = viewed.assignment(WORKLOAD, tuned)
+    assert made.ddp_kwargs == tuned().ddp_kwargs | {"gradient_as_bucket_view": True}
     searching = Choice(pick="recommended", options=(("find_unused_parameters", True),))
-    made = searching.assignment(WORKLOAD, lambda: TUNED)
-    assert made.bucket_indices == TUNED.bucket_indices
+    made = searching.assignment(WORKLOAD, tuned)
+    assert made.bucket_indices == tuned().bucket_indices
     assert made.ddp_kwargs == {"find_unused_parameters": True}
     assert "sim.apply" in sim.snippet(made, WORKLOAD)
 
@@ -274,7 +280,7 @@ def test_switches_on_the_recommended_buckets_keep_the_buckets() -> None:
 def test_switches_do_not_fit_an_upload_of_another_system() -> None:
     choice = Choice(pick="given", options=(("static_graph", True),), given=sim.assign(WORKLOAD, "zero1"))
     with pytest.raises(NotModelledError, match="zero1"):
-        choice.assignment(WORKLOAD, lambda: TUNED)
+        choice.assignment(WORKLOAD, tuned)
 
 
 def test_the_baseline_does_as_much_work() -> None:
@@ -291,7 +297,7 @@ def test_the_baseline_trains_a_workload_of_which_a_gradient_is_never_ready(switc
     choice = Choice(pick="cap", cap_mb=4.0, options=((switch, True), ("comm_hook", "noop")))
     assert choice.default_for(unused) == Choice(pick="default", options=((switch, True),))
     for one in (choice, Choice(pick="zero1")):
-        assignment = one.default_for(unused).assignment(unused, lambda: TUNED)
+        assignment = one.default_for(unused).assignment(unused, tuned)
         assert sim.simulate(unused, HARDWARE, assignment, "analytic").sync_end_ns > 0
 
 
@@ -305,7 +311,7 @@ def test_what_is_possible_is_the_recommended_under_the_same_switches(ask: Ask, p
         told = made.ddp_kwargs | made.settings
         kept = {name: value for name, value in choice.options if name != "set_last_bucket_cap"}
         assert {name: told[name] for name in kept} == kept
-        assert made.bucket_indices == TUNED.bucket_indices
+        assert made.bucket_indices == tuned().bucket_indices
 
 
 def test_another_system_is_compared_with_ddp_of_as_many_micro_batches() -> None:

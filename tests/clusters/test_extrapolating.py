@@ -434,9 +434,10 @@ def test_three_points_are_better_than_none_where_the_aim_is_met() -> None:
     worse = set()
     for system in SYSTEMS:
         points = whole(system)
-        rest = tuple(point for point in points if point not in three_of(points))
+        three = three_of(points)
+        rest = tuple(point for point in points if point not in three)
         sizes = [point.num_bytes for point in rest]
-        source = [MeasuredCurve(fabric=system.fabric, curve=three_of(points))]
+        source = [MeasuredCurve(fabric=system.fabric, curve=three)]
         computed = [collective_ns(system.fabric, "all_reduce", size) for size in sizes]
         none = median(abs(time / point.duration_ns - 1) for time, point in zip(computed, rest, strict=True))
         if error(extrapolate(source, system.fabric, sizes), rest) > 100 * none:

@@ -101,7 +101,7 @@ def test_gains_are_predicted_without_a_plain_backward_too() -> None:
                     simulated_step_ns(own.workload, own.hardware, asked[one]) for one in (default, name)
                 ]
                 errors.append(abs(predicted[0] - predicted[1] - own_ns + steps[name]) / own_ns)
-        gain = sim.tune(taken_out.workload, taken_out.hardware).gain
+        gain = sim.gain(taken_out.workload, taken_out.hardware, asked["recommended"])
         assert gain.low_ns is not None
         assert gain.high_ns is not None
         inside.append(gain.low_ns <= own_ns - steps["recommended"] <= gain.high_ns)

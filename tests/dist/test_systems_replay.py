@@ -44,8 +44,8 @@ PLAIN = ("DDP default", "small ddp", "list", "small last cap", "even and odd")
 needs_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs deepspeed")
 
 
-def shrunk(workload: Workload, unused: int = 0) -> Workload:
-    """The same at a third of the pace and size, the first ``unused`` parameters out of use."""
+def shrunk(workload: Workload, unused: int = 0, pace: int = 3) -> Workload:
+    """The same, ``pace`` times as quick and a third of the size, ``unused`` first parameters out of use."""
     return replace(
         workload,
         gradients=tuple(
@@ -53,12 +53,12 @@ def shrunk(workload: Workload, unused: int = 0) -> Workload:
                 gradient,
                 shape=(256, 256 + gradient.index),
                 num_bytes=256 * (256 + gradient.index) * 4,
-                ready_ns=None if gradient.index < unused else (gradient.ready_ns or 0) // 3,
+                ready_ns=None if gradient.index < unused else (gradient.ready_ns or 0) // pace,
             )
             for gradient in workload.gradients
         ),
         forward_ns=3 * MS,
-        backward_ns=workload.backward_ns // 3,
+        backward_ns=workload.backward_ns // pace,
         buffers=(Buffer(dtype="float32", num_bytes=4096),),
     )
 
@@ -113,7 +113,7 @@ def test_every_system_of_gradients_is_replayed_with_its_own_buckets(
     small_workload: Workload, tmp_path: Path
 ) -> None:
     """All but DeepSpeed's and those that hang on modules."""
-    workload = shrunk(small_workload)
+    workload = shrunk(small_workload, pace=12)
     every = every_system(workload, TWO, only=OF_GRADIENTS)
     candidates = list(every.candidates)
     policies = {one.assignment.policy for one in candidates if one.assignment is not None}

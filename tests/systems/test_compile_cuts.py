@@ -16,6 +16,7 @@ from sim.systems.compile_cuts import AS_RECORDED, cut_operators, handed_out
 from sim.systems.ddp_assignment import as_compiled
 from sim.units import MIB, NS_PER_MS
 from tests.dist.test_user_path import torchrun
+from tests.effort import IS_WHOLE
 from tests.handmade import handmade, wired
 from tests.systems.compiled_cases import Case, graphs_of, random_case
 from tests.systems.ddp_ranks import run_cases
@@ -78,7 +79,7 @@ def compare(first: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.dist
 def test_real_graphs_are_cut_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    compare(0, 6, monkeypatch)
+    compare(0, 6 if IS_WHOLE else 3, monkeypatch)
 
 
 @pytest.mark.slow

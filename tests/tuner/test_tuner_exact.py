@@ -13,7 +13,7 @@ from sim.clock.program import Effects
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import ReadyIncludes
 from sim.systems.cut import NO_LIMIT
-from sim.tuner.search import exact
+from sim.tuner.search import exact, kernels
 from sim.tuner.search.bound import lower_bound_ns
 from sim.tuner.search.exact import Found, covers, exact_optimum
 from sim.tuner.search.labels import applies
@@ -304,6 +304,17 @@ def test_several_runs_beyond_the_lattice_are_left_to_others() -> None:
     assert by_windows(problem, NO_LIMIT) is None
     spread = tuple(replace(gradient, device=f"cuda:{gradient.index % 8}") for gradient in workload.gradients)
     assert exact_optimum(Problem(replace(workload, gradients=spread), link(4)), NO_LIMIT) is None
+
+
+def test_each_search_is_compiled_once() -> None:
+    """With copies and without, on a curve that falls too: whoever tunes first waits for each compilation."""
+    for copies in (None, 2e9):
+        for curve in ({1: 10, 8: 20}, {1: 20, 8: 10}):
+            problem = Problem(*tiny([3] * 4, [1] * 4, curve, 3, copy_out_bytes_per_s=copies))
+            assert exact_optimum(problem, 10**6) is not None
+            assert by_windows(problem, 10**6) is not None
+    for kernel in (kernels.earliest_on_lattice, kernels.earliest_by_windows, kernels.services):
+        assert len(kernel.signatures) == 1  # type: ignore[attr-defined]
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ class _Search:
         """The earliest end in ns of each prefix if all is to be synchronised by ``target``."""
         runs, curve = self.runs, self.curve
         sums = (runs.wire, runs.dense, runs.copied)
-        limits = (target, self.max_bytes)
+        limits = (float(target), self.max_bytes)  # one type and one layout: kernels are compiled once
         if runs.fit_lattice(self.copies):
             return kernels.earliest_on_lattice(self.first, runs.places, runs.starts, *sums, *curve, *limits)
         return kernels.earliest_by_windows(self.first, *sums, *curve, *limits)
@@ -161,7 +161,7 @@ def exact_optimum(problem: Problem, upper_ns: int, max_bytes: int = NO_LIMIT) ->
         if runs.count > 1:
             return None
         above = np.maximum.accumulate(curve)
-        below = np.minimum.accumulate(curve[::-1])[::-1]
+        below = np.ascontiguousarray(np.minimum.accumulate(curve[::-1])[::-1])
     known = lower_bound_ns(problem)
     search = _Search(problem, runs, sizes, below, max_bytes)
     # Copies are rounded one by one: half a ns of each is what a partition may be better for it.
