@@ -6,6 +6,7 @@ import numpy as np
 
 from sim.clock import simpy_clock
 from sim.clock.compiled import BEGAN, ENDED, LAUNCHED, STARTED, TAKEN, RanksPlayed, play_ranks
+from sim.clock.likeness import check_ranks
 from sim.clock.outcome import Ledger, Outcome
 from sim.clock.program import BackwardEnd, CopyBack, Launch, Program, Ready, Work
 from sim.clock.simpy_ranks import play_world
@@ -25,6 +26,7 @@ def play_together(programs: Sequence[Program], begins_ns: Sequence[int]) -> tupl
     Raises:
         InputError, NotModelledError: as there.
     """
+    check_ranks(programs, begins_ns)
     made = None if follows(programs[0]) else _play(programs, begins_ns, meet=True)
     return play_world(programs, begins_ns) if made is None else made
 

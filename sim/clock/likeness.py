@@ -1,10 +1,22 @@
 """Whether ranks launch the same collectives in the same order, without which they would wait for ever."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sim.clock.program import Launch, Program
 from sim.errors import InputError
 from sim.nouns.collective import Collective
+
+
+def check_ranks(programs: Sequence[Program], begins_ns: Sequence[int]) -> None:
+    """Raise ``InputError`` unless there is a program a rank, each alike the first."""
+    if len(programs) != len(begins_ns) or not programs:
+        raise InputError(
+            f"begins_ns: {len(begins_ns)} instants for {len(programs)} programs; give one a rank"
+        )
+    for rank, program in enumerate(programs):
+        if program is not programs[0]:
+            check_alike(programs[0], program, 0, f"rank {rank}")
 
 
 def check_alike(mine: Program, theirs: Program, micro_batch: int, whose: str = "slowest") -> None:

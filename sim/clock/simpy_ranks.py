@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import simpy
 
-from sim.clock.likeness import check_alike
+from sim.clock.likeness import check_ranks
 from sim.clock.outcome import Outcome
 from sim.clock.program import Effects, Program
 from sim.clock.simpy_clock import RATES, Player, Step, Stretch, last_of_instant
-from sim.errors import InputError, NotModelledError
+from sim.errors import NotModelledError
 
 
 def play_world(
@@ -34,13 +34,7 @@ def play_world(
         InputError: programs that do not launch the same collectives in the same order, or not one a rank.
         NotModelledError: ranks that wait for each other for ever.
     """
-    if len(programs) != len(begins_ns) or not programs:
-        raise InputError(
-            f"begins_ns: {len(begins_ns)} instants for {len(programs)} programs; give one a rank"
-        )
-    for rank, program in enumerate(programs):
-        if program is not programs[0]:
-            check_alike(programs[0], program, 0, f"rank {rank}")
+    check_ranks(programs, begins_ns)
     env = simpy.Environment(min(begins_ns))
     meetings = [_Meeting(env, len(programs)) for _ in programs[0].collectives]
     still = pauses if pauses is not None else [None] * len(programs)

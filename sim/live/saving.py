@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from sim.costs.interference import expected_slowdowns
+from sim.costs.expected_slowdowns import expected_slowdowns
 from sim.errors import NotModelledError
 from sim.formats.documents import to_text
 from sim.importer.recorded.plain_backward import taken_apart

@@ -18,8 +18,8 @@ from statistics import median
 import numpy as np
 
 from sim.clock.arrays import Floats
+from sim.costs.expected_slowdowns import expected_slowdowns
 from sim.costs.in_step import rescaled, tilt_ratio
-from sim.costs.interference import expected_slowdowns
 from sim.errors import InputError
 from sim.importer.recorded.plain_backward import taken_apart
 from sim.nouns.hardware import Hardware

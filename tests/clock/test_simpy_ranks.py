@@ -1,5 +1,7 @@
 """Ranks side by side: SimPy against the compiled clock, and what holds of any number of them."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,8 +12,9 @@ from sim.clock.program import Program
 from sim.clock.simpy_ranks import play_world
 from sim.errors import InputError, NotModelledError, SimError
 from sim.nouns.workload import Workload
-from sim.systems.registry import write
+from sim.systems.registry import assign, write
 from tests.effort import tries
+from tests.handmade import handmade, wired
 from tests.strategies import TINY, Case, other_ranks, paired_cases
 from tests.systems.any_system import system_cases
 
@@ -89,6 +92,17 @@ def test_the_order_of_ranks_is_no_matter(case: Case, data: st.DataObject) -> Non
     moved = play_world([programs[k] for k in order], [begins[k] for k in order])
     told = play_world(programs, begins)
     assert [told[k] for k in order] == list(moved)
+
+
+@pytest.mark.parametrize("play_together", [play_world, analytic.play_together])
+def test_ranks_that_send_in_another_order_are_refused(play_together: PlayTogether) -> None:
+    """Where all of it takes no time, too, and one order would do as well as the other."""
+    mine = handmade([0] * 3, 4)
+    theirs = replace(mine, ready_order=(2, 0, 1))
+    assignment = assign(mine, "per-parameter-async")
+    programs = [program for one in (mine, theirs) for program in write(one, wired({4: 0}), assignment)]
+    with pytest.raises(InputError, match=r"rank 1: its collective 1 .* bucket 0, and .* bucket 1 here"):
+        play_together(programs, [0, 0])
 
 
 def test_as_many_begins_as_programs() -> None:
