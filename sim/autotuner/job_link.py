@@ -13,12 +13,12 @@ from torch.nn.parallel import DistributedDataParallel
 from sim.autotuner.unison import Unison
 from sim.nouns.hardware import CurvePoint
 
-BUDGET_S = 3.0
+BUDGET_S = 2.0
 _SMALLEST = 16 << 10
 _GROWTH = 4
 _MOST_ROUNDS = 7
-_PAIRED_BYTES = 1 << 20, 4 << 20  # the larger one where there is time for it
-_PAIRS = 5
+_PAIRED_BYTES = 1 << 20
+_PAIRS = 3
 _GLOO_CHANNELS = 2  # worker threads per process group: two collectives at once (A3.8)
 
 
@@ -45,7 +45,7 @@ class LinkProbe:
         self.is_gloo = dist.get_backend(self._group) == "gloo"
         self.total_bytes = sum(p.numel() * p.element_size() for p in ddp.parameters() if p.requires_grad)
         self.processor_share: dict[int, float] = {}
-        self._memory = torch.zeros(max(self.total_bytes, 2 * _PAIRED_BYTES[-1]) // 4 + 1, device=self._device)
+        self._memory = torch.zeros(max(self.total_bytes, 2 * _PAIRED_BYTES) // 4 + 1, device=self._device)
 
     def time(self, size: int) -> int:
         """One all-reduce of ``size`` bytes, ns."""
@@ -91,10 +91,8 @@ def measure_link(probe: LinkProbe) -> JobLink:
         rounds[size].append(probe.time(size))
         left_ns -= 2 * rounds[size][0]
     paired: list[tuple[int, int]] = []
-    known_pairs = [size for size in _PAIRED_BYTES if size in rounds]
-    affordable = [size for size in known_pairs if 3 * _PAIRS * rounds[size][0] <= left_ns // 2]
-    while affordable and len(paired) < _PAIRS:
-        paired.append(probe.time_pair(affordable[-1]))
+    while _PAIRED_BYTES in rounds and len(paired) < _PAIRS and 3 * rounds[_PAIRED_BYTES][0] <= left_ns:
+        paired.append(probe.time_pair(_PAIRED_BYTES))
         left_ns -= sum(paired[-1])
     order = random.Random(0)
     for _ in range(_MOST_ROUNDS - 1):
@@ -114,7 +112,7 @@ def measure_link(probe: LinkProbe) -> JobLink:
         if has_channels
         else 1.0,
         processor_share={
-            str(size): share for size, share in probe.processor_share.items() if size >= _PAIRED_BYTES[0]
+            str(size): share for size, share in probe.processor_share.items() if size >= _PAIRED_BYTES
         },
     )
 

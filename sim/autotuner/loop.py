@@ -20,8 +20,8 @@ from sim.autotuner.boundary import Boundary
 from sim.autotuner.job_link import LinkProbe, measure_link
 from sim.autotuner.live_file import LiveFile
 from sim.autotuner.modes import check_even, check_switchable, unwrapped
-from sim.autotuner.own_recording import OwnRecording, recorded, recorded_alone, warmup_steps
-from sim.autotuner.prediction import ALONE, AS_IT_IS, Prediction, predict
+from sim.autotuner.own_recording import recorded, warmup_steps
+from sim.autotuner.prediction import Prediction, predict
 from sim.autotuner.reducer_room import check_memory
 from sim.autotuner.switch import BucketSwitch, TriedBuckets
 from sim.autotuner.unison import Unison
@@ -34,7 +34,6 @@ from sim.nouns.checks import at_least
 from sim.units import format_ms
 
 SETTLING_STEPS = 3  # after which DDP has rebuilt its buckets (A2.6)
-ALONE_STEPS = 5  # that are recorded with nothing reduced beside backward
 PREDICTION_STEPS = 5  # that ranks train on while the first one predicts
 TRIAL_WARMUP_STEPS = 3  # with the candidate; with static_graph the first one reduces nothing until its end
 FEWEST_STEPS = 12  # of a trial: six pairs
@@ -68,7 +67,7 @@ def autotune(
     """Tune the buckets of ``ddp`` while it trains, and keep what was shown to be faster.
 
     On every rank, before the loop: ``tuner = sim.autotune(ddp)``; in it, after each ``optimizer.step()``:
-    ``tuner.step()``. It records some steps, measures the link for about three seconds, predicts the best
+    ``tuner.step()``. It records some steps, measures the link for about two seconds, predicts the best
     buckets, and runs them in turns with those in use. Without a gain shown, DDP's own Reducer is back; what
     is not safe to switch is refused, with the reason in ``tuner.result``. Gradients are at every step those
     of an all-reduce of the buckets in use: on 2 ranks to the bit those of plain DDP.
@@ -230,8 +229,7 @@ class _Tuning:
             folder = self._together(lambda: stack.enter_context(scratch_directory()))
             in_use = switch.original.buckets
             self._live.tell(phase="recording", buckets_in_use=len(in_use))
-            yield from self._record(recorded, switch, self._options.record_steps, folder / AS_IT_IS)
-            yield from self._record(recorded_alone, switch, ALONE_STEPS, folder / ALONE)
+            yield from self._record(switch, folder)
             yield from self._at_boundary()
             self._live.tell(phase="link")
             link = measure_link(self._together(lambda: LinkProbe(self._ddp, self._ranks)))
@@ -249,21 +247,20 @@ class _Tuning:
             raise _Ended("reverted", why, assignment=found.assignment, **found.said)
         return found
 
-    def _record(self, as_what: OwnRecording, switch: BucketSwitch, steps: int, folder: Path) -> Steps:
+    def _record(self, switch: BucketSwitch, folder: Path) -> Steps:
         """The recording of all ranks, in ``folder`` on the first one."""
         with ExitStack() as homes:
             own = self._together(lambda: homes.enter_context(scratch_directory()))
             with ExitStack() as stack:
-                recording = as_what(self._ddp, switch, own)
+                recording = recorded(self._ddp, switch, own)
                 live = self._together(partial(stack.enter_context, recording))
-                for _ in range(warmup_steps(self._ddp) + steps):
+                for _ in range(warmup_steps(self._ddp) + self._options.record_steps):
                     yield
                     live.step()
                 yield from self._at_boundary()
             texts = self._ranks.gather(self._together(live.path.read_bytes))
 
         def write() -> None:
-            folder.mkdir()
             for rank, text in enumerate(texts):
                 (folder / f"rank-{rank}.jsonl").write_bytes(text)
 

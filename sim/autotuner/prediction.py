@@ -19,7 +19,6 @@ from sim.systems.simulate import simulated_step_ns
 from sim.truth.recorded_step import own_step
 from sim.tuner.recommend import tune
 
-AS_IT_IS, ALONE = "as it is", "alone"
 _ALIKE = 0.01  # of the step: the buckets in use are DDP's default, but for gradients that are ready at once
 
 
@@ -58,15 +57,15 @@ def predict(folder: Path, link: JobLink, in_use: Sequence[Sequence[int]]) -> Pre
     """The best buckets, held to the job's own recorded step.
 
     Args:
-        folder: the recordings of all ranks, the job ``AS_IT_IS`` and with backward ``ALONE``.
+        folder: the recording of all ranks.
         link: as it was measured between two steps.
         in_use: the buckets that the job has.
 
     Raises:
         InputError, NotModelledError: a recording that no prediction can be made from.
     """
-    recording = load_recording(folder / AS_IT_IS)
-    workload = replace(workload_of(load_recording(folder / ALONE)), ready_includes=("copy_in",))
+    recording = load_recording(folder)
+    workload = workload_of(recording)
     run = as_run(recording, workload)
     if isinstance(run, str):
         raise InputError(f"the job's own step cannot be told: {run}")

@@ -19,12 +19,15 @@ def telling_what_is_kept(directory: Path | None) -> Iterator[None]:
         yield
     except BaseException as end:
         if directory is not None:
-            _tell(directory, was_stopped=not isinstance(end, SimError))
+            _tell(directory, was_stopped=isinstance(end, KeyboardInterrupt))
         raise
 
 
 def _tell(directory: Path, *, was_stopped: bool) -> None:
-    kept = [documents.load(path, Measurement) for path in sorted(directory.glob("measurement-*.json"))]
+    try:
+        kept = [documents.load(path, Measurement) for path in sorted(directory.glob("measurement-*.json"))]
+    except SimError:
+        return  # what ended the command is the one thing to tell
     if not kept:
         if was_stopped:
             note("nothing was measured yet: the same command begins anew")

@@ -24,8 +24,8 @@ def check_compile(optimize_ddp: Any, compile_cap_mb: Any) -> None:
     """
     if optimize_ddp == "python_reducer_without_compiled_forward":
         raise NotModelledError(
-            f"ddp: optimize_ddp={optimize_ddp!r} is not modelled: torch names it and does as under "
-            f"no_optimization; modelled are {', '.join(OPTIMIZE_DDP)}"
+            f"ddp: optimize_ddp={optimize_ddp!r} is not legal here: torch does as under "
+            f"no_optimization; give one of {', '.join(OPTIMIZE_DDP)}"
         )
     if optimize_ddp not in OPTIMIZE_DDP:
         raise InputError(
@@ -128,7 +128,8 @@ def torch_compiled(
     check_compile(optimize_ddp, compile_cap_mb)
     if optimize_ddp == PYTHON_REDUCER:
         raise NotModelledError(
-            f"optimize_ddp={PYTHON_REDUCER!r} has no Reducer to take these gradients; give it to sim.assign"
+            f"optimize_ddp={PYTHON_REDUCER!r} leaves the Reducer idle, which takes these gradients; give it "
+            f"to sim.assign"
         )
     asked = {"optimize_ddp": optimize_ddp, "compile_cap_mb": compile_cap_mb}
     if is_moved_so(workload, asked):

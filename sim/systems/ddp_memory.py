@@ -21,7 +21,7 @@ def hold(timeline: Timeline) -> tuple[Holding, ...]:
     """
     switches = read_switches(timeline.assignment)
     if switches.optimize_ddp == PYTHON_REDUCER:
-        return _fused(timeline)
+        return (*_buffers(timeline, switches), *_fused(timeline))  # the idle Reducer has its buffers
     return (*_buffers(timeline, switches), *_gradients(timeline, switches), *_hooked(timeline, switches))
 
 

@@ -77,24 +77,32 @@ def own_step(workload: Workload, hardware: Hardware, measured: Measurement) -> O
     return _told(times, fitted, seen)
 
 
+def _has_pass(workload: Workload, measured: Measurement) -> bool:
+    """Whether that hook ran, and its pass is not in the times already."""
+    if measured.asked is None or "comm_hook" in measured.asked.settings:
+        return False
+    return measured.provenance.get("source") == "sim.record" and "interference" not in workload.ready_includes
+
+
 def hooked(workload: Workload, hardware: Hardware, measured: Measurement) -> tuple[Workload, Hardware]:
     """The job as ``sim.record`` saw it: its hook divides each bucket in a pass before it launches it.
 
     DDP divides as it copies gradients in (A3.4), so that the pass is played as part of these copies. It takes
-    what lies between the hook's stamps. A hook of the job's own has none, and ready times that contain
-    interference contain the pass too.
+    what lies between the hook's stamps. A hook of the job's own has none, and where ready times contain
+    interference they contain what the pass did to later gradients too: both stay as they are.
     """
-    asked, is_recorded = measured.asked, measured.provenance.get("source") == "sim.record"
-    is_in_times = "interference" in workload.ready_includes
-    if asked is None or not is_recorded or is_in_times or "comm_hook" in asked.settings:
+    if not _has_pass(workload, measured):
         return workload, hardware
+    asked = measured.asked
+    assert asked is not None
+    assert asked.bucket_bytes is not None
     passes = [
         [(bucket.launch_ns or 0) - (bucket.ready_ns or 0) for bucket in step.buckets]
         for step in measured.traced
         if len(step.buckets) == len(asked.bucket_indices)
     ]
     took_ns = sum(max(0, median(times) - hardware.launch_cost_ns) for times in zip(*passes, strict=True))
-    ns_a_byte = took_ns / sum(asked.bucket_bytes or (1,))
+    ns_a_byte = took_ns / sum(asked.bucket_bytes)
     if "copy_in" not in workload.ready_includes and hardware.copy_in_bytes_per_s is not None:
         ns_a_byte += NS_PER_S / hardware.copy_in_bytes_per_s
     includes = tuple(effect for effect in workload.ready_includes if effect != "copy_in")
@@ -126,8 +134,10 @@ class _Times:
         self.workload, self.hardware, self.assignment = workload, hardware, measured.asked
         self.computes_on_host = measured.environment.get("place") == "cpu"
         self.measured = measured
+        # The pass lies between a bucket's being ready and its launch; the simulator's copies are before both.
+        self.begins = "launch_ns" if _has_pass(workload, measured) else "ready_ns"
         buckets = [
-            [*(one.launch_ns for one in step.buckets), *(one.end_ns for one in step.buckets)]
+            [*(getattr(one, self.begins) for one in step.buckets), *(one.end_ns for one in step.buckets)]
             for step in seen
             if step.buckets
         ]
@@ -138,7 +148,7 @@ class _Times:
         ]
         places = range(len(rows) // 2 - 1)
         self.names = [
-            *(f"bucket {place} is launched" for place in places),
+            *(f"bucket {place} begins" for place in places),
             *(f"bucket {place} ends" for place in places),
             "backward ends",
             "all is reduced",
@@ -169,7 +179,7 @@ class _Times:
         workload, hardware = hooked(self.workload, self.apply(logs), self.measured)
         timeline = simulate(workload, hardware, self.assignment, "analytic")
         seen = timeline.buckets if self.has_buckets else ()
-        buckets = [*(bucket.launch_ns for bucket in seen), *(bucket.end_ns for bucket in seen)]
+        buckets = [*(getattr(bucket, self.begins) for bucket in seen), *(bucket.end_ns for bucket in seen)]
         return np.array([*buckets, timeline.backward_end_ns, timeline.sync_end_ns], float)
 
     def misses(self, logs: Floats) -> Floats:

@@ -58,21 +58,19 @@ class Death:
             return
         if phase == "recording":
             self.at_step = 6
-        elif phase == "backward alone":
-            self.at_step = 12
         elif phase == "link":
             loop.measure_link = self._now
         elif phase == "prediction":
             self._soon_after(loop, "measure_link", 2)
         elif phase == "switch":
-            made: list[Any] = []
+            recorded: list[Any] = []
             make = BucketSwitch.make
 
-            def third(switch: BucketSwitch, *given: Any, **options: Any) -> Any:
-                made.append(switch)
-                return self._now() if len(made) == 3 else make(switch, *given, **options)
+            def second(switch: BucketSwitch, *given: Any, **options: Any) -> Any:
+                recorded.append(switch)
+                return self._now() if len(recorded) == 2 else make(switch, *given, **options)
 
-            BucketSwitch.make = third  # type: ignore[method-assign]
+            BucketSwitch.make = second  # type: ignore[method-assign]
         elif phase == "trial":
             self._soon_after(loop, "is_candidate_turn", 5)
         elif phase == "verdict":

@@ -1,5 +1,6 @@
 """What ``sim.autotune`` refuses, by name and before anything is touched; the other rank is not there."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,12 +17,21 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _MixedPrecision
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import sim
 from sim.autotuner.modes import check_switchable
 from sim.errors import InputError, NotModelledError
 from sim.validator.ranks.wrapping.injection import InjectedDataParallel
 from tests.this_torch import HAS_BF16_HOOK
+
+
+@pytest.fixture
+def two_ranks() -> Iterator[None]:
+    """A process group whose other rank does not exist."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    yield
+    dist.destroy_process_group()
 
 
 def model(*layers: nn.Module) -> nn.Module:

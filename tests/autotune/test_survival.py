@@ -15,12 +15,11 @@ WORKER = "tests.autotune.survival_worker"
 # Where rank 1 dies or hangs, after how many whole steps of the other, and whether that was in ``tuner.step``.
 PHASES = {
     "recording": (6, False),
-    "backward alone": (12, False),
-    "link": (16, True),
-    "prediction": (17, False),
-    "switch": (21, True),
-    "trial": (28, False),
-    "verdict": (36, True),
+    "link": (9, True),
+    "prediction": (10, False),
+    "switch": (14, True),
+    "trial": (21, False),
+    "verdict": (29, True),
 }
 
 

@@ -58,8 +58,8 @@ def scored(folder: Path) -> Agreement:
     """Every case as it is predicted from the recording of the job that was not compiled."""
     record = load_record(folder)
     (eager,) = (one for one in record.candidates if one.name == EAGER)
-    _, hardware = hooked(record.workload, record.hardware, eager)
-    return sim.agreement(replace(record, hardware=hardware), attributed=False)
+    workload, hardware = hooked(record.workload, record.hardware, eager)
+    return sim.agreement(replace(record, workload=workload, hardware=hardware), attributed=False)
 
 
 def table(directory: Path = TRACES) -> list[str]:
