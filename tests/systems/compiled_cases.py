@@ -3,6 +3,9 @@
 import random
 from typing import Any
 
+from sim.nouns.workload import Workload
+from tests.handmade import handmade
+
 Case = dict[str, Any]
 _WIDTHS = (8, 16, 32, 48)
 _OPTIONS: tuple[dict[str, Any], ...] = (
@@ -87,3 +90,14 @@ def graphs_of(case: Case) -> list[list[list[str]]]:
             taken = [f"{name}.weight", *([f"{name}.bias"] if name in biased else [])]
             graphs[-1].append([one for one in taken if one not in case["frozen"]])
     return graphs
+
+
+def eager_workload(answer: Any) -> Workload:
+    """What a recording without torch.compile tells of the model, whose gradients came in this order."""
+    parameters = [name for name, _, _ in answer["parameters"]]
+    return handmade(
+        [1 + answer["eager"].index(name) for name in parameters],
+        names=parameters,
+        shapes=[shape for _, shape, _ in answer["parameters"]],
+        backward_ns=1000,
+    )

@@ -18,7 +18,7 @@ from sim.units import MIB, NS_PER_MS
 from tests.dist.test_user_path import torchrun
 from tests.effort import IS_WHOLE
 from tests.handmade import handmade, wired
-from tests.systems.compiled_cases import Case, graphs_of, random_case
+from tests.systems.compiled_cases import Case, eager_workload, graphs_of, random_case
 from tests.systems.ddp_ranks import run_cases
 from tests.training.compiled import EAGER
 from tests.training.compiled_train import CASES
@@ -50,13 +50,7 @@ def check(case: Case, answer: Any) -> None:
 def check_workload(case: Case, answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one chain of modules a workload recorded without torch.compile tells ready order and buckets."""
     monkeypatch.setattr(compile_cuts, "DEFAULT_FIRST_BUCKET_BYTES", case["first_cap"])
-    parameters = [name for name, _, _ in answer["parameters"]]
-    workload = handmade(
-        [1 + answer["eager"].index(name) for name in parameters],
-        names=parameters,
-        shapes=[shape for _, shape, _ in answer["parameters"]],
-        backward_ns=1000,
-    )
+    workload = eager_workload(answer)
     options = {"optimize_ddp": case["optimize_ddp"], "compile_cap_mb": case["compile_cap"] / MIB}
     names = [gradient.name for gradient in workload.gradients]
     order = sim.torch_compiled(workload, **options).order()

@@ -17,7 +17,7 @@ from sim.units import MIB, NS_PER_MS
 from sim.validator.candidates.candidate import Candidate
 from sim.validator.candidates.replayable import check_replayable
 from tests.handmade import handmade, wired
-from tests.systems.compiled_cases import Case, random_case
+from tests.systems.compiled_cases import Case, eager_workload, random_case
 from tests.systems.ddp_ranks import run_cases
 from tests.systems.test_compile_cuts import FIVE, HARDWARE, told
 
@@ -33,13 +33,7 @@ def case_of(seed: int, *, backend: str = "inductor", kernels: bool = False) -> C
 
 
 def predicted(case: Case, answer: Any) -> Timeline:
-    parameters = [name for name, _, _ in answer["parameters"]]
-    workload = handmade(
-        [1 + answer["eager"].index(name) for name in parameters],
-        names=parameters,
-        shapes=[shape for _, shape, _ in answer["parameters"]],
-        backward_ns=1000,
-    )
+    workload = eager_workload(answer)
     return sim.simulate(workload, HARDWARE, sim.assign(workload, bucket_cap_mb=case["cap_mb"], **MODE))
 
 
