@@ -133,7 +133,7 @@ class _Times:
         assert measured.asked is not None
         self.workload, self.hardware, self.assignment = workload, hardware, measured.asked
         self.computes_on_host = measured.environment.get("place") == "cpu"
-        self.measured = measured
+        self.recorded = hooked(workload, hardware, measured)
         # The pass lies between a bucket's being ready and its launch; the simulator's copies are before both.
         self.begins = "launch_ns" if _has_pass(workload, measured) else "ready_ns"
         buckets = [
@@ -167,17 +167,17 @@ class _Times:
         self.expected = np.array([0.0, 0.0, *(log for log, _ in slowdowns.values())])
         self.prior = np.array([*_PRIOR.values(), *(sigma for _, sigma in slowdowns.values())])
 
-    def apply(self, logs: Floats) -> Hardware:
-        """The hardware with these factors."""
+    def apply(self, hardware: Hardware, logs: Floats) -> Hardware:
+        """``hardware`` with these factors."""
         values: dict[str, float] = dict(zip(self.factors, np.exp(logs).tolist(), strict=True))
         link, tilt = values.pop("link"), values.pop("tilt")
-        bent = rescaled(self.hardware, lambda size: tilt_ratio(link, tilt, size, self.about_bytes))
+        bent = rescaled(hardware, lambda size: tilt_ratio(link, tilt, size, self.about_bytes))
         return replace(bent, **values)  # type: ignore[arg-type]
 
     def predict(self, logs: Floats) -> Floats:
         """The times compared, with these factors."""
-        workload, hardware = hooked(self.workload, self.apply(logs), self.measured)
-        timeline = simulate(workload, hardware, self.assignment, "analytic")
+        workload, hardware = self.recorded
+        timeline = simulate(workload, self.apply(hardware, logs), self.assignment, "analytic")
         seen = timeline.buckets if self.has_buckets else ()
         buckets = [*(getattr(bucket, self.begins) for bucket in seen), *(bucket.end_ns for bucket in seen)]
         return np.array([*buckets, timeline.backward_end_ns, timeline.sync_end_ns], float)
@@ -242,7 +242,7 @@ def _told(times: _Times, fitted: _Fitted, seen: Sequence[MeasuredIteration]) -> 
         "covariance": fitted.covariance.tolist(),
         "about_bytes": times.about_bytes,
     }
-    fitted_hardware = times.apply(fitted.logs)
+    fitted_hardware = times.apply(times.hardware, fitted.logs)
     workload, hardware = taken_apart(
         times.workload,
         replace(fitted_hardware, spread={**fitted_hardware.spread, "own_step": left_open}),
@@ -255,9 +255,10 @@ def _told(times: _Times, fitted: _Fitted, seen: Sequence[MeasuredIteration]) -> 
         known.append(("compute_slowdown", np.log(times.hardware.compute_slowdown), *times.compute_slowdown))
         advice["compute_slowdown"] = f"the recorded times contain it; {_PLAIN}"
     measured_step_ns = round(median(step.step_ns for step in seen))
+    recorded, machine = times.recorded
     before, after = (
-        simulated_step_ns(*hooked(times.workload, machine, times.measured), times.assignment)
-        for machine in (times.hardware, fitted_hardware)
+        simulated_step_ns(recorded, one, times.assignment)
+        for one in (machine, times.apply(machine, fitted.logs))
     )
     forward_ns = workload.forward_ns + measured_step_ns - after
     doubtful = []
