@@ -17,7 +17,7 @@ BUDGET_S = 2.0
 _SMALLEST = 16 << 10
 _GROWTH = 4
 _MOST_ROUNDS = 7
-_PAIRED_BYTES = 1 << 20
+_PAIRED_BYTES = 1 << 20, 16 << 20  # a wire that was idle passes the first bytes of a message faster
 _PAIRS = 3
 _GLOO_CHANNELS = 2  # worker threads per process group: two collectives at once (A3.8)
 
@@ -45,7 +45,7 @@ class LinkProbe:
         self.is_gloo = dist.get_backend(self._group) == "gloo"
         self.total_bytes = sum(p.numel() * p.element_size() for p in ddp.parameters() if p.requires_grad)
         self.processor_share: dict[int, float] = {}
-        self._memory = torch.zeros(max(self.total_bytes, 2 * _PAIRED_BYTES) // 4 + 1, device=self._device)
+        self._memory = torch.zeros(max(self.total_bytes, 2 * _PAIRED_BYTES[0]) // 4 + 1, device=self._device)
 
     def time(self, size: int) -> int:
         """One all-reduce of ``size`` bytes, ns."""
@@ -91,8 +91,15 @@ def measure_link(probe: LinkProbe) -> JobLink:
         rounds[size].append(probe.time(size))
         left_ns -= 2 * rounds[size][0]
     paired: list[tuple[int, int]] = []
-    while _PAIRED_BYTES in rounds and len(paired) < _PAIRS and 3 * rounds[_PAIRED_BYTES][0] <= left_ns:
-        paired.append(probe.time_pair(_PAIRED_BYTES))
+    least, most = _PAIRED_BYTES
+    affordable = (
+        size
+        for size, times in rounds.items()
+        if least <= size <= min(most, probe.total_bytes // 2) and _PAIRS * 3 * times[0] <= left_ns // 2
+    )
+    at_once = max(affordable, default=least)
+    while at_once in rounds and len(paired) < _PAIRS and 3 * rounds[at_once][0] <= left_ns:
+        paired.append(probe.time_pair(at_once))
         left_ns -= sum(paired[-1])
     order = random.Random(0)
     for _ in range(_MOST_ROUNDS - 1):
@@ -112,7 +119,7 @@ def measure_link(probe: LinkProbe) -> JobLink:
         if has_channels
         else 1.0,
         processor_share={
-            str(size): share for size, share in probe.processor_share.items() if size >= _PAIRED_BYTES
+            str(size): share for size, share in probe.processor_share.items() if size >= _PAIRED_BYTES[0]
         },
     )
 

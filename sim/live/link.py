@@ -4,6 +4,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import accumulate
 
+import numpy as np
+
 from sim.costs.sampled_curve import SHORTEST_OVER_RANKS, median_curve, scatter_by_size
 from sim.errors import InputError
 from sim.nouns.hardware import CurvePoint, Hardware
@@ -22,6 +24,10 @@ def hardware_of(recording: Recording) -> Hardware:
     that over steps is the curve's point for the bucket's size. Gloo's two threads may reduce two buckets at
     once: the curve contains that, and holds for one channel.
 
+    Between the stamps of a bucket's being ready and its launch lie the launch and the pass of the recorder's
+    hook over the bucket, which grows with it. ``launch_cost_ns`` is what is left for no bytes, by a line
+    through buckets of several sizes; buckets of one size do not tell the two apart, and it is 0.
+
     Finalize waits for each bucket and copies it back (A3.10), so that ``sync_end = max over k of end_k +
     (bytes from k on) / rate``, which gives the rate of copies back. A broadcast of buffers takes the median
     of what came before the module's forward.
@@ -30,7 +36,8 @@ def hardware_of(recording: Recording) -> Hardware:
         InputError: recorded without buckets (``level="light"``).
     """
     by_size: dict[int, list[int]] = defaultdict(list)
-    rates, before, launches = [], [], []
+    gaps: dict[int, list[int]] = defaultdict(list)
+    rates, before = [], []
     for backwards in _steps(recording):
         for place in range(len(backwards[0].buckets)):
             by_size[backwards[0].buckets[place].num_bytes].append(
@@ -38,7 +45,8 @@ def hardware_of(recording: Recording) -> Hardware:
             )
         rates += [rate for backward in backwards if (rate := _ns_a_byte(backward)) is not None]
         before += [backward.forward_start_ns - backward.started_ns for backward in backwards]
-        launches += [backward.buckets[0].launch_ns - backward.buckets[0].ready_ns for backward in backwards]
+        for bucket in (bucket for backward in backwards for bucket in backward.buckets):
+            gaps[bucket.num_bytes].append(bucket.launch_ns - bucket.ready_ns)
     if not by_size:
         raise InputError(
             f"{recording.name}: no buckets were recorded (level='light'), so nothing says what an all-reduce "
@@ -52,7 +60,7 @@ def hardware_of(recording: Recording) -> Hardware:
         name=OWN_NAME,
         world_size=recording.world_size,
         all_reduce=median_curve(by_size),
-        launch_cost_ns=max(0, median_ns(launches)),
+        launch_cost_ns=_launch_cost_ns({size: median_ns(times) for size, times in gaps.items() if size}),
         copy_out_bytes_per_s=None if is_view or ns_a_byte <= 0 else NS_PER_S / ns_a_byte,
         broadcast=(CurvePoint(num_bytes=0, duration_ns=each),) if header.buffers else None,
         spread={"all_reduce": scatter_by_size(by_size, SHORTEST_OVER_RANKS)},
@@ -79,6 +87,15 @@ def _steps(recording: Recording) -> list[list[RecordedBackward]]:
         if len(backwards) == len(recording.ranks)
         and len({tuple(bucket.num_bytes for bucket in one.buckets) for one in backwards}) == 1
     ]
+
+
+def _launch_cost_ns(gap_ns: dict[int, int]) -> int:
+    """Where a line through the gaps by bytes begins; the smallest buckets tell most of it."""
+    if len(gap_ns) < 2:
+        return 0
+    sizes = np.array([*gap_ns], float)
+    _, cost = np.polyfit(sizes, np.array([*gap_ns.values()], float), 1, w=1 / sizes)
+    return max(0, round(float(cost)))
 
 
 def _duration_ns(backward: RecordedBackward, place: int) -> int:
