@@ -13,7 +13,7 @@ NS_PER_BYTE = 0.125  # 8 GB/s
 
 
 def recorded(sizes: tuple[int, ...], launch_ns: int) -> Recording:
-    """Both ranks, three steps; each bucket is launched a pass over its bytes and a launch after it is ready."""
+    """Both ranks, three steps; a bucket is launched a pass over its bytes and a launch after it is ready."""
     plain = backward((3, 2, 1, 0))
     buckets = tuple(
         replace(
