@@ -1,8 +1,10 @@
 """What all tests share: Hypothesis without deadlines, the executors of sweeps, and Ctrl-C."""
 
 import gc
+import importlib
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -46,6 +48,22 @@ class ByFile(LoadScopeScheduling):  # type: ignore[misc]
         file = nodeid.split("::", 1)[0]
         together = {"tests/systems/test_zero_": "deepspeed", "tests/app/browser/": "browser"}
         return next((name for start, name in together.items() if file.startswith(start)), file)
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Each of several workers imports a share of the test modules before it collects them all.
+
+    In a fresh clone pytest rewrites the asserts of every module, for more time than all else of collection,
+    and keeps it on the disk. So the workers share that work too, where each would do it all.
+    """
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None:
+        return
+    root = session.config.rootpath
+    files = sorted(file for named in session.config.args for file in (root / named).rglob("test_*.py"))
+    for file in files[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
+        with suppress(Exception, pytest.skip.Exception):  # collection imports it again, and tells
+            importlib.import_module(".".join(file.relative_to(root).with_suffix("").parts))
 
 
 def pytest_collection_finish() -> None:

@@ -50,7 +50,8 @@ def test_what_real_ranks_took_with_the_answer_is_told(traces: Path, inputs: Inpu
         cached.play(inputs, choice)
         for choice in (Choice(pick="default"), *(Choice(pick="cap", cap_mb=cap) for cap in (4.0, 2.0)))
     )
-    measured = {row.name: row.measured_step_ns for row in sim.agreement(load_record(run)).rows}
+    rows = sim.agreement(load_record(run), attributed=False).rows
+    measured = {row.name: row.measured_step_ns for row in rows}
     answer = Answer(pick="cap", played=four, default=default, best=None, cap_mb=4.0)
     told = of_answer(run, inputs, answer)
     assert told is not None

@@ -11,10 +11,16 @@ import sim
 from sim.formats.record_files import start_record
 from tests.commands import bucketsim
 from tests.saving import save_measurement
+from tests.scoring import scored_once
 
 MEASURED = Path(__file__).parents[2] / "traces" / "measured"
 RECORDS = sim.find_records(MEASURED)
 ONE, OTHER = RECORDS[:2]
+
+
+@pytest.fixture(autouse=True)
+def _records_are_scored_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    scored_once(monkeypatch, MEASURED)
 
 
 def test_one_record_in_full() -> None:

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-import sim
-from sim.nouns.comparison import Agreement, CandidateAgreement
+from sim.nouns.comparison import CandidateAgreement
+from tests.scoring import scored
 
 SYSTEMS = Path(__file__).parents[2] / "traces" / "systems"
 _COLUMNS = ("record", "system", "error", "measured step, ms", "95 % interval", "predicted, ms")
@@ -12,11 +12,6 @@ _COLUMNS = ("record", "system", "error", "measured step, ms", "95 % interval", "
 def records() -> list[Path]:
     """The records of sharded systems."""
     return sorted(SYSTEMS.glob("sharded-*"))
-
-
-def scored(directory: Path) -> Agreement:
-    """One of them, by today's model."""
-    return sim.agreement(sim.load_record(directory))
 
 
 def table() -> list[str]:

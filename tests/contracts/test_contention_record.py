@@ -14,12 +14,12 @@ from sim.clusters.jobs.neighbours import hardware_beside
 from sim.costs.service_time import all_reduce_ns
 from sim.formats.record_files import box_in
 from sim.nouns.box import Box, gpus_of
-from sim.nouns.comparison import Agreement
 from sim.nouns.hardware import Hardware
 from sim.nouns.records import Record
 from sim.truth.in_box import as_measured, carried_to
 from tests.commands import bucketsim
 from tests.manual.pages import TRUTH, assert_holds
+from tests.scoring import scored, scored_once
 
 FOLDER = Path(__file__).parents[2] / "traces" / "contention"
 CURVES = sorted((FOLDER / "curves").glob("*.json"))
@@ -27,17 +27,11 @@ RECORDS = sim.find_records(FOLDER)
 LEAST_BYTES = 4 << 20  # from here on a message is long against the queue in the uplink's switch
 # Candidates beyond 10 %, for a reason that traces/README.md gives; a better model takes them off this list.
 KNOWN_MISSES: dict[str, set[str]] = {}
-SCORE = sim.agreement
 
 
 @cache
 def record(name: str) -> Record:
     return sim.load_record(FOLDER / name)
-
-
-@cache
-def agreement(name: str) -> Agreement:
-    return SCORE(record(name))
 
 
 def box_of(hardware: Hardware) -> Box:
@@ -65,12 +59,8 @@ def predicted_curves() -> Iterator[tuple[Hardware, Hardware]]:
 
 
 def test_the_manual_has_the_table_that_todays_model_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``bucketsim agree traces/contention --markdown``, to the letter; all tests share what is scored."""
-
-    def known(one: Record, copies: bool = True, attributed: bool = True) -> Agreement:
-        return agreement(one.name) if copies else SCORE(one, copies, attributed)
-
-    monkeypatch.setattr(sim, "agreement", known)
+    """``bucketsim agree traces/contention --markdown``, to the letter."""
+    scored_once(monkeypatch, FOLDER)
     printed = bucketsim("agree", FOLDER, "--markdown")
     assert printed.code == 0
     rows = printed.out.splitlines()[2:]
@@ -102,16 +92,18 @@ def test_curves_beside_a_job_and_over_a_slow_port_come_out_of_the_graph() -> Non
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.name)
 def test_steps_are_within_ten_percent(path: Path) -> None:
-    missed = {row.name for row in agreement(path.name).rows if abs(row.step_error) > 0.10}
-    assert missed == KNOWN_MISSES.get(path.name, set()), agreement(path.name).rule
-    assert agreement(path.name).median_step_error <= 0.10
+    agreement = scored(path)
+    missed = {row.name for row in agreement.rows if abs(row.step_error) > 0.10}
+    assert missed == KNOWN_MISSES.get(path.name, set()), agreement.rule
+    assert agreement.median_step_error <= 0.10
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.name)
 def test_the_job_alone_in_an_even_box_would_be_off(path: Path) -> None:
     """What is predicted is no small matter: without it every step is at least a tenth too short."""
     one = record(path.name)
-    for row in sim.agreement(replace(one, neighbour=None, slow=(), box=None)).rows:
+    alone = replace(one, neighbour=None, slow=(), box=None)
+    for row in sim.agreement(alone, attributed=False).rows:
         assert row.step_error < -0.10, row.name
 
 

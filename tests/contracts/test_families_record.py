@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import sim
-from sim.nouns.comparison import Agreement
 from tests.manual.pages import TRUTH
+from tests.scoring import scored
 
 ROOT = Path(__file__).parents[2]
 FAMILIES = ROOT / "traces" / "families"
@@ -16,17 +16,12 @@ RECORDS = ("gpt-box-2x1gbit", "bert-box-2x4gbit", "resnet50-box-2x4gbit")
 MANY_SMALL = {"per-parameter": 0.04}
 
 
-@pytest.fixture(scope="module")
-def scored() -> dict[str, Agreement]:
-    return {name: sim.agreement(sim.load_record(FAMILIES / name)) for name in RECORDS}
-
-
-def test_the_manual_has_every_knob_with_what_was_measured(scored: dict[str, Agreement]) -> None:
+def test_the_manual_has_every_knob_with_what_was_measured() -> None:
     told = {}
     for line in TRUTH.read_text().splitlines():
         if found := re.fullmatch(r"\| `([^`]+)` \| (\S+), (\S+) \| (\S+), (\S+) \| (\S+), (\S+) \|", line):
             told[found[1]] = found.groups()[1:]
-    rows = [{row.name: row for row in scored[name].rows} for name in RECORDS]
+    rows = [{row.name: row for row in scored(FAMILIES / name).rows} for name in RECORDS]
     assert told == {
         knob: tuple(
             f"{time / 1e6:.1f}"
@@ -38,8 +33,8 @@ def test_the_manual_has_every_knob_with_what_was_measured(scored: dict[str, Agre
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_what_knobs_reach_is_predicted(scored: dict[str, Agreement], name: str) -> None:
-    agreement = scored[name]
+def test_what_knobs_reach_is_predicted(name: str) -> None:
+    agreement = scored(FAMILIES / name)
     assert agreement.median_step_error <= 0.006
     assert agreement.order_right == agreement.order_pairs >= 17
     for row in agreement.rows:
@@ -47,9 +42,9 @@ def test_what_knobs_reach_is_predicted(scored: dict[str, Agreement], name: str) 
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_the_recommendation_is_among_the_fastest(scored: dict[str, Agreement], name: str) -> None:
+def test_the_recommendation_is_among_the_fastest(name: str) -> None:
     """Half a percent behind the best of nine, at most."""
-    regret = scored[name].regret
+    regret = scored(FAMILIES / name).regret
     assert regret is not None
     assert regret.relative <= 0.005
 
@@ -62,12 +57,10 @@ def test_the_recommendation_is_among_the_fastest(scored: dict[str, Agreement], n
         pytest.param(RECORDS[2], 0.0, marks=pytest.mark.slow),
     ],
 )
-def test_the_measured_gain_is_in_the_predicted_interval(
-    scored: dict[str, Agreement], name: str, off_ms: float
-) -> None:
+def test_the_measured_gain_is_in_the_predicted_interval(name: str, off_ms: float) -> None:
     """Of the recorded recommendation over DDP's default; the BERT-like encoder's is 0.05 ms beyond it."""
     record = sim.load_record(FAMILIES / name)
-    rows = {row.name: row for row in scored[name].rows}
+    rows = {row.name: row for row in scored(FAMILIES / name).rows}
     measured = rows["DDP default"].measured_step_ns - rows["recommended"].measured_step_ns
     gain = sim.tune(record.workload, record.hardware).gain
     assert gain.low_ns is not None

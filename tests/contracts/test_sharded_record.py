@@ -3,6 +3,7 @@
 import sim
 from tests.contracts import sharded
 from tests.manual.pages import TRUTH, assert_holds
+from tests.scoring import scored
 
 # Step errors that the model is known to miss by more, with the mechanism: app/manual/truth.md.
 KNOWN = {"fully_shard, the root alone": 0.10}  # both ranks begin with the step: together, or not
@@ -16,7 +17,7 @@ def test_the_manual_has_every_sharded_system_with_its_measured_error() -> None:
 
 def test_predictions_of_sharded_systems_hold() -> None:
     for directory in sharded.records():
-        agreement = sharded.scored(directory)
+        agreement = scored(directory)
         assert {"megatron", "fully_shard", "replicate", "zero2"} <= {
             measured.asked.policy
             for measured in sim.load_record(directory).measurements

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import sim
-from sim.nouns.comparison import Agreement
 from sim.validator.candidates.every_system import every_system
 from tests.manual.pages import TRUTH
+from tests.scoring import scored
 
 ROOT = Path(__file__).parents[2]
 SYSTEMS = ROOT / "traces" / "systems" / "gpt-box-2x1gbit"
@@ -25,10 +25,6 @@ KNOWN = {"comm_hook=powerSGD": 0.12, "per-parameter": 0.01, "per-parameter-async
 def steps(directory: Path) -> dict[str, float]:
     """Measured steps in ms."""
     return {row.name: row.measured_step_ns / 1e6 for row in scored(directory).rows}
-
-
-def scored(directory: Path) -> Agreement:
-    return sim.agreement(sim.load_record(directory))
 
 
 def cells(text: str, first: str) -> list[str]:

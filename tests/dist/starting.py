@@ -7,12 +7,17 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import sim
 from sim.formats.record_files import start_record
 from sim.nouns.workload import Workload
 from sim.validator.candidates.candidate import Candidate
 from sim.validator.gathering import prepare
+from sim.validator.hosts import elastic_launch
+from sim.validator.hosts.boxed_hosts import Host
 from sim.validator.hosts.launch import _free_port
 from sim.validator.ranks.process.processes import holding, kill
 from tests.effort import PATIENCE_S
@@ -135,6 +140,41 @@ def worker(directory: Path, rank: int, port: int) -> subprocess.Popen[str]:
         text=True,
         env=os.environ | seat(rank, port),
     )
+
+
+class ForkedLauncher:
+    """To who watches it a launcher's process; its two ranks are quickly started."""
+
+    def __init__(self, job: Path, port: int) -> None:
+        watched = {"OMP_NUM_THREADS": "1", "TMPDIR": str(job.parent), "BUCKETSIM_PARENT": str(os.getpid())}
+        self._ranks = [
+            start("sim.validator.worker", [job], job.parent / f"said.{rank}", watched | seat(rank, port))
+            for rank in range(2)
+        ]
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        codes = [rank.exitcode for rank in self._ranks]
+        self.returncode = None if None in codes else next(filter(None, codes), 0)
+        return self.returncode
+
+    def kill(self) -> None:
+        for rank in self._ranks:
+            rank.kill()
+
+    def wait(self, timeout: float) -> None:
+        for rank in self._ranks:
+            rank.join(timeout)
+
+
+def forks_ranks(patch: pytest.MonkeyPatch) -> None:
+    """From now on two ranks over loopback are forked, where torchrun would start Python thrice."""
+
+    def fork(host: Host, number: int, hosts: object, ranks: int, port: int, job: Path, log: object) -> Any:
+        assert (host.interface, number, ranks) == ("lo", 0, 2)
+        return ForkedLauncher(job, port)
+
+    patch.setattr(elastic_launch, "_start", fork)
 
 
 def forked_to_their_ends(folders: Sequence[Path]) -> list[tuple[int, str]]:

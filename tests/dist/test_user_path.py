@@ -11,7 +11,7 @@ import pytest
 import sim
 from sim.validator.hosts.launch import _free_port
 from tests.commands import bucketsim
-from tests.dist.starting import seat
+from tests.dist.starting import forks_ranks, seat
 from tests.effort import PATIENCE_S
 from tests.handmade import wired
 from tests.ranks import start
@@ -59,7 +59,9 @@ def torchrun(*words: object, cwd: Path, ranks: int = 2) -> str:
     "launch",
     [forked, pytest.param(torchrun, marks=pytest.mark.slow)],  # torchrun's ranks: test_systems_replay
 )
-def test_record_import_tune_apply_and_compare(launch: Callable[..., str], tmp_path: Path) -> None:
+def test_record_import_tune_apply_and_compare(
+    launch: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recording, imported = tmp_path / "recording", tmp_path / "imported"
     link, best = tmp_path / "link.json", tmp_path / "best.json"
     link.write_text(sim.to_text(LINK))
@@ -87,6 +89,8 @@ def test_record_import_tune_apply_and_compare(launch: Callable[..., str], tmp_pa
     loss = next(line for line in plain.splitlines() if line.startswith("loss"))
     assert loss in applied
 
+    if launch is forked:
+        forks_ranks(monkeypatch)
     model = ["--model", f"{script}:model_and_batch", "--arg", "width=128", "--arg", "layers=4"]
     command = ["validate", workload, "--hardware", link, "--ab", *model, "--arg", "amp=true"]
     said = bucketsim(*command, "--assignment", best, "--rounds", "6", "-o", tmp_path / "ab", "--json")
