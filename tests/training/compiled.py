@@ -2,8 +2,8 @@
 
 First the wire is calibrated. Then the cases of ``compiled_train`` run by turns, each recorded. The record has
 their steps beside the workload of the job that was not compiled; ``own`` has the workload that each recording
-gave. The Python reducer's steps are stamped by the job itself, which gives none. The tables that are printed
-hold the one and the other to what was measured.
+gave. The tables that are printed hold the one and the other to what was measured. The Python reducer's steps
+are stamped by the job itself: of its own workload no more is known than how long a plain backward takes.
 """
 
 import argparse
@@ -114,13 +114,14 @@ def table(folder: Path) -> list[str]:
     for row, one in zip(scored(record).rows, record.candidates, strict=True):
         assert one.asked is not None
         assert one.observed is not None
-        order = error = "not recorded"
         if (own_file := folder / "own" / f"{row.name}.json").exists():
             own = sim.load_workload(own_file)
             job = hooked(own, record.hardware, one)
             held = sim.simulate(*job, Assignment(bucket_indices=one.observed), "analytic")
             order = "as said" if said[row.name].workload.order() == own.order() else "another"
-            error = f"{sim.summarize(held).step_ns / row.measured_step_ns - 1:+.1%}"
+        else:
+            order = "not seen"
+            held = sim.simulate(_lasting(record.workload, one), record.hardware, one.asked, "analytic")
         cells = (
             row.name,
             f"{row.measured_step_ns / 1e6:.0f}",
@@ -128,10 +129,20 @@ def table(folder: Path) -> list[str]:
             order,
             "as said" if one.asked.bucket_indices == one.observed else "others",
             f"{row.step_error:+.1%}",
-            error,
+            f"{sim.summarize(held).step_ns / row.measured_step_ns - 1:+.1%}",
         )
         lines.append("| " + " | ".join(cells) + " |")
     return lines
+
+
+def _lasting(workload: Workload, one: Measurement) -> Workload:
+    """The workload with a backward as long as the plain ones of ``one``, and as much beside it."""
+    ratio = one.plain_backward_ns / workload.backward_ns
+    return workload.retimed(
+        lambda times: tuple(None if time is None else round(time * ratio) for time in times),
+        backward_ns=one.plain_backward_ns,
+        forward_ns=one.plain_step_ns - one.plain_backward_ns - workload.optimizer_ns,
+    )
 
 
 def main() -> None:

@@ -105,21 +105,31 @@ class PythonReducerLane(Lane):
         return nullcontext(Stamps(folder / f"rank-{dist.get_rank()}.jsonl"))
 
     def turn(self, recording: Any = None) -> None:
-        """As many steps that synchronise; none under ``no_sync``, which would be compiled anew."""
+        """As any lane's. Under ``no_sync`` torch compiles another backward, without all-reduces."""
         dist.barrier()
         with _python_reducer(self._cap_mb, self._backend):
-            for _ in range(_STEPS):
-                began = time.time_ns()
-                output = self._forward()
-                forward = time.time_ns()
-                find_loss(output).backward()
-                backward = time.time_ns()
+            for step in range(_STEPS):
+                plain_ns = None
+                if step % 2:
+                    with self.ddp.no_sync():
+                        _, forward, backward = self._stamped()
+                    plain_ns = backward - forward
+                    self._optimizer.zero_grad()
+                times = self._stamped()
                 self._optimizer.step()
                 if recording is not None:
-                    recording.step(began, forward, backward, time.time_ns())
+                    recording.step(*times, time.time_ns(), plain_ns)
                 self._optimizer.zero_grad()
         if recording is not None:
             recording.write()
+
+    def _stamped(self) -> tuple[int, int, int]:
+        """Forward and backward: when the one begins and ends, and when the other ends."""
+        began = time.time_ns()
+        output = self._forward()
+        forward = time.time_ns()
+        find_loss(output).backward()
+        return began, forward, time.time_ns()
 
 
 @contextmanager

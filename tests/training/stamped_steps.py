@@ -1,13 +1,14 @@
 """Steps under DDP's Python reducer, which ``sim.record`` does not take, stamped by the job itself.
 
-Each rank writes a line a step: ``[start, end of forward, end of backward, end of the optimizer, [[launch,
-bytes], …]]``. Times are ns of the wall clock; all-reduces are those of torch's flight recorder, so that
-``TORCH_FR_BUFFER_SIZE`` must hold a turn's.
+Each rank writes a line a step: when it began and when forward, backward and the optimizer ended, ns of the
+wall clock; how long a plain backward before it took, or null; and its all-reduces, ``[launched, bytes]``, as
+torch's flight recorder has them, so that ``TORCH_FR_BUFFER_SIZE`` must hold those of a turn.
 """
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -19,19 +20,21 @@ from sim.nouns.workload import Workload
 
 _WARMUP = 2  # steps that are dropped, as the import of a recording drops them
 _ITEM_BYTES = {"Float": 4}
+_NAMES = ("began_ns", "forward_ns", "backward_ns", "ended_ns", "plain_ns")
+Step = dict[str, Any]
 
 
 class Stamps:
     """What one rank did, step by step."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
-        self._steps: list[list[int]] = []
+        self._steps: list[Step] = []
 
-    def step(self, *times: int) -> None:
-        """One step: when it began, and when forward, backward and the optimizer ended."""
-        self._steps.append([*times])
+    def step(self, *times: int | None) -> None:
+        """One step: ``_NAMES``."""
+        self._steps.append(dict(zip(_NAMES, times, strict=True)))
 
     def write(self) -> None:
         """Add the steps since the last call to the file, each with its all-reduces."""
@@ -41,13 +44,13 @@ class Stamps:
             if entry["profiling_name"] == "gloo:all_reduce"
         )
         with self._path.open("a", encoding="utf-8") as file:
-            for began, forward, backward, ended in self._steps:
-                own = [one for one in sent if forward <= one[0] <= backward]
-                file.write(json.dumps([began, forward, backward, ended, own]) + "\n")
+            for step in self._steps:
+                own = [one for one in sent if step["forward_ns"] <= one[0] <= step["backward_ns"]]
+                file.write(json.dumps(step | {"sent": own}) + "\n")
         self._steps.clear()
 
 
-def _num_bytes(entry: dict[str, Any]) -> int:
+def _num_bytes(entry: Step) -> int:
     elements = sum(torch.Size(size).numel() for size in entry["input_sizes"])
     return elements * _ITEM_BYTES[entry["input_dtypes"][0]]
 
@@ -55,20 +58,22 @@ def _num_bytes(entry: dict[str, Any]) -> int:
 def measured(name: str, folder: Path, asked: Assignment, sent: Workload, eager: Measurement) -> Measurement:
     """What the ranks of ``folder`` did; of each step, the one that waited least tells.
 
-    Backward ends where the last all-reduce is launched: nothing but waiting is behind it.
+    Backward ends where the last all-reduce is launched: nothing but waiting is behind it. A plain step is the
+    slower rank's, as in a recording.
 
     Args:
         asked: what they were to do.
         sent: gradients in the order in which they were sent, which all-reduces do not tell.
-        eager: the same job as ``sim.record`` saw it, whose plain backward stands for theirs.
+        eager: the same job as ``sim.record`` saw it.
     """
     ranks = [
-        [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()][_WARMUP:]
         for path in sorted(folder.glob("rank-*.jsonl"))
     ]
-    steps = [min(row, key=lambda step: int(step[2] - step[1])) for row in zip(*ranks, strict=True)][_WARMUP:]
-    sizes = [[size for _, size in step[4]] for step in steps]
+    steps = [min(row, key=_reduced_ns) for row in zip(*ranks, strict=True)]
+    sizes = [[size for _, size in step["sent"]] for step in steps]
     assert all(one == sizes[0] for one in sizes), f"{name}: steps differ in what they sent"
+    plain_ns, beside_ns = max(map(_plain_ns, ranks))
     return Measurement(
         name=name,
         role="candidate",
@@ -78,12 +83,23 @@ def measured(name: str, folder: Path, asked: Assignment, sent: Workload, eager: 
         asked=asked,
         observed=_buckets(sent, sizes[0]),
         iterations=tuple(map(_iteration, steps)),
-        plain_backward_ns=eager.plain_backward_ns,
-        plain_step_ns=eager.plain_step_ns,
+        plain_backward_ns=plain_ns,
+        plain_step_ns=plain_ns + beside_ns,
         dropped_warmup=_WARMUP,
         environment=eager.environment,
         provenance={"source": "stamps of its own"},
     )
+
+
+def _reduced_ns(step: Step) -> int:
+    return int(step["backward_ns"] - step["forward_ns"])
+
+
+def _plain_ns(steps: Sequence[Step]) -> tuple[int, int]:
+    """Medians of a plain backward, and of what a step has beside its backward."""
+    plain = [step["plain_ns"] for step in steps if step["plain_ns"] is not None]
+    beside = [step["ended_ns"] - step["began_ns"] - _reduced_ns(step) for step in steps]
+    return round(median(plain)), round(median(beside))
 
 
 def _buckets(sent: Workload, sizes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
@@ -99,14 +115,15 @@ def _buckets(sent: Workload, sizes: Sequence[int]) -> tuple[tuple[int, ...], ...
     return tuple(buckets)
 
 
-def _iteration(step: Sequence[Any]) -> MeasuredIteration:
-    began, forward, backward, ended, sent = step
+def _iteration(step: Step) -> MeasuredIteration:
     return MeasuredIteration(
-        step_ns=ended - began,
-        backward_end_ns=sent[-1][0] - forward,
-        sync_end_ns=backward - forward,
+        step_ns=step["ended_ns"] - step["began_ns"],
+        backward_end_ns=step["sent"][-1][0] - step["forward_ns"],
+        sync_end_ns=_reduced_ns(step),
         buckets=tuple(
-            MeasuredBucket(index=place, ready_ns=None, launch_ns=at - forward, start_ns=None, end_ns=None)
-            for place, (at, _) in enumerate(sent)
+            MeasuredBucket(
+                index=place, ready_ns=None, launch_ns=at - step["forward_ns"], start_ns=None, end_ns=None
+            )
+            for place, (at, _) in enumerate(step["sent"])
         ),
     )
