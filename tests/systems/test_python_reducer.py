@@ -61,7 +61,8 @@ def check(case: Case, answer: Any) -> None:
 
 def compare(*cases: Case) -> None:
     for case, by_rank in zip(cases, run_cases(list(cases), worker="python_reducer_worker"), strict=True):
-        check(case, by_rank[0])
+        for answer in by_rank:
+            check(case, answer)
 
 
 @pytest.mark.dist
