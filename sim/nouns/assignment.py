@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sim.errors import AssignmentError
-from sim.nouns.checks import at_least
+from sim.nouns.checks import all_at_least, are_at_least, at_least
 from sim.nouns.workload import Workload
 
 Policy = Literal[
@@ -49,8 +49,7 @@ class MadeFor:
         for what, values in (("num_bytes", self.num_bytes), ("dtypes", self.dtypes)):
             if len(values) != len(self.names):
                 raise AssignmentError(f"{what}: {len(values)} values for {len(self.names)} names")
-        for size in self.num_bytes:
-            at_least("num_bytes", size, 0)
+        all_at_least("num_bytes", self.num_bytes, 0)
         at_least("world_size", self.world_size, 1)
 
 
@@ -58,9 +57,9 @@ def made_for(workload: Workload, world_size: int | None = None) -> MadeFor:
     """The fingerprint of ``workload`` that its assignments carry."""
     return MadeFor(
         workload=workload.name,
-        names=tuple(gradient.name for gradient in workload.gradients),
-        num_bytes=tuple(gradient.num_bytes for gradient in workload.gradients),
-        dtypes=tuple(gradient.dtype for gradient in workload.gradients),
+        names=tuple([gradient.name for gradient in workload.gradients]),
+        num_bytes=tuple([gradient.num_bytes for gradient in workload.gradients]),
+        dtypes=tuple([gradient.dtype for gradient in workload.gradients]),
         world_size=world_size,
     )
 
@@ -89,6 +88,16 @@ class Assignment:
     def __post_init__(self) -> None:
         if not self.bucket_indices:
             raise AssignmentError("bucket_indices: an empty list is not legal; give at least one bucket")
+        members = [index for bucket in self.bucket_indices for index in bucket]
+        if not (all(self.bucket_indices) and are_at_least(members, 0) and len(set(members)) == len(members)):
+            self._refuse_indices()
+        if self.bucket_bytes is not None and len(self.bucket_bytes) != len(self.bucket_indices):
+            raise AssignmentError(
+                f"bucket_bytes: {len(self.bucket_bytes)} sizes for {len(self.bucket_indices)} buckets"
+            )
+        all_at_least("bucket_bytes", self.bucket_bytes or (), 0)
+
+    def _refuse_indices(self) -> None:
         seen: set[int] = set()
         for number, bucket in enumerate(self.bucket_indices):
             where = f"bucket_indices.{number}"
@@ -99,12 +108,6 @@ class Assignment:
                 if index in seen:
                     raise AssignmentError(f"{where}: index {index} occurs twice; every index may occur once")
                 seen.add(index)
-        if self.bucket_bytes is not None and len(self.bucket_bytes) != len(self.bucket_indices):
-            raise AssignmentError(
-                f"bucket_bytes: {len(self.bucket_bytes)} sizes for {len(self.bucket_indices)} buckets"
-            )
-        for size in self.bucket_bytes or ():
-            at_least("bucket_bytes", size, 0)
 
     @property
     def by_keywords(self) -> bool:
@@ -166,4 +169,5 @@ def assigned(
 
 def bucket_bytes(workload: Workload, bucket_indices: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
     """Parameter bytes of each bucket."""
-    return tuple(sum(workload.gradients[index].num_bytes for index in bucket) for bucket in bucket_indices)
+    sizes = [gradient.num_bytes for gradient in workload.gradients]
+    return tuple(sum(map(sizes.__getitem__, bucket)) for bucket in bucket_indices)

@@ -17,6 +17,20 @@ def at_least(field: str, value: int | None, least: int) -> None:
         integer(field, value, least)
 
 
+def are_at_least(values: Collection[int], least: int) -> bool:
+    """Whether each of ``values`` is an int in [least, 2**62], and none None."""
+    if not set(map(type, values)) <= {int}:
+        return False
+    return not values or (least <= min(values) and max(values) <= MAX_INT)
+
+
+def all_at_least(field: str, values: Collection[int], least: int) -> None:
+    """``at_least`` of each."""
+    if not are_at_least(values, least):
+        for value in values:
+            at_least(field, value, least)
+
+
 def integer(field: str, value: Any, least: int) -> None:
     """``value`` is an int in [least, 2**62]."""
     if isinstance(value, bool) or not isinstance(value, int):

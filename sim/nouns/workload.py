@@ -183,8 +183,9 @@ class Workload:
         """Indices in the order in which gradients become ready; unused parameters are left out."""
         if self.ready_order is not None:
             return self.ready_order
-        ready = [g for g in self.gradients if g.ready_ns is not None]
-        return tuple(g.index for g in sorted(ready, key=lambda g: (g.ready_ns or 0, -g.index)))
+        times = [-1 if gradient.ready_ns is None else gradient.ready_ns for gradient in self.gradients]
+        ready = [index for index in reversed(range(len(times))) if times[index] >= 0]
+        return tuple(sorted(ready, key=times.__getitem__))  # of those ready at once, the last index first
 
     def retimed(self, moved: Callable[[ReadyTimes], ReadyTimes], **changes: Any) -> "Workload":
         """With its ready times, and those of each recorded iteration, as ``moved`` makes them.

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sim.errors import InputError
-from sim.nouns.assignment import Assignment, bucket_bytes
 from sim.nouns.workload import Workload
-from sim.systems.cut import PER_KEY, cut, limits_for, number_keys
+from sim.systems.cut import PER_KEY, cut, number_keys
 from sim.units import MIB, cap_bytes
 
 DEFAULT_FIRST_BUCKET_BYTES = MIB  # dist._DEFAULT_FIRST_BUCKET_BYTES (A2.1)
@@ -123,15 +122,3 @@ def rebuild_order(workload: Workload, set_last_bucket_cap: bool = False) -> tupl
     unused = [gradient.index for gradient in workload.gradients if gradient.ready_ns is None]
     order = (*workload.order(), *unused)
     return order[::-1] if set_last_bucket_cap else order
-
-
-def cap_list(workload: Workload, assignment: Assignment) -> list[float] | None:
-    """``bucket_cap_mb_list`` that makes stock DDP (torch >= 2.11) rebuild exactly these buckets.
-
-    None where no list can: several dtypes or devices, a sparse gradient, buckets that are not
-    contiguous in ready order, a bucket that ends in an empty tensor (B(i)).
-    """
-    caps = [limit / MIB for limit in limits_for(bucket_bytes(workload, assignment.bucket_indices))]
-    rebuilt = rebuilt_buckets(workload, [cap_bytes(cap) for cap in caps])
-    same = [sorted(bucket) for bucket in rebuilt] == [sorted(bucket) for bucket in assignment.bucket_indices]
-    return caps if same and len({g.key for g in workload.gradients}) == 1 else None

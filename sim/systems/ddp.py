@@ -21,7 +21,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.collective import Collective, Phase
 from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Iteration
-from sim.nouns.workload import DTYPE_BYTES, Workload
+from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
 from sim.systems import python_reducer
 from sim.systems.bucketing import ddp_limits
 from sim.systems.comm_hooks import messages
@@ -34,9 +34,8 @@ from sim.systems.switches import Switches, check_used, read_switches
 from sim.units import transfer_ns
 
 
-def copied_bytes(workload: Workload, index: int) -> int:
+def copied_bytes(gradient: Gradient) -> int:
     """Bytes of one gradient that DDP copies into and out of its bucket; sparse: none (A3.18)."""
-    gradient = workload.gradients[index]
     return 0 if gradient.sparse else gradient.on_wire
 
 
@@ -292,7 +291,7 @@ class _Backward(LaneWriter):
         switches = self.switches
         if switches.batched_grad_copy:
             return
-        size = copied_bytes(self.workload, index)
+        size = copied_bytes(self.workload.gradients[index])
         if index in self.unused:
             size = size // 2  # written, not read
         elif self.keeps_views and switches.comm_hook is not None:
@@ -303,7 +302,7 @@ class _Backward(LaneWriter):
         """All gradients are in; batched copies are made now, then the division (A3.4)."""
         switches = self.switches
         if switches.batched_grad_copy:
-            size = sum(copied_bytes(self.workload, index) for index in self.buckets[bucket])
+            size = sum(copied_bytes(self.workload.gradients[index]) for index in self.buckets[bucket])
             passes = (not self.keeps_views) + (switches.comm_hook is None)
             self.work("copy_in", transfer_ns(passes * size, self.copy_in_rate), bucket=bucket)
         self.lane.append(Ready(bucket))
@@ -377,8 +376,8 @@ class _Backward(LaneWriter):
     def _copy_out_ns(self, bucket: tuple[int, ...]) -> int:
         if self.switches.gradient_as_bucket_view:
             return 0
-        used = sum(copied_bytes(self.workload, index) for index in bucket if index not in self.unused)
-        return transfer_ns(used, self.copy_out_rate)
+        used = [self.workload.gradients[index] for index in bucket if index not in self.unused]
+        return transfer_ns(sum(map(copied_bytes, used)), self.copy_out_rate)
 
     def _compresses(self) -> bool:
         """Whether a hook's warm-up is over: PowerSGD's counter advances with each last bucket (A3.17)."""

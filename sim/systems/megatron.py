@@ -231,14 +231,14 @@ class _Backward(LaneWriter):
         ]
         used = {index for index, _ in works(self.workload)}
         pending = [group & used if self.in_hooks else set() for group in members]
+        home = {index: number for number, missing in enumerate(pending) for index in missing}
         for index, work in works(self.workload):
             self.work("backward", work, gradient=index)
             self.work("hook", self._addition_ns(index), gradient=index)
-            for number, missing in enumerate(pending):
-                if index in missing:
-                    missing.remove(index)
-                    if not missing:
-                        self._start(number, "backward", index)
+            if (number := home.get(index)) is not None:
+                pending[number].remove(index)
+                if not pending[number]:
+                    self._start(number, "backward", index)
         self.work("backward", tail_ns(self.workload))
         self.lane.append(BackwardEnd())
         for group in range(len(self.groups)):

@@ -241,19 +241,18 @@ def check_used(workload: Workload, switches: Switches) -> None:
     if switches.optimize_ddp == PYTHON_REDUCER:
         check_backward(workload)  # sim.systems.python_reducer says what it does not take
         return
+    finds = switches.find_unused_parameters or switches.static_graph
     for gradient in workload.gradients:
-        what = workload.label(gradient)
-        finds = switches.find_unused_parameters or switches.static_graph
         if gradient.ready_ns is None and not finds:
             raise NotModelledError(
-                f"{what} is never ready; DDP without find_unused_parameters or static_graph raises an error "
-                f"on it at the next forward (A3.21)"
+                f"{workload.label(gradient)} is never ready; DDP without find_unused_parameters or "
+                f"static_graph raises an error on it at the next forward (A3.21)"
             )
         if gradient.sparse:
-            _check_sparse(gradient, switches, what)
+            _check_sparse(gradient, switches, workload.label(gradient))
         if gradient.uses > 1 and not switches.static_graph:
             raise NotModelledError(
-                f"{what} becomes ready {gradient.uses} times in one backward; DDP without static_graph "
-                f"raises 'marked ready twice' (A8.5)"
+                f"{workload.label(gradient)} becomes ready {gradient.uses} times in one backward; DDP "
+                f"without static_graph raises 'marked ready twice' (A8.5)"
             )
     check_backward(workload)

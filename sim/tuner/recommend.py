@@ -17,18 +17,19 @@ from sim.nouns.report import Report
 from sim.nouns.robust import Criterion
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
-from sim.systems.bucketing import cap_list
 from sim.systems.cut import NO_LIMIT
 from sim.systems.registry import assign
 from sim.systems.simulate import simulate
 from sim.tuner.progress import listened_to, tell
 from sim.tuner.reach import memory_limit as memory
+from sim.tuner.reach.cap_layouts import find_cap_list
 from sim.tuner.reach.families import (
     CAP,
     DEFAULT,
     FIRST_AND_CAP,
     LAST_CAP,
     Families,
+    default_buckets,
     find_ddp_families,
     find_families,
 )
@@ -37,6 +38,7 @@ from sim.tuner.reach.size_reach import Reach
 from sim.tuner.search.merges import bounded, notes_on, over_merges
 from sim.tuner.search.optimum import Optimum, find_optimum
 from sim.tuner.search.partitions import Buckets
+from sim.tuner.search.problem import Problem
 from sim.tuner.search.score import Scorer
 from sim.tuner.spread.assessment import Pool, assess, widen
 from sim.tuner.spread.doubts import doubted, doubts_about
@@ -52,22 +54,18 @@ OF_SINGLE_DRAWS = 3  # optima of single draws that join the pool of candidates
 LITTLE_EFFORT = 0.2  # for each of them, from the nominal optimum
 
 
-def as_assignment(workload: Workload, buckets: Buckets, world_size: int | None = None) -> Assignment:
+def as_assignment(problem: Problem, buckets: Buckets) -> Assignment:
     """These buckets as an assignment, with the ``bucket_cap_mb_list`` that reaches them where one does."""
-    bare = Assignment(
+    workload = problem.workload
+    sizes = bucket_bytes(workload, buckets)
+    caps = find_cap_list(problem, buckets, sizes)
+    return Assignment(
         bucket_indices=buckets,
-        bucket_bytes=bucket_bytes(workload, buckets),
-        made_for=made_for(workload, world_size),
-    )
-    caps = cap_list(workload, bare)
-    provenance = {"source": "sim.tune", "workload": workload.name}
-    if caps is None:
-        return replace(bare, provenance=provenance)
-    return replace(
-        bare,
-        ddp_kwargs={"bucket_cap_mb_list": caps},
-        requires={"torch": ">=2.11"},
-        provenance=provenance,
+        bucket_bytes=sizes,
+        ddp_kwargs={} if caps is None else {CAP_LIST: caps},
+        requires={} if caps is None else {"torch": ">=2.11"},
+        made_for=made_for(workload, problem.hardware.world_size),
+        provenance={"source": "sim.tune", "workload": workload.name},
     )
 
 
@@ -132,8 +130,9 @@ def _recommend(
         for name, reach in found.reached.items()
         if reach.assignment.policy in DDP_POLICIES  # other systems are not played by DDP's rules
     }
-    optimum = _search(scorer, [ddp[DEFAULT]] if DEFAULT in ddp else [], ddp.values, limit)
-    nominal = as_assignment(workload, optimum.buckets, hardware.world_size)
+    known = [ddp[DEFAULT].bucket_indices] if DEFAULT in ddp else []
+    optimum = _search(scorer, known, ddp.values, limit)
+    nominal = as_assignment(scorer.problem, optimum.buckets)
     misfit = _misfit(workload, hardware, nominal, memory_limit_bytes)
     if misfit is not None:
         raise InputError(f"memory_limit_bytes: {misfit}")
@@ -146,7 +145,7 @@ def _recommend(
     def optimise(drawn_workload: Workload, drawn_hardware: Hardware) -> Assignment:
         drawn = Scorer(drawn_workload, drawn_hardware)
         buckets = find_optimum(drawn, [optimum.buckets], limit, LITTLE_EFFORT).buckets
-        return as_assignment(workload, buckets, hardware.world_size)
+        return as_assignment(scorer.problem, buckets)
 
     # A default that exceeds a limit is compared with, and never recommended.
     barred = frozenset({DEFAULT} - set(ddp))
@@ -247,12 +246,12 @@ def best(
         def families() -> list[Assignment]:
             return [reach.assignment for reach in find_ddp_families(scorer).reached.values()]
 
-        optimum = _search(scorer, [assign(workload)], families, NO_LIMIT)
-        return as_assignment(workload, optimum.buckets, hardware.world_size)
+        optimum = _search(scorer, [default_buckets(scorer.problem)], families, NO_LIMIT)
+        return as_assignment(scorer.problem, optimum.buckets)
 
 
 def _search(
-    scorer: Scorer, known: Iterable[Assignment], families: Callable[[], Iterable[Assignment]], limit: int
+    scorer: Scorer, known: Iterable[Buckets], families: Callable[[], Iterable[Assignment]], limit: int
 ) -> Optimum:
     """The nominal optimum: at least as good as ``known`` and as one bucket a gradient.
 
@@ -261,7 +260,7 @@ def _search(
     """
     return find_optimum(
         scorer,
-        [*(made.bucket_indices for made in known), _singles(scorer.problem.workload)],
+        [*known, scorer.problem.singles()],
         limit,
         further=lambda: [made.bucket_indices for made in families()],
     )
@@ -277,7 +276,7 @@ def trade_off(
     for number, limit in enumerate(limits or ()):
         at_least(f"limits.{number}", limit, 0)
     scorer = Scorer(workload, hardware)
-    singles = _singles(workload)
+    singles = scorer.problem.singles()
     default = simulate(workload, scorer.problem.hardware, assign(workload), "analytic")
     rest_ns = step_ns(default) - default.sync_end_ns
     tried: list[Buckets] = [singles]
@@ -287,7 +286,7 @@ def trade_off(
         known = [buckets for buckets in tried if _largest(workload, buckets) <= allowed]
         optimum = find_optimum(scorer, known, allowed)
         tried.append(optimum.buckets)
-        return optimum.sync_end_ns + rest_ns, as_assignment(workload, optimum.buckets, hardware.world_size)
+        return optimum.sync_end_ns + rest_ns, as_assignment(scorer.problem, optimum.buckets)
 
     return memory.trade_off(optimum_under, [g.num_bytes for g in workload.gradients], limits)
 
@@ -306,10 +305,6 @@ def _largest_allowed(workload: Workload, max_bucket_bytes: int | None) -> int:
 
 def _largest(workload: Workload, buckets: Iterable[Sequence[int]]) -> int:
     return max(sum(workload.gradients[index].num_bytes for index in bucket) for bucket in buckets)
-
-
-def _singles(workload: Workload) -> Buckets:
-    return tuple((index,) for index in workload.order())
 
 
 def _within(

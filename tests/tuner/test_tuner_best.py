@@ -8,11 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.errors import SimError
+from sim.errors import NotModelledError, SimError
 from sim.nouns.workload import Workload
 from sim.tuner import recommend
-from sim.tuner.reach.families import Families, find_ddp_families
+from sim.tuner.reach.families import Families, default_buckets, find_ddp_families
+from sim.tuner.search import kernels
 from sim.tuner.search.optimum import Optimum, find_optimum
+from sim.tuner.search.problem import Problem
 from sim.tuner.search.score import Scorer
 from tests.bench.machines import machine, model
 from tests.effort import tries
@@ -25,6 +27,35 @@ CAPS: tuple[float | None, ...] = (None, 0.0, 4.0)
 @given(anything(max_gradients=7))
 def test_the_best_alone_is_what_tune_recommends(case: Case) -> None:
     assert sim.best(*case) == sim.tune(*case).assignment
+
+
+@settings(max_examples=tries(60))
+@given(anything(max_gradients=25))
+def test_the_default_alone_is_what_assign_makes(case: Case) -> None:
+    assert default_buckets(Problem(*case)) == sim.assign(case[0]).bucket_indices
+
+
+def test_what_assign_refuses_is_refused_alone_too() -> None:
+    whole = resnet50()
+    gradients = (replace(whole.gradients[0], ready_ns=None), *whole.gradients[1:])
+    workload = replace(whole, gradients=gradients, ready_order=None)
+    with pytest.raises(NotModelledError, match="is never ready") as told:
+        sim.best(workload, link(4))
+    with pytest.raises(NotModelledError) as by_assign:
+        sim.assign(workload)
+    assert str(told.value) == str(by_assign.value)
+
+
+@pytest.mark.parametrize(("name", "most"), [("affine", 2), ("measured", 4)])
+def test_where_the_search_is_exact_little_else_is_scored(
+    name: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it found, and the default; with copies, which are rounded, also one bucket a gradient."""
+    played: list[int] = []
+    play = kernels.play_surely
+    monkeypatch.setattr(kernels, "play_surely", lambda *given: (played.append(1), play(*given))[1])
+    sim.best(model(161, name), machine(name))
+    assert len(played) <= most
 
 
 def from_all_families(scorer: Scorer) -> Optimum:

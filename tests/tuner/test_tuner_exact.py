@@ -37,6 +37,7 @@ from tests.tuner.cases import (
     tiny,
 )
 
+WITHOUT_EFFECTS = replace(link(4, world_size=4), launch_cost_ns=3)
 ABOVE = st.sampled_from([0, 0, 1, 2, 1000, 10**9])
 
 
@@ -95,6 +96,23 @@ def test_with_copies_it_is_the_optimum_but_for_roundings(case: Case, above: int)
         found.at_least_ns <= best <= simulated(*case, found.buckets) <= found.at_least_ns + len(problem) + 1
     )
     assert is_contiguous(case[0], found.buckets)
+
+
+@settings(max_examples=tries(200))
+@given(anything(max_gradients=25), st.data())
+def test_without_copies_no_two_neighbours_can_be_merged_without_loss(case: Case, data: st.DataObject) -> None:
+    """So that ``find_optimum`` need not try, for any dtypes and devices."""
+    workload, hardware = case
+    max_bytes = data.draw(limits(workload))
+    problem = Problem(*quick_launches((workload, replace(WITHOUT_EFFECTS, all_reduce=hardware.all_reduce))))
+    found = exact_optimum(problem, NO_LIMIT, max_bytes)
+    assert found is not None
+    assert covers(problem)
+    assert not found.is_rounded
+    closes = problem.closes(found.buckets)
+    assert closes is not None
+    kernels.merge(problem.machine, problem.tables, problem.run_ends(), closes, max_bytes, 1000)
+    assert problem.buckets(closes) == found.buckets
 
 
 @settings(max_examples=tries(200))

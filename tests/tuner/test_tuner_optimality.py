@@ -413,7 +413,7 @@ def test_search_space_is_all_contiguous_partitions(case: Case) -> None:
 @given(anything(max_gradients=8))
 def test_runs_are_by_dtype_device_and_sparse(case: Case) -> None:
     workload, _ = case
-    keys = run_keys(workload)
+    keys = run_keys([workload.gradients[index] for index in workload.order()])
     runs: dict[int, list[int]] = {}
     for index, key in zip(workload.order(), keys, strict=True):
         runs.setdefault(key, []).append(index)

@@ -52,9 +52,10 @@ def merge_wisely(workload: Workload, alpha: float, beta: float) -> Buckets:
 
     Each merge is right for the two that it joins; all of them together are not always this model's optimum.
     """
-    places = {index: place for place, index in enumerate(workload.order())}
+    order = workload.order()
+    places = {index: place for place, index in enumerate(order)}
     runs: dict[int, list[int]] = {}
-    for index, run in zip(workload.order(), run_keys(workload), strict=True):
+    for index, run in zip(order, run_keys([workload.gradients[index] for index in order]), strict=True):
         runs.setdefault(run, []).append(index)
     buckets = [bucket for run in runs.values() for bucket in _merge_run(workload, run, alpha, beta)]
     return tuple(sorted(buckets, key=lambda bucket: places[bucket[-1]]))

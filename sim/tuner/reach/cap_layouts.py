@@ -5,6 +5,7 @@ decides under every cap above all sums that it left open and up to the least sum
 of bytes. The next layout begins one byte above it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log10
 
@@ -14,8 +15,9 @@ from numpy.typing import NDArray
 from sim.clock.machine_code import compiled
 from sim.nouns.workload import Workload
 from sim.systems.bucketing import DEFAULT_BUCKET_CAP_BYTES, rebuild_order
-from sim.systems.cut import NO_LIMIT, PER_KEY, cut, number_keys
-from sim.tuner.search.partitions import Buckets
+from sim.systems.cut import NO_LIMIT, PER_KEY, cut, limits_for, number_keys
+from sim.tuner.search.partitions import Buckets, gather
+from sim.tuner.search.problem import Problem
 from sim.units import MIB
 
 Array = NDArray[np.int64]
@@ -65,6 +67,14 @@ def make_walk(workload: Workload, set_last_bucket_cap: bool = False) -> Walk:
         num_keys=num_keys,
         is_reversed=set_last_bucket_cap,
     )
+
+
+def walk_of(problem: Problem) -> Walk:
+    """``make_walk`` of a workload without unused gradients; of one run the arrays are there already."""
+    if not problem.has_one_run:
+        return make_walk(problem.workload)
+    keys = problem.run
+    return Walk(order=problem.indices, sizes=problem.dense, keys=keys, num_keys=1, is_reversed=False)
 
 
 _cut = compiled(cut)
@@ -210,27 +220,37 @@ def _grid(walk: Walk, count: int) -> Array:
 def find_bounds(walk: Walk, first_bytes: int, later_bytes: int) -> tuple[int, int, int, int]:
     """The box of limits around [first, later] that cuts alike, in bytes: lowest and highest first, lowest and
     highest later one, each included."""
-    bounds = _cut_once(walk, first_bytes, later_bytes)[2]
+    bounds = _cut_once(walk, [first_bytes, later_bytes])[1]
     first_low, first_high, later_low, later_high = bounds.tolist()
     return first_low, first_high, later_low, later_high
 
 
-def make_layout(walk: Walk, first_bytes: int, later_bytes: int) -> Buckets:
-    """The buckets under the limits [first, later], as ``bucketing.rebuilt_buckets`` makes them."""
-    number, bucket_of, _ = _cut_once(walk, first_bytes, later_bytes)
-    buckets: list[list[int]] = [[] for _ in range(number)]
-    for index, bucket in zip(walk.order.tolist(), bucket_of.tolist(), strict=True):
-        buckets[bucket].append(index)
-    return tuple(map(tuple, buckets[::-1] if walk.is_reversed else buckets))
+def make_layout(walk: Walk, *limits: int) -> Buckets:
+    """The buckets under these limits in bytes, as ``bucketing.rebuilt_buckets`` makes them."""
+    buckets = gather(walk.order, _cut_once(walk, limits)[0])
+    return buckets[::-1] if walk.is_reversed else buckets
 
 
-def _cut_once(walk: Walk, first_bytes: int, later_bytes: int) -> tuple[int, Array, Array]:
-    """The number of buckets, and ``bucket_of`` and ``bounds`` of ``cut``."""
+def find_cap_list(problem: Problem, buckets: Buckets, sizes: Sequence[int]) -> list[float] | None:
+    """``bucket_cap_mb_list`` that makes stock DDP (torch >= 2.11) rebuild these buckets, of ``sizes`` bytes.
+
+    None where no list can: several dtypes or devices, a sparse gradient, buckets that are not
+    contiguous in ready order, a bucket that ends in an empty tensor (B(i)).
+    """
+    limits = limits_for(sizes)
+    rebuilt = make_layout(walk_of(problem), *limits)
+    same = rebuilt == buckets or list(map(sorted, rebuilt)) == list(map(sorted, buckets))
+    has_one_key = problem.has_one_run or len({gradient.key for gradient in problem.workload.gradients}) == 1
+    return [limit / MIB for limit in limits] if same and has_one_key else None
+
+
+def _cut_once(walk: Walk, limits: Sequence[int]) -> tuple[Array, Array]:
+    """``bucket_of`` and ``bounds`` of ``cut``."""
     count = len(walk.sizes)
     bucket_of, emitted = np.empty(count, np.int64), np.empty(count, np.int64)
-    bounds, opened = np.empty(4, np.int64), np.empty(PER_KEY * walk.num_keys, np.int64)
-    limits = np.array([first_bytes, later_bytes], np.int64)
-    return _cut(walk.sizes, walk.keys, limits, bucket_of, bounds, emitted, opened), bucket_of, bounds
+    bounds, opened = np.empty(2 * len(limits), np.int64), np.empty(PER_KEY * walk.num_keys, np.int64)
+    _cut(walk.sizes, walk.keys, np.array(limits, np.int64), bucket_of, bounds, emitted, opened)
+    return bucket_of, bounds
 
 
 def round_cap_mb(low_bytes: int, high_bytes: int) -> float:

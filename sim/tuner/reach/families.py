@@ -14,10 +14,19 @@ from sim.systems.bucketing import DEFAULT_BUCKET_CAP_BYTES, DEFAULT_FIRST_BUCKET
 from sim.systems.cut import NO_LIMIT
 from sim.systems.fsdp2 import POLICIES as FSDP2_POLICIES
 from sim.systems.registry import assign
+from sim.systems.switches import Switches, check_used
 from sim.systems.zero import STAGES
 from sim.tuner.progress import tell
 from sim.tuner.reach.baselines import fit_alpha_beta, fuse_in_cycles, merge_wisely
-from sim.tuner.reach.cap_layouts import Intervals, find_bounds, find_intervals, make_walk, round_cap_mb
+from sim.tuner.reach.cap_layouts import (
+    Intervals,
+    find_bounds,
+    find_intervals,
+    make_layout,
+    make_walk,
+    round_cap_mb,
+    walk_of,
+)
 from sim.tuner.reach.cap_search import CapLimits, Search, best_pair
 from sim.tuner.reach.layout_scores import LayoutScores, score_layouts
 from sim.tuner.reach.megatron_family import BUCKET_SIZE, NUM_BUCKETS, find_megatron
@@ -25,6 +34,7 @@ from sim.tuner.reach.size_reach import Reach, SizeReach
 from sim.tuner.reach.unit_family import find_units
 from sim.tuner.reach.zero_family import find_zero
 from sim.tuner.search.partitions import Buckets
+from sim.tuner.search.problem import Problem
 from sim.tuner.search.score import Scorer
 
 DEFAULT = "default"
@@ -60,6 +70,12 @@ class Families:
     reached: dict[str, Reach]
     absent: dict[str, str]
     cap_rows: tuple[CapRow, ...]
+
+
+def default_buckets(problem: Problem) -> Buckets:
+    """The buckets of ``assign`` without arguments, and its refusals."""
+    check_used(problem.workload, Switches())
+    return make_layout(walk_of(problem), DEFAULT_FIRST_BUCKET_BYTES, DEFAULT_BUCKET_CAP_BYTES)
 
 
 def find_families(scorer: Scorer, max_bucket_bytes: int = NO_LIMIT) -> Families:

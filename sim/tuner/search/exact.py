@@ -36,10 +36,12 @@ class Found:
     ``is_rounded`` says that ``buckets`` may not be the best to the ns. The copy back of each bucket is
     rounded by itself, so that the buckets found may take longer than ``at_least_ns``, by up to one ns a
     gradient and one more. If the curve falls somewhere and windows were searched, they may take longer still.
+    ``free_at_least_ns`` is known without the search.
     """
 
     buckets: Buckets
     at_least_ns: int
+    free_at_least_ns: int
     is_rounded: bool
 
 
@@ -84,7 +86,7 @@ class _Search:
         self.problem, self.runs, self.max_bytes = problem, runs, max_bytes
         self.curve = (curve_bytes, curve_ns)
         self.first = problem.ready + problem.effects.launch_cost_ns
-        self.copies = problem.machine.copy_out_ns_per_byte > 0
+        self.copies = problem.copies_out
 
     def ends(self, target: float) -> Floats:
         """The earliest end in ns of each prefix if all is to be synchronised by ``target``."""
@@ -155,7 +157,7 @@ def exact_optimum(problem: Problem, upper_ns: int, max_bytes: int = NO_LIMIT) ->
     """
     runs = _Runs(problem)
     sizes, curve, slack_ns = _as_one_channel(problem)
-    copies = problem.machine.copy_out_ns_per_byte > 0
+    copies = problem.copies_out
     above = below = curve
     if not runs.fit_lattice(copies):
         if runs.count > 1:
@@ -174,6 +176,7 @@ def exact_optimum(problem: Problem, upper_ns: int, max_bytes: int = NO_LIMIT) ->
     return Found(
         buckets=problem.buckets(search.closes(least, ends)),
         at_least_ns=at_least,
+        free_at_least_ns=known,
         is_rounded=copies or bool((above != below).any()),
     )
 

@@ -25,7 +25,7 @@ FEW_LABELS = 2  # per prefix in the first search, whose answer is the limit that
 
 def applies(problem: Problem) -> bool:
     """Whether the search covers this case: one run, one channel, nothing stretches or blocks the lane."""
-    return problem.effects.in_force <= KNOWN and int(problem.run.max()) == 0
+    return problem.effects.in_force <= KNOWN and problem.has_one_run
 
 
 @dataclass(slots=True, eq=False)

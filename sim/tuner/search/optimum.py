@@ -39,12 +39,16 @@ class Optimum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answer:
-    """The best partition of a search, how it is known, and the ns that a proof leaves open."""
+    """The best partition of a search, how it is known, and the ns that a proof leaves open.
+
+    ``is_merged``: no two neighbours among its buckets can be merged without loss.
+    """
 
     buckets: Buckets
     proof: str
     is_proved: bool
     left_open_ns: int = 0
+    is_merged: bool = False
 
 
 def find_optimum(
@@ -58,7 +62,7 @@ def find_optimum(
 
     Args:
         scorer: of the workload on the machine.
-        known: partitions that keep to ``max_bytes``, one at least; the answer is never worse than any.
+        known: such partitions that keep to ``max_bytes``, one at least; the answer is never worse than any.
         max_bytes: largest bucket, by DDP's caps; a gradient that is larger is a bucket alone.
         effort: how much is played where nothing can be proved; 1 is some 0.1 s.
         further: what else is known and takes long to find. It is asked for where the search does not prove
@@ -68,12 +72,11 @@ def find_optimum(
     tell("searching for the best buckets")
     problem = scorer.problem
     pool = list(known)
-    at_least = free = lower_bound_ns(problem)
-    exact = exact_optimum(problem, min(map(scorer.sync_end_ns, pool)), max_bytes)
-    if exact is not None:
-        at_least = max(at_least, exact.at_least_ns)
-    has_one_run = int(problem.run.max()) == 0
-    answer = _prove(scorer, pool, exact, max_bytes) if further is None or has_one_run else None
+    upper = min(map(scorer.sync_end_ns, pool)) if problem.copies_out else NO_LIMIT  # without copies not used
+    exact = exact_optimum(problem, upper, max_bytes)
+    free = lower_bound_ns(problem) if exact is None else exact.free_at_least_ns
+    at_least = free if exact is None else exact.at_least_ns
+    answer = _prove(scorer, pool, exact, max_bytes) if further is None or problem.has_one_run else None
     if further is not None and (answer is None or not answer.is_proved):
         pool = [*further(), *pool]
         answer = _prove(scorer, pool, exact, max_bytes)
@@ -83,7 +86,9 @@ def find_optimum(
         answer = _Answer(
             buckets=climbed, proof="refined by simulation; not proved by search", is_proved=False
         )
-    best, is_proved, proof = _fewest(scorer, answer.buckets, max_bytes), answer.is_proved, answer.proof
+    best, is_proved, proof = answer.buckets, answer.is_proved, answer.proof
+    if not answer.is_merged:
+        best = _fewest(scorer, best, max_bytes)
     end = scorer.sync_end_ns(best)
     if is_proved:
         at_least = max(at_least, end - answer.left_open_ns)
@@ -103,9 +108,17 @@ def find_optimum(
 def _prove(scorer: Scorer, known: list[Buckets], exact: Found | None, max_bytes: int) -> _Answer | None:
     """The best of ``known`` and of a search that can be exact; None where no such search fits."""
     problem = scorer.problem
-    best = _best(scorer, known if exact is None else [*known, exact.buckets])
     if exact is not None and covers(problem) and not exact.is_rounded:
-        return _Answer(buckets=best, proof="exact search over all contiguous partitions", is_proved=True)
+        if problem.has_one_run:  # none is sooner then, and one with more buckets is no better
+            known = [buckets for buckets in known if len(buckets) <= len(exact.buckets)]
+        best = _best(scorer, [*known, exact.buckets])
+        return _Answer(
+            buckets=best,
+            proof="exact search over all contiguous partitions",
+            is_proved=True,
+            is_merged=best is exact.buckets,  # each as long as what follows lets it be
+        )
+    best = _best(scorer, known if exact is None else [*known, exact.buckets])
     if labels.applies(problem) and len(problem) <= LABELLED:
         better, complete = labels.best_by_labels(problem, scorer.sync_end_ns(best), max_bytes)
         proof = "exact search over all contiguous partitions" + ("" if complete else ", cut short")

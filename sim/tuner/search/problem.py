@@ -1,6 +1,7 @@
 """What every partition of one workload on one machine has in common, as arrays for the kernels."""
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from sim.errors import InputError
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload
 from sim.systems.ddp import copied_bytes
-from sim.tuner.search.partitions import Buckets, run_keys
+from sim.tuner.search.partitions import Buckets, gather, run_keys
 from sim.units import NS_PER_S, transfer_ns
 
 MOST = 1 << 52  # ns or bytes: sums of two stay exact in a float64
@@ -58,20 +59,25 @@ def _machine(effects: Effects, copy_out_bytes_per_s: float | None) -> Machine:
 
 
 def _ints(what: str, values: Sequence[int]) -> Ints:
-    if any(value > MOST for value in values):
+    if max(values, default=0) > MOST:
         raise InputError(f"{what}: {max(values)} is more than the tuner can count with; give at most {MOST}")
     return np.array(values, dtype=np.int64)
+
+
+def _transfers_ns(sizes: Sequence[int], bytes_per_s: float | None) -> list[int]:
+    """``transfer_ns`` of each."""
+    return [0] * len(sizes) if bytes_per_s is None else [transfer_ns(size, bytes_per_s) for size in sizes]
 
 
 class Problem:
     """One workload on one machine, one array entry for each place in the ready order.
 
-    ``order``: index of the gradient; ``run``: number of its run (``run_keys``); ``wire``, ``copied``,
-    ``dense``: its bytes on the wire, in copies, by DDP's caps; ``work``, ``copy_in``: ns of the compute lane
-    for it; ``ready``: ns at which it is copied in if nothing stretches or blocks the lane; ``tail``: ns of
-    backward after the last; ``lane_end``: ns, the end of that lane; ``effects``: what the machine does;
-    ``grains``: see ``grains_of``. ``curve``, and as arrays ``curve_bytes``, ``curve_ns``: the all-reduce
-    curve, zero for world size 1.
+    ``order``, ``indices``: index of the gradient; ``run``: number of its run (``run_keys``); ``wire``,
+    ``copied``, ``dense``: its bytes on the wire, in copies, by DDP's caps; ``work``, ``copy_in``: ns of the
+    compute lane for it; ``ready``: ns at which it is copied in if nothing stretches or blocks the lane;
+    ``tail``: ns of backward after the last; ``lane_end``: ns, the end of that lane; ``effects``: what the
+    machine does; ``grains``: see ``grains_of``. ``curve``, and as arrays ``curve_bytes``, ``curve_ns``: the
+    all-reduce curve, zero for world size 1.
 
     Raises:
         InputError: times or sizes beyond 2**52, or a step that could take more than 2**61 ns.
@@ -80,18 +86,23 @@ class Problem:
     def __init__(self, workload: Workload, hardware: Hardware) -> None:
         self.workload, self.hardware = workload, hardware
         self.order = workload.order()
-        self.place = {index: at for at, index in enumerate(self.order)}
+        self.indices = np.array(self.order, dtype=np.int64)
+        self._place = np.zeros(len(workload.gradients), dtype=np.int64)
+        self._place[self.indices] = np.arange(len(self))
         gradients = [workload.gradients[index] for index in self.order]
         into = None if "copy_in" in workload.ready_includes else hardware.copy_in_bytes_per_s
         ready = [gradient.ready_ns or 0 for gradient in gradients]
         _ints("backward_ns", [workload.backward_ns])
-        self.run = np.array(run_keys(workload), dtype=np.int64)
-        self.dense = _ints("num_bytes", [gradient.num_bytes for gradient in gradients])
-        self.wire = _ints("wire_bytes", [gradient.on_wire for gradient in gradients])
-        self.copied = _ints("wire_bytes", [copied_bytes(workload, index) for index in self.order])
-        _ints("num_bytes of all gradients", [sum(max(g.on_wire, g.num_bytes) for g in gradients)])
+        self.run = np.array(run_keys(gradients), dtype=np.int64)
+        dense = [gradient.num_bytes for gradient in gradients]
+        wire = [gradient.on_wire for gradient in gradients]
+        copied = [copied_bytes(g) if g.sparse else size for g, size in zip(gradients, wire, strict=True)]
+        self.dense, self.wire = _ints("num_bytes", dense), _ints("wire_bytes", wire)
+        self.copied = _ints("wire_bytes", copied)
+        # Of floats: exact up to what is legal, and without overflow beyond.
+        _ints("num_bytes of all gradients", [int(np.maximum(self.wire, self.dense).sum(dtype=np.float64))])
         self.work = np.diff(_ints("ready_ns", ready), prepend=0)
-        self.copy_in = _ints("copy_in", [transfer_ns(int(size), into) for size in self.copied])
+        self.copy_in = _ints("copy_in", _transfers_ns(copied, into))
         self.ready = np.cumsum(self.work + self.copy_in)
         self.tail = workload.backward_ns - (ready[-1] if ready else 0)
         self.lane_end = int(self.ready[-1]) + self.tail if ready else self.tail
@@ -145,13 +156,22 @@ class Problem:
         """How many times as fast as one channel all of them are together, at most."""
         return max(1.0, self.machine.factors.channels / self.machine.factors.channel)
 
+    @property
+    def has_one_run(self) -> bool:
+        """Whether all gradients have one dtype and device, and none is sparse unless it is the only one."""
+        return not self.run.any()
+
+    @property
+    def copies_out(self) -> bool:
+        """Whether copies back take time."""
+        return self.machine.copy_out_ns_per_byte > 0
+
     def stops(self, buckets: Buckets) -> tuple[Ints, Ints, Ints]:
         """Per bucket in launch order: the last place it waits for, its bytes on the wire, its copied bytes.
 
         A bucket waits for those before it too (A3.5).
         """
-        places = np.array([self.place[index] for bucket in buckets for index in bucket], dtype=np.int64)
-        firsts = np.cumsum([0, *map(len, buckets[:-1])])
+        places, firsts = self._members(buckets)
         stops = np.maximum.accumulate(np.maximum.reduceat(places, firsts))
         return stops, np.add.reduceat(self.wire[places], firsts), np.add.reduceat(self.copied[places], firsts)
 
@@ -161,20 +181,24 @@ class Problem:
 
     def copies_back(self, copied: Ints) -> Ints:
         """Ns to copy each bucket back, from ``copied`` bytes."""
-        rate = self.hardware.copy_out_bytes_per_s
-        return np.array([transfer_ns(size, rate) for size in copied.tolist()], dtype=np.int64)
+        return np.array(_transfers_ns(copied.tolist(), self.hardware.copy_out_bytes_per_s), dtype=np.int64)
 
     def closes(self, buckets: Buckets) -> NDArray[np.bool_] | None:
         """At which places a bucket ends; None unless this alone makes ``buckets``, in this order."""
         closes = np.zeros(len(self.order), dtype=np.bool_)
-        for bucket in buckets:
-            closes[max(self.place[index] for index in bucket)] = True
+        closes[np.maximum.reduceat(*self._members(buckets))] = True
         made = self.buckets(closes)
-        same = len(made) == len(buckets) and all(set(a) == set(b) for a, b in zip(made, buckets, strict=True))
-        return closes if same else None
+        return closes if made == buckets or list(map(set, made)) == list(map(set, buckets)) else None
+
+    def _members(self, buckets: Buckets) -> tuple[Ints, Ints]:
+        """The place of each gradient, bucket after bucket, and where in this row each bucket begins."""
+        places = self._place[np.fromiter(chain.from_iterable(buckets), np.int64)]
+        return places, np.cumsum([0, *map(len, buckets[:-1])])
 
     def buckets(self, closes: NDArray[Any]) -> Buckets:
         """The buckets that end at ``closes``, in launch order: by when their last gradient is ready."""
+        if self.has_one_run:
+            return gather(self.indices, np.cumsum(closes) - closes)
         made: list[tuple[int, ...]] = []
         open_buckets: dict[int, list[int]] = {}
         for index, run, ends in zip(self.order, self.run.tolist(), closes.tolist(), strict=True):
@@ -183,6 +207,10 @@ class Problem:
                 made.append(tuple(open_buckets.pop(run)))
         assert not open_buckets, "a run's last gradient ends a bucket"
         return tuple(made)
+
+    def singles(self) -> Buckets:
+        """One bucket a gradient."""
+        return tuple(zip(self.order))
 
     def run_ends(self) -> NDArray[np.bool_]:
         """The last place of each run: there a bucket ends in every partition."""

@@ -22,27 +22,31 @@ class Scorer:
     """
 
     def __init__(self, workload: Workload, hardware: Hardware) -> None:
-        self.problem = Problem(workload, replace(hardware, shared_connection=False))
+        if hardware.shared_connection:
+            hardware = replace(hardware, shared_connection=False)
+        self.problem = Problem(workload, hardware)
         self._rough: dict[Buckets, tuple[int, bool]] = {}
         self._known: dict[Buckets, int] = {}
 
     def sync_end_ns(self, buckets: Sequence[Sequence[int]]) -> int:
         """When all gradients are available under these buckets, to the ns, from the start of backward."""
         key = tuple(map(tuple, buckets))
-        if key not in self._known:
+        end = self._known.get(key)
+        if end is None:
             rough, sure = self._play(key)
-            self._known[key] = rough if sure else self._engine(key)
-        return self._known[key]
+            end = self._known[key] = rough if sure else self._engine(key)
+        return end
 
     def rough_ns(self, buckets: Sequence[Sequence[int]]) -> int:
         """``sync_end_ns`` for a search: within a few ns of it."""
         return self._play(tuple(map(tuple, buckets)))[0]
 
     def _play(self, buckets: Buckets) -> tuple[int, bool]:
-        if buckets not in self._rough:
+        played = self._rough.get(buckets)
+        if played is None:
             problem = self.problem
             stops, wires, copied = problem.stops(buckets)
-            self._rough[buckets] = kernels.play_surely(
+            played = self._rough[buckets] = kernels.play_surely(
                 problem.machine,
                 problem.grains,
                 problem.work,
@@ -53,7 +57,7 @@ class Scorer:
                 problem.small(wires),
                 problem.copies_back(copied),
             )
-        return self._rough[buckets]
+        return played
 
     def _engine(self, buckets: Buckets) -> int:
         assignment = Assignment(bucket_indices=buckets)
