@@ -57,11 +57,14 @@ def kept() -> Iterator[None]:
 
 
 def headline_is_there() -> None:
-    """Send what is kept; at first in a visit give the browser the time to paint the headline alone."""
+    """At first in a visit give the browser the time to paint the headline alone, and send what is kept.
+
+    Later it has that time anyway, until the timeline is computed, and what is kept comes after that.
+    """
     if _SEND.get() is not None and not st.session_state.get("has_headline"):
         st.session_state["has_headline"] = True
         time.sleep(_FIRST_S)
-    send()
+        send()
 
 
 def send() -> None:

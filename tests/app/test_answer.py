@@ -212,6 +212,10 @@ def test_what_is_folded_away_is_played_as_the_page_is(page: AppTest) -> None:
     """Beside a slow rank: the best buckets' step, and whose critical path is told."""
     page.query_params["slowest"] = "1.3"
     page.run()
+    assert all(not one.children for one in page.expander if one.label.startswith("Why")), "until it is opened"
+    for box in ("folded_why", "folded_best"):
+        page.session_state[box] = True
+    page.run()
     (best,) = [one.label.replace("\\", "") for one in page.expander if "best buckets" in one.label]
     (told,) = [one for one in plain(page).split("**") if one.startswith("Under the slowest rank these take ")]
     assert best.rpartition(", ")[2].removesuffix(" a step") in told
