@@ -96,7 +96,7 @@ def built(
     return _Built(data=traces, layout={**settings, "shapes": list(shapes)}, _validate=False)
 
 
-class _Built(go.Figure):
+class _Built(go.Figure):  # type: ignore[misc]
     """A figure that hands out its parts as they are: plotly copies all of them, and its template twice."""
 
     def _initialize_layout_template(self) -> None:

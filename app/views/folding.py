@@ -6,7 +6,7 @@ import streamlit as st
 
 
 @st.fragment
-def folded(title: str, key: str, draw: Callable[[], None]) -> None:
+def folded(title: str, key: str, draw: Callable[[], object]) -> None:
     """An expander that ``draw`` fills while it is open; opening it runs nothing else anew."""
     # Streamlit takes one with another title for another one, which is closed.
     st.session_state[key] = st.session_state.get(key, False)
