@@ -9,7 +9,6 @@ gradients as they tell of, or, as even a small job's have texts and parts of the
 import json
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 
 import streamlit as st
@@ -74,17 +73,13 @@ class Inputs:
         return max(len(self.workload.gradients), _LEAST)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """One assignment, what happens under it, and what that means."""
+    """One assignment, what happens under it, and what that means; ``path`` decides the end of the step."""
 
     timeline: Timeline
     report: Report
-
-    @cached_property
-    def path(self) -> tuple[PathSpan, ...]:
-        """The spans that decide the end of the step."""
-        return sim.critical_path(self.timeline)
+    path: tuple[PathSpan, ...]
 
     @property
     def assignment(self) -> Assignment:
@@ -196,7 +191,13 @@ def play_assignment(inputs: Inputs, assignment: Assignment) -> Played:
     """What happens under an assignment, played anew."""
     # The analytic engine gives simpy's timeline, to the nanosecond, sooner.
     timeline = sim.simulate(inputs.workload, inputs.hardware, assignment, "analytic", slowest=inputs.slowest)
-    return Played(timeline=timeline, report=sim.summarize(timeline))
+    return played_of(timeline)
+
+
+def played_of(timeline: Timeline) -> Played:
+    """What a timeline means."""
+    path = sim.critical_path(timeline)
+    return Played(timeline=timeline, report=sim.summarize(timeline, path), path=path)
 
 
 def best(inputs: Inputs, progress: Progress | None = None) -> Assignment:

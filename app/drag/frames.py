@@ -16,7 +16,6 @@ from app.remembering import Remembered
 from app.views.headline import Card, step_cards
 from app.words import labels
 from sim.errors import SimError
-from sim.metrics.critical_path import critical_path
 
 GainCard = Callable[[Played, Played], Card]
 Notes = tuple[str, ...]
@@ -108,7 +107,7 @@ def frame(state: State, shown: Played, gain: GainCard, *, is_searched: bool) -> 
     default = cached.play(state.inputs, state.choice.default_for(state.inputs.workload))
     last = gain(shown, default)
     as_measured = None if state.what_if.is_none else cached.play(state.measured, state.choice)
-    marks = path_marks(timeline, critical_path(timeline))
+    marks = path_marks(timeline, shown.path)
     return {
         "cards": [(card.value, card.below) for card in step_cards(shown, as_measured)]
         + [(last.value, last.below if is_searched else "")],

@@ -1,6 +1,6 @@
 // Streamlit keeps to itself where these sliders stand: here the server is told, at once where the browser has
-// nothing to draw, else when the hand rests. What the server draws would take the browser's time from what is
-// drawn while the hand moves.
+// nothing to draw or a pointer lets go, else when the keys rest. What the server draws would take the browser's
+// time from what is drawn while the hand moves.
 const REST_MS = 400;  // from a key to the next that still belongs to it
 
 export default function ({data, parentElement, setTriggerValue}) {
@@ -66,7 +66,7 @@ class Hand {
     this.timer = setTimeout(() => {
       if (this.isDown && this.isPointer) return;  // Streamlit takes the value when it is let go
       const isServers = this.standing === this.at[this.touched];
-      if (!isServers && !document.querySelector('.bucketsim-drawn')) return this.flush();
+      if (this.isPointer || (!isServers && !document.querySelector('.bucketsim-drawn'))) return this.flush();
       if (!this.isDown) this.timer = setTimeout(() => this.flush(), REST_MS);
     }, 0);
   }

@@ -1,5 +1,7 @@
 """What to set: a strip under the cards, and below the sweep the lines to paste, with the rest folded away."""
 
+from functools import partial
+
 import streamlit as st
 
 import sim
@@ -7,6 +9,7 @@ from app.answering import Answer
 from app.cached import Inputs
 from app.choosing import Choice
 from app.views import export, knobs, reasons
+from app.views.folding import folded
 from app.words import labels
 from app.words import tune as words
 from sim.errors import SimError
@@ -57,8 +60,8 @@ def show(
             st.markdown(labels.plain(found.plateau.sentence))
         for note in found.notes:
             st.info(labels.sentence(note), icon=":material/info:")
-        with st.expander(labels.plain(words.best_title(found, answer.best, under))):
-            _best(inputs, found, answer, under)
+        title = labels.plain(words.best_title(found, answer.best, under))
+        folded(title, "folded_best", partial(_best, inputs, found, answer, under))
         reasons.show(inputs, found, answer, under)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import streamlit as st
 
@@ -10,6 +11,7 @@ from app import cached
 from app.cached import Inputs, Played
 from app.figures.timeline import draw_timeline, timeline_data
 from app.provenance import origin_words, provenance, signed, signed_csv, signed_html, signed_snippet
+from app.views.folding import folded
 from app.views.knobs import Knobs
 from app.words import labels
 from sim.errors import SimError
@@ -87,8 +89,8 @@ def show(inputs: Inputs, turned: Knobs, shown: Played, measured: CandidateAgreem
     if problem:
         st.info(problem)
     else:
-        with st.expander("The lines of the assignment shown"):
-            st.code(lines, language=language, wrap_lines=True)
+        show_lines = partial(st.code, lines, language=language, wrap_lines=True)
+        folded("The lines of the assignment shown", "folded_lines", show_lines)
     st.caption(labels.plain(origin_words(where_from)))
 
 

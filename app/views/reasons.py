@@ -1,6 +1,7 @@
 """Beside the recommendation: why a step takes what it takes, whether a gain shows, and what memory costs."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import streamlit as st
@@ -10,6 +11,7 @@ from app.answering import Answer
 from app.cached import Inputs
 from app.figures.memory import draw_memory, memory_data
 from app.figures.style import CHART
+from app.views.folding import folded
 from app.words import labels
 from app.words import tune as words
 from app.words.tune import COLUMN_HELP
@@ -25,15 +27,17 @@ def show(inputs: Inputs, found: Recommendation, answer: Answer, under: str) -> N
     Paths are those of what the page plays, under its switches and beside its ranks; how steps vary and what
     memory costs are known without them.
     """
-    with st.expander("Why: the critical path"):
-        for title, played in words.reasoned(answer).items():
-            _path(title, played.report, played.path)
+    folded("Why: the critical path", "folded_why", partial(_why, answer))
     without = labels.plain(f", without {under}") if under else ""
     if found.robust is not None:
-        with st.expander(f"Does it show? Steps as they vary{without}"):
-            _robust(found.robust)
-    with st.expander(f"What does a limit on the largest bucket cost{without}?"):
-        _memory(inputs)
+        folded(f"Does it show? Steps as they vary{without}", "folded_robust", partial(_robust, found.robust))
+    title = f"What does a limit on the largest bucket cost{without}?"
+    folded(title, "folded_memory", partial(_memory, inputs))
+
+
+def _why(answer: Answer) -> None:
+    for title, played in words.reasoned(answer).items():
+        _path(title, played.report, played.path)
 
 
 def _path(title: str, report: Report, path: Sequence[PathSpan]) -> None:
@@ -84,7 +88,6 @@ def _robust(robust: Robust) -> None:
     st.caption(labels.plain(labels.robust_sentence(robust)))
 
 
-@st.fragment
 def _memory(inputs: Inputs) -> None:
     if st.button("Search under each limit", key="search_memory"):
         st.session_state["memory_asked_for"] = inputs.key

@@ -1,5 +1,7 @@
 """Is it true? What real ranks did, beside what is predicted: the section of the Tune page."""
 
+from functools import partial
+
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
@@ -11,6 +13,7 @@ from app.figures.measured import attribution_data
 from app.library import Library
 from app.views import record_parts
 from app.views.errors import told
+from app.views.folding import folded
 from app.views.record_parts import row_of
 from app.words import labels
 from app.words import tune as words
@@ -94,8 +97,7 @@ def _compare(opened: Opened, shown: Played, warning: DeltaGenerator) -> Candidat
     record_parts.table(agreement)
     record_parts.steps(agreement)
     if attribution_data(agreement):
-        with st.expander("Where the error comes from"):
-            record_parts.attribution(agreement)
+        folded("Where the error comes from", "folded_error", partial(record_parts.attribution, agreement))
     _overlay(agreement, None if same is None else same.name)
     return same
 

@@ -83,6 +83,7 @@ def show(library: Library, source: Asked, validate: st.Page) -> None:
     headline.draw(gain_place, headline.gain_card(shown, default, possible))
     sidebar_last.headline_is_there()
     step_timeline(state, shown, measured_as)
+    sidebar_last.send()
 
     search_place = st.container()
     measured = truth.show(

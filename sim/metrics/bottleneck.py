@@ -29,9 +29,12 @@ class Bottleneck:
     part_ns: int
 
 
-def find_bottleneck(timeline: Timeline, step_ns: int) -> Bottleneck:
-    """What to tell the user first: the first of ``CAUSES`` that matches. ``step_ns`` is the whole step."""
-    evidence = Evidence(timeline=timeline, step_ns=step_ns)
+def find_bottleneck(timeline: Timeline, step_ns: int, path: Sequence[PathSpan] | None = None) -> Bottleneck:
+    """What to tell the user first: the first of ``CAUSES`` that matches.
+
+    ``step_ns`` is the whole step, ``path`` its critical path where that is known.
+    """
+    evidence = Evidence(timeline=timeline, step_ns=step_ns, known_path=path)
     found = (cause(evidence) for cause in CAUSES)
     return next(bottleneck for bottleneck in found if bottleneck is not None)
 

@@ -1,5 +1,6 @@
 """Figures of a timeline by which the cause that holds a step up is told."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import get_args
@@ -19,11 +20,12 @@ _SENT = get_args(CollectiveKind)
 class Evidence:
     """A timeline and figures read off it, each computed once and only if it is asked for.
 
-    ``step_ns`` is the whole step.
+    ``step_ns`` is the whole step, ``known_path`` the critical path where it was found before.
     """
 
     timeline: Timeline
     step_ns: int
+    known_path: Sequence[PathSpan] | None = None
 
     @property
     def exposed_ns(self) -> int:
@@ -31,9 +33,9 @@ class Evidence:
         return self.timeline.sync_end_ns - self.timeline.workload.backward_ns
 
     @cached_property
-    def path(self) -> tuple[PathSpan, ...]:
+    def path(self) -> Sequence[PathSpan]:
         """The critical path."""
-        return critical_path(self.timeline)
+        return critical_path(self.timeline) if self.known_path is None else self.known_path
 
     @cached_property
     def sent(self) -> list[PathSpan]:

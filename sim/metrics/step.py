@@ -1,9 +1,12 @@
 """The figures of a step, as CONTRACT defines them."""
 
+from collections.abc import Sequence
+
 from sim.metrics.bottleneck import find_bottleneck
 from sim.metrics.bucket_memory import buffer_memory
 from sim.metrics.curve_reach import outside_curves
 from sim.metrics.intervals import intersection_length, length, union
+from sim.nouns.path import PathSpan
 from sim.nouns.report import BucketRow, Report
 from sim.nouns.timeline import Timeline
 
@@ -33,10 +36,13 @@ def step_ns(timeline: Timeline) -> int:
     )
 
 
-def summarize(timeline: Timeline) -> Report:
-    """The report of a timeline: its figures, the sentence that names the bottleneck, its buckets."""
+def summarize(timeline: Timeline, path: Sequence[PathSpan] | None = None) -> Report:
+    """The report of a timeline: its figures, the sentence that names the bottleneck, its buckets.
+
+    ``path`` is its critical path where that is known, else it is found as far as it is needed.
+    """
     step = step_ns(timeline)
-    verdict = find_bottleneck(timeline, step)
+    verdict = find_bottleneck(timeline, step, path)
     return Report(
         policy=timeline.assignment.policy,
         iteration=timeline.iteration,  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import sim
+from app import cached
 from app.answering import Answer
 from app.cached import Played
 from app.launch import MAIN
@@ -170,7 +171,7 @@ def test_where_no_cap_comes_near_the_best_buckets_that_is_said_first(far: AppTes
 def test_what_is_lost_and_what_is_kept_is_told(workload: Workload, hardware: Hardware) -> None:
     def played(**given: Any) -> Played:
         timeline = sim.simulate(workload, hardware, sim.assign(workload, **given))
-        return Played(timeline=timeline, report=sim.summarize(timeline))
+        return cached.played_of(timeline)
 
     default, slow, quick = played(), played(bucket_cap_mb=8), played(bucket_cap_mb=2)
     steps = [one.report.step_ns for one in (quick, slow, default)]
@@ -193,7 +194,7 @@ def test_what_is_lost_and_what_is_kept_is_told(workload: Workload, hardware: Har
 def test_the_sweep_is_explained_by_what_it_has(workload: Workload, hardware: Hardware) -> None:
     """No star where nothing is marked, nor is the best round cap recommended where it is not."""
     timeline = sim.simulate(workload, hardware, sim.assign(workload))
-    played = Played(timeline=timeline, report=sim.summarize(timeline))
+    played = cached.played_of(timeline)
     kept = Answer(pick="default", played=played, default=played, best=None)
     assert words.sweep_caption(kept, 0.01, "") == (
         "Left: DDP's default, a point of its own. Dashed: its step. Click a point to see its timeline above. "
@@ -211,6 +212,10 @@ def test_the_sweep_is_explained_by_what_it_has(workload: Workload, hardware: Har
 def test_what_is_folded_away_is_played_as_the_page_is(page: AppTest) -> None:
     """Beside a slow rank: the best buckets' step, and whose critical path is told."""
     page.query_params["slowest"] = "1.3"
+    page.run()
+    assert all(not one.children for one in page.expander if one.label.startswith("Why")), "until it is opened"
+    for box in ("folded_why", "folded_best"):
+        page.session_state[box] = True
     page.run()
     (best,) = [one.label.replace("\\", "") for one in page.expander if "best buckets" in one.label]
     (told,) = [one for one in plain(page).split("**") if one.startswith("Under the slowest rank these take ")]

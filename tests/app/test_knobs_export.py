@@ -42,7 +42,9 @@ def take_home(pick: str, options: dict[str, object], straggler: float = 1.0) -> 
 
 
 def page(pick: str, **options: Any) -> AppTest:
-    return AppTest.from_function(take_home, args=(pick, options), default_timeout=PATIENCE_S)
+    made = AppTest.from_function(take_home, args=(pick, options), default_timeout=PATIENCE_S)
+    made.session_state["folded_lines"] = True
+    return made
 
 
 @pytest.fixture

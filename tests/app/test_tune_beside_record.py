@@ -11,7 +11,7 @@ from streamlit.testing.v1 import AppTest
 import sim
 from app import cached
 from app.answering import Answer
-from app.cached import Inputs, Played
+from app.cached import Inputs
 from app.choosing import Choice, WhatIf
 from app.launch import MAIN
 from app.views.record_parts import regret_words, row_of
@@ -156,7 +156,7 @@ def test_a_measured_candidate_is_one_with_the_same_buckets_switches_and_machine(
 
     def found(**options: Any) -> str | None:
         timeline = sim.simulate(workload, hardware, sim.assign(workload, **options), "analytic")
-        row = row_of(agreement, Played(timeline=timeline, report=sim.summarize(timeline)))
+        row = row_of(agreement, cached.played_of(timeline))
         return None if row is None else row.name
 
     assert found() == "default"
@@ -173,7 +173,7 @@ def test_a_measured_candidate_is_one_with_the_same_buckets_switches_and_machine(
         assert found(**options) is None
     slowest, _ = sim.scale(workload, hardware, backward=1.5)
     late = sim.simulate(workload, hardware, sim.assign(workload), "analytic", slowest=slowest)
-    assert row_of(agreement, Played(timeline=late, report=sim.summarize(late))) is None
+    assert row_of(agreement, cached.played_of(late)) is None
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
-"""What a person waits for: from a key to the painted frame, and from an address to the first headline.
+"""What a person waits for: from the hand to the painted frame, and from an address to the first headline.
 
-A slider is timed twice: until the browser has painted what it was given beforehand, and until the server's
-own answer is painted in its place, which it is asked for once the hand rests. The number of the cap is drawn
+A slider is timed twice: from a key until the browser has painted what it was given beforehand, and from when
+the mouse lets go of it until the server's own answer is painted in its place. The number of the cap is drawn
 by the server alone. Times are measured in the page, by its own clock, and handed to pytest-benchmark, whose
 clock they move. The page beside them has one slider and one number: what streamlit and the browser take by
-themselves. Each knob of each size is moved on one page: a slider first as a hand drags it, there and back,
-then stop by stop, each once the page rests, until ``SHARE_S`` are over. What the page searches for on another
-machine is waited for no longer than ``REST_MS``: at 2,000 tensors it takes longer than all moves.
+themselves. All knobs of a size are moved on the page that was opened first: a slider by keys, there and back,
+then stop by stop by the mouse, each once the page rests, until ``SHARE_S`` are over. What the page searches
+for on another machine is waited for no longer than ``REST_MS``: at 2,000 tensors it takes longer than all
+moves.
 """
 
 import time
@@ -21,7 +22,7 @@ import pytest
 
 import sim
 from tests.app.browser import harness
-from tests.app.browser.harness import Site, Tab
+from tests.app.browser.harness import Site
 from tests.bench.clock import CLOCK, hand_over
 from tests.bench.machines import machine, model
 
@@ -30,34 +31,36 @@ pytestmark = [pytest.mark.bench, pytest.mark.browser]
 TRACES = Path(__file__).parents[2] / "traces"
 MACHINE = "box-2x4gbit"
 TOLD = {"drawn": "drawn in the browser", "served": "the server's answer"}
-# Role, name, and key.
+# Role, name, and key. The bandwidth comes last: what the page searches for then takes time from what follows.
 KNOBS = {
+    "the cap's number": ("spinbutton", "Cap, MiB", "cap"),
     "the cap's slider": ("slider", "Cap, MiB", "cap_slider"),
     "the bandwidth's slider": ("slider", "Bandwidth ×", "bw"),
-    "the cap's number": ("spinbutton", "Cap, MiB", "cap"),
 }
 WORKLOADS = {77: "gpt-13.8M-cpu", 161: "resnet50-cpu", 2000: "made-up-2000"}
-DRAGGED, MOVES, FEWEST, LOADS = 8, 9, 3, 3  # moves there, and as many back; moves that the server answers
-SHARE_S = 4.0  # of the wall clock for the moves of one knob that the server answers
+DRAGGED, MOVES, FEWEST, LOADS = 7, 9, 3, 2  # moves there, and as many back; moves that the server answers
+LEAST_PX = 8  # that the mouse moves
+SHARE_S = 2.5  # of the wall clock for the moves of one knob that the server answers
 CALM_MS, REST_MS = 300, 1000
 BETWEEN_MS = 120  # from one stop to the next: the hand neither rests nor hurries
 FIRST, MOVED = (
     "On the screen: from an address to the headline",
-    "On the screen: from a key to the painted headline",
+    "On the screen: from the hand to the painted headline",
 )
 PLAIN = """import streamlit as st
 st.title("Plain")
 st.metric("Step time", f"{st.sidebar.slider('Cap', 0, 1000, 0)} ms")
 """
 _HEADLINE = "document.querySelector('[data-testid=stMetricValue]')"
-# Keeps the ms from each key to the frame in which another headline is painted: one that the browser drew by
-# itself (drawn) or the server's (served), which may come of an earlier key where these follow each other.
+# Keeps the seconds from each key, or from when the mouse lets go, to the frame in which another headline is
+# painted: one that the browser drew by itself (drawn) or the server's (served), which may come of an earlier
+# key where these follow each other.
 _WATCH = """() => {
   const served = () => document.querySelector('[data-testid=stMetricValue]')?.textContent;
   const drawn = () => document.querySelector('.bucketsim-dragged [data-copied=stMetricValue]')?.textContent;
   const took = window.bucketsimTook = {drawn: [], served: []};
   let key = null;
-  document.addEventListener('keydown', event => {
+  for (const kind of ['keydown', 'pointerup']) document.addEventListener(kind, event => {
     const before = {drawn: drawn() ?? served(), served: served()};
     key = {began: event.timeStamp, before, drawn: false, served: false};
     Object.assign(took, {key: event.timeStamp, since: null});
@@ -73,6 +76,7 @@ _WATCH = """() => {
   };
   look();
 }"""
+_ANEW = "Object.assign(window.bucketsimTook, {drawn: [], served: []})"
 # The server's headline for the last key is painted, or the page rests with the same as before.
 _ANSWERED = """([before, calm]) => {
   const {served, key} = window.bucketsimTook, rests = window.bucketsimRests;
@@ -121,12 +125,12 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def address(site: Site, size: int) -> str:
-    return f"{site.url}/?start=bundled+files&workload={WORKLOADS[size]}&hardware={MACHINE}&pick=cap"
+    return f"{site.url}/?start=bundled+files&workload={WORKLOADS[size]}&hardware={MACHINE}&pick=cap&cap=4"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moves:
-    """Seconds of each move of one knob, from the input event to the painted frame."""
+    """Seconds of each move of one knob, from the hand to the painted frame."""
 
     drawn: list[float]
     served: list[float]
@@ -156,27 +160,40 @@ def seen(world: Path, chromium: Any, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def look(chromium: Any, url: str) -> Seen:
-    first = [first_paint(chromium, url)]
-    with harness.tab(chromium, motion="no-preference") as tab:
-        moves = {knob: move(tab, f"{url}&cap=4", knob) for knob in KNOBS}
+    with harness.tab(chromium, motion="no-preference") as tab, harness.visit(tab) as page:
+        first = [arrive(page, url)]
+        harness.is_drawn(page)
+        page.evaluate(_WATCH)
+        moves = {knob: move(page, knob) for knob in KNOBS}
     return Seen(first=first, moves=moves, again=[first_paint(chromium, url) for _ in range(LOADS)])
 
 
-def move(tab: Tab, url: str, knob: str) -> Moves:
+def move(page: Any, knob: str) -> Moves:
     role, name, key = KNOBS[knob]
-    with harness.visit(tab) as page:
-        harness.go(page, url)
-        page.get_by_role(role, name=name).first.focus()
-        if role == "spinbutton":
-            return Moves(drawn=[], served=served(page, "ArrowUp"))
-        page.wait_for_function(_AT_HAND, arg=key)
-        harness.is_settled(page)
-        return Moves(drawn=drag(page), served=served(page))
+    found = page.get_by_role(role, name=name).first
+    found.focus()
+    if role == "spinbutton":
+        return Moves(drawn=[], served=served(page, lambda: page.keyboard.press("ArrowUp")))
+    page.wait_for_function(_AT_HAND, arg=key)
+    harness.is_settled(page)
+    return Moves(drawn=drag(page), served=served(page, lambda: slide(page, found)))
+
+
+def slide(page: Any, slider: Any) -> None:
+    """Drag a slider one stop on by the mouse, and let it go."""
+    stops = slider.evaluate("input => input.max - input.min")
+    track = slider.locator("xpath=ancestor::*[@role='group'][1]").bounding_box()
+    handle = slider.locator("xpath=..").bounding_box()
+    across, down = handle["x"] + handle["width"] / 2, handle["y"] + handle["height"] / 2
+    page.mouse.move(across, down)
+    page.mouse.down()
+    page.mouse.move(across + max(track["width"] / stops, LEAST_PX), down)
+    page.mouse.up()
 
 
 def drag(page: Any) -> list[float]:
     """Seconds from keys that follow each other to what the browser painted of itself."""
-    page.evaluate(_WATCH)
+    page.evaluate(_ANEW)
     for key in ["ArrowRight"] * DRAGGED + ["ArrowLeft"] * DRAGGED:
         page.keyboard.press(key)
         page.wait_for_timeout(BETWEEN_MS)
@@ -184,17 +201,17 @@ def drag(page: Any) -> list[float]:
     return list(page.evaluate("window.bucketsimTook.drawn"))
 
 
-def served(page: Any, key: str = "ArrowRight") -> list[float]:
-    """Seconds from keys, each once the page rests, to what the server answered.
+def served(page: Any, turn: Callable[[], None]) -> list[float]:
+    """Seconds from each ``turn`` of a knob, once the page rests, to what the server answered.
 
     ``MOVES`` of them, or as many as there are after ``SHARE_S``, but ``FEWEST``. A step that is the same is
     not counted.
     """
-    page.evaluate(_WATCH)
+    page.evaluate(_ANEW)
     began = time.monotonic()
     took: list[float] = []
     for _ in range(MOVES):
-        page.keyboard.press(key)
+        turn()
         page.wait_for_function(_ANSWERED, arg=[len(took), CALM_MS])
         took = list(page.evaluate("window.bucketsimTook.served"))
         if len(took) >= FEWEST and time.monotonic() - began > SHARE_S:
@@ -232,8 +249,9 @@ def empty(plain: Site, chromium: Any) -> list[float]:
     """Seconds of the slider of a page that has nothing else."""
     with harness.tab(chromium, motion="no-preference") as tab, harness.visit(tab) as page:
         harness.go(page, plain.url)
-        page.get_by_role("slider", name="Cap").focus()
-        return served(page)
+        page.evaluate(_WATCH)
+        slider = page.get_by_role("slider", name="Cap")
+        return served(page, lambda: slide(page, slider))
 
 
 @pytest.mark.parametrize("size", WORKLOADS)
@@ -287,6 +305,10 @@ def test_first_paint(
 def first_paint(chromium: Any, url: str) -> float:
     """Seconds from the start of the navigation until the headline's number is there; nothing is cached."""
     with harness.tab(chromium, motion="no-preference") as tab, harness.visit(tab) as page:
-        page.goto(url, wait_until="commit")
-        page.wait_for_function(f"{_HEADLINE} && {_HEADLINE}.innerText.includes('ms')", polling="raf")
-        return float(page.evaluate("performance.now()")) / 1000
+        return arrive(page, url)
+
+
+def arrive(page: Any, url: str) -> float:
+    page.goto(url, wait_until="commit")
+    page.wait_for_function(f"{_HEADLINE} && {_HEADLINE}.innerText.includes('ms')", polling="raf")
+    return float(page.evaluate("performance.now()")) / 1000

@@ -126,6 +126,26 @@ def test_the_server_hears_of_it_once_the_hand_rests(page: Any, site: Site) -> No
         assert told in page.url
 
 
+def test_the_server_hears_at_once_where_the_mouse_lets_go(page: Any, site: Site) -> None:
+    go(page, f"{site.url}/{UNMEASURED}")
+    at_hand(page, "cap_slider")
+    track = page.locator(".st-key-cap_slider [role=group]").bounding_box()
+    handle = page.locator(".st-key-cap_slider input").locator("xpath=..").bounding_box()
+    across, down = handle["x"] + handle["width"] / 2, handle["y"] + handle["height"] / 2
+    page.mouse.move(across, down)
+    page.mouse.down()
+    page.mouse.move(across - track["width"] / 4, down)
+    last = dragged(page)
+    # From now on nothing that waits comes about.
+    page.evaluate("""() => {
+      const wait = window.setTimeout;
+      window.setTimeout = (done, ms, ...more) => ms > 250 ? 0 : wait(done, ms, ...more);
+    }""")
+    with rerun(page):
+        page.mouse.up()
+    assert served(page) == last
+
+
 @pytest.mark.parametrize(
     ("scheme", "key"),
     [("dark", "ArrowLeft"), pytest.param("light", "ArrowRight", marks=pytest.mark.slow)],
