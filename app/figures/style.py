@@ -2,11 +2,9 @@
 
 import html
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import plotly.graph_objects as go
-import plotly.io as pio
 
 from sim.units import NS_PER_MS
 
@@ -93,23 +91,7 @@ def built(
     """
     axis = {"automargin": True, "gridcolor": GRID, "zeroline": False}
     settings = {**frame(height), **layout, "xaxis": axis | xaxis, "yaxis": axis | yaxis}
-    return _Built(data=traces, layout={**settings, "shapes": list(shapes)}, _validate=False)
-
-
-class _Built(go.Figure):  # type: ignore[misc]
-    """A figure that hands out its parts as they are: plotly copies all of them, and its template twice."""
-
-    def _initialize_layout_template(self) -> None:
-        """Leaves the template to ``to_dict``."""
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"data": self._data, "layout": {"template": _template(pio.templates.default), **self._layout}}
-
-
-@cache
-def _template(name: str) -> dict[str, Any]:
-    template: dict[str, Any] = pio.templates[name].to_plotly_json()
-    return template
+    return go.Figure(data=traces, layout={**settings, "shapes": list(shapes)}, _validate=False)
 
 
 def instant(at_ms: float, name: str, *, dash: str) -> dict[str, Any]:
