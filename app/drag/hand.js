@@ -32,8 +32,8 @@ class Hand {
       this.isDown = slider !== null && type !== 'drop';
       this.isPointer = type === 'pointerdown';
     });
-    on('pointerup pointercancel keyup blur', () => {
-      if (!this.isDown) return;
+    on('pointerup pointercancel keyup blur', ({type, target}) => {
+      if (!this.isDown || (type === 'blur' && target !== window)) return;  // a slider that is taken blurs another
       this.isDown = false;
       if (this.isMoved) this.wait();
     });

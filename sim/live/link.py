@@ -13,6 +13,7 @@ from sim.nouns.recording import RecordedBackward, Recording
 from sim.units import NS_PER_S, median_ns
 
 OWN_NAME = "the job's own collectives"
+_APART = 2  # times: how far sizes of buckets must be apart, that a line through them is not one through noise
 
 
 def hardware_of(recording: Recording) -> Hardware:
@@ -26,7 +27,7 @@ def hardware_of(recording: Recording) -> Hardware:
 
     Between the stamps of a bucket's being ready and its launch lie the launch and the pass of the recorder's
     hook over the bucket, which grows with it. ``launch_cost_ns`` is what is left for no bytes, by a line
-    through buckets of several sizes; buckets of one size do not tell the two apart, and it is 0.
+    through buckets of several sizes; buckets of much the same size do not tell the two apart, and it is 0.
 
     Finalize waits for each bucket and copies it back (A3.10), so that ``sync_end = max over k of end_k +
     (bytes from k on) / rate``, which gives the rate of copies back. A broadcast of buffers takes the median
@@ -91,11 +92,11 @@ def _steps(recording: Recording) -> list[list[RecordedBackward]]:
 
 def _launch_cost_ns(gap_ns: dict[int, int]) -> int:
     """Where a line through the gaps by bytes begins; the smallest buckets tell most of it."""
-    if len(gap_ns) < 2:
+    if max(gap_ns, default=0) < _APART * min(gap_ns, default=0) or len(gap_ns) < 2:
         return 0
     sizes = np.array([*gap_ns], float)
     _, cost = np.polyfit(sizes, np.array([*gap_ns.values()], float), 1, w=1 / sizes)
-    return max(0, round(float(cost)))
+    return min(max(0, round(float(cost))), *gap_ns.values())
 
 
 def _duration_ns(backward: RecordedBackward, place: int) -> int:

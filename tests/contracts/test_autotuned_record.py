@@ -21,7 +21,7 @@ def test_what_was_kept_is_not_slower_to_an_independent_comparison() -> None:
 
 
 def test_predicted_intervals_hold_what_an_independent_comparison_measured() -> None:
-    """Each holds 95 % of the time: of eight, one miss is chance, three are not."""
+    """Each holds 95 % of the time: of eight, one miss is chance, two are hardly."""
     kept = [row for row in ROWS if row["outcome"] == "kept"]
     inside = [
         row["predicted_low_ns"] <= row["independent"]["gain_ns"] <= row["predicted_high_ns"] for row in kept

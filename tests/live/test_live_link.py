@@ -38,5 +38,11 @@ def test_a_launch_does_not_contain_the_pass_over_its_bucket(sizes: tuple[int, ..
     assert hardware_of(recorded(sizes, 60_000)).launch_cost_ns == pytest.approx(60_000, abs=2)
 
 
+def test_noise_between_buckets_of_nearly_one_size_is_no_launch() -> None:
+    """3 ms of 25 MiB and 2.9 of a little more would say 29 ms."""
+    noisy = recorded((25 * MIB, 25 * MIB + 100_000), 60_000)
+    assert hardware_of(noisy).launch_cost_ns == 0
+
+
 def test_buckets_of_one_size_do_not_tell_a_launch_from_a_pass() -> None:
     assert hardware_of(recorded((25 * MIB, 25 * MIB), 60_000)).launch_cost_ns == 0

@@ -234,7 +234,7 @@ def make_layout(walk: Walk, *limits: int) -> Buckets:
 def find_cap_list(problem: Problem, buckets: Buckets, sizes: Sequence[int]) -> list[float] | None:
     """``bucket_cap_mb_list`` that makes stock DDP (torch >= 2.11) rebuild these buckets, of ``sizes`` bytes.
 
-    None where no list can: several dtypes or devices, a sparse gradient, buckets that are not
+    None where no list can: several dtypes or devices, buckets that are not
     contiguous in ready order, a bucket that ends in an empty tensor (B(i)).
     """
     limits = limits_for(sizes)

@@ -149,7 +149,8 @@ def exact_optimum(problem: Problem, upper_ns: int, max_bytes: int = NO_LIMIT) ->
 
     Args:
         problem: the workload on the machine.
-        upper_ns: ``sync_end_ns`` of some partition that keeps to ``max_bytes``.
+        upper_ns: ``sync_end_ns`` of some partition that keeps to ``max_bytes``; not used where nothing is
+            copied back.
         max_bytes: largest bucket, by DDP's caps; a gradient that is larger is a bucket alone.
 
     Returns:

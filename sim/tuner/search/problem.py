@@ -87,7 +87,7 @@ class Problem:
         self.workload, self.hardware = workload, hardware
         self.order = workload.order()
         self.indices = np.array(self.order, dtype=np.int64)
-        self._place = np.zeros(len(workload.gradients), dtype=np.int64)
+        self._place = np.full(len(workload.gradients), len(self))  # an unused gradient has none
         self._place[self.indices] = np.arange(len(self))
         gradients = [workload.gradients[index] for index in self.order]
         into = None if "copy_in" in workload.ready_includes else hardware.copy_in_bytes_per_s
@@ -96,7 +96,7 @@ class Problem:
         self.run = np.array(run_keys(gradients), dtype=np.int64)
         dense = [gradient.num_bytes for gradient in gradients]
         wire = [gradient.on_wire for gradient in gradients]
-        copied = [copied_bytes(g) if g.sparse else size for g, size in zip(gradients, wire, strict=True)]
+        copied = [copied_bytes(gradient) for gradient in gradients]
         self.dense, self.wire = _ints("num_bytes", dense), _ints("wire_bytes", wire)
         self.copied = _ints("wire_bytes", copied)
         # Of floats: exact up to what is legal, and without overflow beyond.

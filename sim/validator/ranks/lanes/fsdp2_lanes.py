@@ -169,8 +169,9 @@ class _Run:
     def step(self) -> dict[str, Any]:
         """One step; times as of ``run_step``.
 
-        It begins with a gather, which takes ranks that come within 0.1 ms of each other a third less time
-        (A10.8). Those of a job do not, behind their optimizers: so each starts a little after the one before.
+        It begins with a gather, which takes two ranks a third less time if they come to it in the same moment
+        (A10.8). Those of a job do not, behind their optimizers: so each starts ``_APART_NS`` after the one
+        before, for which the first ones wait.
         """
         tree = self.tree
         root: Any = tree.root
