@@ -304,7 +304,8 @@ def test_path_family_and_the_cost_of_a_limit_are_shown_as_asked(page: AppTest) -
     page.selectbox(key="family").set_value("single").run()
     assert is_clean(page)
     assert len(specs()) == len(before) + 1, "a family is looked at"
-    page.button(key="search_memory").click().run()
+    page.session_state["folded_memory"] = True
+    page.run().button(key="search_memory").click().run()
     assert is_clean(page)
     assert [spec for spec in specs() if "memory" in spec], "the cost of a limit was searched"
 
