@@ -6,7 +6,18 @@ from typing import Any
 import pytest
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
-from tests.app.browser.harness import PATIENCE_MS, UNMEASURED, Site, Tab, go, headline, line, rerun, visit
+from tests.app.browser.harness import (
+    PATIENCE_MS,
+    UNMEASURED,
+    Site,
+    Tab,
+    go,
+    headline,
+    is_settled,
+    line,
+    rerun,
+    visit,
+)
 from tests.effort import IS_WHOLE
 
 pytestmark = pytest.mark.browser
@@ -46,12 +57,16 @@ def test_every_knob_of_the_tune_page_comes_back(site: Site, tab: Tab) -> None:
             first.fill("0.5")
             first.press("Enter")
         # Every factor: test_knobs.
-        for name in ("Bandwidth ×", "Backward ×", *(("Latency ×",) if IS_WHOLE else ())):
+        factors = {"Bandwidth ×": "bw", "Backward ×": "bwd"} | ({"Latency ×": "lat"} if IS_WHOLE else {})
+        for name, key in factors.items():
             slider = page.get_by_role("slider", name=name)
             assert slider.count() == 1, name
             slider.focus()
             with rerun(page):
                 page.keyboard.press("ArrowRight")
+            # A run that was on its way may have ended before the server was told.
+            page.wait_for_function("key => new URL(location).searchParams.has(key)", arg=key)
+            is_settled(page)
         turned, cards, url = knobs(page), headline(page), page.url
     assert sum(turned[name] != fresh.get(name) for name in turned) >= 6, turned  # pick and slider follow
     assert re.search(r"cap=3\b", url)
