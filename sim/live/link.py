@@ -92,7 +92,7 @@ def _steps(recording: Recording) -> list[list[RecordedBackward]]:
 
 def _launch_cost_ns(gap_ns: dict[int, int]) -> int:
     """Where a line through the gaps by bytes begins; the smallest buckets tell most of it."""
-    if max(gap_ns, default=0) < _APART * min(gap_ns, default=0) or len(gap_ns) < 2:
+    if not gap_ns or max(gap_ns) < _APART * min(gap_ns):
         return 0
     sizes = np.array([*gap_ns], float)
     _, cost = np.polyfit(sizes, np.array([*gap_ns.values()], float), 1, w=1 / sizes)
