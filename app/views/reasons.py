@@ -55,6 +55,7 @@ def _path(title: str, report: Report, path: Sequence[PathSpan]) -> None:
         ],
         hide_index=True,
         column_config=_columns(("what", "bucket"), ("from, ms", "to, ms", "takes, ms")),
+        placeholder="",
     )
 
 

@@ -233,5 +233,6 @@ def significance_words(found: Recommendation) -> str | None:
         return f"The optimum is not significant: {told}."
     if gain.significant is None and gain.gain_ns:
         missing = " and ".join(gain.not_known)
-        return f"Whether the optimum is significant is not known: {missing} was not recorded."
+        why = f"{missing} was not recorded" if missing else "what it rests on is doubtful, see the notes"
+        return f"Whether the optimum is significant is not known: {why}."
     return None

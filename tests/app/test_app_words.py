@@ -18,7 +18,7 @@ from app.cached import Inputs
 from app.choosing import Choice, WhatIf
 from app.provenance import origin_words, provenance, signed, signed_csv, signed_html, signed_snippet
 from app.words import labels, switches
-from app.words.tune import absent_words
+from app.words.tune import absent_words, significance_words
 from sim.nouns.hardware import Hardware
 from sim.nouns.path import PathKind, PathSpan
 from sim.nouns.workload import Workload
@@ -186,6 +186,24 @@ def test_what_was_drawn_in_words(workload: Workload, hardware: Hardware) -> None
     assert "each with 20 steps" in sentence
     assert "varies by 2.00 ms" in sentence
     assert "taken as exact: this; that." in sentence
+
+
+@pytest.mark.parametrize(
+    ("not_known", "why"),
+    [
+        (("how iterations vary",), "how iterations vary was not recorded."),
+        ((), "is doubtful, see the notes."),
+    ],
+)
+def test_why_nobody_knows_whether_it_matters(
+    workload: Workload, hardware: Hardware, not_known: tuple[str, ...], why: str
+) -> None:
+    found = sim.tune(workload, hardware)
+    told = replace(found, gain=replace(found.gain, gain_ns=1, significant=None, not_known=not_known))
+    words = significance_words(told)
+    assert words is not None
+    assert words.endswith(why)
+    assert ": was" not in words
 
 
 def test_knobs_that_are_not_in_the_table_are_told_once_a_reason() -> None:
