@@ -17,17 +17,22 @@ def scored(directory: Path, copies: bool = True, attributed: bool = False) -> Ag
     return _kept(directory, copies, attributed)
 
 
+@cache
+def _read(directory: Path) -> Record:
+    return sim.load_record(directory)
+
+
 @cache  # it tells calls apart by how they are written: all are written here
 def _kept(directory: Path, copies: bool, attributed: bool) -> Agreement:
-    return _SCORE(sim.load_record(directory), copies, attributed)
+    return _SCORE(_read(directory), copies, attributed)
 
 
 def scored_once(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    """From now on ``sim.agreement`` gives what was scored, for records of that name in ``folder``."""
+    """From now on ``sim.agreement`` gives what was scored, for records that are as those in ``folder``."""
     places = {path.name: path for path in sim.find_records(folder)}
 
     def agreement(record: Record, copies: bool = True, attributed: bool = True) -> Agreement:
-        if record.name in places:
+        if record.name in places and record == _read(places[record.name]):
             return scored(places[record.name], copies, attributed)
         return _SCORE(record, copies, attributed)
 
