@@ -15,9 +15,9 @@ _queue_callback = torch.autograd.Variable._execution_engine.queue_callback
 
 
 class OwnHook:
-    """A hook that only the module has that it was put on: in copies and pickles a function that does nothing.
+    """A hook that acts on its own module only: copying or pickling makes it a function that does nothing.
 
-    These can be loaded where bucketsim is not.
+    So a copied module is not followed, and a pickled one can be loaded where bucketsim is not installed.
     """
 
     def __init__(self, act: Callable[..., Any]) -> None:
@@ -32,14 +32,14 @@ class OwnHook:
 
 
 class Boundary:
-    """Hooks on ``ddp`` that follow its forwards and backwards until ``close``; meanwhile ``owner`` lives."""
+    """Hooks on ``ddp`` that follow its forwards and backwards until ``close``, and keep ``owner`` alive."""
 
     def __init__(self, ddp: DistributedDataParallel, owner: object) -> None:
         self._ddp = ddp
         self._owner: object = owner
         self._open = False  # a forward waits for its backward
         self._armed = False  # and the Reducer waits for that backward
-        self._reduced = False  # since the last ``take_step``
+        self._reduced = False  # gradients were reduced since the last ``take_step``
         self._accumulates = False
         self._task: int | None = None
         self._handles: list[Any] = [ddp.register_forward_hook(OwnHook(self._after_forward))]

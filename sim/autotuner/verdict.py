@@ -1,4 +1,4 @@
-"""Whether the steps of a trial show a gain: looked at several times, wrong where there is none once in 20.
+"""Whether the steps of a trial show a gain. The trial is judged several times, with 5 % error in all.
 
 Steps come in pairs, the buckets in use and the candidate, in an order that is drawn for each pair: what
 drifts cancels, and what comes back every so many steps (batches that four workers load) meets both alike.
@@ -16,7 +16,7 @@ from sim.truth.turns import Turns, judge_turns
 
 # Two-sided levels of each of so many looks that together leave 5 % (Pocock 1977).
 _POCOCK = (0.05, 0.0294, 0.0221, 0.0182, 0.0158, 0.0142, 0.0130, 0.0120, 0.0112, 0.0106)
-NOT_WORTH = 0.005  # of the step: where no more can be gained, no further steps are spent to find out
+NOT_WORTH = 0.005  # of the step: a trial ends early if its interval allows no larger gain
 
 
 def looks(first: int, most: int) -> tuple[int, ...]:

@@ -54,7 +54,7 @@ def play(lanes: Lanes, ranks: Together) -> Met:
 
     Raises:
         InputError: times beyond 2**50 ns.
-        NotModelledError: what only SimPy can play, of more ranks than it can.
+        NotModelledError: only SimPy can play this, and there are too many ranks for it.
     """
     check_times(lanes, ranks)
     if not lanes.is_compiled:
@@ -90,7 +90,7 @@ def play(lanes: Lanes, ranks: Together) -> Met:
 
 
 def play_by_simpy(lanes: Lanes, ranks: Together) -> Met:
-    """The same by the oracle."""
+    """As ``play``, but always by SimPy."""
     items = ranks.begins_ns.size * lanes.sheet.kinds.shape[1]
     if items > MOST_ITEMS:
         why = (

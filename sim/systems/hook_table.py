@@ -1,10 +1,10 @@
 """DDP's communication hooks, one row each: what a hook sends and computes in place of an all-reduce (A3.17).
 
 From a row in ``HOOKS`` follow the simulated step, its memory, the lines to paste, the refusals, the words of
-the page, what an import takes from a recording, and how real ranks register the hook. A new hook needs a
+the dashboard, what an import takes from a recording, and how real ranks register the hook. A new hook needs a
 row here, its rule in ``sim/systems/RULES.md``, and in the tests what it sends (``SENT_AS`` of
-``tests/systems/test_ddp_switches.py``). It must be torch's own: the lines to paste import it. Measured ranks
-read the table, too: it needs the standard library alone.
+``tests/systems/test_ddp_switches.py``). The hook must be torch's own, since the lines to paste import it.
+Ranks that are measured import this table, so it imports no third-party package.
 """
 
 import math
@@ -22,9 +22,9 @@ class Message:
     """One all-reduce of a hook: what travels, and what is computed around it.
 
     ``before_bytes`` is memory traffic before the launch, bytes read plus bytes written: a copy of N bytes
-    counts 2 N. ``after_bytes`` is the same from its end until its result can be used. Of both,
-    ``before_products`` and ``after_products`` are bytes of matrices in products with several vectors, which a
-    processor may pass over more slowly than a copy does.
+    counts 2 N. ``after_bytes`` is the traffic from the end of the all-reduce until its result can be used.
+    ``before_products`` and ``after_products`` are the bytes among them that a product of a matrix with
+    several vectors reads. A processor may read these more slowly than it copies.
     """
 
     num_bytes: int
@@ -40,7 +40,7 @@ class Message:
 class SentBucket:
     """What a hook is called with: the gradients of a bucket, and its buffer.
 
-    ``num_bytes`` is what the buffer has on the wire, of a sparse gradient indices and values (A3.18);
+    ``num_bytes`` is the size of the buffer on the wire; a sparse gradient sends indices and values (A3.18).
     ``dtype`` is the buffer's.
     """
 
@@ -50,7 +50,7 @@ class SentBucket:
 
     @property
     def elements(self) -> int:
-        """Of all its gradients."""
+        """Elements of all gradients in the bucket."""
         return sum(one.num_bytes // DTYPE_BYTES[one.dtype] for one in self.gradients)
 
 
@@ -128,7 +128,7 @@ class HookKind:
         problem: what is wrong with numbers that are legal one by one; empty if nothing is.
         warm_up: the number that is the last iteration in which it all-reduces as usual; empty: there is none.
         counter: the attribute of its state that counts iterations up to ``warm_up``.
-        note: a sentence for each report of a step with it on hardware that does not tell its products' time.
+        note: a sentence for the report of a step, if the hardware has no ``low_rank_bytes_per_s``.
         no_sparse: why sparse gradients are refused; empty if they are not.
         recorded: whether its name in DDP's log says all that the prediction of a recorded job needs.
         not_on_cpu: why real ranks on the CPU cannot run it with this many buckets; empty if they can.
@@ -197,9 +197,9 @@ def _hold_narrow(hook: CommHook, sent: Sent) -> list[Holding]:
 def _send_power_sgd(hook: CommHook, bucket: SentBucket) -> list[Message]:
     """Three all-reduces: what is not compressed (perhaps nothing), all Ps, all Qs.
 
-    The memory traffic is that of error feedback and of reading the matrices: in one product before each of
-    the last two messages, and one after them. Of rank 1 these are products with a vector, no slower than
-    their traffic.
+    The memory traffic is that of error feedback and of three matrix products: one before the first message,
+    one before the last and one after it. With rank 1 each is a product of a matrix with one vector, which
+    takes no longer than its memory traffic.
     """
     numbers = hook.numbers
     left = rows = columns = matrices = multiplied = 0

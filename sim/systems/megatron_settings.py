@@ -72,7 +72,7 @@ class MegatronSettings:
     def size_limit(self, workload: Workload, world_size: int | None) -> int | None:
         """Elements at which a bucket is closed; None: never.
 
-        ``world_size`` None is few enough ranks for the default not to depend on them.
+        ``world_size`` None: so few ranks that the default size is its minimum.
         """
         if not self.is_cut:
             return None

@@ -16,13 +16,13 @@ _FP32, _FP64 = DTYPE_BYTES["float32"], DTYPE_BYTES["float64"]
 
 
 def arrival_bytes(elements: int, settings: ZeroSettings) -> int:
-    """A gradient of ``elements`` into the contiguous buffer; larger than the buffer: none (A5.4)."""
+    """A gradient's copy into the contiguous buffer; 0 if it is larger (A5.4), but for ``cpu_offload``."""
     is_copied = settings.cpu_offload or elements <= settings.reduce_bucket_size
     return elements * DTYPE_BYTES[settings.buffer_dtype] * (settings.fills_buffers and is_copied)
 
 
 def accumulating_bytes(elements: int, settings: ZeroSettings, micro_batch: int) -> int:
-    """A gradient cast to ``grad_accum_dtype`` in its hook, and from the second micro-batch on added there."""
+    """A gradient's cast to ``grad_accum_dtype`` in its hook, and its addition after the first micro-batch."""
     if not settings.casts_gradients:
         return 0
     narrow, wide = DTYPE_BYTES[settings.dtype], DTYPE_BYTES[settings.grad_accum_dtype]
@@ -42,7 +42,7 @@ def message_bytes(message: ZeroMessage, settings: ZeroSettings, world_size: int)
     kept = _most(message.slices) if settings.fills_buffers else elements
     moved += 2 * buffer * elements * flattens + (buffer + wire) * kept * (flattens or casts)
     if not settings.fills_buffers:
-        moved += 2 * wire * elements  # divided here, not with the whole flush
+        moved += 2 * wire * elements  # the division, which ``flush_bytes`` has if gradients fill buffers
     if settings.adds_to_partition:
         moved += kept * (wire + 4 * _FP32)
     return moved // 2
@@ -111,7 +111,7 @@ def step_bytes(settings: ZeroSettings, groups: Mapping[int, FlatGroup]) -> int:
     moved += 2 * held * settings.checks_overflow
     moved += (held + 2 * _FP64) * settings.compute_grad_norm
     if settings.adds_to_partition:
-        moved += _FP32  # flat from the start, and zeroed
+        moved += _FP32  # zeroed only: the partition is flat from the start
     else:
         moved += 2 * held + (held + _FP32) * (held != _FP32)
     moved += 2 * _FP32 * settings.scales_gradients
@@ -119,7 +119,7 @@ def step_bytes(settings: ZeroSettings, groups: Mapping[int, FlatGroup]) -> int:
 
 
 def _scalings(settings: ZeroSettings, world_size: int) -> int:
-    """Kernels that scale the bucket without ``reduce_scatter``."""
+    """How many kernels scale the bucket if ``reduce_scatter`` is off."""
     if settings.prescale_gradients:
         return 1
     factor = settings.gradient_predivide_factor

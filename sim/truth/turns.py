@@ -12,7 +12,7 @@ from sim.nouns.recommendation import Gain
 from sim.units import NS_PER_S, format_ms
 
 HOURS_PER_DAY = 24
-# Six rounds that all agree happen by chance once in 32; with fewer, no interval means 95 %.
+# By chance, all of six rounds agree once in 32 times. Fewer rounds cannot give an interval of 95 %.
 MIN_ROUNDS = 6
 
 
@@ -39,8 +39,9 @@ def judge_turns(
     """The gain, its interval, and what it is worth.
 
     Only rounds that both assignments finished count. ``samples_per_rank`` is the batch of one rank.
-    ``level`` is that of the interval: beyond 0.95 where it is looked at several times, so that all looks
-    together hold 95 % of the time. ``hours``: what an hour of a rank is called.
+    ``level`` is the confidence of the interval. A caller that looks at a growing run several times gives more
+    than 0.95, so that all its looks together hold 95 % of the time. ``hours`` names the unit of ranks times
+    hours in the sentence.
 
     Raises:
         InputError: no round that both finished, or a step of 0 ns.
@@ -84,7 +85,7 @@ def judge_turns(
 
 
 def _mean_gain_ns(predicted: Gain) -> int:
-    """The gain that the predicted interval is of: the mean over drawn steps, where steps were drawn."""
+    """The gain that the predicted interval belongs to: the mean over draws; without draws the nominal one."""
     return predicted.gain_ns if predicted.mean_ns is None else predicted.mean_ns
 
 

@@ -28,8 +28,8 @@ class Recipe:
 class Plan:
     """What a battery does.
 
-    ``slowness`` of an emulated link is the time of one all-reduce of all gradients in backwards; ``shared``
-    is what real ranks replay; ``largest`` the largest message of their curve, bytes.
+    ``slowness``, one for each emulated link, is the time of one all-reduce of all gradients over the time of
+    backward. ``shared`` is what real ranks replay; ``largest`` the largest message of their curve, bytes.
     """
 
     recipes: tuple[Recipe, ...]
@@ -100,7 +100,7 @@ def battery_candidates(workload: Workload) -> list[Candidate]:
 
 
 def emulated_hardware(workload: Workload, slowness: float) -> Hardware:
-    """A link of latency and bandwidth that sums all gradients in ``slowness`` times a backward."""
+    """A link that reduces all gradients in ``slowness`` times backward and a latency, linearly in bytes."""
     top = workload.total_bytes
     return Hardware(
         name=f"a link {slowness:g} backwards long",

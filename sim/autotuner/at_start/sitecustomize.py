@@ -1,8 +1,8 @@
-"""Run by Python at its start under ``bucketsim autotune -- COMMAND``: what makes a DDP later gets a tuner.
+"""Python runs this at its start under ``bucketsim autotune -- COMMAND``: each DDP made later gets a tuner.
 
-Nothing is imported here but the standard library. Once a process imports DistributedDataParallel its
-constructor is followed by ``attach``; a process that does not is left as it is. A ``sitecustomize`` of the
-machine's own runs as it would have.
+Nothing is imported here but the standard library. When a process imports DistributedDataParallel, the class
+is changed so that its constructor calls ``attach`` at its end. Other processes are left as they are. If the
+machine has a ``sitecustomize`` of its own, it runs as it would have without this one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WAITS_FOR = "torch.nn.parallel.distributed"
 
 
 class _Finder(MetaPathFinder):
-    """Finds one module, once, and has it loaded with what follows: a tuner with ``options``."""
+    """Finds torch's DDP module, once, and has ``_Loader`` load it, which adds a tuner with ``options``."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._options = options
@@ -32,7 +32,7 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """As ``MetaPathFinder`` has it."""
+        """The spec of torch's DDP module; None for any other module."""
         if fullname != _WAITS_FOR:
             return None
         sys.meta_path.remove(self)
@@ -43,7 +43,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Loader(Loader):
-    """Loads as ``inner`` does; then a DistributedDataParallel that is made is tuned."""
+    """Loads as ``inner`` does, and changes DistributedDataParallel so that each one made is tuned."""
 
     def __init__(self, inner: Loader, options: dict[str, Any]) -> None:
         self._inner, self._options = inner, options
@@ -65,8 +65,8 @@ def _follow(ddp: Any, options: dict[str, Any]) -> None:
     def made(self: Any, *args: Any, **kwargs: Any) -> None:
         make(self, *args, **kwargs)
         try:
-            from sim.autotuner.attached import attach  # torch is not whole before
-        except ImportError as error:  # a sim.py beside the script comes first
+            from sim.autotuner.attached import attach  # imports torch, which is complete only now
+        except ImportError as error:  # a sim.py beside the script hides the package
             _say(str(error))
             return
         attach(self, options)

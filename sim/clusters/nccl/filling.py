@@ -58,7 +58,7 @@ def _channels(fabric: Fabric) -> int:
 
 
 def _stages(fabric: Fabric, collective: str, algorithm: Algorithm) -> int:
-    """Groups of warps that a chunk passes one after the other; down a tree each host has one more than up."""
+    """Groups of warps that a chunk passes in a row; each level of a tree adds one up and one down."""
     if collective != "all_reduce":
         return 2
     if algorithm == "nvls_tree":

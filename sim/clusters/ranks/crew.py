@@ -1,4 +1,4 @@
-"""The ranks of a job before and after the dice: which workload each runs, and what a step brings to it."""
+"""The ranks of a job: which workload each may run, and what is drawn for each of them in a step."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -120,7 +120,7 @@ def _not_known(ranks: Ranks, recorded: Sequence[int], world_size: int) -> tuple[
 
 
 def _check_same_model(workload: Workload, other: Workload, field: str) -> None:
-    """Other collectives are found where programs are written; here the tensors, by number and size."""
+    """Raise ``InputError`` if the gradients differ in number, size or dtype."""
     mine = [(one.num_bytes, one.dtype) for one in workload.gradients]
     theirs = [(one.num_bytes, one.dtype) for one in other.gradients]
     if mine != theirs:
@@ -130,10 +130,10 @@ def _check_same_model(workload: Workload, other: Workload, field: str) -> None:
 
 
 def _recorded(workload: Workload, notes: list[str]) -> Sequence[Workload]:
-    """The workload in each recorded iteration that saw every gradient; as it is where fewer than two did.
+    """A workload for each recorded iteration that saw every gradient; ``workload`` itself with fewer than two.
 
-    Their order is the nominal one, and the end of backward as long after the last gradient: as in the
-    tuner's draws.
+    As in the tuner's draws, each has the nominal ready order and the nominal time from its last gradient to
+    the end of backward.
     """
     order = workload.order()
     rows = [[sample[index] for index in order] for sample in workload.samples]
@@ -166,8 +166,11 @@ def _recorded(workload: Workload, notes: list[str]) -> Sequence[Workload]:
 
 
 class Dice:
-    """What one job draws: once for each rank, and anew in each step. Whatever the assignment, the same, but
-    for its number of ``micro_batches``, in each of which a rank draws one of its recorded iterations."""
+    """What one job draws: a pace for each rank once, and the rest anew in each step.
+
+    All assignments with as many ``micro_batches`` meet the same draws. In each micro-batch a rank draws one
+    of its recorded iterations.
+    """
 
     def __init__(self, crew: Crew, seed: np.random.SeedSequence, micro_batches: int) -> None:
         self.crew, self._micro_batches = crew, micro_batches
@@ -176,7 +179,7 @@ class Dice:
         self.spread = crew.paces * _lognormal(crew.ranks.pace_spread, len(crew), spreading)
 
     def step(self) -> Brought:
-        """The next step."""
+        """Draw the next step."""
         crew, ranks, count = self.crew, self.crew.ranks, len(self.crew)
         variants = np.tile(crew.starts[crew.groups], (self._micro_batches, 1))
         if len(crew.variants) > len(crew.starts):

@@ -32,8 +32,8 @@ class Carried:
 def at_end(hardware: Hardware, end: End) -> Hardware:
     """``hardware`` with its whole all-reduce curve at one end of its range (``spread``).
 
-    Points without a range are sure, and stay. A point beyond the last sure one keeps that one's time and
-    scales only what it takes longer, so that the curve does not jump there.
+    Points without a range are sure and stay. Of a point beyond the last sure one, only the time by which it
+    exceeds that one is scaled, so that the curve does not jump there.
     """
     known = hardware.spread.get("all_reduce") or {}
     ends: list[int | None] = [known.get(str(point.num_bytes), {}).get(end) for point in hardware.all_reduce]

@@ -114,7 +114,7 @@ class Routes:
 def widest_shortest(graph: "nx.DiGraph[str]", source: str) -> dict[str, Route]:
     """From ``source`` to all that can be reached: widest, then least latency, then fewest links."""
     widths = _widths(graph, source)
-    # The quickest way of all is the widest too where it is as wide: no other need be looked for.
+    # If the quickest way of all is as wide as the widest, it is the answer; the others are searched below.
     routes = {
         target: route
         for target, route in _shortest(graph, source, 0.0).items()

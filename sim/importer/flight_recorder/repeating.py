@@ -20,8 +20,8 @@ class Repeat:
 def find_repeat(sequence: Sequence[Hashable]) -> Repeat | None:
     """The longest part of ``sequence`` that repeats, with its shortest period; None: nothing does.
 
-    At least two whole periods are asked for. Of equally long parts the last. Only the newest 20,000 members
-    are looked at.
+    A part has at least two whole periods. Of equally long parts the one with the shortest period is returned,
+    of these the last. Only the newest 20,000 members are looked at.
     """
     skipped = max(0, len(sequence) - MOST_LOOKED_AT)
     numbers: dict[Hashable, int] = {}

@@ -91,9 +91,9 @@ def _by_shapes(
     reductions: Sequence[SeenCollective],
     source: str,
 ) -> Layout | str:
-    """By the trace's own shapes, if the buckets are made of them; else why they are not."""
+    """The layout by the trace's own shapes, or why gradients of these shapes do not make up the buckets."""
     why = ""
-    # A scalar and a gradient that is not there look alike; where sizes need it, the latter is meant.
+    # An empty shape is that of a scalar or of a missing gradient. Without them is tried second.
     for kept in (placed, [(place, one) for place, one in placed if one.shape]):
         plain = tuple(_unnamed(len(kept) - 1 - rank, one) for rank, (_, one) in enumerate(kept))
         for gradients in dict.fromkeys((plain, _on_wire(plain, reductions))) if plain else ():
@@ -130,7 +130,7 @@ def _on_wire(gradients: tuple[Gradient, ...], reductions: Sequence[SeenCollectiv
 
 
 def _shape(elements: int | None, dtype: str, num_bytes: int) -> tuple[int, ...]:
-    """A bucket's, where its elements are known and all of one dtype."""
+    """The shape of a bucket whose number of elements is known and fits its bytes; else empty."""
     return (elements,) if elements and elements * DTYPE_BYTES[dtype] == num_bytes else ()
 
 
@@ -166,7 +166,7 @@ def _by_model(
     placed: Sequence[tuple[int, SeenGradient]],
     source: str,
 ) -> Layout:
-    """By the model's gradients: in its ready order, or, where the trace has shapes, in the trace's."""
+    """The layout by the model's gradients: in the trace's order if the trace has shapes, else the model's."""
     order = model.order()
     if len(order) != len(placed):
         left_out = len(placed) < len(order)
@@ -215,7 +215,7 @@ def _in_trace_order(
 
 
 def _by_bucket(step: SeenStep, sizes: Sequence[int], why: str) -> Layout:
-    """Nothing tells gradients apart, ``why`` says what: one a bucket stands for all in it."""
+    """The layout with one gradient for each bucket; ``why`` says why its gradients cannot be told apart."""
     count = len(sizes)
     gradients = tuple(
         Gradient(

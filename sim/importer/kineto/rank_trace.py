@@ -68,7 +68,7 @@ def read_rank(path: Path, progress: Progress) -> SeenRank:
 
 
 def _busy(trace: TraceEvents, belongs: Callable[[str], bool]) -> tuple[Interval, ...]:
-    """When the device ran what ``belongs`` by its name, in all of the trace."""
+    """When the device ran work whose name ``belongs`` accepts, over the whole trace."""
     names = set(filter(belongs, {span.name for span in trace.gpu}))
     return tuple(union((span.start_ns, span.end_ns) for span in trace.gpu if span.name in names))
 

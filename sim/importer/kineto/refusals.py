@@ -12,7 +12,8 @@ from sim.importer.kineto.seen import SeenCollective, SeenStep
 _FSDP = re.compile(r"FullyShardedDataParallel|FSDP::|fsdp", re.IGNORECASE)
 _PARTS = ("all_gather", "reduce_scatter")
 _STATISTICS = "SyncBatchNorm"
-# All-reduces of activations, against those of gradients: a metric or a batch norm's statistics are less.
+# Fewer all-reduces of activations a step are taken for a metric's, and so is a smaller share of the elements
+# that all-reduces of gradients have.
 _FEWEST_ACTIVATIONS = 4
 _SHARE = 0.05
 
@@ -33,7 +34,7 @@ def decline(trace: TraceEvents, steps: tuple[SeenStep, ...]) -> None:
             f"modelled; if each is a step of one model, call prof.step() after it"
         )
     counts = [Counter(one.kind for one in each.collectives if one.role != "before") for each in steps]
-    # What most steps have: one of them alone may hold what belongs to none.
+    # The median over the steps: a single one may hold collectives that belong to no step.
     kinds = Counter({kind: median_low([each[kind] for each in counts]) for kind in set().union(*counts)})
     if all(kinds[kind] >= 2 for kind in _PARTS) and not step.reductions:
         raise NotModelledError(
@@ -54,7 +55,10 @@ def decline(trace: TraceEvents, steps: tuple[SeenStep, ...]) -> None:
 
 
 def _decline_tensor_parallel(trace: TraceEvents, steps: Sequence[SeenStep]) -> None:
-    """All-reduces before the last gradient that are not of gradients; those after it are metrics."""
+    """Raise ``NotModelledError`` if all-reduces of activations run before the last gradient is ready.
+
+    Those after it are metrics. SyncBatchNorm's are statistics, and few or small ones are let pass, too.
+    """
     others = [_activations(step) for step in steps]
     count = median_low([len(each) for each in others])
     if count < _FEWEST_ACTIVATIONS or any(_STATISTICS in one.name for one in trace.operators):

@@ -19,7 +19,7 @@ _END_TOGETHER = ("all_reduce", "coalesced", "all_gather", "reduce_scatter")
 _ENOUGH_FOR_A_STEP = 3
 _MOST_SHIFT = 3
 _ABOUT_AS_GOOD = 2  # times the least spread
-_FEWEST_TO_TELL = 2  # steps: the ends within one keep their distances wherever it belongs
+_FEWEST_TO_TELL = 2  # steps in common: one step alone fits as well at any shift
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +32,9 @@ class Transfer:
     rank's kernel's start to that of the last one.
 
     ``beside_ns``: how much of the shortest kernel lay before the end of its own rank's backward.
-    ``is_shared``: another collective ran within it. ``is_waitless``: as far as one rank can tell, nobody
-    waited in it. It is so if the kernel began as another ended, and its rank had launched it at least as long
-    before as it then took, or had ended its backward.
+    ``is_shared``: another collective ran while it did. ``is_waitless``: probably no rank waited in it, as far
+    as the rank with the shortest kernel can tell. There the kernel was queued behind another collective, and
+    either was queued for at least as long as it then ran, or began after the end of backward.
     """
 
     step: int
@@ -127,11 +127,11 @@ def align(
 
 
 def number_alike(ranks: Sequence[SeenRank]) -> tuple[list[SeenRank], str | None]:
-    """The ranks with their steps numbered alike, where the profiler did not; and a sentence on what is open.
+    """The ranks with equal numbers for equal steps, and a sentence if another numbering fits about as well.
 
-    Each rank's profile may have begun some steps later than the first's. Of all shifts that one is taken at
-    which the distances between the ends of collectives vary least. Where several do about as well, no shift
-    is made if that is one of them; else the one with the smallest distance is taken.
+    The profiler numbers steps only under a schedule. Otherwise a rank's profile may begin some steps earlier
+    or later than the first rank's. The shift is taken at which the distances between the ends of collectives
+    vary least. If several do about as well, it is no shift if that is one, else that of the least distance.
     """
     if len(ranks) < 2 or all(rank.is_marked for rank in ranks):
         return list(ranks), None
@@ -157,7 +157,11 @@ def number_alike(ranks: Sequence[SeenRank]) -> tuple[list[SeenRank], str | None]
 
 
 class _Fit(NamedTuple):
-    """At a shift of the other rank's steps: by how much its ends vary in distance, and that distance."""
+    """How the ends of collectives lie if the other rank's step numbers are shifted by ``shift``.
+
+    ``offset_ns`` is the median distance from the first rank's end to the other's, ``spread_ns`` the largest
+    distance minus the smallest.
+    """
 
     shift: int
     spread_ns: int
@@ -165,7 +169,7 @@ class _Fit(NamedTuple):
 
 
 def _fit(first: SeenRank, other: SeenRank, shift: int) -> _Fit | None:
-    """How well the steps of the other rank lie at a shift; None where that cannot be told."""
+    """The fit at ``shift``; None with fewer than two common steps, or none with equally many reductions."""
     theirs = {step.number + shift: step for step in other.steps}
     distances = [
         two.end_ns - one.end_ns
@@ -182,7 +186,9 @@ def _fit(first: SeenRank, other: SeenRank, shift: int) -> _Fit | None:
 def _offsets(
     rows: Mapping[int, Sequence[Sequence[SeenCollective]]], count: int
 ) -> dict[int, tuple[int, ...]]:
-    """By step: medians of that step where it has enough collectives, else of all of them."""
+    """By step, each rank's clock minus the first's: the median over the ends of the step's collectives, or
+    over those of all steps if the step has few.
+    """
 
     def medians(together: Sequence[Sequence[SeenCollective]]) -> tuple[int, ...]:
         return tuple(
@@ -266,12 +272,12 @@ def _transfer(
 
 
 def _came_ns(one: SeenCollective) -> int:
-    """When its rank was ready for it: launched, and the lane there."""
+    """When the rank came to the collective: it had launched it, and its lane had reached it."""
     return one.launched_ns if one.ready_ns is None else max(one.ready_ns, one.launched_ns)
 
 
 def _was_queued(one: SeenCollective, step: SeenStep) -> bool:
-    """Whether it was launched, and the lane had come to it, while another collective still ran."""
+    """Whether the rank came to the collective while another one still ran."""
     came = _came_ns(one)
     return any(other is not one and came < other.end_ns <= one.start_ns for other in step.collectives)
 
@@ -279,8 +285,8 @@ def _was_queued(one: SeenCollective, step: SeenStep) -> bool:
 def rank_rows(aligned: AlignedRanks) -> tuple[RankRow, ...]:
     """One row a rank: its clock, how often it came last, and how long it waited for the last.
 
-    Only collectives to which every rank came with an idle channel tell who came last, and only where the last
-    came later than the one before by more than the clocks are known to.
+    Only collectives count to which every rank came with an idle channel. Who came last is told only if the
+    last rank came later than the last but one by more than the error of the clocks.
     """
     several = len(aligned.ranks) > 1
     telling = [

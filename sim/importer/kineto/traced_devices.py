@@ -1,4 +1,4 @@
-"""What a trace shows of devices: whether work ran on one that is not read, so that it is none of a CPU."""
+"""Whether a trace shows the device that computed: one whose kernels it lacks is not taken for a CPU's."""
 
 import re
 from collections import Counter
@@ -9,19 +9,20 @@ from sim.importer.kineto.events import TraceEvents
 from sim.importer.kineto.kernel_names import is_computation
 from sim.importer.wording import plain
 
-# NCCL's, RCCL's and others' annotations ("nccl:all_reduce"); gloo, MPI and oneCCL ("ccl") run on CPUs.
+# Annotations of NCCL, RCCL and other device libraries ("nccl:all_reduce"). gloo, MPI and oneCCL ("ccl") run
+# on CPUs and are not among them.
 _COLLECTIVE = re.compile(r"([a-z]ccl|cncl):")
 _OF_DEVICES = re.compile(r"[a-z]ccl|cncl")
 _DEVICES = re.compile(r"(hpu|xpu|npu|mtia|gcu|musa|tpu|xla|neuron|mlu|privateuse\w*?)_", re.IGNORECASE)
-# Of an unknown category: as many as a step of any model has kernels.
+# Events of unknown categories, or launches, that suffice to suspect a device: a step has as many kernels.
 _MANY = 100
 _MOST_NAMED = 3
 
 
 def decline_unread_device(trace: TraceEvents, backend: str | None) -> None:
-    """Refuse a trace whose computation ran on a device that it does not show, or not so that it is read.
+    """Refuse a trace whose computation ran on a device whose kernels are not in it, or cannot be read.
 
-    Its CPU only launches: taken for a trace of a CPU, every time would be wrong.
+    In such a job the CPU only launches kernels. Read as training on a CPU, every time would be wrong.
 
     Raises:
         NotModelledError: no kernel of a GPU, and events of another device, or many of an unknown category.
@@ -68,12 +69,12 @@ def device_of(trace: TraceEvents) -> str | None:
 
 
 def text_of(value: Any) -> str | None:
-    """A word that can be shown; None: none."""
+    """``value`` if it is a printable string and not empty, else None."""
     return value if isinstance(value, str) and value and value.isprintable() else None
 
 
 def doubts(trace: TraceEvents) -> tuple[str, ...]:
-    """What may have run elsewhere than where it was read; a sentence each."""
+    """Signs that a device did work which is not in the figures, a sentence each."""
     said = []
     if trace.unread:
         said.append(f"{unread_words(trace.unread)}: if a device's, what it did is in no figure here")

@@ -28,7 +28,10 @@ def bus_factor(collective: str, ranks: int) -> float:
 
 
 def ranks_by_counts(table: LinkTable, collective: str) -> int | None:
-    """Ranks told by whole tensors and the parts of one rank; None where they do not say, or do not agree."""
+    """The number of ranks: bytes of the whole tensor over those of one rank's part.
+
+    None if no row gives both, or rows disagree.
+    """
     if collective not in _BY_PARTS:
         return None
     told = set()
@@ -42,10 +45,10 @@ def ranks_by_counts(table: LinkTable, collective: str) -> int | None:
 
 
 def ranks_by_bandwidths(table: LinkTable, collective: str) -> int | None:
-    """Ranks told by bus over algorithm bandwidth, 2(n-1)/n for an all-reduce.
+    """The number n of ranks by bus over algorithm bandwidth, 2(n-1)/n for an all-reduce.
 
-    Each row allows a range, as its digits are few. What most rows allow is taken where it is one number
-    only, and at least half of them allow it.
+    A row has few digits and leaves a range of n open. The n that most rows allow is returned, if at least
+    half of them allow it and no neighbour of it is allowed by as many; else None.
     """
     if bus_factor(collective, 2) == 1 and collective != "all_reduce":
         return None
@@ -86,10 +89,10 @@ def _above(number: float) -> int:
 
 
 def sound_rows(table: LinkTable, collective: str, ranks: int) -> tuple[list[LinkRow], dict[str, list[str]]]:
-    """The rows without timings that contradict the rest of their row, and why these were left out.
+    """The rows with their sound timings, and by kind of fault a sentence for each timing that is left out.
 
-    A timing with wrong results is left out as well: what delivered another sum did not do the work that
-    the curve stands for.
+    A timing is left out if it contradicts the rest of its row. It is also left out if the run had wrong
+    results, since it did not do the work that the curve stands for.
     """
     kept: list[LinkRow] = []
     why: dict[str, list[str]] = {}
@@ -128,7 +131,7 @@ def _fault(timing: Timing, num_bytes: int, collective: str, ranks: int) -> tuple
     for name, (said, slack) in timing.rates.items():
         factor = bus_factor(collective, ranks) if name == "busbw" else 1.0
         expected = rate * factor
-        # A table may have made its bus bandwidth of the rounded one beside it.
+        # A table may have computed its bus bandwidth from the rounded algorithm bandwidth beside it.
         rounded = timing.rates["algbw"][1] * factor if name == "busbw" and "algbw" in timing.rates else 0.0
         if abs(said - expected) > slack + rounded + expected * relative + 1e-9:
             return (

@@ -23,7 +23,7 @@ from sim.tuner.spread.scatter import Scatter, read_scatter
 FEWEST_MACHINES = 20  # fewer say too little of how machines differ for an interval
 FEWEST_ITERATIONS = 2
 UNRECORDED_ITERATIONS = 20  # a machine, where jitter is all that varies between steps
-MOST_CELLS = 1 << 24  # draws times gradients: 128 MiB an array
+MOST_CELLS = 1 << 24  # draws times gradients, at most: an array of int64 has 128 MiB
 
 NO_ITERATIONS = "how iterations vary"
 NO_SCATTER = "how all-reduces vary"
@@ -63,7 +63,7 @@ class Draws:
     def services(self, stops: Ints, wires: Ints, *, jitters: bool = True) -> Ints:
         """Service times in ns of buckets of ``wires`` bytes that wait for places ``stops``: [draws, buckets].
 
-        Buckets of two candidates that end at the same place have the same luck; ``jitters`` False is without.
+        Buckets of two candidates that end at the same place have the same luck. ``jitters`` False: no jitter.
         """
         if self.problem.hardware.world_size == 1:
             return np.zeros((len(self), len(wires)), np.int64)
@@ -192,7 +192,7 @@ def draw(problem: Problem, count: int, seed: int) -> Draws:
 def _paces(
     workload: Workload, band: tuple[float, float], machines: int, generator: np.random.Generator
 ) -> Floats:
-    """Factors on estimated times: the estimate is their median, the band their ends."""
+    """Drawn factors on estimated times, one a machine: their median is 1, their limits the band's ends."""
     low, high = band
     if workload.backward_ns * high > MOST:
         raise InputError(f"band: {list(band)} is not legal; it makes backward longer than {MOST} ns")

@@ -1,4 +1,4 @@
-"""The caps that a sweep tries, numbers that one would type; and of a sweep the one to set."""
+"""The caps that a sweep tries, which are numbers that one would type, and which cap of a sweep to set."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ CAPS_MB = (
     *(12.5, 14, 16, 18, 20, 22.5, 25, 28, 32, 36, 40, 45, 50, 56, 64, 72, 80, 90, 100),
     *(112, 128, 150, 175, 200, 225, 256, 300, 350, 400, 450, 512, 600, 700, 800, 900, 1024),
 )
-# Those that people set first, then those that they set at all.
+# MiB: the caps that people set most often, then others that they set.
 ROUNDEST_MB = ((25, 1, 4, 10, 100), (2, 5, 8, 16, 20, 32, 50, 64, 128, 200, 256, 512, 1024, 0.5, 0.25))
 TOLERANCE = 0.01  # of the best step, as of a plateau
 
@@ -27,15 +27,15 @@ def default_caps(workload: Workload) -> list[float]:
 
 
 def round_cap(rows: Sequence[SweepRow], plateau: Plateau | None = None) -> SweepRow | None:
-    """The row of the cap to set: a round one whose step is within 1 % of the best cap's; None without caps.
+    """The row of the cap to set: a round cap whose step is within 1 % of the best cap's; None without caps.
 
-    Of several equally round ones the fastest, which costs least against the best: ask ``plateau.caps_mb`` for
-    the others.
+    Of several equally round caps it is the fastest; without a round one it is the fastest cap of all.
+    ``plateau.caps_mb`` has the other caps within 1 %.
 
     Args:
         rows: a sweep over caps, under what-ifs or switches that are the same in all of them.
-        plateau: where it is known which caps can be told apart from what is recommended, none that can be
-            is taken, unless all can.
+        plateau: if given, only caps that cannot be told apart from the recommendation are taken, unless none
+            of those within 1 % is such a cap.
     """
     caps = {row.bucket_cap_mb: row for row in rows if row.bucket_cap_mb}
     best_ns = min((row.step_ns for row in caps.values()), default=0)

@@ -15,7 +15,7 @@ class Bucketed(CountedModule):
     """Buckets by size, one dtype and device each, walked from the last parameter to the first (A6.1)."""
 
     def cut(self, cap_bytes: int) -> Sequence[Sequence[int]]:
-        """By size and by dtype and device (A7.5)."""
+        """Parameter indices by bucket: cut by size within each dtype and device (A7.5)."""
         return cut_reversed(self.trained, cap_bytes, keyed=True)
 
     def store(self, bucket: Bucket, buffer: Tensor, reduced: Tensor) -> None:
@@ -27,7 +27,7 @@ class AfterBackward(Bucketed):
     """After backward, bucket by bucket: flatten, reduce, wait, copy back. Nothing is hidden (A7.2)."""
 
     def synchronise(self) -> None:
-        """One after the other."""
+        """Reduce the buckets one after the other."""
         for bucket in self.buckets:
             self.launch(bucket, flatten(bucket))
             self.wait()
@@ -53,12 +53,13 @@ class Stored(Bucketed):
 class ArrivalCounted(Stored):
     """Each gradient is copied into its bucket when it comes; the last to come sends the bucket (A7.3).
 
-    No bucket waits for its turn: unlike DDP's (A3.5), ranks with different ready orders would not match.
+    No bucket waits for its turn. DDP's do (A3.5); here ranks with different ready orders launch differently,
+    and their collectives do not match.
     """
 
     @torch.no_grad()
     def on_gradient(self, bucket: Bucket, index: int) -> None:
-        """Copy it in."""
+        """Copy the gradient of parameter ``index`` into its bucket."""
         gradient = self.trained[index].grad
         assert gradient is not None
         self._views[index].copy_(gradient)
@@ -71,14 +72,14 @@ class FlatViews(Stored):
     """
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """The module's, once every gradient is a view again."""
+        """The module's forward, after each gradient that is None has become a zeroed view again."""
         for index, view in self._views.items():
             if self.trained[index].grad is None:
                 self.trained[index].grad = view.zero_()
         return super().forward(*inputs, **named)
 
     def on_gradient(self, bucket: Bucket, index: int) -> None:
-        """Raise ``ReplayError`` where something else has taken the view's place."""
+        """Raise ``ReplayError`` if the gradient is no longer the view of the bucket's storage."""
         gradient = self.trained[index].grad
         if gradient is None or gradient.data_ptr() != self._views[index].data_ptr():
             raise ReplayError(
@@ -87,5 +88,5 @@ class FlatViews(Stored):
             )
 
     def store(self, bucket: Bucket, buffer: Tensor, reduced: Tensor) -> None:
-        """Divide in place."""
+        """Divide the sums in place: the gradients are views of them."""
         average_in_place(buffer, reduced, self.divisor)
