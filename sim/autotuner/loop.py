@@ -80,7 +80,7 @@ def autotune(
         memory: ``"auto"`` refuses where one more copy of the gradients does not fit; None does not look.
         cache: a file for what is kept: the next run of the same model, on as many ranks of this machine,
             begins with a trial of it, half as long.
-        live: a directory to tell what it is doing, which ``bucketsim dash --watch`` shows.
+        live: a directory for a file that says what it is doing, which ``bucketsim dash --watch`` shows.
 
     Raises:
         InputError: an argument that is not legal.
@@ -142,7 +142,7 @@ class Autotune:
         return str(self.result)
 
     def step(self) -> None:
-        """After each ``optimizer.step()``, on every rank; nothing once the tuning has ended.
+        """To be called after each ``optimizer.step()``, on every rank. Does nothing after the tuning's end.
 
         Raises:
             RuntimeError: a collective failed, as it would have in the next backward.
@@ -165,7 +165,7 @@ class Autotune:
             raise
 
     def stop(self) -> None:
-        """End it here, on all ranks at once, with the buckets that the model began with.
+        """End the tuning, on all ranks at once, with the buckets that the model began with.
 
         Raises:
             InputError: not at a step boundary.
@@ -196,7 +196,7 @@ class _Tuning:
         self._ranks = Unison(ddp)
 
     def run(self) -> Steps:
-        """All of it; ends by raising ``_Ended``."""
+        """The whole tuning; ends by raising ``_Ended``."""
         for _ in range(SETTLING_STEPS - 1):
             yield
         yield from self._at_boundary()
@@ -274,9 +274,10 @@ class _Tuning:
         *,
         from_cache: bool = False,
     ) -> Steps:
-        """A and B in turns, and the end of the tuning; returns only where a B from the cache is not kept.
+        """Train with the candidate and the buckets in use in turns, keep one of them, and end the tuning.
 
-        Such a B has half of the steps, since another may be tried after it.
+        Returns only if a candidate from the cache is not kept. That one has half of the steps, since another
+        may be tried after it.
         """
         options = self._options
         most = options.max_verify_steps
@@ -352,7 +353,7 @@ class _Tuning:
         return time.perf_counter_ns()
 
     def _at_boundary(self) -> Steps:
-        """Go on where all ranks may switch; wait for further steps where one may not."""
+        """Yield steps until all ranks may change buckets; end the tuning if that takes too many."""
         for _ in range(_MOST_POSTPONED):
             why = self._ranks.first_reason(self._boundary.obstacle)
             if why is None:
@@ -373,7 +374,7 @@ class _Tuning:
         return value  # type: ignore[return-value]
 
     def _from_first(self, act: Callable[[], Found]) -> Found:
-        """What ``act`` gives on the first rank, on all ranks."""
+        """Run ``act`` on the first rank and return its value on all ranks."""
         value = self._together(lambda: act() if self._ranks.is_first else None)
         found: Found = self._ranks.from_first(value)
         return found

@@ -17,7 +17,7 @@ from sim.errors import InputError, NotModelledError
 from sim.recorder.tap import ddp_log
 from sim.validator.ranks.wrapping.injection import missing_for_injection
 
-# What a switch uses of torch's own; a torch without one of these is refused.
+# Names of torch's own that a change of buckets uses; a torch without one of these is refused.
 _OF_REDUCER = ("_remove_autograd_hooks", "_set_static_graph")
 _OF_LOGGER = ("_set_comm_hook_name", "_set_static_graph")
 _OF_DDP = (
@@ -74,7 +74,7 @@ def check_switchable(ddp: DistributedDataParallel) -> None:
 
 
 def _missing_for_switch(ddp: DistributedDataParallel) -> list[str]:
-    """Names that a switch needs and this torch lacks; empty where it works."""
+    """Names that a change of buckets needs and this torch lacks; empty where it works."""
     return [
         *missing_for_injection(),
         *(f"Reducer.{name}" for name in _OF_REDUCER if not hasattr(Reducer, name)),
@@ -90,7 +90,7 @@ def check_even(ddp: DistributedDataParallel) -> None:
 
 
 def _modes(ddp: Any) -> dict[str, tuple[bool, str]]:
-    """What is on that makes other buckets unsafe, or of no use, each with why."""
+    """By name, each mode that makes other buckets unsafe or useless: whether it is on, and why it does."""
     parameters = [parameter for parameter in ddp.module.parameters() if parameter.requires_grad]
     return {
         "world_size": (ddp.process_group.size() < 2, "one rank reduces nothing"),

@@ -51,7 +51,7 @@ def match_buckets(
         sizes: bytes of each bucket in launch order, as parameters or as they travel.
         model: its gradients, and their ready order.
         source: what errors call the sizes.
-        wrapped_apart: whether the last of these is tried.
+        wrapped_apart: whether buckets of a model wrapped in several parts are tried at the end.
 
     Raises:
         InputError: no such buckets; names the first that fits nowhere and the nearest sum.
@@ -96,8 +96,8 @@ def _runs(model: Workload, walked: Sequence[int], measure: Sequence[int]) -> lis
 def _search(
     sizes: Sequence[int], runs: list[_Run], *, closes_in_order: bool
 ) -> tuple[tuple[int, ...], ...] | None:
-    """Depth first; the first complete cut, or None. ``closes_in_order``: buckets are sorted by their last
-    member and leftovers follow (A1.5), else by their first member (A1.6)."""
+    """The first complete cut that a search in depth finds, or None. ``closes_in_order``: buckets are sorted by
+    their last member and leftovers follow (A1.5); otherwise they are sorted by their first member (A1.6)."""
     if sum(sizes) != sum(run.sums[-1] for run in runs):
         return None
     full = tuple(len(run.indices) for run in runs)
@@ -154,9 +154,9 @@ def _buckets(step: _Step) -> tuple[tuple[int, ...], ...]:
 def _search_nested(
     sizes: Sequence[int], model: Workload, walked: Sequence[int], measure: Sequence[int]
 ) -> tuple[tuple[int, ...], ...] | None:
-    """Several wrapped modules: each bucket is a run of what those before it left, and they close in order.
+    """The buckets of a model wrapped in several parts: each is a run of what the buckets before it left.
 
-    Every bucket is launched as its last member is ready (A3.5), so these come in ready order.
+    A bucket is launched when its last member is ready (A3.5), so the last members come in ready order.
     """
     if sum(sizes) != sum(measure):
         return None
@@ -185,7 +185,7 @@ def _search_nested(
 
 
 def _why_not(sizes: Sequence[int], model: Workload, runs: list[_Run]) -> str:
-    """The first bucket that no run of gradients in ready order can fill."""
+    """Words on the first bucket that no run of gradients in ready order can fill."""
     total, given = model.total_bytes, sum(sizes)
     sums = f"all buckets have {given} bytes, the {len(model.gradients)} gradients of {model.name!r} {total}"
     if given * 2 == total:

@@ -37,7 +37,7 @@ def _is_views(timeline: Timeline, switches: Switches) -> bool:
 
 
 def _buffers(timeline: Timeline, switches: Switches) -> tuple[Holding, ...]:
-    """All dense gradients once more, or as views only the places of those that are never ready."""
+    """The size of all dense gradients; if gradients are views, only of those that are never ready."""
     dtype, is_views = _param_dtype(timeline), _is_views(timeline, switches)
 
     def size(gradient: Gradient) -> int:
@@ -52,10 +52,10 @@ def _buffers(timeline: Timeline, switches: Switches) -> tuple[Holding, ...]:
 
 
 def _gradients(timeline: Timeline, switches: Switches) -> tuple[Holding, ...]:
-    """Gradients on their way into their views: what backward made, until it is copied (A3.4).
+    """The gradients that backward made, until each is copied into its view (A3.4).
 
-    With ``batched_grad_copy`` until the bucket is complete. Gradients accumulated under ``no_sync`` after
-    ``set_to_none`` are no views either, and all there from the first micro-batch on.
+    With ``batched_grad_copy`` they are held until the bucket is complete. Gradients accumulated under
+    ``no_sync`` after ``set_to_none`` are no views, and all are held from the first micro-batch on.
     """
     if not _is_views(timeline, switches) or switches.keeps_views:
         return ()
@@ -108,7 +108,7 @@ def _hooked(timeline: Timeline, switches: Switches) -> tuple[Holding, ...]:
 
 
 def _fused(timeline: Timeline) -> tuple[Holding, ...]:
-    """While a bucket is fused: its gradients joined, and divided, where they then stay (A11.9)."""
+    """While a bucket is fused: its joined gradients, and their quotients, which stay its buffer (A11.9)."""
     begun = {span.bucket: span.start_ns for span in timeline.compute if span.kind == "copy_in"}
     return tuple(
         _during(

@@ -19,7 +19,8 @@ class Framework:
     ``takes``: DistributedDataParallel's keywords that it passes on; None: all of them. ``hooks``: the
     communication hooks that it registers; None: all of torch's. ``lines`` writes keywords and hook as one
     sets them. ``drops_default``: a cap equal to 25 is not passed on, so that DDP makes its small first bucket
-    (A2.1); ``passes_always``: a cap is passed on even where the user gives none.
+    (A2.1); ``passes_always``: a cap is passed on even where the user gives none. ``whole_caps``: a cap must
+    be whole MiB. ``always_says``: keywords that ``lines`` must have, since its own defaults differ from DDP's.
     """
 
     title: str

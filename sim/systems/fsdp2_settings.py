@@ -56,7 +56,7 @@ class Fsdp2Settings:
         return self.param_dtype or dtype
 
     def shards(self, policy: str, world_size: int) -> int:
-        """How many ranks share each parameter. Raises ``InputError`` where these are no shard groups of 2."""
+        """How many ranks share each parameter. Raises ``InputError`` unless ``replicas`` leaves 2 or more."""
         if policy == REPLICATED:
             return 1
         if self.replicas > 1 and (world_size % self.replicas or world_size < 2 * self.replicas):

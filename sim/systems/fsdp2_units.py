@@ -119,6 +119,6 @@ def _around(name: str) -> list[str]:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """As fnmatch, part by part: a star is no dot."""
+    """Whether ``name`` matches as by fnmatch, part by part: a star matches no dot."""
     ours, theirs = name.split("."), pattern.split(".")
     return len(ours) == len(theirs) and all(fnmatchcase(a, b) for a, b in zip(ours, theirs, strict=True))

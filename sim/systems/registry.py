@@ -46,7 +46,7 @@ def _nothing(workload: Workload, assignment: Assignment) -> tuple[Collective, ..
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """One system: see the module's words. ``takes_caps``: bucket sizes of the names in ``Caps``."""
+    """One system; the module says what each function does. ``takes_caps``: it takes the sizes in ``Caps``."""
 
     assign: Assign
     write: Write

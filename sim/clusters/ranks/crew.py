@@ -130,7 +130,7 @@ def _check_same_model(workload: Workload, other: Workload, field: str) -> None:
 
 
 def _recorded(workload: Workload, notes: list[str]) -> Sequence[Workload]:
-    """A workload for each recorded iteration that saw every gradient; ``workload`` itself with fewer than two.
+    """A workload for each recorded iteration that saw every gradient; with fewer than two, ``workload``.
 
     As in the tuner's draws, each has the nominal ready order and the nominal time from its last gradient to
     the end of backward.

@@ -18,7 +18,7 @@ from sim.nouns.step_distribution import ClockReading
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Clocks:
-    """By rank: ns that its clock shows more at instant 0, and by how much it goes faster."""
+    """By rank: ns by which its clock is ahead at instant 0, and ns that it gains in each ns."""
 
     offsets_ns: Ints
     drifts: Floats
@@ -55,9 +55,9 @@ class AlignedStep:
 
 
 def align(came_ns: Ints, ends_ns: Ints) -> AlignedStep:
-    """One step's arrivals, as clocked, on one clock, by its collectives' ends [ranks, collectives].
+    """Arrivals of one step by the first rank's clock, which the ends of its collectives tell.
 
-    Raises ``InputError`` where there is no collective.
+    Both are ns by each rank's own clock [ranks, collectives]. Raises ``InputError`` without a collective.
     """
     if not ends_ns.size:
         raise InputError("ends_ns: no collective, whose end would tell the clocks apart")
@@ -72,8 +72,10 @@ def align(came_ns: Ints, ends_ns: Ints) -> AlignedStep:
 
 
 def read_clocks(steps: Sequence[tuple[Ints, Ints]], clocks: Clocks) -> ClockReading | None:
-    """How well the last rank is told from these steps' arrivals and ends [ranks, collectives], by clocks as
-    they are and by aligned ones; None where no collective had one last rank."""
+    """How often and how exactly raw clocks, and aligned ones, tell which rank came last to a collective.
+
+    ``steps`` are true arrivals and ends [ranks, collectives]. None where no collective had one last rank.
+    """
     told = raw_right = aligned_right = 0
     raw_errors: list[float] = []
     aligned_errors: list[float] = []

@@ -73,7 +73,7 @@ def _each(traffic: Traffic, named: bool) -> Iterable[LinkLoad]:
 
 
 def _together(loads: Iterable[LinkLoad]) -> list[LinkLoad]:
-    """Links alike, of as many bytes/s and with one load, as one with a count; it has the first one's name."""
+    """Links of one kind, rate and load merged into one with a count, under the name of the first."""
     alike: dict[tuple[str, str, float, float], LinkLoad] = {}
     for load in loads:
         key = _kind_of(load.a), _kind_of(load.b), load.bytes_per_s, load.share

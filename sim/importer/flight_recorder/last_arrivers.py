@@ -18,7 +18,7 @@ Calls = Mapping[Key, Call]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankClock:
-    """A rank's clock against the first rank's: what it shows more, and how sure that is."""
+    """A rank's clock against the first rank's: ns by which it is ahead, and how far those may be off."""
 
     offset_ns: int
     scatter_ns: int

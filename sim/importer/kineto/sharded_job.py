@@ -1,4 +1,4 @@
-"""A job under FSDP2 out of its traces: its units as a workload, what its collectives took as a hardware."""
+"""A job under FSDP2, read from its traces: its units as a workload, its collectives' times as a hardware."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from sim.units import divide_half_even, median_ns
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """A gradient of a unit: whose ready time is ``place`` of the unit's."""
+    """A gradient of a unit; ``place`` is the place of its ready time among those of the unit."""
 
     gradient: Gradient
     place: int
@@ -68,9 +68,10 @@ class ShardedJob:
         self._members = self._find_members()
 
     def _find_members(self) -> list[tuple[int, _Member]] | None:
-        """The gradients with the numbers of their units, without times; None where nothing tells their sizes.
+        """Each unit's number with a gradient of it, without times; None where nothing tells their sizes.
 
-        Indices are the model's, or those of the units as forward comes to them, the root's first.
+        Gradients are numbered as in the model, if it is given; otherwise in the order in which forward comes
+        to their units, the root's first.
         """
         units = self.first.units
         if self._options.model is not None:
@@ -132,7 +133,7 @@ class ShardedJob:
         return ()
 
     def workload(self) -> Workload | None:
-        """Medians over steps of the work alone."""
+        """The workload: medians over steps of forward, backward, optimizer and ready times."""
         if self._members is None:
             return None
         backward_ns = median_ns([one.backward_ns for one in self.shardings])

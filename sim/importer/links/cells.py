@@ -104,7 +104,7 @@ def _first(columns: tuple[Column, ...], kind: str) -> int | None:
 
 
 def _groups(columns: tuple[Column, ...]) -> list[_Group]:
-    """Columns by timing: a second of the same statistic starts the next, in place after out of place."""
+    """The columns of each timing, out of place before in place: a statistic's second column starts the next."""
     groups = [_Group(variant="only")]
     by_name = any(column.kind == "time" and column.variant for column in columns)
     for place, column in enumerate(columns):
@@ -131,7 +131,7 @@ def _groups(columns: tuple[Column, ...]) -> list[_Group]:
 
 
 def _time_scale(block: TextBlock, groups: list[_Group], source: str) -> tuple[Decimal | None, str | None]:
-    """ns of one unit of the times without a unit: told by a bandwidth beside them, else refused."""
+    """ns in one unit of times without a unit, and why: by bandwidths beside them, or nccl-tests' columns."""
     columns = block.header.columns
     bare = [columns[place] for group in groups for place in group.times.values()]
     bare = [column for column in bare if column.scale is None]
@@ -206,7 +206,7 @@ def _timing(group: _Group, fields: list[str], block: TextBlock, scale: Decimal |
 
 
 def _three(group: _Group, fields: list[str]) -> int | None:
-    """3 where the mean is that of the least, the median and the greatest: then there were no others."""
+    """3 if the mean is that of the least, the median and the greatest, which are then all runs; else None."""
     values = [
         _number(fields[group.times[name]]) if name in group.times else None
         for name in ("min", "median", "max", "mean")

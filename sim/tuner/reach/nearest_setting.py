@@ -1,4 +1,4 @@
-"""The best that a training framework's own settings reach, beside an assignment that they may not hold."""
+"""The best step that a training framework's own settings reach, for an assignment that they may not allow."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -46,8 +46,8 @@ def nearest_setting(
 ) -> NearestSetting:
     """The setting of ``framework`` whose step is shortest, with the lines that set it.
 
-    All caps that it can hold are played under the switches of ``assignment``, as far as it knows them, and
-    ``assignment`` itself where its own keywords will do.
+    All caps that the framework can set are played, under those switches of ``assignment`` that it can set.
+    ``assignment`` itself is played, too, if the framework can set all its keywords.
 
     Args:
         workload: what backward makes ready.
@@ -144,10 +144,10 @@ def _in_parameter_order(walk: Walk) -> Walk:
 
 
 def _said(kwargs: Mapping[str, Any], framework: Framework, workload: Workload) -> dict[str, Any]:
-    """The keywords to write down: also DDP's defaults, where the framework's own are others."""
+    """The keywords to write down, with DDP's defaults where the framework's own differ."""
     said = {name: SWITCHES[name].default for name in framework.always_says}
     if framework.passes_always and workload.buffers:
-        said["broadcast_buffers"] = True  # only what is on is said there, and DDP's default is on
+        said["broadcast_buffers"] = True  # DDP's default, which this framework must be told
     said |= kwargs
     caps: dict[str, Any] = {name: value for name, value in said.items() if name in CAP_KWARGS}
     if "bucket_cap_mb" in caps and framework.whole_caps:
@@ -174,7 +174,7 @@ def _environment(made: Assignment) -> dict[str, Any]:
 
 
 def _where_unused_are_searched(search: _Search) -> list[str]:
-    """The Trainer's own default searches for unused parameters: what is best where that has to stay."""
+    """Comment lines on the best cap if the Trainer's default, a search for unused parameters, stays on."""
     if "find_unused_parameters" not in search.framework.always_says:
         return []
     if search.switches.get("find_unused_parameters") or search.switches.get("static_graph"):

@@ -21,7 +21,8 @@ from sim.clock.machine_code import compiled
 from sim.tuner.search.problem import Machine, Tables
 
 NEVER = 1 << 62
-_DOUBT, _RELATIVE_DOUBT = 1e-3, 1e-14  # ns around a half, and a ns: far more than floats are off by
+# A float this near to half a ns may round to the wrong side: so many ns, and so many for each ns of it.
+_DOUBT, _RELATIVE_DOUBT = 1e-3, 1e-14
 
 
 @compiled
@@ -73,7 +74,7 @@ def services(curve_bytes: Ints, curve_ns: Ints, wires: Ints) -> Ints:
 
 @compiled
 def _rounds_surely(exactly: float) -> bool:
-    """Whether ``exactly`` ns are so far from a half that a float64 rounds them as a fraction would."""
+    """Whether ``exactly`` ns are so far from half a ns that a float64 rounds as an exact fraction would."""
     from_half = abs(exactly - np.floor(exactly) - 0.5)
     return bool(from_half > _DOUBT + exactly * _RELATIVE_DOUBT)
 
@@ -285,16 +286,15 @@ def earliest_on_lattice(
     target: float,
     max_bytes: int,
 ) -> Floats:
-    """When each prefix can have been sent on one FIFO channel at the earliest, if all is to end by
-    ``target``.
+    """The earliest time at which one FIFO channel can have sent each prefix, if all is to end by ``target``.
 
-    A prefix is so many gradients of each run: a point of a lattice. The last bucket of a prefix belongs to
-    the run whose last place is latest, as buckets are launched in that order. A bucket has to end early
-    enough for the copies back of itself and of all that follows. For any curve. All-reduces are rounded as
-    the engines do, after they were compared with their deadlines.
+    A prefix takes some first gradients of each run, and is a point of a lattice. The last bucket of a prefix
+    belongs to the run whose last place is latest, as buckets are launched in that order. A bucket has to end
+    early enough for its own copy back and those of all buckets that follow. The curve may fall. All-reduces
+    are rounded to ns as by the clocks, after they were compared with their deadlines.
 
     Args:
-        first: earliest start in ns of a bucket that waits for a place.
+        first: by place, the earliest start in ns of a bucket that waits for it.
         run_places: places of all runs, one run after the other; run r's begin at ``run_starts[r]``.
         wire, dense, copied: running sums along ``run_places`` from 0 (one entry more for each run) of bytes
             on the wire, bytes by DDP's caps, and ns of copying back.
@@ -310,7 +310,8 @@ def earliest_on_lattice(
         strides[run] = points
         points *= run_starts[run + 1] - run_starts[run] + 1
         total += copied[run_starts[run + 1] + run]
-    # The curve as lines, one more than points: constant before the first, and what no later size beats.
+    # The curve as lines, one more than points: the first is constant. ``least_later``: the least ns from a
+    # point on, which no larger message can beat.
     sizes = curve_bytes.size
     slope, height, least_later = np.zeros(sizes + 1), np.zeros(sizes + 1), np.full(sizes + 1, np.inf)
     for k in range(1, sizes):
@@ -340,8 +341,8 @@ def earliest_on_lattice(
         start = run_starts[owner] + owner  # of the owner's running sums
         last = start + digits[owner]
         ready = first[latest]
-        left = target - (total - (sent - copied[last]))  # ns until copies must begin, but for the owner's own
-        # Rounding keeps order: the best before rounding is the best, but for halves.
+        left = target - (total - (sent - copied[last]))  # when copies must begin, but for the owner's own
+        # The best end before rounding is the best after it, except near half a ns, which is tried below.
         best, choice, segment = np.inf, -1, 0
         for at in range(last - 1, start - 1, -1):
             size = wire[last] - wire[at]

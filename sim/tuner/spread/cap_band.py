@@ -18,11 +18,11 @@ from sim.tuner.search.problem import Problem
 from sim.tuner.spread.assessment import LEVELS
 from sim.tuner.spread.draws import FEWEST_MACHINES, Draws, draw
 
-# Of n recorded steps the shortest and the longest hold a further one between them (n - 1) times in n + 1:
-# from 39 on their own order shows the range of 95 of 100, below it cannot.
+# A further step lies between the shortest and the longest of n recorded ones (n - 1) times in n + 1. So 39
+# steps are the fewest whose shortest and longest enclose 95 of 100 further ones.
 ENOUGH_ITERATIONS = 39
 FEWEST_ITERATIONS = 4  # Student's t of fewer has no variance: they show no range
-MOST_ITERATIONS = 400  # of more, as many are drawn: the band then holds 95 of 100 within about 1
+MOST_ITERATIONS = 400  # so many are drawn of more: the band then holds 94 to 96 of 100 steps
 
 
 def step_band(
@@ -51,12 +51,11 @@ def step_band(
 def _points(
     workload: Workload, hardware: Hardware, caps_mb: Sequence[float | None], draws: int, seed: int
 ) -> list[BandPoint]:
-    """A point for each cap: the range of a further step.
+    """A point for each cap: the range of a further step, on machines that the calibration allows.
 
-    That is a further iteration, on a machine that the calibration allows. With ``ENOUGH_ITERATIONS`` recorded
-    or more, it lies between two of them with the chance that their order gives. With fewer, iterations are
-    taken to be normal, and it lies as far from their mean as Student's t says. Fewer than
-    ``FEWEST_ITERATIONS`` count as none.
+    With ``ENOUGH_ITERATIONS`` recorded or more, the further step falls with the same chance between any two
+    that follow each other by length. With fewer, steps are taken to be normal, and its distance from their
+    mean is drawn by Student's t. Fewer than ``FEWEST_ITERATIONS`` count as none.
     """
     recorded = sum(None not in sample for sample in workload.samples)
     if recorded < FEWEST_ITERATIONS:

@@ -2,8 +2,8 @@
 
 A cell is a step, or a paired difference of steps, of one iteration on one machine. What is the same in a
 whole row is an error of the calibration: a training run has one machine, and no number of steps averages it
-out. What is the same in a whole column is an iteration: the average over a long run is as well known as the
-few that were recorded say. Jitter is new in every cell, and averages out.
+out. What is the same in a whole column belongs to an iteration: more recorded iterations would make the
+average over a long run better known. Jitter is new in every cell, and averages out.
 """
 
 from typing import NamedTuple
@@ -47,8 +47,8 @@ def student(freedom: float) -> float:
 def estimate_mean(steps: Steps) -> Estimate:
     """The mean of a long run on the real machine.
 
-    Its variance is that of rows, which are compared without jitter, in full; and that of columns over their
-    number. Degrees of freedom by Satterthwaite. Steps that do not vary have an interval of no width.
+    Its variance is that between the means of rows, without jitter, plus that between the means of columns
+    over the number of columns. Degrees of freedom are Satterthwaite's. Equal steps give no width.
     """
     machines, iterations = steps.played.shape
     center = float(steps.played.mean())

@@ -142,4 +142,4 @@ def run_ranks(
         launched, folder = stack.enter_context(started(ours, place.world_size // len(ours), port, job))
         watch(launched, folder, heard, timeout_s, meanwhile)
         if meanwhile is not None:
-            meanwhile()  # it must have lasted to the end
+            meanwhile()  # the job beside must have lasted to the end

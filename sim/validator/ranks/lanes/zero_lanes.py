@@ -1,7 +1,7 @@
 """Real DeepSpeed ZeRO-1 or ZeRO-2 around a paced module (A5), on the CPU.
 
-There DeepSpeed has no streams: the host waits for each flush in the hook, or after backward, that makes it.
-DeepSpeed is imported when a lane needs it, and at no other time.
+On the CPU DeepSpeed has no streams: the host waits for a flush where it makes it, in a gradient's hook or
+after backward. DeepSpeed is imported only when a lane needs it.
 """
 
 import os
@@ -32,7 +32,7 @@ _BLOCKING = ("all_reduce", "reduce")
 
 
 class _PacedOptimizer(torch.optim.Optimizer):
-    """Sleeps through its share of the recorded optimizer step: that of the elements which it is given."""
+    """Sleeps in place of the recorded optimizer step, in proportion to the elements that it is given."""
 
     def __init__(self, groups: list[dict[str, Any]], ns_per_element: float) -> None:
         super().__init__(groups, {"lr": 0.0})
@@ -74,7 +74,7 @@ def _start(candidate: dict[str, Any], module: PacedModule, groups: Sequence[int]
     os.environ["DS_ACCELERATOR"] = "cpu"
     os.environ.setdefault("LOCAL_RANK", "0")
     deepspeed = import_module("deepspeed")
-    # Reductions through shared memory would be compiled here, and are none between machines.
+    # Without this DeepSpeed compiles reductions through shared memory, which cannot join several machines.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed(dist.get_backend())
     numel = sum(weight.numel() for weight in module.weights)
@@ -153,9 +153,9 @@ def _step(engine: Any, module: PacedModule, flushed: list[list[int]]) -> dict[st
 
 @contextmanager
 def _standing_still(schedule: Schedule) -> Iterator[None]:
-    """Meanwhile the compute lane waits wherever the host waits for a collective.
+    """Within it, the schedule of backward stands still for as long as the host waits for a collective.
 
-    Processor time is left out, as the schedule counts that of its hooks itself.
+    Processor time within the call is not waiting; the schedule counts the processor time of hooks itself.
     """
     real = {name: getattr(dist, name) for name in _BLOCKING}
 

@@ -18,19 +18,19 @@ from sim.validator.ranks.process.rank_like import RankLike
 from sim.validator.ranks.wrapping.building import build
 
 _MIB = 1 << 20
-_SPACING_NS = {"cpu": 2_000_000, "cuda": 200_000}  # between nodes: more than DDP's hook costs the host
+_SPACING_NS = {"cpu": 2_000_000, "cuda": 200_000}  # between gradients: more than DDP's hook costs the host
 _SWEEP_BYTES = 192 * _MIB
 _SMALL_BYTES, _SMALL_COUNT = 4096, 24
 _DROPPED = 3
-_OFTENER = 4  # a single all-reduce scatters more than a whole backward does
+_OFTENER = 4  # times as many repeats: one all-reduce scatters more than a whole backward does
 _FREE_LINK = {"points": [[0, 0]], "channels": 1, "channel_slowdown": 1.0}
 
 
 def probe_machine(rank: RankLike) -> None:
-    """Measure copies into and out of buckets, launches over a link of no length, and the job's ``sizes``.
+    """Measure copies into and out of buckets, launches, and all-reduces of the job's ``sizes``.
 
-    One event, ``local``: times in ns, of rank 0; those of all-reduces are the shortest over ranks, for
-    from the last arriver on, that is the transfer.
+    Tells one event, ``local``: times in ns, on rank 0. Of an all-reduce it is the shortest time over ranks,
+    that of the last arriver, which has not waited.
     """
     sharpen_sleep()
     gc.disable()
@@ -51,7 +51,7 @@ def probe_machine(rank: RankLike) -> None:
 
 
 def _all_reduces(rank: RankLike, pacer: Pacer, size: int, count: int, repeats: int) -> list[int]:
-    """``count`` all-reduces of ``size`` bytes at once, from a common start to the end of the last, ns."""
+    """ns from a common start to the end of the last of ``count`` all-reduces of ``size`` bytes at once."""
     tensors = [torch.zeros(size // 4, device=pacer.device) for _ in range(count)]
 
     def reduce() -> None:
@@ -69,7 +69,11 @@ def _module(pacer: Pacer, tensors: list[torch.Tensor], gradients: list[torch.Ten
 
 
 def _copies(pacer: Pacer, shapes: list[list[int]], dtypes: list[str], repeats: int) -> dict[str, Any]:
-    """In: how much later backward ends under DDP with the noop hook; out: from there on; caches swept."""
+    """Samples in ns, after sweeping the caches, from DDP with the noop hook, which sends nothing.
+
+    ``copy_in_ns``: how much later backward ends than without DDP. ``copy_out_ns``: from there until all
+    gradients are available.
+    """
     tensors = [
         torch.zeros(shape, dtype=getattr(torch, dtype), device=pacer.device)
         for shape, dtype in zip(shapes, dtypes, strict=True)
@@ -95,10 +99,10 @@ def _copies(pacer: Pacer, shapes: list[list[int]], dtypes: list[str], repeats: i
 
 
 def _launches(pacer: Pacer, repeats: int) -> list[int]:
-    """Samples of what one launch takes, ns: small buckets, one a gradient.
+    """Samples of what one launch takes, ns, with a small bucket for each gradient.
 
-    On the host it is processor time of the hooks, less those of one bucket for all. On a GPU it is how much
-    later than the bucket is ready a collective of no length at all is over, on its side stream.
+    On the CPU it is the processor time of a gradient's hooks, minus theirs with one bucket for all. On a GPU
+    it is the time from a bucket's being ready to the end of a collective that lasts no time on its stream.
     """
     tensors = [torch.zeros(_SMALL_BYTES // 4, device=pacer.device) for _ in range(_SMALL_COUNT)]
     gradients = [torch.full_like(tensor, 0.5) for tensor in tensors]

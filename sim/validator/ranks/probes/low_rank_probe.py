@@ -17,9 +17,9 @@ _SWEEP_BYTES = 192 << 20
 
 
 def low_rank_products(rank: RankLike) -> dict[str, Any]:
-    """``P = M Q``, ``Q = M^T P`` and ``M = P Q^T`` for some matrices, caches swept: processor ns per repeat.
+    """Times ``P = M Q``, ``Q = M^T P`` and ``M = P Q^T`` for 16 matrices M, after sweeping the caches.
 
-    ``num_bytes`` is what they pass over: each matrix in each product.
+    ``samples_ns`` is processor time, one value a repeat. ``num_bytes`` counts each M once in each product.
     """
     broom = torch.zeros(_SWEEP_BYTES // 4)
     matrices = [torch.full((1, _ROWS, _COLUMNS), 0.5) for _ in range(_MATRICES)]
@@ -29,7 +29,7 @@ def low_rank_products(rank: RankLike) -> dict[str, Any]:
     for repeat in range(rank.job["copy_repeats"] + 2):
         broom.add_(1)
         for q in qs:
-            q.fill_(_COLUMNS**-0.5)  # numbers stay what they are
+            q.fill_(_COLUMNS**-0.5)  # products of these neither grow nor vanish
         sleep_until(common_start())
         begun = time.thread_time_ns()
         for matrix, p, q in zip(matrices, ps, qs, strict=True):
