@@ -24,8 +24,8 @@ def warmup_steps(ddp: DistributedDataParallel) -> int:
 def recorded(ddp: DistributedDataParallel, switch: BucketSwitch, folder: Path) -> Iterator[LiveRecording]:
     """Record into ``folder / "run"``; begins and ends at a step boundary, on all ranks.
 
-    The user's own communication hook is wrapped. Where a hook cannot round gradients as DDP does, there is
-    none, and buckets are not seen.
+    The user's own communication hook is wrapped. Without one, a hook of the recording averages gradients; if
+    it cannot round them as DDP does, there is no hook, and buckets are not recorded.
     """
     hooks = list(ddp._comm_hooks)
     hook, state = hooks[-1] if hooks else (None, None)
@@ -48,7 +48,7 @@ def recorded(ddp: DistributedDataParallel, switch: BucketSwitch, folder: Path) -
 
 
 def _keep_from_copies(ddp: DistributedDataParallel, recording: LiveRecording) -> None:
-    """A model that is copied or saved meanwhile takes no hook of the recording with it."""
+    """Let a model that is copied or saved meanwhile take no hook of the recording with it."""
     hooked: tuple[torch.nn.Module, ...] = (ddp, ddp.module)
     for hooks in (found for one in hooked for found in (one._forward_pre_hooks, one._forward_hooks)):
         for number, hook in hooks.items():

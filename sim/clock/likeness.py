@@ -43,7 +43,7 @@ def _launched(program: Program) -> list[Collective]:
 
 
 def _travels(collective: Collective) -> Collective:
-    """A collective without what each rank does in its own time."""
+    """The collective without its times, its phase and its gradient, in which ranks may differ."""
     return replace(collective, service_ns=0, settle_ns=0, phase="backward", gradient=None)
 
 

@@ -158,8 +158,8 @@ def rescaled(hardware: Hardware, ratio_at: Callable[[int], float]) -> Hardware:
 
 
 def tilt_ratio(link: float, tilt: float, num_bytes: int, about_bytes: int) -> float:
-    """By how much a message changes: by ``link``, and by ``tilt`` for each 16 times that it is larger than
-    ``about_bytes``.
+    """The factor on the time of a message of ``num_bytes``: ``link`` at ``about_bytes``, and times ``tilt``
+    for each 16 times that it is larger.
     """
     return float(link * tilt ** (log(max(1, num_bytes) / about_bytes) / log(16)))
 

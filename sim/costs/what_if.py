@@ -38,8 +38,8 @@ def scale(
         bandwidth: divides what lies above the smallest duration of each curve (its bandwidth part).
         latency: multiplies the smallest duration of each curve (its latency part).
         backward: multiplies ready times and ``backward_ns``; forward and optimizer stay.
-        world_size: as many ranks in a ring (``ring_factors``), without what small messages were measured to
-            wait for between as many as there are (``shared_connection``).
+        world_size: another number of ranks, in a ring (``ring_factors``). That small messages wait for larger
+            ones (``shared_connection``) holds for the measured number only, and is dropped.
         precision: a torch dtype of all gradients, in buckets and on the wire (``narrowed``).
 
     Raises:
@@ -56,7 +56,7 @@ def scale(
     if world_size is not None:
         check_ranks(hardware.world_size, world_size)
         changes["world_size"] = world_size
-        if world_size != hardware.world_size:  # a ring of n sends n-th parts
+        if world_size != hardware.world_size:  # a ring of n sends n-th parts, so other messages are small
             changes["shared_connection"] = False
         for name in CURVES:
             hops, volume = ring_factors(name, hardware.world_size, world_size)

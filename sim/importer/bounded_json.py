@@ -1,4 +1,4 @@
-"""JSON of others as a whole, where it is not so full of values that memory would not hold them."""
+"""JSON that others wrote, parsed as a whole; too many values for the memory are refused."""
 
 from typing import Any
 

@@ -96,8 +96,8 @@ def _runs(model: Workload, walked: Sequence[int], measure: Sequence[int]) -> lis
 def _search(
     sizes: Sequence[int], runs: list[_Run], *, closes_in_order: bool
 ) -> tuple[tuple[int, ...], ...] | None:
-    """The first complete cut that a search in depth finds, or None. ``closes_in_order``: buckets are sorted by
-    their last member and leftovers follow (A1.5); otherwise they are sorted by their first member (A1.6)."""
+    """The first complete cut that a search in depth finds, or None. ``closes_in_order``: buckets are sorted
+    by their last member and leftovers follow (A1.5); otherwise they are sorted by their first (A1.6)."""
     if sum(sizes) != sum(run.sums[-1] for run in runs):
         return None
     full = tuple(len(run.indices) for run in runs)

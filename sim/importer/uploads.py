@@ -31,8 +31,8 @@ from sim.nouns.records import Record
 from sim.nouns.workload import Workload
 from sim.units import NS_PER_MS
 
-# A page searches for the best buckets each time a machine is turned into another, and the time for it grows
-# faster than their number: about a minute for so many. Transformers of a hundred layers have 1,200.
+# A page searches for the best buckets at each change of the machine. The time of a search grows faster than
+# the number of gradients: about a minute for so many. Transformers of a hundred layers have 1,200.
 MAX_GRADIENTS = 5_000
 MAX_TOLD_NS = 10**9 * NS_PER_MS
 # An event of a trace takes 10 us and up to a kilobyte; the largest traces of a few steps have 200,000.
@@ -208,7 +208,7 @@ def _check_size(count: int, source: str) -> None:
 def _record(
     groups: Mapping[str, Sequence[Unpacked]], hardware: Sequence[Hardware], home: Path, labels: Labels
 ) -> Record | None:
-    """The measured record that the documents are; None where nothing measured is among them."""
+    """The measured record that the documents make up; None if no measurement is among them."""
     measured = groups.get("measurement", ())
     beside = groups.get("neighbour", ())
     if not measured:

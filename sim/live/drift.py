@@ -10,9 +10,9 @@ are alike in length, so it looks at beginnings of the series, each ``sqrt(2)`` a
 at its last half, quarter, and so on: of a change anywhere one of them has as much after as before it. What
 a beginning shows, it shows however long the job goes on; so a change that was found is not forgotten.
 
-*Another level than the known one.* A change before there are many steps ahead of it is seen against the steps
-that the prediction was made from: Wilcoxon's rank sum of them and of the newest quarter of the others, with
-what neighbours share taken into account in the same way.
+*Another level than the known one.* An early change, which few steps precede, shows against the steps that the
+prediction was made from: Wilcoxon's rank sum compares these with the newest quarter of the others. The
+correlation of neighbours is taken into account as above.
 
 ``ALPHA`` is the rate of false alarms at one look of all these tests together, each by its share (Bonferroni).
 Looks at a growing series are many and much alike: of series of 1,000 steps, looked at every 10 steps, at most
@@ -33,10 +33,10 @@ SMALL = 0.01  # of a step
 MOST_BLOCKS = 400
 FEWEST = 40  # errors: with fewer blocks no order of them is rare enough
 _FEWEST_KNOWN = 10
-_LEVEL_SHARE = 20  # of few steps one cannot tell well how much neighbours share
+_LEVEL_SHARE = 20  # the rank sum has ALPHA / 20: few steps do not tell well how neighbours correlate
 _NEWEST = 40  # errors that tell the level of now, at least
 _LASTING_PARTS = 8
-_PART = 100  # errors in each of them, at least
+_PART = 100  # errors in each part, at least
 
 
 def find_change(errors: Floats, known: Floats | None = None) -> tuple[int, float] | None:
@@ -101,7 +101,7 @@ def _lasts(series: Floats, place: int, before: float, after: float) -> bool:
 
 
 def _other_level(series: Floats, known: int, limit: float) -> tuple[int, float] | None:
-    """A lasting level of what follows the first ``known`` values that is not theirs."""
+    """Where the level leaves that of the first ``known`` values for good, and the p-value; None: nowhere."""
     if known < _FEWEST_KNOWN:
         return None
     first = series[:known]
@@ -126,8 +126,8 @@ def _other_level(series: Floats, known: int, limit: float) -> tuple[int, float] 
 def rank_sum(first: Floats, second: Floats) -> float:
     """The p-value of two samples having one level, each in the order of its steps (Wilcoxon, 1945).
 
-    By the normal distribution, whose tails are heavier than those of the rank sum. Its variance grows by
-    what neighbours share: that of blocks over that of single values, and that of neighbouring blocks.
+    By the normal distribution, whose tails are heavier than those of the rank sum. Its variance is enlarged
+    for the correlation of neighbouring values and, if that is more, of the values and blocks of ``BLOCK``.
     """
     count, one = len(first) + len(second), len(first)
     ranks = _ranks(np.concatenate([first, second]))
@@ -144,7 +144,7 @@ def rank_sum(first: Floats, second: Floats) -> float:
 
 
 def pettitt(values: Floats) -> float:
-    """The p-value of one change of level somewhere."""
+    """The p-value of a change of level at an unknown place (Pettitt, 1979)."""
     count = len(values)
     ranks = _ranks(values)
     steps = np.arange(1, count)

@@ -13,7 +13,7 @@ from sim.nouns.recording import RecordedBackward, Recording
 from sim.units import NS_PER_S, median_ns
 
 OWN_NAME = "the job's own collectives"
-_APART = 2  # times: how far sizes of buckets must be apart, that a line through them is not one through noise
+_APART = 2  # the largest bucket over the smallest, at least, for a line through them to be more than noise
 
 
 def hardware_of(recording: Recording) -> Hardware:
@@ -91,7 +91,7 @@ def _steps(recording: Recording) -> list[list[RecordedBackward]]:
 
 
 def _launch_cost_ns(gap_ns: dict[int, int]) -> int:
-    """Where a line through the gaps by bytes begins; the smallest buckets tell most of it."""
+    """ns at 0 bytes of a line through the gaps by bytes, in which smaller buckets weigh more."""
     if not gap_ns or max(gap_ns) < _APART * min(gap_ns):
         return 0
     sizes = np.array([*gap_ns], float)

@@ -78,10 +78,10 @@ def last_window(recording: Recording, count: int) -> Recording:
 
 
 def _settling(recording: Recording, numbers: list[int], count: int, most: int) -> int:
-    """How many of ``numbers`` come before steps have settled: the first few are then as long as later ones.
+    """How many of ``numbers``, at most ``most``, are skipped because steps still become shorter.
 
-    What later ones are says the second half of twice ``count`` steps, so that the answer stays once they are
-    there.
+    Steps have settled where the first ones take no more than ``_SETTLED`` times the median of later ones.
+    Later are the second half of the next ``2 * count`` steps: once these exist, the answer stays.
     """
     longest: dict[int, int] = dict.fromkeys(numbers, 0)
     for rank in recording.ranks:

@@ -20,7 +20,7 @@ class Framework:
     communication hooks that it registers; None: all of torch's. ``lines`` writes keywords and hook as one
     sets them. ``drops_default``: a cap equal to 25 is not passed on, so that DDP makes its small first bucket
     (A2.1); ``passes_always``: a cap is passed on even where the user gives none. ``whole_caps``: a cap must
-    be whole MiB. ``always_says``: keywords that ``lines`` must have, since its own defaults differ from DDP's.
+    be whole MiB. ``always_says``: keywords that ``lines`` must have, as the framework's defaults differ.
     """
 
     title: str

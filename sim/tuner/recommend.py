@@ -47,11 +47,11 @@ from sim.tuner.spread.gain import NOTHING, judge_gain
 from sim.tuner.spread.judgement import Judge
 from sim.units import format_size
 
-ANY_BUCKETS = "bucket_indices"  # of no knob: what sim.apply sets
+ANY_BUCKETS = "bucket_indices"  # the family of all partitions, each of which sim.apply can set
 CAP_LIST = "bucket_cap_mb_list"
 EASIEST_FIRST = (DEFAULT, CAP, FIRST_AND_CAP, LAST_CAP, CAP_LIST)
 OF_SINGLE_DRAWS = 3  # optima of single draws that join the pool of candidates
-LITTLE_EFFORT = 0.2  # for each of them, from the nominal optimum
+LITTLE_EFFORT = 0.2  # of a whole search, for the optimum of each of these draws
 
 
 def as_assignment(problem: Problem, buckets: Buckets) -> Assignment:
@@ -214,7 +214,7 @@ def _recommend(
 def gain(
     workload: Workload, hardware: Hardware, assignment: Assignment, *, seed: int = 0, draws: int = 400
 ) -> Gain:
-    """What ``assignment`` saves against DDP's default, with its interval, as ``tune`` tells it of its own.
+    """What ``assignment`` saves against DDP's default, with its interval, as ``tune`` says for its answer.
 
     ``seed`` and ``draws`` as in ``tune``; both are played by DDP's own rules, without switches.
 
@@ -255,8 +255,7 @@ def _search(
 ) -> Optimum:
     """The nominal optimum: at least as good as ``known`` and as one bucket a gradient.
 
-    Without a proof it is also as good as ``families``, which are asked for only then; with one, as good to
-    what the proof leaves open.
+    If it is not proved, ``families`` is called, and the answer is at least as good as these, too.
     """
     return find_optimum(
         scorer,
@@ -343,7 +342,7 @@ def _family(reach: Reach, report: Report, recommended_ns: int) -> Family:
 
 
 def _simplest(families: Mapping[str, Family], recommended_ns: int, judge: Judge) -> str:
-    """The family that is easiest to set of those whose regret is nothing to speak of, nominally and drawn."""
+    """The family that is easiest to set of those with next to no regret, nominally and over the draws."""
     for name in EASIEST_FIRST:
         family = families.get(name)
         if family is None or family.regret_ns > NOTHING * recommended_ns:

@@ -211,7 +211,7 @@ def _about(rank: Rank, seat: Seat) -> dict[str, Any]:
 
 
 def _in_words(error: Exception, folder: Path) -> str:
-    """An error as the reason of a failure; a write that finds no room says not where: here it does."""
+    """An error as the reason of a failure; with the folder if a write to it found no room."""
     said = f"{type(error).__name__}: {error}"
     if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT) or error.filename:
         return said

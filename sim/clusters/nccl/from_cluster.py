@@ -86,8 +86,8 @@ def _cpu(vendors: set[CpuVendor]) -> CpuVendor:
 def _intra(cluster: Cluster, rings: Rings, shared: float, others: Sequence[Rings]) -> Hop:
     """The step within a host: of all hosts the slowest, by rings that close there.
 
-    Those of a job on several hosts are its own alone there, without its steps to other hosts; other jobs on
-    the same host have their share all the same.
+    On several hosts each host's rings are closed there, and the job's own steps to other hosts take nothing
+    of their links. Other jobs on the host take their share.
     """
     if rings.world_size == 1:
         # Nothing is sent; a Fabric of one rank has a hop all the same.
@@ -129,8 +129,8 @@ def _hop(kind: HostRings, bytes_per_s: float) -> Hop:
 
 
 def _staged_by(rings: Rings) -> tuple[float, ...]:
-    """Slots of the GPUs that reach NICs through host memory, of the host where they carry least; none where
-    NICs read from GPUs."""
+    """Bytes/s of the slots of GPUs that reach NICs through host memory, of the host where their sum is least;
+    empty if NICs read from GPUs."""
     slots = []
     for host in rings.host_rings:
         routes = routes_of(host.template)
@@ -141,8 +141,8 @@ def _staged_by(rings: Rings) -> tuple[float, ...]:
 
 
 def _network_latency_ns(rings: Rings, reported: int) -> int | None:
-    """The mean over the steps of the first ring between hosts, without what is only reported to NCCL; None
-    where NCCL's table says it all."""
+    """The mean latency of the first ring's steps between hosts, minus the ``reported`` one; None if that
+    leaves 0."""
     steps = [rings.between(0, place) for place in range(len(rings.hosts))]
     return round(sum(rings.wiring.latency_ns(path) for path in steps) / len(steps)) - reported or None
 
@@ -150,9 +150,9 @@ def _network_latency_ns(rings: Rings, reported: int) -> int | None:
 def _channels(generation: Generation, rings: Sequence[float], kind: Kind, *, across_hosts: bool) -> int:
     """How many channels NCCL's search finds (ncclTopoCompute and ncclTopoDupChannels, src/graph/search.cc).
 
-    Between hosts one for each ring. Within a host so many at that speed of its list which carries most in
-    all, of equals the fastest, as long as it is not below 0.49 of the first that fits. Speeds of 25 GB/s and
-    more are halved for twice the channels; on Hopper and later not below 50 with more than four channels.
+    Between hosts there is one for each ring. Within a host NCCL takes the speed of its list whose channels
+    carry most together, of equals the fastest, and none below 0.49 of the first that fits. A speed of 25 GB/s
+    or more is halved for twice the channels; on Hopper and later not one below 50 with more than 4 channels.
     """
     if not rings:
         return 1

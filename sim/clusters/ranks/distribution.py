@@ -19,9 +19,9 @@ MOST_SAMPLES = 1_000_000
 _MOST_CLOCKED = 4_000_000  # arrivals that are kept to be read from clocks: 64 MiB with their ends
 _MOST_JOBS = 20
 _FEWEST_STEPS = 10  # in a job, so that the one that is not counted is no great loss
-_MOST_LOTTERIES = 1000  # jobs where ranks are drawn once a job: steps beside each other say nothing new
+_MOST_LOTTERIES = 1000  # jobs, if a rank draws a pace once a job: more steps of one job then say little
 _STEPS_OF_A_LOTTERY = 2
-_MOST_RANKS = 1 << 23  # of all jobs together: 192 MiB of what is kept of each
+_MOST_RANKS = 1 << 23  # of all jobs together: what is kept of them takes 192 MiB
 
 
 def step_distribution(

@@ -1,4 +1,4 @@
-"""What jobs of steps say: their distribution, what the slowest rank costs, and who that is."""
+"""What drawn jobs say: the distribution of their steps, what the slowest rank costs, and which it is."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,14 +19,14 @@ from sim.tuner.spread.crossed import student
 from sim.tuner.spread.draws import NO_SCATTER
 
 _WORST = 5
-_FEWEST_STALLS = 20  # whose number is known to a quarter or better: Poisson
+_FEWEST_STALLS = 20  # a Poisson number of 20 has a standard deviation of less than a quarter of it
 _QUANTILES = np.linspace(0, 1, 101)
 
 
 def interval(tables: Sequence[NDArray[np.int64]], is_told: bool) -> tuple[int, int | None, int | None]:
-    """The mean of all steps, and its 95 % interval by how the jobs' own means scatter; one table a job.
+    """The mean of all steps in ns, and its 95 % interval by the scatter of the means of single jobs.
 
-    None for an interval of one job, and unless it ``is_told``.
+    ``tables`` are the steps of each job. There is no interval (None) for one job, or unless ``is_told``.
     """
     center = float(np.concatenate(tables).mean())
     if len(tables) < 2 or not is_told:
@@ -37,7 +37,7 @@ def interval(tables: Sequence[NDArray[np.int64]], is_told: bool) -> tuple[int, i
 
 
 def enough_stalls(ranks: Ranks, jobs: Sequence[JobSteps]) -> bool:
-    """Whether so many steps had a stall that how jobs scatter tells how uncertain their mean is."""
+    """Whether enough steps had a stall for the scatter of jobs to tell how uncertain their mean is."""
     return not ranks.stall_probability or sum(job.stalled for job in jobs) >= _FEWEST_STALLS
 
 
@@ -96,7 +96,7 @@ def summarise(
 
 
 def _clocks(crew: Crew, jobs: Sequence[JobSteps], seed: int) -> ClockReading | None:
-    """What the ranks' clocks make of the first job's arrivals; None where all show the same."""
+    """How well the ranks' clocks tell the first job's last arrivers; None if all clocks show the same."""
     ranks = crew.ranks
     if not (ranks.clock_offset_ns or ranks.clock_drift):
         return None
@@ -105,7 +105,7 @@ def _clocks(crew: Crew, jobs: Sequence[JobSteps], seed: int) -> ClockReading | N
 
 
 class _Sums:
-    """All jobs' sums over steps, by rank, as means of a step."""
+    """By rank, over the steps of all jobs: mean wait and pace of a step, and how often it came last."""
 
     def __init__(self, jobs: Sequence[JobSteps]) -> None:
         self.steps = sum(len(job.steps_ns) for job in jobs)

@@ -127,7 +127,7 @@ def _no_longer_hidden(change: BestCapChange) -> Found:
 
 
 def _tail(change: BestCapChange) -> Found:
-    """Bytes cost something else, and only the last bucket is not hidden."""
+    """The cost of a byte changed, which is the cause alone, and only the last bucket is not hidden."""
     without = _without_bytes(change)
     if without is None:
         return None
@@ -141,7 +141,7 @@ def _tail(change: BestCapChange) -> Found:
 
 
 def _bandwidth(change: BestCapChange) -> Found:
-    """Bytes cost something else."""
+    """The cost of a byte changed, which is the cause alone."""
     without = _without_bytes(change)
     if without is None:
         return None
@@ -149,7 +149,7 @@ def _bandwidth(change: BestCapChange) -> Found:
 
 
 def _both(change: BestCapChange) -> Found:
-    """Both changes, where either does it alone, or neither."""
+    """The costs of a bucket and of a byte changed, and each is the cause alone, or only both together."""
     if change.bucket_ns is None or change.halves is None:
         return None
     alone, without = change.halves
@@ -176,7 +176,7 @@ CAUSES: tuple[Callable[[BestCapChange], Found], ...] = (
 
 
 def _without_bytes(change: BestCapChange) -> str | None:
-    """That with bytes as fast as before the old cap would do, in words; None unless that explains it."""
+    """Words for a changed cost of a byte; None unless it alone is why the old cap is no longer as good."""
     if change.halves is None:
         return None
     alone, without = change.halves

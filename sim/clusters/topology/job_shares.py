@@ -68,7 +68,7 @@ def ring_shares(*jobs: Rings, algorithm: str = "ring") -> list[JobShare]:
 
 
 def _paces(flows: list[dict[Name, float]], capacity: dict[Name, float]) -> list[float]:
-    """Max-min fair; a job alone goes at its narrowest link for each time it is crossed."""
+    """The max-min fair pace of each job; of one alone the least, over links, of capacity over crossings."""
     if len(flows) > 1:
         return max_min_shares(flows, capacity)
     return [min((capacity[link] / times for link, times in flows[0].items() if times), default=math.inf)]

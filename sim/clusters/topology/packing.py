@@ -1,10 +1,10 @@
 """Rings through the GPUs of one host: the order with the best bottleneck, and how many fit side by side.
 
-A search as NCCL's (src/graph/search.cc, ncclTopoCompute): a speed is tried, the highest first; depth first
-an order is looked for in which no link is asked for more than it has, as often as the ring crosses it; then
+The search is NCCL's (src/graph/search.cc, ncclTopoCompute). Speeds are tried, the highest first. At each a
+search in depth looks for an order in which every link can carry the ring as often as it is crossed, then for
 a further ring in what is left. Up to eight GPUs the search for one ring is complete; beyond, it gives up
-after a number of steps. Of many speeds a few are tried, and all searches together do so much work and no
-more: where it runs out, the nearest GPU after the nearest is a ring too.
+after a number of steps. Of many speeds only some are tried, and the work of all searches together is bounded.
+Where it runs out, rings are taken at a speed at which any order fits: each GPU goes on to the nearest left.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ _MOST_CROSSINGS = 16  # of one link by one ring, in the speeds that are tried
 _MOST_SORTED = 16  # GPUs up to which the search looks at what is left before each step
 _MOST_SPEEDS = 64  # that are tried; NCCL has lists of 13
 _MOST_LOOKS = 6_000_000  # at GPUs, in one search for rings: seconds
-_SORTING = 10  # a look at what is left of links takes so much longer
+_SORTING = 10  # times as much work is a look at a GPU that also looks at what is left of links
 _ROUNDING = 1e-9
 
 Gate = tuple[str, str]  # the NICs through which a ring comes into a host and leaves it
@@ -55,7 +55,7 @@ def reverse(routes: Routes, ring: LocalRing) -> LocalRing:
 
 
 def bottleneck(ring: LocalRing, capacity: dict[LinkEnds, float]) -> float:
-    """Bytes/s that a ring gets alone: of its links the one with the least for each time it is crossed."""
+    """Bytes/s that a ring gets alone: the least, over its links, of capacity over times crossed."""
     return min(capacity[link] / times for link, times in uses(ring).items())
 
 
@@ -65,7 +65,7 @@ def uses(ring: LocalRing) -> dict[LinkEnds, int]:
 
 
 def ports(gate: Gate) -> Route:
-    """What a ring takes of the ports of its gate: into the host, and out of it (no device is called "")."""
+    """The ports of a gate as links into the host and out of it; "", which no device is called, is outside."""
     return ("", gate[0]), (gate[1], "")
 
 
@@ -138,7 +138,7 @@ def _speeds(gpus: Sequence[str], capacity: dict[LinkEnds, float], ways: set[Link
 
 
 def _thinned(speeds: list[float]) -> list[float]:
-    """Of many speeds so many, in even steps of their logarithm, the first and the last among them."""
+    """At most ``_MOST_SPEEDS`` of the speeds, evenly by their logarithm, with the first and the last."""
     if len(speeds) <= _MOST_SPEEDS:
         return speeds
     step = (speeds[-1] / speeds[0]) ** (1 / (_MOST_SPEEDS - 1))
@@ -156,7 +156,10 @@ def _cut(
     capacity: dict[LinkEnds, float],
     ways: set[LinkEnds],
 ) -> float:
-    """No more than this can go round: what any GPU can send, and any link that alone joins two parts."""
+    """Bytes/s that all rings together cannot exceed.
+
+    It is the least of what each GPU can send, and of each link that alone joins two parts of the host.
+    """
     sends = dict.fromkeys(gpus, 0.0)
     for a, b in ways:
         if a in sends:  # GPUs pass nothing on: what leaves one is its own

@@ -46,10 +46,10 @@ class RingStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rings:
-    """A job's rings. ``hosts`` in ring order with the ``gpus`` of each, of ``kinds`` the number in
-    ``host_rings``.
+    """A job's rings; none for one rank, which sends nothing.
 
-    One rank has no rings: there is nothing to send.
+    ``hosts``: numbers of the hosts in ring order. ``gpus``: by host, its GPUs that hold ranks. ``kinds``: by
+    host, the index of its kind in ``host_rings``.
     """
 
     world_size: int
@@ -213,7 +213,7 @@ def by_host(cluster: Cluster, ranks: Sequence[str] | None) -> dict[int, tuple[st
 
 
 def _by_gate(kinds: list[HostRings]) -> list[HostRings]:
-    """Of each kind the rings through gates that all kinds have, in one order; all, where they have none."""
+    """Each kind with only its rings through gates that all kinds have, in one order; with none, all rings."""
     counts = [Counter(ring.gate for ring in kind.forth) for kind in kinds]
     common = counts[0]
     for count in counts[1:]:
@@ -272,7 +272,7 @@ def rings_in_host(
 
 
 def _widths(template: HostTemplate, host: int, wiring: Wiring) -> tuple[float, ...]:
-    """Bytes/s of each NIC's ports to three digits: which rings are best hangs on no more."""
+    """Bytes/s of each NIC's ports, rounded to three digits, which suffice to choose rings."""
     widths = (wiring.port_bytes_per_s(f"host{host}.{nic}") for nic in template.of_kind("nic"))
     return tuple(float(f"{width:.2e}") for width in widths)
 
@@ -304,7 +304,7 @@ def _from_nic_to_nic(
 
 
 def _worth(rings: list[tuple[LocalRing, float]]) -> tuple[float, float]:
-    """More bytes/s in all; of equals, fewer links for each."""
+    """A key for ``max``: bytes/s of all rings together; of equals, fewer links a ring are better."""
     links = sum(sum(uses(ring).values()) for ring, _ in rings)
     return round(sum(speed for _, speed in rings), -3), -links / max(1, len(rings))
 

@@ -24,7 +24,7 @@ _ALONE: tuple[ReadyIncludes, ...] = ("copy_in", "launch")
 
 
 def make_workload(rank: SeenRank, steps: Sequence[SeenStep], layout: Layout, name: str) -> Workload:
-    """Medians over ``steps`` of one rank. What DDP itself does in backward is in the times, and said so."""
+    """Medians over ``steps`` of one rank. They contain DDP's work in backward, as ``ready_includes`` says."""
     backward_ns = median_ns([step.backward_end_ns - step.backward_start_ns for step in steps])
     samples = [layout.ready_ns(step) for step in steps]
     ready = [min(median_ns(column), backward_ns) for column in zip(*samples, strict=True)]
@@ -82,10 +82,10 @@ def make_hardware(
 ) -> Hardware | None:
     """The all-reduces as they ran within the step; None where no kernel shows how long one takes.
 
-    Of all ranks the shortest kernel of each collective is its transfer, and the median over steps is taken;
-    of what ran beside backward, what it would have taken alone, where ``slowed`` tells. Where ranks are
-    missing there are upper bounds: the median of those for which no rank was waited for, else the least over
-    steps; and no size is given longer than a larger one.
+    The shortest kernel of a collective over all ranks is its transfer, and the median over steps is taken. If
+    ``slowed`` is given, a transfer beside backward counts as long as it would have taken alone. Where ranks
+    are missing there are upper bounds: the median of those in which nobody waited, else the least over steps;
+    and no size has a larger bound than a larger size.
     """
     by_size: dict[int, list[int]] = defaultdict(list)
     waitless: dict[int, list[int]] = defaultdict(list)
@@ -136,7 +136,7 @@ def _scatter(count: int, quartiles: tuple[float, float, float]) -> dict[str, Any
 
 
 def _launches(aligned: AlignedRanks) -> list[int]:
-    """From a bucket's being ready to its collective's start on that rank, where no other ran meanwhile."""
+    """ns from a bucket's being ready to its collective's start on a rank, if no other ran in between."""
     steps = {one.step for one in aligned.transfers}
     costs = []
     for step in (step for rank in aligned.ranks for step in rank.steps if step.number in steps):
@@ -152,7 +152,7 @@ def _launches(aligned: AlignedRanks) -> list[int]:
 
 
 def upper_bounds(by_size: Mapping[int, Sequence[int]], waitless: Mapping[int, Sequence[int]]) -> Curve:
-    """Of each size what it took at most, where ranks are missing; in ns."""
+    """An upper bound in ns for each size, for traces in which ranks are missing."""
     points: list[CurvePoint] = []
     least: int | None = None
     for size, times in sorted(by_size.items(), reverse=True):

@@ -1,4 +1,4 @@
-"""A Kineto trace as what is needed of it: GPU spans, what launched them, and a few kinds of operators."""
+"""What is needed of a Kineto trace: GPU spans, what launched them, and a few kinds of operators."""
 
 import os
 import re
@@ -19,7 +19,7 @@ _LARGEST_NS = 1 << 62
 _OPERATORS = ("cpu_op", "operator", "user_annotation")
 _GPU = re.compile(r"kernel|(\w+_)?mem(cpy|set)")
 _LAUNCHES = re.compile(r"(\w+_)?(runtime|driver)")
-# What says nothing of how long work ran: the profiler's own, Python's stack, synchronisation, arrows.
+# Events that do not say how long work ran: the profiler's own, Python's stack, synchronisation, arrows.
 _BESIDE = re.compile(
     r"trace|overhead|python\w*|external_correlation|\w+_(user_annotation|sync|instant_event|profiler_range)|"
     r"\w+_counters?|cuda_event|collective_comm|async\w*|ac2g|fwdbwd"

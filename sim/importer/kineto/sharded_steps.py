@@ -1,7 +1,7 @@
 """What FSDP2 did in each step of a trace, by its ``FSDP::`` ranges: units, their ready times, what was sent.
 
-A lane's work is what it does outside of these ranges: a GPU's, what it ran; on the CPU, all time. What FSDP2
-itself does, and waits for, is in them, so that work is as if nothing was sharded.
+The work of a lane is what it does outside of these ranges: on a GPU the kernels launched outside of them, on
+the CPU all time outside. FSDP2's own work and waiting lie inside, so that work is as without sharding.
 """
 
 import bisect
@@ -27,7 +27,7 @@ _COPY_IN, _COPY_OUT = "fsdp::chunk_cat", "fsdp::split_with_sizes_copy"
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """What FSDP2 marked, and of which modules: none of the root's."""
+    """One ``FSDP::`` range: what FSDP2 did in it, and the modules of the unit; the root's has none."""
 
     what: str
     modules: tuple[str, ...]
@@ -194,7 +194,7 @@ class _Reader:
         return tuple(units)
 
     def _shapes(self, reduced: _Range) -> tuple[tuple[int, ...], ...] | None:
-        """Of the gradients of a unit, as they are copied into one buffer; None where the trace has none."""
+        """The shapes of a unit's gradients, as they are copied into one buffer; None if none are traced."""
         for one in self._copies:
             if one.name == _COPY_IN and reduced.holds(one.start_ns):
                 dims = one.arguments.get("dims")
@@ -231,7 +231,7 @@ def _inside(time_ns: int, spans: Sequence[Interval]) -> bool:
 
 
 def _sums(launched: Sequence[tuple[int, str, int]]) -> tuple[list[int], list[int]]:
-    """When each was launched, and how long those before it ran in all."""
+    """When each kernel was launched, and the total ns of the kernels before it."""
     return [one[0] for one in launched], [0, *accumulate(one[2] for one in launched)]
 
 
@@ -251,8 +251,8 @@ def _members(
 ) -> list[list[SeenGradient]] | None:
     """By unit its gradients, as ``shapes`` has them; None where shapes do not tell whose each one is.
 
-    A unit's come between the range in which backward came to its outputs and that of its reduction; of
-    several of a shape the last declared is taken to be the first. The root's are those that are left.
+    Gradients of a unit come between the range in which backward reached its outputs and that of its
+    reduction. Of several with one shape the last declared is taken to come first. The root's are the rest.
     """
     left = list(gradients)
     found: list[list[SeenGradient]] = [[] for _ in reduced]
@@ -277,7 +277,7 @@ def _members(
 
 
 def _settings(ranges: Sequence[_Range], backward_ns: int) -> dict[str, bool | int]:
-    """What shows of prefetching and of resharding; by torch's defaults where nothing does."""
+    """The settings of prefetching and resharding that the ranges show; others keep torch's defaults."""
     made: dict[str, bool | int] = {}
     gathers = [one for one in ranges if one.what == "all_gather"]
     backward = min((one.start_ns for one in ranges if one.what == "pre_backward"), default=backward_ns)

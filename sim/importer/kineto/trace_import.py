@@ -47,7 +47,7 @@ def read_kineto(paths: Sequence[Path], options: ImportOptions) -> Imported:
     if steps[0].sharding is not None:
         return import_sharded(aligned, rank, steps, world_size, dropped, options)
     layout = lay_out(steps[0], options.model, rank.source)
-    # Of gloo's threads each computes for itself: what backward costs them is in how long they take.
+    # gloo's threads run on the CPU: how backward slows them is in their durations already.
     slowed = find_comm_slowdown(aligned.transfers, complete=aligned.complete) if rank.on_gpu else None
     name = options.name or Path(rank.source).name.split(".")[0]
     workload = hardware = measurement = None

@@ -1,4 +1,4 @@
-"""Whether a trace shows the device that computed: one whose kernels it lacks is not taken for a CPU's."""
+"""Whether a trace shows the device that computed. One that lacks its kernels is not read as a CPU's trace."""
 
 import re
 from collections import Counter

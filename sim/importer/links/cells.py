@@ -104,7 +104,7 @@ def _first(columns: tuple[Column, ...], kind: str) -> int | None:
 
 
 def _groups(columns: tuple[Column, ...]) -> list[_Group]:
-    """The columns of each timing, out of place before in place: a statistic's second column starts the next."""
+    """The columns of each timing. Where a statistic comes again, the second timing begins: in place."""
     groups = [_Group(variant="only")]
     by_name = any(column.kind == "time" and column.variant for column in columns)
     for place, column in enumerate(columns):

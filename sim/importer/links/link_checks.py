@@ -47,8 +47,8 @@ def ranks_by_counts(table: LinkTable, collective: str) -> int | None:
 def ranks_by_bandwidths(table: LinkTable, collective: str) -> int | None:
     """The number n of ranks by bus over algorithm bandwidth, 2(n-1)/n for an all-reduce.
 
-    A row has few digits and leaves a range of n open. The n that most rows allow is returned, if at least
-    half of them allow it and no neighbour of it is allowed by as many; else None.
+    A row has few digits and allows a range of n. Returned is the n that most rows allow, of several the
+    least. None if the same rows allow its neighbour, too, or fewer than half of all rows allow it.
     """
     if bus_factor(collective, 2) == 1 and collective != "all_reduce":
         return None

@@ -75,7 +75,7 @@ def _words(devices: Sequence[dict[str, Any]], key: str) -> tuple[str, ...]:
 
 
 def _ranks(config: dict[str, Any], devices: Sequence[dict[str, Any]]) -> int | None:
-    """Ranks of a report: it lists the first device of each process only, which counts for all of its."""
+    """The number of ranks of a report, which lists only the first rank of each process."""
     listed = [one.get("rank") for one in devices]
     each = [config.get(name) for name in ("nthreads", "ngpus")]
     if not listed or not all(type(number) is int and 0 <= number < 10**7 for number in (*listed, *each)):

@@ -1,4 +1,4 @@
-"""Backwards that all had collectives beside them, taken apart: computing, and what these did to it."""
+"""Tells computing and interference apart in recorded backwards that all had collectives beside them."""
 
 from dataclasses import replace
 from typing import Any
@@ -18,11 +18,11 @@ _NOTHING: dict[str, Any] = {"factors": [], "covariance": [], "about_bytes": 1}
 def taken_apart(
     workload: Workload, hardware: Hardware, assignment: Assignment, expected: tuple[float, float]
 ) -> tuple[Workload, Hardware]:
-    """A workload whose times contain interference without it, and the hardware that brings it in again.
+    """The workload without the interference in its times, and the hardware with it as ``compute_slowdown``.
 
-    Other buckets would have other collectives beside backward. The recorded step is met by any slow-down, so
-    what is expected of it stays as uncertain as it was: it is added to ``spread.own_step``. Where nothing is
-    known to slow backward down, both stay.
+    With other buckets, other collectives would run beside backward. The recorded step does not tell the
+    slow-down, as any value meets it: the expected one is taken, with its uncertainty in ``spread.own_step``.
+    If no slow-down is expected, or the times contain none, both are returned as they are.
 
     Args:
         workload: recorded under ``assignment``.

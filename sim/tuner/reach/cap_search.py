@@ -21,7 +21,7 @@ PAIR_WORK = 50_000_000  # tensors walked, in all pairs of first bucket and cap
 DESCENT_WORK = 5_000_000  # tensors walked, in one line of a coordinate descent
 FEWEST = 100  # layouts of such a line, however many tensors there are
 NEAR_NS = 100  # far more than an uncertain score is off by
-MOST_PLAYED = 20  # of the layouts that near, to the ns
+MOST_PLAYED = 20  # of the layouts that are so near to the best score; the others are left out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class CapLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """Where the best limits are looked for; ``max_bytes``: of the largest bucket, kept to where possible."""
+    """Where the best limits are looked for; some with a bucket over ``max_bytes`` only if all have one."""
 
     scorer: Scorer
     walk: Walk
@@ -53,7 +53,7 @@ class Search:
         return self.best_scored(firsts, laters, score_layouts(self.scorer.problem, self.walk, firsts, laters))
 
     def best_scored(self, firsts: Array, laters: Array, scores: LayoutScores) -> CapLimits:
-        """The same, after scoring; those too near each other to tell are played to the ns."""
+        """As ``best``, with ``scores`` known. Layouts too near each other to tell are played to the ns."""
         ends, exceeds = scores.sync_end_ns, scores.largest_bytes > self.max_bytes
         order = np.lexsort((scores.num_buckets, ends, exceeds))
         near = order[(ends[order] <= ends[order[0]] + NEAR_NS) & (exceeds[order] == exceeds[order[0]])]
@@ -100,8 +100,8 @@ def best_pair(search: Search, intervals: Intervals, cap: CapLimits) -> tuple[Cap
 
 
 def _descend(search: Search, cap: CapLimits) -> tuple[CapLimits, int]:
-    """From DDP's default or the best single cap, whichever is better: the best first bucket for the cap, the
-    best cap for the first bucket, until neither gains."""
+    """The best limits by turns, and how many were scored: from DDP's default or the best single cap, the best
+    first bucket for the cap and the best cap for the first bucket are taken in turns, until neither gains."""
     most = max(FEWEST, DESCENT_WORK // len(search.walk.sizes))
     default = np.array([DEFAULT_FIRST_BUCKET_BYTES]), np.array([DEFAULT_BUCKET_CAP_BYTES])
     best = min(search.best(*default), cap, key=lambda pair: pair.rank)

@@ -54,7 +54,7 @@ def find_megatron(workload: Workload, hardware: Hardware, most: int | None = Non
 
 
 def fixed_settings(workload: Workload) -> dict[str, Any]:
-    """What the families leave as Megatron-LM has it."""
+    """The settings that both families hold fixed, as Megatron-LM trains this workload."""
     return {"overlap_grad_reduce": True} | ({"grad_reduce_in_fp32": True} if is_all_bf16(workload) else {})
 
 
@@ -66,7 +66,7 @@ def bucket_intervals(workload: Workload, world_size: int, most: int) -> tuple[li
 
 
 def _interval(workload: Workload, settings: MegatronSettings, size: int) -> Interval:
-    """The sizes that cut what ``size`` cuts: above what a bucket had before it closed, up to what it has."""
+    """The least and the largest size (elements) that cut the same buckets as ``size``."""
     low, high = 0, NO_LIMIT
     for bucket in lay_out_buffers(workload, replace(settings, bucket_size=size), None):
         if bucket.elements < size:

@@ -78,7 +78,7 @@ def try_sizes(
     default: int,
     **fixed: Any,
 ) -> list[TriedSize]:
-    """The step of each interval: of ``default`` where it holds that, else of its roundest size."""
+    """Simulate a size of each interval: ``default`` if it lies in the interval, else the roundest size."""
     tried = []
     for low, high in intervals:
         tell(f"trying bucket sizes of {policy}")

@@ -30,7 +30,7 @@ def applies(problem: Problem) -> bool:
 
 @dataclass(slots=True, eq=False)
 class _Label:
-    """One way to cut a prefix: its three times in ns, where its last bucket began, and its own prefix."""
+    """One way to cut a prefix: its three times in ns, where its last bucket begins, and the label before."""
 
     launch: int
     end: int
@@ -65,7 +65,7 @@ def _search(problem: Problem, limit: int, max_bytes: int, max_labels: int) -> tu
     )
     cost, out_rate = hardware.launch_cost_ns, hardware.copy_out_bytes_per_s
 
-    # Least time that the rest needs after a prefix, whatever is done with it.
+    # The least time that the gradients after a prefix need, however they are cut.
     lines = affine_minorants(problem.curve)
     rest = [int(time) for time in np.floor(least_services_ns(problem))]
     # And the least time that its copies back need; the last copy holds at least the last gradient.
@@ -109,7 +109,7 @@ def _search(problem: Problem, limit: int, max_bytes: int, max_labels: int) -> tu
                 if stop == count:
                     best, limit = _Label(launch, end, available, at, label), available
                     continue
-                # What the next bucket waits for anyway is no difference between labels.
+                # The next bucket waits so long in any case, so labels need not differ below that.
                 launch = max(launch, ready[stop])
                 end = max(end, launch + cost)
                 available = max(available, end + least_next[stop])

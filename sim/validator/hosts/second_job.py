@@ -37,7 +37,7 @@ class SecondJob:
     _is_whole: bool = field(default=False, init=False)
 
     def take(self, event: dict[str, Any]) -> None:
-        """One event of its rank 0."""
+        """Read one event of the second job's rank 0."""
         if event["event"] != "step":
             return
         self._steps += 1
@@ -51,7 +51,7 @@ class SecondJob:
             self._is_whole = True  # the step under way when measuring began was not beside it from its start
 
     def see(self, event: dict[str, Any]) -> None:
-        """One event of the job measured: the neighbour's steps count from its first measured one on."""
+        """Read one event of the job measured: the second job's steps count from its first measurement on."""
         if event["event"] == "all_reduce" or (event["event"] == "step" and event["round"] >= 0):
             self._is_measured = True
 
@@ -72,11 +72,11 @@ class SecondJob:
 
 @contextmanager
 def running_beside(second: SecondJob, hosts: Sequence[Host]) -> Iterator[Watch]:
-    """The second job on its ``hosts`` of the box, warm and running; ended with the context, whatever it does.
+    """The second job on its ``hosts`` of the box, warm and running; it is ended with the context in any case.
 
-    Ask ``check_lasts`` of what is yielded while the other job runs.
+    Give what is yielded to ``check_lasts`` while the other job runs.
 
-    Raises ``ReplayError`` where it does not come to run.
+    Raises ``ReplayError`` if the second job does not start to run.
     """
     with started([hosts[k] for k in second.hosts], 1, _PORT, second.job) as (launched, folder):
         watched = Watch(launched, folder, second.take, _QUIET_S)
@@ -87,7 +87,7 @@ def running_beside(second: SecondJob, hosts: Sequence[Host]) -> Iterator[Watch]:
 
 
 def check_lasts(second: SecondJob, watched: Watch) -> None:
-    """Raise ``ReplayError`` unless the second job still runs: what is measured is beside it, or refused."""
+    """Raise ``ReplayError`` unless the second job still runs: nothing counts that was measured without it."""
     try:
         if not watched.poll():
             return

@@ -44,12 +44,12 @@ class Pacer(Protocol):
         """A communication hook that reduces, over ``link`` where there is one, and stamps what it sees."""
 
     def prepare(self, model: Any) -> None:
-        """Switch off what would disturb the steps of a new ``model``, where that is DDP's."""
+        """Switch off what would disturb the steps of a new ``model``, if that is a DDP."""
 
     def settle(
         self, modules: Sequence[PacedModule], plain: PacedModule, optimizer_ns: int, adds: bool = False
     ) -> None:
-        """Make ready for steps once every DDP is built; ``plain`` has none.
+        """Make ready for steps once every DDP is built; ``plain`` is not under DDP.
 
         ``adds``: some module adds to gradients that are there already.
         """
@@ -102,7 +102,7 @@ class HostPacer:
     def settle(
         self, modules: Sequence[PacedModule], plain: PacedModule, optimizer_ns: int, adds: bool = False
     ) -> None:
-        """Measure what the nodes cost without DDP, and count its hooks from now on."""
+        """Measure what autograd's nodes cost without DDP, and count DDP's hooks from now on."""
         set_baseline(modules, plain, optimizer_ns, repeats=_BASELINE_REPEATS, adds=adds)
 
     def step(

@@ -1,4 +1,4 @@
-"""What all-reduces and a rank that computes on the host meanwhile take of each other."""
+"""How much all-reduces, and computing on the host beside them, slow each other down."""
 
 import time
 from collections.abc import Callable
@@ -21,10 +21,10 @@ _SIDE = 256  # of the matrices: a product takes about a millisecond, of one core
 def beside_compute(rank: RankLike) -> dict[str, dict[int, float]]:
     """For all-reduces of each size of the job's pairs, ``shares`` and ``slowdowns``; the mean over ranks.
 
-    All ranks multiply in a thread, in turns alone and beside all-reduces: the share of a computing rank that
-    all-reduces take is what it multiplies less in a second. That counts what the kernel receives in
-    interrupts, which no process is charged with, and nothing where the host has cores to spare. The slow-down
-    is how much longer the same all-reduces take beside the products than alone.
+    A thread of each rank multiplies matrices, in turns alone and beside all-reduces. The share is the part of
+    its products a second that is lost beside all-reduces. It counts interrupts too, which no process is
+    charged with, and is 0 where the host has cores to spare. The slow-down is how much longer the same
+    all-reduces take beside the products than alone.
     """
     shares, slowdowns = {}, {}
 

@@ -14,10 +14,10 @@ _DROPPED = 3
 
 
 def time_search(module: PacedModule, searching: PacedModule, rank: RankLike, repeats: int) -> dict[str, Any]:
-    """Steps of two like modules in turns, one of them under DDP that searches; nothing is sent by either.
+    """Times steps of two like modules under DDP in turns, of which one searches; neither sends anything.
 
-    Processor time of the main thread for forward, of autograd's thread for each hook, so that it is all the
-    same what else the cores do. The last hook is left out: it launches the map of used parameters.
+    Forward counts processor time of the main thread and each hook that of autograd's thread, so that other
+    work of the cores does not matter. The last hook is left out: it launches the map of used parameters.
 
     Returns:
         ns a parameter, one sample a step, mean over ranks: ``search_ns`` and ``mark_ns``.

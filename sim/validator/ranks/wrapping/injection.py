@@ -50,9 +50,9 @@ class FixedReducer(Reducer):
     def prepare_for_backward(self, outputs: list[torch.Tensor]) -> None:
         """Drop what the last backward recorded for a rebuild, then do what torch does at the end of forward.
 
-        Dropped here and not at the start of forward, as it also disarms the hooks, which the line after
-        arms again. A Reducer that looks for unused parameters records nothing for a rebuild, and
-        would forget which parameters were used under ``no_sync``.
+        Dropping also disarms the hooks. So it is done here and not at the start of forward: torch's own
+        method arms them again. A Reducer that looks for unused parameters drops nothing: it records nothing
+        for a rebuild, and would forget which parameters were used under ``no_sync``.
         """
         if self._clears:
             self._reset_state()
