@@ -108,7 +108,7 @@ def _hooked(timeline: Timeline, switches: Switches) -> tuple[Holding, ...]:
 
 
 def _fused(timeline: Timeline) -> tuple[Holding, ...]:
-    """While a bucket is fused: its gradients joined, and divided, of which they become views (A11.9)."""
+    """While a bucket is fused: a joined copy of its gradients, and a divided one to replace them (A11.9)."""
     begun = {span.bucket: span.start_ns for span in timeline.compute if span.kind == "copy_in"}
     return tuple(
         _during(

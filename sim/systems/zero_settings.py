@@ -139,7 +139,7 @@ def read_zero_settings(settings: Mapping[str, Any], stage: int, workload: Worklo
 
     Raises:
         InputError: a value or combination that DeepSpeed refuses, too.
-        NotModelledError: a name or a gradient that is not modelled, or settings of another of its optimizers.
+        NotModelledError: a name or gradient that is not modelled, or settings for DeepSpeed's BF16_Optimizer.
     """
     given = read_settings(f"zero{stage}", settings, MODELLED_ZERO_SETTINGS, _READERS)
     dtype = _parameter_dtype(workload, stage)

@@ -94,7 +94,7 @@ def play_surely(
     """``sync_end_ns`` of one DDP step by the compiled clock, and whether it is sure to the nanosecond.
 
     Args:
-        machine: see there; ``grains``: see ``Problem``.
+        machine: see ``problem.Machine``; ``grains``: see ``Problem``.
         work: ns of backward before each place; ``copy_in``: ns of its copy.
         tail: ns of backward after the last place.
         stops: per bucket in launch order, the place it waits for; the last is the last place.

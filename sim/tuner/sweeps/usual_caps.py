@@ -29,8 +29,8 @@ def default_caps(workload: Workload) -> list[float]:
 def round_cap(rows: Sequence[SweepRow], plateau: Plateau | None = None) -> SweepRow | None:
     """The row of the cap to set: a round cap whose step is within 1 % of the best cap's; None without caps.
 
-    Of several equally round caps it is the fastest; without a round one it is the fastest cap of all.
-    ``plateau.caps_mb`` has the other caps within 1 %.
+    Of several equally round caps it is the fastest; without a round one it is the fastest cap of all. See
+    ``plateau.caps_mb`` for the other caps within 1 %, one of each layout.
 
     Args:
         rows: a sweep over caps, under what-ifs or switches that are the same in all of them.

@@ -20,7 +20,7 @@ _PORT = 29501
 
 @dataclass(slots=True, kw_only=True)
 class SecondJob:
-    """What a neighbour's ranks do step after step, where they are, and what was seen of it.
+    """The second job: what its ranks do step after step, on which hosts, and what was seen of it.
 
     ``alone_ns`` are its steps before the job measured began, warm; ``beside_ns`` those beside it, from
     the first that was measured there on. ``failure`` says why it did not last, where it did not.

@@ -16,8 +16,8 @@ _DROPPED = 3
 def time_search(module: PacedModule, searching: PacedModule, rank: RankLike, repeats: int) -> dict[str, Any]:
     """Times steps of two like modules under DDP in turns, of which one searches; neither sends anything.
 
-    Forward counts processor time of the main thread and each hook that of autograd's thread, so that other
-    work of the cores does not matter. The last hook is left out: it launches the map of used parameters.
+    A forward is the processor time of the main thread, a hook that of autograd's thread, so that other work
+    of the cores does not matter. The last hook is left out: it launches the map of used parameters.
 
     Returns:
         ns a parameter, one sample a step, mean over ranks: ``search_ns`` and ``mark_ns``.
