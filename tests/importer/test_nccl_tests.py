@@ -171,6 +171,19 @@ def test_ranks_told_by_bandwidths_are_right_or_not_told(
     assert made.world_size == ranks
 
 
+@pytest.mark.parametrize("numbers", [(4, 8), (2, 3)])
+def test_bandwidths_that_tell_two_numbers_of_ranks_alike_tell_none(
+    numbers: tuple[int, int], tmp_path: Path
+) -> None:
+    rows = [
+        f"{num_bytes} {num_bytes / 1e4:.2f} {bus(num_bytes, num_bytes / 1e4, numbers[turn % 2]):.2f}"
+        for turn, num_bytes in enumerate(1 << power for power in range(24, 28))
+    ]
+    made = outcome(tmp_path, "\n".join(["size_B time_us busbw_GBps", *rows]) + "\n")
+    assert isinstance(made, str)
+    assert "give --world-size N" in made
+
+
 LINES = [
     Line(num_bytes=4 << 20, in_us=100.0, out_us=110.0),
     Line(num_bytes=16 << 20, in_us=300.0, out_us=310.0),

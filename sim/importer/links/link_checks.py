@@ -47,8 +47,8 @@ def ranks_by_counts(table: LinkTable, collective: str) -> int | None:
 def ranks_by_bandwidths(table: LinkTable, collective: str) -> int | None:
     """The number n of ranks by bus over algorithm bandwidth, 2(n-1)/n for an all-reduce.
 
-    A row has few digits and allows a range of n. Returned is the n that most rows allow, of several the
-    least. None if the same rows allow its neighbour, too, or fewer than half of all rows allow it.
+    A row has few digits and allows a range of n. Returned is the n that most rows allow. None if as many rows
+    allow another n, or fewer than half of all rows allow it.
     """
     if bus_factor(collective, 2) == 1 and collective != "all_reduce":
         return None
@@ -80,6 +80,8 @@ def ranks_by_bandwidths(table: LinkTable, collective: str) -> int | None:
         here += starts[edge] - ends[edge]
         if here > most:
             most, best = here, (edge, after)
+        elif here == most:
+            best = (0, 0)
     return best[0] if best[1] - best[0] == 1 and 2 * most >= rows else None
 
 
