@@ -9,7 +9,7 @@ import pytest
 import sim
 from app import searcher
 from app.searching import apart
-from sim.errors import InputError, MachineError
+from sim.errors import MachineError, NotModelledError
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from tests import ranks  # what it has imported, a search need not
@@ -50,9 +50,9 @@ def test_switches_and_a_slow_rank_are_swept(workload: Workload, hardware: Hardwa
 def test_what_it_raises_is_raised(workload: Workload, hardware: Hardware) -> None:
     plain = searcher.sweep(workload, hardware, progress=nothing)
     asked = (workload, hardware, None, {"bucket_cap": 1}, plain)
-    with pytest.raises(InputError) as here:
+    with pytest.raises(NotModelledError) as here:
         searcher.sweep_under(*asked, progress=nothing)
-    with pytest.raises(InputError) as apart_from_here:
+    with pytest.raises(NotModelledError) as apart_from_here:
         apart(searcher.sweep_under, *asked, progress=nothing)
     assert str(apart_from_here.value) == str(here.value)
 
