@@ -278,6 +278,11 @@ def band(inputs: Inputs, progress: Progress | None = None) -> tuple[BandPoint, .
     return _BANDS.get(inputs.search_key, make)
 
 
+def banded(inputs: Inputs) -> tuple[BandPoint, ...] | None:
+    """What ``band`` found, if it was asked before."""
+    return _BANDS.find(inputs.search_key)
+
+
 def _search(search: Callable[..., Found], *arguments: object, progress: Progress | None) -> Found:
     """In a process of its own; here where nobody is told how far it is, as of what is quick or known."""
     if progress is None:
