@@ -4,7 +4,6 @@ Machine code is loaded where it is first called, so one search is made here.
 """
 
 import __main__
-
 import sim
 from app import searcher, two_tensors
 from app.launch import MAIN
