@@ -14,8 +14,11 @@ from pathlib import Path
 import streamlit as st
 
 import sim
+from app import searcher
 from app.choosing import Choice, Options, WhatIf
 from app.remembering import Remembered
+from app.searcher import Progress
+from app.searching import Found, apart
 from sim.nouns.assignment import Assignment
 from sim.nouns.band import BandPoint
 from sim.nouns.hardware import Hardware
@@ -29,7 +32,6 @@ from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 
 Stamp = tuple[tuple[str, int, int], ...]
-Progress = Callable[[str], None]
 
 _GRADIENTS = 128_000  # 125 MB of timelines at most
 _RECOMMENDED_GRADIENTS = 64_000  # 70 MB of recommendations
@@ -207,7 +209,7 @@ def best(inputs: Inputs, progress: Progress | None = None) -> Assignment:
         return found.assignment
 
     def make() -> Assignment:
-        return sim.best(inputs.workload, inputs.hardware, progress=progress)
+        return _search(sim.best, inputs.workload, inputs.hardware, progress=progress)
 
     return _BEST.get(inputs.search_key, make, inputs.weight)
 
@@ -216,7 +218,7 @@ def tune(inputs: Inputs, progress: Progress | None = None) -> Recommendation:
     """The best assignment, its proof, and what each knob reaches; ``progress`` is told of long searches."""
 
     def make() -> Recommendation:
-        return sim.tune(inputs.workload, inputs.hardware, progress=progress)
+        return _search(sim.tune, inputs.workload, inputs.hardware, progress=progress)
 
     return _TUNED.get(inputs.search_key, make, inputs.weight)
 
@@ -247,12 +249,8 @@ def sweep(inputs: Inputs, options: Options = (), progress: Progress | None = Non
     if key != inputs.search_key:
         return _SWEPT.get(key, lambda: _swept_under(inputs, options, progress))
 
-    def tell(done: int, total: int) -> None:
-        if progress is not None:
-            progress(f"trying caps, {done} of {total}")
-
     def make() -> tuple[SweepRow, ...]:
-        return sim.sweep(inputs.workload, inputs.hardware, progress=tell)
+        return _search(searcher.sweep, inputs.workload, inputs.hardware, progress=progress)
 
     return _SWEPT.get(key, make)
 
@@ -266,27 +264,8 @@ def _sweep_key(inputs: Inputs, options: Options) -> str:
 def _swept_under(inputs: Inputs, options: Options, progress: Progress | None) -> tuple[SweepRow, ...]:
     """The sweep of equal ranks without switches, each cap of it played anew."""
     plain = sweep(inputs.alike, progress=progress)
-    known: dict[tuple[tuple[int, ...], ...], SweepRow] = {}
-    rows: list[SweepRow] = []
-    for row in plain:
-        if progress is not None:
-            progress(f"trying caps under the switches, {len(rows)} of {len(plain)}")
-        assignment = sim.assign(inputs.workload, bucket_cap_mb=row.bucket_cap_mb, **dict(options))
-        buckets = assignment.bucket_indices
-        if buckets not in known:
-            report = play_assignment(inputs, assignment).report
-            sizes = [gradient.num_bytes for gradient in inputs.workload.gradients]
-            known[buckets] = replace(
-                row,
-                num_buckets=len(buckets),
-                largest_bucket_bytes=max(sum(sizes[index] for index in bucket) for bucket in buckets),
-                step_ns=report.step_ns,
-                sync_end_ns=report.sync_end_ns,
-                exposed_comm_ns=report.exposed_comm_ns,
-                overlap_ratio=report.overlap_ratio,
-            )
-        rows.append(replace(known[buckets], label=row.label, bucket_cap_mb=row.bucket_cap_mb))
-    return tuple(rows)
+    machine = inputs.workload, inputs.hardware, inputs.slowest
+    return _search(searcher.sweep_under, *machine, dict(options), plain, progress=progress)
 
 
 def band(inputs: Inputs, progress: Progress | None = None) -> tuple[BandPoint, ...]:
@@ -294,6 +273,18 @@ def band(inputs: Inputs, progress: Progress | None = None) -> tuple[BandPoint, .
 
     def make() -> tuple[BandPoint, ...]:
         caps = [row.bucket_cap_mb for row in sweep(inputs.alike, progress=progress)]
-        return sim.step_band(inputs.workload, inputs.hardware, caps, progress=progress)
+        return _search(sim.step_band, inputs.workload, inputs.hardware, caps, progress=progress)
 
     return _BANDS.get(inputs.search_key, make)
+
+
+def banded(inputs: Inputs) -> tuple[BandPoint, ...] | None:
+    """What ``band`` found, if it was asked before."""
+    return _BANDS.find(inputs.search_key)
+
+
+def _search(search: Callable[..., Found], *arguments: object, progress: Progress | None) -> Found:
+    """In a process of its own; here where nobody is told how far it is, as of what is quick or known."""
+    if progress is None:
+        return search(*arguments, progress=lambda words: None)
+    return apart(search, *arguments, progress=progress)

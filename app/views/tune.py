@@ -5,6 +5,7 @@ which one reads them; what has to be searched for fills its own last, and a knob
 not wait for it.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -40,6 +41,7 @@ from app.views.waiting import Progress, wait_for
 from app.words import labels
 from app.words import tune as words
 from app.words.cluster import device_sentence, is_computed
+from sim.nouns.band import BandPoint
 from sim.nouns.recommendation import Recommendation
 
 _SWEEP_KEY = "sweep_chart"
@@ -111,17 +113,19 @@ def show(library: Library, source: Asked, validate: st.Page) -> None:
         answers.strip(answer, choice, under)
         possible = answer.played
         headline.draw(gain_place, headline.gain_card(shown, default, possible))
+        if state.is_searched:
+            with frames:
+                follow(state, partial(headline.gain_card, possible=possible))
         with search_place:
             st.subheader("What would another cap do?")
-            _sweep(inputs, choice, shown, found, answer)
+            sweep_place = st.container()
             if under:
                 st.info(labels.plain(words.searched_without(under)), icon=":material/info:")
             run = sources.measured_run(library, given)
             answers.show(inputs, found, answer, under, truth.of_answer(run, inputs, answer))
             families.show(inputs, None if under else shown, found, choice)
-    if state.is_searched:
-        with frames:
-            follow(state, partial(headline.gain_card, possible=possible))
+            with sweep_place:  # last, as its band takes longer than all else
+                _sweep(inputs, choice, shown, found, answer)
 
 
 def _what_ifs(what_if: WhatIf) -> None:
@@ -151,11 +155,14 @@ def _play(inputs: Inputs, choice: Choice) -> Played:
 
 
 def _search(inputs: Inputs, choice: Choice, progress: Progress) -> Recommendation:
-    """All that takes long: what is found here is remembered, and asked for again where it is drawn."""
+    """What the answer needs: found here it is remembered, and asked for again where it is drawn."""
     cached.sweep(inputs, choice.options_under_ddp, progress)
-    if not _under(inputs, choice):
-        cached.band(inputs, progress)
     return cached.tune(inputs, progress)
+
+
+def _band(inputs: Inputs) -> Sequence[BandPoint]:
+    known = cached.banded(inputs)
+    return wait_for(partial(cached.band, inputs)) if known is None else known
 
 
 def _sweep(inputs: Inputs, choice: Choice, shown: Played, found: Recommendation, answer: Answer) -> None:
@@ -169,7 +176,7 @@ def _sweep(inputs: Inputs, choice: Choice, shown: Played, found: Recommendation,
         optimum_step_ns=None if answer.best is None else answer.best.report.step_ns,
         recommended_cap_mb=answer.cap_mb,
     )
-    points = () if under else cached.band(inputs)
+    points = () if under else _band(inputs)
     band = band_data(points)
     st.plotly_chart(
         draw_sweep(data, band, words.star_words(answer)),
