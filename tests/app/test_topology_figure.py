@@ -89,7 +89,7 @@ def test_the_72_gpus_of_a_rack_are_all_drawn_and_numbered() -> None:
 
 
 @given(clusters())
-@settings(max_examples=tries(30), deadline=None)
+@settings(max_examples=tries(30, 6), deadline=None)
 def test_any_cluster_is_drawn_within_the_budget(cluster: Cluster) -> None:
     machine = machine_of(cluster)
     plan = plan_of(machine)

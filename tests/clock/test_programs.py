@@ -90,7 +90,7 @@ def programs(draw: Draw) -> Program:
     )
 
 
-@settings(max_examples=tries(1500), deadline=None)
+@settings(max_examples=tries(1500, 80), deadline=None)
 @given(programs())
 def test_engines_agree_on_any_program(program: Program) -> None:
     assert lanes.play(program) == analytic.play(program)

@@ -66,7 +66,7 @@ def test_what_comes_in_goes_out(case: tuple[Cluster, list[str]], algorithm: str)
 
 
 @given(placements(CLUSTERS))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=tries(25), deadline=None)
 def test_a_ring_sends_its_bytes_at_each_rank(case: tuple[Cluster, list[str]]) -> None:
     """2 (n - 1) / n out of every rank, which is the least that an all-reduce can do."""
     cluster, ranks = case
@@ -77,7 +77,7 @@ def test_a_ring_sends_its_bytes_at_each_rank(case: tuple[Cluster, list[str]]) ->
 
 
 @given(placements(CLUSTERS))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=tries(25), deadline=None)
 def test_both_trees_send_each_byte_up_and_down_each_edge(case: tuple[Cluster, list[str]]) -> None:
     """n - 1 edges a tree, each crossed up and down once: 2 (n - 1) bytes over all ends of edges."""
     cluster, ranks = case
@@ -88,7 +88,7 @@ def test_both_trees_send_each_byte_up_and_down_each_edge(case: tuple[Cluster, li
 
 
 @given(placements(CLUSTERS))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=tries(25), deadline=None)
 def test_at_the_bus_bandwidth_one_link_is_full_and_none_is_over(case: tuple[Cluster, list[str]]) -> None:
     cluster, ranks = case
     for algorithm in TRAFFIC:

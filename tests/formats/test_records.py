@@ -15,6 +15,7 @@ from sim.formats import record_files as records
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import MeasuredIteration, Measurement
 from sim.nouns.workload import Workload
+from tests.effort import tries
 from tests.handmade import measurement
 from tests.saving import save_measurement
 from tests.strategies import hardwares, measurements, workloads
@@ -27,7 +28,7 @@ PLAIN = measurement(
 )
 
 
-@settings(max_examples=25)
+@settings(max_examples=tries(25))
 @given(workloads(), hardwares(), st.lists(measurements(), min_size=1, max_size=2))
 def test_a_record_comes_back_as_it_went(
     workload: Workload, hardware: Hardware, measured: list[Measurement]

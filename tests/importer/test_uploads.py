@@ -29,6 +29,7 @@ from sim.importer.writing import main_hardware, write_imported
 from sim.nouns.assignment import Assignment
 from sim.nouns.imported import ImportOptions, Uploaded
 from sim.nouns.workload import Gradient, Workload
+from tests.effort import tries
 from tests.importer.built_traces import Dialect, build
 from tests.importer.corpus import JOB, MODEL, WIRE, Case, corpus
 from tests.importer.damage import damaged
@@ -37,7 +38,7 @@ from tests.strategies import NOUNS, TINY, hardwares, workloads
 
 RECORD = Path(__file__).parents[2] / "traces" / "measured" / "gpt-loopback-2"
 QUIET = settings(
-    max_examples=12, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=tries(12), deadline=None, suppress_health_check=list(HealthCheck)
 )  # writing files takes as long as the disk likes
 NASTY = (
     *("../../etc/passwd", "/etc/passwd", "..", ".", "", " ", "\0", "a\0b.json", "C:\\x\\y.json", "x" * 300),

@@ -17,9 +17,12 @@ from sim.formats.recordings import load_recording
 from sim.live import follower as following
 from sim.live.follower import Follower, find_recordings
 from sim.nouns.recording import RecordedStep
+from tests.effort import tries
 from tests.formats.test_recordings import any_steps, backward, rank_of, step, write
 
-EASY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25)
+EASY = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=tries(25)
+)
 READY = (4, 3, 2, 1)
 
 

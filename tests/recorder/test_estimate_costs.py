@@ -11,6 +11,7 @@ from torch.nn import functional
 from sim.recorder.estimating.costs import CountingMode, OperatorWork
 from sim.recorder.estimating.gpus import GpuSheet, custom_device
 from sim.recorder.estimating.stand_ins import stand_ins
+from tests.effort import tries
 
 aten = torch.ops.aten
 SLOW_MEMORY = custom_device(flops=1e30, bytes_per_s=1.0)
@@ -28,7 +29,7 @@ def count(run: Any, device: GpuSheet = SLOW_MEMORY) -> OperatorWork:
 
 
 @given(m=SIZES, k=SIZES, n=SIZES)
-@settings(max_examples=10)
+@settings(max_examples=tries(10))
 def test_a_product_reads_both_sides_and_writes_the_third(m: int, k: int, n: int) -> None:
     def make() -> Any:
         a, b = torch.empty(m, k), torch.empty(k, n)
@@ -41,7 +42,7 @@ def test_a_product_reads_both_sides_and_writes_the_third(m: int, k: int, n: int)
 
 
 @given(m=SIZES, k=SIZES, n=SIZES, flops=st.floats(1, 1e9), rate=st.floats(1, 1e9))
-@settings(max_examples=10)
+@settings(max_examples=tries(10))
 def test_an_operator_takes_the_longer_of_both(m: int, k: int, n: int, flops: float, rate: float) -> None:
     def make() -> Any:
         a, b = torch.empty(m, k), torch.empty(k, n)

@@ -13,6 +13,7 @@ from sim.recorder import models, record
 from sim.recorder import published_models as published
 from sim.recorder.estimate import estimate
 from sim.recorder.training_step import ModelStep
+from tests.effort import tries
 
 TINY = {"layers": 2, "width": 16, "heads": 2, "vocab": 32, "context": 8, "batch": 2}
 SMALL = {
@@ -171,7 +172,7 @@ class Random(nn.Module):
 
 
 @given(kinds=st.lists(PARTS, min_size=1, max_size=8), turned=st.booleans(), autocast=st.booleans())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=tries(15), deadline=None)
 def test_random_models(kinds: list[str], turned: bool, autocast: bool) -> None:
     """Tied, frozen, unused, reused and checkpointed parameters, declared forwards or backwards."""
     pair = (Random(kinds, turned), torch.randn(2, 4))

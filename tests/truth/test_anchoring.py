@@ -94,7 +94,9 @@ def test_a_hidden_link_is_found_from_one_step(
         assert step_ns(workload, found.hardware, other) == pytest.approx(expected, rel=1e-4)
 
 
-@settings(max_examples=10, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(
+    max_examples=tries(10, 4), suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
+)
 @given(workloads(), links(), slowdowns, st.integers(20_000, 500_000))
 def test_two_steps_fix_a_slowdown_and_the_cost_of_a_collective(
     workload: Workload, link: Hardware, hidden: float, cost_ns: int

@@ -78,14 +78,14 @@ def test_parts_add_up_for_every_system(case: Case) -> None:
     check_adds_up(sim.difference(before, after), before, after)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=tries(20), deadline=None)
 @given(cases())
 def test_a_step_does_not_differ_from_itself(case: Case) -> None:
     found = sim.difference(play(case), play(case))
     assert (found.changes, found.order, found.facts, found.change_ns) == ((), "", (), 0)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=tries(20), deadline=None)
 @given(st.data(), cases())
 def test_there_and_back_is_the_same_difference(data: st.DataObject, case: Case) -> None:
     other = replace(case, assignment=data.draw(assignments(case.workload)))

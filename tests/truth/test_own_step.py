@@ -15,6 +15,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.workload import Workload
+from tests.effort import tries
 from tests.handmade import handmade, measurement, wired
 
 MS = 10**6
@@ -140,7 +141,7 @@ def recorded_beside(machine: Hardware, assignment: Assignment) -> Workload:
     )
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=tries(12), deadline=None)
 @given(st.floats(0.05, 0.5), st.sampled_from(["single", 2, 6, 16]), st.sampled_from([1, 3, 12]))
 def test_other_buckets_come_out_of_backwards_that_all_had_communication_beside_them(
     share: float, own_cap_mb: float | str, cap_mb: float
@@ -202,7 +203,7 @@ def test_parts_that_are_right_are_left_alone() -> None:
     )
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=tries(12), deadline=None)
 @given(st.floats(0.7, 1.5), st.floats(1.0, 1.25), st.floats(1.0, 1.25), st.integers(0, 20 * MS))
 def test_another_assignments_step_comes_out_where_the_machine_differs_from_its_parts(
     link: float, comm: float, compute: float, gap_ns: int
