@@ -192,7 +192,11 @@ def test_a_slowest_rank_is_waited_for_and_the_search_says_that_it_is_not(
 
 @pytest.mark.parametrize(
     "options",
-    [{"accumulation_steps": 4}, {"accumulation_steps": 4, "no_sync": False}, {"comm_hook": "fp16_compress"}],
+    [
+        pytest.param({"accumulation_steps": 4}, marks=pytest.mark.slow),
+        {"accumulation_steps": 4, "no_sync": False},
+        pytest.param({"comm_hook": "fp16_compress"}, marks=pytest.mark.slow),
+    ],
 )
 def test_under_switches_like_is_compared_with_like(
     page: AppTest,

@@ -12,7 +12,7 @@ from tests.chaos.senseless import PROPERTIES, senseless, table
 from tests.cli import cheap
 from tests.commands import bucketsim
 
-SOME, MANY, COMMANDS = 400, 100_000, 1_000
+SOME, MANY, COMMANDS = 150, 100_000, 1_000
 
 
 def test_some_mutated_documents() -> None:

@@ -159,7 +159,7 @@ def test_a_ring_through_several_hosts_is_never_faster_than_on_one_of_them(
         ("p4de", {}),
         ("p5", {}),
         ("gh200_slingshot", {}),
-        ("nvl72", {}),
+        pytest.param("nvl72", {}, marks=pytest.mark.slow),  # rings of 144 GPUs: test_topology_gates
         ("hgx_ethernet", {"gbit_per_s": 400}),
         ("ethernet_10g", {"gpus": 4}),
         ("ethernet_25g", {"gpus": 2}),

@@ -16,7 +16,7 @@ from tests.handmade import handmade
     ("ranks", "samples", "jobs"),
     [
         (Ranks(name="r", pace_jitter=0.1), 20, 2),
-        (Ranks(name="r", pace_spread=0.1), 100, 50),
+        pytest.param(Ranks(name="r", pace_spread=0.1), 100, 50, marks=pytest.mark.slow),
     ],
 )
 def test_intervals_hold_the_mean_as_often_as_they_say(ranks: Ranks, samples: int, jobs: int) -> None:
@@ -32,7 +32,7 @@ def test_intervals_hold_the_mean_as_often_as_they_say(ranks: Ranks, samples: int
     assert held >= 57 - 4 * (60 * 0.95 * 0.05) ** 0.5
 
 
-@pytest.mark.parametrize("probability", [1e-4, 1e-3, 0.05])
+@pytest.mark.parametrize("probability", [1e-4, pytest.param(1e-3, marks=pytest.mark.slow), 0.05])
 def test_few_stalls_make_no_interval(probability: float) -> None:
     """A step of eight ranks has one with chance 1 - (1 - p)**8: 0.8, 8 and 337 are expected in 1,000."""
     ranks = Ranks(name="r", stall_probability=probability, stall_ns=1000 * MS)

@@ -57,7 +57,9 @@ def test_a_step_lasts_as_long_as_the_slowest_of_its_ranks(count: int, sigma: flo
     assert told.mean_pace == pytest.approx(1, abs=4 * sigma * 1.1 / (count * samples) ** 0.5)
 
 
-@pytest.mark.parametrize("share", [0.05, 0.5, 0.95, 0.99])
+@pytest.mark.parametrize(
+    "share", [0.95, *(pytest.param(share, marks=pytest.mark.slow) for share in (0.05, 0.5, 0.99))]
+)
 def test_quantiles_are_those_of_the_largest(share: float) -> None:
     """The largest of n is below q with probability F(q)**n; binomial error of 4 deviations in the share."""
     count, sigma, samples = 16, 0.2, 4000

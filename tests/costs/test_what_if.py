@@ -127,7 +127,7 @@ def test_a_ring_of_eight_worked_by_hand() -> None:
     assert [point.duration_ns for point in both.all_reduce] == [350, 350 + 100]
 
 
-@pytest.mark.parametrize("ranks", [64, 1024])
+@pytest.mark.parametrize("ranks", [64, pytest.param(1024, marks=pytest.mark.slow)])
 def test_no_cap_beats_what_is_recommended_for_more_ranks(ranks: int) -> None:
     """A rule for small messages that was measured between two ranks once said that one does, by a tenth."""
     workload = sim.load_workload(HARDWARE.parent / "workloads" / "resnet50-cpu.json")

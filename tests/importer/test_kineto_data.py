@@ -78,7 +78,7 @@ def test_all_reduces_of_a_compiled_backward_are_seen_though_no_size_is_told() ->
     assert any("sizes of gradients" in line for line in found.missing)
 
 
-@pytest.mark.parametrize("how", ["nw0", "autogradapi_nw0"])
+@pytest.mark.parametrize("how", ["nw0", pytest.param("autogradapi_nw0", marks=pytest.mark.slow)])
 def test_one_gpu_alone_shows_the_gradients(how: str) -> None:
     found = imported((f"kineto/kineto_tb_resnet50_{how}_singlegpu.json.gz",))
     workload = found.workload

@@ -28,6 +28,7 @@ def test_the_p_value_is_no_smaller_than_chance() -> None:
     assert (found <= 0.2).mean() > 0.05  # and not by never finding anything
 
 
+@pytest.mark.slow  # of series that grow: test_many_looks
 def test_series_without_drift_raise_hardly_an_alarm() -> None:
     made = [steps(600, seed) for seed in range(300)]
     alarms = sum(find_change(errors[20:], errors[:20]) is not None for errors in made)
@@ -56,7 +57,9 @@ def test_looks_at_every_few_steps_of_many_series(memory: float) -> None:
     assert sum(looked_at(steps(1000, seed, memory=memory), 10) for seed in range(300)) <= 9
 
 
-@pytest.mark.parametrize("before", [0, 20, 38, 58, 100])
+@pytest.mark.parametrize(
+    "before", [0, 38, *(pytest.param(before, marks=pytest.mark.slow) for before in (20, 58, 100))]
+)
 def test_a_change_near_the_beginning_is_found_and_never_forgotten(before: int) -> None:
     """However few unseen steps precede it, and however many follow."""
     for seed in range(3):

@@ -18,7 +18,7 @@ from sim.tuner.search.problem import Problem
 from sim.tuner.search.score import Scorer
 from tests.bench.machines import machine, model
 from tests.effort import tries
-from tests.tuner.cases import Case, anything, link, resnet50
+from tests.tuner.cases import Case, anything, link, resnet50, transformer
 
 CAPS: tuple[float | None, ...] = (None, 0.0, 4.0)
 
@@ -78,7 +78,7 @@ def test_without_families_the_best_is_as_good(case: Case) -> None:
 
 
 @pytest.mark.parametrize("name", ["affine", "concave", "measured"])
-@pytest.mark.parametrize("count", [161, 1000])
+@pytest.mark.parametrize("count", [161, pytest.param(1000, marks=pytest.mark.slow)])
 def test_families_are_not_searched_where_there_is_a_proof_without_them(
     count: int, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,7 +107,8 @@ def test_the_best_alone_where_work_is_stretched() -> None:
 
 def test_progress_is_told_and_changes_nothing() -> None:
     told: list[str] = []
-    assert sim.tune(resnet50(), link(4), progress=told.append) == sim.tune(resnet50(), link(4))
+    workload = transformer(1)
+    assert sim.tune(workload, link(4), progress=told.append) == sim.tune(workload, link(4))
     assert {"comparing caps", "playing steps as they vary"} <= set(told)
 
 

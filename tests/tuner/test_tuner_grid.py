@@ -275,7 +275,7 @@ def test_more_rows_than_usual_where_they_are_asked_for() -> None:
 # Executors.
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=tries(15, 4), deadline=None)
 @given(
     anything(max_gradients=8),
     caps_of,

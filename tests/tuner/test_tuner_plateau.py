@@ -23,9 +23,10 @@ from sim.tuner.spread.gain import judge_gain
 from sim.tuner.spread.judgement import Judge
 from tests.effort import tries
 from tests.strategies import TINY, hardwares, workloads
-from tests.tuner.cases import MIB, MS, Case, link, resnet50, simulated
+from tests.tuner.cases import MIB, MS, Case, link, simulated, transformer
 
 Stretches = tuple[tuple[float, float], ...]
+GPT = transformer(4, vocabulary=3000)
 
 
 def found(workload: Workload, hardware: Hardware, rest_ns: int, max_bytes: int = NO_LIMIT) -> Plateau:
@@ -58,7 +59,7 @@ def found(workload: Workload, hardware: Hardware, rest_ns: int, max_bytes: int =
 
 def test_caps_beyond_a_limit_are_not_on_the_plateau() -> None:
     """Nor is the default where its buckets are too large."""
-    workload, hardware = resnet50(), link(4)
+    workload, hardware = GPT, link(4)
     limit = 12 * MIB
     plateau = found(workload, hardware, 0, limit)
     for low, high in (*plateau.stretches_mb, *plateau.alike_mb):
@@ -110,7 +111,7 @@ def test_every_cap_is_where_it_belongs(case: Case, rest_ns: int) -> None:
 @pytest.mark.parametrize("noise_ms", [pytest.param(1.0, marks=pytest.mark.slow), 8.0])
 def test_noise_widens_the_plateau(noise_ms: float) -> None:
     """Iterations that are faster or slower as a whole: what is lost by no more than they vary is alike."""
-    workload, hardware = resnet50(), link(10, latency_us=300)
+    workload, hardware = GPT, link(10, latency_us=300)
     backward = workload.backward_ns
     paces = [1 + noise_ms * MS * z / backward for z in (-1.4826, -0.6, -0.2, 0, 0.2, 0.6, 1.4826)]
     noisy = replace(
@@ -138,7 +139,7 @@ def test_noise_widens_the_plateau(noise_ms: float) -> None:
 
 
 def test_what_is_not_played_is_judged_by_its_nominal_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    workload, hardware = resnet50(), link(10, latency_us=300)
+    workload, hardware = GPT, link(10, latency_us=300)
     rows = tuple(tuple(round(p * (g.ready_ns or 0)) for g in workload.gradients) for p in (0.97, 1, 1.03))
     noisy = replace(workload, samples=rows)
     played = found(noisy, hardware, 0)
@@ -150,17 +151,17 @@ def test_what_is_not_played_is_judged_by_its_nominal_step(monkeypatch: pytest.Mo
 
 
 def test_a_link_that_costs_nothing_is_flat() -> None:
-    plateau = found(resnet50(), replace(link(1), world_size=1), 0)
+    plateau = found(GPT, replace(link(1), world_size=1), 0)
     assert plateau.is_flat
     assert plateau.alike_is_flat
     assert plateau.holds_default
-    assert plateau.stretches_mb == ((0.0, (resnet50().total_bytes + 1) / MIB),)
+    assert plateau.stretches_mb == ((0.0, (GPT.total_bytes + 1) / MIB),)
     assert (plateau.low_mb, plateau.high_mb) == plateau.stretches_mb[0]
 
 
 def test_latency_makes_small_caps_bad() -> None:
-    """161 collectives of 20 ms do not hide in 100 ms."""
-    plateau = found(resnet50(), link(100, latency_us=20_000), 0)
+    """52 collectives of 20 ms do not hide in 100 ms."""
+    plateau = found(GPT, link(100, latency_us=20_000), 0)
     assert not plateau.is_flat
     assert not holds(plateau.stretches_mb, MIB // 4)
 

@@ -16,7 +16,7 @@ import sim
 from sim.errors import InputError
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.workload import Workload
-from tests.effort import tries
+from tests.effort import IS_WHOLE, tries
 from tests.handmade import handmade, wired
 from tests.tuner.cases import (
     MIB,
@@ -28,6 +28,7 @@ from tests.tuner.cases import (
     one_run,
     resnet50,
     simulated,
+    transformer,
 )
 
 TRACES = Path(__file__).parents[2] / "traces"
@@ -195,22 +196,23 @@ def test_limits_that_cannot_be_kept() -> None:
         sim.tune(workload, link(4), memory_limit_bytes=1000)
 
 
+GPT_4 = transformer(4, vocabulary=3000)
 COPIED = link(4, copy_out_bytes_per_s=1e10)
 
 
 @cache
-def tuned_resnet50() -> Recommendation:
-    return sim.tune(resnet50(), COPIED)
+def tuned_gpt() -> Recommendation:
+    return sim.tune(GPT_4, COPIED)
 
 
 def test_the_trade_off_ends_at_the_optimum() -> None:
     """Looser limits are no slower, and without a limit it is what ``tune`` finds."""
-    workload, hardware = resnet50(), COPIED
+    workload, hardware = GPT_4, COPIED
     points = sim.trade_off(workload, hardware)
     steps = [point.step_ns for point in points if point.step_ns is not None]
     assert steps == sorted(steps, reverse=True)
     assert points[-1].limit_bytes is None
-    assert points[-1].step_ns == tuned_resnet50().report.step_ns
+    assert points[-1].step_ns == tuned_gpt().report.step_ns
     assert steps[0] > steps[-1]
 
 
@@ -218,7 +220,7 @@ def test_the_trade_off_ends_at_the_optimum() -> None:
 def test_a_criterion_recommends_what_is_best_by_it(criterion: Any) -> None:
     """Whichever it is, it is in the pool, and its figures are those of the report."""
     workload, hardware = sim.load_workload(GPT), sim.load_hardware(WIRE_FILE)
-    answer = sim.tune(workload, hardware, criterion=criterion, draws=100)
+    answer = sim.tune(workload, hardware, criterion=criterion, draws=100 if IS_WHOLE else 30)
     assert answer.robust is not None
     chosen = answer.robust.by_mean if criterion == "mean" else answer.robust.by_p95
     assert answer.assignment == chosen
@@ -232,7 +234,7 @@ def test_an_unknown_criterion_is_refused() -> None:
 
 
 def test_the_paths_are_those_of_both_timelines() -> None:
-    answer = tuned_resnet50()
+    answer = tuned_gpt()
     for path, report in ((answer.critical_path, answer.report), (answer.baseline_path, answer.baseline)):
         assert path[0].start_ns == 0
         assert path[-1].end_ns == report.sync_end_ns
