@@ -12,16 +12,14 @@ import pytest
 from tests.cli import cheap
 
 SIMULATE = ("simulate", cheap.W, "--hardware", cheap.H)
-COMMANDS = pytest.mark.parametrize(
-    "words",
-    [
-        pytest.param(("--help",), id="help"),
-        pytest.param(("tune", "--help"), id="help of a command", marks=pytest.mark.slow),
-        pytest.param(("--version",), id="version", marks=pytest.mark.slow),
-        pytest.param(SIMULATE, id="tables", marks=pytest.mark.slow),
-        pytest.param((*SIMULATE, "--json"), id="a document"),
-    ],
-)
+COMMANDS: dict[str, tuple[object, ...]] = {
+    "help": ("--help",),
+    "help of a command": ("tune", "--help"),
+    "version": ("--version",),
+    "tables": SIMULATE,
+    "a document": (*SIMULATE, "--json"),
+}
+QUICK = {("unread", "help"), ("full", "a document"), ("closed", "a document")}
 
 
 @contextmanager
@@ -52,9 +50,18 @@ def run(
     return done.returncode, (done.stderr or b"").decode()
 
 
-@COMMANDS
+FAR = [("full", full, "No space left on device"), ("unread", unread, "Broken pipe")]
+
+
 @pytest.mark.parametrize(
-    ("where", "why"), [(full, "No space left on device"), (unread, "Broken pipe")], ids=["full", "unread"]
+    ("words", "where", "why"),
+    [
+        pytest.param(
+            words, where, why, id=f"{far}-{name}", marks=() if (far, name) in QUICK else pytest.mark.slow
+        )
+        for name, words in COMMANDS.items()
+        for far, where, why in FAR
+    ],
 )
 def test_an_answer_that_does_not_arrive_is_one_error(
     words: tuple[object, ...], where: Callable[[], AbstractContextManager[int]], why: str
@@ -63,7 +70,13 @@ def test_an_answer_that_does_not_arrive_is_one_error(
         assert run(words, stdout=stream) == (1, f"error: stdout: cannot be written: {why}\n")
 
 
-@COMMANDS
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(words, id=name, marks=() if ("closed", name) in QUICK else pytest.mark.slow)
+        for name, words in COMMANDS.items()
+    ],
+)
 def test_a_closed_stdout_is_one_error(words: tuple[object, ...]) -> None:
     said = "error: stdout: is closed; give it a terminal, a file or a pipe\n"
     assert run(words, before=lambda: os.close(1)) == (1, said)

@@ -150,7 +150,7 @@ def test_debug_in_a_real_process() -> None:
     said = process("-m", "sim", "agree", "nowhere", "--debug")
     assert said.code == 1
     assert "Traceback" in said.err
-    said = process("-m", "sim", "agree", "nowhere")
+    said = bucketsim("agree", "nowhere")
     assert (said.code, said.out) == (1, "")
     assert said.err == "error: nowhere: not a directory; give the directory of a measured record\n"
 
@@ -326,10 +326,13 @@ def test_version_and_help() -> None:
         assert said.err == ""
 
 
-_STARTING = ["sim.cli.commands", "sim.errors", "sim.formats.loading", "sim.systems.simulate"]
+_STARTING = ["sim.errors", "sim.systems.simulate"]
+_LATER = ["sim.cli.commands", "sim.formats.loading"]
 
 
-@pytest.mark.parametrize("module", _STARTING)
+@pytest.mark.parametrize(
+    "module", [*_STARTING, *(pytest.param(one, marks=pytest.mark.slow) for one in _LATER)]
+)
 def test_ctrl_c_is_one_line_also_while_it_starts(module: str) -> None:
     """Ctrl-C as a module is being imported: of the command line, or of what it runs."""
     program = (
