@@ -7,15 +7,12 @@ from typing import Any
 import pytest
 
 from tests.autotune.switch_worker import BY_HAND, CASES, COMPILED
-from tests.effort import IS_WHOLE
 from tests.ranks import run_together
 
 pytestmark = pytest.mark.dist
 Answers = list[dict[str, Any]]
 QUICK = [name for name in CASES if name not in COMPILED]
-TUNED = (
-    ["find_unused, accumulated", "static_graph, views", "fp16 hook"] if IS_WHOLE else ["static_graph, views"]
-)
+TUNED = ["find_unused, accumulated", "static_graph, views", "fp16 hook"]
 
 
 def run(folder: Path, world: int, steps: int, cases: list[str]) -> Answers:

@@ -12,7 +12,7 @@ from tests.effort import IS_WHOLE
 
 Floats = NDArray[np.float64]
 STEP = 100e6  # ns
-TRIALS = 250 if IS_WHOLE else 4
+TRIALS = 250 if IS_WHOLE else 12
 
 
 def normal(count: int, chance: Generator) -> Floats:

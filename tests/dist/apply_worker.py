@@ -33,10 +33,8 @@ from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.workload import Gradient, Workload
 from sim.validator.ranks.wrapping.building import observed_buckets
 from sim.validator.ranks.wrapping.injection import InjectedDataParallel
-from tests.effort import IS_WHOLE
 
 WORLD = 2
-RANDOM = 30 if IS_WHOLE else 10
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 HAS_LIST = "bucket_cap_mb_list" in inspect.signature(DistributedDataParallel.__init__).parameters
 
@@ -180,7 +178,7 @@ def compare(
 def random_assignments() -> list[dict[str, Any]]:
     chance = random.Random(7)
     answers = []
-    for number in range(RANDOM):
+    for number in range(30):
         width, count = chance.randint(2, 24), chance.randint(1, 6)
         if number % 10 == 9:
             torch.manual_seed(number)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.effort import IS_WHOLE
 from tests.ranks import run_together
 
 pytestmark = pytest.mark.dist
@@ -32,9 +31,9 @@ def of(ranks: Answers, case: str) -> list[Any]:
 
 
 def test_any_assignment_gives_plain_ddps_gradients_in_the_buckets_asked_for(ranks: Answers) -> None:
-    """Random partitions and orders, up to three dtypes or a sparse gradient, views, accumulation."""
+    """30 random partitions and orders, up to three dtypes or a sparse gradient, views, accumulation."""
     for rows in of(ranks, "random_assignments"):
-        assert len(rows) == (30 if IS_WHOLE else 10)
+        assert len(rows) == 30
         assert max(len(row["asked"]) for row in rows) >= 5
         for row in rows:
             assert row["injected"]

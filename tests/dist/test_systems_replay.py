@@ -28,12 +28,10 @@ from sim.validator.replay import replay
 from tests.commands import bucketsim
 from tests.dist.conftest import needs_box
 from tests.dist.test_user_path import torchrun
-from tests.effort import IS_WHOLE
 
 pytestmark = pytest.mark.dist
 
 MS = 1_000_000
-ROUNDS = 2 if IS_WHOLE else 1
 CURVE = (CurvePoint(num_bytes=0, duration_ns=MS), CurvePoint(num_bytes=1 << 20, duration_ns=3 * MS))
 TWO = Hardware(
     name="two",
@@ -68,9 +66,9 @@ def shrunk(workload: Workload, unused: int = 0, pace: int = 3) -> Workload:
 def replayed(
     workload: Workload, candidates: list[Candidate], folder: Path, hardware: Hardware = TWO
 ) -> dict[str, Measurement]:
-    """A few rounds over loopback; every candidate has its own buckets, and a prediction."""
+    """Two rounds over loopback; every candidate has its own buckets, and a prediction."""
     start_record(folder, workload, hardware)
-    replay(workload, candidates, Place(ranks=hardware.world_size), folder, rounds=ROUNDS)
+    replay(workload, candidates, Place(ranks=hardware.world_size), folder, rounds=2)
     record = load_record(folder)
     predicted = {row.name: row.predicted for row in sim.agreement(record, attributed=False).rows}
     assert list(predicted) == [candidate.name for candidate in candidates]
@@ -80,8 +78,8 @@ def replayed(
         assert measured.observed is not None
         wanted = [sorted(bucket) for bucket in candidate.assignment.bucket_indices]
         assert [sorted(bucket) for bucket in measured.observed] == wanted, candidate.name
-        assert len(measured.iterations) == ROUNDS
-        assert len(measured.traced) == ROUNDS * candidate.is_traced
+        assert len(measured.iterations) == 2
+        assert len(measured.traced) == 2 * candidate.is_traced
         assert predicted[candidate.name].policy == candidate.assignment.policy
         assert predicted[candidate.name].step_ns > 0
         for iteration in measured.traced:

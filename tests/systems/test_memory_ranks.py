@@ -55,8 +55,17 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "per-parameter-async": ({"policy": "per-parameter-async", "cap_mb": 0}, {}),
 }
 
-# A buffer a bucket, none, and one beside it in `make test`; all in `make test-all`.
-MEASURED = tuple(CASES) if IS_WHOLE else ("ddp", "views", "last-hook-safe")
+# A case for each way to hold a bucket in `make test`, all of them in `make test-all`.
+_EACH_WAY = (
+    "ddp",
+    "views",
+    "views, copied at once",
+    "fp16",
+    "after-backward",
+    "last-hook-safe",
+    "flat-views",
+)
+MEASURED = tuple(CASES) if IS_WHOLE else _EACH_WAY
 
 # A thread of gloo's, in some process groups and not in others, keeps what PowerSGD does not compress until it
 # gets that tensor of the next step.

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from tests.effort import IS_WHOLE
 from tests.systems.ddp_ranks import run_cases
 from tests.systems.textbook_models import random_cap_mb, random_layers
 
@@ -20,7 +19,6 @@ CORRECT = (
     "last-hook-safe",
 )
 IN_BACKWARD = ("per-parameter-async", "arrival-counted", "flat-views", "last-hook-safe")
-MODELS = 3 if IS_WHOLE else 1  # of each system, at random
 PACED = {"task": "pace", "count": 6, "spacing_ms": 8.0, "bucket_cap_mb": 0.125}  # two gradients a bucket
 
 
@@ -46,7 +44,7 @@ def answers() -> dict[str, list[Any]]:
     """By name of the case, what each rank answered; one job for all."""
     cases: dict[str, dict[str, Any]] = {}
     for number, policy in enumerate(CORRECT):
-        for case in gradient_cases(policy, range(100 * number, 100 * number + MODELS)):
+        for case in gradient_cases(policy, range(100 * number, 100 * number + 3)):
             cases[f"gradients {policy} {len(cases)}"] = case
         cases[f"pace {policy}"] = PACED | {"policy": policy}
         cases[f"unused {policy}"] = {
@@ -63,7 +61,7 @@ def answers() -> dict[str, list[Any]]:
 @pytest.mark.parametrize("policy", CORRECT)
 def test_gradients_are_plain_averages(policy: str, answers: dict[str, list[Any]]) -> None:
     found = [rows for name, rows in answers.items() if name.startswith(f"gradients {policy} ")]
-    assert len(found) == MODELS
+    assert len(found) == 3
     check_gradients(found)
 
 
