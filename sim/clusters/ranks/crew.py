@@ -57,7 +57,7 @@ def make_crew(workload: Workload, world_size: int, ranks: Ranks, others: Mapping
     """The crew of a job of ``world_size`` ranks; ``others`` are the workloads that ``ranks.groups`` name.
 
     Raises:
-        InputError: ranks that there are not, a workload that is not given, or of another model.
+        InputError: ``ranks`` names a rank or a workload that does not exist, or a workload of another model.
     """
     ranks.check_fits(world_size)
     groups, paces = np.zeros(world_size, np.int64), np.ones(world_size)
@@ -198,7 +198,7 @@ class Dice:
 
 
 def _lognormal(sigma: float, count: int, generator: np.random.Generator) -> Floats:
-    """Factors of mean 1."""
+    """``count`` lognormal factors of mean 1; ``sigma`` is the standard deviation of their logarithm."""
     if not sigma:
         return np.ones(count)
     return np.exp(sigma * generator.standard_normal(count) - sigma * sigma / 2)
