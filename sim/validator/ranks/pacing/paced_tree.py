@@ -33,7 +33,7 @@ class _Part(nn.Module):
         return getattr(self, name)  # type: ignore[no-any-return]
 
     def use(self, path: Sequence[str], weights: Sequence[tuple[int, str]], due_ns: int) -> None:
-        """Add a use: the module at ``path`` has ``weights`` (position in ready order, name), until ``due_ns``."""
+        """Let the module at ``path`` use its ``weights`` (position in ready order, name) until ``due_ns``."""
         if not path:
             self._uses.append((weights, due_ns))
             return
@@ -122,7 +122,7 @@ class PacedTree:
 
 
 def run_tree_forward(tree: PacedTree, model: Any, forward_ns: int) -> torch.Tensor:
-    """Forward of ``model``, which wraps the tree's root, in ``forward_ns`` plus its waits; returns the loss."""
+    """Run forward of ``model`` around the tree's root, in ``forward_ns`` plus its waits; return the loss."""
     loss: torch.Tensor = model(torch.zeros(1)).sum()
     sleep_until(tree.start_ns + forward_ns + tree.waited_ns)
     return loss
