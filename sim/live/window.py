@@ -44,7 +44,7 @@ def _whole(
     steps: int,
     window_of: Callable[[Recording, int], Recording],
 ) -> Recording | None:
-    """A window of ``recording`` where it has so many steps."""
+    """The window of ``recording`` with ``steps`` steps; None if it has fewer."""
     if recording is None:
         return None
     if steps > followed.whole_steps:

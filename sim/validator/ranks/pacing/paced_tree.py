@@ -33,7 +33,7 @@ class _Part(nn.Module):
         return getattr(self, name)  # type: ignore[no-any-return]
 
     def use(self, path: Sequence[str], weights: Sequence[tuple[int, str]], due_ns: int) -> None:
-        """Let the module at ``path`` use its ``weights`` (position in ready order, name) until ``due_ns``."""
+        """Let the module at ``path`` use ``weights`` (position in ready order, name) until ``due_ns``."""
         if not path:
             self._uses.append((weights, due_ns))
             return
