@@ -14,7 +14,7 @@ from sim.importer.scanning import json_keys, utf8_chunks
 from sim.importer.trace_format import Keys
 
 DOCUMENTS = ("workload", "hardware")
-# Most bytes that are read to recognise a file, and a JSON document; logs may have other text at first.
+# Most that is read to recognise a file: bytes (logs may begin with other text), bytes and keys of JSON.
 MOST_BYTES, MOST_JSON_BYTES, MOST_KEYS = 32 << 20, 8 << 20, 4096
 
 _RANK_FILE = re.compile(r"rank-[0-9]+\.jsonl")

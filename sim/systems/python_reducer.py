@@ -119,7 +119,7 @@ class _Step(LaneWriter):
         self._copy_rate = None if included else hardware.copy_in_bytes_per_s
 
     def send(self, number: int, bucket: list[int]) -> None:
-        """Send a bucket: a pass joins its gradients, if there are several, and another divides them (A11.9)."""
+        """Send a bucket: one pass joins its gradients, if they are several, another divides them (A11.9)."""
         members = [self._gradients[index] for index in bucket]
         size = sum(member.on_wire for member in members)
         passes = 1 + (len(members) > 1)

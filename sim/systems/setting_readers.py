@@ -56,7 +56,7 @@ read_micro_batches = read_count(1, most=MAX_ACCUMULATION_STEPS)
 
 
 def check_wire_bytes(gradient: Gradient, label: str, system: str, decides: str) -> None:
-    """Raise ``NotModelledError`` if ``gradient`` has its own ``wire_bytes``, which the setting ``decides``."""
+    """Raise ``NotModelledError`` if ``gradient`` has its own ``wire_bytes``: the setting ``decides`` them."""
     if gradient.on_wire != gradient.num_bytes:
         raise NotModelledError(
             f"{label} has wire_bytes {gradient.on_wire}; what {system} sends follows from num_bytes "

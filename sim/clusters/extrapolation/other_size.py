@@ -1,8 +1,8 @@
 """Measured curves taken to other sizes and numbers of ranks: a model gives the shape, the points correct it.
 
 At a measured point nothing is changed. Between points the ratio of measured to computed times is
-interpolated, in the logarithms of ratio and size (``ratios``); beyond them it stays as it is. How it changes
-with the number of ranks is told by several of them (``across_ranks``). What is not known grows with the
+interpolated, in the logarithms of ratio and size (``ratios``); beyond them it stays as it is. Measurements on
+several numbers of ranks tell how it changes with them (``across_ranks``). What is not known grows with the
 distance. No line is fitted: if the model is wrong by the same factor everywhere, a single point mends it. The
 model is NCCL's own; that links give less than it assumes (``paths``) is in the points.
 

@@ -65,10 +65,10 @@ def _ring_bus(fabric: Fabric, protocol: Protocol) -> float:
 
 
 def _tree_bus(fabric: Fabric, protocol: Protocol) -> float:
-    """GB/s at which a double binary tree moves bytes; an all-reduce gets half, as each goes up and down.
+    """GB/s at which a double binary tree moves bytes; an all-reduce moves each up and down, so gets half.
 
-    Between two hosts each of the two trees has one edge and half of the bytes, so that a NIC sends half of
-    what a ring makes it send; NCCL's search lets a tree's bandwidth within the host rise to twice that
+    Between two hosts each of the two trees has one edge and half of the bytes, so that a NIC sends about half
+    of what a ring makes it send; NCCL's search lets a tree's bandwidth within the host rise to twice that
     between hosts.
     """
     bus = fabric.intra.bytes_per_s / _GB

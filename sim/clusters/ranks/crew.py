@@ -57,7 +57,8 @@ def make_crew(workload: Workload, world_size: int, ranks: Ranks, others: Mapping
     """The crew of a job of ``world_size`` ranks; ``others`` are the workloads that ``ranks.groups`` name.
 
     Raises:
-        InputError: ``ranks`` names a rank or a workload that does not exist, or a workload of another model.
+        InputError: ``ranks`` names a rank or a workload that does not exist, or a workload of another model;
+            or the paces of a rank have a product that is not legal.
     """
     ranks.check_fits(world_size)
     groups, paces = np.zeros(world_size, np.int64), np.ones(world_size)

@@ -13,7 +13,7 @@ def gates_of(routes: Routes, gpus: tuple[str, ...], nics: list[str], pattern: Pa
     """The gates of one pattern; empty if another pattern gives the same.
 
     ``same``: in and out by the same NIC. ``crossed``: of two neighbours, in by one and out by the other.
-    ``spread``: the same with two NICs that are near different GPUs. It is for hosts in which only one GPU
+    ``spread``: like ``crossed``, with two NICs near different GPUs. It is for hosts in which only one GPU
     reaches a NIC: on a ring with other GPUs that one cannot be both the first and the last.
     """
     if pattern == "same":

@@ -11,7 +11,7 @@ from sim.importer.kineto.events import Operator
 
 @dataclass(frozen=True, slots=True)
 class StretchedBackward:
-    """One backward: its AccumulateGrads, and an instant on the CPU before its nodes, after other backwards."""
+    """One backward: its AccumulateGrads, and an instant on the CPU ahead of its first node."""
 
     since_ns: int
     accumulated: Sequence[Operator]

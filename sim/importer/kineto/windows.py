@@ -58,6 +58,6 @@ def find_windows(trace: TraceEvents, accumulated: Sequence[Operator], backwards:
 
 
 def _pauses(accumulated: Sequence[Operator]) -> bool:
-    """Whether a pause takes over a third of the time of ``accumulated``, which may be several backwards."""
+    """Whether a pause takes over a third of the time of ``accumulated``: it may then be several backwards."""
     span = accumulated[-1].end_ns - accumulated[0].start_ns
     return any(after.start_ns - before.end_ns > span / 3 for before, after in pairwise(accumulated))

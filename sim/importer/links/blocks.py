@@ -20,7 +20,7 @@ class Said:
     collective: str | None = None
     is_fresh: bool = False  # the collective was named after the last table
     ranks: dict[int, tuple[str, str]] = field(default_factory=dict)
-    num_ranks: tuple[int, str] | None = None  # with the words of the text that told it
+    num_ranks: tuple[int, str] | None = None  # and words for what told it
     iterations: int | None = None
     is_over_ranks: bool = False  # OSU's least and greatest are over ranks, not over iterations
     weak: tuple[Column, ...] | None = None  # columns named in a sentence, which serve where no header is
@@ -31,7 +31,7 @@ class TextBlock:
     """A table as it is found: its header, the fields of its rows, and what was said before it.
 
     ``rows`` begin with the number of their line; ``broken`` are numbers of lines that are no whole rows;
-    ``cut`` is that of a last row without its end of line.
+    ``cut`` is that of a last row that is cut off.
     """
 
     header: Header

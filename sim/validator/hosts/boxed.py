@@ -45,7 +45,7 @@ class Failure:
 def environment(hosts: Sequence[Host], rank: int) -> dict[str, str]:
     """The environment of a rank, as torchrun sets it with one rank a host.
 
-    It also has torchrun's own settings (``PET_…``), for a torchrun that ``command`` starts. Threads and
+    It also has torchrun's own settings (``PET_…``), for a torchrun that the rank starts. Threads and
     buffering are set only if the user has not set them.
     """
     count, address = str(len(hosts)), hosts[0].address

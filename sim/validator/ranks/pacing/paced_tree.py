@@ -1,9 +1,9 @@
 """The recorded parameters in the modules that their names tell, for systems that hang hooks on modules.
 
-Forward calls modules in the order of ``forward_modules`` and sleeps for the time of each. Each module appends
-its parameters' autograd nodes to those of a ``PacedModule``, whose schedule backward keeps. When a system's
-hooks wait or copy, ``stand_still`` is told for how long: all that follows on the compute lane is due so much
-later.
+Forward calls modules in the order of ``forward_modules`` and sleeps for the time of each. Each module chains
+the autograd nodes of its parameters, which let backward keep the schedule of a ``PacedModule``. When a
+system's hooks wait or copy, ``stand_still`` is told for how long: all that follows on the compute lane is due
+so much later.
 """
 
 import time

@@ -135,7 +135,7 @@ def run_step(
                 worked = time.thread_time_ns()
                 loss = model(carry).sum()
                 forward = time.thread_time_ns() - worked
-                # Without set_to_none recorded backwards add, too; with it only later micro-batches add.
+                # Without set_to_none recorded backwards add, too (to zeros); with it only later ones do.
                 module.begin_backward(
                     recorded=left == manner.accumulation_steps - 1 or not manner.set_to_none
                 )
