@@ -177,7 +177,7 @@ class _Writer:
         )
 
     def service_ns(self, kind: CollectiveKind, num_bytes: int) -> int:
-        """Time of a collective; a reduce-scatter without a curve is refused, an all-gather only noted."""
+        """ns of a collective; without a curve an all-gather counts 0, and other collectives are refused."""
         duration_ns = collective_ns(self.hardware, kind, num_bytes)
         if duration_ns is None and kind != "all_gather":
             raise NotModelledError(

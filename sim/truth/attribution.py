@@ -19,8 +19,8 @@ _STRETCHES = 12  # most times backward is stretched: one is exact without slow-d
 def attribute(record: Record, measurement: Measurement) -> Attribution | None:
     """The error of one candidate's ``sync_end``, by mechanism.
 
-    The prediction is turned into the measurement one mechanism at a time, in this order, and each part is
-    what its turn changed; so the parts add up, and a mechanism that hides behind another counts for nothing.
+    One mechanism after another of the prediction is replaced by what was measured, in this order. Each part
+    is what its replacement changed: so the parts add up, and a mechanism that another one hides counts 0.
 
     1. copy: the copy bandwidths become those of the noop run (DDP without communication, so that nothing
        slows its copies): into buckets in ``backward_end`` less that of the plain run (with the calls of a

@@ -59,7 +59,7 @@ class Links:
 
 
 class Sharing(Stretch):
-    """A job's own stretching, and that of its collectives by those of other jobs."""
+    """Stretches a job's work as ``Stretch`` does, and its collectives also by those of other jobs."""
 
     def __init__(self, env: simpy.Environment, effects: Effects, links: Links, job: int) -> None:
         super().__init__(env, effects)

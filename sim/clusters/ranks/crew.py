@@ -102,7 +102,7 @@ def make_crew(workload: Workload, world_size: int, ranks: Ranks, others: Mapping
 
 
 def _not_known(ranks: Ranks, recorded: Sequence[int], world_size: int) -> tuple[str, ...]:
-    """What does not vary because nothing was recorded of it; ``recorded`` iterations of each workload."""
+    """Sentences on what does not vary as it was not recorded; ``recorded``: iterations of each workload."""
     drawn = [count for count in recorded if count > 1]
     unknown = []
     if not ranks.pace_jitter:

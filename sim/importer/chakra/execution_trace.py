@@ -130,7 +130,7 @@ def _read(document: Any, source: str) -> _Trace:
 
 
 def _between(nodes: Sequence[Node]) -> Iterator[list[Node]]:
-    """The nodes between two marks; those of one backward are never parted."""
+    """The nodes between each two that ``BETWEEN`` names; those of one backward are never parted."""
     part: list[Node] = []
     for node in nodes:
         if node.name.startswith(BETWEEN):

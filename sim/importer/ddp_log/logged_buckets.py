@@ -1,4 +1,4 @@
-"""DDP's own logger, ``ddp._get_ddp_logging_data()`` (A4): buckets exactly, times as averages."""
+"""Imports DDP's own logger, ``ddp._get_ddp_logging_data()`` (A4): exact buckets, and averages of times."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -6,7 +6,7 @@ of each prefix then decides, and the least F for which there is one is found by 
 pass is enough. On any other machine the same search gives a bound: slow-downs and blocked launches only add,
 and several channels together pass no more than one that is as fast as all of them.
 
-Sums are float64: beyond 2**53 ns, 104 days, all of it is a few ns off.
+Sums are float64: beyond 2**53 ns (104 days) they are off by a few ns.
 """
 
 from dataclasses import dataclass
@@ -78,7 +78,7 @@ class _Runs:
 
 
 class _Search:
-    """Whether all can be sent by a given time, and how, if all-reduces take what the curve says."""
+    """Tells whether all gradients can be sent by a given time, and in which buckets, by the curve given."""
 
     def __init__(
         self, problem: Problem, runs: _Runs, curve_bytes: Ints, curve_ns: Ints, max_bytes: int
@@ -114,7 +114,7 @@ class _Search:
         return high_ns, ends
 
     def closes(self, target: int, ends: Floats) -> NDArray[np.bool_]:
-        """Where buckets end if all is synchronised by ``target``: long buckets, from the last."""
+        """Which places end a bucket if all is synchronised by ``target``: long buckets, from the last."""
         runs, problem = self.runs, self.problem
         taken = np.diff(runs.starts)
         strides = np.append(np.cumprod(taken[:0:-1] + 1)[::-1], 1)

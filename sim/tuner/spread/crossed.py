@@ -1,4 +1,4 @@
-"""What a table of steps says: one row for each machine that the calibration allows, one column an iteration.
+"""Statistics of a table of steps: a row for each machine that the calibration allows, a column an iteration.
 
 A cell is a step, or a paired difference of steps, of one iteration on one machine. What is the same in a
 whole row is an error of the calibration: a training run has one machine, and no number of steps averages it

@@ -85,7 +85,7 @@ class Schedule:
         self.hooks_ns.append(taken)
 
     def stand_still(self, duration_ns: int) -> None:
-        """A hook has waited for so long, on no processor: what follows on the compute lane waits as well."""
+        """Delay later nodes by ``duration_ns``, for which a hook has waited without using a processor."""
         self.shift += duration_ns
 
 
@@ -125,13 +125,13 @@ class _Tail(torch.autograd.Function):
 def chain_node(
     carry: torch.Tensor, parameter: torch.Tensor, owner: "PacedModule", position: int
 ) -> torch.Tensor:
-    """``carry`` behind the node whose backward makes the gradient at ``position`` in ready order."""
+    """Append to ``carry`` the node whose backward makes the gradient at ``position`` in ready order."""
     chained: torch.Tensor = _Node.apply(carry, parameter, owner, position)  # type: ignore[no-untyped-call]
     return chained
 
 
 def chain_tail(carry: torch.Tensor, owner: "PacedModule") -> torch.Tensor:
-    """``carry`` behind the node whose backward ends the recorded backward."""
+    """Append to ``carry`` the node whose backward ends the recorded backward."""
     chained: torch.Tensor = _Tail.apply(carry, owner)  # type: ignore[no-untyped-call]
     return chained
 
@@ -194,18 +194,18 @@ class PacedModule(nn.Module):
         return handed_out[self.order[position]].detach()
 
     def keep(self, position: int) -> None:
-        """Let backward take its time up to the node at ``position``."""
+        """Hold backward until the node at ``position`` is due."""
         self.schedule.node(position)
 
     def forward(self, carry: torch.Tensor) -> torch.Tensor:
-        """The chain of nodes, then the rest of forward's time."""
+        """Append the chain of nodes to ``carry``, then sleep for the rest of forward's time."""
         start = time.monotonic_ns() if self.has_buffers else self.forward_start_ns
         carry = self.chain(carry)
         sleep_until(start + self.forward_ns)
         return carry
 
     def chain(self, carry: torch.Tensor) -> torch.Tensor:
-        """The chain of nodes that backward walks, first-ready gradient last."""
+        """Append to ``carry`` the nodes that backward walks; that of the first-ready gradient comes last."""
         carry = chain_tail(carry, self)
         for position in range(len(self.order) - 1, -1, -1):
             carry = chain_node(carry, self.weights[self.order[position]], self, position)

@@ -1,4 +1,4 @@
-"""What a machine costs the DDP of one workload: copies and launches, and between several ranks all-reduces.
+"""What DDP of one workload costs on this machine: copies, launches, and between several ranks all-reduces.
 
 Copies are those of the workload's own tensors, so that the bandwidth holds the cost of the calls too.
 """
