@@ -17,9 +17,9 @@ _made = count()
 def attach(ddp: DistributedDataParallel, options: dict[str, Any]) -> None:
     """Tune ``ddp`` from its next forward on, with the ``options`` of ``sim.autotune``.
 
-    Only the first of a process, where it is on all ranks, has the cache and tells ``live`` itself; others
-    tell a folder in it. A model that is evaluated without gradients takes no step. Once the tuning has ended
-    nothing is left.
+    Only the first model of a process has the cache and writes to ``live`` itself, if all ranks share it;
+    others write to a folder in ``live``. A forward without gradients is no step. Once the tuning has ended no
+    hook is left.
     """
     tuner = autotune(ddp, **_of_its_own(ddp, next(_made), options))
     if tuner.result is not None:
@@ -40,14 +40,14 @@ def attach(ddp: DistributedDataParallel, options: dict[str, Any]) -> None:
     hook = OwnHook(uncompiled)
 
     def go_first() -> None:
-        """Ahead of whatever a recording has put there meanwhile."""
+        """Register the hook ahead of those that a recording has registered meanwhile."""
         handles.append(ddp.register_forward_pre_hook(hook, prepend=True))
 
     go_first()
 
 
 def _of_its_own(ddp: DistributedDataParallel, number: int, options: dict[str, Any]) -> dict[str, Any]:
-    """The options for a process's model of this number; nothing is told where ``live`` is not there."""
+    """The options for a process's model of this number; nothing is written if there is no folder ``live``."""
     live, cache = Path(options["live"]), options["cache"]
     is_whole = ddp.process_group.size() == dist.get_world_size()
     place = live

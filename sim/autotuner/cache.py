@@ -20,7 +20,7 @@ _MACHINE = "machine"
 
 
 def load_kept(path: str | os.PathLike[str], ddp: DistributedDataParallel) -> Assignment | None:
-    """What is in the file, if it was kept for this model, as many ranks and this machine; else None.
+    """The assignment in the file, if it was kept for this model, number of ranks and machine; else None.
 
     Raises:
         InputError: not an assignment.
@@ -35,7 +35,7 @@ def load_kept(path: str | os.PathLike[str], ddp: DistributedDataParallel) -> Ass
 
 
 def save_kept(path: str | os.PathLike[str], assignment: Assignment, ddp: DistributedDataParallel) -> None:
-    """Write what was kept; ``sim.apply`` takes the file too.
+    """Write ``assignment`` with the machine that it was kept on; ``sim.apply`` takes the file too.
 
     Raises:
         InputError: the file cannot be written.
@@ -56,7 +56,7 @@ def _made_for(ddp: DistributedDataParallel, workload: str) -> MadeFor:
 
 
 def _machine(ddp: DistributedDataParallel) -> dict[str, Any]:
-    """What the link and the pace of the job depend on, as far as one rank can tell."""
+    """CPU, device and backend: on others the link and the computing of the job may differ."""
     found = surroundings(ddp.device)
     return {
         "cpu": found["cpu"],

@@ -17,15 +17,15 @@ BUDGET_S = 2.0
 _SMALLEST = 16 << 10
 _GROWTH = 4
 _MOST_ROUNDS = 7
-_PAIRED_BYTES = 1 << 20, 16 << 20  # a wire that was idle passes the first bytes of a message faster
+_PAIRED_BYTES = 1 << 20, 16 << 20  # sizes timed two at once; an idle wire passes small ones too fast
 _PAIRS = 3
 _GLOO_CHANNELS = 2  # worker threads per process group: two collectives at once (A3.8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLink:
-    """All-reduces by size, median of some rounds; ``processor_share`` is their processor time over duration,
-    most of what they take of a rank that computes."""
+    """The ``curve`` of all-reduces, medians of some rounds; from 1 MiB on also, by size, ``processor_share``:
+    their processor time over their duration, most of what they take from a rank that computes."""
 
     curve: tuple[CurvePoint, ...]
     channels: int = 1
@@ -37,7 +37,7 @@ class LinkProbe:
     """All-reduces of zeros in the job's group; it holds as much memory as all gradients together.
 
     Raises:
-        RuntimeError: there is not that much.
+        RuntimeError: the device has not so much memory.
     """
 
     def __init__(self, ddp: DistributedDataParallel, ranks: Unison) -> None:
@@ -55,7 +55,7 @@ class LinkProbe:
         return self._ranks.quickest([took])[0]
 
     def time_pair(self, size: int) -> tuple[int, int]:
-        """One alone, and two at once, ns."""
+        """ns of one all-reduce of ``size`` bytes alone, and of two at once."""
         alone, both = self._ranks.quickest([self._time(size, 1), self._time(size, 2)])
         return alone, both
 
@@ -75,7 +75,7 @@ class LinkProbe:
 
 
 def measure_link(probe: LinkProbe) -> JobLink:
-    """The curve up to all gradients in one message, or up to what the budget allows.
+    """Measure the link up to the size of all gradients together, or as far as ``BUDGET_S`` allows.
 
     All ranks call it at once. They decide by times that they share (the shortest over ranks, from the last
     arriver on), so that all measure the same sizes equally often.
@@ -125,7 +125,7 @@ def measure_link(probe: LinkProbe) -> JobLink:
 
 
 def _sizes(total: int) -> list[int]:
-    """Some sizes up to ``total``, by factors."""
+    """Sizes in bytes up to ``total``, each ``_GROWTH`` times the one before."""
     sizes = [max(4, min(_SMALLEST, total))]
     while sizes[-1] * _GROWTH < total:
         sizes.append(sizes[-1] * _GROWTH)

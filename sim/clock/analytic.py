@@ -1,4 +1,4 @@
-"""One program, or two that meet, by the compiled clock; by SimPy where that is not sure."""
+"""Plays a program, or those of ranks that meet, by the compiled clock; by SimPy where that is not sure."""
 
 from collections.abc import Sequence
 
@@ -34,7 +34,7 @@ def play_together(programs: Sequence[Program], begins_ns: Sequence[int]) -> tupl
 def play_on_machines(program: Program, services_ns: Sequence[Sequence[int]]) -> RanksPlayed:
     """``program`` with other service times of its collectives: [machine][collective], in ns.
 
-    Nothing that the machines carry may be longer than ``too_long`` says, and no collective follow another.
+    No collective may be ``too_long`` on any machine, and none may follow another.
     """
     order = launch_order(program)
     assert not follows(program), "collectives that follow others differ in more than their service"
@@ -49,7 +49,7 @@ def play_on_machines(program: Program, services_ns: Sequence[Sequence[int]]) -> 
 
 
 def _play(programs: Sequence[Program], begins_ns: Sequence[int], *, meet: bool) -> tuple[Outcome, ...] | None:
-    """The outcomes, where all of them are sure."""
+    """The outcomes by the compiled clock; None unless all of them are sure."""
     if any(too_long(program, [one.service_ns for one in program.collectives]) for program in programs):
         return None
     order = launch_order(programs[0])
@@ -78,7 +78,7 @@ def _play(programs: Sequence[Program], begins_ns: Sequence[int], *, meet: bool) 
 
 
 def _outcome(program: Program, order: Sequence[int], played: RanksPlayed, rank: int, begin: int) -> Outcome:
-    """What a rank's log says, from the start of its own backward."""
+    """The outcome that a rank's log tells, in ns from the start of its own backward."""
     assert played.sync_ends[rank] >= begin, "the lane waits for what is never launched"
     ledger, blocks = Ledger(program), program.effects.launch_blocks_compute
     began, ended = ((played.items[rank, which] - begin).tolist() for which in (BEGAN, ENDED))

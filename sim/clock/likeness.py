@@ -20,7 +20,7 @@ def check_ranks(programs: Sequence[Program], begins_ns: Sequence[int]) -> None:
 
 
 def check_alike(mine: Program, theirs: Program, micro_batch: int, whose: str = "slowest") -> None:
-    """Raise ``InputError`` unless both launch the same collectives in the same order; ``whose`` theirs is."""
+    """Raise ``InputError`` unless both launch the same in one order; the error calls ``theirs`` ``whose``."""
     ours, others = _launched(mine), _launched(theirs)
     for place, (one, two) in enumerate(zip(ours, others, strict=False)):
         if one != two:

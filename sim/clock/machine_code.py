@@ -19,8 +19,8 @@ def compiled(function: Kernel) -> Kernel:
     """``function`` in numba's nopython mode, without the GIL, kept on disk between processes if it can be.
 
     Arguments are int64, float64 and bool arrays and scalars; integers wrap beyond 63 bits and indices out of
-    range are not noticed. Numba by itself notices a change of the file that holds ``function`` only; here
-    also one of the kernels and numbers that the file imports from others before ``function``.
+    range are not noticed. Numba by itself compiles anew only if the file of ``function`` has changed; here it
+    does so, too, if kernels or numbers have changed that the file imports before ``function``.
     """
     digest = _digest(function)
     try:
@@ -35,7 +35,7 @@ def compiled(function: Kernel) -> Kernel:
 
 
 def _digest(function: Callable[..., object]) -> str:
-    """What machine code of ``function`` is made from: its file, and what of other files is frozen into it."""
+    """A digest of what makes the machine code of ``function``: its file, and what it has from other files."""
     parts = [_text(function.__code__.co_filename)]
     for name, value in sorted(function.__globals__.items(), key=lambda item: item[0]):
         if isinstance(value, (bool, int, float, tuple)):
@@ -53,7 +53,7 @@ def _text(path: str) -> str:
 
 
 class _Telling(event.Listener):
-    """Logs each kernel that is compiled: some seconds, in which nobody else could say why all waits."""
+    """Logs each kernel that is compiled: that takes some seconds, in which nothing else shows progress."""
 
     def on_start(self, begun: Any) -> None:
         dispatcher = begun.data["dispatcher"]

@@ -125,7 +125,8 @@ class Program:
     where it is not sent, several where they follow each other. ``before_forward`` and ``after_sync`` are
     blocking collectives, one after the other; ``before_forward_ns`` and ``after_sync_ns`` what else is done
     there. ``hidden_ns`` is how much of ``before_forward`` runs beside forward. ``optimizer_ns`` is the
-    optimizer's step, 0 in a micro-batch that has none.
+    optimizer's step, 0 in a micro-batch that has none. ``early_launches`` are buckets that are sent before
+    all of their gradients are ready.
     """
 
     lane: tuple[LaneItem, ...]
@@ -149,7 +150,7 @@ class Program:
 
     @property
     def post_sync_ns(self) -> int:
-        """All that a system does once gradients are available, beside the optimizer's step."""
+        """All that a system does once gradients are available, apart from the optimizer's step."""
         return self.after_sync_ns + sum(collective.service_ns for collective in self.after_sync)
 
 

@@ -1,8 +1,8 @@
 """The SimPy engine: a compute lane, communication channels, and the rules that tie them.
 
-Every process here is one sentence of "How time runs": the compute lane runs its program, the launcher
-launches one after the other, channels serve first come first served, a chained collective follows another.
-Stretching (interference) lives in ``Stretch`` alone.
+Every process here is one sentence of CONTRACT's "How time runs": the compute lane runs its program, the
+launcher launches one after the other, channels serve first come first served, a chained collective follows
+another. Stretching (interference) lives in ``Stretch`` alone.
 """
 
 from collections.abc import Generator
@@ -17,7 +17,7 @@ from sim.clock.program import CopyBack, Effects, Launch, Program, Ready, Wait, W
 from sim.nouns.collective import Collective
 from sim.nouns.timeline import ComputeSpan, SpanKind
 
-Kind = Literal["lane", "copy_in", "copy_out", "collective", "small"]  # small: a collective that is
+Kind = Literal["lane", "copy_in", "copy_out", "collective", "small"]  # "small": a small message
 
 # SimPy's priorities are URGENT 0 and NORMAL 1; these come last in an instant, rates behind all launches.
 CHAINED, RATES = 2, 3
@@ -97,7 +97,7 @@ class Stretch:
                 task.remaining -= (now - task.since) / task.factor
                 task.since, task.factor = now, factor
                 task.due = task.start + round(now - task.start + task.remaining * factor)
-            if is_moved:  # those behind it too: who ends in one instant keeps the order of beginnings
+            if is_moved:  # tasks behind a moved one, too: those that end together do so in order of start
                 task.alarm += 1
                 alarm = self._env.timeout(task.due - now, (task, task.alarm))
                 alarm.callbacks = [self._finish]
@@ -177,7 +177,7 @@ class Player:
             )
 
     def lane(self) -> Step:
-        """The compute lane, item by item."""
+        """Run the compute lane, item by item."""
         ledger, effects = self.ledger, self.program.effects
         for item in self.program.lane:
             if isinstance(item, Work):
@@ -201,7 +201,7 @@ class Player:
                 ledger.backward_end = self.now
 
     def launcher(self) -> Step:
-        """Launches beside the compute lane, one after the other."""
+        """Launch collectives beside the compute lane, one after the other."""
         while True:
             number = yield self.launches.get()
             if self.program.effects.launch_cost_ns:
@@ -231,11 +231,11 @@ class Player:
             self.env.process(self._follow(follower))
 
     def _await_others(self, number: int) -> Step:
-        """Other ranks that are not there yet: nothing moves, nothing slows. One rank awaits none."""
+        """Wait for ranks that have not come yet, which slows nothing; here, with one rank, for none."""
         yield from ()
 
     def _follow(self, number: int) -> Step:
-        """A chained collective: launched by a callback, after all else that happens in that instant."""
+        """Launch a chained collective, as a callback does, after all else that happens in that instant."""
         delay = self.program.collectives[number].delay_ns
         if delay:
             yield self.env.timeout(delay)
@@ -256,5 +256,5 @@ def play(program: Program) -> Outcome:
         env.process(player.launcher())
     env.run(until=lane)
     sync_end = int(env.now)
-    env.run()  # what nothing waits for is played to its end too
+    env.run()  # collectives that nothing waits for are played to their end, too
     return player.ledger.outcome(sync_end)

@@ -1,4 +1,4 @@
-"""A link as it is in the step: a curve measured beside the step, carried over by what was seen in it."""
+"""A link as it is in the step: a curve measured apart from it, scaled by collectives that were seen in it."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -13,24 +13,24 @@ from sim.nouns.anchored import InStepCurve, InStepTimes, Place
 from sim.nouns.hardware import Curve, CurvePoint, Hardware
 from sim.nouns.measurement import Measurement
 
-# A collective counts as during backward, or as after it, though up to this share of it is not. That changes
-# its time by less than a step can tell, and rounded numbers then do not decide where it lies.
+# A collective counts as during backward, or as after it, if at most this share of it lies on the other side.
+# That changes its time by less than a step can tell, and the rounding of times does not decide where it lies.
 _SLIVER = 0.01
 
 
 def in_step_curve(beside: Curve, sizes: Sequence[int], seen: InStepTimes) -> InStepCurve:
     """How the link does in the step, from the collectives of one profiled step.
 
-    A collective's duration in the step differs from that beside it for two reasons, which the end of backward
-    tells apart. Collectives after it have nothing computed beside them: ``ratio`` is what they took in all
-    over what their bytes take beside the step, and says how the link itself differs (another channel count,
-    warm buffers, another day). Collectives before it run beside computation: ``comm_slowdown`` is how much
-    longer than ``ratio`` they took, the median of them, since the first waits for the last rank to arrive.
-    A collective across the end counts for neither. Where none lies wholly after backward, the two reasons
-    cannot be told apart: ``ratio`` is the median of all.
+    A collective's duration in the step differs from the curve for two reasons, which the end of backward
+    tells apart. After it nothing is computed while collectives run: ``ratio`` is what they took in all over
+    what the curve says for their bytes, and tells how the link itself differs (another channel count, warm
+    buffers, another day). Before it collectives run beside computation: ``comm_slowdown`` is the median
+    factor by which they took longer than ``ratio`` times the curve; a median, since the first one waits for
+    the last rank to arrive. A collective across the end counts for neither. If none lies wholly after
+    backward, the two reasons cannot be told apart: ``ratio`` is the median of all.
 
     Args:
-        beside: all-reduce durations beside the step.
+        beside: all-reduce durations, measured apart from the step.
         sizes: bytes that travelled, by bucket in launch order.
         seen: how long they took.
 
@@ -111,7 +111,7 @@ def _most(places: Sequence[Place]) -> Place:
 
 
 def _places(seen: InStepTimes) -> tuple[Place, ...]:
-    """Where collectives lie that run one after another, by how much of them is after the end of backward."""
+    """Where each collective lies, if they run one by one and ``after_backward_ns`` are after backward."""
     places: list[Place] = []
     left = seen.after_backward_ns or 0
     for duration in reversed(seen.durations_ns):
@@ -158,14 +158,14 @@ def rescaled(hardware: Hardware, ratio_at: Callable[[int], float]) -> Hardware:
 
 
 def tilt_ratio(link: float, tilt: float, num_bytes: int, about_bytes: int) -> float:
-    """The factor on the time of a message of ``num_bytes``: ``link`` at ``about_bytes``, and times ``tilt``
-    for each 16 times that it is larger.
+    """The factor on the time of a message of ``num_bytes``: ``link`` at ``about_bytes``, ``link * tilt`` at
+    16 times as many bytes, ``link * tilt**2`` at 256 times, and so on.
     """
     return float(link * tilt ** (log(max(1, num_bytes) / about_bytes) / log(16)))
 
 
 def _times(value: Any, ratio: float, name: str = "") -> Any:
-    """What ``spread`` holds, with every number of nanoseconds times ``ratio``."""
+    """``value``, a part of a hardware's ``spread``, with every number of nanoseconds times ``ratio``."""
     if isinstance(value, dict):
         return {key: _times(member, ratio, str(key)) for key, member in value.items()}
     is_number = isinstance(value, int | float) and not isinstance(value, bool)

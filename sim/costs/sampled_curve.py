@@ -9,14 +9,14 @@ SHORTEST_OVER_RANKS = "median over steps of the shortest over ranks"
 
 
 def median_curve(by_size: Mapping[int, Sequence[int]]) -> Curve:
-    """The median of each size, in ns."""
+    """The median of the times (ns) of each size (bytes)."""
     return tuple(
         CurvePoint(num_bytes=size, duration_ns=median_ns(times)) for size, times in sorted(by_size.items())
     )
 
 
 def scatter_by_size(by_size: Mapping[int, Sequence[int]], quantile: str) -> dict[str, dict[str, int | str]]:
-    """How far the times of each size scatter, as ``Hardware.spread`` has it; ``quantile``: what they are."""
+    """How the times (ns) of each size scatter, as in ``Hardware.spread``; ``quantile``: words for a time."""
     return {
         str(size): {
             "count": len(times),

@@ -38,7 +38,7 @@ def anonymize(imported: Imported) -> Imported:
     """``imported`` without what tells whose it is.
 
     Names of parameters, modules, workloads, machines and files give way to numbered ones ("gradient 12",
-    "host 1"). Of provenance, details, environments and extensions the keys listed in ``vocabulary`` remain;
+    "host 1"). Provenance, details, environments and extensions keep the keys listed in ``vocabulary``, and
     under them numbers and booleans, texts of listed words, dtypes, versions of software and models of
     accelerators: sizes, shapes, times, versions and the device model are what a reader needs. In sentences a
     quotation, and what is neither a listed word nor a number, becomes "...".
@@ -64,7 +64,7 @@ def anonymize(imported: Imported) -> Imported:
 
 
 def _numbered(what: str, names: Iterable[str | None]) -> dict[str, str]:
-    """Equal names stay equal, and different ones different."""
+    """A new name for each: ``what`` and a number, equal for equal names only."""
     distinct = dict.fromkeys(name for name in names if name is not None)
     return {name: f"{what} {number}" for number, name in enumerate(distinct)}
 
@@ -101,14 +101,14 @@ def _made_for(made_for: MadeFor) -> MadeFor:
 
 
 def _stripped(noun: Noun, **changes: Any) -> Noun:
-    """``noun`` with ``changes``, and of each object in it that may hold anything what may stay."""
+    """``noun`` with ``changes``; its dicts, which may hold anything, keep only what names nobody."""
     held = {one.name: getattr(noun, one.name) for one in fields(noun)}
     kept: dict[str, Any] = {name: _object(value) for name, value in held.items() if isinstance(value, dict)}
     return replace(noun, **kept, **changes)
 
 
 def _object(value: Mapping[str, Any]) -> dict[str, Any]:
-    """The members with listed keys, or with sizes and ranks for keys, as far as their values may stay."""
+    """The members whose keys are listed or are numbers (sizes, ranks), as far as their values name nobody."""
     kept = {}
     for key, item in value.items():
         if isinstance(key, str) and (key in KEYS or (key.isascii() and key.isdigit())):
@@ -117,7 +117,7 @@ def _object(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value(value: Any, key: str) -> Any:
-    """Numbers and booleans as they are; texts, lists and objects as far as they may stay, else None."""
+    """Numbers and booleans as they are; texts, lists and objects as far as they name nobody, else None."""
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, str):
@@ -131,7 +131,7 @@ def _value(value: Any, key: str) -> Any:
 
 
 def _names_nothing(text: str, key: str) -> bool:
-    """A device, the model of one, a version under a key of a version, or nothing but words of the list."""
+    """Whether ``text`` is a device, its model, a version under a version's key, or listed words only."""
     if key in VERSION_KEYS and _VERSION.fullmatch(text) and not _ADDRESS.fullmatch(text):
         return True
     return _DEVICE.fullmatch(text) is not None or _is_device_model(text) or _sentence(text) == text
@@ -146,7 +146,7 @@ def _is_device_model(text: str) -> bool:
 def _sentence(text: str) -> str:
     """``text`` with each quotation, and each word that is not listed, replaced; runs of them by one "..."."""
     words: list[str] = []
-    in_device = False  # behind a maker's name a model may follow: "NVIDIA A10"; alone it may be anything
+    in_device = False  # "A10" is kept behind a maker's name ("NVIDIA A10"); alone it may be anything
     for chunk in _QUOTED.sub(GONE, text).split():
         core = chunk.strip(_EDGES + "'\"")
         in_device = core in _DEVICE_WORDS or (in_device and _DEVICE_MODEL.fullmatch(core) is not None)
@@ -158,7 +158,7 @@ def _sentence(text: str) -> str:
 
 
 def _is_plain(core: str) -> bool:
-    """A number, a dtype, a backend, a device, a rule ("A3.5"), or listed words that hyphens and such join."""
+    """Whether ``core`` is a number, dtype, backend, device, rule ("A3.5"), or listed words, also joined."""
     if _ADDRESS.fullmatch(core):
         return False
     if core in DTYPE_BYTES or core in BACKENDS:

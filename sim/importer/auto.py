@@ -20,24 +20,25 @@ from sim.nouns.imported import Imported, ImportOptions
 from sim.nouns.workload import Workload
 from sim.units import NS_PER_MS
 
-# Of those that tell as much, the first of the table is read first.
+# Formats in the order in which they are read; those that tell as much keep the order of their table.
 _IN_ORDER = sorted(FORMATS.values(), key=lambda one: one.tells)
 _LINKS = {one.name for one in _IN_ORDER if one.tells is Tells.LINK}
 _SHAPES = {one.name for one in _IN_ORDER if one.tells is Tells.SHAPES}
-# Runs, with times of their own: the workload of the first that gives one counts.
+# Formats that hold times of a run: the workload of the first that gives one counts.
 _RUNS = tuple(one.name for one in _IN_ORDER if one.tells > Tells.SHAPES)
 
 
 def read_auto(paths: Sequence[Path], options: ImportOptions) -> Imported:
-    """Whatever the files hold, put together: the workload of a trace with the curve of a link benchmark.
+    """One import of all that the files hold: say, the workload of a trace and the curve of a link benchmark.
 
-    Shapes come from a workload file or a Chakra trace given beside (``options.model`` of the other readers),
-    the all-reduce from a hardware file or nccl-tests before that of a trace, measurements and ranks from
-    the traces. In a directory each file is taken for itself, and what is not recognised left out.
+    Shapes come from a workload file or a Chakra trace, if one is given (``options.model`` of the other
+    readers); the all-reduce curve from a hardware file or nccl-tests, else from a trace; measurements and
+    ranks from traces. In a directory each file is read by itself, and files that are not recognised are left
+    out.
 
     Raises:
-        InputError: a file that is not recognised, two of what there can be one of (workloads, hardware of
-            one number of ranks), or as the readers.
+        InputError: a file that is not recognised, two workloads, two hardware of one number of ranks, or an
+            error of one of the readers.
     """
     notes = Notes()
     groups = _groups(paths, notes)
@@ -49,7 +50,7 @@ def read_auto(paths: Sequence[Path], options: ImportOptions) -> Imported:
     shapes = model
     parts: dict[str, Imported] = {}
     for form in (one.name for one in _IN_ORDER if one.name in groups):
-        # A wire keeps its own name where the run has another.
+        # With several formats ``options.name`` names the run, and a link benchmark keeps its own name.
         name = None if form in _LINKS and len(groups) > 1 else options.name
         part = reader(form)(groups[form], replace(options, model=shapes, name=name))
         parts[form] = part
@@ -62,7 +63,7 @@ def read_auto(paths: Sequence[Path], options: ImportOptions) -> Imported:
 
 
 def _shapes(form: str, groups: dict[str, list[Path]], options: ImportOptions) -> Workload | None:
-    """Gradients of files without times, for a run beside them that has the times."""
+    """The gradients of files without times, if files of a run are given too; their times mean nothing."""
     if not groups.keys() & set(_RUNS):
         return None
     return reader(form)(groups[form], replace(options, backward_ns=NS_PER_MS)).workload
@@ -151,7 +152,7 @@ def _combined(
 
 
 def _workload(parts: dict[str, Imported], model: Workload | None, notes: Notes) -> Workload | None:
-    """The workload that counts. Raises ``InputError`` where two formats tell each gradient's time."""
+    """The workload of the import. Raises ``InputError`` if two formats tell when each gradient is ready."""
     having = [form for form in _RUNS if form in parts and parts[form].workload is not None]
     exact = [FORMATS[form].called for form in having if FORMATS[form].tells is Tells.GRADIENTS]
     if len(exact) > 1:

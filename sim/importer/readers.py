@@ -16,7 +16,7 @@ from sim.importer.trace_format import Reader, TraceFormat, imported_function
 from sim.importer.wording import LONGEST_LINE, plain
 from sim.nouns.imported import Imported, ImportOptions, each_sentence
 
-# A file fits one format alone, so that their order here decides nothing but who is told first.
+# A file fits one format alone; the order decides only which of several formats is listed or read first.
 _TABLE: tuple[TraceFormat, ...] = (KINETO, NCCL_TESTS, FLIGHT_RECORDER, DDP_LOG, CHAKRA, RECORDING)
 FORMATS = {one.name: one for one in _TABLE}
 AUTO = "auto"
@@ -24,7 +24,7 @@ READABLE = (AUTO, *FORMATS)
 
 
 def reader(form: str) -> Reader:
-    """The function that reads a format. Each sentence that it returns or raises fits one line of a terminal.
+    """The function that reads a format; each sentence that it returns or raises fits one line of a terminal.
 
     Raises:
         InputError: there is no such format.
@@ -37,7 +37,7 @@ def reader(form: str) -> Reader:
 
 
 def _in_lines(read: Reader) -> Reader:
-    """``read`` with its sentences made fit to show: they quote values of files, which may hold anything."""
+    """``read`` with sentences cut to a line of printable text: they quote files, which may hold anything."""
 
     @wraps(read)
     def read_in_lines(paths: Sequence[Path], options: ImportOptions) -> Imported:
@@ -46,7 +46,7 @@ def _in_lines(read: Reader) -> Reader:
             imported = read(paths, options)
         except SimError as error:
             raise type(error)(plain(str(error), longest)) from error.__cause__
-        except OSError as error:  # of a path itself: no permission on its directory, a name too long
+        except OSError as error:  # of a path itself: no permission on its directory, or a name too long
             shown = plain(f"{error.filename}: cannot be read: {error.strerror or error}", longest)
             raise InputError(shown) from None
         return replace(imported, **each_sentence(imported, lambda line: plain(line, longest)))

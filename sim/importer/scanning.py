@@ -26,10 +26,10 @@ def utf8_chunks(stream: IO[bytes], most_bytes: int) -> Iterator[bytes]:
 
 
 def json_keys(chunks: Iterator[bytes]) -> Iterator[tuple[int, str, str | None]]:
-    """``(depth, key, value)`` of keys down to ``DEEPEST``, as they come; 1 is the document's own.
+    """``(depth, key, value)`` of keys down to ``DEEPEST``, as they come; the document's own have depth 1.
 
-    ``value`` is a short text that stands for the key, else None. Where the text stops being JSON the keys
-    end, without an error.
+    ``value`` is the key's text, "" if it is long, and None if it is no text. If the document stops being
+    JSON, the keys end without an error.
     """
     kept, stack, depth = b"", list[bytes](), 0
     word: bytes | None = None  # the last text

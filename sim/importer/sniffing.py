@@ -14,17 +14,17 @@ from sim.importer.scanning import json_keys, utf8_chunks
 from sim.importer.trace_format import Keys
 
 DOCUMENTS = ("workload", "hardware")
-# Of a file whose first bytes do not tell what it is, the rest is not read; logs may begin with much else.
+# Most that is read to recognise a file: bytes (logs may begin with other text), bytes and keys of JSON.
 MOST_BYTES, MOST_JSON_BYTES, MOST_KEYS = 32 << 20, 8 << 20, 4096
 
 _RANK_FILE = re.compile(r"rank-[0-9]+\.jsonl")
 
 
 def recognise(path: str | os.PathLike[str], documents: Sequence[str] = DOCUMENTS) -> str:
-    """One of ``FORMATS`` (of a recording its directory or one rank's file), or the kind of one of our own
-    documents, of those that are legal: ``documents``.
+    """The format of a file or of a recording's directory: one of ``FORMATS``, or one of ``documents``, the
+    kinds of bucketsim's own files that are legal here.
 
-    Told by the head of the file: a Kineto trace of any size within its first events.
+    The head of the file tells it: a Kineto trace of any size within its first events.
 
     Raises:
         InputError: none of these, or a file that ``open_bytes`` refuses (a pickle, an archive).
@@ -57,7 +57,7 @@ _LEGAL = f"give {', '.join(one.called for one in FORMATS.values())}, or a worklo
 
 
 def _first(chunks: Iterator[bytes], most: int) -> Iterator[bytes]:
-    """Chunks of ``most`` bytes together."""
+    """The first ``most`` bytes of ``chunks``, in chunks."""
     for chunk in chunks:
         yield chunk[:most]
         most -= len(chunk)
@@ -97,7 +97,7 @@ def _told_by(keys: Keys) -> str | None:
 
 
 def _of_text(chunks: Iterator[bytes]) -> str | None:
-    """The format of a text, which may begin with much else."""
+    """The format of a text, whose first lines may be of no format."""
     kept = ""
     for chunk in islice(chunks, 64):
         text = kept + chunk.decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""What is to be known of a format besides how its files are read: what tells it, and what it tells."""
+"""A format of imports: how its files are recognised, what they tell, and where its reader is."""
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ Reader = Callable[[Sequence[Path], ImportOptions], Imported]
 
 
 class Tells(IntEnum):
-    """The most that files of a format tell. ``auto`` reads them in this order; the first workload counts."""
+    """The most that files of a format tell; ``auto`` reads formats in this order."""
 
-    LINK = 0  # how long collectives take beside the step
+    LINK = 0  # how long collectives take, measured apart from a step
     SHAPES = 1  # gradients without times
     GRADIENTS = 2  # when each gradient is ready
     BUCKETS = 3  # the buckets, and times of the whole backward
@@ -27,8 +27,8 @@ class Keys:
     """The keys of a JSON document, or those of its head.
 
     Attributes:
-        top: its own keys; short texts that stand under them, else None.
-        seen: ``(depth, key)`` down to the fourth level; 1 is the document's own.
+        top: the document's own keys, each with its value if that is a short text, else None.
+        seen: ``(depth, key)`` down to the fourth level; the document's own keys have depth 1.
     """
 
     top: Mapping[str, str | None]

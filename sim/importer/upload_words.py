@@ -9,7 +9,7 @@ from sim.nouns.imported import Imported
 from sim.nouns.measurement import Measurement
 
 _LONGEST = 500
-# What readers call what one sets on the command line.
+# Options of the command line, as sentences of readers have them, and their names on the page.
 _OPTIONS = {
     "--world-size N": "the world size",
     "--world-size": "the world size",
@@ -40,7 +40,7 @@ class Labels:
         return text
 
     def told(self, text: str) -> str:
-        """A sentence of a reader as one line for a page, options by their names there."""
+        """A sentence of a reader as one line for a page, with options named as on the page."""
         text = self.applied(text)
         for option, words in _OPTIONS.items():
             text = text.replace(option, words)

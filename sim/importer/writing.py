@@ -1,4 +1,4 @@
-"""An import on disk: workload, hardware, measurements and a summary, as a record where all are there."""
+"""Writes an import to a directory: workload, hardware, measurements, summary; a record if all are there."""
 
 import os
 import re
@@ -25,11 +25,12 @@ SUMMARY, MEASURED_FILE = "summary.json", "measured.json"
 
 
 def write_imported(imported: Imported, directory: str | os.PathLike[str]) -> list[Path]:
-    """Write an import, all files or none, the summary last; returns the files, without the summary.
+    """Write an import, all files or none, the summary last; return the paths, without the summary's.
 
-    ``workload.json``; ``hardware.json``, or of several the one of the run, the others as
-    ``hardware-<n>ranks.json``; ``measurement-*.json``; ``measured.json`` of a recording. With the first
-    three the directory is a record. What an earlier import left and this one does not have is taken away.
+    The files are ``workload.json``, ``hardware.json``, ``measurement-*.json`` and, of a recording,
+    ``measured.json``. Of several hardware the run's is ``hardware.json``, the others are
+    ``hardware-<n>ranks.json``. With the first three the directory is a record. Files of an earlier import
+    that this one does not have are removed.
 
     Raises:
         InputError: ``directory`` holds anything but an import, or cannot be written.
@@ -91,7 +92,7 @@ def main_hardware(imported: Imported) -> Hardware | None:
 
 
 def record_of(imported: Imported) -> Record | None:
-    """The measured steps with their own workload and hardware, to be held against the prediction.
+    """The measured steps with their own workload and hardware, so that predictions can be compared with them.
 
     None where one of the three is missing.
     """
@@ -107,13 +108,16 @@ def record_of(imported: Imported) -> Record | None:
 
 
 def check_directory(directory: str | os.PathLike[str]) -> None:
-    """Raise ``InputError`` where an import may not be written to ``directory``: before a long one."""
+    """Raise ``InputError`` if an import may not be written to ``directory``; call it before a long import."""
     check_place(directory)
     _stale(Path(directory))
 
 
 def _stale(folder: Path) -> list[Path]:
-    """The files of an import that was there; refused are other files alone, and such with names of ours."""
+    """The files that an earlier import left in ``folder``.
+
+    Raises ``InputError`` if there are only other files, or one that an import would write and none wrote.
+    """
     if not folder.exists():
         return []
     try:

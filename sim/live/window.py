@@ -18,7 +18,7 @@ CALIBRATION_STEPS = 20
 def live_window(followed: Followed, steps: int = CALIBRATION_STEPS) -> Recording | None:
     """The first ``steps`` steps after warm-up that all ranks have finished; None until there are so many.
 
-    Steps that still become shorter are warm-up, too, as long as so many others are kept whole.
+    Steps that still become shorter count as warm-up, too, as long as ``steps`` others are kept whole.
 
     Raises:
         InputError: more steps than are kept whole.
@@ -44,7 +44,7 @@ def _whole(
     steps: int,
     window_of: Callable[[Recording, int], Recording],
 ) -> Recording | None:
-    """A window of ``recording`` where it has so many steps."""
+    """The window of ``recording`` with ``steps`` steps; None if it has fewer."""
     if recording is None:
         return None
     if steps > followed.whole_steps:

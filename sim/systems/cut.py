@@ -22,7 +22,7 @@ PER_KEY = 3  # numbers that a walk keeps of each key
 def cut(sizes: Row, keys: Row, limits: Row, bucket_of: Any, bounds: Any, emitted: Any, opened: Any) -> int:
     """One walk under the limits (A1.1 to A1.5); returns the number of buckets.
 
-    All rows are lists or int64 arrays; what the last four hold does not count.
+    All rows are lists or int64 arrays; the last four are written, whatever they hold before.
 
     Args:
         sizes: bytes of each tensor, in the sequence walked.

@@ -69,7 +69,7 @@ def write(
 def check_cut(
     workload: Workload, assignment: Assignment, world_size: int | None
 ) -> tuple[MegatronBucket, ...]:
-    """The buckets that the settings of ``assignment`` cut on so many ranks (None: few).
+    """The buckets that the settings of ``assignment`` cut on ``world_size`` ranks (None: at most 40).
 
     Raises:
         AssignmentError: they are not those of ``assignment`` (A9.2).
@@ -139,7 +139,7 @@ class _Writer:
         )
 
     def _zeroing_ns(self) -> int:
-        """Buffers are zeroed at the start of a step: written, not read (A9.5)."""
+        """ns to zero the buffers at the start of a step: they are written, not read (A9.5)."""
         written = sum(bucket.num_bytes for bucket in self.buckets)
         return transfer_ns(written // 2, self.hardware.copy_in_bytes_per_s)
 
@@ -155,7 +155,7 @@ class _Writer:
         played = play_chained(forward_modules(self.workload), home, services)
         gathers = tuple(one for group in played.order for one in sent[group])
         hidden_ns = sum(one.service_ns for one in gathers) - played.waited_ns
-        return gathers, min(hidden_ns, self.workload.forward_ns)  # one that nobody waits for may go on
+        return gathers, min(hidden_ns, self.workload.forward_ns)  # gathers may outlast forward
 
     def _step_gathers(self) -> tuple[Collective, ...]:
         """Gathers at the end of the optimizer's step, one after the other, in the order of buckets (A9.6)."""
@@ -177,7 +177,7 @@ class _Writer:
         )
 
     def service_ns(self, kind: CollectiveKind, num_bytes: int) -> int:
-        """Time of a collective; a reduce-scatter without a curve is refused, an all-gather only noted."""
+        """ns of a collective; without a curve an all-gather counts 0, and other collectives are refused."""
         duration_ns = collective_ns(self.hardware, kind, num_bytes)
         if duration_ns is None and kind != "all_gather":
             raise NotModelledError(
@@ -187,7 +187,7 @@ class _Writer:
         return duration_ns or 0
 
     def _optimizer_ns(self) -> int:
-        """The distributed optimizer works on one rank's share of the buffers (A9.6)."""
+        """ns of the optimizer; the distributed one works on one rank's share of the buffers (A9.6)."""
         if not self.settings.use_distributed_optimizer:
             return self.workload.optimizer_ns
         owned = sum(bucket.elements for bucket in self.buckets) // self.hardware.world_size
@@ -245,7 +245,7 @@ class _Backward(LaneWriter):
             self._finish(group)
 
     def _addition_ns(self, index: int) -> int:
-        """``main_grad.add_(grad)`` in every micro-batch: reads two, writes one (A9.5)."""
+        """ns of ``main_grad.add_(grad)`` in every micro-batch: it reads two tensors and writes one (A9.5)."""
         dtype = self.workload.gradients[index].dtype
         narrow, wide = DTYPE_BYTES[dtype], DTYPE_BYTES[self.settings.grad_dtype(dtype)]
         moved = self.workload.gradients[index].elements * (narrow + 2 * wide)

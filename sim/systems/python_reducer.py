@@ -56,10 +56,10 @@ def as_traced(workload: Workload) -> Workload:
 
 
 def fused_buckets(workload: Workload, cap: int) -> list[list[int]]:
-    """The gradients of one all-reduce each, in the order of launches (A11.7).
+    """The gradients of each all-reduce, in the order of launches (A11.7).
 
     Args:
-        cap: DDP's, in bytes; what is beyond whole MiB is lost.
+        cap: DDP's cap in bytes; it is rounded down to whole MiB.
     """
     buckets: list[list[int]] = [[]]
     size, limit = 0, _FIRST_BYTES
@@ -76,10 +76,10 @@ def write(workload: Workload, hardware: Hardware, assignment: Assignment, cap: i
     """The program of a step: a bucket is joined, divided and sent when its last gradient is there.
 
     Args:
-        workload: as traced.
+        workload: as ``as_traced`` returns it.
 
     Raises:
-        AssignmentError: other buckets than the fusion makes, which nothing gives it.
+        AssignmentError: the buckets are not those that the fusion makes; it cannot be given others.
     """
     buckets = assignment.bucket_indices
     made = fused_buckets(workload, cap)
@@ -119,7 +119,7 @@ class _Step(LaneWriter):
         self._copy_rate = None if included else hardware.copy_in_bytes_per_s
 
     def send(self, number: int, bucket: list[int]) -> None:
-        """One pass joins the gradients, where there are several, another divides them (A11.9)."""
+        """Send a bucket: one pass joins its gradients, if they are several, another divides them (A11.9)."""
         members = [self._gradients[index] for index in bucket]
         size = sum(member.on_wire for member in members)
         passes = 1 + (len(members) > 1)

@@ -40,7 +40,7 @@ def read_flag(system: str, name: str, value: Any) -> bool:
 
 
 def read_count(least: int, *, most: float = math.inf, step: int = 1) -> Reader:
-    """A reader of whole numbers, 5e8 among them, as these systems take them."""
+    """A reader of multiples of ``step`` from ``least`` to ``most``; like these systems it takes 5e8, too."""
     legal = f"a whole number >= {least}" if most == math.inf else f"an integer {least} to {most}"
 
     def read(system: str, name: str, value: Any) -> int:
@@ -56,7 +56,7 @@ read_micro_batches = read_count(1, most=MAX_ACCUMULATION_STEPS)
 
 
 def check_wire_bytes(gradient: Gradient, label: str, system: str, decides: str) -> None:
-    """Raise ``NotModelledError`` for ``wire_bytes`` of its own: what travels the setting ``decides``."""
+    """Raise ``NotModelledError`` if ``gradient`` has its own ``wire_bytes``: the setting ``decides`` them."""
     if gradient.on_wire != gradient.num_bytes:
         raise NotModelledError(
             f"{label} has wire_bytes {gradient.on_wire}; what {system} sends follows from num_bytes "

@@ -16,7 +16,7 @@ _FP32, _FP64 = DTYPE_BYTES["float32"], DTYPE_BYTES["float64"]
 
 
 def arrival_bytes(elements: int, settings: ZeroSettings) -> int:
-    """A gradient's copy into the contiguous buffer; 0 if it is larger (A5.4), but for ``cpu_offload``."""
+    """A gradient's copy into the contiguous buffer; 0 if it does not fit (A5.4), unless ``cpu_offload``."""
     is_copied = settings.cpu_offload or elements <= settings.reduce_bucket_size
     return elements * DTYPE_BYTES[settings.buffer_dtype] * (settings.fills_buffers and is_copied)
 
@@ -31,18 +31,18 @@ def accumulating_bytes(elements: int, settings: ZeroSettings, micro_batch: int) 
 
 
 def message_bytes(message: ZeroMessage, settings: ZeroSettings, world_size: int) -> int:
-    """What goes with one collective: flattening, casts, scaling without ``reduce_scatter``, copies back."""
+    """Bytes moved for one collective: flattening, casts, scaling without ``reduce_scatter``, copies back."""
     buffer, wire = DTYPE_BYTES[settings.buffer_dtype], DTYPE_BYTES[settings.communication_data_type]
     elements = message.elements
     casts = settings.communication_data_type != settings.buffer_dtype
-    moved = 2 * (buffer + wire) * casts * elements  # there and back; a reduce's root alone casts back
+    moved = 2 * (buffer + wire) * casts * elements  # there and back; in a reduce only its root casts back
     if settings.fills_buffers and not settings.reduce_scatter:
         return (moved + 2 * wire * elements * _scalings(settings, world_size)) // 2
     flattens = len(message.slices) > 1
     kept = _most(message.slices) if settings.fills_buffers else elements
     moved += 2 * buffer * elements * flattens + (buffer + wire) * kept * (flattens or casts)
     if not settings.fills_buffers:
-        moved += 2 * wire * elements  # the division, which ``flush_bytes`` has if gradients fill buffers
+        moved += 2 * wire * elements  # the division; if gradients fill buffers, ``flush_bytes`` counts it
     if settings.adds_to_partition:
         moved += kept * (wire + 4 * _FP32)
     return moved // 2
@@ -51,7 +51,7 @@ def message_bytes(message: ZeroMessage, settings: ZeroSettings, world_size: int)
 def flush_bytes(
     workload: Workload, flush: Flush, settings: ZeroSettings, groups: Mapping[int, FlatGroup]
 ) -> int:
-    """What goes with a whole flush: the division, and owned gradients into the partition's buffer."""
+    """Bytes moved once a flush: the division, and the copy of owned gradients into the partition's buffer."""
     size = DTYPE_BYTES[settings.buffer_dtype]
     moved = 0
     if settings.fills_buffers and settings.reduce_scatter:
@@ -75,8 +75,8 @@ def offloaded_bytes(
 ) -> int:
     """What a flush moves between device and host under ``cpu_offload`` (A8.8).
 
-    Owned parts go to the host as fp32 in the last micro-batch. Where there are several, whole gradients go
-    to the host in each, and come back for the next one to be added.
+    Owned parts go to the host as fp32 in the last micro-batch. If there are several micro-batches, whole
+    gradients go to the host in each, and from the second on come back to be added to.
     """
     if not settings.cpu_offload:
         return 0
@@ -105,13 +105,13 @@ def step_bytes(settings: ZeroSettings, groups: Mapping[int, FlatGroup]) -> int:
     flattening, clipping, and the updated partition back into the parameters.
     """
     if settings.cpu_offload:
-        return 0  # its norms come with the flushes; what goes back is in ``returned_bytes``
+        return 0  # norms are taken in the flushes; ``returned_bytes`` counts what goes back
     held = _FP32 if settings.adds_to_partition else DTYPE_BYTES[settings.buffer_dtype]
     moved = _FP32 + DTYPE_BYTES[settings.dtype]
     moved += 2 * held * settings.checks_overflow
     moved += (held + 2 * _FP64) * settings.compute_grad_norm
     if settings.adds_to_partition:
-        moved += _FP32  # zeroed only: the partition is flat from the start
+        moved += _FP32  # the partition is flat from the start and only zeroed
     else:
         moved += 2 * held + (held + _FP32) * (held != _FP32)
     moved += 2 * _FP32 * settings.scales_gradients

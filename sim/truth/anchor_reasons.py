@@ -5,7 +5,8 @@ from sim.nouns.hardware import Hardware
 
 
 def why(factor: Factor, hardware: Hardware, *, asked: bool, slowed: bool) -> str:
-    """Why it is this factor; ``slowed``: the workload's times contain interference already."""
+    """Why the anchor fixes this factor: it was ``asked`` for, or the workload's times contain interference
+    already (``slowed``), or it is the one that is not known otherwise."""
     if asked:
         return f"one number fixes one factor: {factor}, as asked for"
     if slowed:

@@ -1,4 +1,4 @@
-"""Which mechanism a wrong prediction is wrong about."""
+"""Splits the error of a prediction by mechanism: copies, launches, compute, communication, waits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,14 +13,14 @@ from sim.nouns.workload import Workload
 from sim.systems.simulate import simulate
 from sim.units import NS_PER_S, divide_half_even
 
-_STRETCHES = 12  # one is exact unless slow-downs are in force; then each leaves a part of the last one's miss
+_STRETCHES = 12  # most times backward is stretched: one is exact without slow-downs, else each comes nearer
 
 
 def attribute(record: Record, measurement: Measurement) -> Attribution | None:
     """The error of one candidate's ``sync_end``, by mechanism.
 
-    The prediction is turned into the measurement one mechanism at a time, in this order, and each part is
-    what its turn changed; so the parts add up, and a mechanism that hides behind another counts for nothing.
+    One mechanism after another of the prediction is replaced by what was measured, in this order. Each part
+    is what its replacement changed: so the parts add up, and a mechanism that another one hides counts 0.
 
     1. copy: the copy bandwidths become those of the noop run (DDP without communication, so that nothing
        slows its copies): into buckets in ``backward_end`` less that of the plain run (with the calls of a
@@ -127,12 +127,12 @@ def _middle(iterations: Sequence[MeasuredIteration], name: str) -> int:
 
 
 def _rate(num_bytes: int, duration_ns: int) -> float | None:
-    """Bytes/s; None (free) where nothing was measured to be moved or no time to pass."""
+    """Bytes/s; None, which counts as free, if no bytes were moved or no time was measured."""
     return num_bytes * NS_PER_S / duration_ns if num_bytes and duration_ns > 0 else None
 
 
 def _stretched(workload: Workload, backward_ns: int) -> Workload:
-    """The same backward, evenly longer or shorter."""
+    """``workload`` with a backward of ``backward_ns``, its ready times scaled alike."""
     if not workload.backward_ns:
         return workload
     return replace(
@@ -151,7 +151,7 @@ def _stretched(workload: Workload, backward_ns: int) -> Workload:
 
 
 def _finalized(timeline: Timeline, ends_ns: Sequence[int]) -> int:
-    """``sync_end_ns`` of a timeline with its collectives ending at ``ends_ns``: wait, copy back, in order."""
+    """``sync_end_ns`` if collectives end at ``ends_ns``: the lane waits and copies back, bucket by bucket."""
     time = timeline.backward_end_ns
     for bucket, end in zip(timeline.buckets, ends_ns, strict=True):
         time = max(time, end) + bucket.available_ns - bucket.copy_out_start_ns

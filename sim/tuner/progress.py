@@ -11,7 +11,7 @@ _LISTENER: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 @contextmanager
 def listened_to(listener: Listener | None) -> Iterator[None]:
-    """Within it, in this thread, ``tell`` calls ``listener``; what that raises ends the search."""
+    """In the block, and in this thread, ``tell`` calls ``listener``; what that raises ends the search."""
     token = _LISTENER.set(listener)
     try:
         yield

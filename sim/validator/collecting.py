@@ -84,7 +84,7 @@ class Collected:
         self._environment: dict[str, Any] = {}
 
     def take(self, event: dict[str, Any]) -> None:
-        """One event of rank 0. Raises ``ReplayError`` where buckets are not those asked for."""
+        """Take an event of rank 0. Raises ``ReplayError`` if buckets are not those that were asked for."""
         lane = event.get("lane", "")
         if event["event"] == "step":
             self._done += 1
@@ -107,7 +107,7 @@ class Collected:
             self._environment = event["environment"]
 
     def measurements(self, place: Place, mode: Mode, backend: str, complete: bool) -> list[Measurement]:
-        """Plain, noop and candidates as far as they came; nothing before the first plain step.
+        """The measurements so far: plain, noop and candidates; none before the first plain step.
 
         Raises:
             ReplayError: a complete run in which a candidate's buckets were never read back.

@@ -111,7 +111,7 @@ def _fabric(number: int, cluster: Cluster, hardware: Hardware) -> Fabric:
 
 
 def _odd(measured: MeasuredCurve, curve_name: str) -> list[str]:
-    """Points that say nothing of their neighbours, in sentences; of many the first."""
+    """Sentences on points that tell nothing about their neighbours; of many only on the first few."""
     found = outlying(measured, curve_name)
     where = f"{curve_name} of {measured.fabric.world_size} ranks"
     said = [f"{where}: {format_size(size)} {why}" for size, why in list(found.items())[:_MOST_ODD]]
@@ -141,7 +141,7 @@ def _spread(estimates: Sequence[EstimatedPoint]) -> dict[str, dict[str, Any]]:
 
 
 def _uncertainty(estimates: Sequence[EstimatedPoint]) -> dict[str, Any]:
-    """Least and greatest factor from an estimate to a measurement: of the middle one of all sizes."""
+    """Least and greatest factor from an estimate to a measurement, each the median over all sizes."""
     known = [each for each in estimates if each.duration_ns]
     if not known:
         return {"least": 1.0, "greatest": 1.0, "of": "one rank, which sends nothing"}

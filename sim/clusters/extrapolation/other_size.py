@@ -1,15 +1,15 @@
 """Measured curves taken to other sizes and numbers of ranks: a model gives the shape, the points correct it.
 
 At a measured point nothing is changed. Between points the ratio of measured to computed times is
-interpolated, in the logarithms of ratio and size (``ratios``); beyond them it is carried, to other numbers of
-ranks as several of them say (``across_ranks``), and what is not known grows with the distance. No line is
-fitted: where the model is wrong by the same factor everywhere, a single point mends it. The model is NCCL's
-own, without what links give less (``paths``): that the points say themselves.
+interpolated, in the logarithms of ratio and size (``ratios``); beyond them it stays as it is. Measurements on
+several numbers of ranks tell how it changes with them (``across_ranks``). What is not known grows with the
+distance. No line is fitted: if the model is wrong by the same factor everywhere, a single point mends it. The
+model is NCCL's own; that links give less than it assumes (``paths``) is in the points.
 
 The fast end of a range is never faster than a host's ports at line rate, through which all that other hosts
 need must go; links within a host set no such limit, since NCCL counts less than their data sheets. Between
-two points either's ratio may hold. Beyond the last measured point only what is added to it is in doubt, so
-that a range begins there without a step.
+two points the range covers the ratios of both. Beyond the last measured point only the time that is added to
+that point's is in doubt, so that the range begins there without a step.
 
 The shape is NCCL's, and so is how far it was seen to miss. Small messages of gloo are outside of what is
 known: from two hosts to four up to 128 KiB they take 3 to 9 times as long as extrapolated, beyond the range.
@@ -49,15 +49,16 @@ def extrapolate(
 ) -> tuple[EstimatedPoint, ...]:
     """Times of ``collective`` on ``fabric`` at ``sizes`` in bytes, ascending, from what was measured.
 
-    A curve of the very same fabric is taken as it is. Otherwise curves of one host stand for one host and
-    those of several for several, where there are such; between two numbers of ranks ratios are interpolated,
-    beyond them they go on as they changed, and a single one is carried.
+    A curve of the very same fabric is taken as it is. Otherwise curves of one host are used for one host and
+    those of several for several, if there are such. Between two measured numbers of ranks the ratios of
+    measured to computed times are interpolated; beyond them they go on changing as they did between them. If
+    only one number of ranks was measured, its ratios are carried as they are.
 
     The range comes from leaving points out, one at a time, and is at least that of other machines while few
-    can be left out; with fewer than three points it is the model's own. Where ratios are carried to other
-    ranks, points that go over to another protocol do not count in it. For every doubling of ranks it widens
-    by how far what the ratio changed was from one size to the next, or with a single number of ranks by the
-    model's own, up to what the model says without any measurement.
+    can be left out; with fewer than three points it is the model's own. For other numbers of ranks it leaves
+    out points where the protocol changes. It widens with every doubling of ranks: by the scatter, over sizes,
+    of how the ratio changed; with a single measured number of ranks by the model's own range. Apart from the
+    doubt in the nearest ratio it is never wider than the model's without any measurement.
 
     Raises:
         InputError: nothing measured, no size, or two curves of as many ranks and hosts.
@@ -89,7 +90,7 @@ def extrapolate(
 
 
 def _on_itself(measured: MeasuredCurve, ratios: Ratios, collective: str, size: int) -> EstimatedPoint:
-    """On the very same fabric: exact at its points; beyond the last only what is added is in doubt."""
+    """A time on the very same fabric: exact at points; beyond the last only the added time is in doubt."""
     for point in measured.curve:
         if point.num_bytes == size:
             exact = point.duration_ns
@@ -103,7 +104,7 @@ def _on_itself(measured: MeasuredCurve, ratios: Ratios, collective: str, size: i
 
 
 def _around(ratios: Ratios, octave: float) -> Sequence[float]:
-    """The ratios of the points on both sides, of the one point at an end."""
+    """Logarithms of the ratios of the points on both sides of ``octave``; beyond the ends of one point."""
     place = bisect_right(ratios.octaves, octave)
     return ratios.logs[max(place - 1, 0) : place + 1]
 
@@ -116,7 +117,7 @@ def _estimate(
     doubt: tuple[float, float],
     known: CurvePoint | None = None,
 ) -> EstimatedPoint:
-    """The model's time by the ratio, and a range of what it takes beyond a ``known`` smaller message."""
+    """The model's time times ``exp(log)``, and its range; the time of a ``known`` smaller message is sure."""
     duration = round(nccl_ns(fabric, collective, size) * math.exp(log))
     exact, wire = 0, _ports_ns(fabric, collective, size)
     if known is not None:
@@ -132,7 +133,7 @@ def _estimate(
 
 
 def _ports_ns(fabric: Fabric, collective: str, size: int) -> float:
-    """What a host's ports take at least, by any algorithm: as in a ring of hosts; half if switches reduce."""
+    """The least ns of a host's ports, by any algorithm: as in a ring of hosts, or half if switches reduce."""
     if fabric.inter is None or fabric.hosts == 1:
         return 0.0
     sent = wire_bytes(collective, size, fabric.hosts) / (2 if fabric.sharp else 1)

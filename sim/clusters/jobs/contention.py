@@ -61,7 +61,7 @@ class _Playing:
         ]
 
     def play(self, offsets_ns: Sequence[int]) -> list[_Running]:
-        """Until each job has played its steps; whoever is quicker goes on beside the others."""
+        """Play until each job has made its steps; quicker jobs go on until the last one has."""
         for running, offset_ns in zip(self.running, offsets_ns, strict=True):
             self.env.process(self._job(running, offset_ns))
         self.env.run(until=self.done)
@@ -258,5 +258,5 @@ def _row(
 
 
 def _percentile(ordered: Sequence[int], percent: int) -> int:
-    """The nearest rank: the least of them that is not below ``percent`` in a hundred."""
+    """The nearest-rank percentile: the least value that ``percent`` % of ``ordered`` do not exceed."""
     return ordered[max(0, -(-percent * len(ordered) // 100) - 1)]

@@ -1,7 +1,7 @@
-"""What the rings of other jobs, or other links, make of a job's collectives: the wire's part is stretched.
+"""A job's hardware beside the rings of other jobs, or on other links: its time on the wire is stretched.
 
-A collective takes what its ring's bytes take on the wire, and a latency beside it. Bandwidths of the wire are
-those of the graph; all that was measured beyond them counts as latency, and stays as it is.
+A collective takes the time of its ring's bytes on the wire, plus a latency. The wire has the bandwidths of
+the cluster's graph; all measured time beyond that counts as latency, and stays as it is.
 """
 
 from collections import Counter
@@ -46,8 +46,8 @@ def stretched_ns(
 ) -> int:
     """Service time in ns of a collective whose wire gets ``bytes_per_s`` in place of what it was measured at.
 
-    ``service_ns + wire_bytes x (1 / bytes_per_s - 1 / measured_bytes_per_s)``, in which the wire's part is
-    not more than the whole: so it is never below 0.
+    It is ``service_ns + wire_bytes x (1 / bytes_per_s - 1 / measured_bytes_per_s)``. The measured time on the
+    wire counts as no more than ``service_ns``, so that the result is never below 0.
     """
     wire = wire_bytes(collective, num_bytes, world_size)
     if wire == 0 or bytes_per_s == measured_bytes_per_s:
@@ -90,8 +90,8 @@ def hardware_on(
 ) -> Hardware:
     """``hardware``, of ``ranks`` on ``cluster``, as it is for as many ranks on another cluster.
 
-    By the law of ``hardware_beside``: the wire's part goes at the bandwidth of the other's rings, and
-    latencies stay. Four equal hosts, say, of which one gets a slower port.
+    As in ``hardware_beside`` the time on the wire changes with the bandwidth of the job's rings, and
+    latencies stay. An example is a cluster of four equal hosts of which one gets a slower port.
 
     Raises:
         InputError: as ``hardware_beside``.
@@ -126,7 +126,7 @@ def check_apart(jobs: Sequence[Sequence[str]], names: Sequence[str]) -> None:
 def shared_links(
     cluster: Cluster, jobs: Sequence[Sequence[str]], names: Sequence[str]
 ) -> tuple[SharedLink, ...]:
-    """Links that are full when all jobs run, and that several cross of which one at least gets less there."""
+    """Links that are full when all jobs run, and that several jobs cross, one of them slower than alone."""
     rings = [rings_of(cluster, ranks) for ranks in jobs]
     shares = ring_shares(*rings)
     slowed = {
@@ -157,7 +157,7 @@ def shared_links(
 
 
 def _bytes_per_s(cluster: Cluster, job: Rings, link: LinkEnds) -> float:
-    """What a link carries: one within a host, or one of the network."""
+    """Bytes/s of a link within a host or of the network."""
     (host, _, a), (other, _, b) = link[0].partition("."), link[1].partition(".")
     if host == other and host.startswith("host"):
         return routes_of(cluster.owners()[int(host[4:])]).bytes_per_s((a, b))

@@ -1,4 +1,4 @@
-"""Links that jobs share: at what pace the collectives of each go, by which jobs have some under way."""
+"""Links that jobs share: how fast the collectives of each job go while those of others are under way."""
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -27,7 +27,7 @@ class Links:
         self._factors: dict[tuple[frozenset[int], int, str, int, int], Fraction] = {}
 
     def change(self, sharing: "Sharing", by: int) -> None:
-        """One collective of a job more, or one less."""
+        """Note that a job has one collective more under way (``by`` 1), or one less (``by`` -1)."""
         self._running[sharing] = None
         self._under_way[sharing.job] += by
         for each in tuple(self._running):
@@ -59,7 +59,7 @@ class Links:
 
 
 class Sharing(Stretch):
-    """A job's own stretching, and that of its collectives by those of other jobs."""
+    """Stretches a job's work as ``Stretch`` does, and its collectives also by those of other jobs."""
 
     def __init__(self, env: simpy.Environment, effects: Effects, links: Links, job: int) -> None:
         super().__init__(env, effects)
@@ -73,11 +73,11 @@ class Sharing(Stretch):
         return bool(self._active)
 
     def settle_again(self) -> None:
-        """At the end of this instant, go on at the pace that holds then."""
+        """At the end of this instant, stretch work by the factors that hold then."""
         self._request_settle()
 
     def work(self, duration_ns: int, kind: Kind, collective: Collective | None = None) -> simpy.Event:
-        """As of a job alone; a collective is under way for all jobs until it is done."""
+        """As for a job alone; until a collective is done it takes its share of the links from other jobs."""
         done = super().work(duration_ns, kind, collective)
         if kind == "collective" and duration_ns:
             self._links.change(self, 1)

@@ -65,10 +65,11 @@ def _ring_bus(fabric: Fabric, protocol: Protocol) -> float:
 
 
 def _tree_bus(fabric: Fabric, protocol: Protocol) -> float:
-    """Twice what a double binary tree gets: it sends each byte up and down, so half of it each way.
+    """GB/s at which a double binary tree moves bytes; an all-reduce moves each up and down, so gets half.
 
-    Between two hosts each of the two trees has one edge, so that a NIC sends what a ring's would send in two
-    directions; NCCL's search lets a tree's bandwidth within the host rise to twice that between hosts.
+    Between two hosts each of the two trees has one edge and half of the bytes, so that a NIC sends about half
+    of what a ring makes it send; NCCL's search lets a tree's bandwidth within the host rise to twice that
+    between hosts.
     """
     bus = fabric.intra.bytes_per_s / _GB
     if fabric.hosts > 1:
@@ -90,17 +91,17 @@ def _ll_most(fabric: Fabric) -> float:
 
 
 def nvls_speed(fabric: Fabric) -> float:
-    """What NCCL's search finds for each head of NVLS, in GB/s; 0 where no speed of its list fits.
+    """GB/s that NCCL's search finds for each head of NVLS; 0 if no speed of its list fits.
 
-    There are as many heads as the smallest host has GPUs, 32 at most. Through a GPU's links goes what it
-    sends to each of them, and twice that if it is one (ncclTopoSearchTryNvls, src/graph/search.cc).
+    There are as many heads as the smallest host has GPUs, 32 at most. A GPU's links carry this speed once for
+    each head, and once more for itself if it is a head (ncclTopoSearchTryNvls, src/graph/search.cc).
     """
     most = fabric.intra.bytes_per_s / _GB / (nvls_heads(fabric) + 1)
     return next((speed for speed in NVLS_SPEEDS[fabric.generation] if speed <= most), 0.0)
 
 
 def nvls_heads(fabric: Fabric) -> int:
-    """GPUs of a host that reduce for the others, each its part of a message."""
+    """How many GPUs of a host are heads: each has its part of a message reduced for all."""
     return min(fabric.least_ranks, MOST_NVLS)
 
 

@@ -13,10 +13,10 @@ from sim.units import format_size
 
 SIZES = tuple(1 << power for power in range(3, 34))  # 8 B to 8 GiB
 
-# Measured over computed, on machines that no prediction is tested on (tests/clusters/measured_paths.py): over
-# NVLink and networks, where one process that drives all GPUs is the slowest; through host memory, where the
-# processor decides; and over PCIe from GPU to GPU, up to what it takes where NCCL goes through host memory
-# after all, as it does by default between root ports (src/graph/paths.cc, ncclTopoCheckP2p).
+# Ranges of measured over computed times, from machines that no prediction is tested on
+# (tests/clusters/measured_paths.py). Over NVLink and networks a single process that drives all GPUs is the
+# slowest; through host memory the processor decides; over PCIe from GPU to GPU the slowest is NCCL going
+# through host memory after all, as by default between root ports (src/graph/paths.cc, ncclTopoCheckP2p).
 OVER_LINKS = (0.9, 2.2)
 THROUGH_HOST = (0.27, 2.9)
 MEASURED_THROUGH_HOST = "1.4 to 14.9 GB/s"
@@ -26,8 +26,8 @@ PEER_TO_PEER = (0.9, 6.0)
 def uncertainty(fabric: Fabric) -> tuple[float, float]:
     """Least and greatest factor from a computed time to the time that would be measured.
 
-    What is staged on its way to a NIC may be as far off as all that goes through host memory, but for what
-    the network does not carry.
+    If data goes through host memory on its way to a NIC, the range is as wide as that of host memory; but its
+    fast end is not faster than the network.
     """
     low, high = _within_hosts(fabric)
     inter, staged = fabric.inter, as_staged(fabric).inter
@@ -83,7 +83,7 @@ def _expected(fabric: Fabric, points: Curve) -> dict[str, dict[str, Any]]:
 
 
 def _not_known(fabric: Fabric, points: Curve) -> list[str]:
-    """What decides how far a measurement may be off, in sentences."""
+    """Sentences on what decides how far a measurement may be off."""
     said = []
     inter, staged = fabric.inter, as_staged(fabric).inter
     if inter is not None and staged is not None and staged != inter:

@@ -57,7 +57,8 @@ def make_crew(workload: Workload, world_size: int, ranks: Ranks, others: Mapping
     """The crew of a job of ``world_size`` ranks; ``others`` are the workloads that ``ranks.groups`` name.
 
     Raises:
-        InputError: ranks that there are not, a workload that is not given, or of another model.
+        InputError: ``ranks`` names a rank or a workload that does not exist, or a workload of another model;
+            or the paces of a rank have a product that is not legal.
     """
     ranks.check_fits(world_size)
     groups, paces = np.zeros(world_size, np.int64), np.ones(world_size)
@@ -101,7 +102,7 @@ def make_crew(workload: Workload, world_size: int, ranks: Ranks, others: Mapping
 
 
 def _not_known(ranks: Ranks, recorded: Sequence[int], world_size: int) -> tuple[str, ...]:
-    """What does not vary because nothing was recorded of it; ``recorded`` iterations of each workload."""
+    """Sentences on what does not vary as it was not recorded; ``recorded``: iterations of each workload."""
     drawn = [count for count in recorded if count > 1]
     unknown = []
     if not ranks.pace_jitter:
@@ -198,7 +199,7 @@ class Dice:
 
 
 def _lognormal(sigma: float, count: int, generator: np.random.Generator) -> Floats:
-    """Factors of mean 1."""
+    """``count`` lognormal factors of mean 1; ``sigma`` is the standard deviation of their logarithm."""
     if not sigma:
         return np.ones(count)
     return np.exp(sigma * generator.standard_normal(count) - sigma * sigma / 2)

@@ -1,4 +1,4 @@
-"""What a worker does: the row of one machine, and why two neighbours differ."""
+"""What a worker computes of a series of machines: one machine's row, and why two neighbours' caps differ."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from sim.tuner.search.optimum import find_optimum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """A machine's row, and what its neighbours need of it."""
+    """A machine's row, and the side of it that is compared with its neighbours in the series."""
 
     row: ScalingRow
     side: Side
@@ -42,7 +42,7 @@ class Question:
 
 
 def play(question: Question, machine: SizedMachine) -> Played:
-    """What a worker does for one machine."""
+    """Tune the caps for one machine of the series."""
     carried = machine.carried()
     caps = caps_of(question.workload, question.caps_mb)
     tuned = tune_caps(caps, carried.hardware)
@@ -53,7 +53,7 @@ def play(question: Question, machine: SizedMachine) -> Played:
 
 
 def explain(question: Question, pair: tuple[Side, Side]) -> Reason | None:
-    """What a worker does for two neighbours of a series."""
+    """Why the best cap of the first machine is not as good on the second; None if it is, within 0.1 %."""
     return find_reason(question.workload, *pair)
 
 
@@ -107,7 +107,7 @@ def _row(tuned: Tuned, machine: SizedMachine, carried: Carried) -> ScalingRow:
 
 
 def _ends(carried: Carried, tuned: Tuned) -> dict[str, Any]:
-    """The same cap at both ends of the curve's range, what would be best there, and what it gains there."""
+    """At both ends of the curve's range: the best cap, and the step, regret and gain of the row's cap."""
     low, high = (tune_caps(tuned.caps, at_end(carried.hardware, end)) for end in ("min_ns", "max_ns"))
     regrets = low.regret_ns(tuned.best_mb), high.regret_ns(tuned.best_mb)
     gains = low.default_regret_ns - regrets[0], high.default_regret_ns - regrets[1]

@@ -51,13 +51,13 @@ def scaling(
         machine: a preset's name, or a cluster. One group of hosts on a regular network, without a placement,
             can have any number of hosts; otherwise ranks are on the first of the cluster's hosts.
         hosts: numbers of hosts; None: the preset's or the cluster's own.
-        world_size: in their place numbers of ranks, which fill host after host.
+        world_size: in place of ``hosts`` numbers of ranks, which fill host after host.
         settings: of the preset, each with its values: ``{"oversubscription": [1, 2]}``.
         caps_mb: MiB, of which the best is looked for; None: all caps that cut differently.
         beside: the ranks of other jobs on these hosts, which take their fair share of links.
         measured: hardware of clusters of this kind, to be extrapolated; none: computed by NCCL's cost model.
-        local: what copies, launches and slow-downs cost on a computed machine: of this hardware, whose curves
-            are not used. None: nothing.
+        local: hardware that tells what copies, launches and slow-downs cost on a computed machine; its curves
+            are not used. None: they cost nothing.
         ranks: how the ranks of each machine differ; None: not at all.
         others: the workloads that groups of ``ranks`` name.
         samples: steps of each row that are drawn where ranks differ.
@@ -89,7 +89,7 @@ def scaling(
     if caps_mb is not None and not caps_mb:
         raise InputError("caps_mb: an empty list is not legal; give at least one cap in MiB")
     question = Question(
-        # What no engine reads need not travel.
+        # What no engine reads is not sent to workers.
         workload=replace(workload, samples=workload.samples if ranks is not None else (), provenance={}),
         caps_mb=None if caps_mb is None else tuple(caps_mb),
         ranks=ranks,

@@ -79,7 +79,7 @@ def _cluster(cluster: Cluster, size: Size, is_fixed: bool) -> Cluster:
 
 
 def _first_hosts(cluster: Cluster, count: int) -> Cluster:
-    """The ranks of the first hosts that have any."""
+    """``cluster`` with only the ranks on its first ``count`` hosts that have ranks."""
     placed = cluster.placement if cluster.placement is not None else tuple(cluster.all_gpus())
     owners = list(dict.fromkeys(split_name(rank)[0] for rank in placed))
     if count > len(owners):
@@ -92,7 +92,7 @@ def _first_hosts(cluster: Cluster, count: int) -> Cluster:
 
 
 def _first_ranks(cluster: Cluster, size: Size) -> Cluster:
-    """The first ``size.world_size`` ranks; all of them where it is not given."""
+    """``cluster`` with only its first ``size.world_size`` ranks; with all of them if that is None."""
     count = size.world_size
     if count is None or (cluster.placement is None and count == cluster.gpu_count):
         return cluster

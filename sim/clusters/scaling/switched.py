@@ -10,7 +10,7 @@ from sim.nouns.hardware import Curve, CurvePoint
 def switched_methods(before: Carried, after: Carried, sizes: Iterable[int]) -> list[tuple[int, str, str]]:
     """Sizes in bytes that go by another method now, with the old and the new one by name.
 
-    None where a curve was measured, or where an old method cannot be had on the new machine.
+    Empty if a curve was measured, or if one of the old methods cannot be had on the new machine.
     """
     if before.source != "computed" or after.source != "computed":
         return []
@@ -27,7 +27,7 @@ def switched_methods(before: Carried, after: Carried, sizes: Iterable[int]) -> l
 
 
 def by_old_methods(before: Carried, after: Carried) -> Curve:
-    """The all-reduces of ``after`` by the methods of ``before``, where they can be had."""
+    """The all-reduce curve of ``after`` by the methods of ``before``; by its own if those cannot be had."""
     allowed = methods(after.fabric, "all_reduce")
 
     def duration_ns(size: int) -> int:

@@ -1,4 +1,4 @@
-"""What buckets take on the wire, each alone; and the last one's share that nothing hides."""
+"""The time that buckets take on the wire, each alone, and that of the last one, which nothing hides."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ def bucket_sizes(workload: Workload, assignment: Assignment) -> list[int]:
 
 
 def wire_ns(curve: Curve, sizes: Sequence[int]) -> int:
-    """What buckets of these bytes take together, each alone on its channel."""
+    """The sum in ns of the service times of buckets of ``sizes`` bytes, each alone on its channel."""
     return sum(service_ns(curve, size) for size in sizes)
 
 
@@ -39,7 +39,7 @@ def bucket_ns(curve: Curve, sizes: Sequence[int], others: Sequence[int], smalles
 
 
 def tail_ns(timeline: Timeline) -> int | None:
-    """What the last bucket's all-reduce takes; None unless the others are done when it is launched."""
+    """ns of the last bucket's all-reduce; None unless the others are done when it is launched."""
     last = timeline.buckets[-1]
     others = [bucket.end_ns for bucket in timeline.buckets[:-1]]
     return last.service_ns if max(others, default=0) <= last.launch_ns else None

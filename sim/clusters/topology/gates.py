@@ -1,4 +1,4 @@
-"""Through which NICs the rings of a job come into a host and leave it."""
+"""The gates of a job's rings: the NICs through which a ring comes into a host and leaves it."""
 
 from typing import Literal, get_args
 
@@ -10,11 +10,11 @@ PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
 
 
 def gates_of(routes: Routes, gpus: tuple[str, ...], nics: list[str], pattern: Pattern) -> list[Gate]:
-    """The gates of one pattern; empty where they would be those of another.
+    """The gates of one pattern; empty if another pattern gives the same.
 
     ``same``: in and out by the same NIC. ``crossed``: of two neighbours, in by one and out by the other.
-    ``spread``: crossed, of two near different GPUs, where a NIC is reached by one GPU alone: with others in
-    the host it cannot be first and last of a ring.
+    ``spread``: like ``crossed``, with two NICs near different GPUs. It is for hosts in which only one GPU
+    reaches a NIC: on a ring with other GPUs that one cannot be both the first and the last.
     """
     if pattern == "same":
         return [(nic, nic) for nic in nics]

@@ -1,10 +1,11 @@
 """Rings through the GPUs of one host: the order with the best bottleneck, and how many fit side by side.
 
 The search is NCCL's (src/graph/search.cc, ncclTopoCompute). Speeds are tried, the highest first. At each a
-search in depth looks for an order in which every link can carry the ring as often as it is crossed, then for
-a further ring in what is left. Up to eight GPUs the search for one ring is complete; beyond, it gives up
+depth-first search looks for an order in which every link can carry the ring as often as it is crossed, then
+for a further ring in what is left. Up to eight GPUs the search for one ring is complete; beyond, it gives up
 after a number of steps. Of many speeds only some are tried, and the work of all searches together is bounded.
-Where it runs out, rings are taken at a speed at which any order fits: each GPU goes on to the nearest left.
+If that work is spent, rings run at a speed at which any order fits, from each GPU to the nearest not yet
+passed.
 """
 
 from collections import Counter
@@ -20,9 +21,9 @@ MAX_RINGS = 64  # MAXCHANNELS of NCCL 2.23 (src/include/device.h)
 _STEPS = 20_000  # more than the 13,700 ways into which orders of eight GPUs branch
 _MOST_CROSSINGS = 16  # of one link by one ring, in the speeds that are tried
 _MOST_SORTED = 16  # GPUs up to which the search looks at what is left before each step
-_MOST_SPEEDS = 64  # that are tried; NCCL has lists of 13
-_MOST_LOOKS = 6_000_000  # at GPUs, in one search for rings: seconds
-_SORTING = 10  # times as much work is a look at a GPU that also looks at what is left of links
+_MOST_SPEEDS = 64  # speeds that are tried; NCCL has lists of 13
+_MOST_LOOKS = 6_000_000  # GPUs that one search for rings looks at: that takes seconds
+_SORTING = 10  # a look at a GPU counts so many times if it also looks at what is left of links
 _ROUNDING = 1e-9
 
 Gate = tuple[str, str]  # the NICs through which a ring comes into a host and leaves it
@@ -49,7 +50,7 @@ def local_ring(routes: Routes, gpus: Sequence[str], gate: Gate | None) -> LocalR
 
 
 def reverse(routes: Routes, ring: LocalRing) -> LocalRing:
-    """The same the other way round."""
+    """The ring in the opposite direction, its gate too."""
     gate = (ring.gate[1], ring.gate[0]) if ring.gate else None
     return local_ring(routes, ring.gpus[::-1], gate)
 
@@ -65,7 +66,7 @@ def uses(ring: LocalRing) -> dict[LinkEnds, int]:
 
 
 def ports(gate: Gate) -> Route:
-    """The ports of a gate as links into the host and out of it; "", which no device is called, is outside."""
+    """The ports of a gate as links: from "", which stands for the network, to a NIC, and from a NIC to ""."""
     return ("", gate[0]), (gate[1], "")
 
 
@@ -80,11 +81,11 @@ def best_rings(
     """Rings side by side, each with its bytes/s, whose speeds have the greatest sum; of equals, the fewest.
 
     Args:
-        routes: the host.
-        gpus: those which the rings pass, two at least where there are no gates.
+        routes: those of the host.
+        gpus: the GPUs that every ring passes; without gates at least two.
         capacity: bytes/s of each link of the host, and of each NIC's ports under ``ports``.
-        gates: through which rings may come in and leave; empty: they close within the host.
-        share: how much of the work of a whole search may be done.
+        gates: the gates through which rings may come in and leave; empty: they close within the host.
+        share: the share of ``_MOST_LOOKS`` that this search may use.
     """
     ways = _ways(routes, gpus, gates)
     limit = _cut(routes, gpus, gates, capacity, ways)
@@ -108,7 +109,7 @@ def best_rings(
 def _better(
     best: list[tuple[LocalRing, float]], rings: list[LocalRing], capacity: dict[LinkEnds, float]
 ) -> list[tuple[LocalRing, float]]:
-    """Of two packings the one that carries more, of equals the first; ``rings`` all go at one pace."""
+    """Of two packings the one that carries more, of equals ``best``; all ``rings`` get the same bytes/s."""
     if not rings:
         return best
     times: Counter[LinkEnds] = Counter()
@@ -131,7 +132,7 @@ def _ways(routes: Routes, gpus: Sequence[str], gates: Sequence[Gate]) -> set[Lin
 
 
 def _speeds(gpus: Sequence[str], capacity: dict[LinkEnds, float], ways: set[LinkEnds]) -> list[float]:
-    """All that a bottleneck can be: a link's bytes/s over a number of crossings, from the highest down."""
+    """All bytes/s that a bottleneck can have: a link's over a number of crossings; the highest first."""
     most = min(len(gpus) + 1, _MOST_CROSSINGS)
     widths = {capacity[link] for link in ways}
     return sorted({width / times for width in widths for times in range(1, most + 1)}, reverse=True)
@@ -162,7 +163,7 @@ def _cut(
     """
     sends = dict.fromkeys(gpus, 0.0)
     for a, b in ways:
-        if a in sends:  # GPUs pass nothing on: what leaves one is its own
+        if a in sends:  # routes do not lead through GPUs: what leaves one is its own
             sends[a] += capacity[a, b]
     limit = min(sends.values())
     if gates:
@@ -206,7 +207,7 @@ def _pack(
 
 
 class _Budget:
-    """What is left of the work of all searches together: GPUs looked at."""
+    """The work that is left for all searches together, in GPUs that they may still look at."""
 
     def __init__(self, share: float) -> None:
         self.looks = int(_MOST_LOOKS * share)
@@ -283,7 +284,7 @@ class _Search:
         return self._steps < 0 or self._budget.looks < 0
 
     def _next(self, here: str, todo: frozenset[str]) -> list[str]:
-        """The nearest first, of those the one with most bandwidth left, then in the host's own order."""
+        """``todo``: those nearest to ``here`` first, then by bandwidth left, then in the host's order."""
         if len(self._gpus) > _MOST_SORTED:
             return [gpu for gpu in self._routes.nearest(here, self._gpus) if gpu in todo]
 

@@ -48,10 +48,10 @@ def p4de(hosts: int = 1) -> Cluster:
     """AWS p4de.24xlarge (and p4d) with four EFA ports of 100 Gbit/s.
 
     8 A100 as in DGX A100; two sockets (Cascade Lake) with two PCIe gen 3 switches each, below each of which
-    are two GPUs and one NIC (aws/aws-ofi-nccl topology/p4de-24xl-topo.xml, commit f8e0ad92). A port tells
-    NCCL of 75 us, by which it chooses (src/platform-aws.cpp, commit 01666ece), and without order of bytes
-    over send and receive the plugin leaves Simple alone (there, platform_config_endpoint; "not safe
-    (P4d/P4e)" in commit 008a28b4).
+    are two GPUs and one NIC (aws/aws-ofi-nccl topology/p4de-24xl-topo.xml, commit f8e0ad92). A port reports
+    a latency of 75 us, with which NCCL's cost model chooses (src/platform-aws.cpp, commit 01666ece). Since
+    bytes of a message may arrive out of order, the plugin allows the protocol Simple only (there,
+    platform_config_endpoint; "not safe (P4d/P4e)" in commit 008a28b4).
     The network between hosts is taken as one without a bottleneck: AWS says nothing of it.
     """
     template = switched(
@@ -68,8 +68,8 @@ def p5(hosts: int = 1) -> Cluster:
 
     All on one socket (Genoa) over PCIe switches of their own, gen 4 x16 up, gen 5 x16 to the GPU and gen 4 x8
     to each port (aws/aws-ofi-nccl topology/p5.48xl-topo.xml, commit 79565c0e). The plugin makes one NIC of a
-    GPU's ports and tells NCCL of 75 us, to choose by (src/platform-aws.cpp, commit 01666ece). The
-    network between hosts is taken as one without a bottleneck: AWS says nothing of it.
+    GPU's ports and reports a latency of 75 us, with which NCCL's cost model chooses (src/platform-aws.cpp,
+    commit 01666ece). The network between hosts is taken as one without a bottleneck: AWS says nothing of it.
     """
     gpus, nics, tops = numbered("gpu", 8), numbered("nic", 8), numbered("pcie", 8)
     links = [Link(a="cpu0", b=top, kind="pcie", bytes_per_s=pcie(4)) for top in tops]
@@ -196,7 +196,7 @@ def preset(name: str, **settings: Any) -> Cluster:
 
 
 def _check_type(name: str, setting: str, value: object, default: object) -> None:
-    """Raise ``InputError`` unless a setting's value is of its kind; the nouns check what it may be."""
+    """Raise ``InputError`` unless a setting's value has its type; the nouns check the range."""
     counts = ("hosts", "gpus", "hosts_per_leaf", "gpus_per_switch", "mtu", "sockets", "pcie_gen")
     if setting in counts:
         legal, kind = isinstance(value, int) and not isinstance(value, bool) and value >= 1, "an integer >= 1"

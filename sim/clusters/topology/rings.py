@@ -3,10 +3,11 @@
 Within a host the order is the one with the best bottleneck (``packing``). Hosts follow one another as the
 ranks first name them, as in NCCL. Hosts of one template with ranks on the same GPUs and NICs plugged in
 alike are of one kind, which is searched once. A ring leaves a host by a NIC and comes into the next by the
-NIC of the same number. Where that serves better it comes in by one and leaves by its neighbour, and every
-other host runs backwards, so that each step between hosts stays on its rail (NCCL_CROSS_NIC=2 of NCCL's user
-guide). With an odd number of hosts the last step leaves its rail, as in NCCL (ncclTopoPostset,
-src/graph/connect.cc: odd nodes swap their rings, whatever their number).
+NIC of the same number: the step stays on one rail. If that gives more bandwidth, a ring comes into a host by
+one NIC and leaves it by the NIC's neighbour, and every other host is passed backwards, so that each step
+between hosts stays on its rail all the same (NCCL_CROSS_NIC=2 of NCCL's user guide). With an odd number of
+hosts the last step leaves its rail, as in NCCL (ncclTopoPostset, src/graph/connect.cc: odd nodes swap their
+rings, whatever the number of nodes).
 """
 
 from collections import Counter
@@ -22,7 +23,7 @@ from sim.errors import InputError
 from sim.nouns.cluster import Cluster, HostTemplate, check_ranks, split_name
 from sim.nouns.hardware import MAX_RANKS
 
-_MOST_KINDS = 64  # of hosts by the widths of their ports
+_MOST_KINDS = 64  # kinds up to which hosts are told apart by the bandwidth of their ports
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +178,7 @@ def _kinds(
 
 
 def _on_own_network(through: Callable[[tuple[Pattern, ...]], Rings]) -> Rings:
-    """The best rings; where these leave rails that nothing joins, those that do not.
+    """The best rings; if they leave a rail and no link joins the rails, the best that stay on their rails.
 
     NCCL_CROSS_NIC=0 does so in NCCL, and the user guide asks for it on rails that are networks of their own.
     """
@@ -213,7 +214,7 @@ def by_host(cluster: Cluster, ranks: Sequence[str] | None) -> dict[int, tuple[st
 
 
 def _by_gate(kinds: list[HostRings]) -> list[HostRings]:
-    """Each kind with only its rings through gates that all kinds have, in one order; with none, all rings."""
+    """Each kind with only its rings through gates that all kinds have, in one order; if none, unchanged."""
     counts = [Counter(ring.gate for ring in kind.forth) for kind in kinds]
     common = counts[0]
     for count in counts[1:]:
@@ -242,9 +243,9 @@ def rings_in_host(
     patterns: tuple[Pattern, ...] = PATTERNS,
     kinds: int = 1,
 ) -> HostRings:
-    """The best rings through ``gpus`` of a host: ``alone`` closed within it, else from NIC to NIC.
+    """The best rings through ``gpus`` of a host: closed in it if it is ``alone``, else from NIC to NIC.
 
-    Raises ``InputError`` where no way joins them. ``kinds`` of hosts share the work of the search.
+    Raises ``InputError`` if no way joins them. The searches of all ``kinds`` of hosts share their work.
     """
     if alone:
         closed = _closed(template, gpus)
@@ -291,7 +292,7 @@ def _from_nic_to_nic(
     patterns: tuple[Pattern, ...],
     kinds: int,
 ) -> tuple[LocalRing, ...]:
-    """The best of ``patterns``, of equals the first."""
+    """The rings of the best of ``patterns`` (see ``gates_of``), of equals the first."""
     routes = routes_of(template)
     capacity, nics = routes.capacity(), template.of_kind("nic")
     for nic, width in zip(nics, widths, strict=True):

@@ -1,4 +1,4 @@
-"""Execution traces of torch (Chakra), for shapes."""
+"""Execution traces of torch (Chakra): they tell the gradients' shapes, and no times."""
 
 from sim.importer.trace_format import Tells, TraceFormat
 

@@ -25,7 +25,7 @@ SHARDED = ("reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Trace:
-    """One file: the backward that most of its backwards are, and what was reduced beside it."""
+    """What one file shows: the most frequent of its backwards, and the bytes of that one's all-reduces."""
 
     gradients: tuple[TensorRow, ...]
     all_reduces: tuple[int, ...]
@@ -130,7 +130,7 @@ def _read(document: Any, source: str) -> _Trace:
 
 
 def _between(nodes: Sequence[Node]) -> Iterator[list[Node]]:
-    """The nodes between two marks; those of one backward are never parted."""
+    """The nodes between each two that ``BETWEEN`` names; those of one backward are never parted."""
     part: list[Node] = []
     for node in nodes:
         if node.name.startswith(BETWEEN):
@@ -158,7 +158,7 @@ def _backward(part: Sequence[Node], source: str) -> tuple[tuple[TensorRow, ...],
 def _repeats(
     gradients: tuple[TensorRow, ...], all_reduces: tuple[int, ...]
 ) -> list[tuple[tuple[TensorRow, ...], tuple[int, ...]]]:
-    """The backwards in one run without marks: told only where gradients and all-reduces repeat alike."""
+    """The backwards in one run without marks: one, unless gradients and all-reduces repeat alike."""
     for times in range(len(gradients), 1, -1):
         period, rest = divmod(len(gradients), times)
         reduced, odd = divmod(len(all_reduces), times)
@@ -173,7 +173,7 @@ def _as_gradients(trace: _Trace, backward_ns: int | None) -> tuple[Gradient, ...
     """The gradients of one backward; index 0 is taken to be the one that is ready last.
 
     A trace has their ready order, not their place among the parameters. ``ready_ns`` splits ``backward_ns``
-    by position; without it, it is the place in that order.
+    by position; if that is None, ``ready_ns`` is the place in ready order.
     """
     rows = trace.gradients
     if backward_ns is None:
@@ -196,7 +196,7 @@ def _as_gradients(trace: _Trace, backward_ns: int | None) -> tuple[Gradient, ...
 
 
 def _bare(name: str, gradients: tuple[Gradient, ...]) -> Workload:
-    """The gradients in their order, for matching alone."""
+    """A workload of the gradients in their order, which only serves to match buckets."""
     return Workload(
         name=name,
         gradients=gradients,
@@ -274,7 +274,7 @@ def _workload(
 
 
 def _check_model(gradients: tuple[Gradient, ...], model: Workload, source: str) -> None:
-    """The model's gradients in its ready order have the shapes and dtypes of the trace's."""
+    """Raise ``InputError`` unless the model's gradients in ready order have the trace's shapes and dtypes."""
     ready = [model.gradients[index] for index in model.order()]
     traced = gradients[::-1]
     for place, (known, seen) in enumerate(zip(ready, traced, strict=False)):

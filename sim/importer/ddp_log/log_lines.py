@@ -1,4 +1,4 @@
-"""What DDP's logger says, out of what it was written to: JSON, a Python dict, a line of a job's output."""
+"""Reads what DDP's logger says from what it was written to: JSON, a Python dict, a line of a job's output."""
 
 import ast
 import json
@@ -20,7 +20,7 @@ MARKS = (
 )
 _ANY_MARK = re.compile("|".join(MARKS))
 MOST = 2**62
-MAX_LINE = 1 << 19  # of a log in one line; reading a Python dict takes 400 times its text
+MAX_LINE = 1 << 19  # characters of a log in one line; reading a Python dict takes 400 times its text
 _DIGITS = re.compile(r"[0-9]{1,19}")
 
 
@@ -53,14 +53,14 @@ class DdpLog:
 
     @property
     def first_launch_ns(self) -> int | None:
-        """From the end of forward to the launch of bucket 0: (E-S) - (E-C) (A4)."""
+        """ns from the end of forward to the launch of bucket 0: (E-S) - (E-C) (A4)."""
         if not self.backward_ns or not self.overlap_ns or self.overlap_ns > self.backward_ns:
             return None
         return self.backward_ns - self.overlap_ns
 
     @property
     def after_backward_ns(self) -> int | None:
-        """What communication adds behind the end of backward: (D-C) - (E-C) (A4)."""
+        """ns of communication after the end of backward: (D-C) - (E-C) (A4)."""
         if not self.comm_ns or not self.overlap_ns or self.overlap_ns > self.comm_ns:
             return None
         return self.comm_ns - self.overlap_ns
@@ -69,8 +69,8 @@ class DdpLog:
 def read_logs(text: str, source: str) -> tuple[list[DdpLog], int]:
     """All logs in a text, and the number of lines that looked like one and were not.
 
-    The text is a log, a list of them, an object with a list ``records``, or lines, each with a log behind
-    whatever a launcher put before it; JSON or what Python prints of a dict.
+    The text is a log, a list of logs, an object with a list ``records`` or ``logs``, or lines, each with a
+    log behind whatever a launcher put before it. A log is JSON, or in a line what Python prints of a dict.
 
     Raises:
         InputError: there is none, or a value in one is not legal.
@@ -117,7 +117,7 @@ def _in_lines(text: str) -> tuple[list[Mapping[str, Any]], int]:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """The lines with a mark: of a job's output there may be millions of others."""
+    """The lines with a mark; a job's output may have millions of other lines."""
     end = 0
     while (mark := _ANY_MARK.search(text, end)) is not None:
         start = text.rfind("\n", end, mark.start()) + 1 or end

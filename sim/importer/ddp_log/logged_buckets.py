@@ -1,4 +1,4 @@
-"""DDP's own logger, ``ddp._get_ddp_logging_data()`` (A4): buckets exactly, times as averages."""
+"""Imports DDP's own logger, ``ddp._get_ddp_logging_data()`` (A4): exact buckets, and averages of times."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,7 +22,7 @@ from sim.units import format_ms
 
 Indices = tuple[tuple[int, ...], ...]
 
-# What DDP's backward_compute_time holds beside backward (A4); the loss is subtracted where a model tells it.
+# What DDP's backward_compute_time holds besides backward (A4); the loss is subtracted if a model tells it.
 INCLUDES = ("copy_in", "launch", "interference")
 
 
@@ -249,7 +249,7 @@ def _scaled(
     log: DdpLog,
     notes: Notes,
 ) -> Workload:
-    """The model with its backward stretched to the logged one; the band reaches back to its own times."""
+    """``model`` with its backward stretched to the logged one; ``band`` reaches back to its own times."""
     if model.backward_ns == 0:
         raise InputError(f"model {model.name!r}: backward_ns: 0 cannot be scaled; give a recorded model")
     factor = backward_ns / model.backward_ns
@@ -273,7 +273,8 @@ def _scaled(
 def _by_bucket(
     log: DdpLog, backward_ns: int, common: dict[str, Any], is_logged: bool, notes: Notes
 ) -> Workload:
-    """One gradient a bucket: the first ready as it was launched, the others by their bytes over the rest."""
+    """A workload with a gradient for each bucket: the first is ready when the log says that bucket 0 was
+    launched, and the others share the rest of backward by their bytes."""
     sizes = log.buckets
     launch = log.first_launch_ns
     first = (launch,) if is_logged and launch is not None and len(sizes) > 1 else ()
@@ -313,7 +314,7 @@ def _by_bucket(
 
 
 def _ranks(layout: Sequence[tuple[str, DdpLog]]) -> tuple[RankRow, ...]:
-    """One row for each rank that says which it is; the log of another run of it is left out."""
+    """One row for each rank that says which it is; of several logs of a rank the first counts."""
     rows = {
         log.rank: RankRow(rank=log.rank, collectives=len(log.buckets), backward_ns=log.backward_ns)
         for _, log in reversed(layout)

@@ -25,7 +25,7 @@ class RankClock:
 
     @property
     def correction_ns(self) -> int:
-        """The offset, or 0 where its scatter is larger: then the clocks as they are tell as much."""
+        """The offset, or 0 if its scatter is larger: it would then not make the clocks agree better."""
         return self.offset_ns if abs(self.offset_ns) > self.scatter_ns else 0
 
 
@@ -62,7 +62,7 @@ def curve(samples: Mapping[int, Sequence[int]], alone: bool) -> tuple[CurvePoint
 
 
 def spread(samples: Mapping[int, Sequence[int]]) -> dict[str, dict[str, Any]]:
-    """What is known of the scatter of each size with more than one transfer."""
+    """The scatter of each size with more than one transfer, as ``Hardware.spread`` has it."""
     rows = {}
     for size, times in sorted(samples.items()):
         if len(times) > 1:
@@ -96,10 +96,10 @@ def align(ranks: Sequence[Calls]) -> list[RankClock] | None:
 def arrivals(
     numbers: Sequence[int], ranks: Sequence[Calls], keys: Sequence[Key], clocks: Sequence[RankClock] | None
 ) -> tuple[tuple[RankRow, ...], str]:
-    """A row for each rank over the collectives ``keys``, and what told who came last.
+    """A row for each rank over the collectives ``keys``, and words for what told who came last.
 
-    By durations where all have them: the last arriver's is the shortest. Else by launch times on the aligned
-    clocks, or on the clocks as they are.
+    Durations tell it if all ranks have them: the last arriver's is the shortest. Otherwise launch times do,
+    by aligned ``clocks``, or without them by the ranks' own.
     """
     by_duration = bool(keys) and all(calls[key].duration_ns is not None for calls in ranks for key in keys)
     last: Counter[int] = Counter()

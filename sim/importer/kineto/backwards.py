@@ -11,7 +11,7 @@ from sim.importer.kineto.events import Operator
 
 @dataclass(frozen=True, slots=True)
 class StretchedBackward:
-    """One backward: its AccumulateGrads, and a time on the CPU between the one before and its first node."""
+    """One backward: its AccumulateGrads, and an instant on the CPU ahead of its first node."""
 
     since_ns: int
     accumulated: Sequence[Operator]
@@ -22,9 +22,8 @@ def split_backwards(
 ) -> list[StretchedBackward]:
     """The backwards of a stretch.
 
-    A new one begins where a forward lies between two AccumulateGrads. Where no forward can be seen (CPU
-    alone, without DDP), the list must be copies of one list of shapes, a pause as long as a forward before
-    each.
+    A new one begins where a forward lies between two AccumulateGrads. If no forward can be seen (CPU alone,
+    without DDP), it begins with each copy of one list of shapes that follows a pause as long as a forward.
 
     Args:
         accumulated: AccumulateGrads, by start; at least one.
@@ -65,8 +64,8 @@ def _copies(accumulated: Sequence[Operator], nodes: Sequence[Operator]) -> list[
 def _is_forward(
     place: int, length: int, pauses: Sequence[tuple[int, int]], accumulated: Sequence[Operator]
 ) -> bool:
-    """Whether the pause before a copy may be a forward: longer than any pause within it, and than a quarter
-    of it.
+    """Whether the pause before a copy may be a forward: longer than all pauses in the copy, and than a
+    quarter of the copy's time.
 
     A forward takes about half as long as its backward.
     """

@@ -28,7 +28,7 @@ class Interference:
 
     @property
     def slowdown(self) -> float:
-        """What computation stretches by beside a collective: it is never faster for it."""
+        """The factor by which computation takes longer beside a collective, at least 1."""
         return max(1.0, self.ratio)
 
 

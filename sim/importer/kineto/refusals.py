@@ -1,4 +1,4 @@
-"""Traces of other ways to train, or of no training: recognised, and declined with a word."""
+"""Recognises traces of other ways to train, or of no training, and refuses them with a reason."""
 
 import re
 from collections import Counter
@@ -12,8 +12,8 @@ from sim.importer.kineto.seen import SeenCollective, SeenStep
 _FSDP = re.compile(r"FullyShardedDataParallel|FSDP::|fsdp", re.IGNORECASE)
 _PARTS = ("all_gather", "reduce_scatter")
 _STATISTICS = "SyncBatchNorm"
-# Fewer all-reduces of activations a step are taken for a metric's, and so is a smaller share of the elements
-# that all-reduces of gradients have.
+# All-reduces of activations are taken to be a metric's if a step has fewer of them, or if their elements are
+# a smaller share of the elements that all-reduces of gradients have.
 _FEWEST_ACTIVATIONS = 4
 _SHARE = 0.05
 

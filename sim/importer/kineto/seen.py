@@ -64,11 +64,11 @@ class SeenGradient:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenUnit:
-    """A unit of FSDP2: ``modules`` that were wrapped together, none of the root's.
+    """A unit of FSDP2: ``modules`` that were wrapped together; empty for the root's unit.
 
-    ``shapes`` are its gradients', None where the trace does not tell them; ``ready_ns`` has the time of each,
-    or one for all, as work since backward began. ``dtype``: what gradients are computed in. ``reduction``:
-    what was sent of them, padding included; None where nothing was, on one rank.
+    ``shapes`` are those of its gradients, None if the trace does not tell them. ``ready_ns`` has the ready
+    time of each, or one for all, in ns of work since backward began. ``dtype`` is that of the gradients as
+    computed. ``reduction`` is the collective that sent them, padding included; None on one rank.
     """
 
     modules: tuple[str, ...]
@@ -80,9 +80,11 @@ class SeenUnit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenSharding:
-    """What FSDP2 did in a step: ``units`` as they were reduced, ``forward`` their modules as forward came to
-    them, ``gathers`` with all their elements, and the settings that show. Times in ns are of work, without
-    what FSDP2 does and waits for; copies are its own.
+    """What FSDP2 did in a step, and the ``settings`` that the trace shows.
+
+    ``units`` are in the order of their reductions, ``forward`` has their modules in the order of forward.
+    Each of ``gathers`` counts the elements of all ranks. ``forward_ns`` and ``backward_ns`` leave out what
+    FSDP2 does and waits for; the copies are those of FSDP2.
     """
 
     units: tuple[SeenUnit, ...]
@@ -101,11 +103,11 @@ class SeenStep:
 
     ``backward_end_ns`` is the end of the compute lane's backward, DDP's copies into buckets in it;
     ``sync_end_ns`` the end of the last copy out of a bucket, or of the last collective. ``copy_out_ns`` is
-    what copies out add to it: not their waits for collectives, but those for the CPU that launches them.
+    the part of it that copies out take, with waits for the CPU to launch them, without waits for collectives.
     ``synchronised_batches`` of the ``micro_batches`` were reduced; ``other_backwards`` of them are of
     another model than the last, or lie before an optimizer's step. ``busy_ns`` is how long the lane worked in
-    the last backward, ``plain_busy_ns`` in each before it, where only the last one was reduced.
-    ``sharding``: None but under FSDP2.
+    the last backward, ``plain_busy_ns`` in each backward before it, if only the last one was reduced.
+    ``sharding`` is None except under FSDP2.
     """
 
     number: int
@@ -133,13 +135,12 @@ class SeenStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenRank:
-    """One rank: its whole steps, what the device was busy with, and who it is.
+    """One rank: its complete steps, what its device was busy with, and which rank it is.
 
     ``is_marked``: steps have the profiler's own numbers. ``is_compiled``: torch.compile made some of its
-    backward. ``base_ns``: what all times count from.
-    ``calls_alone``: of how many of its AccumulateGrads the trace has only the engine's call. ``doubts``:
-    sentences on what may not be as it was taken. ``unseen_calls``: calls of collectives without a kernel that
-    is known to communicate.
+    backward. ``base_ns``: the instant from which all times count. ``calls_alone``: how many AccumulateGrads
+    the trace shows only as a call of the autograd engine. ``doubts``: sentences on work of a device that the
+    trace may not show. ``unseen_calls``: calls of collectives without a kernel that is known to communicate.
     """
 
     source: str

@@ -39,7 +39,7 @@ class _Range:
 
 
 def shard_steps(trace: TraceEvents, steps: Sequence[SeenStep]) -> tuple[SeenStep, ...]:
-    """The steps with what FSDP2 did in them; as they are where it did not train.
+    """The steps with what FSDP2 did in them; unchanged if the trace shows no FSDP2.
 
     Raises:
         NotModelledError: FSDP2 in a way that is not modelled, by its name.
@@ -212,7 +212,7 @@ def _last_before(time_ns: int, ends: Sequence[int]) -> int:
 def _gathers(
     collectives: Sequence[SeenCollective], ranges: Sequence[_Range], units: Sequence[SeenUnit]
 ) -> tuple[tuple[SeenCollective, ...], int | None]:
-    """The all-gathers of units, with the elements of all ranks together; and over how many ranks they are."""
+    """The all-gathers of units, each with the elements of all ranks; and the number of these ranks."""
     elements = {unit.modules: unit.reduction.num_elements for unit in units if unit.reduction is not None}
     found, shards = [], set()
     for one in collectives:
@@ -249,10 +249,10 @@ def _members(
     reduced: Sequence[_Range],
     shapes: Sequence[tuple[tuple[int, ...], ...] | None],
 ) -> list[list[SeenGradient]] | None:
-    """By unit its gradients, as ``shapes`` has them; None where shapes do not tell whose each one is.
+    """The gradients of each unit, in the order of its ``shapes``; None if shapes do not tell their units.
 
-    Gradients of a unit come between the range in which backward reached its outputs and that of its
-    reduction. Of several with one shape the last declared is taken to come first. The root's are the rest.
+    A unit's gradients come after the range in which backward reached its outputs, and before that of its
+    reduction. Of several with one shape the last declared is taken to come first. The rest are the root's.
     """
     left = list(gradients)
     found: list[list[SeenGradient]] = [[] for _ in reduced]

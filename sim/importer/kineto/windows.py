@@ -23,9 +23,9 @@ class Window:
 
 
 def find_windows(trace: TraceEvents, accumulated: Sequence[Operator], backwards: int) -> list[Window]:
-    """Steps: the profiler's own, else from one optimizer step to the next, else the only one.
+    """Steps: the profiler's own, else from one optimizer step to the next, else the whole trace as one.
 
-    ``backwards`` is how many the whole trace shows.
+    ``accumulated`` are its AccumulateGrads; ``backwards`` is how many backwards the whole trace shows.
 
     Raises:
         InputError: nothing tells where a step begins.
@@ -43,7 +43,7 @@ def find_windows(trace: TraceEvents, accumulated: Sequence[Operator], backwards:
     begin = begin if trace.began_ns is None else min(begin, trace.began_ns)
     end = max(operator.end_ns for operator in trace.operators)
     ends = sorted(one.end_ns for one in trace.operators if one.name.startswith("Optimizer.step"))
-    # Optimizers within another's step, or after another's, end the same step: backward begins the next.
+    # Of several optimizer steps with no backward between them only the last ends a training step.
     backward = {bisect.bisect_left(ends, one.start_ns) for one in accumulated}
     ends = [end for place, end in enumerate(ends, 1) if place in backward or place == len(ends)]
     if ends:
@@ -58,6 +58,6 @@ def find_windows(trace: TraceEvents, accumulated: Sequence[Operator], backwards:
 
 
 def _pauses(accumulated: Sequence[Operator]) -> bool:
-    """Whether a pause stands out in a stretch, so that it may be more than one backward."""
+    """Whether a pause takes over a third of the time of ``accumulated``: it may then be several backwards."""
     span = accumulated[-1].end_ns - accumulated[0].start_ns
     return any(after.start_ns - before.end_ns > span / 3 for before, after in pairwise(accumulated))

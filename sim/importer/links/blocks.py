@@ -1,4 +1,4 @@
-"""What is found in a text: tables, each with its header, its rows, and what was said before it."""
+"""The tables that are found in a text, each with its header, its rows, and what was said before it."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ from sim.importer.links.columns import Column
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """Columns, and what stands between them (None: spaces)."""
+    """The columns of a table, and what separates them (None: spaces)."""
 
     columns: tuple[Column, ...]
     delimiter: str | None = None
@@ -15,20 +15,24 @@ class Header:
 
 @dataclass(slots=True, kw_only=True)
 class Said:
-    """What the lines ahead of a header say of the run; ``ranks``: host and device of each."""
+    """What the lines before a header say of the run; ``ranks``: host and device of each."""
 
     collective: str | None = None
-    is_fresh: bool = False  # told since the last table
+    is_fresh: bool = False  # the collective was named after the last table
     ranks: dict[int, tuple[str, str]] = field(default_factory=dict)
-    num_ranks: tuple[int, str] | None = None  # and what told it
+    num_ranks: tuple[int, str] | None = None  # and words for what told it
     iterations: int | None = None
     is_over_ranks: bool = False  # OSU's least and greatest are over ranks, not over iterations
-    weak: tuple[Column, ...] | None = None  # columns that a sentence names
+    weak: tuple[Column, ...] | None = None  # columns named in a sentence, which serve where no header is
 
 
 @dataclass(slots=True, kw_only=True)
 class TextBlock:
-    """A table as it is found: its header, the fields of its rows, and what was said before it."""
+    """A table as it is found: its header, the fields of its rows, and what was said before it.
+
+    ``rows`` begin with the number of their line; ``broken`` are numbers of lines that are no whole rows;
+    ``cut`` is that of a last row that is cut off.
+    """
 
     header: Header
     said: Said

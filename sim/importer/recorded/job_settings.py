@@ -31,7 +31,7 @@ def switches(ddp: dict[str, Any]) -> dict[str, Any]:
 
 
 def settings(hook: str | None, counts: tuple[int, int]) -> dict[str, Any]:
-    """What the training loop sets.
+    """The ``settings`` of the job's assignment: its communication hook and its micro-batches.
 
     Raises:
         NotModelledError: a hook that is not modelled, or micro-batches of which only some reduce.

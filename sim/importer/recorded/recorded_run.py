@@ -12,12 +12,12 @@ from sim.nouns.workload import Workload
 
 
 def as_run(recording: Recording, workload: Workload) -> Measurement | str:
-    """What the job did under the buckets it had last, step by step; a sentence where that cannot be told.
+    """The job's steps under its last buckets, as a measurement; a sentence on why not if there is none.
 
-    A step is told by the rank that waited least in it, which came last to most of its collectives. To some
-    of them another may have come last: each lasts from its launch as long as the rank that waited least for
-    it saw, so that its end holds no wait for others. Backwards under ``no_sync`` that only some steps have
-    are there to be measured alone, so their time is left out of the step; those that every step has are its
+    A step's times are those of the rank that waited least in it, which came last to most of its collectives.
+    To some another rank may have come last: each collective lasts as long as on the rank that waited least
+    for it, so that its end holds no wait for others. Backwards under ``no_sync`` that only some steps have
+    were run to be measured alone, so their time is left out of the step; those that every step has are its
     micro-batches (A3.12).
     """
     kept = keep(recording)
@@ -80,7 +80,7 @@ def _common_steps(kept: Sequence[Kept], since: int) -> list[tuple[RecordedStep, 
 
 
 def _reduced(steps: Sequence[tuple[RecordedStep, ...]], micro_batches: int) -> int:
-    """Of the micro-batches of a step, how many reduce."""
+    """How many of the micro-batches of a step reduce."""
     row = next(row for row in steps if len(row[0].backwards) == micro_batches)
     return sum(backward.synchronised for backward in row[0].backwards)
 
@@ -97,7 +97,7 @@ def _iteration(row: Sequence[RecordedStep], micro_batches: int) -> MeasuredItera
 
 
 def _buckets(told: RecordedBackward, on_ranks: Sequence[RecordedBackward]) -> tuple[MeasuredBucket, ...]:
-    """Ready and launched as ``told``; when a channel was free is not recorded."""
+    """Buckets with the instants of ``told``; no starts, as recordings do not tell when a channel is free."""
     lasted_ns: dict[int, int] = {}
     for bucket in (bucket for backward in on_ranks for bucket in backward.buckets):
         seen_ns = bucket.end_ns - bucket.launch_ns

@@ -1,4 +1,4 @@
-"""What ``sim.record`` wrote beside a real training run, through the door of the other formats."""
+"""Imports what ``sim.record`` wrote during a real training run, as other formats are imported."""
 
 from collections.abc import Sequence
 from dataclasses import replace

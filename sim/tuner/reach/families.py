@@ -51,8 +51,8 @@ HOROVOD = "horovod"
 class CapRow:
     """One layout of ``bucket_cap_mb``: all caps from ``low_bytes`` to ``high_bytes`` make it.
 
-    ``high_bytes`` is None where there is no end; ``cap_mb`` (MiB) is a round one of them. ``sync_end_ns`` is
-    to the ns, or within a few ns where work stretches.
+    ``high_bytes`` is None if there is no end; ``cap_mb`` (MiB) is a round one of these caps. ``sync_end_ns``
+    is exact, or off by a few ns if computing and communication slow each other down.
     """
 
     low_bytes: int
@@ -65,7 +65,7 @@ class CapRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Families:
-    """``reached`` by name; ``absent``: families that cannot be had, and why; ``cap_rows``: ascending."""
+    """By name, what each family ``reached``, and why others are ``absent``; ``cap_rows`` by ascending cap."""
 
     reached: dict[str, Reach]
     absent: dict[str, str]
@@ -73,7 +73,7 @@ class Families:
 
 
 def default_buckets(problem: Problem) -> Buckets:
-    """The buckets of ``assign`` without arguments, and its refusals."""
+    """The buckets of ``assign`` without arguments; raises what ``assign`` raises."""
     check_used(problem.workload, Switches())
     return make_layout(walk_of(problem), DEFAULT_FIRST_BUCKET_BYTES, DEFAULT_BUCKET_CAP_BYTES)
 
@@ -161,7 +161,7 @@ def _first_and_cap(search: Search, intervals: Intervals, cap: CapLimits) -> Reac
 
 
 def _last_cap(scorer: Scorer, max_bytes: int) -> Reach:
-    """The best cap, or DDP's default ones, where the walk is from the last gradient (A2.5)."""
+    """The best cap, or DDP's default ones, if DDP cuts buckets from the last gradient on (A2.5)."""
     workload = scorer.problem.workload
     walk = make_walk(workload, set_last_bucket_cap=True)
     intervals = find_intervals(walk)

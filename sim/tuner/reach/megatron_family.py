@@ -1,4 +1,4 @@
-"""What Megatron-LM's ``--ddp-bucket-size`` and ``--ddp-num-buckets`` reach (A9.2)."""
+"""The best step that Megatron-LM's ``--ddp-bucket-size`` and ``--ddp-num-buckets`` can reach (A9.2)."""
 
 from dataclasses import replace
 from typing import Any
@@ -23,10 +23,10 @@ NUM_BUCKETS = "ddp-num-buckets"
 def find_megatron(workload: Workload, hardware: Hardware, most: int | None = None) -> dict[str, SizeReach]:
     """The ``bucket_size`` and the ``num_buckets`` with the shortest step, by the names of their flags.
 
-    With ``overlap_grad_reduce``, without which buckets are not cut, and for bfloat16 parameters with fp32
+    ``overlap_grad_reduce`` is on, without which buckets are not cut, and bfloat16 parameters have fp32
     gradients, as Megatron-LM trains them; all else is the default. Every size (in elements) at which buckets
-    change is simulated; where they are more than ``most`` (by default ``most_tries``), sizes on a
-    logarithmic grid. Of equal steps the largest size, or the fewest buckets.
+    change is simulated; if there are more than ``most`` (by default ``most_tries``), sizes on a
+    logarithmic grid. Of equal steps the largest size is taken, or the fewest buckets.
 
     Raises:
         InputError, NotModelledError: Megatron does not train this workload as it is.
@@ -40,7 +40,7 @@ def find_megatron(workload: Workload, hardware: Hardware, most: int | None = Non
     tried = try_sizes(workload, hardware, "megatron", "bucket_size", intervals, default, **fixed)
     counts = []
     for took, (low, high), _ in tried:
-        count = total // (high + 1) + 1  # the fewest that make a size of this interval, if any do
+        count = total // (high + 1) + 1  # the fewest buckets whose size lies in this interval, if any has one
         if low <= total // count <= high:
             counts.append((took, count))
     took, count = min(counts)
@@ -59,7 +59,10 @@ def fixed_settings(workload: Workload) -> dict[str, Any]:
 
 
 def bucket_intervals(workload: Workload, world_size: int, most: int) -> tuple[list[Interval], bool]:
-    """``find_intervals`` of ``bucket_size``, the default among them."""
+    """Intervals of ``bucket_size`` (elements) that cut the same buckets, and whether these are all of them.
+
+    If there are more than ``most``, that of the default size is among them (see ``find_intervals``).
+    """
     default = default_bucket_size(world_size)
     settings = read_megatron_settings({"overlap_grad_reduce": True}, workload)
     return find_intervals(workload, lambda size: _interval(workload, settings, size), 0, default, most)

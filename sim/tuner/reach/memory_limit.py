@@ -18,8 +18,8 @@ OptimumUnder = Callable[[int | None], tuple[int, Assignment]]
 
 _SMALLEST_LIMIT = 256  # of all gradients' bytes, the part at which a ladder begins
 
-# What makes DDP hold less and leaves its buckets alone, in the order in which it is proposed: in words, as
-# arguments of DistributedDataParallel, and as settings beside them.
+# Switches that make DDP hold less memory in the same buckets, in the order in which they are proposed: in
+# words, as arguments of DistributedDataParallel, and as other settings.
 _REMEDIES: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
     ("gradient_as_bucket_view=True", {"gradient_as_bucket_view": True}, {}),
     (

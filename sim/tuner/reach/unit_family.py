@@ -26,7 +26,7 @@ def find_units(workload: Workload, hardware: Hardware, policy: str) -> SizeReach
             assignment = assign(workload, policy, units=units)
         except (InputError, NotModelledError):
             if units:
-                continue  # a module of its own parameters that holds others, too
+                continue  # refused: a module with parameters of its own holds other units, too
             raise
         took = simulated_step_ns(workload, hardware, assignment)
         found.append((took, len(assignment.bucket_indices), assignment))

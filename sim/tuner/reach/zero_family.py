@@ -1,4 +1,4 @@
-"""What ``reduce_bucket_size`` of ZeRO-1 and ZeRO-2 reaches; all else is DeepSpeed's default (A5.1, A5.2)."""
+"""The best step by ``reduce_bucket_size`` of ZeRO-1 or ZeRO-2; the rest is default (A5.1, A5.2)."""
 
 from dataclasses import replace
 
@@ -16,8 +16,8 @@ from sim.tuner.reach.size_reach import Interval, SizeReach, best_size, find_inte
 def find_zero(workload: Workload, hardware: Hardware, policy: str, most: int | None = None) -> SizeReach:
     """The ``reduce_bucket_size`` with the shortest step under ``policy``, ``zero1`` or ``zero2``.
 
-    Every size (in elements) at which a step changes is simulated; where they are more than ``most`` (by
-    default ``most_tries``), sizes on a logarithmic grid. Of equal steps the largest size.
+    Every size (in elements) at which a step changes is simulated; if there are more than ``most`` (by
+    default ``most_tries``), sizes on a logarithmic grid. Of equal steps the largest size is taken.
 
     Raises:
         InputError, NotModelledError: DeepSpeed does not train this workload as it is, or the hardware has no
@@ -38,7 +38,7 @@ def find_zero(workload: Workload, hardware: Hardware, policy: str, most: int | N
 def size_intervals(
     workload: Workload, settings: ZeroSettings, world_size: int, most: int
 ) -> tuple[list[Interval], bool]:
-    """``find_intervals`` of ``reduce_bucket_size``, DeepSpeed's default among them."""
+    """``find_intervals`` of ``reduce_bucket_size`` (elements), that of DeepSpeed's default among them."""
     groups = lay_out(workload, settings, world_size)
 
     def interval_of(size: int) -> Interval:
@@ -50,11 +50,11 @@ def size_intervals(
 def _interval(workload: Workload, settings: ZeroSettings, groups: dict[int, FlatGroup]) -> Interval:
     """The sizes at which every comparison with ``reduce_bucket_size`` comes out as under ``settings``.
 
-    Compared are what a flush holds, that with what it did not take any more, and where one that is too large
-    is split (A5.2, A5.4, A5.7).
+    Compared are the elements of each flush, the same plus the gradient that did not fit any more, and the
+    elements at which a flush that is too large is split (A5.2, A5.4, A5.7).
     """
     size = settings.reduce_bucket_size
-    everyone = ProcessGroup(0, 1, 1)  # of whom nothing is asked here
+    everyone = ProcessGroup(0, 1, 1)  # sizes of messages do not depend on it
     flushes = plan_flushes(workload, settings)
     compared = []
     for number, flush in enumerate(flushes):

@@ -6,7 +6,7 @@ of each prefix then decides, and the least F for which there is one is found by 
 pass is enough. On any other machine the same search gives a bound: slow-downs and blocked launches only add,
 and several channels together pass no more than one that is as fast as all of them.
 
-Sums are float64: beyond 2**53 ns, 104 days, all of it is a few ns off.
+Sums are float64: beyond 2**53 ns (104 days) they are off by a few ns.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from sim.tuner.search.problem import Problem
 
 # Effects of a machine with which this search and ``labels`` are exact.
 KNOWN = frozenset({"launch_cost_ns"})
-LATE = 0.5 + 1e-3  # ns: the kernels compare with a deadline before they round, and sums of float64 may be off
+LATE = 0.5 + 1e-3  # ns allowed past a deadline: the times compared are not rounded, and sums may be off
 MOST_STEPS = 150_000_000  # of the lattice search, about a second
 MOST_POINTS = 20_000_000
 
@@ -53,7 +53,7 @@ def covers(problem: Problem) -> bool:
 
 
 class _Runs:
-    """The lattice of a problem: places and running sums, run after run."""
+    """The lattice of a problem, how many gradients of each run are sent: places and running sums, by run."""
 
     def __init__(self, problem: Problem) -> None:
         runs = [np.flatnonzero(problem.run == number) for number in range(int(problem.run.max()) + 1)]
@@ -78,7 +78,7 @@ class _Runs:
 
 
 class _Search:
-    """Whether all can be sent by a given time, and how, if all-reduces take what the curve says."""
+    """Tells whether all gradients can be sent by a given time, and in which buckets, by the curve given."""
 
     def __init__(
         self, problem: Problem, runs: _Runs, curve_bytes: Ints, curve_ns: Ints, max_bytes: int
@@ -114,7 +114,7 @@ class _Search:
         return high_ns, ends
 
     def closes(self, target: int, ends: Floats) -> NDArray[np.bool_]:
-        """Where buckets end if all is synchronised by ``target``: long buckets, from the last."""
+        """Which places end a bucket if all is synchronised by ``target``: long buckets, from the last."""
         runs, problem = self.runs, self.problem
         taken = np.diff(runs.starts)
         strides = np.append(np.cumprod(taken[:0:-1] + 1)[::-1], 1)
@@ -145,7 +145,7 @@ class _Search:
 
 
 def exact_optimum(problem: Problem, upper_ns: int, max_bytes: int = NO_LIMIT) -> Found | None:
-    """The best contiguous partition on one FIFO channel (see ``covers``), or what stands for it elsewhere.
+    """The best contiguous partition on one FIFO channel (see ``covers``); elsewhere a bound, and a partition.
 
     Args:
         problem: the workload on the machine.
@@ -167,7 +167,7 @@ def exact_optimum(problem: Problem, upper_ns: int, max_bytes: int = NO_LIMIT) ->
         below = np.ascontiguousarray(np.minimum.accumulate(curve[::-1])[::-1])
     known = lower_bound_ns(problem)
     search = _Search(problem, runs, sizes, below, max_bytes)
-    # Copies are rounded one by one: half a ns of each is what a partition may be better for it.
+    # Each copy is rounded by itself, which may make a partition shorter than searched by half a ns a copy.
     slack_ns += len(problem) // 2 + 1 if copies else 0
     least, ends = search.least(known, upper_ns + slack_ns)
     at_least = max(known, least - slack_ns)

@@ -1,4 +1,4 @@
-"""What a search over whole buckets can know: they can be merged, never divided."""
+"""Sentences on a search over whole buckets, which can be merged and never divided."""
 
 from dataclasses import replace
 
@@ -8,14 +8,14 @@ from sim.units import format_ms
 
 
 def over_merges(workload: Workload) -> str:
-    """How a sentence about what is best ends where only merges of whole buckets were searched; else empty."""
+    """The end of a sentence on what is best, if only merges of whole buckets were searched; else empty."""
     if not workload.is_of_whole_buckets:
         return ""
     return f" (over merges of the {len(workload.gradients)} buckets as recorded only)"
 
 
 def bounded(gain: Gain, workload: Workload) -> Gain:
-    """``gain``, its sentence ending in what was searched where that was merges of whole buckets only."""
+    """``gain`` with ``over_merges`` at the end of its sentence."""
     return replace(gain, sentence=gain.sentence + over_merges(workload))
 
 

@@ -1,4 +1,4 @@
-"""What a table of steps says: one row for each machine that the calibration allows, one column an iteration.
+"""Statistics of a table of steps: a row for each machine that the calibration allows, a column an iteration.
 
 A cell is a step, or a paired difference of steps, of one iteration on one machine. What is the same in a
 whole row is an error of the calibration: a training run has one machine, and no number of steps averages it
@@ -12,7 +12,7 @@ import numpy as np
 
 from sim.clock.arrays import Floats
 
-_NORMAL = 1.4826  # standard deviations of a normal distribution in one median absolute deviation
+_NORMAL = 1.4826  # standard deviation over median absolute deviation, of a normal distribution
 _RESAMPLES = 200
 # Student's t, two-sided 95 %, by degrees of freedom; linear in 1 / freedom between them.
 _FREEDOM = (1, 1.5, 2, 3, 4, 5, 7, 10, 15, 30, 1e9)
@@ -26,7 +26,7 @@ class Steps(NamedTuple):
     still: Floats
 
     def minus(self, other: "Steps") -> "Steps":
-        """Cell by cell: all candidates play the same draws."""
+        """The differences, cell by cell: all candidates play the same draws."""
         return Steps(self.played - other.played, self.still - other.still)
 
 
@@ -45,10 +45,11 @@ def student(freedom: float) -> float:
 
 
 def estimate_mean(steps: Steps) -> Estimate:
-    """The mean of a long run on the real machine.
+    """The mean of a long run on the real machine, in ns.
 
-    Its variance is that between the means of rows, without jitter, plus that between the means of columns
-    over the number of columns. Degrees of freedom are Satterthwaite's. Equal steps give no width.
+    Its variance is that between the means of rows, without jitter, times (1 + 1 / number of rows), plus that
+    between the means of columns over their number. Degrees of freedom are Satterthwaite's. If all steps are
+    equal, the interval has no width.
     """
     machines, iterations = steps.played.shape
     center = float(steps.played.mean())
@@ -67,9 +68,9 @@ def estimate_mean(steps: Steps) -> Estimate:
 
 
 def noise_between_steps(steps: Steps) -> float | None:
-    """By how much a step varies from iteration to iteration on one machine: a robust standard deviation.
+    """A robust standard deviation in ns of a step from iteration to iteration on one machine.
 
-    None where there is one iteration.
+    None if there is only one iteration.
     """
     table, iterations = steps.played, steps.played.shape[1]
     if iterations == 1:

@@ -19,7 +19,7 @@ def doubts_about(workload: Workload, hardware: Hardware) -> tuple[str, ...]:
 
 
 def _about_curve(hardware: Hardware) -> tuple[str, ...]:
-    """One sentence, however many sizes are doubtful; why, only of one."""
+    """One sentence on all doubtful sizes of the curve; if there is one only, it says why."""
     points = [
         (one["num_bytes"], one["why"])
         for one in _listed(hardware.provenance)
@@ -43,7 +43,7 @@ def _listed(provenance: dict[str, Any]) -> list[Any]:
 
 
 def doubted(gain: Gain, doubts: Sequence[str]) -> Gain:
-    """``gain``, no longer significant for certain where there are doubts; its sentence then says so."""
+    """``gain``; if it is significant and there are ``doubts``, it no longer is for certain and says so."""
     if not doubts or gain.significant is not True:
         return gain
     return replace(

@@ -20,17 +20,17 @@ _P90, _P99 = NormalDist().inv_cdf(0.9), NormalDist().inv_cdf(0.99)
 SCORES = np.array([-_P99, -_P90, 0.0, _P90, _P99])
 _GRID = np.array([NormalDist().inv_cdf((number + 0.5) / 4000) for number in range(4000)])
 _NAMES = ("min_ns", "p10_ns", "median_ns", "p90_ns", "max_ns")
-_MOST_SAMPLES = 1000  # drawn to repeat a calibration; of more, the scatter is scaled
+_MOST_SAMPLES = 1000  # drawn at most to repeat a calibration; if it had more, the scatter is scaled down
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scatter:
-    """Scatter along the all-reduce curve, as factors of its points; one row or entry a point.
+    """Scatter along the all-reduce curve, as factors on its points; each array has one row or entry a point.
 
-    ``num_bytes``: the point's size. ``quantiles``: at ``SCORES``, as multiples of their mean; all 1 where
-    nothing is known. ``counts``: samples behind the point, 0 where nothing is known. ``by_mean``: the point
-    is their mean, else their median. ``sigmas``: how well the point is known, one sigma of its logarithm; NaN
-    where only its samples say.
+    ``num_bytes``: the point's size. ``quantiles`` [points, 5]: those of its samples at ``SCORES``, over their
+    mean; all 1 if nothing is known. ``counts``: the number of samples, 0 if nothing is known. ``by_mean``:
+    whether the point is the mean of its samples, or their median. ``sigmas``: one standard deviation of the
+    point's logarithm, from the interval that calibration kept; NaN without one.
     """
 
     num_bytes: Ints
@@ -45,11 +45,11 @@ class Scatter:
         return int(np.count_nonzero(self.counts))
 
     def repeat_calibrations(self, times: int, generator: np.random.Generator) -> Floats:
-        """The curve's points as other calibrations might have found them, as factors: [times, points].
+        """The curve's points as other calibrations might have found them, as factors [times, points].
 
-        Each point is made from as many samples as the real one, drawn from its own distribution, by the
-        statistic that made it; or from the 95 % interval that the calibration found itself. The factors of a
-        point are 1 in the mean: what was measured is not corrected.
+        A point is drawn from its 95 % interval, if the calibration kept one. Otherwise as many samples as the
+        real point had are drawn from its distribution, and their mean or median is taken, as it was of the
+        real ones. The factors of a point are 1 in the mean: what was measured is not corrected.
         """
         factors = np.ones((times, len(self.counts)))
         for point, count in enumerate(self.counts.tolist()):
@@ -121,9 +121,9 @@ def _quantiles(point: CurvePoint, known: dict[str, Any]) -> Floats | None:
     """One point's quantiles over their mean; None where ``known`` does not say enough."""
     if not known.get("count") or not {"p90_ns", "max_ns"} & set(known):
         return None
-    values: dict[str, int] = {"median_ns": point.duration_ns, **known}  # where none is kept, the point is one
+    values: dict[str, int] = {"median_ns": point.duration_ns, **known}  # if no median is kept: the point
     if "p90_ns" in known:
-        values.pop("max_ns", None)  # of many samples one, and not what a tenth of them is like
+        values.pop("max_ns", None)  # one of many samples does not tell what the slowest tenth is like
     scores = [score for score, name in zip(SCORES.tolist(), _NAMES, strict=True) if name in values]
     found = np.maximum.accumulate([values[name] for name in _NAMES if name in values])
     quantiles = np.interp(SCORES, scores, found)

@@ -18,12 +18,12 @@ from sim.tuner.sweeps.usual_caps import default_caps
 from sim.tuner.sweeps.workers import process_pool, spread
 
 MAX_ROWS = 100_000
-# Gradients simulated, in all candidates, from where on it pays to start a pool of processes for SimPy (0.7 s)
-# or for compiled code (2 s). To that a layout is what costs: as much to write down as to play ten times.
+# Simulated gradients, over all candidates, from which on a pool of processes pays: it starts in 0.7 s for
+# SimPy and in 2 s for compiled code, for which writing a layout takes as long as playing it ten times.
 POOL_FROM = 200_000
 COMPILED_POOL_FROM = 10_000_000
 LAYOUT_COST = 10
-# The same in one task: short enough to be waited for, long enough to be worth its way to a worker.
+# Simulated gradients in one task: few enough to wait for, and enough to be worth sending to a worker.
 TASK = 8_000
 COMPILED_TASK = 100_000
 
@@ -113,8 +113,8 @@ def _row(hardware: Hardware, point: Point, cap: float | None, figures: Figures) 
 def _layouts(
     workload: Workload, hardware: Hardware, grid: Grid
 ) -> tuple[dict[Point, dict[float | None, float | None]], list[Batch]]:
-    """Which cap makes the same layout as which, by what changes the workload; and what is to be simulated:
-    each layout of it once a machine."""
+    """For each what-if that changes the workload, by cap the first cap with the same layout; and the batches
+    to simulate: each layout once on each machine."""
     same_layout_as: dict[Point, dict[float | None, float | None]] = {}
     known: dict[object, dict[float | None, float | None]] = {}
     by_workload: dict[Point, list[Point]] = {}
@@ -139,7 +139,7 @@ def _played(
     workload: Workload, hardware: Hardware, engine: Engine, batches: list[Batch], executor: Executor | None
 ) -> Iterator[tuple[Batch, list[Figures]]]:
     """Each batch, or a piece of it, with its figures, in order: in this process or on an executor."""
-    # What no engine reads need not travel.
+    # What no engine reads is not sent to workers.
     lean = replace(workload, samples=(), provenance={}, extensions={})
     size = len(workload.gradients)
     simulated = size * sum(len(batch.points) for batch in batches)

@@ -1,4 +1,4 @@
-"""Which candidates nobody has to give up for another."""
+"""The Pareto front of a sweep: the rows that no other row beats in one figure without losing in another."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -19,16 +19,16 @@ def pareto_front(
     *,
     within: Sequence[str] = WHAT_IFS,
 ) -> tuple[bool, ...]:
-    """For each row, whether no other is as good in all ``figures`` and better in one; equals both are.
+    """For each row, whether it is on the front: no other is as good in all ``figures`` and better in one.
 
     Args:
         rows: of a sweep.
         figures: fields of ``SweepRow`` that are to be small; ``overlap_ratio`` is to be large.
-        within: rows are compared where these fields are equal: by default under the same what-ifs, as a
-            faster wire is not to be had by another cap. ``()`` compares all.
+        within: only rows in which these fields are equal are compared: by default those under the same
+            what-ifs, since no cap makes the wire faster. ``()`` compares all.
 
     Raises:
-        InputError: no figure, or a name that is none.
+        InputError: no figure, or a name that is no figure or field.
     """
     if not figures:
         raise InputError(f"figures: an empty list is not legal; give some of {', '.join(_FIGURES)}")
@@ -43,7 +43,7 @@ def pareto_front(
     for numbers in together.values():
         costs = {number: _costs(rows[number], figures) for number in numbers}
         front: list[tuple[float, ...]] = []
-        for number in sorted(numbers, key=costs.__getitem__):  # whoever beats a row is ahead of it
+        for number in sorted(numbers, key=costs.__getitem__):  # a row that beats another comes before it
             cost = costs[number]
             beaten = any(
                 other != cost and all(a <= b for a, b in zip(other, cost, strict=True)) for other in front

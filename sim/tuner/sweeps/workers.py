@@ -1,4 +1,4 @@
-"""Tasks spread over an executor: results in order, errors as ours, nothing left running."""
+"""Tasks spread over an executor: results come in order, errors as ``SimError``, and nothing is left over."""
 
 import multiprocessing
 import os
@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 
 def process_pool(most: int | None = None) -> ProcessPoolExecutor:
-    """A pool of spawned processes, at most ``most`` and as many as there are cores.
+    """A pool of spawned processes: ``most`` at most, and no more than there are cores.
 
     Spawned, since a fork of a process with threads (torch's, streamlit's) may hang. A spawned process imports
     the script that started it: what the script runs belongs under ``if __name__ == "__main__":``. Ctrl-C is

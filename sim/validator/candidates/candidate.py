@@ -10,7 +10,7 @@ from sim.systems.registry import assign
 from sim.units import MIB
 
 ZERO_POLICIES = ("zero1", "zero2")
-_UNSTAMPED = (*ZERO_POLICIES, "megatron", "fully_shard", "replicate")  # they take no hook
+_UNSTAMPED = (*ZERO_POLICIES, "megatron", "fully_shard", "replicate")  # these take no communication hook
 _SMALL_BYTES = 64 << 10
 
 
@@ -32,10 +32,10 @@ class Candidate:
 
     @property
     def is_traced(self) -> bool:
-        """Whether a second lane stamps every bucket, by a communication hook.
+        """Whether the candidate has a second lane, in which a communication hook notes each bucket's times.
 
-        A candidate with a hook of its own has none, as DDP takes one hook; nor has one that leaves unused
-        buckets out (A3.14), which then have nothing to stamp, nor ZeRO, Megatron-Core and FSDP2, which take
+        A candidate with a hook of its own has no such lane, as DDP takes one hook; nor has one that leaves
+        unused buckets out (A3.14), for which no hook is called, nor ZeRO, Megatron-Core and FSDP2, which take
         no hook.
         """
         assignment = self.assignment
@@ -62,7 +62,7 @@ class Candidate:
 
 
 def lane_count(candidates: Sequence[Candidate]) -> int:
-    """How many lanes a round has: plain and noop, every candidate stock, and those that are traced again."""
+    """How many lanes a round has: plain, noop, one for each candidate, and a second one if it is traced."""
     return 2 + sum(1 + candidate.is_traced for candidate in candidates)
 
 
@@ -71,10 +71,10 @@ def standing_candidates(
 ) -> list[Candidate]:
     """The assignments that every record holds, each named for what it is.
 
-    DDP's default, explicit ``caps`` in MiB, one bucket, the recommended one, caps that double from
+    They are DDP's default, explicit ``caps`` in MiB, one bucket, the recommended one, caps that double from
     1 MiB (small buckets while there is still backward to hide behind), and the recommended buckets with
     the small gradients taken out and sent last: a partition that is not contiguous in ready order, which
-    no keyword of DDP reaches. The last is left out where it would not differ.
+    no keyword of DDP reaches. The last is left out if it would not differ.
     """
     doubling = [float(2**power) for power in range(max(1, (workload.total_bytes // MIB).bit_length()))]
     found = {
@@ -91,7 +91,10 @@ def standing_candidates(
 
 
 def _small_last(workload: Workload, recommended: Assignment) -> Assignment | None:
-    """The buckets of ``recommended`` without gradients below 64 KiB, which follow in one bucket per key."""
+    """The buckets of ``recommended`` without gradients below 64 KiB; these follow, by dtype and device.
+
+    None if that changes nothing, or if all gradients are as small.
+    """
     small: dict[object, list[int]] = {}
     for index in workload.order():
         gradient = workload.gradients[index]

@@ -1,4 +1,4 @@
-"""Which neighbour a measurement has, and on which hosts of the box."""
+"""The neighbour of a measurement, a second job in the same box: what it does, and on which hosts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,9 +17,8 @@ from sim.validator.hosts.second_job import SecondJob
 
 
 def place_two(place: Place) -> tuple[Place, tuple[int, ...]]:
-    """Where the job measured is, and the hosts of its neighbour: every other one, so that both cross halves.
-
-    Where ``place`` says which hosts the ranks are on, the neighbour has the rest.
+    """The place of the measured job, and the hosts of its neighbour: every other one, so that both use the
+    uplink. If ``place`` says which hosts the ranks are on, the neighbour has the rest.
 
     Raises:
         InputError: no box, or fewer than two hosts for one of the two.
@@ -37,7 +36,7 @@ def place_two(place: Place) -> tuple[Place, tuple[int, ...]]:
 
 
 def endless_all_reduce(num_bytes: int, hosts: Sequence[int]) -> SecondJob:
-    """All-reduces of ``num_bytes``, one after the other."""
+    """A second job on ``hosts`` that makes all-reduces of ``num_bytes``, one after the other."""
     if num_bytes < 4:
         raise InputError(f"neighbour: {num_bytes} bytes is not legal; give at least 4, such as 16MiB")
     job = {"task": "occupy", "backend": "gloo", "num_bytes": num_bytes, "world_size": len(hosts)}

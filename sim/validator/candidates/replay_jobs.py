@@ -156,7 +156,7 @@ def _rounds(candidates: Sequence[Candidate], rounds: int, warmup: int, seed: int
 
 
 def check_rounds(rounds: int, warmup: int, device: str) -> None:
-    """Raise ``InputError`` unless something is measured, after what DDP does only at first."""
+    """Raise ``InputError`` unless a round is measured, and warm-up covers what DDP does only at first."""
     if rounds < 1:
         raise InputError(f"rounds: {rounds} is not legal; give at least 1")
     if warmup < MIN_WARMUP[device]:

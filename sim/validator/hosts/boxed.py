@@ -25,14 +25,14 @@ _PORT = "29500"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """The rank that failed first, and its exit code; minus the number of the signal that ended it."""
+    """The rank that failed first, and its exit code, or minus the number of the signal that ended it."""
 
     rank: int
     code: int
 
     @property
     def exit_code(self) -> int:
-        """What a shell calls it: 128 and the number of a signal."""
+        """The exit code as a shell gives it: for a signal, 128 plus its number."""
         return 128 - self.code if self.code < 0 else self.code
 
     def describe(self) -> str:
@@ -43,9 +43,10 @@ class Failure:
 
 
 def environment(hosts: Sequence[Host], rank: int) -> dict[str, str]:
-    """What torchrun sets where each host has one rank; its own settings (``PET_…``) too, for one inside.
+    """The environment of a rank, as torchrun sets it with one rank a host.
 
-    Threads and buffering are set only where the user has not.
+    It also has torchrun's own settings (``PET_…``), for a torchrun that the rank starts. Threads and
+    buffering are set only if the user has not set them.
     """
     count, address = str(len(hosts)), hosts[0].address
     return {
@@ -67,9 +68,9 @@ def environment(hosts: Sequence[Host], rank: int) -> dict[str, str]:
 def run_in_box(place: Place, command: Sequence[str]) -> Failure | None:
     """Run ``command`` once on each host of ``place``; None once all have ended well.
 
-    Rank 0 has this process's stdout and stderr; what the others say goes to its stderr, each line behind
-    ``[rank1]:``. None has an input. When one fails, or this process is told to end, the others get SIGTERM,
-    and SIGKILL five seconds later, with all that they started.
+    Rank 0 has this process's stdout and stderr; what other ranks print goes to this process's stderr, each
+    line behind ``[rank1]:``. No rank has an input. When one fails, or this process is told to end, the others
+    and all that they started get SIGTERM, and SIGKILL five seconds later.
 
     Raises:
         InputError: no such command. MachineError: the box cannot be made here.
@@ -113,7 +114,7 @@ class _Ranks:
             self._selector.register(process.stdout, selectors.EVENT_READ, partial(self._heard, said))
 
     def wait(self) -> Failure | None:
-        """Until all have ended, or one has failed."""
+        """Wait until all have ended, or one has failed."""
         while self._running and self._failure is None:
             self._look(None)
         return self._failure
@@ -133,7 +134,7 @@ class _Ranks:
             self._look(_LOOK_S)
 
     def _look(self, timeout_s: float | None) -> bool:
-        """Attend to what happened, or happens within ``timeout_s``; whether anything did."""
+        """Handle what has happened, or happens within ``timeout_s``; return whether anything did."""
         happened = self._selector.select(timeout_s)
         for key, _ in happened:
             key.data(key.fileobj)
@@ -153,7 +154,7 @@ class _Ranks:
 
 
 class _Said:
-    """What a rank says, passed on to stderr line by line; of a progress bar's line only the last state."""
+    """Passes on what a rank prints to stderr, line by line; of a progress bar's line only the last state."""
 
     def __init__(self, rank: int, stream: IO[bytes]) -> None:
         self._mark = f"[rank{rank}]:"
@@ -176,7 +177,7 @@ class _Said:
 
 
 def _last_state(line: bytes) -> bytes:
-    """What a terminal shows of a line that goes back to its beginning."""
+    """The part of ``line`` behind its last carriage return, which a terminal would show."""
     return line[line.rfind(b"\r", 0, -1) + 1 :]
 
 

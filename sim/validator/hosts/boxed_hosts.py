@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 _NUMBER = itertools.count()
 _LATENCY_MS = 100
 _OURS = re.compile(r"bs(\d+)\.(\d+)\.(\d+)[a-j]-\w+")
-# Waits until the process that holds the other end of its input is gone, then does what that would have done.
+# A shell that waits until the process at the other end of its input is gone, and removes its namespaces.
 _KEEPER = """
 read -r _
 for name in $(ip netns list); do
@@ -77,7 +77,7 @@ def _check_machine(hosts: int) -> None:
 class _Teardown:
     """Removes the namespaces that were made, and ends what runs in them, whatever ends this process.
 
-    Where nothing of this process runs any more (SIGKILL), a shell that it started beforehand does it.
+    If this process is gone before it could (SIGKILL), a shell that it started beforehand does it.
     """
 
     def __init__(self, stem: str) -> None:
@@ -133,13 +133,13 @@ def _remove(name: str) -> None:
 def box(rates_bits: Sequence[int], uplink_bits: int | None = None) -> Iterator[list[Host]]:
     """One namespace per rate, each host's link shaped to its rate (bit/s) in both directions.
 
-    Two hosts of one rate share a veth pair; others meet on a switch. With ``uplink_bits`` the first half
-    of the hosts (the smaller, where they are odd) is on one switch and the rest on another, and all that
-    goes between the two shares an uplink of that rate, in each direction.
+    Two hosts of one rate share a veth pair; others meet on a switch. With ``uplink_bits`` the first half of
+    the hosts (the smaller half of an odd number) is on one switch and the rest on another, and all that goes
+    between the two shares an uplink of that rate, in each direction.
 
-    Names carry this process, so that boxes do not meet. On every exit (return, error, Ctrl-C, SIGTERM,
-    SIGHUP, SIGKILL) whatever runs in the namespaces is ended, and they are removed; should something be left
-    all the same, the next box removes it.
+    Names hold this process's number, so that boxes do not meet. On every exit (return, error, Ctrl-C,
+    SIGTERM, SIGHUP, SIGKILL) whatever runs in the namespaces is ended, and they are removed; should something
+    be left all the same, the next box removes it.
 
     Raises:
         InputError: a number of hosts other than 2 to 64.
@@ -163,8 +163,8 @@ def box(rates_bits: Sequence[int], uplink_bits: int | None = None) -> Iterator[l
 def remove_leftovers() -> list[str]:
     """Delete the namespaces of boxes whose process runs no more, with what runs in them; returns their names.
 
-    A name holds its process's number and start, so that a number in use again does not keep them, and the
-    namespace that counts the processes: another container's are left alone.
+    A name holds the number, the start and the PID namespace of its process: so a number that is in use again
+    does not keep the box, and boxes of other containers are left alone.
     """
     removed = []
     here = _process_namespace()
@@ -178,7 +178,7 @@ def remove_leftovers() -> list[str]:
 
 
 def _process_namespace() -> int:
-    """What process numbers are counted in; 0 where the system does not say."""
+    """The number of this process's PID namespace; 0 if the system does not tell."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:

@@ -14,7 +14,10 @@ _LANES = {"paced": paced_lanes, "model": model_lanes}
 
 
 def replay(rank: RankLike) -> None:
-    """Run every lane once per round in a shuffled order; one event a step, warm-up rounds marked."""
+    """Run every lane once in each round, in a shuffled order, and tell an event for each step.
+
+    Warm-up rounds have numbers below 0.
+    """
     sharpen_sleep()
     gc.disable()
     job = rank.job
@@ -30,7 +33,7 @@ def replay(rank: RankLike) -> None:
                 round=number,
                 ranks=gather(lane.step(), rank.world_size),
             )
-        if number == -1:  # rebuilt before the second forward (A2.6), and told before anything is measured
+        if number == -1:  # DDP has rebuilt its buckets (A2.6), and nothing has been measured yet
             _tell_buckets(rank, lanes)
 
 

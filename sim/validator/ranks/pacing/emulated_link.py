@@ -41,12 +41,12 @@ class EmulatedLink(Protocol):
         """Carry the bytes of ``tensor``; the future holds ``[tensor]`` when they would have arrived."""
 
     def hook(self, state: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """The same, as a communication hook of DDP."""
+        """Carry the bytes of a bucket, as a communication hook of DDP."""
 
 
 @dataclass(slots=True)
 class _Transfer:
-    """One collective on the wire: when it was launched, ns, what is left of it, and who is told."""
+    """One collective on the wire: when it was launched, the ns that are left, and its callback at the end."""
 
     launched_ns: int
     left_ns: float
@@ -54,7 +54,7 @@ class _Transfer:
 
 
 class Wire:
-    """Collectives in time, without any clock: first come, first served, on a few channels.
+    """Says when collectives start and end, first come, first served on a few channels; it reads no clock.
 
     While more than one is active, each stretches by ``channel_slowdown`` (CONTRACT, "How time runs", 4).
 
@@ -71,7 +71,7 @@ class Wire:
         self._now_ns = 0
 
     def add(self, launched_ns: int, service_ns: int, arrived: Callable[[], None]) -> None:
-        """A collective of ``service_ns`` that is launched now or later, after all that were added before."""
+        """Add a collective of ``service_ns`` that is launched now or later, after all that were added."""
         self._waiting.append(_Transfer(launched_ns, service_ns, arrived))
 
     def next_ns(self) -> int | None:
@@ -82,7 +82,7 @@ class Wire:
         return min(instants, default=None)
 
     def advance(self, until_ns: int) -> list[tuple[int, Callable[[], None]]]:
-        """Let time pass up to ``until_ns``; what arrived, in order, with the instant of each, ns."""
+        """Let time pass up to ``until_ns``; return instant (ns) and callback of each arrival, in order."""
         arrived: list[tuple[int, Callable[[], None]]] = []
         while (instant := self.next_ns()) is not None and instant <= until_ns:
             self._pass(instant)
@@ -159,7 +159,7 @@ class HostLink:
 
 
 class CudaLink:
-    """A wire made of kernels that spin on side streams, one stream a channel, as NCCL's kernels would sit.
+    """A wire made of kernels that spin on side streams, one for each channel, in place of NCCL's kernels.
 
     Each collective waits for what the current stream holds at its launch (A3.7) and then spins for its
     service time. Collectives take the channels in turn. A channel does not slow another down.

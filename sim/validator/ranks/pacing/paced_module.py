@@ -37,12 +37,12 @@ def sleep_until(deadline_ns: int) -> int:
 
 @dataclass(slots=True)
 class Schedule:
-    """When the nodes of one backward are due, ns from its start, and what happened.
+    """When the nodes of one backward are due, in ns from its start, and what each of them took.
 
-    ``due_ns`` holds one entry a gradient in ready order and a last one for the end of backward.
-    ``baseline_ns`` is the processor time of each AccumulateGrad without DDP, in ready order, ``adding_ns``
-    the same where a gradient is there already and the new one is added to it, taken off where ``recorded``,
-    as the recorded times then contain it; ``hooks_ns`` what it was in this backward, DDP's hook included.
+    ``due_ns`` has an entry for each gradient in ready order, and a last one for the end of backward.
+    ``hooks_ns`` is the processor time of each AccumulateGrad in this backward, DDP's hook included. What it
+    takes without DDP is subtracted before it delays later nodes: ``baseline_ns``, or ``adding_ns`` if the
+    backward ``adds`` to gradients and the recorded times contain these additions (``recorded``).
     """
 
     due_ns: Sequence[int]
@@ -57,9 +57,9 @@ class Schedule:
     ready_ns: list[int] = field(default_factory=list)
 
     def begin(self, adds: bool = False, recorded: bool = True) -> None:
-        """Start the clock of a backward, which ``adds`` to gradients that are there already.
+        """Start the clock of a backward.
 
-        ``recorded``: that is part of the recorded times (A3.12).
+        ``adds``: it adds to gradients that exist; ``recorded``: recorded times contain that (A3.12).
         """
         self.adds, self.recorded = adds, recorded
         self.hooks_ns = []
@@ -68,7 +68,7 @@ class Schedule:
         self.start = time.monotonic_ns()
 
     def node(self, position: int) -> None:
-        """One node: wait until it is due."""
+        """Wait until the node at ``position`` is due."""
         now = sleep_until(self.start + self.due_ns[position] + self.shift)
         self.ready_ns.append(now - self.start)
 
@@ -77,7 +77,7 @@ class Schedule:
         self.entered = time.thread_time_ns()
 
     def leave(self, inputs: object, outputs: object) -> None:
-        """It is accumulated and DDP's hook has returned: what DDP took delays what follows."""
+        """The gradient is accumulated and DDP's hook has returned: DDP's time delays later nodes."""
         taken = time.thread_time_ns() - self.entered
         baseline_ns = self.adding_ns if self.adds and self.recorded else self.baseline_ns
         if baseline_ns:
@@ -85,7 +85,7 @@ class Schedule:
         self.hooks_ns.append(taken)
 
     def stand_still(self, duration_ns: int) -> None:
-        """A hook has waited for so long, on no processor: what follows on the compute lane waits as well."""
+        """Delay later nodes by ``duration_ns``, for which a hook has waited without using a processor."""
         self.shift += duration_ns
 
 
@@ -125,13 +125,13 @@ class _Tail(torch.autograd.Function):
 def chain_node(
     carry: torch.Tensor, parameter: torch.Tensor, owner: "PacedModule", position: int
 ) -> torch.Tensor:
-    """``carry`` behind the node whose backward makes the gradient at ``position`` in ready order."""
+    """Append to ``carry`` the node whose backward makes the gradient at ``position`` in ready order."""
     chained: torch.Tensor = _Node.apply(carry, parameter, owner, position)  # type: ignore[no-untyped-call]
     return chained
 
 
 def chain_tail(carry: torch.Tensor, owner: "PacedModule") -> torch.Tensor:
-    """``carry`` behind the node whose backward ends the recorded backward."""
+    """Append to ``carry`` the node whose backward ends the recorded backward."""
     chained: torch.Tensor = _Tail.apply(carry, owner)  # type: ignore[no-untyped-call]
     return chained
 
@@ -145,11 +145,11 @@ class PacedModule(nn.Module):
             that AccumulateGrad takes them without a copy.
         order: indices in ready order.
         due_ns: ready times along ``order`` and the end of backward, ns.
-        forward_ns: length of forward, counted from ``forward_start_ns`` (set before each step); with
-            buffers from its own start, as DDP broadcasts them before.
+        forward_ns: length of forward, counted from ``forward_start_ns`` (set before each step); if there are
+            buffers, from the start of ``forward``, since DDP broadcasts them before.
         buffers: tensors that DDP broadcasts before each forward (A3.16).
 
-    ``addends`` are handed out in place of ``gradients`` where gradients are there already.
+    ``addends`` are handed out in place of ``gradients`` if parameters have gradients already.
     """
 
     def __init__(
@@ -172,10 +172,10 @@ class PacedModule(nn.Module):
         self.forward_start_ns = 0
         self.addends: Sequence[torch.Tensor] = gradients
         self._gradients = list(gradients)
-        self._watched: list[Any] = []  # a node lives as long as something holds it
+        self._watched: list[Any] = []  # AccumulateGrad nodes, which only live while something holds them
 
     def watch_hooks(self) -> None:
-        """Count what DDP's hooks take, from now on; call it once DDP has been built on this module."""
+        """From now on count what DDP's hooks take; call it after DDP has been built on this module."""
         if self._watched:
             return
         for weight in self.weights:
@@ -185,7 +185,7 @@ class PacedModule(nn.Module):
             self._watched.append(node)
 
     def begin_backward(self, recorded: bool = True) -> None:
-        """Start the clock; gradients that are there already are added to, as ``recorded`` or beside that."""
+        """Start the clock; ``recorded``: the recorded times contain additions to gradients that exist."""
         self.schedule.begin(self.weights[self.order[0]].grad is not None, recorded)
 
     def take_gradient(self, position: int) -> torch.Tensor:
@@ -194,18 +194,18 @@ class PacedModule(nn.Module):
         return handed_out[self.order[position]].detach()
 
     def keep(self, position: int) -> None:
-        """Let backward take its time up to the node at ``position``."""
+        """Hold backward until the node at ``position`` is due."""
         self.schedule.node(position)
 
     def forward(self, carry: torch.Tensor) -> torch.Tensor:
-        """The chain of nodes, then the rest of forward's time."""
+        """Append the chain of nodes to ``carry``, then sleep for the rest of forward's time."""
         start = time.monotonic_ns() if self.has_buffers else self.forward_start_ns
         carry = self.chain(carry)
         sleep_until(start + self.forward_ns)
         return carry
 
     def chain(self, carry: torch.Tensor) -> torch.Tensor:
-        """The chain of nodes that backward walks, first-ready gradient last."""
+        """Append to ``carry`` the nodes that backward walks; that of the first-ready gradient comes last."""
         carry = chain_tail(carry, self)
         for position in range(len(self.order) - 1, -1, -1):
             carry = chain_node(carry, self.weights[self.order[position]], self, position)

@@ -1,8 +1,9 @@
 """The recorded parameters in the modules that their names tell, for systems that hang hooks on modules.
 
-Forward comes to modules in the order that ``forward_modules`` tells, and sleeps through the time of each;
-backward keeps the schedule of a ``PacedModule``, whose nodes the modules chain. What a system's hooks wait or
-copy is told to ``stand_still``: all that follows on the compute lane is due so much later.
+Forward calls modules in the order of ``forward_modules`` and sleeps for the time of each. Each module chains
+the autograd nodes of its parameters, which let backward keep the schedule of a ``PacedModule``. When a
+system's hooks wait or copy, ``stand_still`` is told for how long: all that follows on the compute lane is due
+so much later.
 """
 
 import time
@@ -32,7 +33,7 @@ class _Part(nn.Module):
         return getattr(self, name)  # type: ignore[no-any-return]
 
     def use(self, path: Sequence[str], weights: Sequence[tuple[int, str]], due_ns: int) -> None:
-        """Next, the module at ``path`` uses its own parameters (position in ready order, name) until then."""
+        """Let the module at ``path`` use ``weights`` (position in ready order, name) until ``due_ns``."""
         if not path:
             self._uses.append((weights, due_ns))
             return
@@ -42,7 +43,7 @@ class _Part(nn.Module):
         child.use(path[1:], weights, due_ns)
 
     def forward(self, carry: torch.Tensor) -> torch.Tensor:
-        """What it uses, one after the other."""
+        """Use own parameters and children one after the other, as ``use`` added them."""
         (tree,) = self._trees
         for used in self._uses:
             if isinstance(used, _Part):
@@ -92,25 +93,26 @@ class PacedTree:
                 self.root.use(names[used[0]].split(".")[:-1], weights, due_ns)
 
     def begin_forward(self) -> None:
-        """The clock of a forward starts now."""
+        """Start the clock of a forward."""
         self.start_ns, self.waited_ns, self._in_backward = time.monotonic_ns(), 0, False
 
     def begin_backward(self) -> None:
-        """The clock of a backward starts now."""
+        """Start the clock of a backward."""
         self._in_backward = True
         self.paced.begin_backward()
 
     def stand_still(self, duration_ns: int) -> None:
-        """The compute lane has waited, or copied, for so long."""
+        """Note that the compute lane has waited, or copied, for ``duration_ns``."""
         if self._in_backward:
             self.paced.schedule.stand_still(duration_ns)
         else:
             self.waited_ns += duration_ns
 
     def chain(self, weights: Sequence[tuple[int, torch.Tensor]], carry: torch.Tensor) -> torch.Tensor:
-        """The nodes of one module's parameters; before the first of all, the node that ends backward.
+        """Append the autograd nodes of one module's parameters to ``carry``, the output so far.
 
-        Until then nothing needs a gradient, as where a model begins with an embedding of tokens.
+        Before the first of all comes the node that ends backward. The model's input needs no gradient, like
+        the tokens that go into an embedding.
         """
         if not carry.requires_grad:
             carry = chain_tail(torch.zeros(1, requires_grad=True), self.paced)
@@ -120,7 +122,7 @@ class PacedTree:
 
 
 def run_tree_forward(tree: PacedTree, model: Any, forward_ns: int) -> torch.Tensor:
-    """Forward of ``model`` around the tree's root, in ``forward_ns`` and what it waits; returns the loss."""
+    """Run forward of ``model`` around the tree's root, in ``forward_ns`` plus its waits; return the loss."""
     loss: torch.Tensor = model(torch.zeros(1)).sum()
     sleep_until(tree.start_ns + forward_ns + tree.waited_ns)
     return loss

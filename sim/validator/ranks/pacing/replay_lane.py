@@ -22,7 +22,7 @@ class Manner:
 
     @contextmanager
     def surroundings(self) -> Iterator[None]:
-        """Meanwhile ``environment`` is set."""
+        """Set ``environment`` for the block, and put back what was there before."""
         before = {name: os.environ.get(name) for name in self.environment}
         os.environ.update(self.environment)
         try:

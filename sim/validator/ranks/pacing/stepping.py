@@ -28,7 +28,7 @@ def common_start() -> int:
 
 
 def gather(row: Any, world_size: int) -> list[Any]:
-    """The same row from every rank, on every rank."""
+    """The ``row`` of every rank, on every rank."""
     rows: list[Any] = [None] * world_size
     dist.all_gather_object(rows, row)
     return rows
@@ -46,10 +46,10 @@ class Recorder:
     Args:
         stamp: the clock; on CUDA one that records an event on the current stream, which in ``done`` is a
             side stream that waits for the collective.
-        divisor: what the sum is divided by, beforehand, as DDP does for an average. In a hook that is
-            a pass over the bucket of its own, part of the probe's effect; 1: none.
-        launch: starts the reduction of a bucket; an emulated link's takes its place.
-        stamp_end: the clock in ``done``, where it is another than ``stamp``.
+        divisor: what gradients are divided by before the sum, as DDP does for an average. A hook needs a pass
+            of its own over the bucket for it, which DDP does not; 1: no division.
+        launch: starts the reduction of a bucket; that of an emulated link takes the place of ``all_reduce``.
+        stamp_end: the clock in ``done``, if it is another than ``stamp``.
     """
 
     def __init__(
@@ -111,8 +111,8 @@ def run_step(
 ) -> dict[str, Any]:
     """One paced step from a common start, at which ``at_start`` is called; times in ns.
 
-    ``begin`` says when that is; where it is not ``common_start``, only collectives keep the ranks together.
-    Gradients are cleared before the step begins: what that takes is part of no schedule.
+    ``begin`` says when the step starts; unless it is ``common_start``, only collectives keep ranks together.
+    Gradients are cleared before the step starts: the time of that is part of no schedule.
 
     Returns ``step`` (from the common start), ``backward_end`` (end of the compute lane) and ``sync_end``
     (backward returned), both from the start of the last micro-batch's backward, processor times ``forward``
@@ -135,7 +135,7 @@ def run_step(
                 worked = time.thread_time_ns()
                 loss = model(carry).sum()
                 forward = time.thread_time_ns() - worked
-                # Those of earlier micro-batches; what is there without them is zeros, in recorded times, too.
+                # Without set_to_none recorded backwards add, too (to zeros); with it only later ones do.
                 module.begin_backward(
                     recorded=left == manner.accumulation_steps - 1 or not manner.set_to_none
                 )
@@ -159,7 +159,7 @@ def set_baseline(
 ) -> None:
     """Count DDP's hooks in every module from now on, less what ``plain`` needs without DDP (median).
 
-    ``adds``: some module adds to gradients that are there already; what that takes is measured as well.
+    ``adds``: some module adds to gradients that exist; the time of that is measured as well.
     """
     for module in (plain, *modules):
         module.watch_hooks()

@@ -13,18 +13,18 @@ from sim.validator.ranks.pacing.stepping import gather
 from sim.validator.ranks.probes.curve_probes import time_all_reduces
 from sim.validator.ranks.process.rank_like import RankLike
 
-_SHARE_NS = 300_000_000  # a turn of all-reduces beside which a rank multiplies, about
+_SHARE_NS = 300_000_000  # about how long a turn of all-reduces lasts
 _SHARE_TURNS = 8
 _SIDE = 256  # of the matrices: a product takes about a millisecond, of one core
 
 
 def beside_compute(rank: RankLike) -> dict[str, dict[int, float]]:
-    """For all-reduces of each size of the job's pairs, ``shares`` and ``slowdowns``; the mean over ranks.
+    """``shares`` and ``slowdowns`` of all-reduces, by their size in bytes (``pair_sizes``); means over ranks.
 
     A thread of each rank multiplies matrices, in turns alone and beside all-reduces. The share is the part of
-    its products a second that is lost beside all-reduces. It counts interrupts too, which no process is
-    charged with, and is 0 where the host has cores to spare. The slow-down is how much longer the same
-    all-reduces take beside the products than alone.
+    the thread's products a second that is lost beside all-reduces. It counts interrupts too, which no process
+    is charged with, and is 0 if the host has cores to spare. The slow-down is the factor by which the same
+    all-reduces take longer beside the products than alone.
     """
     shares, slowdowns = {}, {}
 
@@ -86,7 +86,7 @@ class _Multiplying:
         return took_s, (self._count - before) / took_s
 
     def _run(self, threads: int) -> None:
-        torch.set_num_threads(threads)  # else a thread of Python's has the default
+        torch.set_num_threads(threads)  # a new Python thread begins with torch's default
         matrix, product = torch.rand(_SIDE, _SIDE), torch.empty(_SIDE, _SIDE)
         while self._goes.wait() and not self._ends:
             torch.mm(matrix, matrix, out=product)

@@ -15,22 +15,21 @@ from sim.validator.ranks.process.one_channel import one_channel
 from sim.validator.ranks.process.processes import keep_freed_memory
 from sim.validator.ranks.process.rank_like import RankLike
 
-_FEW = 4  # repeats of the collectives that only ZeRO sends, and those mostly large
-_APART_S = 0.002  # more than a notice takes from rank to rank
+_FEW = 4  # most repeats of a collective that only sharded systems send
+_APART_S = 0.002  # longer than gloo's notice that a receive is posted travels from rank to rank
 _IN_A_ROW = 4
 
 
 def repeats_of(size: int, job: dict[str, Any]) -> int:
-    """More repeats for small messages, whose times scatter most; large ones are paid for by the byte."""
+    """Repeats of a message of ``size`` bytes in a round: small ones have more, since they scatter most."""
     return int(max(1, min(job["small_repeats"], job["bytes_per_round"] // max(size, 1))))
 
 
 class ReduceCurve:
-    """All-reduces of every size, round by round in a shuffled order, an event for each with its samples in
-    ns.
+    """Times all-reduces of every size in rounds, and tells an event for each size, with its samples in ns.
 
-    A burst of something else on the machine so meets all sizes, and no size in all rounds. Every rank holds
-    the same samples and shuffles alike, so that all agree on what is measured next.
+    Each round has its own order of sizes, so that other work on the machine does not always meet the same
+    size. Every rank holds the same samples and shuffles alike, so that all agree on what is measured next.
     """
 
     def __init__(self, rank: RankLike) -> None:
@@ -39,14 +38,14 @@ class ReduceCurve:
         self._order = random.Random(0)
 
     def measure(self, sizes: Sequence[int]) -> None:
-        """One round."""
+        """Time each of ``sizes`` in one round."""
         for size in self._order.sample(sizes, len(sizes)):
             samples = time_all_reduces(size, repeats_of(size, self._rank.job), self._rank)
             self._rounds[size].append(samples)
             self._rank.tell("all_reduce", num_bytes=size, samples_ns=samples)
 
     def settle(self) -> None:
-        """Further rounds of the sizes that are not settled, while the job's budget of time lasts."""
+        """Repeat sizes whose samples scatter too much, until none does or the job's ``budget_s`` is spent."""
         begun, budget_s = time.monotonic(), self._rank.job["budget_s"]
         while open_sizes := [size for size, rounds in self._rounds.items() if not is_settled(rounds)]:
             spent_s = torch.tensor([time.monotonic() - begun])
@@ -59,19 +58,22 @@ class ReduceCurve:
 
 
 def tell_broadcasts(rank: RankLike) -> None:
-    """One round of broadcasts, as buffers are sent: an event for each size, with its samples in ns."""
+    """Time a round of broadcasts, as of DDP's buffers; tell an event for each size, with samples in ns."""
     for size in rank.job["broadcast_sizes"]:
         samples = time_broadcasts(size, repeats_of(size, rank.job), rank)
         rank.tell("broadcast", num_bytes=size, samples_ns=samples)
 
 
 def few_of(size: int, job: dict[str, Any]) -> int:
-    """Repeats of the collectives that only ZeRO sends."""
+    """Repeats of a collective of ``size`` bytes that only sharded systems send."""
     return min(_FEW, repeats_of(size, job))
 
 
 def tell_zero_curves(rank: RankLike) -> None:
-    """One round of the curves of what only sharded systems send (A5.7, A5.11, A9.3, A10.4)."""
+    """Time all-gathers, reduces and reduce-scatters, which sharded systems send (A5.7, A5.11, A9.3, A10.4).
+
+    Tells an event for each kind and size, with its samples in ns.
+    """
     keep_freed_memory()
     for size in rank.job["zero_sizes"]:
         few = few_of(size, rank.job)
@@ -81,7 +83,7 @@ def tell_zero_curves(rank: RankLike) -> None:
 
 
 def time_all_reduces(size: int, repeats: int, rank: RankLike) -> list[int]:
-    """All-reduces of ``size`` bytes, ns each; a single one is large enough to need no other to warm up."""
+    """All-reduces of ``size`` bytes, ns each; if there are several, one before them warms up."""
     tensor = torch.full((max(1, size // 4),), 0.5)
     samples = []
     if repeats > 1:
@@ -105,11 +107,11 @@ def time_reduces(size: int, repeats: int, rank: RankLike) -> list[int]:
 
 
 def time_all_gathers(size: int, repeats: int, rank: RankLike) -> list[int]:
-    """All-gathers that leave ``size`` bytes on every rank, ns each, of ranks that come apart.
+    """All-gathers that leave ``size`` bytes on every rank, ns each; each time one rank comes late on purpose.
 
-    Between two ranks gloo tells a peer that it may send behind what it sends itself, if the peer was there
-    before: half of what the peer sends then comes later. In a job ranks do not come within a notice of each
-    other; in a loop they may, or may not, for as long as it lasts (A10.8).
+    Of two ranks the late one sends half of its part before its notice that the other may send, so that the
+    other starts late. In a job ranks always come far enough apart for that; in a loop of all-gathers they
+    may or may not (A10.8).
     """
     part = torch.full((max(1, size // 4 // rank.world_size),), 0.5)
     whole = torch.empty(part.numel() * rank.world_size)
@@ -118,7 +120,7 @@ def time_all_gathers(size: int, repeats: int, rank: RankLike) -> list[int]:
 
 
 def queued_gathers(rank: RankLike) -> dict[str, list[int]]:
-    """All-gathers on one channel, one alone and some in a row: ns of one, and of each behind another."""
+    """Time one all-gather, and several queued on one channel: ns of the first, and of each further one."""
     group, found = one_channel(), dict[str, list[int]](alone_ns=[], queued_ns=[])
     keep_freed_memory()
     for size in rank.job["pair_sizes"][:2]:
@@ -157,7 +159,7 @@ def _took_ns(collective: Callable[[], object]) -> int:
 
 
 def _time_apart(collective: Callable[[], object], repeats: int, rank: RankLike) -> list[int]:
-    """A collective to which one rank comes later than the others, each in turn: what it takes that rank."""
+    """ns of a collective on the rank that comes to it late; in each repeat another rank does."""
     samples = []
     for repeat in range(repeats):
         dist.barrier()
@@ -169,17 +171,17 @@ def _time_apart(collective: Callable[[], object], repeats: int, rank: RankLike) 
 
 
 def shortest(samples: list[int], rank: RankLike) -> list[int]:
-    """Per call, the shortest duration over ranks: from the last arriver on, that is the transfer."""
+    """For each call, the shortest duration over ranks: that of the last arriver, which waits for nobody."""
     return [min(column) for column in zip(*gather(samples, rank.world_size), strict=True)]
 
 
 def mean_over_ranks(samples: list[int], rank: RankLike) -> list[int]:
-    """Per repeat, the mean over ranks."""
+    """For each repeat, the mean over ranks."""
     return [sum(column) // len(column) for column in zip(*gather(samples, rank.world_size), strict=True)]
 
 
 def _time_rooted(collective: Callable[[], object], repeats: int, rank: RankLike) -> list[int]:
-    """A collective in which a rank may return before others have what they get: the slowest rank tells."""
+    """ns of a collective from which a rank may return before others have their data: the slowest rank's."""
     collective()
     samples = []
     for _ in range(repeats):

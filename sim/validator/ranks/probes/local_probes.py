@@ -1,4 +1,4 @@
-"""What a machine costs the DDP of one workload: copies and launches, and between several ranks all-reduces.
+"""What DDP of one workload costs on this machine: copies, launches, and between several ranks all-reduces.
 
 Copies are those of the workload's own tensors, so that the bandwidth holds the cost of the calls too.
 """
@@ -22,14 +22,14 @@ _SPACING_NS = {"cpu": 2_000_000, "cuda": 200_000}  # between gradients: more tha
 _SWEEP_BYTES = 192 * _MIB
 _SMALL_BYTES, _SMALL_COUNT = 4096, 24
 _DROPPED = 3
-_OFTENER = 4  # times as many repeats: one all-reduce scatters more than a whole backward does
+_OFTENER = 4  # an all-reduce is repeated so many times as often as a backward, as it scatters more
 _FREE_LINK = {"points": [[0, 0]], "channels": 1, "channel_slowdown": 1.0}
 
 
 def probe_machine(rank: RankLike) -> None:
     """Measure copies into and out of buckets, launches, and all-reduces of the job's ``sizes``.
 
-    Tells one event, ``local``: times in ns, on rank 0. Of an all-reduce it is the shortest time over ranks,
+    Tells one event, ``local``, of samples in ns: those of rank 0; of all-reduces the shortest over ranks,
     that of the last arriver, which has not waited.
     """
     sharpen_sleep()
@@ -71,8 +71,8 @@ def _module(pacer: Pacer, tensors: list[torch.Tensor], gradients: list[torch.Ten
 def _copies(pacer: Pacer, shapes: list[list[int]], dtypes: list[str], repeats: int) -> dict[str, Any]:
     """Samples in ns, after sweeping the caches, from DDP with the noop hook, which sends nothing.
 
-    ``copy_in_ns``: how much later backward ends than without DDP. ``copy_out_ns``: from there until all
-    gradients are available.
+    ``copy_in_ns``: how much later backward ends than without DDP. ``copy_out_ns``: the time from the end of
+    backward until all gradients are available.
     """
     tensors = [
         torch.zeros(shape, dtype=getattr(torch, dtype), device=pacer.device)

@@ -43,8 +43,8 @@ _SEARCHED_SPACING_NS = 400_000
 _FRESH_BUCKETS = 2  # iterations whose buckets were never touched: the first, and the first after the rebuild
 _HEAD_STARTS = 4
 _LARGEST_BESIDE_BYTES = 256 * _MIB
-_PAIRED = (2, *(1, 2, 2, 1) * 2)  # all-reduces at once, of one size in one round; the first warm up
-_COPIES_S, _OTHERS_S = 12.0, 20.0  # what copies take in each round, and all that follows the rounds
+_PAIRED = (2, *(1, 2, 2, 1) * 2)  # numbers of all-reduces at once, one after the other; the first warms up
+_COPIES_S, _OTHERS_S = 12.0, 20.0  # about what copies take in each round, and all that follows the rounds
 
 
 def calibrate(rank: RankLike) -> None:
@@ -145,14 +145,14 @@ def _begin_reducing(tensor: torch.Tensor) -> torch.futures.Future[int]:
 
 
 def _copies(rank: RankLike) -> dict[str, Any]:
-    """Copies into buckets, alone and beside all-reduces, and copies out after backward, alone.
+    """Copies into buckets, alone and beside all-reduces, and copies out after backward, alone; ns per repeat.
 
-    Into: how much later the compute lane of stock DDP with one bucket ends than without DDP; beside
-    all-reduces with the noop hook, which launches none, against the same hook alone. Out: from the end of
-    backward on, with the noop hook. Caches are swept before each step: a training step touches more
-    memory than they hold, so its gradients and buckets are cold. Large and small tensors are mixed as in
-    real models, so that the bandwidth holds the cost of the calls too. Every call allocates anew: how fast
-    memory is depends on where it lies.
+    ``copy_in_ns`` is how much later the compute lane of stock DDP with one bucket ends than without DDP.
+    ``hooked_ns`` and ``hooked_beside_ns`` are the same with the noop hook, which launches nothing, alone and
+    beside all-reduces. ``copy_out_ns`` is the time from the end of backward, with the noop hook. Caches are
+    swept before each step: a training step touches more memory than they hold, so its gradients and buckets
+    are cold. Large and small tensors are mixed as in real models, so that the bandwidth holds the cost of the
+    calls too. Every call allocates anew, since how fast memory is depends on where it lies.
     """
     broom = torch.zeros(_SWEEP_BYTES // 4)
     plain, stock, noop = (_module(_MODEL_BYTES) for _ in range(3))
@@ -207,7 +207,7 @@ def _launches(rank: RankLike) -> dict[str, Any]:
 
 
 def _search(rank: RankLike) -> dict[str, Any]:
-    """What a search for unused parameters costs, on many small ones."""
+    """What DDP's search for unused parameters costs, measured on many small parameters."""
     one, other = (_module([4096] * _SEARCHED, _SEARCHED_SPACING_NS) for _ in range(2))
     return time_search(one, other, rank, 2 * rank.job["copy_repeats"])
 
@@ -216,8 +216,8 @@ def _copies_out(rank: RankLike) -> dict[str, Any]:
     """Copies in one go, as finalize makes them, and an all-reduce: each alone, and both at once.
 
     ns per repeat: ``copy_ns`` and ``copy_beside_ns`` for the copies, ``comm_ns`` and ``comm_beside_ns`` for
-    the all-reduce, which was launched some time before the copies begin, longer from repeat to repeat, and
-    lasts longer than they do.
+    the all-reduce. It is launched up to some ms before the copies begin (``_HEAD_STARTS`` different times, in
+    turn), and lasts longer than they do.
     """
     broom = torch.zeros(_SWEEP_BYTES // 4)
     sources = [torch.full((size // 4,), 0.5) for size in _MODEL_BYTES]

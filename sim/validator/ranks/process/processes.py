@@ -12,9 +12,9 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def keep_freed_memory() -> None:
-    """Ask the C library to keep what is freed, as a GPU's caching allocator does; not every one can.
+    """Ask the C library to keep freed memory, as a GPU's caching allocator does, if it can.
 
-    gloo and FSDP2 make buffers anew for each collective, and pages that were never touched are slow to write.
+    gloo and FSDP2 allocate buffers for each collective, and pages that were never touched are slow to write.
     """
     if hasattr(_LIBC, "mallopt"):
         _LIBC.mallopt(_M_MMAP_MAX, 0)

@@ -1,4 +1,4 @@
-"""What a task on a rank needs of it."""
+"""The interface through which a task uses the rank that it runs on."""
 
 from typing import Any, Protocol
 

@@ -27,7 +27,7 @@ def build_system(policy: str, module: nn.Module, settings: dict[str, Any] | None
     """The system that ``policy`` names, around ``module``.
 
     Of ``settings`` only ``bucket_cap_mb`` is legal, in MiB (torch's name); without it, it is 25, as in DDP.
-    Raises ``InputError`` for any other, and for a cap that is none.
+    Raises ``InputError`` for any other setting, and for a value that is no cap.
     """
     unknown = sorted(set(settings or {}) - {"bucket_cap_mb"})
     if unknown:
