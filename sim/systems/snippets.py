@@ -28,9 +28,9 @@ def snippet(assignment: Assignment, workload: Workload, torch: str | None = None
     """Python that makes DistributedDataParallel use ``assignment`` on ``model``, as ``ddp_model``; of
     ``fully_shard`` and ``replicate``, what wraps the modules of ``model``.
 
-    Keywords of stock DistributedDataParallel where they reach the buckets, which is checked, and where
-    ``torch``, the version where the script trains such as ``2.8``, does with them what it should (None: new
-    enough for all of them). Otherwise ``sim.apply``, which needs bucketsim there.
+    The lines use keywords of stock DistributedDataParallel if these reach the buckets, which is checked, and
+    if ``torch`` heeds them. That is the version where the script trains, such as ``2.8``; None stands for one
+    new enough for all keywords. Otherwise the lines use ``sim.apply``, which needs bucketsim there.
 
     Raises:
         AssignmentError: the assignment does not fit ``workload``, or its keywords reach other buckets.
@@ -172,7 +172,7 @@ def typed(name: str, value: Any) -> str:
 
 
 def _by_apply(assignment: Assignment, why: str, version: Version | None) -> list[str]:
-    """The assignment spelled out, without what it was made for: ``bucket_bytes`` tell another model."""
+    """Lines that call ``sim.apply``, without ``made_for``: by ``bucket_bytes`` it refuses another model."""
     if assignment.ddp_kwargs.get("mixed_precision"):
         raise NotModelledError(f"mixed_precision: sim.apply does not support it, and it is needed: {why}")
     lines = [f"# {why}: needs bucketsim where it trains."]

@@ -52,7 +52,7 @@ class Told:
 
     @property
     def reductions(self) -> tuple[SeenCollective, ...]:
-        """Those of the first step, as all steps have them."""
+        """The reductions of the first step; all steps have the same."""
         return self.steps[0].reductions
 
     def found(self) -> tuple[str, ...]:
@@ -146,7 +146,7 @@ class Told:
         return tuple(lines)
 
     def assumed(self) -> tuple[str, ...]:
-        """What they do not, and what was done about it."""
+        """What the traces leave open, and what is assumed instead."""
         rank, aligned, hardware = self.rank, self.aligned, self.hardware
         lines = [] if self.layout is None else [self.layout.told_by]
         lines += contradictions(
@@ -203,7 +203,7 @@ class Told:
         return tuple(lines)
 
     def missing(self) -> tuple[str, ...]:
-        """What could not be had."""
+        """What could not be read from the traces, and what to give for it."""
         lines = []
         if self.workload is None:
             lines.append(
