@@ -20,7 +20,7 @@ _ARITY_US = 0.4  # one more GPU that sends to the same head
 def latency_us(
     fabric: Fabric, collective: str, num_bytes: int, algorithm: Algorithm, protocol: Protocol
 ) -> float:
-    """Time of the smallest message by this algorithm and protocol; longer at each step of a long ring."""
+    """us that a collective takes besides the time of its bytes; large messages take longer steps on rings."""
     number = PROTOCOLS.index(protocol)
     base = BASE_US[algorithm][number]
     intra = STEP_US[wire(fabric)][algorithm][number] + _beyond_us(fabric.intra)

@@ -237,7 +237,7 @@ class ShardedJob:
         )
 
     def settings(self) -> dict[str, str | bool | int]:
-        """What ``--fsdp`` says of the job, as far as it shows."""
+        """The settings of the job that its traces show, by the names that ``--fsdp`` takes."""
         members = [member.gradient for _, member in self._members or []]
         wrapped = [unit.modules for unit in self.first.units[::-1] if unit.modules]
         words = ["+".join(modules if self._options.model else modules[:1]) for modules in wrapped]
