@@ -65,7 +65,7 @@ def play_batches(
 
 
 def _alike(workload: Workload, machines: Sequence[Hardware]) -> list[list[int]]:
-    """Places of machines that differ in service times only: what is a small message goes with the curve."""
+    """Places of machines by group: those of a group agree in all but service times, also on what is small."""
     found: dict[Effects, list[int]] = {}
     for place, machine in enumerate(machines):
         found.setdefault(effects_of(workload, machine), []).append(place)
