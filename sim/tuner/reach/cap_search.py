@@ -42,7 +42,7 @@ class CapLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """Where the best limits are looked for; some with a bucket over ``max_bytes`` only if all have one."""
+    """Where the best limits are looked for; those that make a bucket over ``max_bytes`` rank last."""
 
     scorer: Scorer
     walk: Walk
