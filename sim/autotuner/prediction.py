@@ -56,7 +56,7 @@ class Prediction:
 
 
 def predict(folder: Path, link: JobLink, in_use: Sequence[Sequence[int]]) -> Prediction:
-    """The best buckets, held to the job's own recorded step.
+    """The best buckets, by a prediction that is held to the job's own recorded step.
 
     Args:
         folder: the recording of all ranks.
@@ -114,7 +114,7 @@ def _hardware(recording: Recording, link: JobLink) -> Hardware:
 
 
 def _all_ready(workload: Workload) -> Workload:
-    """Unused parameters ready with the first gradient, which is when DDP marks them so (A3.13)."""
+    """``workload`` with its unused parameters ready as the first gradient is, when DDP marks them (A3.13)."""
     unused = [one.index for one in workload.gradients if one.ready_ns is None]
 
     def filled(times: ReadyTimes) -> ReadyTimes:

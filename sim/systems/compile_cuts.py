@@ -110,7 +110,7 @@ def torch_compiled(
 ) -> Workload:
     """The same step with the module under torch.compile: gradients are ready at the ends of its cuts (A11).
 
-    Operators are told by names: gradients of one module that follow each other in ready order are one
+    Operators are recognised by names: gradients of one module that follow each other in ready order are one
     operator's. One graph is assumed, whose cuts each hand one activation to the next. Times of backward stay
     as they were recorded, though compiled kernels are faster. What is compiled so already stays as it is.
 

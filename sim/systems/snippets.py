@@ -16,7 +16,7 @@ from sim.systems.hook_table import HOOKS
 from sim.units import format_size
 
 _CAP_IS_FIRST_SINCE: Version = (2, 4)  # before, an explicit cap has the first bucket of 1 MiB, too (A2.1)
-# The versions with which something begins, in order.
+# The versions of torch from which on the lines may be others, in order.
 _MARKS = sorted(
     {LIST_SINCE, _CAP_IS_FIRST_SINCE, ZERO_CAP_SINCE}
     | {one.since for one in ARGUMENTS}
@@ -130,7 +130,7 @@ def _check_switches(assignment: Assignment, version: Version) -> None:
 
 
 def _why_not_by_keywords(assignment: Assignment, version: Version | None) -> str | None:
-    """Why keywords of stock DDP do not do here; None where they do."""
+    """Why keywords of stock DDP are not enough here; None where they are."""
     if not assignment.by_keywords:
         return "No keyword of DistributedDataParallel reaches these buckets"
     if version is None:

@@ -293,7 +293,7 @@ class _Backward(LaneWriter):
             self.lane.append(CopyBack(bucket, 0))
 
     def _arrive(self, index: int) -> None:
-        """A gradient is appended to its bucket; one that is open before it is flushed first (A5.2)."""
+        """Append a gradient to its bucket, after flushing the one before it if that is open (A5.2)."""
         if index not in self.home:
             return
         bucket = self.home[index]

@@ -1,9 +1,9 @@
 """Ratios of measured to computed times, size by size, and which points tell nothing about their neighbours.
 
 A point that takes as long as a larger one, or longer, lies where the library or the network switches
-protocol, or was measured cold. A first point was measured cold, too, if it lies far above what the other
-points allow: above the line through them in the model's time, which has room for a constant. Such points keep
-their values, count as left out, and are named.
+protocol, or was measured cold. A first point was measured cold, too, if it takes far longer than the others
+allow, by a line with a constant through their measured times over the model's. Such points keep their values,
+count as left out, and are named.
 """
 
 import math
@@ -184,11 +184,11 @@ def _silent(curve: Curve, computed: Sequence[int]) -> dict[int, str]:
 
 
 def _most(model_ns: float, others: Sequence[int], times: Sequence[int]) -> float:
-    """The longest time that a first point may take, by the line through the other points in the model's time.
+    """The longest time that a first point may take, by a line through the others' times over the model's.
 
-    The line is a weighted least-squares fit, each point by its share of its own time, and is not below zero
-    at the origin. At the first point it may be off by as much as the farthest of the others is off it,
-    counted in the time of the next point, and by ``SHAPE``.
+    The line is a least-squares fit in which each point's miss counts as a share of its time; its constant is
+    not below 0. At the first point it may be off by the largest of these shares, taken of the time of the
+    next point, and by ``SHAPE``.
     """
     weights = [1 / time**2 for time in times]
     total = sum(weights)

@@ -24,7 +24,7 @@ def latency_us(
     number = PROTOCOLS.index(protocol)
     base = BASE_US[algorithm][number]
     intra = STEP_US[wire(fabric)][algorithm][number] + _beyond_us(fabric.intra)
-    net: Algorithm = "tree" if fabric.world_size == fabric.hosts else algorithm  # nothing hides a step
+    net: Algorithm = "tree" if fabric.world_size == fabric.hosts else algorithm  # latencies are exposed
     inter = STEP_US["net"][net][number] + _beyond_us(fabric.inter) * (2 if protocol == "Simple" else 1)
     levels = fabric.hosts.bit_length() - 1
     others = fabric.world_size // fabric.hosts - 1  # NCCL divides integers

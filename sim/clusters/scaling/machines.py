@@ -26,7 +26,7 @@ class SizedMachine:
 
     ``name`` is the preset's or the cluster's; ``settings``: those that were varied, as text. ``beside``: the
     ranks of each other job. ``measured``: clusters of this kind with their measured hardware; if there are
-    none, times are computed. ``local``: a hardware that has the copies, launches and slow-downs of these.
+    none, times are computed. ``local``: the hardware whose copies, launches and slow-downs these then have.
     """
 
     name: str

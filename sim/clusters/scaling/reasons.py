@@ -92,7 +92,7 @@ def _all_reduces(change: BestCapChange) -> Found:
 
 
 def _cost_of_a_bucket(change: BestCapChange) -> Found:
-    """The change in what one bucket more costs does it alone, and without it the old cap would do."""
+    """The changed cost of one bucket more is cause enough, and without that change the old cap would do."""
     if change.bucket_ns is None or change.halves is None:
         return None
     alone, without = change.halves

@@ -26,7 +26,7 @@ def pcie_box(
     peer_to_peer: bool = True,
     gpus_per_switch: int | None = None,
 ) -> Cluster:
-    """One host whose GPUs are on PCIe x16, straight on one or two sockets or so many below a PCIe switch.
+    """One host whose GPUs are on PCIe x16, on one or two sockets, directly or below PCIe switches.
 
     Without ``peer_to_peer`` data goes through host memory (NCCL's SHM transport). Bandwidths by
     ``sim.clusters.topology.link_figures``; ``socket_link`` is one of its ``SOCKETS``.

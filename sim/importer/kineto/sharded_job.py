@@ -212,7 +212,7 @@ class ShardedJob:
         return median_curve(by_size) if aligned.complete else upper_bounds(by_size, waitless)
 
     def _gathered(self) -> Curve | None:
-        """The all-gathers' curve, told by all ranks as that of the reductions is."""
+        """The curve of all-gathers, made from all ranks in the same way as that of reductions."""
         numbers = {step.number for step in self.steps}
         ranks = [
             replace(rank, steps=tuple(map(_as_gathers, (one for one in rank.steps if one.number in numbers))))

@@ -217,7 +217,7 @@ class Told:
         return tuple(lines)
 
     def _waited_ns(self) -> int:
-        """By how much the rank's all-reduces lasted longer a step than what is taken for their transfers."""
+        """ns a step by which the rank's all-reduces lasted longer than their transfers are taken to last."""
         hardware, place = self.hardware, self.aligned.ranks.index(self.rank)
         if hardware is None or not self.rank.on_gpu:
             return 0

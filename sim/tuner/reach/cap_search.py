@@ -80,7 +80,7 @@ def best_pair(search: Search, intervals: Intervals, cap: CapLimits) -> tuple[Cap
 
     Args:
         search: where to look.
-        intervals: of the single cap; ``cap``: the best one.
+        intervals: those of a single cap; ``cap``: the best single cap.
 
     Returns:
         The limits, whether all were scored, and how many in words.

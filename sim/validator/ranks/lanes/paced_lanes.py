@@ -18,7 +18,7 @@ from sim.validator.ranks.process.rank_like import RankLike
 from sim.validator.ranks.wrapping.building import build, observed_buckets
 from sim.validator.ranks.wrapping.wrap import adds_to_gradients, manner_of, wrap
 
-_DELAY_CYCLES = 20_000_000  # some 10 ms: a sum that does not wait for the stream is wrong
+_DELAY_CYCLES = 20_000_000  # some 10 ms, so that a sum comes out wrong if it does not wait for the stream
 
 
 def paced_lanes(rank: RankLike) -> list[Lane]:
