@@ -19,7 +19,9 @@ from sim.systems.simulate import simulated_step_ns
 from sim.truth.recorded_step import own_step
 from sim.tuner.recommend import tune
 
-_ALIKE = 0.01  # of the step: the buckets in use are DDP's default, but for gradients that are ready at once
+# The buckets in use count as DDP's default if their steps differ by no more than this share of the step: the
+# two may differ in gradients that are ready at the same time.
+_ALIKE = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +56,7 @@ class Prediction:
 
 
 def predict(folder: Path, link: JobLink, in_use: Sequence[Sequence[int]]) -> Prediction:
-    """The best buckets, held to the job's own recorded step.
+    """The best buckets, by a prediction that is held to the job's own recorded step.
 
     Args:
         folder: the recording of all ranks.
@@ -74,7 +76,7 @@ def predict(folder: Path, link: JobLink, in_use: Sequence[Sequence[int]]) -> Pre
     sent = _on_wire(_all_ready(own.workload), run.asked.settings.get("comm_hook"))
     machine = own.hardware
     if run.asked.ddp_kwargs.get("gradient_as_bucket_view"):
-        machine = replace(machine, copy_out_bytes_per_s=None)  # there is no copy back to search around
+        machine = replace(machine, copy_out_bytes_per_s=None)  # views of buckets need no copy back
     answer = tune(sent, machine)
     best, gain = answer.assignment, answer.gain
     buckets = tuple(map(tuple, in_use))
@@ -112,7 +114,7 @@ def _hardware(recording: Recording, link: JobLink) -> Hardware:
 
 
 def _all_ready(workload: Workload) -> Workload:
-    """Unused parameters ready with the first gradient, which is when DDP marks them so (A3.13)."""
+    """``workload`` with its unused parameters ready as the first gradient is, when DDP marks them (A3.13)."""
     unused = [one.index for one in workload.gradients if one.ready_ns is None]
 
     def filled(times: ReadyTimes) -> ReadyTimes:
@@ -123,7 +125,7 @@ def _all_ready(workload: Workload) -> Workload:
 
 
 def _on_wire(workload: Workload, hook: str | None) -> Workload:
-    """What travels under a hook that sends another dtype."""
+    """``workload`` with the bytes that gradients have on the wire, where ``hook`` sends another dtype."""
     dtype = None if hook is None else HOOKS[hook].dtype
     if dtype is None:
         return workload

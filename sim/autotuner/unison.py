@@ -1,4 +1,4 @@
-"""What ranks tell each other at a step boundary, so that all do the same. Every call is one of all ranks."""
+"""What ranks tell each other at a step boundary, so that all do the same. All ranks make every call."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -34,23 +34,23 @@ class Unison:
         return f"rank {rank}: {reason}" if any(one != reason for one in reasons) else reason
 
     def from_first(self, value: Any) -> Any:
-        """What the first rank gave."""
+        """The ``value`` that the first rank passed, on all ranks."""
         held = [value]
         dist.broadcast_object_list(held, group_src=0, group=self._group, device=self._device)
         return held[0]
 
     def gather(self, value: Any) -> list[Any]:
-        """On the first rank what every rank gave, elsewhere nothing."""
+        """On the first rank the values of all ranks, by rank; on the others an empty list."""
         held: list[Any] = [None] * self.world_size if self.is_first else []
         dist.gather_object(value, held if self.is_first else None, group_dst=0, group=self._group)
         return held
 
     def slowest(self, times_ns: Sequence[int]) -> list[int]:
-        """Time by time, that of the rank for which it was longest."""
+        """For each of the times its longest over all ranks."""
         return self._reduced(times_ns, dist.ReduceOp.MAX)
 
     def quickest(self, times_ns: Sequence[int]) -> list[int]:
-        """Time by time, that of the rank for which it was shortest."""
+        """For each of the times its shortest over all ranks."""
         return self._reduced(times_ns, dist.ReduceOp.MIN)
 
     def _reduced(self, times_ns: Sequence[int], operation: Any) -> list[int]:

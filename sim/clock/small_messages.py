@@ -13,7 +13,7 @@ from statistics import median
 from sim.nouns.hardware import Curve, Hardware
 from sim.units import MIB
 
-# One and a half segments are left of those in flight, in each half; four segments are a message, up to 4 MiB.
+# On average 1.5 of the 2 segments in flight in each half are still to be sent; a message up to 4 MiB has 4.
 _WAITED = Fraction(3, 4)
 _MOST_WIRE = Fraction(1, 4)  # of a small message's time
 _USUAL_BYTES = 2 * MIB  # of what a small message waits behind: a gradient of a layer

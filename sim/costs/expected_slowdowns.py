@@ -1,4 +1,4 @@
-"""What computing and communication do to each other in a step, by what was measured apart from it."""
+"""How computing and communication slow each other down in a step, by measurements apart from the step."""
 
 from statistics import median
 
@@ -11,11 +11,11 @@ _MOST_SHARE = 0.75  # of a core, that communication takes from a rank that compu
 
 
 def expected_slowdowns(hardware: Hardware, *, computes_on_host: bool) -> dict[str, tuple[float, float]]:
-    """``comm_slowdown`` and ``compute_slowdown`` in a step, by what was measured apart: logarithm and sigma.
+    """The expected ``comm_slowdown`` and ``compute_slowdown`` of a step: by name, logarithm and its sigma.
 
     A rank that computes on its host shares cores with its all-reduces (``spread.host_share``,
-    ``spread.comm_beside_compute``; medians over sizes). Where only the processor's time was measured, as
-    beside a job that trains, all-reduces are taken to wait for a core as much as a rank does for them.
+    ``spread.comm_beside_compute``; medians over sizes). A job that trains measures only the processor's time
+    (``spread.processor_share``): all-reduces are then taken to slow down as much as computing does.
     """
     spread = hardware.spread
     measured = spread.get("host_share", spread.get("processor_share")), spread.get("comm_beside_compute")

@@ -104,10 +104,10 @@ def ring_factors(collective: str, measured: int, ranks: int) -> tuple[float, flo
     A ring all-reduce of S bytes on n ranks takes ``2 (n-1)`` hops and sends ``2 (n-1)/n S`` bytes over each
     wire; reduce-scatter and all-gather take half of both, reduce and broadcast ``n-1`` hops and S bytes
     (Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002; the bus-bandwidth factors of nccl-tests'
-    PERFORMANCE.md). So the latency part grows by ``(n-1)/(m-1)``, the bandwidth part of the first three by
-    ``(n-1)/n : (m-1)/m``, that of the others not at all.
+    PERFORMANCE.md). So from m ranks to n the latency part grows by ``(n-1)/(m-1)``, the bandwidth part of the
+    first three by ``(n-1)/n : (m-1)/m``, that of the others not at all.
 
-    It ends where the collective is no ring of equal wires: trees and halving for small messages, hierarchies
+    The law ends where collectives are no rings of equal wires: trees and halving for small ones, hierarchies
     of NVLink and network, wires that ranks share, stragglers. Ready times, launches and copies stay as they
     are. From 2 to 4 hosts on 1 Gbit/s wires the all-reduces that were measured lie within 5 % of it from
     1 MiB up; smaller ones took up to five times as long, as four hosts shared two cores.

@@ -1,4 +1,4 @@
-"""The names that torch's own tools give to dtypes, as torch's own."""
+"""Translates the names of dtypes that torch's tools write into those that torch itself uses."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""One Hardware of a trace and a link benchmark: the curves measured beside the step, all else in it."""
+"""One Hardware of a trace and a link benchmark: curves from the benchmark, all else from the trace."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +10,7 @@ from sim.nouns.hardware import CURVES, Curve, Hardware
 from sim.nouns.imported import Imported
 from sim.units import format_ms, format_size
 
-# A point of two curves is said to differ from this share of its time on.
+# Two curves are said to differ at a size if their times there differ by more than this share.
 APART = 0.1
 
 
@@ -31,8 +31,8 @@ def join_hardware(
 ) -> tuple[tuple[Hardware, ...], list[str], list[dict[str, Any]]]:
     """All hardware, that to use first; what was assumed; and the curves of the trace that were replaced.
 
-    The curves are those of a hardware file, else of nccl-tests, else of the trace, which are what all-reduces
-    took in its steps. What the trace says of copies, launches and slow-downs stays.
+    A hardware file is used as it is. Without one the curves are those of nccl-tests, else of the trace, which
+    are what all-reduces took in its steps; copies, launches and slow-downs are then those of the trace.
 
     Args:
         given: hardware files of ours.

@@ -17,5 +17,5 @@ class Notes:
     doubtful: list[str] = field(default_factory=list)
 
     def each(self) -> dict[str, Any]:
-        """What ``Imported`` has of it, by the names of its fields; of equal sentences the first."""
+        """The sentences by the names of ``Imported``'s fields; of equal ones the first."""
         return {kind: tuple(dict.fromkeys(getattr(self, kind))) for kind in SENTENCES}

@@ -13,7 +13,7 @@ from sim.nouns.imported import Progress, no_progress
 
 _CHUNK_BYTES = 4 << 20
 MAX_MEMBER_CHARS = 8 << 20
-_NUMBER_TAIL = len("e+")  # of a number that is cut off, what json leaves over
+_NUMBER_TAIL = len("e+")  # json leaves over at most this of a number that is cut off
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 

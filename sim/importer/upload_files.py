@@ -41,8 +41,8 @@ def unpack(
         labels: is told what each path is called.
 
     Returns:
-        The files by name, numbers in it as numbers, whatever order they came in; and a sentence for each
-        that is left out, as another has the same content.
+        The files sorted by name, with numbers in names by their value; and a sentence for each file that is
+        left out, as another has the same content.
 
     Raises:
         InputError: none or too many files, more than ``MAX_INFLATED_BYTES`` in all, or one that
@@ -103,7 +103,7 @@ def _unused(label: str, taken: set[str]) -> str:
 
 
 def _write(content: bytes, path: Path, label: str, left: int, labels: Labels) -> Unpacked:
-    """Write one file, and count in what it inflates to the marks that begin a value and an event."""
+    """Write one file, inflated, and count in it the marks that begin a value or an event."""
     packed = path.with_name(f"{path.name}.packed")
     labels.add(packed, label)
     labels.add(path, label)

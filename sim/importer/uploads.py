@@ -1,4 +1,4 @@
-"""Files as a browser sends them: bytes with names. Each is told by its content, and together they are inputs.
+"""Files as a browser sends them: bytes with names. What each is, its content tells; together they are inputs.
 
 Names are never paths. What is not legal is told in one line that calls the file as the user does.
 """
@@ -46,7 +46,7 @@ Value = TypeVar("Value")
 
 
 def read_uploads(files: Sequence[tuple[str, bytes]], options: ImportOptions | None = None) -> Uploaded:
-    """Whatever uploaded files hold, told by their content and put together.
+    """The inputs that uploaded files hold together; what each file is, its content tells.
 
     Args:
         files: the name of each, which is only a label, and its content: documents of ours, the files of a

@@ -1,1 +1,1 @@
-"""A job that is still running, held to its prediction."""
+"""A job that is still running, compared with its prediction."""

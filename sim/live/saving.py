@@ -24,10 +24,10 @@ from sim.tuner.spread.gain import judge_gain
 def live_gain(calibration: Calibration, layout: RecordedLayout, *, draws: int = 400) -> LiveGain:
     """What ``sim.tune``'s buckets would save this job against ``layout``, which it has now.
 
-    Of the families within 0.1 % of the best the one that is easiest to set is taken, with the job's own
-    switches; where its keywords do not reach its buckets under these, the best buckets are, spelled out.
-    Both steps are simulated with the switches; the interval is that of paired draws over the
-    recorded iterations and what is known of the machine's scatter, as in ``sim.tune``.
+    Of the families within 0.1 % of the best, the easiest to set is taken, with the job's own switches. If its
+    keywords do not reach its buckets under these switches, the best buckets of all are taken instead. Both
+    steps are simulated with the switches; the interval is that of paired draws over the recorded iterations
+    and what is known of the machine's scatter, as in ``sim.tune``.
 
     Raises:
         InputError, NotModelledError: buckets that do not fit, or switches under which no search was made.
@@ -46,7 +46,7 @@ def live_gain(calibration: Calibration, layout: RecordedLayout, *, draws: int = 
     )
     calibration = replace(calibration, workload=workload, hardware=machine)
     if calibration.switches.get("gradient_as_bucket_view"):
-        machine = replace(machine, copy_out_bytes_per_s=None)  # there is no copy back to search around
+        machine = replace(machine, copy_out_bytes_per_s=None)  # views of buckets need no copy back
     in_use_step = summarize(played(calibration, in_use)).step_ns
     found = recommend.tune(workload, machine, draws=draws)
     easiest = found.families[found.simplest].assignment if found.simplest in found.families else None
@@ -94,5 +94,5 @@ def _setting(assignment: Assignment) -> str:
 
 
 def _bare(assignment: Assignment) -> Assignment:
-    """The buckets alone."""
+    """The buckets alone, without keywords and settings."""
     return replace(assignment, policy="explicit", ddp_kwargs={}, settings={})

@@ -45,8 +45,8 @@ def cut_operators(held_bytes: Sequence[int], cap: int, first_cap: int) -> list[l
     Args:
         held_bytes: for each operator in the order of forward, the bytes of the parameters that it
             takes and that need a gradient: a tied one counts with each of its operators.
-        cap: bytes that close a cut; ``first_cap``, at most as many, the first one, which holds forward's last
-            operators.
+        cap: bytes that close a cut.
+        first_cap: at most as many bytes, that close the first cut, which holds forward's last operators.
     """
     cuts: list[list[int]] = [[]]
     size, limit = 0, first_cap
@@ -64,8 +64,8 @@ def cut_operators(held_bytes: Sequence[int], cap: int, first_cap: int) -> list[l
 def handed_out(inputs: Iterable[int | None]) -> list[int]:
     """In which order autograd accumulates the gradients that one compiled graph made all at once (A11.3).
 
-    Its queue is a binary heap (``std::priority_queue``), and accumulating nodes are all of one, the highest,
-    priority. Of equals a heap gives out neither the first nor the last.
+    Its queue is a binary heap (``std::priority_queue``), in which all accumulating nodes have the same,
+    highest priority. A heap hands out equals neither in the order in which they came nor in its reverse.
 
     Args:
         inputs: parameters as the graph takes them; None: an activation whose gradient is complete with this
@@ -110,7 +110,7 @@ def torch_compiled(
 ) -> Workload:
     """The same step with the module under torch.compile: gradients are ready at the ends of its cuts (A11).
 
-    Operators are told by names: gradients of one module that follow each other in ready order are one
+    Operators are recognised by names: gradients of one module that follow each other in ready order are one
     operator's. One graph is assumed, whose cuts each hand one activation to the next. Times of backward stay
     as they were recorded, though compiled kernels are faster. What is compiled so already stays as it is.
 
@@ -149,7 +149,7 @@ def torch_compiled(
         cut_of |= dict.fromkeys(members, number)
 
     def moved(times: ReadyTimes) -> ReadyTimes:
-        """Each gradient's time is the last of its cut; one that is not there stays away."""
+        """Each gradient's time is the last of its cut; a gradient without a time keeps none."""
         last: dict[int, int] = {}
         for index, time in enumerate(times):
             if time is not None and index in cut_of:
@@ -162,10 +162,11 @@ def torch_compiled(
 
 
 def is_moved_so(workload: Workload, asked: Mapping[str, Any]) -> bool:
-    """Whether ``asked`` moved these gradients already.
+    """Whether the ready times of ``workload`` were already moved as ``asked`` would move them.
 
     Raises:
-        NotModelledError: it cannot move them: something else did, or they are no single dense ones.
+        NotModelledError: they cannot be moved: something else moved them, or gradients are sparse or whole
+            buckets.
     """
     if (known := workload.extensions.get(MARK)) == asked:
         return True

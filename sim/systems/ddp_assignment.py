@@ -18,7 +18,7 @@ from sim.units import MIB
 
 
 def first_torches(kwargs: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Version]:
-    """Of every argument given, whatever its value, and of the communication hook: the first torch with it."""
+    """By name, the first torch that has each argument given, whatever its value, and the hook."""
     first = {one.name: one.since for one in ARGUMENTS if one.name in kwargs}
     if (hook := settings.get("comm_hook")) is not None:
         kind = read_comm_hook(hook).kind

@@ -96,9 +96,9 @@ def before_forward(
     """What precedes the forward of micro-batch ``number`` (from 0), and notes on what has no curve.
 
     The rebuild's two broadcasts of int32 (A2.7) come in the first forward after the recording backward,
-    then buffers, one broadcast a dtype (A3.16), in a forward that follows a synchronised one. Join tells
-    the ranks that have no more inputs twice, and waits for neither; ahead of buffers the ranks agree who
-    sends them (A3.19).
+    then buffers, one broadcast a dtype (A3.16), in a forward that follows a synchronised one. Under Join an
+    all-reduce ahead of these counts the ranks with inputs, and one behind them says whether backward is
+    synchronised; nobody waits for either. Ahead of buffers the ranks agree who sends them (A3.19).
     """
     sent: list[Collective] = []
     if assignment.by_keywords and iteration == switches.rebuilt_from and number == 0:

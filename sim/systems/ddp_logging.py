@@ -19,7 +19,7 @@ def ddp_logging_data(timeline: Timeline) -> dict[str, Any]:
     for unused parameters counts as backward. Backward compute runs on to the callback that ends backward,
     with the loss, copies and launches. Backward communication runs from just before bucket 0 is launched to
     the last copy back, whatever lies between; the overlap is the time from that launch to the end of
-    backward, not one in which anything need be busy. In iteration 1 of a static graph, communication begins
+    backward, whether anything is busy or not. In iteration 1 of a static graph, communication begins
     where backward ends, no bucket is counted as reduced, and no ready order is known yet (A3.15). Averages
     are those of this one step. What is absent in the real log is absent here.
 

@@ -1,6 +1,6 @@
-"""``fully_shard`` and ``replicate`` (FSDP2): modules as units, gathered and reduced as they are come to.
+"""``fully_shard`` and ``replicate`` (FSDP2): modules as units, and when a step gathers and reduces each.
 
-A unit is a bucket, numbered as backward reduces them. Every iteration is alike.
+A unit is a bucket; buckets are numbered in the order in which backward reduces them. Iterations are alike.
 """
 
 from dataclasses import dataclass, replace
@@ -49,8 +49,8 @@ def assign(
 class UnitPlan:
     """Units in the order of forward, and in that of reductions; ``late`` are reduced after backward.
 
-    ``finished``: all but the root in the order in which forward is done with them; it is another one where a
-    unit's modules are used before and after another unit.
+    ``finished``: all but the root in the order in which forward is done with them. That differs from
+    ``forward`` if a unit's modules are used both before and after another unit.
     """
 
     forward: tuple[Unit, ...]
@@ -154,7 +154,7 @@ class _Writer:
         )
 
     def _groups(self) -> tuple[str, ...]:
-        """Whose curves are taken under HSDP, and that its two groups share a channel (A10.7)."""
+        """Notes under HSDP: whose curves are taken, and that its two groups share a channel (A10.7)."""
         replicas, ranks = self.settings.replicas, self.hardware.world_size
         if replicas == 1:
             return ()
@@ -167,7 +167,7 @@ class _Writer:
         )
 
     def _root_alone(self) -> tuple[str, ...]:
-        """That no unit was found where blocks were asked for, as they are by default."""
+        """A note if no unit was found where blocks were asked for, as they are by default."""
         if self.settings.units != BLOCKS or len(self.units.forward) > 1:
             return ()
         return ("no module of the workload is numbered in a list: all parameters are one unit, the root's",)
@@ -188,7 +188,7 @@ class _Writer:
         return tuple((queued if n in played.queued else alone)[n] for n in played.order), played.waited_ns
 
     def copy_out_ns(self, unit: Unit) -> int:
-        """What is gathered is copied out of one buffer; ``replicate`` copies its own parameters instead."""
+        """ns of copying gathered parameters out of one buffer; ``replicate`` copies its own ones instead."""
         size = unit.numel * DTYPE_BYTES[self.settings.gathered_dtype(unit.dtype)]
         return transfer_ns(size, self.hardware.copy_out_bytes_per_s)
 
@@ -305,7 +305,7 @@ class _Backward(LaneWriter):
             is_queued |= self._gather(target, is_queued=is_queued)
 
     def _gather(self, unit: Unit, *, is_queued: bool = False) -> bool:
-        """Launch a unit's gather, unless it was; the root is kept from forward. Whether it was launched."""
+        """Launch a unit's gather, unless it was before; the root needs none. Returns whether it did."""
         if unit.is_root or unit.name in self.gathered:
             return False
         self.gathered[unit.name] = self.launch(self.writer.gather(unit, "backward", is_queued=is_queued))

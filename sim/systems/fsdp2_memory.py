@@ -5,9 +5,9 @@ from sim.nouns.timeline import Timeline
 
 
 def hold(timeline: Timeline) -> tuple[Holding, ...]:
-    """What is gathered in backward until it can be used, and what gradients are copied into until they are
-    reduced. Parameters that are unsharded, of units under way, are not counted; an all-reduce of replicas is
-    made in a rank's own gradients."""
+    """The buffers of all-gathers in backward, until they can be used, and those that gradients are copied
+    into, until they are reduced. Unsharded parameters of units that compute are not counted. An all-reduce
+    over replicas needs no buffer, since it works in a rank's own gradients."""
     return tuple(
         Holding(
             what="gathered" if played.collective.bucket is None else "gradients to send",

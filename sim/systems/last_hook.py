@@ -63,7 +63,7 @@ def write(
 
 
 def _check_used(workload: Workload, assignment: Assignment, is_safe: bool) -> None:
-    """A hooked parameter that is not used leaves its bucket unsent; any other stops the bucket (A6.4)."""
+    """Raise for unused parameters, unless their hook sends a bucket, which then is never sent (A6.4)."""
     hooked = () if is_safe else {bucket[-1] for bucket in assignment.bucket_indices}
     for gradient in workload.gradients:
         if gradient.ready_ns is None and gradient.index not in hooked:

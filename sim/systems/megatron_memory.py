@@ -7,8 +7,8 @@ from sim.systems.megatron_settings import read_megatron_settings
 
 
 def hold(timeline: Timeline) -> tuple[Holding, ...]:
-    """Buffers hold the gradients themselves: counted is what they have beyond them, in padding or fp32, and
-    each gradient that backward makes until its hook has added it."""
+    """What is held besides the gradients, which lie in the buffers. That is the buffers' padding, what fp32
+    adds, and each gradient that backward makes, until its hook has added it to its buffer."""
     workload = timeline.workload
     settings = read_megatron_settings(timeline.assignment.settings, workload)
     buckets = lay_out_buffers(workload, settings, timeline.hardware.world_size)

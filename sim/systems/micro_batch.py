@@ -1,4 +1,4 @@
-"""What systems share in writing a step: a micro-batch's lane, its programs, an optimizer on a share."""
+"""What systems share in writing a step: lanes, programs of micro-batches, the time of a shared optimizer."""
 
 from collections.abc import Callable
 

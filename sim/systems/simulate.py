@@ -38,8 +38,8 @@ def simulate(
         engine: ``simpy`` (the readable clock) or ``analytic`` (compiled code); equal to the ns.
         iteration: which iteration the assignment belongs to: ``"steady"``, 1, 2 or 3.
         slowest: the workload as the slowest other rank runs it: the same gradients at other times. Both ranks
-            begin the step together, and each collective starts once both have come to it; where this rank
-            has, ``late_ns`` says for how long it waited. None: no rank is later than this one.
+            begin the step together, and each collective starts once both have come to it; its ``late_ns``
+            says for how long this rank waited. None: no rank is later than this one.
 
     Raises:
         AssignmentError: the assignment does not fit ``workload`` or ``slowest`` (A8.3).

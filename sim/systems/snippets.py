@@ -16,7 +16,7 @@ from sim.systems.hook_table import HOOKS
 from sim.units import format_size
 
 _CAP_IS_FIRST_SINCE: Version = (2, 4)  # before, an explicit cap has the first bucket of 1 MiB, too (A2.1)
-# The versions with which something begins, in order.
+# The versions of torch from which on the lines may be others, in order.
 _MARKS = sorted(
     {LIST_SINCE, _CAP_IS_FIRST_SINCE, ZERO_CAP_SINCE}
     | {one.since for one in ARGUMENTS}
@@ -28,9 +28,9 @@ def snippet(assignment: Assignment, workload: Workload, torch: str | None = None
     """Python that makes DistributedDataParallel use ``assignment`` on ``model``, as ``ddp_model``; of
     ``fully_shard`` and ``replicate``, what wraps the modules of ``model``.
 
-    Keywords of stock DistributedDataParallel where they reach the buckets, which is checked, and where
-    ``torch``, the version where the script trains such as ``2.8``, does with them what it should (None: new
-    enough for all of them). Otherwise ``sim.apply``, which needs bucketsim there.
+    The lines use keywords of stock DistributedDataParallel if these reach the buckets, which is checked, and
+    if ``torch`` heeds them. That is the version where the script trains, such as ``2.8``; None stands for one
+    new enough for all keywords. Otherwise the lines use ``sim.apply``, which needs bucketsim there.
 
     Raises:
         AssignmentError: the assignment does not fit ``workload``, or its keywords reach other buckets.
@@ -130,7 +130,7 @@ def _check_switches(assignment: Assignment, version: Version) -> None:
 
 
 def _why_not_by_keywords(assignment: Assignment, version: Version | None) -> str | None:
-    """Why keywords of stock DDP do not do here; None where they do."""
+    """Why keywords of stock DDP are not enough here; None where they are."""
     if not assignment.by_keywords:
         return "No keyword of DistributedDataParallel reaches these buckets"
     if version is None:
@@ -172,7 +172,7 @@ def typed(name: str, value: Any) -> str:
 
 
 def _by_apply(assignment: Assignment, why: str, version: Version | None) -> list[str]:
-    """The assignment spelled out, without what it was made for: ``bucket_bytes`` tell another model."""
+    """Lines that call ``sim.apply``, without ``made_for``: by ``bucket_bytes`` it refuses another model."""
     if assignment.ddp_kwargs.get("mixed_precision"):
         raise NotModelledError(f"mixed_precision: sim.apply does not support it, and it is needed: {why}")
     lines = [f"# {why}: needs bucketsim where it trains."]

@@ -80,7 +80,8 @@ def check_ddp_kwargs(kwargs: dict[str, Any]) -> None:
     """Refuse arguments of DistributedDataParallel that are not modelled or not legal.
 
     Raises:
-        InputError: a value that is not legal. NotModelledError: a name that is not modelled, or is on.
+        InputError: a value that is not legal.
+        NotModelledError: an argument that is not modelled, or only while it is off.
     """
     for name, value in kwargs.items():
         if name in CAP_KWARGS:

@@ -158,7 +158,7 @@ class _Writer:
         return shared_optimizer_ns(self.workload, owned)
 
     def _step(self) -> tuple[tuple[Collective, ...], tuple[str, ...]]:
-        """What ``step()`` sends, nothing of it beside anything else, and notes (A5.11, A8.8).
+        """What ``step()`` sends, one after the other and beside no work, and notes (A5.11, A8.8).
 
         The overflow flag, the norm of each group, the norms of expert groups once more among their ranks,
         then each group's parameters, except where one rank has them all.
@@ -223,9 +223,10 @@ class _Writer:
         )
 
     def _service_ns(self, kind: CollectiveKind, num_bytes: int, processes: ProcessGroup) -> int:
-        """Time of a collective; one whose curve is missing is refused, an all-gather only noted.
+        """Time of a collective in ns. An all-gather without a curve takes 0, which ``_notes`` tells.
 
-        Curves hold for all ranks; a group of fewer has no other.
+        Raises ``NotModelledError`` for others without a curve, and for a group of some ranks, but not of one,
+        since curves are of all ranks.
         """
         hardware = self.hardware
         curve = hardware.curve(kind)
@@ -245,7 +246,7 @@ class _Writer:
 
 
 def _is_timeless(curve: Curve) -> bool:
-    """Whether nothing takes time on it, which holds for any number of ranks."""
+    """Whether all times of a curve are 0; such a curve holds for any number of ranks."""
     return not any(point.duration_ns for point in curve)
 
 
@@ -292,7 +293,7 @@ class _Backward(LaneWriter):
             self.lane.append(CopyBack(bucket, 0))
 
     def _arrive(self, index: int) -> None:
-        """A gradient is appended to its bucket; one that is open before it is flushed first (A5.2)."""
+        """Append a gradient to its bucket, after flushing the one before it if that is open (A5.2)."""
         if index not in self.home:
             return
         bucket = self.home[index]
@@ -308,9 +309,9 @@ class _Backward(LaneWriter):
     def _flush(self) -> None:
         """Reduce the open bucket (A5.6 to A5.8).
 
-        With a reduction stream the lane first waits for what is queued there, so that one flush is under way
-        at most; ``synchronizes``: it does so ahead of every collective. Without one, or where the host
-        waits, it stands still until all is done, and makes the last copies itself.
+        With a reduction stream the lane first waits for what is queued there, so that at most one flush is
+        under way; with ``synchronizes`` it waits so before every collective. Where the host waits, as it does
+        without such a stream, the lane stands still until the flush is done, and does the last copies itself.
         """
         bucket, settings, writer = self.next_flush, self.settings, self.writer
         self.next_flush += 1

@@ -12,7 +12,7 @@ _ALIGNMENT_BYTES = 16
 
 
 class ProcessGroup(NamedTuple):
-    """Ranks that share what they reduce; ``stride`` apart, as rank 0 sees them. ``ep_size`` 0: all ranks."""
+    """Rank 0's group for reductions: ranks 0, ``stride``, 2 ``stride`` and on. ``ep_size`` 0: all ranks."""
 
     ep_size: int
     world_size: int
@@ -40,7 +40,7 @@ class FlatGroup:
 
     @property
     def partition_elements(self) -> int:
-        """What one rank owns."""
+        """How many elements one rank owns."""
         return self.elements // self.processes.world_size
 
     def slices(self, index: int) -> tuple[Slice, ...]:
@@ -60,7 +60,7 @@ def lay_out(workload: Workload, settings: ZeroSettings, world_size: int) -> dict
 
     Raises:
         NotModelledError: a group with nothing to optimise, on which DeepSpeed stops.
-        InputError: an expert group that the ranks cannot hold, or that there is not.
+        InputError: an expert group that does not exist, or whose ep_size does not divide the world size.
     """
     numbers = sorted({gradient.group for gradient in workload.gradients})
     for number, ep_size in settings.expert_groups.items():

@@ -20,7 +20,7 @@ MOST_RATIO = 4.0
 # What medians of one job's steps differ by from run to run: 0.25 % on four A40, 0.5 to 1.2 % on two A100.
 USUAL_NOISE = 0.005
 _PRECISION = 1e-6  # of a factor: far below what a step can tell
-_COST_STEP_NS = 100  # of the cost of a collective: so too
+_COST_STEP_NS = 100  # of the cost of a collective: this is also far below what a step can tell
 
 
 def anchor(
@@ -32,7 +32,7 @@ def anchor(
     seen: InStepTimes | None = None,
     second: MeasuredStep | None = None,
 ) -> Anchored:
-    """Hardware that makes the prediction of one measured step true: what parts measured apart leave open.
+    """The hardware with one factor changed so that one measured step is predicted as it was measured.
 
     Parts measured apart (a single GPU's step, a link's curve) say nothing of what computation and
     communication do to each other. One measured step is one number, and fixes one factor:

@@ -1,4 +1,4 @@
-"""Why one step is longer than another: both are taken apart by what they would be without each mechanism."""
+"""Why one step is longer than another: both are built up mechanism by mechanism, and the parts compared."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -81,7 +81,7 @@ def difference(before: Timeline, after: Timeline) -> Difference:
 
 
 def _turns(before: Timeline, after: Timeline) -> tuple[tuple[tuple[Cause, Timeline, Timeline], ...], str]:
-    """From one timeline to the other by what changes, and what to say of the order."""
+    """The changes from one timeline to the other, each with its two ends, and a sentence on their order."""
     same_assignment = _assignment_of(before) == _assignment_of(after)
     same_machine = _machine_of(before) == _machine_of(after)
     if same_assignment and same_machine:
@@ -119,7 +119,7 @@ def _again(timeline: Timeline) -> Timeline:
 
 
 def _ladder(timeline: Timeline) -> dict[PartName, int]:
-    """The parts of a step in order; what changes nothing of the hardware is left out."""
+    """The parts of a step in ns, in order, without mechanisms that its hardware does not have."""
     hardware = _bare(timeline.hardware)
     reached = step_ns(_again(replace(timeline, hardware=hardware, slowest=None)))
     parts: dict[PartName, int] = {"compute": reached}
@@ -210,9 +210,9 @@ def _sentence(name: PartName, old: int, new: int, reasons: _Reasons) -> str:
 
 
 def _why(name: PartName, longer: bool, reasons: _Reasons) -> str:
-    """What of a whole step stands behind a part; empty where it did not change the way the part did.
+    """Words on what changed in the whole step; empty if it did not grow or shrink as the part did.
 
-    What hides behind backward makes the difference then, and no number of the whole step tells of that.
+    The part then changed by what hides behind backward, of which no number of the whole step tells.
     """
     before, after, was, now = reasons
     if name == "latency":
@@ -233,7 +233,7 @@ def _why(name: PartName, longer: bool, reasons: _Reasons) -> str:
 
 
 def _became(was: tuple[int, str], now: tuple[int, str], longer: bool) -> str:
-    """Words of two amounts, where the second is the larger one as ``longer`` says, and reads otherwise."""
+    """Words on two amounts; empty if they read alike, or did not change in the way that ``longer`` says."""
     if was[0] == now[0] or was[1] == now[1] or (now[0] > was[0]) != longer:
         return ""
     return f"{was[1]} became {now[1]}"

@@ -1,4 +1,4 @@
-"""What a record was measured in, and what that makes of its hardware and of its candidates' steps.
+"""The box that a record was measured in, and how it changes the record's hardware and candidates' steps.
 
 A box of other rates than the hardware was calibrated in, a second job beside the one measured, or ranks whose
 backward is slow: each is predicted from the box as a graph, or from the slow rank's schedule.
@@ -32,8 +32,8 @@ def as_measured(record: Record) -> Record:
     """``record`` with its hardware carried to the box it was measured in, the slowest rank's workload, and
     both held to the job's own step where there is one.
 
-    Hardware that does not say where it was calibrated, or was there, stays. A measurement holds the slowest
-    rank of each step; no collective waits for another rank there, so its step is that of its own workload.
+    Hardware stays if it was calibrated in the same box, or does not say where. A measurement takes the
+    slowest rank of each step, whose collectives wait for no other rank: its own workload tells its step.
 
     Raises:
         InputError: a neighbour without a box, or hardware that was calibrated beside a neighbour already.
@@ -62,7 +62,7 @@ def limits_of(record: Record) -> Limits:
 
 
 def check_alone(record: Record) -> None:
-    """Raise ``InputError`` where hardware holds a neighbour already, or a neighbour cannot be placed."""
+    """Raise ``InputError`` for hardware calibrated beside a neighbour, or a neighbour that has no box."""
     if "beside" in record.hardware.provenance:
         raise InputError(
             f"record {record.name!r}: hardware {record.hardware.name!r} was calibrated beside a neighbour; "
@@ -80,10 +80,10 @@ def carried_to(hardware: Hardware, calibrated_in: Box, box: Box) -> Hardware:
 
 
 def report_beside(record: Record, assignment: Assignment) -> Report:
-    """A candidate's step beside the record's neighbour, which is as likely to be at one point as at another.
+    """A candidate's step beside the record's neighbour, which may be at any point of its own step meanwhile.
 
-    The job measured begins each step when it is told to, whatever its neighbour does, which makes step after
-    step. So one step is played from each of ``PHASES`` moments of the neighbour's step, and the median stands
+    The job measured begins each step when it is told to; the neighbour runs step after step without heed of
+    it. So one step is played from each of ``PHASES`` moments of the neighbour's step, and the median stands
     for them. Single buckets are not predicted, as their ends differ from moment to moment.
     """
     neighbour, box = record.neighbour, record.box
@@ -108,7 +108,7 @@ def report_beside(record: Record, assignment: Assignment) -> Report:
     period_ns = summarize(simulate(neighbour.workload, theirs, neighbour.assignment, "analytic")).step_ns
     steps = []
     for phase in range(PHASES):
-        # From its second step on, the neighbour has what it has step after step.
+        # The neighbour's steps are alike from its second one on.
         offset_ns = period_ns + phase * period_ns // PHASES
         played = play_jobs([ours, other], _cluster(box), steps=1, warmup=0, offsets_ns=(offset_ns, 0))
         steps.append(played.jobs[0].step_ns[0])

@@ -1,14 +1,13 @@
 """The step that a job took under its own buckets, as the first test of its prediction, and as its anchor.
 
-Parts measured apart (plain backwards, a link alone) leave open what they do to each other in the step, and
-what the link is in it. The recorded step tells: its backward is longer than a plain one, its buckets end when
-they do. A few factors are fitted to those times, each held to what was measured apart by how far that may be
-off, so that what the step says nothing of stays what it was. The range that is left of each is what the
-tuner's intervals hold.
+Parts measured apart (plain backwards, a link alone) leave open how much they slow each other down in the
+step, and how fast the link is in it. The recorded step tells both by when its backward and its buckets end. A
+few factors are fitted to these times. A prior holds each factor to what was measured apart, so that one of
+which the step tells nothing stays as it was. The tuner's intervals contain the range that is left of each.
 
 A backward that was recorded beside its collectives contains what these did to it, which other buckets would
-do elsewhere. It is taken out by what they are known to take of a rank that computes, and put in again for
-each layout.
+do elsewhere. That is taken out, by what collectives are known to take from a rank that computes, and put in
+again for each assignment.
 """
 
 from collections.abc import Sequence
@@ -78,7 +77,7 @@ def own_step(workload: Workload, hardware: Hardware, measured: Measurement) -> O
 
 
 def _has_pass(workload: Workload, measured: Measurement) -> bool:
-    """Whether that hook ran, and its pass is not in the times already."""
+    """Whether the hook of ``sim.record`` divided buckets in a pass that the recorded times do not contain."""
     if measured.asked is None or "comm_hook" in measured.asked.settings:
         return False
     return measured.provenance.get("source") == "sim.record" and "interference" not in workload.ready_includes
@@ -88,8 +87,8 @@ def hooked(workload: Workload, hardware: Hardware, measured: Measurement) -> tup
     """The job as ``sim.record`` saw it: its hook divides each bucket in a pass before it launches it.
 
     DDP divides as it copies gradients in (A3.4), so that the pass is played as part of these copies. It takes
-    what lies between the hook's stamps. A hook of the job's own has none, and where ready times contain
-    interference they contain what the pass did to later gradients too: both stay as they are.
+    what lies between the hook's stamps. Nothing is changed for a job with a hook of its own, which has no
+    such pass, nor where ready times contain interference, and with it what the pass did to later gradients.
     """
     if not _has_pass(workload, measured):
         return workload, hardware
@@ -112,7 +111,7 @@ def hooked(workload: Workload, hardware: Hardware, measured: Measurement) -> tup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fitted:
-    """Logarithms of the factors, their covariance, and the times that come of them."""
+    """Logarithms of the factors, their covariance, and the times predicted by parts alone and by the fit."""
 
     logs: Floats
     covariance: Floats
@@ -121,7 +120,7 @@ class _Fitted:
 
 
 class _Times:
-    """What is compared: the ends of buckets, of backward and of synchronisation, ns from backward's start."""
+    """The times compared: when buckets begin and end, and when backward and synchronisation end, ns."""
 
     def __init__(
         self,
@@ -161,7 +160,7 @@ class _Times:
         slowdowns = expected_slowdowns(hardware, computes_on_host=self.computes_on_host)
         self.compute_slowdown = slowdowns["compute_slowdown"]
         if "interference" in workload.ready_includes:
-            del slowdowns["compute_slowdown"]  # it is in the recorded times: any meets the recorded step
+            del slowdowns["compute_slowdown"]  # the recorded times contain it, so any value fits them
         self.factors = (*_PRIOR, *slowdowns)
         self.start = np.log([1.0, 1.0, *(getattr(hardware, name) for name in slowdowns)])
         self.expected = np.array([0.0, 0.0, *(log for log, _ in slowdowns.values())])
@@ -183,13 +182,13 @@ class _Times:
         return np.array([*buckets, timeline.backward_end_ns, timeline.sync_end_ns], float)
 
     def misses(self, logs: Floats) -> Floats:
-        """What is not met, in sigmas: the times, and what the parts said of the factors."""
+        """How far off times are from the measured ones, and factors from what the parts say, in sigmas."""
         times = (self.predict(logs) - self.measured_ns) / self.sigma_ns
         return np.concatenate([times, (logs - self.expected) / self.prior])
 
 
 def _middle_bytes(sizes: Sequence[int]) -> int:
-    """The size of message that the step tells of: the mean of logarithms, each by its bytes."""
+    """The middle size of the step's messages: the mean of their logarithms, weighted by their bytes."""
     return max(1, round(float(np.exp(np.average(np.log(sizes), weights=sizes)))))
 
 

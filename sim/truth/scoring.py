@@ -58,8 +58,8 @@ def compare(
 ) -> CandidateAgreement:
     """One candidate's measurement against its prediction.
 
-    ``plain_sync_ends_ns`` are those of the plain backward, round by round; without them its length is taken
-    as known, as the measurement has it.
+    ``plain_sync_ends_ns``: how long the plain backward took in each round, ns. Without them it is taken to
+    have always lasted ``measurement.plain_backward_ns``.
     """
     steps = [iteration.step_ns for iteration in measurement.iterations]
     step = round(median(steps))

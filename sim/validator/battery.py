@@ -114,7 +114,7 @@ class Battery:
             raise InputError(f"{out}: holds a battery's output already; give a new or empty directory")
 
     def run(self) -> None:
-        """All sections; what one of them dies of is written down, and the others run."""
+        """Run all sections; if one fails, its error is written down, and the others still run."""
         self._write_summary()
         gpus = _device_count(self._place)
         self._section("workloads", self._record)
@@ -288,7 +288,7 @@ def _alone() -> Iterator[None]:
 
 
 def _document(kind: str, noun: Any) -> str:
-    """A noun as its JSON document, without what checks it on the way in."""
+    """A noun as a JSON document, which is not checked here."""
     return json.dumps({"schema_version": _SCHEMA_VERSION, "kind": kind, **asdict(noun)})
 
 

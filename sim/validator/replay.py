@@ -36,10 +36,10 @@ def replay(
     """Replay candidates on real ranks, interleaved with plain and noop runs.
 
     Without ``model`` the replay is paced: backward keeps the recorded schedule, and ``carrier`` says on what
-    device, and what sums up the buckets. With it the user's own model computes for real, and its parameters
-    must be those of ``workload``. ``slow`` ranks have a backward that is so many times as long; ``beside``
-    is another job, on other hosts of the same box, for as long as this one runs. ``probed`` False leaves out,
-    of a model, the lanes that stamp buckets and the one without communication.
+    device, and what sums up the buckets. With ``model`` the user's own model computes for real, and its
+    parameters must be those of ``workload``. ``slow`` ranks have a backward that is so many times as long;
+    ``beside`` is another job, on other hosts of the same box, for as long as this one runs. If ``probed`` is
+    False, a replay of a model has neither the lanes that stamp buckets nor the noop lane.
 
     Measurements are written to ``directory`` when they are complete; after a failure or Ctrl-C what
     was measured so far is written too, marked incomplete, unless it was the job beside that failed.

@@ -1,9 +1,9 @@
 """Ratios of measured to computed times, size by size, and which points tell nothing about their neighbours.
 
 A point that takes as long as a larger one, or longer, lies where the library or the network switches
-protocol, or was measured cold. A first point was measured cold, too, if it lies far above what the other
-points allow: above the line through them in the model's time, which has room for a constant. Such points keep
-their values, count as left out, and are named.
+protocol, or was measured cold. A first point was measured cold, too, if it takes far longer than the others
+allow, by a line with a constant through their measured times over the model's. Such points keep their values,
+count as left out, and are named.
 """
 
 import math
@@ -20,12 +20,12 @@ from sim.nouns.hardware import Curve
 from sim.units import format_size
 
 COVERED = 0.9  # the share of left-out points that the stated range holds
-ENOUGH = 9  # of so many left-out points 0.9 have one beyond them
-# Logarithm of how far three points miss nine in ten of the others, on machines that no prediction is tested
-# on (tests/clusters/measured_paths.py): what is taken at least while fewer than ``ENOUGH`` are left out.
+ENOUGH = 9  # the fewest left-out points whose greatest miss holds a further one with a chance of 0.9
+# By how much at most, as a logarithm, three points miss nine in ten of the others, on machines that no
+# prediction is tested on (tests/clusters/measured_paths.py). Fewer points than ``ENOUGH`` leave no less.
 SHAPE = 0.16
-_OTHERS = 3  # points that it takes to say what a first one may be
-_NEAR = 3  # left-out points that count where they lie nearer than all
+_OTHERS = 3  # points that it takes to judge a first one
+_NEAR = 3  # left-out points next to a size: they alone count there, if they lie closer than all do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +53,12 @@ class MeasuredCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratios:
-    """Logarithms of measured over computed times, by log2 of size, and how far each is known (logarithms,
+    """Logarithms of measured over computed times, by log2 of size, and how far off they may be (logarithms,
     too).
 
-    ``alone``: sizes of points that tell nothing about their neighbours. ``left_out``: how far each point,
-    other than the two ends, is from what the others say of it; ``alone_off``: the same of the points in
-    ``alone``.
+    ``logs`` are those at ``octaves``. ``alone``: those of points that tell nothing about their neighbours.
+    ``left_out``: how far each point, other than the two ends, is from what the others say of it;
+    ``alone_off``: the same of the points in ``alone``.
     """
 
     fabric: Fabric
@@ -70,7 +70,7 @@ class Ratios:
 
     @property
     def ranks(self) -> int:
-        """How many were measured."""
+        """How many ranks were measured."""
         return self.fabric.world_size
 
     def at(self, num_bytes: int) -> float:
@@ -82,11 +82,11 @@ class Ratios:
         return self.alone.get(octave, interpolated(self.octaves, self.logs, octave))
 
     def doubt(self, num_bytes: int, *, alone: bool) -> tuple[float, float]:
-        """How far the ratio is known at ``num_bytes``, down and up.
+        """How far the ratio may be off at ``num_bytes``, down and up (logarithms).
 
-        Nine in ten points, each left out in turn, lie no farther from what the others say. Where those
-        nearest to this size lie closer, they count instead. ``alone`` also counts points that tell nothing
-        about their neighbours.
+        Nine in ten points, each left out in turn, lie no farther than that from what the others say. If those
+        nearest to this size lie closer, they count instead. Fewer points than ``ENOUGH`` give ``SHAPE`` at
+        least. ``alone``: whether points that tell nothing about their neighbours count, too.
         """
         octave = octave_of(num_bytes)
         off = {**self.left_out, **(self.alone_off if alone else {})}
@@ -184,11 +184,11 @@ def _silent(curve: Curve, computed: Sequence[int]) -> dict[int, str]:
 
 
 def _most(model_ns: float, others: Sequence[int], times: Sequence[int]) -> float:
-    """The longest time that a first point may take, by the line through the other points in the model's time.
+    """The longest time that a first point may take, by a line through the others' times over the model's.
 
-    The line is a weighted least-squares fit, each point by its share of its own time, and is not below zero
-    at the origin. At the first point it may be off by as much as the farthest of the others is off it,
-    counted in the time of the next point, and by ``SHAPE``.
+    The line is a least-squares fit in which each point's miss counts as a share of its time; its constant is
+    not below 0. At the first point it may be off by the largest of these shares, taken of the time of the
+    next point, and by ``SHAPE``.
     """
     weights = [1 / time**2 for time in times]
     total = sum(weights)
@@ -206,12 +206,12 @@ def _most(model_ns: float, others: Sequence[int], times: Sequence[int]) -> float
 
 
 def octave_of(num_bytes: int) -> float:
-    """log2 of a size, of nothing as of a byte."""
+    """log2 of a size in bytes; 0 bytes count as one."""
     return math.log2(max(num_bytes, 1))
 
 
 def interpolated(along: Sequence[float], values: Sequence[float], at: float) -> float:
-    """Linear between points, constant beyond; of equal ones the last."""
+    """The value at ``at``: linear between points, constant beyond them; of points at one place the last."""
     position = bisect_right(along, at)
     if position == 0:
         return values[0]

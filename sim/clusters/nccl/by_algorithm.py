@@ -38,9 +38,10 @@ def cluster_hardware(
 ) -> Hardware:
     """The collectives of a job on ``cluster``, computed by NCCL's own cost model: nothing is measured.
 
-    With a job alone none of the algorithms takes less than its busiest link is busy, where uneven ways give
-    less than NCCL's model counts on. Textbook algorithms go by the busiest link of each of their phases;
-    beside other jobs by what the job's rings are left. All collectives but all-reduces are always NCCL's.
+    For a job alone ``ring``, ``tree`` and NVLS take no less time than their busiest link is busy: uneven
+    links may carry less than NCCL's model counts on. Textbook algorithms go by the busiest link of each of
+    their phases, or, beside other jobs, by what these leave to the job's rings. All collectives but
+    all-reduces always go by NCCL's choice.
 
     Args:
         cluster: the machine.

@@ -77,11 +77,11 @@ PLATEAU = {"volta": 1.9, "ampere": 1.4, "hopper": 1.4, "blackwell": 1.4}
 
 NET_OVERHEAD_US = {"intel": 1.0, "amd": 2.0, "arm": 1.0}
 
-# search.cc, sm90SpeedArrayIntra and sm100SpeedArrayIntra: what the search for NVLS tries for each head
-# Of what the heads carry this release counts 5/6. Later ones count 0.85 on Hopper, as good as that, and 0.74
-# on Blackwell (nvlsEfficiency, tuning.cc, later src/tuning/nvls.cc); what is left of 5/6 there.
+# Of what the heads of NVLS carry this release counts 5/6. Later ones count 0.85 on Hopper, nearly the same,
+# and 0.74 on Blackwell (nvlsEfficiency, tuning.cc, later src/tuning/nvls.cc). These are factors on 5/6.
 NVLS_LEFT: dict[Generation, float] = {"hopper": 1.0, "blackwell": 0.74 * 6 / 5}
 MOST_NVLS = 32  # NCCL_MAX_NVLS_ARITY: heads, and GPUs of a host in all but all-reduces
+# search.cc, sm90SpeedArrayIntra and sm100SpeedArrayIntra: GB/s that the search for NVLS tries for each head
 NVLS_SPEEDS: dict[Generation, tuple[float, ...]] = {
     "hopper": (60.0, 50.0, 40.0, 30.0, 24.0, 20.0, 15.0, 12.0, 11.0, 6.0, 3.0),
     "blackwell": (90.0, 80.0, 70.0, 60.0, 50.0, 40.0, 30.0, 24.0, 20.0, 19.0, 18.0),

@@ -20,11 +20,11 @@ class Hop:
 
     ``bytes_per_s`` is the bus bandwidth that a ring over all channels gets through it, as NCCL's search would
     count it (src/graph/topo.h): within a host what one GPU sends and at the same time receives, between hosts
-    what all the NICs of a host send together. ``latency_ns`` is what one step takes beyond NCCL's table for
-    its kind, whose links and switches are in it; null adds nothing. ``reported_ns`` is what a network plugin
-    tells NCCL of a step (``ncclNetProperties_t.latency``), set so that it chooses well (NVIDIA/nccl#625): it
-    counts for the choice, and ``paths`` says how long a step takes. ``staged_by`` are, between hosts without
-    GPUDirect RDMA, the slots in bytes/s of the GPUs of a host that reach its NICs through host memory.
+    what all the NICs of a host send together. ``latency_ns`` is what one step takes beyond NCCL's table, to
+    which the links and switches of its kind already belong; null adds nothing. ``reported_ns`` is the latency
+    of a step that a network plugin tells NCCL (``ncclNetProperties_t.latency``), set so that NCCL chooses
+    well (NVIDIA/nccl#625): it counts for the choice, and ``paths`` says how long a step takes. ``staged_by``,
+    for hosts without GPUDirect RDMA: bytes/s of the slots of GPUs that reach NICs through host memory.
     """
 
     kind: Kind

@@ -27,7 +27,7 @@ def fabric_of(
 ) -> Fabric:
     """The fabric of a job with its ranks on ``ranks`` (None: the cluster's placement).
 
-    What hosts differ in counts as NCCL makes it count for all of them: the fewest channels, the least
+    Where hosts differ, NCCL takes one figure for all, and so does this: the fewest channels, the least
     bandwidths, the worst kind of step, the oldest GPU (src/init.cc, the loop over allGather3Data).
 
     Args:
@@ -84,10 +84,10 @@ def _cpu(vendors: set[CpuVendor]) -> CpuVendor:
 
 
 def _intra(cluster: Cluster, rings: Rings, shared: float, others: Sequence[Rings]) -> Hop:
-    """The step within a host: of all hosts the slowest, by rings that close there.
+    """The step between GPUs of one host, where it is slowest, under the worst kind of step of all hosts.
 
-    On several hosts each host's rings are closed there, and the job's own steps to other hosts take nothing
-    of their links. Other jobs on the host take their share.
+    If the job has several hosts, this is by rings within each host alone: what the job sends to other hosts
+    takes nothing of the links. Other jobs on the host take their share.
     """
     if rings.world_size == 1:
         # Nothing is sent; a Fabric of one rank has a hop all the same.
@@ -109,7 +109,7 @@ def _intra(cluster: Cluster, rings: Rings, shared: float, others: Sequence[Rings
 
 
 def _different(rings: Rings, others: Sequence[Rings]) -> Iterable[int]:
-    """One place of every kind of host, and of every way in which other jobs use it."""
+    """Places of hosts, one for each kind of host and each way in which other jobs use it."""
     beside: dict[int, list[tuple[int, int, int]]] = {}
     for job, each in enumerate(others):
         for place, host in enumerate(each.hosts):

@@ -20,11 +20,11 @@ _ARITY_US = 0.4  # one more GPU that sends to the same head
 def latency_us(
     fabric: Fabric, collective: str, num_bytes: int, algorithm: Algorithm, protocol: Protocol
 ) -> float:
-    """Time of the smallest message by this algorithm and protocol; longer at each step of a long ring."""
+    """us that a collective takes besides the time of its bytes; large messages take longer steps on rings."""
     number = PROTOCOLS.index(protocol)
     base = BASE_US[algorithm][number]
     intra = STEP_US[wire(fabric)][algorithm][number] + _beyond_us(fabric.intra)
-    net: Algorithm = "tree" if fabric.world_size == fabric.hosts else algorithm  # nothing hides a step
+    net: Algorithm = "tree" if fabric.world_size == fabric.hosts else algorithm  # latencies are exposed
     inter = STEP_US["net"][net][number] + _beyond_us(fabric.inter) * (2 if protocol == "Simple" else 1)
     levels = fabric.hosts.bit_length() - 1
     others = fabric.world_size // fabric.hosts - 1  # NCCL divides integers

@@ -1,4 +1,4 @@
-"""A machine's hardware with the fabric that its curves were computed from, and its curves at either end."""
+"""A machine's hardware with the fabric of its curves, and its all-reduces at either end of their range."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal

@@ -19,7 +19,7 @@ from sim.units import format_ms
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One machine: what it carries, its best cap in MiB with its step, and whether no cap is worse."""
+    """One machine, its best cap in MiB with that cap's step, and whether all caps are within 0.1 % of it."""
 
     carried: Carried
     best_mb: float
@@ -28,13 +28,13 @@ class Side:
 
     @property
     def gpus(self) -> str:
-        """What to call it."""
+        """The machine in words: its number of GPUs."""
         ranks = self.carried.hardware.world_size
         return f"{ranks} GPU{'s' if ranks > 1 else ''}"
 
     @property
     def curve(self) -> Curve:
-        """Its all-reduces."""
+        """The all-reduce curve of the machine."""
         return self.carried.hardware.all_reduce
 
 
@@ -69,8 +69,9 @@ class BestCapChange:
     def bucket_ns(self) -> tuple[int, int] | None:
         """What the wire takes for one bucket more with the bytes the same, before and after.
 
-        By the two caps' buckets; where both make as many, by the old cap's against one bucket. None where
-        NCCL sends some of them by one method and some by another, or where the curve bends between them.
+        It is told by the buckets of the two caps, or, if both make as many, by those of the old cap against
+        one bucket of all bytes. None if NCCL sends some of them by another method than the rest, or if the
+        curve bends between them.
         """
         sizes = {*self.old_sizes, *self.new_sizes}
         if any(len(set(map(side.carried.method, sizes))) > 1 for side in (self.before, self.after)):
@@ -114,7 +115,7 @@ class BestCapChange:
 
     @property
     def opening(self) -> str:
-        """What is to be explained."""
+        """The beginning of a sentence: by how much the old cap's step is longer on the new machine."""
         lost = self.lost_ns(self.after.curve)
         old, new = len(self.old_sizes), len(self.new_sizes)
         counts = f"{buckets(old)} instead of {new}" if old != new else f"both make {buckets(old)}"

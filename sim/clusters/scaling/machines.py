@@ -22,11 +22,11 @@ Jobs = Sequence[Sequence[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizedMachine:
-    """One machine: a cluster with its placement, and what its links are known by.
+    """One machine: a cluster with its placement, and where the times of its collectives come from.
 
-    ``name`` and ``settings`` are those of its series; ``beside``: the ranks of other jobs; ``measured``:
-    hardware of clusters of its kind, empty where it is computed; ``local``: what a computed one costs beside
-    its collectives.
+    ``name`` is the preset's or the cluster's; ``settings``: those that were varied, as text. ``beside``: the
+    ranks of each other job. ``measured``: clusters of this kind with their measured hardware; if there are
+    none, times are computed. ``local``: the hardware whose copies, launches and slow-downs these then have.
     """
 
     name: str
@@ -38,11 +38,11 @@ class SizedMachine:
 
     @property
     def series(self) -> tuple[str, str]:
-        """What it shares with the machines that differ from it in their hosts only."""
+        """Name and settings, which machines have in common that differ only in their size."""
         return self.name, self.settings
 
     def carried(self) -> Carried:
-        """Its hardware. Raises what ``fabric_of`` and ``extrapolate_hardware`` raise."""
+        """Its hardware, computed or measured. Raises as ``fabric_of`` and ``extrapolate_hardware``."""
         fabric = fabric_of(self.cluster, beside=self.beside)
         name = f"{self.name}, {fabric.world_size} ranks"
         if not self.measured:
@@ -63,10 +63,10 @@ def make_machines(
     local: Hardware | None,
     max_rows: int,
 ) -> tuple[SizedMachine, ...]:
-    """The product of ``settings`` in their order, and the sizes within each: see ``sim.scaling``.
+    """One machine for each combination of ``settings``, in their order, and each size: see ``sim.scaling``.
 
     Raises:
-        InputError: a name, a setting or a size that is not legal or occurs twice, or too many.
+        InputError: a name, a setting or a size that is not legal or occurs twice, or more than ``max_rows``.
     """
     if hosts is not None and world_size is not None:
         raise InputError("world_size: not legal with hosts; give one of them")

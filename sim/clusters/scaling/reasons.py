@@ -1,4 +1,4 @@
-"""Why the cap that was best on one machine is not on the next: the cause, held to steps played without it.
+"""Why the cap that was best on one machine is not on the next: the cause, checked by steps without it.
 
 Between two machines an all-reduce changes by what one bucket more costs, by what a byte costs, and by how
 NCCL does it. Each is put back to what it was, all else left as it is now, and the old cap played against the
@@ -27,7 +27,7 @@ class Reason:
 def find_reason(workload: Workload, before: Side, after: Side) -> Reason | None:
     """Why the best cap of ``before`` is not as good on ``after``; None where it is, within 0.1 %.
 
-    The first cause that is found to be one; two together where neither is one alone.
+    The first of ``CAUSES`` that holds is told; the last of them names two changes at once.
     """
     change = BestCapChange(workload, before, after)
     if not change.matters(change.lost_ns(after.curve)):
@@ -92,7 +92,7 @@ def _all_reduces(change: BestCapChange) -> Found:
 
 
 def _cost_of_a_bucket(change: BestCapChange) -> Found:
-    """The change in what one bucket more costs does it alone, and without it the old cap would do."""
+    """The changed cost of one bucket more is cause enough, and without that change the old cap would do."""
     if change.bucket_ns is None or change.halves is None:
         return None
     alone, without = change.halves

@@ -26,7 +26,7 @@ def pcie_box(
     peer_to_peer: bool = True,
     gpus_per_switch: int | None = None,
 ) -> Cluster:
-    """One host whose GPUs are on PCIe x16, straight on one or two sockets or so many below a PCIe switch.
+    """One host whose GPUs are on PCIe x16, on one or two sockets, directly or below PCIe switches.
 
     Without ``peer_to_peer`` data goes through host memory (NCCL's SHM transport). Bandwidths by
     ``sim.clusters.topology.link_figures``; ``socket_link`` is one of its ``SOCKETS``.
@@ -121,8 +121,8 @@ def hgx_ethernet(
 ) -> Cluster:
     """Eight A100 or H100 on NVSwitches as in a DGX (``board``), and one Ethernet port a host, over TCP.
 
-    The port is on the first socket and data goes through host memory, as without a fabric for GPUs. What
-    that takes on PCIe 5 is not known: A100 come out slower.
+    The port is on the first socket, and data goes through host memory. What that takes on PCIe 5 is not known
+    and not modelled, so that A100 (PCIe 4) come out slower than H100.
     """
     template = with_ethernet(board(f"hgx_{generation}", generation), 4 if generation == "ampere" else 5)
     network = Network(

@@ -24,7 +24,7 @@ class Wiring(Protocol):
         """What a NIC's own ports carry each way; 0 where it is plugged into nothing."""
 
     def latency_ns(self, path: tuple[LinkEnds, ...]) -> int:
-        """What a path takes one way beyond what NCCL's own table holds, which is a switch."""
+        """ns that a path takes one way beyond what NCCL's own table already contains, which is one switch."""
 
 
 def wiring_of(cluster: Cluster) -> Wiring:
@@ -33,7 +33,7 @@ def wiring_of(cluster: Cluster) -> Wiring:
 
 
 class FatTree:
-    """Two tiers, by arithmetic: no graph, so that any number of hosts costs nothing until it is asked for."""
+    """Leaves and spines. Paths are computed when they are asked for, without a graph of all hosts."""
 
     def __init__(self, cluster: Cluster, network: Network) -> None:
         self._network = network
@@ -56,7 +56,7 @@ class FatTree:
         return f"leaf{group}.{nic % self._network.rails}"
 
     def path(self, a: str, b: str) -> tuple[LinkEnds, ...]:
-        """Over one leaf, or up to the spine of the sender's NIC and down."""
+        """The path over one leaf, or up to the spine of the sender's NIC and down."""
         (group_a, nic_a), (group_b, nic_b) = self._place(a), self._place(b)
         leaf_a, leaf_b = self._leaf(group_a, nic_a), self._leaf(group_b, nic_b)
         if leaf_a == leaf_b:
@@ -65,16 +65,16 @@ class FatTree:
         return (a, leaf_a), (leaf_a, spine), (spine, leaf_b), (leaf_b, b)
 
     def bytes_per_s(self, link: LinkEnds) -> float:
-        """A port's, or an uplink's between a leaf and one spine."""
+        """The rate of a port, or of an uplink between a leaf and one spine."""
         is_port = link[0].startswith("host") or link[1].startswith("host")
         return self._network.bytes_per_s if is_port else self._uplink
 
     def port_bytes_per_s(self, nic: str) -> float:
-        """A port's."""
+        """The rate of a port, the same for all NICs."""
         return self._network.bytes_per_s
 
     def latency_ns(self, path: tuple[LinkEnds, ...]) -> int:
-        """What the driver tells, and each switch after the first."""
+        """The latency that the driver tells, plus that of each switch after the first."""
         return (self._network.latency_ns or 0) + (len(path) - 2) * self._network.switch_latency_ns
 
 
@@ -91,14 +91,14 @@ class OwnNetwork:
                 if self._graph.has_edge(*ends):
                     self._graph.edges[ends]["bytes_per_s"] += width
                 else:
-                    # One a link beside them breaks ties between ways of no latency by the number of links.
+                    # Each link adds 1, so that of ways with the same latency the one with fewest links wins.
                     weight = (link.latency_ns << 20) + 1
                     self._graph.add_edge(*ends, bytes_per_s=width, latency_ns=link.latency_ns, weight=weight)
         self._between_switches = self._graph.subgraph(self._switches).copy()
         self._ways: dict[LinkEnds, tuple[int, tuple[str, ...]]] = {}
 
     def path(self, a: str, b: str) -> tuple[LinkEnds, ...]:
-        """Through switches only."""
+        """The link between the two, or the best way over switches."""
         if (a, b) not in self._paths:
             self._paths[a, b] = self._search(a, b)
         return self._paths[a, b]
@@ -131,15 +131,15 @@ class OwnNetwork:
         return self._ways[first, last]
 
     def bytes_per_s(self, link: LinkEnds) -> float:
-        """Of all links side by side."""
+        """The rate of all parallel links together."""
         return float(self._graph.edges[link]["bytes_per_s"])
 
     def port_bytes_per_s(self, nic: str) -> float:
-        """Of all the links that it has."""
+        """The rate of all links of the NIC together."""
         if nic not in self._graph:
             return 0.0
         return float(sum(edge["bytes_per_s"] for _, _, edge in self._graph.out_edges(nic, data=True)))
 
     def latency_ns(self, path: tuple[LinkEnds, ...]) -> int:
-        """The sum over its links."""
+        """The sum over the links of the path."""
         return sum(int(self._graph.edges[link]["latency_ns"]) for link in path)

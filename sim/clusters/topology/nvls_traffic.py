@@ -9,7 +9,7 @@ from sim.errors import NotModelledError
 
 
 def nvls_traffic(rings: Rings) -> Traffic:
-    """On one host. Every GPU is the head of an equal part (src/transport/nvls.cc of NCCL).
+    """NVLS on one host: every GPU is the head of an equal part (src/transport/nvls.cc of NCCL).
 
     The switch takes all of a part from every GPU and gives its head the sum; the head writes it once and the
     switch hands it to all. So a GPU sends the message and a part of it, and receives as much.
@@ -23,7 +23,7 @@ def nvls_traffic(rings: Rings) -> Traffic:
 
 
 def nvls_tree_traffic(rings: Rings) -> Traffic:
-    """On several hosts. Heads of the same number are joined by two binary trees, each with half of a part
+    """NVLS on several hosts: two binary trees, each with half of a part, join the heads of the same number
     (connectNvls, src/graph/connect.cc of NCCL)."""
     count = len(rings.hosts)
     if count == 1:

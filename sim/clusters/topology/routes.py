@@ -14,7 +14,7 @@ LinkEnds = tuple[str, str]
 Route = tuple[LinkEnds, ...]
 StepKind = Literal["nvlink", "nvswitch", "pcie", "shm", "qpi"]
 
-_TRANSIT = ("nvswitch", "pcie_switch", "cpu")  # GPUs and NICs end a way, and so does memory
+_TRANSIT = ("nvswitch", "pcie_switch", "cpu")  # a way leads through these; GPUs, NICs and memory end it
 
 
 @lru_cache(maxsize=256)
@@ -99,7 +99,7 @@ class Routes:
         return "nvswitch" if len(route) > 1 else "nvlink"
 
     def latency_ns(self, route: Route) -> int:
-        """The sum over its links."""
+        """The sum over the links of the route."""
         return sum(int(self.graph.edges[link]["latency_ns"]) for link in route)
 
     def _kind(self, link: LinkEnds) -> str:

@@ -1,4 +1,4 @@
-"""What one all-reduce puts on links: by host alike, and on the network."""
+"""How often one all-reduce crosses links: within hosts, which are grouped where alike, and between them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from sim.nouns.cluster import HostTemplate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostTraffic:
-    """Hosts in which the same links are crossed equally often."""
+    """Hosts in which the same links are crossed equally often; ``times``: how often each link is crossed."""
 
     hosts: tuple[int, ...]
     template: HostTemplate
@@ -31,7 +31,7 @@ class Traffic:
 
 
 def ring_traffic(rings: Rings) -> Traffic:
-    """Each channel takes an equal part, of which each step of its ring carries 2 (n - 1) / n."""
+    """Rings: each channel has an equal part of the message; a step of a ring carries 2 (n - 1) / n of it."""
     places: dict[tuple[int, int], list[int]] = {}
     for place, kind in enumerate(rings.kinds):
         places.setdefault((kind, place % 2), []).append(place)
@@ -52,7 +52,7 @@ def ring_traffic(rings: Rings) -> Traffic:
 
 
 def tree_traffic(rings: Rings) -> Traffic:
-    """Each channel has two trees; every edge carries half of the channel's part up, and again down."""
+    """Trees: each channel has two; every edge carries half of the channel's part up, and again down."""
     chains = [[chain_of(routes_of(kind.template), ring) for ring in kind.forth] for kind in rings.host_rings]
     count = len(rings.hosts)
     places = [tuple(tree(count, number) for tree in TREES) for number in range(count)]
@@ -90,13 +90,13 @@ def _tree_edges(
 
 
 def add(times: dict[LinkEnds, float], way: Route | Sequence[LinkEnds], crossed: float = 1) -> None:
-    """``crossed`` more crossings of every link of ``way``."""
+    """Add ``crossed`` crossings of every link of ``way`` to ``times``."""
     for link in way:
         times[link] = times.get(link, 0) + crossed
 
 
 def merged(phases: Sequence[Traffic]) -> Traffic:
-    """What phases one after the other put on links in all; there is one at least, and all of one cluster."""
+    """The sum of phases that follow each other: one or more, all on the same cluster."""
     within = []
     for uses_of_host, hosts in hosts_alike(phases).items():
         times: dict[LinkEnds, float] = {}
@@ -114,7 +114,7 @@ def merged(phases: Sequence[Traffic]) -> Traffic:
 
 
 def hosts_alike(traffic: Sequence[Traffic]) -> dict[tuple[tuple[int, int], ...], list[int]]:
-    """Hosts by the way in which all of ``traffic`` uses them: numbers in it, and in its ``within``."""
+    """Hosts that are used alike, by their uses: pairs of a place in ``traffic`` and one in its ``within``."""
     used: dict[int, list[tuple[int, int]]] = {}
     for number, each in enumerate(traffic):
         for kind, alike in enumerate(each.within):

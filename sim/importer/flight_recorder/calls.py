@@ -59,7 +59,7 @@ def read_dump(document: Any, path: Path, number: int) -> Dump:
     """A dump from parsed JSON; its rank is the number its file name ends in, else ``number``.
 
     Raises:
-        InputError: it is none, it holds no collectives, or a value in it is not legal.
+        InputError: the document is no dump, it holds no collectives, or a value in it is not legal.
     """
     source = str(path)
     if not isinstance(document, dict) or not isinstance(document.get("version"), str):

@@ -29,8 +29,8 @@ MOST_NAMED = 4
 def read_flight_recorder(paths: Sequence[Path], options: ImportOptions) -> Imported:
     """Buckets, launches and, where timing was on, an all-reduce curve from the dumps of one or all ranks.
 
-    A recorder knows nothing of backward: a workload comes from ``options.model`` alone, held against the
-    buckets. ``details["buckets"]`` has a row for each.
+    A recorder knows nothing of backward: a workload comes from ``options.model`` alone, which is checked
+    against the buckets. ``details["buckets"]`` has a row for each bucket.
 
     Raises:
         InputError: a file is no dump, holds no all-reduce, or does not fit ``options.model``.
@@ -87,7 +87,7 @@ def _belongs(call: Call, group: str) -> bool:
 
 
 def _refuse(dump: Dump) -> None:
-    """Other systems than DDP, by what they send."""
+    """Raise for systems other than DDP, which are recognised by what they send."""
     sent: dict[str, int] = defaultdict(int)
     for call in dump.calls:
         sent["p2p" if call.is_p2p else call.kind] += max(call.num_bytes, 1)
@@ -165,7 +165,7 @@ def _say_steps(steps: RepeatedSteps, notes: Notes) -> None:
 
 
 def _unfinished(dumps: Sequence[Dump], ranks: Sequence[dict[Key, Call]]) -> list[str]:
-    """Why such a dump is usually made: what did not end, who is behind, where ranks disagree."""
+    """Sentences on why such a dump is usually made: what did not end, who is behind, where ranks disagree."""
     said = []
     last = {dump.rank: max(calls, default=(0, 0)) for dump, calls in zip(dumps, ranks, strict=True)}
     ahead = max(last.values())

@@ -22,7 +22,7 @@ def contradictions(
     slowed: CommSlowdown | None,
     curve: Curve,
 ) -> list[str]:
-    """What cannot be of one rank's import.
+    """Sentences on what cannot be true of one rank's import; none if all can be.
 
     Args:
         every: all its whole steps.
@@ -55,7 +55,7 @@ def contradictions(
 
 
 def _of_plain(every: Sequence[SeenStep], used: Sequence[SeenStep]) -> str:
-    """Backwards without communication that took longer than the same ones beside it; empty: none."""
+    """A sentence, if backwards without communication took longer than those beside it; otherwise empty."""
     gradients = len(used[0].gradients)
     plain = [time for step in every for time in step.plain_busy_ns]
     plain += [

@@ -172,7 +172,7 @@ def _kind_of(category: str) -> tuple[str, str]:
 
 
 def _plain_name(name: str) -> str:
-    """An AccumulateGrad, or the engine's call of one, by the one name of each; others as they are."""
+    """``name``, with all spellings of AccumulateGrad, and of the engine's call of one, made the same."""
     if not name.endswith("AccumulateGrad"):
         return name
     call = NODE if name.startswith(NODE) else ""

@@ -19,8 +19,8 @@ class Layout:
 
     ``gradients`` in hook order, without times; ``places`` says where each one's ready time stands in a step:
     its place among the step's gradients, or, where ``by_bucket``, among its reductions. ``buckets`` are
-    indices in launch order, empty where nothing was reduced. ``told_by`` is a sentence;
-    ``is_of_whole_buckets``: each gradient stands for a bucket, as nothing tells apart what is in it.
+    indices in launch order, empty where nothing was reduced. ``told_by``: a sentence on where all this is
+    from; ``is_of_whole_buckets``: each gradient stands for a bucket, as nothing tells apart what is in it.
     """
 
     gradients: tuple[Gradient, ...]
@@ -93,7 +93,7 @@ def _by_shapes(
 ) -> Layout | str:
     """The layout by the trace's own shapes, or why gradients of these shapes do not make up the buckets."""
     why = ""
-    # An empty shape is that of a scalar or of a missing gradient. Without them is tried second.
+    # An empty shape is that of a scalar or of a missing gradient, so gradients with it are left out second.
     for kept in (placed, [(place, one) for place, one in placed if one.shape]):
         plain = tuple(_unnamed(len(kept) - 1 - rank, one) for rank, (_, one) in enumerate(kept))
         for gradients in dict.fromkeys((plain, _on_wire(plain, reductions))) if plain else ():

@@ -212,7 +212,7 @@ class ShardedJob:
         return median_curve(by_size) if aligned.complete else upper_bounds(by_size, waitless)
 
     def _gathered(self) -> Curve | None:
-        """The all-gathers' curve, told by all ranks as that of the reductions is."""
+        """The curve of all-gathers, made from all ranks in the same way as that of reductions."""
         numbers = {step.number for step in self.steps}
         ranks = [
             replace(rank, steps=tuple(map(_as_gathers, (one for one in rank.steps if one.number in numbers))))
@@ -237,7 +237,7 @@ class ShardedJob:
         )
 
     def settings(self) -> dict[str, str | bool | int]:
-        """What ``--fsdp`` says of the job, as far as it shows."""
+        """The settings of the job that its traces show, by the names that ``--fsdp`` takes."""
         members = [member.gradient for _, member in self._members or []]
         wrapped = [unit.modules for unit in self.first.units[::-1] if unit.modules]
         words = ["+".join(modules if self._options.model else modules[:1]) for modules in wrapped]

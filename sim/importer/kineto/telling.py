@@ -52,7 +52,7 @@ class Told:
 
     @property
     def reductions(self) -> tuple[SeenCollective, ...]:
-        """Those of the first step, as all steps have them."""
+        """The reductions of the first step; all steps have the same."""
         return self.steps[0].reductions
 
     def found(self) -> tuple[str, ...]:
@@ -146,7 +146,7 @@ class Told:
         return tuple(lines)
 
     def assumed(self) -> tuple[str, ...]:
-        """What they do not, and what was done about it."""
+        """What the traces leave open, and what is assumed instead."""
         rank, aligned, hardware = self.rank, self.aligned, self.hardware
         lines = [] if self.layout is None else [self.layout.told_by]
         lines += contradictions(
@@ -203,7 +203,7 @@ class Told:
         return tuple(lines)
 
     def missing(self) -> tuple[str, ...]:
-        """What could not be had."""
+        """What could not be read from the traces, and what to give for it."""
         lines = []
         if self.workload is None:
             lines.append(
@@ -217,7 +217,7 @@ class Told:
         return tuple(lines)
 
     def _waited_ns(self) -> int:
-        """By how much the rank's all-reduces lasted longer a step than what is taken for their transfers."""
+        """ns a step by which the rank's all-reduces lasted longer than their transfers are taken to last."""
         hardware, place = self.hardware, self.aligned.ranks.index(self.rank)
         if hardware is None or not self.rank.on_gpu:
             return 0

@@ -25,7 +25,7 @@ _SUFFIX = re.compile(r"(\.(txt|csv|log|out|json|gz))+$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Key:
-    """What sets the systems measured apart: the file, the ranks, and what its columns and devices say."""
+    """What tells the systems measured apart: file, number of ranks, place by its columns, and hosts."""
 
     source: str
     ranks: int
@@ -44,9 +44,9 @@ class _System:
 def read_nccl_tests(paths: Sequence[Path], options: ImportOptions) -> Imported:
     """Curves from nccl-tests' text and ``-J`` reports, CSV, OSU's and other tables, by their content.
 
-    Repeated rows of one file are medians; several files are several systems, but for a file without an
-    all-reduce, whose curves go to the one system with as many ranks. Sizes are those of the whole tensor
-    (nccl-tests' PERFORMANCE.md), as ``Hardware`` has them. A curve is measured beside the step, not in it.
+    Of rows that one file repeats, the median is taken. Each file is a system of its own, except that curves
+    of a file without an all-reduce go to the one system with as many ranks. Sizes are those of the whole
+    tensor (nccl-tests' PERFORMANCE.md), as ``Hardware`` has them. Curves are measured outside of a step.
 
     Raises:
         InputError: no table, a unit or a number of ranks that cannot be told, rows that mostly contradict

@@ -2,7 +2,7 @@
 
 from sim.importer.trace_format import Tells, TraceFormat
 
-# Told by its directory, or by the kind that its files name as our documents do.
+# It is recognised by its directory, or by the ``kind`` that its files name, as bucketsim's documents do.
 RECORDING = TraceFormat(
     name="recording",
     called="a recording",

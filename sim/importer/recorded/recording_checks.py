@@ -1,4 +1,4 @@
-"""Whether what a recording says can be true, and what it can mend by itself."""
+"""Whether the times of a recording can be true, and by how much to correct those that cannot."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from sim.importer.recorded.kept_steps import Kept
 from sim.metrics.noise import median_interval
 from sim.units import format_ms, median_ns
 
-# Of a median: below it two phases of one job differ from run to run anyway.
+# Shares of a median: two phases of one job differ by less from run to run anyway.
 _LITTLE = 0.03
 _DRIFT = 0.05
 _FEWEST = 3  # times in a group that is compared
@@ -16,8 +16,8 @@ _FEWEST = 3  # times in a group that is compared
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """``pace``: what the times of each rank's plain backwards are divided by; ``doubtful``: what was found
-    and done.
+    """``pace``: by rank, what the times of its plain backwards are to be divided by. ``doubtful``: sentences
+    on what was found and done.
     """
 
     pace: dict[int, float]
@@ -77,7 +77,7 @@ def _when(one: Kept) -> str:
 
 
 def _drift(one: Kept) -> list[str]:
-    """Steps with the same backwards, the first half against the second."""
+    """A sentence if later steps took another time than earlier ones, among those like the last step."""
     manner = [b.synchronised for b in one.steps[-1].backwards] if one.steps else []
     alike = [step for step in one.steps if [b.synchronised for b in step.backwards] == manner]
     half = len(alike) // 2

@@ -42,7 +42,7 @@ class CapLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """Where the best limits are looked for; some with a bucket over ``max_bytes`` only if all have one."""
+    """Where the best limits are looked for; those that make a bucket over ``max_bytes`` rank last."""
 
     scorer: Scorer
     walk: Walk
@@ -80,7 +80,7 @@ def best_pair(search: Search, intervals: Intervals, cap: CapLimits) -> tuple[Cap
 
     Args:
         search: where to look.
-        intervals: of the single cap; ``cap``: the best one.
+        intervals: those of a single cap; ``cap``: the best single cap.
 
     Returns:
         The limits, whether all were scored, and how many in words.

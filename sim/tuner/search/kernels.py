@@ -214,7 +214,7 @@ def score_all(
 def climb(
     machine: Machine, tables: Tables, run_ends: Flags, closes: Flags, max_bytes: int, budget: int, seed: int
 ) -> tuple[int, int]:
-    """Climb from ``closes``, in place, then kick and climb again until ``budget`` evaluations are spent.
+    """Improve ``closes`` in place, then change ends at random and improve again, for ``budget`` evaluations.
 
     Moves: leave an end out (also where nothing is lost by it: fewer buckets), put one in, move one by 1, 2,
     3, 5 or 8 places to either side.

@@ -1,1 +1,1 @@
-"""Steps that may happen, and what of an answer holds in all of them."""
+"""How steps may vary, and which parts of an answer hold all the same."""

@@ -15,7 +15,7 @@ from sim.tuner.search.problem import Machine, Problem
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LeftOpen:
-    """Factors by name, and how their logarithms vary together: [factors, factors].
+    """Names of factors, and the covariance of their logarithms [factors, factors].
 
     ``about_bytes`` is the size of message around which the curve may be tilted.
     """

@@ -65,7 +65,7 @@ def play_batches(
 
 
 def _alike(workload: Workload, machines: Sequence[Hardware]) -> list[list[int]]:
-    """Places of machines that differ in service times only: what is a small message goes with the curve."""
+    """Places of machines in groups, each of which differs in service times only, not in what is small."""
     found: dict[Effects, list[int]] = {}
     for place, machine in enumerate(machines):
         found.setdefault(effects_of(workload, machine), []).append(place)

@@ -22,8 +22,8 @@ _PORT = 29501
 class SecondJob:
     """The second job: what its ranks do step after step, on which hosts, and what was seen of it.
 
-    ``alone_ns`` are its steps before the job measured began, warm; ``beside_ns`` those beside it, from
-    the first that was measured there on. ``failure`` says why it did not last, where it did not.
+    ``alone_ns``: its warm steps before the job measured began. ``beside_ns``: its whole steps since that job
+    began to measure. ``failure``: why it did not last to the end, if it did not. ``said``: what it does.
     """
 
     hosts: tuple[int, ...]

@@ -41,7 +41,7 @@ _COMPILED = "_orig_mod."  # what torch.compile puts before a parameter's name
 
 
 def model_lanes(rank: RankLike) -> list[Lane]:
-    """Plain and every candidate, and where the job says ``probed`` also noop and every candidate traced.
+    """The lanes: plain and each candidate; where the job says ``probed`` also noop, and traced candidates.
 
     Raises:
         InputError: the factory's model is not that of the workload, is wrapped or sharded, or is

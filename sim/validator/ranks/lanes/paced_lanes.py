@@ -18,16 +18,16 @@ from sim.validator.ranks.process.rank_like import RankLike
 from sim.validator.ranks.wrapping.building import build, observed_buckets
 from sim.validator.ranks.wrapping.wrap import adds_to_gradients, manner_of, wrap
 
-_DELAY_CYCLES = 20_000_000  # some 10 ms: a sum that does not wait for the stream is wrong
+_DELAY_CYCLES = 20_000_000  # some 10 ms, so that a sum comes out wrong if it does not wait for the stream
 
 
 def paced_lanes(rank: RankLike) -> list[Lane]:
-    """Plain, noop, and every candidate stock and, where the job says so, traced.
+    """The lanes: plain, noop, and each candidate, once more as a traced one where the job says so.
 
-    Their common baseline is measured here. With an emulated link there is no lane without a communication
-    hook: ``stock`` is then the link's hook without stamps, and what Python adds to a launch is seen in the
-    noop lane. Freed memory is kept, as by a GPU's caching allocator: hooks and sharded systems make buffers
-    anew in each step, and fresh pages are slow.
+    The baseline that all lanes share is measured here. With an emulated link every lane of DDP has a
+    communication hook: that of an untraced candidate is the link's without stamps, and the noop lane shows
+    what Python adds to a launch. Freed memory is kept, as by a GPU's caching allocator: hooks and sharded
+    systems make buffers anew in each step, and fresh pages are slow.
     """
     keep_freed_memory()
     job = rank.job
@@ -38,7 +38,7 @@ def paced_lanes(rank: RankLike) -> list[Lane]:
     optimizer_ns: int = job["optimizer_ns"]
     link = None if job.get("link") is None else pacer.link(job["link"])
     plain, noop = made.module(), made.module()
-    # A static graph is the only DDP without unused parameters' costs that does without them.
+    # Where parameters are unused, only DDP with a static graph runs without the costs of searching for them.
     noop_ddp = build(noop, {"static_graph": True} if made.has_unused else {})
     noop_ddp.register_comm_hook(None, noop_hook)
     pacer.prepare(noop_ddp)
@@ -80,7 +80,7 @@ def paced_lanes(rank: RankLike) -> list[Lane]:
 
 def _tree_lane(candidate: dict[str, Any], paced: PacedModule, job: dict[str, Any]) -> Lane:
     times = job["forward_ns"], job["optimizer_ns"]
-    # Both reach for what is private in their packages: only where a lane needs it.
+    # Both use private parts of their packages, so each is imported only where a lane needs it.
     if candidate["policy"] == MEGATRON:
         from sim.validator.ranks.lanes.megatron_lanes import megatron_lane
 

@@ -1,4 +1,4 @@
-"""What stands for a message of one size, and whether enough rounds agree on it. Standard library only.
+"""One time for all messages of a size, and whether enough rounds agree on it. Standard library only.
 
 A round sends about as many messages of a size as a training step does, so a round's figure is their mean: the
 sum of a step's messages is what counts, and small ones are bimodal over gloo (0.4 ms, or 4 ms where a thread
@@ -10,20 +10,20 @@ import random
 from collections.abc import Sequence
 from statistics import fmean, median
 
-WITHIN = 0.03  # of the figure: its 95 % interval, to either side, once it is settled
-WITHIN_NS = 200_000  # or this, of small messages: threads that wait for their turn scatter by milliseconds
+WITHIN = 0.03  # a figure is settled if its 95 % interval reaches no farther to either side than this share
+WITHIN_NS = 200_000  # or this, for small messages: threads that wait for their turn scatter by milliseconds
 FEWEST_ROUNDS = 5  # of which an interval can be told
 _STALLED = 1.25  # times the clean figure, from which on a single message was held up
 _RESAMPLES = 200
 
 
 def figure_ns(rounds: Sequence[Sequence[int]]) -> int:
-    """What stands for a message, from samples in ns by round."""
+    """The time in ns that stands for a message, from samples in ns by round."""
     return round(_without_bursts([fmean(samples) for samples in rounds]))
 
 
 def interval_ns(rounds: Sequence[Sequence[int]]) -> tuple[int, int]:
-    """Between what the figure lies with 95 % confidence, by drawing rounds anew; of one round, its ends."""
+    """Where the figure lies with 95 % confidence, by drawing rounds anew; of one round, its extremes."""
     means = [fmean(samples) for samples in rounds]
     if len(means) == 1:
         return min(rounds[0]), max(rounds[0])
@@ -43,7 +43,7 @@ def is_settled(rounds: Sequence[Sequence[int]]) -> bool:
 
 
 def modes(rounds: Sequence[Sequence[int]]) -> tuple[int, int | None, float]:
-    """The clean time of a message, what one takes that was held up (None: none was), and their share."""
+    """ns of a message that was not held up, ns of one that was (None: none was), and the latter's share."""
     samples = [sample for one in rounds for sample in one]
     clean = _middle(samples)
     stalled = [sample for sample in samples if sample > _STALLED * clean]

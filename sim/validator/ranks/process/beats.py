@@ -17,7 +17,7 @@ _PAUSE_S = 5.0
 class Beat:
     """One sign of life: its number, how far the rank is, and the line of Python that it is at.
 
-    ``told`` counts the events that the rank came by, ``steps`` those of them that ended a step.
+    ``told`` counts the events that the rank has told of, ``steps`` those of them that ended a step.
     """
 
     number: int
@@ -89,7 +89,7 @@ class Observer:
         seen.beat, seen.changed_s = beat, self._clock()
 
     def silent(self, silence_s: float = SILENCE_S) -> Fault | None:
-        """The ranks that were heard of before, and not for ``silence_s``; or never, for two minutes."""
+        """The ranks not heard of for ``silence_s``, or, if never, for two minutes; None: there are none."""
         now = self._clock()
         gone = [
             rank
@@ -103,7 +103,7 @@ class Observer:
         return Fault(ranks=tuple(gone), reason=f"no sign of life for {longest:.0f} s; last heard of {said}")
 
     def standing_still(self) -> Fault | None:
-        """The ranks that came least far, once no rank has got on for too long; all that had not begun."""
+        """The ranks behind the foremost, once no rank has got on for too long; none if all are level."""
         told = {rank: 0 if seen.beat is None else seen.beat.told for rank, seen in self._seen.items()}
         longest = max((seen.beat.longest_step_s for seen in self._seen.values() if seen.beat), default=0.0)
         allowed = max(_STANDSTILL_S, _LONGEST_STEPS * longest) if longest else self._quiet_s

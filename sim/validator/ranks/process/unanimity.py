@@ -1,4 +1,4 @@
-"""All ranks must have been told the same: compared through the store, before anything is sent."""
+"""Checks through the store that all ranks were given the same, before anything is sent."""
 
 import hashlib
 import json
