@@ -28,12 +28,12 @@ def told_of_link(found: InStepCurve) -> str:
     sizes = f"{found.least_bytes / 1e6:.3g} to {found.most_bytes / 1e6:.3g} MB"
     if not found.alone:
         return (
-            f"all-reduces in the step take {found.ratio:.3g} of their time beside it (median of "
+            f"all-reduces in the step take {found.ratio:.3g} times as long as alone (median of "
             f"{found.count}, {found.low:.3g} to {found.high:.3g}, {sizes}); none is known to lie wholly "
             f"after backward, so that what computation adds to them is in it"
         )
     return (
-        f"all-reduces after backward take {found.ratio:.3g} of their time beside the step ({found.alone} of "
+        f"all-reduces after backward take {found.ratio:.3g} times as long as alone ({found.alone} of "
         f"{found.count}; all: {found.low:.3g} to {found.high:.3g}, {sizes}), those during backward "
         f"{found.comm_slowdown:.3g} times that; {_fixed_by(found)} for all sizes"
     )
