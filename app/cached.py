@@ -9,6 +9,7 @@ gradients as they tell of, or, as even a small job's have texts and parts of the
 import json
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import streamlit as st
@@ -35,6 +36,8 @@ Stamp = tuple[tuple[str, int, int], ...]
 
 _GRADIENTS = 128_000  # 125 MB of timelines at most
 _RECOMMENDED_GRADIENTS = 64_000  # 70 MB of recommendations
+_DRAWN_GRADIENTS = 650_000  # for the band of each cap: 4 s of search in all, however many a step has
+_FEWEST_DRAWS, _MOST_DRAWS = 400, 4_000
 _LEAST = 1_000  # so that at most 128 timelines are kept, and 64 recommendations
 
 
@@ -273,7 +276,9 @@ def band(inputs: Inputs, progress: Progress | None = None) -> tuple[BandPoint, .
 
     def make() -> tuple[BandPoint, ...]:
         caps = [row.bucket_cap_mb for row in sweep(inputs.alike, progress=progress)]
-        return _search(sim.step_band, inputs.workload, inputs.hardware, caps, progress=progress)
+        draws = min(_MOST_DRAWS, max(_FEWEST_DRAWS, _DRAWN_GRADIENTS // len(inputs.workload.gradients)))
+        steps = partial(sim.step_band, draws=draws)
+        return _search(steps, inputs.workload, inputs.hardware, caps, progress=progress)
 
     return _BANDS.get(inputs.search_key, make)
 

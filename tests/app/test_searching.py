@@ -2,17 +2,19 @@
 
 import multiprocessing
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import sim
-from app import searcher
+from app import cached, searcher
 from app.searching import apart
 from sim.errors import MachineError, NotModelledError
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from tests import ranks  # what it has imported, a search need not
+from tests.app.conftest import make_inputs
 
 __all__ = ["ranks"]
 CAPS = (1.0, 4.0)
@@ -73,3 +75,12 @@ def test_one_that_is_ended_from_outside_is_told(workload: Workload, hardware: Ha
 
     with pytest.raises(MachineError, match="ended from outside"):
         apart(sim.tune, workload, hardware, progress=kill)
+
+
+@pytest.mark.usefixtures("fresh")
+def test_the_band_of_a_long_step_is_read_from_fewer_draws(
+    workload: Workload, hardware: Hardware, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unsure = make_inputs(replace(workload, estimated=True, band=(0.5, 2.0)), hardware)
+    monkeypatch.setattr(cached, "_DRAWN_GRADIENTS", 500 * len(workload.gradients))
+    assert all(500 <= point.draws < 550 for point in cached.band(unsure))
