@@ -9,17 +9,13 @@ gradients as they tell of, or, as even a small job's have texts and parts of the
 import json
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import streamlit as st
 
 import sim
-from app import searcher
 from app.choosing import Choice, Options, WhatIf
 from app.remembering import Remembered
-from app.searcher import Progress
-from app.searching import Found, apart
 from sim.nouns.assignment import Assignment
 from sim.nouns.band import BandPoint
 from sim.nouns.hardware import Hardware
@@ -33,10 +29,11 @@ from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 
 Stamp = tuple[tuple[str, int, int], ...]
+Progress = Callable[[str], None]
 
 _GRADIENTS = 128_000  # 125 MB of timelines at most
 _RECOMMENDED_GRADIENTS = 64_000  # 70 MB of recommendations
-_DRAWN_GRADIENTS = 650_000  # for the band of each cap: 4 s of search in all, however many a step has
+_DRAWN_GRADIENTS = 650_000  # for the band of each cap: some 4 s in all, however many a step has
 _FEWEST_DRAWS, _MOST_DRAWS = 400, 4_000
 _LEAST = 1_000  # so that at most 128 timelines are kept, and 64 recommendations
 
@@ -212,7 +209,7 @@ def best(inputs: Inputs, progress: Progress | None = None) -> Assignment:
         return found.assignment
 
     def make() -> Assignment:
-        return _search(sim.best, inputs.workload, inputs.hardware, progress=progress)
+        return sim.best(inputs.workload, inputs.hardware, progress=progress)
 
     return _BEST.get(inputs.search_key, make, inputs.weight)
 
@@ -221,7 +218,7 @@ def tune(inputs: Inputs, progress: Progress | None = None) -> Recommendation:
     """The best assignment, its proof, and what each knob reaches; ``progress`` is told of long searches."""
 
     def make() -> Recommendation:
-        return _search(sim.tune, inputs.workload, inputs.hardware, progress=progress)
+        return sim.tune(inputs.workload, inputs.hardware, progress=progress)
 
     return _TUNED.get(inputs.search_key, make, inputs.weight)
 
@@ -252,8 +249,12 @@ def sweep(inputs: Inputs, options: Options = (), progress: Progress | None = Non
     if key != inputs.search_key:
         return _SWEPT.get(key, lambda: _swept_under(inputs, options, progress))
 
+    def tell(done: int, total: int) -> None:
+        if progress is not None:
+            progress(f"trying caps, {done} of {total}")
+
     def make() -> tuple[SweepRow, ...]:
-        return _search(searcher.sweep, inputs.workload, inputs.hardware, progress=progress)
+        return sim.sweep(inputs.workload, inputs.hardware, progress=tell)
 
     return _SWEPT.get(key, make)
 
@@ -267,8 +268,27 @@ def _sweep_key(inputs: Inputs, options: Options) -> str:
 def _swept_under(inputs: Inputs, options: Options, progress: Progress | None) -> tuple[SweepRow, ...]:
     """The sweep of equal ranks without switches, each cap of it played anew."""
     plain = sweep(inputs.alike, progress=progress)
-    machine = inputs.workload, inputs.hardware, inputs.slowest
-    return _search(searcher.sweep_under, *machine, dict(options), plain, progress=progress)
+    known: dict[tuple[tuple[int, ...], ...], SweepRow] = {}
+    rows: list[SweepRow] = []
+    for row in plain:
+        if progress is not None:
+            progress(f"trying caps under the switches, {len(rows)} of {len(plain)}")
+        assignment = sim.assign(inputs.workload, bucket_cap_mb=row.bucket_cap_mb, **dict(options))
+        buckets = assignment.bucket_indices
+        if buckets not in known:
+            report = play_assignment(inputs, assignment).report
+            sizes = [gradient.num_bytes for gradient in inputs.workload.gradients]
+            known[buckets] = replace(
+                row,
+                num_buckets=len(buckets),
+                largest_bucket_bytes=max(sum(sizes[index] for index in bucket) for bucket in buckets),
+                step_ns=report.step_ns,
+                sync_end_ns=report.sync_end_ns,
+                exposed_comm_ns=report.exposed_comm_ns,
+                overlap_ratio=report.overlap_ratio,
+            )
+        rows.append(replace(known[buckets], label=row.label, bucket_cap_mb=row.bucket_cap_mb))
+    return tuple(rows)
 
 
 def band(inputs: Inputs, progress: Progress | None = None) -> tuple[BandPoint, ...]:
@@ -277,8 +297,7 @@ def band(inputs: Inputs, progress: Progress | None = None) -> tuple[BandPoint, .
     def make() -> tuple[BandPoint, ...]:
         caps = [row.bucket_cap_mb for row in sweep(inputs.alike, progress=progress)]
         draws = min(_MOST_DRAWS, max(_FEWEST_DRAWS, _DRAWN_GRADIENTS // len(inputs.workload.gradients)))
-        steps = partial(sim.step_band, draws=draws)
-        return _search(steps, inputs.workload, inputs.hardware, caps, progress=progress)
+        return sim.step_band(inputs.workload, inputs.hardware, caps, draws=draws, progress=progress)
 
     return _BANDS.get(inputs.search_key, make)
 
@@ -286,10 +305,3 @@ def band(inputs: Inputs, progress: Progress | None = None) -> tuple[BandPoint, .
 def banded(inputs: Inputs) -> tuple[BandPoint, ...] | None:
     """What ``band`` found, if it was asked before."""
     return _BANDS.find(inputs.search_key)
-
-
-def _search(search: Callable[..., Found], *arguments: object, progress: Progress | None) -> Found:
-    """In a process of its own; here where nobody is told how far it is, as of what is quick or known."""
-    if progress is None:
-        return search(*arguments, progress=lambda words: None)
-    return apart(search, *arguments, progress=progress)

@@ -33,7 +33,6 @@ def share_heaps() -> None:
 
 
 def _warm_up() -> None:
-    import_module("app.searching").get_ready()
     import_module("app.warming").warm_up()
 
 

@@ -27,7 +27,7 @@ _SERVER.set_forkserver_preload(
     [
         *("torch.distributed", "torch.nn.parallel.distributed", "torch._dynamo"),
         *("sim.cli.commands", "sim.cli.streams", "sim.validator.hosts.boxed"),
-        *("sim.validator.worker", "sim.autotuner.loop", "sim.recorder.live_recording", "app.searcher"),
+        *("sim.validator.worker", "sim.autotuner.loop", "sim.recorder.live_recording"),
     ]
 )
 

@@ -8,7 +8,6 @@ import plotly.graph_objects as go
 from app.figures.style import LINE, TIME_AXIS, explain, framed, ms, ms_text, safe
 from app.figures.timeline import (
     KIND_WORDS,
-    MAX_SPANS,
     PATTERNS,
     Span,
     TimelineData,
@@ -18,6 +17,7 @@ from app.figures.timeline import (
 )
 from sim.nouns.timeline import Timeline
 
+_MAX_SPANS = 5000
 _GAP = 0.7  # between two candidates, in lanes
 _LANE_PX, _GAP_PX = 34, 30
 
@@ -38,7 +38,7 @@ class Stacked:
     note: str = ""
 
 
-def stacked_data(candidates: Sequence[tuple[str, str, Timeline]], max_spans: int = MAX_SPANS) -> Stacked:
+def stacked_data(candidates: Sequence[tuple[str, str, Timeline]], max_spans: int = _MAX_SPANS) -> Stacked:
     """Bars of ``(letter, name, timeline)``, top to bottom; together no more than ``max_spans``.
 
     Each candidate may have its share of them: first neighbours of one bucket are merged, then what lies in

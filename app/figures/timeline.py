@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 import plotly.graph_objects as go
@@ -25,7 +26,8 @@ from sim.nouns.collective import CollectiveTimes
 from sim.nouns.timeline import BucketTimes, ComputeSpan, Timeline
 from sim.units import MIB
 
-MAX_SPANS = 5000
+MAX_SPANS = 1000  # beyond, a browser plots for longer than one waits: 4,000 take it two seconds
+_TOLD_APART = 400  # spans of a lane, side by side and as long as each other
 _LABELLED = 48  # beyond this many buckets their numbers no longer fit on the bars
 # Of a narrow window's legend, whose other rows can be scrolled to: all of them would leave the lanes no room.
 _LEGEND_PX = 56
@@ -69,7 +71,9 @@ def timeline_data(timeline: Timeline, max_spans: int = MAX_SPANS) -> TimelineDat
     lanes = tuple(dict.fromkeys(span.lane for span in spans))
     note = ""
     if len(spans) > max_spans:
-        merged = _merge_neighbours(spans)
+        merged = _merge_neighbours(spans, timeline.sync_end_ns / _TOLD_APART)
+        if len(merged) > max_spans:
+            merged = _merge_neighbours(spans, inf)
         note = (
             f"{len(spans):,} spans are too many to draw: neighbours of one bucket are merged, "
             f"which leaves {len(merged):,}. The Perfetto export holds them all."
@@ -197,9 +201,11 @@ def _copies(timeline: Timeline) -> Iterator[Span]:
             )
 
 
-def _merge_neighbours(spans: Sequence[Span]) -> list[Span]:
-    """Spans of one bucket that touch on a lane become one, whatever their kind, but for ``straggler``, the
-    wait for the slowest rank."""
+def _merge_neighbours(spans: Sequence[Span], least_ns: float) -> list[Span]:
+    """Spans of one bucket that touch on a lane and are shorter than ``least_ns`` become one.
+
+    That is whatever their kind, but for ``straggler``, the wait for the slowest rank.
+    """
     merged: list[Span] = []
     for span in spans:
         last = merged[-1] if merged else None
@@ -207,6 +213,7 @@ def _merge_neighbours(spans: Sequence[Span]) -> list[Span]:
             last is not None
             and (last.lane, last.bucket, last.exposed) == (span.lane, span.bucket, span.exposed)
             and last.end_ns == span.start_ns
+            and max(last.end_ns - last.start_ns, span.end_ns - span.start_ns) < least_ns
             and "straggler" not in (last.kind, span.kind)
         ):
             merged[-1] = replace(

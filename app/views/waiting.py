@@ -28,8 +28,8 @@ def wait_for(search: Callable[[Progress], Value]) -> Value:
     """What ``search`` answers, with a line of what it is doing meanwhile, by the words it tells.
 
     Streamlit ends a script once a knob was turned, where it sends a message or looks at the session next, but
-    not in the middle of a computation: so the search has a thread of its own, which ends it where it tells
-    how far it is once it is no longer awaited.
+    not in the middle of a computation: so the search has a thread of its own. A search that is no longer
+    awaited ends when it tells its next words.
     """
     sidebar_last.send()
     place = st.empty()

@@ -191,16 +191,6 @@ def counted_calls(patch: pytest.MonkeyPatch, *names: str) -> list[str]:
     return calls
 
 
-@pytest.fixture(autouse=True)
-def _searched_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a page shows is the same wherever one searches; here functions can be counted or replaced."""
-
-    def here(search: Any, *arguments: Any, progress: Any) -> Any:
-        return search(*arguments, progress=progress)
-
-    monkeypatch.setattr(cached, "apart", here)
-
-
 @pytest.fixture
 def inputs(workload: Workload, hardware: Hardware) -> Inputs:
     return make_inputs(workload, hardware)

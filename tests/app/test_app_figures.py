@@ -28,6 +28,7 @@ from sim.nouns.recommendation import Plateau
 from sim.nouns.rows import SweepRow
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
+from tests.bench.machines import machine, model
 from tests.tuner.test_tuner_usual_caps import ROW
 
 MS = 1_000_000
@@ -142,6 +143,22 @@ def test_too_many_spans_are_merged_by_bucket_and_the_figure_says_so(timeline: Ti
     for lane in whole.lanes:
         length = [sum(s.end_ns - s.start_ns for s in of_lane(data.spans, lane)) for data in (whole, merged)]
         assert length[0] == length[1]
+
+
+def test_of_2000_gradients_what_can_be_told_apart_is_drawn() -> None:
+    workload = model(2000, "two channels")
+    timeline = sim.simulate(
+        workload, machine("two channels"), sim.assign(workload, bucket_cap_mb=4), "analytic"
+    )
+    whole, drawn = timeline_data(timeline, max_spans=100_000), timeline_data(timeline)
+    assert len(whole.spans) > 4 * len(drawn.spans) > 4 * len(timeline.buckets)
+    seen = timeline.sync_end_ns / 200
+    assert {span for span in whole.spans if span.end_ns - span.start_ns > seen} <= set(drawn.spans)
+    assert all(span in whole.spans for span in drawn.spans if span.end_ns - span.start_ns > seen)
+    for lane in whole.lanes:
+        length = [sum(s.end_ns - s.start_ns for s in of_lane(data.spans, lane)) for data in (whole, drawn)]
+        assert length[0] == length[1]
+    assert len(draw_timeline(drawn).to_json()) < 250_000
 
 
 def test_the_timeline_is_one_bar_trace_a_lane(timeline: Timeline) -> None:

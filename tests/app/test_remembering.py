@@ -2,6 +2,7 @@
 
 import gc
 import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from app.choosing import Choice, WhatIf
 from app.remembering import Remembered
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
-from tests.app.conftest import MIB
+from tests.app.conftest import MIB, make_inputs
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 12)), max_size=40), st.integers(0, 20))
@@ -83,3 +84,14 @@ def size(value: object) -> int:
             seen[id(one)] = one
             left += gc.get_referents(one)
     return sum(map(sys.getsizeof, seen.values()))
+
+
+def test_the_band_of_a_long_step_is_read_from_fewer_draws(
+    workload: Workload, hardware: Hardware, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unsure = make_inputs(replace(workload, estimated=True, band=(0.5, 2.0)), hardware)
+    assert cached.banded(unsure) is None
+    monkeypatch.setattr(cached, "_DRAWN_GRADIENTS", 500 * len(workload.gradients))
+    points = cached.band(unsure)
+    assert all(500 <= point.draws < 550 for point in points)
+    assert cached.banded(unsure) is points
