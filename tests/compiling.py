@@ -16,6 +16,7 @@ from unittest import mock
 from numba.core.dispatcher import Dispatcher
 
 _COMPILE = Dispatcher.compile
+_LOCKS = tempfile.gettempdir()  # of all workers, also while a test has a temporary directory of its own
 _mine = threading.RLock()
 _held: set[str] = set()  # several: those that a kernel calls are compiled while it is
 
@@ -32,7 +33,7 @@ def one_at_a_time() -> Iterator[None]:
             if name in _held:
                 return _COMPILE(dispatcher, signature)
             # Who waits for a kernel holds only those that call it, so that no two wait for each other.
-            with open(Path(tempfile.gettempdir(), f"compiling-bucketsim-{os.getuid()}-{name}"), "w") as lock:
+            with open(Path(_LOCKS, f"compiling-bucketsim-{os.getuid()}-{name}"), "w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 _held.add(name)
                 try:
