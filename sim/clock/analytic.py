@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from sim.clock import simpy_clock
-from sim.clock.compiled import BEGAN, ENDED, LAUNCHED, STARTED, TAKEN, RanksPlayed, play_ranks
+from sim.clock.compiled import RanksPlayed, play_ranks
+from sim.clock.instants import BEGAN, ENDED, LAUNCHED, STARTED, TAKEN
 from sim.clock.likeness import check_ranks
 from sim.clock.outcome import Ledger, Outcome
 from sim.clock.program import BackwardEnd, CopyBack, Launch, Program, Ready, Work

@@ -1,11 +1,9 @@
 """The compiled clock: what ``simpy_clock`` and ``simpy_ranks`` play, as machine code, to the nanosecond.
 
-A rank is stepped from instant to instant. What remains of stretched work is the sum of two floats; where that
-cannot tell how a duration rounds, the answer is not sure, and SimPy has to decide.
-
-Ranks come to collectives in the order of their launches (where none follows another), so what a rank does
-until it comes to one depends on others only by when the last of them came to those before. Many ranks are
-therefore played in turns: each until it comes to the next collective, then the last of them is known to all.
+Where an answer is not sure, SimPy has to decide. Ranks come to collectives in the order of their launches
+(where none follows another), so what a rank does until it comes to one depends on others only by when the
+last of them came to those before. Many ranks are therefore played in turns: each until it comes to the next
+collective, then the last of them is known to all.
 """
 
 import os
@@ -16,75 +14,25 @@ from typing import NamedTuple
 import numpy as np
 
 from sim.clock.arrays import Floats, Ints
-from sim.clock.exact_floats import exact_product, rounded_end, work_left
+from sim.clock.instants import (
+    BUSY,
+    COMM,
+    END,
+    LAST_LAUNCH,
+    NEVER,
+    NOW,
+    OVERLAPPED,
+    PAUSE,
+    REST,
+    STATE,
+    SURE,
+    TASK,
+    advance,
+)
 from sim.clock.machine_code import compiled
+from sim.clock.sheet import IDLE, Factors, Sequels, Sheet
 
-# What the lane is at, and its items. Only backward's own work takes longer on a slower rank.
-BACKWARD, OTHER_WORK, COPY_IN, LAUNCH, WAIT, COPY_BACK, IDLE, STALLED = range(8)
-
-MOST_NS = 1 << 50  # with all that is computed from it exact in a float64
-_NEVER = 1 << 62
 _FEWEST_RANKS = 8192  # that are worth a thread
-
-# A rank between turns: columns of its state, of each of its tasks (the last is the lane), of their floats.
-_ITEM, _BUSY, _NOW, _LAUNCHED, _QUEUED, _TAKEN, _SERVED, _AWAITED = range(8)
-_SETTLING, _FOLLOWING, _HELD, _END, _SURE, _PAUSE, _COMM, _OVERLAPPED = range(8, 16)
-_NUMBER, _WHOLE, _BEGAN, _SINCE, _DUE, _CHANGES, _CLEAR = range(7)
-_LEFT, _LEFT_LOW, _RATE, _RATE_LOW = range(4)
-# The log of a rank: of each item when it began and ended, of each collective what happened when.
-BEGAN, ENDED = range(2)
-LAUNCHED, TAKEN, STARTED = range(3)
-
-
-class Factors(NamedTuple):
-    """``program.Effects`` as the clock reads them."""
-
-    channels: int
-    launch_cost_ns: int
-    blocks: bool
-    compute: float
-    comm: float
-    channel: float
-    copy_in: float
-    copy_out: float
-    comm_copy_out: float
-    small: float
-
-
-class Sequels(NamedTuple):
-    """What happens after each collective has ended, in the order of launches.
-
-    ``settles``: ns from its end until its result can be used. ``holds``: whether it keeps its channel until
-    then, 1 or 0. ``follower``: the first of the collectives that are launched because it ended. ``next``: of
-    a collective that follows another, the next one that follows the same. ``delays``: of a collective that
-    follows, the ns from that end to its launch. -1 is no collective. Where no result settles later and no
-    collective follows another, all five arrays are empty; where none follows, the last three are.
-    """
-
-    settles: Ints
-    holds: Ints
-    follower: Ints
-    next: Ints
-    delays: Ints
-
-
-class Sheet(NamedTuple):
-    """One micro-batch as each variant of a rank runs it.
-
-    ``grains``: see ``variants.grains_of``. ``kinds``, ``durations``, ``numbers`` [variants, items]: the
-    lane's items, for how many ns, and the collective of a launch or a wait. ``services`` [rows, collectives]:
-    in ns, in the order of launches, one row for all ranks or one a rank. ``small`` [collectives]: which
-    are small messages, 1 or 0.
-    """
-
-    factors: Factors
-    grains: Floats
-    kinds: Ints
-    durations: Ints
-    numbers: Ints
-    services: Ints
-    small: Ints
-    sequels: Sequels
 
 
 class RanksPlayed(NamedTuple):
@@ -137,14 +85,14 @@ def play_ranks(
     ranks, count, items = begins.size, sheet.services.shape[1], sheet.kinds.shape[1]
     channels = min(sheet.factors.channels, max(count, 1))
     follows, settles = sheet.sequels.follower.size > 0, sheet.sequels.settles.size > 0
-    last = np.zeros(count, np.int64) if meet else np.full(count, -_NEVER)
+    last = np.zeros(count, np.int64) if meet else np.full(count, -NEVER)
     came = np.zeros((ranks, count if meet else 0), np.int64)
-    state = np.zeros((ranks, 16), np.int64)
-    state[:, _PAUSE] = np.where(stalled >= 0, stall_ns, 0)
-    state[:, _NOW] = state[:, _LAUNCHED] = begins
-    state[:, _BUSY], state[:, _END], state[:, _SURE] = IDLE, -1, 1
-    tasks = np.zeros((ranks, channels + 1, 7), np.int64)
-    rests = np.zeros((ranks, channels + 1, 4), np.float64)
+    state = np.zeros((ranks, STATE), np.int64)
+    state[:, PAUSE] = np.where(stalled >= 0, stall_ns, 0)
+    state[:, NOW] = state[:, LAST_LAUNCH] = begins
+    state[:, BUSY], state[:, END], state[:, SURE] = IDLE, -1, 1
+    tasks = np.zeros((ranks, channels + 1, TASK), np.int64)
+    rests = np.zeros((ranks, channels + 1, REST), np.float64)
     queues = np.zeros((ranks, count), np.int64)
     lines = np.zeros((ranks, count if follows else 0), np.int64)
     waiting = np.zeros((ranks, channels), np.int64)
@@ -154,8 +102,8 @@ def play_ranks(
     passed = np.zeros((ranks, 2, items if logs else 0), np.int64)
     log = np.zeros((ranks, 3, count if logs else 0), np.int64)
 
-    def advance(some: slice, turn: int) -> None:
-        _advance(
+    def play(some: slice, turn: int) -> None:
+        advance(
             sheet,
             sheet.services[some] if sheet.services.shape[0] > 1 else sheet.services,
             variants[some],
@@ -183,22 +131,22 @@ def play_ranks(
     with ThreadPoolExecutor(workers) as pool:  # starts no thread before it is given work
         for turn in range(0 if meet else count, count + 1):
             if workers == 1:
-                advance(parts[0], turn)
+                play(parts[0], turn)
             else:
-                list(pool.map(advance, parts, [turn] * workers))
+                list(pool.map(play, parts, [turn] * workers))
             if turn < count:
                 last[turn] = came[:, turn].max()
     return RanksPlayed(
-        state[:, _END].copy(),
+        state[:, END].copy(),
         came,
         last,
         ends,
         usables,
-        state[:, _COMM].copy(),
-        state[:, _OVERLAPPED].copy(),
+        state[:, COMM].copy(),
+        state[:, OVERLAPPED].copy(),
         passed,
         log,
-        state[:, _SURE].copy(),
+        state[:, SURE].copy(),
     )
 
 
@@ -218,8 +166,8 @@ def play_alone(
     """
     count = services.size
     channels = min(factors.channels, max(count, 1))
-    state = np.zeros((1, 16), np.int64)
-    state[0, _BUSY], state[0, _END], state[0, _SURE] = IDLE, -1, 1
+    state = np.zeros((1, STATE), np.int64)
+    state[0, BUSY], state[0, END], state[0, SURE] = IDLE, -1, 1
     none, none_a_rank = np.zeros(0, np.int64), np.zeros((1, 0), np.int64)
     ends = np.full((1, count), -1)
     nothing = np.zeros((1, 3, 0), np.int64)
@@ -233,15 +181,15 @@ def play_alone(
         small,
         Sequels(none, none, none, none, none),
     )
-    _advance(
+    advance(
         sheet,
         sheet.services,
         np.zeros(1, np.int64),
         np.ones(1),
         np.full(1, -1),
         state,
-        np.zeros((1, channels + 1, 7), np.int64),
-        np.zeros((1, channels + 1, 4), np.float64),
+        np.zeros((1, channels + 1, TASK), np.int64),
+        np.zeros((1, channels + 1, REST), np.float64),
         np.zeros((1, count), np.int64),
         none_a_rank,
         np.zeros((1, channels), np.int64),
@@ -251,337 +199,7 @@ def play_alone(
         nothing,
         nothing,
         none_a_rank,
-        np.full(count, -_NEVER),
+        np.full(count, -NEVER),
         count,
     )
-    return state[0, _END], state[0, _SURE] == 1
-
-
-@compiled
-def _use(
-    rank: int, number: int, now: int, sequels: Sequels, usables: Ints, later: Ints, following: int
-) -> int:
-    """A collective's result is there: how many are to follow now, those that follow it included."""
-    usables[rank, number] = now
-    if sequels.follower.size > 0:
-        one = sequels.follower[number]
-        while one >= 0:
-            later[rank, 1, following], later[rank, 2, following] = one, now + sequels.delays[one]
-            following += 1
-            one = sequels.next[one]
-    return following
-
-
-@compiled
-def _end(
-    rank: int,
-    number: int,
-    now: int,
-    sequels: Sequels,
-    ends: Ints,
-    usables: Ints,
-    later: Ints,
-    settling: int,
-    following: int,
-    held: int,
-) -> tuple[int, int, int]:
-    """A collective has ended: how many settle and follow now, and how many channels are held by those."""
-    ends[rank, number] = now
-    if sequels.settles.size > 0 and sequels.settles[number] > 0:
-        later[rank, 0, settling] = number
-        return settling + 1, following, held + sequels.holds[number]
-    return settling, _use(rank, number, now, sequels, usables, later, following), held
-
-
-@compiled
-def _advance(
-    sheet: Sheet,
-    services: Ints,
-    variants: Ints,
-    paces: Floats,
-    stalled: Ints,
-    states: Ints,
-    tasks: Ints,
-    rests: Floats,
-    queue: Ints,
-    line: Ints,
-    waiting: Ints,
-    later: Ints,
-    ends: Ints,
-    usables: Ints,
-    passed: Ints,
-    log: Ints,
-    came: Ints,
-    last: Ints,
-    until: int,
-) -> None:
-    """Play each rank until it comes to collective ``until``, or where there is none to its end.
-
-    On entry each rank stands in the instant in which it came to the collective before ``until``, and ``last``
-    holds when the last rank came to each of those before. ``queue`` holds the times of launches, in their
-    order, ``queued`` so far, of which ``taken`` have had a channel; ``line`` the collectives that were
-    launched, where they are not simply one after the other; ``later`` the collectives that still settle, and
-    those that are to follow, with their times.
-    """
-    factors, grains, sequels, small = sheet.factors, sheet.grains, sheet.sequels, sheet.small
-    kinds, durations, numbers = sheet.kinds, sheet.durations, sheet.numbers
-    channels, items = tasks.shape[1] - 1, kinds.shape[1]
-    lane = channels  # its row of ``tasks`` and ``rests``, behind those of the channels
-    has_sequels, can_follow, keeps = sequels.settles.size > 0, sequels.follower.size > 0, passed.shape[2] > 0
-    for rank in range(variants.size):
-        variant, row, state = variants[rank], rank if services.shape[0] > 1 else 0, states[rank]
-        item, busy, now, launched = state[_ITEM], state[_BUSY], state[_NOW], state[_LAUNCHED]
-        queued, taken, served, awaited = state[_QUEUED], state[_TAKEN], state[_SERVED], state[_AWAITED]
-        settling, following, held = state[_SETTLING], state[_FOLLOWING], state[_HELD]
-        end, sure, pause = state[_END], state[_SURE] == 1, state[_PAUSE]
-        comm_ns, overlapped_ns = state[_COMM], state[_OVERLAPPED]
-        doubtful = True  # whether any task under way may end a ns from where it is due
-        while True:
-            # All that happens at this instant without taking time.
-            has_come = settled = False
-            while not settled:
-                settled = True
-                kept = 0
-                for k in range(awaited):
-                    number = waiting[rank, k]
-                    if last[number] > now:
-                        waiting[rank, kept] = number
-                        kept += 1
-                        continue
-                    if keeps:
-                        log[rank, STARTED, number] = now
-                    if services[row, number] > 0:
-                        tasks[rank, served, _NUMBER] = number
-                        tasks[rank, served, _WHOLE] = services[row, number]
-                        tasks[rank, served, _BEGAN] = now
-                        rests[rank, served, _RATE] = 0.0
-                        served += 1
-                    else:
-                        settled = False
-                        if has_sequels:
-                            settling, following, held = _end(
-                                rank, number, now, sequels, ends, usables, later, settling, following, held
-                            )
-                        else:
-                            ends[rank, number] = now
-                awaited = kept
-                while busy == IDLE:
-                    if pause > 0 and item == stalled[rank] + 1:
-                        busy = STALLED
-                        tasks[rank, lane, _WHOLE], tasks[rank, lane, _BEGAN], rests[rank, lane, _RATE] = (
-                            pause,
-                            now,
-                            0.0,
-                        )
-                        pause = 0
-                        break
-                    if item == items:
-                        break
-                    kind = kinds[variant, item]
-                    if kind == WAIT and usables[rank, numbers[variant, item]] < 0:
-                        break
-                    duration = durations[variant, item]
-                    if kind == BACKWARD:
-                        duration = int(np.rint(duration * paces[rank]))
-                    elif kind == LAUNCH:
-                        if factors.blocks:
-                            duration = factors.launch_cost_ns
-                        if duration == 0:
-                            if factors.blocks:
-                                queue[rank, queued] = now
-                            else:
-                                launched = max(launched, now) + factors.launch_cost_ns
-                                queue[rank, queued] = launched
-                            if can_follow:
-                                line[rank, queued] = numbers[variant, item]
-                            queued += 1
-                    if keeps:
-                        passed[rank, BEGAN, item] = passed[rank, ENDED, item] = now
-                    if duration > 0:
-                        busy = kind
-                        tasks[rank, lane, _WHOLE], tasks[rank, lane, _BEGAN], rests[rank, lane, _RATE] = (
-                            duration,
-                            now,
-                            0.0,
-                        )
-                    item += 1
-                if busy == IDLE and item == items and end < 0:
-                    end = now
-                if taken < queued and queue[rank, taken] <= now and served + awaited + held < channels:
-                    number = line[rank, taken] if can_follow else taken
-                    if keeps:
-                        log[rank, LAUNCHED, number], log[rank, TAKEN, number] = queue[rank, taken], now
-                    waiting[rank, awaited] = number
-                    awaited += 1
-                    taken += 1
-                    if taken > until:
-                        has_come = True
-                        break
-                    settled = False
-                kept = 0
-                for k in range(settling):
-                    number = later[rank, 0, k]
-                    if ends[rank, number] + sequels.settles[number] > now:
-                        later[rank, 0, kept] = number
-                        kept += 1
-                        continue
-                    held -= sequels.holds[number]
-                    settled = False
-                    following = _use(rank, number, now, sequels, usables, later, following)
-                settling = kept
-                if settled and following > 0:
-                    # Callbacks come after all else of this instant, in the order of their collectives.
-                    while True:
-                        due = -1
-                        for k in range(following):
-                            if later[rank, 2, k] <= now and (
-                                due < 0 or later[rank, 1, k] < later[rank, 1, due]
-                            ):
-                                due = k
-                        if due < 0:
-                            break
-                        number = later[rank, 1, due]
-                        following -= 1
-                        later[rank, 1, due], later[rank, 2, due] = (
-                            later[rank, 1, following],
-                            later[rank, 2, following],
-                        )
-                        place = queued
-                        while place > taken and queue[rank, place - 1] > now:
-                            queue[rank, place], line[rank, place] = (
-                                queue[rank, place - 1],
-                                line[rank, place - 1],
-                            )
-                            place -= 1
-                        queue[rank, place], line[rank, place] = now, number
-                        queued += 1
-                        settled = False
-            if has_come:
-                break
-            # How much work stretches from here on, and when it ends at that rate: the whole is rounded, once.
-            comm, comm_low, compute, compute_low = 1.0, 0.0, 1.0, 0.0
-            if busy not in (IDLE, STALLED):
-                comm = factors.comm_copy_out if busy == COPY_BACK else factors.comm
-            light, light_low = comm, comm_low  # of small messages
-            if served > 1:
-                larger = served
-                for k in range(served):
-                    larger -= small[tasks[rank, k, _NUMBER]]
-                shared, shared_low = exact_product(comm, factors.channel)
-                light, light_low = exact_product(comm, factors.small) if larger else (shared, shared_low)
-                if larger > 1:
-                    comm, comm_low = shared, shared_low
-            if served > 0 and busy != STALLED:
-                compute = factors.copy_out if busy == COPY_BACK else factors.compute
-                if busy == COPY_IN:
-                    compute, compute_low = exact_product(compute, factors.copy_in)
-            then = _NEVER
-            if taken < queued and served + awaited + held < channels:
-                then = queue[rank, taken]
-            for k in range(awaited):
-                then = min(then, last[waiting[rank, k]])
-            for k in range(settling):
-                then = min(then, ends[rank, later[rank, 0, k]] + sequels.settles[later[rank, 0, k]])
-            for k in range(following):
-                then = min(then, later[rank, 2, k])
-            working = served + (busy != IDLE)
-            for k in range(working):
-                task = k if k < served else lane
-                new, new_low = (compute, compute_low) if task == lane else (comm, comm_low)
-                if task != lane and small[tasks[rank, task, _NUMBER]]:
-                    new, new_low = light, light_low
-                if new != rests[rank, task, _RATE] or new_low != rests[rank, task, _RATE_LOW]:
-                    is_fresh = rests[rank, task, _RATE] == 0.0
-                    if is_fresh:
-                        rests[rank, task, _LEFT], rests[rank, task, _LEFT_LOW] = (
-                            float(tasks[rank, task, _WHOLE]),
-                            0.0,
-                        )
-                        tasks[rank, task, _CHANGES] = 0
-                    else:
-                        left, left_low, is_exact = work_left(
-                            rests[rank, task, _LEFT],
-                            rests[rank, task, _LEFT_LOW],
-                            float(now - tasks[rank, task, _SINCE]),
-                            rests[rank, task, _RATE],
-                            rests[rank, task, _RATE_LOW],
-                        )
-                        rests[rank, task, _LEFT], rests[rank, task, _LEFT_LOW] = left, left_low
-                        tasks[rank, task, _CHANGES] += not is_exact
-                    tasks[rank, task, _SINCE] = now
-                    rests[rank, task, _RATE], rests[rank, task, _RATE_LOW] = new, new_low
-                    if is_fresh and new == 1.0:
-                        tasks[rank, task, _DUE], tasks[rank, task, _CLEAR] = (
-                            now + tasks[rank, task, _WHOLE],
-                            1,
-                        )
-                        then = min(then, tasks[rank, task, _DUE])
-                        continue
-                    lasts, clear = rounded_end(
-                        float(now - tasks[rank, task, _BEGAN]),
-                        rests[rank, task, _LEFT],
-                        rests[rank, task, _LEFT_LOW],
-                        new,
-                        new_low,
-                        float(tasks[rank, task, _WHOLE]),
-                        tasks[rank, task, _CHANGES],
-                    )
-                    if not clear:
-                        about = float(now - tasks[rank, task, _BEGAN]) + rests[rank, task, _LEFT] * new
-                        doubt = (
-                            (tasks[rank, task, _CHANGES] + 1)
-                            * (about + tasks[rank, task, _WHOLE] * new)
-                            * 2.0**-94
-                        )
-                        if doubt < grains[busy if task == lane else IDLE]:
-                            # Nearer to a half than it can come: it is a half, which is rounded to even.
-                            lasts, clear = int(np.floor(about)), True
-                            lasts += lasts & 1
-                    tasks[rank, task, _DUE] = tasks[rank, task, _BEGAN] + lasts
-                    tasks[rank, task, _CLEAR] = clear
-                    doubtful |= not clear
-                then = min(then, tasks[rank, task, _DUE])
-            if then == _NEVER:
-                break  # nothing is left, or the lane waits for what is never launched
-            if doubtful:  # some task's end is not certain to the ns: it matters if due now or one ns later
-                doubtful = False
-                for k in range(working):
-                    task = k if k < served else lane
-                    doubtful |= tasks[rank, task, _CLEAR] == 0
-                    sure &= tasks[rank, task, _CLEAR] == 1 or tasks[rank, task, _DUE] > then + 1
-            if served > 0:
-                comm_ns += then - now
-                if busy in (BACKWARD, OTHER_WORK, COPY_IN, LAUNCH):
-                    overlapped_ns += then - now
-            now = then
-            kept = 0
-            for k in range(served):
-                if tasks[rank, k, _DUE] == now:
-                    number = tasks[rank, k, _NUMBER]
-                    if has_sequels:
-                        settling, following, held = _end(
-                            rank, number, now, sequels, ends, usables, later, settling, following, held
-                        )
-                    else:
-                        ends[rank, number] = now
-                else:
-                    if kept < k:
-                        tasks[rank, kept], rests[rank, kept] = tasks[rank, k], rests[rank, k]
-                    kept += 1
-            served = kept
-            if busy != IDLE and tasks[rank, lane, _DUE] == now:
-                if busy == LAUNCH:
-                    queue[rank, queued] = now
-                    if can_follow:
-                        line[rank, queued] = numbers[variant, item - 1]
-                    queued += 1
-                if keeps and busy != STALLED:
-                    passed[rank, ENDED, item - 1] = now
-                busy = IDLE
-        state[_ITEM], state[_BUSY], state[_NOW], state[_LAUNCHED] = item, busy, now, launched
-        state[_QUEUED], state[_TAKEN], state[_SERVED], state[_AWAITED] = queued, taken, served, awaited
-        state[_SETTLING], state[_FOLLOWING], state[_HELD] = settling, following, held
-        state[_END], state[_SURE], state[_PAUSE] = end, int(sure), pause
-        state[_COMM], state[_OVERLAPPED] = comm_ns, overlapped_ns
-        if until < came.shape[1]:
-            came[rank, until] = now
+    return state[0, END], state[0, SURE] == 1

@@ -7,8 +7,8 @@ rank is when it launched what. Collectives then start and end together on all ra
 import numpy as np
 
 from sim.clock.arrays import Floats, Ints
-from sim.clock.compiled import BACKWARD, COPY_IN, LAUNCH, OTHER_WORK, WAIT, Factors
 from sim.clock.machine_code import compiled
+from sim.clock.sheet import BACKWARD, COPY_IN, LAUNCH, OTHER_WORK, WAIT, Factors
 
 
 @compiled

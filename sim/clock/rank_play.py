@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.clock.arrays import Floats, Ints
-from sim.clock.compiled import MOST_NS, play_ranks
+from sim.clock.compiled import play_ranks
 from sim.clock.plain import play_plain
+from sim.clock.sheet import MOST_NS
 from sim.clock.simpy_ranks import play_world
 from sim.clock.variants import Lanes, as_run, pause_of
 from sim.errors import InputError, NotModelledError

@@ -9,7 +9,9 @@ from functools import lru_cache
 import numpy as np
 
 from sim.clock.arrays import Floats, Ints
-from sim.clock.compiled import (
+from sim.clock.likeness import check_alike
+from sim.clock.program import CopyBack, Effects, LaneItem, Launch, Program, Wait, Work
+from sim.clock.sheet import (
     BACKWARD,
     COPY_BACK,
     COPY_IN,
@@ -23,8 +25,6 @@ from sim.clock.compiled import (
     Sequels,
     Sheet,
 )
-from sim.clock.likeness import check_alike
-from sim.clock.program import CopyBack, Effects, LaneItem, Launch, Program, Wait, Work
 from sim.errors import NotModelledError
 from sim.nouns.workload import Workload
 

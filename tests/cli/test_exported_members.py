@@ -60,8 +60,7 @@ def test_every_module_of_the_house_is_documented_and_small() -> None:
     for path in Path(sim.__file__).parent.rglob("*.py"):
         text = path.read_text()
         assert ast.get_docstring(ast.parse(text)), path
-        # A loop that runs as machine code is one function, however much it does.
-        assert text.count("\n") <= (600 if path.name in ("kernels.py", "compiled.py") else 400), path
+        assert text.count("\n") <= 400, path
 
 
 def test_every_error_is_a_sim_error() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.clock import compiled, exact_floats, simpy_clock
+from sim.clock import exact_floats, instants, simpy_clock
 from sim.clock.analytic import play_on_machines
 from sim.metrics.intervals import intersection_length, length, union
 from sim.nouns.hardware import SLOWDOWNS
@@ -130,7 +130,7 @@ def test_the_clock_is_compiled_once() -> None:
     (program,) = write(*case, sim.assign(case[0]))
     play_on_machines(program, [[one.service_ns for one in program.collectives]] * 2)
     sim.simulate(*case, sim.assign(case[0]), "analytic")
-    assert len(compiled._advance.signatures) == 1  # type: ignore[attr-defined]
+    assert len(instants.advance.signatures) == 1  # type: ignore[attr-defined]
 
 
 def test_longer_service_is_never_earlier() -> None:

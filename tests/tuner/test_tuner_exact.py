@@ -13,7 +13,7 @@ from sim.clock.program import Effects
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import ReadyIncludes
 from sim.systems.cut import NO_LIMIT
-from sim.tuner.search import exact, kernels
+from sim.tuner.search import climbing, earliest, exact, kernels
 from sim.tuner.search.bound import lower_bound_ns
 from sim.tuner.search.exact import Found, covers, exact_optimum
 from sim.tuner.search.labels import applies
@@ -111,7 +111,7 @@ def test_without_copies_no_two_neighbours_can_be_merged_without_loss(case: Case,
     assert not found.is_rounded
     closes = problem.closes(found.buckets)
     assert closes is not None
-    kernels.merge(problem.machine, problem.tables, problem.run_ends(), closes, max_bytes, 1000)
+    climbing.merge(problem.machine, problem.tables, problem.run_ends(), closes, max_bytes, 1000)
     assert problem.buckets(closes) == found.buckets
 
 
@@ -331,7 +331,7 @@ def test_each_search_is_compiled_once() -> None:
             problem = Problem(*tiny([3] * 4, [1] * 4, curve, 3, copy_out_bytes_per_s=copies))
             assert exact_optimum(problem, 10**6) is not None
             assert by_windows(problem, 10**6) is not None
-    for kernel in (kernels.earliest_on_lattice, kernels.earliest_by_windows, kernels.services):
+    for kernel in (earliest.earliest_on_lattice, earliest.earliest_by_windows, kernels.services):
         assert len(kernel.signatures) == 1  # type: ignore[attr-defined]
 
 

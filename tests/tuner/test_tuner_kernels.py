@@ -15,7 +15,7 @@ from sim.errors import InputError
 from sim.nouns.hardware import CurvePoint
 from sim.systems.cut import NO_LIMIT
 from sim.systems.registry import write
-from sim.tuner.search import kernels
+from sim.tuner.search import climbing, kernels
 from sim.tuner.search.problem import Problem
 from tests import strategies
 from tests.effort import tries
@@ -209,13 +209,13 @@ def test_climbing_is_never_worse_than_its_start(
     before, _ = kernels.score(problem.machine, problem.tables, closes, max_bytes)
     again = closes.copy()
     arguments = (problem.machine, problem.tables, problem.run_ends())
-    end, spent = kernels.climb(*arguments, closes, max_bytes, budget, 1)
+    end, spent = climbing.climb(*arguments, closes, max_bytes, budget, 1)
     assert end <= before
     assert 1 <= spent <= budget + 10  # the moves of one place
     assert kernels.score(problem.machine, problem.tables, closes, max_bytes)[0] == end
     assert is_contiguous(case[0], problem.buckets(closes))
     assert end == kernels.NEVER or keeps_to(case[0], problem.buckets(closes), max_bytes)
-    assert kernels.climb(*arguments, again, max_bytes, budget, 1) == (end, spent)
+    assert climbing.climb(*arguments, again, max_bytes, budget, 1) == (end, spent)
     assert (again == closes).all()
 
 
@@ -229,7 +229,7 @@ def test_merging_loses_nothing(case: Case, data: st.DataObject, random: Random) 
     start = closes.copy()
     before, _ = kernels.score(problem.machine, problem.tables, closes, max_bytes)
     assume(before < kernels.NEVER)
-    end = kernels.merge(problem.machine, problem.tables, problem.run_ends(), closes, max_bytes, 1000)
+    end = climbing.merge(problem.machine, problem.tables, problem.run_ends(), closes, max_bytes, 1000)
     assert end == kernels.score(problem.machine, problem.tables, closes, max_bytes)[0] <= before
     assert (closes <= start).all()
     assert (closes >= problem.run_ends()).all()
@@ -244,7 +244,8 @@ def test_climbing_spends_what_it_may_on_161_gradients() -> None:
     problem = Problem(resnet50(), link(4, comm_channels=2, channel_slowdown=1.9, compute_slowdown=1.1))
     closes = problem.run_ends()
     one_bucket, _ = kernels.score(problem.machine, problem.tables, closes, NO_LIMIT)
-    end, spent = kernels.climb(problem.machine, problem.tables, problem.run_ends(), closes, NO_LIMIT, 5000, 0)
+    run_ends = problem.run_ends()
+    end, spent = climbing.climb(problem.machine, problem.tables, run_ends, closes, NO_LIMIT, 5000, 0)
     assert 5000 <= spent <= 5010
     assert end < 0.8 * one_bucket
 

@@ -7,7 +7,7 @@ from math import ceil
 import numpy as np
 
 from sim.clock.arrays import Floats, Ints
-from sim.clock.compiled import Factors
+from sim.clock.sheet import Factors
 from sim.nouns.hardware import CurvePoint
 from sim.tuner.search.problem import Problem
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from sim.clock.arrays import Floats, Ints
 from sim.systems.cut import NO_LIMIT
-from sim.tuner.search import kernels
+from sim.tuner.search import earliest, kernels
 from sim.tuner.search.bound import lower_bound_ns
 from sim.tuner.search.partitions import Buckets
 from sim.tuner.search.problem import Problem
@@ -94,8 +94,8 @@ class _Search:
         sums = (runs.wire, runs.dense, runs.copied)
         limits = (float(target), self.max_bytes)  # one type and one layout: kernels are compiled once
         if runs.fit_lattice(self.copies):
-            return kernels.earliest_on_lattice(self.first, runs.places, runs.starts, *sums, *curve, *limits)
-        return kernels.earliest_by_windows(self.first, *sums, *curve, *limits)
+            return earliest.earliest_on_lattice(self.first, runs.places, runs.starts, *sums, *curve, *limits)
+        return earliest.earliest_by_windows(self.first, *sums, *curve, *limits)
 
     def least(self, low_ns: int, high_ns: int) -> tuple[int, Floats]:
         """The least ns by which all can be synchronised, ``high_ns`` at most, and each prefix's end."""

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from sim.systems.cut import NO_LIMIT
 from sim.tuner.progress import tell
-from sim.tuner.search import kernels, labels
+from sim.tuner.search import climbing, kernels, labels
 from sim.tuner.search.bound import lower_bound_ns
 from sim.tuner.search.exact import Found, covers, exact_optimum
 from sim.tuner.search.partitions import Buckets
@@ -176,7 +176,7 @@ def _climb(scorer: Scorer, pool: Iterable[Buckets], max_bytes: int, effort: floa
             continue
         tell("improving buckets by simulation")
         budget = max(100, int(_PLACES_PLAYED * effort) // len(problem))
-        kernels.climb(problem.machine, problem.tables, problem.run_ends(), closes, max_bytes, budget, seed)
+        climbing.climb(problem.machine, problem.tables, problem.run_ends(), closes, max_bytes, budget, seed)
         found.append(problem.buckets(closes))
     return found
 
@@ -188,5 +188,5 @@ def _fewest(scorer: Scorer, best: Buckets, max_bytes: int) -> Buckets:
     if closes is None:
         return best
     budget = max(100, _PLACES_PLAYED // len(problem))
-    kernels.merge(problem.machine, problem.tables, problem.run_ends(), closes, max_bytes, budget)
+    climbing.merge(problem.machine, problem.tables, problem.run_ends(), closes, max_bytes, budget)
     return _best(scorer, [problem.buckets(closes), best])

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.clock.arrays import Floats, Ints
-from sim.clock.compiled import Factors
 from sim.clock.program import Effects, effects_of
+from sim.clock.sheet import Factors
 from sim.clock.variants import factors_of, grains_of
 from sim.costs.service_time import service_ns
 from sim.errors import InputError

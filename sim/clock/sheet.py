@@ -1,0 +1,61 @@
+"""What the compiled clock plays: the lane's items, collectives and what follows them, as arrays."""
+
+from typing import NamedTuple
+
+from sim.clock.arrays import Floats, Ints
+
+# What the lane is at, and its items. Only backward's own work takes longer on a slower rank.
+BACKWARD, OTHER_WORK, COPY_IN, LAUNCH, WAIT, COPY_BACK, IDLE, STALLED = range(8)
+
+MOST_NS = 1 << 50  # with all that is computed from it exact in a float64
+
+
+class Factors(NamedTuple):
+    """``program.Effects`` as the clock reads them."""
+
+    channels: int
+    launch_cost_ns: int
+    blocks: bool
+    compute: float
+    comm: float
+    channel: float
+    copy_in: float
+    copy_out: float
+    comm_copy_out: float
+    small: float
+
+
+class Sequels(NamedTuple):
+    """What happens after each collective has ended, in the order of launches.
+
+    ``settles``: ns from its end until its result can be used. ``holds``: whether it keeps its channel until
+    then, 1 or 0. ``follower``: the first of the collectives that are launched because it ended. ``next``: of
+    a collective that follows another, the next one that follows the same. ``delays``: of a collective that
+    follows, the ns from that end to its launch. -1 is no collective. Where no result settles later and no
+    collective follows another, all five arrays are empty; where none follows, the last three are.
+    """
+
+    settles: Ints
+    holds: Ints
+    follower: Ints
+    next: Ints
+    delays: Ints
+
+
+class Sheet(NamedTuple):
+    """One micro-batch as each variant of a rank runs it.
+
+    ``grains``: see ``variants.grains_of``. ``kinds``, ``durations``, ``numbers`` [variants, items]: the
+    lane's items, for how many ns, and the collective of a launch or a wait. ``services`` [rows, collectives]:
+    in ns, in the order of launches, one row for all ranks or one a rank. ``small`` [collectives]: which
+    are small messages, 1 or 0.
+    """
+
+    factors: Factors
+    grains: Floats
+    kinds: Ints
+    durations: Ints
+    numbers: Ints
+    services: Ints
+    small: Ints
+    sequels: Sequels
