@@ -3,8 +3,9 @@
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
 
 from sim.errors import MachineError, SimError
@@ -17,16 +18,27 @@ def process_pool(most: int | None = None) -> ProcessPoolExecutor:
     """A pool of spawned processes: ``most`` at most, and no more than there are cores.
 
     Spawned, since a fork of a process with threads (torch's, streamlit's) may hang. A spawned process imports
-    the script that started it: what the script runs belongs under ``if __name__ == "__main__":``. Ctrl-C is
-    for the parent, which shuts the pool down.
+    the script that started it: what the script runs belongs under ``if __name__ == "__main__":``.
     """
     cores = os.cpu_count() or 1
     return ProcessPoolExecutor(
         max_workers=cores if most is None else max(1, min(most, cores)),
         mp_context=multiprocessing.get_context("spawn"),
-        initializer=signal.signal,
-        initargs=(signal.SIGINT, signal.SIG_IGN),
     )
+
+
+@contextmanager
+def _for_the_parent() -> Iterator[None]:
+    """What is started here never gets Ctrl-C, which is for the parent: it shuts the pool down.
+
+    Blocked for a moment, the parent gets it afterwards. A worker that it ended while it started would break
+    the pool, and one that breaks once its tasks are cancelled does not end in CPython 3.11 (gh-107219).
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def spread(
@@ -38,7 +50,8 @@ def spread(
         SimError: as a worker raised it.
         MachineError: a worker died, or raised anything else.
     """
-    futures = [executor.submit(function, task) for task in tasks]
+    with _for_the_parent():
+        futures = [executor.submit(function, task) for task in tasks]
     try:
         for future in futures:
             yield future.result()
