@@ -312,7 +312,10 @@ class _Backward(LaneWriter):
         return True
 
     def _reduce(self, bucket: int, phase: Phase) -> None:
-        """Wait for the reduce-scatter before, copy in, and send (A10.4), in the last micro-batch alone."""
+        """Wait for the reduce-scatter before, copy in, and send, in the last micro-batch alone.
+
+        ``replicate`` copies twice: a reduce-scatter to one rank is a copy, too (A10.4).
+        """
         if not self.reduces:
             return
         writer = self.writer
@@ -320,7 +323,8 @@ class _Backward(LaneWriter):
         if self.under_way is not None:
             self.lane.append(Wait(self.under_way))
         sent = writer.reduction(unit, bucket, phase)
-        self.work("copy_in", transfer_ns(sent.num_bytes, writer.hardware.copy_in_bytes_per_s), bucket=bucket)
+        copied = sent.num_bytes * (2 if writer.policy == REPLICATED else 1)
+        self.work("copy_in", transfer_ns(copied, writer.hardware.copy_in_bytes_per_s), bucket=bucket)
         self.lane.append(Ready(bucket))
         number = self.launch(sent)
         self.sent[bucket] = (number,)

@@ -1,6 +1,7 @@
 """The manual's table of systems and the claims of traces/README.md are what the records say."""
 
 import re
+from itertools import permutations
 from pathlib import Path
 from statistics import median
 
@@ -20,7 +21,7 @@ CLAIMS = {
     "GPT 135M": ROOT / "traces" / "claims" / "gpt-135M-box-2x1gbit",
 }
 # What the model is known to miss by more, with the mechanism: traces/README.md, app/manual/truth.md.
-KNOWN = {"comm_hook=powerSGD": 0.12, "per-parameter": 0.01, "per-parameter-async": 0.01}
+KNOWN = {"fully_shard, kept after forward": 0.03}
 
 
 def steps(directory: Path) -> dict[str, float]:
@@ -56,18 +57,27 @@ def test_the_manual_has_every_system_with_its_measured_error() -> None:
 
 
 def test_predictions_of_systems_hold() -> None:
+    """The pairs out of order are those that are predicted alike."""
     agreement = scored(SYSTEMS)
-    assert agreement.median_step_error <= 0.02
-    assert agreement.order_right == agreement.order_pairs
+    assert agreement.median_step_error <= 0.01
     for row in agreement.rows:
-        assert abs(row.step_error) <= KNOWN.get(row.name, 0.05), row.name
+        assert abs(row.step_error) <= KNOWN.get(row.name, 0.02), row.name
+    apart = [(a, b) for a, b in permutations(agreement.rows, 2) if a.step_high_ns < b.step_low_ns]
+    assert len(apart) == agreement.order_pairs > 600
+    wrong = [(a, b) for a, b in apart if a.predicted_step_ns >= b.predicted_step_ns]
+    assert len(wrong) == agreement.order_pairs - agreement.order_right <= 2
+    assert all(a.predicted_step_ns <= 1.0005 * b.predicted_step_ns for a, b in wrong)
 
 
 @pytest.mark.parametrize("directory", CLAIMS.values(), ids=CLAIMS.keys())
 def test_records_were_calibrated_before_they_were_measured(directory: Path) -> None:
     record = sim.load_record(directory)
     bundled = ROOT / "traces" / "hardware" / "box-2x1gbit-every-collective.json"
-    assert sim.digest(record.hardware) == sim.digest(sim.load_hardware(bundled))
+    if directory == SYSTEMS:
+        assert record.hardware.low_rank_bytes_per_s is not None
+        assert record.hardware.queued_gather_factor < 1
+    else:
+        assert sim.digest(record.hardware) == sim.digest(sim.load_hardware(bundled))
     for measurement in record.measurements:
         assert measurement.complete
         assert record.hardware.provenance["date"] < measurement.provenance["date"]
@@ -113,7 +123,8 @@ def test_the_number_of_hooks_is_not_what_costs() -> None:
     rows = {row.name: row for row in scored(SYSTEMS).rows}
     few, many = rows["last-hook"], rows["arrival-counted"]
     assert few.bucket_indices == many.bucket_indices
-    assert abs(few.measured_step_ns - many.measured_step_ns) < 0.002 * many.measured_step_ns
+    assert few.step_low_ns < many.step_high_ns
+    assert many.step_low_ns < few.step_high_ns
     assert rows["DDP default"].measured_step_ns < few.measured_step_ns
 
 
