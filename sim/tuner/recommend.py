@@ -137,7 +137,10 @@ def _recommend(
     if misfit is not None:
         raise InputError(f"memory_limit_bytes: {misfit}")
 
-    timeline, baseline_timeline = simulate(workload, hardware, nominal), simulate(workload, hardware, default)
+    tell("playing the answer and DDP's default")
+    timeline = simulate(workload, hardware, nominal, "analytic")
+    baseline_timeline = simulate(workload, hardware, default, "analytic")
+    tell("looking for what holds each up")
     baseline = summarize(baseline_timeline)
     rest_ns = baseline.step_ns - baseline.sync_end_ns
     distribution = draw(scorer.problem, draws, seed)
@@ -158,17 +161,17 @@ def _recommend(
     reports = {DEFAULT: baseline, ANY_BUCKETS: summarize(timeline)}
     report = reports[ANY_BUCKETS]
     if best is not nominal:
-        timeline = simulate(workload, hardware, best)
+        timeline = simulate(workload, hardware, best, "analytic")
         report = summarize(timeline)
 
-    tell("playing the best of each knob")
+    def told_of(family: str, reach: Reach) -> Family:
+        tell(f"playing the best of {family}")
+        known = reports.get(family) or summarize(simulate(workload, hardware, reach.assignment, "analytic"))
+        return _family(reach, known, report.step_ns)
+
     any_buckets = Reach(assignment=nominal, complete=optimum.is_proved, how=optimum.proof)
     families = {
-        family: _family(
-            reach,
-            reports.get(family) or summarize(simulate(workload, hardware, reach.assignment, "analytic")),
-            report.step_ns,
-        )
+        family: told_of(family, reach)
         for family, reach in {**found.reached, ANY_BUCKETS: any_buckets}.items()
     }
     if CAP_LIST in nominal.ddp_kwargs:

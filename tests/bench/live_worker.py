@@ -23,6 +23,30 @@ import sim
 from sim.recorder.models import gpt
 
 WARMUP = 3
+LANES = {
+    "plain": "without sim.record",
+    "light": 'level="light"',
+    "full": 'level="full"',
+    "after": "once a recording has ended",
+}
+
+
+def scalars() -> tuple[nn.Module, Any]:
+    """300 parameters and a batch for them."""
+    return Scalars(300), (torch.ones(()),)
+
+
+def small_gpt() -> tuple[nn.Module, Any]:
+    """A GPT with two sequences."""
+    return gpt(batch=2)
+
+
+# By name: what builds a model and its batch, ``bucket_cap_mb``, and rounds.
+CASES: dict[str, tuple[Callable[[], tuple[nn.Module, Any]], float | None, int]] = {
+    "300 parameters in one bucket": (scalars, 25.0, 16),
+    "300 parameters in 300 buckets": (scalars, 0.0, 16),
+    "the GPT of the bundled workload": (small_gpt, None, 8),
+}
 
 
 class Scalars(nn.Module):
@@ -58,7 +82,7 @@ def compare(
     build: Callable[[], tuple[nn.Module, Any]], caps: float | None, rounds: int, folder: Path
 ) -> dict[str, Any]:
     """Step times of the four lanes, run in turns, each turn from another lane on."""
-    lanes = {name: lane(*build(), caps) for name in ("plain", "light", "full", "after")}
+    lanes = {name: lane(*build(), caps) for name in LANES}
     with sim.record(lanes["after"][0], folder / "after"):
         for _ in range(WARMUP):
             lanes["after"][1]()
@@ -89,19 +113,14 @@ def main() -> None:
     store = dist.FileStore(f"{folder}/store", world_size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
     answers = {
-        name: compare(build, caps, rounds, folder / name)
-        for name, build, caps, rounds in (
-            ("300 parameters, 1 bucket", lambda: (Scalars(300), (torch.ones(()),)), 25.0, 16),
-            ("300 parameters, 300 buckets", lambda: (Scalars(300), (torch.ones(()),)), 0.0, 16),
-            ("gpt", lambda: gpt(batch=2), None, 8),
-        )
+        name: compare(build, caps, rounds, folder / name) for name, (build, caps, rounds) in CASES.items()
     }
     if rank == 0:
         print(json.dumps(answers), flush=True)
     dist.barrier()
     gc.collect()
     dist.destroy_process_group()
-    os._exit(0)  # gloo's threads may crash the interpreter's own exit (SEMANTICS, B(iii))
+    os._exit(0)  # gloo's threads may crash the interpreter's own exit
 
 
 if __name__ == "__main__":

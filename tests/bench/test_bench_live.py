@@ -1,4 +1,4 @@
-"""What ``sim.record`` costs: per parameter, per bucket, and as a share of a real training step."""
+"""What ``sim.record`` adds to a training step on one gloo rank: in turns with plain steps, in one process."""
 
 import json
 import subprocess
@@ -9,44 +9,42 @@ from typing import Any
 
 import pytest
 
+from tests.bench.clock import CLOCK, hand_over
+from tests.bench.live_worker import CASES, LANES
+
 pytestmark = pytest.mark.bench
 
 REPOSITORY = Path(__file__).parents[2]
+PIECE_NS = 200_000  # far beyond what a hook costs
 
 
-def compare(folder: Path, world_size: int) -> dict[str, Any]:
-    words = [str(world_size), str(folder)]
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.bench.live_worker", str(rank), *words],
-            cwd=REPOSITORY,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(world_size)
-    ]
-    try:
-        said = [process.communicate(timeout=600)[0] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    assert [process.returncode for process in started] == [0] * world_size
-    answers: dict[str, Any] = json.loads(said[0])
-    return answers
+@pytest.fixture(scope="module")
+def steps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """By case, what the worker tells."""
+    folder = tmp_path_factory.mktemp("recordings")
+    worker = [sys.executable, "-m", "tests.bench.live_worker", "0", "1", str(folder)]
+    done = subprocess.run(worker, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, check=True)
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_cost_of_recording(world_size: int, tmp_path: Path) -> None:
-    """Prints, per lane, the median added to the plain step of the same round, in processor time."""
-    for name, case in compare(tmp_path, world_size).items():
-        plain = case["times"]["plain"]
-        for lane in ("light", "full", "after"):
-            added = median(a - b for a, b in zip(case["times"][lane], plain, strict=True))
-            print(
-                f"{world_size} ranks, {name} ({case['parameters']} parameters, {case['buckets']} buckets), "
-                f"{lane}: {added / 1e3:+.0f} us on {median(plain) / 1e6:.2f} ms "
-                f"({added / median(plain):+.2%}; {added / 1e3 / case['parameters']:.2f} us a parameter, "
-                f"{added / 1e3 / case['buckets']:.1f} us a bucket)"
-            )
-            pieces = case["parameters"] + case["buckets"]
-            assert added < 50_000_000 + 200_000 * pieces, "far beyond a cost of hooks"
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("lane", LANES)
+@pytest.mark.benchmark(timer=CLOCK)
+def test_cost_of_recording(case: str, lane: str, steps: dict[str, Any], benchmark: Any) -> None:
+    """In processor time; what is added is the median over rounds, each beside the plain step of its own."""
+    one = steps[case]
+    times, plain = one["times"][lane], one["times"]["plain"]
+    added_ns = median(a - b for a, b in zip(times, plain, strict=True))
+    assert added_ns < 50_000_000 + PIECE_NS * (one["parameters"] + one["buckets"])
+    hand_over(benchmark, [ns / 1e9 for ns in times])
+    benchmark.group = f"sim.record, a step of {case}"
+    benchmark.extra_info |= {
+        "table": benchmark.group,
+        "row": LANES[lane],
+        "size": one["parameters"],
+        "is_reference": lane == "plain",
+        "units": None,
+        "unit": "",
+        "worth": f"{added_ns / 1e3:+.0f} us a step, {added_ns / 1e3 / one['parameters']:.2f} us a parameter",
+    }

@@ -70,7 +70,7 @@ def main() -> None:
     dist.barrier()
     gc.collect()
     dist.destroy_process_group()
-    os._exit(0)  # gloo's threads may crash the interpreter's own exit (SEMANTICS, B(iii))
+    os._exit(0)  # gloo's threads may crash the interpreter's own exit
 
 
 if __name__ == "__main__":

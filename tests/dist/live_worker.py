@@ -371,7 +371,7 @@ def main() -> None:
         gc.collect()
         dist.destroy_process_group()
     sys.stdout.flush()
-    os._exit(0)  # gloo's threads may crash the interpreter's own exit (SEMANTICS, B(iii))
+    os._exit(0)  # gloo's threads may crash the interpreter's own exit
 
 
 if __name__ == "__main__":

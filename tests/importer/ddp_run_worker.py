@@ -1,6 +1,6 @@
 """One of two real gloo ranks under DDP: writes its flight recorder, DDP log and execution trace.
 
-Arguments: rank, folder. The model is that of SEMANTICS' vectors T1: ten parameters, buckets of 20448 and
+Arguments: rank, folder. The model is that of vectors T1 of RULES.md: ten parameters, buckets of 20448 and
 20704 elements under a cap of 0.05 MiB, 41152 in the first iteration.
 """
 
@@ -45,7 +45,7 @@ def main() -> None:
     (folder / f"log_{rank}.json").write_text(json.dumps(dict(log)))
     (folder / f"printed_{rank}.txt").write_text(f"starting\n[rank{rank}]: DDP_LOGGING {dict(log)}\ndone\n")
     sys.stdout.flush()
-    os._exit(0)  # gloo's threads may crash the interpreter's own exit (SEMANTICS, B(iii))
+    os._exit(0)  # gloo's threads may crash the interpreter's own exit
 
 
 if __name__ == "__main__":

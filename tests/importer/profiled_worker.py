@@ -250,7 +250,7 @@ def main() -> None:
             (folder / f"{case}_log_{rank}.json").write_text(json.dumps(dict(log)))
         dist.barrier()
     sys.stdout.flush()
-    os._exit(0)  # gloo's threads may crash the interpreter's own exit (SEMANTICS, B(iii))
+    os._exit(0)  # gloo's threads may crash the interpreter's own exit
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 @pytest.fixture
 def one_rank(tmp_path: Path) -> Iterator[None]:
-    """A gloo process group of one rank; what uses it is dropped before it goes (SEMANTICS, B(iii))."""
+    """A gloo process group of one rank; what uses it is dropped before it goes."""
     dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
     yield
     gc.collect()

@@ -31,4 +31,4 @@ def answer_each(answer: Callable[[Any], Any]) -> NoReturn:
             print(json.dumps(answer(case)), file=file, flush=True)
             gc.collect()  # a DDP is freed by cycle collection only, and its Reducer keeps its buckets
             dist.barrier()
-    os._exit(0)  # gloo's threads may crash the interpreter's own exit (SEMANTICS, B(iii))
+    os._exit(0)  # gloo's threads may crash the interpreter's own exit

@@ -51,7 +51,7 @@ def main() -> None:
         for case in json.loads(Path(cases).read_text()):
             measure(**case, looks=1)
             print(json.dumps({"events": []} | measure(**case)), file=file, flush=True)
-    os._exit(0)  # gloo's threads may crash the interpreter's own exit (SEMANTICS, B(iii))
+    os._exit(0)  # gloo's threads may crash the interpreter's own exit
 
 
 def measure(

@@ -1,4 +1,4 @@
-"""The test vectors of SEMANTICS for DDP, written down: by simulation, and by real ranks.
+"""The test vectors of RULES.md for DDP, written down: by simulation, and by real ranks.
 
 Each line is one iteration: (kind, elements, phase, gradient) of every collective, in order.
 """

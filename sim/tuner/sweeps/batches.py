@@ -1,6 +1,6 @@
 """What a sweep's worker does: the figures of one layout of one model on many machines."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -41,10 +41,9 @@ class Batch:
 
 def play_batches(
     workload: Workload, hardware: Hardware, engine: Engine, batches: Sequence[Batch]
-) -> list[list[Figures]]:
+) -> Iterator[list[Figures]]:
     """The figures of each batch by ``engine``: the analytic one plays all machines of a batch at once."""
     machines: dict[Point, Hardware] = {}
-    made = []
     for batch in batches:
         scaled, _ = batch.points[0].of_workload.applied(workload, hardware)
         assignment = assign(scaled, bucket_cap_mb=batch.cap_mb)
@@ -58,10 +57,16 @@ def play_batches(
                 some = _play_compiled(scaled, [chosen[place] for place in places], assignment)
                 for place, figure in zip(places, some, strict=True):
                     figures[place] = figure
-            made.append([figure for figure in figures if figure is not None])
+            yield [figure for figure in figures if figure is not None]
         else:
-            made.append([_play(scaled, one, assignment, engine) for one in chosen])
-    return made
+            yield [_play(scaled, one, assignment, engine) for one in chosen]
+
+
+def play_task(
+    workload: Workload, hardware: Hardware, engine: Engine, batches: Sequence[Batch]
+) -> list[list[Figures]]:
+    """``play_batches`` as one task for a worker."""
+    return list(play_batches(workload, hardware, engine, batches))
 
 
 def _alike(workload: Workload, machines: Sequence[Hardware]) -> list[list[int]]:

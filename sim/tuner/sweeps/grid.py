@@ -5,7 +5,7 @@ from concurrent.futures import Executor
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 
 from sim.nouns.hardware import Hardware
 from sim.nouns.rows import SweepRow
@@ -13,7 +13,7 @@ from sim.nouns.workload import Workload
 from sim.systems.registry import assign
 from sim.systems.simulate import Engine
 from sim.tuner.sweeps.axes import Grid, Point, make_grid
-from sim.tuner.sweeps.batches import Batch, Figures, play_batches
+from sim.tuner.sweeps.batches import Batch, Figures, play_batches, play_task
 from sim.tuner.sweeps.usual_caps import default_caps
 from sim.tuner.sweeps.workers import process_pool, spread
 
@@ -148,15 +148,16 @@ def _played(
         is_large = simulated + LAYOUT_COST * size * len(batches) >= COMPILED_POOL_FROM
     else:
         is_large = simulated >= POOL_FROM
-    play = partial(play_batches, lean, hardware, engine)
     tasks = list(_tasks(batches, max(1, (COMPILED_TASK if compiled else TASK) // size)))
     with ExitStack() as stack:
         if executor is None and is_large:
             executor = stack.enter_context(process_pool(len(tasks)))
         if executor is None:
-            results: Iterable[list[list[Figures]]] = map(play, tasks)
-        else:
-            results = stack.enter_context(closing(spread(play, tasks, executor)))
+            pieces = list(chain.from_iterable(tasks))
+            yield from zip(pieces, play_batches(lean, hardware, engine, pieces), strict=True)
+            return
+        play = partial(play_task, lean, hardware, engine)
+        results = stack.enter_context(closing(spread(play, tasks, executor)))
         for task, made in zip(tasks, results, strict=True):
             yield from zip(task, made, strict=True)
 

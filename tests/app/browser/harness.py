@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -147,12 +148,13 @@ def free_port() -> int:
 def serve(
     folder: Path, traces: Path | None = None, watch: Path | None = None, script: Path | None = None
 ) -> Iterator[Site]:
-    """A dashboard started from ``folder``, which has nothing to do with it; ``script``: another app's."""
+    """A dashboard started from ``folder``, which has nothing to do with it; ``script``: a plain app instead."""
     port = free_port()
     argv = launch.command(port, traces, watch)
     if script is not None:
-        argv[argv.index(str(launch.MAIN))] = str(script)
-        argv += ["--server.headless", "true", "--browser.gatherUsageStats", "false"]
+        argv = [sys.executable, "-m", "streamlit", "run", str(script), "--server.port", str(port)]
+        argv += ["--server.address", launch.ADDRESS, "--server.headless", "true"]
+        argv += ["--browser.gatherUsageStats", "false"]
     log = folder / "server.txt"
     with log.open("w") as out:
         process = subprocess.Popen(argv, cwd=folder, stdout=out, stderr=subprocess.STDOUT)

@@ -41,7 +41,7 @@ def main() -> None:
             time.sleep(0.02)
     gc.collect()
     dist.destroy_process_group()
-    os._exit(0)  # gloo's threads may crash the interpreter's own exit (SEMANTICS, B(iii))
+    os._exit(0)  # gloo's threads may crash the interpreter's own exit
 
 
 if __name__ == "__main__":
