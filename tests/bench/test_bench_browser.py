@@ -4,9 +4,9 @@ A slider is timed twice: from a key until the browser has painted what it was gi
 the mouse lets go of it until the server's own answer is painted in its place. The number of the cap is drawn
 by the server alone. Times are measured in the page, by its own clock, and handed to pytest-benchmark, whose
 clock they move. The page beside them has one slider and one number, under ``streamlit run``: what streamlit
-and the browser take by themselves. All knobs of a size are moved on the page that was opened first: a slider by keys, there and back,
-then stop by stop by the mouse, each once the page rests, or after ``REST_MS``: what the page searches for on
-another machine takes longer at 2,000 tensors.
+and the browser take by themselves. All knobs of a size are moved on the page that was opened first: a slider
+by keys, there and back, then stop by stop by the mouse, each once the page rests, or after ``REST_MS``: what
+the page searches for on another machine takes longer at 2,000 tensors.
 """
 
 from collections.abc import Callable, Iterator

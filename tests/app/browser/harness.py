@@ -148,7 +148,7 @@ def free_port() -> int:
 def serve(
     folder: Path, traces: Path | None = None, watch: Path | None = None, script: Path | None = None
 ) -> Iterator[Site]:
-    """A dashboard started from ``folder``, which has nothing to do with it; ``script``: a plain app instead."""
+    """A dashboard started from ``folder``, which has nothing to do with it; ``script``: another app."""
     port = free_port()
     argv = launch.command(port, traces, watch)
     if script is not None:
