@@ -137,10 +137,10 @@ def _recommend(
     if misfit is not None:
         raise InputError(f"memory_limit_bytes: {misfit}")
 
-    tell("playing the answer and DDP's default")
-    timeline = simulate(workload, hardware, nominal, "analytic")
-    baseline_timeline = simulate(workload, hardware, default, "analytic")
-    tell("looking for what holds each up")
+    tell("playing the answer")
+    timeline = simulate(workload, hardware, nominal)
+    tell("playing DDP's default")
+    baseline_timeline = simulate(workload, hardware, default)
     baseline = summarize(baseline_timeline)
     rest_ns = baseline.step_ns - baseline.sync_end_ns
     distribution = draw(scorer.problem, draws, seed)
@@ -161,7 +161,7 @@ def _recommend(
     reports = {DEFAULT: baseline, ANY_BUCKETS: summarize(timeline)}
     report = reports[ANY_BUCKETS]
     if best is not nominal:
-        timeline = simulate(workload, hardware, best, "analytic")
+        timeline = simulate(workload, hardware, best)
         report = summarize(timeline)
 
     def told_of(family: str, reach: Reach) -> Family:
