@@ -10,7 +10,7 @@ from app.figures.style import ACCENT, ALARM, BUCKETS, LINE, NEUTRAL, bucket_colo
 from sim.nouns.comparison import Agreement
 
 _BAND = "rgba(0,158,115,0.15)"
-_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x")
+_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

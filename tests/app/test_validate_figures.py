@@ -13,6 +13,7 @@ from app.figures.measured import draw_overlay, overlay_data
 from app.figures.order import draw_order, order_data
 from app.figures.parity import draw_all, draw_parity, end_points, step_points
 from app.shelf import card_of, kind_of, score_of
+from app.words.validate import KINDS
 from sim.nouns.comparison import Agreement
 from sim.nouns.measurement import MeasuredIteration
 from sim.nouns.records import Record
@@ -130,6 +131,13 @@ def test_all_records_on_one_picture(agreement: Agreement) -> None:
     assert figure.layout.xaxis.type == figure.layout.yaxis.type == "log"
     assert "ms" in figure.layout.yaxis.title.text
     assert "%" in figure.layout.yaxis2.title.text
+
+
+def test_each_kind_of_record_has_its_own_look(agreement: Agreement) -> None:
+    points = [point for kind in KINDS for point in step_points(agreement, record="any", kind=kind)]
+    markers = [trace for trace in draw_all(points, KINDS).data if trace.mode == "markers"]
+    looks = {(trace.name, trace.marker.color, trace.marker.symbol) for trace in markers}
+    assert len(looks) == len({look[1:] for look in looks}) == len(KINDS)
 
 
 def test_lines_of_wrong_pairs_are_marked(agreement: Agreement) -> None:
