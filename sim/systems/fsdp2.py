@@ -314,7 +314,7 @@ class _Backward(LaneWriter):
     def _reduce(self, bucket: int, phase: Phase) -> None:
         """Wait for the reduce-scatter before, copy in, and send, in the last micro-batch alone.
 
-        ``replicate`` copies twice: a reduce-scatter to one rank is a copy, too (A10.4).
+        ``replicate`` copies twice, the second time beside backward as long as that lasts (A10.4).
         """
         if not self.reduces:
             return
@@ -323,7 +323,8 @@ class _Backward(LaneWriter):
         if self.under_way is not None:
             self.lane.append(Wait(self.under_way))
         sent = writer.reduction(unit, bucket, phase)
-        copied = sent.num_bytes * (2 if writer.policy == REPLICATED else 1)
+        is_copied_twice = writer.policy == REPLICATED and phase == "end of backward"
+        copied = sent.num_bytes * (2 if is_copied_twice else 1)
         self.work("copy_in", transfer_ns(copied, writer.hardware.copy_in_bytes_per_s), bucket=bucket)
         self.lane.append(Ready(bucket))
         number = self.launch(sent)

@@ -10,10 +10,11 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def test_warming_up_needs_no_page_and_says_nothing() -> None:
-    code = """import sys
+    code = """import gc, sys
 from app import warming
 warming.warm_up()
 assert {"app.figures.timeline", "app.words.labels", "numba"} <= sys.modules.keys()
+assert gc.get_freeze_count() > 0
 assert "app.cached" not in sys.modules, "which says that no server runs"
 """
     ended = subprocess.run(

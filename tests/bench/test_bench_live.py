@@ -22,8 +22,8 @@ PIECE_NS = 200_000  # far beyond what a hook costs
 def steps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """By case, what the worker tells."""
     folder = tmp_path_factory.mktemp("recordings")
-    worker = [sys.executable, "-m", "tests.bench.live_worker", "0", "1", str(folder)]
-    done = subprocess.run(worker, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, check=True)
+    worker = [sys.executable, "-m", "tests.bench.live_worker", str(folder)]
+    done = subprocess.run(worker, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, check=True, timeout=600)
     told: dict[str, Any] = json.loads(done.stdout)
     return told
 
@@ -36,15 +36,19 @@ def test_cost_of_recording(case: str, lane: str, steps: dict[str, Any], benchmar
     one = steps[case]
     times, plain = one["times"][lane], one["times"]["plain"]
     added_ns = median(a - b for a, b in zip(times, plain, strict=True))
-    assert added_ns < 50_000_000 + PIECE_NS * (one["parameters"] + one["buckets"])
+    is_plain = lane == "plain"
+    assert is_plain or added_ns < 0.2 * median(plain) + PIECE_NS * (one["parameters"] + one["buckets"])
     hand_over(benchmark, [ns / 1e9 for ns in times])
+    added_us = added_ns / 1e3
     benchmark.group = f"sim.record, a step of {case}"
     benchmark.extra_info |= {
         "table": benchmark.group,
         "row": LANES[lane],
         "size": one["parameters"],
-        "is_reference": lane == "plain",
+        "is_reference": is_plain,
         "units": None,
         "unit": "",
-        "worth": f"{added_ns / 1e3:+.0f} us a step, {added_ns / 1e3 / one['parameters']:.2f} us a parameter",
+        "worth": "-"
+        if is_plain
+        else f"{added_us:+.0f} us a step, {added_us / one['parameters']:.2f} us a parameter",
     }

@@ -20,7 +20,7 @@ CLAIMS = {
     "ResNet-50, 25.6M": ROOT / "traces" / "claims" / "resnet50-box-2x1gbit",
     "GPT 135M": ROOT / "traces" / "claims" / "gpt-135M-box-2x1gbit",
 }
-# What the model is known to miss by more, with the mechanism: traces/README.md, app/manual/truth.md.
+# What the model misses by more: app/manual/truth.md.
 KNOWN = {"fully_shard, kept after forward": 0.03}
 
 

@@ -10,6 +10,7 @@ import sim
 from sim.errors import AssignmentError, InputError, NotModelledError, SimError
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
+from sim.systems import fsdp2_memory
 from sim.systems.fsdp2_settings import MODELLED_FSDP2_SETTINGS
 from sim.systems.registry import write
 from sim.tuner.reach.unit_family import find_units, unit_choices
@@ -99,12 +100,14 @@ def test_a_gather_behind_another_takes_less() -> None:
 
 
 def test_replicate_copies_and_reduces_without_waiting_in_between() -> None:
-    """20 ns of copies before forward; units, copied twice, sent at 30, 46 and, from the callback, 90 ns."""
+    """20 ns of copies before forward; units sent at 25, 38 and, from the final callback, copied twice, 82."""
     timeline = played("replicate")
     assert timeline.pre_forward_ns == 20
     spans = [(one.collective.kind, one.launch_ns, one.end_ns) for one in timeline.collectives]
-    assert spans == [("all_reduce", 30, 55), ("all_reduce", 46, 80), ("all_reduce", 90, 115)]
+    assert spans == [("all_reduce", 25, 50), ("all_reduce", 38, 75), ("all_reduce", 82, 107)]
     assert timeline.optimizer_ns == 1000
+    held = [(one.start_ns, one.end_ns) for one in fsdp2_memory.hold(timeline)]
+    assert held == [(25, 38), (38, 82), (82, 107)]  # each until the next one is reduced
 
 
 def test_only_the_last_micro_batch_reduces() -> None:

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import asdict, fields, replace
 from itertools import pairwise, product
@@ -436,6 +436,20 @@ def test_ctrl_c_does_not_end_a_worker_that_is_still_starting(tmp_path: Path) -> 
     said, errors = script.communicate(timeout=PATIENCE_S)
     assert (script.returncode, errors) == (0, "")
     assert "going" in said
+
+
+def test_ctrl_c_while_tasks_are_handed_out_cancels_them() -> None:
+    futures: list[Future[None]] = []
+
+    class Interrupted(ProcessPoolExecutor):
+        def submit(self, *_: object, **__: object) -> Future[None]:  # type: ignore[override]
+            os.kill(os.getpid(), signal.SIGINT)
+            futures.append(Future())
+            return futures[-1]
+
+    with pytest.raises(KeyboardInterrupt):
+        list(spread(abs, [1, 2], Interrupted(1)))
+    assert [future.cancelled() for future in futures] == [True, True]
 
 
 @pytest.mark.slow

@@ -153,7 +153,7 @@ def _played(
         if executor is None and is_large:
             executor = stack.enter_context(process_pool(len(tasks)))
         if executor is None:
-            pieces = list(chain.from_iterable(tasks))
+            pieces = list(chain.from_iterable(tasks))  # progress is told between them
             yield from zip(pieces, play_batches(lean, hardware, engine, pieces), strict=True)
             return
         play = partial(play_task, lean, hardware, engine)

@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -28,12 +28,15 @@ def process_pool(most: int | None = None) -> ProcessPoolExecutor:
 
 
 @contextmanager
-def _for_the_parent() -> Iterator[None]:
-    """What is started here never gets Ctrl-C, which is for the parent: it shuts the pool down.
+def _for_the_parent(executor: Executor) -> Iterator[None]:
+    """What ``executor`` starts here never gets Ctrl-C, which is for the parent: it shuts the pool down.
 
-    Blocked for a moment, the parent gets it afterwards. A worker that it ended while it started would break
-    the pool, and one that breaks once its tasks are cancelled does not end in CPython 3.11 (gh-107219).
+    Blocked for a moment, the parent gets it afterwards. A worker ended by Ctrl-C while starting breaks the
+    pool, and a pool that breaks after its tasks were cancelled hangs in CPython 3.11 (gh-107219).
     """
+    if not isinstance(executor, ProcessPoolExecutor) or not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -50,9 +53,10 @@ def spread(
         SimError: as a worker raised it.
         MachineError: a worker died, or raised anything else.
     """
-    with _for_the_parent():
-        futures = [executor.submit(function, task) for task in tasks]
+    futures: list[Future[Result]] = []
     try:
+        with _for_the_parent(executor):
+            futures.extend(executor.submit(function, task) for task in tasks)
         for future in futures:
             yield future.result()
     except SimError:

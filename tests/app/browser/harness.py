@@ -150,8 +150,9 @@ def serve(
 ) -> Iterator[Site]:
     """A dashboard started from ``folder``, which has nothing to do with it; ``script``: another app."""
     port = free_port()
-    argv = launch.command(port, traces, watch)
-    if script is not None:
+    if script is None:
+        argv = launch.command(port, traces, watch)
+    else:
         argv = [sys.executable, "-m", "streamlit", "run", str(script), "--server.port", str(port)]
         argv += ["--server.address", launch.ADDRESS, "--server.headless", "true"]
         argv += ["--browser.gatherUsageStats", "false"]
