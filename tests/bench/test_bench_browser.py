@@ -36,7 +36,7 @@ KNOBS = {
     "the bandwidth's slider": ("slider", "Bandwidth ×", "bw"),
 }
 WORKLOADS = {77: "gpt-13.8M-cpu", 161: "resnet50-cpu", 2000: "made-up-2000"}
-DRAGGED, MOVES, LOADS = 7, 16, 2  # moves there, and as many back; moves that the server answers
+DRAGGED, MOVES, LOADS = 7, 12, 2  # moves there, and as many back; moves that the server answers
 LEAST_PX = 8  # that the mouse moves
 CALM_MS, REST_MS = 200, 600
 BETWEEN_MS = 120  # from one stop to the next: the hand neither rests nor hurries
