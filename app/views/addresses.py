@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qs, urlencode
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -77,7 +77,7 @@ def keep() -> None:
     if context.page_script_hash != st.session_state.get(_ARRIVED) or context.is_history_navigation:
         # Streamlit drops what it cannot read from the address: what was written is known at arrival alone.
         st.session_state[_ARRIVED] = context.page_script_hash
-        st.session_state[_WRITTEN] = {key: st.query_params.get_all(key) for key in st.query_params}
+        st.session_state[_WRITTEN] = _all_written()
         st.session_state[_DOUBTS] = {}
     state = context.session_state._state
     with context.session_state.query_params() as address:
@@ -99,7 +99,9 @@ def tell() -> None:
     With ``bind="query-params"`` the browser writes a knob into the address when it is turned, and the server
     writes the whole address anew when it sets a knob itself, from what it knew when its run began. So a knob
     that is turned meanwhile is lost from the address, as is one that is turned while the browser draws it in
-    another place. Where the knobs stand is known to the run that comes last: it has the last word.
+    another place. Where the knobs stand is known to the run that comes last: it has the last word. Nothing is
+    sent where that is what the browser has said, or was told before: it would set back a slider that a hand
+    moves meanwhile, of which the server hears later.
     """
     context = get_script_run_ctx()
     if context is None:
@@ -115,7 +117,8 @@ def tell() -> None:
                 address.discard_param_no_forward_msg(str(key))
             elif not _says(address.get_all(str(key)), value, metadata):
                 address.set_corrected_value(str(key), metadata.serializer(value), metadata.value_type)
-    st.query_params.update({})  # sends the whole address; the browser ignores what it has
+    if _all_written() != parse_qs(context.query_string, keep_blank_values=True):
+        st.query_params.update({})  # sends the whole address
 
 
 def doubt(place: DeltaGenerator, *, is_whole: bool = False) -> None:
@@ -143,6 +146,11 @@ def doubt(place: DeltaGenerator, *, is_whole: bool = False) -> None:
     told = [one.words for key, one in doubts.items() if one.shown == st.session_state.get(key)]
     if told:
         place.error("  \n".join(map(labels.plain, told)), icon=":material/link_off:")
+
+
+def _all_written() -> dict[str, list[str]]:
+    """The address as the server knows it, by key."""
+    return {key: st.query_params.get_all(key) for key in st.query_params}
 
 
 def _written() -> dict[str, list[str]]:
@@ -208,9 +216,8 @@ def link() -> None:
     """The whole address of what is shown, to copy; to be called after ``tell``, which makes it so."""
     if st.context.url is None:
         return
-    written = {key: st.query_params.get_all(key) for key in st.query_params}
     with st.sidebar, st.popover("Copy link", icon=":material/link:", width="stretch"):
-        st.code(f"{st.context.url}?{urlencode(written, doseq=True)}", language=None, wrap_lines=True)
+        st.code(f"{st.context.url}?{urlencode(_all_written(), doseq=True)}", language=None, wrap_lines=True)
         st.caption("It holds every knob. Uploads are not in it: whoever opens it has to give them again.")
 
 

@@ -195,9 +195,9 @@ def order_sentence(data: OrderData) -> str:
         return f"No pair of candidates can be told apart by measurement{noise}."
     words = f"{len(data.right)} of {counted(apart, 'pair')} in the right order{noise}."
     if data.wrong:
-        named = "; ".join(f"{fast} is faster than {slow}" for fast, slow in data.wrong[:3])
+        named = "; ".join(f"{fast} was faster than {slow}" for fast, slow in data.wrong[:3])
         more = f"; and {len(data.wrong) - 3} more" if len(data.wrong) > 3 else ""
-        words += f" Predicted the other way round: {named}{more}."
+        words += f" Not in the predicted order: {named}{more}."
     return words
 
 
@@ -209,14 +209,13 @@ def mechanism_sentence(rows: Sequence[tuple[str, Attribution]]) -> str | None:
     largest = max(MECHANISM_WORDS, key=lambda part: abs(getattr(parts, part)))
     overall = max(MECHANISM_WORDS, key=lambda part: median(abs(getattr(one, part)) for _, one in rows))
     typical = median(abs(getattr(one, overall)) for _, one in rows)
+    known = f"Of {len(rows)} candidates whose buckets were seen the" if len(rows) > 1 else "The"
     words = (
-        f"The largest error is {name}'s, {_signed(parts.total_ns)}; most of it is "
+        f"{known} largest error is {name}'s, {_signed(parts.total_ns)}; most of it is "
         f"{MECHANISM_WORDS[largest]}, {_signed(getattr(parts, largest))}."
     )
     if len(rows) > 1:
-        words += (
-            f" Over all candidates it is {MECHANISM_WORDS[overall]}, {format_ms(round(typical))} by median."
-        )
+        words += f" Over all of them it is {MECHANISM_WORDS[overall]}, {format_ms(round(typical))} by median."
     return words
 
 

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from streamlit.runtime.state.query_params import QueryParams
 from streamlit.testing.v1 import AppTest
 
 import sim
@@ -161,3 +162,23 @@ def test_an_uploaded_record_stays_while_one_looks_elsewhere(page: AppTest, two_r
     assert chosen in page.selectbox(key="run").options
     page.button(key="up_record_forget").click().run()
     assert chosen not in page.selectbox(key="run").options
+
+
+def test_an_address_that_the_browser_has_is_not_sent_again(
+    page: AppTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would set back a slider that a hand moves meanwhile."""
+    sent: list[str] = []
+    send = QueryParams._send_query_param_msg
+
+    def noted(self: QueryParams) -> None:
+        send(self)
+        sent.append(str(self._query_params))
+
+    monkeypatch.setattr(QueryParams, "_send_query_param_msg", noted)
+    page.run()
+    sent.clear()
+    page.run()
+    assert sent == []
+    page.number_input(key="cap").set_value(4.0).run()
+    assert page.query_params["cap"] in ("4.0", ["4.0"])
