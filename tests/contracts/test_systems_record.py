@@ -72,15 +72,21 @@ def test_predictions_of_systems_hold() -> None:
 @pytest.mark.parametrize("directory", CLAIMS.values(), ids=CLAIMS.keys())
 def test_records_were_calibrated_before_they_were_measured(directory: Path) -> None:
     record = sim.load_record(directory)
-    bundled = ROOT / "traces" / "hardware" / "box-2x1gbit-every-collective.json"
-    if directory == SYSTEMS:
-        assert record.hardware.low_rank_bytes_per_s is not None
-        assert record.hardware.queued_gather_factor < 1
-    else:
-        assert sim.digest(record.hardware) == sim.digest(sim.load_hardware(bundled))
+    name = "box-2x1gbit-every-collective" if directory == SYSTEMS else "box-2x1gbit-claims"
+    bundled = sim.load_hardware(ROOT / "traces" / "hardware" / f"{name}.json")
+    assert sim.digest(record.hardware) == sim.digest(bundled)
     for measurement in record.measurements:
         assert measurement.complete
         assert record.hardware.provenance["date"] < measurement.provenance["date"]
+
+
+def test_every_system_is_predicted_on_the_bundled_machine_of_the_record() -> None:
+    workload = sim.load_workload(ROOT / "traces" / "workloads" / "gpt-13.8M-cpu.json")
+    hardware = sim.load_hardware(ROOT / "traces" / "hardware" / "box-2x1gbit-every-collective.json")
+    every = every_system(workload, hardware)
+    assert every.left_out == {}
+    for candidate in every.candidates:
+        assert sim.simulate(workload, hardware, candidate.assignment).sync_end_ns > 0
 
 
 @pytest.mark.parametrize("model", CLAIMS)

@@ -33,7 +33,7 @@ from tests.tuner.cases import (
 
 TRACES = Path(__file__).parents[2] / "traces"
 GPT = TRACES / "workloads" / "gpt-13.8M-cpu.json"
-WIRE_FILE = TRACES / "hardware" / "box-2x1gbit-every-collective.json"
+WIRE_FILE = TRACES / "hardware" / "box-2x1gbit-claims.json"
 
 # ---------------------------------------------------------------------------------------------------
 # Families.

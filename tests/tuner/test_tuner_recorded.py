@@ -11,7 +11,7 @@ from sim.tuner.search.optimum import find_optimum
 from sim.tuner.search.score import Scorer
 
 TRACES = Path(__file__).parents[2] / "traces"
-WIRES = ("box-*gbit", "box-2x1gbit-every-collective", "loopback-2")
+WIRES = ("box-*gbit", "box-2x1gbit-claims", "loopback-2")
 
 
 @pytest.mark.slow
