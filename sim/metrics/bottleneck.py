@@ -1,7 +1,7 @@
 """One sentence that names what holds the step up: the first cause that matches, with its figures."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from sim.costs.service_time import service_ns
@@ -30,13 +30,17 @@ class Bottleneck:
 
 
 def find_bottleneck(timeline: Timeline, step_ns: int, path: Sequence[PathSpan] | None = None) -> Bottleneck:
-    """What to tell the user first: the first of ``CAUSES`` that matches.
+    """What to tell the user first: the first of ``CAUSES`` that matches, and what the optimizer's step adds.
 
     ``step_ns`` is the whole step, ``path`` its critical path where that is known.
     """
     evidence = Evidence(timeline=timeline, step_ns=step_ns, known_path=path)
     found = (cause(evidence) for cause in CAUSES)
-    return next(bottleneck for bottleneck in found if bottleneck is not None)
+    first = next(bottleneck for bottleneck in found if bottleneck is not None)
+    if timeline.post_sync_ns <= NEGLIGIBLE * step_ns:
+        return first
+    after = f"; gathering parameters in the optimizer's step adds {format_ms(timeline.post_sync_ns)}"
+    return replace(first, sentence=first.sentence + after)
 
 
 def _no_communication(evidence: Evidence) -> Bottleneck | None:

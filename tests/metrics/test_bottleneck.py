@@ -452,3 +452,13 @@ def test_every_sentence_adds_up(case: Case) -> None:
         assert int(name[1]) == max(members, key=case.workload.order().index)
     if "exposed" in sentence and code not in ("tail-exposed", "head-of-line"):
         assert f"{found.exposed_comm_ns / 1e6:.2f} ms" in sentence
+
+
+def test_what_gathering_parameters_adds_is_told() -> None:
+    one = workload([80, 60, 40, 20], [4] * 4)
+    machine = replace(hardware(), all_gather=hardware().all_reduce)
+    timeline = sim.simulate(one, machine, sim.assign(one, "zero2"))
+    added_ns = timeline.post_sync_ns
+    assert added_ns > 10 * MS
+    added = f"; gathering parameters in the optimizer's step adds {added_ns / MS:.2f} ms"
+    assert sim.summarize(timeline).verdict.endswith(added)
