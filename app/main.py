@@ -6,7 +6,7 @@ from contextlib import nullcontext
 import pandas  # noqa: F401 - plotly takes a pandas that another visitor is still importing for a whole one
 import streamlit as st
 
-from app import launch, library
+from app import garbage, launch, library
 from app.views import (
     about,
     addresses,
@@ -120,6 +120,7 @@ def main() -> None:
     addresses.doubt(doubts, is_whole=is_whole)
     addresses.tell()
     addresses.link()
+    garbage.collect()
 
 
 def _opens_on_live(settings: launch.Settings, found: library.Library) -> bool:

@@ -84,7 +84,7 @@ def _text(state: State, slider: Slider, stop: float, gain: GainCard) -> str | No
         same = moved.inputs.key, repr(assignment.bucket_indices), repr(own)
 
         def make() -> tuple[str, Notes]:
-            shown = cached.play_assignment(moved.inputs, assignment)
+            shown = cached.play(moved.inputs, moved.choice)
             made = frame(moved, shown, gain, is_searched=is_searched)
             return json.dumps(made, separators=(",", ":")), shown.report.notes
 

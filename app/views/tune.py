@@ -130,9 +130,7 @@ def show(library: Library, source: Asked, validate: st.Page) -> None:
 
 def _what_ifs(what_if: WhatIf) -> None:
     """What is not as it was measured, as chips: names of machines say only what was."""
-    if what_if.is_none:
-        return
-    with st.container(horizontal=True, gap="small"):
+    with st.container(horizontal=True, gap="small"):  # there without any, too: what is below keeps its place
         for name, value in what_if.told().items():
             st.badge(labels.what_if_words(name, value), icon=":material/tune:", color="orange")
 

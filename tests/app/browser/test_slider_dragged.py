@@ -149,6 +149,17 @@ def test_the_server_hears_at_once_where_the_mouse_lets_go(page: Any, site: Site)
     assert served(page) == last
 
 
+def test_a_first_what_if_leaves_all_below_it_in_its_place(page: Any, site: Site) -> None:
+    """Else the browser takes it for something new, which takes it three times as long to draw."""
+    go(page, f"{site.url}/{UNMEASURED}")
+    page.evaluate("document.querySelector('.st-key-path').isTheSame = true")
+    page.get_by_role("slider", name=BANDWIDTH).focus()
+    with rerun(page):
+        page.keyboard.press("ArrowRight")
+    page.get_by_text("bandwidth × 1.1").wait_for()
+    assert page.evaluate("document.querySelector('.st-key-path').isTheSame")
+
+
 @pytest.mark.parametrize(
     ("scheme", "key"),
     [("dark", "ArrowLeft"), pytest.param("light", "ArrowRight", marks=pytest.mark.slow)],
