@@ -1,7 +1,7 @@
 """Python looks for garbage among all objects once a page is drawn, not while somebody waits for it.
 
-Each such look takes 40 to 80 ms where timelines of 2,000 gradients are kept, and was due in the middle of every
-fourth answer.
+Each such look takes 40 to 80 ms where timelines of 2,000 gradients are kept, and was due in the middle of
+every fourth answer.
 """
 
 import gc
@@ -10,7 +10,7 @@ _DUE, _AT_ONCE = 10, 100  # looks at younger objects since then: Python's own nu
 
 
 def begin() -> None:
-    """What is there now stays, and is never looked at again; what comes is looked at once that is ``_AT_ONCE``."""
+    """What is there now stays, and is never looked at again; all else is once ``_AT_ONCE`` is reached."""
     gc.freeze()
     gc.set_threshold(*gc.get_threshold()[:2], _AT_ONCE)
 

@@ -13,7 +13,7 @@ LIVE = "live: "  # what the names of records in the watched directory begin with
 class Library:
     """Paths by the name that the page shows, sorted.
 
-    ``records`` are those to start from: what was just measured, and caps on even machines.
+    ``records`` are those to start from: what was just measured, caps on even machines, and other systems.
     ``all_records`` are those and every other, by their folder under the traces directory.
     """
 
@@ -38,10 +38,13 @@ def find(settings: Settings) -> Library:
     traces, live = settings.traces, {}
     if settings.watch is not None:  # first: what was just measured is what one wants to see
         live = _records(settings.watch, LIVE)
+    started = {}
+    if traces is not None:
+        started = _records(traces / "measured", "") | _records(traces / "systems", "systems/")
     return Library(
         workloads=_documents(traces, "workloads"),
         hardware=_documents(traces, "hardware"),
-        records=live | ({} if traces is None else _records(traces / "measured", "")),
+        records=live | started,
         all_records=live | ({} if traces is None else _records(traces, "")),
     )
 

@@ -41,5 +41,6 @@ if __name__ == "__main__":
     share_heaps()
     sys.setswitchinterval(_TURN_S)
     import_module("streamlit.web.cli")  # before another thread imports parts of it
+    import_module("app.one_lock").share()
     threading.Thread(target=_warm_up, name="warm-up", daemon=True).start()
     runpy.run_module("streamlit", run_name="__main__", alter_sys=True)

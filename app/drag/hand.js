@@ -7,6 +7,7 @@ export default function ({data, parentElement, setTriggerValue}) {
   const hand = parentElement.hand ??= new Hand(parentElement);
   const turn = hand.turn = {};
   Object.assign(hand, {at: data.at, tell: () => setTriggerValue('moved', true)});
+  hand.check();
   return () => {
     if (hand.turn !== turn) return;  // a later call has it
     hand.leave();
@@ -43,6 +44,22 @@ class Hand {
       this.wait();
     });
     this.watch.observe(document.body, {subtree: true, attributeFilter: ['aria-valuetext']});
+  }
+
+  // With each of the server's answers: a key may have moved a slider before this was there to hear it, or what the
+  // server was told of it was lost, as happens while the page is first drawn. Of one place it is told once more.
+  check() {
+    const stands = this.isAhead && Object.keys(this.at).map(standing).join();
+    if (!stands) this.told = null;
+    if (!stands || stands === this.told || this.isMoved || this.isDown) return;
+    this.told = stands;
+    this.place.dataset.moves = '';
+    this.timer = setTimeout(() => this.isAhead ? this.flush() : delete this.place.dataset.moves, REST_MS);
+  }
+
+  // Whether a slider stands where the server does not know of.
+  get isAhead() {
+    return Object.entries(this.at).some(([slider, stop]) => ![null, stop].includes(standing(slider)));
   }
 
   get isMoved() {

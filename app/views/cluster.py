@@ -55,7 +55,10 @@ def show(library: Library, tune: StreamlitPage | None = None) -> None:
             recorded = asked.recorded(library)
             unlike = labels_cluster.device_sentence(recorded[0], asked.computing)
             workload, digest = cached_cluster.computing(*recorded, asked.computing)
-            rows = _scaling(workload, digest, asked.most_hosts, made, hardware.world_size, unlike)
+            is_as_slow = unlike is not None and asked.computing == 1.0
+            rows = _scaling(
+                workload, digest, asked.most_hosts, made, hardware.world_size, unlike, is_as_slow=is_as_slow
+            )
             if tune is not None and (in_tune := cluster_knobs.in_tune(asked, library)) is not None:
                 st.page_link(tune, label=labels_cluster.IN_TUNE, query_params=in_tune)
             cluster_ranks.show(workload, digest, made, hardware.world_size)
@@ -131,11 +134,19 @@ def _curve(hardware: Hardware) -> None:
 
 
 def _scaling(
-    workload: Workload, digest: str, most_hosts: int, made: Made, ranks: int, unlike: str | None
+    workload: Workload,
+    digest: str,
+    most_hosts: int,
+    made: Made,
+    ranks: int,
+    unlike: str | None,
+    *,
+    is_as_slow: bool,
 ) -> tuple[ScalingRow, ...]:
     """Draw how a workload scales; ``unlike`` says why it may not be what these GPUs compute.
 
-    The sentence is of the machine that was set, which has ``ranks``.
+    The sentence is of the machine that was set, which has ``ranks``. ``is_as_slow``: it is no answer, as GPUs
+    compute faster than the recording.
     """
     st.subheader("How does a workload scale on it?")
     if unlike is not None:
@@ -146,7 +157,8 @@ def _scaling(
         return ()
     rows = cached_cluster.scaling(workload, digest, made, hosts)
     own = next((row for row in rows if row.world_size == ranks), rows[-1])
-    st.markdown(f"**{labels.plain(labels_cluster.scaling_sentence(workload.name, own))}**")
+    sentence = labels.plain(labels_cluster.scaling_sentence(workload.name, own, is_as_slow=is_as_slow))
+    st.markdown(sentence if is_as_slow else f"**{sentence}**")
     estimated = labels.estimated_sentence(workload)
     if estimated is not None:
         st.warning(labels.plain(estimated))

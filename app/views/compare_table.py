@@ -71,7 +71,10 @@ def table_rows(
         rows.append(row)
         if first is not None and result is not base:
             name = f"{candidate.letter} - {candidates[0].letter}"
-            rows.append({key: _less(row[key], first[key]) for key in row} | {"candidate": name, "note": ""})
+            rows.append(
+                {key: _less(row[key], first[key]) for key in row}
+                | {"candidate": name, "speed-up": None, "note": ""}
+            )
     return rows
 
 

@@ -93,8 +93,13 @@ def _memory(inputs: Inputs) -> None:
     if st.button("Search under each limit", key="search_memory"):
         st.session_state["memory_asked_for"] = inputs.key
     if st.session_state.get("memory_asked_for") == inputs.key:
+        data = memory_data(cached.trade_off(inputs))
+        sentence = words.memory_sentence(data)
+        if sentence is not None:
+            st.markdown(labels.plain(sentence))
+            return
         st.plotly_chart(
-            draw_memory(memory_data(cached.trade_off(inputs))),
+            draw_memory(data),
             key="memory",
             config=CHART,
             alt="The best step over the size of the largest bucket",

@@ -5,7 +5,9 @@ after it and tells what is wrong with an upload, so that an error leaves every w
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import streamlit as st
@@ -28,6 +30,7 @@ from sim.nouns.records import Record
 from sim.nouns.workload import Workload
 
 MEASURED, BUNDLED, UPLOAD = "measured", "bundled", "upload"
+_BEFORE = "started_from"
 _START_WORDS = {MEASURED: "measured run", BUNDLED: "bundled files", UPLOAD: "upload"}
 
 
@@ -107,8 +110,11 @@ def ask(library: Library) -> Asked:
         format_func=_START_WORDS.__getitem__,
         key="start",
         bind="query-params",
+        on_change=_stay,
+        args=(library,),
         help=labels.HELP["start"],
     )
+    st.session_state[_BEFORE] = start
     if start == MEASURED:
         return Asked(record=_named("Record", "record", library.records))
     upload = uploading.ask() if start == UPLOAD else None
@@ -119,6 +125,32 @@ def ask(library: Library) -> Asked:
     if library.workloads and (uploaded is None or uploaded.workload is None):
         workload = _named("Workload", "workload", library.workloads, words.HELP["workload"])
     return Asked(workload=workload, hardware=_machine(library, uploaded), upload=upload)
+
+
+def _stay(library: Library) -> None:
+    """Look at what was looked at before, where what one starts from now has it, too; for a callback."""
+    state = st.session_state
+    turn = state.get(_BEFORE), state["start"]
+    with suppress(SimError, KeyError):  # what cannot be read, or is a ready-made cluster, is nowhere else
+        if turn == (MEASURED, BUNDLED):
+            folder = library.records[state["record"]]
+            _turn("workload", library.workloads, cached.load_workload, folder)
+            _turn("hardware", library.hardware, cached.load_hardware, folder)
+        elif turn == (BUNDLED, MEASURED):
+            workload = cached.load_workload(library.workloads[state["workload"]])
+            hardware = cached.load_hardware(library.hardware[state["hardware"]])
+            record = _record_of(library, _inputs(workload, hardware))
+            if record is not None:
+                state["record"] = record
+
+
+def _turn(key: str, files: Mapping[str, Path], load: Callable[[Path], tuple[Any, str]], record: Path) -> None:
+    """Choose the file that has the same in it as a record."""
+    _, wanted = load(record / f"{key}.json")
+    for name, path in files.items():
+        if load(path)[1] == wanted:
+            st.session_state[key] = name
+            return
 
 
 def _named(label: str, key: str, files: Mapping[str, Any], help_text: str | None = None) -> str | None:

@@ -97,14 +97,17 @@ def range_words(row: CurveRow | None) -> str:
     return f"A measurement of {format_size(row.num_bytes)} may be expected from {low} to {high}."
 
 
-def scaling_sentence(workload: str, row: ScalingRow) -> str:
-    """What one machine comes to, and what to set there: DDP's default, where no cap is better that shows."""
+def scaling_sentence(workload: str, row: ScalingRow, *, is_as_slow: bool = False) -> str:
+    """What one machine comes to, and what to set there: DDP's default, where no cap is better that shows.
+
+    ``is_as_slow``: its GPUs are taken to compute no faster than the CPU of the recording.
+    """
     behind = row.default_step_ns - row.cap_step_ns
+    where = f"{workload} on {row.world_size:,} GPUs{' no faster than that CPU' if is_as_slow else ''}"
     if row.default_is_alike or behind <= 0:
         saved = f"saves {format_ms(behind)} a step, less than 0.1 %" if behind > 0 else "saves nothing"
-        where, efficiency = f"{workload} on {row.world_size:,} GPUs", f"{row.default_efficiency:.1%}"
         return (
-            f"{where}: {efficiency} of what one GPU alone does, "
+            f"{where}: {row.default_efficiency:.1%} of what one GPU alone does, "
             f"with DDP's default; {format_ms(row.default_exposed_comm_ns)} of communication is exposed. "
             f"Keep it: the best bucket_cap_mb, {row.bucket_cap_mb:.4g}, {saved}."
         )
@@ -116,7 +119,7 @@ def scaling_sentence(workload: str, row: ScalingRow) -> str:
             f"{high:.4g}."
         )
     return (
-        f"{workload} on {row.world_size:,} GPUs: {row.cap_efficiency:.1%} of what one GPU alone does, with "
+        f"{where}: {row.cap_efficiency:.1%} of what one GPU alone does, with "
         f"the best bucket_cap_mb, {row.bucket_cap_mb:.4g}; {format_ms(row.cap_exposed_comm_ns)} of "
         f"communication is exposed. DDP's default is {format_ms(behind)} slower.{unsure}"
     )

@@ -5,6 +5,7 @@ from typing import Any
 
 from app.answering import Answer
 from app.cached import Played
+from app.figures.memory import MemoryData
 from app.words.labels import capital, family_words, interval_words, share
 from app.words.switches import option_words
 from sim.nouns.band import BandPoint
@@ -88,8 +89,8 @@ def band_caption(points: Sequence[BandPoint]) -> str:
     behind = f"{iterations} recorded iterations" if iterations else "no recorded iteration"
     return (
         "Blue band, and the bar behind DDP's default: where 95 of 100 single steps lie, read from "
-        f"{draws} drawn steps, the same for every cap, with {behind} and the scatter of all-reduces behind "
-        "them."
+        f"{draws} drawn steps a cap, the same for all caps, with {behind} and the scatter of all-reduces "
+        "behind them."
     )
 
 
@@ -135,7 +136,7 @@ def sweep_caption(answer: Answer, tolerance: float, under: str) -> str:
     if answer.best is not None:
         told.append("Dotted: the step of the best buckets found.")
     if answer.cap_mb is not None:
-        told.append(f"Star: the {star_words(answer)}.")
+        told.append(f"Star: the {star_words(answer)}, the roundest within {tolerance:.0%} of the best cap.")
     told.append("Click a point to see its timeline above.")
     told.append(
         f"All of it is played under {under}."
@@ -175,6 +176,16 @@ def measured_sentence(row: CandidateAgreement, default: CandidateAgreement | Non
             f", {format_ms(abs(saved_ns))} {'less' if saved_ns >= 0 else 'more'} than with DDP's default"
         )
     return f"Measured on real ranks: {format_ms(row.measured_step_ns)} a step{shown}{against}."
+
+
+def memory_sentence(data: MemoryData) -> str | None:
+    """What a limit costs where the figure would be one point; else None."""
+    if data.fastest is None or len(data.front) > 1:
+        return None
+    return (
+        f"No limit costs anything: the fastest buckets, {data.fastest.step_ms:.2f} ms a step, hold "
+        f"{data.fastest.largest_mb:.3g} MiB at most, and none that were found hold less."
+    )
 
 
 def absent_words(absent: Mapping[str, str]) -> str:

@@ -7,6 +7,7 @@ from itertools import pairwise
 from sim.costs.service_time import service_ns
 from sim.metrics.evidence import Evidence
 from sim.metrics.head_of_line import find_blocked
+from sim.nouns.collective import CollectiveTimes
 from sim.nouns.path import PathSpan
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Gradient
@@ -224,8 +225,8 @@ def _tail_exposed(evidence: Evidence) -> Bottleneck | None:
     left = max(0, timeline.backward_end_ns - ready)
     return Bottleneck(
         code="tail-exposed",
-        sentence=f"{subject} at {format_ms(ready)}, and its {kind} takes {format_ms(wire)} with only "
-        f"{format_ms(left)} of backward left to hide it{alone}",
+        sentence=f"{subject} at {format_ms(ready)}, and its {kind} takes {format_ms(wire)}"
+        f"{_beside_words(timeline, played)} with only {format_ms(left)} of backward left to hide it{alone}",
         part_ns=wire,
     )
 
@@ -249,7 +250,18 @@ def _bandwidth_bound(evidence: Evidence) -> Bottleneck:
 def _sharing_words(evidence: Evidence) -> str:
     """Why the rate is below the wire's, where collectives of several channels travel at the same time."""
     channels = {played.channel for played in evidence.timeline.collectives}
-    return f" each ({len(channels)} channels share the link)" if len(channels) > 1 else ""
+    each = f" for each {_name(evidence.sent)} ({len(channels)} channels share the link)"
+    return each if len(channels) > 1 else ""
+
+
+def _beside_words(timeline: Timeline, played: CollectiveTimes) -> str:
+    """What a collective would take without the others that share the link with it, where these delay it."""
+    alone, start, end = played.collective.service_ns, played.start_ns, played.end_ns
+    beside = any(
+        other is not played and other.start_ns < end and other.end_ns > start
+        for other in timeline.collectives
+    )
+    return f" ({format_ms(alone)} alone: others share the link)" if beside and alone < end - start else ""
 
 
 CAUSES: tuple[Callable[[Evidence], Bottleneck | None], ...] = (

@@ -201,11 +201,10 @@ def test_the_sweep_is_explained_by_what_it_has(workload: Workload, hardware: Har
         "Shaded: caps within 1% of the best."
     )
     far = replace(kept, pick="recommended", best=played, cap_mb=8.0, capped=played)
-    assert "Dotted: the step of the best buckets found. Star: the best round cap." in words.sweep_caption(
-        far, 0.01, ""
-    )
+    told = words.sweep_caption(far, 0.01, "")
+    assert "Dotted: the step of the best buckets found. Star: the best round cap, the roundest within" in told
     cap = words.sweep_caption(replace(far, pick="cap"), 0.01, "static_graph")
-    assert "Star: the recommended cap." in cap
+    assert "Star: the recommended cap, the roundest within 1% of the best cap." in cap
     assert cap.endswith("All of it is played under static_graph.")
 
 

@@ -311,7 +311,11 @@ def test_path_family_and_the_cost_of_a_limit_are_shown_as_asked(page: AppTest) -
     page.session_state["folded_memory"] = True
     page.run().button(key="search_memory").click().run()
     assert is_clean(page)
-    assert [spec for spec in specs() if "memory" in spec], "the cost of a limit was searched"
+    assert any("No limit costs anything" in one.value for one in page.markdown), "it was searched"
+    page.select_slider(key="lat").set_value(10.0).run()
+    page.button(key="search_memory").click().run()
+    assert is_clean(page)
+    assert [spec for spec in specs() if "memory" in spec], "here a limit has a cost"
 
 
 def test_without_noise_the_page_says_that_there_is_no_band(opened: AppTest) -> None:

@@ -204,6 +204,8 @@ def test_a_cap_that_saves_next_to_nothing_is_not_what_to_set() -> None:
     assert words.endswith(
         f"Keep it: the best bucket_cap_mb, {row.bucket_cap_mb:.4g}, saves 0.02 ms a step, less than 0.1 %."
     )
+    slow = labels_cluster.scaling_sentence("w", alike, is_as_slow=True)
+    assert slow == words.replace("4 GPUs", "4 GPUs no faster than that CPU")
     better = replace(alike, default_step_ns=row.cap_step_ns - 20_000)
     assert labels_cluster.scaling_sentence("w", better).endswith("saves nothing.")
 

@@ -254,6 +254,7 @@ def test_a_row_of_differences_subtracts(inputs: Inputs) -> None:
     assert less["buckets"] == second["buckets"] - first["buckets"] > 0
     assert less["step, ms"] == pytest.approx(-second["faster than A, ms"])
     assert second["speed-up"] == pytest.approx(first["step, ms"] / second["step, ms"])
+    assert less["speed-up"] is None, "a difference of two ratios says nothing"
     assert first["faster than A, %"] == 0
 
 

@@ -102,9 +102,7 @@ def assert_drawn(runs: Sequence[int], spans: Sequence[Span], until_ns: int) -> N
     assert abs(sum(style >= 0 for style in cells) - busy) <= len(spans)
 
 
-def test_what_was_drawn_beforehand_is_not_played_again(
-    state: State, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_drawn_beforehand_is_not_played_again(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     state = replace(state, choice=Choice(pick="cap", cap_mb=4.0))  # the default is played for the gain anyway
     payload(state, SLIDERS["bw"])
     monkeypatch.setattr(cached, "play_assignment", lambda *_: pytest.fail("played again"))

@@ -1,6 +1,7 @@
 """The trade-off between the largest bucket and the step, as data and as a drawing."""
 
 from app.figures.memory import draw_memory, memory_data
+from app.words.tune import memory_sentence
 from sim.nouns.memory import MemoryPoint
 from sim.units import MIB
 
@@ -38,6 +39,15 @@ def test_the_drawing_steps_down_and_marks_what_is_out_of_reach() -> None:
     assert (list(line.x), list(line.y), line.line.shape) == ([2, 8], [90, 80], "hv")
     assert (list(fastest.x), list(fastest.y)) == ([8], [80])
     assert [shape.x0 for shape in figure.layout.shapes] == [1]
+
+
+def test_one_point_is_a_sentence() -> None:
+    assert memory_sentence(memory_data(POINTS)) is None
+    alone = memory_data((point(2 * MIB, 2 * MIB, 80, front=True), point(None, 2 * MIB, 80)))
+    assert memory_sentence(alone) == (
+        "No limit costs anything: the fastest buckets, 80.00 ms a step, hold 2 MiB at most, and none that "
+        "were found hold less."
+    )
 
 
 def test_nothing_out_of_reach_and_nothing_at_all() -> None:

@@ -17,10 +17,12 @@ from app.views import imported
 from app.views.sources import Given
 from app.words import uploads as words
 from app.words.cluster import is_computed
+from sim.formats import record_files as records
 from sim.formats.documents import to_text
 from sim.nouns.hardware import Hardware
 from sim.nouns.imported import Uploaded
 from sim.nouns.workload import Workload
+from tests.app.conftest import make_hardware, make_traces, make_workload
 from tests.effort import PATIENCE_S
 from tests.importer.corpus import corpus
 
@@ -168,6 +170,28 @@ def test_a_url_restores_a_ready_made_machine(page: AppTest, workload: Workload) 
     assert words.COMPUTED_CAPTION in [one.value for one in page.caption]
     page.number_input(key="dgx_h100_hosts").set_value(4).run()
     assert given(page).inputs.hardware.world_size == 32
+
+
+def test_another_start_looks_at_the_same_where_it_has_it(tmp_path: Path, monkeypatch: Any) -> None:
+    """Not at the first of its files, without a word."""
+    traces = make_traces(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(traces)])
+    page = AppTest.from_function(page_of_sources, default_timeout=PATIENCE_S)
+    second = records.start_record(traces / "measured" / "second", make_workload("another"), make_hardware())
+    for run in (traces / "measured" / "made-up").glob("measurement*"):
+        (second / run.name).write_bytes(run.read_bytes())
+    page.query_params["start"] = "measured run"
+    page.query_params["record"] = "made-up"
+    page.run()
+    page.selectbox(key="start").set_value("bundled").run()
+    assert (page.selectbox(key="workload").value, page.selectbox(key="hardware").value) == (
+        "twenty",
+        "two-hosts",
+    )
+    page.selectbox(key="workload").set_value("another").run()
+    page.selectbox(key="start").set_value("measured").run()
+    assert page.selectbox(key="record").value == "second"
+    assert given(page).inputs.workload.name == "another"
 
 
 def test_a_workload_needs_no_hardware_file_to_start_from(

@@ -275,6 +275,15 @@ def test_tail_exposed_says_what_its_last_gradient_would_take() -> None:
     )
 
 
+def test_tail_exposed_says_that_others_share_the_link() -> None:
+    """At 98 the other has 2 ms left: for both, at half their rate, until 102; then 24 of 26 are left."""
+    found = report([90, 98], [9, 25], [[0], [1]], latency_ms=1, comm_channels=2, channel_slowdown=2.0)
+    assert found.verdict == (
+        "tail bucket exposed: bucket 1 (23.8 MiB) is ready at 98.00 ms, and its all-reduce takes 28.00 ms "
+        "(26.00 ms alone: others share the link) with only 2.00 ms of backward left to hide it"
+    )
+
+
 def test_the_map_of_used_parameters_is_a_tail_too() -> None:
     """A3.9: it is launched with the last bucket, at 90, and takes 20 ms; buckets take 1 at most."""
     one = workload([40, 90], [0.5, 0.25])
