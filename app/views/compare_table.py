@@ -51,7 +51,7 @@ def show(candidates: Sequence[Candidate], results: Sequence[Result], errors: Map
     told = [name for name in rows[0] if any(row[name] not in (None, "") for row in rows)]
     # Why something failed must not be out of sight, right of all figures.
     order = sorted(told, key=lambda name: (name != "candidate", name != "note"))
-    st.dataframe(rows, hide_index=True, column_config=config, column_order=order)
+    st.dataframe(rows, hide_index=True, column_config=config, column_order=order, placeholder="")
 
 
 def table_rows(
