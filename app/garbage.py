@@ -16,6 +16,6 @@ def begin() -> None:
 
 
 def collect() -> None:
-    """Look for garbage if that is due; to be called where nobody waits."""
+    """Look for garbage if that is due; to be called once all is told, as it holds up all visitors."""
     if gc.get_count()[2] > _DUE:
         gc.collect()

@@ -1,8 +1,8 @@
-"""All runs of a page take turns at what Streamlit keeps of its knobs.
+"""All runs of a page for one visitor take turns at what Streamlit keeps of the knobs.
 
-It starts a visitor's next run before the last one has heard that it is to end, and gives each a lock of
-its own. Where both looked at once, the page ended with "dictionary changed size during iteration": five
-times in a thousand where knobs follow each other within 10 ms.
+It starts the next run before the last one has heard that it is to end, and gives each a lock of its own.
+Where both looked at once, the page ended with "dictionary changed size during iteration": five times in a
+thousand where knobs follow each other within 10 ms.
 """
 
 import threading
@@ -11,15 +11,14 @@ from collections.abc import Callable
 from streamlit.runtime.state.safe_session_state import SafeSessionState
 from streamlit.runtime.state.session_state import SessionState
 
-_LOCK = (
-    threading.RLock()
-)  # one for all visitors: it is held for microseconds, and by one thread of Python's anyway
 _MAKE = SafeSessionState.__init__
 
 
 def _make(self: SafeSessionState, state: SessionState, yield_callback: Callable[[], None]) -> None:
     _MAKE(self, state, yield_callback)
-    object.__setattr__(self, "_lock", _LOCK)  # its own would make it a knob of that name
+    kept = vars(state.query_params)  # the state itself takes no attribute more
+    lock = kept.setdefault("lock_of_all_runs", threading.RLock())
+    object.__setattr__(self, "_lock", lock)  # its own way would make it a knob of that name
 
 
 def share() -> None:

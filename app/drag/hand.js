@@ -49,12 +49,14 @@ class Hand {
   // With each of the server's answers: a key may have moved a slider before this was there to hear it, or what the
   // server was told of it was lost, as happens while the page is first drawn. Of one place it is told once more.
   check() {
-    const stands = this.isAhead && Object.keys(this.at).map(standing).join();
-    if (!stands) this.told = null;
-    if (!stands || stands === this.told || this.isMoved || this.isDown) return;
-    this.told = stands;
+    if (!this.isAhead) this.told = null;
+    if (!this.isAhead || this.stands === this.told || this.isMoved || this.isDown) return;
     this.place.dataset.moves = '';
     this.timer = setTimeout(() => this.isAhead ? this.flush() : delete this.place.dataset.moves, REST_MS);
+  }
+
+  get stands() {
+    return Object.keys(this.at).map(standing).join();
   }
 
   // Whether a slider stands where the server does not know of.
@@ -92,6 +94,7 @@ class Hand {
     clearTimeout(this.timer);
     if (!this.isMoved) return;
     delete this.place.dataset.moves;
+    this.told = this.stands;
     this.tell();
   }
 

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 
 from app.figures.style import ALARM, BUCKETS, NEUTRAL, built, frame, hatch, ms, safe
+from sim.metrics.intervals import intersection_length, length, union
 from sim.nouns.report import Report
+from sim.nouns.timeline import Timeline
 
 PARTS = {
     "rest": ("forward, optimizer and the like", "#B4B8BF", ""),
+    "parameters": ("parameters, before forward and after the optimizer", BUCKETS[3], "."),
     "compute": ("backward alone", BUCKETS[0], ""),
     "overlapped": ("backward and communication", BUCKETS[4], ""),
     "exposed": ("communication alone", ALARM, "/"),
@@ -23,35 +26,43 @@ class Breakdown:
 
     name: str
     rest: int
+    parameters: int
     compute: int
     overlapped: int
     exposed: int
     idle: int
 
 
-def breakdown(name: str, report: Report) -> Breakdown:
-    """The parts of a reported step: unions of intervals, so two channels at work count once."""
-    overlapped = alone = reached = 0
-    cut = report.backward_end_ns
-    for bucket in sorted(report.buckets, key=lambda bucket: (bucket.start_ns, bucket.end_ns)):
-        start = max(bucket.start_ns, reached)
-        if bucket.end_ns > start:
-            overlapped += max(0, min(bucket.end_ns, cut) - start)
-            alone += max(0, bucket.end_ns - max(start, cut))
-            reached = bucket.end_ns
+def breakdown(name: str, report: Report, timeline: Timeline | None = None) -> Breakdown:
+    """The parts of a reported step: unions of intervals, so two channels at work count once.
+
+    Without its ``timeline`` it is taken for one of DDP: it sends buckets alone, and backward never waits.
+    """
+    if timeline is None:
+        sent = [(bucket.start_ns, bucket.end_ns) for bucket in report.buckets]
+        lane = [(0, report.backward_end_ns)]
+    else:
+        sent = [(played.start_ns, played.end_ns) for played in timeline.collectives]
+        lane = [(span.start_ns, span.end_ns) for span in timeline.compute]
+    overlapped, busy = intersection_length(lane, sent), length(union(sent))
+    compute = length(union(lane)) - overlapped
+    parameters = report.pre_forward_ns + report.post_sync_ns
     return Breakdown(
         name=name,
-        rest=report.step_ns - report.sync_end_ns,
-        compute=cut - overlapped,
+        rest=report.step_ns - report.sync_end_ns - parameters,
+        parameters=parameters,
+        compute=compute,
         overlapped=overlapped,
-        exposed=alone,
-        idle=report.sync_end_ns - cut - alone,
+        exposed=busy - overlapped,
+        idle=report.sync_end_ns - busy - compute,
     )
 
 
-def breakdown_data(reports: Mapping[str, Report]) -> tuple[Breakdown, ...]:
-    """One row an assignment, in the order given."""
-    return tuple(breakdown(name, report) for name, report in reports.items())
+def breakdown_data(
+    reports: Mapping[str, Report], timelines: Mapping[str, Timeline] | None = None
+) -> tuple[Breakdown, ...]:
+    """One row an assignment, in the order given; ``timelines`` by the same names."""
+    return tuple(breakdown(name, report, (timelines or {}).get(name)) for name, report in reports.items())
 
 
 def draw_breakdown(rows: tuple[Breakdown, ...]) -> go.Figure:

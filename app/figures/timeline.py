@@ -29,8 +29,7 @@ from sim.units import MIB
 MAX_SPANS = 1000  # beyond, a browser plots for longer than one waits: 4,000 take it two seconds
 _TOLD_APART = 400  # spans of a lane, side by side and as long as each other
 _LABELLED = 48  # beyond this many buckets their numbers no longer fit on the bars
-# Of a narrow window's legend, whose other rows can be scrolled to: all of them would leave the lanes no room.
-_LEGEND_PX = 56
+_LEGEND_PX = 80  # of a narrow window's legend: four rows
 KIND_WORDS = {
     "backward": "backward",
     "copy_in": "copy into bucket",

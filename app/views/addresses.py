@@ -18,6 +18,7 @@ from app.words import labels
 
 _WAS_SET = "set_by_the_page"
 _ARRIVED, _WRITTEN, _DOUBTS = "arrived_at", "written_in_the_address", "doubts_of_the_address"
+_DROPPED, _MISSED = "dropped_from_the_address", "missed_in_the_address"
 _MOST_NAMED = 8
 # What one writes who goes by the labels or by torch's names; by key, with the key that is meant.
 _MEANT = {
@@ -77,8 +78,16 @@ def keep() -> None:
     if context.page_script_hash != st.session_state.get(_ARRIVED) or context.is_history_navigation:
         # Streamlit drops what it cannot read from the address: what was written is known at arrival alone.
         st.session_state[_ARRIVED] = context.page_script_hash
-        st.session_state[_WRITTEN] = _all_written()
+        st.session_state[_WRITTEN] = written = _all_written()
+        # A link's knob that the page before has, too, stands twice in the address; Streamlit drops both.
+        st.session_state[_DROPPED] = {
+            key: values[-1:]
+            for key, values in parse_qs(context.query_string).items()
+            if len(values) > 1 and key not in written
+        }
         st.session_state[_DOUBTS] = {}
+    for key, value in st.session_state.pop(_MISSED, {}).items():
+        st.session_state[key] = value
     state = context.session_state._state
     with context.session_state.query_params() as address:
         bound = {key: address.get_binding_for_param(str(key)) for key in st.session_state}
@@ -124,13 +133,16 @@ def tell() -> None:
 def doubt(place: DeltaGenerator, *, is_whole: bool = False) -> None:
     """Tell in ``place`` what of the address that one arrived by is not legal, as far as knobs are drawn.
 
-    ``is_whole``: all of them are, so that what names none of them is told as well.
+    ``is_whole``: all of them are, so that what names none of them is told as well. Where Streamlit dropped a
+    knob of the address, the page begins again with it.
     """
     context = get_script_run_ctx()
     if context is None:
         return
     written = _written()
     doubts: dict[str, Doubt] = st.session_state[_DOUBTS]
+    dropped: dict[str, list[str]] = st.session_state[_DROPPED]
+    missed: dict[str, Any] = {}
     with context.session_state.query_params() as address:
         bound = {str(key) for key in st.session_state if address.is_bound(str(key))}
         for key, values in list(written.items()):
@@ -143,6 +155,17 @@ def doubt(place: DeltaGenerator, *, is_whole: bool = False) -> None:
             elif is_whole:
                 del written[key]
                 doubts[key] = Doubt(words=_unknown(key, values, bound))
+        for key, values in list(dropped.items()):
+            binding = address.get_binding_for_param(key)
+            metadata = binding and context.session_state._state.get_widget_metadata(binding.widget_id)
+            if metadata:
+                del dropped[key]
+                if _is_legal(values, metadata) and not _says(values, st.session_state[key], metadata):
+                    missed[key] = metadata.deserializer(parse_url_param(values, metadata.value_type))
+                    address.set_corrected_value(key, metadata.serializer(missed[key]), metadata.value_type)
+    if missed:
+        st.session_state[_MISSED] = missed
+        st.rerun()
     told = [one.words for key, one in doubts.items() if one.shown == st.session_state.get(key)]
     if told:
         place.error("  \n".join(map(labels.plain, told)), icon=":material/link_off:")

@@ -11,7 +11,7 @@ from app.figures.scaling import scaling_figure
 from app.figures.style import CHART
 from app.library import Library
 from app.provenance import tool_version
-from app.views import cluster_knobs, cluster_ranks, export, headline
+from app.views import cluster_knobs, cluster_ranks, export, headline, sources
 from app.views.cluster_knobs import Asked
 from app.views.errors import told
 from app.views.headline import Card
@@ -31,7 +31,7 @@ def show(library: Library, tune: StreamlitPage | None = None) -> None:
 
     ``tune`` is the page that plays a workload on the machine that is set.
     """
-    asked = cluster_knobs.show(library)
+    asked = cluster_knobs.show(library, sources.workload_looked_at(library))
     st.title("Cluster")
     made = _made(asked)
     if made is None:
@@ -61,6 +61,8 @@ def show(library: Library, tune: StreamlitPage | None = None) -> None:
             )
             if tune is not None and (in_tune := cluster_knobs.in_tune(asked, library)) is not None:
                 st.page_link(tune, label=labels_cluster.IN_TUNE, query_params=in_tune)
+            elif asked.preset is not None and asked.computing != 1.0:
+                st.caption(labels_cluster.NOT_IN_TUNE)
             cluster_ranks.show(workload, digest, made, hardware.world_size)
     _export(made, hardware, rows)
 

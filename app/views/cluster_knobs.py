@@ -13,7 +13,7 @@ from app.words import cluster as labels_cluster
 from app.words.uploads import computed_words, uploaded_words
 from sim.nouns.workload import Workload
 
-UPLOAD = "upload"
+UPLOAD, _FOLLOWED = "upload", "workload_followed"
 COMPUTING = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
 
@@ -98,8 +98,8 @@ class Asked:
         return self.uploaded
 
 
-def show(library: Library) -> Asked:
-    """Draw the sidebar and read it."""
+def show(library: Library, looked_at: str | None) -> Asked:
+    """Draw the sidebar and read it; ``looked_at`` is the workload that the visitor was turned to last."""
     addresses.take_name("machine", labels_cluster.MACHINE_WORDS)
     with st.sidebar:
         machine = st.selectbox(
@@ -119,6 +119,10 @@ def show(library: Library) -> Asked:
         st.divider()
         workload, uploaded = None, _uploaded()
         names = [*library.workloads, *([] if uploaded is None else [uploaded_words(uploaded[0].name)])]
+        if looked_at in names and looked_at != st.session_state.get(_FOLLOWED):
+            st.session_state[_FOLLOWED] = looked_at
+            if "scaled" not in st.query_params:  # else the address names one
+                st.session_state["scaled"] = looked_at
         if names:
             workload = st.selectbox(
                 "Workload",

@@ -17,7 +17,7 @@ from app.figures.compare_parts import delta_data, draw_bars
 from app.figures.style import CHART
 from app.library import Library
 from app.provenance import origin_words, provenance, signed_csv
-from app.views import compare_changes, compare_knobs, compare_table, compare_truth, export, sources
+from app.views import compare_changes, compare_knobs, compare_table, compare_truth, export, sources, what_ifs
 from app.views.sources import Asked
 from app.words import compare as words
 from app.words import labels
@@ -40,6 +40,10 @@ def show(library: Library, asked: Asked) -> None:
     inputs = given.inputs
     st.caption(labels.plain(sources.inputs_words(given, asked)))
     sources.tell_chosen(asked)
+    elsewhere = what_ifs.standing().beside(inputs.workload, inputs.hardware)
+    if not elsewhere.is_none:
+        names = ", ".join(labels.what_if_words(*one) for one in elsewhere.told().items())
+        st.info(labels.plain(words.ELSEWHERE.format(what_ifs=names)), icon=":material/tune:")
     if given.is_carried:
         st.caption(CARRIED)
     candidates = tuple(replace(one, choice=one.choice.with_given(given.assignment)) for one in candidates)
@@ -52,6 +56,8 @@ def show(library: Library, asked: Asked) -> None:
         for note in one.played.report.notes:
             if labels.lacks_a_part(note):
                 st.warning(labels.plain(words.lacking_sentence(one.name, note, one.uncounted_bytes)))
+            else:
+                st.caption(labels.plain(f"{one.name}: {note}."))
     if results:
         _timelines(results)
     presets = [one.candidate.machine.preset for one in results]
@@ -152,8 +158,9 @@ def _timelines(results: Sequence[Result]) -> None:
 def _breakdown(results: Sequence[Result], *, with_delta: bool) -> None:
     st.subheader("Where does each step's time go?")
     reports = {words.short(one.name): one.played.report for one in results}
+    timelines = {words.short(one.name): one.played.timeline for one in results}
     st.plotly_chart(
-        draw_breakdown(breakdown_data(reports)),
+        draw_breakdown(breakdown_data(reports, timelines)),
         key="compare_breakdown",
         config=CHART,
         alt="Where a step's time goes, a candidate a bar",

@@ -8,6 +8,7 @@ from streamlit.delta_generator import DeltaGenerator
 from app.cached import Played
 from app.choosing import micro_batches
 from app.words import labels
+from app.words.switches import switches_beyond
 from sim.units import format_ms
 
 # Keys of the places in which the browser draws while a slider moves.
@@ -27,7 +28,9 @@ class Card:
 def step_cards(shown: Played, as_measured: Played | None = None) -> tuple[Card, Card, Card]:
     """The cards of a step, but for its gain; ``as_measured`` is the same on the measured machine."""
     report = shown.report
-    before = None if as_measured is None else f"as measured: {format_ms(as_measured.report.step_ns)}"
+    before = (
+        None if as_measured is None else f"on the measured machine: {format_ms(as_measured.report.step_ns)}"
+    )
     return (
         Card(label="Step time", value=format_ms(report.step_ns), told=labels.HELP["step"], below=before),
         Card(
@@ -88,7 +91,8 @@ def gain_card(
     """
     base = default.report.step_ns
     saved = base - shown.report.step_ns
-    words = f"{labels.share(saved, base)} of its step"
+    beyond = ", switches and all" if switches_beyond(shown.assignment, default.assignment) else ""
+    words = f"{labels.share(saved, base)} of its step{beyond}"
     if possible is not None and possible.report.step_ns < shown.report.step_ns:
         words = f"possible: {format_ms(base - possible.report.step_ns)}"
     return _gain_card(format_ms(saved), words)

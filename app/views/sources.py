@@ -110,10 +110,9 @@ def ask(library: Library) -> Asked:
         format_func=_START_WORDS.__getitem__,
         key="start",
         bind="query-params",
-        on_change=_stay,
-        args=(library,),
         help=labels.HELP["start"],
     )
+    _stay(library, st.session_state.get(_BEFORE), start)
     st.session_state[_BEFORE] = start
     if start == MEASURED:
         return Asked(record=_named("Record", "record", library.records))
@@ -127,30 +126,29 @@ def ask(library: Library) -> Asked:
     return Asked(workload=workload, hardware=_machine(library, uploaded), upload=upload)
 
 
-def _stay(library: Library) -> None:
-    """Look at what was looked at before, where what one starts from now has it, too; for a callback."""
-    state = st.session_state
-    turn = state.get(_BEFORE), state["start"]
+def _stay(library: Library, before: str | None, start: str) -> None:
+    """Turn what is asked next to what was looked at before, where what one starts from now has it, too."""
+    state, found = st.session_state, dict[str, str]()
     with suppress(SimError, KeyError):  # what cannot be read, or is a ready-made cluster, is nowhere else
-        if turn == (MEASURED, BUNDLED):
+        if (before, start) == (MEASURED, BUNDLED):
             folder = library.records[state["record"]]
-            _turn("workload", library.workloads, cached.load_workload, folder)
-            _turn("hardware", library.hardware, cached.load_hardware, folder)
-        elif turn == (BUNDLED, MEASURED):
+            found = {
+                "workload": _alike(library.workloads, cached.load_workload, folder / "workload.json"),
+                "hardware": _alike(library.hardware, cached.load_hardware, folder / "hardware.json"),
+            }
+        elif (before, start) == (BUNDLED, MEASURED):
             workload = cached.load_workload(library.workloads[state["workload"]])
             hardware = cached.load_hardware(library.hardware[state["hardware"]])
-            record = _record_of(library, _inputs(workload, hardware))
-            if record is not None:
-                state["record"] = record
+            found = {"record": _record_of(library, _inputs(workload, hardware)) or ""}
+    if all(found.values()) and not found.keys() & st.query_params.keys():  # an address says what it asks for
+        for key, name in found.items():
+            state[key] = name
 
 
-def _turn(key: str, files: Mapping[str, Path], load: Callable[[Path], tuple[Any, str]], record: Path) -> None:
-    """Choose the file that has the same in it as a record."""
-    _, wanted = load(record / f"{key}.json")
-    for name, path in files.items():
-        if load(path)[1] == wanted:
-            st.session_state[key] = name
-            return
+def _alike(files: Mapping[str, Path], load: Callable[[Path], tuple[Any, str]], wanted: Path) -> str:
+    """The name of the file that has the same in it as ``wanted``; empty: none has."""
+    _, digest = load(wanted)
+    return next((name for name, path in files.items() if load(path)[1] == digest), "")
 
 
 def _named(label: str, key: str, files: Mapping[str, Any], help_text: str | None = None) -> str | None:
@@ -316,6 +314,22 @@ def record_looked_at(library: Library) -> str | None:
     if st.session_state.get("start") != MEASURED:
         return None
     return library.name_among_all(st.session_state.get("record"))
+
+
+def workload_looked_at(library: Library) -> str | None:
+    """The workload that Tune and Compare show, as the Cluster page names it; None: it has no such one."""
+    start = st.session_state.get("start")
+    if start == BUNDLED:
+        return st.session_state.get("workload")
+    if start == UPLOAD:
+        outcome = uploading.uploaded()
+        workload = None if outcome is None or outcome.uploaded is None else outcome.uploaded.workload
+        return None if workload is None else words.uploaded_words(workload.name)
+    folder = library.records.get(st.session_state.get("record", ""))
+    with suppress(SimError):  # a record that cannot be read is told of where it is looked at
+        if folder is not None:
+            return _alike(library.workloads, cached.load_workload, folder / "workload.json") or None
+    return None
 
 
 def nothing_to_show(library: Library) -> None:

@@ -95,6 +95,13 @@ def show() -> WhatIf:
     return what_if
 
 
+def standing() -> WhatIf:
+    """Where the knobs stand on the page that has them, as another page sees it."""
+    found = {name: st.session_state.get(key) for name, key in KEYS.items()}
+    found["precision"] = None if found["precision"] == AS_RECORDED else found["precision"]
+    return WhatIf(**{name: value for name, value in found.items() if value is not None})
+
+
 def preset_of(what_if: WhatIf) -> str:
     """The name of the preset at which the knobs stand; ``custom`` where they stand at none."""
     return next((name for name, preset in PRESETS.items() if preset == what_if), CUSTOM)

@@ -39,6 +39,10 @@ SCALING_CAPTION = (
     "best that are within 0.1 % of it. A ring around a cap: hover for why it changes."
 )
 IN_TUNE = "Open this workload on this machine in Tune"
+NOT_IN_TUNE = (
+    "Tune has no knob for Computing ×. Where that stands at 1, the workload can be opened on this machine in "
+    "Tune, where Backward × makes backward alone faster."
+)
 RANKS_CAPTION = (
     "A collective starts when its last rank has come, so a step follows the slowest. Solid: the mean. "
     "Dashed: the step if all ranks were alike. The same draws for each assignment."

@@ -47,6 +47,10 @@ HELP: dict[str, str] = {
     "memory": "The most that buckets hold at once on one rank, beside the gradients.",
     "note": "Why a candidate could not be played.",
 }
+ELSEWHERE = (
+    "Not in force here: Tune's what-ifs ({what_ifs}). Each candidate has a machine of its own, with its "
+    "what-ifs, under Machine."
+)
 TIMELINE_CAPTION = (
     "All candidates on one axis. The same colour is the same bucket number of a candidate. Hatched: exposed, "
     "after its backward has ended. Hover for a bucket's life; drag to zoom, double-click to go back."

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment
 from sim.nouns.ddp_switches import SWITCHES
 from sim.systems.hook_table import HOOKS
 
@@ -77,6 +78,14 @@ TUNED_WITHOUT = (
     "The search knows no switches: these are its buckets, played with the switches set here. Where they keep "
     "keywords from reaching the buckets, sim.apply gives DDP the buckets."
 )
+
+
+def switches_beyond(assignment: Assignment, default: Assignment) -> list[str]:
+    """The switches of DDP that ``assignment`` has and ``default`` has not."""
+    if assignment.policy not in DDP_POLICIES:
+        return []
+    own, base = ({**one.ddp_kwargs, **one.settings} for one in (assignment, default))
+    return [option_words(one) for one in own.items() if one[0] not in {*CAP_KWARGS, *base}]
 
 
 def option_words(option: tuple[str, Any]) -> str:

@@ -7,11 +7,11 @@ from app.answering import Answer
 from app.cached import Played
 from app.figures.memory import MemoryData
 from app.words.labels import capital, family_words, interval_words, share
-from app.words.switches import option_words
+from app.words.switches import option_words, switches_beyond
 from sim.nouns.band import BandPoint
 from sim.nouns.comparison import CandidateAgreement
 from sim.nouns.recommendation import Recommendation
-from sim.units import format_ms
+from sim.units import MIB, format_ms, format_size
 
 LOOK = "Guided look"
 LOOK_HELP = "How to read this page, in five lines."
@@ -112,7 +112,7 @@ def _answer_words(answer: Answer, *, is_plain: bool) -> str:
         return f"keep DDP's default: nothing that was found is faster{more}."
     saves = (
         f"{format_ms(answer.played.report.step_ns)} a step, {format_ms(answer.saved_ns)} "
-        f"({share(answer.saved_ns, answer.default.report.step_ns)}) less than DDP's default"
+        f"({share(answer.saved_ns, answer.default.report.step_ns)}) less than DDP's default{_without(answer)}"
     )
     if answer.capped is None:
         return f"take the best buckets found: {saves}; no one cap is faster than that."
@@ -130,13 +130,21 @@ def _answer_words(answer: Answer, *, is_plain: bool) -> str:
     return f"set {cap}: {saves}, {behind} than the best buckets found{alike}."
 
 
+def _without(answer: Answer) -> str:
+    """Switches of the answer that DDP's default, which it is held against, does not have."""
+    missing = switches_beyond(answer.played.assignment, answer.default.assignment)
+    return f" without {' and '.join(missing)}" if missing else ""
+
+
 def sweep_caption(answer: Answer, tolerance: float, under: str) -> str:
     """What stands in the sweep, and nothing else."""
     told = ["Left: DDP's default, a point of its own. Dashed: its step."]
     if answer.best is not None:
         told.append("Dotted: the step of the best buckets found.")
     if answer.cap_mb is not None:
-        told.append(f"Star: the {star_words(answer)}, the roundest within {tolerance:.0%} of the best cap.")
+        told.append(
+            f"Star: the {star_words(answer)}, a round one of those within {tolerance:.0%} of the best."
+        )
     told.append("Click a point to see its timeline above.")
     told.append(
         f"All of it is played under {under}."
@@ -184,7 +192,7 @@ def memory_sentence(data: MemoryData) -> str | None:
         return None
     return (
         f"No limit costs anything: the fastest buckets, {data.fastest.step_ms:.2f} ms a step, hold "
-        f"{data.fastest.largest_mb:.3g} MiB at most, and none that were found hold less."
+        f"{format_size(data.fastest.largest_mb * MIB)} at most, and none that were found hold less."
     )
 
 

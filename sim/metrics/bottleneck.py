@@ -40,7 +40,8 @@ def find_bottleneck(timeline: Timeline, step_ns: int, path: Sequence[PathSpan] |
     first = next(bottleneck for bottleneck in found if bottleneck is not None)
     if timeline.post_sync_ns <= NEGLIGIBLE * step_ns:
         return first
-    after = f"; gathering parameters in the optimizer's step adds {format_ms(timeline.post_sync_ns)}"
+    what = "gathering parameters" if timeline.hardware.all_gather else "all but gathering parameters"
+    after = f"; {what} in the optimizer's step adds {format_ms(timeline.post_sync_ns)}"
     return replace(first, sentence=first.sentence + after)
 
 
@@ -226,7 +227,7 @@ def _tail_exposed(evidence: Evidence) -> Bottleneck | None:
     return Bottleneck(
         code="tail-exposed",
         sentence=f"{subject} at {format_ms(ready)}, and its {kind} takes {format_ms(wire)}"
-        f"{_beside_words(timeline, played)} with only {format_ms(left)} of backward left to hide it{alone}",
+        f"{_beside_words(played)} with only {format_ms(left)} of backward left to hide it{alone}",
         part_ns=wire,
     )
 
@@ -235,14 +236,15 @@ def _bandwidth_bound(evidence: Evidence) -> Bottleneck:
     """What is left: collectives one after the other, most of whose time grows with their bytes."""
     sent, wire, num_bytes = evidence.sent, evidence.wire_ns, evidence.wire_bytes
     is_gapless = all(before.end_ns == after.start_ns for before, after in pairwise(sent))
-    saved = _saving(min(evidence.moving_ns // 2, evidence.exposed_ns), evidence.is_alone)
+    most = format_ms(min(evidence.moving_ns // 2, evidence.exposed_ns))
+    # Where others share the link or slow it down, the path does not tell what more bandwidth would save.
+    advice = f", of which twice the bandwidth would save at most {most}" if evidence.is_alone else ""
     return Bottleneck(
         code="bandwidth-bound",
         sentence=f"bandwidth-bound: {_count(len(sent), _name(sent))}{' back to back' if is_gapless else ''}, "
         f"{format_size(num_bytes)} at {num_bytes / wire:.2f} GB/s{_sharing_words(evidence)}, "
         f"{'keep the link busy for' if is_gapless else 'are on the critical path for'} "
-        f"{format_ms(wire)}; {format_ms(evidence.exposed_ns)} is exposed, of which twice the bandwidth would "
-        f"save {saved}",
+        f"{format_ms(wire)}; {format_ms(evidence.exposed_ns)} is exposed{advice}",
         part_ns=wire,
     )
 
@@ -254,14 +256,11 @@ def _sharing_words(evidence: Evidence) -> str:
     return each if len(channels) > 1 else ""
 
 
-def _beside_words(timeline: Timeline, played: CollectiveTimes) -> str:
-    """What a collective would take without the others that share the link with it, where these delay it."""
-    alone, start, end = played.collective.service_ns, played.start_ns, played.end_ns
-    beside = any(
-        other is not played and other.start_ns < end and other.end_ns > start
-        for other in timeline.collectives
-    )
-    return f" ({format_ms(alone)} alone: others share the link)" if beside and alone < end - start else ""
+def _beside_words(played: CollectiveTimes) -> str:
+    """What a collective would take if neither compute nor another one ran beside it, where that counts."""
+    alone = played.collective.service_ns
+    delayed = played.end_ns - played.start_ns - alone
+    return f" ({format_ms(alone)} if nothing ran beside it)" if delayed > NEGLIGIBLE * alone else ""
 
 
 CAUSES: tuple[Callable[[Evidence], Bottleneck | None], ...] = (
@@ -286,8 +285,10 @@ def _alone_words(evidence: Evidence, bucket: int) -> str:
     timeline = evidence.timeline
     if len(timeline.assignment.bucket_indices[bucket]) == 1:
         return ""
-    last = _last_gradient(timeline, bucket)
-    alone = service_ns(evidence.curves[0], last.on_wire)
+    last, sizes = _last_gradient(timeline, bucket), timeline.workload.gradients
+    whole = sum(sizes[index].on_wire for index in timeline.assignment.bucket_indices[bucket])
+    # As a communication hook has them on the wire.
+    alone = service_ns(evidence.curves[0], last.on_wire * evidence.wire_bytes // whole)
     return f"; {last.name}, which completes it, would take {format_ms(alone)} alone"
 
 

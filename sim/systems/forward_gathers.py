@@ -13,8 +13,8 @@ from sim.nouns.workload import Workload
 from sim.units import divide_half_even, format_ms
 
 SHARED_OUT = (
-    "forward_ns is one number: it is shared out over modules as backward's time is over their gradients, and "
-    "what gathers hide behind forward follows from that"
+    "how long forward takes (forward_ns) is one number: it is shared out over modules as backward's time is "
+    "over their gradients, and what gathers hide behind forward follows from that"
 )
 
 

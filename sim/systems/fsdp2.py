@@ -231,7 +231,10 @@ class _Writer:
     def _service_ns(self, kind: CollectiveKind, num_bytes: int) -> int:
         duration_ns = collective_ns(self.hardware, kind, num_bytes)
         if duration_ns is None:
-            raise NotModelledError(f"{self.policy}: hardware {self.hardware.name!r} has no {kind} curve")
+            raise NotModelledError(
+                f"{self.policy}: hardware {self.hardware.name!r} has no {kind} curve; take a machine "
+                f"that has one, or measure it: bucketsim calibrate"
+            )
         return duration_ns
 
     def _optimizer_ns(self) -> int:

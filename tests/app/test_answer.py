@@ -187,6 +187,10 @@ def test_what_is_lost_and_what_is_kept_is_told(workload: Workload, hardware: Har
     assert alike == f"{told[:-1]}; over steps as they vary the two cannot be told apart."
     none = replace(answer, pick="recommended", played=quick, cap_mb=None, capped=None)
     assert words.answer_sentence(none, "").endswith("no one cap is faster than that.")
+    hooked = replace(answer, played=played(bucket_cap_mb=8, comm_hook="fp16_compress"))
+    assert "less than DDP's default without comm_hook=fp16_compress" in words.answer_sentence(
+        hooked, "a hook"
+    )
     kept = words.answer_sentence(replace(answer, pick="default", played=default), "static_graph")
     assert kept.startswith("Under static_graph, keep DDP's default")
 
@@ -202,9 +206,11 @@ def test_the_sweep_is_explained_by_what_it_has(workload: Workload, hardware: Har
     )
     far = replace(kept, pick="recommended", best=played, cap_mb=8.0, capped=played)
     told = words.sweep_caption(far, 0.01, "")
-    assert "Dotted: the step of the best buckets found. Star: the best round cap, the roundest within" in told
+    assert (
+        "Dotted: the step of the best buckets found. Star: the best round cap, a round one of those" in told
+    )
     cap = words.sweep_caption(replace(far, pick="cap"), 0.01, "static_graph")
-    assert "Star: the recommended cap, the roundest within 1% of the best cap." in cap
+    assert "Star: the recommended cap, a round one of those within 1% of the best." in cap
     assert cap.endswith("All of it is played under static_graph.")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import sim
 from app.figures.band import DEFAULT, band_data
-from app.figures.breakdown import breakdown, breakdown_data, draw_breakdown
+from app.figures.breakdown import PARTS, Breakdown, breakdown, breakdown_data, draw_breakdown
 from app.figures.critical import path_marks
 from app.figures.measured import (
     attribution_data,
@@ -21,15 +21,19 @@ from app.figures.measured import (
 from app.figures.style import BUCKETS, NEUTRAL, bucket_colour, safe
 from app.figures.sweep import draw_sweep, sweep_data
 from app.figures.timeline import Span, bucket_text, draw_timeline, timeline_data
+from sim.metrics.intervals import length, union
 from sim.nouns.band import BandPoint
 from sim.nouns.comparison import Agreement
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Plateau
+from sim.nouns.report import Report
 from sim.nouns.rows import SweepRow
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 from tests.bench.machines import machine, model
 from tests.tuner.test_tuner_usual_caps import ROW
+
+TRACES = Path(__file__).parents[2] / "traces"
 
 MS = 1_000_000
 MIB = 1 << 20
@@ -251,17 +255,37 @@ def test_the_parts_of_a_step_add_up(
     machine = replace(hardware, comm_channels=channels)
     timeline = sim.simulate(workload, machine, sim.assign(workload, bucket_cap_mb=cap))
     report = sim.summarize(timeline)
-    parts = breakdown("x", report)
-    assert parts.rest + parts.compute + parts.overlapped + parts.exposed + parts.idle == report.step_ns
-    assert min(parts.compute, parts.overlapped, parts.exposed, parts.idle) >= 0
-    busy = parts.overlapped + parts.exposed
-    assert parts.overlapped / busy == pytest.approx(report.overlap_ratio)
+    parts = assert_adds_up(report, timeline)
+    assert parts == breakdown("x", report), "of DDP its report is enough"
+    assert parts.overlapped / (parts.overlapped + parts.exposed) == pytest.approx(report.overlap_ratio)
 
 
-def test_the_breakdown_stacks_five_parts(timeline: Timeline) -> None:
+def assert_adds_up(report: Report, timeline: Timeline) -> Breakdown:
+    parts = breakdown("x", report, timeline)
+    found = [getattr(parts, name) for name in PARTS]
+    assert sum(found) == report.step_ns
+    assert min(found) >= 0
+    return parts
+
+
+@pytest.mark.parametrize(
+    "policy", ["zero1", "zero2", "megatron", "fully_shard", "replicate", "after-backward"]
+)
+def test_what_waits_for_parameters_is_no_computing(policy: str) -> None:
+    """On a measured machine with all curves."""
+    workload = sim.load_workload(TRACES / "workloads" / "gpt-13.8M-cpu.json")
+    machine = sim.load_hardware(TRACES / "hardware" / "box-2x1gbit-every-collective.json")
+    timeline = sim.simulate(workload, machine, sim.assign(workload, policy))
+    report = sim.summarize(timeline)
+    parts = assert_adds_up(report, timeline)
+    assert parts.compute + parts.overlapped <= length(union((s.start_ns, s.end_ns) for s in timeline.compute))
+    assert parts.rest < 1.1 * (workload.forward_ns + workload.loss_ns + workload.optimizer_ns)
+
+
+def test_the_breakdown_stacks_its_parts(timeline: Timeline) -> None:
     report = sim.summarize(timeline)
     figure = draw_breakdown(breakdown_data({"a": report, "b": report}))
-    assert len(figure.data) == 5
+    assert len(figure.data) == len(PARTS)
     assert list(figure.data[0].y) == ["a", "b"]
     assert sum(trace.x[0] for trace in figure.data) == pytest.approx(report.step_ns / MS)
 

@@ -247,6 +247,14 @@ def test_the_measured_machine_by_its_own_name_has_its_measurement(quick: AppTest
     assert table["measured, ms"][0] == table["measured, ms"][1]
 
 
+def test_what_is_in_force_on_tune_alone_is_told(quick: AppTest) -> None:
+    assert not [one for one in quick.info if "Not in force here" in one.value]
+    quick.session_state["bw"] = 2.0
+    quick.run()
+    (told,) = [one.value for one in quick.info if "Not in force here" in one.value]
+    assert "bandwidth × 2" in told
+
+
 def test_a_row_of_differences_subtracts(inputs: Inputs) -> None:
     candidates = [A, Candidate(letter="B", choice=Choice(pick="per-parameter"))]
     first, second, less = table_rows(candidates, results(inputs, *candidates), {})

@@ -63,3 +63,4 @@ def test_runs_of_a_page_take_turns_at_its_knobs(monkeypatch: pytest.MonkeyPatch)
         assert not waits.result()
     first["cap"] = 4
     assert second["cap"] == 4
+    assert runs()[0]._lock is not first._lock, "one visitor does not wait for another"

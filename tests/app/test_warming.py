@@ -15,6 +15,7 @@ from app import warming
 warming.warm_up()
 assert {"app.figures.timeline", "app.words.labels", "numba"} <= sys.modules.keys()
 assert gc.get_freeze_count() > 0
+assert gc.get_threshold()[2] == 100
 assert "app.cached" not in sys.modules, "which says that no server runs"
 """
     ended = subprocess.run(

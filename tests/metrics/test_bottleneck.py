@@ -275,13 +275,32 @@ def test_tail_exposed_says_what_its_last_gradient_would_take() -> None:
     )
 
 
-def test_tail_exposed_says_that_others_share_the_link() -> None:
+def test_what_its_last_gradient_would_take_is_what_a_hook_sends() -> None:
+    """Of 25 MB half is sent: 1 ms of latency and 12.5; of the last 5 MB, 1 and 2.5."""
+    one = workload([98, 60], [5, 20])
+    sent = sim.assign(one, bucket_cap_mb=100, comm_hook="fp16_compress")
+    found = sim.summarize(sim.simulate(one, hardware(latency_ms=1), sent))
+    assert found.verdict_code == "tail-exposed"
+    assert "its all-reduce takes 13.50 ms with" in found.verdict
+    assert found.verdict.endswith("layers.0.weight, which completes it, would take 3.50 ms alone")
+
+
+def test_tail_exposed_says_what_it_would_take_alone() -> None:
     """At 98 the other has 2 ms left: for both, at half their rate, until 102; then 24 of 26 are left."""
     found = report([90, 98], [9, 25], [[0], [1]], latency_ms=1, comm_channels=2, channel_slowdown=2.0)
     assert found.verdict == (
         "tail bucket exposed: bucket 1 (23.8 MiB) is ready at 98.00 ms, and its all-reduce takes 28.00 ms "
-        "(26.00 ms alone: others share the link) with only 2.00 ms of backward left to hide it"
+        "(26.00 ms if nothing ran beside it) with only 2.00 ms of backward left to hide it"
     )
+
+
+def test_what_more_bandwidth_saves_is_told_where_it_is_a_bound() -> None:
+    """On two channels the path alone does not tell: there the knob says it."""
+    ready, sizes = [40, 60, 80, 98], [50, 50, 50, 50]
+    alone = report(ready, sizes, [[0], [1], [2], [3]])
+    assert "twice the bandwidth would save at most" in alone.verdict
+    shared = report(ready, sizes, [[0], [1], [2], [3]], comm_channels=2, channel_slowdown=2.0)
+    assert (shared.verdict_code, "twice the bandwidth" in shared.verdict) == ("bandwidth-bound", False)
 
 
 def test_the_map_of_used_parameters_is_a_tail_too() -> None:

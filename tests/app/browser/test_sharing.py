@@ -13,6 +13,7 @@ from tests.app.browser.harness import (
     Tab,
     go,
     headline,
+    is_drawn,
     is_settled,
     line,
     rerun,
@@ -93,6 +94,23 @@ def test_a_knob_that_is_turned_meanwhile_stays_in_the_address(site: Site, tab: T
 
 def has_an_address(message: bytes) -> bool:
     return ForwardMsg.FromString(message).WhichOneof("type") == "page_info_changed"
+
+
+def test_the_link_to_tune_keeps_the_machine_and_cluster_the_job(site: Site, tab: Tab) -> None:
+    """A knob that came by address stands twice in the link's address: streamlit alone drops it."""
+    with visit(tab) as page:
+        go(page, f"{site.url}/cluster?scaled=twenty&dgx_h100_hosts=2")
+        with rerun(page):
+            page.get_by_role("link", name="Open this workload on this machine in Tune").click()
+        is_drawn(page)
+        assert page.get_by_role("spinbutton", name="Hosts").first.input_value() == "2"
+        assert "dgx_h100_hosts=2" in page.url
+        page.goto("about:blank")
+        go(page, f"{site.url}/?start=bundled+files&workload=twenty")
+        with rerun(page):
+            page.get_by_role("link", name="Cluster").click()
+        is_drawn(page)
+        assert "scaled=twenty" in page.url, "not the first workload there is"
 
 
 @pytest.mark.slow
