@@ -79,7 +79,7 @@ def words_of(jitter: float, spread: float, pace: float) -> str:
     """How ranks differ, in a few words."""
     words = [f"jitter {_percent(jitter)}"] if jitter else []
     words += [f"spread {_percent(spread)}"] if spread else []
-    words += [f"rank 0 takes {pace:g} times as long"] if pace != 1.0 else []
+    words += [f"rank 0 taking {pace:g} times as long"] if pace != 1.0 else []
     return ", ".join(words)
 
 

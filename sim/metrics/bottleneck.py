@@ -285,10 +285,10 @@ def _alone_words(evidence: Evidence, bucket: int) -> str:
     timeline = evidence.timeline
     if len(timeline.assignment.bucket_indices[bucket]) == 1:
         return ""
-    last, sizes = _last_gradient(timeline, bucket), timeline.workload.gradients
-    whole = sum(sizes[index].on_wire for index in timeline.assignment.bucket_indices[bucket])
-    # As a communication hook has them on the wire.
-    alone = service_ns(evidence.curves[0], last.on_wire * evidence.wire_bytes // whole)
+    last, gradients = _last_gradient(timeline, bucket), timeline.workload.gradients
+    whole = sum(gradients[index].on_wire for index in timeline.assignment.bucket_indices[bucket])
+    sent = last.on_wire * evidence.wire_bytes // max(whole, 1)  # as a communication hook has it on the wire
+    alone = service_ns(evidence.curves[0], sent)
     return f"; {last.name}, which completes it, would take {format_ms(alone)} alone"
 
 

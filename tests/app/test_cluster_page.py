@@ -175,7 +175,7 @@ def test_ranks_that_differ_cost_time(page: AppTest) -> None:
     assert is_clean(page)
     assert "ranks" in charts(page)
     (told,) = (found.value for found in page.markdown if "4 ranks take" in found.value)
-    assert "rank 0 takes 1.5 times as long" in told.replace("\\", "")
+    assert "rank 0 taking 1.5 times as long" in told.replace("\\", "")
     assert "nobody waits" not in "".join(found.value for found in page.info)
     page.select_slider(key="slow").set_value(1.0).run()
     assert is_clean(page)
@@ -230,7 +230,7 @@ def test_fewer_steps_of_very_many_ranks() -> None:
     assert samples_for(2) == 400
     assert samples_for(1_000) == 200
     assert samples_for(MOST_RANKS) == 20
-    assert words_of(0.05, 0.0, 1.2) == "jitter 5 %, rank 0 takes 1.2 times as long"
+    assert words_of(0.05, 0.0, 1.2) == "jitter 5 %, rank 0 taking 1.2 times as long"
 
 
 def test_a_bad_upload_is_one_line(page: AppTest) -> None:
