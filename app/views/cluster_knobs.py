@@ -117,7 +117,7 @@ def show(library: Library, looked_at: str | None) -> Asked:
         else:
             settings = settings_of(machine)
         st.divider()
-        workload, uploaded = None, _uploaded()
+        workload, uploaded = None, uploaded_workload()
         names = [*library.workloads, *([] if uploaded is None else [uploaded_words(uploaded[0].name)])]
         if looked_at in names and looked_at != st.session_state.get(_FOLLOWED):
             st.session_state[_FOLLOWED] = looked_at
@@ -159,7 +159,7 @@ def show(library: Library, looked_at: str | None) -> Asked:
     )
 
 
-def _uploaded() -> tuple[Workload, str] | None:
+def uploaded_workload() -> tuple[Workload, str] | None:
     """The workload that was uploaded on another page, if there is one."""
     outcome = uploading.uploaded()
     if outcome is None or outcome.uploaded is None or outcome.uploaded.workload is None:

@@ -322,9 +322,8 @@ def workload_looked_at(library: Library) -> str | None:
     if start == BUNDLED:
         return st.session_state.get("workload")
     if start == UPLOAD:
-        outcome = uploading.uploaded()
-        workload = None if outcome is None or outcome.uploaded is None else outcome.uploaded.workload
-        return None if workload is None else words.uploaded_words(workload.name)
+        uploaded = cluster_knobs.uploaded_workload()
+        return None if uploaded is None else words.uploaded_words(uploaded[0].name)
     folder = library.records.get(st.session_state.get("record", ""))
     with suppress(SimError):  # a record that cannot be read is told of where it is looked at
         if folder is not None:

@@ -301,9 +301,7 @@ def verdict_words(agreement: Agreement) -> str:
     wrong = agreement.order_pairs - agreement.order_right
     order = f"{agreement.order_right} of {agreement.order_pairs} pairs in the right order"
     noise = f", {agreement.order_within_noise} within noise" if agreement.order_within_noise else ""
-    why = (
-        f"{counted(wrong, 'pair')} not in the predicted order; " if wrong else ""
-    )  # which the rule allows none of
+    why = f"{counted(wrong, 'pair')} not in the predicted order; " if wrong else ""
     return (
         f"{'Passed' if agreement.passed else 'Not passed'}: {why}median step error "
         f"{agreement.median_step_error:.2%}, worst {agreement.worst_step_error:.2%}, {order}{noise}."
