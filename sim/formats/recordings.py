@@ -3,12 +3,14 @@
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sim.errors import InputError
 from sim.formats.documents import SCHEMA_VERSION, parse_body, parse_json
 from sim.formats.inputs import read_bytes
+from sim.nouns.devices import backend_of, device_type
 from sim.nouns.recording import (
     RecordedEnd,
     RecordedLayout,
@@ -19,6 +21,7 @@ from sim.nouns.recording import (
 )
 
 _FILE = re.compile(r"rank-([0-9]+)\.jsonl")
+_ALIKE = ("world_size", "level", "every", "device", "backend", "clock", "parameters")
 
 
 def load_recording(directory: str | os.PathLike[str]) -> Recording:
@@ -40,15 +43,35 @@ def load_recording(directory: str | os.PathLike[str]) -> Recording:
 
 
 def check_one_run(headers: Sequence[RecordingHeader], folder: Path) -> None:
-    """Raise ``InputError`` unless these ranks trained the same model together."""
+    """Raise ``InputError`` unless these ranks trained the same model together.
+
+    Each has a device of its own, of one type: ``cuda:0`` of every host, or ``cuda:0`` to ``cuda:7`` of each.
+    """
     first = headers[0]
     for header in headers[1:]:
-        for field in ("world_size", "level", "every", "parameters"):
-            if getattr(header, field) != getattr(first, field):
+        for field, one, other in zip(_ALIKE, _compared(first), _compared(header), strict=True):
+            if one != other:
+                shown = f" ({other} and {one})" if isinstance(other, int | str) else ""
                 raise InputError(
-                    f"{folder}: {field}: rank {header.rank} has another than rank {first.rank}; give "
+                    f"{folder}: {field}: rank {header.rank} has another than rank {first.rank}{shown}; give "
                     f"the files of one run"
                 )
+
+
+def _compared(header: RecordingHeader) -> tuple[object, ...]:
+    """What all ranks of a run say alike, in the order of ``_ALIKE``; of devices, type and which are one."""
+    places: dict[str, str] = {}
+    for one in header.parameters:
+        places.setdefault(one.device, f"{device_type(one.device)} {len(places)}")
+    return (
+        header.world_size,
+        header.level,
+        header.every,
+        header.device_type,
+        header.backend,
+        header.clock,
+        tuple(replace(one, device=places[one.device]) for one in header.parameters),
+    )
 
 
 def rank_of(path: Path) -> int | None:
@@ -106,7 +129,7 @@ def read_header(line: bytes, path: Path) -> RecordingHeader:
     header = parse_body(body, RecordingHeader, source)
     if rank_of(path) != header.rank:
         raise InputError(f"{source}: rank: {header.rank} is not legal in a file of this name")
-    return header
+    return replace(header, backend=backend_of(header.backend, header.device))
 
 
 def _object(line: bytes, source: str) -> dict[str, Any]:

@@ -15,7 +15,8 @@ backward_ns backwards band beside_the_curves broadcast bucket_bytes bucket_cap_b
 bucket_cap_mb_list bucket_indices buckets buffers bytes clock collective collectives comm_slowdown
 communication compute_slowdown copies copy_in copy_in_bytes_per_s copy_in_ns copy_out
 copy_out_bytes_per_s copy_out_ns count curve curves_in_the_step ddp ddp_kwargs details device device_name
-devices doubtful dropped dtype end_ns environment estimated every extensions factor first_bucket_mb
+device_type devices doubtful dropped dtype end_ns environment estimated every extensions factor
+first_bucket_mb
 flop_bound_share flops flops_per_byte forward_ns found gather gloo_num_threads gradients greatest high
 hooked_backward_ns in_step in_step_durations_ns index init_sync iteration iterations kind last_arriver
 launch_cost_ns launch_ns layouts least least_bytes level low made_from max max_ns mean mean_ns measured

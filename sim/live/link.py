@@ -68,6 +68,8 @@ def hardware_of(recording: Recording) -> Hardware:
         provenance={
             "source": "sim.record",
             "recording": recording.name,
+            "device_type": header.device_type,
+            "backend": header.backend,
             "curve": "within the training step, by the last rank to come"
             if not recording.missing_ranks
             else "ranks are missing: an upper bound",

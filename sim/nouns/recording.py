@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from sim.errors import InputError
 from sim.nouns.checks import at_least, no_duplicates
+from sim.nouns.devices import device_type
 from sim.nouns.workload import Buffer
 
 Level = Literal["full", "light"]
@@ -36,8 +37,8 @@ class RecordedEnd:
 class RecordingHeader:
     """The first line of a rank's file: what was recorded, on what, with which settings of DDP.
 
-    ``clock`` is ``"host"`` or ``"cuda events"``; ``comm_hook`` the communication hook that ran, None
-    where it was DDP's own all-reduce.
+    ``backend`` is the one that reduces tensors on ``device``. ``clock`` is ``"host"`` or ``"cuda events"``;
+    ``comm_hook`` the communication hook that ran, None where it was DDP's own all-reduce.
     """
 
     rank: int
@@ -64,6 +65,11 @@ class RecordingHeader:
             raise InputError(f"rank: {self.rank} is not legal; world_size is {self.world_size}")
         if not self.parameters:
             raise InputError("parameters: an empty list is not legal; give at least one parameter")
+
+    @property
+    def device_type(self) -> str:
+        """The type of the device, which all ranks of a job have in common."""
+        return device_type(self.device)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sim.errors import InputError
 from sim.nouns.ddp_switches import ARGUMENTS
+from sim.nouns.devices import backend_of
 from sim.recorder.surroundings import surroundings
 from sim.recorder.tap import Tap, ddp_log
 from sim.recorder.tensor_facts import bytes_by_dtype, dtype_name
@@ -63,7 +64,7 @@ def live_header(
         "level": level,
         "every": every,
         "torch": torch.__version__,
-        "backend": dist.get_backend(ddp.process_group),
+        "backend": backend_of(dist.get_backend_config(ddp.process_group), str(ddp.device)),
         "device": str(ddp.device),
         "clock": clock,
         "module": type(getattr(ddp.module, "_orig_mod", ddp.module)).__name__,  # not torch.compile's wrapper

@@ -14,6 +14,7 @@ import sim
 from sim.errors import InputError, NotModelledError
 from sim.formats.recordings import load_recording
 from sim.importer.recorded.recorded_steps import measured_of, workload_of
+from sim.live.follower import Follower
 from sim.nouns.recording import (
     RecordedBackward,
     RecordedBucket,
@@ -33,9 +34,10 @@ TIMES = st.integers(0, 10**12)
 
 
 def header(rank: int, **changes: Any) -> RecordingHeader:
+    world_size = changes.pop("world_size", 2)
     plain = RecordingHeader(
         rank=rank,
-        world_size=2,
+        world_size=world_size,
         level="full",
         every=1,
         torch="2.13.0",
@@ -344,3 +346,78 @@ def test_the_command_refuses_by_name(words: list[str], message: str, tmp_path: P
     assert said.code == 1
     assert message in said.err
     assert not (tmp_path / "made").exists()
+
+
+def on_gpus(number: int, gpus: int = 8, backend: str = "nccl", **changes: Any) -> dict[str, Any]:
+    """The header of a rank on a host with ``gpus`` of them, as torchrun places ranks."""
+    device = f"cuda:{number % gpus}"
+    placed = tuple(replace(one, device=device) for one in header(0).parameters)
+    changes = {"clock": "cuda events", "parameters": placed, "world_size": 16, **changes}
+    return {"device": device, "backend": backend, **changes}
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 8])
+def test_the_ranks_of_a_host_have_devices_of_their_own(tmp_path: Path, gpus: int) -> None:
+    steps = tuple(step(number, backward((4, 3, 2, 1))) for number in range(1, 21))
+    folder = write(tmp_path / "run", tuple(rank_of(rank, steps, **on_gpus(rank, gpus)) for rank in range(16)))
+    read = load_recording(folder)
+    assert [rank.header.device for rank in read.ranks] == [f"cuda:{rank % gpus}" for rank in range(16)]
+    assert not read.missing_ranks
+    followed = Follower(folder).refresh(60)
+    assert len(followed.ranks) == 16
+    assert followed.faults == ()
+    told = workload_of(read).provenance
+    assert (told["device_type"], told["backend"], told["world_size"]) == ("cuda", "nccl", 16)
+
+
+@pytest.mark.parametrize(
+    ("field", "changes"),
+    [
+        ("device", {"device": "cpu"}),
+        ("backend", {"backend": "gloo"}),
+        ("clock", {"clock": "host"}),
+        (
+            "parameters",  # one of them elsewhere than the others, which lie together on the first rank
+            {
+                "parameters": tuple(
+                    replace(one, device=f"cuda:{1 + (index == 2)}")
+                    for index, one in enumerate(header(0).parameters)
+                )
+            },
+        ),
+        (
+            "parameters",
+            {"parameters": tuple(replace(one, device="cpu") for one in header(0).parameters)},
+        ),
+    ],
+)
+def test_what_ranks_of_one_run_cannot_differ_in_is_named(
+    tmp_path: Path, field: str, changes: dict[str, Any]
+) -> None:
+    ranks = (rank_of(0, (), **on_gpus(0)), rank_of(1, (), **(on_gpus(1) | changes)))
+    folder = write(tmp_path / "run", ranks)
+    with pytest.raises(InputError, match=f"{folder}: {field}: rank 1 has another than rank 0"):
+        load_recording(folder)
+    followed = Follower(folder).refresh(60)
+    assert [rank.header.rank for rank in followed.ranks] == [0]
+    assert f"{field}: rank 1" in followed.faults[0]
+
+
+@pytest.mark.parametrize(
+    ("said", "device", "backend"),
+    [
+        ("nccl", "cuda:3", "nccl"),
+        ("gloo", "cuda:3", "gloo"),
+        ("undefined", "cuda:3", "nccl"),
+        ("undefined", "cpu", "gloo"),
+        ("cpu:gloo,cuda:nccl", "cuda:3", "nccl"),
+        ("cpu:gloo,cuda:nccl", "cpu", "gloo"),
+        ("cuda:gloo", "cuda:0", "gloo"),
+        ("ucc", "cuda:0", "ucc"),
+    ],
+)
+def test_the_backend_is_that_of_the_device(tmp_path: Path, said: str, device: str, backend: str) -> None:
+    ranks = tuple(rank_of(rank, (), device=device, backend=said) for rank in (0, 1))
+    read = load_recording(write(tmp_path / "run", ranks))
+    assert [rank.header.backend for rank in read.ranks] == [backend, backend]
+    assert [one.header.backend for one in Follower(tmp_path / "run").refresh(60).ranks] == [backend, backend]

@@ -42,6 +42,18 @@ def test_all_ranks_tell_transfers_and_who_came_last(tmp_path: Path) -> None:
     assert not any("WARNING" in line for line in found.assumed)
 
 
+@pytest.mark.parametrize("said", ["nccl", "undefined", "cpu:gloo,cuda:nccl"])
+def test_the_backend_is_the_one_of_gpus_however_the_group_was_made(tmp_path: Path, said: str) -> None:
+    def named(rank: int, trace: dict[str, Any]) -> None:
+        trace["distributedInfo"]["backend"] = said
+
+    found = read(tmp_path, named)
+    assert found.workload is not None
+    for made in (found.workload, *found.hardware):
+        assert (made.provenance["device_type"], made.provenance["backend"]) == ("cuda", "nccl")
+    assert {one.backend for one in found.measurements} == {"nccl"}
+
+
 def test_where_ranks_are_missing_there_are_bounds_and_no_last_comer(tmp_path: Path) -> None:
     def eight(rank: int, trace: dict[str, Any]) -> None:
         trace["distributedInfo"]["world_size"] = 8

@@ -66,6 +66,7 @@ def provenance(rank: SeenRank) -> dict[str, Any]:
         "trace": rank.source,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": rank.device,
+        "device_type": "cuda" if rank.on_gpu else "cpu",
         "host": rank.host,
         **rank.header,
     }

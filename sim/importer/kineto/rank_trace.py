@@ -17,6 +17,7 @@ from sim.importer.kineto.traced_collectives import find_collectives, unseen_call
 from sim.importer.kineto.traced_devices import decline_unread_device, device_of, doubts, text_of
 from sim.importer.kineto.traced_steps import find_steps
 from sim.metrics.intervals import Interval, union
+from sim.nouns.devices import backend_of
 from sim.nouns.imported import Progress
 
 _MOST_RANKS = 1 << 24
@@ -32,7 +33,9 @@ def read_rank(path: Path, progress: Progress) -> SeenRank:
     trace = read_events(path, progress)
     info = trace.header.get("distributedInfo")
     facts: dict[str, Any] = info if isinstance(info, dict) else {}
-    decline_unread_device(trace, text_of(facts.get("backend")))
+    said = text_of(facts.get("backend"))
+    backend = None if said is None else backend_of(said, "cuda" if trace.gpu else "cpu")
+    decline_unread_device(trace, backend)
     collectives = find_collectives(trace)
     steps = shard_steps(trace, find_steps(trace, collectives))
     decline(trace, steps)
@@ -41,7 +44,7 @@ def read_rank(path: Path, progress: Progress) -> SeenRank:
         source=str(path),
         rank=_count(facts.get("rank"), 0),
         world_size=_count(facts.get("world_size"), 1),
-        backend=text_of(facts.get("backend")),
+        backend=backend,
         device=(device_of(trace) or "GPU") if trace.gpu else "CPU",
         on_gpu=bool(trace.gpu),
         host=text_of(trace.header.get("host_name")),
@@ -63,7 +66,11 @@ def read_rank(path: Path, progress: Progress) -> SeenRank:
         base_ns=base if type(base := trace.header.get("baseTimeNanoseconds")) is int else 0,
         doubts=doubts(trace),
         dropped=tuple(f"{count} {what}" for what, count in trace.dropped.items()),
-        header={key: text for key in ("backend", "nccl_version") if (text := text_of(facts.get(key)))},
+        header={
+            key: text
+            for key, text in (("backend", backend), ("nccl_version", text_of(facts.get("nccl_version"))))
+            if text
+        },
     )
 
 

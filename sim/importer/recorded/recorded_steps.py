@@ -96,6 +96,7 @@ def workload_of(recording: Recording) -> Workload:
             **header.provenance,
             "source": "bucketsim import recording",
             "module": header.module,
+            "device_type": header.device_type,
             "backend": header.backend,
             "clock": header.clock,
             "comm_hook": header.comm_hook,

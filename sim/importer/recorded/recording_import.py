@@ -39,7 +39,7 @@ def read_recording(paths: Sequence[Path], options: ImportOptions) -> Imported:
     steps = sum(len(rank.steps) for rank in recording.ranks)
     found = [
         f"{len(recording.ranks)} of {recording.world_size} ranks, {header.level} level, {header.backend} on "
-        f"{header.device}, {steps} steps in all",
+        f"{header.device_type}, {steps} steps in all",
         f"{len(workload.gradients)} gradients, {format_size(workload.total_bytes)}; forward "
         f"{format_ms(workload.forward_ns)}, backward {format_ms(workload.backward_ns)}, optimizer "
         f"{format_ms(workload.optimizer_ns)}",
