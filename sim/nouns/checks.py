@@ -39,6 +39,13 @@ def integer(field: str, value: Any, least: int) -> None:
         raise InputError(f"{field}: {value} is not legal; give an integer >= {least} (at most 2**62)")
 
 
+def number(field: str, value: Any) -> int | float:
+    """``value`` is a finite number, and no truth value."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InputError(f"{field}: {value!r:.60} is not legal; give a number")
+    return value
+
+
 def factor(field: str, value: float, least: float) -> None:
     """``value`` is a finite float in [least, 2**62]."""
     if not (math.isfinite(value) and least <= value <= MAX_INT):

@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 from sim.errors import InputError
-from sim.nouns.checks import at_least, curve_scatter, factor, rate, scatter
+from sim.nouns.checks import at_least, curve_scatter, factor, number, rate, scatter
 from sim.nouns.collective import CollectiveKind
 
 
@@ -25,6 +25,7 @@ Curve = tuple[CurvePoint, ...]
 
 MAX_CHANNELS = 65_536
 GLOO_CHANNELS = 2  # worker threads per process group: two collectives at once (A3.8)
+MOST_FACTOR = 1e6  # on a whole curve
 MAX_RANKS = 1_000_000  # of one job, wherever one is described, computed or imported
 
 SLOWDOWNS = (
@@ -36,6 +37,9 @@ SLOWDOWNS = (
     "comm_copy_out_slowdown",
 )
 
+COSTS = ("launch_cost_ns", "search_unused_ns", "mark_used_ns")
+RATES = ("copy_in_bytes_per_s", "copy_out_bytes_per_s", "accumulate_bytes_per_s", "low_rank_bytes_per_s")
+SCALARS = (*COSTS, *RATES, *SLOWDOWNS, "queued_gather_factor")
 CURVES: tuple[CollectiveKind, ...] = ("all_reduce", "reduce_scatter", "all_gather", "reduce", "broadcast")
 
 
@@ -55,7 +59,8 @@ class Hardware:
     not slow them (``sim.clock.small_messages``). ``search_unused_ns`` and
     ``mark_used_ns`` are what ``find_unused_parameters`` adds per parameter, to a forward and to each hook.
     ``spread`` keeps, for each measured quantity, what is known of its scatter: quantiles that rise, and of a
-    curve's points, by size, none below 0.
+    curve's points, by size, none below 0. ``spread["ranges"]`` holds where what is not measured lies (95 %),
+    ``spread["readings"]`` other machines that explain the same measured step; see CONTRACT.
     """
 
     name: str
@@ -92,19 +97,10 @@ class Hardware:
             at_least(name, count, 1)
             if count > most:
                 raise InputError(f"{name}: {count} is not legal; give an integer 1 to {most}")
-        for cost in ("launch_cost_ns", "search_unused_ns", "mark_used_ns"):
-            at_least(cost, getattr(self, cost), 0)
-        for name in SLOWDOWNS:
-            factor(name, getattr(self, name), 1.0)
-        rate("copy_in_bytes_per_s", self.copy_in_bytes_per_s)
-        rate("copy_out_bytes_per_s", self.copy_out_bytes_per_s)
-        rate("accumulate_bytes_per_s", self.accumulate_bytes_per_s)
-        rate("low_rank_bytes_per_s", self.low_rank_bytes_per_s)
-        if not 0 < self.queued_gather_factor <= 1:
-            raise InputError(
-                f"queued_gather_factor: {self.queued_gather_factor} is not legal; give a factor above 0, "
-                f"at most 1"
-            )
+        for name in SCALARS:
+            _scalar(name, name, getattr(self, name))
+        _ranges(self.spread.get("ranges", {}))
+        _readings(self.spread.get("readings", []))
         for name, known in self.spread.items():
             if name in CURVES:
                 curve_scatter(f"spread.{name}", known)
@@ -115,10 +111,10 @@ class Hardware:
                 continue
             if not curve:
                 raise InputError(f"{name}: an empty list is not legal; give at least one point")
-            for number, (before, after) in enumerate(pairwise(curve), start=1):
+            for place, (before, after) in enumerate(pairwise(curve), start=1):
                 if after.num_bytes <= before.num_bytes:
                     raise InputError(
-                        f"{name}.{number}.num_bytes: {after.num_bytes} is not legal; sizes must "
+                        f"{name}.{place}.num_bytes: {after.num_bytes} is not legal; sizes must "
                         f"ascend without repeats, and the point before has {before.num_bytes}"
                     )
 
@@ -126,3 +122,75 @@ class Hardware:
         """The curve of collectives of ``kind``; None where it was not measured."""
         curve: Curve | None = getattr(self, kind)
         return curve
+
+
+def _scalar(field: str, name: str, value: Any) -> None:
+    """``value`` is legal for the hardware's field ``name``; ``field`` is what a message calls it."""
+    if name in COSTS:
+        at_least(field, value, 0)
+    elif name in RATES:
+        rate(field, value)
+    elif name in SLOWDOWNS:
+        factor(field, value, 1.0)
+    elif not 0 < value <= 1:
+        raise InputError(f"{field}: {value} is not legal; give a factor above 0, at most 1")
+
+
+def _ranges(said: Any) -> None:
+    """``spread.ranges``: for a field its least and greatest value, for a curve such factors on all of it."""
+    if not isinstance(said, dict):
+        raise InputError(f"spread.ranges: {said!r:.60} is not legal; give an object, one member a field")
+    for name, known in said.items():
+        field = f"spread.ranges.{name}"
+        if name not in (*SCALARS, *CURVES):
+            raise InputError(f"{field}: not a field with a range; give {', '.join((*SCALARS, *CURVES))}")
+        if not isinstance(known, dict) or not {"low", "high"} <= set(known):
+            raise InputError(f"{field}: {known!r:.60} is not legal; give an object with low and high")
+        for end in ("low", "high"):
+            value = number(f"{field}.{end}", known[end])
+            if name in SCALARS:
+                _scalar(f"{field}.{end}", name, value)
+            elif not 0 < value <= MOST_FACTOR:
+                raise InputError(
+                    f"{field}.{end}: {value} is not legal; give a factor above 0, at most {MOST_FACTOR:g}"
+                )
+        if known["low"] > known["high"]:
+            raise InputError(f"{field}.low: {known['low']} is not legal; high is {known['high']}")
+
+
+def _readings(said: Any) -> None:
+    """``spread.readings``: machines by what they change of this one, which itself is the first of them."""
+    legal = "give a list of objects with what, weight, set and curve"
+    if not isinstance(said, list | tuple):
+        raise InputError(f"spread.readings: {said!r:.60} is not legal; {legal}")
+    total = 0.0
+    for place, reading in enumerate(said):
+        field = f"spread.readings.{place}"
+        if not isinstance(reading, dict) or not isinstance(reading.get("what"), str):
+            raise InputError(f"{field}: {reading!r:.60} is not legal; {legal}")
+        if unknown := set(reading) - {"what", "weight", "set", "curve"}:
+            raise InputError(f"{field}: {min(unknown)} is not known; {legal}")
+        weight = number(f"{field}.weight", reading.get("weight"))
+        curve = number(f"{field}.curve", reading.get("curve", 1.0))
+        if not 0 < weight <= 1:
+            raise InputError(f"{field}.weight: {weight} is not legal; give a share above 0, at most 1")
+        if not 0 < curve <= MOST_FACTOR:
+            raise InputError(f"{field}.curve: {curve} is not legal; give a factor above 0")
+        changed = reading.get("set", {})
+        if not isinstance(changed, dict):
+            raise InputError(f"{field}.set: {changed!r:.60} is not legal; give an object, one member a field")
+        for name, value in changed.items():
+            if name == "launch_blocks_compute" and isinstance(value, bool):
+                continue
+            if name not in SCALARS:
+                raise InputError(
+                    f"{field}.set.{name}: not a field that a reading sets; give "
+                    f"{', '.join((*SCALARS, 'launch_blocks_compute'))}"
+                )
+            if value is not None or name not in RATES:
+                _scalar(f"{field}.set.{name}", name, number(f"{field}.set.{name}", value))
+        if not place and (changed or curve != 1):
+            raise InputError(f"{field}: the first reading is the hardware itself; it changes nothing")
+        total += weight
+    if said and abs(total - 1) > 1e-6:
+        raise InputError(f"spread.readings: weights of {total:g} in all are not legal; they sum to 1")

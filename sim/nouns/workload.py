@@ -28,6 +28,7 @@ DTYPE_BYTES = {
 
 _WHOLE_BUCKET = re.compile(r"bucket \d+")
 ReadyIncludes = Literal["copy_in", "launch", "interference"]
+BandOn = Literal["ready", "length"]
 ReadyTimes = tuple[int | None, ...]  # ns by gradient index; None: it never becomes ready
 
 
@@ -103,7 +104,9 @@ class Workload:
     All times in ns; ``ready_ns`` of each gradient and ``backward_ns`` count from the start of
     backward. ``ready_includes`` names the effects of DDP that the times already contain.
     ``samples`` holds the ready times of each recorded iteration, by gradient index. ``estimated``
-    says that no profile stands behind the times, ``band`` then gives (low, high) factors on them.
+    says that no profile stands behind the times, ``band`` then gives (low, high) factors on them:
+    on all times of the step (``band_on`` "length" or None), or, where the length of backward is known, on
+    ready times inside it ("ready").
     ``whole_buckets`` says that each gradient stands for a whole bucket as it ran, whose gradients nothing
     tells apart: buckets can be merged, never divided.
     """
@@ -120,6 +123,7 @@ class Workload:
     samples: tuple[ReadyTimes, ...] = ()
     estimated: bool = False
     band: tuple[float, float] | None = None
+    band_on: BandOn | None = None
     whole_buckets: bool | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
     extensions: dict[str, Any] = field(default_factory=dict)

@@ -128,6 +128,7 @@ def _build(walked: ModelWalk, known: Known, *, name: str | None, facts: Mapping[
         samples=(),
         estimated=True,
         band=(low * times.scale[0], high * times.scale[1]),
+        band_on="length" if known.backward_ns is None and known.step_ns is None else "ready",
         provenance=_provenance(walked, known, times, counted, facts),
     )
 

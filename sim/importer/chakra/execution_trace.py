@@ -269,6 +269,7 @@ def _workload(
         optimizer_ns=options.optimizer_ns or 0,
         estimated=True,
         band=band,
+        band_on="ready",
         provenance={"source": "execution trace", "file": source, "schema": trace.schema},
     )
 

@@ -230,6 +230,7 @@ def _workload(
         "forward_ns": forward_ns or 0,
         "ready_includes": INCLUDES if is_logged else (),
         "estimated": True,
+        "band_on": "ready",
         "provenance": {"source": "DDP's logger", "file": source},
     }
     if options.model is not None:
