@@ -42,7 +42,8 @@ class Boundary:
         self._reduced = False  # gradients were reduced since the last ``take_step``
         self._accumulates = False
         self._task: int | None = None
-        self._handles: list[Any] = [ddp.register_forward_hook(OwnHook(self._after_forward))]
+        untraced: Any = torch.compiler.disable(self._after_forward)  # type: ignore[no-untyped-call]
+        self._handles: list[Any] = [ddp.register_forward_hook(OwnHook(untraced))]
         for parameter in ddp.parameters():
             if parameter.requires_grad:
                 self._handles.append(parameter.register_post_accumulate_grad_hook(self._on_gradient))  # type: ignore[no-untyped-call]

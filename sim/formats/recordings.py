@@ -141,9 +141,10 @@ def _object(line: bytes, source: str) -> dict[str, Any]:
 
 def _checked_layout(layout: RecordedLayout, header: RecordingHeader, source: str) -> RecordedLayout:
     count = len(header.parameters)
-    for index in (index for bucket in layout.bucket_indices for index in bucket):
-        if not 0 <= index < count:
-            raise InputError(f"{source}: bucket_indices: {index} is not legal; there are {count} parameters")
+    for field, buckets in (("bucket_indices", layout.bucket_indices), ("fired", (layout.fired,))):
+        for index in (index for bucket in buckets for index in bucket):
+            if not 0 <= index < count:
+                raise InputError(f"{source}: {field}: {index} is not legal; there are {count} parameters")
     return layout
 
 

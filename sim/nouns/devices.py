@@ -1,8 +1,23 @@
 """Devices and backends by name, as torch writes them, and what of them the ranks of one job have alike."""
 
+from collections.abc import Mapping
+
 # torch's own defaults for a process group that was made without a backend's name
 # (``torch.distributed.Backend.default_device_backend_map``)
 _BY_DEFAULT = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl", "mps": "gloo"}
+
+# variables that take the overlap away which a recording is to show, and why
+SERIALISING = {
+    "CUDA_DEVICE_MAX_CONNECTIONS": "each timed event of the recorder makes the GPU's one queue wait, so that "
+    "collectives may not overlap backward as they do without it; record again without this variable",
+    "CUDA_LAUNCH_BLOCKING": "the host waits for every kernel, so that nothing overlaps; record again without "
+    "this variable",
+}
+
+
+def serialised_by(environment: Mapping[str, str]) -> list[str]:
+    """Sentences on the variables of ``environment`` that serialise what a GPU does."""
+    return [f"{name}=1: {why}" for name, why in SERIALISING.items() if environment.get(name) == "1"]
 
 
 def device_type(device: str) -> str:

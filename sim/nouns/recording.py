@@ -38,7 +38,8 @@ class RecordingHeader:
     """The first line of a rank's file: what was recorded, on what, with which settings of DDP.
 
     ``backend`` is the one that reduces tensors on ``device``. ``clock`` is ``"host"`` or ``"cuda events"``;
-    ``comm_hook`` the communication hook that ran, None where it was DDP's own all-reduce.
+    ``comm_hook`` the communication hook that ran, None where it was DDP's own all-reduce. ``environment``
+    has the variables that change how a GPU runs, where they are set.
     """
 
     rank: int
@@ -53,6 +54,7 @@ class RecordingHeader:
     comm_hook: str | None
     ddp: dict[str, Any]
     parameters: tuple[RecordedParameter, ...]
+    environment: dict[str, str] = field(default_factory=dict)
     buffers: tuple[Buffer, ...] = ()
     provenance: dict[str, Any] = field(default_factory=dict)
     extensions: dict[str, Any] = field(default_factory=dict)
@@ -74,10 +76,14 @@ class RecordingHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedLayout:
-    """DDP's buckets from ``step`` on, in launch order, as indices of parameters."""
+    """DDP's buckets from ``step`` on, in launch order, as indices of parameters.
+
+    ``fired``: the order in which gradients came in that step, which times that are equal do not tell.
+    """
 
     step: int
     bucket_indices: tuple[tuple[int, ...], ...]
+    fired: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         at_least("step", self.step, 0)

@@ -96,3 +96,8 @@ class LiveCudaClock:
 def live_clock_for(device: torch.device) -> LiveClock:
     """The clock on which training on ``device`` is timed."""
     return LiveCudaClock(device) if device.type == "cuda" else LiveHostClock()
+
+
+def is_captured(device: torch.device) -> bool:
+    """Whether work on ``device`` goes into a CUDA graph now, and does not run."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()

@@ -11,8 +11,8 @@ from torch.nn.parallel import DistributedDataParallel
 from sim.errors import InputError
 from sim.nouns.ddp_switches import ARGUMENTS
 from sim.nouns.devices import backend_of
-from sim.recorder.surroundings import surroundings
-from sim.recorder.tap import Tap, ddp_log
+from sim.recorder.surroundings import environment, surroundings
+from sim.recorder.tap import ddp_log, tap_of
 from sim.recorder.tensor_facts import bytes_by_dtype, dtype_name
 
 _SCHEMA_VERSION = 1
@@ -46,10 +46,9 @@ def live_header(
     level: str,
     every: int,
     clock: str,
-    tap: Tap | None,
 ) -> dict[str, Any]:
     """The header of a rank's file, as JSON."""
-    log = ddp_log(ddp)
+    log, tap = ddp_log(ddp), tap_of(ddp)  # the hook of an earlier recording stays, whatever the level is
     hook = tap.name if tap is not None else log.get("comm_hook")
     sparse = {
         id(module.weight)
@@ -67,6 +66,7 @@ def live_header(
         "backend": backend_of(dist.get_backend_config(ddp.process_group), str(ddp.device)),
         "device": str(ddp.device),
         "clock": clock,
+        "environment": environment(ddp.device),
         "module": type(getattr(ddp.module, "_orig_mod", ddp.module)).__name__,  # not torch.compile's wrapper
         "comm_hook": hook,
         "ddp": {

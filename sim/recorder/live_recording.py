@@ -26,10 +26,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from sim.errors import InputError
+from sim.nouns.devices import serialised_by
 from sim.recorder.journal import Journal
-from sim.recorder.live_clocks import LiveClock, live_clock_for
+from sim.recorder.live_clocks import LiveClock, is_captured, live_clock_for
 from sim.recorder.live_header import live_header, log_buckets, trained_parameters
 from sim.recorder.live_steps import BackwardStamps, StepStamps
+from sim.recorder.surroundings import environment, restart
 from sim.recorder.tap import CommHook, Tap, attach
 from sim.recorder.tensor_facts import is_compiled
 
@@ -59,7 +61,8 @@ def record(
 
     Args:
         ddp_model: the DistributedDataParallel that is trained.
-        directory: where the files go; made if it is not there.
+        directory: where the files go; made if it is not there. A start that is the launcher's Nth restart
+            writes into ``restart-N`` in it.
         level: ``full`` sees every bucket through a communication hook, which stays and reduces as DDP does;
             ``light`` registers none and sees gradients, forward, backward and optimizer.
         every: record each Nth step only.
@@ -109,13 +112,16 @@ def _recording(
     named = trained_parameters(ddp_model)
     clock = live_clock_for(place)
     rank = dist.get_rank(ddp_model.process_group)
-    journal = Journal(Path(directory) / f"rank-{rank}.jsonl")
+    told = environment(place)
+    for why in serialised_by(told):
+        _log.warning("sim.record: %s", why)
+    journal = Journal(Path(directory, restart()) / f"rank-{rank}.jsonl")
     tap = None
     try:
         if level == "full":
             places = {id(parameter): index for index, (_, parameter) in enumerate(named)}
             tap = attach(ddp_model, places=places, wrap=wrap, wrap_state=wrap_state)
-        journal.write(live_header(ddp_model, named, level=level, every=every, clock=clock.name, tap=tap))
+        journal.write(live_header(ddp_model, named, level=level, every=every, clock=clock.name))
     except BaseException:
         journal.discard()
         raise
@@ -200,7 +206,7 @@ class LiveRecording:
 
     def step(self) -> None:
         """End a step here: call it after ``optimizer.step()``, also where that step was skipped."""
-        if self._step is not None:
+        if self._step is not None and not self._is_captured():
             if not self._step.optimizer_ends:
                 self._step.end = self._clock.stamp()
             self._finish_step()
@@ -210,11 +216,13 @@ class LiveRecording:
         if self._tap is not None:
             self._tap.stamp = self._clock.stamp
         ddp = self._ddp
+        # torch.compile(ddp) would trace the hooks, and make a graph's own events of theirs
+        untraced: Any = torch.compiler.disable
         self._handles = [
-            ddp.register_forward_pre_hook(self._before_ddp, prepend=True),
-            ddp.module.register_forward_pre_hook(self._before_module, prepend=True),
-            ddp.register_forward_hook(self._after_ddp),
-            register_optimizer_step_post_hook(self._after_optimizer),
+            ddp.register_forward_pre_hook(untraced(self._before_ddp), prepend=True),
+            ddp.module.register_forward_pre_hook(untraced(self._before_module), prepend=True),
+            ddp.register_forward_hook(untraced(self._after_ddp)),
+            register_optimizer_step_post_hook(untraced(self._after_optimizer)),
         ]
         for index, parameter in enumerate(self._parameters):
             hook = self._gradient_hook(index)
@@ -222,15 +230,10 @@ class LiveRecording:
 
     def stop(self, *, failed: bool) -> None:
         """Take the hooks off and write what is left; after a failure, only what needs no waiting."""
-        try:
-            if self._stepped:
-                self._finish_step()
-            self._take_off()
-            self._write_steps(wait=not failed)
-        except RuntimeError as error:
-            if not failed:
-                raise
-            _log.warning("%s: the last steps could not be read: %s", self.path, error)
+        if self._stepped:
+            self._finish_step()
+        self._take_off()
+        self._write_steps(wait=not failed)
         if self._number and not self.steps_recorded and self._journal.is_open and not failed:
             _log.warning(
                 "%s: no step was recorded; call recording.step() after each optimizer step", self.path
@@ -247,7 +250,7 @@ class LiveRecording:
             self._tap.rows = self._tap.stamp = None
 
     def _before_ddp(self, *_: Any) -> None:
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() or self._is_captured():
             return
         self._close_backward()
         if self._stepped:
@@ -337,37 +340,68 @@ class LiveRecording:
         return owned
 
     def _after_optimizer(self, optimizer: Optimizer, *_: Any) -> None:
-        if self._step is None or not self._owns(optimizer):
+        if self._step is None or not self._owns(optimizer) or self._is_captured():
             return
         self._stepped = True
-        if self._backward is not None and self._backward.sync_end is not None:
-            self._close_backward()  # not where the optimizer steps inside backward
+        if torch._C._current_graph_task_id() != -1:
+            return  # it steps inside backward, whose end is still to come
+        self._close_backward()
         if self._step.start is not None:
             self._step.optimizer_ends.append(self._clock.stamp())
 
-    def _finish_step(self) -> None:
-        """The step is over: keep its stamps until they can be read, and write those that can be now."""
+    def _is_captured(self) -> bool:
+        """Whether what runs now goes into a CUDA graph: its replays run no hooks, so recording stops here.
+
+        Events of a capture cannot be read, and while it lasts none may be asked for: that would end it.
+        """
+        if not is_captured(self._ddp.device):
+            return False
+        if self._handles:
+            _log.warning(
+                "%s: recording stops here: the step is captured in a CUDA graph, whose replays run no hooks; "
+                "record the loop without graphs",
+                self.path,
+            )
+            if self._stepped:
+                self._keep_step()
+            self._take_off()
+        return True
+
+    def _keep_step(self) -> None:
+        """The step is over: keep its stamps until they can be read."""
         self._close_backward()
         step, self._step, self._stepped = self._step, None, False
         if step is not None and step.backwards:
             step.compiled = self._compiled is True
             self._unread.append(step)
             self.steps_recorded += 1
+
+    def _finish_step(self) -> None:
+        """Keep the step, and write those that can be read now."""
+        self._keep_step()
         self._write_steps(wait=False)
         if self.steps_recorded == self._max_steps or not self._journal.is_open:
             self._take_off()
 
     def _write_steps(self, *, wait: bool) -> None:
+        """Write the steps whose stamps have been reached; if a clock fails, warn and record no more."""
         clock = self._clock
         while self._unread:
             step = self._unread[0]
-            if wait:
-                clock.wait(step.last)
-            elif not clock.reached(step.last):
+            try:
+                if wait:
+                    clock.wait(step.last)
+                elif not clock.reached(step.last):
+                    return
+                line = step.line(clock, len(self._parameters))
+            except (RuntimeError, ValueError) as error:  # of torch, for an event that cannot be read
+                _log.warning("%s: recording stops here, step %d: %s", self.path, step.number, error)
+                self._unread.clear()
+                self._take_off()
                 return
             self._unread.popleft()
             self._write_layout(step)
-            self._journal.write(step.line(clock, len(self._parameters)))
+            self._journal.write(line)
             clock.release(step.stamps())
 
     def _write_layout(self, step: StepStamps) -> None:
@@ -378,4 +412,5 @@ class LiveRecording:
             layout = log_buckets(self._ddp)
         if layout and layout != self._layout:
             self._layout = layout
-            self._journal.write({"kind": "buckets", "step": step.number, "bucket_indices": layout})
+            line = {"kind": "buckets", "step": step.number, "bucket_indices": layout, "fired": step.fired()}
+            self._journal.write(line)

@@ -82,7 +82,10 @@ class BackwardStamps:
 
 @dataclass(slots=True, kw_only=True)
 class StepStamps:
-    """One optimizer step; ``start`` None: it is counted and not recorded."""
+    """One optimizer step; ``start`` None: it is counted and not recorded.
+
+    ``optimizer_ends`` are those after backward: an optimizer that steps inside it has no end of its own.
+    """
 
     number: int
     start: Stamp
@@ -94,10 +97,15 @@ class StepStamps:
 
     @property
     def last(self) -> Stamp:
-        """The stamp that is reached last."""
+        """The stamp that is made last, and so reached last."""
         if self.optimizer_ends:
             return self.optimizer_ends[-1]
         return self.backwards[-1].sync_end if self.end is None else self.end
+
+    def fired(self) -> list[int]:
+        """Parameters in the order in which their hooks fired last, in the last backward."""
+        last: dict[int, int] = {index: place for place, (index, _) in enumerate(self.backwards[-1].firings)}
+        return sorted(last, key=last.__getitem__)
 
     def layout(self) -> list[list[int]] | None:
         """Buckets of the last synchronised backward, in launch order; None where none was seen."""
@@ -110,8 +118,7 @@ class StepStamps:
         """As JSON; ``count`` is the number of parameters."""
         optimizer_ns = None
         if self.optimizer_ends:
-            after = clock.between_ns(self.backwards[-1].sync_end, self.optimizer_ends[-1])
-            optimizer_ns = after if after >= 0 else None  # an optimizer that steps inside backward
+            optimizer_ns = max(0, clock.between_ns(self.backwards[-1].sync_end, self.optimizer_ends[-1]))
         return {
             "kind": "step",
             "step": self.number,

@@ -113,6 +113,11 @@ def can_round_alike(ddp: DistributedDataParallel) -> bool:
     return is_power_of_two or batched or not ddp.gradient_as_bucket_view
 
 
+def tap_of(ddp: DistributedDataParallel) -> Tap | None:
+    """The tap that ``ddp`` has, of this recording or an earlier one."""
+    return _taps.get(ddp)
+
+
 def forget(ddp: DistributedDataParallel) -> None:
     """The Reducer that had the hook is gone, and the tap with it."""
     _taps.pop(ddp, None)

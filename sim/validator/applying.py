@@ -239,7 +239,8 @@ class _Watch:
 
     def __init__(self, ddp: DistributedDataParallel, asked: Sequence[Sequence[int]]) -> None:
         self._asked = [set(bucket) for bucket in asked]
-        self._handle = ddp.register_forward_pre_hook(self._look)
+        untraced: Any = torch.compiler.disable(self._look)  # type: ignore[no-untyped-call]
+        self._handle = ddp.register_forward_pre_hook(untraced)
 
     def _look(self, ddp: nn.Module, inputs: object) -> None:
         assert isinstance(ddp, DistributedDataParallel)

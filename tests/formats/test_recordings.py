@@ -275,13 +275,73 @@ def test_what_makes_no_workload_is_refused() -> None:
         workload_of(recording_of(rank_of(0, unready)))
 
 
+def waiting(one: RecordedStep, wait: int) -> RecordedStep:
+    """``one`` with buckets that are launched ``wait`` before their end."""
+    (made,) = one.backwards
+    buckets = tuple(replace(bucket, launch_ns=bucket.end_ns - wait) for bucket in made.buckets)
+    return replace(one, backwards=(replace(made, buckets=buckets),))
+
+
+@pytest.mark.parametrize("ahead", [-(10**9), 0, 10**9])
+@pytest.mark.parametrize("clock", ["host", "cuda events"])
+def test_the_last_to_launch_is_not_the_host_that_runs_ahead(clock: str, ahead: int) -> None:
+    """Two hosts' clocks are as far apart as they like, and a GPU's host asks for work long before it runs."""
+    plain = steady((400, 300, 200, 100), count=20)
+    soon = tuple(waiting(one, 5 if number % 4 else 15) for number, one in enumerate(plain))
+    late = tuple(replace(waiting(one, 10), started_at_ns=one.started_at_ns + ahead) for one in plain)
+    ranks = (rank_of(0, soon, clock=clock), rank_of(1, late, clock=clock))
+    found = [bucket["last_arriver"] for bucket in measured_of(recording_of(*ranks))["buckets"]]
+    warmup = 2 if clock == "host" else 11
+    own = sum(number % 4 > 0 for number in range(warmup, 20))
+    assert found == [{"0": own, "1": 20 - warmup - own}] * 2
+
+
+@pytest.mark.parametrize(
+    ("layout", "ddp", "order"),
+    [
+        (RecordedLayout(step=1, bucket_indices=((2, 3), (1, 0))), {}, (2, 3, 1, 0)),
+        (
+            RecordedLayout(step=1, bucket_indices=((2, 3), (0, 1))),
+            {"find_unused_parameters": True},
+            (3, 2, 1, 0),
+        ),
+        (
+            RecordedLayout(step=1, bucket_indices=((2, 3), (0, 1)), fired=(2, 3, 1, 0)),
+            {"find_unused_parameters": True},
+            (2, 3, 1, 0),
+        ),
+        (
+            RecordedLayout(step=1, bucket_indices=((2, 3), (1, 0))),
+            {"find_unused_parameters": True, "static_graph": True},
+            (2, 3, 1, 0),
+        ),
+    ],
+)
+def test_gradients_that_are_ready_at_one_time_are_in_the_order_of_their_hooks(
+    layout: RecordedLayout, ddp: dict[str, Any], order: tuple[int, ...]
+) -> None:
+    tied = replace(rank_of(0, steady((200, 200, 100, 100)), ddp=ddp), layouts=(layout,))
+    assert workload_of(recording_of(tied)).order() == order
+    apart = replace(rank_of(0, steady((400, 300, 200, 100)), ddp=ddp), layouts=(layout,))
+    assert workload_of(recording_of(apart)).order() == (3, 2, 1, 0)
+
+
+def test_a_recording_of_serialised_work_is_doubtful() -> None:
+    for environment in ({"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, {"CUDA_LAUNCH_BLOCKING": "1"}):
+        ranks = (rank_of(rank, steady((4, 3, 2, 1)), environment=environment) for rank in (0, 1))
+        (told,) = workload_of(recording_of(*ranks)).provenance["doubtful"]
+        assert next(iter(environment)) in told
+    harmless = rank_of(0, steady((4, 3, 2, 1)), environment={"CUDA_DEVICE_MAX_CONNECTIONS": "8"})
+    assert workload_of(recording_of(harmless)).provenance["doubtful"] == []
+
+
 def test_buckets_are_those_of_the_slowest_rank_and_name_the_last_arriver() -> None:
     first, second = steady((400, 300, 200, 100)), steady((500, 300, 200, 90))
-    late = tuple(replace(one, started_at_ns=one.started_at_ns + 20) for one in second)
+    late = tuple(waiting(one, 10) for one in second)
     row, other = measured_of(recording_of(rank_of(0, first), rank_of(1, late)))["buckets"]
-    assert (row["ready_ns"], row["launch_ns"], row["end_ns"], row["num_bytes"]) == (200, 202, 240, 32)
+    assert (row["ready_ns"], row["launch_ns"], row["end_ns"], row["num_bytes"]) == (200, 230, 240, 32)
     assert (other["ready_ns"], other["parameters"], other["steps"]) == (500, [1, 0], 6)
-    assert row["last_arriver"] == other["last_arriver"] == {"1": 6}
+    assert row["last_arriver"] == other["last_arriver"] == {"1": 6}  # it waited least
     light = RecordedRank(header=header(0), layouts=(), steps=first)
     assert measured_of(recording_of(light))["buckets"] == []
 

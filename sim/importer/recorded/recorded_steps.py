@@ -8,7 +8,7 @@ from sim.errors import InputError, NotModelledError
 from sim.formats.documents import SCHEMA_VERSION
 from sim.importer.recorded.kept_steps import FEWEST_BACKWARDS, Kept, keep, warmup_steps
 from sim.importer.recorded.recording_checks import check_recording
-from sim.nouns.recording import RecordedBackward, RecordedStep, Recording
+from sim.nouns.recording import RecordedBackward, RecordedRank, Recording
 from sim.nouns.workload import Gradient, ReadyIncludes, Workload
 from sim.systems.compile_cuts import AS_RECORDED
 from sim.units import median_ns
@@ -61,9 +61,10 @@ def workload_of(recording: Recording) -> Workload:
         min(median_ns(times), backward_ns) if (times := [t for t in column if t is not None]) else None
         for column in zip(*samples, strict=True)
     ]
+    places = _firing_places(chosen.rank)
     order = sorted(
         (index for index, time in enumerate(ready) if time is not None),
-        key=lambda index: (ready[index] or 0, -index),
+        key=lambda index: (ready[index] or 0, places.get(index, len(ready)), -index),
     )
     if not order:
         raise InputError(f"{recording.name}: no gradient became ready in any backward")
@@ -119,9 +120,9 @@ def measured_of(recording: Recording) -> dict[str, Any]:
     """Medians of steps by rank and of buckets over ranks, as JSON.
 
     A bucket's times are those of the slowest rank in each step, medians over steps, in ns from the end
-    of that rank's forward; ``last_arriver`` counts, by rank, the steps in which it launched the bucket
-    last by the wall clock (across hosts only as good as their clocks). Buckets are left out at the
-    light level, and where steps differ in their buckets only those with the last layout count.
+    of that rank's forward; ``last_arriver`` counts, by rank, the steps in which it waited least between
+    the bucket's launch and its end: it came last, and no clocks of two ranks are compared. Buckets are left
+    out at the light level, and where steps differ in their buckets only those with the last layout count.
     """
     kept = keep(recording)
     return {
@@ -151,6 +152,22 @@ def torn_ranks(recording: Recording) -> list[int]:
     return [rank.header.rank for rank in recording.ranks if rank.torn]
 
 
+def _firing_places(rank: RecordedRank) -> dict[int, int]:
+    """By parameter, its place in the order in which gradients come, where the recording tells it.
+
+    A GPU's events are as far apart as kernels are: gradients that one kernel makes ready have one time. Older
+    recordings have the order in DDP's buckets alone, which are by firing once DDP has rebuilt them; with
+    unused parameters it never does.
+    """
+    if not rank.layouts:
+        return {}
+    last, ddp = rank.layouts[-1], rank.header.ddp
+    order: Sequence[int] = last.fired
+    if not order and (ddp.get("static_graph") or not ddp.get("find_unused_parameters")):
+        order = [index for bucket in last.bucket_indices for index in bucket]
+    return {index: place for place, index in enumerate(order)}
+
+
 def _spread(times: Sequence[int]) -> dict[str, int] | None:
     if not times:
         return None
@@ -172,12 +189,12 @@ def _buckets(kept: Sequence[Kept]) -> list[dict[str, Any]]:
         last: Counter[int] = Counter()
         ready, launch, end = [], [], []
         for number in common:
-            here = [(steps[number], rank.rank.header.rank) for steps, rank in zip(by_rank, kept, strict=True)]
-            buckets = [backward.buckets[place] for (_, backward), _ in here]
+            buckets = [steps[number].buckets[place] for steps in by_rank]
             ready.append(max(bucket.ready_ns for bucket in buckets))
             launch.append(max(bucket.launch_ns for bucket in buckets))
             end.append(max(bucket.end_ns for bucket in buckets))
-            last[max((_launched_at_ns(*what, place), rank) for what, rank in here)[1]] += 1
+            waited = [bucket.end_ns - bucket.launch_ns for bucket in buckets]
+            last[kept[waited.index(min(waited))].rank.header.rank] += 1
         rows.append(
             {
                 "index": place,
@@ -193,16 +210,11 @@ def _buckets(kept: Sequence[Kept]) -> list[dict[str, Any]]:
     return rows
 
 
-def _last_reduced(kept: Kept, since: int, count: int) -> dict[int, tuple[RecordedStep, RecordedBackward]]:
+def _last_reduced(kept: Kept, since: int, count: int) -> dict[int, RecordedBackward]:
     """By step number, the last backward with ``count`` buckets."""
     return {
-        step.step: (step, backward)
+        step.step: backward
         for step in kept.steps
         for backward in step.backwards
         if step.step >= since and backward.forwards == 1 and len(backward.buckets) == count
     }
-
-
-def _launched_at_ns(step: RecordedStep, backward: RecordedBackward, place: int) -> int:
-    """When a bucket was launched, by the wall clock."""
-    return step.started_at_ns + backward.forward_end_ns + backward.buckets[place].launch_ns

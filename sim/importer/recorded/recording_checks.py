@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from sim.importer.recorded.kept_steps import Kept
 from sim.metrics.noise import median_interval
+from sim.nouns.devices import serialised_by
 from sim.units import format_ms, median_ns
 
 # Shares of a median: two phases of one job differ by less from run to run anyway.
@@ -39,6 +40,7 @@ def check_recording(kept: Sequence[Kept]) -> Checked:
         pace[rank], lines = _pace(rank, one)
         told += lines
     told += [line for one in kept for line in _drift(one)]
+    told += dict.fromkeys(line for one in kept for line in serialised_by(one.rank.header.environment))
     return Checked(pace=pace, doubtful=tuple(told))
 
 
