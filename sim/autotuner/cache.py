@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from sim.autotuner.unison import backend_of
 from sim.formats.documents import to_text
 from sim.formats.loading import load_assignment
 from sim.formats.outputs import write_atomically
@@ -61,5 +61,5 @@ def _machine(ddp: DistributedDataParallel) -> dict[str, Any]:
     return {
         "cpu": found["cpu"],
         "device_name": found.get("device_name", ddp.device.type),
-        "backend": dist.get_backend(ddp.process_group),
+        "backend": backend_of(ddp),
     }

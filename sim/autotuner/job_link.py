@@ -10,8 +10,10 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from sim.autotuner.unison import Unison
+from sim.autotuner.unison import Unison, backend_of
 from sim.nouns.hardware import CurvePoint
+from sim.recorder.clocks import clock_for
+from sim.validator.ranks.pacing.cuda_pacing import spin_cycles
 
 BUDGET_S = 2.0
 _SMALLEST = 16 << 10
@@ -19,6 +21,7 @@ _GROWTH = 4
 _MOST_ROUNDS = 7
 _PAIRED_BYTES = 1 << 20, 16 << 20  # sizes timed two at once; an idle wire passes small ones too fast
 _PAIRS = 3
+_HEAD_START_CYCLES = 2_000_000  # of a GPU: a millisecond or a little more
 _GLOO_CHANNELS = 2  # worker threads per process group: two collectives at once (A3.8)
 
 
@@ -36,19 +39,25 @@ class JobLink:
 class LinkProbe:
     """All-reduces of zeros in the job's group; it holds as much memory as all gradients together.
 
+    Nothing else of ours is sent over that group. All ranks begin each of them together, and it lasts as long
+    as on the rank that came last. On a GPU its stream times it, as that of a training has it: what the host
+    takes to launch it and to hear of its end is no part of it.
+
     Raises:
         RuntimeError: the device has not so much memory.
     """
 
     def __init__(self, ddp: DistributedDataParallel, ranks: Unison) -> None:
-        self._group, self._device, self._ranks = ddp.process_group, ddp.device, ranks
-        self.is_gloo = dist.get_backend(self._group) == "gloo"
+        self._group, self._ranks = ddp.process_group, ranks
+        self._clock = clock_for(ddp.device)
+        self.is_gloo = backend_of(ddp) == "gloo"
         self.total_bytes = sum(p.numel() * p.element_size() for p in ddp.parameters() if p.requires_grad)
         self.processor_share: dict[int, float] = {}
-        self._memory = torch.zeros(max(self.total_bytes, 2 * _PAIRED_BYTES[0]) // 4 + 1, device=self._device)
+        self._memory = torch.zeros(max(self.total_bytes, 2 * _PAIRED_BYTES[0]) // 4 + 1, device=ddp.device)
 
     def time(self, size: int) -> int:
         """One all-reduce of ``size`` bytes, ns."""
+        self._ranks.agree()
         spent = time.process_time()
         took = self._time(size, 1)
         self.processor_share[size] = round((time.process_time() - spent) * 1e9 / max(1, took), 4)
@@ -56,22 +65,32 @@ class LinkProbe:
 
     def time_pair(self, size: int) -> tuple[int, int]:
         """ns of one all-reduce of ``size`` bytes alone, and of two at once."""
-        alone, both = self._ranks.quickest([self._time(size, 1), self._time(size, 2)])
+        times = []
+        for count in (1, 2):
+            self._ranks.agree()
+            times.append(self._time(size, count))
+        alone, both = self._ranks.quickest(times)
         return alone, both
 
     def _time(self, size: int, count: int) -> int:
         tensors = self._memory[: count * max(1, size // 4)].chunk(count)
-        self._wait()
-        start = time.perf_counter_ns()
-        works = [dist.all_reduce(tensor, group=self._group, async_op=True) for tensor in tensors]
-        for work in works:
-            work.wait()
-        self._wait()
-        return time.perf_counter_ns() - start
+        with self._ranks.collective():
+            self._clock.begin()
+            self._let_host_ahead()
+            start = self._clock.stamp()
+            works = [dist.all_reduce(tensor, group=self._group, async_op=True) for tensor in tensors]
+            for work in works:
+                work.wait()
+            end = self._clock.stamp()
+            self._clock.settle()
+        return self._clock.between_ns(start, end)
 
-    def _wait(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+    def _let_host_ahead(self) -> None:
+        """Keep the GPU busy until the host has launched what is timed."""
+        device = self._memory.device
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                spin_cycles(_HEAD_START_CYCLES)
 
 
 def measure_link(probe: LinkProbe) -> JobLink:

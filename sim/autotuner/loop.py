@@ -22,9 +22,9 @@ from sim.autotuner.live_file import LiveFile
 from sim.autotuner.modes import check_even, check_switchable, unwrapped
 from sim.autotuner.own_recording import recorded, warmup_steps
 from sim.autotuner.prediction import Prediction, predict
-from sim.autotuner.reducer_room import check_memory
+from sim.autotuner.reducer_room import Room
 from sim.autotuner.switch import BucketSwitch, TriedBuckets
-from sim.autotuner.unison import Unison
+from sim.autotuner.unison import FailedSomewhereError, Unison
 from sim.autotuner.verdict import Verdict, is_candidate_turn, judge, looks
 from sim.errors import InputError, NotModelledError, SimError
 from sim.formats.scratch import scratch_directory
@@ -39,8 +39,6 @@ TRIAL_WARMUP_STEPS = 3  # with the candidate; with static_graph the first one re
 FEWEST_STEPS = 12  # of a trial: six pairs
 _MOST_POSTPONED = 100
 _WORTH_A_TRIAL = 0.001  # of the step
-# What may go wrong on one rank: it ends the tuning on all of them.
-_FAILURES = (SimError, RuntimeError, ValueError, ArithmeticError, LookupError, OSError, MemoryError)
 
 _log = logging.getLogger(__name__)
 Steps = Generator[None, None, Any]
@@ -134,7 +132,8 @@ class Autotune:
             return
         self._ddp = inner
         self._boundary = Boundary(inner, owner=self)
-        self._work = _Tuning(inner, self._boundary, options, self._live).run()
+        self._ranks = Unison(inner)
+        self._work = _Tuning(inner, self._boundary, options, self._live, self._ranks).run()
 
     def __str__(self) -> str:
         if self.result is None and self._live is not None:
@@ -144,8 +143,11 @@ class Autotune:
     def step(self) -> None:
         """To be called after each ``optimizer.step()``, on every rank. Does nothing after the tuning's end.
 
+        What fails on one rank ends the tuning on all ranks, in this call.
+
         Raises:
-            RuntimeError: a collective failed, as it would have in the next backward.
+            RuntimeError: a collective failed, as it would have in the next backward. Where NCCL's watchdog
+                finds that first, it ends the process, and nothing is raised.
         """
         if self._work is None or not self._boundary.take_step():
             return
@@ -154,15 +156,32 @@ class Autotune:
         self._steps += 1
         try:
             check_even(self._ddp)
-            next(self._work)
         except NotModelledError as error:
             self._work.close()
             self._end("refused", str(error))
-        except _Ended as end:
-            self._end(end.outcome, end.why, **end.found)
+            return
+        try:
+            self._go_on(self._work)
+        except FailedSomewhereError as failed:
+            self._end("refused", str(failed))
         except BaseException as error:
-            self._end("refused", f"{type(error).__name__}: {error}")
+            self._end("refused", _in_words(error))
             raise
+
+    def _go_on(self, work: Steps) -> None:
+        """To the next step, or to the end that all ranks agree on."""
+        try:
+            next(work)
+        except _Ended as end:
+            self._ranks.agree()
+            self._end(end.outcome, end.why, **end.found)
+        except FailedSomewhereError:
+            raise
+        except Exception as error:
+            if self._ranks.is_broken:
+                raise
+            _log.warning("autotune: ended by what failed on this rank", exc_info=error)
+            self._end("refused", self._ranks.fail(_in_words(error)))
 
     def stop(self) -> None:
         """End the tuning, on all ranks at once, with the buckets that the model began with.
@@ -181,6 +200,7 @@ class Autotune:
         if self._work is not None:
             self._work = None
             self._boundary.close()
+            self._ranks.close()
         if self._live is not None:
             self._live.tell(phase="ended", outcome=outcome, why=why, seconds=seconds)
         self.result = Autotuned(outcome=outcome, why=why, steps=self._steps, seconds=seconds, **found)
@@ -190,17 +210,28 @@ class _Tuning:
     """What happens at each step boundary: a generator that yields wherever training goes on for a step."""
 
     def __init__(
-        self, ddp: DistributedDataParallel, boundary: Boundary, options: _Options, live: LiveFile
+        self,
+        ddp: DistributedDataParallel,
+        boundary: Boundary,
+        options: _Options,
+        live: LiveFile,
+        ranks: Unison,
     ) -> None:
         self._ddp, self._boundary, self._options, self._live = ddp, boundary, options, live
-        self._ranks = Unison(ddp)
+        self._ranks = ranks
+        self._room = Room(ddp)
 
     def run(self) -> Steps:
-        """The whole tuning; ends by raising ``_Ended``."""
+        """The whole tuning; ends by raising ``_Ended``, on all ranks alike.
+
+        Whatever else is raised on one rank is told to the others by ``Autotune``, in their next call of
+        ``Unison``: so there is one before each step.
+        """
         for _ in range(SETTLING_STEPS - 1):
-            yield
+            self._room.look()
+            yield from self._step()
         yield from self._at_boundary()
-        switch = self._together(self._switch)
+        switch = self._switch()
         try:
             if (known := self._known()) is not None:
                 yield from self._try(switch, known, None, from_cache=True)
@@ -210,8 +241,7 @@ class _Tuning:
             switch.revert()
 
     def _switch(self) -> BucketSwitch:
-        if self._options.looks_at_memory:
-            check_memory(self._ddp)
+        self._check_room()
         ddp = self._ddp
         if not ddp._has_rebuilt_buckets and (ddp.static_graph or not ddp.find_unused_parameters):
             raise NotModelledError(f"buckets: DDP has not rebuilt them after {SETTLING_STEPS} steps")
@@ -226,19 +256,20 @@ class _Tuning:
 
     def _predict(self, switch: BucketSwitch) -> Generator[None, None, Prediction]:
         with ExitStack() as stack:
-            folder = self._together(lambda: stack.enter_context(scratch_directory()))
+            folder = stack.enter_context(scratch_directory())
             in_use = switch.original.buckets
             self._live.tell(phase="recording", buckets_in_use=len(in_use))
             yield from self._record(switch, folder)
             yield from self._at_boundary()
             self._live.tell(phase="link")
-            link = measure_link(self._together(lambda: LinkProbe(self._ddp, self._ranks)))
+            self._check_room()
+            link = measure_link(LinkProbe(self._ddp, self._ranks))
             self._live.tell(phase="prediction")
             with ThreadPoolExecutor(max_workers=1) as pool:
                 is_first = self._ranks.is_first
                 pending = pool.submit(predict, folder, link, in_use) if is_first else None
                 for _ in range(PREDICTION_STEPS):
-                    yield
+                    yield from self._step()
                 found = self._from_first(lambda: _answer(pending))
         self._live.tell(in_use_ns=found.in_use_ns, best_ns=found.best_ns)
         share = max(found.gain_ns, found.gain_high_ns or 0) / max(1, found.in_use_ns)
@@ -250,21 +281,15 @@ class _Tuning:
     def _record(self, switch: BucketSwitch, folder: Path) -> Steps:
         """The recording of all ranks, in ``folder`` on the first one."""
         with ExitStack() as homes:
-            own = self._together(lambda: homes.enter_context(scratch_directory()))
-            with ExitStack() as stack:
-                recording = recorded(self._ddp, switch, own)
-                live = self._together(partial(stack.enter_context, recording))
+            own = homes.enter_context(scratch_directory())
+            with recorded(self._ddp, switch, own) as live:
                 for _ in range(warmup_steps(self._ddp) + self._options.record_steps):
-                    yield
+                    yield from self._step()
                     live.step()
                 yield from self._at_boundary()
-            texts = self._ranks.gather(self._together(live.path.read_bytes))
-
-        def write() -> None:
-            for rank, text in enumerate(texts):
-                (folder / f"rank-{rank}.jsonl").write_bytes(text)
-
-        self._together(write)
+            texts = self._ranks.gather(live.path.read_bytes())
+        for rank, text in enumerate(texts):
+            (folder / f"rank-{rank}.jsonl").write_bytes(text)
 
     def _try(
         self,
@@ -283,7 +308,8 @@ class _Tuning:
         most = options.max_verify_steps
         planned = looks(options.verify_steps, max(options.verify_steps, most // 2 if from_cache else most))
         yield from self._at_boundary()
-        candidate = self._together(lambda: switch.make(assignment.bucket_indices))
+        self._check_room()
+        candidate = switch.make(assignment.bucket_indices)
         said: dict[str, Any] = {
             "assignment": assignment,
             **(found.said if found is not None else {}),
@@ -293,12 +319,13 @@ class _Tuning:
         try:
             switch.use(candidate)
             for _ in range(TRIAL_WARMUP_STEPS):
-                yield
+                yield from self._step()
             yield from self._at_boundary()
             verdict = yield from self._turns(switch, candidate, planned, found)
             if verdict.keeps:
-                switch.keep(candidate)
                 self._save(assignment)
+                self._ranks.agree()
+                switch.keep(candidate)
                 raise _Ended("kept", verdict.why, ab=verdict.ab, **said)
         finally:
             switch.revert()
@@ -317,6 +344,7 @@ class _Tuning:
         for look in planned:
             while len(times) < look:
                 switch.use(candidate if is_candidate_turn(len(times), draw) else switch.original)
+                self._ranks.agree()
                 begun = self._now()
                 yield
                 times.append(self._now() - begun)
@@ -352,6 +380,15 @@ class _Tuning:
             torch.cuda.synchronize(self._ddp.device)
         return time.perf_counter_ns()
 
+    def _check_room(self) -> None:
+        if self._options.looks_at_memory:
+            self._room.check()
+
+    def _step(self) -> Steps:
+        """Let all ranks train for a step, if none has failed."""
+        self._ranks.agree()
+        yield
+
     def _at_boundary(self) -> Steps:
         """Yield steps until all ranks may change buckets; end the tuning if that takes too many."""
         for _ in range(_MOST_POSTPONED):
@@ -361,22 +398,9 @@ class _Tuning:
             yield
         raise _Ended("refused", f"step: never called between two steps: {why}")
 
-    def _together(self, act: Callable[[], Found]) -> Found:
-        """``act`` on all ranks; where it fails on one, the tuning ends on all."""
-        value, why = None, None
-        try:
-            value = act()
-        except _FAILURES as error:
-            why = f"{type(error).__name__}: {error}"
-        why = self._ranks.first_reason(why)
-        if why is not None:
-            raise _Ended("refused", why)
-        return value  # type: ignore[return-value]
-
     def _from_first(self, act: Callable[[], Found]) -> Found:
         """Run ``act`` on the first rank and return its value on all ranks."""
-        value = self._together(lambda: act() if self._ranks.is_first else None)
-        found: Found = self._ranks.from_first(value)
+        found: Found = self._ranks.from_first(act() if self._ranks.is_first else None)
         return found
 
 
@@ -387,3 +411,7 @@ def _answer(pending: "Future[Prediction] | None") -> Prediction:
     if error is not None:
         raise RuntimeError(f"no prediction: {type(error).__name__}: {error}") from error
     return pending.result()
+
+
+def _in_words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

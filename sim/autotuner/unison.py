@@ -1,59 +1,205 @@
-"""What ranks tell each other at a step boundary, so that all do the same. All ranks make every call."""
+"""What ranks tell each other at a step boundary, so that all do the same: over gloo, beside the job's group.
 
-from collections.abc import Sequence
+Nothing of this is ever sent over the group that carries the gradients. With NCCL such a collective would hold
+the job's GPUs and their memory, and objects would travel by way of the current device, which a script that
+never calls ``torch.cuda.set_device`` leaves at GPU 0 on every rank.
+"""
+
+import pickle
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
 from torch.nn.parallel import DistributedDataParallel
+
+_CONNECTING = timedelta(seconds=60)  # all ranks are there by then, so that what takes longer does not come
+_FINE, _OBSTACLE, _FAILURE = range(3)
+
+_made: Counter[str] = Counter()
+
+
+class FailedSomewhereError(Exception):
+    """A rank failed, and all ranks raise this with its reason."""
+
+
+def backend_of(ddp: DistributedDataParallel) -> str:
+    """What carries the gradients: a group may be made without a name, or with one for each type of device."""
+    return str(ddp.process_group._get_backend(ddp.device).name())
 
 
 class Unison:
-    """The ranks of ``ddp``'s process group, which all call the same methods in the same order."""
+    """The ranks of ``ddp``'s process group, which all call the same methods in the same order.
+
+    The first call connects them. A rank that has failed calls ``fail`` in place of whatever comes next, and
+    the call that the others are in raises ``FailedSomewhereError``. So each step needs a call of all ranks:
+    before the next forward, where the others would wait for the gradients of the one that failed.
+
+    Attributes:
+        is_broken: a collective failed here, so that no rank can be told anything more.
+    """
 
     def __init__(self, ddp: DistributedDataParallel) -> None:
         self._group = ddp.process_group
         self._device = ddp.device
+        self._control: Any = None
         self.rank = dist.get_rank(self._group)
         self.world_size = self._group.size()
+        self.is_broken = False
 
     @property
     def is_first(self) -> bool:
         """Whether this rank is the one that predicts and judges."""
         return self.rank == 0
 
+    def agree(self) -> None:
+        """Return once all ranks are here and none has failed."""
+        self._say(_FINE, None)
+
+    def fail(self, why: str) -> str:
+        """Tell all ranks that this one failed; returns what they are told."""
+        try:
+            self._say(_FAILURE, why)
+        except FailedSomewhereError as failed:
+            return str(failed)
+        raise AssertionError  # it always raises
+
     def first_reason(self, why: str | None) -> str | None:
         """The reason of the first rank that has one; None where none has."""
-        count = torch.tensor([0 if why is None else 1], device=self._device)
-        dist.all_reduce(count, group=self._group)
-        if not int(count.item()):
-            return None
-        reasons: list[Any] = [None] * self.world_size
-        dist.all_gather_object(reasons, why, group=self._group)
-        rank, reason = next((rank, one) for rank, one in enumerate(reasons) if one is not None)
-        return f"rank {rank}: {reason}" if any(one != reason for one in reasons) else reason
+        return self._say(_FINE if why is None else _OBSTACLE, why)
 
     def from_first(self, value: Any) -> Any:
         """The ``value`` that the first rank passed, on all ranks."""
-        held = [value]
-        dist.broadcast_object_list(held, group_src=0, group=self._group, device=self._device)
-        return held[0]
+        self.agree()
+        return self._spread(value)
 
     def gather(self, value: Any) -> list[Any]:
         """On the first rank the values of all ranks, by rank; on the others an empty list."""
-        held: list[Any] = [None] * self.world_size if self.is_first else []
-        dist.gather_object(value, held if self.is_first else None, group_dst=0, group=self._group)
-        return held
+        self.agree()
+        return self._collect(value)
 
     def slowest(self, times_ns: Sequence[int]) -> list[int]:
         """For each of the times its longest over all ranks."""
+        self.agree()
         return self._reduced(times_ns, dist.ReduceOp.MAX)
 
     def quickest(self, times_ns: Sequence[int]) -> list[int]:
         """For each of the times its shortest over all ranks."""
+        self.agree()
         return self._reduced(times_ns, dist.ReduceOp.MIN)
 
-    def _reduced(self, times_ns: Sequence[int], operation: Any) -> list[int]:
-        tensor = torch.tensor(list(times_ns), dtype=torch.int64, device=self._device)
-        dist.all_reduce(tensor, operation, group=self._group)
-        return [int(time) for time in tensor.tolist()]
+    def close(self) -> None:
+        """Part from the other ranks, which do the same."""
+        self._control = None
+
+    @contextmanager
+    def collective(self) -> Iterator[None]:
+        """Around collectives: where one fails, no other may follow."""
+        try:
+            yield
+        except Exception:
+            self.is_broken = True
+            raise
+
+    def _say(self, code: int, why: str | None) -> str | None:
+        """All ranks meet; the first reason of those with the highest code, None where none has any."""
+        (highest,) = self._reduced([code], dist.ReduceOp.MAX)
+        if highest == _FINE:
+            return None
+        reasons = self._collect(why if code == highest else None)
+        said: str = self._spread(_first_of(reasons) if self.is_first else None)
+        if highest == _FAILURE:
+            raise FailedSomewhereError(said)
+        return said
+
+    def _reduced(self, numbers: Sequence[int], operation: Any) -> list[int]:
+        tensor = torch.tensor(list(numbers), dtype=torch.int64)
+        with self.collective():
+            self._connected().allreduce([tensor], operation).wait()
+        return [int(number) for number in tensor.tolist()]
+
+    def _spread(self, value: Any) -> Any:
+        """``value`` of the first rank."""
+        with self.collective():
+            control = self._connected()
+            held = _as_bytes(value if self.is_first else None)
+            size = torch.tensor([held.numel()])
+            control.broadcast([size]).wait()
+            held = held if self.is_first else torch.empty(int(size), dtype=torch.uint8)
+            control.broadcast([held]).wait()
+        return value if self.is_first else _as_value(held)
+
+    def _collect(self, value: Any) -> list[Any]:
+        """On the first rank all values; each comes by itself, so that no other rank holds any but its own."""
+        with self.collective():
+            control = self._connected()
+            if not self.is_first:
+                held = _as_bytes(value)
+                for tensor in (torch.tensor([held.numel()]), held):
+                    control.send([tensor], 0, 0).wait()
+                return []
+            values = [value]
+            for rank in range(1, self.world_size):
+                size = torch.zeros(1, dtype=torch.int64)
+                control.recv([size], rank, 0).wait()
+                held = torch.empty(int(size), dtype=torch.uint8)
+                control.recv([held], rank, 0).wait()
+                values.append(_as_value(held))
+        return values
+
+    def _connected(self) -> Any:
+        """Gloo between these ranks, as patient as the job's own group.
+
+        Ranks meet in the job's store, and tell there who could not be reached.
+        """
+        if self._control is not None:
+            return self._control
+        patience = self._patience()
+        name = str(getattr(self._group, "group_name", ""))
+        default: Any = dist.distributed_c10d._get_default_store()
+        store = PrefixStore(f"bucketsim/{name}/{_made[name]}", default)
+        _made[name] += 1
+        store.set(f"here/{self.rank}", "")
+        store.wait([f"here/{rank}" for rank in range(self.world_size)], patience)
+        gloo: Any = dist.ProcessGroupGloo
+        why = ""
+        try:
+            made = gloo(PrefixStore("gloo", store), self.rank, self.world_size, _CONNECTING)
+            made._set_default_timeout(patience)
+        except RuntimeError as error:
+            why = str(error)
+        store.set(f"why/{self.rank}", why)
+        reasons = [store.get(f"why/{rank}").decode() for rank in range(self.world_size)]
+        for rank, reason in enumerate(reasons):
+            if reason:
+                raise FailedSomewhereError(
+                    f"rank {rank}: no connection over gloo beside the job's own group: {reason}; "
+                    f"GLOO_SOCKET_IFNAME names the network interface, such as eth0, that hosts reach each "
+                    f"other by"
+                )
+        self._control = made
+        return made
+
+    def _patience(self) -> timedelta:
+        """How long the job's own group waits for a rank."""
+        options = getattr(self._group._get_backend(self._device), "options", None)
+        patience: timedelta = getattr(options, "_timeout", dist.distributed_c10d.default_pg_timeout)
+        return patience
+
+
+def _first_of(reasons: Sequence[str | None]) -> str:
+    """The reason of the first rank that has one, and of which rank it is unless all have it."""
+    rank, reason = next((rank, one) for rank, one in enumerate(reasons) if one is not None)
+    return reason if all(one == reason for one in reasons) else f"rank {rank}: {reason}"
+
+
+def _as_bytes(value: Any) -> torch.Tensor:
+    return torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+
+
+def _as_value(held: torch.Tensor) -> Any:
+    return pickle.loads(held.numpy().tobytes())
