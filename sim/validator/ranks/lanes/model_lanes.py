@@ -4,7 +4,7 @@ Every lane has a module of its own, which the user's factory builds anew: two DD
 module would both hook the same gradient accumulators, and both Reducers would fire in every backward. The
 lanes' parameters share one storage and one optimizer updates it, so that all lanes train the same weights
 and a lane costs the memory of its Reducer's buckets (the bytes of all gradients), of its module's
-buffers, and nothing more. The optimizer is the recorder's, with a learning rate that is as good as zero.
+buffers, and nothing more: its gradients go when its step is over. The optimizer is the recorder's, with a learning rate that is as good as zero.
 A compiled model is compiled anew in each lane, since DDP's buckets decide how its graph is cut (A8.10).
 """
 
@@ -18,16 +18,23 @@ import torch
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 
-from sim.errors import AssignmentError, InputError
+from sim.errors import AssignmentError, InputError, MachineError
 from sim.recorder.clocks import Clock, Stamp, clock_for, find_device
 from sim.recorder.factory import load_factory
 from sim.recorder.plainness import check_plain_module
 from sim.recorder.tensor_facts import dtype_name, without_wrapper
 from sim.recorder.training_step import ModelStep, build_step, count_samples
+from sim.units import format_size
 from sim.validator.ranks.pacing.cuda_pacing import keep_logger_from_waiting
 from sim.validator.ranks.pacing.paced_module import sleep_until
 from sim.validator.ranks.pacing.replay_lane import Lane, Manner
-from sim.validator.ranks.pacing.stepping import PLAIN, Recorder, clear_gradients, common_start
+from sim.validator.ranks.pacing.stepping import (
+    PLAIN,
+    Recorder,
+    clear_gradients,
+    common_start,
+    drop_gradients,
+)
 from sim.validator.ranks.process.rank_like import RankLike
 from sim.validator.ranks.wrapping.compiling import (
     check_compiled_anew,
@@ -56,6 +63,7 @@ def model_lanes(rank: RankLike) -> list[Lane]:
     rank.must_agree("parameters", parameters)
     _check_parameters(parameters, job["parameters"])
     rank.tell("model", about=_about(job, owner))
+    _check_room(job, owner.model, device)
     lanes = [_lane("plain", owner, partial(run_model_step, owner, owner, clock), 0)]
 
     def add(name: str, candidate: dict[str, Any], recorder: Recorder | None) -> Any:
@@ -160,6 +168,7 @@ def run_model_step(
     end = clock.stamp()
     clock.settle()
     owner.model.zero_grad(set_to_none=True)
+    drop_gradients(lane.model, lane.model, manner.set_to_none)
     row: dict[str, Any] = {
         "step": clock.between_ns(start, end),
         "backward_end": clock.between_ns(backward, over[0]),
@@ -231,6 +240,25 @@ def _share_parameters(model: nn.Module, owner: nn.Module) -> None:
         raise InputError("model: the factory built another model at its second call; it must be the same")
     for mine, theirs in pairs:
         mine.data = theirs.data
+
+
+def _check_room(job: dict[str, Any], model: nn.Module, device: torch.device) -> None:
+    """Raise ``MachineError`` where the buckets of all lanes do not fit on the GPU beside one set of gradients.
+
+    Activations come to it, which are not known before the first step.
+    """
+    if device.type != "cuda":
+        return
+    traced = sum(candidate["traced"] for candidate in job["candidates"]) + 1 if job["probed"] else 0
+    lanes = len(job["candidates"]) + traced
+    copy = sum(tensor.numel() * tensor.element_size() for _, tensor in _trained(model))
+    free, _ = torch.cuda.mem_get_info(device)
+    if (lanes + 1) * copy > free:
+        fewer = "--steps-only halves the lanes, and " if job["probed"] else ""
+        raise MachineError(
+            f"memory: {lanes} lanes hold the buckets of a DDP each, {format_size(copy)}, beside one set of "
+            f"gradients, and {format_size(free)} are free on {device}; {fewer}fewer candidates take less"
+        )
 
 
 def _about(job: dict[str, Any], owner: ModelStep) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from sim.units import NS_PER_MS
 from sim.validator.ranks.pacing.emulated_link import CudaLink, EmulatedLink, curve_from
 from sim.validator.ranks.pacing.paced_module import PacedModule
 from sim.validator.ranks.pacing.replay_lane import Manner
-from sim.validator.ranks.pacing.stepping import PLAIN, Recorder
+from sim.validator.ranks.pacing.stepping import PLAIN, Recorder, drop_gradients
 
 # The host's head start in each step: enough to be ahead of the GPU from the first kernel on.
 _HEAD_START_NS = 3_000_000
@@ -250,6 +250,7 @@ class CudaPacer:
         spin(self._rate, optimizer_ns)
         end = clock.stamp()
         clock.settle()
+        drop_gradients(module, model, set_to_none=True)
         row: dict[str, Any] = {
             "step": clock.between_ns(start, end),
             "backward_end": clock.between_ns(backward, module.backward_end),

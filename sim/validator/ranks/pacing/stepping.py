@@ -100,6 +100,16 @@ def clear_gradients(module: torch.nn.Module, set_to_none: bool) -> None:
             parameter.grad = torch.zeros_like(parameter)
 
 
+def drop_gradients(module: torch.nn.Module, model: Any, set_to_none: bool) -> None:
+    """After a step of ``model``, which wraps ``module``, or is it: the gradients go.
+
+    So all lanes of a rank hold one copy of them, and not one each. Without ``set_to_none`` what lies in
+    buckets stays: it takes no memory, and another tensor in its place would be copied there in the next step.
+    """
+    if set_to_none or not getattr(model, "gradient_as_bucket_view", model is not module):
+        clear_gradients(module, set_to_none=True)
+
+
 def run_step(
     model: Any,
     module: PacedModule,
@@ -142,6 +152,7 @@ def run_step(
                 loss.backward()
             module.forward_start_ns = sync_end = time.monotonic_ns()
     end = sleep_until(sync_end + optimizer_ns)
+    drop_gradients(module, model, manner.set_to_none)
     row: dict[str, Any] = {
         "step": end - start,
         "backward_end": schedule.ready_ns[-1],
