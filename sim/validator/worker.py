@@ -27,7 +27,7 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from sim.errors import InputError
 from sim.machine import cpu_model, started_at
 from sim.validator.ranks.occupying import occupy
-from sim.validator.ranks.pacing.cuda_pacing import check_gpus
+from sim.validator.ranks.pacing.cuda_pacing import check_apart, choose_gpu
 from sim.validator.ranks.pacing.stepping import gather
 from sim.validator.ranks.probes.local_probes import probe_machine
 from sim.validator.ranks.probes.machine_probes import calibrate
@@ -37,7 +37,7 @@ from sim.validator.ranks.process.peers import Parent, Peers
 from sim.validator.ranks.process.processes import die_with_parent
 from sim.validator.ranks.process.pulse import Progress, start_pulse
 from sim.validator.ranks.process.seats import Seat, find_seat
-from sim.validator.ranks.process.unanimity import Disagreement, check_unanimous
+from sim.validator.ranks.process.unanimity import Disagreement, check_unanimous, tell_all
 from sim.validator.ranks.replaying import replay
 
 WATCHED = "BUCKETSIM_PARENT"  # set, to its process id, by a parent that watches the job's folder
@@ -116,6 +116,9 @@ class _Life:
             (seat.rank, seat.world_size) if watched else (seat.local_rank, seat.local_world_size)
         )
         device = _choose_device(self._job, place, neighbours)
+        if device is not None and "nccl" in self._job["backend"]:
+            gpu = str(torch.cuda.get_device_properties(device).uuid)
+            check_apart(tell_all(store, seat.rank, seat.world_size, "gpu", gpu))
         dist.init_process_group(
             self._job["backend"],
             store=PrefixStore("ranks", store),
@@ -185,8 +188,7 @@ def _choose_device(job: dict[str, Any], place: int, neighbours: int) -> int | No
     cores alone.
     """
     if job.get("device", "cpu") == "cuda":
-        check_gpus(job["backend"], neighbours, torch.cuda.device_count())
-        device = place % torch.cuda.device_count()
+        device = choose_gpu(place)
         torch.cuda.set_device(device)
         return device
     share = (os.cpu_count() or 1) // neighbours

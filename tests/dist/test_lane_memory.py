@@ -99,9 +99,7 @@ def test_lanes_of_a_model(alone: None, workload: Workload, monkeypatch: pytest.M
 @pytest.mark.dist
 def test_paced_lanes(alone: None, workload: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
     job = paced_job(workload, candidates(workload), 1, 3, 0)
-    models = [
-        one for one in run(paced_lanes, "paced_lanes", job, monkeypatch) if hasattr(one, "parameters")
-    ]
+    models = [one for one in run(paced_lanes, "paced_lanes", job, monkeypatch) if hasattr(one, "parameters")]
     assert len(models) >= 10
     assert held_beside_buckets(models) <= GRADIENTS
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ import sim
 from sim.errors import InputError, ReplayError
 from sim.formats.record_files import load_record
 from sim.nouns.workload import Workload
+from sim.validator import worker
 from sim.validator.gathering import gather_record
 from sim.validator.hosts.launch import Place, _free_port
 from sim.validator.ranks.process import notices
@@ -83,6 +85,45 @@ def test_seats() -> None:
     torchrun = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "29500"}
     assert find_seat(slurm | torchrun).world_size == 2
     assert not find_seat(torchrun | {"TORCHELASTIC_USE_AGENT_STORE": "True"}).keeps_store
+
+
+SRUN = {
+    **{"SLURM_PROCID": "9", "SLURM_NTASKS": "16", "SLURM_LOCALID": "1", "SLURM_NODEID": "1"},
+    **{"SLURM_JOB_NODELIST": "gpu[1-2]", "SLURM_JOB_ID": "77"},
+}
+POD = {"RANK": "9", "WORLD_SIZE": "16", "MASTER_ADDR": "h", "MASTER_PORT": "1"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "visible", "local_world_size", "gpu"),
+    [
+        (SRUN | {"SLURM_STEP_TASKS_PER_NODE": "8(x2)"}, 8, 8, 1),  # the line that --prepare prints
+        (SRUN | {"SLURM_STEP_TASKS_PER_NODE": "8(x2)"}, 1, 8, 0),  # with --gpus-per-task 1
+        (SRUN | {"SLURM_STEP_TASKS_PER_NODE": "12,4", "SLURM_NTASKS_PER_NODE": "8"}, 8, 4, 1),
+        (SRUN | {"SLURM_STEP_TASKS_PER_NODE": "4(x2),8", "SLURM_NODEID": "2"}, 8, 8, 1),
+        (SRUN | {"SLURM_TASKS_PER_NODE": "8(x2)"}, 4, 8, 1),
+        (SRUN | {"SLURM_NTASKS_PER_NODE": "8"}, 8, 8, 1),
+        (SRUN, 8, 16, 1),
+        (POD, 1, 16, 0),  # a GPU in a pod of its own
+        (POD, 8, 16, 1),  # all of a host's
+        (POD | {"LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}, 4, 4, 3),  # torchrun
+        (POD | {"LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}, 1, 4, 0),
+    ],
+)
+def test_every_launch_that_can_work_gets_a_gpu(
+    environment: dict[str, str],
+    visible: int,
+    local_world_size: int,
+    gpu: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chosen: list[int] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    seat = find_seat(environment)
+    job = {"device": "cuda", "backend": "cpu:gloo,cuda:nccl"}
+    assert worker._choose_device(job, seat.local_rank, seat.local_world_size) == gpu
+    assert (chosen, seat.local_world_size) == ([gpu], local_world_size)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,13 @@ from sim.nouns.hardware import CurvePoint
 from sim.nouns.workload import Workload
 from sim.validator.candidates.carriers import Carrier, with_local_costs
 from sim.validator.ranks.lanes.paced_lanes import paced_lanes
-from sim.validator.ranks.pacing.cuda_pacing import CudaPacer, check_gpus, check_sums, measure_spin_rate
+from sim.validator.ranks.pacing.cuda_pacing import (
+    CudaPacer,
+    check_apart,
+    check_sums,
+    choose_gpu,
+    measure_spin_rate,
+)
 from sim.validator.ranks.pacing.emulated_link import CudaLink, HostLink, Wire, curve_from
 from sim.validator.ranks.wrapping.wrap import stock_ddp
 from tests.dist.paper_gpu import NS_PER_CYCLE, OVERHEAD_NS, PaperGpu, install
@@ -184,13 +190,13 @@ def test_what_ranks_are_told_of_a_carrier() -> None:
     assert (emulated.name, emulated.order_to_ranks()["backend"]) == ("emulated", "gloo")
 
 
-def test_nccl_is_refused_where_ranks_would_share_a_gpu() -> None:
-    check_gpus("cpu:gloo,cuda:nccl", 2, 2)
-    check_gpus("gloo", 2, 1)
-    with pytest.raises(InputError, match=r"2 over NCCL on 1 GPU.*Duplicate GPU"):
-        check_gpus("cpu:gloo,cuda:nccl", 2, 1)
+def test_nccl_is_refused_where_ranks_would_share_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_apart(["GPU-a", "GPU-b", "GPU-c"])
+    with pytest.raises(InputError, match=r"ranks: 0 and 2 over NCCL on one GPU, GPU-a,.*Duplicate GPU"):
+        check_apart(["GPU-a", "GPU-b", "GPU-a"])
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with pytest.raises(MachineError, match="sees 0 GPUs"):
-        check_gpus("gloo", 1, 0)
+        choose_gpu(0)
 
 
 def test_wrong_sums_are_refused_with_their_figures(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,8 @@ Every lane has a module of its own, which the user's factory builds anew: two DD
 module would both hook the same gradient accumulators, and both Reducers would fire in every backward. The
 lanes' parameters share one storage and one optimizer updates it, so that all lanes train the same weights
 and a lane costs the memory of its Reducer's buckets (the bytes of all gradients), of its module's
-buffers, and nothing more: its gradients go when its step is over. The optimizer is the recorder's, with a learning rate that is as good as zero.
+buffers, and nothing more: its gradients go when its step is over. The optimizer is the recorder's, with a
+learning rate that is as good as zero.
 A compiled model is compiled anew in each lane, since DDP's buckets decide how its graph is cut (A8.10).
 """
 
@@ -243,7 +244,7 @@ def _share_parameters(model: nn.Module, owner: nn.Module) -> None:
 
 
 def _check_room(job: dict[str, Any], model: nn.Module, device: torch.device) -> None:
-    """Raise ``MachineError`` where the buckets of all lanes do not fit on the GPU beside one set of gradients.
+    """Raise ``MachineError`` where the buckets of all lanes and one set of gradients do not fit on the GPU.
 
     Activations come to it, which are not known before the first step.
     """

@@ -304,19 +304,37 @@ def _in_turn(rank: int, world_size: int, measure: Callable[[], SpinRate]) -> Spi
     return rates[0]
 
 
-def check_gpus(backend: str, ranks_here: int, gpus: int) -> None:
-    """Refuse NCCL with several ranks on one GPU before it hangs or fails in its own words (Part C).
+def choose_gpu(place: int) -> int:
+    """The GPU of the rank at ``place`` among those of its machine, of the GPUs that it is let see.
+
+    Launchers show a rank all GPUs of the machine, or its own only, so that their number says nothing of how
+    many ranks there may be.
 
     Raises:
-        MachineError: no GPU. InputError: more NCCL ranks on this machine than GPUs.
+        MachineError: it sees none.
     """
+    gpus = torch.cuda.device_count()
     if not gpus:
         raise MachineError(f"device: cuda is not here; torch {torch.__version__} sees 0 GPUs")
-    if "nccl" in backend and ranks_here > gpus:
-        raise InputError(
-            f"ranks: {ranks_here} over NCCL on {gpus} GPU(s) are not legal: NCCL refuses two ranks on one "
-            f"GPU ('Duplicate GPU detected'); give at most {gpus}, or gloo as the backend"
-        )
+    return place % gpus
+
+
+def check_apart(gpus: Sequence[str]) -> None:
+    """Refuse NCCL with several ranks on one GPU before it hangs or fails in its own words (Part C).
+
+    Args:
+        gpus: what tells the GPU of each rank from all others anywhere.
+
+    Raises:
+        InputError: two ranks have the same.
+    """
+    for rank, gpu in enumerate(gpus):
+        if (first := gpus.index(gpu)) < rank:
+            raise InputError(
+                f"ranks: {first} and {rank} over NCCL on one GPU, {gpu}, are not legal: NCCL refuses that "
+                f"('Duplicate GPU detected'); start no more ranks on a machine than it has GPUs, "
+                f"set LOCAL_RANK, or give gloo as the backend"
+            )
 
 
 def check_sums(

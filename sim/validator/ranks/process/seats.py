@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sim.errors import InputError
 
 _FIRST_PORT, _PORTS = 15_000, 15_000  # below the ports that Linux hands out by itself
+_TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 _BRACKETS = re.compile(r"\[([^\],-]+)[^\]]*\]")
 
 
@@ -14,6 +15,8 @@ _BRACKETS = re.compile(r"\[([^\],-]+)[^\]]*\]")
 class Seat:
     """One rank's place among all, and where they meet.
 
+    ``local_rank`` and ``local_world_size`` are its place among those of its machine; where nothing tells
+    them, as in a pod that is given RANK and WORLD_SIZE only, they are ``rank`` and ``world_size``.
     ``keeps_store`` is true where this rank itself serves the store at ``address:port``; under torchrun
     the agent does.
     """
@@ -89,12 +92,22 @@ def _from_slurm(environment: Mapping[str, str]) -> Seat:
         rank=rank,
         world_size=world_size,
         local_rank=_number(environment, "SLURM_LOCALID"),
-        local_world_size=_number(environment, "SLURM_NTASKS_PER_NODE", world_size),
+        local_world_size=_tasks_here(environment, world_size),
         address=address,
         port=port,
         launcher="slurm",
         keeps_store=rank == 0,
     )
+
+
+def _tasks_here(environment: Mapping[str, str], world_size: int) -> int:
+    """How many tasks of the step srun put on this node: ``8(x2),4`` is 8 on each of two nodes, then 4."""
+    told = environment.get("SLURM_STEP_TASKS_PER_NODE") or environment.get("SLURM_TASKS_PER_NODE") or ""
+    counts = [int(count) for count, times in _TASKS.findall(told) for _ in range(int(times) if times else 1)]
+    node = _number(environment, "SLURM_NODEID", 0)
+    if node < len(counts):
+        return counts[node]
+    return _number(environment, "SLURM_NTASKS_PER_NODE", world_size)
 
 
 def _word(environment: Mapping[str, str], name: str) -> str:

@@ -1,4 +1,4 @@
-"""Checks through the store that all ranks were given the same, before anything is sent."""
+"""What ranks tell each other through the store before anything is sent: that all were given the same."""
 
 import hashlib
 import json
@@ -57,6 +57,12 @@ def check_unanimous(store: StoreLike, rank: int, world_size: int, what: str, con
         f"another {what} than rank {right}'s on rank{'s' if len(others) > 1 else ''} {names}: "
         f"{where or what} is {theirs} on rank {others[0]} and {ours} on rank {right}",
     )
+
+
+def tell_all(store: StoreLike, rank: int, world_size: int, what: str, said: str) -> list[str]:
+    """What every rank says when all call this, by rank; each ``what`` may be used once."""
+    store.set(f"{what}/{rank}", said)
+    return [store.get(f"{what}/{k}").decode() for k in range(world_size)]
 
 
 _MISSING = object()
