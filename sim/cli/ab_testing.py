@@ -1,6 +1,6 @@
 """validate --ab: DDP's default against one assignment in the user's own model, and how that is shown."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,11 +8,12 @@ import typer
 
 import sim
 from sim.cli.keeping import telling_what_is_kept
+from sim.cli.placing import tell_commands
 from sim.cli.printing import emit, note, progress, say, table
 from sim.errors import InputError
 from sim.formats.documents import json_text
 from sim.formats.outputs import make_directory, write_atomically
-from sim.formats.record_files import start_record
+from sim.formats.record_files import HARDWARE, WORKLOAD, start_record
 from sim.nouns.ab import AbTest
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
@@ -26,48 +27,106 @@ if TYPE_CHECKING:
 AB_FILE = "ab.json"
 
 
+@dataclass(frozen=True, slots=True)
+class AbOrder:
+    """What is compared with DDP's default, in which model, and how often."""
+
+    model: "UserModel"
+    recommended: Assignment
+    rounds: int
+    seed: int
+    samples_per_rank: int | None
+
+
+def recommended_of(
+    assignments: dict[str, Assignment], workload: Workload | None, hardware: Hardware | None
+) -> Assignment:
+    """The one assignment that is given, or what is best for the workload on the hardware."""
+    if len(assignments) > 1 or not (assignments or (workload and hardware)):
+        raise typer.BadParameter("--ab: give one --assignment, or WORKLOAD.json and --hardware to tune for")
+    if assignments:
+        (given,) = assignments.values()
+        return given
+    assert workload is not None
+    assert hardware is not None
+    return sim.tune(workload, hardware).assignment
+
+
 def run_ab_test(
-    model: "UserModel",
-    assignments: dict[str, Assignment],
+    order: AbOrder,
     place: "Place",
     workload: Workload | None,
     hardware: Hardware | None,
     output: Path | None,
-    rounds: int,
-    seed: int,
-    samples: int | None,
 ) -> AbTest:
     """Measure, write down where ``output`` says so, and return what was found."""
     from sim.validator.abtest import run_ab
 
-    if len(assignments) > 1 or not (assignments or (workload and hardware)):
-        raise typer.BadParameter("--ab: give one --assignment, or WORKLOAD.json and --hardware to tune for")
-    if assignments:
-        (recommended,) = assignments.values()
-    else:
-        assert workload is not None
-        assert hardware is not None
-        recommended = sim.tune(workload, hardware).assignment
-    predicted = None if not (workload and hardware) else sim.gain(workload, hardware, recommended)
+    predicted = None if not (workload and hardware) else sim.gain(workload, hardware, order.recommended)
     directory = None if output is None else _ab_directory(output, workload, hardware)
-    note(f"A/B: {rounds} rounds on {place.world_size} ranks; DDP's default and the assignment take turns")
+    note(
+        f"A/B: {order.rounds} rounds on {place.world_size} ranks; DDP's default and the assignment take turns"
+    )
     with telling_what_is_kept(directory), progress("A/B") as report:
         result = run_ab(
-            model,
-            recommended,
+            order.model,
+            order.recommended,
             place,
             workload=workload,
             directory=directory,
-            rounds=rounds,
-            seed=seed,
-            samples_per_rank=samples,
+            rounds=order.rounds,
+            seed=order.seed,
+            samples_per_rank=order.samples_per_rank,
             predicted=predicted,
             progress=report,
         )
     if directory is not None:
-        write_atomically(directory / AB_FILE, json_text(_ab_document(result)))
+        _write(directory, result)
         note(f"wrote {directory}")
     return result
+
+
+def prepare_ab_test(
+    order: AbOrder,
+    place: "Place",
+    workload: Workload | None,
+    hardware: Hardware | None,
+    output: Path | None,
+) -> None:
+    """Write the job for ranks that torchrun or srun starts, and say how to run it."""
+    from sim.validator.abtest import prepare_ab
+
+    if output is None:
+        raise typer.BadParameter("--prepare: give -o, a directory that all hosts see")
+    directory = _ab_directory(output, workload, hardware)
+    job_file = prepare_ab(
+        order.model,
+        order.recommended,
+        directory,
+        place.world_size,
+        workload=workload,
+        rounds=order.rounds,
+        seed=order.seed,
+        samples_per_rank=order.samples_per_rank,
+    )
+    tell_commands(job_file, place.world_size, f"bucketsim gather {directory}")
+
+
+def gather_ab_test(directory: Path, as_json: bool) -> None:
+    """What its ranks measured, against the prediction where it was prepared with one."""
+    from sim.validator.abtest import gather_ab, recommended_in
+
+    predicted = None
+    if (directory / WORKLOAD).exists():
+        inputs = sim.load_workload(directory / WORKLOAD), sim.load_hardware(directory / HARDWARE)
+        predicted = sim.gain(*inputs, recommended_in(directory))
+    result = gather_ab(directory, predicted)
+    _write(directory, result)
+    print_ab(result, as_json)
+
+
+def _write(directory: Path, result: AbTest) -> None:
+    write_atomically(directory / AB_FILE, json_text(_ab_document(result)))
 
 
 def _ab_directory(output: Path, workload: Workload | None, hardware: Hardware | None) -> Path:

@@ -9,6 +9,7 @@ import typer
 
 import sim
 from sim.cli.next_steps import WORKLOAD, suggest, to_calibrate, to_tune_measured
+from sim.cli.on_device import Device, device_of_model
 from sim.cli.output_options import file_option, write_measured
 from sim.cli.panels import MEASURING
 from sim.cli.placing import Box, On, Prepare, Ranks, Rate, Uplink, place_of, tell_commands
@@ -50,7 +51,7 @@ def record(
     name: Annotated[
         str | None, typer.Option(help="Name of the workload; default: the class of the model.")
     ] = None,
-    device: Annotated[str, typer.Option(help="Where the model runs: cpu or cuda.")] = "cpu",
+    device: Device = None,
     dtype: Annotated[str | None, typer.Option(help="Cast model and batch, such as bfloat16.")] = None,
     repeats: Annotated[int, typer.Option(help="Iterations that are recorded.")] = 10,
     warmup: Annotated[int, typer.Option(help="Iterations before these, which are not.")] = 3,
@@ -66,7 +67,7 @@ def record(
         workload = record_step(
             made,
             name=name,
-            device=device,
+            device=device_of_model(device, None),
             dtype=dtype,
             warmup=warmup,
             repeats=repeats,
@@ -138,6 +139,14 @@ def calibrate(
     """Measure what a link carries: how long all-reduces of each size take between ranks over gloo."""
     from sim.validator.calibrate import calibrate as measure
     from sim.validator.calibrate import measure_again
+    from sim.validator.capabilities import gpus_here
+
+    if gpus := gpus_here():
+        note(
+            f"this measures gloo between CPU tensors, not NCCL between the {gpus} GPUs that torch sees here, "
+            f"and says nothing of a job that trains on them. For its link run all_reduce_perf of nccl-tests "
+            f"with as many ranks as the job has, and give its output to: bucketsim import auto"
+        )
 
     if prepare:
         if any(given is not None for given in (box, rate, uplink, on, neighbour)) or as_json or again:

@@ -11,6 +11,7 @@ from sim.cli.printing import emit, note
 from sim.cli.simulating import key_values
 from sim.errors import InputError
 from sim.formats.record_files import box_in
+from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.records import Record
 from sim.nouns.workload import Workload
@@ -85,6 +86,16 @@ def tell_commands(job_file: Path, world_size: int, then: str) -> None:
     note(f"wrote {job_file}; run one of these on {world_size} ranks, then: {then}")
     for line in commands(job_file, world_size):
         emit(line)
+
+
+def tell_other_ranks(assignments: dict[str, Assignment], world_size: int) -> None:
+    """Say of which assignments another number of ranks was asked for when they were made."""
+    for name, one in assignments.items():
+        if one.made_for is not None and one.made_for.world_size not in (None, world_size):
+            note(
+                f"{name}: made for {one.made_for.world_size} ranks, and run on {world_size}: what it "
+                f"gains on so many is not shown by this"
+            )
 
 
 def slow_ranks(pairs: list[str], world_size: int) -> dict[int, float]:

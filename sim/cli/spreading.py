@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sim.cli.ab_testing import gather_ab_test
 from sim.cli.judging import MaxError, check_threshold, judge
 from sim.cli.measuring import tell_hardware
 from sim.cli.placing import tell_commands
@@ -31,6 +32,7 @@ def prepare_job(
     carrier: "Carrier",
     rounds: int,
     seed: int,
+    probed: bool,
 ) -> None:
     """Write a record's inputs and its job, and say how to run it."""
     from sim.validator.gathering import prepare
@@ -46,6 +48,7 @@ def prepare_job(
         carrier=carrier,
         rounds=rounds,
         seed=seed,
+        probed=probed,
     )
     tell_commands(job_file, world_size, f"bucketsim gather {directory}")
 
@@ -68,6 +71,7 @@ def gather(
     as_json: AsJson = False,
 ) -> None:
     """Read what ranks of torchrun or srun measured, or a GPU battery: a hardware file, or scored records."""
+    from sim.validator.abtest import is_ab
     from sim.validator.battery_records import is_battery, unpack_battery
     from sim.validator.gathering import gather_record
     from sim.validator.prepared_calibration import gather_calibration, is_calibration
@@ -83,6 +87,11 @@ def gather(
             raise typer.BadParameter("--max-error belongs to records; a calibration is compared with nothing")
         check_writable(output, "--output")
         tell_hardware(gather_calibration(directory), output, as_json)
+        return
+    if output is None and is_ab(directory):
+        if max_error is not None:
+            raise typer.BadParameter("--max-error belongs to records, not to an A/B")
+        gather_ab_test(directory, as_json)
         return
     if output is None:
         gather_record(directory)

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import sim
-from sim.cli.ab_testing import print_ab, run_ab_test
+from sim.cli.ab_testing import AbOrder, prepare_ab_test, print_ab, recommended_of, run_ab_test
 from sim.cli.judging import MaxError, check_threshold, judge
 from sim.cli.keeping import telling_what_is_kept
 from sim.cli.measuring import LinkKind, ReplayMode
 from sim.cli.next_steps import HARDWARE, WORKLOAD, suggest, to_apply, to_tune
+from sim.cli.on_device import Device, device_of_model, device_of_pacing
 from sim.cli.output_options import directory_option
 from sim.cli.own_job import Parts, own_step_of, print_own_step, tell_doubtful
 from sim.cli.panels import CANDIDATES, MEASURING, MODEL, WHERE
@@ -25,6 +26,7 @@ from sim.cli.placing import (
     neighbour_of,
     place_of,
     slow_ranks,
+    tell_other_ranks,
 )
 from sim.cli.printing import note, progress
 from sim.cli.simulating import AsJson, caps_of
@@ -37,6 +39,7 @@ from sim.nouns.workload import Workload
 
 if TYPE_CHECKING:
     from sim.validator.candidates.candidate import Candidate
+    from sim.validator.candidates.carriers import Carrier
     from sim.validator.candidates.replay_jobs import UserModel
     from sim.validator.hosts.launch import Place
 
@@ -135,9 +138,7 @@ def validate(
             rich_help_panel=MODEL,
         ),
     ] = None,
-    device: Annotated[
-        str, typer.Option(help="Where tensors lie and backward runs: cpu or cuda.", rich_help_panel=WHERE)
-    ] = "cpu",
+    device: Device = None,
     backend: Annotated[
         str | None,
         typer.Option(
@@ -200,7 +201,9 @@ def validate(
         raise typer.BadParameter(
             "--link emulated: one rank in paced mode; leave out --model, --box, --prepare, --ranks"
         )
-    if systems and (model is not None or is_emulated or device != "cpu" or _is_given(context, "caps")):
+    if systems and (
+        model is not None or is_emulated or device not in (None, "cpu") or _is_given(context, "caps")
+    ):
         raise typer.BadParameter(
             "--systems: a paced replay over gloo; leave out --model, --device, --link, --caps"
         )
@@ -214,21 +217,16 @@ def validate(
         raise typer.BadParameter("--samples belongs to --ab")
     if ab and max_error is not None:
         raise typer.BadParameter("--max-error belongs to a comparison with the prediction, not to --ab")
-    if (neighbour or slow) and (model is not None or is_emulated or prepare or device != "cpu"):
+    if (neighbour or slow) and (model is not None or is_emulated or prepare or device not in (None, "cpu")):
         raise typer.BadParameter(
             "--neighbour, --slow: a paced replay over gloo; leave out --model, --device, --link, --prepare"
         )
     if steps_only and (model is None or ab):
         raise typer.BadParameter("--steps-only: give it with --model, and without --ab")
-    if prepare and (ab or box is not None or max_error is not None):
+    if prepare and (box is not None or max_error is not None or (ab and as_json)):
         raise typer.BadParameter(
-            "--prepare: torchrun or srun starts the ranks; leave out --ab, --box, --max-error"
+            "--prepare: torchrun or srun starts the ranks; leave out --box, --max-error, and with --ab --json"
         )
-    user_model = (
-        None
-        if model is None
-        else UserModel(factory=model, arguments=parse_arguments(arg or []), device=device, dtype=dtype)
-    )
     workload = None if workload_file is None else sim.load_workload(workload_file)
     hardware = None if hardware_file is None else sim.load_hardware(hardware_file)
     place: Place = (
@@ -236,6 +234,15 @@ def validate(
         if is_emulated and hardware is not None
         else place_of(ranks, box, rate, uplink, on)
     )
+    user_model = None
+    if model is not None:
+        device = device_of_model(device, workload, elsewhere=prepare)
+        arguments = parse_arguments(arg or [])
+        user_model = UserModel(factory=model, arguments=arguments, device=device, dtype=dtype)
+    else:
+        only_cpu = systems or box is not None or neighbour is not None or bool(slow) or backend == "gloo"
+        device = device_of_pacing(device, workload, place.world_size, elsewhere=prepare, only_cpu=only_cpu)
+    carrier = Carrier(device=device, backend=backend, emulated=hardware if is_emulated else None)
     beside = None
     if neighbour is not None and workload is not None:
         place, beside = neighbour_of(neighbour, workload, place)
@@ -246,6 +253,7 @@ def validate(
             f"{place.world_size} ranks"
         )
     assignments = {path.stem: sim.load_assignment(path) for path in assignment_file or []}
+    tell_other_ranks(assignments, place.world_size if hardware is None else hardware.world_size)
     if rounds is None:
         rounds = 30 if ab else 10
     own = None
@@ -257,20 +265,17 @@ def validate(
         assert user_model is not None
         if own is not None:
             workload, hardware = own.workload, own.hardware
-        result = run_ab_test(
-            user_model, assignments, place, workload, hardware, output, rounds, seed, samples
-        )
+        order = AbOrder(user_model, recommended_of(assignments, workload, hardware), rounds, seed, samples)
+        if prepare:
+            prepare_ab_test(order, place, workload, hardware, output)
+            return
+        result = run_ab_test(order, place, workload, hardware, output)
         print_ab(result, as_json)
         if result.significant and result.gain_ns > 0 and not as_json:
             suggest(_after_ab(assignment_file, workload_file, hardware_file))
         return
     if workload_file is None or workload is None or hardware is None or output is None:
         raise typer.BadParameter("give WORKLOAD.json, --hardware and -o (only --ab needs none of them)")
-    carrier = Carrier(
-        device=device if model is None else "cpu",
-        backend=backend,
-        emulated=hardware if is_emulated else None,
-    )
     if is_emulated:
         note("measuring copies and launches of this machine")
         hardware = measure_machine(workload, hardware, device)
@@ -282,14 +287,14 @@ def validate(
     if systems:
         candidates = _systems(assignments, workload, there, only or [])
     elif families:
-        candidates = _families(user_model, assignments, expected, there)
+        candidates = _families(user_model, assignments, expected, there, carrier)
     else:
-        candidates = _candidates(user_model, assignments, expected, there, caps_of(caps, "--caps"))
+        candidates = _candidates(user_model, assignments, expected, there, carrier, caps_of(caps, "--caps"))
     for candidate in candidates:
         assert candidate.assignment is not None
         sim.simulate(workload, there, candidate.assignment)  # what cannot be predicted is told beforehand
     if prepare:
-        prepare_job(workload, hardware, candidates, output, user_model, carrier, rounds, seed)
+        prepare_job(workload, hardware, candidates, output, user_model, carrier, rounds, seed, not steps_only)
         return
     directory = start_record(output, workload, hardware, measured)
     with telling_what_is_kept(directory), progress("replaying") as report:
@@ -321,6 +326,7 @@ def _candidates(
     assignments: dict[str, Assignment],
     workload: Workload,
     hardware: Hardware,
+    carrier: "Carrier",
     caps: list[float] | None,
 ) -> "list[Candidate]":
     from sim.validator.candidates.candidate import Candidate, standing_candidates
@@ -328,12 +334,16 @@ def _candidates(
 
     candidates = standing_candidates(workload, caps or [], sim.tune(workload, hardware).assignment)
     candidates += [Candidate(name=name, assignment=one) for name, one in assignments.items()]
-    check_replayable(workload, candidates, "paced" if model is None else "model")
+    check_replayable(workload, candidates, "paced" if model is None else "model", carrier)
     return candidates
 
 
 def _families(
-    model: "UserModel | None", assignments: dict[str, Assignment], workload: Workload, hardware: Hardware
+    model: "UserModel | None",
+    assignments: dict[str, Assignment],
+    workload: Workload,
+    hardware: Hardware,
+    carrier: "Carrier",
 ) -> "list[Candidate]":
     """The recommendation, and what each knob of DDP's and each rule of other systems reaches."""
     from sim.validator.candidates.candidate import Candidate
@@ -347,7 +357,7 @@ def _families(
         if family.assignment.policy in DDP_POLICIES and name != "bucket_cap_mb_list"  # the recommended ones
     ]
     candidates += [Candidate(name=name, assignment=one) for name, one in assignments.items()]
-    check_replayable(workload, candidates, "paced" if model is None else "model")
+    check_replayable(workload, candidates, "paced" if model is None else "model", carrier)
     return candidates
 
 

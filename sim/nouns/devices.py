@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from sim.nouns.workload import Workload
+
 # torch's own defaults for a process group that was made without a backend's name
 # (``torch.distributed.Backend.default_device_backend_map``)
 _BY_DEFAULT = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl", "mps": "gloo"}
@@ -23,6 +25,12 @@ def serialised_by(environment: Mapping[str, str]) -> list[str]:
 def device_type(device: str) -> str:
     """``"cuda"`` of ``"cuda:3"``: the ranks of one host have a device each, of one type."""
     return device.split(":", 1)[0].lower()
+
+
+def device_of_job(workload: Workload) -> str | None:
+    """The type of device that the job of ``workload`` trains on; None where nothing says it."""
+    said = [workload.provenance.get("device"), *(gradient.device for gradient in workload.gradients)]
+    return next((device_type(one) for one in said if isinstance(one, str)), None)
 
 
 def backend_of(said: str, device: str) -> str:

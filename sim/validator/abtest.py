@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from sim.errors import InputError
 from sim.formats.record_files import save_measurements
@@ -22,7 +23,9 @@ from sim.validator.candidates.replay_jobs import (
 )
 from sim.validator.candidates.replayable import check_replayable
 from sim.validator.collecting import Collected, Progress
+from sim.validator.gathering import gather_record, prepared_assignment, write_prepared
 from sim.validator.hosts.launch import Place, run_ranks
+from sim.validator.prepared import JOB, read_job
 
 _DEFAULT, _RECOMMENDED = "DDP default", "recommended"
 
@@ -61,16 +64,8 @@ def run_ab(
         InputError: an assignment that does not fit, or an illegal argument.
     """
     warmup = MIN_WARMUP[model.device] if warmup is None else warmup
-    check_rounds(rounds, warmup, model.device)
-    if samples_per_rank is not None and samples_per_rank < 1:
-        raise InputError(f"samples: {samples_per_rank} is not legal; give at least 1")
-    candidates = [
-        Candidate(name=_DEFAULT, assignment=None),
-        Candidate(name=_RECOMMENDED, assignment=recommended),
-    ]
-    if workload is not None:
-        check_replayable(workload, candidates, "model", Carrier(device=model.device))
-    job = model_job(model, candidates, rounds, warmup, seed, workload=workload, probed=False)
+    _check_samples(samples_per_rank)
+    candidates, job = _ordered(model, recommended, rounds, warmup, seed, workload)
     collected = Collected(candidates, lanes=3, rounds=rounds, warmup=warmup, progress=progress)
     complete = False
     try:
@@ -80,18 +75,97 @@ def run_ab(
         measurements = collected.measurements(place, "model", model.backend, complete)
         if directory is not None:
             save_measurements(directory, measurements)
+    return _judged(measurements, samples_per_rank, predicted)
+
+
+def prepare_ab(
+    model: UserModel,
+    recommended: Assignment,
+    directory: Path,
+    world_size: int,
+    *,
+    workload: Workload | None = None,
+    rounds: int = 30,
+    seed: int = 0,
+    samples_per_rank: int | None = None,
+) -> Path:
+    """Write the job of ``run_ab`` for ranks that torchrun or srun starts; returns its path.
+
+    Raises:
+        InputError: as ``run_ab``.
+    """
+    _check_samples(samples_per_rank)
+    warmup = MIN_WARMUP[model.device]
+    candidates, job = _ordered(model, recommended, rounds, warmup, seed, workload)
+    job["ab"] = {"samples_per_rank": samples_per_rank}
+    return write_prepared(directory, candidates, job, world_size)
+
+
+def is_ab(directory: Path) -> bool:
+    """Whether ``prepare_ab`` wrote what is there."""
+    return (directory / JOB).is_file() and "ab" in read_job(directory)
+
+
+def recommended_in(directory: Path) -> Assignment:
+    """What a prepared test compares with DDP's default."""
+    found = prepared_assignment(directory, 1)
+    if found is None:
+        raise InputError(f"{directory}: the assignment of the test is gone; prepare it again")
+    return found
+
+
+def gather_ab(directory: Path, predicted: Gain | None = None) -> AbTest:
+    """What the ranks of a prepared test measured; the measurements are written beside.
+
+    Raises:
+        InputError: no events there, or those of another number of ranks.
+        ReplayError: a rank failed (named), or the run has not finished.
+    """
+    measurements = gather_record(directory)
+    return _judged(measurements, read_job(directory)["ab"]["samples_per_rank"], predicted)
+
+
+def _ordered(
+    model: UserModel,
+    recommended: Assignment,
+    rounds: int,
+    warmup: int,
+    seed: int,
+    workload: Workload | None,
+) -> tuple[list[Candidate], dict[str, Any]]:
+    """The candidates and the job of the ranks."""
+    check_rounds(rounds, warmup, model.device)
+    candidates = [
+        Candidate(name=_DEFAULT, assignment=None),
+        Candidate(name=_RECOMMENDED, assignment=recommended),
+    ]
+    if workload is not None:
+        check_replayable(workload, candidates, "model", Carrier(device=model.device))
+    return candidates, model_job(model, candidates, rounds, warmup, seed, workload=workload, probed=False)
+
+
+def _check_samples(samples_per_rank: int | None) -> None:
+    if samples_per_rank is not None and samples_per_rank < 1:
+        raise InputError(f"samples: {samples_per_rank} is not legal; give at least 1")
+
+
+def _judged(
+    measurements: Sequence[Measurement], samples_per_rank: int | None, predicted: Gain | None
+) -> AbTest:
+    one = measurements[0]
+    about = one.environment["model"]
     return judge_turns(
         Turns(
             default=_steps(measurements, _DEFAULT),
             recommended=_steps(measurements, _RECOMMENDED),
             plain=_steps(measurements, "plain"),
         ),
-        name=model.factory,
-        world_size=place.world_size,
-        samples_per_rank=samples_per_rank or collected.about_model.get("samples"),
+        name=about["factory"],
+        world_size=one.world_size,
+        samples_per_rank=samples_per_rank or about.get("samples"),
         predicted=predicted,
-        environment=measurements[0].environment,
-        hours="rank-hours" if model.device == "cpu" else "GPU-hours",
+        environment=one.environment,
+        hours="rank-hours" if about["device"] == "cpu" else "GPU-hours",
     )
 
 

@@ -272,6 +272,8 @@ def _hardware(
             "source": "bucketsim calibrate",
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "backend": "gloo",
+            "device": "cpu",
+            "world_size": place.world_size,
             "place": place.describe(),
             "mode": mode,
             **place.document(),

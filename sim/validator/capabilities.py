@@ -38,6 +38,11 @@ def torch_facts() -> TorchFacts:
     )
 
 
+def gpus_here() -> int:
+    """How many GPUs torch sees; asks the driver, and takes none of their memory."""
+    return torch.cuda.device_count()
+
+
 def sleep_lateness_ns() -> list[int]:
     """By how much 50 sleeps of 1 ms ended late, ascending, slept as the paced replay sleeps.
 

@@ -9,6 +9,7 @@ from sim.formats.documents import load, to_text
 from sim.formats.outputs import write_files
 from sim.formats.record_files import save_measurements
 from sim.nouns.assignment import Assignment
+from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Workload
 from sim.validator.candidates.candidate import Candidate, lane_count
 from sim.validator.candidates.carriers import EMULATED, GLOO_ON_HOST, Carrier
@@ -27,15 +28,32 @@ def prepare(
     carrier: Carrier = GLOO_ON_HOST,
     rounds: int = 10,
     seed: int = 0,
+    probed: bool = True,
 ) -> Path:
     """Write job.json and the candidates' assignments into a started record; returns the job's path.
+
+    ``probed`` as of ``replay``.
 
     Raises:
         NotModelledError: a candidate that cannot be run. InputError: illegal rounds.
     """
     job = replay_job(
-        workload, candidates, model=model, carrier=carrier, rounds=rounds, warmup=None, seed=seed
+        workload,
+        candidates,
+        model=model,
+        carrier=carrier,
+        rounds=rounds,
+        warmup=None,
+        seed=seed,
+        probed=probed,
     )
+    return write_prepared(directory, candidates, job, world_size)
+
+
+def write_prepared(
+    directory: Path, candidates: Sequence[Candidate], job: dict[str, Any], world_size: int
+) -> Path:
+    """Write the job, and beside it what ``gather_record`` needs of the candidates; returns the job's path."""
     write_files(
         {
             directory / _assignment_file(number): to_text(candidate.assignment)
@@ -46,8 +64,8 @@ def prepare(
     return write_job(directory, job, world_size)
 
 
-def gather_record(directory: Path) -> None:
-    """Turn what the ranks of a prepared job wrote into the record's measurements.
+def gather_record(directory: Path) -> list[Measurement]:
+    """Turn what the ranks of a prepared job wrote into the record's measurements, which are returned as well.
 
     Measurements of a run that failed or has not finished are written too, marked incomplete.
 
@@ -57,7 +75,7 @@ def gather_record(directory: Path) -> None:
     """
     job = read_job(directory)
     candidates = [
-        Candidate(name=one["name"], assignment=_assignment(directory, number))
+        Candidate(name=one["name"], assignment=prepared_assignment(directory, number))
         for number, one in enumerate(job["candidates"])
     ]
     collected = Collected(
@@ -80,6 +98,7 @@ def gather_record(directory: Path) -> None:
     if not complete:
         kept = "what was measured is kept, incomplete" if measurements else "nothing was measured"
         raise ReplayError(f"{directory}: {why_unfinished(directory)}; {kept}")
+    return measurements
 
 
 def _backend(job: dict[str, Any]) -> str:
@@ -92,6 +111,7 @@ def _assignment_file(number: int) -> str:
     return f"assignment-{number:02d}.json"
 
 
-def _assignment(directory: Path, number: int) -> Assignment | None:
+def prepared_assignment(directory: Path, number: int) -> Assignment | None:
+    """The assignment of a candidate of a prepared job; None for DDP's own buckets."""
     path = directory / _assignment_file(number)
     return load(path, Assignment) if path.exists() else None

@@ -1,9 +1,20 @@
 """What is measured of a job's link stays within its budget on any wire, and is what the wire gave."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
+import pytest
+import torch
+import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from sim.autotuner import job_link
 from sim.autotuner.job_link import BUDGET_S, LinkProbe, measure_link
+from sim.autotuner.unison import Unison, backend_of
 from tests.effort import tries
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -14,6 +25,10 @@ class Alone:
 
     def agree(self) -> None:
         pass
+
+    @contextmanager
+    def collective(self) -> Iterator[None]:
+        yield
 
     def quickest(self, times_ns: list[int]) -> list[int]:
         return times_ns
@@ -73,3 +88,65 @@ def test_a_slow_wire_is_measured_as_far_as_time_allows() -> None:
     link = measure_link(Planted(100 * MIB, 1_000_000, 2e6))
     assert link.curve[-1].num_bytes < MIB
     assert (link.channels, link.channel_slowdown) == (1, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("said", "gloo"), [(None, True), ("gloo", True), ("cpu:gloo,cuda:nccl", True), ("fake", False)]
+)
+def test_gloo_is_known_by_what_carries_the_models_device(said: str | None, gloo: bool) -> None:
+    """A group may have been made without a backend's name, or with one for each type of device."""
+    if said is not None and "nccl" in said and not dist.is_nccl_available():
+        pytest.skip("this torch has no NCCL")
+    store = FakeStore() if said == "fake" else dist.HashStore()
+    dist.init_process_group(said, store=store, rank=0, world_size=1)
+    try:
+        ddp = DistributedDataParallel(nn.Linear(2, 2))
+        probe = LinkProbe(ddp, Unison(ddp))
+        assert (probe.is_gloo, backend_of(ddp)) == (gloo, "gloo" if gloo else "fake")
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_gpus_stream_times_the_probes_behind_something_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the model's own GPU, whichever is the current one; neither launch nor wait of the host is in it."""
+    gpu, done = torch.device("cuda", 3), []
+
+    class Stream:
+        def begin(self) -> None:
+            done.append("idle")
+
+        def stamp(self) -> int:
+            done.append("stamp")
+            return len(done)
+
+        def settle(self) -> None:
+            done.append("settle")
+
+        def between_ns(self, start: int, end: int) -> int:
+            return end - start
+
+    class Work:
+        def wait(self) -> None:
+            done.append("wait")
+
+    class Tensor:
+        device = gpu
+
+        def __getitem__(self, _: slice) -> "Tensor":
+            return self
+
+        def chunk(self, count: int) -> list["Tensor"]:
+            return [self] * count
+
+    def all_reduce(tensor: Tensor, **_: object) -> Work:
+        done.append("launch")
+        return Work()
+
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext(done.append(f"on {device}")))
+    monkeypatch.setattr(job_link, "spin_cycles", lambda _: done.append("spin"))
+    monkeypatch.setattr(dist, "all_reduce", all_reduce)
+    probe = Planted(1 << 20, 1, 1e9)
+    probe._ranks, probe._group = Alone(), None  # type: ignore[assignment]
+    probe._clock, probe._memory = Stream(), Tensor()  # type: ignore[assignment]
+    assert LinkProbe._time(probe, 1024, 1) == 3
+    assert done == ["idle", "on cuda:3", "spin", "stamp", "launch", "wait", "stamp", "settle"]
