@@ -41,6 +41,7 @@ class Boundary:
         self._armed = False  # and the Reducer waits for that backward
         self._reduced = False  # gradients were reduced since the last ``take_step``
         self._accumulates = False
+        self.is_captured = False  # in a CUDA graph, whose replays run no hooks
         self._task: int | None = None
         untraced: Any = torch.compiler.disable(self._after_forward)  # type: ignore[no-untyped-call]
         self._handles: list[Any] = [ddp.register_forward_hook(OwnHook(untraced))]
@@ -75,6 +76,8 @@ class Boundary:
 
     def _after_forward(self, module: torch.nn.Module, *_: Any) -> None:
         if module is self._ddp and torch.is_grad_enabled():
+            if self._ddp.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+                self.is_captured = True
             self._open = True
             self._armed = self._armed or self._ddp.require_backward_grad_sync
 

@@ -156,6 +156,8 @@ class Autotune:
         self._steps += 1
         try:
             check_even(self._ddp)
+            if self._boundary.is_captured:
+                raise NotModelledError("CUDA graph: a captured step is replayed without DDP's hooks and ours")
         except NotModelledError as error:
             self._work.close()
             self._end("refused", str(error))

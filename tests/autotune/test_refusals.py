@@ -167,3 +167,17 @@ def test_arguments_that_are_not_legal(arguments: dict[str, Any], words: str) -> 
 def test_what_is_no_module_is_not_legal() -> None:
     with pytest.raises(InputError, match="ddp: a str is not legal"):
         sim.autotune("model")  # type: ignore[arg-type]
+
+
+def test_a_step_captured_in_a_cuda_graph_is_refused(two_ranks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its replays run no hooks: the tuner would see no further step, and its events cannot be read."""
+    ddp = DistributedDataParallel(model())
+    tuner = sim.autotune(ddp)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    monkeypatch.setattr(ddp, "device", torch.device("cuda", 0))
+    tuner._boundary._after_forward(ddp)
+    tuner._boundary._reduced = True
+    tuner.step()
+    assert tuner.result.outcome == "refused"
+    assert tuner.result.why.startswith("CUDA graph: ")
+    assert not ddp._forward_hooks
