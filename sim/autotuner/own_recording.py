@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from inspect import unwrap
 from pathlib import Path
 
 import torch
@@ -52,5 +53,5 @@ def _keep_from_copies(ddp: DistributedDataParallel, recording: LiveRecording) ->
     hooked: tuple[torch.nn.Module, ...] = (ddp, ddp.module)
     for hooks in (found for one in hooked for found in (one._forward_pre_hooks, one._forward_hooks)):
         for number, hook in hooks.items():
-            if getattr(hook, "__self__", None) is recording:
+            if getattr(unwrap(hook), "__self__", None) is recording:
                 hooks[number] = OwnHook(hook)
