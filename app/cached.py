@@ -19,6 +19,7 @@ from app.remembering import Remembered
 from sim.nouns.assignment import Assignment
 from sim.nouns.band import BandPoint
 from sim.nouns.hardware import Hardware
+from sim.nouns.measurement import Measurement
 from sim.nouns.memory import MemoryPoint
 from sim.nouns.path import PathSpan
 from sim.nouns.recommendation import Recommendation
@@ -27,6 +28,7 @@ from sim.nouns.report import Report
 from sim.nouns.rows import SweepRow
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
+from sim.truth.recorded_job import held_to
 
 Stamp = tuple[tuple[str, int, int], ...]
 Progress = Callable[[str], None]
@@ -157,6 +159,22 @@ def as_measured(key: Hashable, read: Callable[[], Record]) -> Inputs:
         )
 
     return _AS_MEASURED.get(key, make, lambda made: made.weight)
+
+
+def held(inputs: Inputs, measured: Measurement) -> Inputs:
+    """The inputs as the job ran, held to the step that it took while it was recorded."""
+
+    def make() -> Inputs:
+        job = held_to(inputs.workload, inputs.hardware, measured)
+        return replace(
+            inputs,
+            workload=job.workload,
+            hardware=job.hardware,
+            workload_digest=sim.digest(job.workload),
+            hardware_digest=sim.digest(job.hardware),
+        )
+
+    return _AS_MEASURED.get((inputs.key, sim.digest(measured)), make, inputs.weight)
 
 
 def scale(inputs: Inputs, what_if: WhatIf) -> Inputs:

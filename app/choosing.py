@@ -13,6 +13,7 @@ from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import SLOWDOWNS, CurvePoint, Hardware
 from sim.nouns.workload import Workload
+from sim.systems.switching import as_the_job
 
 # How compute, copies and collectives disturb each other; two collectives beside one another are no such pair.
 INTERFERING = tuple(name for name in SLOWDOWNS if name != "channel_slowdown")
@@ -119,11 +120,11 @@ class Choice:
             raise InputError(self.unreadable)
         options = dict(self.options)
         if self.pick == "recommended":
-            return sim.with_switches(workload, recommended(), **options)
+            return as_the_job(workload, recommended(), **options)
         if self.pick == "given":
             if self.given is None:
                 raise InputError("uploaded assignment: there is none; upload one, or choose another")
-            return sim.with_switches(workload, self.given, **options)
+            return as_the_job(workload, self.given, **options)
         if self.pick == "cap":
             return sim.assign(workload, bucket_cap_mb=self.cap_mb, first_bucket_mb=self.first_mb, **options)
         if self.pick == "cap-list":

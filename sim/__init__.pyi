@@ -27,11 +27,10 @@ from sim.formats.perfetto import perfetto_json
 from sim.formats.record_files import find_records, load_record
 from sim.formats.tables import scaling_csv, sweep_csv
 from sim.importer.uploads import read_uploads
-from sim.live.calibration import calibrate_live
+from sim.live.calibration import calibrate_live, live_gain
 from sim.live.follower import Follower as follow
 from sim.live.follower import find_recordings
 from sim.live.held import judge as judge_live
-from sim.live.saving import live_gain
 from sim.live.window import latest_window, live_window
 from sim.metrics.critical_path import critical_path
 from sim.metrics.step import summarize

@@ -23,9 +23,11 @@ from app.views import cluster_knobs, sidebar_last, uploading
 from app.words import labels
 from app.words import uploads as words
 from sim.errors import InputError, SimError
+from sim.formats.record_files import recorded_step
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.imported import Uploaded
+from sim.nouns.measurement import Measurement
 from sim.nouns.records import Record
 from sim.nouns.workload import Workload
 
@@ -220,7 +222,17 @@ def read(library: Library, asked: Asked) -> Given | None:
         uploaded=uploaded,
         assignment=None if uploaded is None else uploaded.assignment,
     )
-    return given if upload is None or uploaded is None else _with_measured(given, upload, uploaded)
+    if upload is not None and uploaded is not None:
+        given = _with_measured(given, upload, uploaded)
+    measured = _recorded_step(library, asked, uploaded)
+    return given if measured is None else replace(given, inputs=cached.held(given.inputs, measured))
+
+
+def _recorded_step(library: Library, asked: Asked, uploaded: Uploaded | None) -> Measurement | None:
+    """The step that the job of the workload took while it was recorded, where that is known."""
+    if asked.workload is not None:
+        return recorded_step(library.workloads[asked.workload])
+    return None if uploaded is None else uploaded.recorded_step
 
 
 def _with_measured(given: Given, upload: Outcome, uploaded: Uploaded) -> Given:

@@ -17,6 +17,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.workload import Workload
+from sim.systems.switching import as_the_job
 
 Output = Annotated[Path | None, file_option("Write here: a file as a whole, or a pipe or device.")]
 
@@ -70,6 +71,7 @@ def export(
     if assignment_file is not None:
         assignment = sim.load_assignment(assignment_file)
         assignment.check_fits(workload)
+        assignment = as_the_job(workload, assignment)
     elif hardware is not None:
         assignment = _best(sim.tune(workload, hardware), target)
     else:

@@ -1,19 +1,21 @@
-"""The inputs of a command that predicts one's own job: parts, and the recorded step that they are held to."""
+"""The inputs of a command that predicts one's own job: as it ran, and held to the step that it took."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import sim
 from sim.cli.panels import PREDICTING
 from sim.cli.printing import note, say, table
-from sim.errors import InputError
-from sim.formats.record_files import AS_RUN, recorded_step
+from sim.formats.record_files import AS_RUN
 from sim.nouns.hardware import Hardware
 from sim.nouns.own_step import OwnStep
 from sim.nouns.workload import Workload
 from sim.units import in_ms
+
+if TYPE_CHECKING:
+    from sim.truth.recorded_job import RecordedJob
 
 Parts = Annotated[
     bool,
@@ -26,43 +28,53 @@ Parts = Annotated[
 ]
 
 
-def load_inputs(
-    workload_file: Path, hardware_file: Path, parts: bool = False, as_json: bool = False
-) -> tuple[Workload, Hardware]:
-    """Both files, held to the step that was recorded with the workload; unless ``parts``, or there is none.
+def load_job(
+    workload_file: Path, hardware_file: Path, switches: dict[str, Any] | None = None, *, parts: bool = False
+) -> "RecordedJob":
+    """The job of both files: as it was recorded, but for ``switches`` that are given otherwise."""
+    from sim.truth.recorded_job import job_in_files  # with numba, which the start of a command is spared
 
-    What was found is told, as a table unless ``as_json``: how far the parts were from that step, and what
-    made it come out.
-    """
     workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
-    tell_doubtful(workload, hardware)
-    own = None if parts else own_step_of(workload_file, workload, hardware)
-    if own is None:
-        return workload, hardware
-    print_own_step(own, with_table=not as_json)
-    return own.workload, own.hardware
+    return job_in_files(workload_file, workload, hardware, parts=parts).with_switches(switches or {})
 
 
-def own_step_of(workload_file: Path, workload: Workload, hardware: Hardware) -> OwnStep | None:
-    """The recorded step beside ``workload_file``, predicted and fitted; None, with a word, where not."""
-    measured = recorded_step(workload_file)
-    if measured is None or "own_step" in hardware.spread:
-        return None
-    try:
-        return sim.own_step(workload, hardware, measured)
-    except InputError as error:
-        note(f"not held to the recorded step: {error}")
-        return None
+def load_inputs(
+    workload_file: Path,
+    hardware_file: Path,
+    parts: bool = False,
+    as_json: bool = False,
+    switches: dict[str, Any] | None = None,
+) -> tuple[Workload, Hardware]:
+    """``load_job``; what was found is told, as a table unless ``as_json``: how far the parts were from the
+    recorded step, and what made it come out.
+    """
+    job = load_job(workload_file, hardware_file, switches, parts=parts)
+    tell_doubtful(job.workload, job.hardware)
+    tell_held(job, with_table=not as_json)
+    return job.workload, job.hardware
 
 
-def print_own_step(own: OwnStep, with_table: bool = True) -> None:
-    """How far the parts were from the recorded step, time by time, and what made it come out."""
+def tell_held(job: "RecordedJob", with_table: bool = True) -> None:
+    """How the job ran, how far the parts were from its own step, and what made that come out; why not."""
+    if job.switches:
+        told = ", ".join(f"{name}={value}" for name, value in job.switches.items())
+        (say if with_table else note)(f"the job as it ran: {told} (--ddp: otherwise)")
+    if job.own is not None:
+        _print_own_step(job.own, with_table)
+    elif job.why_not:
+        note(f"not held to the recorded step: {job.why_not}")
+
+
+def _print_own_step(own: OwnStep, with_table: bool) -> None:
     if with_table:
         _table(own)
     told = ", ".join(
         f"{factor.name} {factor.value:.3f} ({factor.low:.2f} to {factor.high:.2f})" for factor in own.factors
     )
     (say if with_table else note)(f"held to the job's own recorded step: {told} (--parts: without)")
+    if own.recorder_ns:
+        took = f"{in_ms(own.recorder_ns)} ms of the recorded step are passes of the recorder over the buckets"
+        (say if with_table else note)(f"{took}; predictions are of the job without them")
     for line in own.doubtful:
         note(f"doubtful: {line}")
 
@@ -89,7 +101,7 @@ def _table(own: OwnStep) -> None:
 
 def tell_doubtful(workload: Workload, hardware: Hardware) -> None:
     """What the files say of themselves that cannot be relied on."""
-    from sim.costs.doubts import doubts_about
+    from sim.tuner.spread.doubts import doubts_about
 
     for line in doubts_about(workload, hardware):
         note(line)

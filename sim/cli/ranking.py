@@ -17,6 +17,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.ranks import Ranks, SlowRanks
 from sim.nouns.step_distribution import AssignmentComparison, RankPart, StepDistribution
 from sim.nouns.workload import Workload
+from sim.systems.switching import as_the_job
 from sim.units import NS_PER_MS, format_ms, format_size, parse_cap_mb
 
 _DEFAULT = "DDP's default"
@@ -161,7 +162,7 @@ def _assignments(
     if (assignment_file is not None) + (bucket_cap_mb is not None) + (caps is not None) > 1:
         raise InputError("--caps: give one of --assignment, --bucket-cap-mb and --caps")
     if assignment_file is not None:
-        return {str(assignment_file): sim.load_assignment(assignment_file)}
+        return {str(assignment_file): as_the_job(workload, sim.load_assignment(assignment_file))}
     if bucket_cap_mb is not None:
         cap = parse_cap_mb(bucket_cap_mb)
         return {f"{cap:g} MiB": sim.assign(workload, bucket_cap_mb=cap)}

@@ -16,7 +16,7 @@ from sim.cli.next_steps import TO_CLUSTER_PAGE, suggest
 from sim.cli.output_options import file_option, write
 from sim.cli.panels import LINK, PREDICTING, RANKS_DIFFER
 from sim.cli.printing import emit, progress, say, table
-from sim.cli.simulating import AsJson, WorkloadFile, key_values
+from sim.cli.simulating import AsJson, DdpSwitches, WorkloadFile, ddp_switches, key_values
 from sim.cli.sweeping import MaxRows, executor_of, values_of
 from sim.clusters.ranks.rank_files import load_groups
 from sim.errors import InputError
@@ -77,13 +77,14 @@ def scaling(
         int | None,
         typer.Option(min=1, help="Processes, at most one a core; default: 1.", rich_help_panel=PREDICTING),
     ] = None,
+    ddp: DdpSwitches = None,
     max_rows: MaxRows = 10_000,
     figure: Annotated[Path | None, file_option("Write a figure (HTML) here.", "--figure")] = None,
     as_json: AsJson = False,
     output: Annotated[Path | None, file_option("Write CSV here.")] = None,
 ) -> None:
     """Predict how a workload scales: efficiency and best caps by number of GPUs, and why caps change."""
-    workload = sim.load_workload(workload_file)
+    workload = sim.load_workload(workload_file).with_switches(ddp_switches(ddp))
     chosen = preset_or_file(machine)
     axes = _axes(settings or [])
     differing = None if ranks is None else sim.load_ranks(ranks)

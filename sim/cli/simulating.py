@@ -22,6 +22,7 @@ from sim.nouns.workload import Workload
 from sim.systems.fsdp2 import POLICIES as FSDP2_POLICIES
 from sim.systems.registry import POLICIES
 from sim.systems.switches import MODELLED_DDP_KWARGS, MODELLED_SETTINGS
+from sim.systems.switching import as_the_job
 from sim.units import format_ms, format_size, in_ms, parse_cap_mb
 
 WorkloadFile = Annotated[
@@ -140,6 +141,11 @@ def _switches(option: str, pairs: list[str]) -> dict[str, Any]:
     return switches
 
 
+def ddp_switches(pairs: list[str] | None) -> dict[str, Any]:
+    """The switches that ``--ddp`` gives."""
+    return _switches("--ddp", pairs or [])
+
+
 def _iteration(text: str) -> Iteration:
     if text == "steady":
         return "steady"
@@ -157,7 +163,7 @@ def _options(
 ) -> dict[str, Any]:
     """Switches of the system, from the options that give them."""
     options = {
-        **_switches("--ddp", ddp or []),
+        **ddp_switches(ddp),
         **_switches("--zero", zero or []),
         **_switches("--megatron", megatron or []),
         **_switches("--fsdp", fsdp or []),
@@ -238,11 +244,12 @@ def simulate(
     workload, hardware = load_inputs(workload_file, hardware_file, parts, as_json)
     number = _iteration(iteration)
     caps = (bucket_cap_mb, first_bucket_mb, bucket_cap_mb_list)
-    caps_and_switches = (*caps, ddp, zero, reduce_bucket_size, megatron, fsdp)
+    others = (zero, reduce_bucket_size, megatron, fsdp)
+    caps_and_switches = (*caps, ddp, *others)
     if assignment_file is not None:
-        if policy != "ddp" or any(given is not None for given in caps_and_switches):
-            raise InputError("--assignment: give it alone, without a policy, caps or switches")
-        assignment = sim.load_assignment(assignment_file)
+        if policy != "ddp" or any(given is not None for given in (*caps, *others)):
+            raise InputError("--assignment: give it without a policy and caps; --ddp alone goes with it")
+        assignment = as_the_job(workload, sim.load_assignment(assignment_file), **ddp_switches(ddp))
     else:
         assignment = sim.assign(workload, iteration=number, **_given(policy, *caps_and_switches))
     other = None if slowest is None else _slowest(slowest, workload, hardware)

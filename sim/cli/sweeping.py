@@ -16,7 +16,15 @@ from sim.cli.output_options import file_option, write
 from sim.cli.own_job import Parts, load_inputs
 from sim.cli.panels import PREDICTING, WHAT_IF
 from sim.cli.printing import emit, progress, say, table
-from sim.cli.simulating import AsJson, Engine, EngineName, HardwareFile, WorkloadFile
+from sim.cli.simulating import (
+    AsJson,
+    DdpSwitches,
+    Engine,
+    EngineName,
+    HardwareFile,
+    WorkloadFile,
+    ddp_switches,
+)
 from sim.errors import InputError
 from sim.nouns.rows import SweepRow
 from sim.tuner.sweeps.axes import WHAT_IFS
@@ -69,12 +77,13 @@ def sweep(
         ),
     ] = None,
     max_rows: MaxRows = 100_000,
+    ddp: DdpSwitches = None,
     parts: Parts = False,
     as_json: AsJson = False,
     output: Annotated[Path | None, file_option("Write CSV here.")] = None,
 ) -> None:
     """Predict DDP's default and a range of bucket caps, under any combination of what-ifs."""
-    workload, hardware = load_inputs(workload_file, hardware_file, parts, as_json)
+    workload, hardware = load_inputs(workload_file, hardware_file, parts, as_json, ddp_switches(ddp))
     axes: dict[str, Any] = {
         "bandwidth": values_of("--bandwidth", bandwidth, float),
         "latency": values_of("--latency", latency, float),

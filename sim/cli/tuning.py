@@ -10,10 +10,10 @@ import typer
 import sim
 from sim.cli.next_steps import suggest, to_export, to_find_slower_links
 from sim.cli.output_options import file_option, write
-from sim.cli.own_job import Parts, own_step_of, print_own_step
+from sim.cli.own_job import Parts, load_job, tell_held
 from sim.cli.panels import PREDICTING
 from sim.cli.printing import emit_noun, progress, say, table
-from sim.cli.simulating import AsJson, HardwareFile, WorkloadFile
+from sim.cli.simulating import AsJson, DdpSwitches, HardwareFile, WorkloadFile, ddp_switches
 from sim.nouns.memory import MemoryPoint
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.robust import Robust
@@ -58,15 +58,14 @@ def tune(
     ] = 400,
     max_bucket: Size = None,
     memory_limit: Limit = None,
+    ddp: DdpSwitches = None,
     parts: Parts = False,
     output: Annotated[Path | None, file_option("Write the assignment here.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the best buckets, what they gain and how surely, and what each setting of DDP reaches."""
-    workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
-    own = None if parts else own_step_of(workload_file, workload, hardware)
-    if own is not None:
-        workload, hardware = own.workload, own.hardware
+    job = load_job(workload_file, hardware_file, ddp_switches(ddp), parts=parts)
+    workload, hardware = job.workload, job.hardware
     with progress("tuning") as report:
         answer = sim.tune(
             workload,
@@ -90,8 +89,7 @@ def tune(
         print_answer(answer, f"{workload.name} on {hardware.name}", setting)
         _print_below(answer, hardware.all_reduce[0].num_bytes)
         _print_tables(answer)
-    if own is not None:
-        print_own_step(own, with_table=not as_json)
+    tell_held(job, with_table=not as_json)
     if as_json:
         return
     if answer.gain.significant is False:
@@ -117,7 +115,7 @@ def print_answer(answer: Recommendation, title: str, setting: str | None) -> Non
         say(f"set: {setting}")
     say(f"proof: {'optimal' if answer.proved_optimal else 'not proved optimal'}; {answer.proof}")
     say(f"why: {answer.report.verdict}")
-    say(f"DDP's default: {answer.baseline.verdict}")
+    say(f"{answer.against}: {answer.baseline.verdict}")
     say(f"caps: {answer.plateau.sentence}")
     for line in dict.fromkeys((*answer.notes, *answer.report.notes, *answer.baseline.notes)):
         say(f"note: {line}")

@@ -13,7 +13,7 @@ from sim.cli.measuring import LinkKind, ReplayMode
 from sim.cli.next_steps import HARDWARE, WORKLOAD, suggest, to_apply, to_tune
 from sim.cli.on_device import Device, device_of_model, device_of_pacing
 from sim.cli.output_options import directory_option
-from sim.cli.own_job import Parts, own_step_of, print_own_step, tell_doubtful
+from sim.cli.own_job import Parts, tell_doubtful, tell_held
 from sim.cli.panels import CANDIDATES, MEASURING, MODEL, WHERE
 from sim.cli.placing import (
     Box,
@@ -36,6 +36,7 @@ from sim.formats.record_files import recorded_step, start_record
 from sim.nouns.assignment import DDP_POLICIES, Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
+from sim.systems.switching import as_the_job
 
 if TYPE_CHECKING:
     from sim.validator.candidates.candidate import Candidate
@@ -254,17 +255,21 @@ def validate(
         )
     assignments = {path.stem: sim.load_assignment(path) for path in assignment_file or []}
     tell_other_ranks(assignments, place.world_size if hardware is None else hardware.world_size)
+    if workload is not None:
+        assignments = {name: as_the_job(workload, one) for name, one in assignments.items()}
     if rounds is None:
         rounds = 30 if ab else 10
-    own = None
+    job = None
     if workload_file is not None and workload is not None and hardware is not None:
         tell_doubtful(workload, hardware)
         if user_model is not None and not parts:
-            own = own_step_of(workload_file, workload, hardware)
+            from sim.truth.recorded_job import job_in_files
+
+            job = job_in_files(workload_file, workload, hardware)
     if ab:
         assert user_model is not None
-        if own is not None:
-            workload, hardware = own.workload, own.hardware
+        if job is not None:
+            workload, hardware = job.workload, job.hardware
         order = AbOrder(user_model, recommended_of(assignments, workload, hardware), rounds, seed, samples)
         if prepare:
             prepare_ab_test(order, place, workload, hardware, output)
@@ -281,9 +286,10 @@ def validate(
         hardware = measure_machine(workload, hardware, device)
     there, expected = hardware_there(hardware, workload, place, beside), workload
     measured = None
-    if own is not None:
-        print_own_step(own, with_table=not as_json)
-        expected, there, measured = own.workload, own.hardware, recorded_step(workload_file)
+    if job is not None:
+        tell_held(job, with_table=not as_json)
+        if job.own is not None:
+            expected, there, measured = job.workload, job.hardware, recorded_step(workload_file)
     if systems:
         candidates = _systems(assignments, workload, there, only or [])
     elif families:

@@ -46,7 +46,7 @@ def recorded_step(workload_file: str | os.PathLike[str]) -> Measurement | None:
     if not path.is_file():
         return None
     measured = documents.load(path, Measurement)
-    return measured if measured.provenance.get("source") == "sim.record" else None
+    return measured if measured.is_of_recording else None
 
 
 def start_record(

@@ -1,26 +1,21 @@
-"""What a running job is predicted to do: a workload from its first steps, and the step of each layout."""
+"""What a running job is predicted to do: its job from its first steps, the step of each layout, the gain."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 
-from sim.errors import InputError, NotModelledError, SimError
-from sim.importer.recorded import job_settings as live_job
-from sim.importer.recorded.recorded_steps import workload_of
-from sim.live.link import hardware_of
-from sim.metrics.step import summarize
-from sim.nouns.assignment import Assignment, bucket_bytes, made_for
+from sim.errors import NotModelledError, SimError
+from sim.formats.documents import to_text
+from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
-from sim.nouns.live import Calibration, LayoutPrediction
+from sim.nouns.live import Calibration, LayoutPrediction, LiveGain
 from sim.nouns.recording import RecordedLayout, Recording
-from sim.nouns.timeline import Timeline
-from sim.systems.simulate import simulate
-from sim.units import format_sizes
+from sim.systems.snippets import snippet
+from sim.truth.recorded_job import RecordedJob, job_in_recording
 
 
 def calibrate_live(
     window: Recording, layouts: Iterable[RecordedLayout], hardware: Hardware | None = None
 ) -> Calibration:
-    """A workload from the steps of ``window``, and the step that it predicts for each of ``layouts``.
+    """The job as the steps of ``window`` tell it, and the step that is predicted for each of ``layouts``.
 
     Args:
         window: whole steps of all ranks, as ``live_window`` gives them.
@@ -31,81 +26,90 @@ def calibrate_live(
         InputError: too few steps, a hardware of another number of ranks, or no hardware and no buckets.
         NotModelledError: settings of the job that no engine models.
     """
-    header = window.ranks[0].header
-    if hardware is not None and hardware.world_size != window.world_size:
-        raise InputError(
-            f"hardware {hardware.name!r}: world_size: {hardware.world_size} is not legal; the job has "
-            f"{window.world_size} ranks"
-        )
-    accumulation = live_job.accumulation(window)
-    switches = live_job.switches(header.ddp)
-    settings = live_job.settings(header.comm_hook, accumulation)
-    if hardware is None and "comm_hook" in settings:
-        raise InputError(
-            f"comm_hook: {header.comm_hook}: the recording says how large buckets are, not what the hook "
-            f"sends; give a hardware, such as bucketsim calibrate makes"
-        )
-    workload = workload_of(window)
-    notes = live_job.notes(window, workload.ready_includes != (), hardware)
-    machine = hardware_of(window) if hardware is None else hardware
-    # what searching for unused parameters takes is in every recorded time already
-    machine = replace(machine, search_unused_ns=0, mark_used_ns=0)
-    bare = Calibration(
+    job = job_in_recording(window, hardware)
+    return Calibration(
         first_step=window.ranks[0].steps[0].step,
         last_step=window.ranks[0].steps[-1].step,
-        workload=workload,
-        hardware=machine,
-        hardware_is_own=hardware is None,
-        accumulation=accumulation,
-        switches=switches,
-        settings=settings,
-        layouts=(),
-        notes=notes,
-    )
-    return replace(bare, layouts=tuple(_predict(bare, layout) for layout in layouts))
-
-
-def played(calibration: Calibration, assignment: Assignment) -> Timeline:
-    """The step that the calibration predicts under ``assignment``."""
-    return simulate(calibration.workload, calibration.hardware, assignment, "analytic")
-
-
-def assignment_of(calibration: Calibration, buckets: tuple[tuple[int, ...], ...]) -> Assignment:
-    """These buckets under the job's switches."""
-    bare = Assignment(bucket_indices=buckets, provenance={"source": "sim.record"})
-    bare.check_fits(calibration.workload)
-    return replace(
-        bare,
-        bucket_bytes=bucket_bytes(calibration.workload, buckets),
-        made_for=made_for(calibration.workload, calibration.hardware.world_size),
-        policy="explicit",
-        ddp_kwargs=dict(calibration.switches),
-        settings=dict(calibration.settings),
+        workload=job.workload,
+        hardware=job.hardware,
+        hardware_is_own=job.link_is_own,
+        accumulation=job.micro_batches,
+        layouts=tuple(_predict(job, layout) for layout in layouts),
+        notes=_notes(window, job),
     )
 
 
-def beyond(calibration: Calibration, buckets: tuple[tuple[int, ...], ...]) -> str:
-    """Why the job's own collectives do not say what these buckets take; empty where they do."""
-    known = [point.num_bytes for point in calibration.hardware.all_reduce]
-    sizes = bucket_bytes(calibration.workload, buckets)
-    if min(known) <= min(sizes) and max(sizes) <= max(known):
-        return ""
-    return (
-        f"these buckets have {format_sizes(sizes)}, and the job's own collectives tell only what "
-        f"{format_sizes(known)} {'take' if len(known) > 1 else 'takes'}; give a hardware, such as bucketsim "
-        f"calibrate makes"
+def live_gain(calibration: Calibration, layout: RecordedLayout, *, draws: int = 400) -> LiveGain:
+    """What ``sim.tune``'s buckets would save this job against ``layout``, which it has now.
+
+    Raises:
+        InputError, NotModelledError: buckets that do not fit, or switches under which no search was made.
+    """
+    job = RecordedJob(
+        workload=calibration.workload,
+        hardware=calibration.hardware,
+        link_is_own=calibration.hardware_is_own,
+    ).with_buckets(layout.bucket_indices)
+    try:
+        found = job.tune(draws=draws)
+    except NotModelledError as error:
+        raise NotModelledError(f"gain: {error}") from None
+    gain, best = found.gain, found.assignment
+    is_inside = gain.low_ns is None or gain.high_ns is None or gain.low_ns <= gain.gain_ns <= gain.high_ns
+    return LiveGain(
+        in_use_ns=found.baseline.step_ns,
+        recommended_ns=found.report.step_ns,
+        gain_ns=gain.gain_ns if is_inside or gain.mean_ns is None else gain.mean_ns,
+        low_ns=gain.low_ns,
+        high_ns=gain.high_ns,
+        significant=gain.significant,
+        not_known=gain.not_known,
+        world_size=job.hardware.world_size,
+        in_use_buckets=len(layout.bucket_indices),
+        recommended_buckets=len(best.bucket_indices),
+        setting=_setting(best) if best.by_keywords else "",
+        snippet=snippet(best, job.workload),
+        assignment_json=to_text(best),
     )
 
 
-def _predict(calibration: Calibration, layout: RecordedLayout) -> LayoutPrediction:
+def _predict(job: RecordedJob, layout: RecordedLayout) -> LayoutPrediction:
     parts, why_not = None, ""
     try:
-        if calibration.hardware_is_own and (why := beyond(calibration, layout.bucket_indices)):
-            raise NotModelledError(why)
-        report = summarize(played(calibration, assignment_of(calibration, layout.bucket_indices)))
-        parts = live_job.parts(calibration, report)
+        parts = job.predict(layout.bucket_indices, recorded=True)
     except SimError as error:
         why_not = str(error)
     return LayoutPrediction(
         step=layout.step, bucket_indices=layout.bucket_indices, parts=parts, why_not=why_not
+    )
+
+
+def _notes(window: Recording, job: RecordedJob) -> tuple[str, ...]:
+    """What was assumed, a sentence each."""
+    told = []
+    if job.own is None:
+        told.append(f"Not held to the job's own step: {job.why_not}.")
+    else:
+        told += [f"Doubtful: {line}." for line in job.own.doubtful]
+    if job.link_is_own:
+        missing = " Ranks are missing, so this is an upper bound." if window.missing_ranks else ""
+        told.append(
+            "No machine was given: what an all-reduce takes is read off the job's own buckets, waits within "
+            "a collective included. It holds for sizes like theirs; of others it is a guess." + missing
+        )
+    if window.missing_ranks:
+        ranks = ", ".join(map(str, window.missing_ranks[:8]))
+        more = f" and {len(window.missing_ranks) - 8} more" if len(window.missing_ranks) > 8 else ""
+        told.append(f"No file of rank {ranks}{more}: if the slowest is among them, it is not seen.")
+    return tuple(told)
+
+
+def _setting(assignment: Assignment) -> str:
+    """Keywords of DistributedDataParallel, and what has to be in the environment with them."""
+    environment = assignment.requires.get("environment", {})
+    return ", ".join(
+        [
+            *(f"{name}={value!r}" for name, value in assignment.ddp_kwargs.items()),
+            *(f"{name}={value} in the environment" for name, value in environment.items()),
+        ]
     )

@@ -109,7 +109,11 @@ def _only(recording: Recording, numbers: list[int]) -> Recording:
     return replace(
         recording,
         ranks=tuple(
-            replace(rank, steps=tuple(step for step in rank.steps if step.step in kept))
+            replace(
+                rank,
+                layouts=tuple(layout for layout in rank.layouts if layout.step <= max(kept, default=0)),
+                steps=tuple(step for step in rank.steps if step.step in kept),
+            )
             for rank in recording.ranks
         ),
     )

@@ -80,6 +80,11 @@ class Findings:
     dropped: tuple[str, ...] = ()
     doubtful: tuple[str, ...] = ()
 
+    @property
+    def recorded_step(self) -> Measurement | None:
+        """The job's own steps, where they are of a recording."""
+        return next((one for one in self.measurements if one.is_of_recording), None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported(Findings):

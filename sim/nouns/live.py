@@ -2,7 +2,7 @@
 
 from array import array
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from sim.nouns.checks import one_of
 from sim.nouns.hardware import Hardware
@@ -231,8 +231,6 @@ class Calibration:
     hardware: Hardware
     hardware_is_own: bool
     accumulation: tuple[int, int]
-    switches: dict[str, Any]
-    settings: dict[str, Any]
     layouts: tuple[LayoutPrediction, ...]
     notes: tuple[str, ...] = ()
 

@@ -82,3 +82,8 @@ class Measurement:
             raise InputError("asked, observed: null is not legal for a candidate; give its assignment")
         if self.complete and not self.iterations:
             raise InputError("iterations: an empty list is not legal in a complete measurement")
+
+    @property
+    def is_of_recording(self) -> bool:
+        """Whether these are the steps of a job that ``sim.record`` recorded."""
+        return self.mode == "trace" and self.provenance.get("source") == "sim.record"

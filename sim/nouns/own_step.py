@@ -40,7 +40,12 @@ class OwnTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnStep:
-    """Workload and hardware that predict the recorded step, and how far their parts were from it."""
+    """Workload and hardware that predict the recorded step, and how far their parts were from it.
+
+    ``rest_ns`` is what the step holds beside its parts; it is in the workload's optimizer step.
+    ``recorder_ns`` is what the recorder's own passes over the buckets take of the recorded step; workload and
+    hardware predict the job without them.
+    """
 
     workload: Workload
     hardware: Hardware
@@ -49,3 +54,5 @@ class OwnStep:
     times: tuple[OwnTime, ...]
     factors: tuple[OwnFactor, ...]
     doubtful: tuple[str, ...] = ()
+    rest_ns: int = 0
+    recorder_ns: int = 0

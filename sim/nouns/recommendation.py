@@ -87,7 +87,8 @@ class Recommendation:
     end of the recommended step and of DDP's default. ``memory`` is what a limit on the largest bucket costs,
     where it was asked for. ``simplest`` names the family of DDP's own knobs that is easiest to set of those
     within 0.1 % of the recommended step that this is not significantly better than. ``notes`` say what the
-    search could not know, and how to let it.
+    search could not know, and how to let it. ``against`` is what ``baseline`` and the gain are of: DDP's
+    default, or the buckets that a recorded job had.
     """
 
     assignment: Assignment
@@ -107,5 +108,6 @@ class Recommendation:
     memory: tuple[MemoryPoint, ...] = ()
     simplest: str = "bucket_indices"
     notes: tuple[str, ...] = ()
+    against: str = "DDP's default"
     provenance: dict[str, Any] = field(default_factory=dict)
     extensions: dict[str, Any] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -98,6 +98,19 @@ class Buffer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AsRun:
+    """How the job that a workload was recorded from ran under DistributedDataParallel.
+
+    ``switches`` are DDP's arguments and what the training loop sets (micro-batches a step, a communication
+    hook), by torch's names, where they are not at their defaults; ``bucket_indices`` the buckets that it had,
+    in launch order, empty where none were recorded.
+    """
+
+    switches: dict[str, Any] = field(default_factory=dict)
+    bucket_indices: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """What one training step computes, without copies, launches or communication.
 
@@ -108,7 +121,8 @@ class Workload:
     on all times of the step (``band_on`` "length" or None), or, where the length of backward is known, on
     ready times inside it ("ready").
     ``whole_buckets`` says that each gradient stands for a whole bucket as it ran, whose gradients nothing
-    tells apart: buckets can be merged, never divided.
+    tells apart: buckets can be merged, never divided. ``job`` is how the job ran that it was recorded from:
+    what ``sim.assign`` and all that asks it take its switches to be, unless others are given.
     """
 
     name: str
@@ -125,6 +139,7 @@ class Workload:
     band: tuple[float, float] | None = None
     band_on: BandOn | None = None
     whole_buckets: bool | None = None
+    job: AsRun | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
     extensions: dict[str, Any] = field(default_factory=dict)
 
@@ -148,6 +163,7 @@ class Workload:
                     f"exceed backward_ns, {self.backward_ns}"
                 )
         self._check_order()
+        self._check_job()
         if len(set(self.ready_includes)) != len(self.ready_includes):
             raise InputError(f"ready_includes: {list(self.ready_includes)} names an effect twice")
         if self.band is not None:
@@ -182,6 +198,26 @@ class Workload:
                     f"ahead of it ({last} ns); ready_ns must not fall along ready_order"
                 )
             last = time
+
+    def _check_job(self) -> None:
+        indices = [] if self.job is None else [one for row in self.job.bucket_indices for one in row]
+        if indices and sorted(indices) != list(range(len(self.gradients))):
+            raise InputError(
+                f"job.bucket_indices: {len(indices)} indices are not legal; give each of the gradients 0 to "
+                f"{len(self.gradients) - 1} once"
+            )
+
+    @property
+    def switches(self) -> dict[str, Any]:
+        """DDP's switches in the job that it was recorded from; none where nobody said."""
+        return {} if self.job is None else self.job.switches
+
+    def with_switches(self, given: Mapping[str, Any]) -> "Workload":
+        """The same workload in a job that has the switches ``given`` beside its own, or in place of them."""
+        if not given:
+            return self
+        job = AsRun() if self.job is None else self.job
+        return replace(self, job=replace(job, switches={**job.switches, **given}))
 
     def order(self) -> tuple[int, ...]:
         """Indices in the order in which gradients become ready; unused parameters are left out."""

@@ -33,6 +33,7 @@ from sim.systems import (
     zero_memory,
 )
 from sim.systems.bucketing import Caps
+from sim.systems.switching import job_switches
 
 Assign = Callable[[Workload, str, Caps, dict[str, Any], Iteration], Assignment]
 Write = Callable[[Workload, Hardware, Assignment, Iteration], tuple[Program, ...]]
@@ -121,7 +122,8 @@ def assign(
         bucket_cap_mb_list: MiB, one cap a bucket (torch >= 2.11).
         set_last_bucket_cap: ``DDP_SET_LAST_BUCKET_CAP=1`` (A2.5).
         iteration: ``"steady"``, or the number of a training step (A2.2-A2.6).
-        options: switches of the system, by its own names: ``DistributedDataParallel``'s, DeepSpeed's.
+        options: switches of the system, by its own names: ``DistributedDataParallel``'s, DeepSpeed's. DDP's
+            that are not given are those of the job that the workload was recorded from.
 
     Raises:
         InputError: an argument is not legal.
@@ -145,6 +147,8 @@ def assign(
             f"policy: {policy!r} takes no bucket caps; "
             f"{', '.join(name for name, system in SYSTEMS.items() if system.takes_caps)} do"
         )
+    if SYSTEMS[policy].assign is ddp_assignment.assign:
+        options = job_switches(workload, options) | options
     made = SYSTEMS[policy].assign(workload, policy, caps, options, iteration)
     return replace(made, provenance={"source": "sim.assign", "workload": workload.name})
 

@@ -1,10 +1,12 @@
 """Buckets that are there already, under other switches of DistributedDataParallel."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from sim.errors import AssignmentError, InputError, NotModelledError
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment
+from sim.nouns.ddp_switches import SWITCHES
 from sim.nouns.workload import Workload
 from sim.systems.ddp_assignment import check_reaches, torch_needed, torch_requirement
 from sim.systems.switches import MODELLED_SETTINGS, check_used, read_switches
@@ -50,6 +52,32 @@ def with_switches(workload: Workload, assignment: Assignment, **options: Any) ->
     )
     check_used(workload, read_switches(made))
     return made if _reaches(workload, made) else _spelled_out(made, newest)
+
+
+def job_switches(workload: Workload, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The switches of the job that ``workload`` was recorded from, but those that are ``given`` otherwise."""
+    aliases = {SWITCHES[name].alias_of for name in given if name in SWITCHES}
+    named = set(given) | aliases
+    return {name: value for name, value in workload.switches.items() if name not in named}
+
+
+def is_never_rebuilt(switches: Mapping[str, Any]) -> bool:
+    """Whether DDP keeps its constructor's buckets under these switches (A2.6)."""
+    return bool(switches.get("find_unused_parameters")) and not switches.get("static_graph")
+
+
+def as_the_job(workload: Workload, assignment: Assignment, **options: Any) -> Assignment:
+    """The buckets of ``assignment``, used as the job that ``workload`` was recorded from used its own.
+
+    A switch of ``options`` goes before one of ``assignment``, and that before the job's. An assignment of
+    another system has none of DDP's.
+
+    Raises:
+        AssignmentError, InputError, NotModelledError: as ``with_switches``.
+    """
+    if assignment.policy in DDP_POLICIES:
+        options = job_switches(workload, assignment.ddp_kwargs | assignment.settings | options) | options
+    return with_switches(workload, assignment, **options)
 
 
 def _reaches(workload: Workload, assignment: Assignment) -> bool:

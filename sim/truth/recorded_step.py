@@ -17,18 +17,16 @@ from statistics import median
 import numpy as np
 
 from sim.clock.arrays import Floats
-from sim.costs.doubts import doubts_about_step
 from sim.costs.expected_slowdowns import expected_slowdowns
 from sim.costs.in_step import rescaled, tilt_ratio
 from sim.errors import InputError
 from sim.importer.recorded.plain_backward import taken_apart
-from sim.nouns.anchored import MeasuredStep
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import MeasuredIteration, Measurement
 from sim.nouns.own_step import OwnFactor, OwnStep, OwnTime
 from sim.nouns.workload import Workload
 from sim.systems.simulate import simulate, simulated_step_ns
-from sim.truth.anchor import link_that_explains
+from sim.systems.switches import Switches, read_switches
 from sim.units import NS_PER_S, format_ms
 
 FEWEST_STEPS = 3
@@ -45,16 +43,14 @@ _MORE_BUCKETS = (
     "under the recorded buckets hardly anything is reduced beside backward; record with more buckets "
     "(bucket_cap_mb=4)"
 )
-_AT_BOUND = 1e-3  # of a logarithm: so near to a bound a factor was held by it
-_MISSED = 0.1  # of a measured time: a fit that is off by more is none
 _ALONG = 2.0  # sigmas that a range of 95 % lies from the middle, nearly
 
 
 def own_step(workload: Workload, hardware: Hardware, measured: Measurement) -> OwnStep:
     """Fit ``link``, ``tilt``, ``comm_slowdown`` and ``compute_slowdown`` to the recorded step.
 
-    What the step holds beside backward and synchronisation (gaps, buffers) goes to forward, so that the whole
-    step comes out too.
+    What the step holds beside its parts (gaps, buffers) goes to its end, once however many micro-batches it
+    has, so that the whole step comes out too.
 
     Args:
         workload: as it was recorded with the step.
@@ -240,35 +236,12 @@ def _slopes(times: _Times, logs: Floats, misses: Floats, most: Floats) -> Floats
     return slopes
 
 
-def _fits(times: _Times, fitted: _Fitted) -> bool:
-    """Whether the link gives the recorded step: no factor is held by its bound, and backward and
-    synchronisation end when they did."""
-    is_held = bool((np.log(_MOST) - np.abs(fitted.logs) < _AT_BOUND).any())
-    missed = np.abs(fitted.anchored_ns - times.measured_ns) / np.maximum(times.measured_ns, 1)
-    return not is_held and bool((missed[-2:] <= _MISSED).all())
-
-
-def _explained_by(times: _Times) -> float | None:
-    """How many times as long all-reduces would have to take for synchronisation to end when it did."""
-    workload, hardware = times.recorded
-    end_ns = max(1, round(times.measured_ns[-1]))
-    return link_that_explains(
-        workload, hardware, MeasuredStep(assignment=times.assignment, step_ns=end_ns, sync_end_ns=end_ns)
-    )
-
-
 def _told(times: _Times, fitted: _Fitted, seen: Sequence[MeasuredIteration]) -> OwnStep:
     left_open = {
         "factors": list(times.factors),
         "covariance": fitted.covariance.tolist(),
         "about_bytes": times.about_bytes,
     }
-    if not _fits(times, fitted):  # then the step says nothing of this link's factors
-        left_open |= {
-            "covariance": np.diag(times.prior**2).tolist(),
-            "fits": False,
-            "explained_by": _explained_by(times),
-        }
     fitted_hardware = times.apply(times.hardware, fitted.logs)
     workload, hardware = taken_apart(
         times.workload,
@@ -287,20 +260,19 @@ def _told(times: _Times, fitted: _Fitted, seen: Sequence[MeasuredIteration]) -> 
         simulated_step_ns(recorded, one, times.assignment)
         for one in (machine, times.apply(machine, fitted.logs))
     )
-    forward_ns = workload.forward_ns + measured_step_ns - after
-    doubtful = list(doubts_about_step(hardware))
+    doubtful = []
     if "interference" in workload.ready_includes and times.computes_on_host:
         doubtful.append(
             "backward contains what its own all-reduces took of it, and the hardware does not say what "
             "others would take, so that gains may be too large; calibrate again, which measures "
             f"host_share, or {_PLAIN}"
         )
-    if forward_ns < 0:
+    held, left_ns = _with_rest(workload, measured_step_ns - after, read_switches(times.assignment))
+    if left_ns:
         doubtful.append(
             f"the recorded step, {format_ms(measured_step_ns)}, is shorter than its parts by "
             f"more than forward"
         )
-        forward_ns = 0
     factors = tuple(
         OwnFactor(
             name=name,
@@ -319,7 +291,7 @@ def _told(times: _Times, fitted: _Fitted, seen: Sequence[MeasuredIteration]) -> 
     ]
     rows = zip(times.names, times.measured_ns, fitted.parts_ns, fitted.anchored_ns, strict=True)
     return OwnStep(
-        workload=replace(workload, forward_ns=forward_ns),
+        workload=held,
         hardware=hardware,
         assignment=times.assignment,
         steps=len(seen),
@@ -332,9 +304,24 @@ def _told(times: _Times, fitted: _Fitted, seen: Sequence[MeasuredIteration]) -> 
                 what="the step",
                 measured_ns=measured_step_ns,
                 parts_ns=before,
-                anchored_ns=after + forward_ns - workload.forward_ns,
+                anchored_ns=measured_step_ns + left_ns,
             ),
         ),
         factors=factors,
         doubtful=tuple(doubtful),
+        recorder_ns=max(0, measured_step_ns + left_ns - simulated_step_ns(held, hardware, times.assignment)),
+        rest_ns=max(0, held.optimizer_ns - workload.optimizer_ns),
     )
+
+
+def _with_rest(workload: Workload, rest_ns: int, switches: Switches) -> tuple[Workload, int]:
+    """The workload whose step takes ``rest_ns`` more, and what a step cannot be shortened by.
+
+    What is nobody's time goes to the end of the step, which comes once however many micro-batches there are.
+    What the parts have too much goes from each forward.
+    """
+    count = switches.accumulation_steps
+    cut = min(workload.forward_ns, max(0, -(rest_ns // count)))
+    end_ns = workload.optimizer_ns + rest_ns + count * cut
+    held = replace(workload, forward_ns=workload.forward_ns - cut, optimizer_ns=max(0, end_ns))
+    return held, max(0, -end_ns)

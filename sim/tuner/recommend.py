@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import get_args
 
-from sim.costs.doubts import doubts_about
 from sim.errors import InputError
 from sim.metrics.critical_path import critical_path
 from sim.metrics.step import step_ns, summarize
@@ -20,7 +19,6 @@ from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 from sim.systems.cut import NO_LIMIT
 from sim.systems.registry import assign
-from sim.systems.simulate import simulate
 from sim.tuner.progress import listened_to, tell
 from sim.tuner.reach import memory_limit as memory
 from sim.tuner.reach.cap_layouts import find_cap_list
@@ -36,17 +34,20 @@ from sim.tuner.reach.families import (
 )
 from sim.tuner.reach.plateau import find_plateau
 from sim.tuner.reach.size_reach import Reach
+from sim.tuner.search.as_searched import Searched
 from sim.tuner.search.merges import bounded, notes_on, over_merges
 from sim.tuner.search.optimum import Optimum, find_optimum
 from sim.tuner.search.partitions import Buckets
 from sim.tuner.search.problem import Problem
 from sim.tuner.search.score import Scorer
 from sim.tuner.spread.assessment import Pool, assess, widen
+from sim.tuner.spread.doubts import doubted, doubts_about
 from sim.tuner.spread.draws import draw
-from sim.tuner.spread.gain import NOTHING, doubted, judge_gain
+from sim.tuner.spread.gain import DEFAULT_WORDS, NOTHING, judge_gain
 from sim.tuner.spread.judgement import Judge
 from sim.units import format_size
 
+IN_USE = "in use"  # the buckets of a recorded job, where they are not DDP's default
 ANY_BUCKETS = "bucket_indices"  # the family of all partitions, each of which sim.apply can set
 CAP_LIST = "bucket_cap_mb_list"
 EASIEST_FIRST = (DEFAULT, CAP, FIRST_AND_CAP, LAST_CAP, CAP_LIST)
@@ -87,7 +88,9 @@ def tune(
     simulation and ``lower_bound_ns`` says how far from the optimum it can be at most.
 
     Args:
-        workload: its ``samples`` say how iterations vary.
+        workload: its ``samples`` say how iterations vary. Where it was recorded, everything is played with
+            the switches of its ``job``, and gains are against the buckets that the job had, unless these are
+            those of DDP's default.
         hardware: its ``spread`` says how all-reduces vary, and how well they were measured.
         criterion: what is recommended: the best of the step as given (``nominal``), or the best over the
             distribution of steps, by ``mean`` or by 95th percentile (``p95``).
@@ -103,12 +106,12 @@ def tune(
         NotModelledError: a workload that DDP does not train as it is.
     """
     with listened_to(progress):
-        scorer = Scorer(workload, hardware)
-        return _recommend(scorer, criterion, seed, draws, max_bucket_bytes, memory_limit_bytes)
+        asked = Searched(workload, hardware)
+        return _recommend(asked, criterion, seed, draws, max_bucket_bytes, memory_limit_bytes)
 
 
 def _recommend(
-    scorer: Scorer,
+    asked: Searched,
     criterion: Criterion,
     seed: int,
     draws: int,
@@ -120,11 +123,13 @@ def _recommend(
     at_least("seed", seed, 0)
     at_least("draws", draws, 1)
     at_least("memory_limit_bytes", memory_limit_bytes, 0)
-    workload, hardware = scorer.problem.workload, scorer.problem.hardware
+    scorer, workload, hardware = asked.scorer, asked.workload, asked.hardware
     limit = _largest_allowed(workload, max_bucket_bytes)
-    found = find_families(scorer, limit)
-    default = found.reached[DEFAULT].assignment
-    found = _within(found, workload, hardware, limit, memory_limit_bytes)
+    found = _as_used(asked, find_families(scorer, limit))
+    in_use = asked.in_use
+    default = found.reached[DEFAULT].assignment if in_use is None else in_use
+    compared = DEFAULT if in_use is None else IN_USE
+    found = _within(found, asked, limit, memory_limit_bytes)
     ddp = {
         name: reach.assignment
         for name, reach in found.reached.items()
@@ -132,41 +137,42 @@ def _recommend(
     }
     known = [ddp[DEFAULT].bucket_indices] if DEFAULT in ddp else []
     optimum = _search(scorer, known, ddp.values, limit)
-    nominal = as_assignment(scorer.problem, optimum.buckets)
-    misfit = _misfit(workload, hardware, nominal, memory_limit_bytes)
+    nominal = asked.as_used(as_assignment(scorer.problem, optimum.buckets))
+    misfit = _misfit(asked, nominal, memory_limit_bytes)
     if misfit is not None:
         raise InputError(f"memory_limit_bytes: {misfit}")
 
     tell("playing the answer")
-    timeline = simulate(workload, hardware, nominal)
-    tell("playing DDP's default")
-    baseline_timeline = simulate(workload, hardware, default)
+    timeline = asked.simulate(nominal)
+    tell("playing what is compared with")
+    baseline_timeline = asked.simulate(default)
     baseline = summarize(baseline_timeline)
-    rest_ns = baseline.step_ns - baseline.sync_end_ns
-    distribution = draw(scorer.problem, draws, seed)
+    rest_ns = asked.rest_ns(baseline.step_ns, default)
+    distribution = replace(draw(scorer.problem, draws, seed), times=asked.times)
 
     def optimise(drawn_workload: Workload, drawn_hardware: Hardware) -> Assignment:
         drawn = Scorer(drawn_workload, drawn_hardware)
         buckets = find_optimum(drawn, [optimum.buckets], limit, LITTLE_EFFORT).buckets
-        return as_assignment(scorer.problem, buckets)
+        return asked.as_used(as_assignment(scorer.problem, buckets))
 
-    # A default that exceeds a limit is compared with, and never recommended.
-    barred = frozenset({DEFAULT} - set(ddp))
-    pool = Pool({**ddp, DEFAULT: default, ANY_BUCKETS: nominal}, DEFAULT, ANY_BUCKETS, barred)
+    # What exceeds a limit is compared with, and never recommended.
+    is_over = _over(asked, default, limit, memory_limit_bytes) is not None
+    barred = frozenset({compared} if is_over else ())
+    pool = Pool({**ddp, compared: default, ANY_BUCKETS: nominal}, compared, ANY_BUCKETS, barred)
     if len(distribution) > 1:
         pool = widen(pool, distribution, optimise, OF_SINGLE_DRAWS)
     robust = assess(pool, distribution, rest_ns=rest_ns, criterion=criterion)
     name = {"nominal": ANY_BUCKETS, "mean": robust.mean_choice, "p95": robust.p95_choice}[criterion]
     best = pool.candidates[name]
-    reports = {DEFAULT: baseline, ANY_BUCKETS: summarize(timeline)}
+    reports = {compared: baseline, ANY_BUCKETS: summarize(timeline)}
     report = reports[ANY_BUCKETS]
     if best is not nominal:
-        timeline = simulate(workload, hardware, best)
+        timeline = asked.simulate(best)
         report = summarize(timeline)
 
     def told_of(family: str, reach: Reach) -> Family:
         tell(f"playing the best of {family}")
-        known = reports.get(family) or summarize(simulate(workload, hardware, reach.assignment, "analytic"))
+        known = reports.get(family) or summarize(asked.simulate(reach.assignment, "analytic"))
         return _family(reach, known, report.step_ns)
 
     any_buckets = Reach(assignment=nominal, complete=optimum.is_proved, how=optimum.proof)
@@ -182,9 +188,14 @@ def _recommend(
         step_ns=report.step_ns,
         default_step_ns=baseline.step_ns,
         default_is_allowed=not barred,
+        against=_against(compared),
     )
     doubts = doubts_about(workload, hardware)
     judge = Judge(distribution, robust, best, step_ns=report.step_ns, rest_ns=rest_ns)
+    plain, default_is_alike = baseline, False
+    if in_use is not None and DEFAULT in families:
+        plain = families[DEFAULT].report
+        default_is_alike = judge.is_as_good(families[DEFAULT].assignment, plain.step_ns)
     return Recommendation(
         assignment=best,
         report=report,
@@ -197,13 +208,14 @@ def _recommend(
         families=families,
         simplest=_simplest(families, report.step_ns, judge),
         absent=found.absent,
-        gain=doubted(bounded(gain, workload), workload, hardware),
+        gain=doubted(bounded(gain, workload), doubts),
+        against=_against(compared),
         plateau=find_plateau(
             found.cap_rows,
             judge,
-            gain,
-            default_step_ns=baseline.step_ns,
-            default_is_allowed=not barred,
+            gain if in_use is None else replace(gain, significant=not default_is_alike),
+            default_step_ns=plain.step_ns,
+            default_is_allowed=DEFAULT in ddp,
             max_bytes=limit,
         ),
         robust=robust,
@@ -217,22 +229,29 @@ def _recommend(
 def gain(
     workload: Workload, hardware: Hardware, assignment: Assignment, *, seed: int = 0, draws: int = 400
 ) -> Gain:
-    """What ``assignment`` saves against DDP's default, with its interval, as ``tune`` says for its answer.
+    """What ``assignment`` saves against what ``tune`` compares with, with its interval, as ``tune`` says it.
 
-    ``seed`` and ``draws`` as in ``tune``; both are played by DDP's own rules, without switches.
+    ``seed`` and ``draws`` as in ``tune``; both are played with the switches of the workload's job.
 
     Raises:
         InputError: an argument that is not legal. AssignmentError: it is of another workload.
     """
     assignment.check_fits(workload)
-    problem, default = Scorer(workload, hardware).problem, assign(workload)
-    hardware = problem.hardware
-    reports = [summarize(simulate(workload, hardware, one, "analytic")) for one in (default, assignment)]
-    pool = Pool({DEFAULT: default, ANY_BUCKETS: assignment}, DEFAULT, ANY_BUCKETS)
-    distribution = draw(problem, draws, seed)
-    robust = assess(pool, distribution, rest_ns=reports[0].step_ns - reports[0].sync_end_ns)
-    found = judge_gain(robust, ANY_BUCKETS, step_ns=reports[1].step_ns, default_step_ns=reports[0].step_ns)
-    return doubted(bounded(found, workload), workload, hardware)
+    asked = Searched(workload, hardware)
+    in_use, assignment = asked.in_use, asked.as_used(assignment)
+    default, compared = (assign(workload), DEFAULT) if in_use is None else (in_use, IN_USE)
+    reports = [summarize(asked.simulate(one, "analytic")) for one in (default, assignment)]
+    pool = Pool({compared: default, ANY_BUCKETS: assignment}, compared, ANY_BUCKETS)
+    distribution = replace(draw(asked.scorer.problem, draws, seed), times=asked.times)
+    robust = assess(pool, distribution, rest_ns=asked.rest_ns(reports[0].step_ns, default))
+    found = judge_gain(
+        robust,
+        ANY_BUCKETS,
+        step_ns=reports[1].step_ns,
+        default_step_ns=reports[0].step_ns,
+        against=_against(compared),
+    )
+    return doubted(bounded(found, workload), doubts_about(workload, hardware))
 
 
 def best(
@@ -244,13 +263,14 @@ def best(
         InputError, NotModelledError: as ``tune``.
     """
     with listened_to(progress):
-        scorer = Scorer(workload, hardware)
+        asked = Searched(workload, hardware)
+        scorer = asked.scorer
 
         def families() -> list[Assignment]:
             return [reach.assignment for reach in find_ddp_families(scorer).reached.values()]
 
         optimum = _search(scorer, [default_buckets(scorer.problem)], families, NO_LIMIT)
-        return as_assignment(scorer.problem, optimum.buckets)
+        return asked.as_used(as_assignment(scorer.problem, optimum.buckets))
 
 
 def _search(
@@ -277,10 +297,10 @@ def trade_off(
     """
     for number, limit in enumerate(limits or ()):
         at_least(f"limits.{number}", limit, 0)
-    scorer = Scorer(workload, hardware)
+    asked = Searched(workload, hardware)
+    scorer, default = asked.scorer, assign(workload)
     singles = scorer.problem.singles()
-    default = simulate(workload, scorer.problem.hardware, assign(workload), "analytic")
-    rest_ns = step_ns(default) - default.sync_end_ns
+    rest_ns = asked.rest_ns(step_ns(asked.simulate(default, "analytic")), default)
     tried: list[Buckets] = [singles]
 
     def optimum_under(limit: int | None) -> tuple[int, Assignment]:
@@ -288,7 +308,7 @@ def trade_off(
         known = [buckets for buckets in tried if _largest(workload, buckets) <= allowed]
         optimum = find_optimum(scorer, known, allowed)
         tried.append(optimum.buckets)
-        return optimum.sync_end_ns + rest_ns, as_assignment(scorer.problem, optimum.buckets)
+        return asked.times * optimum.sync_end_ns + rest_ns, as_assignment(scorer.problem, optimum.buckets)
 
     return memory.trade_off(optimum_under, [g.num_bytes for g in workload.gradients], limits)
 
@@ -309,29 +329,43 @@ def _largest(workload: Workload, buckets: Iterable[Sequence[int]]) -> int:
     return max(sum(workload.gradients[index].num_bytes for index in bucket) for bucket in buckets)
 
 
-def _within(
-    found: Families, workload: Workload, hardware: Hardware, limit: int, memory_limit: int | None
-) -> Families:
-    """The families that keep to both limits; of the others why they do not."""
+def _as_used(asked: Searched, found: Families) -> Families:
+    """The families with the job's switches; other systems only where a step reduces once."""
     reached, absent = {}, dict(found.absent)
     for name, reach in found.reached.items():
-        largest = _largest(workload, reach.assignment.bucket_indices)
-        if largest > limit:
-            absent[name] = f"its largest bucket, {format_size(largest)}, is above the limit"
-        elif (misfit := _misfit(workload, hardware, reach.assignment, memory_limit)) is not None:
-            absent[name] = misfit
+        if reach.assignment.policy in DDP_POLICIES or asked.times == 1:
+            reached[name] = replace(reach, assignment=asked.as_used(reach.assignment))
         else:
-            reached[name] = reach
+            absent[name] = "a step of the job reduces several times, which is played for DDP alone"
     return replace(found, reached=reached, absent=absent)
 
 
-def _misfit(
-    workload: Workload, hardware: Hardware, assignment: Assignment, memory_limit: int | None
-) -> str | None:
+def _within(found: Families, asked: Searched, limit: int, memory_limit: int | None) -> Families:
+    """The families that keep to both limits; of the others why they do not."""
+    reached, absent = {}, dict(found.absent)
+    for name, reach in found.reached.items():
+        why = _over(asked, reach.assignment, limit, memory_limit)
+        if why is None:
+            reached[name] = reach
+        else:
+            absent[name] = why
+    return replace(found, reached=reached, absent=absent)
+
+
+def _over(asked: Searched, assignment: Assignment, limit: int, memory_limit: int | None) -> str | None:
+    """Which of both limits these buckets exceed, and how; None where they keep to them."""
+    largest = _largest(asked.workload, assignment.bucket_indices)
+    if largest > limit:
+        return f"its largest bucket, {format_size(largest)}, is above the limit"
+    return _misfit(asked, assignment, memory_limit)
+
+
+def _misfit(asked: Searched, assignment: Assignment, memory_limit: int | None) -> str | None:
     """Why these buckets hold more than the limit; None where they do not."""
-    if memory_limit is None or memory.fits(memory.memory_of(workload, hardware, assignment), memory_limit):
+    inputs = asked.inputs_for(assignment)
+    if memory_limit is None or memory.fits(memory.memory_of(*inputs, assignment), memory_limit):
         return None
-    return memory.explain_misfit(workload, hardware, assignment, memory_limit)
+    return memory.explain_misfit(*inputs, assignment, memory_limit)
 
 
 def _family(reach: Reach, report: Report, recommended_ns: int) -> Family:
@@ -353,6 +387,11 @@ def _simplest(families: Mapping[str, Family], recommended_ns: int, judge: Judge)
         if judge.is_as_good(family.assignment, family.report.step_ns):
             return name
     return ANY_BUCKETS
+
+
+def _against(compared: str) -> str:
+    """What a gain is told against."""
+    return DEFAULT_WORDS if compared == DEFAULT else "the buckets that the job had"
 
 
 def _path(timeline: Timeline) -> tuple[PathSpan, ...]:

@@ -145,6 +145,7 @@ FROZEN = {
     ],
     "scaling": [
         "--caps",
+        "--ddp",
         "--figure",
         "--hosts",
         "--jobs",
@@ -185,6 +186,7 @@ FROZEN = {
         "--backward",
         "--bandwidth",
         "--caps",
+        "--ddp",
         "--engine",
         "--hardware",
         "--jobs",
@@ -200,6 +202,7 @@ FROZEN = {
     ],
     "tune": [
         "--criterion",
+        "--ddp",
         "--draws",
         "--hardware",
         "--json",

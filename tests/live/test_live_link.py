@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from sim.live.link import hardware_of
+from sim.importer.recorded.buckets_link import hardware_of
 from sim.nouns.recording import Recording
 from tests.formats.test_recordings import backward, rank_of, recording_of, step
 

@@ -14,10 +14,10 @@ from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 from sim.systems.cut import NO_LIMIT
 from sim.systems.registry import assign
-from sim.systems.simulate import simulate
 from sim.tuner.reach.cap_layouts import Intervals, Walk, find_intervals, make_walk, round_cap_mb
 from sim.tuner.reach.cap_search import Search
 from sim.tuner.reach.layout_scores import score_layouts
+from sim.tuner.search.as_searched import Searched
 from sim.tuner.search.score import Scorer
 from sim.tuner.spread.gain import NOTHING
 from sim.units import MIB, cap_bytes
@@ -61,11 +61,16 @@ class Tuned:
     """
 
     caps: CapSteps
-    scorer: Scorer
+    asked: Searched
     steps_ns: Ints
     best: int
     default: Timeline
     rest_ns: int
+
+    @property
+    def scorer(self) -> Scorer:
+        """What scores buckets."""
+        return self.asked.scorer
 
     @property
     def best_mb(self) -> float:
@@ -122,7 +127,7 @@ class Tuned:
 
     def timeline(self, assignment: Assignment) -> Timeline:
         """The step under an assignment, by the analytic engine."""
-        return simulate(self.caps.workload, self.scorer.problem.hardware, assignment, "analytic")
+        return self.asked.simulate(self.asked.as_used(assignment), "analytic")
 
 
 def tune_caps(caps: CapSteps, hardware: Hardware) -> Tuned:
@@ -131,14 +136,16 @@ def tune_caps(caps: CapSteps, hardware: Hardware) -> Tuned:
     Raises:
         InputError, NotModelledError: DDP does not train this workload as it is.
     """
-    scorer = Scorer(caps.workload, hardware)
+    asked = Searched(caps.workload, hardware)
+    scorer = asked.scorer
     lows = caps.intervals.low_bytes
     scores = score_layouts(scorer.problem, caps.walk, lows, lows)
     search = Search(scorer=scorer, walk=caps.walk, max_bytes=NO_LIMIT)
     best = search.best_scored(lows, lows, scores)
-    default = simulate(caps.workload, scorer.problem.hardware, assign(caps.workload), "analytic")
-    rest_ns = step_ns(default) - default.sync_end_ns
-    steps = scores.sync_end_ns + rest_ns
+    bare = assign(caps.workload)
+    default = asked.simulate(bare, "analytic")
+    rest_ns = asked.rest_ns(step_ns(default), bare)
+    steps = asked.times * scores.sync_end_ns + rest_ns
     at = int(np.searchsorted(lows, best.later_bytes))
-    steps[at] = best.sync_end_ns + rest_ns  # to the ns
-    return Tuned(caps=caps, scorer=scorer, steps_ns=steps, best=at, default=default, rest_ns=rest_ns)
+    steps[at] = asked.times * best.sync_end_ns + rest_ns  # to the ns
+    return Tuned(caps=caps, asked=asked, steps_ns=steps, best=at, default=default, rest_ns=rest_ns)

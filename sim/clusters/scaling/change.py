@@ -12,7 +12,7 @@ from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 from sim.systems.registry import assign
 from sim.systems.simulate import simulate
-from sim.tuner.search.score import Scorer
+from sim.tuner.search.as_searched import Searched
 from sim.tuner.spread.gain import NOTHING
 from sim.units import format_ms
 
@@ -102,8 +102,9 @@ class BestCapChange:
 
     def lost_ns(self, curve: Curve) -> int:
         """By how much the old cap's step is longer than the new one's, on the new machine with this curve."""
-        scorer = Scorer(self.workload, with_curve(self.after.carried.hardware, curve))
-        return scorer.sync_end_ns(self.old.bucket_indices) - scorer.sync_end_ns(self.new.bucket_indices)
+        asked = Searched(self.workload, with_curve(self.after.carried.hardware, curve))
+        ends = [asked.scorer.sync_end_ns(made.bucket_indices) for made in (self.old, self.new)]
+        return asked.times * (ends[0] - ends[1])
 
     def matters(self, lost_ns: int) -> bool:
         """Whether so much is more than 0.1 % of the new machine's best step."""

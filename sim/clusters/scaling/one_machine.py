@@ -66,8 +66,10 @@ def _row(tuned: Tuned, machine: SizedMachine, carried: Carried) -> ScalingRow:
     optimum = find_optimum(
         tuned.scorer, [tuned.default.assignment.bucket_indices, best.bucket_indices, every]
     )
-    single_ns = workload.forward_ns + workload.loss_ns + workload.backward_ns + workload.optimizer_ns
-    default_ns, optimum_ns = step_ns(tuned.default), optimum.sync_end_ns + tuned.rest_ns
+    computing_ns = workload.forward_ns + workload.loss_ns + workload.backward_ns
+    single_ns = tuned.asked.switches.accumulation_steps * computing_ns + workload.optimizer_ns
+    times = tuned.asked.times
+    default_ns, optimum_ns = step_ns(tuned.default), times * optimum.sync_end_ns + tuned.rest_ns
     low, high = tuned.stretch_mb()
     total_bytes = sum(gradient.on_wire for gradient in workload.gradients)
     return ScalingRow(
@@ -100,7 +102,7 @@ def _row(tuned: Tuned, machine: SizedMachine, carried: Carried) -> ScalingRow:
         optimum_exposed_comm_ns=optimum.sync_end_ns - workload.backward_ns,
         optimum_efficiency=_over(single_ns, optimum_ns),
         optimum_num_buckets=len(optimum.buckets),
-        optimum_at_least_ns=optimum.at_least_ns + tuned.rest_ns,
+        optimum_at_least_ns=times * optimum.at_least_ns + tuned.rest_ns,
         proved_optimal=optimum.is_proved,
         **_ends(carried, tuned),
     )

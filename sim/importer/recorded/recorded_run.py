@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from sim.errors import NotModelledError
-from sim.importer.recorded.job_settings import settings, switches
+from sim.importer.recorded.job_settings import accumulation, job_of
 from sim.importer.recorded.kept_steps import Kept, keep, warmup_steps
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.recording import RecordedBackward, RecordedStep, Recording
 from sim.nouns.workload import Workload
+from sim.systems.switches import MODELLED_DDP_KWARGS, MODELLED_SETTINGS
 
 
 def as_run(recording: Recording, workload: Workload) -> Measurement | str:
@@ -25,23 +25,24 @@ def as_run(recording: Recording, workload: Workload) -> Measurement | str:
     layouts = kept[0].rank.layouts
     if not layouts:
         return "no buckets were recorded"
-    buckets = layouts[-1].bucket_indices
-    if sorted(index for bucket in buckets for index in bucket) != list(range(len(workload.gradients))):
+    job, untold = job_of(kept)
+    if untold:
+        return untold[0]
+    buckets = job.bucket_indices
+    if not buckets:
         return "not every gradient was in a bucket"
-    steps = _common_steps(kept, since=layouts[-1].step)
+    micro_batches, _ = accumulation(kept)
+    steps = [
+        row for row in _common_steps(kept, since=layouts[-1].step) if len(row[0].backwards) >= micro_batches
+    ]
     if not steps:
         return "no step was recorded by every rank with its last buckets"
-    micro_batches = min(len(row[0].backwards) for row in steps)
-    try:
-        manner = settings(header.comm_hook, (micro_batches, _reduced(steps, micro_batches)))
-    except NotModelledError as error:
-        return str(error)
     asked = Assignment(
         policy="explicit",
         bucket_indices=buckets,
         bucket_bytes=bucket_bytes(workload, buckets),
-        ddp_kwargs=switches(header.ddp),
-        settings=manner,
+        ddp_kwargs={name: value for name, value in job.switches.items() if name in MODELLED_DDP_KWARGS},
+        settings={name: value for name, value in job.switches.items() if name in MODELLED_SETTINGS},
         made_for=made_for(workload, recording.world_size),
         provenance={"source": "sim.record", "recording": recording.name},
     )
@@ -77,12 +78,6 @@ def _common_steps(kept: Sequence[Kept], since: int) -> list[tuple[RecordedStep, 
     common = sorted(set.intersection(*(set(steps) for steps in by_rank)))
     rows = [tuple(steps[number] for steps in by_rank) for number in common]
     return [row for row in rows if len({len(step.backwards) for step in row}) == 1]
-
-
-def _reduced(steps: Sequence[tuple[RecordedStep, ...]], micro_batches: int) -> int:
-    """How many of the micro-batches of a step reduce."""
-    row = next(row for row in steps if len(row[0].backwards) == micro_batches)
-    return sum(backward.synchronised for backward in row[0].backwards)
 
 
 def _iteration(row: Sequence[RecordedStep], micro_batches: int) -> MeasuredIteration:

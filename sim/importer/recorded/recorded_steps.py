@@ -6,6 +6,7 @@ from typing import Any
 
 from sim.errors import InputError, NotModelledError
 from sim.formats.documents import SCHEMA_VERSION
+from sim.importer.recorded.job_settings import job_of
 from sim.importer.recorded.kept_steps import FEWEST_BACKWARDS, Kept, keep, warmup_steps
 from sim.importer.recorded.recording_checks import check_recording
 from sim.nouns.recording import RecordedBackward, RecordedRank, Recording
@@ -68,6 +69,7 @@ def workload_of(recording: Recording) -> Workload:
     )
     if not order:
         raise InputError(f"{recording.name}: no gradient became ready in any backward")
+    job, untold = job_of(kept)
     optimizer = [step.optimizer_ns for step in chosen.steps if step.optimizer_ns is not None]
     return Workload(
         name=recording.name if header.module in _NO_NAMES else header.module,
@@ -92,6 +94,7 @@ def workload_of(recording: Recording) -> Workload:
         ready_includes=() if plain else _OWN_EFFECTS,
         buffers=header.buffers,
         samples=tuple(samples),
+        job=job,
         extensions=AS_RECORDED if any(step.compiled for step in chosen.rank.steps) else {},
         provenance={
             **header.provenance,
@@ -111,7 +114,7 @@ def workload_of(recording: Recording) -> Workload:
             "dropped_warmup_steps": warmup_steps(recording),
             "backward_starts": "at the end of forward; the loss is in it",
             "optimizer_seen": bool(optimizer),
-            "doubtful": list(checked.doubtful),
+            "doubtful": [*checked.doubtful, *untold],
         },
     )
 

@@ -16,6 +16,7 @@ from sim.clock.machine_code import compiled
 from sim.nouns.workload import Workload
 from sim.systems.bucketing import DEFAULT_BUCKET_CAP_BYTES, rebuild_order
 from sim.systems.cut import NO_LIMIT, PER_KEY, cut, limits_for, number_keys
+from sim.systems.switching import is_never_rebuilt
 from sim.tuner.search.partitions import Buckets, gather
 from sim.tuner.search.problem import Problem
 from sim.units import MIB
@@ -31,11 +32,13 @@ ONE_LIMIT, LATER_LIMIT, FIRST_LIMIT = 0, 1, 2  # what an enumeration varies
 class Walk:
     """The tensors as DDP's rebuild walks them, one entry a position (A2.4, A2.5, A8.1).
 
-    ``order``: gradient indices; ``sizes``: bytes; ``keys``: as ``cut`` takes them. ``is_reversed``: walked
-    from the last, buckets reversed afterwards: ``DDP_SET_LAST_BUCKET_CAP=1``.
+    ``order``: gradient indices; ``places``: theirs in the ready order, of unused ones first;
+    ``sizes``: bytes; ``keys``: as ``cut`` takes them. ``is_reversed``: buckets are reversed afterwards, as
+    with ``DDP_SET_LAST_BUCKET_CAP=1``, which walks from the last, and where the constructor's buckets stay.
     """
 
     order: Array
+    places: Array
     sizes: Array
     keys: Array
     num_keys: int
@@ -56,25 +59,37 @@ class Intervals:
 
 
 def make_walk(workload: Workload, set_last_bucket_cap: bool = False) -> Walk:
-    """The walk of DDP's rebuild over the gradients of ``workload``, unused ones last."""
-    order = rebuild_order(workload, set_last_bucket_cap)
+    """The walk of DDP's rebuild over the gradients of ``workload``, unused ones last.
+
+    Where a search for unused parameters rules a rebuild out, that of its constructor, in parameter order
+    (A2.2, A2.3).
+    """
+    unused = [gradient.index for gradient in workload.gradients if gradient.ready_ns is None]
+    ready = (*reversed(unused), *workload.order())  # as DDP marks them (A3.13)
+    is_static = is_never_rebuilt(workload.switches)
+    order = tuple(range(len(ready))) if is_static else rebuild_order(workload, set_last_bucket_cap)
     gradients = [workload.gradients[index] for index in order]
     keys, num_keys = number_keys((gradient.key, gradient.sparse) for gradient in gradients)
+    places = np.empty(len(ready), np.int64)
+    places[list(ready)] = np.arange(len(ready))
     return Walk(
         order=np.array(order, dtype=np.int64),
+        places=places[list(order)],
         sizes=np.array([gradient.num_bytes for gradient in gradients], dtype=np.int64),
         keys=np.array(keys, dtype=np.int64),
         num_keys=num_keys,
-        is_reversed=set_last_bucket_cap,
+        is_reversed=set_last_bucket_cap or is_static,
     )
 
 
 def walk_of(problem: Problem) -> Walk:
     """``make_walk`` of a workload without unused gradients; of one run the arrays are there already."""
-    if not problem.has_one_run:
-        return make_walk(problem.workload)
-    keys = problem.run
-    return Walk(order=problem.indices, sizes=problem.dense, keys=keys, num_keys=1, is_reversed=False)
+    if not problem.has_one_run or problem.asked is not problem.workload:
+        return make_walk(problem.asked)
+    keys, places = problem.run, np.arange(len(problem))
+    return Walk(
+        order=problem.indices, places=places, sizes=problem.dense, keys=keys, num_keys=1, is_reversed=False
+    )
 
 
 _cut = compiled(cut)
@@ -147,6 +162,7 @@ def add_up(
     sizes: Array,
     keys: Array,
     num_keys: int,
+    places: Array,
     is_reversed: bool,
     wire: Array,
     copied: Array,
@@ -178,9 +194,9 @@ def add_up(
         limits[0], limits[1] = firsts[row], laters[row]
         made = _cut(sizes, keys, limits, bucket_of, bounds, emitted, opened)
         for position in range(count):
-            place, entry = position, start + bucket_of[position]
+            place, entry = places[position], start + bucket_of[position]
             if is_reversed:
-                place, entry = count - 1 - position, start + made - 1 - bucket_of[position]
+                entry = start + made - 1 - bucket_of[position]
             stops[entry] = max(stops[entry], place)
             wires[entry] += wire[place]
             copies[entry] += copied[place]
@@ -237,8 +253,9 @@ def find_cap_list(problem: Problem, buckets: Buckets, sizes: Sequence[int]) -> l
     None where no list can: several dtypes or devices, buckets that are not
     contiguous in ready order, a bucket that ends in an empty tensor (B(i)).
     """
-    limits = limits_for(sizes)
-    rebuilt = make_layout(walk_of(problem), *limits)
+    walk = walk_of(problem)
+    limits = limits_for(sizes[::-1] if walk.is_reversed else sizes)
+    rebuilt = make_layout(walk, *limits)
     same = rebuilt == buckets or list(map(sorted, rebuilt)) == list(map(sorted, buckets))
     has_one_key = problem.has_one_run or len({gradient.key for gradient in problem.workload.gradients}) == 1
     return [limit / MIB for limit in limits] if same and has_one_key else None

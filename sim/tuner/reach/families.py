@@ -74,7 +74,8 @@ class Families:
 
 def default_buckets(problem: Problem) -> Buckets:
     """The buckets of ``assign`` without arguments; raises what ``assign`` raises."""
-    check_used(problem.workload, Switches())
+    if not problem.asked.switches:
+        check_used(problem.asked, Switches())
     return make_layout(walk_of(problem), DEFAULT_FIRST_BUCKET_BYTES, DEFAULT_BUCKET_CAP_BYTES)
 
 
@@ -113,9 +114,9 @@ def find_families(scorer: Scorer, max_bucket_bytes: int = NO_LIMIT) -> Families:
 def find_ddp_families(scorer: Scorer, max_bucket_bytes: int = NO_LIMIT) -> Families:
     """``find_families`` of DDP's own knobs alone; the search for the best assignment sets out from these."""
     tell("comparing caps")
-    workload, hardware = scorer.problem.workload, scorer.problem.hardware
-    default = assign(workload)
-    walk = make_walk(workload)
+    asked, workload, hardware = scorer.problem.asked, scorer.problem.workload, scorer.problem.hardware
+    default = assign(asked)
+    walk = make_walk(asked)
     intervals = find_intervals(walk)
     scores = score_layouts(scorer.problem, walk, intervals.low_bytes, intervals.low_bytes)
     search = Search(scorer=scorer, walk=walk, max_bytes=max_bucket_bytes)
@@ -123,18 +124,16 @@ def find_ddp_families(scorer: Scorer, max_bucket_bytes: int = NO_LIMIT) -> Famil
     reached = {
         DEFAULT: Reach(assignment=default, complete=True, how="DDP's own caps"),
         CAP: Reach(
-            assignment=assign(workload, bucket_cap_mb=_show(intervals, cap.later_bytes)),
+            assignment=assign(asked, bucket_cap_mb=_show(intervals, cap.later_bytes)),
             complete=intervals.complete,
             how=_tell(intervals),
         ),
         FIRST_AND_CAP: _first_and_cap(search, intervals, cap),
         LAST_CAP: _last_cap(scorer, max_bucket_bytes),
         PER_PARAMETER: Reach(
-            assignment=assign(workload, PER_PARAMETER), complete=True, how="one bucket per gradient"
+            assignment=assign(asked, PER_PARAMETER), complete=True, how="one bucket per gradient"
         ),
-        SINGLE: Reach(
-            assignment=assign(workload, SINGLE), complete=True, how="one bucket per dtype and device"
-        ),
+        SINGLE: Reach(assignment=assign(asked, SINGLE), complete=True, how="one bucket per dtype and device"),
         MG_WFBP: Reach(
             assignment=_by_rule(workload, hardware, merge_wisely(workload, *fit_alpha_beta(hardware))),
             complete=True,
@@ -156,13 +155,13 @@ def _first_and_cap(search: Search, intervals: Intervals, cap: CapLimits) -> Reac
         search.walk, best.first_bytes, best.later_bytes
     )
     caps = [round_cap_mb(first_low, first_high), round_cap_mb(later_low, later_high)]
-    assignment = assign(search.scorer.problem.workload, bucket_cap_mb_list=caps)
+    assignment = assign(search.scorer.problem.asked, bucket_cap_mb_list=caps)
     return Reach(assignment=assignment, complete=complete, how=how)
 
 
 def _last_cap(scorer: Scorer, max_bytes: int) -> Reach:
     """The best cap, or DDP's default ones, if DDP cuts buckets from the last gradient on (A2.5)."""
-    workload = scorer.problem.workload
+    workload = scorer.problem.asked
     walk = make_walk(workload, set_last_bucket_cap=True)
     intervals = find_intervals(walk)
     firsts = np.append(intervals.low_bytes, DEFAULT_FIRST_BUCKET_BYTES)

@@ -43,6 +43,7 @@ def score_layouts(problem: Problem, walk: Walk, firsts: Array, laters: Array) ->
             walk.sizes,
             walk.keys,
             walk.num_keys,
+            walk.places,
             walk.is_reversed,
             problem.wire,
             problem.copied,

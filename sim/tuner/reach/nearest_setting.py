@@ -68,6 +68,9 @@ def nearest_setting(
             f"policy: {assignment.policy!r} is no system of DistributedDataParallel, which {framework} sets"
         )
     check_code(assignment)
+    workload = replace(
+        workload, job=None
+    )  # what a framework cannot set is not set: the assignment says what is
     row = FRAMEWORKS[framework]
     search = _Search(workload, hardware, assignment, row)
     asked_ns = simulated_step_ns(workload, hardware, assignment)

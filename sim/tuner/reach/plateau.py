@@ -39,7 +39,7 @@ def find_plateau(
     step.
     """
     draws = judge.draws
-    steps = np.array([row.sync_end_ns for row in rows], dtype=np.float64) + judge.rest_ns
+    steps = draws.times * np.array([row.sync_end_ns for row in rows], dtype=np.float64) + judge.rest_ns
     steps[[row.largest_bytes > max_bytes for row in rows]] = np.inf
     best = int(steps.argmin())
     near = steps <= steps[best] * (1 + TOLERANCE)
@@ -51,7 +51,7 @@ def find_plateau(
         affordable = max(1, MOST_PLAYED // (len(draws) * max(1, len(draws.problem))))
         nearest = np.argsort(steps, kind="stable")[: min(affordable, int(np.isfinite(steps).sum()))]
         for at in nearest.tolist():
-            made = assign(draws.problem.workload, bucket_cap_mb=rows[at].cap_mb)
+            made = assign(draws.problem.asked, bucket_cap_mb=rows[at].cap_mb)
             alike[at] = judge.is_as_good(made, round(steps[at]))
     around = next(stretch for stretch in _stretches(rows, near, draws) if stretch[0] <= best <= stretch[1])
     plateau = Plateau(

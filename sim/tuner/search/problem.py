@@ -76,15 +76,17 @@ class Problem:
     ``copied``, ``dense``: its bytes on the wire, in copies, by DDP's caps; ``work``, ``copy_in``: ns of the
     compute lane for it; ``ready``: ns at which it is copied in if nothing stretches or blocks the lane;
     ``tail``: ns of backward after the last; ``lane_end``: ns, the end of that lane; ``effects``: what the
-    machine does; ``grains``: see ``grains_of``. ``curve``, and as arrays ``curve_bytes``, ``curve_ns``: the
+    machine does; ``asked``: the workload with its job's switches that DDP cuts, where ``workload`` stands for
+    it; ``grains``: see ``grains_of``. ``curve``, and as arrays ``curve_bytes``, ``curve_ns``: the
     all-reduce curve, zero for world size 1.
 
     Raises:
         InputError: times or sizes beyond 2**52, or a step that could take more than 2**61 ns.
     """
 
-    def __init__(self, workload: Workload, hardware: Hardware) -> None:
+    def __init__(self, workload: Workload, hardware: Hardware, asked: Workload | None = None) -> None:
         self.workload, self.hardware = workload, hardware
+        self.asked = workload if asked is None else asked
         self.order = workload.order()
         self.indices = np.array(self.order, dtype=np.int64)
         self._place = np.full(len(workload.gradients), len(self))  # an unused gradient has none

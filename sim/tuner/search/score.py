@@ -21,10 +21,10 @@ class Scorer:
     (``shared_connection``): a search would cut many of them off, for less than noise.
     """
 
-    def __init__(self, workload: Workload, hardware: Hardware) -> None:
+    def __init__(self, workload: Workload, hardware: Hardware, asked: Workload | None = None) -> None:
         if hardware.shared_connection:
             hardware = replace(hardware, shared_connection=False)
-        self.problem = Problem(workload, hardware)
+        self.problem = Problem(workload, hardware, asked)
         self._rough: dict[Buckets, tuple[int, bool]] = {}
         self._known: dict[Buckets, int] = {}
 

@@ -13,6 +13,7 @@ from sim.nouns.workload import Workload
 from sim.systems.registry import assign
 from sim.systems.simulate import simulate
 from sim.tuner.progress import listened_to, tell
+from sim.tuner.search.as_searched import Searched
 from sim.tuner.search.partitions import Buckets
 from sim.tuner.search.problem import Problem
 from sim.tuner.spread.assessment import LEVELS
@@ -61,11 +62,12 @@ def _points(
     if recorded < FEWEST_ITERATIONS:
         workload = replace(workload, samples=())
     count = max(draws, FEWEST_MACHINES * min(recorded, MOST_ITERATIONS))
-    drawn = draw(Problem(workload, hardware), count, seed)
+    asked = Searched(workload, hardware)
+    drawn = replace(draw(Problem(*asked.equivalent), count, seed), times=asked.times)
     if len(drawn) == 1:
         return []
     nominal = simulate(workload, hardware, assign(workload), "analytic")
-    rest = drawn.paces * (step_ns(nominal) - nominal.sync_end_ns)
+    rest = drawn.paces * (step_ns(nominal) - asked.times * nominal.sync_end_ns)
     repeats = -(-draws // len(drawn))
     luck = _luck(drawn, repeats, seed) if drawn.recorded else None
     known: dict[Buckets, tuple[int, int]] = {}

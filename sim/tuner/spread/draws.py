@@ -39,7 +39,8 @@ class Draws:
     of the all-reduce curve. ``slowed``: each machine with its own slow-downs; None where they are the
     problem's. ``luck`` [draws, places]: standard normal, by the place that a bucket waits for; None where
     there is no jitter. ``recorded``: iterations that went in, 0 where fewer than two were recorded.
-    ``not_known``: what does not vary because nothing of it is recorded.
+    ``not_known``: what does not vary because nothing of it is recorded. ``times``: how many backwards of a
+    step reduce.
     """
 
     problem: Problem
@@ -56,6 +57,7 @@ class Draws:
     recorded: int
     not_known: tuple[str, ...]
     notes: tuple[str, ...]
+    times: int = 1
 
     def __len__(self) -> int:
         return self.machines * self.iterations
@@ -76,7 +78,9 @@ class Draws:
         return np.rint(np.minimum(by_step * factors, MOST)).astype(np.int64)
 
     def sync_ends(self, buckets: Buckets, *, jitters: bool = True) -> Ints:
-        """``sync_end_ns`` of these buckets in every step: [machines, iterations]."""
+        """``sync_end_ns`` of these buckets in every step, of all its backwards that reduce together:
+        [machines, iterations].
+        """
         problem = self.problem
         stops, wires, copied = problem.stops(buckets)
         services, back = self.services(stops, wires, jitters=jitters), problem.copies_back(copied)
@@ -84,9 +88,10 @@ class Draws:
 
         def play(machine: Machine, steps: slice) -> Ints:
             works, tails = self.works[steps], self.tails[steps]
-            return kernels.play_many(
+            ends = kernels.play_many(
                 machine, works, problem.copy_in, tails, stops, services[steps], small, back
             )
+            return self.times * ends
 
         if self.slowed is None:
             return play(problem.machine, slice(None)).reshape(self.machines, self.iterations)

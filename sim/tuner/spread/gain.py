@@ -1,19 +1,17 @@
 """What the recommendation saves against DDP's default, and whether anybody would notice."""
 
-from dataclasses import replace
 from typing import Literal
 
-from sim.costs.doubts import doubts_about, is_refuted
-from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Gain
 from sim.nouns.robust import Robust, RobustRow
-from sim.nouns.workload import Workload
 from sim.tuner.spread.crossed import Estimate
 from sim.tuner.spread.draws import NO_ITERATIONS
 from sim.units import format_ms
 
 NOTHING = 0.001  # of the step: no gain worth a change, whatever is proved about it
 SMALL = 0.01  # of the step: below it a gain has to show beside the noise of a step
+
+DEFAULT_WORDS = "DDP's default"
 
 Shortfall = Literal["nothing", "uncertain", "noise", "little"]
 
@@ -48,15 +46,24 @@ def find_shortfall(gain: Estimate, nominal_ns: float, step_ns: float, robust: Ro
 
 
 def judge_gain(
-    robust: Robust, name: str, *, step_ns: int, default_step_ns: int, default_is_allowed: bool = True
+    robust: Robust,
+    name: str,
+    *,
+    step_ns: int,
+    default_step_ns: int,
+    default_is_allowed: bool = True,
+    against: str = DEFAULT_WORDS,
 ) -> Gain:
     """The gain of candidate ``name`` over DDP's default, whose nominal steps these are, with its verdict.
+
+    ``against`` is what is in the default's place where it is not what is compared with.
 
     The gain is significant where ``find_shortfall`` finds nothing that it lacks. With fewer than two recorded
     iterations ``significant`` is then None, since nobody knows how much steps vary. Where a limit bars the
     default, there is none to keep, and the sentence says what the limit costs. Where this gain is not
     significant but another candidate's is, the sentence names that candidate.
     """
+    kept = "the default" if against == DEFAULT_WORDS else against
     row = robust.row(name)
     gain = _mean_gain(row)
     gain_ns = default_step_ns - step_ns
@@ -67,14 +74,14 @@ def judge_gain(
     significant: bool | None = NO_ITERATIONS not in robust.not_known or None
     fraction = figure / default_step_ns if default_step_ns else 0.0
     size = f"{_amount(figure)} ({fraction:.1%})"
-    advice = _better(robust, row, default_step_ns) or "keep the default"
+    advice = _better(robust, row, default_step_ns) or f"keep {kept}"
     if not default_is_allowed and figure <= 0:
         significant = False
-        sentence = f"DDP's default breaks the limit; keeping to it costs {_amount(-figure)} a step"
+        sentence = f"{against} breaks the limit; keeping to it costs {_amount(-figure)} a step"
     elif lacks == "nothing":
         significant = False
         advice = _better(robust, row, default_step_ns) or "keep it"
-        sentence = f"no contiguous assignment that was found is better than DDP's default; {advice}"
+        sentence = f"no contiguous assignment that was found is better than {against}; {advice}"
     elif default_is_allowed and lacks == "uncertain":
         significant = False
         sentence = f"no significant difference: the gain is {_interval(row)}; {advice}"
@@ -89,7 +96,7 @@ def judge_gain(
             f"no significant difference: {_amount(figure)} a step is less than {NOTHING:.1%} of it; {advice}"
         )
     else:
-        sentence = f"saves {_amount(figure)} a step against DDP's default ({fraction:.1%})"
+        sentence = f"saves {_amount(figure)} a step against {against} ({fraction:.1%})"
         if figure != gain_ns:
             sentence += " in the mean of steps as they vary"
         if is_varied:
@@ -97,7 +104,7 @@ def judge_gain(
         if figure <= noise_ns:
             sentence += f"; one step varies by more ({_amount(noise_ns)}), so it shows in the mean of many"
         if not default_is_allowed:
-            sentence += "; the default breaks the limit"
+            sentence += f"; {kept} breaks the limit"
         if robust.not_known:
             sentence += f"; not recorded, so not known: {' and '.join(robust.not_known)}"
     return Gain(
@@ -136,16 +143,3 @@ def _interval(row: RobustRow) -> str:
 def _amount(ns: int) -> str:
     """A time for people: ``9.87 ms``, or ``26 us`` where that is next to nothing."""
     return format_ms(ns) if abs(ns) >= 100_000 or ns == 0 else f"{ns / 1000:.3g} us"
-
-
-def doubted(gain: Gain, workload: Workload, hardware: Hardware) -> Gain:
-    """``gain`` for what its inputs are: none on a link that cannot have given the job's own step; not for
-    certain, where it is significant, if they are doubtful otherwise."""
-    if is_refuted(hardware):
-        sentence = "no gain can be told: the job's own step cannot come from this link; see the notes"
-        return replace(gain, significant=False, sentence=sentence)
-    if gain.significant is not True or not doubts_about(workload, hardware):
-        return gain
-    return replace(
-        gain, significant=None, sentence=f"{gain.sentence}; what it rests on is doubtful, see the notes"
-    )

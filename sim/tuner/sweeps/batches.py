@@ -92,7 +92,9 @@ def _play_compiled(workload: Workload, machines: Sequence[Hardware], assignment:
     from sim.clock.analytic import play_on_machines  # numba, which SimPy does without
     from sim.clock.variants import too_long
 
-    (program,) = write(workload, machines[0], assignment)
+    program, *more = write(workload, machines[0], assignment)
+    if more:  # micro-batches
+        return [_play(workload, machine, assignment, "analytic") for machine in machines]
     services = [
         [all_reduce_ns(machine, one.num_bytes) for one in program.collectives] for machine in machines
     ]

@@ -1,0 +1,223 @@
+"""A recorded job: how it ran, on which machine, held to the step that it took: what all answers read."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sim.errors import InputError, NotModelledError
+from sim.formats.record_files import recorded_step
+from sim.importer.recorded.buckets_link import hardware_of
+from sim.importer.recorded.job_settings import job_of
+from sim.importer.recorded.kept_steps import keep
+from sim.importer.recorded.recorded_run import as_run
+from sim.importer.recorded.recorded_steps import workload_of
+from sim.metrics.step import summarize
+from sim.nouns.assignment import Assignment, bucket_bytes, made_for
+from sim.nouns.hardware import Hardware
+from sim.nouns.live import StepParts
+from sim.nouns.measurement import Measurement
+from sim.nouns.own_step import OwnStep
+from sim.nouns.recommendation import Gain, Recommendation
+from sim.nouns.recording import Recording
+from sim.nouns.workload import AsRun, Workload
+from sim.systems.simulate import simulate
+from sim.systems.switching import as_the_job
+from sim.truth.recorded_step import hooked, own_step
+from sim.units import format_sizes
+
+Buckets = Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedJob:
+    """A workload with how its job ran, and the machine, both held to the job's own step.
+
+    ``own`` says how; None where there is no such step, and ``why_not`` says why. ``recorded`` are both with
+    what the recorder itself takes. ``link_is_own``: the machine was read off the job's own buckets, and tells
+    what messages of their sizes take.
+    """
+
+    workload: Workload
+    hardware: Hardware
+    own: OwnStep | None = None
+    why_not: str = ""
+    recorded: tuple[Workload, Hardware] | None = None
+    link_is_own: bool = False
+
+    @property
+    def switches(self) -> dict[str, Any]:
+        """DDP's switches and what the training loop sets, by torch's names, where not at their defaults."""
+        return self.workload.switches
+
+    @property
+    def micro_batches(self) -> tuple[int, int]:
+        """Micro-batches a step, and how many of them reduce."""
+        count = self.switches.get("accumulation_steps", 1)
+        return count, count if self.switches.get("no_sync") is False else 1
+
+    def with_switches(self, given: dict[str, Any]) -> "RecordedJob":
+        """The same job with other switches."""
+        return replace(self, workload=self.workload.with_switches(given))
+
+    def with_buckets(self, buckets: Buckets) -> "RecordedJob":
+        """The same job, had it had these buckets."""
+        job = AsRun() if self.workload.job is None else self.workload.job
+        return replace(
+            self,
+            workload=replace(self.workload, job=replace(job, bucket_indices=tuple(map(tuple, buckets)))),
+        )
+
+    def assignment(self, given: Assignment | Buckets, **options: Any) -> Assignment:
+        """Buckets, or an assignment, with the job's switches; those of ``options`` go before them.
+
+        Raises:
+            AssignmentError, InputError, NotModelledError: as ``sim.with_switches``.
+        """
+        if not isinstance(given, Assignment):
+            buckets = tuple(map(tuple, given))
+            given = Assignment(bucket_indices=buckets, provenance={"source": "sim.record"})
+            given.check_fits(self.workload)
+            given = replace(
+                given,
+                bucket_bytes=bucket_bytes(self.workload, buckets),
+                made_for=made_for(self.workload, self.hardware.world_size),
+            )
+        return as_the_job(self.workload, given, **options)
+
+    def predict(self, given: Assignment | Buckets, *, recorded: bool = False) -> StepParts:
+        """The step with these buckets, in its parts, over all its micro-batches; ``recorded``: as a recorder
+        beside it sees it.
+
+        Raises:
+            NotModelledError: the machine was read off the job's buckets, and does not tell what these take.
+            AssignmentError, InputError: as ``assignment``.
+        """
+        assignment = self.assignment(given)
+        self.check_known(assignment)
+        inputs = self.recorded if recorded and self.recorded is not None else (self.workload, self.hardware)
+        report = summarize(simulate(*inputs, assignment, "analytic"))
+        workload, (count, reduced) = self.workload, self.micro_batches
+        exposed_ns = report.sync_end_ns - report.backward_end_ns
+        earlier_ns = report.backward_end_ns if reduced == count else workload.backward_ns
+        forward_ns = count * workload.forward_ns
+        backward_ns = (count - 1) * earlier_ns + report.backward_end_ns
+        optimizer_ns = max(0, report.optimizer_ns + report.post_sync_ns - self._rest_ns)
+        sync_ns = reduced * exposed_ns
+        return StepParts(
+            before_ns=report.step_ns - forward_ns - backward_ns - sync_ns - optimizer_ns,
+            forward_ns=forward_ns,
+            backward_ns=backward_ns,
+            sync_ns=sync_ns,
+            optimizer_ns=optimizer_ns,
+            step_ns=report.step_ns,
+        )
+
+    def tune(self, *, draws: int = 400) -> Recommendation:
+        """``sim.tune`` of the job as it ran.
+
+        Raises:
+            NotModelledError: as ``predict``, of the recommended buckets. InputError: as ``sim.tune``.
+        """
+        from sim.tuner import recommend  # with numba, which a step alone is spared
+
+        found = recommend.tune(self.workload, self.hardware, draws=draws)
+        self.check_known(found.assignment)
+        return found
+
+    def gain(self, given: Assignment | Buckets, *, draws: int = 400) -> Gain:
+        """``sim.gain`` of these buckets against those of the job."""
+        from sim.tuner import recommend
+
+        return recommend.gain(self.workload, self.hardware, self.assignment(given), draws=draws)
+
+    def check_known(self, assignment: Assignment) -> None:
+        """Raise ``NotModelledError`` where the job's own collectives do not say what these buckets take."""
+        known = [point.num_bytes for point in self.hardware.all_reduce]
+        sizes = bucket_bytes(self.workload, assignment.bucket_indices)
+        if not self.link_is_own or (min(known) <= min(sizes) and max(sizes) <= max(known)):
+            return
+        raise NotModelledError(
+            f"these buckets have {format_sizes(sizes)}, and the job's own collectives tell only what "
+            f"{format_sizes(known)} {'take' if len(known) > 1 else 'takes'}; give a hardware, such as "
+            f"bucketsim calibrate makes"
+        )
+
+    @property
+    def _rest_ns(self) -> int:
+        """What of the end of a step is nobody's time."""
+        return 0 if self.own is None else self.own.rest_ns
+
+
+def job_in_files(
+    workload_file: str | os.PathLike[str], workload: Workload, hardware: Hardware, *, parts: bool = False
+) -> RecordedJob:
+    """The job whose workload was loaded from ``workload_file``, held to its step where that lies beside it.
+
+    Args:
+        workload_file: as an import wrote it.
+        workload: what was loaded from it.
+        hardware: the machine; one that is held to the job's step already is left as it is.
+        parts: whether the step is left out.
+    """
+    return held_to(workload, hardware, None if parts else recorded_step(workload_file))
+
+
+def job_in_recording(recording: Recording, hardware: Hardware | None = None) -> RecordedJob:
+    """The job of a recording, as ``job_in_files`` of its import.
+
+    Args:
+        recording: of all ranks; a window of it will do.
+        hardware: the machine; None reads one off the buckets of ``recording``.
+
+    Raises:
+        InputError: too few steps, a hardware of another number of ranks, or no hardware and no buckets.
+        NotModelledError: a recording that no workload can be made of.
+    """
+    if hardware is not None and hardware.world_size != recording.world_size:
+        raise InputError(
+            f"hardware {hardware.name!r}: world_size: {hardware.world_size} is not legal; the job has "
+            f"{recording.world_size} ranks"
+        )
+    workload = workload_of(recording)
+    _, untold = job_of(keep(recording))
+    if untold:
+        raise NotModelledError(untold[0])
+    if hardware is None and "comm_hook" in workload.switches:
+        raise InputError(
+            f"comm_hook: {workload.switches['comm_hook']}: the recording says how large buckets are, not "
+            f"what the hook sends; give a hardware, such as bucketsim calibrate makes"
+        )
+    machine = hardware_of(recording) if hardware is None else hardware
+    made = held_to(workload, machine, as_run(recording, workload))
+    return replace(made, link_is_own=hardware is None)
+
+
+def held_to(workload: Workload, hardware: Hardware, measured: Measurement | str | None) -> RecordedJob:
+    """The job, its machine without what its times contain already, held to the step that it took.
+
+    ``measured`` is that step; None where there is none, and a text where it says why.
+    """
+    if workload.job is None and isinstance(measured, Measurement) and measured.asked is not None:
+        asked = measured.asked  # an import of before workloads said how their jobs ran
+        job = AsRun(switches={**asked.ddp_kwargs, **asked.settings}, bucket_indices=asked.bucket_indices)
+        workload = replace(workload, job=job)
+    if workload.switches.get("find_unused_parameters"):
+        # what searching for unused parameters takes is in every recorded time
+        hardware = replace(hardware, search_unused_ns=0, mark_used_ns=0)
+    bare = RecordedJob(workload=workload, hardware=hardware)
+    if measured is None or "own_step" in hardware.spread:
+        return bare
+    if isinstance(measured, str):
+        return replace(bare, why_not=measured)
+    try:
+        own = own_step(workload, hardware, measured)
+    except InputError as error:
+        return replace(bare, why_not=str(error))
+    passes = own.recorder_ns > 0
+    return RecordedJob(
+        workload=own.workload,
+        hardware=own.hardware,
+        own=own,
+        recorded=hooked(own.workload, own.hardware, measured) if passes else None,
+    )

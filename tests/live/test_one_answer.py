@@ -1,0 +1,185 @@
+"""From one recording and one link every way to ask gives the same buckets and the same gain."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import sim
+from app import cached
+from sim.autotuner import prediction
+from sim.autotuner.job_link import JobLink
+from sim.formats.record_files import recorded_step
+from sim.formats.recordings import load_recording
+from sim.nouns.hardware import Hardware
+from sim.nouns.measurement import Measurement
+from sim.nouns.recommendation import Recommendation
+from sim.truth.recorded_job import RecordedJob, job_in_files, job_in_recording
+from tests.app.conftest import MS, make_hardware
+from tests.app.test_live import COUNT, Job
+from tests.commands import bucketsim
+
+PAIRS = tuple((index, index - 1) for index in range(COUNT - 1, 0, -2))
+
+
+class Case(NamedTuple):
+    """How a job runs, and what its prediction has to know of it."""
+
+    header: dict[str, Any]
+    train: dict[str, Any]
+    switches: dict[str, Any]
+
+
+def ddp(**switches: Any) -> dict[str, Any]:
+    return {"ddp": switches}
+
+
+CASES = {
+    "plain": Case({}, {}, {}),
+    "accumulation": Case({}, {"micro_batches": 3}, {"accumulation_steps": 3}),
+    "each reduces": Case(
+        {}, {"micro_batches": 2, "each_reduces": True}, {"accumulation_steps": 2, "no_sync": False}
+    ),
+    "unused": Case(ddp(find_unused_parameters=True), {"unused": (3,)}, {"find_unused_parameters": True}),
+    "static graph": Case(ddp(static_graph=True), {}, {"static_graph": True}),
+    "views": Case(ddp(gradient_as_bucket_view=True), {}, {"gradient_as_bucket_view": True}),
+    "fp16": Case({"comm_hook": "fp16_compress_hook"}, {}, {"comm_hook": "fp16_compress"}),
+    "no broadcasts": Case(ddp(broadcast_buffers=False), {}, {"broadcast_buffers": False}),
+}
+
+
+class Recorded(NamedTuple):
+    """A recording, its import, a machine, and the case."""
+
+    recording: Path
+    workload_file: Path
+    hardware_file: Path
+    case: Case
+
+    @property
+    def hardware(self) -> Hardware:
+        return sim.load_hardware(self.hardware_file)
+
+    @property
+    def job(self) -> RecordedJob:
+        workload = sim.load_workload(self.workload_file)
+        return job_in_files(self.workload_file, workload, self.hardware)
+
+
+@pytest.fixture(params=CASES)
+def recorded(request: pytest.FixtureRequest, tmp_path: Path) -> Recorded:
+    case = CASES[request.param]
+    job = Job(tmp_path / "rec", **case.header).layout(PAIRS).train(40, **case.train)
+    hardware = tmp_path / "hardware.json"
+    hardware.write_text(sim.to_text(make_hardware()))
+    bucketsim("import", "recording", str(job.folder), "-o", str(tmp_path / "imp"))
+    return Recorded(job.folder, tmp_path / "imp" / "workload.json", hardware, case)
+
+
+def told(answer: Recommendation) -> tuple[Any, ...]:
+    gain = answer.gain
+    return answer.assignment, answer.baseline.step_ns, gain.gain_ns, gain.low_ns, gain.high_ns
+
+
+def test_the_import_says_how_the_job_ran(recorded: Recorded) -> None:
+    workload = sim.load_workload(recorded.workload_file)
+    assert workload.switches == recorded.case.switches
+    assert workload.job is not None
+    assert workload.job.bucket_indices == PAIRS
+    measured = recorded_step(recorded.workload_file)
+    assert measured is not None
+    assert measured.asked is not None
+    assert measured.asked.ddp_kwargs | measured.asked.settings == recorded.case.switches
+
+
+def test_all_ways_to_ask_give_one_answer(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    hardware, job = recorded.hardware, recorded.job
+    assert job.own is not None
+    asked = job.tune()
+    expected = told(asked)
+    assert asked.gain.gain_ns == asked.baseline.step_ns - asked.report.step_ns
+    assert job.gain(asked.assignment) == asked.gain
+    assert sim.gain(job.workload, job.hardware, asked.assignment) == asked.gain
+    assert sim.best(job.workload, job.hardware) == asked.assignment
+
+    recording = load_recording(recorded.recording)
+    in_memory = job_in_recording(recording, hardware)
+    assert told(in_memory.tune()) == expected
+
+    layout = recording.ranks[0].layouts[-1]
+    calibration = sim.calibrate_live(recording, [layout], hardware)
+    live = sim.live_gain(calibration, layout)
+    assert (live.in_use_ns, live.low_ns, live.high_ns) == (expected[1], expected[3], expected[4])
+    assert sim.to_text(asked.assignment) == live.assignment_json
+
+    monkeypatch.setattr(prediction, "_hardware", lambda recording, link: hardware)
+    found = prediction.predict(recorded.recording, JobLink(curve=hardware.all_reduce), PAIRS)
+    assert found.assignment == asked.assignment
+    assert (found.in_use_ns, found.gain_ns, found.gain_low_ns, found.gain_high_ns) == expected[1:]
+
+    measured = recorded_step(recorded.workload_file)
+    assert measured is not None
+    workload = sim.load_workload(recorded.workload_file)
+    page = cached.held(
+        cached.Inputs(
+            workload=workload,
+            hardware=hardware,
+            workload_digest=sim.digest(workload),
+            hardware_digest=sim.digest(hardware),
+        ),
+        measured,
+    )
+    assert told(cached.tune(page)) == expected
+
+
+def test_commands_ask_about_the_job_as_it_ran(recorded: Recorded, tmp_path: Path) -> None:
+    job = recorded.job
+    files = (str(recorded.workload_file), "--hardware", str(recorded.hardware_file))
+    answer = json.loads(bucketsim("tune", *files, "--json").out)
+    asked = job.tune()
+    assert answer["gain"]["gain_ns"] == asked.gain.gain_ns
+    assert answer["assignment"]["bucket_indices"] == [*map(list, asked.assignment.bucket_indices)]
+    exported = json.loads(bucketsim("export", *files, "--as", "assignment").out)
+    assert exported["bucket_indices"] == answer["assignment"]["bucket_indices"]
+    assert exported["ddp_kwargs"] | exported["settings"] == (
+        answer["assignment"]["ddp_kwargs"] | recorded.case.switches
+    )
+    used = tmp_path / "used.json"
+    used.write_text(sim.to_text(job.assignment(PAIRS)))
+    told_step = json.loads(bucketsim("simulate", *files, "--assignment", str(used), "--json").out)
+    assert job.own is not None
+    assert told_step["step_ns"] == job.own.times[-1].measured_ns - job.own.recorder_ns
+    default = json.loads(bucketsim("simulate", *files, "--json").out)
+    rows = json.loads(bucketsim("sweep", *files, "--caps", "1", "--json").out)["rows"]
+    assert rows[0]["step_ns"] == default["step_ns"]
+
+
+@pytest.mark.parametrize("extra_ns", [0, 8 * MS, 40 * MS])
+def test_what_is_left_of_a_step_counts_once(recorded: Recorded, extra_ns: int) -> None:
+    """However much of a step is nobody's, the recorded buckets give the recorded step, whatever the job."""
+    measured = recorded_step(recorded.workload_file)
+    assert measured is not None
+    longer = _longer(measured, extra_ns)
+    own = sim.own_step(sim.load_workload(recorded.workload_file), recorded.hardware, longer)
+    assert longer.asked is not None
+    step = sim.summarize(sim.simulate(own.workload, own.hardware, longer.asked)).step_ns
+    assert step == own.times[-1].measured_ns - own.recorder_ns
+    assert own.times[-1].anchored_ns == own.times[-1].measured_ns
+    assert own.recorder_ns <= MS // 100
+
+
+def test_a_given_switch_goes_before_the_jobs(recorded: Recorded) -> None:
+    job = recorded.job
+    other = job.with_switches({"gradient_as_bucket_view": True})
+    assert job.assignment(PAIRS).ddp_kwargs.get("gradient_as_bucket_view") is recorded.case.switches.get(
+        "gradient_as_bucket_view"
+    )
+    assert other.assignment(PAIRS).ddp_kwargs["gradient_as_bucket_view"] is True
+    assert sim.assign(other.workload).ddp_kwargs["gradient_as_bucket_view"] is True
+
+
+def _longer(measured: Measurement, extra_ns: int) -> Measurement:
+    steps = tuple(replace(one, step_ns=one.step_ns + extra_ns) for one in measured.iterations)
+    return replace(measured, iterations=steps)
