@@ -227,7 +227,10 @@ def _figures(
 ) -> dict[str, Any]:
     """The step of one row: by the parts alone, anchored, and the least and most by any factor."""
     anchored = simulated_step_ns(workload, found.hardware, assignment)
-    alike = [anchored, *(simulated_step_ns(workload, other, assignment) for _, _, other in found.others)]
+    alike = [
+        anchored,
+        *(simulated_step_ns(workload, other.hardware, assignment) for other in found.readings[1:]),
+    ]
     return {
         "parts_alone_ns": simulated_step_ns(workload, hardware, assignment),
         "predicted_ns": anchored,
@@ -260,7 +263,7 @@ def _facts(found: Anchored) -> dict[str, Any]:
         "plain_ns": found.plain_ns,
         "predicted_ns": found.predicted_ns,
         "residual_ns": found.residual_ns,
-        "others": {name: value for name, value, _ in found.others},
+        "readings": [{"what": one.what, "value": one.value, "weight": one.weight} for one in found.readings],
         "reasons": list(found.reasons),
     }
 
@@ -269,7 +272,7 @@ def _print(found: Anchored, checks: list[dict[str, Any]], predictions: list[dict
     for reason in found.reasons:
         say(reason)
     told = "step" if found.fitted == "step" else "backward"
-    others = ", ".join(f"{name} {value:.4g}" for name, value, _ in found.others)
+    others = ", ".join(f"{one.what} {one.value:.4g} ({one.weight:.0%})" for one in found.readings[1:])
     say(
         f"{found.factor} {found.value:.4g}: a {told} of {format_ms(found.predicted_ns)}, measured "
         f"{format_ms(found.measured_ns)}, {format_ms(found.plain_ns)} without; "

@@ -101,7 +101,7 @@ def _table(own: OwnStep) -> None:
 
 def tell_doubtful(workload: Workload, hardware: Hardware) -> None:
     """What the files say of themselves that cannot be relied on."""
-    from sim.tuner.spread.doubts import doubts_about
+    from sim.costs.doubts import doubts_about
 
     for line in doubts_about(workload, hardware):
         note(line)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from sim.costs.doubts import doubts_about
 from sim.metrics.bottleneck import find_bottleneck
 from sim.metrics.bucket_memory import buffer_memory
 from sim.metrics.curve_reach import outside_curves
@@ -74,7 +75,11 @@ def summarize(timeline: Timeline, path: Sequence[PathSpan] | None = None) -> Rep
         bucket_indices=timeline.assignment.bucket_indices,
         engine=timeline.engine,
         early_launches=timeline.early_launches,
-        notes=(*timeline.notes, *outside_curves(timeline, step)),
+        notes=(
+            *timeline.notes,
+            *outside_curves(timeline, step),
+            *doubts_about(timeline.workload, timeline.hardware),
+        ),
         memory=buffer_memory(timeline),
         provenance={
             "workload": timeline.workload.name,

@@ -8,11 +8,10 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.checks import at_least
 from sim.nouns.hardware import Hardware
 
-Factor = Literal["mutual", "compute_slowdown", "comm_slowdown", "curve"]
+Factor = Literal["mutual", "compute_slowdown", "comm_slowdown", "curve", "launch_cost_ns"]
 # Where a collective lies against the end of backward.
 Place = Literal["during", "across", "after"]
 SLOWDOWN_FACTORS: tuple[Factor, ...] = ("mutual", "compute_slowdown", "comm_slowdown")
-FACTORS: tuple[Factor, ...] = (*SLOWDOWN_FACTORS, "curve")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,14 +78,28 @@ class InStepCurve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A machine that makes the measured step true by one factor at ``value``, and how likely it is.
+
+    ``weight``: its share among all readings of the step, by how far such factors usually are from what was
+    measured apart. ``launch_cost_ns`` is what each collective costs the compute lane.
+    """
+
+    what: Factor
+    value: float
+    weight: float
+    hardware: Hardware
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Anchored:
     """Hardware that makes the prediction of one measured step true, and by how much it had to change.
 
     ``hardware`` is the given one with ``factor`` set to ``value``. ``measured_ns`` is what was fitted: the
     step, or ``sync_end`` where that was measured; ``plain_ns`` is its prediction without the factor,
     ``predicted_ns`` with it.
-    ``others`` is the same with another factor in its place, where one could take it: one number fixes one
-    factor, so what differs between them is not known.
+    ``readings`` are all machines that make the step true, this one first: one number fixes one factor, so
+    what differs between them is not known. ``hardware`` keeps them in ``spread.readings``.
     """
 
     hardware: Hardware
@@ -97,7 +110,7 @@ class Anchored:
     plain_ns: int
     predicted_ns: int
     in_step: InStepCurve | None = None
-    others: tuple[tuple[Factor, float, Hardware], ...] = ()
+    readings: tuple[Reading, ...] = ()
     reasons: tuple[str, ...] = ()
 
     @property

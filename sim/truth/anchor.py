@@ -1,22 +1,39 @@
-"""What a job's own step says of interference: one measured step fixes one factor."""
+"""What a job's own step says of its machine: one measured step fixes one factor, whichever it is."""
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import exp, log
+from typing import Any
 
 from sim.costs.in_step import in_step_curve, scaled, with_in_step
 from sim.errors import InputError
 from sim.metrics.step import step_ns
-from sim.nouns.anchored import SLOWDOWN_FACTORS, Anchored, Factor, InStepTimes, MeasuredStep
+from sim.nouns.anchored import (
+    SLOWDOWN_FACTORS,
+    Anchored,
+    Factor,
+    InStepCurve,
+    InStepTimes,
+    MeasuredStep,
+    Reading,
+)
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.systems.simulate import simulate
-from sim.truth.anchor_reasons import told_of_link, why
 from sim.units import format_ms
 
 FAIR_SLOWDOWN = 2.0  # of two that share one resource fairly
 MOST_SLOWDOWN = 4.0  # beyond it nothing is shared any more: one waits for the other
-# A curve beside the step that is off by more than this is another link's.
-MOST_RATIO = 4.0
+FAIR_RATIO = 2.0  # a link that is off by more is another one, unless its stated range says otherwise
+_FARTHEST_RATIO = 1000.0  # how far a link is looked for at all
+# How likely a reading is before the step is seen, by one sigma of a factor's logarithm. A slow-down of 2 is
+# at two sigmas; a link that was measured is where it was found within a fifth, but where it is another link
+# it may be anywhere (heavy tails), so that beyond a factor of 2 the link is the first suspect.
+_SLOWDOWN_SIGMA = log(FAIR_SLOWDOWN) / 2
+_LINK_SIGMA = 0.2
+_LAUNCH_SIGMA_NS = 50_000.0  # of the cost of a collective: some tens of microseconds are usual
+_MOST_LAUNCH_NS = 1_000_000
+_UNLIKELY = 1e-3  # of the likeliest reading: what is less likely is left out
 # What medians of one job's steps differ by from run to run: 0.25 % on four A40, 0.5 to 1.2 % on two A100.
 USUAL_NOISE = 0.005
 _PRECISION = 1e-6  # of a factor: far below what a step can tell
@@ -41,7 +58,8 @@ def anchor(
       multiprocessors and power, and one number does not say who yields.
     - ``compute_slowdown``: the default where ``comm_slowdown`` is known, from ``hardware`` or from ``seen``.
     - ``comm_slowdown``: the default where ``compute_slowdown`` is known.
-    - ``curve``: the link itself is faster or slower in the step than beside it; never the default.
+    - ``curve``: the link itself is faster or slower in the step than beside it. The default where a slow-down
+      would have to be more than ``FAIR_SLOWDOWN``: then most likely another link trains.
 
     Where the workload's times contain interference already, as those of a trace do, what collectives do to
     computation cannot be told again: ``comm_slowdown`` is the default there, ``mutual`` and
@@ -51,6 +69,9 @@ def anchor(
     measured beside the step into that in it (``in_step_curve``). A second step, with another number of
     buckets, fixes what each collective costs on the compute lane (``launch_cost_ns``), which no curve of
     collectives that follow one another in a loop holds.
+
+    The other factors that make the step true as well, each alone, are kept with how likely they are, in
+    ``spread.readings`` of the hardware: ``sim.tune`` says what holds under all of them.
 
     Args:
         workload: what a single GPU computes.
@@ -73,7 +94,7 @@ def anchor(
         sizes = [bucket.num_bytes for bucket in timeline.buckets]
         in_step = in_step_curve(hardware.all_reduce, sizes, seen)
         hardware = with_in_step(hardware, in_step)
-        reasons.append(told_of_link(in_step))
+        reasons.append(_told_of_link(in_step))
     slowed = "interference" in workload.ready_includes
     chosen = _default(hardware, slowed=slowed) if factor is None else factor
     if slowed and chosen in ("mutual", "compute_slowdown"):
@@ -82,7 +103,6 @@ def anchor(
             f"computation, so that {chosen} cannot be fixed; give a workload of a single GPU's step, or fix "
             f"the factor comm_slowdown or curve"
         )
-    reasons.append(why(chosen, hardware, asked=factor is not None, slowed=slowed))
     search = _Search(workload, measured, profiled=seen is not None)
     if second is not None:
         other_search = _Search(workload, second, profiled=seen is not None)
@@ -92,23 +112,30 @@ def anchor(
             f"a second step fixes a second number: each collective costs the compute lane "
             f"{cost_ns / 1e3:.0f} us"
         )
-    value = search.solve(hardware, chosen)
+    chosen, value = _solve(search, hardware, chosen, asked=factor is not None, profiled=seen is not None)
+    reasons.append(_why(chosen, hardware, asked=factor is not None, slowed=slowed))
+    low, high = _link_range(hardware)
+    if chosen == "curve" and not low <= value <= high:
+        reasons.append(
+            f"the link would be {value:.3g} times as slow as given, which is beyond {low:.2g} to {high:.2g} "
+            f"times: most likely it is another link than the one that trains; measure that one"
+        )
     if chosen != "curve" and value > FAIR_SLOWDOWN:
         reasons.append(
             f"{chosen} {value:.3g} is more than sharing one GPU fairly explains, {FAIR_SLOWDOWN:g}; part of "
             f"it may be something else (a link that is slower in the step, a slower rank, data loading)"
         )
     anchored = apply_factor(hardware, chosen, value)
-    others: list[tuple[Factor, float, Hardware]] = []
     nothing_known = not slowed and hardware.compute_slowdown == hardware.comm_slowdown == 1
-    for other in SLOWDOWN_FACTORS if nothing_known else ():
-        if other == chosen:
-            continue
-        try:
-            value_of_other = search.solve(hardware, other)
-        except InputError:
-            continue  # it cannot make this step true
-        others.append((other, value_of_other, apply_factor(hardware, other, value_of_other)))
+    also: list[Factor] = [*(SLOWDOWN_FACTORS if nothing_known else ()), *(() if seen else ("curve",))]
+    if second is None and not hardware.launch_cost_ns:
+        also.append("launch_cost_ns")
+    readings = _weighed(
+        [
+            Reading(what=chosen, value=value, weight=_likelihood(chosen, value, hardware), hardware=anchored),
+            *_readings(search, hardware, [one for one in also if one != chosen]),
+        ]
+    )
     provenance = {
         "measured_step_ns": measured.step_ns,
         "measured_sync_end_ns": measured.sync_end_ns,
@@ -122,7 +149,11 @@ def anchor(
         "workload": workload.name,
     }
     return Anchored(
-        hardware=replace(anchored, provenance={**anchored.provenance, "anchored": provenance}),
+        hardware=replace(
+            anchored,
+            spread=_spread(anchored, readings),
+            provenance={**anchored.provenance, "anchored": provenance},
+        ),
         factor=chosen,
         value=value,
         fitted="step" if measured.sync_end_ns is None else "sync_end",
@@ -130,8 +161,144 @@ def anchor(
         plain_ns=search.figure(hardware),
         predicted_ns=search.figure(anchored),
         in_step=in_step,
-        others=tuple(others),
+        readings=readings,
         reasons=tuple(reasons),
+    )
+
+
+def _solve(
+    search: "_Search", hardware: Hardware, chosen: Factor, *, asked: bool, profiled: bool
+) -> tuple[Factor, float]:
+    """The factor to fix and its value; the link's where a slow-down that nobody asked for is not enough.
+
+    Raises:
+        InputError: what was asked for cannot make the step true; the message has the link that could.
+    """
+    try:
+        value = search.solve(hardware, chosen)
+    except _Beyond as error:
+        link = None if chosen == "curve" else search.try_to(hardware, "curve")
+        if link is None:
+            raise
+        if asked or profiled:
+            raise InputError(
+                f"{error}; a link that is {link:.3g} times as slow as given explains it: fix the factor "
+                f"curve, or measure the link that trains"
+            ) from None
+        return "curve", link
+    if not asked and not profiled and chosen != "curve" and value > FAIR_SLOWDOWN:
+        link = search.try_to(hardware, "curve")
+        if link is not None:
+            return "curve", link
+    return chosen, value
+
+
+def _readings(search: "_Search", hardware: Hardware, factors: list[Factor]) -> list[Reading]:
+    """The machines that make the step true by another factor."""
+    found = []
+    for factor in factors:
+        value = search.try_to(hardware, factor)
+        if value is None or (factor == "launch_cost_ns" and not value):
+            continue
+        found.append(
+            Reading(
+                what=factor,
+                value=value,
+                weight=_likelihood(factor, value, hardware),
+                hardware=apply_factor(hardware, factor, value),
+            )
+        )
+    return found
+
+
+def _weighed(readings: list[Reading]) -> tuple[Reading, ...]:
+    """The first reading, and of the others those that are not far less likely than the likeliest; weights sum
+    to 1."""
+    likeliest = max(one.weight for one in readings)
+    kept = [one for one in readings if one is readings[0] or one.weight >= _UNLIKELY * likeliest]
+    floored = [max(one.weight, _UNLIKELY * likeliest) for one in kept]
+    total = sum(floored)
+    return tuple(replace(one, weight=weight / total) for one, weight in zip(kept, floored, strict=True))
+
+
+def _likelihood(factor: Factor, value: float, hardware: Hardware) -> float:
+    """How likely it is that a machine has this value, before the step is seen; 1 at the likeliest."""
+    if factor == "curve":
+        stated = hardware.spread.get("ranges", {}).get("all_reduce", {"low": 1.0, "high": 1.0})
+        sigma = max(_LINK_SIGMA, abs(log(stated["high" if value > 1 else "low"])) / 2)
+        return 1 / (1 + (log(value) / sigma) ** 2)
+    sigmas = value / _LAUNCH_SIGMA_NS if factor == "launch_cost_ns" else log(value) / _SLOWDOWN_SIGMA
+    times = 2 if factor == "mutual" else 1  # it takes both to be as slow
+    return exp(-times * sigmas**2 / 2)
+
+
+def _link_range(hardware: Hardware) -> tuple[float, float]:
+    """How many times as long as the curve says all-reduces may take: as it states, or a fair range."""
+    said = hardware.spread.get("ranges", {}).get("all_reduce")
+    return (1 / FAIR_RATIO, FAIR_RATIO) if said is None else (said["low"], said["high"])
+
+
+def _spread(anchored: Hardware, readings: tuple[Reading, ...]) -> dict[str, Any]:
+    """The spread of the anchored hardware: without the ranges of what the step fixed, with the readings."""
+    factor = readings[0].what
+    fixed = {"curve": {"all_reduce"}, "mutual": {"compute_slowdown", "comm_slowdown"}}.get(factor, {factor})
+    ranges = {name: known for name, known in anchored.spread.get("ranges", {}).items() if name not in fixed}
+    rest = {name: known for name, known in anchored.spread.items() if name not in ("ranges", "readings")}
+    told = [_told(one, readings[0]) for one in readings]
+    return {
+        **rest,
+        **({"ranges": ranges} if ranges else {}),
+        **({"readings": told} if len(told) > 1 else {}),
+    }
+
+
+def _told(reading: Reading, first: Reading) -> dict[str, Any]:
+    """A reading as ``spread.readings`` has it: what it changes of the first."""
+    names = ("launch_cost_ns", "launch_blocks_compute", "compute_slowdown", "comm_slowdown")
+    changed = {
+        name: getattr(reading.hardware, name)
+        for name in names
+        if getattr(reading.hardware, name) != getattr(first.hardware, name)
+    }
+    ratio = (reading.value if reading.what == "curve" else 1.0) / (
+        first.value if first.what == "curve" else 1.0
+    )
+    return {"what": reading.what, "weight": reading.weight, "set": changed, "curve": ratio}
+
+
+def _why(factor: Factor, hardware: Hardware, *, asked: bool, slowed: bool) -> str:
+    """Why the anchor fixes this factor: it was ``asked`` for, or the workload's times contain interference
+    already (``slowed``), or it is the likeliest that is not known otherwise."""
+    begin = f"one number fixes one factor: {factor}"
+    if asked:
+        return f"{begin}, as asked for"
+    if factor == "curve":
+        return f"{begin}; no slow-down that two share fairly explains the step"
+    if slowed:
+        return f"{begin}; what collectives do to computation is in the workload's times already"
+    if factor == "mutual":
+        return (
+            f"{begin}; computation and communication share one GPU, and who yields is not known, so that "
+            f"both are slowed alike"
+        )
+    known = "comm_slowdown" if factor == "compute_slowdown" else "compute_slowdown"
+    return f"{begin}; {known} is known, {getattr(hardware, known):.3g}"
+
+
+def _told_of_link(found: InStepCurve) -> str:
+    """What the durations seen in the step say of the link, and of how many collectives that is known."""
+    sizes = f"{found.least_bytes / 1e6:.3g} to {found.most_bytes / 1e6:.3g} MB"
+    if not found.alone:
+        return (
+            f"all-reduces in the step take {found.ratio:.3g} times as long as alone (median of "
+            f"{found.count}, {found.low:.3g} to {found.high:.3g}, {sizes}); none is known to lie wholly "
+            f"after backward, so that what computation adds to them is in it"
+        )
+    fixed_by = "one all-reduce fixes this" if found.alone == 1 else f"{found.alone} all-reduces fix this"
+    return (
+        f"all-reduces after backward take {found.ratio:.3g} times as long as alone ({found.alone} of "
+        f"{found.count}; all: {found.low:.3g} to {found.high:.3g}, {sizes}), those during backward "
+        f"{found.comm_slowdown:.3g} times that; {fixed_by} for all sizes"
     )
 
 
@@ -139,11 +306,19 @@ def apply_factor(hardware: Hardware, factor: Factor, value: float) -> Hardware:
     """``hardware`` with one factor at ``value``; ``curve`` multiplies the durations of its all-reduces."""
     if factor == "curve":
         return scaled(hardware, value)
+    if factor == "launch_cost_ns":
+        return _with_launch_cost(hardware, round(value))
     if factor == "mutual":
         return replace(hardware, compute_slowdown=value, comm_slowdown=value)
     if factor == "compute_slowdown":
         return replace(hardware, compute_slowdown=value)
     return replace(hardware, comm_slowdown=value)
+
+
+def link_that_explains(workload: Workload, hardware: Hardware, measured: MeasuredStep) -> float | None:
+    """How many times as long as the curve says all-reduces have to take to make the step true; None where
+    no link does."""
+    return _Search(workload, measured, profiled=False).try_to(hardware, "curve")
 
 
 def _default(hardware: Hardware, *, slowed: bool) -> Factor:
@@ -196,7 +371,15 @@ def _launch_cost_ns(first: "_Search", second: "_Search", hardware: Hardware, fac
 
 def most_of(factor: Factor) -> float:
     """The largest value that a factor may take."""
-    return MOST_RATIO if factor == "curve" else MOST_SLOWDOWN
+    return {"curve": _FARTHEST_RATIO, "launch_cost_ns": float(_MOST_LAUNCH_NS)}.get(factor, MOST_SLOWDOWN)
+
+
+def _least_of(factor: Factor) -> float:
+    return {"curve": 1 / _FARTHEST_RATIO, "launch_cost_ns": 0.0}.get(factor, 1.0)
+
+
+class _Beyond(InputError):
+    """The step is longer than a factor explains."""
 
 
 def _last(holds: Callable[[int], bool], most: int, least: int = 0) -> int:
@@ -236,29 +419,38 @@ class _Search:
         def at(value: float) -> int:
             return self.figure(apply_factor(hardware, factor, value))
 
-        least, most = 1 / MOST_RATIO if factor == "curve" else 1.0, most_of(factor)
+        least, most = _least_of(factor), most_of(factor)
         low_ns, high_ns = at(least), at(most)
         if low_ns == high_ns:
             raise InputError(self._says_nothing(low_ns, factor))
         short_ns = low_ns - self.target_ns
-        if short_ns >= 0:
-            if short_ns <= self.noise_ns:
-                return least
+        target_ns = self.target_ns
+        if short_ns > self.noise_ns:
             raise InputError(self._too_short(low_ns, short_ns, factor))
+        if short_ns >= 0:
+            if factor != "curve" or at(1.0) <= target_ns + self.noise_ns:
+                return 1.0 if factor == "curve" else least
+            target_ns += self.noise_ns  # all links from some speed on: the one nearest to the given
         if high_ns < self.target_ns - self.noise_ns:
-            raise InputError(
+            raise _Beyond(
                 f"measured: a {self.what} of {format_ms(self.target_ns)} is beyond what {factor} explains: "
-                f"{format_ms(low_ns)} at {least:g}, {format_ms(high_ns)} at {most:g}; something else takes "
-                f"{format_ms(self.target_ns - high_ns)} (data loading, a slower rank, another model)"
+                f"{format_ms(low_ns)} at {least:g}, {format_ms(high_ns)} at {most:g}"
             )
         low, high = least, most
         while high - low > _PRECISION:
             middle = (low + high) / 2
-            if at(middle) < self.target_ns:
+            if at(middle) < target_ns:
                 low = middle
             else:
                 high = middle
         return round(high, 6)
+
+    def try_to(self, hardware: Hardware, factor: Factor) -> float | None:
+        """As ``solve``; None where this factor cannot make the figure true."""
+        try:
+            return self.solve(hardware, factor)
+        except InputError:
+            return None
 
     def _says_nothing(self, figure_ns: int, factor: Factor) -> str:
         nothing = f"this {self.what} says nothing of {factor}; it is {format_ms(figure_ns)} whatever that is"
@@ -275,7 +467,7 @@ class _Search:
             f"than the parts allow without any interference, {format_ms(low_ns)}"
         )
         if factor == "curve":
-            return f"{said}; no link that is {MOST_RATIO:g} times as fast makes up for it"
+            return f"{said}; no link is fast enough to make up for it"
         if self.profiled:
             return (
                 f"{said}; durations seen on one rank may contain its wait for the last one: leave them out, "

@@ -17,16 +17,19 @@ from statistics import median
 import numpy as np
 
 from sim.clock.arrays import Floats
+from sim.costs.doubts import doubts_about_step
 from sim.costs.expected_slowdowns import expected_slowdowns
 from sim.costs.in_step import rescaled, tilt_ratio
 from sim.errors import InputError
 from sim.importer.recorded.plain_backward import taken_apart
+from sim.nouns.anchored import MeasuredStep
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import MeasuredIteration, Measurement
 from sim.nouns.own_step import OwnFactor, OwnStep, OwnTime
 from sim.nouns.workload import Workload
 from sim.systems.simulate import simulate, simulated_step_ns
 from sim.systems.switches import Switches, read_switches
+from sim.truth.anchor import link_that_explains
 from sim.units import NS_PER_S, format_ms
 
 FEWEST_STEPS = 3
@@ -43,6 +46,8 @@ _MORE_BUCKETS = (
     "under the recorded buckets hardly anything is reduced beside backward; record with more buckets "
     "(bucket_cap_mb=4)"
 )
+_AT_BOUND = 1e-3  # of a logarithm: so near to a bound a factor was held by it
+_MISSED = 0.1  # of a measured time: a fit that is off by more is none
 _ALONG = 2.0  # sigmas that a range of 95 % lies from the middle, nearly
 
 
@@ -236,12 +241,35 @@ def _slopes(times: _Times, logs: Floats, misses: Floats, most: Floats) -> Floats
     return slopes
 
 
+def _fits(times: _Times, fitted: _Fitted) -> bool:
+    """Whether the link gives the recorded step: no factor is held by its bound, and backward and
+    synchronisation end when they did."""
+    is_held = bool((np.log(_MOST) - np.abs(fitted.logs) < _AT_BOUND).any())
+    missed = np.abs(fitted.anchored_ns - times.measured_ns) / np.maximum(times.measured_ns, 1)
+    return not is_held and bool((missed[-2:] <= _MISSED).all())
+
+
+def _explained_by(times: _Times) -> float | None:
+    """How many times as long all-reduces would have to take for synchronisation to end when it did."""
+    workload, hardware = times.recorded
+    end_ns = max(1, round(times.measured_ns[-1]))
+    return link_that_explains(
+        workload, hardware, MeasuredStep(assignment=times.assignment, step_ns=end_ns, sync_end_ns=end_ns)
+    )
+
+
 def _told(times: _Times, fitted: _Fitted, seen: Sequence[MeasuredIteration]) -> OwnStep:
     left_open = {
         "factors": list(times.factors),
         "covariance": fitted.covariance.tolist(),
         "about_bytes": times.about_bytes,
     }
+    if not _fits(times, fitted):  # then the step says nothing of this link's factors
+        left_open |= {
+            "covariance": np.diag(times.prior**2).tolist(),
+            "fits": False,
+            "explained_by": _explained_by(times),
+        }
     fitted_hardware = times.apply(times.hardware, fitted.logs)
     workload, hardware = taken_apart(
         times.workload,
@@ -260,7 +288,7 @@ def _told(times: _Times, fitted: _Fitted, seen: Sequence[MeasuredIteration]) -> 
         simulated_step_ns(recorded, one, times.assignment)
         for one in (machine, times.apply(machine, fitted.logs))
     )
-    doubtful = []
+    doubtful = list(doubts_about_step(hardware))
     if "interference" in workload.ready_includes and times.computes_on_host:
         doubtful.append(
             "backward contains what its own all-reduces took of it, and the hardware does not say what "

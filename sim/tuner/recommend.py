@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import get_args
 
+from sim.costs.doubts import doubts_about
 from sim.errors import InputError
 from sim.metrics.critical_path import critical_path
 from sim.metrics.step import step_ns, summarize
@@ -41,9 +42,8 @@ from sim.tuner.search.partitions import Buckets
 from sim.tuner.search.problem import Problem
 from sim.tuner.search.score import Scorer
 from sim.tuner.spread.assessment import Pool, assess, widen
-from sim.tuner.spread.doubts import doubted, doubts_about
 from sim.tuner.spread.draws import draw
-from sim.tuner.spread.gain import DEFAULT_WORDS, NOTHING, judge_gain
+from sim.tuner.spread.gain import DEFAULT_WORDS, NOTHING, doubted, judge_gain
 from sim.tuner.spread.judgement import Judge
 from sim.units import format_size
 
@@ -208,7 +208,7 @@ def _recommend(
         families=families,
         simplest=_simplest(families, report.step_ns, judge),
         absent=found.absent,
-        gain=doubted(bounded(gain, workload), doubts),
+        gain=doubted(bounded(gain, workload), workload, hardware),
         against=_against(compared),
         plateau=find_plateau(
             found.cap_rows,
@@ -251,7 +251,7 @@ def gain(
         default_step_ns=reports[0].step_ns,
         against=_against(compared),
     )
-    return doubted(bounded(found, workload), doubts_about(workload, hardware))
+    return doubted(bounded(found, workload), workload, hardware)
 
 
 def best(

@@ -53,7 +53,9 @@ def test_json_has_the_factor_its_rivals_and_the_predictions(files: list[object])
         "step",
         84 * MS,
     )
-    assert set(told["others"]) == {"compute_slowdown", "comm_slowdown"}
+    weights = {one["what"]: one["weight"] for one in told["readings"]}
+    assert weights.keys() == {"mutual", "compute_slowdown", "comm_slowdown", "curve"}
+    assert sum(weights.values()) == pytest.approx(1)
     assert [check["error"] for check in told["checks"]] == [pytest.approx(0, abs=1e-5), pytest.approx(2 / 90)]
     one, all_ = told["predictions"]
     assert one["parts_alone_ns"] == 82 * MS
@@ -190,7 +192,7 @@ def test_a_workload_of_a_trace_is_refused_by_its_own_name(files: list[object], t
         (["--measured", "step_ms=84,iteration=1"], "workload and iteration are no switches"),
         (["--measured", "step_ms=84,wings=2"], "wings"),
         (["--measured", "bucket_cap_mb=1,step_ms=70"], "is shorter by 12.00 ms than the parts allow"),
-        (["--measured", "bucket_cap_mb=1,step_ms=700"], "is beyond what mutual explains"),
+        (["--measured", "bucket_cap_mb=1,step_ms=700", "--factor", "mutual"], "beyond what mutual explains"),
         (["--measured", "bucket_cap_mb=99,step_ms=95"], "says nothing of mutual"),
         (["--measured", "step_ms=84", "--launch-cost"], "takes a second --measured"),
         (["--measured", "step_ms=84", "--after-backward-ms", "3"], "belongs to --in-step"),

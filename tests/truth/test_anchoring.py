@@ -161,11 +161,16 @@ def test_every_other_factor_makes_the_step_true_too(
     assume(says_something(workload, link, "mutual", cap))
     found = sim.anchor(workload, link, measured)
     assert found.factor == "mutual"
-    assert {name for name, _, _ in found.others} <= {"compute_slowdown", "comm_slowdown"}
-    for name, value, hardware in found.others:
-        assert 1 <= value <= MOST_SLOWDOWN
-        assert hardware == apply_factor(link, name, value)
-        assert step_ns(workload, hardware, cap) == pytest.approx(measured.step_ns, abs=1_000)
+    assert sum(one.weight for one in found.readings) == pytest.approx(1)
+    assert {one.what for one in found.readings[1:]} <= {
+        *("compute_slowdown", "comm_slowdown", "curve", "launch_cost_ns")
+    }
+    for one in found.readings:
+        assert replace(one.hardware, spread=link.spread) == apply_factor(link, one.what, one.value)
+        assert step_ns(workload, one.hardware, cap) == pytest.approx(measured.step_ns, abs=1_000)
+    for told in found.hardware.spread.get("readings", []):  # the same machines, as the file keeps them
+        scaled = apply_factor(replace(found.hardware, **told["set"]), "curve", told["curve"])
+        assert step_ns(workload, scaled, cap) == pytest.approx(measured.step_ns, rel=1e-5, abs=1_000)
 
 
 @settings(max_examples=tries(25))
@@ -193,6 +198,7 @@ def workload_of(*gradients: tuple[int, int]) -> Workload:
 # 1 ms a MiB: 10 ms of all-reduce beside 20 ms of backward, then 2 ms that nothing hides.
 PAIR = workload_of((10, 10), (30, 2))
 LINK = wired({0: 0, MIB: MS}, name="link", world_size=4)
+SLOWER = wired({0: 0, MIB: 3 * MS}).all_reduce
 
 
 def test_by_hand() -> None:
@@ -201,7 +207,9 @@ def test_by_hand() -> None:
     measured = MeasuredStep(assignment=made, step_ns=84 * MS)
     found = sim.anchor(PAIR, LINK, measured, factor="compute_slowdown")
     assert (found.plain_ns, found.value, found.fitted) == (82 * MS, pytest.approx(1.25), "step")
-    assert found.hardware == replace(LINK, compute_slowdown=found.value, provenance=found.hardware.provenance)
+    assert replace(found.hardware, provenance={}, spread={}) == replace(
+        LINK, compute_slowdown=found.value, provenance={}
+    )
     told = found.hardware.provenance["anchored"]
     assert (told["measured_step_ns"], told["factor"]) == (84 * MS, "compute_slowdown")
     alike = sim.anchor(PAIR, LINK, replace(measured, sync_end_ns=34 * MS), factor="compute_slowdown")
@@ -215,7 +223,8 @@ def test_which_factor_is_fixed_by_default() -> None:
     assert neither.hardware.compute_slowdown == neither.hardware.comm_slowdown == neither.value
     assert "who yields is not known" in neither.reasons[-1]
     known = sim.anchor(PAIR, replace(LINK, comm_slowdown=1.1), measured)
-    assert (known.factor, known.hardware.comm_slowdown, known.others) == ("compute_slowdown", 1.1, ())
+    assert (known.factor, known.hardware.comm_slowdown) == ("compute_slowdown", 1.1)
+    assert {one.what for one in known.readings[1:]} <= {"curve", "launch_cost_ns"}
     link = replace(LINK, compute_slowdown=1.2)
     slower = MeasuredStep(
         assignment=measured.assignment, step_ns=step_ns(PAIR, replace(link, comm_slowdown=1.5), 1)
@@ -252,6 +261,30 @@ def test_a_row_without_overlap_says_nothing_of_slowdowns() -> None:
     with pytest.raises(InputError, match=r"says nothing of mutual; it is 92.00 ms whatever that is"):
         sim.anchor(PAIR, LINK, one)
     assert sim.anchor(PAIR, LINK, one, factor="curve").value == pytest.approx(15 / 12)
+
+
+def test_beyond_a_fair_slowdown_the_link_is_the_first_suspect() -> None:
+    """A link that is twice as slow gives the step; so does a mutual slow-down of nearly as much."""
+    slow = apply_factor(LINK, "curve", 3.0)
+    found = sim.anchor(PAIR, LINK, measure(PAIR, slow, 1))
+    assert (found.factor, found.value) == ("curve", pytest.approx(3, abs=1e-4))
+    assert found.hardware.all_reduce == slow.all_reduce
+    weights = {one.what: one.weight for one in found.readings}
+    assert max(weights, key=weights.__getitem__) == "curve"
+
+
+def test_a_step_that_no_slowdown_explains_is_the_links() -> None:
+    """It is told how slow the link would be, also where that is beyond what the link states."""
+    measured = measure(PAIR, apply_factor(LINK, "curve", 60.0), 1)
+    for link in (LINK, replace(LINK, spread={"ranges": {"all_reduce": {"low": 0.9, "high": 6.0}}})):
+        found = sim.anchor(PAIR, link, measured)
+        assert (found.factor, found.value) == ("curve", pytest.approx(60, abs=1e-3))
+        assert any("60 times as slow as given, which is beyond" in reason for reason in found.reasons)
+        assert "ranges" not in found.hardware.spread
+    with pytest.raises(InputError, match=r"beyond what mutual explains.* 60 times as slow as given"):
+        sim.anchor(PAIR, LINK, measured, factor="mutual")
+    stated = replace(LINK, spread={"ranges": {"all_reduce": {"low": 0.9, "high": 80.0}}})
+    assert not any("beyond" in reason for reason in sim.anchor(PAIR, stated, measured).reasons)
 
 
 def test_one_rank_has_nothing_to_anchor() -> None:
@@ -401,9 +434,13 @@ def test_what_contains_interference_says_nothing_more_of_it() -> None:
     with pytest.raises(InputError, match="compute_slowdown cannot be fixed"):
         sim.anchor(slowed, replace(LINK, comm_slowdown=1.2), measured)
     for link in (LINK, replace(LINK, compute_slowdown=1.2)):
-        found = sim.anchor(slowed, link, measured)
-        assert (found.factor, found.others) == ("comm_slowdown", ())
-        assert found.value == pytest.approx(2.5, abs=1e-4)
+        asked = sim.anchor(slowed, link, measured, factor="comm_slowdown")
+        assert {one.what for one in asked.readings[1:]} == {"curve"}
+        assert asked.value == pytest.approx(2.5, abs=1e-4)
+        assert sim.anchor(slowed, link, measured).factor == "curve"  # more than two share fairly
+        fair = measure(slowed, replace(link, comm_slowdown=1.9, all_reduce=SLOWER), 1)
+        found = sim.anchor(slowed, replace(link, all_reduce=SLOWER), fair)
+        assert found.factor == "comm_slowdown"
         assert any("in the workload's times already" in reason for reason in found.reasons)
     whole = MeasuredStep(assignment=sim.assign(slowed, bucket_cap_mb=1000), step_ns=95 * MS)
     with pytest.raises(InputError, match=r"^workload: ready_includes has interference: .* says nothing of"):

@@ -241,3 +241,23 @@ def test_what_does_not_belong_together_is_refused() -> None:
     wrong = replace(own.hardware, spread={"own_step": {"factors": ["luck"], "covariance": [[1.0]]}})
     with pytest.raises(InputError, match=r"spread\.own_step"):
         sim.gain(WORKLOAD, wrong, OTHER)
+
+
+@pytest.mark.parametrize("ratio", [0.02, 30.0])
+def test_a_step_that_this_link_cannot_give_is_no_fit_and_no_gain(ratio: float) -> None:
+    """Recorded on a link 50 times as fast, or 30 times as slow: the factors end at their bounds."""
+    truth = scaled(WIRE, ratio)
+    own = sim.own_step(WORKLOAD, WIRE, measured_on(truth))
+    told = own.hardware.spread["own_step"]
+    assert told["fits"] is False
+    if ratio > 1:
+        assert told["explained_by"] == pytest.approx(ratio, rel=0.01)
+    else:  # hidden under backward: how fast the link is, the step does not tell beyond its noise
+        assert told["explained_by"] < 0.25
+    assert "cannot come from it" in own.doubtful[0]
+    answer = sim.tune(own.workload, own.hardware)
+    assert answer.gain.significant is False
+    assert own.doubtful[0] in answer.notes
+    assert own.doubtful[0] in answer.report.notes
+    fitting = sim.own_step(WORKLOAD, WIRE, measured_on(scaled(WIRE, 1.3)))
+    assert "fits" not in fitting.hardware.spread["own_step"]

@@ -3,9 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
 import sim
+from sim.costs.doubts import doubts_about
 from sim.nouns.hardware import Hardware
-from sim.tuner.spread.doubts import doubts_about
+from sim.nouns.workload import Workload
 from sim.units import MIB
 from sim.validator.calibrate import CalibrationStory
 from sim.validator.hosts.launch import Place
@@ -75,3 +78,37 @@ def test_the_answer_says_what_it_rests_on() -> None:
     assert unsure.gain.low_ns is not None
     assert unsure.gain.high_ns is not None
     assert unsure.gain.high_ns - unsure.gain.low_ns > sure.gain.high_ns - sure.gain.low_ns
+
+
+CPU = replace(WORKLOAD, gradients=tuple(replace(one, device="cpu") for one in WORKLOAD.gradients))
+CUDA = replace(WORKLOAD, gradients=tuple(replace(one, device="cuda:3") for one in WORKLOAD.gradients))
+ESTIMATED = replace(WORKLOAD, provenance={"roofline": {"device": "a100-40gb-sxm"}})
+
+
+@pytest.mark.parametrize(
+    ("workload", "told", "is_other"),
+    [
+        (CPU, {"backend": "gloo"}, False),
+        (CUDA, {"backend": "gloo"}, True),
+        (ESTIMATED, {"backend": "gloo", "device": "cpu"}, True),
+        (CUDA, {"backend": "gloo", "device": "cuda"}, False),  # gloo takes their tensors too
+        (CUDA, {"backend": "nccl"}, False),
+        (CPU, {"backend": "nccl"}, True),
+        (CPU, {"fabric": {}}, True),  # computed
+        (CUDA, {"source": "bucketsim import nccl-tests"}, False),
+        (WORKLOAD, {"backend": "gloo"}, False),  # nothing says where it trains
+    ],
+)
+def test_a_link_that_is_not_the_one_that_trains_is_named_wherever_it_is_asked(
+    workload: Workload, told: dict[str, object], is_other: bool
+) -> None:
+    hardware = replace(calibrated(()), provenance=told)
+    report = sim.summarize(sim.simulate(workload, hardware, sim.assign(workload)))
+    answer = sim.tune(workload, hardware)
+    for notes in (report.notes, answer.notes, doubts_about(workload, hardware)):
+        assert any("doubtful link" in line for line in notes) == is_other
+    assert answer.gain.significant is not is_other
+
+
+def test_a_calibration_says_between_whose_tensors_it_measured() -> None:
+    assert calibrated(()).provenance["device"] == "cpu"

@@ -1,9 +1,13 @@
 """What the recommendation saves against DDP's default, and whether anybody would notice."""
 
+from dataclasses import replace
 from typing import Literal
 
+from sim.costs.doubts import doubts_about, is_refuted
+from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Gain
 from sim.nouns.robust import Robust, RobustRow
+from sim.nouns.workload import Workload
 from sim.tuner.spread.crossed import Estimate
 from sim.tuner.spread.draws import NO_ITERATIONS
 from sim.units import format_ms
@@ -143,3 +147,16 @@ def _interval(row: RobustRow) -> str:
 def _amount(ns: int) -> str:
     """A time for people: ``9.87 ms``, or ``26 us`` where that is next to nothing."""
     return format_ms(ns) if abs(ns) >= 100_000 or ns == 0 else f"{ns / 1000:.3g} us"
+
+
+def doubted(gain: Gain, workload: Workload, hardware: Hardware) -> Gain:
+    """``gain`` for what its inputs are: none on a link that cannot have given the job's own step; not for
+    certain, where it is significant, if they are doubtful otherwise."""
+    if is_refuted(hardware):
+        sentence = "no gain can be told: the job's own step cannot come from this link; see the notes"
+        return replace(gain, significant=False, sentence=sentence)
+    if gain.significant is not True or not doubts_about(workload, hardware):
+        return gain
+    return replace(
+        gain, significant=None, sentence=f"{gain.sentence}; what it rests on is doubtful, see the notes"
+    )
