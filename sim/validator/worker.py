@@ -64,7 +64,9 @@ class Rank:
 
     def tell(self, event: str, **content: Any) -> None:
         """Append one event to the job's event file (rank 0 only); every rank counts it as progress."""
-        self.progress.count(event)
+        # In the first round each lane of a model compiles graphs of its own, which may take minutes.
+        is_first = self.job.get("mode") == "model" and content.get("round") == -self.job["warmup"]
+        self.progress.count(event, compiles=is_first)
         if self.rank == 0:
             with open(self._events, "a") as stream:
                 stream.write(json.dumps({"event": event, **content}) + "\n")

@@ -93,7 +93,14 @@ class Run:
         def planted(folder: Path, link: Any, in_use: Any) -> Prediction:
             if isinstance(self.predicts, Exception):
                 raise self.predicts
-            if self.predicts == "really":
+            if self.predicts == "as of one host":
+                for path in folder.glob("rank-*.jsonl"):  # each rank with a GPU of its own
+                    gpu = path.stem.replace("rank-", "cuda:")
+                    header, _, rest = path.read_text().partition("\n")
+                    named = header.replace('"cpu"', f'"{gpu}"')
+                    assert named.count(gpu) > 10
+                    path.write_text(f"{named}\n{rest}")
+            if self.predicts in ("really", "as of one host"):
                 return predict(folder, link, in_use)
             count = len(list(self.ddp.parameters()))
             buckets = (tuple(range(1, count, 2)), tuple(range(0, count, 2)))
@@ -350,6 +357,13 @@ def really() -> dict[str, Any]:
     return run.answer()
 
 
+def of_one_host() -> dict[str, Any]:
+    """As ``really``, with a recording as several GPUs of one host write it."""
+    run = Run(predicts="as of one host")
+    run.tune(verify_steps=12, max_verify_steps=20)
+    return run.answer()
+
+
 CASES: tuple[Callable[..., Any], ...] = (
     kept,
     reverted,
@@ -363,6 +377,7 @@ CASES: tuple[Callable[..., Any], ...] = (
     loop_raises,
     misplaced,
     really,
+    of_one_host,
     joined,
 )
 

@@ -120,6 +120,11 @@ def test_a_real_prediction_changes_no_gradient(ranks: Answers) -> None:
         assert (answer["hooks"], answer["threads"]) == (NO_HOOKS, 1)
 
 
+def test_ranks_of_one_host_with_a_gpu_each_get_a_prediction(ranks: Answers) -> None:
+    for answer in of(ranks, "of_one_host"):
+        assert answer["outcome"] in ("kept", "reverted"), answer["why"]
+
+
 def test_what_was_kept_is_tried_at_once_in_the_next_run(ranks: Answers) -> None:
     for answers in of(ranks, "cached"):
         first, second, lost, *rest, other = answers

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from sim.errors import ReplayError
 from sim.validator import worker
 from sim.validator.hosts.watch import Launched, watch
 from sim.validator.ranks.process.beats import SILENCE_S, Beat, Fault, Observer, WakingClock
+from sim.validator.ranks.process.pulse import Progress
 from sim.validator.ranks.process.unanimity import Disagreement, check_unanimous, first_difference
 from tests.effort import PATIENCE_S
 
@@ -78,6 +80,23 @@ def test_standing_still_depends_on_the_longest_step(longest: float, allowed: int
     assert fault is not None
     assert fault.ranks == (1,)
     assert "rank 0 after step 7" in fault.reason
+
+
+def test_a_lane_that_compiles_after_quick_ones_does_not_stand_still() -> None:
+    """In a model's first round each lane compiles anew: two quick ones promise nothing of the third."""
+    clock, progress = Time(), Progress()
+    observer = Observer([0], 600, clock)
+    for _ in range(3):
+        progress.count("step", compiles=True)
+    observer.see(0, progress.beat(0))
+    clock.now = 599
+    assert observer.standing_still() is None
+    assert progress.beat(1).steps == 3
+    progress.count("step")
+    progress.count("step")
+    observer.see(0, replace(progress.beat(1), longest_step_s=0.1))
+    clock.now += 26
+    assert observer.standing_still() is not None
 
 
 def test_time_in_which_the_observer_itself_was_stopped_does_not_count() -> None:

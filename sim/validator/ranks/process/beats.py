@@ -69,8 +69,8 @@ class _Seen:
 class Observer:
     """Notes the beats of ranks, on its own clock, and says which rank is silent or behind.
 
-    Ranks may stand still for ``quiet_s`` before their second step; from then on for 25 s, or for 20 times
-    the longest step so far where that is more.
+    Ranks may stand still for ``quiet_s`` before their second step that compiles nothing; from then on for
+    25 s, or for 20 times the longest step so far where that is more.
     """
 
     def __init__(self, ranks: Iterable[int], quiet_s: float, clock: Callable[[], float]) -> None:

@@ -20,16 +20,21 @@ class Progress:
         self._longest_s = 0.0
         self._last_step: float | None = None
 
-    def count(self, event: str) -> None:
-        """Note that an event was told; ``step`` ends a step."""
+    def count(self, event: str, *, compiles: bool = False) -> None:
+        """Note that an event was told; ``step`` ends a step.
+
+        One that may have compiled says nothing of how long the next one takes, which may compile as well.
+        """
         self._told += 1
         if event != "step":
+            return
+        self._steps += 1
+        if compiles:
             return
         now = time.monotonic()
         if self._last_step is not None:
             self._longest_s = max(self._longest_s, now - self._last_step)
         self._last_step = now
-        self._steps += 1
 
     def beat(self, number: int) -> Beat:
         """What there is to say now."""
