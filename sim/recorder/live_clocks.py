@@ -93,6 +93,11 @@ class LiveCudaClock:
         self._free.extend(stamps)
 
 
+def stream_of(device: torch.device) -> object:
+    """The stream that work of this thread is put on; one on the CPU."""
+    return torch.cuda.current_stream(device) if device.type == "cuda" else None
+
+
 def live_clock_for(device: torch.device) -> LiveClock:
     """The clock on which training on ``device`` is timed."""
     return LiveCudaClock(device) if device.type == "cuda" else LiveHostClock()

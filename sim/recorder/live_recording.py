@@ -28,7 +28,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from sim.errors import InputError
 from sim.nouns.devices import serialised_by
 from sim.recorder.journal import Journal
-from sim.recorder.live_clocks import LiveClock, is_captured, live_clock_for
+from sim.recorder.live_clocks import LiveClock, is_captured, live_clock_for, stream_of
 from sim.recorder.live_header import live_header, log_buckets, trained_parameters
 from sim.recorder.live_steps import BackwardStamps, StepStamps
 from sim.recorder.surroundings import environment, restart
@@ -286,6 +286,7 @@ class LiveRecording:
     def _before_module(self, *_: Any) -> None:
         if self._backward is not None and self._backward.forward_start is None:
             self._backward.forward_start = self._clock.stamp()
+            self._backward.stream = stream_of(self._ddp.device)
 
     def _after_ddp(self, _: Any, __: Any, output: Any) -> None:
         if self._backward is not None and torch.is_grad_enabled():
@@ -295,12 +296,14 @@ class LiveRecording:
 
     def _gradient_hook(self, index: int) -> Any:
         """What runs when the gradient has been accumulated, ahead of the Reducer's hook (A3.2)."""
-        stamp = self._clock.stamp
+        stamp, device = self._clock.stamp, self._ddp.device
 
         def hook(_: torch.Tensor) -> None:
             backward = self._backward
             if backward is None:
                 return
+            if not backward.firings:
+                backward.is_aside = stream_of(device) != backward.stream
             backward.firings.append((index, stamp()))
             task = torch._C._current_graph_task_id()
             if task != backward.task:

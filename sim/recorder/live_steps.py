@@ -25,6 +25,8 @@ class BackwardStamps:
     forward_end: Stamp = None
     end: Stamp = None
     sync_end: Stamp = None
+    stream: object = None  # that forward began on
+    is_aside: bool = False  # and gradients were accumulated on another
     task: int | None = None
     fired: int = 0
     firings: list[tuple[int, Stamp]] = field(default_factory=list)
@@ -96,6 +98,11 @@ class StepStamps:
     compiled: bool = False
 
     @property
+    def aside(self) -> bool:
+        """Whether gradients were accumulated on another stream than forward ran on."""
+        return any(backward.is_aside for backward in self.backwards)
+
+    @property
     def last(self) -> Stamp:
         """The stamp that is made last, and so reached last."""
         if self.optimizer_ends:
@@ -127,6 +134,7 @@ class StepStamps:
             "optimizer_ns": optimizer_ns,
             "backwards": [backward.line(clock, self.start, count) for backward in self.backwards],
             **({"compiled": True} if self.compiled else {}),
+            **({"aside": True} if self.aside else {}),
         }
 
     def stamps(self) -> Iterator[Stamp]:

@@ -335,6 +335,12 @@ def test_a_recording_of_serialised_work_is_doubtful() -> None:
     assert workload_of(recording_of(harmless)).provenance["doubtful"] == []
 
 
+def test_gradients_copied_on_another_stream_than_forwards_are_doubtful() -> None:
+    aside = tuple(replace(step, aside=True) for step in steady((4, 3, 2, 1)))
+    (told,) = workload_of(recording_of(*(rank_of(rank, aside) for rank in (0, 1)))).provenance["doubtful"]
+    assert "another stream" in told
+
+
 def test_buckets_are_those_of_the_slowest_rank_and_name_the_last_arriver() -> None:
     first, second = steady((400, 300, 200, 100)), steady((500, 300, 200, 90))
     late = tuple(waiting(one, 10) for one in second)

@@ -259,6 +259,24 @@ def test_a_stamp_that_cannot_be_read_ends_the_recording_and_not_the_training(
     assert caplog.text.count("Both events must be recorded") == 1
 
 
+@pytest.mark.parametrize("aside", [False, True])
+def test_gradients_accumulated_on_another_stream_than_forwards_are_told(
+    aside: bool, ddp: DistributedDataParallel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine runs AccumulateGrad, and the Reducer's copies, on the stream that DDP was made under."""
+
+    def stream_of(_: torch.device) -> str:
+        in_backward = torch._C._current_graph_task_id() != -1
+        return "that of DDP" if aside and in_backward else "that of forward"
+
+    monkeypatch.setattr(live, "stream_of", stream_of)
+    with record(ddp, tmp_path / "run"):
+        train(ddp, 3)
+    assert [row.get("aside", False) for row in rows(tmp_path / "run")] == [aside] * 3
+    (rank,) = load_recording(tmp_path / "run").ranks
+    assert {step.aside for step in rank.steps} == {aside}
+
+
 def test_light_after_full_is_ddps_own_all_reduce_still(ddp: DistributedDataParallel, tmp_path: Path) -> None:
     """The hook of the first recording stays on the Reducer, and does what DDP does."""
     for level in ("full", "light"):

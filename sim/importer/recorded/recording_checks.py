@@ -12,6 +12,11 @@ from sim.units import format_ms, median_ns
 # Shares of a median: two phases of one job differ by less from run to run anyway.
 _LITTLE = 0.03
 _DRIFT = 0.05
+_ASIDE = (
+    "gradients were copied into buckets on another stream than forward ran on, under which DDP had been made "
+    "(Lightning up to 2026-05 does so): the copies ran beside backward, and are simulated within it; make "
+    "DDP outside of torch.cuda.stream(...) and record again"
+)
 _FEWEST = 3  # times in a group that is compared
 
 
@@ -40,6 +45,7 @@ def check_recording(kept: Sequence[Kept]) -> Checked:
         pace[rank], lines = _pace(rank, one)
         told += lines
     told += [line for one in kept for line in _drift(one)]
+    told += [_ASIDE] if any(step.aside for one in kept for step in one.steps) else []
     told += dict.fromkeys(line for one in kept for line in serialised_by(one.rank.header.environment))
     return Checked(pace=pace, doubtful=tuple(told))
 
