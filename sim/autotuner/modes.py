@@ -4,6 +4,7 @@ import os
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import Logger, Reducer
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
@@ -77,6 +78,7 @@ def _missing_for_switch(ddp: DistributedDataParallel) -> list[str]:
     """Names that a change of buckets needs and this torch lacks; empty where it works."""
     return [
         *missing_for_injection(),
+        *(() if dist.is_gloo_available() else ("gloo",)),
         *(f"Reducer.{name}" for name in _OF_REDUCER if not hasattr(Reducer, name)),
         *(f"Logger.{name}" for name in _OF_LOGGER if not hasattr(Logger, name)),
         *(f"DistributedDataParallel.{name}" for name in _OF_DDP if not hasattr(ddp, name)),

@@ -5,7 +5,9 @@ the job's GPUs and their memory, and objects would travel by way of the current 
 never calls ``torch.cuda.set_device`` leaves at GPU 0 on every rank.
 """
 
+import json
 import pickle
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -166,21 +168,21 @@ class Unison:
         store.set(f"here/{self.rank}", "")
         store.wait([f"here/{rank}" for rank in range(self.world_size)], patience)
         gloo: Any = dist.ProcessGroupGloo
-        why = ""
+        why, begun = "", time.monotonic()
         try:
             made = gloo(PrefixStore("gloo", store), self.rank, self.world_size, _CONNECTING)
             made._set_default_timeout(patience)
         except RuntimeError as error:
             why = str(error)
-        store.set(f"why/{self.rank}", why)
-        reasons = [store.get(f"why/{rank}").decode() for rank in range(self.world_size)]
-        for rank, reason in enumerate(reasons):
-            if reason:
-                raise FailedSomewhereError(
-                    f"rank {rank}: no connection over gloo beside the job's own group: {reason}; "
-                    f"GLOO_SOCKET_IFNAME names the network interface, such as eth0, that hosts reach each "
-                    f"other by"
-                )
+        store.set(f"why/{self.rank}", json.dumps([time.monotonic() - begun, self.rank, why]))
+        said = [json.loads(store.get(f"why/{rank}")) for rank in range(self.world_size)]
+        failed = [one for one in said if one[2]]
+        if failed:
+            _, rank, reason = min(failed)  # the first to fail: the others have waited for it in vain
+            raise FailedSomewhereError(
+                f"rank {rank}: no connection over gloo beside the job's own group: {reason}; "
+                f"GLOO_SOCKET_IFNAME names the network interface (eth0) by which hosts reach each other"
+            )
         self._control = made
         return made
 

@@ -143,6 +143,12 @@ def test_a_torch_without_what_a_switch_needs_is_refused(name: str, two_ranks: No
     assert why == f"torch {torch.__version__}: it has no DistributedDataParallel.{name}"
 
 
+def test_a_torch_without_gloo_is_refused(two_ranks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    ddp = DistributedDataParallel(model())
+    monkeypatch.setattr(dist, "is_gloo_available", lambda: False)
+    assert sim.autotune(ddp).result.why == f"torch {torch.__version__}: it has no gloo"
+
+
 @pytest.mark.parametrize(
     "hook", [allreduce_hook, fp16_compress_hook, *([bf16_compress_hook] if HAS_BF16_HOOK else [])]
 )

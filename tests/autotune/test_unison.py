@@ -55,6 +55,13 @@ def test_a_group_of_some_ranks_needs_no_other(ranks: Answers) -> None:
     assert [one["of_some"] for one in ranks[-2:]] == [[0, last - 1, [last]], [1, last - 1, [last]]]
 
 
+def test_who_cannot_be_reached_is_told_to_all_and_training_goes_on(ranks: Answers) -> None:
+    for outcome, why, steps, is_own in (one["unreachable"] for one in ranks):
+        assert (outcome, steps, is_own) == ("refused", 1, True)
+        assert why.startswith(f"rank {len(ranks) - 1}: no connection over gloo")
+        assert "GLOO_SOCKET_IFNAME" in why
+
+
 def test_of_a_tuning_only_the_links_probes_use_the_jobs_group(ranks: Answers) -> None:
     for said in (one["only_probes"] for one in ranks if "only_probes" in one):
         assert said["outcome"] == "kept"

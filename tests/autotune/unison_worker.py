@@ -4,8 +4,10 @@
 """
 
 import json
+import os
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from sim.autotuner import cache, job_link, loop
+from sim.autotuner import cache, job_link, loop, unison
 from sim.autotuner.job_link import LinkProbe
 from sim.autotuner.switch import BucketSwitch
 from sim.autotuner.unison import FailedSomewhereError, Unison
@@ -105,6 +107,20 @@ def comes_and_goes() -> int:
     return total
 
 
+def unreachable() -> list[Any]:
+    """The last rank has no address; all hear of it, and a tuning is refused while training goes on."""
+    kept, unison._CONNECTING = unison._CONNECTING, timedelta(seconds=2)
+    if dist.get_rank() == LAST:
+        os.environ["GLOO_SOCKET_IFNAME"] = "nosuch0"
+    try:
+        run = Run()
+        run.tune()
+    finally:
+        unison._CONNECTING = kept
+        os.environ.pop("GLOO_SOCKET_IFNAME", None)
+    return [run.tuner.result.outcome, run.tuner.result.why, run.tuner.result.steps, run.is_own]
+
+
 def of_some() -> list[Any]:
     """The model's group has the last two ranks only; no other rank takes part."""
     group = dist.new_group([LAST - 1, LAST])
@@ -180,6 +196,7 @@ CASES: dict[str, Callable[[Path], Any]] = {
     "fails": lambda _: fails(),
     "comes_and_goes": lambda _: comes_and_goes(),
     "of_some": lambda _: of_some(),
+    "unreachable": lambda _: unreachable(),
 }
 
 
