@@ -78,7 +78,8 @@ WAITING = (
     "`with sim.record(ddp_model, DIR):` around its training loop, on every rank."
 )
 HOW_TO_GAIN = (
-    "For what other buckets would gain on this machine, calibrate it: `bucketsim calibrate --ranks {0}`."
+    "For what other buckets would gain on this machine, measure its link: over gloo by "
+    "`bucketsim calibrate --ranks {0}`, over NCCL by nccl-tests and `bucketsim import auto`."
 )
 
 

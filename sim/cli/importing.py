@@ -8,6 +8,7 @@ import typer
 import sim
 from sim.cli import next_steps
 from sim.cli.imported_tables import as_run_document, bucket_rows, print_as_run, print_imported
+from sim.cli.loop_steps import ALL_REDUCE_PERF
 from sim.cli.output_options import directory_option
 from sim.cli.printing import emit, note, progress
 from sim.cli.simulating import AsJson
@@ -124,6 +125,9 @@ def _advice(imported: Imported, output: Path) -> list[str]:
         calibrate = next_steps.to_calibrate(workload, ranks)
         if imported.measurements and imported.measurements[0].backend == "gloo":  # nccl-tests knows no gloo
             return [*lines, calibrate]
+        if imported.measurements:  # of a job over NCCL: calibrate would measure another link
+            measure = f"measure the job's own link with nccl-tests, one rank a GPU: {ALL_REDUCE_PERF}"
+            return [*lines, f"{measure}; then import link.txt with these files: bucketsim import auto"]
         return [
             *lines,
             f"import an nccl-tests log with these files; or, on the machine itself: {calibrate}",

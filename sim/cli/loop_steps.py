@@ -4,6 +4,9 @@ from sim.nouns.diagnosis import Diagnosis, LoopStep, TorchFacts
 
 RECORD = "bucketsim record MODULE:FACTORY -o workload.json"
 CALIBRATE = "bucketsim calibrate --ranks 2 -o hardware.json"
+# of nccl-tests, one rank a GPU, by mpirun, srun or a build of its own: what `calibrate` over gloo is not
+ALL_REDUCE_PERF = "all_reduce_perf -b 8 -e 1G -f 2 > link.txt"
+_NCCL_LINK = f"nccl-tests: {ALL_REDUCE_PERF}; then: bucketsim import auto link.txt -o ."
 TUNE = "bucketsim tune workload.json --hardware hardware.json -o assignment.json"
 REPLAY = "bucketsim validate workload.json --hardware hardware.json --ranks 2 -o measured"
 REPLAY_IN_BOX = "bucketsim validate workload.json --hardware hardware.json --box 2 --rate 4gbit -o measured"
@@ -29,7 +32,7 @@ def loop_steps(machine: Diagnosis) -> tuple[LoopStep, ...]:
     """Each step of the loop in order, with what makes it possible or what stands in its way."""
     return (
         _record(machine),
-        _step("calibrate", _gloo_obstacle(machine), CALIBRATE),
+        _calibrate(machine),
         _tune(machine),
         _step("validate_loopback", _replay_obstacle(machine), REPLAY),
         _in_box(machine),
@@ -94,6 +97,13 @@ def _replay_obstacle(machine: Diagnosis) -> tuple[str, str] | None:
         lacking = ", ".join(machine.torch.missing_for_injection)
         return f"torch {machine.torch.version} lacks {lacking} for free bucket_indices", INSTALL_TORCH
     return obstacle
+
+
+def _calibrate(machine: Diagnosis) -> LoopStep:
+    """Several GPUs train over NCCL, which `bucketsim calibrate` does not measure."""
+    gpus = [] if machine.torch is None else machine.torch.gpus
+    is_nccl = len(gpus) > 1 and machine.torch is not None and machine.torch.nccl
+    return _step("calibrate", _gloo_obstacle(machine), _NCCL_LINK if is_nccl else CALIBRATE)
 
 
 def _step(name: str, obstacle: tuple[str, str] | None, run: str) -> LoopStep:

@@ -173,7 +173,7 @@ def test_a_gloo_job_is_sent_to_calibrate_and_not_to_nccl_tests(
     record = load_record(RECORD)
     for backend, begins in (
         ("gloo", "next: bucketsim calibrate "),
-        ("nccl", "next: import an nccl-tests log "),
+        ("nccl", "next: measure the job's own link with nccl-tests"),
     ):
         (one, *_) = record.measurements
         imported = Imported(

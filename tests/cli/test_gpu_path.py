@@ -1,0 +1,209 @@
+"""A GPU user's way through the commands, on files as 2 hosts of 8 GPUs write them (``tests.gpu_files``)."""
+
+import json
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from streamlit.testing.v1 import AppTest
+from torch import nn
+
+import sim
+from app import launch
+from sim.autotuner.job_link import JobLink
+from sim.autotuner.prediction import predict
+from sim.formats.documents import load
+from sim.nouns.measurement import Measurement
+from sim.nouns.workload import Workload
+from tests.app.conftest import is_clean
+from tests.commands import bucketsim
+from tests.effort import PATIENCE_S
+from tests.gpu_files import (
+    GPUS,
+    KINDS,
+    MIB,
+    RANKS,
+    WARMUP,
+    GpuJob,
+    hook_order,
+    layout,
+    shapes,
+    write_link,
+    write_recording,
+    write_traces,
+)
+
+FEW = 26  # steps: 11 of warm-up, and enough of both kinds after it
+
+
+def ran(*words: object) -> Any:
+    """What a command that must succeed says as JSON."""
+    said = bucketsim(*words, "--json")
+    assert said.code == 0, said.err
+    return json.loads(said.out)
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of a plain job, imported with its link's log, and what ``tune`` makes of them."""
+    folder = tmp_path_factory.mktemp("gpus")
+    job = replace(KINDS["plain"], steps=FEW)
+    write_recording(folder / "recording", job)
+    write_link(folder / "all_reduce_perf.txt", job)
+    ran("import", "auto", folder / "recording", folder / "all_reduce_perf.txt", "-o", folder / "imported")
+    return folder
+
+
+def imported(folder: Path, job: GpuJob) -> tuple[Workload, Measurement]:
+    """A job's recording, written and imported."""
+    write_recording(folder / "recording", job)
+    ran("import", "recording", folder / "recording", "-o", folder / "imported")
+    (run,) = (folder / "imported").glob("measurement-*.json")
+    return sim.load_workload(folder / "imported" / "workload.json"), load(run, Measurement)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_job_is_read_as_it_ran(kind: str, tmp_path: Path) -> None:
+    job = replace(KINDS[kind], steps=FEW)
+    workload, run = imported(tmp_path, job)
+    told = workload.provenance
+    assert (told["backend"], told["device_type"], told["world_size"]) == ("nccl", "cuda", RANKS)
+    assert (run.backend, run.world_size, told["missing_ranks"]) == ("nccl", RANKS, [])
+    assert told["dropped_warmup_steps"] == WARMUP
+    assert workload.order() == tuple(hook_order(job))  # also where one kernel made several ready
+    if not workload.ready_includes:  # DDP's copies lie between them elsewhere
+        assert len({one.ready_ns for one in workload.gradients}) < len(hook_order(job))
+    assert [one.ready_ns is None for one in workload.gradients] == [name in job.never for name in job.names]
+    assert run.observed == layout(job)
+    assert run.asked is not None
+    assert run.asked.settings.get("accumulation_steps", 1) == job.micro_batches
+    assert run.asked.ddp_kwargs.get("find_unused_parameters", False) == bool(job.never)
+    assert bool(workload.extensions) == job.compiled
+    assert [one.num_bytes for one in workload.buffers] == [job.buffers] * bool(job.buffers)
+    assert workload.ready_includes == (
+        () if job.measures_plain or job.micro_batches > 1 else ("copy_in", "launch", "interference")
+    )
+    serial = [one for one in told["doubtful"] if "CUDA_DEVICE_MAX_CONNECTIONS" in one]
+    assert len(serial) == len(job.environment)
+    measured = json.loads((tmp_path / "imported" / "measured.json").read_text())
+    assert len(measured["buckets"]) == (0 if job.level == "light" else len(layout(job)))
+    for bucket in measured["buckets"]:
+        assert max(bucket["last_arriver"], key=bucket["last_arriver"].get) == "11"
+    skipped = sum(number > WARMUP for number in job.skipped)
+    assert {row["optimizer_ns"]["count"] for row in measured["ranks"]} == {FEW - WARMUP - skipped}
+
+
+def test_the_loop_of_the_readme(here: Path) -> None:
+    """Import, tune, simulate, sweep, export: the recorded step is met, and the gain is of the step's size."""
+    files = [here / "imported" / "workload.json", "--hardware", here / "imported" / "hardware.json"]
+    answer = ran("tune", *files, "-o", here / "best.json")
+    best = sim.load_assignment(here / "best.json")
+    assert best.made_for is not None
+    assert best.made_for.world_size == RANKS
+    recorded = load(next((here / "imported").glob("measurement-*.json")), Measurement)
+    step = sorted(one.step_ns for one in recorded.iterations)[len(recorded.iterations) // 2]
+    assert answer["baseline"]["step_ns"] == pytest.approx(step, rel=0.03)
+    simulated = ran("simulate", *files)
+    assert simulated["step_ns"] == pytest.approx(step, rel=0.03)
+    rows = ran("sweep", *files, "--caps", "1,25", "--bandwidth", "1,2")
+    assert len(rows["rows"] if isinstance(rows, dict) else rows) == 6  # DDP's default is one of them
+    snippet = bucketsim("export", files[0], "--assignment", here / "best.json", "--as", "snippet")
+    assert snippet.code == 0
+    assert "DistributedDataParallel" in snippet.out or "sim.apply" in snippet.out
+
+
+class Gpt(nn.Module):
+    """The job's parameters, by their names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name, shape in shapes().items():
+            if name == "unused":
+                continue
+            *path, last = name.split(".")
+            place: nn.Module = self
+            for part in path:
+                if part not in place._modules:
+                    place.add_module(part, nn.Module())
+                place = place._modules[part]  # type: ignore[assignment]
+            place.register_parameter(last, nn.Parameter(torch.empty(shape)))
+
+
+def test_the_assignment_is_of_the_model_on_any_device(here: Path, tmp_path: Path) -> None:
+    """Applied on one gloo rank: the buckets are those of the file, and the other world size is told."""
+    if not (here / "best.json").exists():
+        test_the_loop_of_the_readme(here)
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            ddp = sim.apply(Gpt(), here / "best.json")
+        assert any("16" in str(one.message) for one in told)
+        del ddp
+        with pytest.raises(sim.errors.SimError, match="another model"):
+            sim.apply(nn.Linear(3, 3), here / "best.json")
+    finally:
+        dist.destroy_process_group()
+
+
+def test_the_recording_is_followed_live(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    followed = sim.follow(here / "recording").refresh(60)
+    assert (len(followed.ranks), followed.faults, followed.warmup_steps) == (RANKS, (), WARMUP)
+    write_recording(tmp_path / "watched" / "run", replace(KINDS["mixed"], steps=45, measures_plain=False))
+    followed = sim.follow(tmp_path / "watched" / "run").refresh(60)
+    window = sim.live_window(followed)
+    assert window is not None
+    calibration = sim.calibrate_live(window, followed.ranks[0].layouts, None)
+    told = calibration.hardware.provenance
+    assert (told["backend"], told["device_type"], calibration.hardware.world_size) == ("nccl", "cuda", RANKS)
+    report = sim.judge_live(followed, calibration)
+    assert report.unseen is not None
+    assert abs(report.unseen.median_error) < 0.03
+    assert report.lateness[0].rank == 11
+    monkeypatch.setattr("sys.argv", ["main.py", "--watch", str(tmp_path / "watched")])
+    page = AppTest.from_file(str(launch.MAIN), default_timeout=PATIENCE_S).run()
+    assert is_clean(page)
+    said = " ".join(one.value for one in [*page.markdown, *page.caption, *page.info, *page.warning])
+    assert "Last step 45" in said
+    assert "Rank 11" in said
+
+
+def test_autotunes_first_rank_predicts_from_the_files_of_all(here: Path) -> None:
+    wire = sim.load_hardware(here / "imported" / "hardware.json")
+    link = JobLink(curve=tuple(one for one in wire.all_reduce if one.num_bytes >= 16 << 10))
+    found = predict(here / "recording", link, layout(KINDS["plain"]))
+    assert found.assignment.bucket_indices is not None
+    assert 0 <= found.gain_ns < 0.2 * found.in_use_ns
+    assert found.plain_step_ns < found.best_ns
+
+
+def test_each_start_of_a_restarted_job_is_a_recording(tmp_path: Path) -> None:
+    job = replace(KINDS["plain"], steps=FEW)
+    write_recording(tmp_path / "recording", job)
+    write_recording(tmp_path / "recording" / "restart-1", replace(job, backend="undefined"))
+    for number, folder in enumerate((tmp_path / "recording", tmp_path / "recording" / "restart-1")):
+        ran("import", "recording", folder, "-o", tmp_path / f"imported-{number}")
+    first, second = (sim.load_workload(tmp_path / f"imported-{n}" / "workload.json") for n in (0, 1))
+    assert first.gradients == second.gradients
+
+
+@pytest.mark.parametrize("backend", ["nccl", "undefined", "cpu:gloo,cuda:nccl"])
+def test_a_profilers_trace_closes_the_loop_too(backend: str, tmp_path: Path) -> None:
+    traces = write_traces(tmp_path / "traces", backend)
+    ran("import", "auto", *traces, "-o", tmp_path / "imported")
+    files = [tmp_path / "imported" / "workload.json", "--hardware", tmp_path / "imported" / "hardware.json"]
+    told = sim.load_workload(files[0]).provenance
+    assert (told["backend"], told["device_type"]) == ("nccl", "cuda")
+    assert ran("simulate", *files)["step_ns"] > 0
+
+
+def test_devices_of_one_host_are_eight(here: Path) -> None:
+    files = [here / "recording" / f"rank-{rank}.jsonl" for rank in range(RANKS)]
+    rows = [json.loads(file.read_text().splitlines()[0]) for file in files]
+    assert [row["device"] for row in rows] == [f"cuda:{rank % GPUS}" for rank in range(RANKS)]
+    assert sum(one["num_bytes"] for one in rows[0]["parameters"]) > 100 * MIB
