@@ -45,3 +45,10 @@ def backend_of(said: str, device: str) -> str:
         return _BY_DEFAULT.get(place, said)
     pairs = dict(pair.split(":", 1) for pair in said.split(",") if ":" in pair)
     return pairs.get(place, said)
+
+
+def link_source(backend: str) -> str:
+    """What makes a hardware of the link of ``backend``: calibrate measures gloo between CPU tensors."""
+    if backend == "gloo":
+        return "bucketsim calibrate makes"
+    return "bucketsim import auto makes of what nccl-tests prints"

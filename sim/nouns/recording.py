@@ -197,6 +197,11 @@ class Recording:
         return self.ranks[0].header.world_size
 
     @property
+    def backend(self) -> str:
+        """The backend that reduced gradients."""
+        return self.ranks[0].header.backend
+
+    @property
     def missing_ranks(self) -> tuple[int, ...]:
         """Ranks that trained and left no file here."""
         here = {rank.header.rank for rank in self.ranks}

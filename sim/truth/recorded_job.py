@@ -14,6 +14,7 @@ from sim.importer.recorded.recorded_run import as_run
 from sim.importer.recorded.recorded_steps import workload_of
 from sim.metrics.step import summarize
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
+from sim.nouns.devices import link_source
 from sim.nouns.hardware import Hardware
 from sim.nouns.live import StepParts
 from sim.nouns.measurement import Measurement
@@ -140,7 +141,7 @@ class RecordedJob:
         raise NotModelledError(
             f"these buckets have {format_sizes(sizes)}, and the job's own collectives tell only what "
             f"{format_sizes(known)} {'take' if len(known) > 1 else 'takes'}; give a hardware, such as "
-            f"bucketsim calibrate makes"
+            f"{link_source(str(self.workload.provenance.get('backend')))}"
         )
 
     @property
@@ -186,7 +187,7 @@ def job_in_recording(recording: Recording, hardware: Hardware | None = None) -> 
     if hardware is None and "comm_hook" in workload.switches:
         raise InputError(
             f"comm_hook: {workload.switches['comm_hook']}: the recording says how large buckets are, not "
-            f"what the hook sends; give a hardware, such as bucketsim calibrate makes"
+            f"what the hook sends; give a hardware, such as {link_source(recording.backend)}"
         )
     machine = hardware_of(recording) if hardware is None else hardware
     made = held_to(workload, machine, as_run(recording, workload))

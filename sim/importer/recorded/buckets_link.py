@@ -8,6 +8,7 @@ import numpy as np
 
 from sim.costs.sampled_curve import SHORTEST_OVER_RANKS, median_curve, scatter_by_size
 from sim.errors import InputError
+from sim.nouns.devices import link_source
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.recording import RecordedBackward, Recording
 from sim.units import NS_PER_S, median_ns
@@ -51,7 +52,7 @@ def hardware_of(recording: Recording) -> Hardware:
     if not by_size:
         raise InputError(
             f"{recording.name}: no buckets were recorded (level='light'), so nothing says what an all-reduce "
-            f"takes; give a hardware, such as bucketsim calibrate makes"
+            f"takes; give a hardware, such as {link_source(recording.backend)}"
         )
     header = recording.ranks[0].header
     ns_a_byte = sorted(rates)[len(rates) // 2] if rates else 0.0
