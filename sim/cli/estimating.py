@@ -10,7 +10,7 @@ import sim
 from sim.cli.next_steps import suggest, to_calibrate
 from sim.cli.output_options import file_option, write
 from sim.cli.panels import MODEL, TIMES
-from sim.cli.printing import emit_noun, say
+from sim.cli.printing import emit_noun, note, say
 from sim.cli.simulating import AsJson
 from sim.errors import InputError
 from sim.nouns.workload import Workload
@@ -101,6 +101,7 @@ def estimate(
         device_bytes_per_s=device_bytes_per_s,
         dtype=dtype,
         autocast=autocast,
+        tell=note,
     )
     write(output, sim.to_text(workload))
     if as_json:

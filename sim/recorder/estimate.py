@@ -6,7 +6,8 @@ a roofline (FLOPs over peak, bytes over bandwidth, the longer), gives the share 
 before each gradient; the shares are scaled to the backward that is known.
 """
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,8 @@ from sim.recorder.factory import Pair, Step
 from sim.recorder.profile import build_workload
 from sim.recorder.surroundings import surroundings
 from sim.units import divide_half_even
+
+_log = logging.getLogger(__name__)
 
 # Recorded ready times over estimated ones, of what is ready after the first tenth of backward: 5th and 95th
 # percentile of eight recordings each, which weigh the same, outwards to a tenth. Without convolutions:
@@ -49,13 +52,15 @@ def estimate(
     device_bytes_per_s: float | None = None,
     dtype: str | None = None,
     autocast: str | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Workload:
     """Estimate the Workload of a training step that nobody has profiled.
 
-    What ``MODULE:FACTORY`` makes is made without memory; where its code needs data, it is made for
-    real and run on the CPU. A pair ``(model, batch)`` is left alone, whatever device it is on (``meta``
-    included): its double without data is walked (where that needs data, the pair itself, as ``record``
-    runs it). A callable is run twice, on its own tensors.
+    What ``MODULE:FACTORY`` makes is made without memory; where making it needs data, it is made for real
+    and its step is walked without data; where the step needs data, it is run on the CPU. A pair
+    ``(model, batch)`` is left alone, whatever device it is on (``meta`` included): its double without data
+    is walked (where that needs data, the pair itself, as ``record`` runs it). A callable is run twice, on
+    its own tensors.
 
     Args:
         given: ``MODULE:FACTORY``, or what ``load_factory`` returns.
@@ -65,11 +70,12 @@ def estimate(
         forward_ns: None: by its work, in proportion to backward's.
         optimizer_ns: None: the bytes of a fused AdamW, in the same proportion.
         step_ns: a whole step without communication; what is not known of it is split by work.
-        gpu: a name of ``sim.recorder.estimating.gpus.GPUS``.
+        gpu: a name of ``sim.nouns.gpus.GPUS``.
         device_flops: matrix FLOP/s of another device, in every precision; with ``device_bytes_per_s``.
         device_bytes_per_s: its memory bandwidth. Without any device, the table's mean ratio is used.
         dtype: for the module and its floating inputs, as for ``record``. Not for a callable.
         autocast: ``bfloat16`` or ``float16``: the forward runs under autocast.
+        tell: is told before anything is built or run for real, and why; None: a warning is logged.
 
     Returns:
         A Workload with ``estimated`` true and a ``band``: factors on the ready times.
@@ -87,7 +93,12 @@ def estimate(
         step_ns=step_ns,
     )
     walked, tensors = walk_given(
-        given, arguments=arguments, device=known.roofline, dtype=dtype, autocast=autocast
+        given,
+        arguments=arguments,
+        device=known.roofline,
+        dtype=dtype,
+        autocast=autocast,
+        tell=tell or _log.warning,
     )
     facts = {
         "dtype": dtype or "as built",

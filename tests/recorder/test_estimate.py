@@ -19,7 +19,7 @@ from sim.errors import InputError, NotModelledError
 from sim.nouns.workload import Workload
 from sim.recorder import models
 from sim.recorder.estimate import READY_BAND, READY_BAND_OF_CONVOLUTIONS, estimate
-from sim.recorder.estimating.gpus import GPUS, PRECISIONS, find_gpu, typical_device
+from sim.nouns.gpus import GPUS, PRECISIONS, find_gpu, typical_device
 
 TINY = {"layers": 2, "width": 16, "heads": 2, "vocab": 32, "context": 8, "batch": 2}
 GPT = "sim.recorder.models:gpt"
@@ -219,7 +219,8 @@ def test_a_callable_runs_on_its_own_tensors() -> None:
         ({"optimizer_ns": 5}, "nothing tells how long backward takes"),
         ({"backward_ns": 0}, "backward_ns: 0 is not legal"),
         ({"step_ns": 10, "forward_ns": 10}, "step_ns: 10 is not legal; the parts given leave 0 ns"),
-        ({"gpu": "a100"}, "gpu: 'a100' is not in the table; near it: a100-40gb-pcie, a100-40gb-sxm"),
+        ({"gpu": "a100"}, "gpu: 'a100' may be any of a100-40gb-pcie, a100-40gb-sxm, a100-80gb"),
+        ({"gpu": "rtx-2080"}, "gpu: 'rtx-2080' is not in the table; near it: rtx-2080-ti"),
         ({"gpu": "toaster"}, "gpu: 'toaster' is not in the table; it has: v100-sxm2"),
         ({"device_flops": 1e12}, "device_flops, device_bytes_per_s: give both or neither"),
         ({"device_flops": 0.0, "device_bytes_per_s": 1.0}, "device_flops: 0.0 is not legal"),

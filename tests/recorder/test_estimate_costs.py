@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from sim.recorder.estimating.costs import CountingMode, OperatorWork
-from sim.recorder.estimating.gpus import GpuSheet, custom_device
+from sim.nouns.gpus import GpuSheet, custom_device
 from sim.recorder.estimating.stand_ins import stand_ins
 from tests.effort import tries
 

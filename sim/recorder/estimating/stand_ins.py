@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -26,13 +26,27 @@ READ_AS = 1.0  # what reading a floating-point value of a stand-in gives
 @contextmanager
 def stand_ins() -> Iterator[FakeTensorMode]:
     """Tensors that are made inside have no data, take no memory and are on the CPU, GPUs asked for or not."""
-    original = nn.Module._apply
+    original, truncating = nn.Module._apply, nn.init._no_grad_trunc_normal_
     nn.Module._apply = _apply  # type: ignore[method-assign]
+    nn.init._no_grad_trunc_normal_ = _truncated  # torch's draws until all is in range, and looks
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True) as mode, _OnCpu(), autocast_for_gpus_works():
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode, as_on_gpus():
             yield mode
     finally:
         nn.Module._apply = original  # type: ignore[method-assign]
+        nn.init._no_grad_trunc_normal_ = truncating
+
+
+@contextmanager
+def as_on_gpus() -> Iterator[None]:
+    """Code inside that is written for GPUs runs on the CPU, with a GPU's autocast."""
+    with _OnCpu(), autocast_for_gpus_works():
+        yield
+
+
+def _truncated(tensor: Tensor, *_: Any, **__: Any) -> Tensor:
+    """Nothing to fill, as torch has it for ``meta`` tensors."""
+    return tensor
 
 
 def _apply(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
@@ -83,7 +97,7 @@ class ScalarReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Lets a step read single floating-point values of stand-ins, for logging or clipping.
 
     They read as 1.0, and ``count`` says how often. Integers and booleans are not answered: they
-    choose what runs, and torch's own error says so.
+    choose what runs, and torch's own error says so. A real value, such as a model's own constant, is read.
     """
 
     def __init__(self) -> None:
@@ -101,6 +115,9 @@ class ScalarReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if args[0].is_floating_point():
                 self.count += 1
                 return READ_AS
+        elif func is torch.ops.aten._local_scalar_dense.default:
+            with unset_fake_temporarily():
+                return func(*args)
         return func(*args, **(kwargs or {}))
 
 
@@ -114,7 +131,8 @@ def stand_in_pair(pair: Pair) -> Pair:
     made: dict[int, Any] = {}
     for tensor in (*model.parameters(), *model.buffers(), *tensors_in(batch)):
         made.setdefault(id(tensor), _stand_in(tensor))
-    twin: Pair = copy.deepcopy((model, batch), made)
+    with unset_fake_temporarily():  # what is neither parameter, buffer nor batch keeps its data
+        twin: Pair = copy.deepcopy((model, batch), made)
     return twin
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from sim.errors import InputError
-from sim.recorder.estimating.gpus import GpuSheet, custom_device, find_gpu, typical_device
+from sim.nouns.gpus import GpuSheet, custom_device, find_gpu, typical_device
 
 PARTS = ("forward_ns", "loss_ns", "backward_ns", "optimizer_ns")
 PS_PER_NS = 1e3

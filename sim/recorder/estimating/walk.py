@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from sim.errors import InputError, NotModelledError
 from sim.recorder.estimating.autocast import gpu_autocast
 from sim.recorder.estimating.costs import CountingMode, OperatorWork, WorkClock
-from sim.recorder.estimating.gpus import GpuSheet
+from sim.nouns.gpus import GpuSheet
 from sim.recorder.estimating.stand_ins import ScalarReads
 from sim.recorder.factory import Pair, Step
 from sim.recorder.instruments import Iteration, Survey, measure, survey

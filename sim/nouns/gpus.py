@@ -2,6 +2,7 @@
 
 import difflib
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -64,11 +65,17 @@ GPUS = {
         # NVIDIA H100 data sheet (2023)
         _gpu("h100-sxm", tb_per_s=3.35, fp64=67, fp32=67, tf32=494.5, fp16=989.5, bf16=989.5),
         _gpu("h100-pcie", tb_per_s=2.0, fp64=51, fp32=51, tf32=378, fp16=756.5, bf16=756.5),
+        # NVIDIA H100 NVL data sheet (2024): one card of 94 GB
+        _gpu("h100-nvl", tb_per_s=3.9, fp64=60, fp32=60, tf32=417.5, fp16=835.5, bf16=835.5),
         # NVIDIA H200 and GH200 data sheets (2024)
         _gpu("h200-sxm", tb_per_s=4.8, fp64=67, fp32=67, tf32=494.5, fp16=989.5, bf16=989.5),
         _gpu("gh200-96gb", tb_per_s=4.0, fp64=67, fp32=67, tf32=494.5, fp16=989.5, bf16=989.5),
         # NVIDIA A40 data sheet (2021); GA102 has 1/64 of its rate in fp64
         _gpu("a40", tb_per_s=0.696, fp64=0.585, fp32=37.4, tf32=74.8, fp16=149.7, bf16=149.7),
+        # NVIDIA RTX A5000 data sheet (2021); GA102 as above
+        _gpu("rtx-a5000", tb_per_s=0.768, fp64=0.434, fp32=27.8, tf32=55.6, fp16=111.1, bf16=111.1),
+        # NVIDIA Ampere GA102 architecture paper (2020): RTX 3090, fp16 with fp32 accumulation
+        _gpu("rtx-3090", tb_per_s=0.936, fp64=0.556, fp32=35.6, tf32=35.6, fp16=71, bf16=71),
         # NVIDIA L4 data sheet (2023); AD104 has 1/64 in fp64
         _gpu("l4", tb_per_s=0.3, fp64=0.473, fp32=30.3, tf32=60, fp16=121, bf16=121),
         # NVIDIA RTX Blackwell PRO architecture paper (2025): Workstation Edition, fp16 with fp32 accumulation
@@ -77,6 +84,8 @@ GPUS = {
         _gpu("rtx-4090", tb_per_s=1.008, fp64=1.29, fp32=82.6, tf32=82.6, fp16=165.2, bf16=165.2),
         # NVIDIA Turing architecture paper (2018): RTX 2080 Ti, reference; fp16 with fp32 accumulation
         _gpu("rtx-2080-ti", tb_per_s=0.616, fp64=0.42, fp32=13.4, tf32=None, fp16=53.8, bf16=None),
+        # NVIDIA T4 data sheet (2019); TU104 has 1/32 of its rate in fp64
+        _gpu("t4", tb_per_s=0.32, fp64=0.253, fp32=8.1, tf32=None, fp16=65, bf16=None),
         # AMD Instinct data sheets: MI250X (2021; both dies of the package together), MI300X (2023)
         _gpu("mi250x", tb_per_s=3.277, fp64=95.7, fp32=95.7, tf32=None, fp16=383, bf16=383),
         _gpu("mi300x", tb_per_s=5.3, fp64=163.4, fp32=163.4, tf32=653.7, fp16=1307.4, bf16=1307.4),
@@ -85,20 +94,37 @@ GPUS = {
 
 
 def find_gpu(name: str) -> GpuSheet:
-    """A GPU of the table by its name.
+    """A GPU of the table by its name, its board and memory left out where one row fits.
+
+    Case, dashes, spaces and makers' words do not matter: ``rtx4090``, ``V100``, ``NVIDIA A100-SXM4-80GB``
+    as torch calls it.
 
     Raises:
-        InputError: it is not in the table.
+        InputError: no GPU of the table fits, or several do.
     """
-    found = GPUS.get(name.lower())
-    if found is None:
-        near = [known for known in GPUS if name.lower() in known] if name else []
-        near = near or difflib.get_close_matches(name.lower(), GPUS, n=3, cutoff=0.5)
-        raise InputError(
-            f"gpu: {name!r} is not in the table; {'near it: ' if near else 'it has: '}"
-            f"{', '.join(near or GPUS)}; or give device_flops and device_bytes_per_s"
-        )
-    return found
+    plain = re.sub(r"nvidia|geforce|tesla|instinct|amd|hbm\d?e?|[^a-z0-9]", "", name.lower())
+    fits = [known for known in GPUS if plain == known.replace("-", "")]
+    fits = fits or [known for known in GPUS if re.fullmatch(_pattern(known), plain)]
+    if len(fits) == 1:
+        return GPUS[fits[0]]
+    if fits:
+        raise InputError(f"gpu: {name!r} may be any of {', '.join(fits)}; give one of them")
+    near = difflib.get_close_matches(name.lower(), GPUS, n=3, cutoff=0.5)
+    raise InputError(
+        f"gpu: {name!r} is not in the table; {'near it: ' if near else 'it has: '}"
+        f"{', '.join(near or GPUS)}; or give device_flops and device_bytes_per_s"
+    )
+
+
+def _pattern(known: str) -> str:
+    """What may be said of a GPU: its model, then any of its board's and memory's words."""
+    words = known.split("-")
+    extra = [word for word in words if re.fullmatch(r"sxm\d?|pcie|nvl|blackwell|\d+gb", word)]
+    model = "".join(word for word in words if word not in extra)
+    also = [rf"{word}\d?" if word.isalpha() else word for word in extra]
+    if not any(word.endswith("gb") for word in extra):
+        also.append(r"\d+gb")  # one board, with more memory or less
+    return rf"{re.sub('^rtx', '(?:rtx)?', model)}(?:{'|'.join(also)})*"
 
 
 def custom_device(*, flops: float, bytes_per_s: float) -> GpuSheet:
