@@ -38,7 +38,7 @@ def templates(draw: st.DrawFn, name: str) -> HostTemplate:
     ]
     return HostTemplate(
         name=name,
-        generation=draw(st.sampled_from(["volta", "ampere", "hopper", "blackwell"])),
+        generation=draw(st.sampled_from(["volta", "turing", "ampere", "hopper", "blackwell"])),
         devices=tuple(devices),
         links=tuple(links),
         peer_to_peer=draw(st.booleans()),

@@ -49,6 +49,7 @@ _GBIT = Setting(name="gbit_per_s", label="Network, Gbit/s", default=10, choices=
 PRESETS: dict[str, tuple[Setting, ...]] = {
     "dgx_h100": (_hosts(4), _leaf(32), _OVERSUBSCRIPTION),
     "dgx_a100": (_hosts(4), _leaf(20), _OVERSUBSCRIPTION),
+    "dgx_v100": (_hosts(1), _leaf(24)),
     "p5": (_hosts(4),),
     "p4de": (_hosts(4),),
     "gh200_slingshot": (_hosts(4), _leaf(4)),

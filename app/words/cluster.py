@@ -10,6 +10,7 @@ from sim.units import format_ms, format_size, format_time
 MACHINE_WORDS: dict[str, str] = {
     "dgx_h100": "DGX H100",
     "dgx_a100": "DGX A100",
+    "dgx_v100": "DGX-1 with V100",
     "p5": "AWS p5",
     "p4de": "AWS p4de (and p4d)",
     "gh200_slingshot": "4 x GH200 on Slingshot",

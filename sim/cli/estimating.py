@@ -13,6 +13,7 @@ from sim.cli.panels import MODEL, TIMES
 from sim.cli.printing import emit_noun, note, say
 from sim.cli.simulating import AsJson
 from sim.errors import InputError
+from sim.nouns.gpus import GPUS
 from sim.nouns.workload import Workload
 from sim.units import NS_PER_MS, format_ms
 
@@ -61,7 +62,8 @@ def estimate(
         ),
     ] = None,
     gpu: Annotated[
-        str | None, typer.Option(help="The GPU, for the weights of operators: a name such as a100-80gb-sxm.")
+        str | None,
+        typer.Option(help=f"The GPU, for the weights of operators, one of {', '.join(GPUS)}; v100, rtx4090."),
     ] = None,
     device_flops: Annotated[
         float | None,

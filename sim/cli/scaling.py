@@ -138,6 +138,8 @@ def print_rows(workload: str, rows: Sequence[ScalingRow]) -> None:
         "batch; exposed: at the best cap, copies and launches too; best buckets: no cut that is contiguous "
         f"in ready order is better{unproved}"
     )
+    for line in dict.fromkeys(row.own_costs for row in rows if row.own_costs):
+        say(line)
     if any(row.cap_step_low_ns != row.cap_step_high_ns for row in rows):
         losses = [
             max(

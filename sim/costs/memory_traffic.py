@@ -1,7 +1,6 @@
 """What moving gradients about in a GPU's own memory costs: from its bandwidth, where nobody measured it."""
 
-from dataclasses import replace
-
+from sim.costs.own_costs import is_unmeasured, with_measured
 from sim.errors import InputError
 from sim.nouns.hardware import Hardware
 
@@ -13,7 +12,7 @@ ACCUMULATE_PASSES = 3  # two read, one written: AccumulateGrad's addition in pla
 def with_memory_bandwidth(hardware: Hardware, bytes_per_s: float) -> Hardware:
     """``hardware`` with the rates of copies and additions that a memory of ``bytes_per_s`` allows.
 
-    Rates that it has already stay. The bandwidth is a data sheet's, so that these times are the least.
+    Rates that were measured stay. The bandwidth is a data sheet's, so that these times are the least.
 
     Raises:
         InputError: a bandwidth below what rates may be.
@@ -21,10 +20,10 @@ def with_memory_bandwidth(hardware: Hardware, bytes_per_s: float) -> Hardware:
     if not bytes_per_s >= ACCUMULATE_PASSES:
         raise InputError(f"memory bandwidth: {bytes_per_s} is not legal; give bytes/s, such as 696e9")
     copies, additions = bytes_per_s / COPY_PASSES, bytes_per_s / ACCUMULATE_PASSES
-    known = hardware.copy_in_bytes_per_s, hardware.copy_out_bytes_per_s, hardware.accumulate_bytes_per_s
-    return replace(
-        hardware,
-        copy_in_bytes_per_s=copies if known[0] is None else known[0],
-        copy_out_bytes_per_s=copies if known[1] is None else known[1],
-        accumulate_bytes_per_s=additions if known[2] is None else known[2],
-    )
+    rates = {
+        "copy_in_bytes_per_s": copies,
+        "copy_out_bytes_per_s": copies,
+        "accumulate_bytes_per_s": additions,
+    }
+    unknown = [name for name in rates if getattr(hardware, name) is None or is_unmeasured(hardware, name)]
+    return with_measured(hardware, **{name: rates[name] for name in unknown})

@@ -13,20 +13,19 @@ _KEYS = """
 after_backward_ns all_gather all_reduce all_to_all anchored assignment assumed auto autocast backend
 backward_ns backwards band beside_the_curves broadcast bucket_bytes bucket_cap_bytes bucket_cap_mb
 bucket_cap_mb_list bucket_indices buckets buffers bytes clock collective collectives comm_slowdown
-communication compute_slowdown copies copy_in copy_in_bytes_per_s copy_in_ns copy_out
-copy_out_bytes_per_s copy_out_ns count curve curves_in_the_step ddp ddp_kwargs details device device_name
-device_type devices doubtful dropped dtype end_ns environment estimated every extensions factor
-first_bucket_mb
-flop_bound_share flops flops_per_byte forward_ns found gather gloo_num_threads gradients greatest high
+communication compute_slowdown copies copy_in copy_in_bytes_per_s copy_in_ns copy_out copy_out_bytes_per_s
+copy_out_ns count curve curves_in_the_step ddp ddp_kwargs details device device_name device_type devices
+doubtful dropped dtype end_ns environment estimated every extensions factor first_bucket_mb flop_bound_share
+flops flops_per_byte forward_ns found gather gloo_num_threads gradients greatest high hook_cost_ns
 hooked_backward_ns in_step in_step_durations_ns index init_sync iteration iterations kind last_arriver
 launch_cost_ns launch_ns layouts least least_bytes level low made_from max max_ns mean mean_ns measured
 measured_step_ns measured_sync_end_ns median median_ns min min_ns missing mode most_bytes num_bytes
-num_elements number of operators optimizer optimizer_ns optimizer_step_only_ns overlap_ratio p10 p10_ns
-p50 p90 p90_ns p95 p95_ns p99 p99_ns parameters place plain_backward_ns points policy provenance quantile
+num_elements number of operators optimizer optimizer_ns optimizer_step_only_ns overlap_ratio p10 p10_ns p50
+p90 p90_ns p95 p95_ns p99 p99_ns parameters place plain_backward_ns points policy provenance quantile ranges
 rank ranks ratio ready_includes ready_ns ready_order rebuilt_buckets recorded reduce reduce_scatter repeats
 requires roofline rows scatter second_step_ns settings shape source sparse spread statistic std std_ns
-step_ns steps sync_end_ns systems tensors threads times torch_compile transfer_ns value values_read_as_1 wait
-warmup work world_size
+step_ns steps sync_end_ns systems tensors threads times torch_compile transfer_ns value values_read_as_1
+wait warmup work world_size
 """
 
 # In lower case, without the s of a plural. What hyphens, dots and underscores join is looked up in parts.

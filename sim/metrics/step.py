@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from sim.costs.doubts import doubts_about
+from sim.costs.own_costs import told_unmeasured
 from sim.metrics.bottleneck import find_bottleneck
 from sim.metrics.bucket_memory import buffer_memory
 from sim.metrics.curve_reach import outside_curves
@@ -78,6 +79,7 @@ def summarize(timeline: Timeline, path: Sequence[PathSpan] | None = None) -> Rep
         notes=(
             *timeline.notes,
             *outside_curves(timeline, step),
+            *told_unmeasured(timeline.hardware),
             *doubts_about(timeline.workload, timeline.hardware),
         ),
         memory=buffer_memory(timeline),

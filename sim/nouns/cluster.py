@@ -10,7 +10,7 @@ from sim.nouns.checks import at_least, one_of
 
 DeviceKind = Literal["gpu", "nic", "nvswitch", "pcie_switch", "cpu", "memory"]
 LinkKind = Literal["nvlink", "pcie", "c2c", "qpi", "memory", "net"]
-Generation = Literal["volta", "ampere", "hopper", "blackwell"]
+Generation = Literal["volta", "turing", "ampere", "hopper", "blackwell"]
 CpuVendor = Literal["intel", "amd", "arm"]
 
 MAX_HOSTS = 1_000_000

@@ -3,7 +3,7 @@
 import difflib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sim.errors import InputError
@@ -70,6 +70,8 @@ GPUS = {
         # NVIDIA H200 and GH200 data sheets (2024)
         _gpu("h200-sxm", tb_per_s=4.8, fp64=67, fp32=67, tf32=494.5, fp16=989.5, bf16=989.5),
         _gpu("gh200-96gb", tb_per_s=4.0, fp64=67, fp32=67, tf32=494.5, fp16=989.5, bf16=989.5),
+        # NVIDIA HGX B200 specification (2025)
+        _gpu("b200-sxm", tb_per_s=8.0, fp64=37, fp32=75, tf32=1125, fp16=2250, bf16=2250),
         # NVIDIA A40 data sheet (2021); GA102 has 1/64 of its rate in fp64
         _gpu("a40", tb_per_s=0.696, fp64=0.585, fp32=37.4, tf32=74.8, fp16=149.7, bf16=149.7),
         # NVIDIA RTX A5000 data sheet (2021); GA102 as above
@@ -102,9 +104,7 @@ def find_gpu(name: str) -> GpuSheet:
     Raises:
         InputError: no GPU of the table fits, or several do.
     """
-    plain = re.sub(r"nvidia|geforce|tesla|instinct|amd|hbm\d?e?|[^a-z0-9]", "", name.lower())
-    fits = [known for known in GPUS if plain == known.replace("-", "")]
-    fits = fits or [known for known in GPUS if re.fullmatch(_pattern(known), plain)]
+    fits = _fits(name)
     if len(fits) == 1:
         return GPUS[fits[0]]
     if fits:
@@ -116,6 +116,12 @@ def find_gpu(name: str) -> GpuSheet:
     )
 
 
+def _fits(name: str) -> list[str]:
+    plain = re.sub(r"nvidia|geforce|tesla|instinct|amd|hbm\d?e?|[^a-z0-9]", "", name.lower())
+    exact = [known for known in GPUS if plain == known.replace("-", "")]
+    return exact or [known for known in GPUS if re.fullmatch(_pattern(known), plain)]
+
+
 def _pattern(known: str) -> str:
     """What may be said of a GPU: its model, then any of its board's and memory's words."""
     words = known.split("-")
@@ -125,6 +131,11 @@ def _pattern(known: str) -> str:
     if not any(word.endswith("gb") for word in extra):
         also.append(r"\d+gb")  # one board, with more memory or less
     return rf"{re.sub('^rtx', '(?:rtx)?', model)}(?:{'|'.join(also)})*"
+
+
+def gpus_named(names: Iterable[str]) -> list[GpuSheet]:
+    """Those GPUs of the table that ``names`` may be, as a log has its devices; others are left out."""
+    return [GPUS[known] for known in dict.fromkeys(known for name in names for known in _fits(name))]
 
 
 def custom_device(*, flops: float, bytes_per_s: float) -> GpuSheet:

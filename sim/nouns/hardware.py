@@ -37,7 +37,7 @@ SLOWDOWNS = (
     "comm_copy_out_slowdown",
 )
 
-COSTS = ("launch_cost_ns", "search_unused_ns", "mark_used_ns")
+COSTS = ("launch_cost_ns", "search_unused_ns", "mark_used_ns", "hook_cost_ns")
 RATES = ("copy_in_bytes_per_s", "copy_out_bytes_per_s", "accumulate_bytes_per_s", "low_rank_bytes_per_s")
 SCALARS = (*COSTS, *RATES, *SLOWDOWNS, "queued_gather_factor")
 CURVES: tuple[CollectiveKind, ...] = ("all_reduce", "reduce_scatter", "all_gather", "reduce", "broadcast")
@@ -57,7 +57,8 @@ class Hardware:
     of a collective beside copies out of buckets, which come in one go. ``shared_connection`` says that all
     channels send through one connection, as gloo's do, so that small messages wait behind larger ones and do
     not slow them (``sim.clock.small_messages``). ``search_unused_ns`` and
-    ``mark_used_ns`` are what ``find_unused_parameters`` adds per parameter, to a forward and to each hook.
+    ``mark_used_ns`` are what ``find_unused_parameters`` adds per parameter, to a forward and to each hook;
+    ``hook_cost_ns`` is what the hook of a gradient takes of the compute lane beside the bytes that it copies.
     ``spread`` keeps, for each measured quantity, what is known of its scatter: quantiles that rise, and of a
     curve's points, by size, none below 0. ``spread["ranges"]`` holds where what is not measured lies (95 %),
     ``spread["readings"]`` other machines that explain the same measured step; see CONTRACT.
@@ -83,6 +84,7 @@ class Hardware:
     comm_copy_out_slowdown: float = 1.0
     search_unused_ns: int = 0
     mark_used_ns: int = 0
+    hook_cost_ns: int = 0
     reduce_scatter: Curve | None = None
     all_gather: Curve | None = None
     reduce: Curve | None = None

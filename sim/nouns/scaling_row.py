@@ -43,6 +43,7 @@ class ScalingRow:
 
     ``reason``: why the cap that was best in the row before, of the same series, is not as good here, and
     ``reason_code`` its cause; "" where it is, or where there is no such row.
+    ``own_costs``: which of DDP's own costs are not measured, and what is taken; "" where all are.
     """
 
     machine: str
@@ -94,3 +95,4 @@ class ScalingRow:
     default_mean_step_ns: int | None = None
     reason_code: str = ""
     reason: str = ""
+    own_costs: str = ""

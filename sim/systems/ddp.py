@@ -219,6 +219,7 @@ class _Backward(LaneWriter):
         self.unused = {g.index for g in self.workload.gradients if g.ready_ns is None}
         included = self.workload.ready_includes
         self.copy_in_rate = None if "copy_in" in included else self.hardware.copy_in_bytes_per_s
+        self.hook_ns = 0 if "copy_in" in included else self.hardware.hook_cost_ns
         self.copy_out_rate = self.hardware.copy_out_bytes_per_s
         self.compresses = self._compresses()
 
@@ -288,15 +289,15 @@ class _Backward(LaneWriter):
 
     def _copy_in(self, index: int) -> None:
         """A3.4: fused with the division, or in place; an unused gradient's slice is filled with zeros."""
-        switches = self.switches
-        if switches.batched_grad_copy:
-            return
+        switches, hook_ns = self.switches, self.hook_ns
         size = copied_bytes(self.workload.gradients[index])
-        if index in self.unused:
-            size = size // 2  # written, not read
+        if switches.batched_grad_copy:
+            size = 0
+        elif index in self.unused:
+            size, hook_ns = size // 2, 0  # written, not read; no hook of its own
         elif self.keeps_views and switches.comm_hook is not None:
-            return
-        self.work("copy_in", transfer_ns(size, self.copy_in_rate), gradient=index)
+            size = 0
+        self.work("copy_in", hook_ns + transfer_ns(size, self.copy_in_rate), gradient=index)
 
     def _complete(self, bucket: int) -> None:
         """All gradients are in; batched copies are made now, then the division (A3.4)."""

@@ -217,6 +217,8 @@ class _Backward(LaneWriter):
         self.workload, self.settings, self.buckets = writer.workload, writer.settings, writer.buckets
         self.groups = _groups(self.workload, self.settings, self.buckets) if reduces else ()
         self.in_hooks = in_hooks
+        included = "copy_in" in self.workload.ready_includes
+        self._hook_ns = 0 if included else writer.hardware.hook_cost_ns
         self.carriers: dict[int, int] = {}  # by bucket
 
     @property
@@ -234,7 +236,7 @@ class _Backward(LaneWriter):
         home = {index: number for number, missing in enumerate(pending) for index in missing}
         for index, work in works(self.workload):
             self.work("backward", work, gradient=index)
-            self.work("hook", self._addition_ns(index), gradient=index)
+            self.work("hook", self._hook_ns + self._addition_ns(index), gradient=index)
             if (number := home.get(index)) is not None:
                 pending[number].remove(index)
                 if not pending[number]:

@@ -118,6 +118,7 @@ class _Writer:
         )
         self.bucket_count = len(_buckets(workload, flushes))
         self.copy_in_rate = None if "copy_in" in workload.ready_includes else hardware.copy_in_bytes_per_s
+        self.hook_ns = 0 if "copy_in" in workload.ready_includes else hardware.hook_cost_ns
         self.copy_out_rate = hardware.copy_out_bytes_per_s
         self.offload_rate = self._offload_rate()
 
@@ -274,7 +275,8 @@ class _Backward(LaneWriter):
             self.work("backward", work, gradient=index)
             elements = self.workload.gradients[index].elements
             accumulating = accumulating_bytes(elements, self.settings, self.number)
-            self.work("copy_in", transfer_ns(accumulating, self.writer.copy_in_rate), gradient=index)
+            copied_ns = transfer_ns(accumulating, self.writer.copy_in_rate)
+            self.work("copy_in", self.writer.hook_ns + copied_ns, gradient=index)
             if hooks:
                 self._arrive(index)
         self.work("backward", tail_ns(self.workload))

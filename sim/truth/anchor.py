@@ -6,6 +6,7 @@ from math import exp, log
 from typing import Any
 
 from sim.costs.in_step import in_step_curve, scaled, with_in_step
+from sim.costs.own_costs import without_own_costs
 from sim.errors import InputError
 from sim.metrics.step import step_ns
 from sim.nouns.anchored import (
@@ -88,6 +89,7 @@ def anchor(
     """
     if hardware.world_size == 1:
         raise InputError("hardware: world_size=1 is not legal here; one rank has no communication to anchor")
+    hardware = without_own_costs(hardware)  # the factor holds them
     in_step, reasons = None, []
     if seen is not None:
         timeline = simulate(workload, hardware, measured.assignment, "analytic")

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import get_args
 
 from sim.costs.doubts import doubts_about
+from sim.costs.own_costs import told_unmeasured
 from sim.errors import InputError
 from sim.metrics.critical_path import critical_path
 from sim.metrics.step import step_ns, summarize
@@ -221,7 +222,7 @@ def _recommend(
         robust=robust,
         critical_path=_path(timeline),
         baseline_path=_path(baseline_timeline),
-        notes=(*notes_on(workload, report.exposed_comm_ns), *doubts),
+        notes=(*notes_on(workload, report.exposed_comm_ns), *told_unmeasured(hardware), *doubts),
         provenance={"source": "sim.tune", "workload": workload.name, "hardware": hardware.name},
     )
 

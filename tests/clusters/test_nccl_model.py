@@ -39,7 +39,7 @@ def fabrics(draw: st.DrawFn) -> Fabric:
     hosts, local = draw(st.integers(1, 9)), draw(st.integers(1, 9))
     kinds: list[Kind] = ["nvlink", "nvswitch", "pcie", "shm", "qpi"]
     kind = draw(st.sampled_from(kinds))
-    generation = draw(st.sampled_from(["volta", "ampere", "hopper", "blackwell"]))
+    generation = draw(st.sampled_from(["volta", "turing", "ampere", "hopper", "blackwell"]))
     extra = st.none() | st.integers(0, 200_000)
     return Fabric(
         world_size=hosts * local,

@@ -129,7 +129,7 @@ def test_a_path_reaches_no_more_than_it_carries_and_as_much_whatever_the_hosts(
     st.integers(2, 16),
     st.integers(2, 9),
     st.integers(0, 2**36),
-    st.sampled_from(["volta", "ampere", "hopper", "blackwell"]),
+    st.sampled_from(["volta", "turing", "ampere", "hopper", "blackwell"]),
     st.sampled_from(["LL", "LL128", "Simple"]),
     st.sampled_from(CURVES),
 )

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import sim
 from sim.clusters.scaling.cap_steps import caps_of
+from sim.costs.own_costs import without_own_costs
 from sim.errors import InputError
 from sim.nouns.cluster import Cluster
 from sim.nouns.ranks import Ranks, SlowRanks
@@ -180,18 +181,18 @@ def test_given_caps_are_what_is_chosen_from() -> None:
 
 def test_what_a_host_costs_comes_from_a_hardware_of_ones_own() -> None:
     """Each bucket launched costs the lane a millisecond: fewer are better, on one GPU too."""
-    local = replace(measured({1: 500}), launch_cost_ns=MS, launch_blocks_compute=True)
+    nothing = measured({1: 500})
+    local = replace(nothing, launch_cost_ns=MS, launch_blocks_compute=True)
     free, costly = (
-        sim.scaling(resnet50(), "dgx_a100", world_size=[1, 16], local=given) for given in (None, local)
+        sim.scaling(resnet50(), "dgx_a100", world_size=[1, 16], local=given) for given in (nothing, local)
     )
     for row, other in zip(free, costly, strict=True):
         assert other.all_reduce_ns == row.all_reduce_ns
         assert other.default_step_ns >= row.default_step_ns + row.default_num_buckets * MS // 2
         assert other.cap_num_buckets <= row.cap_num_buckets
     assert costly[0].cap_step_ns == free[0].cap_step_ns + MS
-    hardware = replace(
-        sim.cluster_hardware(sim.cluster("dgx_a100", hosts=2)), launch_cost_ns=MS, launch_blocks_compute=True
-    )
+    bare = without_own_costs(sim.cluster_hardware(sim.cluster("dgx_a100", hosts=2)))
+    hardware = replace(bare, launch_cost_ns=MS, launch_blocks_compute=True)
     report = sim.summarize(sim.simulate(resnet50(), hardware, sim.assign(resnet50())))
     assert report.step_ns == costly[1].default_step_ns
 
@@ -211,7 +212,8 @@ def test_jobs_beside_take_their_share() -> None:
 def test_a_hundred_thousand_gpus_are_a_row() -> None:
     (row,) = sim.scaling(resnet50(), "dgx_h100", hosts=[12_500])
     assert row.world_size == 100_000
-    assert row.proved_optimal
+    assert row.optimum_step_ns <= 1.001 * row.optimum_at_least_ns  # launches that block are not proved
+    assert "not measured" in row.own_costs
     assert 0 < row.cap_efficiency < 1
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sim.clusters.topology.link_figures import NVLINK, SOCKETS, pcie
 from sim.clusters.topology.packing import LocalRing, best_rings, bottleneck, local_ring, uses
-from sim.clusters.topology.presets import pcie_box
+from sim.clusters.topology.presets import dgx_v100, pcie_box
 from sim.clusters.topology.routes import LinkEnds, Routes
 from sim.nouns.cluster import Device, HostTemplate, Link
 from tests.effort import tries
@@ -116,14 +116,7 @@ def test_four_gpus_all_to_all_use_every_link() -> None:
 
 def test_rings_fill_a_cube_mesh_of_eight_v100() -> None:
     """DGX-1V (NVIDIA DGX-1 with V100 whitepaper, figure 4): all six NVLinks of every GPU are used."""
-    twice = [(0, 3), (3, 2), (2, 1), (0, 4), (1, 5), (4, 7), (7, 6), (6, 5)]
-    once = [(0, 1), (0, 2), (1, 3), (4, 5), (4, 6), (5, 7), (2, 6), (3, 7)]
-    links = [
-        Link(a=f"gpu{a}", b=f"gpu{b}", kind="nvlink", bytes_per_s=NVLINK["volta"], count=count)
-        for pairs, count in ((twice, 2), (once, 1))
-        for a, b in pairs
-    ]
-    routes = Routes(host(8, links))
+    routes = Routes(dgx_v100().templates[0])
     capacity = capacity_of(routes)
     rings = best_rings(routes, routes.template.of_kind("gpu"), capacity)
     assert fits(rings, capacity)

@@ -14,10 +14,10 @@ import sim
 from sim.costs.memory_traffic import with_memory_bandwidth
 from sim.errors import InputError
 from sim.nouns.anchored import Anchored, Factor, InStepTimes, MeasuredStep
+from sim.nouns.gpus import find_gpu
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.recorder.estimate import estimate
-from sim.nouns.gpus import find_gpu
 from sim.recorder.published.language import gpt_82m, nanogpt_124m
 from sim.units import NS_PER_MS
 from tests.published.figures import curve, figures

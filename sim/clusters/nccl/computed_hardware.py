@@ -8,6 +8,8 @@ from sim.clusters.nccl.choosing import choose, curve, filling_ns
 from sim.clusters.nccl.constants import SOURCE
 from sim.clusters.nccl.fabric import NVLINKS, Fabric
 from sim.clusters.nccl.paths import as_staged
+from sim.costs.own_costs import OF_GENERATION, with_own_costs
+from sim.nouns.gpus import GPUS
 from sim.nouns.hardware import CURVES, Curve, Hardware
 from sim.units import format_size
 
@@ -53,7 +55,7 @@ def hardware_of(fabric: Fabric, name: str, sizes: Iterable[int] = SIZES) -> Hard
     wanted = tuple(sizes)
     curves: dict[str, Any] = {collective: curve(fabric, collective, wanted) for collective in CURVES}
     all_reduce = curves["all_reduce"]
-    return Hardware(
+    made = Hardware(
         name=name,
         world_size=fabric.world_size,
         **curves,
@@ -67,6 +69,10 @@ def hardware_of(fabric: Fabric, name: str, sizes: Iterable[int] = SIZES) -> Hard
             "not_known": _not_known(fabric, all_reduce),
         },
     )
+    known = OF_GENERATION[fabric.generation]
+    joined = fabric.ranks_per_host > 1 and fabric.intra.kind in NVLINKS
+    boards = [name for name in known if "sxm" in name] if joined else []
+    return with_own_costs(made, [GPUS[name] for name in boards or known])
 
 
 def _expected(fabric: Fabric, points: Curve) -> dict[str, dict[str, Any]]:

@@ -73,7 +73,7 @@ CORRECTED_FROM = 64
 
 # From this many bytes per rank and channel a ring with Simple across hosts waits longer at each step.
 PLATEAU_BYTES = 64
-PLATEAU = {"volta": 1.9, "ampere": 1.4, "hopper": 1.4, "blackwell": 1.4}
+PLATEAU = {"volta": 1.9, "turing": 1.9, "ampere": 1.4, "hopper": 1.4, "blackwell": 1.4}
 
 NET_OVERHEAD_US = {"intel": 1.0, "amd": 2.0, "arm": 1.0}
 
@@ -94,8 +94,8 @@ def column(fabric: Fabric) -> int:
 
 
 def row(fabric: Fabric) -> int:
-    """Row of the tables by GPU."""
-    return GENERATIONS.index(fabric.generation)
+    """Row of the tables by GPU; what is below compute capability 8, Turing too, is in the first."""
+    return max(0, GENERATIONS.index(fabric.generation) - 1)
 
 
 def wire(fabric: Fabric) -> Wire:

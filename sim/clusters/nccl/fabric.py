@@ -90,7 +90,7 @@ class Fabric:
             raise InputError(f"inter.kind: {self.inter.kind!r} is not legal; between hosts it is 'net'")
         if self.sharp and self.hosts == 1:
             raise InputError("sharp: true is not legal with one host; it reduces in the network between them")
-        if self.nvls and (self.intra.kind != "nvswitch" or self.generation in ("volta", "ampere")):
+        if self.nvls and (self.intra.kind != "nvswitch" or self.generation in ("volta", "turing", "ampere")):
             raise InputError(
                 f"nvls: true is not legal with {self.intra.kind} of {self.generation}; it takes an nvswitch "
                 "of hopper or later"

@@ -13,8 +13,7 @@ from sim.nouns.cluster import Cluster, CpuVendor, Generation
 # Speeds that NCCL's search tries for a channel within a host, in GB/s (src/graph/search.cc, speedArrayIntra,
 # sm90SpeedArrayIntra and sm100SpeedArrayIntra, since it knows Blackwell), and the most channels it finds.
 _SPEEDS: dict[Generation, tuple[float, ...]] = {
-    "volta": (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
-    "ampere": (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
+    **dict.fromkeys(("volta", "turing", "ampere"), (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3)),
     **NVLS_SPEEDS,
 }
 _MOST_FOUND = 32  # MAXCHANNELS / 2

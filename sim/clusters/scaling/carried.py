@@ -60,12 +60,14 @@ def with_local(hardware: Hardware, local: Hardware | None) -> Hardware:
         return hardware
     curves: dict[str, Any] = {name: hardware.curve(name) for name in CURVES}
     spread = {name: known for name, known in local.spread.items() if name not in CURVES}
+    ends = {name: each for name, each in hardware.spread.get("ranges", {}).items() if name in CURVES}
+    ends |= {name: each for name, each in local.spread.get("ranges", {}).items() if name not in CURVES}
     return replace(
         local,
         name=hardware.name,
         world_size=hardware.world_size,
         **curves,
-        spread={**spread, **hardware.spread},
+        spread={**spread, **hardware.spread, "ranges": ends},
         provenance={**hardware.provenance, "local": local.name},
         extensions={},
     )

@@ -9,6 +9,7 @@ from sim.errors import InputError
 
 NVLINK = {
     "volta": 20e9,  # SM70_NVLINK_BW
+    "turing": 20e9,  # the same, by compute capability (ncclTopoNVLinkBw)
     "ampere": 20e9,  # SM80_NVLINK_BW
     "hopper": 20.6e9,  # SM90_NVLINK_BW
     "blackwell": 40.1e9,  # SM100_NVLINK_BW

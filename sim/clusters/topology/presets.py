@@ -12,10 +12,44 @@ from sim.clusters.topology.ethernet import (
     pcie_hosts,
 )
 from sim.clusters.topology.hosts import board, cluster_of, devices, numbered, switched
-from sim.clusters.topology.link_figures import C2C_GB200, C2C_GH200, NVLINK, pcie, port
+from sim.clusters.topology.link_figures import C2C_GB200, C2C_GH200, NVLINK, SOCKETS, pcie, port
 from sim.errors import InputError
 from sim.nouns.checks import one_of
 from sim.nouns.cluster import Cluster, HostTemplate, Link, Network
+
+
+def dgx_v100(hosts: int = 1, *, hosts_per_leaf: int = 24) -> Cluster:
+    """DGX-1 with V100 (and AWS p3.16xlarge, with one Ethernet port in place of these NICs).
+
+    8 V100 with six NVLinks each, in a hybrid cube mesh (NVIDIA DGX-1 with V100 whitepaper, WP-08437-002,
+    figure 4); two Broadwells with two PCIe gen 3 switches each, below each of which are two GPUs and one NIC
+    of 100 Gbit/s. Of a switch's ports half go down to hosts.
+    """
+    gpus, nics, tops = numbered("gpu", 8), numbered("nic", 4), numbered("pcie", 4)
+    links = [Link(a="cpu0", b="cpu1", kind="qpi", bytes_per_s=SOCKETS["broadwell"])]
+    links += [
+        Link(a=f"gpu{a}", b=f"gpu{b}", kind="nvlink", bytes_per_s=NVLINK["volta"], count=count)
+        for pairs, count in ((_TWICE, 2), (_ONCE, 1))
+        for a, b in pairs
+    ]
+    for number, top in enumerate(tops):
+        links.append(Link(a=f"cpu{number // 2}", b=top, kind="pcie", bytes_per_s=pcie(3)))
+        below = (*gpus[2 * number : 2 * number + 2], nics[number])
+        links += [Link(a=top, b=device, kind="pcie", bytes_per_s=pcie(3)) for device in below]
+    template = HostTemplate(
+        name="dgx_v100",
+        generation="volta",
+        devices=devices(gpu=gpus, cpu=("cpu0", "cpu1"), pcie_switch=tops, nic=nics),
+        links=tuple(links),
+        cpu="intel",
+    )
+    network = Network(bytes_per_s=port(100), hosts_per_leaf=hosts_per_leaf, rails=4)
+    return cluster_of(template, hosts, network, "WP-08437-002; NCCL src/graph/topo.h")
+
+
+# NVLinks of a DGX-1 with V100: pairs with two, and with one
+_TWICE = ((0, 3), (3, 2), (2, 1), (0, 4), (1, 5), (4, 7), (7, 6), (6, 5))
+_ONCE = ((0, 1), (0, 2), (1, 3), (4, 5), (4, 6), (5, 7), (2, 6), (3, 7))
 
 
 def dgx_a100(hosts: int = 1, *, hosts_per_leaf: int = 20, oversubscription: float = 1.0) -> Cluster:
@@ -159,6 +193,7 @@ def nvl72(hosts: int = 1, *, hosts_per_leaf: int = 32, oversubscription: float =
 PRESETS = {
     "dgx_a100": dgx_a100,
     "dgx_h100": dgx_h100,
+    "dgx_v100": dgx_v100,
     "p4de": p4de,
     "p5": p5,
     "gh200_slingshot": gh200_slingshot,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sim.costs.own_costs import with_own_costs
 from sim.errors import InputError
 from sim.importer.links.curves import chosen, curve_of, in_place_ratio
 from sim.importer.links.link_checks import CONTRADICTS, ranks_by_bandwidths, ranks_by_counts, sound_rows
@@ -14,6 +15,7 @@ from sim.importer.links.nccl_json import read_json_tables
 from sim.importer.links.text_tables import read_tables
 from sim.importer.notes import Notes
 from sim.importer.opening import read_texts
+from sim.nouns.gpus import gpus_named
 from sim.nouns.hardware import CURVES, MAX_RANKS, Hardware
 from sim.nouns.imported import Imported, ImportOptions
 from sim.units import format_size
@@ -287,13 +289,14 @@ def _hardware(key: _Key, system: _System, name: str, notes: Notes, details: dict
             provenance[word] = list(values)
     if key.place:
         provenance["place"] = key.place
-    return Hardware(
+    made = Hardware(
         name=name,
         world_size=key.ranks,
         spread=spread,
         provenance=provenance,
         **curves,
     )
+    return with_own_costs(made, gpus_named(tables[0].devices))
 
 
 def _statistic(tables: Sequence[LinkTable]) -> str:

@@ -10,9 +10,9 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from sim.errors import InputError, NotModelledError
+from sim.nouns.gpus import GpuSheet
 from sim.recorder.estimating.autocast import gpu_autocast
 from sim.recorder.estimating.costs import CountingMode, OperatorWork, WorkClock
-from sim.nouns.gpus import GpuSheet
 from sim.recorder.estimating.stand_ins import ScalarReads
 from sim.recorder.factory import Pair, Step
 from sim.recorder.instruments import Iteration, Survey, measure, survey

@@ -74,8 +74,9 @@ class Problem:
 
     ``order``, ``indices``: index of the gradient; ``run``: number of its run (``run_keys``); ``wire``,
     ``copied``, ``dense``: its bytes on the wire, in copies, by DDP's caps; ``work``, ``copy_in``: ns of the
-    compute lane for it; ``ready``: ns at which it is copied in if nothing stretches or blocks the lane;
-    ``tail``: ns of backward after the last; ``lane_end``: ns, the end of that lane; ``effects``: what the
+    compute lane for it, with its hook; ``ready``: ns at which it is copied in if nothing stretches or
+    blocks the lane; ``tail``: ns of backward after the last; ``lane_end``: ns,
+    the end of that lane; ``effects``: what the
     machine does; ``asked``: the workload with its job's switches that DDP cuts, where ``workload`` stands for
     it; ``grains``: see ``grains_of``. ``curve``, and as arrays ``curve_bytes``, ``curve_ns``: the
     all-reduce curve, zero for world size 1.
@@ -92,7 +93,8 @@ class Problem:
         self._place = np.full(len(workload.gradients), len(self))  # an unused gradient has none
         self._place[self.indices] = np.arange(len(self))
         gradients = [workload.gradients[index] for index in self.order]
-        into = None if "copy_in" in workload.ready_includes else hardware.copy_in_bytes_per_s
+        included = "copy_in" in workload.ready_includes
+        into, hook_ns = (None, 0) if included else (hardware.copy_in_bytes_per_s, hardware.hook_cost_ns)
         ready = [gradient.ready_ns or 0 for gradient in gradients]
         _ints("backward_ns", [workload.backward_ns])
         self.run = np.array(run_keys(gradients), dtype=np.int64)
@@ -104,7 +106,7 @@ class Problem:
         # Of floats: exact up to what is legal, and without overflow beyond.
         _ints("num_bytes of all gradients", [int(np.maximum(self.wire, self.dense).sum(dtype=np.float64))])
         self.work = np.diff(_ints("ready_ns", ready), prepend=0)
-        self.copy_in = _ints("copy_in", _transfers_ns(copied, into))
+        self.copy_in = _ints("copy_in", [hook_ns + copy for copy in _transfers_ns(copied, into)])
         self.ready = np.cumsum(self.work + self.copy_in)
         self.tail = workload.backward_ns - (ready[-1] if ready else 0)
         self.lane_end = int(self.ready[-1]) + self.tail if ready else self.tail
