@@ -111,20 +111,6 @@ class Result:
         return micro_batches(self.played.assignment.settings)
 
     @property
-    def syncs_each(self) -> bool:
-        """Whether gradients are synchronised in micro-batches before the last, too."""
-        timeline = self.played.timeline
-        return _carrying(sim.collectives(timeline)) > _carrying(
-            [one.collective for one in timeline.collectives]
-        )
-
-    @property
-    def earlier_computing_ns(self) -> int:
-        """What the micro-batches before the last compute: forward, loss and backward."""
-        workload = self.inputs.workload
-        return (self.micro_batches - 1) * (workload.forward_ns + workload.loss_ns + workload.backward_ns)
-
-    @property
     def uncounted_bytes(self) -> int:
         """What collectives carry that no time is known of, so that it is not in this step."""
         hardware = self.inputs.hardware

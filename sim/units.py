@@ -103,12 +103,17 @@ def format_ms(ns: float) -> str:
 
 def format_time(ns: float) -> str:
     """Microseconds up to a millisecond, else milliseconds: ``12.3 us``, ``12.34 ms``."""
-    return f"{ns / 1000:.1f} us" if ns < NS_PER_MS else format_ms(ns)
+    return f"{ns / 1000:.1f} us" if round(ns / 1000, 1) < 1000 else format_ms(ns)
+
+
+def three_digits(value: float) -> str:
+    """A number to three digits, and all of those before its point; never in powers of ten above 1."""
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:.0f}"
 
 
 def format_mib(mib: float) -> str:
     """A number of MiB to three digits, never in powers of ten: ``0.25``, ``1024``."""
-    return f"{mib:.3g}" if mib < 1000 else f"{mib:.0f}"
+    return three_digits(mib)
 
 
 def format_sizes(sizes: Iterable[int]) -> str:
@@ -122,7 +127,7 @@ def format_size(num_bytes: float) -> str:
     """Bytes for people, in binary units: ``25.0 MiB``."""
     value = float(num_bytes)
     for unit in ("B", "KiB", "MiB"):
-        if abs(value) < 1024:
-            return f"{value:.0f} B" if unit == "B" else f"{value:.3g} {unit}"
+        if abs(round(value)) < 1024:
+            return f"{value:.0f} B" if unit == "B" else f"{three_digits(value)} {unit}"
         value /= 1024
-    return f"{value:.3g} GiB"
+    return f"{three_digits(value)} GiB"

@@ -72,9 +72,9 @@ def show(library: Library, asked: Asked) -> None:
     verdicts = [labels.plain(f"{one.name}: {one.played.report.verdict}") for one in results]
     st.markdown("\n".join(f"- {verdict}" for verdict in verdicts))
     for one in results:
-        if one.syncs_each:
-            told = one.name, one.micro_batches, one.played.report.accumulation_ns, one.earlier_computing_ns
-            st.info(labels.plain(words.syncs_each_sentence(*told)))
+        exposed_ns = one.played.report.exposed_by_micro_batch_ns
+        if len(exposed_ns) > 1:
+            st.info(labels.plain(words.syncs_each_sentence(one.name, exposed_ns)))
     has_base = candidates[0].letter not in errors
     if has_base and len(results) > 1:
         compare_changes.show(results)

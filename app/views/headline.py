@@ -6,7 +6,6 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app.cached import Played
-from app.choosing import micro_batches
 from app.words import labels
 from app.words.switches import switches_beyond
 from sim.units import format_ms
@@ -70,14 +69,11 @@ def show(shown: Played, as_measured: Played | None = None) -> tuple[DeltaGenerat
 
 
 def _exposed_words(shown: Played) -> str:
-    """The share of the step; where earlier micro-batches synchronise as well, what all of them add."""
-    report, workload = shown.report, shown.timeline.workload
-    batches = micro_batches(shown.assignment.settings)
-    plain_ns = workload.forward_ns + workload.loss_ns + workload.backward_ns
-    earlier_ns = report.accumulation_ns - (batches - 1) * plain_ns
-    if earlier_ns <= 0:
-        return f"{labels.share(report.exposed_comm_ns, report.step_ns)} of the step"
-    return f"the last of {batches}; all: {format_ms(report.exposed_comm_ns + earlier_ns)}"
+    """The share of the step; where earlier micro-batches reduce as well, in how many."""
+    report = shown.report
+    share = f"{labels.share(report.exposed_comm_ns, report.step_ns)} of the step"
+    batches = len(report.exposed_by_micro_batch_ns)
+    return share if batches <= 1 else f"{share}, in {batches} micro-batches"
 
 
 def gain_card(

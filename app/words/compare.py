@@ -110,12 +110,11 @@ def lacking_sentence(name: str, note: str, uncounted_bytes: int) -> str:
     )
 
 
-def syncs_each_sentence(name: str, micro_batches: int, earlier_ns: int, computing_ns: int) -> str:
-    """What the exposed communication of a candidate leaves out that synchronises in each micro-batch."""
+def syncs_each_sentence(name: str, exposed_ns: Sequence[int]) -> str:
+    """Of how many micro-batches the exposed communication of a candidate is."""
     return (
-        f"{name} synchronises in each of its {micro_batches} micro-batches. Exposed communication and "
-        f"overlap are of the last; the {micro_batches - 1} before it take {format_ms(earlier_ns)}, "
-        f"{format_ms(earlier_ns - computing_ns)} more than their forward, loss and backward."
+        f"{name} reduces in {len(exposed_ns)} micro-batches: {format_ms(sum(exposed_ns))} are exposed, "
+        f"{format_ms(exposed_ns[-1])} in the last, of which the timeline and the overlap are."
     )
 
 

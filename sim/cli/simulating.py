@@ -315,9 +315,23 @@ def print_report(report: Report, workload: Workload) -> None:
         [
             ["step", format_ms(report.step_ns)],
             ["exposed communication", f"{format_ms(report.exposed_comm_ns)} ({share:.1%} of the step)"],
+            *(
+                [f"  of micro-batch {number}", format_ms(exposed)]
+                for number, exposed in enumerate(report.exposed_by_micro_batch_ns, start=1)
+                if len(report.exposed_by_micro_batch_ns) > 1
+            ),
             ["overlap", f"{report.overlap_ratio:.1%}"],
             ["backward ends", format_ms(report.backward_end_ns)],
             ["gradients available", format_ms(report.sync_end_ns)],
+        ],
+    )
+    table(
+        "parts of the step",
+        ["part", "ms", "of the step"],
+        [
+            [name, in_ms(took), f"{took / report.step_ns:.1%}"]
+            for name, took in report.parts_ns.items()
+            if report.step_ns
         ],
     )
     waits = ["waited"] if any(row.late_ns for row in report.buckets) else []

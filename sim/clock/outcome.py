@@ -131,6 +131,7 @@ def make_timeline(
     outcome: Outcome,
     *,
     accumulation_ns: int,
+    earlier_exposed_ns: tuple[int, ...],
     engine: str,
     iteration: Iteration,
     slowest: Workload | None,
@@ -144,7 +145,9 @@ def make_timeline(
         iteration=iteration,
         engine=engine,
         pre_forward_ns=program.pre_forward_ns,
+        before_forward=program.before_forward_parts,
         accumulation_ns=accumulation_ns,
+        earlier_exposed_ns=earlier_exposed_ns,
         compute=outcome.compute,
         buckets=tuple(_bucket(program, outcome, labels, k) for k in range(len(program.carriers))),
         collectives=tuple(

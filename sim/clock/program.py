@@ -123,10 +123,10 @@ class Program:
 
     ``lane`` starts with backward. ``carriers`` holds, for each bucket, the collectives that carry it: none
     where it is not sent, several where they follow each other. ``before_forward`` and ``after_sync`` are
-    blocking collectives, one after the other; ``before_forward_ns`` and ``after_sync_ns`` what else is done
-    there. ``hidden_ns`` is how much of ``before_forward`` runs beside forward. ``optimizer_ns`` is the
-    optimizer's step, 0 in a micro-batch that has none. ``early_launches`` are buckets that are sent before
-    all of their gradients are ready.
+    blocking collectives, one after the other; ``before_forward_ns`` (for ``before_forward_for``) and
+    ``after_sync_ns`` what else is done there. ``hidden_ns`` is how much of ``before_forward`` runs beside
+    forward. ``optimizer_ns`` is the optimizer's step, 0 in a micro-batch that has none. ``early_launches``
+    are buckets that are sent before all of their gradients are ready.
     """
 
     lane: tuple[LaneItem, ...]
@@ -135,6 +135,7 @@ class Program:
     effects: Effects
     before_forward: tuple[Collective, ...] = ()
     before_forward_ns: int = 0
+    before_forward_for: str = "parameters"
     hidden_ns: int = 0
     after_sync: tuple[Collective, ...] = ()
     after_sync_ns: int = 0
@@ -147,6 +148,16 @@ class Program:
         """All that a system does before the module's forward, or adds to it."""
         gathered = sum(collective.service_ns for collective in self.before_forward) - self.hidden_ns
         return self.before_forward_ns + gathered
+
+    @property
+    def before_forward_parts(self) -> tuple[tuple[str, int], ...]:
+        """``pre_forward_ns`` by what it is for."""
+        parts: dict[str, int] = {}
+        for collective in self.before_forward:
+            parts[collective.purpose] = parts.get(collective.purpose, 0) + collective.service_ns
+        parts["parameters"] = parts.get("parameters", 0) - self.hidden_ns
+        parts[self.before_forward_for] = parts.get(self.before_forward_for, 0) + self.before_forward_ns
+        return tuple((what, took) for what, took in parts.items() if took)
 
     @property
     def post_sync_ns(self) -> int:

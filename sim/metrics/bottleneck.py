@@ -14,6 +14,7 @@ from sim.nouns.workload import Gradient
 from sim.units import format_ms, format_size
 
 NEGLIGIBLE = 0.01  # of the step: below this, communication is hidden for all that matters
+TOLD = 0.005  # of the step: a part beside backward that takes more is told
 _AFTERWARDS = ("end of backward", "after backward", "step")
 
 
@@ -22,27 +23,47 @@ class Bottleneck:
     """A cause by code, the sentence with the figures behind it, and the time that it is about, in ns.
 
     Without it, all else the same, the step would be shorter by at most ``part_ns``; this holds where
-    ``Evidence.is_additive``.
+    ``Evidence.is_additive``. ``saves_ns`` is what the change that the sentence proposes saves at most;
+    None where it proposes none, or where no bound is known.
     """
 
     code: str
     sentence: str
     part_ns: int
+    saves_ns: int | None = None
 
 
 def find_bottleneck(timeline: Timeline, step_ns: int, path: Sequence[PathSpan] | None = None) -> Bottleneck:
     """What to tell the user first: the first of ``CAUSES`` that matches, and what the optimizer's step adds.
 
-    ``step_ns`` is the whole step, ``path`` its critical path where that is known.
+    ``step_ns`` is the whole step, ``path`` its critical path where that is known. Parts of the step before
+    forward and after the optimizer, which no critical path of a backward has, follow with what avoids them.
     """
     evidence = Evidence(timeline=timeline, step_ns=step_ns, known_path=path)
     found = (cause(evidence) for cause in CAUSES)
     first = next(bottleneck for bottleneck in found if bottleneck is not None)
-    if timeline.post_sync_ns <= NEGLIGIBLE * step_ns:
-        return first
-    what = "gathering parameters" if timeline.hardware.all_gather else "all but gathering parameters"
-    after = f"; {what} in the optimizer's step adds {format_ms(timeline.post_sync_ns)}"
-    return replace(first, sentence=first.sentence + after)
+    first = replace(first, part_ns=first.part_ns + evidence.earlier_exposed_ns)
+    before = [
+        _BEFORE.get(what, f"{what} before forward: {{}}").format(format_ms(took))
+        for what, took in timeline.before_forward
+        if took > TOLD * step_ns
+    ]
+    after = []
+    if timeline.post_sync_ns > TOLD * step_ns:
+        what = "gathering parameters" if timeline.hardware.all_gather else "all but gathering parameters"
+        after = [f"{what} in the optimizer's step adds {format_ms(timeline.post_sync_ns)}"]
+    return replace(first, sentence="; ".join((first.sentence, *before, *after)))
+
+
+_BEFORE = {
+    "buffers": "buffers are broadcast before forward: {}; broadcast_buffers=False would save it",
+    "rebuilt buckets": "the rebuilt buckets are told to all ranks before forward, once: {}",
+    "unused parameters": "forward looks for unused parameters: {}; find_unused_parameters=False "
+    "would save it",
+    "common rank": "ranks agree before forward who sends the buffers: {}",
+    "parameters": "forward waits for parameters: {}",
+    "zeroed gradients": "gradients are zeroed before forward: {}",
+}
 
 
 def _no_communication(evidence: Evidence) -> Bottleneck | None:
@@ -56,7 +77,7 @@ def _no_communication(evidence: Evidence) -> Bottleneck | None:
 
 
 def _compute_bound(evidence: Evidence) -> Bottleneck | None:
-    exposed = evidence.exposed_ns
+    exposed = evidence.timeline.exposed_ns
     share = exposed / evidence.step_ns if evidence.step_ns else 0.0
     if share > NEGLIGIBLE:
         return None
@@ -64,7 +85,7 @@ def _compute_bound(evidence: Evidence) -> Bottleneck | None:
         code="compute-bound",
         sentence=f"compute-bound: synchronising adds {format_ms(exposed)}, {share:.1%} of the step; "
         f"no assignment can gain more than that",
-        part_ns=exposed,
+        part_ns=evidence.exposed_ns,
     )
 
 
@@ -74,14 +95,16 @@ def _straggler_bound(evidence: Evidence) -> Bottleneck | None:
     if timeline.slowest is None or not waits or waits < evidence.exposed_ns / 2:
         return None
     count = sum(span.kind == "straggler" for span in evidence.path)
-    saved = _saving(min(waits, evidence.exposed_ns), evidence.is_additive)
+    saves_ns = evidence.saved_ns(waits, evidence.timeline.exposed_ns)
+    saved = _saving(saves_ns, evidence.is_additive)
     return Bottleneck(
         code="straggler-bound",
         sentence=f"straggler-bound: the critical path waits {format_ms(waits)} for the slowest rank, in "
         f"{_count(count, 'collective')}; backward takes {format_ms(timeline.slowest.backward_ns)} there and "
-        f"{format_ms(timeline.workload.backward_ns)} here; {format_ms(evidence.exposed_ns)} is exposed, "
+        f"{format_ms(timeline.workload.backward_ns)} here; {evidence.exposed_words} is exposed, "
         f"without that rank {saved} less",
         part_ns=waits,
+        saves_ns=saves_ns if evidence.is_additive else None,
     )
 
 
@@ -94,7 +117,7 @@ def _no_overlap(evidence: Evidence) -> Bottleneck | None:
         code="no-overlap",
         sentence=f"no overlap: {'all' if count > 1 else 'the'} {_count(count, 'collective')} "
         f"{'are' if count > 1 else 'is'} launched after backward, which hides none of the "
-        f"{format_ms(evidence.exposed_ns)} that are exposed",
+        f"{evidence.exposed_words} that are exposed",
         part_ns=evidence.exposed_ns,
     )
 
@@ -105,7 +128,7 @@ def _lane_held(evidence: Evidence) -> Bottleneck | None:
     if standing and not evidence.hidden_ns:
         sentence = (
             f"no overlap: backward stands still for {format_ms(standing)}, waiting for each collective, and "
-            f"nothing hides any of the {format_ms(exposed)} that are exposed"
+            f"nothing hides any of the {evidence.exposed_words} that are exposed"
         )
         return Bottleneck(code="no-overlap", sentence=sentence, part_ns=exposed)
     if not standing or standing < exposed / 2:
@@ -113,7 +136,7 @@ def _lane_held(evidence: Evidence) -> Bottleneck | None:
     return Bottleneck(
         code="lane-held",
         sentence=f"backward stands still for {format_ms(standing)}, waiting for collectives before it "
-        f"goes on, with {format_ms(exposed)} exposed",
+        f"goes on, with {evidence.exposed_words} exposed",
         part_ns=standing,
     )
 
@@ -149,7 +172,7 @@ def _hook_bound(evidence: Evidence) -> Bottleneck | None:
     return Bottleneck(
         code="hook-bound",
         sentence=f"hook-bound: what hooks compute takes {format_ms(hooks)} of the critical path, "
-        f"with {format_ms(evidence.exposed_ns)} exposed",
+        f"with {evidence.exposed_words} exposed",
         part_ns=hooks,
     )
 
@@ -163,7 +186,7 @@ def _launch_bound(evidence: Evidence) -> Bottleneck | None:
         code="launch-bound",
         sentence=f"launch-bound: {_count(count, 'launch', 'launches')} x "
         f"{format_ms(launches / count)} = {format_ms(launches)} on the critical path, with "
-        f"{format_ms(evidence.exposed_ns)} exposed",
+        f"{evidence.exposed_words} exposed",
         part_ns=launches,
     )
 
@@ -176,7 +199,7 @@ def _copy_bound(evidence: Evidence) -> Bottleneck | None:
     return Bottleneck(
         code="copy-bound",
         sentence=f"copy-bound: copies into and out of buckets take {format_ms(copies)} of the "
-        f"critical path, with {format_ms(evidence.exposed_ns)} exposed{advice}",
+        f"critical path, with {evidence.exposed_words} exposed{advice}",
         part_ns=copies,
     )
 
@@ -187,7 +210,7 @@ def _interference_bound(evidence: Evidence) -> Bottleneck | None:
     return Bottleneck(
         code="interference-bound",
         sentence=f"interference-bound: collectives beside it make backward {format_ms(evidence.stretch_ns)} "
-        f"longer, with {format_ms(evidence.exposed_ns)} exposed",
+        f"longer, with {evidence.exposed_words} exposed",
         part_ns=evidence.stretch_ns,
     )
 
@@ -198,14 +221,19 @@ def _latency_bound(evidence: Evidence) -> Bottleneck | None:
     if latency < evidence.moving_ns:
         return None
     name = _name(sent)
-    saved = min(evidence.merging_saves_ns, evidence.exposed_ns)
-    advice = f"; one {name} in their place would save {_saving(saved, evidence.is_alone)}" if saved else ""
+    saved = evidence.saved_ns(evidence.merging_saves_ns, evidence.timeline.exposed_ns)
+    advice = (
+        f"; one {name} in their place would save {_saving(saved, evidence.is_alone)}"
+        if evidence.merging_saves_ns
+        else ""
+    )
     return Bottleneck(
         code="latency-bound",
         sentence=f"latency-bound: {_count(len(sent), name)} x {format_ms(latency / len(sent))} = "
         f"{format_ms(latency)} of latency in {format_ms(evidence.wire_ns)} on the wire, with "
-        f"{format_ms(evidence.exposed_ns)} exposed{advice}",
+        f"{evidence.exposed_words} exposed{advice}",
         part_ns=latency,
+        saves_ns=saved if evidence.merging_saves_ns and evidence.is_alone else None,
     )
 
 
@@ -236,16 +264,21 @@ def _bandwidth_bound(evidence: Evidence) -> Bottleneck:
     """What is left: collectives one after the other, most of whose time grows with their bytes."""
     sent, wire, num_bytes = evidence.sent, evidence.wire_ns, evidence.wire_bytes
     is_gapless = all(before.end_ns == after.start_ns for before, after in pairwise(sent))
-    most = format_ms(min(evidence.moving_ns // 2, evidence.exposed_ns))
+    saves_ns = evidence.saved_ns(evidence.moving_ns // 2, evidence.all_moving_ns // 2)
     # Where others share the link or slow it down, the path does not tell what more bandwidth would save.
-    advice = f", of which twice the bandwidth would save at most {most}" if evidence.is_alone else ""
+    advice = (
+        f", of which twice the bandwidth would save at most {format_ms(saves_ns)}"
+        if evidence.is_alone
+        else ""
+    )
     return Bottleneck(
         code="bandwidth-bound",
         sentence=f"bandwidth-bound: {_count(len(sent), _name(sent))}{' back to back' if is_gapless else ''}, "
         f"{format_size(num_bytes)} at {num_bytes / wire:.2f} GB/s{_sharing_words(evidence)}, "
         f"{'keep the link busy for' if is_gapless else 'are on the critical path for'} "
-        f"{format_ms(wire)}; {format_ms(evidence.exposed_ns)} is exposed{advice}",
+        f"{format_ms(wire)}; {evidence.exposed_words} is exposed{advice}",
         part_ns=wire,
+        saves_ns=saves_ns if evidence.is_alone else None,
     )
 
 

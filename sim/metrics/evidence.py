@@ -12,6 +12,7 @@ from sim.nouns.collective import CollectiveKind, CollectiveTimes
 from sim.nouns.hardware import SLOWDOWNS, Curve
 from sim.nouns.path import PathSpan
 from sim.nouns.timeline import Timeline
+from sim.units import format_ms
 
 _SENT = get_args(CollectiveKind)
 
@@ -29,8 +30,28 @@ class Evidence:
 
     @property
     def exposed_ns(self) -> int:
-        """All that synchronising adds to a plain backward."""
-        return self.timeline.sync_end_ns - self.timeline.workload.backward_ns
+        """All that synchronising adds to a plain backward, in the last micro-batch, whose path is known."""
+        return self.timeline.last_exposed_ns
+
+    @property
+    def earlier_exposed_ns(self) -> int:
+        """All that it adds to the micro-batches before: no cause that is taken away saves more of them."""
+        return sum(self.timeline.earlier_exposed_ns)
+
+    @property
+    def exposed_words(self) -> str:
+        """What is exposed in the step; where several micro-batches reduce, how much of it in the last."""
+        told = format_ms(self.timeline.exposed_ns)
+        count = len(self.timeline.earlier_exposed_ns)
+        if not count:
+            return told
+        return f"{told} in {count + 1} micro-batches, {format_ms(self.exposed_ns)} in the last,"
+
+    def saved_ns(self, path_ns: int, of_all_ns: int) -> int:
+        """What a change saves at most: ``path_ns`` of the last micro-batch, whose path is known, and of each
+        earlier one ``of_all_ns``, what it takes from all collectives; never more than is exposed."""
+        earlier = sum(min(of_all_ns, exposed) for exposed in self.timeline.earlier_exposed_ns)
+        return min(path_ns, self.exposed_ns) + earlier
 
     @cached_property
     def path(self) -> Sequence[PathSpan]:
@@ -72,6 +93,18 @@ class Evidence:
     def moving_ns(self) -> int:
         """What the collectives on the critical path take beyond ``latency_ns``, each alone on its channel."""
         return sum(played.collective.service_ns for played in self.played) - self.latency_ns
+
+    @property
+    def all_moving_ns(self) -> int:
+        """``moving_ns`` of all collectives of a micro-batch."""
+        return sum(
+            played.collective.service_ns - self._least_ns(played.collective.kind)
+            for played in self.timeline.collectives
+        )
+
+    def _least_ns(self, kind: CollectiveKind) -> int:
+        curve = self.timeline.hardware.curve(kind)
+        return min((point.duration_ns for point in curve or ()), default=0)
 
     @property
     def merging_saves_ns(self) -> int:

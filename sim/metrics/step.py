@@ -38,6 +38,22 @@ def step_ns(timeline: Timeline) -> int:
     )
 
 
+def parts_ns(timeline: Timeline) -> dict[str, int]:
+    """The parts of a step that take time, in the order in which they come; they add up to the step."""
+    workload = timeline.workload
+    found = {
+        "earlier micro-batches": timeline.accumulation_ns,
+        **{f"before forward: {what}": took for what, took in timeline.before_forward},
+        "forward": workload.forward_ns,
+        "loss": workload.loss_ns,
+        "backward": workload.backward_ns,
+        "exposed communication": timeline.last_exposed_ns,
+        "optimizer": timeline.optimizer_ns,
+        "after the optimizer: parameters": timeline.post_sync_ns,
+    }
+    return {name: took for name, took in found.items() if took}
+
+
 def summarize(timeline: Timeline, path: Sequence[PathSpan] | None = None) -> Report:
     """The report of a timeline: its figures, the sentence that names the bottleneck, its buckets.
 
@@ -55,11 +71,14 @@ def summarize(timeline: Timeline, path: Sequence[PathSpan] | None = None) -> Rep
         accumulation_ns=timeline.accumulation_ns,
         optimizer_ns=timeline.optimizer_ns,
         step_ns=step,
-        exposed_comm_ns=timeline.sync_end_ns - timeline.workload.backward_ns,
+        exposed_comm_ns=timeline.exposed_ns,
+        exposed_by_micro_batch_ns=(*timeline.earlier_exposed_ns, timeline.last_exposed_ns),
+        parts_ns=parts_ns(timeline),
         overlap_ratio=overlap_ratio(timeline),
         verdict=verdict.sentence,
         verdict_code=verdict.code,
         verdict_ns=verdict.part_ns,
+        verdict_saves_ns=verdict.saves_ns,
         buckets=tuple(
             BucketRow(
                 index=bucket.index,

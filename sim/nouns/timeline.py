@@ -56,7 +56,9 @@ class Timeline:
     """One simulated step with all that went into it; times in ns.
 
     The spans are those of its last micro-batch, from the start of its backward; ``accumulation_ns`` is what
-    the micro-batches before it take. ``optimizer_ns`` is the optimizer's step as this system runs it,
+    the micro-batches before it take, ``earlier_exposed_ns`` what synchronising adds to the backward of each
+    of them that reduces. ``before_forward`` are the parts of ``pre_forward_ns``, by what they are for.
+    ``optimizer_ns`` is the optimizer's step as this system runs it,
     ``post_sync_ns`` what else follows (ZeRO's all-gather). ``slowest`` is the workload as the slowest other
     rank ran it; None: no rank was later than this one. ``holdings`` are what buckets hold in memory.
     """
@@ -75,7 +77,19 @@ class Timeline:
     optimizer_ns: int
     post_sync_ns: int = 0
     accumulation_ns: int = 0
+    earlier_exposed_ns: tuple[int, ...] = ()
+    before_forward: tuple[tuple[str, int], ...] = ()
     early_launches: tuple[EarlyLaunch, ...] = ()
     notes: tuple[str, ...] = ()
     slowest: Workload | None = None
     holdings: tuple[Holding, ...] = ()
+
+    @property
+    def last_exposed_ns(self) -> int:
+        """What synchronising adds to a plain backward, in the last micro-batch."""
+        return self.sync_end_ns - self.workload.backward_ns
+
+    @property
+    def exposed_ns(self) -> int:
+        """What synchronising adds to plain backwards, in all micro-batches that reduce."""
+        return sum(self.earlier_exposed_ns) + self.last_exposed_ns

@@ -146,6 +146,7 @@ class _Writer:
             effects=effects_of(workload, self.hardware),
             before_forward=before,
             before_forward_ns=search_ns(workload, self.hardware, switches),
+            before_forward_for="unused parameters",
             optimizer_ns=workload.optimizer_ns,
             notes=(*notes, *self._notes()),
         )

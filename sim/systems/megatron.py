@@ -132,6 +132,7 @@ class _Writer:
             effects=effects_of(self.workload, hardware),
             before_forward=gathers,
             before_forward_ns=self._zeroing_ns() if number == 0 else 0,
+            before_forward_for="zeroed gradients",
             hidden_ns=hidden_ns,
             after_sync=self._step_gathers() if is_last else (),
             optimizer_ns=self._optimizer_ns() if is_last else 0,

@@ -62,6 +62,11 @@ def simulate(
         programs[-1],
         outcomes[-1],
         accumulation_ns=_micro_batches_ns(workload, programs[:-1], outcomes[:-1]),
+        earlier_exposed_ns=tuple(
+            outcome.sync_end_ns - workload.backward_ns
+            for program, outcome in zip(programs[:-1], outcomes[:-1], strict=True)
+            if program.collectives
+        ),
         engine=engine,
         iteration=iteration,
         slowest=slowest,

@@ -118,6 +118,14 @@ def report_beside(record: Record, assignment: Assignment) -> Report:
         sync_end_ns=alone.sync_end_ns + added_ns,
         step_ns=alone.step_ns + added_ns,
         exposed_comm_ns=alone.exposed_comm_ns + added_ns,
+        exposed_by_micro_batch_ns=(
+            *alone.exposed_by_micro_batch_ns[:-1],
+            alone.exposed_by_micro_batch_ns[-1] + added_ns,
+        ),
+        parts_ns={
+            **alone.parts_ns,
+            "exposed communication": alone.exposed_by_micro_batch_ns[-1] + added_ns,
+        },
         buckets=(),
         notes=(
             *alone.notes,

@@ -1,6 +1,5 @@
 """Take a cause away, and the sentence that names it goes, and no more time than the sentence says."""
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -209,12 +208,6 @@ def test_a_straggler_is_bound_by_what_it_is_late(case: Case, factor: int) -> Non
         check_goes(case, WITHOUT["straggler-bound"])
 
 
-def most_saved_ns(sentence: str) -> float | None:
-    """The bound that a sentence gives, in ns to half a hundredth of a ms; None where it gives none."""
-    found = re.search(r"would save at most (\d+\.\d\d) ms$", sentence)
-    return None if found is None else (float(found[1]) + 0.005001) * MS
-
-
 def merged(case: Case) -> Case:
     """The buckets on the critical path as one, where the last of them was."""
     indices = case.assignment.bucket_indices
@@ -245,7 +238,7 @@ def additive_cases(draw: st.DrawFn) -> Case:
 def test_merging_saves_at_most_what_is_said(case: Case, latency: int) -> None:
     case = with_curve(lambda it: [point.duration_ns + latency for point in it.all_reduce])(case)
     found = report(case)
-    most = most_saved_ns(found.verdict)
+    most = found.verdict_saves_ns
     event(f"{found.verdict_code} {most is not None}")
     if found.verdict_code == "latency-bound" and most is not None:
         assert found.sync_end_ns - report(merged(case)).sync_end_ns <= most
@@ -265,7 +258,7 @@ def test_twice_the_bandwidth_saves_at_most_what_is_said(case: Case, factor: int)
     found = report(slow)
     event(found.verdict_code)
     if found.verdict_code == "bandwidth-bound":
-        most = most_saved_ns(found.verdict)
+        most = found.verdict_saves_ns
         assert most is not None
         assert found.sync_end_ns - report(fast).sync_end_ns <= most
 

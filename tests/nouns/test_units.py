@@ -95,3 +95,17 @@ def test_words_for_people() -> None:
         "25 MiB",
         "3 GiB",
     ]
+
+
+@given(st.integers(0, 1 << 60))
+def test_no_size_is_told_in_powers_of_ten_or_as_1024_of_a_smaller_unit(size: int) -> None:
+    number, unit = format_size(size).split()
+    assert "e" not in number
+    assert unit == "GiB" or float(number) < 1024
+    assert parse_size(format_size(size).replace(" ", "")) == pytest.approx(size, rel=6e-3, abs=0.5)
+
+
+def test_sizes_at_the_edges() -> None:
+    assert [format_size(size) for size in (1_024_000, 1023 * 1024, 1024 * 1024 - 1)] == [
+        *("1000 KiB", "1023 KiB", "1 MiB")
+    ]

@@ -83,7 +83,7 @@ def _play(workload: Workload, hardware: Hardware, assignment: Assignment, engine
         *_sizes(assignment),
         step_ns=step_ns(timeline),
         sync_end_ns=timeline.sync_end_ns,
-        exposed_comm_ns=timeline.sync_end_ns - workload.backward_ns,
+        exposed_comm_ns=timeline.exposed_ns,
         overlap_ratio=overlap_ratio(timeline),
     )
 
