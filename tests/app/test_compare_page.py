@@ -358,10 +358,11 @@ def test_what_earlier_micro_batches_add_is_told(
     quick.query_params["a_no_sync"] = "false"
     quick.run()
     assert is_clean(quick)
-    (told,) = [found.value for found in quick.info if "synchronises in each" in found.value]
+    (told,) = [found.value for found in quick.info if "micro-batches" in found.value]
     played = sim.simulate(workload, hardware, sim.assign(workload, accumulation_steps=4, no_sync=False))
     computing = 3 * (workload.forward_ns + workload.loss_ns + workload.backward_ns)
-    assert labels.plain(format_ms(played.accumulation_ns - computing)) in told
+    assert sum(played.earlier_exposed_ns) == played.accumulation_ns - computing
+    assert labels.plain(format_ms(played.exposed_ns)) in told
 
 
 @pytest.mark.parametrize(
