@@ -71,7 +71,8 @@ class Choice:
         Where a gradient of ``workload`` is never ready, with the switch without which DDP does not train it.
         """
         options = self._same_job
-        if any(gradient.ready_ns is None for gradient in workload.gradients):
+        knows = any(workload.switches.get(name) for name in _FOR_UNUSED)
+        if not knows and any(gradient.ready_ns is None for gradient in workload.gradients):
             given = {name: value for name, value in self.options if name in _FOR_UNUSED and value}
             options |= given or {"find_unused_parameters": True}
         return Choice(pick="default", options=tuple(sorted(options.items())))

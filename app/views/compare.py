@@ -22,6 +22,7 @@ from app.views.sources import Asked
 from app.words import compare as words
 from app.words import labels
 from app.words.cluster import MACHINE_WORDS, device_sentence, is_computed
+from app.words.switches import as_it_ran
 from app.words.tune import CARRIED
 from sim.errors import SimError
 from sim.units import format_ms
@@ -46,6 +47,8 @@ def show(library: Library, asked: Asked) -> None:
         st.info(labels.plain(words.ELSEWHERE.format(what_ifs=names)), icon=":material/tune:")
     if given.is_carried:
         st.caption(CARRIED)
+    if given.inputs.workload.switches:
+        st.caption(labels.plain(as_it_ran(given.inputs.workload.switches)))
     candidates = tuple(replace(one, choice=one.choice.with_given(given.assignment)) for one in candidates)
     results, errors = _play(inputs, candidates, library)
     _headline(candidates, results, errors)

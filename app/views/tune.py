@@ -41,6 +41,7 @@ from app.views.waiting import Progress, wait_for
 from app.words import labels
 from app.words import tune as words
 from app.words.cluster import device_sentence, is_computed
+from app.words.switches import as_it_ran
 from sim.nouns.band import BandPoint
 from sim.nouns.recommendation import Recommendation
 
@@ -68,6 +69,8 @@ def show(library: Library, source: Asked, validate: st.Page) -> None:
         st.warning(labels.plain(unlike))
     if given.is_carried:
         st.caption(words.CARRIED)
+    if inputs.workload.switches:
+        st.caption(labels.plain(as_it_ran(inputs.workload.switches)))
     shown = _play(inputs, choice)
     warning = st.empty()
     measured_as = None if turned.what_if.is_none else cached.play(as_given, choice)

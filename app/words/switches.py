@@ -88,6 +88,12 @@ def switches_beyond(assignment: Assignment, default: Assignment) -> list[str]:
     return [option_words(one) for one in own.items() if one[0] not in {*CAP_KWARGS, *base}]
 
 
+def as_it_ran(switches: Mapping[str, Any]) -> str:
+    """That a recorded job is asked about with its own switches."""
+    told = ", ".join(map(option_words, switches.items()))
+    return f"As the job ran: {told}. A switch that is set beside goes before its own."
+
+
 def option_words(option: tuple[str, Any]) -> str:
     """A switch in few words: its name where it is on, else its name and value."""
     name, value = option
