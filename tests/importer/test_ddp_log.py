@@ -171,6 +171,18 @@ def test_the_constructors_buckets_where_nothing_was_rebuilt() -> None:
     assert layout["find_unused_parameters"] is True
 
 
+def test_the_job_of_a_log_has_the_switches_that_it_tells() -> None:
+    text = log_of(find_unused_parameters=1, broadcast_buffers=0, comm_hook="fp16_compress_hook")
+    workload = read(text, model=model()).workload
+    assert workload is not None
+    assert workload.switches == {
+        "broadcast_buffers": False,
+        "comm_hook": "fp16_compress",
+        "find_unused_parameters": True,
+    }
+    assert sim.assign(workload).ddp_kwargs["find_unused_parameters"] is True
+
+
 def test_what_is_no_log() -> None:
     for text in ("", "hello\n", "{}", "[]", '{"a": 1}', '{"records": [{"b": 1}]}'):
         with pytest.raises(InputError, match=r"job\.log: no log of DistributedDataParallel"):

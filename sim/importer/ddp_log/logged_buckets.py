@@ -14,10 +14,11 @@ from sim.importer.estimated_times import bounds_band, split_backward, stretch_ba
 from sim.importer.matching import match_buckets
 from sim.importer.notes import Notes
 from sim.importer.opening import read_texts
+from sim.importer.recorded.job_settings import switches_told
 from sim.importer.wording import count_of, stem_of
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.imported import Imported, ImportOptions, RankRow
-from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
+from sim.nouns.workload import DTYPE_BYTES, AsRun, Gradient, Workload
 from sim.units import format_ms
 
 Indices = tuple[tuple[int, ...], ...]
@@ -231,6 +232,7 @@ def _workload(
         "ready_includes": INCLUDES if is_logged else (),
         "estimated": True,
         "band_on": "ready",
+        "job": AsRun(switches=switches_told(log.switches, log.comm_hook)),
         "provenance": {"source": "DDP's logger", "file": source},
     }
     if options.model is not None:

@@ -1,7 +1,7 @@
 """How a recorded job ran: DDP's switches, micro-batches, hook, and the buckets that it had."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.importer.recorded.kept_steps import Kept
@@ -16,10 +16,8 @@ _MANY = 0.2  # of all steps
 def job_of(kept: Sequence[Kept]) -> tuple[AsRun, tuple[str, ...]]:
     """The job, and a sentence on each thing that it did and that is not modelled: it is taken as not done."""
     header, layouts = kept[0].rank.header, kept[0].rank.layouts
-    found, untold = _arguments(header.ddp), []
-    if header.comm_hook in _HOOKS:
-        found["comm_hook"] = _HOOKS[header.comm_hook]
-    elif header.comm_hook is not None:
+    found, untold = switches_told(header.ddp, header.comm_hook), []
+    if header.comm_hook is not None and "comm_hook" not in found:
         untold.append(
             f"comm_hook: {header.comm_hook!r} is not modelled here; modelled are {', '.join(_HOOKS)} and none"
         )
@@ -53,11 +51,11 @@ def accumulation(kept: Sequence[Kept]) -> tuple[int, int]:
     return min((one for one in counts if counts[one] >= _MANY * counts.total()), default=(1, 1))
 
 
-def _arguments(ddp: dict[str, Any]) -> dict[str, Any]:
-    """Recorded arguments of DistributedDataParallel that are not at their defaults, each by one name."""
+def switches_told(ddp: Mapping[str, Any], hook: str | None) -> dict[str, Any]:
+    """Switches that DDP told of itself, where not at their defaults, each by one name; a hook if modelled."""
     found: dict[str, Any] = {}
     for one in ARGUMENTS:
         value = ddp.get(one.name)
-        if one.recorded and value is not None and value != one.default:
+        if (one.recorded or one.logged) and value is not None and value != one.default:
             found[one.alias_of or one.name] = value
-    return found
+    return found | ({"comm_hook": _HOOKS[hook]} if hook in _HOOKS else {})
