@@ -78,8 +78,8 @@ COLUMN_HELP = {
     "mean, ms": "Mean step over the draws.",
     "95th percentile, ms": "The step that 1 draw in 20 exceeds.",
     "gain, ms": "Mean of DDP's default step minus this one's, draw by draw.",
-    "at least, ms": "Lower end of the 95 % interval of that gain.",
-    "at most, ms": "Upper end of the 95 % interval of that gain.",
+    "at least, ms": "Lower end of the interval of that gain.",
+    "at most, ms": "Upper end of the interval of that gain.",
 }
 
 

@@ -181,7 +181,7 @@ def _print_robust(robust: Robust) -> None:
     rows = sorted(robust.rows, key=lambda row: row.mean_step_ns)[:ROBUST_ROWS]
     table(
         f"over {robust.draws} steps drawn with seed {robust.seed}, the best {len(rows)} by their mean",
-        ["candidate", "mean ms", "p95 ms", "gain ms", "95 % interval"],
+        ["candidate", "mean ms", "p95 ms", "gain ms", "interval" if robust.rests_on else "95 % interval"],
         [
             [
                 row.name,

@@ -130,7 +130,7 @@ def _beyond(inside: Curve, beside: Curve) -> list[str]:
     return [
         f"{len(outside)} of {len(inside)} sizes of the step lie outside of what was measured beside it, "
         f"{format_size(least)} to {format_size(greatest)}: below all take as long, "
-        f"beyond the last slope goes on"
+        f"beyond they grow with the last slope, and at least with their bytes"
     ]
 
 

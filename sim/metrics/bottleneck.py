@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from sim.costs.not_measured import not_measured
 from sim.costs.service_time import service_ns
 from sim.metrics.evidence import Evidence
 from sim.metrics.head_of_line import find_blocked
@@ -52,7 +53,10 @@ def find_bottleneck(timeline: Timeline, step_ns: int, path: Sequence[PathSpan] |
     if timeline.post_sync_ns > TOLD * step_ns:
         what = "gathering parameters" if timeline.hardware.all_gather else "all but gathering parameters"
         after = [f"{what} in the optimizer's step adds {format_ms(timeline.post_sync_ns)}"]
-    return replace(first, sentence="; ".join((first.sentence, *before, *after)))
+    sent = [one.collective.num_bytes for one in timeline.collectives if one.collective.kind == "all_reduce"]
+    rests_on = not_measured(timeline.hardware, sent)
+    rests = [f"this rests on {'; '.join(rests_on)}"] if rests_on else []
+    return replace(first, sentence="; ".join((first.sentence, *before, *after, *rests)))
 
 
 _BEFORE = {

@@ -1,19 +1,19 @@
 """Gradients' collectives far outside of the sizes that were measured, and what that leaves open of a step.
 
-A curve is constant below its first point and goes on straight beyond its last (CONTRACT, Hardware). Within
-``FAR`` times of a measured size that is taken as it is; farther out, and from a single point everywhere, it
-is a guess, which is said where it may change the step.
+A curve is constant below its first point and goes on straight beyond its last (CONTRACT, Hardware). Where
+that, or a line between two points far apart, is a guess (``sim.costs.not_measured``), it is said where it may
+change the step.
 """
 
 from collections.abc import Sequence
 
+from sim.costs.not_measured import FAR, guesses
 from sim.costs.service_time import service_ns
 from sim.nouns.collective import CollectiveKind
 from sim.nouns.hardware import Curve
 from sim.nouns.timeline import Timeline
 from sim.units import format_ms, format_size
 
-FAR = 4
 COUNTS = 0.01  # the share of a step from which on it is said
 
 
@@ -31,6 +31,7 @@ def outside_curves(timeline: Timeline, step_ns: int) -> tuple[str, ...]:
         if curve is not None:
             words = kind.replace("_", "-")
             said += [_below(words, curve, sent, step_ns), _beyond(words, curve, sent, step_ns)]
+            said.append(_between(words, curve, sent, step_ns))
     return tuple(sentence for sentence in said if sentence is not None)
 
 
@@ -57,18 +58,28 @@ def _beyond(kind: str, curve: Curve, sent: Sequence[int], step_ns: int) -> str |
         return None
     large = [size for size in sent if size > _far(curve) * last.num_bytes]
     beyond = sum(service_ns(curve, size) - last.duration_ns for size in large)
-    grown = sum(last.duration_ns * (size - last.num_bytes) // last.num_bytes for size in large)
-    if not large or max(beyond, grown) < COUNTS * step_ns:
+    if not large or beyond < COUNTS * step_ns:
         return None
-    how = (
-        f"{format_ms(beyond)} in all are a straight line beyond it"
-        if beyond
-        else "they are taken to last as long"
-    )
     return (
         f"{len(large)} of {len(sent)} {kind}s, up to {format_size(max(large))}, are larger than "
-        f"{format_size(last.num_bytes)}, {_measured(curve, 'the greatest')}, and {how} "
-        f"({format_ms(grown)} if time grows with size); measure larger ones"
+        f"{format_size(last.num_bytes)}, {_measured(curve, 'the greatest')}, and {format_ms(beyond)} in all "
+        f"are a straight line beyond it; measure larger ones"
+    )
+
+
+def _between(kind: str, curve: Curve, sent: Sequence[int], step_ns: int) -> str | None:
+    """Messages in gaps of the curve, or where it bends."""
+    found = []
+    for size in sent:
+        inside = [one for one in guesses(curve, size, size + 1) if one.where == "between"]
+        found += [(one, service_ns(curve, size) * max(one.high - 1, 1 - one.low)) for one in inside]
+    open_ns = round(sum(ns for _, ns in found))
+    if open_ns < COUNTS * step_ns or not found:
+        return None
+    gaps = " and ".join(dict.fromkeys(one.words for one, _ in found))
+    return (
+        f"{len(found)} of {len(sent)} {kind}s are {gaps}, where nothing was measured: up to "
+        f"{format_ms(open_ns)} more or less in all; measure sizes between"
     )
 
 

@@ -33,7 +33,8 @@ class Gain:
     in a long run; None where nothing that varies was recorded. ``noise_ns`` is by how much one step of the
     default varies. ``significant``: the interval is above 0, and the gain is more than 0.1 % of the step and,
     unless it is 1 % of it, more than that noise; None where none of this fails, but how much steps vary is
-    not known, or the recording or the calibration is doubtful. ``not_known`` names what was not recorded.
+    not known, or the recording or the calibration is doubtful. ``not_known`` names what was not recorded,
+    ``rests_on`` what was not measured: the interval then holds all that it may be.
     """
 
     gain_ns: int
@@ -45,6 +46,7 @@ class Gain:
     mean_ns: int | None = None
     noise_ns: int | None = None
     not_known: tuple[str, ...] = ()
+    rests_on: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,8 @@ class Robust:
     times the median absolute deviation), None where nothing that varies was recorded. ``by_mean`` and
     ``by_p95`` are the nominal optimum unless another candidate is better, by more than 0.1 % and with 95 %
     confidence; ``criterion`` says which was asked for. ``not_known`` names what was not recorded and so
-    counts as exact, ``notes`` what was done to the records.
+    counts as exact, ``notes`` what was done to the records. ``rests_on`` names what lies in ranges,
+    because it was computed, estimated, anchored or extrapolated: intervals then hold all of these.
     """
 
     draws: int
@@ -56,6 +57,7 @@ class Robust:
     by_p95: Assignment
     not_known: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    rests_on: tuple[str, ...] = ()
 
     def row(self, name: str) -> RobustRow:
         """The candidate of this name; KeyError where there is none."""

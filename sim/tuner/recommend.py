@@ -44,7 +44,7 @@ from sim.tuner.search.problem import Problem
 from sim.tuner.search.score import Scorer
 from sim.tuner.spread.assessment import Pool, assess, widen
 from sim.tuner.spread.draws import draw
-from sim.tuner.spread.gain import DEFAULT_WORDS, NOTHING, doubted, judge_gain
+from sim.tuner.spread.gain import DEFAULT_WORDS, NOTHING, choose, doubted, judge_gain
 from sim.tuner.spread.judgement import Judge
 from sim.units import format_size
 
@@ -163,7 +163,16 @@ def _recommend(
     if len(distribution) > 1:
         pool = widen(pool, distribution, optimise, OF_SINGLE_DRAWS)
     robust = assess(pool, distribution, rest_ns=rest_ns, criterion=criterion)
-    name = {"nominal": ANY_BUCKETS, "mean": robust.mean_choice, "p95": robust.p95_choice}[criterion]
+    wanted = {"nominal": ANY_BUCKETS, "mean": robust.mean_choice, "p95": robust.p95_choice}[criterion]
+    name = wanted
+    if criterion != "p95" and not barred:
+        name = choose(
+            robust,
+            wanted,
+            compared,
+            step_ns=summarize(asked.simulate(pool.candidates[wanted], "analytic")).step_ns,
+            default_step_ns=baseline.step_ns,
+        )
     best = pool.candidates[name]
     reports = {compared: baseline, ANY_BUCKETS: summarize(timeline)}
     report = reports[ANY_BUCKETS]
@@ -190,6 +199,7 @@ def _recommend(
         default_step_ns=baseline.step_ns,
         default_is_allowed=not barred,
         against=_against(compared),
+        instead_of=wanted if name == compared != wanted else None,
     )
     doubts = doubts_about(workload, hardware)
     judge = Judge(distribution, robust, best, step_ns=report.step_ns, rest_ns=rest_ns)
@@ -205,7 +215,8 @@ def _recommend(
         free_lower_bound_ns=optimum.free_at_least_ns,
         proved_optimal=optimum.is_proved and report.sync_end_ns == optimum.sync_end_ns,
         proof=("" if best is nominal else "not what is recommended, but of the step as given: ")
-        + _tell_proof(scorer, optimum),
+        + _tell_proof(scorer, optimum)
+        + (f"; rests on {'; '.join(robust.rests_on)}" if robust.rests_on else ""),
         families=families,
         simplest=_simplest(families, report.step_ns, judge),
         absent=found.absent,

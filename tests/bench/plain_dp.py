@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.costs.service_time import rise_beyond
 from sim.nouns.hardware import CurvePoint
 from sim.tuner.search.partitions import Buckets
 from sim.tuner.search.problem import Problem
@@ -32,11 +33,10 @@ def earliest_finish(problem: Problem) -> Buckets:
 
 
 def _without_end(curve: tuple[CurvePoint, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """A curve's points and one more, far on the line through the last two."""
+    """A curve's points and one more, far beyond the last."""
     sizes = [float(point.num_bytes) for point in curve]
     times = [float(point.duration_ns) for point in curve]
-    if len(curve) > 1:
-        slope = (times[-1] - times[-2]) / (sizes[-1] - sizes[-2])
-        sizes.append(2.0**52)
-        times.append(max(0.0, times[-1] + slope * (2.0**52 - sizes[-2])))
+    rise, run = rise_beyond(curve)
+    times.append(times[-1] + rise / run * (2.0**52 - sizes[-1]))
+    sizes.append(2.0**52)
     return np.array(sizes), np.array(times)

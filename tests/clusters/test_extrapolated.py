@@ -64,7 +64,7 @@ def test_a_constant_factor_is_carried_to_other_ranks_in_every_measured_curve() -
     assert (found.reduce_scatter, found.reduce, found.broadcast) == (None, None, None)
     assert found.world_size == 128
     assert found.launch_cost_ns == 1000 + 32, "of the nearest, which has 32 ranks"
-    assert set(found.spread) == {"launch_cost_ns", "all_reduce", "all_gather"}
+    assert set(found.spread) == {"launch_cost_ns", "all_reduce", "all_gather", "ranges"}
     assert found.provenance["other_than_curves"] == "as in measured 32"
     assert [each["world_size"] for each in found.provenance["measured"]] == [16, 32]
     assert found.name == "p4de, 128 ranks"

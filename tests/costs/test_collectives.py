@@ -60,9 +60,22 @@ def test_beyond_the_last_point_time_never_falls(points: Curve, more: int) -> Non
     assert service_ns(points, last.num_bytes + more) >= last.duration_ns
 
 
-@given(st.integers(0, 2**50), st.integers(0, 2**40), st.integers(0, 2**40))
-def test_one_point_is_constant(size: int, at: int, time: int) -> None:
-    assert service_ns(curve((at, time)), size) == time
+@given(st.integers(0, 2**50), st.integers(0, 2**40))
+def test_one_point_of_no_bytes_is_constant(size: int, time: int) -> None:
+    assert service_ns(curve((0, time)), size) == time
+
+
+@given(any_curve, st.integers(2, 2**20))
+def test_beyond_the_last_point_time_grows_at_least_with_its_bytes(points: Curve, times: int) -> None:
+    last, empty_ns = points[-1], points[0].duration_ns if points[0].num_bytes == 0 else 0
+    least = empty_ns + times * (last.duration_ns - empty_ns)
+    assert service_ns(points, times * last.num_bytes) >= (least if last.num_bytes else last.duration_ns)
+
+
+def test_a_level_end_is_no_end_of_time() -> None:
+    """631 us for 0.5 and for 1 MiB: 2.88 GiB take 1.9 s."""
+    points = curve((65_536, 503_670), (524_288, 631_290), (1_048_576, 630_670))
+    assert service_ns(points, round(2.88 * 2**30)) == pytest.approx(1.86e9, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -75,8 +88,9 @@ def test_one_point_is_constant(size: int, at: int, time: int) -> None:
         (6, 11),
         (7, 12),  # 11.5
         (8, 12),
-        (10, 13),  # beyond: 12 + 2 x 0.5
-        (11, 14),  # 13.5
+        (9, 14),  # beyond: 13.5, as 8 bytes take 12
+        (10, 15),
+        (11, 16),  # 16.5
     ],
 )
 def test_halves_go_to_the_even_side(size: int, time: int) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sim
-from sim.metrics.curve_reach import FAR
+from sim.costs.not_measured import FAR
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload
 from tests.handmade import handmade
@@ -41,9 +41,18 @@ def test_beyond_the_last_it_is_a_straight_line() -> None:
     curve = ((MIB, MS), (2 * MIB, 3 * MS))
     (said,) = notes(workload(16 * MIB, MIB), wire(*curve))
     assert said.startswith("1 of 2 all-reduces, up to 16 MiB, are larger than 2 MiB, the greatest size")
-    assert "28.00 ms in all are a straight line beyond it (21.00 ms if time grows with size)" in said
+    assert "28.00 ms in all are a straight line beyond it" in said
     flat = notes(workload(16 * MIB), wire((MIB, 3 * MS), (2 * MIB, 3 * MS)))
-    assert "and they are taken to last as long (21.00 ms if time grows with size)" in flat[0]
+    assert "21.00 ms in all are a straight line beyond it" in flat[0]
+
+
+def test_between_sizes_that_are_far_apart_or_where_the_curve_bends_it_is_a_guess() -> None:
+    far = notes(workload(4 * MIB), wire((MIB, MS), (32 * MIB, 20 * MS)))
+    assert far[0].startswith("1 of 1 all-reduces are between 1 MiB and 32 MiB, where nothing was measured")
+    bend = ((MIB, 5 * MS), (2 * MIB, 10 * MS), (4 * MIB, 11 * MS), (8 * MIB, 22 * MS))
+    (said,) = notes(workload(3 * MIB), wire(*bend))
+    assert "between 2 MiB and 4 MiB" in said
+    assert notes(workload(6 * MIB), wire(*bend)) == ()
 
 
 @given(

@@ -13,7 +13,7 @@ from sim.clusters.nccl.fabric import Fabric
 from sim.clusters.nccl.from_cluster import fabric_of
 from sim.errors import InputError
 from sim.nouns.cluster import Cluster
-from sim.nouns.hardware import CURVES, Curve, CurvePoint, Hardware
+from sim.nouns.hardware import CURVES, MOST_FACTOR, Curve, CurvePoint, Hardware
 from sim.units import format_size
 
 _MOST_ODD = 3
@@ -64,7 +64,11 @@ def extrapolate_hardware(
             sizes = {*SIZES, *(point.num_bytes for each in curves for point in each.curve)}
             found[curve_name] = extrapolate(curves, fabric, sizes, curve_name)
     nearest = min(hardware, key=lambda each: (_doublings(each.world_size, fabric), -each.world_size))
-    kept = {key: known for key, known in nearest.spread.items() if key not in CURVES}
+    kept = {key: known for key, known in nearest.spread.items() if key not in (*CURVES, "readings")}
+    kept["ranges"] = {
+        **{name: known for name, known in kept.get("ranges", {}).items() if name not in CURVES},
+        **{name: _range(found[name]) for name in ("all_reduce",) if name in found},
+    }
     changed: dict[str, Any] = {
         curve_name: _curve(found[curve_name]) if curve_name in found else None for curve_name in CURVES
     }
@@ -138,6 +142,14 @@ def _spread(estimates: Sequence[EstimatedPoint]) -> dict[str, dict[str, Any]]:
         for each in estimates
         if each.least_ns < each.greatest_ns
     }
+
+
+def _range(estimates: Sequence[EstimatedPoint]) -> dict[str, float]:
+    """Least and greatest factor from any estimate to a measurement."""
+    known = [each for each in estimates if each.duration_ns]
+    low = min((each.least_ns / each.duration_ns for each in known), default=1.0)
+    high = max((each.greatest_ns / each.duration_ns for each in known), default=1.0)
+    return {"low": max(1 / MOST_FACTOR, low), "high": min(MOST_FACTOR, high)}
 
 
 def _uncertainty(estimates: Sequence[EstimatedPoint]) -> dict[str, Any]:

@@ -48,9 +48,10 @@ def _within_hosts(fabric: Fabric) -> tuple[float, float]:
 def hardware_of(fabric: Fabric, name: str, sizes: Iterable[int] = SIZES) -> Hardware:
     """Curves of all five collectives at ``sizes`` in bytes, from published figures alone.
 
-    ``spread`` keeps for each size the range in which a measurement may be expected, without a count. The
-    range is what the model does not know, not how one message scatters from the next. It is the same for all
-    messages apart from what a pipeline takes to fill.
+    ``spread.ranges`` states the range in which a measurement may be expected, as factors on the all-reduce
+    curve, and ``spread`` the times of each size, without a count. The range is what the model does not know,
+    not how one message scatters from the next. It is the same for all messages apart from what a pipeline
+    takes to fill.
     """
     wanted = tuple(sizes)
     curves: dict[str, Any] = {collective: curve(fabric, collective, wanted) for collective in CURVES}
@@ -59,7 +60,7 @@ def hardware_of(fabric: Fabric, name: str, sizes: Iterable[int] = SIZES) -> Hard
         name=name,
         world_size=fabric.world_size,
         **curves,
-        spread={"all_reduce": _expected(fabric, all_reduce)},
+        spread={"all_reduce": _expected(fabric, all_reduce), **_ranges(fabric)},
         provenance={
             "source": "computed by NCCL's cost model from published figures; nothing of it is measured",
             "constants": SOURCE,
@@ -73,6 +74,13 @@ def hardware_of(fabric: Fabric, name: str, sizes: Iterable[int] = SIZES) -> Hard
     joined = fabric.ranks_per_host > 1 and fabric.intra.kind in NVLINKS
     boards = [name for name in known if "sxm" in name] if joined else []
     return with_own_costs(made, [GPUS[name] for name in boards or known])
+
+
+def _ranges(fabric: Fabric) -> dict[str, Any]:
+    if fabric.world_size == 1:
+        return {}
+    low, high = uncertainty(fabric)
+    return {"ranges": {"all_reduce": {"low": low, "high": high}}}
 
 
 def _expected(fabric: Fabric, points: Curve) -> dict[str, dict[str, Any]]:

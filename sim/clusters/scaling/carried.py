@@ -1,11 +1,12 @@
 """A machine's hardware with the fabric of its curves, and its all-reduces at either end of their range."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sim.clusters.nccl.choosing import choose
 from sim.clusters.nccl.fabric import Fabric
-from sim.nouns.hardware import CURVES, Curve, CurvePoint, Hardware
+from sim.nouns.hardware import CURVES, SCALARS, Curve, CurvePoint, Hardware
 from sim.units import divide_half_even
 
 Source = Literal["computed", "measured"]
@@ -50,8 +51,17 @@ def at_end(hardware: Hardware, end: End) -> Hardware:
 
 def with_curve(hardware: Hardware, curve: Curve) -> Hardware:
     """``hardware`` with another all-reduce curve, of which no range is known."""
-    spread = {name: known for name, known in hardware.spread.items() if name != "all_reduce"}
-    return replace(hardware, all_reduce=curve, spread=spread)
+    spread = {
+        name: known
+        for name, known in hardware.spread.items()
+        if name not in ("all_reduce", "readings", "ranges")
+    }
+    return replace(hardware, all_reduce=curve, spread=spread | _ranges(hardware, without=("all_reduce",)))
+
+
+def _ranges(hardware: Hardware, without: Sequence[str]) -> dict[str, Any]:
+    kept = {name: ends for name, ends in hardware.spread.get("ranges", {}).items() if name not in without}
+    return {"ranges": kept} if kept else {}
 
 
 def with_local(hardware: Hardware, local: Hardware | None) -> Hardware:
@@ -59,15 +69,15 @@ def with_local(hardware: Hardware, local: Hardware | None) -> Hardware:
     if local is None:
         return hardware
     curves: dict[str, Any] = {name: hardware.curve(name) for name in CURVES}
-    spread = {name: known for name, known in local.spread.items() if name not in CURVES}
-    ends = {name: each for name, each in hardware.spread.get("ranges", {}).items() if name in CURVES}
-    ends |= {name: each for name, each in local.spread.get("ranges", {}).items() if name not in CURVES}
+    spread = {name: known for name, known in local.spread.items() if name not in (*CURVES, "readings")}
+    own, others = _ranges(local, without=CURVES), _ranges(hardware, without=SCALARS)
+    ranges = own.get("ranges", {}) | others.get("ranges", {})
     return replace(
         local,
         name=hardware.name,
         world_size=hardware.world_size,
         **curves,
-        spread={**spread, **hardware.spread, "ranges": ends},
+        spread={**spread, **hardware.spread, **({"ranges": ranges} if ranges else {})},
         provenance={**hardware.provenance, "local": local.name},
         extensions={},
     )

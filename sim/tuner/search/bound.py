@@ -8,6 +8,7 @@ import numpy as np
 
 from sim.clock.arrays import Floats, Ints
 from sim.clock.sheet import Factors
+from sim.costs.service_time import rise_beyond
 from sim.nouns.hardware import CurvePoint
 from sim.tuner.search.problem import Problem
 
@@ -19,13 +20,10 @@ def affine_minorants(curve: tuple[CurvePoint, ...]) -> list[Line]:
 
     As alpha >= 0, buckets that hold S bytes in all cost at least alpha + beta * S, however they are
     cut. The curve need not be monotone or concave: constant below its first point, and beyond its
-    last with the slope of the last two, never negative.
+    last as ``rise_beyond`` says.
     """
     points = [(0, curve[0].duration_ns), *((p.num_bytes, p.duration_ns) for p in curve)]
-    end_slope = Fraction(0)
-    if len(curve) > 1:
-        rise = curve[-1].duration_ns - curve[-2].duration_ns
-        end_slope = max(Fraction(0), Fraction(rise, curve[-1].num_bytes - curve[-2].num_bytes))
+    end_slope = Fraction(*rise_beyond(curve))
     slopes = {Fraction(0), end_slope}
     for (x0, y0), (x1, y1) in pairwise(_lower_hull(points)):
         slopes.add(min(end_slope, max(Fraction(0), Fraction(y1 - y0, x1 - x0))))

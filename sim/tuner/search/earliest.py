@@ -4,7 +4,7 @@ import numpy as np
 
 from sim.clock.arrays import Floats, Ints
 from sim.clock.machine_code import compiled
-from sim.tuner.search.kernels import DOUBT_NS, NEVER, service
+from sim.tuner.search.kernels import DOUBT_NS, NEVER, rise_beyond, service
 
 
 @compiled
@@ -50,8 +50,8 @@ def earliest_on_lattice(
     slope, height, least_later = np.zeros(sizes + 1), np.zeros(sizes + 1), np.full(sizes + 1, np.inf)
     for k in range(1, sizes):
         slope[k] = (curve_ns[k] - curve_ns[k - 1]) / (curve_bytes[k] - curve_bytes[k - 1])
-    if sizes > 1:
-        slope[sizes] = max(0.0, slope[sizes - 1])
+    rise, run = rise_beyond(curve_bytes, curve_ns)
+    slope[sizes] = rise / run
     for k in range(sizes + 1):
         height[k] = curve_ns[max(k - 1, 0)] - slope[k] * curve_bytes[max(k - 1, 0)]
     for k in range(sizes - 1, -1, -1):
@@ -135,8 +135,8 @@ def earliest_by_windows(
         high[k] = low[k + 1] = curve_bytes[k]
         if k:
             slope[k] = (curve_ns[k] - curve_ns[k - 1]) / (curve_bytes[k] - curve_bytes[k - 1])
-    if sizes > 1:
-        slope[sizes] = slope[sizes - 1]
+    rise, run = rise_beyond(curve_bytes, curve_ns)
+    slope[sizes] = rise / run
     total = copied[places]
     waiting = np.empty((sizes + 1, places), np.int64)  # starts of buckets, a queue for each line
     head, tail = np.zeros(sizes + 1, np.int64), np.zeros(sizes + 1, np.int64)

@@ -41,18 +41,29 @@ def add_share(base: int, a: int, b: int, c: int) -> int:
 @compiled
 def service(curve_bytes: Ints, curve_ns: Ints, num_bytes: int) -> int:
     """Service time of one all-reduce: ``costs.service_time.service_ns``, compiled."""
-    count = curve_bytes.size
-    after = int(np.searchsorted(curve_bytes, num_bytes, side="right"))
-    if after == 0 or count == 1:
+    at = int(np.searchsorted(curve_bytes, num_bytes, side="right"))
+    if at == 0:
         return int(curve_ns[0])
-    at = min(after, count - 1)
-    run = curve_bytes[at] - curve_bytes[at - 1]
-    rise = curve_ns[at] - curve_ns[at - 1]
+    if at == curve_bytes.size:
+        rise, run = rise_beyond(curve_bytes, curve_ns)
+    else:
+        rise, run = curve_ns[at] - curve_ns[at - 1], curve_bytes[at] - curve_bytes[at - 1]
     if rise >= 0:
         return add_share(curve_ns[at - 1], rise, num_bytes - curve_bytes[at - 1], run)
-    if after == count:
-        return int(curve_ns[at])
     return add_share(curve_ns[at], -rise, curve_bytes[at] - num_bytes, run)
+
+
+@compiled
+def rise_beyond(curve_bytes: Ints, curve_ns: Ints) -> tuple[int, int]:
+    """By how many ns time rises in how many bytes beyond the curve: ``costs.service_time.rise_beyond``."""
+    last = curve_bytes.size - 1
+    empty_ns = curve_ns[0] if curve_bytes[0] == 0 else 0
+    rise, run = max(0, curve_ns[last] - empty_ns), max(1, curve_bytes[last])
+    if last > 0:
+        step_ns, step = curve_ns[last] - curve_ns[last - 1], curve_bytes[last] - curve_bytes[last - 1]
+        if step_ns / step >= rise / run:
+            return step_ns, step
+    return rise, run
 
 
 @compiled

@@ -49,7 +49,8 @@ class Tables(NamedTuple):
     curve_ns: Ints
 
 
-def _machine(effects: Effects, copy_out_bytes_per_s: float | None) -> Machine:
+def machine_of(effects: Effects, copy_out_bytes_per_s: float | None) -> Machine:
+    """The machine with these ``effects``."""
     factors = factors_of(effects)
     return Machine(
         factors=factors._replace(blocks=factors.blocks and factors.launch_cost_ns > 0),
@@ -93,8 +94,6 @@ class Problem:
         self._place = np.full(len(workload.gradients), len(self))  # an unused gradient has none
         self._place[self.indices] = np.arange(len(self))
         gradients = [workload.gradients[index] for index in self.order]
-        included = "copy_in" in workload.ready_includes
-        into, hook_ns = (None, 0) if included else (hardware.copy_in_bytes_per_s, hardware.hook_cost_ns)
         ready = [gradient.ready_ns or 0 for gradient in gradients]
         _ints("backward_ns", [workload.backward_ns])
         self.run = np.array(run_keys(gradients), dtype=np.int64)
@@ -106,7 +105,7 @@ class Problem:
         # Of floats: exact up to what is legal, and without overflow beyond.
         _ints("num_bytes of all gradients", [int(np.maximum(self.wire, self.dense).sum(dtype=np.float64))])
         self.work = np.diff(_ints("ready_ns", ready), prepend=0)
-        self.copy_in = _ints("copy_in", [hook_ns + copy for copy in _transfers_ns(copied, into)])
+        self.copy_in = self.copies_in(hardware)
         self.ready = np.cumsum(self.work + self.copy_in)
         self.tail = workload.backward_ns - (ready[-1] if ready else 0)
         self.lane_end = int(self.ready[-1]) + self.tail if ready else self.tail
@@ -115,7 +114,7 @@ class Problem:
         self.curve_bytes = _ints("all_reduce.num_bytes", [point.num_bytes for point in self.curve])
         self.curve_ns = _ints("all_reduce.duration_ns", [point.duration_ns for point in self.curve])
         self.effects = effects_of(workload, hardware)
-        self.machine = _machine(self.effects, hardware.copy_out_bytes_per_s)
+        self.machine = machine_of(self.effects, hardware.copy_out_bytes_per_s)
         self.grains = grains_of(self.effects)
         self._check_longest_step()
 
@@ -183,9 +182,17 @@ class Problem:
         """Of buckets of ``wires`` bytes, whether each is a small message, 1 or 0."""
         return (wires < self.machine.small_bytes).astype(np.int64)
 
-    def copies_back(self, copied: Ints) -> Ints:
-        """Ns to copy each bucket back, from ``copied`` bytes."""
-        return np.array(_transfers_ns(copied.tolist(), self.hardware.copy_out_bytes_per_s), dtype=np.int64)
+    def copies_in(self, hardware: Hardware) -> Ints:
+        """Ns of each gradient's hook on ``hardware``, and of copying it into its bucket."""
+        included = "copy_in" in self.workload.ready_includes
+        into, hook_ns = (None, 0) if included else (hardware.copy_in_bytes_per_s, hardware.hook_cost_ns)
+        copies = _transfers_ns(self.copied.tolist(), into)
+        return _ints("copy_in", [hook_ns + copy for copy in copies])
+
+    def copies_back(self, copied: Ints, hardware: Hardware | None = None) -> Ints:
+        """Ns to copy each bucket back, from ``copied`` bytes, here or on another ``hardware``."""
+        rate = (hardware or self.hardware).copy_out_bytes_per_s
+        return np.array(_transfers_ns(copied.tolist(), rate), dtype=np.int64)
 
     def closes(self, buckets: Buckets) -> NDArray[np.bool_] | None:
         """At which places a bucket ends; None unless this alone makes ``buckets``, in this order."""

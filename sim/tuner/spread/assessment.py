@@ -40,9 +40,12 @@ class Pool(NamedTuple):
 
 
 def widen(pool: Pool, draws: Draws, optimise: Optimise, count: int) -> Pool:
-    """The pool and the optimum of each of ``count`` single draws, spread evenly: what is best for one machine
-    and one iteration may be good for all of them. ``optimise`` makes assignments for the nominal workload."""
-    numbers = np.unique(np.linspace(0, len(draws) - 1, count).round().astype(int)).tolist()
+    """The pool and the optimum of each of ``count`` single draws, from the one with the shortest step to that
+    with the longest: what is best for one machine and one iteration may be good for all of them. ``optimise``
+    makes assignments for the nominal workload."""
+    by_length = draws.sync_ends(pool.candidates[pool.default].bucket_indices, jitters=False).ravel().argsort()
+    places = np.linspace(0, len(draws) - 1, count).round().astype(int)
+    numbers = np.unique(by_length[places]).tolist()
     found = {f"best for drawn step {number}": optimise(*draws.one(number)) for number in numbers}
     known = {assignment.bucket_indices for assignment in pool.candidates.values()}
     new: dict[str, Assignment] = {}
@@ -102,6 +105,7 @@ def assess(pool: Pool, draws: Draws, *, rest_ns: int, criterion: Criterion = "no
         by_p95=pool.candidates[p95_choice],
         not_known=draws.not_known,
         notes=draws.notes,
+        rests_on=draws.rests_on,
     )
 
 
@@ -111,7 +115,7 @@ def play_steps(draws: Draws, assignment: Assignment, rest_ns: int) -> Steps:
     rest = (draws.paces * rest_ns).reshape(draws.machines, draws.iterations)
     played = draws.sync_ends(assignment.bucket_indices) + rest
     still = played if draws.luck is None else draws.sync_ends(assignment.bucket_indices, jitters=False) + rest
-    return Steps(played, still)
+    return Steps(played, still, draws.is_ranged)
 
 
 def _row(name: str, mean: Estimate, p95: Estimate, gain: Estimate) -> RobustRow:

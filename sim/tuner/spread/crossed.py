@@ -20,14 +20,18 @@ _STUDENT = (12.7062, 6.0167, 4.3027, 3.1824, 2.7764, 2.5706, 2.3646, 2.2281, 2.1
 
 
 class Steps(NamedTuple):
-    """Steps or their differences in ns, [machines, iterations]; ``still`` are the same without jitter."""
+    """Steps or their differences in ns, [machines, iterations]; ``still`` are the same without jitter.
+
+    ``is_ranged``: machines lie in ranges, any of which may be the real one.
+    """
 
     played: Floats
     still: Floats
+    is_ranged: bool = False
 
     def minus(self, other: "Steps") -> "Steps":
         """The differences, cell by cell: all candidates play the same draws."""
-        return Steps(self.played - other.played, self.still - other.still)
+        return Steps(self.played - other.played, self.still - other.still, self.is_ranged)
 
 
 class Estimate(NamedTuple):
@@ -49,22 +53,24 @@ def estimate_mean(steps: Steps) -> Estimate:
 
     Its variance is that between the means of rows, without jitter, times (1 + 1 / number of rows), plus that
     between the means of columns over their number. Degrees of freedom are Satterthwaite's. If all steps are
-    equal, the interval has no width.
+    equal, the interval has no width. Of machines that lie in ranges, which may be skewed or apart, it holds
+    all, and what few iterations leave open.
     """
     machines, iterations = steps.played.shape
     center = float(steps.played.mean())
     systematic = sampled = spent = 0.0
-    if machines > 1:
+    if machines > 1 and not steps.is_ranged:
         systematic = float(steps.still.mean(axis=1).var(ddof=1)) * (1 + 1 / machines)
         spent += systematic**2 / (machines - 1)
     if iterations > 1:
         sampled = float(steps.played.mean(axis=0).var(ddof=1)) / iterations
         spent += sampled**2 / (iterations - 1)
     variance = systematic + sampled
-    if spent == 0.0:
-        return Estimate(center, center, center)
-    half = student(variance**2 / spent) * variance**0.5
-    return Estimate(center, center - half, center + half)
+    half = student(variance**2 / spent) * variance**0.5 if spent else 0.0
+    if not steps.is_ranged:
+        return Estimate(center, center - half, center + half)
+    means = steps.still.mean(axis=1) + (center - steps.still.mean())
+    return Estimate(center, float(means.min()) - half, float(means.max()) + half)
 
 
 def noise_between_steps(steps: Steps) -> float | None:

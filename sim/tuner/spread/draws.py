@@ -1,9 +1,8 @@
-"""Steps that may happen: recorded iterations, machines that the calibration allows, jitter of collectives.
+"""Steps that may happen: recorded iterations, machines that are allowed (``machines``), jitter.
 
-Steps are drawn as a table: so many machines, each with the same iterations. A machine is one factor for each
-measured point of the all-reduce curve (and one on all times of an estimated workload), since an error of the
-calibration is there in every step. Jitter is drawn anew for every collective. What was not recorded does not
-vary, and ``not_known`` says so.
+Steps are drawn as a table: so many machines, each with the same iterations, since an error of a calibration
+is there in every step. Jitter is drawn anew for every collective. What was not recorded does not vary, and
+``not_known`` says so.
 """
 
 from dataclasses import dataclass, replace
@@ -11,16 +10,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sim.clock.arrays import Floats, Ints
+from sim.clock.program import effects_of
 from sim.errors import InputError
-from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.tuner.search import kernels
 from sim.tuner.search.partitions import Buckets
-from sim.tuner.search.problem import MOST, Machine, Problem
-from sim.tuner.spread.left_open import read_left_open
+from sim.tuner.search.problem import MOST, Machine, Problem, machine_of
+from sim.tuner.spread.machines import Machines, draw_machines, is_ranged, levels
 from sim.tuner.spread.scatter import Scatter, read_scatter
 
 FEWEST_MACHINES = 20  # fewer say too little of how machines differ for an interval
+FEWEST_IN_RANGES = 40  # whose least and greatest hold 95 of 100 others
 FEWEST_ITERATIONS = 2
 UNRECORDED_ITERATIONS = 20  # a machine, where jitter is all that varies between steps
 MOST_CELLS = 1 << 24  # draws times gradients, at most: an array of int64 has 128 MiB
@@ -35,32 +36,40 @@ class Draws:
     """``machines`` times ``iterations`` steps; step ``k * iterations + i`` is iteration i on machine k.
 
     ``works`` [draws, places] and ``tails`` [draws]: ns of the compute lane, along the nominal ready order, as
-    in ``Problem``. ``paces`` [draws]: factor on the rest of the step. ``curve`` [machines, points]: factors
-    of the all-reduce curve. ``slowed``: each machine with its own slow-downs; None where they are the
-    problem's. ``luck`` [draws, places]: standard normal, by the place that a bucket waits for; None where
-    there is no jitter. ``recorded``: iterations that went in, 0 where fewer than two were recorded.
-    ``not_known``: what does not vary because nothing of it is recorded. ``times``: how many backwards of a
-    step reduce.
+    in ``Problem``. ``paces`` [draws]: factor on the rest of the step. ``drawn``: the machines,
+    ``curves`` those of their all-reduces, ``played_on`` each (one for all that are alike) as kernels take it,
+    with ns of copying in. ``luck`` [draws, places]: standard normal, by the place that a bucket waits for;
+    None where there is no jitter. ``recorded``: iterations that went in, 0 where fewer than two were
+    recorded. ``not_known``: what does not vary because nothing of it is recorded. ``is_ranged``: whether
+    machines or times lie in ranges; in words, these are ``rests_on``. ``times``: how many backwards of a step
+    reduce.
     """
 
     problem: Problem
     seed: int
-    machines: int
     iterations: int
     works: Ints
     tails: Ints
     paces: Floats
     scatter: Scatter
-    curve: Floats
+    drawn: Machines
+    curves: tuple[tuple[Ints, Ints], ...]
+    played_on: tuple[tuple[Hardware, Machine, Ints], ...]
     luck: Floats | None
-    slowed: tuple[Machine, ...] | None
     recorded: int
     not_known: tuple[str, ...]
     notes: tuple[str, ...]
+    is_ranged: bool
+    rests_on: tuple[str, ...]
     times: int = 1
 
     def __len__(self) -> int:
         return self.machines * self.iterations
+
+    @property
+    def machines(self) -> int:
+        """How many there are."""
+        return len(self.drawn.hardwares)
 
     def services(self, stops: Ints, wires: Ints, *, jitters: bool = True) -> Ints:
         """Service times in ns of buckets of ``wires`` bytes that wait for places ``stops``: [draws, buckets].
@@ -69,8 +78,7 @@ class Draws:
         """
         if self.problem.hardware.world_size == 1:
             return np.zeros((len(self), len(wires)), np.int64)
-        curves = np.rint(self.problem.curve_ns * self.curve).astype(np.int64)
-        alone = np.stack([kernels.services(self.problem.curve_bytes, curve, wires) for curve in curves])
+        alone = np.stack([kernels.services(*curve, wires) for curve in self.curves])
         by_step = np.repeat(alone, self.iterations, axis=0)
         if self.luck is None or not jitters:
             return by_step
@@ -83,32 +91,31 @@ class Draws:
         """
         problem = self.problem
         stops, wires, copied = problem.stops(buckets)
-        services, back = self.services(stops, wires, jitters=jitters), problem.copies_back(copied)
-        small = problem.small(wires)
-
-        def play(machine: Machine, steps: slice) -> Ints:
-            works, tails = self.works[steps], self.tails[steps]
-            ends = kernels.play_many(
-                machine, works, problem.copy_in, tails, stops, services[steps], small, back
+        services, small = self.services(stops, wires, jitters=jitters), problem.small(wires)
+        each = len(self) if self.drawn.are_alike else self.iterations  # steps that are played in one go
+        ends = [
+            kernels.play_many(
+                machine,
+                self.works[begin : begin + each],
+                copy_in,
+                self.tails[begin : begin + each],
+                stops,
+                services[begin : begin + each],
+                small,
+                problem.copies_back(copied, hardware),
             )
-            return self.times * ends
-
-        if self.slowed is None:
-            return play(problem.machine, slice(None)).reshape(self.machines, self.iterations)
-        starts = range(0, len(self), self.iterations)
-        return np.stack(
-            [
-                play(machine, slice(start, start + self.iterations))
-                for machine, start in zip(self.slowed, starts, strict=True)
-            ]
-        )
+            for begin, (hardware, machine, copy_in) in zip(
+                range(0, len(self), each), self.played_on, strict=True
+            )
+        ]
+        return self.times * np.concatenate(ends).reshape(self.machines, self.iterations)
 
     def one(self, number: int) -> tuple[Workload, Hardware]:
         """One of the steps as a workload and a hardware, without jitter of single collectives."""
-        problem, machine = self.problem, number // self.iterations
-        workload, hardware = problem.workload, problem.hardware
+        problem = self.problem
         ready = np.cumsum(self.works[number])
         times = dict(zip(problem.order, ready.tolist(), strict=True))
+        workload = problem.workload
         return (
             replace(
                 workload,
@@ -117,27 +124,22 @@ class Draws:
                 backward_ns=int(ready[-1] + self.tails[number]),
                 samples=(),
             ),
-            replace(
-                hardware,
-                all_reduce=tuple(
-                    CurvePoint(num_bytes=point.num_bytes, duration_ns=round(point.duration_ns * factor))
-                    for point, factor in zip(hardware.all_reduce, self.curve[machine].tolist(), strict=True)
-                ),
-            ),
+            self.drawn.hardwares[number // self.iterations],
         )
 
 
 def draw(problem: Problem, count: int, seed: int) -> Draws:
-    """About ``count`` steps: at least 20 machines, each with the same iterations.
+    """About ``count`` steps: 20 machines or more (40 in ranges), each with the same iterations.
 
-    All recorded iterations are drawn, or as many as ``count`` over 20 leaves room for. A workload with
-    samples but without a spread or a band has one machine; without samples, too, there is one step, the
-    nominal one. An iteration counts as recorded if its sample saw every gradient.
+    All recorded iterations are drawn, or as many as there is room for. One rank without a band has one
+    machine; without samples, too, there is one step, the nominal one. An iteration counts as recorded if its
+    sample saw every gradient.
 
     Every drawn step keeps the nominal ready order: where a gradient was ready before one that precedes it in
     that order, it is taken to be ready together with it. That moves no launch of buckets that are contiguous
     in ready order (A3.5); it only delays the copy of such a gradient into its bucket. From the last gradient
-    to the end of backward it takes as long as in the nominal step.
+    to the end of backward it takes as long as in the nominal step. An estimate's band stretches all times of
+    the step, or, where the length of backward is known, ready times up to its end.
 
     Raises:
         InputError: ``count`` below 1, a negative ``seed``, a ``spread`` that cannot be read, or times beyond
@@ -151,14 +153,18 @@ def draw(problem: Problem, count: int, seed: int) -> Draws:
     count = min(count, MOST_CELLS // max(1, places))
     choosing, calibrating, jittering = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(3))
     scatter = read_scatter(hardware)
-    has_scatter = scatter.known > 0 and hardware.world_size > 1
+    has_link = hardware.world_size > 1 and bool(problem.wire.any())
+    has_scatter = scatter.known > 0 and has_link
     band = workload.band if workload.estimated else None
-    left_open = read_left_open(hardware)
-    is_uncertain = has_scatter or band is not None or left_open is not None
-    most = max(FEWEST_ITERATIONS, count // FEWEST_MACHINES if is_uncertain else count)
-
+    sent = (int(problem.wire[problem.wire > 0].min()), int(problem.wire.sum())) if has_link else (0, 0)
     works, notes = _recorded(problem)
     recorded = len(works) if len(works) >= 2 else 0
+    varies = recorded > 0 or band is not None
+    lies_in_ranges = band is not None or (has_link and is_ranged(hardware, sent, varies=varies))
+    scatters = has_link and (scatter.knows or "own_step" in hardware.spread)
+    fewest = FEWEST_IN_RANGES if lies_in_ranges else FEWEST_MACHINES if scatters else 1
+    most = max(FEWEST_ITERATIONS, count // fewest)
+
     if not recorded:
         repeats = min(UNRECORDED_ITERATIONS, most) if has_scatter else 1
         works = np.repeat(problem.work[None, :], repeats, axis=0)
@@ -166,43 +172,86 @@ def draw(problem: Problem, count: int, seed: int) -> Draws:
         works, recorded = works[np.sort(choosing.choice(recorded, size=most, replace=False))], most
         notes.append(f"{most} of the recorded iterations were drawn")
     iterations = len(works)
-    machines = max(FEWEST_MACHINES, count // iterations) if is_uncertain else 1
+    machines = max(fewest, count // iterations) if fewest > 1 else 1
 
-    lanes, paces = np.tile(works, (machines, 1)), np.ones(machines * iterations)
+    drawn = (
+        draw_machines(hardware, machines, calibrating, sent, varies=varies)
+        if has_link
+        else Machines(hardwares=(replace(hardware, spread={}),) * machines, shares=(machines,))
+    )
+    machines = len(drawn.hardwares)
+    lanes, tails = np.tile(works, (machines, 1)), np.full(machines * iterations, problem.tail)
+    paces, rests_on = np.ones(machines * iterations), drawn.rests_on
     if band is not None:
-        paces = np.repeat(_paces(workload, band, machines, calibrating), iterations)
-        lanes = np.rint(lanes * paces[:, None]).astype(np.int64)
-    curve, slowed = scatter.repeat_calibrations(machines, calibrating), None
-    if left_open is not None:
-        ratios, slowed = left_open.draw(problem, machines, np.random.default_rng([seed, 4]))
-        curve = curve * ratios
+        stretched = np.repeat(_stretches(workload, band, drawn, calibrating), iterations)
+        if workload.band_on == "ready":
+            ends = lanes.sum(axis=1) + tails
+            lanes = np.diff(_moved(np.cumsum(lanes, axis=1), ends, stretched), axis=1, prepend=0)
+            tails = ends - lanes.sum(axis=1)
+        else:
+            paces = stretched
+            lanes = np.rint(lanes * paces[:, None]).astype(np.int64)
+            tails = np.rint(tails * paces).astype(np.int64)
+        what = "ready times" if workload.band_on == "ready" else "times"
+        rests_on = (*rests_on, f"{what} of the estimate, {band[0]:.3g} to {band[1]:.3g} times")
     return Draws(
         problem=problem,
         seed=seed,
-        machines=machines,
         iterations=iterations,
         works=lanes,
-        tails=np.rint(problem.tail * paces).astype(np.int64),
+        tails=tails,
         paces=paces,
         scatter=scatter,
-        curve=curve,
-        slowed=slowed,
+        drawn=drawn,
+        curves=tuple(map(_curve, drawn.hardwares)),
+        played_on=tuple(
+            (one, _machine(problem, one), problem.copies_in(one))
+            for one in (drawn.hardwares[:1] if drawn.are_alike else drawn.hardwares)
+        ),
         luck=jittering.standard_normal((machines * iterations, places)) if has_scatter else None,
         recorded=recorded,
         not_known=_not_known(workload, hardware, scatter, recorded),
         notes=tuple(notes),
+        is_ranged=lies_in_ranges,
+        rests_on=rests_on,
     )
 
 
-def _paces(
-    workload: Workload, band: tuple[float, float], machines: int, generator: np.random.Generator
+def _moved(ready: Ints, ends: Ints, factors: Floats) -> Ints:
+    """Ready times [draws, places] times a factor where backward begins, and the less the nearer its end is:
+    what is done of it over what is left is what is multiplied, so that none comes after the end."""
+    done = ready / np.maximum(ends, 1)[:, None]
+    factor = factors[:, None]
+    moved = ready * factor / np.maximum(1 + (factor - 1) * done, 1e-9)
+    return np.minimum(np.rint(moved).astype(np.int64), ends[:, None])
+
+
+def _stretches(
+    workload: Workload, band: tuple[float, float], drawn: Machines, generator: np.random.Generator
 ) -> Floats:
     """Drawn factors on estimated times, one a machine: their median is 1, their limits the band's ends."""
     low, high = band
     if workload.backward_ns * high > MOST:
         raise InputError(f"band: {list(band)} is not legal; it makes backward longer than {MOST} ns")
     middle = min(max(1.0, low), high)
-    return np.interp(generator.random(machines), (0.0, 0.5, 1.0), (low, middle, high))
+    level = levels(drawn.shares, generator)
+    return np.interp(level, (0.0, 0.5, 1.0), (low, middle, high))
+
+
+def _curve(hardware: Hardware) -> tuple[Ints, Ints]:
+    points = [(point.num_bytes, point.duration_ns) for point in hardware.all_reduce]
+    num_bytes, durations = np.array(points, np.int64).T.copy()
+    return num_bytes, durations
+
+
+def _machine(problem: Problem, hardware: Hardware) -> Machine:
+    """A drawn machine; what counts as a small message is taken from the nominal curve."""
+    own = problem.machine
+    if hardware == replace(problem.hardware, all_reduce=hardware.all_reduce, spread={}):
+        return own
+    effects = effects_of(problem.workload, replace(hardware, shared_connection=False))
+    made = machine_of(effects, hardware.copy_out_bytes_per_s)
+    return made._replace(small_bytes=own.small_bytes, factors=made.factors._replace(small=own.factors.small))
 
 
 def _not_known(workload: Workload, hardware: Hardware, scatter: Scatter, recorded: int) -> tuple[str, ...]:

@@ -49,6 +49,26 @@ def find_shortfall(gain: Estimate, nominal_ns: float, step_ns: float, robust: Ro
     return "little" if fraction < NOTHING else None
 
 
+def choose(robust: Robust, name: str, default: str, *, step_ns: int, default_step_ns: int) -> str:
+    """What to recommend: candidate ``name``, whose nominal step this is, unless its gain is in doubt.
+
+    The candidate whose gain is surest, where one is significant; else the default, where on some machine that
+    explains what was measured ``name`` costs more than noise.
+    """
+    row = robust.row(name)
+    if find_shortfall(_mean_gain(row), default_step_ns - step_ns, default_step_ns, robust) is None:
+        return name
+    sure = [
+        one
+        for one in robust.rows
+        if find_shortfall(_mean_gain(one), one.gain_ns, default_step_ns, robust) is None
+    ]
+    if sure:
+        return max(sure, key=lambda one: one.gain_low_ns).name
+    noise_ns = max(robust.noise_ns or 0, NOTHING * default_step_ns)
+    return default if row.gain_low_ns < -noise_ns else name
+
+
 def judge_gain(
     robust: Robust,
     name: str,
@@ -57,6 +77,7 @@ def judge_gain(
     default_step_ns: int,
     default_is_allowed: bool = True,
     against: str = DEFAULT_WORDS,
+    instead_of: str | None = None,
 ) -> Gain:
     """The gain of candidate ``name`` over DDP's default, whose nominal steps these are, with its verdict.
 
@@ -64,8 +85,8 @@ def judge_gain(
 
     The gain is significant where ``find_shortfall`` finds nothing that it lacks. With fewer than two recorded
     iterations ``significant`` is then None, since nobody knows how much steps vary. Where a limit bars the
-    default, there is none to keep, and the sentence says what the limit costs. Where this gain is not
-    significant but another candidate's is, the sentence names that candidate.
+    default, there is none to keep, and the sentence says what the limit costs. Where the default is
+    recommended ``instead_of`` another candidate, the sentence says what that one might gain.
     """
     kept = "the default" if against == DEFAULT_WORDS else against
     row = robust.row(name)
@@ -78,33 +99,38 @@ def judge_gain(
     significant: bool | None = NO_ITERATIONS not in robust.not_known or None
     fraction = figure / default_step_ns if default_step_ns else 0.0
     size = f"{_amount(figure)} ({fraction:.1%})"
-    advice = _better(robust, row, default_step_ns) or f"keep {kept}"
-    if not default_is_allowed and figure <= 0:
+    if instead_of is not None:
+        significant = False
+        sentence = (
+            f"no significant difference: the gain of the buckets that are best by the times as given is "
+            f"{_interval(robust.row(instead_of), robust)}; keep {kept}"
+        )
+    elif not default_is_allowed and figure <= 0:
         significant = False
         sentence = f"{against} breaks the limit; keeping to it costs {_amount(-figure)} a step"
     elif lacks == "nothing":
         significant = False
-        advice = _better(robust, row, default_step_ns) or "keep it"
-        sentence = f"no contiguous assignment that was found is better than {against}; {advice}"
+        sentence = f"no contiguous assignment that was found is better than {against}; keep it"
     elif default_is_allowed and lacks == "uncertain":
         significant = False
-        sentence = f"no significant difference: the gain is {_interval(row)}; {advice}"
+        sentence = f"no significant difference: the gain is {_interval(row, robust)}; keep {kept}"
     elif default_is_allowed and lacks == "noise":
         significant = False
         sentence = (
-            f"no significant difference: {size} is less than steps vary by ({_amount(noise_ns)}); {advice}"
+            f"no significant difference: {size} is less than steps vary by ({_amount(noise_ns)}); keep {kept}"
         )
     elif default_is_allowed and lacks == "little":
         significant = False
         sentence = (
-            f"no significant difference: {_amount(figure)} a step is less than {NOTHING:.1%} of it; {advice}"
+            f"no significant difference: {_amount(figure)} a step is less than {NOTHING:.1%} of it; "
+            f"keep {kept}"
         )
     else:
         sentence = f"saves {_amount(figure)} a step against {against} ({fraction:.1%})"
         if figure != gain_ns:
             sentence += " in the mean of steps as they vary"
         if is_varied:
-            sentence += f", {_interval(row)}"
+            sentence += f", {_interval(row, robust)}"
         if figure <= noise_ns:
             sentence += f"; one step varies by more ({_amount(noise_ns)}), so it shows in the mean of many"
         if not default_is_allowed:
@@ -121,27 +147,17 @@ def judge_gain(
         mean_ns=row.gain_ns if is_varied else None,
         noise_ns=robust.noise_ns,
         not_known=robust.not_known,
+        rests_on=robust.rests_on,
     )
-
-
-def _better(robust: Robust, recommended: RobustRow, default_step_ns: int) -> str | None:
-    """The candidate whose gain is surest, where it is significant and that of the recommended is not."""
-    others = [row for row in robust.rows if _mean_gain(row) != _mean_gain(recommended)]
-    sure = [
-        row for row in others if find_shortfall(_mean_gain(row), row.gain_ns, default_step_ns, robust) is None
-    ]
-    if not sure:
-        return None
-    best = max(sure, key=lambda row: row.gain_low_ns)
-    return f"but of {best.name} there is one: {_interval(best)}"
 
 
 def _mean_gain(row: RobustRow) -> Estimate:
     return Estimate(row.gain_ns, row.gain_low_ns, row.gain_high_ns)
 
 
-def _interval(row: RobustRow) -> str:
-    return f"{_amount(row.gain_low_ns)} to {_amount(row.gain_high_ns)} with 95% confidence"
+def _interval(row: RobustRow, robust: Robust) -> str:
+    how = f"over {'; '.join(robust.rests_on)}" if robust.rests_on else "with 95% confidence"
+    return f"{_amount(row.gain_low_ns)} to {_amount(row.gain_high_ns)} {how}"
 
 
 def _amount(ns: int) -> str:

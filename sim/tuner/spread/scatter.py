@@ -44,6 +44,11 @@ class Scatter:
         """How many points have a scatter."""
         return int(np.count_nonzero(self.counts))
 
+    @property
+    def knows(self) -> bool:
+        """Whether any point has a scatter, or an interval."""
+        return bool(self.known or not np.isnan(self.sigmas).all())
+
     def repeat_calibrations(self, times: int, generator: np.random.Generator) -> Floats:
         """The curve's points as other calibrations might have found them, as factors [times, points].
 

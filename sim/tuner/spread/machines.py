@@ -1,0 +1,230 @@
+"""Machines that all that is known of one allows: its calibration repeated, and what nobody measured.
+
+A drawn machine is a whole ``Hardware``. What was measured scatters as it was recorded (``scatter``, and the
+covariance that holding to a job's own step left). What was not measured lies anywhere in its range: half of
+the machines on either side of what the hardware says, and each end of each range in one of them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sim.clock.arrays import Floats
+from sim.costs.in_step import tilt_ratio
+from sim.costs.not_measured import Guess, guesses, words_of
+from sim.costs.service_time import service_ns
+from sim.errors import InputError
+from sim.nouns.hardware import COSTS, RATES, SLOWDOWNS, CurvePoint, Hardware
+from sim.nouns.own_step import FACTORS
+from sim.tuner.spread.scatter import read_scatter
+
+# Of a curve of which no scatter is recorded: calibrations of the bundled machines know a point to 2 % at the
+# median (one sigma), and the worst of their points to 8 %.
+UNRECORDED = (0.95, 1.05)
+FEWEST_OF_A_READING = 8
+_GRAIN = 1024  # slow-downs are drawn in such parts, which the exact engine counts with fast
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Machines:
+    """``hardwares``, ``shares`` of which belong to one of ``spread.readings`` each, in their order.
+
+    ``are_alike``: whether they differ in their curves alone. ``rests_on``: in words, what of them is not
+    measured.
+    """
+
+    hardwares: tuple[Hardware, ...]
+    shares: tuple[int, ...]
+    are_alike: bool = True
+    rests_on: tuple[str, ...] = ()
+
+
+class _Open(NamedTuple):
+    """What is not known of a hardware: ranges, readings, and the sizes at which its curve is a guess."""
+
+    ranges: dict[str, dict[str, float]]
+    readings: Sequence[dict[str, Any]]
+    sizes: tuple[Guess, ...]
+
+
+def is_ranged(hardware: Hardware, sent: tuple[int, int], *, varies: bool) -> bool:
+    """Whether machines lie in ranges, and not only as what was measured scatters."""
+    known = _open(hardware, sent, varies)
+    return bool(known.ranges or known.sizes or len(known.readings) > 1)
+
+
+def _open(hardware: Hardware, sent: tuple[int, int], varies: bool) -> _Open:
+    return _Open(
+        {**_ranges_of_curve(hardware, varies=varies), **hardware.spread.get("ranges", {})},
+        hardware.spread.get("readings") or ({"what": "", "weight": 1},),
+        guesses(hardware.all_reduce, *sent),
+    )
+
+
+def draw_machines(
+    hardware: Hardware,
+    count: int,
+    generator: np.random.Generator,
+    sent: tuple[int, int],
+    *,
+    varies: bool = True,
+) -> Machines:
+    """``count`` machines, or some more where many readings need some each.
+
+    ``sent``: the least and the most bytes of a message, where the curve may be guessed beyond its sizes.
+    ``varies``: whether anything else of a step is known to vary, beside which a curve without any recorded
+    scatter is not exact.
+
+    Raises:
+        InputError: a ``spread`` that cannot be read.
+    """
+    ranges, readings, sizes = _open(hardware, sent, varies)
+    shares = [max(FEWEST_OF_A_READING, round(count * one["weight"])) for one in readings]
+    shares = [count] if len(readings) == 1 else shares
+    belongs = np.repeat(np.arange(len(shares)), shares)
+    count = len(belongs)
+    factors = read_scatter(hardware).repeat_calibrations(count, generator)
+    own, own_factors = _left_open(hardware, count, generator)
+    factors = factors * own
+    fields: dict[str, list[Any]] = {}
+    for name, known in ranges.items():
+        level = levels(shares, generator)
+        if name in ("all_reduce", "in_step"):
+            free = np.array([one.get("curve", 1.0) == 1.0 for one in readings])[belongs]
+            factors *= np.where(free[:, None], _curve_factors(hardware, name, known, level), 1.0)
+        elif name in (*COSTS, *RATES, *SLOWDOWNS):
+            fields[name] = _between(name, getattr(hardware, name), known, level)
+    for name, factor in own_factors.items():
+        base = fields.get(name) or [getattr(hardware, name)] * count
+        fields[name] = [max(1.0, each * by) for each, by in zip(base, factor, strict=True)]
+    factors *= np.array([one.get("curve", 1.0) for one in readings])[belongs][:, None]
+    at_knots = np.stack(
+        [np.interp(levels(shares, generator), (0, 0.5, 1), (one.low, 1, one.high)) for one in sizes]
+        or [np.ones(count)],
+        axis=1,
+    )
+    num_bytes = [point.num_bytes for point in hardware.all_reduce]
+    drawn = np.rint(np.array([p.duration_ns for p in hardware.all_reduce]) * factors).astype(np.int64)
+    bare = replace(hardware, spread={})
+    hardwares = []
+    for k, durations in enumerate(drawn.tolist()):
+        curve = tuple(map(_point, num_bytes, durations))
+        if sizes:
+            knots = [
+                _point(one.num_bytes, round(service_ns(curve, one.num_bytes) * by))
+                for one, by in zip(sizes, at_knots[k].tolist(), strict=True)
+            ]
+            curve = tuple(sorted((*curve, *knots), key=lambda point: point.num_bytes))
+        changed = {name: values[k] for name, values in fields.items()} | readings[belongs[k]].get("set", {})
+        hardwares.append(replace(bare, all_reduce=curve, **changed))
+    return Machines(
+        hardwares=tuple(hardwares),
+        shares=tuple(shares),
+        are_alike=not fields and not any(one.get("set") for one in readings),
+        rests_on=words_of(ranges, readings, sizes),
+    )
+
+
+def levels(shares: Sequence[int], generator: np.random.Generator) -> Floats:
+    """Where in a range each machine lies, from 0 to 1: evenly, both ends included, in each reading."""
+    parts = [
+        generator.permutation(share) / (share - 1) if share > 1 else np.full(share, 0.5) for share in shares
+    ]
+    return np.concatenate(parts)
+
+
+def _point(num_bytes: int, duration_ns: int) -> CurvePoint:
+    return CurvePoint(num_bytes=num_bytes, duration_ns=duration_ns)
+
+
+def _ranges_of_curve(hardware: Hardware, *, varies: bool) -> dict[str, dict[str, float]]:
+    """Ranges of the whole curve that go without saying: in a step, and where no scatter is recorded."""
+    found = {}
+    seen = hardware.spread.get("in_step")
+    if isinstance(seen, dict) and {"ratio", "low", "high"} <= set(seen) and seen["ratio"] > 0:
+        # ``high`` is of collectives beside computation, which the slow-down stretches once more.
+        found["in_step"] = {
+            "low": min(1.0, seen["low"] / seen["ratio"]),
+            "high": max(1.0, seen["high"] / seen["ratio"] / hardware.comm_slowdown),
+        }
+    if varies and not found and not read_scatter(hardware).knows:
+        found["all_reduce"] = dict(zip(("low", "high"), UNRECORDED, strict=True))
+    return found
+
+
+def _curve_factors(hardware: Hardware, name: str, known: dict[str, float], level: Floats) -> Floats:
+    """Factors of the points [machines, points], one level for all of a machine's.
+
+    Of a range that ``spread.ranges`` states, a point that says its own (``min_ns`` and ``max_ns`` without a
+    count) lies in that.
+    """
+    spread = hardware.spread.get(name, {}) if name in hardware.spread.get("ranges", {}) else {}
+    ends = []
+    for point in hardware.all_reduce:
+        own = spread.get(str(point.num_bytes), {})
+        is_open = {"min_ns", "max_ns"} <= set(own) and "count" not in own and point.duration_ns > 0
+        least, most = (
+            (own["min_ns"] / point.duration_ns, own["max_ns"] / point.duration_ns)
+            if is_open
+            else (known["low"], known["high"])
+        )
+        ends.append((least, min(max(1.0, least), most), most))
+    return np.stack([np.interp(level, (0, 0.5, 1), each) for each in ends], axis=1)
+
+
+def _between(name: str, value: float | None, known: dict[str, float], level: Floats) -> list[Any]:
+    """Values of a field; of a rate evenly by its inverse, and free is none at all."""
+    low, high = known["low"], known["high"]
+    if name in RATES:
+        own = 0.0 if value is None else 1 / value
+        return [1 / one for one in _spread(own, 1 / high, 1 / low, level)]
+    drawn = _spread(value or 0.0, low, high, level)
+    if name in COSTS:
+        return [round(one) for one in drawn]
+    return [max(1.0, round(one * _GRAIN) / _GRAIN) for one in drawn]
+
+
+def _spread(value: float, low: float, high: float, level: Floats) -> list[float]:
+    found: list[float] = np.interp(level, (0, 0.5, 1), (low, min(max(value, low), high), high)).tolist()
+    return found
+
+
+def _left_open(
+    hardware: Hardware, machines: int, generator: np.random.Generator
+) -> tuple[Floats, dict[str, list[float]]]:
+    """What ``sim.own_step`` left open: factors of the curve's points [machines, points], and of slow-downs.
+
+    Raises:
+        InputError: ``spread.own_step`` is not legal.
+    """
+    said: Any = hardware.spread.get("own_step")
+    if said is None:
+        return np.ones((machines, len(hardware.all_reduce))), {}
+    try:
+        names, about = tuple(said["factors"]), int(said["about_bytes"])
+        covariance = np.array(said["covariance"], dtype=np.float64)
+    except (KeyError, TypeError, ValueError):
+        raise InputError(
+            f"spread.own_step: {str(said)[:60]!r} is not legal; give factors, covariance and about_bytes"
+        ) from None
+    fits = covariance.shape == (len(names), len(names)) and about > 0
+    if not fits or not set(names) <= set(FACTORS) or not np.isfinite(covariance).all():
+        raise InputError(
+            f"spread.own_step: {str(said)[:60]!r} is not legal; give factors of {', '.join(FACTORS)}, and a "
+            f"row and a column of finite numbers for each"
+        )
+    logs = generator.multivariate_normal(np.zeros(len(names)), covariance, machines)
+    by_name = dict(zip(names, np.exp(logs).T, strict=True))
+    ones = np.ones(machines)
+    ratios = np.array(
+        [
+            [tilt_ratio(link, tilt, point.num_bytes, about) for point in hardware.all_reduce]
+            for link, tilt in zip(by_name.get("link", ones), by_name.get("tilt", ones), strict=True)
+        ]
+    )
+    slowed = {
+        name: by_name[name].tolist() for name in ("compute_slowdown", "comm_slowdown") if name in by_name
+    }
+    return ratios, slowed
