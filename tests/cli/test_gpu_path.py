@@ -188,6 +188,8 @@ def test_each_start_of_a_restarted_job_is_a_recording(tmp_path: Path) -> None:
     write_recording(tmp_path / "recording" / "restart-1", replace(job, backend="undefined"))
     for number, folder in enumerate((tmp_path / "recording", tmp_path / "recording" / "restart-1")):
         ran("import", "recording", folder, "-o", tmp_path / f"imported-{number}")
+    summaries = [(tmp_path / f"imported-{number}" / "summary.json").read_text() for number in (0, 1)]
+    assert ["restart-1" in json.loads(text)["dropped"][-1] for text in summaries] == [True, False]
     first, second = (sim.load_workload(tmp_path / f"imported-{n}" / "workload.json") for n in (0, 1))
     assert first.gradients == second.gradients
 

@@ -71,6 +71,9 @@ def read_recording(paths: Sequence[Path], options: ImportOptions) -> Imported:
         dropped.append(f"{shared} backwards that followed several forwards with gradients")
     if recording.missing_ranks:
         dropped.append(f"no file of ranks {', '.join(map(str, recording.missing_ranks))}")
+    later = sorted(path.name for path in folders[0].glob("restart-*") if path.is_dir())
+    if later:
+        dropped.append(f"later starts of the job, each to be imported by itself: {', '.join(later)}")
     for rank in torn_ranks(recording):
         dropped.append(f"the last line of rank {rank}, which was cut off")
     return Imported(
