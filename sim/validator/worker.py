@@ -119,7 +119,8 @@ class _Life:
         )
         device = _choose_device(self._job, place, neighbours)
         if device is not None and "nccl" in self._job["backend"]:
-            gpu = str(torch.cuda.get_device_properties(device).uuid)
+            properties = torch.cuda.get_device_properties(device)
+            gpu = str(getattr(properties, "uuid", f"of rank {seat.rank}"))  # no name: NCCL looks for itself
             check_apart(tell_all(store, seat.rank, seat.world_size, "gpu", gpu))
         dist.init_process_group(
             self._job["backend"],
