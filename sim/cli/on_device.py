@@ -21,7 +21,7 @@ Device = Annotated[
 
 
 def device_of_model(asked: str | None, workload: Workload | None, *, elsewhere: bool = False) -> str:
-    """Where the user's own model runs, ``asked`` or that of the job; said on stderr unless asked.
+    """Where the user's own model runs, ``asked`` or that of the job; said where it could be another.
 
     ``elsewhere``: somebody else starts it, on machines that need not be like this one.
 
@@ -37,9 +37,11 @@ def device_of_model(asked: str | None, workload: Workload | None, *, elsewhere: 
             "device: the job was recorded on cuda, and torch sees no GPU here; run it where there is one, or "
             "give --device cpu to measure another job, the same model on the CPU"
         )
+    if job in (None, "cpu") and not gpus:
+        return "cpu"  # there is nothing else
     if job is not None:
         return _said(job, "as the job was recorded")
-    return _said("cuda", "torch sees a GPU here") if gpus else _said("cpu", "torch sees no GPU here")
+    return _said("cuda", "torch sees a GPU here")
 
 
 def device_of_pacing(
