@@ -358,7 +358,7 @@ def test_what_earlier_micro_batches_add_is_told(
     quick.query_params["a_no_sync"] = "false"
     quick.run()
     assert is_clean(quick)
-    (told,) = [found.value for found in quick.info if "micro-batches" in found.value]
+    (told,) = [found.value for found in quick.info if "are exposed" in found.value]
     played = sim.simulate(workload, hardware, sim.assign(workload, accumulation_steps=4, no_sync=False))
     computing = 3 * (workload.forward_ns + workload.loss_ns + workload.backward_ns)
     assert sum(played.earlier_exposed_ns) == played.accumulation_ns - computing
