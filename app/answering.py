@@ -1,6 +1,6 @@
 """The one answer of a page: what to set, played under the switches and beside the ranks of the page."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import sim
@@ -10,8 +10,7 @@ from app.choosing import Choice
 from sim.errors import SimError
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.rows import SweepRow
-
-FAR = 0.03  # of a step: caps that are further behind the best buckets are not what to set
+from sim.tuner.setting import find_setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +19,7 @@ class Answer:
 
     ``played`` is that, ``default`` DDP's default for the same job, ``best`` the best buckets that were found:
     None where they cannot be had under the switches. ``cap_mb`` is the round cap to set, and ``capped`` its
-    step; of pick ``recommended`` the one that comes nearest to the best buckets, None where none is faster
-    than the default. ``is_alike``: that is ``FAR`` behind, but over steps as they vary not to be told apart.
+    step, None where none is faster than the default. ``pick``, ``cap_mb`` and ``is_alike`` are a ``Setting``'s.
     """
 
     pick: Literal["cap", "recommended", "default"]
@@ -51,30 +49,30 @@ def find_answer(
     """What to set for the job of ``choice``, from the sweep over caps under its switches.
 
     ``is_plain``: neither switches nor a slowest rank are in force, so that ``found`` tells of this very job
-    whether its gain shows, and which caps can be told apart. The best buckets are the answer where no cap is
-    faster than the default, or all are ``FAR`` behind them and can be told apart.
+    whether its gain shows, and which caps can be told apart.
     """
     best = _best(inputs, choice)
-    row = cap_row(inputs, choice, found if is_plain else None)
-    answer = Answer(pick="default", played=default, default=default, best=best)
-    if is_plain and found.gain.significant is False:
-        return answer
-    if row is not None and row.bucket_cap_mb is not None and row.step_ns < default.report.step_ns:
-        cap_mb = row.bucket_cap_mb
-        capped = cached.play(inputs, Choice(pick="cap", cap_mb=cap_mb, options=choice.options_under_ddp))
-        answer = replace(answer, cap_mb=cap_mb, capped=capped)
-        is_far = best is not None and capped.report.step_ns > best.report.step_ns * (1 + FAR)
-        is_alike = is_far and is_plain and _is_alike(found, cap_mb)
-        if is_alike or not is_far:
-            return replace(answer, pick="cap", played=capped, is_alike=is_alike)
-    if best is not None and best.report.step_ns < default.report.step_ns:
-        return replace(answer, pick="recommended", played=best)
-    return answer
-
-
-def _is_alike(found: Recommendation, cap_mb: float) -> bool:
-    plateau = found.plateau
-    return plateau.decided_by == "noise" and any(low <= cap_mb <= high for low, high in plateau.alike_mb)
+    setting = find_setting(
+        cached.sweep(inputs, choice.options_under_ddp),
+        default_ns=default.report.step_ns,
+        best_ns=None if best is None else best.report.step_ns,
+        gain=found.gain if is_plain else None,
+        plateau=found.plateau if is_plain else None,
+    )
+    capped = None
+    if setting.cap_mb is not None:
+        options = choice.options_under_ddp
+        capped = cached.play(inputs, Choice(pick="cap", cap_mb=setting.cap_mb, options=options))
+    played = {"cap": capped, "recommended": best}.get(setting.pick) or default
+    return Answer(
+        pick=setting.pick,
+        played=played,
+        default=default,
+        best=best,
+        cap_mb=setting.cap_mb,
+        capped=capped,
+        is_alike=setting.is_alike,
+    )
 
 
 def cap_row(inputs: Inputs, choice: Choice, found: Recommendation | None) -> SweepRow | None:

@@ -17,7 +17,6 @@ from sim.cli.simulating import AsJson, DdpSwitches, HardwareFile, WorkloadFile, 
 from sim.nouns.memory import MemoryPoint
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.robust import Robust
-from sim.nouns.rows import SweepRow
 from sim.units import format_ms, format_size, in_ms, parse_size
 
 ROBUST_ROWS = 8
@@ -83,10 +82,7 @@ def tune(
     if as_json:
         emit_noun(answer)
     else:
-        setting = None
-        if max_bucket is None and memory_limit is None:  # no sweep knows of limits
-            setting = tell_setting(answer, sim.round_cap(sim.sweep(workload, hardware), answer.plateau))
-        print_answer(answer, f"{workload.name} on {hardware.name}", setting)
+        print_answer(answer, f"{workload.name} on {hardware.name}", tell_setting(answer))
         _print_below(answer, hardware.all_reduce[0].num_bytes)
         _print_tables(answer)
     tell_held(job, with_table=not as_json)
@@ -135,17 +131,24 @@ def _print_below(answer: Recommendation, least_bytes: int) -> None:
         )
 
 
-def tell_setting(answer: Recommendation, cap: SweepRow | None) -> str:
-    """What to set, in one line: one round cap where one is faster than DDP's default, and what it loses."""
-    if answer.gain.significant is False:
-        return "nothing; keep DDP's default"
-    if cap is None or cap.step_ns >= answer.baseline.step_ns:
-        return "the recommended buckets; no one cap is faster than DDP's default"
-    behind = cap.step_ns - answer.report.step_ns
+def tell_setting(answer: Recommendation) -> str | None:
+    """What to set, in one line; None where limits bar what a sweep finds."""
+    setting = answer.setting
+    if setting is None:
+        return None
+    if setting.pick == "default":
+        return f"nothing; keep {answer.against}"
+    saves = f"{format_ms(setting.step_ns)} a step, {format_ms(setting.saved_ns)} less than {answer.against}"
+    if setting.cap_mb is None:
+        return f"the recommended buckets: {saves}; no one cap is faster than {answer.against}"
+    behind_ns = setting.behind_ns or 0
+    behind = f"{format_ms(behind_ns)} ({behind_ns / answer.report.step_ns:.1%}) more than"
+    if setting.pick == "cap":
+        alike = "; over steps as they vary the two cannot be told apart" if setting.is_alike else ""
+        return f"bucket_cap_mb={setting.cap_mb:g}: {saves} and {behind} the recommended buckets{alike}"
     return (
-        f"bucket_cap_mb={cap.bucket_cap_mb:g}: {format_ms(cap.step_ns)} a step, "
-        f"{format_ms(answer.baseline.step_ns - cap.step_ns)} less than DDP's default and {format_ms(behind)} "
-        f"({behind / answer.report.step_ns:.1%}) more than the recommended buckets"
+        f"the recommended buckets: {saves}; the best round cap, bucket_cap_mb={setting.cap_mb:g}, takes "
+        f"{behind} they do"
     )
 
 

@@ -79,6 +79,25 @@ class Plateau:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What to set: a round cap (``cap``), the ``recommended`` buckets, or nothing (``default``).
+
+    ``step_ns`` is the step with it and ``saved_ns`` what it saves against what the job has. ``cap_mb`` (MiB)
+    is the round cap, whose step ``cap_step_ns`` is ``behind_ns`` longer than the best buckets'; None where no
+    cap is faster than what the job has. ``is_alike``: the cap is far behind, but over steps as they vary the
+    two cannot be told apart.
+    """
+
+    pick: Literal["cap", "recommended", "default"]
+    step_ns: int
+    saved_ns: int = 0
+    cap_mb: float | None = None
+    cap_step_ns: int | None = None
+    behind_ns: int | None = None
+    is_alike: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
     """The tuner's answer. ``lower_bound_ns`` bounds ``sync_end_ns`` over all partitions that are
     contiguous in ready order within each dtype and device; ``proved_optimal`` is over the same, to within
@@ -89,7 +108,8 @@ class Recommendation:
     end of the recommended step and of DDP's default. ``memory`` is what a limit on the largest bucket costs,
     where it was asked for. ``simplest`` names the family of DDP's own knobs that is easiest to set of those
     within 0.1 % of the recommended step that this is not significantly better than. ``notes`` say what the
-    search could not know, and how to let it. ``against`` is what ``baseline`` and the gain are of: DDP's
+    search could not know, and how to let it. ``setting`` is what to set of all this; None where limits bar
+    what a sweep finds. ``against`` is what ``baseline`` and the gain are of: DDP's
     default, or the buckets that a recorded job had.
     """
 
@@ -109,6 +129,7 @@ class Recommendation:
     baseline_path: tuple[PathSpan, ...] = ()
     memory: tuple[MemoryPoint, ...] = ()
     simplest: str = "bucket_indices"
+    setting: Setting | None = None
     notes: tuple[str, ...] = ()
     against: str = "DDP's default"
     provenance: dict[str, Any] = field(default_factory=dict)

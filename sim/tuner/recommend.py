@@ -42,10 +42,12 @@ from sim.tuner.search.optimum import Optimum, find_optimum
 from sim.tuner.search.partitions import Buckets
 from sim.tuner.search.problem import Problem
 from sim.tuner.search.score import Scorer
+from sim.tuner.setting import find_setting
 from sim.tuner.spread.assessment import Pool, assess, widen
 from sim.tuner.spread.draws import draw
 from sim.tuner.spread.gain import DEFAULT_WORDS, NOTHING, choose, doubted, judge_gain
 from sim.tuner.spread.judgement import Judge
+from sim.tuner.sweeps.grid import sweep
 from sim.units import format_size
 
 IN_USE = "in use"  # the buckets of a recorded job, where they are not DDP's default
@@ -207,6 +209,25 @@ def _recommend(
     if in_use is not None and DEFAULT in families:
         plain = families[DEFAULT].report
         default_is_alike = judge.is_as_good(families[DEFAULT].assignment, plain.step_ns)
+    shown_gain = doubted(bounded(gain, workload), workload, hardware)
+    plateau = find_plateau(
+        found.cap_rows,
+        judge,
+        gain if in_use is None else replace(gain, significant=not default_is_alike),
+        default_step_ns=plain.step_ns,
+        default_is_allowed=DEFAULT in ddp,
+        max_bytes=limit,
+    )
+    setting = None
+    if max_bucket_bytes is None and memory_limit_bytes is None:
+        tell("sweeping caps")
+        setting = find_setting(
+            sweep(workload, hardware),
+            default_ns=baseline.step_ns,
+            best_ns=report.step_ns,
+            gain=shown_gain,
+            plateau=plateau,
+        )
     return Recommendation(
         assignment=best,
         report=report,
@@ -220,16 +241,10 @@ def _recommend(
         families=families,
         simplest=_simplest(families, report.step_ns, judge),
         absent=found.absent,
-        gain=doubted(bounded(gain, workload), workload, hardware),
+        gain=shown_gain,
         against=_against(compared),
-        plateau=find_plateau(
-            found.cap_rows,
-            judge,
-            gain if in_use is None else replace(gain, significant=not default_is_alike),
-            default_step_ns=plain.step_ns,
-            default_is_allowed=DEFAULT in ddp,
-            max_bytes=limit,
-        ),
+        plateau=plateau,
+        setting=setting,
         robust=robust,
         critical_path=_path(timeline),
         baseline_path=_path(baseline_timeline),
