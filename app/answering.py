@@ -19,7 +19,8 @@ class Answer:
 
     ``played`` is that, ``default`` DDP's default for the same job, ``best`` the best buckets that were found:
     None where they cannot be had under the switches. ``cap_mb`` is the round cap to set, and ``capped`` its
-    step, None where none is faster than the default. ``pick``, ``cap_mb`` and ``is_alike`` are a ``Setting``'s.
+    step; None where none is faster than the default. ``pick``, ``cap_mb`` and ``is_alike`` are those of a
+    ``Setting``.
     """
 
     pick: Literal["cap", "recommended", "default"]

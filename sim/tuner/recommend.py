@@ -154,7 +154,7 @@ def _recommend(
     distribution = replace(draw(scorer.problem, draws, seed), times=asked.times)
 
     def optimise(drawn_workload: Workload, drawn_hardware: Hardware) -> Assignment:
-        drawn = Scorer(drawn_workload, drawn_hardware)
+        drawn = Scorer(drawn_workload, drawn_hardware).for_search
         buckets = find_optimum(drawn, [optimum.buckets], limit, LITTLE_EFFORT).buckets
         return asked.as_used(as_assignment(scorer.problem, buckets))
 
@@ -308,7 +308,7 @@ def _search(
     If it is not proved, ``families`` is called, and the answer is at least as good as these, too.
     """
     return find_optimum(
-        scorer,
+        scorer.for_search,
         [*known, scorer.problem.singles()],
         limit,
         further=lambda: [made.bucket_indices for made in families()],
@@ -333,9 +333,10 @@ def trade_off(
     def optimum_under(limit: int | None) -> tuple[int, Assignment]:
         allowed = NO_LIMIT if limit is None else limit
         known = [buckets for buckets in tried if _largest(workload, buckets) <= allowed]
-        optimum = find_optimum(scorer, known, allowed)
+        optimum = find_optimum(scorer.for_search, known, allowed)
         tried.append(optimum.buckets)
-        return asked.times * optimum.sync_end_ns + rest_ns, as_assignment(scorer.problem, optimum.buckets)
+        end_ns = scorer.sync_end_ns(optimum.buckets)
+        return asked.times * end_ns + rest_ns, as_assignment(scorer.problem, optimum.buckets)
 
     return memory.trade_off(optimum_under, [g.num_bytes for g in workload.gradients], limits)
 

@@ -55,12 +55,6 @@ class Searched:
         return Scorer(*self.equivalent, self.compiled)
 
     @cached_property
-    def machine(self) -> Hardware:
-        """The hardware as answers are played on it."""
-        shared = self.scorer.problem.hardware.shared_connection
-        return replace(self.hardware, shared_connection=shared)
-
-    @cached_property
     def in_use(self) -> Assignment | None:
         """The buckets that the job had, where they are not those of DDP's default."""
         job = self.workload.job
@@ -78,7 +72,7 @@ class Searched:
     def inputs_for(self, assignment: Assignment) -> tuple[Workload, Hardware]:
         """What an assignment is played on: other systems, without such switches, play the equivalent."""
         if assignment.policy in DDP_POLICIES:
-            return self.workload, self.machine
+            return self.workload, self.hardware
         return self.scorer.problem.workload, self.scorer.problem.hardware
 
     def simulate(self, assignment: Assignment, engine: Engine = "simpy") -> Timeline:
