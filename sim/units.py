@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
 
 from sim.errors import InputError
 
@@ -111,9 +112,34 @@ def three_digits(value: float) -> str:
     return f"{value:.3g}" if abs(value) < 999.5 else f"{value:.0f}"
 
 
-def format_mib(mib: float) -> str:
-    """A number of MiB to three digits, never in powers of ten: ``0.25``, ``1024``."""
-    return three_digits(mib)
+def format_mib_range(low: float, high: float | None) -> str:
+    """A range of MiB whose ends, as they read, lie in it: to three digits, or to as many as that takes.
+
+    ``25.015`` to ``282.4`` reads ``25.1 to 282``; one number where one is in it; ``25.1 up`` without an end.
+    """
+    for digits in range(3, 18):
+        up = _rounded(low, digits, math.ceil)
+        down = up if high is None else _rounded(high, digits, math.floor)
+        if low <= up <= down <= (up if high is None else high):
+            break
+    else:
+        up, down = low, low if high is None else high
+    if high is None:
+        return f"{_plain(up)} up"
+    return _plain(up) if up == down else f"{_plain(up)} to {_plain(down)}"
+
+
+def _rounded(value: float, digits: int, rounding: Callable[[float], int]) -> float:
+    if not value:
+        return value
+    places = digits - 1 - math.floor(math.log10(abs(value)))
+    return round(rounding(value * 10.0**places) / 10.0**places, max(0, places))
+
+
+def _plain(value: float) -> str:
+    """A number as it is, without an exponent and without zeros at its end."""
+    text = f"{Decimal(repr(float(value))):f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def format_sizes(sizes: Iterable[int]) -> str:

@@ -6,7 +6,7 @@ from textwrap import wrap
 
 from app.figures.style import ACCENT, ALARM, GOOD, safe
 from sim.nouns.scaling_row import ScalingRow
-from sim.units import format_ms
+from sim.units import format_mib_range, format_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +89,9 @@ def text_of(curve: Curve, row: ScalingRow) -> str:
 
 def cap_text(row: ScalingRow) -> str:
     """The hover of a best cap: the caps as good, whether the curve's range would choose another, and why."""
-    end = "without end" if row.cap_high_mb is None else f"{row.cap_high_mb:.4g} MiB"
     lines = [
         f"<b>bucket_cap_mb={row.bucket_cap_mb:.4g}, {row.world_size:,} ranks</b>",
-        f"as good around it: {row.cap_low_mb:.4g} MiB to {end}{_elsewhere(row)}",
+        f"as good around it, in MiB: {format_mib_range(row.cap_low_mb, row.cap_high_mb)}{_elsewhere(row)}",
         f"DDP's default is {'as good' if row.default_is_alike else _behind_words(row)}",
     ]
     if not row.cap_is_sure:

@@ -23,7 +23,7 @@ from sim.errors import InputError
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import Hardware
 from sim.nouns.scaling_row import ScalingRow
-from sim.units import in_ms, parse_cap_mb
+from sim.units import format_mib_range, in_ms, parse_cap_mb
 
 
 def scaling(
@@ -197,7 +197,7 @@ def _print_caps(rows: Sequence[ScalingRow]) -> None:
 def around_words(row: ScalingRow) -> str:
     """The caps around the best that are as good, and how many stretches of others are."""
     more = row.cap_num_stretches - 1
-    ends = f"{row.cap_low_mb:.4g} {'up' if row.cap_high_mb is None else f'to {row.cap_high_mb:.4g}'}"
+    ends = format_mib_range(row.cap_low_mb, row.cap_high_mb)
     return f"{ends}, {more} more" if more else ends
 
 

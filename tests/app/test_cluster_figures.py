@@ -74,7 +74,7 @@ def test_a_plateau_without_an_end_reaches_the_edge(rows: tuple[ScalingRow, ...])
     endless = [replace(row, bucket_cap_mb=8.0, cap_low_mb=4.0, cap_high_mb=None) for row in rows]
     (band,) = traces_of(scaling_figure(endless), "caps around the best within 0.1 % of it")
     assert set(band.y) == {4.0, 16.0}
-    assert "without end" in cap_text(endless[0])
+    assert "4 up" in cap_text(endless[0])
 
 
 def test_a_cap_of_zero_is_drawn_below_all_others(rows: tuple[ScalingRow, ...]) -> None:

@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.errors import InputError
-from sim.units import cap_bytes, format_ms, format_size, parse_cap_mb, parse_rate_bits, parse_size
+from sim.units import (
+    cap_bytes,
+    format_mib_range,
+    format_ms,
+    format_size,
+    parse_cap_mb,
+    parse_rate_bits,
+    parse_size,
+)
 
 MIB = 1 << 20
 
@@ -108,4 +116,19 @@ def test_no_size_is_told_in_powers_of_ten_or_as_1024_of_a_smaller_unit(size: int
 def test_sizes_at_the_edges() -> None:
     assert [format_size(size) for size in (1_024_000, 1023 * 1024, 1024 * 1024 - 1)] == [
         *("1000 KiB", "1023 KiB", "1 MiB")
+    ]
+
+
+@given(st.floats(0, 1e6), st.floats(1, 1e3))
+def test_the_ends_of_a_range_lie_in_it(low: float, factor: float) -> None:
+    low, high = round(low, 6), round(low * factor + 1e-6, 6)
+    ends = [float(end) for end in format_mib_range(low, high).split(" to ")]
+    assert all(low <= end <= high for end in ends)
+    assert low <= float(format_mib_range(low, None).removesuffix(" up"))
+
+
+def test_ranges_read_as_people_write_them() -> None:
+    ranges = [(25.015, 282.4), (25, 25), (24.99, 25.2), (0.25, 1024), (1000.4, 1000.6)]
+    assert [format_mib_range(*one) for one in ranges] == [
+        *("25.1 to 282", "25", "25 to 25.2", "0.25 to 1020", "1000.4 to 1000.6")
     ]

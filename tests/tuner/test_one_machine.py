@@ -1,4 +1,4 @@
-"""One machine for all answers: what tune says of a step is what simulate and sweep say of the same buckets."""
+"""One machine for all answers: tune, simulate and sweep say one step of the same buckets."""
 
 from pathlib import Path
 

@@ -12,7 +12,7 @@ from sim.systems.registry import assign
 from sim.tuner.reach.families import CapRow
 from sim.tuner.spread.draws import NO_ITERATIONS, Draws
 from sim.tuner.spread.judgement import Judge
-from sim.units import MIB, format_mib
+from sim.units import MIB, format_mib_range
 
 TOLERANCE = 0.01
 MOST_PLAYED = 1 << 22  # draws times gradients, of all caps that are played
@@ -107,10 +107,7 @@ def tell_plateau(plateau: Plateau) -> str:
 def _stretches_words(stretches_mb: Sequence[tuple[float, float]]) -> str:
     """Stretches of caps in words; of many the widest, by how many times its first cap the last is."""
     widest = sorted(_merged(stretches_mb), key=lambda ends: (ends[0] + _BYTE_MB) / (ends[1] + _BYTE_MB))
-    words = [
-        format_mib(low) if format_mib(low) == format_mib(high) else f"{format_mib(low)} to {format_mib(high)}"
-        for low, high in sorted(widest[:_MOST_STRETCHES])
-    ]
+    words = [format_mib_range(low, high) for low, high in sorted(widest[:_MOST_STRETCHES])]
     more = len(widest) - len(words)
     if more:
         return f"{', '.join(words)} MiB and {more} narrower stretch{'es' if more > 1 else ''}"
