@@ -13,10 +13,14 @@ from sim.autotuner import prediction
 from sim.autotuner.job_link import JobLink
 from sim.formats.record_files import recorded_step
 from sim.formats.recordings import load_recording
+from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement
 from sim.nouns.recommendation import Recommendation
+from sim.nouns.workload import Gradient
+from sim.systems.switching import as_the_job
 from sim.truth.recorded_job import RecordedJob, job_in_files, job_in_recording
+from sim.validator.candidates.candidate import standing_candidates
 from tests.app.conftest import MS, make_hardware
 from tests.app.test_live import COUNT, Job
 from tests.commands import bucketsim
@@ -183,3 +187,17 @@ def test_a_given_switch_goes_before_the_jobs(recorded: Recorded) -> None:
 def _longer(measured: Measurement, extra_ns: int) -> Measurement:
     steps = tuple(replace(one, step_ns=one.step_ns + extra_ns) for one in measured.iterations)
     return replace(measured, iterations=steps)
+
+
+def test_all_that_is_replayed_has_the_jobs_switches(recorded: Recorded) -> None:
+    job = recorded.job
+    small = replace(job.workload, gradients=tuple(_small(g, g.index == 0) for g in job.workload.gradients))
+    for candidate in standing_candidates(small, [4.0], as_the_job(small, Assignment(bucket_indices=PAIRS))):
+        assert candidate.assignment is not None
+        given = candidate.assignment.ddp_kwargs | candidate.assignment.settings
+        assert recorded.case.switches.items() <= given.items(), candidate.name
+        sim.simulate(small, job.hardware, candidate.assignment)
+
+
+def _small(gradient: Gradient, is_small: bool) -> Gradient:
+    return replace(gradient, num_bytes=1024, shape=(256,)) if is_small else gradient

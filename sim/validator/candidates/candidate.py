@@ -7,6 +7,7 @@ from typing import Any
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment, bucket_bytes, made_for
 from sim.nouns.workload import Workload
 from sim.systems.registry import assign
+from sim.systems.switching import as_the_job
 from sim.units import MIB
 
 ZERO_POLICIES = ("zero1", "zero2")
@@ -86,7 +87,7 @@ def standing_candidates(
     }
     rearranged = _small_last(workload, recommended)
     if rearranged is not None:
-        found["small gradients last"] = rearranged
+        found["small gradients last"] = as_the_job(workload, rearranged)
     return [Candidate(name=name, assignment=assignment) for name, assignment in found.items()]
 
 
