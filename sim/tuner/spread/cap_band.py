@@ -17,7 +17,7 @@ from sim.tuner.search.as_searched import Searched
 from sim.tuner.search.partitions import Buckets
 from sim.tuner.search.problem import Problem
 from sim.tuner.spread.assessment import LEVELS
-from sim.tuner.spread.draws import FEWEST_MACHINES, Draws, draw
+from sim.tuner.spread.draws import FEWEST_IN_RANGES, Draws, draw
 
 # A further step lies between the shortest and the longest of n recorded ones (n - 1) times in n + 1. So 39
 # steps are the fewest whose shortest and longest enclose 95 of 100 further ones.
@@ -61,7 +61,7 @@ def _points(
     recorded = sum(None not in sample for sample in workload.samples)
     if recorded < FEWEST_ITERATIONS:
         workload = replace(workload, samples=())
-    count = max(draws, FEWEST_MACHINES * min(recorded, MOST_ITERATIONS))
+    count = max(draws, FEWEST_IN_RANGES * min(recorded, MOST_ITERATIONS))
     asked = Searched(workload, hardware)
     drawn = replace(draw(Problem(*asked.equivalent), count, seed), times=asked.times)
     if len(drawn) == 1:
@@ -90,7 +90,7 @@ def _points(
                 iterations=drawn.recorded,
             )
         )
-    return points
+    return [] if all(point.low_ns == point.high_ns for point in points) else points
 
 
 def _luck(drawn: Draws, repeats: int, seed: int) -> Floats:
