@@ -14,6 +14,7 @@ from sim.units import format_size
 
 FAR = 4  # within so many times of a measured size a time is taken as it is
 _KINK = 0.3  # by how much less time grows with size than it did before, as powers
+_STRAIGHT = 0.1  # a stretch of the curve whose slope a neighbour has, to this share, is a line
 _WORTH = 1.1  # a guess that is open by less is none
 _LEAST = 0.1  # of a time that is a guess: less nobody would believe
 # A line through the last two points that agrees with the last point's rate goes on, but for what messages
@@ -43,12 +44,16 @@ def _guesses(curve: Curve, least: int, most: int) -> Iterator[Guess]:
         low = max(_LEAST, least / first.num_bytes)
         yield Guess("below", least, low, 1.0, f"below {format_size(first.num_bytes)}")
     before = 0.0
-    for a, b in pairwise(curve):
+    rates = [(b.duration_ns - a.duration_ns) / (b.num_bytes - a.num_bytes) for a, b in pairwise(curve)]
+    for at, (a, b) in enumerate(pairwise(curve)):
         if not a.num_bytes or not a.duration_ns or not b.duration_ns:
             continue
         power = log(b.duration_ns / a.duration_ns) / log(b.num_bytes / a.num_bytes)
         if most > a.num_bytes and least < b.num_bytes:
-            yield from _between(a, b, bends=before - power > _KINK)
+            beside = rates[max(0, at - 1) : at] + rates[at + 1 : at + 2]
+            is_straight = any(abs(one - rates[at]) <= _STRAIGHT * abs(rates[at]) for one in beside)
+            if not is_straight:
+                yield from _between(a, b, bends=before - power > _KINK)
         before = power
     if most > far * last.num_bytes > 0:
         rise, run = rise_beyond(curve)

@@ -90,7 +90,8 @@ def _points(
                 iterations=drawn.recorded,
             )
         )
-    return [] if all(point.low_ns == point.high_ns for point in points) else points
+    is_still = not drawn.recorded and all(point.low_ns == point.high_ns for point in points)
+    return [] if is_still else points
 
 
 def _luck(drawn: Draws, repeats: int, seed: int) -> Floats:
