@@ -104,10 +104,11 @@ def words_of(
         low, high = known["low"], known["high"]
         if name in ("all_reduce", "in_step"):
             said.append(f"all-reduces of {low:.3g} to {high:.3g} times their time")
-        elif name in SCALARS:
-            said.append(f"{name} {low:.4g} to {high:.4g}")
+    if any(name in SCALARS for name in ranges):  # ``own_costs.told_unmeasured`` has their figures
+        said.append("what DDP itself costs here (see the notes)")
     if sizes:
-        said.append(f"times of messages {' and '.join(one.words for one in sizes)}")
+        more = f" and in {len(sizes) - 1} more gaps of the curve" if len(sizes) > 1 else ""
+        said.append(f"times of messages {sizes[0].words}{more}")
     if len(readings) > 1:
         said.append(f"the measured step read as {' or '.join(one['what'] for one in readings)}")
     return tuple(said)
