@@ -139,7 +139,8 @@ def test_noise_widens_the_plateau(noise_ms: float) -> None:
 
 
 def test_what_is_not_played_is_judged_by_its_nominal_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    workload, hardware = GPT, link(10, latency_us=300)
+    exactly = {"ranges": {"all_reduce": {"low": 1.0, "high": 1.0}}}
+    workload, hardware = GPT, replace(link(10, latency_us=300), spread=exactly)
     rows = tuple(tuple(round(p * (g.ready_ns or 0)) for g in workload.gradients) for p in (0.97, 1, 1.03))
     noisy = replace(workload, samples=rows)
     played = found(noisy, hardware, 0)
