@@ -46,6 +46,9 @@ def import_(
         typer.Option(help="The model that was trained, for names and shapes: W.json or MODULE:FACTORY."),
     ] = None,
     world_size: Annotated[int | None, typer.Option(help="Ranks, where the files do not say it.")] = None,
+    machine: Annotated[
+        str | None, typer.Option(help="A word of its hosts, devices or headline: one of several in a file.")
+    ] = None,
     forward_ms: Milliseconds = None,
     backward_ms: Milliseconds = None,
     optimizer_ms: Milliseconds = None,
@@ -72,6 +75,7 @@ def import_(
             name=name,
             model=None if model is None else _model(model, times["backward_ns"]),
             world_size=world_size,
+            machine=machine,
             progress=report,
             **times,
         )

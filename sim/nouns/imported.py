@@ -28,12 +28,13 @@ class ImportOptions:
 
     ``model`` names the gradients (index, name, shape, dtype) and their ready order: a recorded or an
     estimated workload of the model that was trained. ``backward_ns`` and the others stand in for times
-    that the files do not hold.
+    that the files do not hold. ``machine`` is a word that tells one machine of a link benchmark from others.
     """
 
     name: str | None = None
     model: Workload | None = None
     world_size: int | None = None
+    machine: str | None = None
     forward_ns: int | None = None
     backward_ns: int | None = None
     optimizer_ns: int | None = None

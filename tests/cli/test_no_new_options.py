@@ -102,6 +102,7 @@ FROZEN = {
         "--backward-ms",
         "--forward-ms",
         "--json",
+        "--machine",
         "--model",
         "--name",
         "--optimizer-ms",

@@ -90,7 +90,7 @@ NOISE = [
     "node3:14031:14077 [2] NCCL INFO Trees [0] 1/-1/-1->0->-1 [1] 1/-1/-1->0->-1",
     "2026-11-21 10:00:00 WARNING: size and time of something else",
     "[node0:901] 7 more processes have sent help message help-mpi-btl.txt",
-    "$ nvidia-smi",
+    "[node-a:rank 0] WARNING: falling back to copies through host memory for this size",
     "[...]",
     "",
     "   ",

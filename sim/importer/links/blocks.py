@@ -22,7 +22,10 @@ class Said:
     ranks: dict[int, tuple[str, str]] = field(default_factory=dict)
     num_ranks: tuple[int, str] | None = None  # and words for what told it
     iterations: int | None = None
+    is_used: bool = False  # a table has been found since
     is_over_ranks: bool = False  # OSU's least and greatest are over ranks, not over iterations
+    headline: str = ""  # which run it is, by the last headline and the last command
+    command: str = ""
     weak: tuple[Column, ...] | None = None  # columns named in a sentence, which serve where no header is
 
 
@@ -31,7 +34,8 @@ class TextBlock:
     """A table as it is found: its header, the fields of its rows, and what was said before it.
 
     ``rows`` begin with the number of their line; ``broken`` are numbers of lines that are no whole rows;
-    ``cut`` is that of a last row that is cut off.
+    ``cut`` is that of a last row that is cut off. ``ended`` is the line after which nothing belongs to it,
+    ``strays`` are lines below that which look like its rows: of another run, whose header is not there.
     """
 
     header: Header
@@ -39,3 +43,5 @@ class TextBlock:
     rows: list[tuple[int, list[str]]] = field(default_factory=list)
     broken: list[int] = field(default_factory=list)
     cut: int | None = None
+    ended: int | None = None
+    strays: list[tuple[int, str]] = field(default_factory=list)

@@ -8,7 +8,9 @@ from statistics import median
 
 from sim.errors import InputError
 from sim.importer.links.blocks import TextBlock
+from sim.importer.links.cell_units import UNCLEAR
 from sim.importer.links.columns import NUMBER, TIME_UNITS, Column, Variant, named_collective
+from sim.importer.links.link_checks import bus_factor
 from sim.importer.links.link_rows import LinkRow, LinkTable, Timing
 from sim.importer.wording import plain
 
@@ -25,14 +27,17 @@ class _Group:
     others: dict[str, int] = field(default_factory=dict)
 
 
-def read_cells(block: TextBlock, source: str) -> list[LinkTable]:
+def read_cells(block: TextBlock, source: str, world_size: int | None = None) -> list[LinkTable]:
     """A block as tables, one for each collective, number of ranks and place that its columns tell apart.
+
+    ``world_size`` serves where the block does not say on how many ranks bus bandwidths without times were
+    measured.
 
     Raises:
         InputError: a time whose unit cannot be told, a size in units of two meanings, or times of the CPU.
     """
     columns = block.header.columns
-    if _first(columns, "time") is None:
+    if _first(columns, "time") is None and _first(columns, "cputime") is not None:
         raise InputError(
             f"{source}: cputime is what a launch takes on the CPU; run nccl-tests without -C to have the time"
         )
@@ -46,14 +51,19 @@ def read_cells(block: TextBlock, source: str) -> list[LinkTable]:
             f"sizes in bytes (size_B)"
         )
     count_at, dtype_at = _first(columns, "count"), _first(columns, "dtype")
+    sizes = [fields[size_at] for _, fields in block.rows]
+    redop_at = _first(columns, "redop")
+    redops = {fields[redop_at] for _, fields in block.rows} if redop_at is not None else set()
     rows: dict[tuple[str | None, int | None, str], list[LinkRow]] = defaultdict(list)
     broken = list(block.broken)
     for number, fields in block.rows:
         num_bytes = _whole(fields[size_at], columns[size_at].scale or Decimal(1), MOST_BYTES)
+        key = _key(block, columns, fields)
+        ratio = _time_ratio(key, block, world_size)
         timings = {
             group.variant: timing
             for group in groups
-            if (timing := _timing(group, fields, block, scale)) is not None
+            if (timing := _timing(group, fields, block, scale, num_bytes, ratio)) is not None
         }
         if num_bytes is None or not timings:
             broken.append(number)
@@ -65,10 +75,26 @@ def read_cells(block: TextBlock, source: str) -> list[LinkTable]:
             count=None if count_at is None else _whole(fields[count_at], Decimal(1), MOST_BYTES),
             dtype=None if dtype_at is None else fields[dtype_at],
         )
-        rows[_key(block, columns, fields)].append(row)
+        rows[key].append(row)
     left_out = [f"{source}: line {block.cut}, cut off at the end of the file"] if block.cut else []
     if broken:
         left_out.append(f"{source}: {len(broken)} lines that are no whole row (the first: {min(broken)})")
+    if block.strays:
+        named = ", ".join(f"line {number} ({words})" for number, words in block.strays[:3])
+        more = f" and {len(block.strays) - 3} more" if len(block.strays) > 3 else ""
+        left_out.append(
+            f"{source}: {named}{more}, below the end of the table (line {block.ended}): rows of a run whose "
+            f"header is not there"
+        )
+    if not rows and (unclear := next((cell for cell in sizes if UNCLEAR.search(cell)), None)) is not None:
+        raise InputError(
+            f"{source}: size {unclear!r}: a unit that is 10^n to some, 2^n to others; write KiB, MiB or bytes"
+        )
+    if not rows and any(group.others for group in groups if not group.times) and world_size is None:
+        raise InputError(
+            f"{source}: bus bandwidths without times or algorithm bandwidths, and it does not say on how "
+            f"many ranks; give --world-size N"
+        )
     tables = []
     for (collective, ranks, place), found in rows.items():
         said = (ranks, "its column") if ranks is not None else _ranks(block)
@@ -80,6 +106,8 @@ def read_cells(block: TextBlock, source: str) -> list[LinkTable]:
                 ranks=said[0],
                 ranks_by=said[1],
                 place=place,
+                title=", ".join(filter(None, (block.said.headline, block.said.command))),
+                redop=redops.pop() if len(redops) == 1 else None,
                 statistic="median" if any("median" in group.times for group in groups) else "mean",
                 iterations=block.said.iterations,
                 devices=tuple(dict.fromkeys(plain(name) for _, name in block.said.ranks.values() if name)),
@@ -99,6 +127,14 @@ def _ranks(block: TextBlock) -> tuple[int | None, str]:
     return block.said.num_ranks or (None, "")
 
 
+def _time_ratio(
+    key: tuple[str | None, int | None, str], block: TextBlock, world_size: int | None
+) -> float | None:
+    """Bus over algorithm bandwidth of a row; None where its ranks are not known."""
+    ranks = key[1] or _ranks(block)[0] or world_size
+    return None if ranks is None or ranks < 2 else bus_factor(key[0] or "all_reduce", ranks)
+
+
 def _first(columns: tuple[Column, ...], kind: str) -> int | None:
     return next((place for place, column in enumerate(columns) if column.kind == kind), None)
 
@@ -106,7 +142,9 @@ def _first(columns: tuple[Column, ...], kind: str) -> int | None:
 def _groups(columns: tuple[Column, ...]) -> list[_Group]:
     """The columns of each timing. Where a statistic comes again, the second timing begins: in place."""
     groups = [_Group(variant="only")]
-    by_name = any(column.kind == "time" and column.variant for column in columns)
+    # Where no column has a time, bandwidths stand for it.
+    main = next((kind for kind in ("time", "algbw", "busbw") if _first(columns, kind) is not None), "time")
+    by_name = any(column.kind == main and column.variant for column in columns)
     for place, column in enumerate(columns):
         if column.kind not in ("time", "algbw", "busbw", "wrong", "iterations"):
             continue
@@ -117,14 +155,15 @@ def _groups(columns: tuple[Column, ...]) -> list[_Group]:
                 group = _Group(variant=variant)
                 groups.append(group)
         else:
-            if column.kind == "time" and column.statistic in groups[-1].times:
+            seen = groups[-1].times if main == "time" else groups[-1].others
+            if column.kind == main and (column.statistic if main == "time" else main) in seen:
                 groups.append(_Group(variant="in"))
             group = groups[-1]
         if column.kind == "time":
             group.times.setdefault(column.statistic, place)
         else:
             group.others.setdefault(column.kind, place)
-    groups = [group for group in groups if group.times]
+    groups = [group for group in groups if group.times or (main != "time" and main in group.others)]
     if len(groups) > 1 and not by_name:
         groups[0].variant = "out"
     return groups[:2]
@@ -142,7 +181,7 @@ def _time_scale(block: TextBlock, groups: list[_Group], source: str) -> tuple[De
     seconds = []
     for _, fields in block.rows:
         for group in groups:
-            time = _number(fields[_main(group)])
+            time = _number(fields[_main(group)]) if group.times else None
             size = _number(fields[size_at])
             for name in ("algbw", "busbw"):
                 rate = _number(fields[group.others[name]]) if name in group.others else None
@@ -171,8 +210,17 @@ def _main(group: _Group) -> int:
     return next(iter(group.times.values()))
 
 
-def _timing(group: _Group, fields: list[str], block: TextBlock, scale: Decimal | None) -> Timing | None:
+def _timing(
+    group: _Group,
+    fields: list[str],
+    block: TextBlock,
+    scale: Decimal | None,
+    num_bytes: int | None,
+    ratio: float | None,
+) -> Timing | None:
     columns = block.header.columns
+    if not group.times:
+        return _by_bandwidth(group, fields, num_bytes, ratio)
     main = _main(group)
     time, unit = _number(fields[main]), columns[main].scale or scale
     if time is None or unit is None or not 0 < round(time * unit) <= MOST_NS:
@@ -187,11 +235,7 @@ def _timing(group: _Group, fields: list[str], block: TextBlock, scale: Decimal |
             and 0 <= value * factor <= MOST_NS
         ):
             found[_SCATTER[statistic]] = round(value * factor)
-    rates: dict[str, tuple[float, float]] = {}
-    for name in ("algbw", "busbw"):
-        if name in group.others and (rate := _number(fields[group.others[name]])) is not None and rate >= 0:
-            rates[name] = float(rate), _digit(rate)
-    wrong = _number(fields[group.others["wrong"]]) if "wrong" in group.others else None
+    rates, wrong = _rates(group, fields), _wrong(group, fields)
     said = fields[group.others["iterations"]] if "iterations" in group.others else ""
     count = _whole(said, Decimal(1), 10**9) or _three(group, fields) or block.said.iterations
     if block.said.is_over_ranks or not set(found) - {"median_ns"}:
@@ -200,8 +244,40 @@ def _timing(group: _Group, fields: list[str], block: TextBlock, scale: Decimal |
         duration_ns=round(time * unit),
         slack_ns=_digit(time) * float(unit),
         rates=rates,
-        wrong=float(wrong or 0),
+        wrong=wrong,
         scatter=found if count is None else {"count": count, **found},
+    )
+
+
+def _rates(group: _Group, fields: list[str]) -> dict[str, tuple[float, float]]:
+    rates: dict[str, tuple[float, float]] = {}
+    for name in ("algbw", "busbw"):
+        if name in group.others and (rate := _number(fields[group.others[name]])) is not None and rate >= 0:
+            rates[name] = float(rate), _digit(rate)
+    return rates
+
+
+def _wrong(group: _Group, fields: list[str]) -> float:
+    return float((_number(fields[group.others["wrong"]]) if "wrong" in group.others else None) or 0)
+
+
+def _by_bandwidth(
+    group: _Group, fields: list[str], num_bytes: int | None, ratio: float | None
+) -> Timing | None:
+    """The time that the algorithm's bandwidth tells, or the bus's where its ``ratio`` to that is known.
+
+    A GB/s is a byte in a ns.
+    """
+    rates = _rates(group, fields)
+    name, factor = ("algbw", 1.0) if "algbw" in group.others else ("busbw", ratio)
+    rate, digit = rates.get(name, (0.0, 0.0))
+    if not num_bytes or factor is None or rate <= 0 or not 0 < (time := num_bytes * factor / rate) <= MOST_NS:
+        return None
+    return Timing(
+        duration_ns=max(1, round(time)),
+        slack_ns=time * digit / rate,
+        rates=rates,
+        wrong=_wrong(group, fields),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 Kind = Literal[
     "size", "count", "dtype", "time", "cputime", "algbw", "busbw", "wrong", "collective", "world_size",
-    "iterations", "place", "timestamp", "known", "other"
+    "iterations", "place", "timestamp", "redop", "known", "other"
 ]  # fmt: skip
 # Out of place the result goes to another buffer than the input came from; "only" where a table does not say.
 Variant = Literal["out", "in", "only"]
@@ -29,8 +29,8 @@ _SIZE_UNITS = {"": 1, "b": 1, "byte": 1, "bytes": 1, "kib": 1 << 10, "mib": 1 <<
 
 LONGEST_NAME = 80
 
-_SIZES = {"size", "bytes", "num_bytes", "nbytes", "message", "msg"} | {
-    f"{what}_size" for what in ("message", "msg", "data", "buffer", "tensor")
+_SIZES = {"size", "bytes", "num_bytes", "nbytes", "message", "msg", "payload"} | {
+    f"{what}_size" for what in ("message", "msg", "data", "buffer", "tensor", "payload")
 }
 _TIMES = {"time", "latency", "lat", "duration", "elapsed", "runtime", "i"}
 _STATISTICS = {
@@ -39,10 +39,15 @@ _STATISTICS = {
     **dict.fromkeys(("std", "stdev", "stddev"), "std"),
     "p50": "median",
 }
+_PLACES = (
+    "devices_per_node max_devices_per_node nodes num_nodes backend transport host hostname cluster machine "
+    "system gpu gpu_type gpu_name device_name fabric interconnect network partition"
+)
 _NAMES: dict[str, Kind] = {
     **dict.fromkeys(("count", "elements", "num_elements", "nelem", "numel"), "count"),
     **dict.fromkeys(("type", "dtype", "datatype"), "dtype"),
-    **dict.fromkeys(("redop", "root", "error", "i_cv%"), "known"),
+    **dict.fromkeys(("root", "error", "i_cv%"), "known"),
+    "redop": "redop",
     **dict.fromkeys(("cputime", "cpu_time"), "cputime"),
     **dict.fromkeys(("algbw", "alg_bw", "algobw"), "algbw"),
     **dict.fromkeys(("busbw", "bus_bw"), "busbw"),
@@ -53,10 +58,7 @@ _NAMES: dict[str, Kind] = {
         "world_size",
     ),
     **dict.fromkeys(("iterations", "iters", "repeats"), "iterations"),
-    **dict.fromkeys(
-        ("devices_per_node", "max_devices_per_node", "nodes", "num_nodes", "backend", "transport", "host"),
-        "place",
-    ),
+    **dict.fromkeys(_PLACES.split(), "place"),
     "timestamp": "timestamp",
     "rank": "known",
 }
@@ -64,12 +66,23 @@ _VARIANTS: tuple[tuple[re.Pattern[str], Variant], ...] = (
     (re.compile(r"(?:^|_)(?:out_?of_?place|oop)(?=_|$)"), "out"),
     (re.compile(r"(?:^|_)(?:in_?place|ip)(?=_|$)"), "in"),
 )
-_BANDWIDTH_UNIT = re.compile(r"[\s_]*[(\[]?(GBps|GB/s|GB_s)[)\]]?$")
+# In GB/s of 1e9 bytes: a small b is a bit, KiB and the like are binary.
+RATE_UNITS = {
+    f"{prefix}{unit}{per}": Decimal(power) * Decimal(size)
+    for prefix, power in (("G", "1"), ("M", "0.001"), ("T", "1000"))
+    for unit, size in (("B", "1"), ("b", "0.125"), ("bit", "0.125"))
+    for per in ("ps", "/s", "_s")
+} | {
+    f"{prefix}iB{per}": Decimal(size) / 10**9
+    for prefix, size in (("G", 1 << 30), ("M", 1 << 20))
+    for per in ("ps", "/s", "_s")
+}
+_BANDWIDTH_UNIT = re.compile(r"[\s_]*[(\[]?([GMT](?:iB|B|bit|b)(?:ps|/s|_s))[)\]]?$")
 _IN_BRACKETS = re.compile(r"(.*?)[\s_]*[(\[]([^)\]]*)[)\]]")
 # vidur's profiles: milliseconds, as its own reader of them takes them.
 _VIDUR = re.compile(r"time_stats\.(\w+)\.(min|max|mean|median|std)")
 
-_COLLECTIVE = re.compile(
+COLLECTIVE = re.compile(
     r"(all[_-]?reduce|reduce[_-]?scatter|all[_-]?gather|all[_-]?to[_-]?allv?|send[_-]?recv|hypercube"
     r"|broadcast|bcast|(?<![a-z])(?:reduce|scatter|gather)(?=_perf))",
     re.IGNORECASE,
@@ -86,7 +99,7 @@ _OURS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column. ``scale`` turns its numbers into ns or bytes (None: its unit is not told).
+    """One column. ``scale`` turns its numbers into ns, bytes or GB/s (None: its unit is not told).
 
     ``statistic`` is that of a time (None: the time itself, whatever it is), ``variant`` the buffers' where
     the name says it, ``collective`` what a name such as vidur's adds.
@@ -102,7 +115,7 @@ class Column:
 
 def collective_in(text: str) -> str | None:
     """The first collective named in a text, in our spelling; those that fill no curve as they are written."""
-    found = _COLLECTIVE.search(text)
+    found = COLLECTIVE.search(text)
     if found is None:
         return None
     word = re.sub(r"[_-]", "", found[1].lower())
@@ -131,7 +144,8 @@ def column_of(name: str) -> Column:
             statistic=vidur[2],
             collective=named_collective(vidur[1]),
         )
-    text = _BANDWIDTH_UNIT.sub("", name).lower()
+    rate = _BANDWIDTH_UNIT.search(name)
+    text = (name if rate is None else name[: rate.start()]).lower()
     unit: str | None = None
     if (bracketed := _IN_BRACKETS.fullmatch(text)) is not None:
         text, unit = bracketed[1], bracketed[2].strip()
@@ -142,7 +156,8 @@ def column_of(name: str) -> Column:
         variant = which if hits else variant
     text = text.strip("_")
     if text in _NAMES:
-        return Column(name=name, kind=_NAMES[text], variant=variant)
+        scale = None if rate is None else RATE_UNITS[rate[1]]
+        return Column(name=name, kind=_NAMES[text], scale=scale, variant=variant)
     words = text.split("_")
     has_unit = words[-1] in _SIZE_UNITS or words[-1] in ("kb", "mb", "gb")
     if unit is None and has_unit and "_".join(words[:-1]) in _SIZES:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from statistics import median
 
 from sim.importer.links.columns import Variant
 from sim.importer.links.link_rows import LinkRow, LinkTable, Timing
@@ -25,6 +26,32 @@ def bus_factor(collective: str, ranks: int) -> float:
     if collective in ("all_gather", "reduce_scatter"):
         return (ranks - 1) / ranks
     return 1.0
+
+
+def collective_by_rows(table: LinkTable) -> str | None:
+    """The collective that sizes, counts and bandwidths tell; None where they tell none.
+
+    nccl-tests' size is n counts where a rank has a part, of a reduce-scatter with an operation, of an
+    all-gather without. Only an all-reduce has a bus bandwidth above the algorithm's.
+    """
+    parts = ranks_by_counts(table, "reduce_scatter")
+    ratios = [
+        busbw / algbw
+        for row in table.rows
+        for timing in row.timings.values()
+        for (busbw, slack), (algbw, digit) in [
+            (timing.rates.get("busbw", (0.0, 1.0)), timing.rates.get("algbw", (0.0, 1.0)))
+        ]
+        if min(busbw / slack, algbw / digit) >= 20  # two digits at least
+    ]
+    ratio = median(ratios) if ratios else None
+    if (parts or 1) > 1 or (ratio is not None and ratio < 0.97):
+        by_redop = {"none": "all_gather", None: PARTS}
+        return by_redop.get(table.redop, "reduce_scatter")
+    return "all_reduce" if ratio is not None and ratio > 1.03 else None
+
+
+PARTS = "reduce_scatter or all_gather"
 
 
 def ranks_by_counts(table: LinkTable, collective: str) -> int | None:

@@ -9,7 +9,15 @@ from typing import Any
 from sim.costs.own_costs import with_own_costs
 from sim.errors import InputError
 from sim.importer.links.curves import chosen, curve_of, in_place_ratio
-from sim.importer.links.link_checks import CONTRADICTS, ranks_by_bandwidths, ranks_by_counts, sound_rows
+from sim.importer.links.endings import COMMAND, WORDS
+from sim.importer.links.link_checks import (
+    CONTRADICTS,
+    PARTS,
+    collective_by_rows,
+    ranks_by_bandwidths,
+    ranks_by_counts,
+    sound_rows,
+)
 from sim.importer.links.link_rows import LinkRow, LinkTable
 from sim.importer.links.nccl_json import read_json_tables
 from sim.importer.links.text_tables import read_tables
@@ -22,7 +30,7 @@ from sim.units import format_size
 
 FORMAT = "nccl-tests"
 _LEAST_SIZES = 3
-_SUFFIX = re.compile(r"(\.(txt|csv|log|out|json|gz))+$")
+_SUFFIX = re.compile(r"(\.(txt|csv|tsv|md|log|out|json|gz))+$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +41,13 @@ class _Key:
     ranks: int
     place: str
     hosts: tuple[str, ...]
+    devices: tuple[str, ...] = ()
+    title: str = ""
+
+    def told_apart_by(self) -> str:
+        """What else than ranks and columns tells it from others of its file."""
+        words = (", ".join(self.hosts[:8]), ", ".join(self.devices[:4]), self.title)
+        return "; ".join(filter(None, words)) or "without a word"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,7 +73,7 @@ def read_nccl_tests(paths: Sequence[Path], options: ImportOptions) -> Imported:
     tables = []
     for path, text in read_texts(paths, options.progress):
         alone = sum(other.name == path.name for other in paths) == 1
-        tables += _tables_of(path, text, path.name if alone else str(path))
+        tables += _tables_of(path, text, path.name if alone else str(path), options.world_size)
     for table in tables:
         notes.dropped += table.left_out
         if table.unread:
@@ -66,6 +81,7 @@ def read_nccl_tests(paths: Sequence[Path], options: ImportOptions) -> Imported:
         if table.unit_by:
             notes.assumed.append(table.unit_by)
     systems = _systems(tables, options.world_size, notes)
+    _pick(systems, options.machine, notes)
     orphans = _join(systems, notes)
     _leave_out_short(systems, notes)
     name = options.name or _stem(paths[0].name)
@@ -85,9 +101,9 @@ def read_nccl_tests(paths: Sequence[Path], options: ImportOptions) -> Imported:
     )
 
 
-def _tables_of(path: Path, text: str, source: str) -> list[LinkTable]:
+def _tables_of(path: Path, text: str, source: str, world_size: int | None) -> list[LinkTable]:
     is_json = text.lstrip()[:1] == "{"
-    tables = read_json_tables(text, source) if is_json else read_tables(text, source)
+    tables = read_json_tables(text, source) if is_json else read_tables(text, source, world_size)
     if not any(table.rows for table in tables):
         raise InputError(f"{path}: no row in it; give the output of a run that got so far")
     return tables
@@ -96,14 +112,17 @@ def _tables_of(path: Path, text: str, source: str) -> list[LinkTable]:
 def _systems(tables: Iterable[LinkTable], wanted: int | None, notes: Notes) -> dict[_Key, _System]:
     """Tables by system, their rows checked; of several numbers of ranks only the wanted one."""
     told: list[tuple[LinkTable, str, int]] = []
+    by: dict[int, str] = {}
     for table in tables:
-        collective = _collective(table, notes)
-        if collective is not None and table.rows:
-            told.append((table, collective, _ranks(table, collective, wanted, notes)))
+        collective = _collective(table, notes) if table.rows else None
+        if collective is not None:
+            ranks, words = _ranks(table, collective, wanted, notes)
+            by.setdefault(ranks, words)
+            told.append((table, collective, ranks))
     if not told:
         raise InputError("PATH: no collective that fills a curve; give a run of all_reduce_perf")
     if wanted is not None and all(ranks != wanted for *_, ranks in told):
-        seen = ", ".join(str(ranks) for ranks in sorted({ranks for *_, ranks in told}))
+        seen = ", ".join(f"{ranks} (told by {words})" for ranks, words in sorted(by.items()))
         raise InputError(
             f"--world-size: {wanted} is not legal here; {told[0][0].source} was measured on {seen}"
         )
@@ -114,7 +133,14 @@ def _systems(tables: Iterable[LinkTable], wanted: int | None, notes: Notes) -> d
             continue
         rows, why = sound_rows(table, collective, ranks)
         _say_faults(table, collective, ranks, rows, why, notes)
-        key = _Key(source=table.source, ranks=ranks, place=table.place, hosts=table.hosts)
+        key = _Key(
+            source=table.source,
+            ranks=ranks,
+            place=table.place,
+            hosts=table.hosts,
+            devices=table.devices,
+            title=table.title,
+        )
         system = systems.setdefault(key, _System())
         system.tables.setdefault(collective, []).append(table)
         system.rows.setdefault(collective, []).extend(rows)
@@ -122,6 +148,16 @@ def _systems(tables: Iterable[LinkTable], wanted: int | None, notes: Notes) -> d
 
 
 def _collective(table: LinkTable, notes: Notes) -> str | None:
+    if table.collective is None and (told := collective_by_rows(table)) is not None:
+        if told == PARTS:
+            raise InputError(
+                f"{table.source}: sizes and bandwidths are those of a reduce_scatter or an all_gather, and "
+                f"it does not say which; name it above the table (# reduce_scatter)"
+            )
+        notes.assumed.append(
+            f"{table.source}: does not name its collective; its sizes and bandwidths are those of {told}"
+        )
+        return told
     if table.collective is None:
         notes.assumed.append(f"{table.source}: does not name its collective; taken for all-reduces")
         return "all_reduce"
@@ -131,14 +167,15 @@ def _collective(table: LinkTable, notes: Notes) -> str | None:
     return table.collective
 
 
-def _ranks(table: LinkTable, collective: str, wanted: int | None, notes: Notes) -> int:
-    """How many ranks a table was measured on. Raises ``InputError`` where that cannot be told."""
+def _ranks(table: LinkTable, collective: str, wanted: int | None, notes: Notes) -> tuple[int, str]:
+    """How many ranks a table was measured on, and what tells it; ``InputError`` where nothing does."""
     by_counts = ranks_by_counts(table, collective)
     told = by_counts or ranks_by_bandwidths(table, collective)
     said = table.ranks
     if said is not None and not 1 <= said <= MAX_RANKS:
         raise InputError(f"{table.source}: {said} ranks are not legal; give 1 to {MAX_RANKS}")
-    if said is not None and table.ranks_by != "the command line":
+    is_weak = table.ranks_by in (COMMAND, WORDS)  # which may be of another run, or leave something out
+    if said is not None and not is_weak:
         if told not in (None, said):
             raise InputError(
                 f"{table.source}: {said} ranks by {table.ranks_by}, {told} by its sizes and bandwidths; give "
@@ -146,19 +183,50 @@ def _ranks(table: LinkTable, collective: str, wanted: int | None, notes: Notes) 
             )
         if table.ranks_by != "its column":
             notes.found.append(f"{table.source}: {said} ranks, told by {table.ranks_by}")
-        return said
+        return said, table.ranks_by
     if told is not None:
         formula = "2(n-1)/n" if collective == "all_reduce" else "(n-1)/n"
         by = "its sizes and counts" if by_counts else f"bus over algorithm bandwidth, {formula}"
         notes.assumed.append(f"{table.source}: {told} ranks, told by {by}")
-        return told
-    if wanted is not None:
-        notes.assumed.append(f"{table.source}: {wanted} ranks, as --world-size says")
-        return wanted
+        if said not in (None, told):
+            notes.doubtful.append(f"{table.source}: {said} ranks by {table.ranks_by}, but {told} by {by}")
+        return told, by
     if said is not None:
         notes.assumed.append(f"{table.source}: {said} ranks, told by {table.ranks_by}")
-        return said
+        return said, table.ranks_by
+    if wanted is not None:
+        notes.assumed.append(f"{table.source}: {wanted} ranks, as --world-size says")
+        return wanted, "--world-size"
     raise InputError(f"{table.source}: does not say on how many ranks it was measured; give --world-size N")
+
+
+def _pick(systems: dict[_Key, _System], machine: str | None, notes: Notes) -> None:
+    """Keep of several machines the one that is asked for.
+
+    Raises:
+        InputError: a file has several of one number of ranks and one place, or none is as asked for.
+    """
+    if machine is not None:
+        words = {key: f"{key.source}; {key.place}; {key.told_apart_by()}" for key in systems}
+        picked = [key for key in systems if machine.lower() in words[key].lower()]
+        if not picked:
+            raise InputError(f"--machine: {machine!r} is in none of {' | '.join(words.values())}")
+        for key in [key for key in systems if key not in picked]:
+            notes.dropped.append(
+                f"{key.source}: what was measured on another machine ({key.told_apart_by()})"
+            )
+            del systems[key]
+    alike: dict[tuple[str, int, str], list[_Key]] = {}
+    for key, system in systems.items():
+        if "all_reduce" in system.rows:
+            alike.setdefault((key.source, key.ranks, key.place), []).append(key)
+    for (source, ranks, _), keys in alike.items():
+        if len(keys) > 1:
+            each = " | ".join(key.told_apart_by() for key in keys)
+            raise InputError(
+                f"{source}: {len(keys)} machines or runs of {ranks} ranks in one file ({each}); pick one by "
+                f"--machine WORD, a word of its hosts, devices or headline, or give a file of one"
+            )
 
 
 def _say_faults(
@@ -196,6 +264,7 @@ def _join(systems: dict[_Key, _System], notes: Notes) -> list[dict[str, Any]]:
                 and "all_reduce" in with_all_reduce.rows
                 and collective not in with_all_reduce.rows
                 and (not key.hosts or not other.hosts or key.hosts == other.hosts)
+                and (not key.devices or not other.devices or key.devices == other.devices)
             ]
             if len(fitting) == 1:
                 systems[fitting[0]].rows[collective] = rows

@@ -38,6 +38,7 @@ class LinkTable:
 
     ``ranks`` is what the file says, ``ranks_by`` how it says it; None where only bandwidths may tell.
     ``place`` is what sets a table apart from others with as many ranks: ``devices_per_node 4``.
+    ``title`` is what a headline or a command says of which run it is; ``redop`` the operation of its rows.
     ``statistic`` says what a time is: ``mean`` of nccl-tests' iterations, ``median``.
     """
 
@@ -47,6 +48,8 @@ class LinkTable:
     ranks: int | None = None
     ranks_by: str = ""
     place: str = ""
+    title: str = ""
+    redop: str | None = None
     statistic: str = "mean"
     iterations: int | None = None
     devices: tuple[str, ...] = ()

@@ -55,11 +55,13 @@ def _report(document: dict[str, Any], source: str) -> LinkTable:
     devices = [one for one in devices if isinstance(one, dict)] if isinstance(devices, list) else []
     ranks = _ranks(config, devices)
     iterations = config.get("iterations")
+    redops = {str(one["redop"]) for one in results if isinstance(one, dict) and one.get("redop")}
     return LinkTable(
         source=source,
         rows=tuple(rows),
         collective=collective_in(PurePosixPath(str(program)).name),
         ranks=ranks,
+        redop=redops.pop() if len(redops) == 1 else None,
         ranks_by="" if ranks is None else "its list of devices",
         iterations=iterations if isinstance(iterations, int) and iterations > 0 else None,
         devices=_words(devices, "device_info"),

@@ -7,15 +7,24 @@ from dataclasses import replace
 
 from sim.errors import InputError
 from sim.importer.links.blocks import Header, Said, TextBlock
+from sim.importer.links.cell_units import with_units
 from sim.importer.links.cells import read_cells
 from sim.importer.links.columns import NUMBER, TIME_UNITS, Column, collective_in, column_of
+from sim.importer.links.endings import (
+    ends_table,
+    is_command,
+    program_of,
+    ranks_in_words,
+    ranks_of_command,
+    title_of,
+)
 from sim.importer.links.link_rows import LinkTable
+from sim.importer.links.prefixes import headers_in, without_prefixes
 from sim.importer.wording import plain
 
 LONGEST_LINE, MOST_COLUMNS, MOST_ROWS = 1 << 16, 200, 100_000
+MOST_COMMAND = 4000
 
-# mpirun --tag-output: [1,0]<stdout>: or [host@1,0]<stdout>:, srun -l: 0:
-_TAG = re.compile(r"^\s*(?:\[[^\]\s]*\]<\w+>:?|\d+:(?=\s|$))")
 _LOOSE_PREFIX = re.compile(r".*[:|>\])]|.*\d:\d\d.*|\[.*")
 _RANK = re.compile(
     r"\s*Rank\s+(\d{1,7})\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\S+\s+\[[^\]]*\]\s*(.*)"
@@ -26,14 +35,22 @@ _OWN_LINES = re.compile(
 )
 _FAILURE = re.compile(r"Test (?:NCCL|CUDA) failure[^\n]{0,200}")
 _NRANKS = re.compile(r"\bn[rR]anks[ :=]+(\d{1,7})\b")
-_COMMAND = re.compile(r"(\S{0,200}_perf)\s+(-.*)")
-_MAY_BE_HEADER = re.compile(r"size|bytes|message|msg", re.IGNORECASE)
+_MAY_BE_HEADER = re.compile(r"size|bytes|message|msg|payload", re.IGNORECASE)
 _AVERAGE = re.compile(r"\b(avg|average|min|max|mean|median)\s+(latency|lat|time)", re.IGNORECASE)
+_RULE = re.compile(r"[\s|:=+*~_-]+")
+_SPACED_UNIT = re.compile(
+    r"(?<=\d)[ \t]+(?=(?:[KMGT]i?B?|B|[num\u00b5\u03bc]?s|[GMT]i?(?:B|b|bit)(?:ps|/s))(?:\s|$))"
+)
 _UNIT_ROW = re.compile(r"\s*(?:\([^()]+\)\s*)+(?:%.*)?")
 
 
-def read_tables(text: str, source: str) -> list[LinkTable]:
-    """All tables of a text. Raises ``InputError`` where there is none, or a time without a unit."""
+def read_tables(text: str, source: str, world_size: int | None = None) -> list[LinkTable]:
+    """All tables of a text, measured on ``world_size`` ranks where it does not say.
+
+    Raises:
+        InputError: there is none, or a time without a unit.
+    """
+    text = without_prefixes(text, {before for before, _ in headers_in(text, _MAY_BE_HEADER, _known)})
     blocks = _blocks(text, source)
     if not blocks and _OWN_LINES.search(text):
         raise InputError(
@@ -45,7 +62,7 @@ def read_tables(text: str, source: str) -> list[LinkTable]:
             f"{source}: no table of collectives in it; give nccl-tests' output, or a header that names a "
             f"size in bytes and a time with its unit (size_B time_us)"
         )
-    tables = [table for block in blocks for table in read_cells(block, source)]
+    tables = [table for block in blocks for table in read_cells(block, source, world_size)]
     if not any(table.rows for table in tables):
         raise InputError(f"{source}: a header, but no whole row below it (truncated?){_failure(text)}")
     if _FAILURE.search(text) is not None:
@@ -65,45 +82,77 @@ def has_table(text: str) -> bool:
     """Whether a text holds a header of such a table, or nccl-tests' own first lines."""
     if _OWN_LINES.search(text):
         return True
-    lines = (
-        _TAG.sub("", line, count=1)
+    return bool(headers_in(text, _MAY_BE_HEADER, _known)) or any(
+        line.lstrip().startswith("#") and _weak_header(line) is not None
         for line, _ in _lines(text)
-        if " NCCL " not in line and _MAY_BE_HEADER.search(line)
+        if _MAY_BE_HEADER.search(line)
     )
-    return any(
-        _header(line) is not None or (line.lstrip().startswith("#") and _weak_header(line) is not None)
-        for line in lines
-    )
+
+
+def _known(line: str) -> int:
+    """How many columns of a line are of a table of collectives; 0 where it is no header."""
+    header = _header(line)
+    return 0 if header is None else sum(column.kind != "other" for column in header.columns)
 
 
 def _blocks(text: str, source: str) -> list[TextBlock]:
     said, blocks = Said(), list[TextBlock]()
-    after_header = False
+    after_header = after_blank = False
     rows = 0
+    command = ""
     for number, (line, is_whole) in enumerate(_lines(text), start=1):
         if " NCCL INFO " in line or " NCCL WARN " in line:
             continue
-        body = _TAG.sub("", line.rstrip("\r"), count=1)
+        body = command + line.rstrip("\r")
+        command = body[:-1] if body.endswith("\\") and len(body) <= MOST_COMMAND else ""
+        if command:
+            continue
         content = body.lstrip(" \t#")
+        table = blocks[-1] if blocks else None
         if not content.strip():
+            after_blank = after_blank or not body.strip()
+            if table is not None and table.header.delimiter == "|" and table.ended is None and table.rows:
+                table.ended = number
             continue
         if after_header and _UNIT_ROW.fullmatch(content):
             blocks[-1].header = _with_units(blocks[-1].header, content)
             continue
+        if _RULE.fullmatch(content):
+            continue
         if _MAY_BE_HEADER.search(content) and (header := _header(body)) is not None:
             blocks.append(_block(header, said))
-            after_header = True
+            after_header, after_blank = True, False
             continue
         after_header = False
+        delimiter = table.header.delimiter if table is not None else None
+        end = ends_table(body, after_blank, delimiter)
+        after_blank = False
+        if end is not None:
+            is_new = end in ("fence", "prompt", "headline", "prose")
+            if table is not None and table.ended is None and (is_new or table.rows):
+                table.ended = number
+            if is_new and said.is_used:
+                said = Said()
+            if (title := title_of(body, end)) is not None:
+                if end == "prompt":
+                    said.command = title
+                else:
+                    said.headline = title
         is_comment = body.lstrip().startswith("#")
-        if _listen(content, is_comment, said) or is_comment:
+        if _listen(content, is_comment, said) or is_comment or (table is not None and end is not None):
             continue
-        if not blocks or (said.weak is not None and said.is_fresh):
+        if table is None or (said.weak is not None and said.is_fresh):
             fields = content.split()
             if said.weak is None or not NUMBER.fullmatch(fields[0]) or len(fields) > len(said.weak):
                 continue
-            blocks.append(_block(Header(columns=said.weak[: len(fields)]), said))
-        rows += _row(blocks[-1], number, content, is_whole)
+            table = _block(Header(columns=said.weak[: len(fields)]), said)
+            blocks.append(table)
+        if table.ended is not None:
+            stray = TextBlock(header=table.header, said=said)
+            if NUMBER.match(content.lstrip("| ")) and _row(stray, number, content, is_whole):
+                table.strays.append((number, plain(" ".join(content.split()[:2]))))
+            continue
+        rows += _row(table, number, content, is_whole)
         if rows > MOST_ROWS:
             raise InputError(f"{source}: more than {MOST_ROWS} rows; give the output of one run")
     return blocks
@@ -120,7 +169,7 @@ def _lines(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def _block(header: Header, said: Said) -> TextBlock:
-    said.is_fresh, said.weak = False, None
+    said.is_fresh, said.is_used, said.weak = False, True, None
     return TextBlock(header=header, said=replace(said, ranks=dict(said.ranks)))
 
 
@@ -137,46 +186,35 @@ def _listen(content: str, is_comment: bool, said: Said) -> bool:
         said.ranks.clear()
         said.num_ranks, said.iterations = None, int(threads[1])
         return True
-    if "_perf" in content and (command := _COMMAND.search(content)) is not None:
-        said.collective, said.is_fresh = collective_in(command[1]), True
-        said.num_ranks = _ranks_of_command(content[: command.start()], command[2])
+    if is_command(content):
+        if (program := program_of(content)) is not None:
+            said.collective, said.is_fresh = collective_in(program), True
+        said.num_ranks = ranks_of_command(content)
+        said.weak = (_weak_header(content) if is_comment else None) or said.weak
         return True
     if is_comment and "concluded" not in content:
         said.is_over_ranks = said.is_over_ranks or content.startswith("OSU ")
         if (nranks := _NRANKS.search(content)) is not None:
             said.num_ranks = int(nranks[1]), "the line 'nranks'"
+        elif (words := ranks_in_words(content)) is not None:
+            said.num_ranks = words
         if (named := collective_in(content)) is not None:
             said.collective, said.is_fresh = named, True
         said.weak = _weak_header(content) or said.weak
         return True
+    if not is_comment and not said.is_used and not NUMBER.match(content.lstrip("| ")):
+        said.num_ranks = said.num_ranks or ranks_in_words(content)
+        said.collective = said.collective or (collective_in(content) if len(content) < 200 else None)
     return False
-
-
-def _ranks_of_command(before: str, arguments: str) -> tuple[int, str] | None:
-    """Ranks that a command line starts: processes x threads x GPUs a thread; None where it gives none."""
-
-    def given(text: str, *names: str) -> int | None:
-        found = re.search(rf"(?:^|\s)(?:{'|'.join(names)})[ =]*(\d{{1,6}})\b", text)
-        return None if found is None else int(found[1])
-
-    processes = given(before, "-np", "-n", "--ntasks", "-c")
-    gpus, threads = given(arguments, "-g", "--ngpus"), given(arguments, "-t", "--nthreads")
-    is_launched = "mpirun" in before or "srun" in before
-    if processes is None and (gpus is None or is_launched):
-        return None
-    return (processes or 1) * (gpus or 1) * (threads or 1), "the command line"
 
 
 def _header(line: str) -> Header | None:
     """The header that a line is, else None: a size and a time among its words, and few unknown ones."""
     content = _AVERAGE.sub(r"\1_\2", line.lstrip(" \t#"))
-    for delimiter in (",", ";"):
+    for delimiter in ("|", "\t", ",", ";"):
         if delimiter in content:
-            try:
-                names = next(csv.reader([content], delimiter=delimiter))
-            except csv.Error:
-                continue
-            if len(names) > MOST_COLUMNS:
+            names = _cells(content, delimiter)
+            if names is None or len(names) > MOST_COLUMNS:
                 continue
             columns = tuple(column_of(name) for name in names)
             if _has_size_and_time(columns) and not any(NUMBER.fullmatch(name.strip()) for name in names):
@@ -185,10 +223,6 @@ def _header(line: str) -> Header | None:
     if len(words) > 60 or any(NUMBER.fullmatch(word) for word in words):
         return None
     columns = tuple(column_of(word) for word in words)
-    while columns and columns[0].kind == "other" and _LOOSE_PREFIX.fullmatch(columns[0].name):
-        columns = columns[1:]
-    while columns and not columns[0].name.strip("#"):
-        columns = columns[1:]
     unknown = sum(column.kind == "other" for column in columns)
     if not _has_size_and_time(columns) or columns[0].kind == "other" or 2 * unknown > len(columns):
         return None
@@ -207,7 +241,17 @@ def _weak_header(content: str) -> tuple[Column, ...] | None:
 
 def _has_size_and_time(columns: tuple[Column, ...]) -> bool:
     kinds = {column.kind for column in columns}
-    return "size" in kinds and bool(kinds & {"time", "cputime"})
+    return "size" in kinds and bool(kinds & {"time", "cputime", "algbw", "busbw"})
+
+
+def _cells(content: str, delimiter: str) -> list[str] | None:
+    """The cells of a delimited line, a Markdown row without the marks at its ends; None where it is none."""
+    if delimiter == "|":
+        return [cell.strip().strip("*`") for cell in content.strip().strip("|").split("|")]
+    try:
+        return [cell.strip() for cell in next(csv.reader([content], delimiter=delimiter))]
+    except csv.Error:
+        return None
 
 
 def _with_units(header: Header, row: str) -> Header:
@@ -229,19 +273,19 @@ def _row(block: TextBlock, number: int, content: str, is_whole: bool) -> bool:
     header = block.header
     width, last = len(header.columns), header.columns[-1].kind
     if header.delimiter is not None:
-        try:
-            fields = [field.strip() for field in next(csv.reader([content], delimiter=header.delimiter))]
-        except csv.Error:
-            return False
+        fields = _cells(content, header.delimiter) or []
     else:
         fields = content.split()
         for _ in range(3):
             if fields and not NUMBER.fullmatch(fields[0]) and _LOOSE_PREFIX.fullmatch(fields[0]):
                 fields = fields[1:]
+        if len(fields) > width:
+            fields = _SPACED_UNIT.sub("", " ".join(fields)).split()
         if len(fields) > width and last in ("other", "timestamp"):
             fields = [*fields[: width - 1], " ".join(fields[width - 1 :])]
         elif len(fields) == width - 1 and last == "other" and is_whole:
             fields = [*fields, ""]
+    fields = with_units(fields, block)
     numbers = sum(NUMBER.fullmatch(field) is not None for field in fields)
     if not is_whole and len(fields) < width:
         if numbers:
