@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,7 +13,10 @@ from sim.errors import MachineError
 
 @contextmanager
 def guarded_streams() -> Iterator[None]:
-    """UTF-8 on both; what stdout does not take is a ``MachineError``, and what stderr does not is dropped."""
+    """UTF-8 on both; what stdout does not take is a ``MachineError``, and what stderr does not is dropped.
+
+    A reader of stdout that is gone ends the command quietly, with the exit code of ``SIGPIPE``.
+    """
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
@@ -64,4 +68,6 @@ class _Guarded:
             os.dup2(nowhere, self._stream.fileno())
             os.close(nowhere)
         if self._name is not None:
+            if isinstance(error, BrokenPipeError):  # the reader has enough, as head has
+                raise SystemExit(128 + signal.SIGPIPE) from None
             raise MachineError(f"{self._name}: cannot be written: {error.strerror or error}") from None

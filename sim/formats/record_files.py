@@ -72,6 +72,17 @@ def load_record(directory: str | os.PathLike[str]) -> Record:
     measurements = [documents.load(path, Measurement) for path in sorted(folder.glob("measurement-*.json"))]
     if not measurements:
         raise InputError(f"{folder}: no measurement-*.json in it; give the directory of a record")
+    if not (folder / HARDWARE).exists():
+        several = ", ".join(sorted(path.name for path in folder.glob("hardware-*.json")))
+        raise InputError(
+            f"{folder}: no {HARDWARE} in it: "
+            + (
+                f"which of {several} it ran on is not told; copy that one to {folder / HARDWARE}"
+                if several
+                else "of the link nothing is known; import its files again with a table of the link's times "
+                "(bucketsim import auto)"
+            )
+        )
     hardware = documents.load(folder / HARDWARE, Hardware)
     environment = measurements[0].environment
     return Record(

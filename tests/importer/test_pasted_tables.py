@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from sim.errors import InputError
+from sim.formats.record_files import load_record
 from sim.importer.auto import read_auto
 from sim.nouns.hardware import Hardware
 from sim.nouns.imported import Imported, ImportOptions
@@ -76,7 +77,7 @@ def test_a_row_below_the_end_of_a_table_is_of_another_run(
 
 def test_machines_of_one_text_are_never_mixed(tmp_path: Path) -> None:
     text = [*run("a1 a2"), *run("b1 b2", rate=2.0)]
-    with pytest.raises(InputError, match=r"a1, a2; A100 \| b1, b2; A100.*--machine"):
+    with pytest.raises(InputError, match=r"a1, a2; A100; .*\| b1, b2; A100; .*--machine"):
         imported(tmp_path, text)
     (hardware,) = imported(tmp_path, text, machine="b1").hardware
     assert curve(hardware)[1 << 24] == 8_388_600
@@ -88,6 +89,9 @@ def test_machines_of_one_text_are_never_mixed(tmp_path: Path) -> None:
     "other",
     [
         run("a1 a2", rate=2.0, device="V100"),
+        ["==> other.log <==", *run("a1 a2", rate=2.0)],
+        ["", "And the other one", *run("a1 a2", rate=2.0)],
+        [f"other.log:{line}" for line in run("a1 a2", rate=2.0)],
         ["## over TCP", *run("a1 a2", rate=2.0)],
         ["$ NCCL_IB_DISABLE=1 ./all_reduce_perf -b 8 -g 2", *run("a1 a2", rate=2.0)],
     ],
@@ -116,7 +120,7 @@ def test_a_run_that_is_repeated_is_one_machine(tmp_path: Path) -> None:
         lambda n: "Thu Jul 18 15:41:05 2024<stdout>:",
         lambda n: f"[1,{n}]<stdout>:",
         lambda n: f"{n}: ",
-        lambda n: f"node-{'ab'[n % 2]}: ",
+        lambda n: "node-a: ",
         lambda n: f"\x1b[32mnode-{n}:\x1b[0m ",
         lambda n: "[pod/nccl-launcher-x7k/launcher] ",
         lambda n: "nccl-launcher-x7k launcher ",
@@ -224,3 +228,46 @@ def test_a_collective_that_nothing_tells_is_asked_for(tmp_path: Path) -> None:
         imported(tmp_path, text)
     found = imported(tmp_path, f"# reduce_scatter\n{text}")
     assert found.details["curves_without_all_reduce"][0]["world_size"] == 8
+
+
+def test_tables_that_nothing_tells_apart_are_repeats_only_if_they_are_near(tmp_path: Path) -> None:
+    def text(*rates: float) -> str:
+        return "\n".join(
+            "size_B time_us nranks\n" + "".join(f"{size} {size / rate / 1000:.1f} 4\n" for size in SIZES)
+            for rate in rates
+        )
+
+    (hardware,) = imported(tmp_path, text(10.0, 8.0)).hardware
+    assert curve(hardware)[1 << 20] == 118_000
+    with pytest.raises(InputError, match="2 machines or runs of 4 ranks"):
+        imported(tmp_path, text(10.0, 2.0))
+    (hardware,) = imported(tmp_path, text(10.0, 2.0), machine="line 2").hardware
+    assert curve(hardware)[1 << 20] == 104_900
+
+
+def test_a_row_that_another_prefix_stands_before_is_of_another_file(tmp_path: Path) -> None:
+    lines = [f"a.log:{line}" for line in run("a1 a2", footer=False)]
+    stray = f"b.log: {1 << 28} {1 << 26} float sum -1 134217.7 2.00 2.00 0 134217.7 2.00 2.00 0"
+    found = imported(tmp_path, [*lines, stray])
+    assert list(curve(found.hardware[0])) == SIZES
+    assert any(str(1 << 28) in line for line in found.dropped)
+
+
+def test_files_of_one_stem_have_names_of_their_own(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("link.txt", "link.log")]
+    for path in paths:
+        path.write_text("\n".join(run("a b")) + "\n")
+    names = {one.name for one in read_auto(paths, ImportOptions()).hardware}
+    assert names == {"link.txt, 2 ranks", "link.log, 2 ranks"}
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_record_without_a_link_says_what_is_needed(several: bool, tmp_path: Path) -> None:
+    record = Path(__file__).parents[2] / "traces"
+    measurement = next(record.rglob("measurement-*.json"))
+    (tmp_path / measurement.name).write_bytes(measurement.read_bytes())
+    if several:
+        (tmp_path / "hardware-2ranks.json").touch()
+    needed = "copy that one to" if several else "a table of the link's times"
+    with pytest.raises(InputError, match=f"no hardware.json in it: .*{needed}"):
+        load_record(tmp_path)

@@ -25,7 +25,9 @@ class Said:
     is_used: bool = False  # a table has been found since
     is_over_ranks: bool = False  # OSU's least and greatest are over ranks, not over iterations
     headline: str = ""  # which run it is, by the last headline and the last command
+    comment: str = ""
     command: str = ""
+    origin: str = ""  # who wrote it, by what stands before its lines
     weak: tuple[Column, ...] | None = None  # columns named in a sentence, which serve where no header is
 
 
@@ -43,5 +45,6 @@ class TextBlock:
     rows: list[tuple[int, list[str]]] = field(default_factory=list)
     broken: list[int] = field(default_factory=list)
     cut: int | None = None
+    before: str | None = None  # what stands before each of its rows, but for numbers
     ended: int | None = None
     strays: list[tuple[int, str]] = field(default_factory=list)

@@ -82,10 +82,8 @@ def read_cells(block: TextBlock, source: str, world_size: int | None = None) -> 
     if block.strays:
         named = ", ".join(f"line {number} ({words})" for number, words in block.strays[:3])
         more = f" and {len(block.strays) - 3} more" if len(block.strays) > 3 else ""
-        left_out.append(
-            f"{source}: {named}{more}, below the end of the table (line {block.ended}): rows of a run whose "
-            f"header is not there"
-        )
+        below = "" if block.ended is None else f" below the end of the table (line {block.ended})"
+        left_out.append(f"{source}: {named}{more}{below}: rows of a run whose header is not there")
     if not rows and (unclear := next((cell for cell in sizes if UNCLEAR.search(cell)), None)) is not None:
         raise InputError(
             f"{source}: size {unclear!r}: a unit that is 10^n to some, 2^n to others; write KiB, MiB or bytes"
@@ -97,16 +95,17 @@ def read_cells(block: TextBlock, source: str, world_size: int | None = None) -> 
         )
     tables = []
     for (collective, ranks, place), found in rows.items():
-        said = (ranks, "its column") if ranks is not None else _ranks(block)
+        known = (ranks, "its column") if ranks is not None else _ranks(block)
+        said = block.said
         tables.append(
             LinkTable(
                 source=source,
                 rows=tuple(found),
                 collective=collective,
-                ranks=said[0],
-                ranks_by=said[1],
+                ranks=known[0],
+                ranks_by=known[1],
                 place=place,
-                title=", ".join(filter(None, (block.said.headline, block.said.command))),
+                title=", ".join(filter(None, (said.headline, said.comment, said.command, said.origin))),
                 redop=redops.pop() if len(redops) == 1 else None,
                 statistic="median" if any("median" in group.times for group in groups) else "mean",
                 iterations=block.said.iterations,

@@ -39,6 +39,7 @@ _STATISTICS = {
     **dict.fromkeys(("std", "stdev", "stddev"), "std"),
     "p50": "median",
 }
+_ALGBW = "algbw alg_bw algobw algo_bw algorithm_bw alg_bandwidth algo_bandwidth algorithm_bandwidth"
 _PLACES = (
     "devices_per_node max_devices_per_node nodes num_nodes backend transport host hostname cluster machine "
     "system gpu gpu_type gpu_name device_name fabric interconnect network partition"
@@ -49,8 +50,8 @@ _NAMES: dict[str, Kind] = {
     **dict.fromkeys(("root", "error", "i_cv%"), "known"),
     "redop": "redop",
     **dict.fromkeys(("cputime", "cpu_time"), "cputime"),
-    **dict.fromkeys(("algbw", "alg_bw", "algobw"), "algbw"),
-    **dict.fromkeys(("busbw", "bus_bw"), "busbw"),
+    **dict.fromkeys(_ALGBW.split(), "algbw"),
+    **dict.fromkeys(("busbw", "bus_bw", "bus_bandwidth"), "busbw"),
     **dict.fromkeys(("#wrong", "wrong", "nwrong"), "wrong"),
     **dict.fromkeys(("op", "collective", "coll", "operation", "primitive"), "collective"),
     **dict.fromkeys(

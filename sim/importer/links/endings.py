@@ -24,6 +24,8 @@ _LAUNCHED = re.compile(
 _PROGRAM = re.compile(r"(?:^|[\s/])(\w{1,80}_perf|osu_\w{1,80})(?=\s|$)")
 _REPEAT = re.compile(r"\b(?:run|iteration|trial|repeat|attempt|repetition|try)s?\s*(?:#|no\.?)?\s*\d*\b")
 
+_DATE = re.compile(r"\d+(?:[:/.-]\d+)+\S*")
+
 COMMAND, WORDS = "the command line", "the words before it"
 
 
@@ -72,10 +74,12 @@ def title_of(line: str, kind: str) -> str | None:
 
     The collective and the number of a repeated run are no part of it.
     """
-    if kind not in ("headline", "prompt", "comment") or (kind == "comment" and _OWN_COMMENT.search(line)):
+    if kind in ("fence", "footer") or (kind == "comment" and _OWN_COMMENT.search(line)):
         return None
-    words = _REPEAT.sub("", COLLECTIVE.sub("", line.lower())).strip("#=*~+-_:$%> \t")
-    return " ".join(words.split())[:80]
+    words = line.lower()
+    for pattern in (_DATE, COLLECTIVE, _REPEAT):
+        words = pattern.sub("", words)
+    return " ".join(words.strip("#=*~+-_:$%<> \t").split())[:80]
 
 
 def ranks_of_command(line: str) -> tuple[int, str] | None:
@@ -98,7 +102,7 @@ def ranks_of_command(line: str) -> tuple[int, str] | None:
     else:
         if launcher is None or launcher[0] in ("srun", "flux run"):
             a_node = given(before, "--ntasks-per-node", "--tasks-per-node")
-        processes = given(before, "-np", "--np", "-n", "--ntasks", "-c")
+        processes = given(before, "-np", "--np", "-n", "--ntasks")
         if processes is None and launcher is not None and launcher[0] == "srun" and nodes is not None:
             processes = nodes * (a_node or 1)
     gpus, threads = given(arguments, "-g", "--ngpus"), given(arguments, "-t", "--nthreads")
@@ -108,7 +112,8 @@ def ranks_of_command(line: str) -> tuple[int, str] | None:
 
 
 _NODES = re.compile(
-    r"\b(\d{1,6})[\s-]*(?:nodes?|hosts?|servers?|machines?)?\s*(?:x|×|with|,|of)\s*(\d{1,6})\s*(?:x\s*)?GPUs?\s*"
+    r"\b(\d{1,6})[\s-]*(?:nodes?|hosts?|servers?|machines?)?\s*(?:x|×|with|,|of)\s*(\d{1,6})\s*(?:x\s*)?"
+    r"(?:GPUs?\b|[A-Z]{1,3}\d{1,4}\w{0,4}\b)(?:\s+GPUs?\b)?\s*"
     r"(?:per node|per host|each|a node|a host|/\s*node)?",
     re.IGNORECASE,
 )
@@ -117,7 +122,7 @@ _COUNTED = re.compile(
     r"|\b(?:world[ _-]?size|n?ranks|nprocs)\s*[:=]\s*(\d{1,6})\b",
     re.IGNORECASE,
 )
-_GPUS = re.compile(r"\b(\d{1,6})[\s-]*GPUs?\b", re.IGNORECASE)
+_GPUS = re.compile(r"\b(\d{1,6})[\s-]*x?\s*(?:[A-Z]{1,3}\d{1,4}\w{0,4}\s+)?GPUs?\b", re.IGNORECASE)
 _IS_NODES = re.compile(r"\b(?:nodes?|hosts?|servers?|machines?)\b", re.IGNORECASE)
 
 

@@ -1,9 +1,10 @@
 """What nccl-tests and its like measured, as Hardware: one for each number of ranks and each file."""
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from sim.costs.own_costs import with_own_costs
@@ -30,6 +31,7 @@ from sim.units import format_size
 
 FORMAT = "nccl-tests"
 _LEAST_SIZES = 3
+_UNLIKE = 2.0  # repeated runs of one machine lie nearer
 _SUFFIX = re.compile(r"(\.(txt|csv|tsv|md|log|out|json|gz))+$")
 
 
@@ -43,11 +45,7 @@ class _Key:
     hosts: tuple[str, ...]
     devices: tuple[str, ...] = ()
     title: str = ""
-
-    def told_apart_by(self) -> str:
-        """What else than ranks and columns tells it from others of its file."""
-        words = (", ".join(self.hosts[:8]), ", ".join(self.devices[:4]), self.title)
-        return "; ".join(filter(None, words)) or "without a word"
+    unlike: str = ""  # the first row of a run that is no repeat of one which nothing tells it from
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,7 +85,7 @@ def read_nccl_tests(paths: Sequence[Path], options: ImportOptions) -> Imported:
     name = options.name or _stem(paths[0].name)
     details: dict[str, Any] = {"systems": []}
     hardware = tuple(
-        _hardware(key, system, _name(options.name, key, len(systems)), notes, details)
+        _hardware(key, system, _name(options.name, key, systems), notes, details)
         for key, system in systems.items()
     )
     if orphans:
@@ -141,10 +139,30 @@ def _systems(tables: Iterable[LinkTable], wanted: int | None, notes: Notes) -> d
             devices=table.devices,
             title=table.title,
         )
+        if _differs(rows, systems.get(key, _System()).rows.get(collective, [])):
+            where = rows[0].where
+            if key.hosts:
+                notes.doubtful.append(
+                    f"{where}: begins a run that differs from one on the same hosts by more than a factor of "
+                    f"{_UNLIKE:g}"
+                )
+            else:
+                key = replace(key, unlike=where)
         system = systems.setdefault(key, _System())
         system.tables.setdefault(collective, []).append(table)
         system.rows.setdefault(collective, []).extend(rows)
     return systems
+
+
+def _differs(rows: Sequence[LinkRow], others: Sequence[LinkRow]) -> bool:
+    """Whether two runs are further apart than repeated ones: by a factor at half of the sizes of both."""
+    mine, theirs = (
+        {point.num_bytes: point.duration_ns for point in curve_of(several, "mean")[0]}
+        for several in (rows, others)
+    )
+    pairs = [sorted((mine[size], theirs[size])) for size in mine.keys() & theirs.keys()]
+    both = [high / low for low, high in pairs]
+    return len(both) >= _LEAST_SIZES and median(both) > _UNLIKE
 
 
 def _collective(table: LinkTable, notes: Notes) -> str | None:
@@ -200,6 +218,13 @@ def _ranks(table: LinkTable, collective: str, wanted: int | None, notes: Notes) 
     raise InputError(f"{table.source}: does not say on how many ranks it was measured; give --world-size N")
 
 
+def _told_apart(key: _Key, system: _System) -> str:
+    """What else than ranks tells a machine from others: its hosts and so on, and where its rows begin."""
+    first = next(iter(system.tables.values()))[0].rows[0].where
+    words = (", ".join(key.hosts[:8]), ", ".join(key.devices[:4]), key.title, key.place, f"from {first}")
+    return "; ".join(filter(None, words))
+
+
 def _pick(systems: dict[_Key, _System], machine: str | None, notes: Notes) -> None:
     """Keep of several machines the one that is asked for.
 
@@ -207,14 +232,12 @@ def _pick(systems: dict[_Key, _System], machine: str | None, notes: Notes) -> No
         InputError: a file has several of one number of ranks and one place, or none is as asked for.
     """
     if machine is not None:
-        words = {key: f"{key.source}; {key.place}; {key.told_apart_by()}" for key in systems}
+        words = {key: _told_apart(key, system) for key, system in systems.items()}
         picked = [key for key in systems if machine.lower() in words[key].lower()]
         if not picked:
             raise InputError(f"--machine: {machine!r} is in none of {' | '.join(words.values())}")
         for key in [key for key in systems if key not in picked]:
-            notes.dropped.append(
-                f"{key.source}: what was measured on another machine ({key.told_apart_by()})"
-            )
+            notes.dropped.append(f"{key.source}: another machine ({words[key]})")
             del systems[key]
     alike: dict[tuple[str, int, str], list[_Key]] = {}
     for key, system in systems.items():
@@ -222,7 +245,7 @@ def _pick(systems: dict[_Key, _System], machine: str | None, notes: Notes) -> No
             alike.setdefault((key.source, key.ranks, key.place), []).append(key)
     for (source, ranks, _), keys in alike.items():
         if len(keys) > 1:
-            each = " | ".join(key.told_apart_by() for key in keys)
+            each = " | ".join(_told_apart(key, systems[key]) for key in keys)
             raise InputError(
                 f"{source}: {len(keys)} machines or runs of {ranks} ranks in one file ({each}); pick one by "
                 f"--machine WORD, a word of its hosts, devices or headline, or give a file of one"
@@ -320,9 +343,11 @@ def _stem(name: str) -> str:
     return _SUFFIX.sub("", name) or name
 
 
-def _name(given: str | None, key: _Key, systems: int) -> str:
-    stem = _stem(key.source)
-    name = stem if given is None else given if systems == 1 else f"{given}, {stem}"
+def _name(given: str | None, key: _Key, systems: Collection[_Key]) -> str:
+    sources = {other.source for other in systems}
+    is_shared = any(_stem(source) == _stem(key.source) for source in sources - {key.source})
+    stem = key.source if is_shared else _stem(key.source)
+    name = stem if given is None else given if len(systems) == 1 else f"{given}, {stem}"
     return f"{name}, {key.ranks} ranks" + (f", {key.place}" if key.place else "")
 
 

@@ -2,7 +2,7 @@
 
 import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from sim.errors import InputError
@@ -19,7 +19,7 @@ from sim.importer.links.endings import (
     title_of,
 )
 from sim.importer.links.link_rows import LinkTable
-from sim.importer.links.prefixes import headers_in, without_prefixes
+from sim.importer.links.prefixes import headers_in, origin, without_prefixes
 from sim.importer.wording import plain
 
 LONGEST_LINE, MOST_COLUMNS, MOST_ROWS = 1 << 16, 200, 100_000
@@ -41,6 +41,7 @@ _RULE = re.compile(r"[\s|:=+*~_-]+")
 _SPACED_UNIT = re.compile(
     r"(?<=\d)[ \t]+(?=(?:[KMGT]i?B?|B|[num\u00b5\u03bc]?s|[GMT]i?(?:B|b|bit)(?:ps|/s))(?:\s|$))"
 )
+_FILE_BEFORE = re.compile(r"^([^\s:]*[A-Za-z][^\s:]*:)\s*(?=\d)")  # as grep names files
 _UNIT_ROW = re.compile(r"\s*(?:\([^()]+\)\s*)+(?:%.*)?")
 
 
@@ -50,8 +51,9 @@ def read_tables(text: str, source: str, world_size: int | None = None) -> list[L
     Raises:
         InputError: there is none, or a time without a unit.
     """
-    text = without_prefixes(text, {before for before, _ in headers_in(text, _MAY_BE_HEADER, _known)})
-    blocks = _blocks(text, source)
+    prefixes = headers_in(text, _MAY_BE_HEADER, _known)
+    text = without_prefixes(text, set(prefixes.values()))
+    blocks = _blocks(text, source, {number: origin(prefix) for number, prefix in prefixes.items()})
     if not blocks and _OWN_LINES.search(text):
         raise InputError(
             f"{source}: nccl-tests' first lines without its table: the run ended before its first size"
@@ -95,7 +97,7 @@ def _known(line: str) -> int:
     return 0 if header is None else sum(column.kind != "other" for column in header.columns)
 
 
-def _blocks(text: str, source: str) -> list[TextBlock]:
+def _blocks(text: str, source: str, origins: Mapping[int, str]) -> list[TextBlock]:
     said, blocks = Said(), list[TextBlock]()
     after_header = after_blank = False
     rows = 0
@@ -120,6 +122,7 @@ def _blocks(text: str, source: str) -> list[TextBlock]:
         if _RULE.fullmatch(content):
             continue
         if _MAY_BE_HEADER.search(content) and (header := _header(body)) is not None:
+            said.origin = origins.get(number, "")
             blocks.append(_block(header, said))
             after_header, after_blank = True, False
             continue
@@ -136,6 +139,8 @@ def _blocks(text: str, source: str) -> list[TextBlock]:
             if (title := title_of(body, end)) is not None:
                 if end == "prompt":
                     said.command = title
+                elif end == "comment":
+                    said.comment = title
                 else:
                     said.headline = title
         is_comment = body.lstrip().startswith("#")
@@ -149,6 +154,7 @@ def _blocks(text: str, source: str) -> list[TextBlock]:
             blocks.append(table)
         if table.ended is not None:
             stray = TextBlock(header=table.header, said=said)
+            content = _FILE_BEFORE.sub("", content)
             if NUMBER.match(content.lstrip("| ")) and _row(stray, number, content, is_whole):
                 table.strays.append((number, plain(" ".join(content.split()[:2]))))
             continue
@@ -276,9 +282,15 @@ def _row(block: TextBlock, number: int, content: str, is_whole: bool) -> bool:
         fields = _cells(content, header.delimiter) or []
     else:
         fields = content.split()
-        for _ in range(3):
-            if fields and not NUMBER.fullmatch(fields[0]) and _LOOSE_PREFIX.fullmatch(fields[0]):
-                fields = fields[1:]
+        fields = _FILE_BEFORE.sub(r"\1 ", content).split()
+        before = ""
+        while fields and not NUMBER.fullmatch(fields[0]) and _LOOSE_PREFIX.fullmatch(fields[0]):
+            before += re.sub(r"\d+", "", fields.pop(0))
+        if block.before is None:
+            block.before = before
+        elif block.before != before and fields and NUMBER.fullmatch(fields[0]):
+            block.strays.append((number, plain(" ".join(content.split()[:2]))))
+            return True
         if len(fields) > width:
             fields = _SPACED_UNIT.sub("", " ".join(fields)).split()
         if len(fields) > width and last in ("other", "timestamp"):
