@@ -221,6 +221,13 @@ def test_sizes_and_counts_tell_which_collective_it_is(redop: str, collective: st
     assert (orphan["collective"], orphan["world_size"], len(orphan["points"])) == (collective, 8, 4)
 
 
+def test_units_that_stand_apart_in_a_header_are_its_columns(tmp_path: Path) -> None:
+    text = "# OSU MPI Allreduce Latency Test\n# Size (B)    Latency (us)\n"
+    rows = "65536 30.46\n\nsrun: job 12 queued\n1048576 112.38\n16777216 1423.10\n"
+    (hardware,) = imported(tmp_path, text + rows, world_size=2).hardware
+    assert curve(hardware) == {1 << 16: 30_460, 1 << 20: 112_380, 1 << 24: 1_423_100}
+
+
 def test_a_collective_that_nothing_tells_is_asked_for(tmp_path: Path) -> None:
     rows = "65536 30.5 2.15 1.88\n1048576 112.4 9.33 8.16\n16777216 1423.1 11.79 10.32\n"
     text = f"size_B time_us algbw busbw\n{rows}"

@@ -6,6 +6,7 @@ from math import prod
 from sim.importer.links.columns import COLLECTIVE, NUMBER
 
 _NOISE = re.compile(r"\b(warn\w*|error|fail\w*|traceback|info|debug|notice|help message)\b", re.IGNORECASE)
+_MESSAGE = re.compile(r"[a-z][\w./-]*(?:\[\d+\])?:\s")  # a program's, with its name before it
 _FOOTER = re.compile(r"out of bounds|av(?:era)?ge? bus bandwidth|test concluded", re.IGNORECASE)
 _FENCE = re.compile(r"\s*(?:```|~~~)")
 _PROMPT = re.compile(
@@ -51,6 +52,8 @@ def ends_table(body: str, after_blank: bool, delimiter: str | None) -> str | Non
     if delimiter == "|":
         return None if line.startswith("|") or line.count("|") > 1 else "prose"
     words = line.split()
+    if _MESSAGE.match(line):
+        return None
     few = sum(NUMBER.fullmatch(word) is not None for word in words) < 2
     return "prose" if after_blank and few and re.match(r"[^\W\d_]|[*_>-]", line) else None
 

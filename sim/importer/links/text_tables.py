@@ -37,6 +37,7 @@ _FAILURE = re.compile(r"Test (?:NCCL|CUDA) failure[^\n]{0,200}")
 _NRANKS = re.compile(r"\bn[rR]anks[ :=]+(\d{1,7})\b")
 _MAY_BE_HEADER = re.compile(r"size|bytes|message|msg|payload", re.IGNORECASE)
 _AVERAGE = re.compile(r"\b(avg|average|min|max|mean|median)\s+(latency|lat|time)", re.IGNORECASE)
+_UNIT_APART = re.compile(r"(?<=\w)[ \t](?=\((?:[num\u00b5]?s|usec|msec|B|bytes|[GM]B/s)\))", re.IGNORECASE)
 _RULE = re.compile(r"[\s|:=+*~_-]+")
 _SPACED_UNIT = re.compile(
     r"(?<=\d)[ \t]+(?=(?:[KMGT]i?B?|B|[num\u00b5\u03bc]?s|[GMT]i?(?:B|b|bit)(?:ps|/s))(?:\s|$))"
@@ -216,7 +217,7 @@ def _listen(content: str, is_comment: bool, said: Said) -> bool:
 
 def _header(line: str) -> Header | None:
     """The header that a line is, else None: a size and a time among its words, and few unknown ones."""
-    content = _AVERAGE.sub(r"\1_\2", line.lstrip(" \t#"))
+    content = _UNIT_APART.sub("", _AVERAGE.sub(r"\1_\2", line.lstrip(" \t#")))
     for delimiter in ("|", "\t", ",", ";"):
         if delimiter in content:
             names = _cells(content, delimiter)
@@ -286,9 +287,10 @@ def _row(block: TextBlock, number: int, content: str, is_whole: bool) -> bool:
         before = ""
         while fields and not NUMBER.fullmatch(fields[0]) and _LOOSE_PREFIX.fullmatch(fields[0]):
             before += re.sub(r"\d+", "", fields.pop(0))
-        if block.before is None:
+        is_row = bool(fields) and NUMBER.fullmatch(fields[0]) is not None
+        if block.before is None and is_row and len(fields) >= 2:
             block.before = before
-        elif block.before != before and fields and NUMBER.fullmatch(fields[0]):
+        elif block.before not in (None, before) and is_row:
             block.strays.append((number, plain(" ".join(content.split()[:2]))))
             return True
         if len(fields) > width:
