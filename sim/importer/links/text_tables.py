@@ -288,7 +288,7 @@ def _row(block: TextBlock, number: int, content: str, is_whole: bool) -> bool:
         while fields and not NUMBER.fullmatch(fields[0]) and _LOOSE_PREFIX.fullmatch(fields[0]):
             before += re.sub(r"\d+", "", fields.pop(0))
         is_row = bool(fields) and NUMBER.fullmatch(fields[0]) is not None
-        if block.before is None and is_row and len(fields) >= 2:
+        if block.before is None and is_row and len(fields) >= width - 1:
             block.before = before
         elif block.before not in (None, before) and is_row:
             block.strays.append((number, plain(" ".join(content.split()[:2]))))
