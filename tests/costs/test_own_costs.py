@@ -105,6 +105,18 @@ def test_a_cap_of_1_is_no_faster_than_one_of_25(job: tuple[str, Workload]) -> No
         assert 1.0 <= small / large < 1.038, ranks
 
 
+def test_a_tenth_of_a_percent_on_a_link_that_nobody_measured_is_nothing() -> None:
+    workload = estimate(
+        f"{__name__}:factory", arguments={"name": "resnet50"}, step_ns=97 * 10**6, gpu="v100", name="resnet50"
+    )
+    for cluster in ("dgx_v100", "dgx_a100"):
+        hardware = sim.cluster_hardware(sim.cluster(cluster))
+        gain = sim.tune(workload, hardware).gain
+        assert abs(gain.fraction) < 0.005
+        assert gain.significant is False
+        assert gain.rests_on
+
+
 def test_a_measured_cost_has_no_range_and_is_told_no_more() -> None:
     hardware = machine(4)
     assert set(hardware.spread["ranges"]) >= {"launch_cost_ns", "hook_cost_ns", "copy_in_bytes_per_s"}

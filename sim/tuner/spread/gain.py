@@ -13,6 +13,9 @@ from sim.tuner.spread.draws import NO_ITERATIONS
 from sim.units import format_ms
 
 NOTHING = 0.001  # of the step: no gain worth a change, whatever is proved about it
+# Of the step, where neither the machine nor any step is measured: by this much predictions are off where both
+# are (median of paced records).
+NOTHING_UNMEASURED = 0.005
 SMALL = 0.01  # of the step: below it a gain has to show beside the noise of a step
 
 DEFAULT_WORDS = "DDP's default"
@@ -29,7 +32,8 @@ def told_ns(gain: Estimate, nominal_ns: float) -> float:
 def find_shortfall(gain: Estimate, nominal_ns: float, step_ns: float, robust: Robust) -> Shortfall | None:
     """What a gain lacks to be significant; None where it lacks nothing. All sentences rest on this judgement.
 
-    A gain is significant if its whole 95 % interval is above 0 and if it is more than 0.1 % of the step.
+    A gain is significant if its whole 95 % interval is above 0 and if it is more than 0.1 % of the step, or
+    0.5 % where it rests on what nobody measured and no step tells its noise.
     Below 1 % of the step it also has to be more than one step of DDP's default varies by
     (``Robust.noise_ns``), since predictions are themselves off by some tenths of a percent.
 
@@ -46,7 +50,12 @@ def find_shortfall(gain: Estimate, nominal_ns: float, step_ns: float, robust: Ro
         return "uncertain"
     if fraction < SMALL and figure <= (robust.noise_ns or 0):
         return "noise"
-    return "little" if fraction < NOTHING else None
+    return "little" if fraction < _least(robust) else None
+
+
+def _least(robust: Robust) -> float:
+    """Share of the step that a gain has to be more than."""
+    return NOTHING_UNMEASURED if robust.rests_on and robust.noise_ns is None else NOTHING
 
 
 def choose(robust: Robust, name: str, default: str, *, step_ns: int, default_step_ns: int) -> str:
@@ -122,8 +131,8 @@ def judge_gain(
     elif default_is_allowed and lacks == "little":
         significant = False
         sentence = (
-            f"no significant difference: {_amount(figure)} a step is less than {NOTHING:.1%} of it; "
-            f"keep {kept}"
+            f"no significant difference: {_amount(figure)} a step is less than {_least(robust):.1%} of it"
+            f"{', on a machine that nobody measured' if _least(robust) > NOTHING else ''}; keep {kept}"
         )
     else:
         sentence = f"saves {_amount(figure)} a step against {against} ({fraction:.1%})"
