@@ -2,7 +2,6 @@
 
 import ast
 import inspect
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -44,15 +43,6 @@ def test_no_module_bears_the_name_of_a_function() -> None:
         path.stem for path in Path(sim.__file__).parent.iterdir() if path.suffix == ".py" or path.is_dir()
     }
     assert modules & set(sim.__all__) == set()
-
-
-def test_no_two_files_and_no_two_classes_bear_one_name() -> None:
-    files, classes = Counter[str](), Counter[str]()
-    for path in Path(sim.__file__).parent.rglob("*.py"):
-        files[path.name] += path.name != "__init__.py"
-        names = [node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)]
-        classes.update(name for name in names if not name.startswith("_"))
-    assert {name for name, count in (files + classes).items() if count > 1} == set()
 
 
 def test_every_module_of_the_house_is_documented() -> None:

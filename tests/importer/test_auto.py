@@ -105,7 +105,7 @@ def test_the_curve_beside_the_step_is_taken_before_that_of_the_trace(tmp_path: P
 
 
 def test_a_curve_that_agrees_is_not_said_to_differ(tmp_path: Path, seen: Any) -> None:
-    wire = wired({1 << 20: 1_050_000}, name="mine")
+    wire = wired({1 << 20: 1_050_000, 1 << 24: 1_050_000}, name="mine")
     save(tmp_path / "wire.json", wire)
     found = read_auto([trace(tmp_path), tmp_path / "wire.json"], ImportOptions())
     assert found.hardware == (wire,)  # a hardware file says all there is to say

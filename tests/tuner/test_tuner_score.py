@@ -40,9 +40,11 @@ def test_scorer_agrees_on_every_contiguous_partition(case: Case) -> None:
         assert scorer.sync_end_ns(buckets) == simulated(*case, buckets)
 
 
-def test_scorer_puts_small_messages_aside() -> None:
+def test_only_a_search_puts_small_messages_aside() -> None:
     machine = link(4, comm_channels=2)
-    assert Scorer(resnet50(), replace(machine, shared_connection=True)).problem.hardware == machine
+    shared = replace(machine, shared_connection=True)
+    scorer = Scorer(resnet50(), shared)
+    assert (scorer.problem.hardware, scorer.for_search.problem.hardware) == (shared, machine)
 
 
 def test_scorer_remembers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,7 +175,14 @@ def draw(problem: Problem, count: int, seed: int) -> Draws:
     machines = max(fewest, count // iterations) if fewest > 1 else 1
 
     drawn = (
-        draw_machines(hardware, machines, calibrating, sent, varies=varies)
+        draw_machines(
+            hardware,
+            machines,
+            calibrating,
+            sent,
+            varies=varies,
+            fitted=np.random.default_rng([seed, 4]),  # so that ranges move nothing of what a step left open
+        )
         if has_link
         else Machines(hardwares=(replace(hardware, spread={}),) * machines, shares=(machines,))
     )

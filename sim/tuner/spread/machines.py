@@ -70,6 +70,7 @@ def draw_machines(
     sent: tuple[int, int],
     *,
     varies: bool = True,
+    fitted: np.random.Generator | None = None,
 ) -> Machines:
     """``count`` machines, or some more where many readings need some each.
 
@@ -86,7 +87,7 @@ def draw_machines(
     belongs = np.repeat(np.arange(len(shares)), shares)
     count = len(belongs)
     factors = read_scatter(hardware).repeat_calibrations(count, generator)
-    own, own_factors = _left_open(hardware, count, generator)
+    own, own_factors = _left_open(hardware, count, fitted or generator)
     factors = factors * own
     fields: dict[str, list[Any]] = {}
     for name, known in ranges.items():
