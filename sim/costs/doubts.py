@@ -1,12 +1,12 @@
 """Which inputs cannot be relied on: marked as doubtful, or a link that is not the one that trains."""
 
-from typing import Any, Literal
+from typing import Any
 
+from sim.nouns.devices import backend_of, device_of_job, device_type
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.units import format_size
 
-Side = Literal["cpu", "accelerator"]
 _OF_CPUS = ("gloo", "mpi")
 _OF_ACCELERATORS = ("nccl", "rccl", "xccl", "hccl")
 
@@ -28,36 +28,33 @@ def is_refuted(hardware: Hardware) -> bool:
     return isinstance(own, dict) and own.get("fits") is False
 
 
-def trains_on(workload: Workload) -> Side | None:
-    """Where the gradients are: of the CPU or of an accelerator; None where nothing says it."""
-    devices = [gradient.device for gradient in workload.gradients if gradient.device is not None]
-    device = devices[0] if devices else workload.provenance.get("device")
-    if device is None and isinstance(roofline := workload.provenance.get("roofline"), dict):
-        device = roofline.get("device")  # of an estimate: a GPU of the table, or "cpu"
-    return _side(device)
+def _trained_on(workload: Workload) -> str | None:
+    """The device of the job; of an estimate the GPU that its times are of."""
+    roofline = workload.provenance.get("roofline")
+    return device_of_job(workload) or (roofline.get("device") if isinstance(roofline, dict) else None)
 
 
-def measured_on(hardware: Hardware) -> Side | None:
-    """Between what the curve was measured, or computed: CPU's tensors or accelerators' ones; None where
-    nothing says it."""
+def measured_on(hardware: Hardware) -> str | None:
+    """Between what the curve was measured or computed, ``cpu`` or ``accelerator``; None where not told."""
     told = hardware.provenance
-    if isinstance(device := told.get("device"), str):
+    device = told.get("device_type", told.get("device"))
+    if isinstance(device, str):
         return _side(device)
-    backend = told.get("backend")
-    if isinstance(backend, str):
-        return "cpu" if backend in _OF_CPUS else "accelerator" if backend in _OF_ACCELERATORS else None
+    if isinstance(backend := told.get("backend"), str):
+        over = backend_of(backend, "cuda")
+        return "cpu" if over in _OF_CPUS else "accelerator" if over in _OF_ACCELERATORS else None
     return "accelerator" if "fabric" in told else None
 
 
-def _side(device: object) -> Side | None:
-    if not isinstance(device, str) or device.partition(":")[0] == "meta":
+def _side(device: str | None) -> str | None:
+    if device is None or device_type(device) == "meta":
         return None
-    return "cpu" if device.partition(":")[0].lower() == "cpu" else "accelerator"
+    return "cpu" if device_type(device) == "cpu" else "accelerator"
 
 
 def _about_link(workload: Workload, hardware: Hardware) -> tuple[str, ...]:
     """That the link is not the one that trains; empty where it may be."""
-    trains, measured = trains_on(workload), measured_on(hardware)
+    trains, measured = _side(_trained_on(workload)), measured_on(hardware)
     if hardware.world_size == 1 or None in (trains, measured) or trains == measured:
         return ()
     backend = hardware.provenance.get("backend")

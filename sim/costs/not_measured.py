@@ -33,8 +33,17 @@ class Guess(NamedTuple):
 
 
 def guesses(curve: Curve, least: int, most: int) -> tuple[Guess, ...]:
-    """Where times of messages of ``least`` to ``most`` bytes are guesses."""
-    return tuple(guess for guess in _guesses(curve, least, most) if guess.high > _WORTH * guess.low)
+    """Where times of messages of ``least`` to ``most`` bytes are guesses; a time of 0 is none."""
+    return tuple(
+        guess
+        for guess in _guesses(curve, least, most)
+        if guess.high > _WORTH * guess.low and service_ns(curve, guess.num_bytes)
+    )
+
+
+def open_ranges(ranges: dict[str, Any]) -> dict[str, Any]:
+    """Those of ``spread.ranges`` that leave something open: between equal ends a value is known exactly."""
+    return {name: known for name, known in ranges.items() if known["low"] < known["high"]}
 
 
 def _guesses(curve: Curve, least: int, most: int) -> Iterator[Guess]:
@@ -89,7 +98,7 @@ def not_measured(hardware: Hardware, sizes: Sequence[int]) -> tuple[str, ...]:
         return ()
     spread = hardware.spread
     return words_of(
-        spread.get("ranges", {}),
+        open_ranges(spread.get("ranges", {})),
         spread.get("readings", ()),
         guesses(hardware.all_reduce, min(sent), max(sent)),
     )

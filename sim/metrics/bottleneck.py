@@ -268,7 +268,7 @@ def _bandwidth_bound(evidence: Evidence) -> Bottleneck:
     """What is left: collectives one after the other, most of whose time grows with their bytes."""
     sent, wire, num_bytes = evidence.sent, evidence.wire_ns, evidence.wire_bytes
     is_gapless = all(before.end_ns == after.start_ns for before, after in pairwise(sent))
-    saves_ns = evidence.saved_ns(evidence.moving_ns // 2, evidence.all_moving_ns // 2)
+    saves_ns = evidence.saved_ns(-(-evidence.moving_ns // 2), -(-evidence.all_moving_ns // 2))
     # Where others share the link or slow it down, the path does not tell what more bandwidth would save.
     advice = (
         f", of which twice the bandwidth would save at most {format_ms(saves_ns)}"

@@ -13,7 +13,7 @@ import numpy as np
 
 from sim.clock.arrays import Floats
 from sim.costs.in_step import tilt_ratio
-from sim.costs.not_measured import Guess, guesses, words_of
+from sim.costs.not_measured import Guess, guesses, open_ranges, words_of
 from sim.costs.service_time import service_ns
 from sim.errors import InputError
 from sim.nouns.hardware import COSTS, RATES, SLOWDOWNS, CurvePoint, Hardware
@@ -57,7 +57,7 @@ def is_ranged(hardware: Hardware, sent: tuple[int, int], *, varies: bool) -> boo
 
 def _open(hardware: Hardware, sent: tuple[int, int], varies: bool) -> _Open:
     return _Open(
-        {**_ranges_of_curve(hardware, varies=varies), **hardware.spread.get("ranges", {})},
+        open_ranges({**_ranges_of_curve(hardware, varies=varies), **hardware.spread.get("ranges", {})}),
         hardware.spread.get("readings") or ({"what": "", "weight": 1},),
         guesses(hardware.all_reduce, *sent),
     )
