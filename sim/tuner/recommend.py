@@ -229,7 +229,7 @@ def _recommend(
             plateau=plateau,
         )
     return Recommendation(
-        assignment=best,
+        assignment=replace(best, made_for=made_for(workload, hardware.world_size)),
         report=report,
         baseline=baseline,
         lower_bound_ns=optimum.at_least_ns,

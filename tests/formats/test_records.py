@@ -87,7 +87,7 @@ def test_a_file_cannot_become_a_record(tmp_path: Path) -> None:
     ("broken", "says"),
     [
         ("workload.json", "cannot be read"),
-        ("hardware.json", "cannot be read"),
+        ("hardware.json", "no hardware.json in it"),
         ("measurement", "no measurement"),
         ("all", "not a directory"),
     ],

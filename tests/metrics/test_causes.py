@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import sim
 from sim.metrics.critical_path import critical_path
 from sim.nouns.assignment import Assignment
-from sim.nouns.hardware import SLOWDOWNS, Hardware
+from sim.nouns.hardware import SLOWDOWNS, CurvePoint, Hardware
 from sim.nouns.report import Report
 from sim.nouns.timeline import Timeline
 from tests.effort import tries
@@ -66,7 +66,14 @@ def _without_compute(case: Case) -> Case:
 
 
 without_latency = with_curve(lambda it: [point.duration_ns - _least(it) for point in it.all_reduce])
-of_latency_alone = with_curve(lambda it: [_least(it)] * len(it.all_reduce))
+
+
+def of_latency_alone(case: Case) -> Case:
+    """All sizes take the least time, also beyond the curve, where time grows with bytes otherwise."""
+    constant = (CurvePoint(num_bytes=0, duration_ns=_least(case.hardware)),)
+    return replace(case, hardware=replace(case.hardware, all_reduce=constant))
+
+
 without_wire = with_curve(lambda it: [0] * len(it.all_reduce))
 
 # By code, the case without that cause; those of the second table are causes that DDP never has.
