@@ -57,6 +57,7 @@ class Job:
     runs_ahead: bool = False  # the CPU waits for the device after no step
     comm_slowdown: float = 1.0  # of transfers, until the last rank's backward has ended
     transfer_factors: tuple[float, ...] = ()  # by step; empty: all alike
+    stalls_ns: tuple[int, ...] = ()  # by step: the host sits in hipFree amid its backward; empty: never
     prefetch_ns: int = 0  # the next batch's copy, by a stream of its own, first of all in a step; 0: none
 
     @property
@@ -173,6 +174,10 @@ class _Rank:
 
     def gradient(self, place: int, closes: int | None, synchronises: bool) -> None:
         job = self.job
+        if place == 1 and job.stalls_ns and (stall := job.stalls_ns[len(self.steps)]):
+            at = self.tick()
+            self.cpu += stall
+            self.event(self.dialect.runtime, "hipFree", at, self.cpu, _AUTOGRAD)
         began = self.tick()
         start, end = self.kernel("volta_sgemm_backward", job.gradient_ns[place])
         if place == 0:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sim.errors import InputError
+from sim.importer.kineto.quiet_steps import quiet_numbers
 from sim.importer.kineto.rank_trace import read_rank
 from sim.importer.kineto.trace_import import read_kineto
 from sim.nouns.imported import ImportOptions, no_progress
@@ -283,3 +284,49 @@ def test_a_compiled_backward_of_404_gradients_takes_a_model() -> None:
     assert len(found.workload.gradients) == count
     assert 105e6 < found.workload.backward_ns < 107e6
     assert 250e6 < found.details["steps"][2]["sync_end_ns"] < 252e6
+
+
+SLOW = (0, 0, 90_000_000, 95_000_000, 96_000_000)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_of_steps_that_differ_manifold_the_quiet_ones_are_taken(ranks: int) -> None:
+    """Be they the minority; the others are named with the call in which the host sat."""
+    job = replace(STEP, forward_ns=((1_000_000,) * ranks,) * 5, offsets_ns=(0, 3_000_000)[:ranks])
+    quiet, _ = imported(replace(job, forward_ns=job.forward_ns[:3]), Dialect())
+    found, _ = imported(replace(job, stalls_ns=SLOW), Dialect())
+    assert found.workload is not None
+    assert quiet.workload is not None
+    assert found.workload.backward_ns == quiet.workload.backward_ns
+    assert not quiet.doubtful
+    assert [row["number"] for row in found.details["steps"]] == [0, 1]
+    assert len(found.doubtful) == 1
+    assert "hipFree" in found.doubtful[0]
+    for record in found.measurements:
+        assert len(record.iterations) == 2
+        assert record.dropped_warmup == 3
+    assert all(row.backward_ns == quiet.workload.backward_ns for row in found.ranks)
+
+
+def test_slow_steps_that_nothing_explains_are_named_too() -> None:
+    forward = tuple((time,) for time in (1_000_000, 1_000_000, 90_000_000))
+    found, _ = imported(replace(STEP, offsets_ns=(0,), forward_ns=forward), Dialect())
+    assert found.workload is not None
+    assert found.workload.forward_ns < 2_000_000
+    assert "nothing that the trace names" in found.doubtful[0]
+
+
+def test_no_two_steps_alike_are_no_workload() -> None:
+    forward = tuple((time,) for time in (1_000_000, 20_000_000, 90_000_000))
+    found, _ = imported(replace(STEP, offsets_ns=(0,), forward_ns=forward), Dialect())
+    assert found.workload is None
+    assert not found.hardware
+    assert not found.measurements
+    assert found.missing
+    assert found.doubtful
+
+
+def test_a_cpu_that_is_taken_away_for_a_moment_is_no_other_step() -> None:
+    lengths = {0: 11_000_000, 1: 12_000_000, 2: 40_000_000}
+    assert quiet_numbers(lengths, on_gpu=False) == {0, 1, 2}
+    assert quiet_numbers(lengths, on_gpu=True) == {0, 1}

@@ -25,6 +25,7 @@ _BESIDE = re.compile(
     r"\w+_counters?|cuda_event|collective_comm|async\w*|ac2g|fwdbwd"
 )
 _MOST_CATEGORIES = 50
+_LONG_CALL_NS = 50_000  # a launch takes some 10 us
 
 ACCUMULATE = "torch::autograd::AccumulateGrad"
 NODE = "autograd::engine::evaluate_function: "
@@ -77,7 +78,8 @@ class TraceEvents:
 
     ``began_ns`` is when the first of all its CPU operators began, those that are not kept too; None: none.
     ``launched`` counts all launches, those of what the trace does not show too; ``unread`` the events of each
-    category that is not known.
+    category that is not known. ``long_calls``: start, end and name of calls of the runtime in which the host
+    sat much longer than in a launch.
     """
 
     source: str
@@ -88,6 +90,7 @@ class TraceEvents:
     header: dict[str, Any] = field(default_factory=dict)
     dropped: Counter[str] = field(default_factory=Counter)
     launched: int = 0
+    long_calls: list[tuple[int, int, str]] = field(default_factory=list)
     unread: Counter[str] = field(default_factory=Counter)
 
 
@@ -154,6 +157,9 @@ def _take(event: dict[str, Any], trace: TraceEvents, place: str) -> None:
         if type(correlation) is int and correlation:
             start = time_ns(event.get("ts"), f"{place}: ts")
             trace.launches[correlation] = (start, intern(str(event.get("tid"))))
+        if isinstance(name, str) and time_ns(event.get("dur", 0), f"{place}: dur") >= _LONG_CALL_NS:
+            start = time_ns(event.get("ts"), f"{place}: ts")
+            trace.long_calls.append((start, start + time_ns(event["dur"], f"{place}: dur"), intern(name)))
     elif kind == "unread":
         known = category in trace.unread or len(trace.unread) < _MOST_CATEGORIES
         trace.unread[category if known else "others"] += 1

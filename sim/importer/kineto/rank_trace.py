@@ -16,6 +16,7 @@ from sim.importer.kineto.sharded_steps import shard_steps
 from sim.importer.kineto.traced_collectives import find_collectives, unseen_calls
 from sim.importer.kineto.traced_devices import decline_unread_device, device_of, doubts, text_of
 from sim.importer.kineto.traced_steps import find_steps
+from sim.importer.wording import plain
 from sim.metrics.intervals import Interval, union
 from sim.nouns.devices import backend_of
 from sim.nouns.imported import Progress
@@ -65,6 +66,7 @@ def read_rank(path: Path, progress: Progress) -> SeenRank:
         calls_alone=len(find_accumulations(trace)) - sum(one.name == ACCUMULATE for one in trace.operators),
         base_ns=base if type(base := trace.header.get("baseTimeNanoseconds")) is int else 0,
         doubts=doubts(trace),
+        long_calls=tuple((start, end, plain(name, 60)) for start, end, name in trace.long_calls),
         dropped=tuple(f"{count} {what}" for what, count in trace.dropped.items()),
         header={
             key: text

@@ -141,6 +141,7 @@ class SeenRank:
     backward. ``base_ns``: the instant from which all times count. ``calls_alone``: how many AccumulateGrads
     the trace shows only as a call of the autograd engine. ``doubts``: sentences on work of a device that the
     trace may not show. ``unseen_calls``: calls of collectives without a kernel that is known to communicate.
+    ``long_calls``: start, end and name of calls of the runtime that held the host.
     """
 
     source: str
@@ -161,5 +162,6 @@ class SeenRank:
     calls_alone: int = 0
     doubts: tuple[str, ...] = ()
     base_ns: int = 0
+    long_calls: tuple[tuple[int, int, str], ...] = ()
     dropped: tuple[str, ...] = ()
     header: dict[str, Any] = field(default_factory=dict)

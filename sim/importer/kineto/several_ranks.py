@@ -305,7 +305,11 @@ def rank_rows(aligned: AlignedRanks) -> tuple[RankRow, ...]:
     rows = []
     for place, rank in enumerate(aligned.ranks):
         waits = [end - times[place] for times, end in zip(telling, last, strict=True)]
-        backwards = [step.backward_end_ns - step.backward_start_ns for step in rank.steps]
+        backwards = [
+            step.backward_end_ns - step.backward_start_ns
+            for step in rank.steps
+            if step.number in aligned.offsets_ns
+        ]
         offset = median_ns([by_rank[place] for by_rank in aligned.offsets_ns.values()])
         rows.append(
             RankRow(

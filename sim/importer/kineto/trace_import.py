@@ -7,6 +7,7 @@ from pathlib import Path
 from sim.errors import InputError
 from sim.importer.kineto.assembling import make_hardware, make_measurement, make_workload, regular_steps
 from sim.importer.kineto.layout import lay_out, size_of
+from sim.importer.kineto.quiet_steps import doubts_of_steps, quiet_numbers
 from sim.importer.kineto.rank_trace import read_rank
 from sim.importer.kineto.seen import SeenRank, SeenStep
 from sim.importer.kineto.several_ranks import align, group_size, number_alike, rank_rows
@@ -28,6 +29,20 @@ def read_kineto(paths: Sequence[Path], options: ImportOptions) -> Imported:
     ranks, still_open = number_alike(_one_job([read_rank(path, options.progress) for path in paths]))
     regular = [regular_steps(rank) for rank in ranks]
     everywhere = set.intersection(*({step.number for step in kept} for kept, _ in regular))
+    lengths: dict[int, int] = {}
+    for step in (step for kept, _ in regular for step in kept if step.number in everywhere):
+        lengths[step.number] = max(lengths.get(step.number, 0), step.end_ns - step.start_ns)
+    quiet = quiet_numbers(lengths, on_gpu=ranks[0].on_gpu)
+    doubtful = doubts_of_steps(ranks, lengths, quiet)
+    if lengths and not quiet:
+        return Imported(
+            format="kineto",
+            name=options.name or Path(ranks[0].source).name.split(".")[0],
+            dropped=tuple(f"{one.source}: {what}" for one in ranks for what in one.dropped),
+            missing=("a workload: no two steps take about as long; profile more steps",),
+            doubtful=doubtful,
+        )
+    everywhere = quiet
     sizes = {
         step.number: [size_of(one) for one in step.reductions]
         for step in regular[0][0]
@@ -35,7 +50,7 @@ def read_kineto(paths: Sequence[Path], options: ImportOptions) -> Imported:
     }
     world_size = _world_size(ranks, options)
     aligned = align(ranks, sizes, world_size)
-    place = max(range(len(ranks)), key=lambda number: _backward_ns(regular[number][0]))
+    place = max(range(len(ranks)), key=lambda number: _backward_ns(regular[number][0], everywhere))
     rank = ranks[place]
     dropped = tuple(
         f"{one.source}: {what}"
@@ -45,7 +60,8 @@ def read_kineto(paths: Sequence[Path], options: ImportOptions) -> Imported:
     common = {one.step for one in aligned.transfers} or set(sizes)
     steps = tuple(step for step in regular[place][0] if step.number in common)
     if steps[0].sharding is not None:
-        return import_sharded(aligned, rank, steps, world_size, dropped, options)
+        sharded = import_sharded(aligned, rank, steps, world_size, dropped, options)
+        return replace(sharded, doubtful=(*doubtful, *sharded.doubtful))
     layout = lay_out(steps[0], options.model, rank.source)
     # gloo's threads run on the CPU: how backward slows them is in their durations already.
     slowed = find_comm_slowdown(aligned.transfers, complete=aligned.complete) if rank.on_gpu else None
@@ -79,6 +95,7 @@ def read_kineto(paths: Sequence[Path], options: ImportOptions) -> Imported:
         assumed=(*told.assumed(), *([still_open] if still_open else ())),
         missing=told.missing(),
         dropped=dropped,
+        doubtful=doubtful,
         details=told.details(),
     )
 
@@ -107,8 +124,9 @@ def _one_job(ranks: Sequence[SeenRank]) -> list[SeenRank]:
     return sorted(ranks, key=lambda one: one.rank or 0)
 
 
-def _backward_ns(steps: Sequence[SeenStep]) -> int:
-    return median_ns([step.backward_end_ns - step.backward_start_ns for step in steps])
+def _backward_ns(steps: Sequence[SeenStep], numbers: set[int]) -> int:
+    used = [step for step in steps if step.number in numbers] or steps
+    return median_ns([step.backward_end_ns - step.backward_start_ns for step in used])
 
 
 def _world_size(ranks: Sequence[SeenRank], options: ImportOptions) -> int | None:
