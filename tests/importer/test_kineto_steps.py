@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from sim.errors import InputError
-from sim.importer.kineto.quiet_steps import quiet_numbers
 from sim.importer.kineto.rank_trace import read_rank
 from sim.importer.kineto.trace_import import read_kineto
+from sim.importer.quiet_steps import quiet_numbers
 from sim.nouns.imported import ImportOptions, no_progress
 from tests.handmade import handmade
 from tests.importer.built_traces import Dialect, Job, build, write

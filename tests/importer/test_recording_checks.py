@@ -151,3 +151,21 @@ def test_a_bucket_lasts_as_long_as_the_rank_saw_that_came_last_to_it(late_ms: in
     assert not isinstance(alone, str)
     assert not isinstance(both, str)
     assert both.iterations == alone.iterations
+
+
+def test_where_most_steps_are_held_up_the_quiet_ones_are_imported() -> None:
+    """A median of them would be no step of the job; a few that are held up change no median."""
+    quiet = workload_of(recorded([[True]] * 12))
+    mostly = recorded([[True]] * 12, pace=lambda step, _: 9.0 if step > 6 else 1.0)
+    found = workload_of(mostly)
+    assert abs(found.backward_ns / quiet.backward_ns - 1) < 0.02
+    assert len(keep(mostly)[0].steps) == 4
+    assert "8 steps of 12 left out" in found.provenance["doubtful"][0]
+    seldom = recorded([[True]] * 12, pace=lambda step, _: 9.0 if step > 12 else 1.0)
+    assert len(keep(seldom)[0].steps) == 12
+    assert not workload_of(seldom).provenance["doubtful"]
+
+
+def test_steps_with_more_backwards_are_longer_for_a_reason() -> None:
+    alternating = recorded([[True], [False, True]] * 8, pace=lambda step, _: 1.0)
+    assert len(keep(alternating)[0].steps) == 16

@@ -1,22 +1,25 @@
 """``import kineto``: what ranks did, as a workload, a hardware, a record, and sentences."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from sim.errors import InputError
 from sim.importer.kineto.assembling import make_hardware, make_measurement, make_workload, regular_steps
 from sim.importer.kineto.layout import lay_out, size_of
-from sim.importer.kineto.quiet_steps import doubts_of_steps, quiet_numbers
 from sim.importer.kineto.rank_trace import read_rank
 from sim.importer.kineto.seen import SeenRank, SeenStep
 from sim.importer.kineto.several_ranks import align, group_size, number_alike, rank_rows
 from sim.importer.kineto.sharded_telling import import_sharded
 from sim.importer.kineto.slowed import find_comm_slowdown
 from sim.importer.kineto.telling import Told
+from sim.importer.quiet_steps import left_out, quiet_numbers
+from sim.metrics.intervals import intersection_length, union
 from sim.nouns.hardware import GLOO_CHANNELS
 from sim.nouns.imported import Imported, ImportOptions
 from sim.units import median_ns
+
+_TELLING = 0.1  # of what a step takes longer
 
 
 def read_kineto(paths: Sequence[Path], options: ImportOptions) -> Imported:
@@ -33,7 +36,8 @@ def read_kineto(paths: Sequence[Path], options: ImportOptions) -> Imported:
     for step in (step for kept, _ in regular for step in kept if step.number in everywhere):
         lengths[step.number] = max(lengths.get(step.number, 0), step.end_ns - step.start_ns)
     quiet = quiet_numbers(lengths, on_gpu=ranks[0].on_gpu)
-    doubtful = doubts_of_steps(ranks, lengths, quiet)
+    said = left_out(lengths, quiet, _filling(ranks, lengths, quiet))
+    doubtful = (said,) if said else ()
     if lengths and not quiet:
         return Imported(
             format="kineto",
@@ -144,3 +148,26 @@ def _world_size(ranks: Sequence[SeenRank], options: ImportOptions) -> int | None
             f"traces; give those of one process group"
         )
     return world_size
+
+
+def _filling(ranks: Sequence[SeenRank], lengths_ns: Mapping[int, int], quiet: Collection[int]) -> str:
+    """The call of the runtime that takes most of what loud steps take longer than quiet ones, if any are."""
+    loud = [number for number in lengths_ns if number not in quiet]
+    if not loud:
+        return ""
+    base = median_ns([lengths_ns[number] for number in quiet]) if quiet else min(lengths_ns.values())
+    usual = quiet or [min(lengths_ns, key=lengths_ns.__getitem__)]
+    longer = sum(max(0, lengths_ns[number] - base) for number in loud)
+    best, name = 0.0, ""
+    for rank in ranks:
+        spans = {step.number: [(step.start_ns, step.end_ns)] for step in rank.steps}
+        for call in sorted({one for _, _, one in rank.long_calls}):
+            busy = union((start, end) for start, end, one in rank.long_calls if one == call)
+            inside = {number: intersection_length(busy, spans[number]) for number in lengths_ns}
+            plain = median_ns([inside[number] for number in usual])
+            share = sum(max(0, inside[number] - plain) for number in loud) / longer if longer else 0.0
+            if share > best:
+                best, name = share, call
+    if best < _TELLING:
+        return "nothing that the trace names"
+    return f"the host in {name} for {min(best, 1):.0%} of what they take longer"

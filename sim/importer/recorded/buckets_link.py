@@ -8,6 +8,7 @@ import numpy as np
 
 from sim.costs.sampled_curve import SHORTEST_OVER_RANKS, median_curve, scatter_by_size
 from sim.errors import InputError
+from sim.importer.recorded.kept_steps import loud_steps
 from sim.nouns.devices import link_source
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.recording import RecordedBackward, Recording
@@ -79,11 +80,12 @@ def hardware_of(recording: Recording) -> Hardware:
 
 
 def _steps(recording: Recording) -> list[list[RecordedBackward]]:
-    """The last synchronised backward of each step, of all ranks, where all have the same buckets."""
+    """Of each step that is not loud the last synchronised backward of all ranks, where buckets are alike."""
+    loud, _ = loud_steps(recording)
     by_step: dict[int, list[RecordedBackward]] = defaultdict(list)
     for rank in recording.ranks:
         for step in rank.steps:
-            if (backward := step.backwards[-1]).buckets:
+            if step.step not in loud and (backward := step.backwards[-1]).buckets:
                 by_step[step.step].append(backward)
     return [
         backwards

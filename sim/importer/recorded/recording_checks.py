@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from sim.importer.quiet_steps import left_out
 from sim.importer.recorded.kept_steps import Kept
 from sim.metrics.noise import median_interval
 from sim.nouns.devices import serialised_by
@@ -39,7 +40,8 @@ def check_recording(kept: Sequence[Kept]) -> Checked:
     long.
     """
     pace: dict[int, float] = {}
-    told: list[str] = []
+    said = left_out(kept[0].lengths_ns, kept[0].lengths_ns.keys() - kept[0].loud)
+    told = [said] if said else []
     for one in kept:
         rank = one.rank.header.rank
         pace[rank], lines = _pace(rank, one)

@@ -154,6 +154,7 @@ def test_a_first_what_if_leaves_all_below_it_in_its_place(page: Any, site: Site)
     go(page, f"{site.url}/{UNMEASURED}")
     page.evaluate("document.querySelector('.st-key-path').isTheSame = true")
     page.get_by_role("slider", name=BANDWIDTH).focus()
+    at_hand(page, "bw")
     with rerun(page):
         page.keyboard.press("ArrowRight")
     page.get_by_text("bandwidth × 1.1").wait_for()
