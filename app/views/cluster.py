@@ -190,6 +190,8 @@ def _scaling(
             st.column_config.NumberColumn(format="%.2f"),
         ),
     )
+    for line in dict.fromkeys(row.doubts for row in rows if row.doubts and unlike is None):
+        st.warning(labels.plain(f"{line[0].upper()}{line[1:]}."), icon=":material/warning:")
     for row in rows:
         if row.reason:
             st.caption(labels.plain(f"Why the best cap changes: {row.reason}."))

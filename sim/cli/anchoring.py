@@ -265,6 +265,7 @@ def _facts(found: Anchored) -> dict[str, Any]:
         "residual_ns": found.residual_ns,
         "readings": [{"what": one.what, "value": one.value, "weight": one.weight} for one in found.readings],
         "reasons": list(found.reasons),
+        "notes": list(found.notes),
     }
 
 
@@ -287,6 +288,8 @@ def _print(found: Anchored, checks: list[dict[str, Any]], predictions: list[dict
     rows = [_cells(row["row"], row) for row in checks]
     rows += [_cells(f"bucket_cap_mb={row['bucket_cap_mb']:g}", row) for row in predictions]
     table("steps, ms", columns, rows)
+    for line in found.notes:
+        say(f"note: {line}")
 
 
 def _cells(label: str, row: dict[str, Any]) -> list[str]:

@@ -9,9 +9,10 @@ import typer
 import sim
 from sim.cli.next_steps import suggest, to_replay
 from sim.cli.output_options import file_option, write
-from sim.cli.own_job import Parts, load_inputs
-from sim.cli.printing import emit
+from sim.cli.own_job import Parts, load_inputs, tell_doubtful
+from sim.cli.printing import emit, note
 from sim.cli.simulating import WorkloadFile
+from sim.costs.doubts import doubts_about_buckets
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
@@ -76,6 +77,10 @@ def export(
         assignment = _best(sim.tune(workload, hardware), target)
     else:
         raise InputError("export: give --hardware to export the best assignment, or --assignment")
+    if hardware is not None:
+        tell_doubtful(workload, hardware)
+    for line in doubts_about_buckets(workload, assignment, hardware):
+        note(line)
     text = _exported(target, workload, hardware, assignment)
     if output is None:
         emit(text)

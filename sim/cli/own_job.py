@@ -46,10 +46,9 @@ def load_inputs(
     switches: dict[str, Any] | None = None,
 ) -> tuple[Workload, Hardware]:
     """``load_job``; what was found is told, as a table unless ``as_json``: how far the parts were from the
-    recorded step, and what made it come out.
+    recorded step, and what made it come out. What is doubtful is said by the answer.
     """
     job = load_job(workload_file, hardware_file, switches, parts=parts)
-    tell_doubtful(job.workload, job.hardware)
     tell_held(job, with_table=not as_json)
     return job.workload, job.hardware
 
@@ -100,7 +99,7 @@ def _table(own: OwnStep) -> None:
 
 
 def tell_doubtful(workload: Workload, hardware: Hardware) -> None:
-    """What the files say of themselves that cannot be relied on."""
+    """What the files say of themselves that cannot be relied on, where the answer is no place for it."""
     from sim.costs.doubts import doubts_about
 
     for line in doubts_about(workload, hardware):

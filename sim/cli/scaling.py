@@ -140,6 +140,8 @@ def print_rows(workload: str, rows: Sequence[ScalingRow]) -> None:
     )
     for line in dict.fromkeys(row.own_costs for row in rows if row.own_costs):
         say(line)
+    for line in dict.fromkeys(row.doubts for row in rows if row.doubts):
+        say(f"note: {line}")
     if any(row.cap_step_low_ns != row.cap_step_high_ns for row in rows):
         losses = [
             max(

@@ -25,6 +25,7 @@ from sim.cli.simulating import (
     WorkloadFile,
     ddp_switches,
 )
+from sim.costs.doubts import doubts_about
 from sim.errors import InputError
 from sim.nouns.rows import SweepRow
 from sim.tuner.sweeps.axes import WHAT_IFS
@@ -104,10 +105,13 @@ def sweep(
         )
     if output is not None:
         write(output, sim.sweep_csv(rows))
+    doubts = doubts_about(workload, hardware)
     if as_json:
-        emit(json.dumps({"rows": [asdict(row) for row in rows]}, indent=1))
+        emit(json.dumps({"rows": [asdict(row) for row in rows], "notes": doubts}, indent=1))
     else:
         print_rows(f"{workload.name} on {hardware.name}", rows)
+        for line in doubts:
+            say(f"note: {line}")
         suggest(to_tune(workload_file, hardware_file))
 
 

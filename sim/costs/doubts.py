@@ -2,23 +2,45 @@
 
 from typing import Any
 
-from sim.nouns.devices import backend_of, device_of_job, device_type
+from sim.costs.what_if import measured_ranks
+from sim.nouns.assignment import Assignment
+from sim.nouns.devices import backend_of, device_type, devices_of_job, ranks_of_job
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.units import format_size
 
 _OF_CPUS = ("gloo", "mpi")
-_OF_ACCELERATORS = ("nccl", "rccl", "xccl", "hccl")
+_OF_ACCELERATORS = ("nccl", "xccl", "hccl")
 
 
-def doubts_about(workload: Workload, hardware: Hardware) -> tuple[str, ...]:
+def doubts_about(workload: Workload, hardware: Hardware, *, of_any_size: bool = False) -> tuple[str, ...]:
     """Sentences about the inputs: a step that this link cannot have given, recorded times that cannot be
-    true, another link than the one that trains, doubtful points of the curve."""
+    true, another link than the one that trains, doubtful points of the curve.
+
+    ``of_any_size``: what is asked is another number of ranks than the recorded one.
+    """
     return (
         *doubts_about_step(hardware),
         *(f"doubtful recording: {line}" for line in _listed(workload.provenance) if isinstance(line, str)),
         *_about_link(workload, hardware),
+        *(() if of_any_size else _about_ranks(workload, hardware)),
         *_about_curve(hardware),
+    )
+
+
+def doubts_about_buckets(
+    workload: Workload, assignment: Assignment, hardware: Hardware | None = None
+) -> tuple[str, ...]:
+    """That buckets were made for a job of another number of ranks than that of ``hardware``, or, without it,
+    than the recorded job."""
+    made_for = None if assignment.made_for is None else assignment.made_for.world_size
+    ranks = ranks_of_job(workload) if hardware is None else hardware.world_size
+    if made_for is None or ranks in (None, made_for):
+        return ()
+    of = "the job was recorded on" if hardware is None else f"{hardware.name} has"
+    return (
+        f"doubtful assignment: it was made for {made_for} ranks, and {of} {ranks}; tune for that number of "
+        f"ranks, with hardware of as many",
     )
 
 
@@ -28,10 +50,11 @@ def is_refuted(hardware: Hardware) -> bool:
     return isinstance(own, dict) and own.get("fits") is False
 
 
-def _trained_on(workload: Workload) -> str | None:
-    """The device of the job; of an estimate the GPU that its times are of."""
+def _trained_on(workload: Workload) -> tuple[str, ...]:
+    """The devices of the job; of an estimate the GPU that its times are of."""
     roofline = workload.provenance.get("roofline")
-    return device_of_job(workload) or (roofline.get("device") if isinstance(roofline, dict) else None)
+    named = roofline.get("device") if isinstance(roofline, dict) else None
+    return devices_of_job(workload) or ((named,) if isinstance(named, str) else ())
 
 
 def measured_on(hardware: Hardware) -> str | None:
@@ -40,33 +63,65 @@ def measured_on(hardware: Hardware) -> str | None:
     device = told.get("device_type", told.get("device"))
     if isinstance(device, str):
         return _side(device)
-    if isinstance(backend := told.get("backend"), str):
-        over = backend_of(backend, "cuda")
-        return "cpu" if over in _OF_CPUS else "accelerator" if over in _OF_ACCELERATORS else None
-    return "accelerator" if "fabric" in told else None
+    over = _backend(told, "cuda")
+    return "cpu" if over in _OF_CPUS else "accelerator" if over in _OF_ACCELERATORS else None
 
 
-def _side(device: str | None) -> str | None:
-    if device is None or device_type(device) == "meta":
+def _side(device: str) -> str | None:
+    if device_type(device) == "meta":
         return None
     return "cpu" if device_type(device) == "cpu" else "accelerator"
 
 
+def _backend(told: dict[str, Any], device: str) -> str | None:
+    """The backend of tensors on ``device`` that a file's provenance names; None where it names none."""
+    said = told.get("backend", "nccl" if "fabric" in told else None)  # computed by NCCL's own cost model
+    over = backend_of(said, device) if isinstance(said, str) else None
+    return "nccl" if over == "rccl" else over  # which torch calls nccl
+
+
 def _about_link(workload: Workload, hardware: Hardware) -> tuple[str, ...]:
     """That the link is not the one that trains; empty where it may be."""
-    trains, measured = _side(_trained_on(workload)), measured_on(hardware)
-    if hardware.world_size == 1 or None in (trains, measured) or trains == measured:
+    trains, measured = _trained_on(workload), measured_on(hardware)
+    sides = {_side(one) for one in trains} - {None}
+    if hardware.world_size == 1 or not sides or measured is None:
         return ()
     backend = hardware.provenance.get("backend")
     over = f" over {backend}" if isinstance(backend, str) else ""
+    if sides == {measured}:
+        return _about_backend(workload, hardware, trains[0])
+    some = " some gradients" if len(sides) > 1 else ""
     if measured == "cpu":
         return (
-            f"doubtful link: it was measured{over} between tensors of the CPU, and the workload trains on an "
-            f"accelerator; measure that one: nccl-tests on the same GPUs, then bucketsim import auto",
+            f"doubtful link: it was measured{over} between tensors of the CPU, and the workload trains{some} "
+            f"on an accelerator; measure that one: nccl-tests on the same GPUs, then bucketsim import auto",
         )
     return (
-        f"doubtful link: it is one between accelerators{over}, and the workload trains on the CPU; measure "
-        f"the CPU's with bucketsim calibrate",
+        f"doubtful link: it is one between accelerators{over}, and the workload trains{some} on the CPU; "
+        f"measure the CPU's with bucketsim calibrate",
+    )
+
+
+def _about_backend(workload: Workload, hardware: Hardware, device: str) -> tuple[str, ...]:
+    """That the job reduces over another backend than the link was measured over."""
+    trains, measured = (_backend(one.provenance, device) for one in (workload, hardware))
+    if None in (trains, measured) or trains == measured:
+        return ()
+    return (
+        f"doubtful link: it is one over {measured}, and the job was recorded over {trains}; measure the link "
+        f"as {trains} uses it",
+    )
+
+
+def _about_ranks(workload: Workload, hardware: Hardware) -> tuple[str, ...]:
+    """That the link joins another number of ranks than the recorded job had."""
+    recorded, measured = ranks_of_job(workload), measured_ranks(hardware)
+    if recorded in (None, measured):
+        return ()
+    has = "1 rank" if measured == 1 else f"{measured} ranks"
+    return (
+        f"doubtful link: it is one of {has}, and the job was recorded on {recorded}; measure or compute one "
+        f"of {recorded}, or ask bucketsim scaling what other numbers of ranks take",
     )
 
 

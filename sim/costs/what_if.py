@@ -19,6 +19,8 @@ PRECISIONS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "flo
 # Of these a ring sends each byte once, however many ranks there are: nccl-tests counts no factor for them.
 _SENT_ONCE = ("reduce", "broadcast")
 
+_MEASURED_RANKS = "measured_ranks"  # in the provenance of hardware that was taken to another number
+
 
 def scale(
     workload: Workload,
@@ -58,6 +60,7 @@ def scale(
         changes["world_size"] = world_size
         if world_size != hardware.world_size:  # a ring of n sends n-th parts, so other messages are small
             changes["shared_connection"] = False
+            changes["provenance"] = {**hardware.provenance, _MEASURED_RANKS: measured_ranks(hardware)}
         for name in CURVES:
             hops, volume = ring_factors(name, hardware.world_size, world_size)
             latencies[name] *= hops
@@ -74,6 +77,12 @@ def check_factor(name: str, factor: float) -> None:
     is_number = isinstance(factor, Real) and not isinstance(factor, bool)
     if not is_number or not LEAST_FACTOR <= factor <= MOST_FACTOR:
         raise InputError(f"{name}: a factor of {factor!r} is not legal; give a number 1e-6 to 1e6")
+
+
+def measured_ranks(hardware: Hardware) -> int:
+    """How many ranks the link was measured with, also where it was taken to another number since."""
+    told = hardware.provenance.get(_MEASURED_RANKS)
+    return told if type(told) is int else hardware.world_size
 
 
 def check_ranks(measured: int, ranks: int) -> None:

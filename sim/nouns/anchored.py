@@ -100,6 +100,7 @@ class Anchored:
     ``predicted_ns`` with it.
     ``readings`` are all machines that make the step true, this one first: one number fixes one factor, so
     what differs between them is not known. ``hardware`` keeps them in ``spread.readings``.
+    ``notes`` says what of workload and hardware is doubtful.
     """
 
     hardware: Hardware
@@ -112,6 +113,7 @@ class Anchored:
     in_step: InStepCurve | None = None
     readings: tuple[Reading, ...] = ()
     reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def residual_ns(self) -> int:

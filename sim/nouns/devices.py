@@ -27,10 +27,27 @@ def device_type(device: str) -> str:
     return device.split(":", 1)[0].lower()
 
 
+def devices_of_job(workload: Workload) -> tuple[str, ...]:
+    """The types of device that the gradients of ``workload`` are on, each once; empty where nothing says it.
+
+    Where no gradient says, its provenance does, which names the type or the model of the device.
+    """
+    gradients = [device_type(gradient.device) for gradient in workload.gradients if gradient.device]
+    told = workload.provenance
+    named = [told.get("device_type", told.get("device"))]
+    types = [one for one in gradients if one != "meta"]
+    return tuple(dict.fromkeys(types or [device_type(one) for one in named if isinstance(one, str)]))
+
+
 def device_of_job(workload: Workload) -> str | None:
     """The type of device that the job of ``workload`` trains on; None where nothing says it."""
-    said = [workload.provenance.get("device"), *(gradient.device for gradient in workload.gradients)]
-    return next((device_type(one) for one in said if isinstance(one, str)), None)
+    return next(iter(devices_of_job(workload)), None)
+
+
+def ranks_of_job(workload: Workload) -> int | None:
+    """How many ranks the job had that ``workload`` was recorded from; None where nothing says it."""
+    told = workload.provenance.get("world_size")
+    return told if type(told) is int and told > 0 else None
 
 
 def backend_of(said: str, device: str) -> str:

@@ -44,6 +44,8 @@ class ScalingRow:
     ``reason``: why the cap that was best in the row before, of the same series, is not as good here, and
     ``reason_code`` its cause; "" where it is, or where there is no such row.
     ``own_costs``: which of DDP's own costs are not measured, and what is taken; "" where all are.
+    ``doubts``: what of workload and machine is not to be relied on, such as a link that is not the one that
+    trains; another number of ranks than the recorded one is no doubt here.
     """
 
     machine: str
@@ -96,3 +98,4 @@ class ScalingRow:
     reason_code: str = ""
     reason: str = ""
     own_costs: str = ""
+    doubts: str = ""

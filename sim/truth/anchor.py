@@ -5,6 +5,7 @@ from dataclasses import replace
 from math import exp, log
 from typing import Any
 
+from sim.costs.doubts import doubts_about
 from sim.costs.in_step import in_step_curve, scaled, with_in_step
 from sim.costs.own_costs import without_own_costs
 from sim.errors import InputError
@@ -165,6 +166,7 @@ def anchor(
         in_step=in_step,
         readings=readings,
         reasons=tuple(reasons),
+        notes=doubts_about(workload, hardware),
     )
 
 

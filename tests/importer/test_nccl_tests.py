@@ -239,7 +239,35 @@ def test_least_and_greatest_over_ranks_are_no_spread(tmp_path: Path) -> None:
     rows = "4 9.5 9.1 9.9 1000\n8 9.6 9.1 9.9 1000\n16 9.7 9.1 9.9 1000\n"
     hardware = read(tmp_path, text + rows, world_size=2)
     assert points(hardware.all_reduce) == [(4, 9_500), (8, 9_600), (16, 9_700)]
-    assert set(hardware.spread) == {"ranges"}
+    assert hardware.spread == {}
+
+
+OSU = "# OSU {} Allreduce Latency Test v7.0\n# Size   Avg Latency(us)\n4 9.5\n8 9.6\n16 9.7\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        *(("\n".join(write(LINES, 4)), ("nccl", "cuda")) for write in (today, old)),
+        (report(LINES, 4), ("nccl", "cuda")),
+        ("rccl-tests: Version develop:1\n" + "\n".join(today(LINES, 4)), ("nccl", "cuda")),
+        ("$ ./all_reduce_perf -g 2\nsize_B time_us\n4 9.5\n8 9.6\n16 9.7\n", ("nccl", "cuda")),
+        (OSU.format("MPI"), ("mpi", "cpu")),
+        (OSU.format("MPI-CUDA"), ("mpi", "cuda")),
+        (OSU.format("MPI-ROCM"), ("mpi", "cuda")),
+        (OSU.format("NCCL-CUDA"), ("nccl", "cuda")),
+        (OSU.format("MPI-OPENACC"), (None, None)),  # on whose devices it does not say
+        ("size_B,time_us\n4,9.5\n8,9.6\n16,9.7\n", (None, None)),
+    ],
+)
+def test_a_table_says_between_what_it_was_measured(
+    text: str, told: tuple[str | None, str | None], tmp_path: Path
+) -> None:
+    is_told = "Rank  0" in text or text.startswith(("{", "$"))
+    options = {} if is_told else {"world_size": 2}
+    hardware = read(tmp_path, text + "\n", **options)
+    assert (hardware.provenance.get("backend"), hardware.provenance.get("device")) == told
+    assert bool(hardware.spread.get("ranges")) == (told[1] != "cpu")  # what DDP costs is that of a GPU
 
 
 def test_times_of_every_iteration_are_the_spread_of_a_report(tmp_path: Path) -> None:

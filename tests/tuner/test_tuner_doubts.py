@@ -82,6 +82,9 @@ def test_the_answer_says_what_it_rests_on() -> None:
 
 CPU = replace(WORKLOAD, gradients=tuple(replace(one, device="cpu") for one in WORKLOAD.gradients))
 CUDA = replace(WORKLOAD, gradients=tuple(replace(one, device="cuda:3") for one in WORKLOAD.gradients))
+LAST = replace(CPU, gradients=(*CPU.gradients[:-1], replace(CPU.gradients[-1], device="cuda:0")))
+LATER = replace(WORKLOAD, gradients=(*WORKLOAD.gradients[:1], *CUDA.gradients[1:]))
+RECORDED = replace(CUDA, provenance={"backend": "cpu:gloo,cuda:nccl", "world_size": 2})
 ESTIMATED = replace(WORKLOAD, provenance={"roofline": {"device": "a100-40gb-sxm"}})
 
 
@@ -97,6 +100,13 @@ ESTIMATED = replace(WORKLOAD, provenance={"roofline": {"device": "a100-40gb-sxm"
         (CPU, {"fabric": {}}, True),  # computed
         (CUDA, {"source": "bucketsim import nccl-tests"}, False),
         (WORKLOAD, {"backend": "gloo"}, False),  # nothing says where it trains
+        (LAST, {"backend": "gloo"}, True),  # one of them is elsewhere
+        (LATER, {"backend": "gloo"}, True),  # the first does not say
+        (RECORDED, {"backend": "nccl"}, False),
+        (RECORDED, {"backend": "rccl", "device": "cuda"}, False),  # torch calls it nccl
+        (RECORDED, {"backend": "mpi", "device": "cuda"}, True),
+        (RECORDED, {"fabric": {}}, False),  # computed by NCCL's model
+        (replace(RECORDED, provenance={"world_size": 3}), {"backend": "nccl"}, True),
     ],
 )
 def test_a_link_that_is_not_the_one_that_trains_is_named_wherever_it_is_asked(

@@ -17,6 +17,7 @@ from sim.nouns.hardware import CURVES, MOST_FACTOR, Curve, CurvePoint, Hardware
 from sim.units import format_size
 
 _MOST_ODD = 3
+_OF_THE_LINK = ("backend", "device", "device_type")  # between what it was measured, whatever its size
 
 
 def extrapolate_hardware(
@@ -79,6 +80,7 @@ def extrapolate_hardware(
         **changed,
         spread={**kept, **{curve_name: _spread(estimates) for curve_name, estimates in found.items()}},
         provenance={
+            **{key: nearest.provenance[key] for key in _OF_THE_LINK if key in nearest.provenance},
             "source": "measured curves taken to other sizes or ranks by the shape of NCCL's cost model",
             "not_known": [
                 "curves of gloo have another shape: messages below 256 KiB may lie beyond the range"

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from sim.clusters.ranks.crew import Crew, make_crew
 from sim.clusters.ranks.rank_clocks import draw_clocks, read_clocks
 from sim.clusters.ranks.step_chain import JobSteps, VariedStep, play_even
+from sim.costs.doubts import doubts_about
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.ranks import RankGroup, Ranks, SlowRanks
@@ -90,7 +91,7 @@ def summarise(
         clocks=_clocks(crew, jobs, seed),
         played_exactly=sum(job.by_simpy for job in jobs),
         not_known=_not_known(step, hardware),
-        notes=_notes(crew, step, jobs),
+        notes=(*_notes(crew, step, jobs), *doubts_about(workload, hardware)),
         provenance={"source": "sim.step_distribution", "workload": workload.name, "hardware": hardware.name},
     )
 

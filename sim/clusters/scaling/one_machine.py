@@ -10,6 +10,7 @@ from sim.clusters.scaling.carried import Carried, at_end
 from sim.clusters.scaling.change import Side, side_of
 from sim.clusters.scaling.machines import SizedMachine
 from sim.clusters.scaling.reasons import Reason, find_reason
+from sim.costs.doubts import doubts_about
 from sim.costs.own_costs import told_uncounted, told_unmeasured
 from sim.costs.service_time import all_reduce_ns
 from sim.metrics.step import step_ns, summarize
@@ -106,6 +107,7 @@ def _row(tuned: Tuned, machine: SizedMachine, carried: Carried) -> ScalingRow:
         optimum_at_least_ns=times * optimum.at_least_ns + tuned.rest_ns,
         proved_optimal=optimum.is_proved,
         own_costs="; ".join((*told_unmeasured(hardware), *told_uncounted(hardware))),
+        doubts="; ".join(doubts_about(workload, hardware, of_any_size=True)),
         **_ends(carried, tuned),
     )
 

@@ -89,8 +89,8 @@ def scaling(
     if caps_mb is not None and not caps_mb:
         raise InputError("caps_mb: an empty list is not legal; give at least one cap in MiB")
     question = Question(
-        # What no engine reads is not sent to workers.
-        workload=replace(workload, samples=workload.samples if ranks is not None else (), provenance={}),
+        # What nobody reads is not sent to workers.
+        workload=replace(workload, samples=workload.samples if ranks is not None else ()),
         caps_mb=None if caps_mb is None else tuple(caps_mb),
         ranks=ranks,
         others=others or {},

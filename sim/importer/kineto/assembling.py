@@ -13,9 +13,10 @@ from sim.importer.kineto.seen import SeenRank, SeenStep
 from sim.importer.kineto.several_ranks import AlignedRanks, Transfer
 from sim.importer.kineto.slowed import CommSlowdown, alone_ns
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
+from sim.nouns.devices import device_type
 from sim.nouns.hardware import Curve, CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
-from sim.nouns.workload import ReadyIncludes, Workload
+from sim.nouns.workload import Gradient, ReadyIncludes, Workload
 from sim.systems.compile_cuts import AS_RECORDED
 from sim.units import NS_PER_S, median_ns
 
@@ -23,7 +24,9 @@ _SENT: tuple[ReadyIncludes, ...] = ("copy_in", "launch", "interference")
 _ALONE: tuple[ReadyIncludes, ...] = ("copy_in", "launch")
 
 
-def make_workload(rank: SeenRank, steps: Sequence[SeenStep], layout: Layout, name: str) -> Workload:
+def make_workload(
+    rank: SeenRank, steps: Sequence[SeenStep], layout: Layout, name: str, world_size: int | None
+) -> Workload:
     """Medians over ``steps`` of one rank. They contain DDP's work in backward, as ``ready_includes`` says."""
     backward_ns = median_ns([step.backward_end_ns - step.backward_start_ns for step in steps])
     samples = [layout.ready_ns(step) for step in steps]
@@ -39,7 +42,7 @@ def make_workload(rank: SeenRank, steps: Sequence[SeenStep], layout: Layout, nam
     return Workload(
         name=name,
         gradients=tuple(
-            replace(gradient, ready_ns=ready[gradient.index])
+            replace(gradient, ready_ns=ready[gradient.index], device=device_in(rank, gradient))
             for gradient in sorted(layout.gradients, key=lambda one: one.index)
         ),
         forward_ns=median_ns([step.backward_start_ns - step.start_ns for step in steps]),
@@ -52,11 +55,19 @@ def make_workload(rank: SeenRank, steps: Sequence[SeenStep], layout: Layout, nam
         extensions=AS_RECORDED if rank.is_compiled else {},
         provenance={
             **provenance(rank),
+            **({} if world_size is None else {"world_size": world_size}),
             "made_from": f"{len(steps)} steps",
             "rank": rank.rank,
             "gradients": layout.told_by,
         },
     )
+
+
+def device_in(rank: SeenRank, gradient: Gradient) -> str | None:
+    """Where ``gradient`` was in the trace: a model that its sizes were taken from may have been elsewhere."""
+    told = gradient.device
+    where = "cuda" if rank.on_gpu else "cpu"
+    return told if told is None or device_type(told) == where else where
 
 
 def provenance(rank: SeenRank) -> dict[str, Any]:

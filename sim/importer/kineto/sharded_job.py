@@ -10,7 +10,7 @@ from typing import Any
 from sim.costs.sampled_curve import median_curve
 from sim.costs.service_time import service_ns
 from sim.errors import InputError, NotModelledError
-from sim.importer.kineto.assembling import provenance, rate_of, upper_bounds
+from sim.importer.kineto.assembling import device_in, provenance, rate_of, upper_bounds
 from sim.importer.kineto.layout import ASSUMED_DTYPE, size_of
 from sim.importer.kineto.seen import SeenRank, SeenStep, SeenUnit
 from sim.importer.kineto.several_ranks import AlignedRanks, align
@@ -143,7 +143,10 @@ class ShardedJob:
             timed.append((min(median_ns(times), backward_ns), member.gradient))
         order = sorted(timed, key=lambda one: (one[0], -one[1].index))
         ready = {gradient.index: time for time, gradient in order}
-        gradients = tuple(replace(gradient, ready_ns=ready[gradient.index]) for _, gradient in timed)
+        gradients = tuple(
+            replace(gradient, ready_ns=ready[gradient.index], device=device_in(self.rank, gradient))
+            for _, gradient in timed
+        )
         return Workload(
             name=self.name,
             gradients=gradients,
@@ -155,6 +158,7 @@ class ShardedJob:
             whole_buckets=self._is_whole or None,
             provenance={
                 **provenance(self.rank),
+                **({} if self.world_size is None else {"world_size": self.world_size}),
                 "made_from": f"{len(self.steps)} steps",
                 "rank": self.rank.rank,
                 "gradients": self.told_by(),

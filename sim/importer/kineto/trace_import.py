@@ -72,7 +72,7 @@ def read_kineto(paths: Sequence[Path], options: ImportOptions) -> Imported:
     name = options.name or Path(rank.source).name.split(".")[0]
     workload = hardware = measurement = None
     if layout is not None:
-        workload = make_workload(rank, steps, layout, name)
+        workload = make_workload(rank, steps, layout, name, world_size)
         if world_size is not None:
             hardware = make_hardware(aligned, steps, layout, slowed, world_size=world_size, name=name)
         if hardware is not None and rank.backend == "gloo":

@@ -28,6 +28,7 @@ class Said:
     comment: str = ""
     command: str = ""
     origin: str = ""  # who wrote it, by what stands before its lines
+    over: tuple[str, str] | None = None  # the backend, and the device whose buffers were reduced
     weak: tuple[Column, ...] | None = None  # columns named in a sentence, which serve where no header is
 
 

@@ -10,6 +10,7 @@ from sim.errors import InputError
 from sim.importer.links.blocks import TextBlock
 from sim.importer.links.cell_units import UNCLEAR
 from sim.importer.links.columns import NUMBER, TIME_UNITS, Column, Variant, named_collective
+from sim.importer.links.endings import NCCL
 from sim.importer.links.link_checks import bus_factor
 from sim.importer.links.link_rows import LinkRow, LinkTable, Timing
 from sim.importer.wording import plain
@@ -111,6 +112,7 @@ def read_cells(block: TextBlock, source: str, world_size: int | None = None) -> 
                 iterations=block.said.iterations,
                 devices=tuple(dict.fromkeys(plain(name) for _, name in block.said.ranks.values() if name)),
                 hosts=tuple(dict.fromkeys(plain(host) for host, _ in block.said.ranks.values())),
+                over=NCCL if _is_of_nccl_tests(columns) else said.over,
                 left_out=tuple(left_out),
                 unread=tuple(column.name for column in columns if column.kind == "other" and column.name),
                 unit_by=unit_by,
@@ -194,12 +196,16 @@ def _time_scale(block: TextBlock, groups: list[_Group], source: str) -> tuple[De
         if -3 <= power <= 0 and 0.4 < float(told) / 1000.0**power < 2.5:
             unit = ("s", "ms", "us", "ns")[-power]
             return TIME_UNITS[unit], f"{source}: times are in {unit}, told by the bandwidths beside them"
-    names = {column.name.lower().lstrip("#") for column in columns}
-    if {"size", "count", "type", "time", "algbw", "busbw"} <= names and names & {"wrong", "error"}:
+    if _is_of_nccl_tests(columns):
         return TIME_UNITS["us"], f"{source}: times are in us, as nccl-tests writes these columns"
     raise InputError(
         f"{source}: column {bare[0].name!r}: its unit cannot be told; name it {bare[0].name}_us, _ms or _s"
     )
+
+
+def _is_of_nccl_tests(columns: tuple[Column, ...]) -> bool:
+    names = {column.name.lower().lstrip("#") for column in columns}
+    return {"size", "count", "type", "time", "algbw", "busbw"} <= names and bool(names & {"wrong", "error"})
 
 
 def _main(group: _Group) -> int:

@@ -3,7 +3,7 @@
 import re
 from math import prod
 
-from sim.importer.links.columns import COLLECTIVE, NUMBER
+from sim.importer.links.columns import COLLECTIVE, NUMBER, collective_in
 
 _NOISE = re.compile(r"\b(warn\w*|error|fail\w*|traceback|info|debug|notice|help message)\b", re.IGNORECASE)
 _MESSAGE = re.compile(r"[a-z][\w./-]*(?:\[\d+\])?:\s")  # a program's, with its name before it
@@ -23,6 +23,12 @@ _LAUNCHED = re.compile(
     + r"\s"
 )
 _PROGRAM = re.compile(r"(?:^|[\s/])(\w{1,80}_perf|osu_\w{1,80})(?=\s|$)")
+_NCCL_TESTS = re.compile(
+    r"\b[nr]ccl-tests\b|\bnThread \d+ nGpus \d+|\bCollective test \w+: \w+_perf|\bPid +\d+ on +\S+ +device "
+)
+_OSU = re.compile(r"OSU (MPI|NCCL|RCCL)(?:-(CUDA|ROCM))? ")
+_OSU_DEVICES = {"": "cpu", "CUDA": "cuda", "ROCM": "cuda"}  # torch calls both cuda
+NCCL = ("nccl", "cuda")
 _REPEAT = re.compile(r"\b(?:run|iteration|trial|repeat|attempt|repetition|try)s?\s*(?:#|no\.?)?\s*\d*\b")
 
 _DATE = re.compile(r"\d+(?:[:/.-]\d+)+\S*")
@@ -70,6 +76,21 @@ def program_of(line: str) -> str | None:
     """The program of nccl-tests or OSU that a command line starts."""
     found = _PROGRAM.search(line)
     return None if found is None else found[1]
+
+
+def library_of(line: str) -> tuple[str, str] | None:
+    """The backend and the device, by torch's names, of the benchmark that wrote or started with ``line``.
+
+    nccl-tests and rccl-tests reduce buffers of GPUs; OSU's headers say whose theirs are. None where a line
+    says nothing of it.
+    """
+    if (osu := _OSU.match(line)) is not None:
+        return NCCL if osu[1] != "MPI" else ("mpi", _OSU_DEVICES[osu[2] or ""])
+    if _NCCL_TESTS.search(line) is not None:
+        return NCCL
+    program = program_of(line)
+    is_nccl = program is not None and program.endswith("_perf") and collective_in(program) is not None
+    return NCCL if is_nccl else None
 
 
 def title_of(line: str, kind: str) -> str | None:

@@ -381,6 +381,9 @@ def _hardware(key: _Key, system: _System, name: str, notes: Notes, details: dict
     for word, values in (("devices", tables[0].devices), ("hosts", tables[0].hosts)):
         if values:
             provenance[word] = list(values)
+    over = {table.over for table in tables}
+    if len(over) == 1 and (told := over.pop()) is not None:
+        provenance["backend"], provenance["device"] = told
     if key.place:
         provenance["place"] = key.place
     made = Hardware(
@@ -390,6 +393,8 @@ def _hardware(key: _Key, system: _System, name: str, notes: Notes, details: dict
         provenance=provenance,
         **curves,
     )
+    if provenance.get("device") == "cpu":
+        return made  # what DDP costs on a GPU is nothing of such a link
     return with_own_costs(made, gpus_named(tables[0].devices))
 
 

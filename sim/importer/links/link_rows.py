@@ -40,6 +40,7 @@ class LinkTable:
     ``place`` is what sets a table apart from others with as many ranks: ``devices_per_node 4``.
     ``title`` is what a headline or a command says of which run it is; ``redop`` the operation of its rows.
     ``statistic`` says what a time is: ``mean`` of nccl-tests' iterations, ``median``.
+    ``over`` is the backend and the type of device by torch's names, where the benchmark is a known one.
     """
 
     source: str
@@ -54,6 +55,7 @@ class LinkTable:
     iterations: int | None = None
     devices: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
+    over: tuple[str, str] | None = None
     left_out: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     unit_by: str | None = None

@@ -13,6 +13,7 @@ from sim.errors import InputError
 from sim.importer.bounded_json import parse_bounded
 from sim.importer.links.cells import MOST_BYTES, MOST_NS
 from sim.importer.links.columns import RANKS, Variant, collective_in, named_collective
+from sim.importer.links.endings import NCCL
 from sim.importer.links.link_rows import LinkRow, LinkTable, Timing
 from sim.importer.wording import plain
 from sim.units import MIB
@@ -66,6 +67,7 @@ def _report(document: dict[str, Any], source: str) -> LinkTable:
         iterations=iterations if isinstance(iterations, int) and iterations > 0 else None,
         devices=_words(devices, "device_info"),
         hosts=_words(devices, "hostname"),
+        over=NCCL,
         left_out=(f"{source}: {len(broken)} results that are no whole row (the first: {broken[0]})",)
         if broken
         else (),

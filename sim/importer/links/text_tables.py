@@ -13,6 +13,7 @@ from sim.importer.links.columns import NUMBER, TIME_UNITS, Column, collective_in
 from sim.importer.links.endings import (
     ends_table,
     is_command,
+    library_of,
     program_of,
     ranks_in_words,
     ranks_of_command,
@@ -182,6 +183,8 @@ def _block(header: Header, said: Said) -> TextBlock:
 
 def _listen(content: str, is_comment: bool, said: Said) -> bool:
     """Take in what a line says of a run; True where it can be no row."""
+    if (over := library_of(content)) is not None:
+        said.over = over
     if "Rank" in content and (rank := _RANK.match(content)) is not None:
         if int(rank[1]) == 0:
             said.ranks.clear()
