@@ -1,0 +1,50 @@
+"""Steps that take a multiple of the others: which are quiet."""
+
+from collections.abc import Collection, Mapping
+
+from sim.importer.wording import count_of, few
+from sim.units import NS_PER_MS, format_ms
+
+_FACTOR = 2
+# Steps differ by so much without a reason: a late launch; on a CPU the scheduler takes the cores away.
+_HICCUP_NS = {True: 2 * NS_PER_MS, False: 50 * NS_PER_MS}
+
+
+def quiet_numbers(lengths_ns: Mapping[int, int], *, on_gpu: bool) -> set[int]:
+    """The numbers of the shortest steps that bear each other out, be they the minority.
+
+    They are at least two within a factor of the shortest of them; a step alone is taken as it is. Empty where
+    every step differs manifold from every other.
+
+    Args:
+        lengths_ns: by step number.
+        on_gpu: whether the device that computed is one.
+    """
+    if len(lengths_ns) < 2:
+        return set(lengths_ns)
+    for least in sorted(lengths_ns.values()):
+        most = max(_FACTOR * least, least + _HICCUP_NS[on_gpu])
+        alike = {number for number, time in lengths_ns.items() if least <= time <= most}
+        if len(alike) > 1:
+            return alike
+    return set()
+
+
+def left_out(lengths_ns: Mapping[int, int], quiet: Collection[int], why: str = "") -> str:
+    """A sentence on steps that are not quiet; empty if all are.
+
+    Args:
+        lengths_ns: by step number, that of the rank that took longest.
+        quiet: the numbers of ``quiet_numbers``.
+        why: what is said of the reason, if anything.
+    """
+    loud = [number for number in lengths_ns if number not in quiet]
+    if not loud:
+        return ""
+    shown = few([f"step {number}: {format_ms(lengths_ns[number])}" for number in loud])
+    used = few([f"{number} ({format_ms(lengths_ns[number])})" for number in sorted(quiet)])
+    made = f"made of the quiet steps alone: {used}" if quiet else "made of none: no two steps are alike"
+    return (
+        f"steps differ manifold; {count_of(len(loud), 'step')} of {len(lengths_ns)} left out ({shown})"
+        f"{why and f', with {why} in them'}; the import is {made}"
+    )
