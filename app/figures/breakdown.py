@@ -46,12 +46,11 @@ def breakdown(name: str, report: Report, timeline: Timeline | None = None) -> Br
         lane = [(span.start_ns, span.end_ns) for span in timeline.compute]
     overlapped, busy = intersection_length(lane, sent), length(union(sent))
     compute = length(union(lane)) - overlapped
-    parameters = report.pre_forward_ns + report.post_sync_ns
     earlier = sum(report.exposed_by_micro_batch_ns[:-1])
     return Breakdown(
         name=name,
-        rest=report.step_ns - report.sync_end_ns - parameters - earlier,
-        parameters=parameters,
+        rest=report.step_ns - report.sync_end_ns - report.outside_ns - earlier,
+        parameters=report.outside_ns,
         compute=compute,
         overlapped=overlapped,
         exposed=busy - overlapped + earlier,

@@ -130,13 +130,12 @@ def make_timeline(
     program: Program,
     outcome: Outcome,
     *,
-    accumulation_ns: int,
-    earlier_exposed_ns: tuple[int, ...],
+    earlier: tuple[Timeline, ...],
     engine: str,
     iteration: Iteration,
     slowest: Workload | None,
 ) -> Timeline:
-    """The timeline of one played program, the step's last micro-batch."""
+    """The timeline of one played program, a micro-batch that follows ``earlier`` ones of its step."""
     labels = _channels(program, outcome)
     return Timeline(
         workload=workload,
@@ -146,8 +145,9 @@ def make_timeline(
         engine=engine,
         pre_forward_ns=program.pre_forward_ns,
         before_forward=program.before_forward_parts,
-        accumulation_ns=accumulation_ns,
-        earlier_exposed_ns=earlier_exposed_ns,
+        earlier=earlier,
+        before=program.before_forward,
+        after=program.after_sync,
         compute=outcome.compute,
         buckets=tuple(_bucket(program, outcome, labels, k) for k in range(len(program.carriers))),
         collectives=tuple(

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from sim.costs.not_measured import not_measured
 from sim.costs.service_time import service_ns
-from sim.metrics.evidence import Evidence
+from sim.metrics.evidence import Evidence, length_of, services_ns
 from sim.metrics.head_of_line import find_blocked
-from sim.nouns.collective import CollectiveTimes
+from sim.nouns.collective import Collective, CollectiveTimes
 from sim.nouns.path import PathSpan
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Gradient
@@ -23,7 +23,7 @@ _AFTERWARDS = ("end of backward", "after backward", "step")
 class Bottleneck:
     """A cause by code, the sentence with the figures behind it, and the time that it is about, in ns.
 
-    Without it, all else the same, the step would be shorter by at most ``part_ns``; this holds where
+    Without it, all else the same, the whole step would be shorter by at most ``part_ns``; this holds where
     ``Evidence.is_additive``. ``saves_ns`` is what the change that the sentence proposes saves at most;
     None where it proposes none, or where no bound is known.
     """
@@ -37,22 +37,26 @@ class Bottleneck:
 def find_bottleneck(timeline: Timeline, step_ns: int, path: Sequence[PathSpan] | None = None) -> Bottleneck:
     """What to tell the user first: the first of ``CAUSES`` that matches, and what the optimizer's step adds.
 
-    ``step_ns`` is the whole step, ``path`` its critical path where that is known. Parts of the step before
-    forward and after the optimizer, which no critical path of a backward has, follow with what avoids them.
+    ``step_ns`` is the whole step, ``path`` the critical path of its last micro-batch where that is known.
+    Parts of the step before forward and after the optimizer, which no critical path of a backward has, follow
+    with what avoids them; bounds hold them too.
     """
     evidence = Evidence(timeline=timeline, step_ns=step_ns, known_path=path)
     found = (cause(evidence) for cause in CAUSES)
     first = next(bottleneck for bottleneck in found if bottleneck is not None)
-    first = replace(first, part_ns=first.part_ns + evidence.earlier_exposed_ns)
+    parts: dict[str, int] = {}
+    for what, took in chain.from_iterable(batch.before_forward for batch in timeline.micro_batches):
+        parts[what] = parts.get(what, 0) + took
     before = [
         _BEFORE.get(what, f"{what} before forward: {{}}").format(format_ms(took))
-        for what, took in timeline.before_forward
+        for what, took in parts.items()
         if took > TOLD * step_ns
     ]
     after = []
-    if timeline.post_sync_ns > TOLD * step_ns:
+    afterwards = sum(batch.post_sync_ns for batch in timeline.micro_batches)
+    if afterwards > TOLD * step_ns:
         what = "gathering parameters" if timeline.hardware.all_gather else "all but gathering parameters"
-        after = [f"{what} in the optimizer's step adds {format_ms(timeline.post_sync_ns)}"]
+        after = [f"{what} in the optimizer's step adds {format_ms(afterwards)}"]
     sent = [one.collective.num_bytes for one in timeline.collectives if one.collective.kind == "all_reduce"]
     rests_on = not_measured(timeline.hardware, sent)
     rests = [f"this rests on {'; '.join(rests_on)}"] if rests_on else []
@@ -71,8 +75,10 @@ _BEFORE = {
 
 
 def _no_communication(evidence: Evidence) -> Bottleneck | None:
-    if any(played.collective.service_ns or played.late_ns for played in evidence.timeline.collectives):
-        return None
+    for batch in evidence.timeline.micro_batches:
+        sent = (*(played.collective for played in batch.collectives), *batch.before, *batch.after)
+        if services_ns(sent) or any(played.late_ns for played in batch.collectives):
+            return None
     return Bottleneck(
         code="no-communication",
         sentence="no communication: all-reduces cost nothing here",
@@ -81,25 +87,39 @@ def _no_communication(evidence: Evidence) -> Bottleneck | None:
 
 
 def _compute_bound(evidence: Evidence) -> Bottleneck | None:
-    exposed = evidence.timeline.exposed_ns
-    share = exposed / evidence.step_ns if evidence.step_ns else 0.0
+    added = evidence.timeline.exposed_ns + evidence.timeline.outside_ns
+    share = added / evidence.step_ns if evidence.step_ns else 0.0
     if share > NEGLIGIBLE:
         return None
     return Bottleneck(
         code="compute-bound",
-        sentence=f"compute-bound: synchronising adds {format_ms(exposed)}, {share:.1%} of the step; "
+        sentence=f"compute-bound: synchronising adds {format_ms(added)}, {share:.1%} of the step; "
         f"no assignment can gain more than that",
-        part_ns=evidence.exposed_ns,
+        part_ns=added,
+    )
+
+
+def _outside_backward(evidence: Evidence) -> Bottleneck | None:
+    """What backward does not hide is negligible, but not what lies outside of it."""
+    exposed, outside = evidence.timeline.exposed_ns, evidence.timeline.outside_ns
+    if exposed > NEGLIGIBLE * evidence.step_ns:
+        return None
+    return Bottleneck(
+        code="outside-backward",
+        sentence=f"outside of backward: before forward and after the optimizer synchronising adds "
+        f"{format_ms(outside)}, {outside / evidence.step_ns:.1%} of the step; beside backward "
+        f"{format_ms(exposed)} is exposed",
+        part_ns=exposed + outside,
     )
 
 
 def _straggler_bound(evidence: Evidence) -> Bottleneck | None:
     """Collectives on the path wait for the slowest rank for half of what is exposed."""
     timeline, waits = evidence.timeline, evidence.on_path_ns("straggler")
-    if timeline.slowest is None or not waits or waits < evidence.exposed_ns / 2:
+    if timeline.slowest is None or not waits or waits < timeline.exposed_ns / 2:
         return None
     count = sum(span.kind == "straggler" for span in evidence.path)
-    saves_ns = evidence.saved_ns(waits, evidence.timeline.exposed_ns)
+    saves_ns = sum(map(min, evidence.waits_in(), (batch.own_exposed_ns for batch in timeline.reducing)))
     saved = _saving(saves_ns, evidence.is_additive)
     return Bottleneck(
         code="straggler-bound",
@@ -114,21 +134,22 @@ def _straggler_bound(evidence: Evidence) -> Bottleneck | None:
 
 def _no_overlap(evidence: Evidence) -> Bottleneck | None:
     timeline = evidence.timeline
-    if any(played.collective.phase not in _AFTERWARDS for played in timeline.collectives):
+    sent = [played.collective for batch in timeline.reducing for played in batch.collectives]
+    if any(one.phase not in _AFTERWARDS for one in sent):
         return None
-    count = len(timeline.collectives)
+    count = len(sent)
     return Bottleneck(
         code="no-overlap",
         sentence=f"no overlap: {'all' if count > 1 else 'the'} {_count(count, 'collective')} "
         f"{'are' if count > 1 else 'is'} launched after backward, which hides none of the "
         f"{evidence.exposed_words} that are exposed",
-        part_ns=evidence.exposed_ns,
+        part_ns=timeline.exposed_ns,
     )
 
 
 def _lane_held(evidence: Evidence) -> Bottleneck | None:
     """Collectives for which backward stands still: all of them, or enough to be half of what is exposed."""
-    standing, exposed = evidence.standing_ns, evidence.exposed_ns
+    standing, exposed = evidence.standing_ns, evidence.timeline.exposed_ns
     if standing and not evidence.hidden_ns:
         sentence = (
             f"no overlap: backward stands still for {format_ms(standing)}, waiting for each collective, and "
@@ -149,16 +170,17 @@ def _head_of_line(evidence: Evidence) -> Bottleneck | None:
     """A bucket is ready and the link idle for a quarter of what is exposed, but an earlier one is not."""
     timeline = evidence.timeline
     blocked = find_blocked(timeline)
-    if blocked is None or blocked[2] < evidence.exposed_ns / 4:
+    if blocked is None or blocked[2] < timeline.own_exposed_ns / 4:
         return None
     waiting, blocking, idle = blocked
+    found = map(find_blocked, timeline.reducing)
     return Bottleneck(
         code="head-of-line",
         sentence=f"head-of-line blocked by {_last_gradient(timeline, blocking.index).name}: bucket "
         f"{waiting.index} was ready at {format_ms(waiting.ready_ns)} but waited for bucket "
         f"{blocking.index}, which that parameter completes at {format_ms(blocking.ready_ns)}, with the link "
         f"idle for {format_ms(idle)}",
-        part_ns=idle,
+        part_ns=sum(one[2] for one in found if one is not None),
     )
 
 
@@ -177,7 +199,7 @@ def _hook_bound(evidence: Evidence) -> Bottleneck | None:
         code="hook-bound",
         sentence=f"hook-bound: what hooks compute takes {format_ms(hooks)} of the critical path, "
         f"with {evidence.exposed_words} exposed",
-        part_ns=hooks,
+        part_ns=hooks + evidence.other_work_ns,
     )
 
 
@@ -204,13 +226,21 @@ def _copy_bound(evidence: Evidence) -> Bottleneck | None:
         code="copy-bound",
         sentence=f"copy-bound: copies into and out of buckets take {format_ms(copies)} of the "
         f"critical path, with {evidence.exposed_words} exposed{advice}",
-        part_ns=copies,
+        # what hooks, and callbacks between collectives, do is copying too in some systems
+        part_ns=copies + evidence.on_path_ns("hook", "settle") + evidence.other_work_ns,
     )
 
 
 def _interference_bound(evidence: Evidence) -> Bottleneck | None:
     if not evidence.stretch_ns or evidence.stretch_ns < evidence.threshold_ns:
         return None
+    if evidence.is_calm:
+        return Bottleneck(
+            code="accumulation-bound",
+            sentence=f"accumulation-bound: adding gradients to those of earlier micro-batches makes backward "
+            f"{format_ms(evidence.stretch_ns)} longer, with {evidence.exposed_words} exposed",
+            part_ns=evidence.stretch_ns + evidence.other_work_ns,
+        )
     return Bottleneck(
         code="interference-bound",
         sentence=f"interference-bound: collectives beside it make backward {format_ms(evidence.stretch_ns)} "
@@ -221,32 +251,32 @@ def _interference_bound(evidence: Evidence) -> Bottleneck | None:
 
 def _latency_bound(evidence: Evidence) -> Bottleneck | None:
     """Latency, the time of as many empty collectives, is at least half of the path's collectives."""
-    sent, latency = evidence.sent, evidence.latency_ns
-    if latency < evidence.moving_ns:
+    sent, latency = evidence.sent, evidence.latency_ns(evidence.carried)
+    if latency < evidence.moving_ns(evidence.carried):
         return None
-    name = _name(sent)
-    saved = evidence.saved_ns(evidence.merging_saves_ns, evidence.timeline.exposed_ns)
-    advice = (
-        f"; one {name} in their place would save {_saving(saved, evidence.is_alone)}"
-        if evidence.merging_saves_ns
-        else ""
-    )
+    name = _name(evidence)
+    merged = sum(map(evidence.merging_saves_ns, evidence.carried_in))
+    saved = evidence.saved_ns(evidence.merging_saves_ns)
+    each = "" if len(evidence.paths) == 1 else " a micro-batch"
+    advice = f"; one {name}{each} in their place would save {_saving(saved, evidence.is_alone)}"
     return Bottleneck(
         code="latency-bound",
         sentence=f"latency-bound: {_count(len(sent), name)} x {format_ms(latency / len(sent))} = "
         f"{format_ms(latency)} of latency in {format_ms(evidence.wire_ns)} on the wire, with "
-        f"{evidence.exposed_words} exposed{advice}",
-        part_ns=latency,
-        saves_ns=saved if evidence.merging_saves_ns and evidence.is_alone else None,
+        f"{evidence.exposed_words} exposed{advice if merged else ''}",
+        part_ns=evidence.taken_ns(evidence.latency_ns),
+        saves_ns=saved if merged and evidence.is_alone else None,
     )
 
 
 def _tail_exposed(evidence: Evidence) -> Bottleneck | None:
-    """One collective alone is on the path."""
-    timeline, wire = evidence.timeline, evidence.wire_ns
-    if len(evidence.sent) > 1:
+    """One collective alone is on the path, in each micro-batch."""
+    timeline = evidence.timeline
+    if not evidence.sent_in[-1] or any(len(sent) > 1 for sent in evidence.sent_in):
         return None
-    played = evidence.played[0]
+    (span,) = evidence.sent_in[-1]
+    assert span.collective is not None
+    played = timeline.collectives[span.collective]
     what, kind = played.collective, played.collective.kind.replace("_", "-")
     ready = played.launch_ns
     subject = f"tail exposed: the {kind} of {what.purpose} ({format_size(what.num_bytes)}) is launched"
@@ -254,34 +284,38 @@ def _tail_exposed(evidence: Evidence) -> Bottleneck | None:
     if what.bucket is not None:
         ready = timeline.buckets[what.bucket].ready_ns
         subject = f"tail bucket exposed: bucket {what.bucket} ({format_size(what.num_bytes)}) is ready"
-        alone = _alone_words(evidence, what.bucket)
+        alone = _alone_words(evidence, what)
     left = max(0, timeline.backward_end_ns - ready)
+    several = f"; {evidence.exposed_words} is exposed" if len(evidence.paths) > 1 else ""
     return Bottleneck(
         code="tail-exposed",
-        sentence=f"{subject} at {format_ms(ready)}, and its {kind} takes {format_ms(wire)}"
-        f"{_beside_words(played)} with only {format_ms(left)} of backward left to hide it{alone}",
-        part_ns=wire,
+        sentence=f"{subject} at {format_ms(ready)}, and its {kind} takes {format_ms(length_of(span))}"
+        f"{_beside_words(played)} with only {format_ms(left)} of backward left to hide it{alone}{several}",
+        part_ns=evidence.taken_ns(services_ns),
     )
 
 
 def _bandwidth_bound(evidence: Evidence) -> Bottleneck:
     """What is left: collectives one after the other, most of whose time grows with their bytes."""
     sent, wire, num_bytes = evidence.sent, evidence.wire_ns, evidence.wire_bytes
-    is_gapless = all(before.end_ns == after.start_ns for before, after in pairwise(sent))
-    saves_ns = evidence.saved_ns(-(-evidence.moving_ns // 2), -(-evidence.all_moving_ns // 2))
+    pairs = chain.from_iterable(map(pairwise, evidence.sent_in))
+    is_gapless = all(before.end_ns == after.start_ns for before, after in pairs)
+    saves_ns = evidence.saved_ns(evidence.halving_saves_ns)
     # Where others share the link or slow it down, the path does not tell what more bandwidth would save.
-    advice = (
-        f", of which twice the bandwidth would save at most {format_ms(saves_ns)}"
-        if evidence.is_alone
-        else ""
-    )
+    advice = ""
+    if evidence.is_alone:
+        more = f"twice the bandwidth would save at most {format_ms(saves_ns)}"
+        outside = evidence.outside_ns(evidence.halving_saves_ns)
+        told = f", {format_ms(outside)} of it outside of backward"
+        advice = f"; {more}{told}" if outside else f", of which {more}"
     return Bottleneck(
         code="bandwidth-bound",
-        sentence=f"bandwidth-bound: {_count(len(sent), _name(sent))}{' back to back' if is_gapless else ''}, "
+        sentence=f"bandwidth-bound: {_count(len(sent), _name(evidence))}"
+        f"{' back to back' if is_gapless else ''}, "
         f"{format_size(num_bytes)} at {num_bytes / wire:.2f} GB/s{_sharing_words(evidence)}, "
         f"{'keep the link busy for' if is_gapless else 'are on the critical path for'} "
         f"{format_ms(wire)}; {evidence.exposed_words} is exposed{advice}",
-        part_ns=wire,
+        part_ns=evidence.taken_ns(services_ns),
         saves_ns=saves_ns if evidence.is_alone else None,
     )
 
@@ -289,7 +323,7 @@ def _bandwidth_bound(evidence: Evidence) -> Bottleneck:
 def _sharing_words(evidence: Evidence) -> str:
     """Why the rate is below the wire's, where collectives of several channels travel at the same time."""
     channels = {played.channel for played in evidence.timeline.collectives}
-    each = f" for each {_name(evidence.sent)} ({len(channels)} channels share the link)"
+    each = f" for each {_name(evidence)} ({len(channels)} channels share the link)"
     return each if len(channels) > 1 else ""
 
 
@@ -303,6 +337,7 @@ def _beside_words(played: CollectiveTimes) -> str:
 CAUSES: tuple[Callable[[Evidence], Bottleneck | None], ...] = (
     _no_communication,
     _compute_bound,
+    _outside_backward,
     _straggler_bound,
     _no_overlap,
     _lane_held,
@@ -317,15 +352,15 @@ CAUSES: tuple[Callable[[Evidence], Bottleneck | None], ...] = (
 )
 
 
-def _alone_words(evidence: Evidence, bucket: int) -> str:
-    """What the bucket's last gradient would take without the others."""
-    timeline = evidence.timeline
-    if len(timeline.assignment.bucket_indices[bucket]) == 1:
+def _alone_words(evidence: Evidence, what: Collective) -> str:
+    """What the last gradient of the bucket that ``what`` carries would take without the others."""
+    timeline, bucket = evidence.timeline, what.bucket
+    if bucket is None or len(timeline.assignment.bucket_indices[bucket]) == 1:
         return ""
     last, gradients = _last_gradient(timeline, bucket), timeline.workload.gradients
     whole = sum(gradients[index].on_wire for index in timeline.assignment.bucket_indices[bucket])
-    sent = last.on_wire * evidence.wire_bytes // max(whole, 1)  # as a communication hook has it on the wire
-    alone = service_ns(evidence.curves[0], sent)
+    sent = last.on_wire * what.num_bytes // max(whole, 1)  # as a communication hook has it on the wire
+    alone = service_ns(getattr(timeline.hardware, what.kind), sent)
     return f"; {last.name}, which completes it, would take {format_ms(alone)} alone"
 
 
@@ -333,10 +368,13 @@ def _saving(ns: int, is_bound: bool) -> str:
     return f"{'at most' if is_bound else 'some'} {format_ms(ns)}"
 
 
-def _name(sent: Sequence[PathSpan]) -> str:
+def _name(evidence: Evidence) -> str:
     """What to call collectives: buckets, where each carries one of its own."""
-    buckets = {span.bucket for span in sent}
-    return "bucket" if None not in buckets and len(buckets) == len(sent) else "collective"
+    for sent in evidence.sent_in:
+        buckets = {span.bucket for span in sent}
+        if None in buckets or len(buckets) < len(sent):
+            return "collective"
+    return "bucket"
 
 
 def _count(count: int, one: str, many: str | None = None) -> str:

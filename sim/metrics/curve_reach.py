@@ -6,6 +6,7 @@ change the step.
 """
 
 from collections.abc import Sequence
+from itertools import chain
 
 from sim.costs.not_measured import FAR, guesses
 from sim.costs.service_time import service_ns
@@ -22,7 +23,7 @@ def outside_curves(timeline: Timeline, step_ns: int) -> tuple[str, ...]:
     if timeline.hardware.world_size == 1:
         return ()
     sizes: dict[CollectiveKind, list[int]] = {}
-    for played in timeline.collectives:
+    for played in chain.from_iterable(batch.collectives for batch in timeline.micro_batches):
         if played.collective.purpose == "gradients":
             sizes.setdefault(played.collective.kind, []).append(played.collective.num_bytes)
     said = []

@@ -12,6 +12,8 @@ from sim.nouns.path import PathSpan
 from sim.nouns.report import BucketRow, Report
 from sim.nouns.timeline import Timeline
 
+EXPOSED = "exposed communication"
+
 
 def overlap_ratio(timeline: Timeline) -> float:
     """Time in which compute lane and collectives are busy over time in which collectives are busy.
@@ -25,33 +27,48 @@ def overlap_ratio(timeline: Timeline) -> float:
 
 
 def step_ns(timeline: Timeline) -> int:
-    """``accumulation + pre_forward + forward + loss + sync_end + optimizer + post_sync``, in ns."""
-    workload = timeline.workload
-    return (
-        timeline.accumulation_ns
-        + timeline.pre_forward_ns
-        + workload.forward_ns
-        + workload.loss_ns
-        + timeline.sync_end_ns
-        + timeline.optimizer_ns
-        + timeline.post_sync_ns
-    )
+    """How long the whole step takes."""
+    return timeline.step_ns
 
 
 def parts_ns(timeline: Timeline) -> dict[str, int]:
-    """The parts of a step that take time, in the order in which they come; they add up to the step."""
-    workload = timeline.workload
-    found = {
-        "earlier micro-batches": timeline.accumulation_ns,
-        **{f"before forward: {what}": took for what, took in timeline.before_forward},
-        "forward": workload.forward_ns,
-        "loss": workload.loss_ns,
-        "backward": workload.backward_ns,
-        "exposed communication": timeline.last_exposed_ns,
-        "optimizer": timeline.optimizer_ns,
-        "after the optimizer: parameters": timeline.post_sync_ns,
-    }
+    """The parts of a step that take time, in the order in which they come; they add up to the step.
+
+    Of several micro-batches each has its own; neighbours that are alike are told together.
+    """
+    batches, workload = timeline.micro_batches, timeline.workload
+    found: dict[str, int] = {}
+    first = 0
+    for number, batch in enumerate(batches):
+        if number + 1 < len(batches) and batches[number + 1] is batch:
+            continue
+        reduces = batch.collectives or batch is timeline
+        parts = {
+            **{f"before forward: {what}": took for what, took in batch.before_forward},
+            "forward": workload.forward_ns,
+            "loss": workload.loss_ns,
+            "backward": workload.backward_ns,
+            EXPOSED if reduces else "adding to gradients": batch.own_exposed_ns,
+        }
+        place = _place(first, number, len(batches))
+        found |= {place + name: took * (number + 1 - first) for name, took in parts.items()}
+        first = number + 1
+    found["optimizer"] = sum(batch.optimizer_ns for batch in batches)
+    found["after the optimizer: parameters"] = sum(batch.post_sync_ns for batch in batches)
     return {name: took for name, took in found.items() if took}
+
+
+def last_exposed_part(timeline: Timeline) -> str:
+    """The name under which ``parts_ns`` has what the last micro-batch exposes."""
+    count = len(timeline.micro_batches)
+    return _place(count - 1, count - 1, count) + EXPOSED
+
+
+def _place(first: int, last: int, count: int) -> str:
+    """How the names of parts of these micro-batches (from 0) begin, of ``count``."""
+    if count == 1:
+        return ""
+    return f"micro-batch {first + 1}: " if first == last else f"micro-batches {first + 1} to {last + 1}: "
 
 
 def summarize(timeline: Timeline, path: Sequence[PathSpan] | None = None) -> Report:
@@ -59,7 +76,7 @@ def summarize(timeline: Timeline, path: Sequence[PathSpan] | None = None) -> Rep
 
     ``path`` is its critical path where that is known, else it is found as far as it is needed.
     """
-    step = step_ns(timeline)
+    step = timeline.step_ns
     verdict = find_bottleneck(timeline, step, path)
     return Report(
         policy=timeline.assignment.policy,
@@ -72,7 +89,8 @@ def summarize(timeline: Timeline, path: Sequence[PathSpan] | None = None) -> Rep
         optimizer_ns=timeline.optimizer_ns,
         step_ns=step,
         exposed_comm_ns=timeline.exposed_ns,
-        exposed_by_micro_batch_ns=(*timeline.earlier_exposed_ns, timeline.last_exposed_ns),
+        exposed_by_micro_batch_ns=tuple(batch.own_exposed_ns for batch in timeline.reducing),
+        outside_ns=timeline.outside_ns,
         parts_ns=parts_ns(timeline),
         overlap_ratio=overlap_ratio(timeline),
         verdict=verdict.sentence,
@@ -96,7 +114,7 @@ def summarize(timeline: Timeline, path: Sequence[PathSpan] | None = None) -> Rep
         engine=timeline.engine,
         early_launches=timeline.early_launches,
         notes=(
-            *timeline.notes,
+            *dict.fromkeys(note for batch in timeline.micro_batches for note in batch.notes),
             *outside_curves(timeline, step),
             *told_unmeasured(timeline.hardware),
             *doubts_about(timeline.workload, timeline.hardware),

@@ -31,11 +31,13 @@ class Report:
     ``step = accumulation + pre_forward + forward + loss + sync_end + optimizer + post_sync``, where
     ``accumulation`` are the micro-batches before the last, ``optimizer`` the step as this system runs it;
     ``exposed_comm = sync_end - backward`` (a plain backward), and as much of each earlier micro-batch that
-    reduces: ``exposed_by_micro_batch_ns`` has them one by one, the last one last. ``parts_ns`` are the parts
-    of the step by name, which add up to it. ``overlap_ratio`` is, of the last micro-batch, the time in which
-    the compute lane and at least one collective are busy over the time in which at least one collective is
-    busy (interval unions, HolisticTraceAnalysis's definition). ``verdict_ns`` is the time that the verdict is
-    about: what its cause takes; ``verdict_saves_ns`` what the change that it proposes saves at most.
+    reduces: ``exposed_by_micro_batch_ns`` has them one by one, the last one last. ``outside_ns`` is what is
+    added outside of backwards, before forward and after the optimizer, in all micro-batches; ``parts_ns`` are
+    the parts of the step by name, which add up to it. ``overlap_ratio`` is, of the last micro-batch, the time
+    in which the compute lane and at least one collective are busy over the time in which at least one
+    collective is busy (interval unions, HolisticTraceAnalysis's definition). ``verdict_ns`` is the time that
+    the verdict is about: what its cause takes in the whole step; ``verdict_saves_ns`` what the change that it
+    proposes saves of it at most.
     """
 
     policy: str
@@ -56,6 +58,7 @@ class Report:
     accumulation_ns: int = 0
     optimizer_ns: int = 0
     exposed_by_micro_batch_ns: tuple[int, ...] = ()
+    outside_ns: int = 0
     parts_ns: dict[str, int] = field(default_factory=dict)
     engine: str = "simpy"
     early_launches: tuple[EarlyLaunch, ...] = ()

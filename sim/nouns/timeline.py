@@ -1,10 +1,10 @@
 """What happens: the spans of one simulated step, from the start of backward."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from sim.nouns.assignment import Assignment
-from sim.nouns.collective import CollectiveTimes
+from sim.nouns.collective import Collective, CollectiveTimes
 from sim.nouns.early_launch import EarlyLaunch
 from sim.nouns.hardware import Hardware
 from sim.nouns.memory import Holding
@@ -55,19 +55,20 @@ class BucketTimes:
 class Timeline:
     """One simulated step with all that went into it; times in ns.
 
-    The spans are those of its last micro-batch, from the start of its backward; ``accumulation_ns`` is what
-    the micro-batches before it take, ``earlier_exposed_ns`` what synchronising adds to the backward of each
-    of them that reduces. ``before_forward`` are the parts of ``pre_forward_ns``, by what they are for.
-    ``optimizer_ns`` is the optimizer's step as this system runs it,
-    ``post_sync_ns`` what else follows (ZeRO's all-gather). ``slowest`` is the workload as the slowest other
-    rank ran it; None: no rank was later than this one. ``holdings`` are what buckets hold in memory.
+    The spans are those of its last micro-batch, from the start of its backward; ``earlier`` are the
+    micro-batches before it, each told the same way (alike ones are one object). ``before`` and ``after`` are
+    the collectives that this one's forward waits for or hides, and that follow its backward;
+    ``before_forward`` are the parts of ``pre_forward_ns``, by what they are for. ``optimizer_ns`` is the
+    optimizer's step as this system runs it, ``post_sync_ns`` what else follows (ZeRO's all-gather).
+    ``slowest`` is the workload as the slowest other rank ran it; None: no rank was later than this one.
+    ``holdings`` are what buckets hold in memory.
     """
 
     workload: Workload
     hardware: Hardware
     assignment: Assignment
     iteration: Iteration
-    engine: str
+    engine: str = field(compare=False)  # all tell the same
     pre_forward_ns: int
     compute: tuple[ComputeSpan, ...]
     buckets: tuple[BucketTimes, ...]
@@ -76,8 +77,9 @@ class Timeline:
     sync_end_ns: int
     optimizer_ns: int
     post_sync_ns: int = 0
-    accumulation_ns: int = 0
-    earlier_exposed_ns: tuple[int, ...] = ()
+    earlier: tuple["Timeline", ...] = ()
+    before: tuple[Collective, ...] = ()
+    after: tuple[Collective, ...] = ()
     before_forward: tuple[tuple[str, int], ...] = ()
     early_launches: tuple[EarlyLaunch, ...] = ()
     notes: tuple[str, ...] = ()
@@ -85,11 +87,42 @@ class Timeline:
     holdings: tuple[Holding, ...] = ()
 
     @property
-    def last_exposed_ns(self) -> int:
-        """What synchronising adds to a plain backward, in the last micro-batch."""
+    def micro_batches(self) -> tuple["Timeline", ...]:
+        """All of the step's, in order; the last one is this."""
+        return (*self.earlier, self)
+
+    @property
+    def reducing(self) -> tuple["Timeline", ...]:
+        """The micro-batches whose backward sends anything; the last one counts as one in any case."""
+        return (*(batch for batch in self.earlier if batch.collectives), self)
+
+    @property
+    def own_ns(self) -> int:
+        """How long this micro-batch takes, from before its forward to the end of what follows backward."""
+        computed = self.workload.forward_ns + self.workload.loss_ns + self.optimizer_ns
+        return self.pre_forward_ns + computed + self.sync_end_ns + self.post_sync_ns
+
+    @property
+    def step_ns(self) -> int:
+        """How long the whole step takes."""
+        return sum(batch.own_ns for batch in self.micro_batches)
+
+    @property
+    def accumulation_ns(self) -> int:
+        """What the micro-batches before the last take."""
+        return sum(batch.own_ns for batch in self.earlier)
+
+    @property
+    def own_exposed_ns(self) -> int:
+        """What this micro-batch adds to a plain backward."""
         return self.sync_end_ns - self.workload.backward_ns
 
     @property
     def exposed_ns(self) -> int:
         """What synchronising adds to plain backwards, in all micro-batches that reduce."""
-        return sum(self.earlier_exposed_ns) + self.last_exposed_ns
+        return sum(batch.own_exposed_ns for batch in self.reducing)
+
+    @property
+    def outside_ns(self) -> int:
+        """What the system adds before forward, to it and after backward, in all micro-batches."""
+        return sum(batch.pre_forward_ns + batch.post_sync_ns for batch in self.micro_batches)

@@ -23,8 +23,8 @@ def told_of_forward(gathers: Sequence[Collective], waited_ns: int) -> tuple[str,
     if not any(one.service_ns for one in gathers):
         return ()
     waits = (
-        f"forward waits {format_ms(waited_ns)} for gathers of parameters and their copies; the sentence "
-        f"about what holds the step up and exposed communication count backward only"
+        f"forward waits {format_ms(waited_ns)} for gathers of parameters and their copies; exposed "
+        f"communication counts backward only"
     )
     return waits, SHARED_OUT
 

@@ -55,23 +55,24 @@ def simulate(
     else:
         others = _write_slowest(slowest, hardware, assignment, iteration)
         outcomes = _play_beside(workload, programs, slowest, others, play_together)
-    timeline = make_timeline(
-        as_compiled(workload, assignment),
-        hardware,
-        assignment,
-        programs[-1],
-        outcomes[-1],
-        accumulation_ns=_micro_batches_ns(workload, programs[:-1], outcomes[:-1]),
-        earlier_exposed_ns=tuple(
-            outcome.sync_end_ns - workload.backward_ns
-            for program, outcome in zip(programs[:-1], outcomes[:-1], strict=True)
-            if program.collectives
-        ),
-        engine=engine,
-        iteration=iteration,
-        slowest=slowest,
-    )
-    return replace(timeline, holdings=hold(timeline))
+    batches: list[Timeline] = []
+    for number, (program, outcome) in enumerate(zip(programs, outcomes, strict=True)):
+        if number and outcome is outcomes[number - 1] and number < len(programs) - 1:
+            batches.append(batches[-1])  # alike micro-batches are one
+            continue
+        timeline = make_timeline(
+            as_compiled(workload, assignment),
+            hardware,
+            assignment,
+            program,
+            outcome,
+            earlier=tuple(batches) if number == len(programs) - 1 else (),
+            engine=engine,
+            iteration=iteration,
+            slowest=slowest,
+        )
+        batches.append(timeline)
+    return replace(batches[-1], holdings=hold(batches[-1]))
 
 
 def simulated_step_ns(workload: Workload, hardware: Hardware, assignment: Assignment) -> int:

@@ -12,7 +12,7 @@ from sim.clusters.jobs.contention import play_jobs
 from sim.clusters.jobs.neighbours import hardware_on
 from sim.costs.what_if import scale
 from sim.errors import InputError
-from sim.metrics.step import summarize
+from sim.metrics.step import last_exposed_part, summarize
 from sim.nouns.assignment import Assignment
 from sim.nouns.box import Box
 from sim.nouns.cluster import Cluster
@@ -104,7 +104,8 @@ def report_beside(record: Record, assignment: Assignment) -> Report:
         hardware=theirs,
         assignment=neighbour.assignment,
     )
-    alone = summarize(simulate(record.workload, record.hardware, assignment, "analytic"))
+    timeline = simulate(record.workload, record.hardware, assignment, "analytic")
+    alone = summarize(timeline)
     period_ns = summarize(simulate(neighbour.workload, theirs, neighbour.assignment, "analytic")).step_ns
     steps = []
     for phase in range(PHASES):
@@ -124,7 +125,7 @@ def report_beside(record: Record, assignment: Assignment) -> Report:
         ),
         parts_ns={
             **alone.parts_ns,
-            "exposed communication": alone.exposed_by_micro_batch_ns[-1] + added_ns,
+            last_exposed_part(timeline): alone.exposed_by_micro_batch_ns[-1] + added_ns,
         },
         buckets=(),
         notes=(

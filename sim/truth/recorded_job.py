@@ -12,7 +12,6 @@ from sim.importer.recorded.job_settings import job_of
 from sim.importer.recorded.kept_steps import keep
 from sim.importer.recorded.recorded_run import as_run
 from sim.importer.recorded.recorded_steps import workload_of
-from sim.metrics.step import summarize
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.devices import link_source
 from sim.nouns.hardware import Hardware
@@ -97,21 +96,19 @@ class RecordedJob:
         assignment = self.assignment(given)
         self.check_known(assignment)
         inputs = self.recorded if recorded and self.recorded is not None else (self.workload, self.hardware)
-        report = summarize(simulate(*inputs, assignment, "analytic"))
-        workload, (count, reduced) = self.workload, self.micro_batches
-        exposed_ns = report.sync_end_ns - report.backward_end_ns
-        earlier_ns = report.backward_end_ns if reduced == count else workload.backward_ns
-        forward_ns = count * workload.forward_ns
-        backward_ns = (count - 1) * earlier_ns + report.backward_end_ns
-        optimizer_ns = max(0, report.optimizer_ns + report.post_sync_ns - self._rest_ns)
-        sync_ns = reduced * exposed_ns
+        timeline = simulate(*inputs, assignment, "analytic")
+        batches = timeline.micro_batches
+        forward_ns = len(batches) * self.workload.forward_ns
+        backward_ns = sum(batch.backward_end_ns for batch in batches)
+        sync_ns = sum(batch.sync_end_ns - batch.backward_end_ns for batch in batches)
+        optimizer_ns = max(0, timeline.optimizer_ns + timeline.post_sync_ns - self._rest_ns)
         return StepParts(
-            before_ns=report.step_ns - forward_ns - backward_ns - sync_ns - optimizer_ns,
+            before_ns=timeline.step_ns - forward_ns - backward_ns - sync_ns - optimizer_ns,
             forward_ns=forward_ns,
             backward_ns=backward_ns,
             sync_ns=sync_ns,
             optimizer_ns=optimizer_ns,
-            step_ns=report.step_ns,
+            step_ns=timeline.step_ns,
         )
 
     def tune(self, *, draws: int = 400) -> Recommendation:

@@ -361,7 +361,7 @@ def test_what_earlier_micro_batches_add_is_told(
     (told,) = [found.value for found in quick.info if "are exposed" in found.value]
     played = sim.simulate(workload, hardware, sim.assign(workload, accumulation_steps=4, no_sync=False))
     computing = 3 * (workload.forward_ns + workload.loss_ns + workload.backward_ns)
-    assert sum(played.earlier_exposed_ns) == played.accumulation_ns - computing
+    assert sum(batch.own_exposed_ns for batch in played.reducing[:-1]) == played.accumulation_ns - computing
     assert labels.plain(format_ms(played.exposed_ns)) in told
 
 

@@ -22,6 +22,7 @@ from tests.strategies import Case, cases, paired_cases
 CODES = {
     "no-communication",
     "compute-bound",
+    "outside-backward",
     "straggler-bound",
     "head-of-line",
     "launch-bound",
@@ -440,12 +441,15 @@ def test_every_sentence_adds_up(case: Case) -> None:
     assert found.verdict_code in CODES
     sentence, code = found.verdict, found.verdict_code
     silent = all(bucket.service_ns == 0 == bucket.late_ns for bucket in timeline.buckets)
+    silent = silent and found.pre_forward_ns == 0
     assert (code == "no-communication") == silent
     assert not re.search(r"\b0 (bucket|launch|collective)", sentence)
     assert "-" not in re.sub(r"[a-z]-[a-z]", "", sentence)  # no negatives
     taken = {kind: sum(s.end_ns - s.start_ns for s in path if s.kind == kind) for kind in kinds}
     if code == "compute-bound":
-        assert found.exposed_comm_ns == found.verdict_ns <= NEGLIGIBLE * found.step_ns
+        assert found.exposed_comm_ns + found.outside_ns == found.verdict_ns <= NEGLIGIBLE * found.step_ns
+    elif code == "outside-backward":
+        assert found.exposed_comm_ns + found.outside_ns == found.verdict_ns > NEGLIGIBLE * found.step_ns
     elif code == "straggler-bound":
         assert found.verdict_ns == taken["straggler"] >= found.exposed_comm_ns / 2
         assert f"in {sum(span.kind == 'straggler' for span in path)} collective" in sentence
@@ -460,7 +464,7 @@ def test_every_sentence_adds_up(case: Case) -> None:
     elif code in ("latency-bound", "tail-exposed", "bandwidth-bound"):
         reduces = [span for span in path if span.kind == "all_reduce"]
         assert reduces
-        assert 0 < found.verdict_ns <= taken["all_reduce"]
+        assert 0 < found.verdict_ns <= taken["all_reduce"] + found.outside_ns
         if code == "tail-exposed":
             assert len(reduces) == 1
             assert f"bucket {reduces[0].bucket} (" in sentence

@@ -85,7 +85,8 @@ class _Playing:
                 if not program.effects.launch_blocks_compute:
                     self.env.process(player.launcher())
                 yield self.env.process(player.lane())
-                exposed_ns = self._now - backward - running.workload.backward_ns
+                if program.collectives or program is running.programs[-1]:
+                    exposed_ns += self._now - backward - running.workload.backward_ns
                 yield self.env.timeout(program.optimizer_ns + program.after_sync_ns)
                 yield from self._blocking(sharing, program.after_sync)
             running.step_ns.append(self._now - start)
@@ -153,7 +154,7 @@ def play_jobs(
             _row(
                 job,
                 alone[number],
-                timeline.sync_end_ns - job.workload.backward_ns,
+                timeline.exposed_ns,
                 simulated_step_ns(job.workload, beside, job.assignment),
                 running.step_ns[warmup:],
                 running.exposed_ns[warmup:],
