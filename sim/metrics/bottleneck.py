@@ -94,7 +94,7 @@ def _compute_bound(evidence: Evidence) -> Bottleneck | None:
     return Bottleneck(
         code="compute-bound",
         sentence=f"compute-bound: synchronising adds {format_ms(added)}, {share:.1%} of the step; "
-        f"no assignment can gain more than that",
+        f"no other buckets can gain more than that",
         part_ns=added,
     )
 

@@ -324,6 +324,17 @@ def test_buffers_that_are_broadcast_before_forward_meet_others_too() -> None:
     assert played.step_ns[0] == 2000 + 50 + 200
 
 
+def test_what_every_micro_batch_exposes_counts() -> None:
+    """Three that reduce, alone on their link: as exposed as in the report of their step."""
+    work = workload([50, 100], [100, 100], forward=50)
+    each = sim.assign(work, accumulation_steps=3, no_sync=False)
+    job = Job(name="a", ranks=across(0, 2), workload=work, hardware=line(0), assignment=each)
+    played = play_jobs([job], dumbbell(2), steps=2, warmup=0).jobs[0]
+    told = sim.summarize(sim.simulate(work, line(0), each))
+    assert len(told.exposed_by_micro_batch_ns) == 3
+    assert played.alone_exposed_comm_ns == played.mean_exposed_comm_ns == told.exposed_comm_ns > 0
+
+
 A = endless("a", across(0, 2), 100, 0)
 B = endless("b", across(1, 2), 100, 0)
 

@@ -61,9 +61,10 @@ def test_two_machines_by_hand() -> None:
     assert two.reason == ""
 
 
-def test_rows_are_simulations() -> None:
-    """To the ns, by the other engine, on the hardware that the cluster gives."""
-    workload = workload_of([10, 14, 20, 25, 31, 40], [4, 64, 1, 16, 9, 30])
+@pytest.mark.parametrize("switches", [{}, {"accumulation_steps": 3, "no_sync": False}])
+def test_rows_are_simulations(switches: dict[str, Any]) -> None:
+    """To the ns, by the other engine, on the hardware that the cluster gives; over all micro-batches."""
+    workload = workload_of([10, 14, 20, 25, 31, 40], [4, 64, 1, 16, 9, 30]).with_switches(switches)
     axes = {"gpus": [2], "gbit_per_s": [25, 100]}
     every = sim.scaling(workload, "pcie_hosts", hosts=[1, 3], settings=axes)
     assert [(row.settings, row.hosts) for row in every] == [
@@ -84,6 +85,7 @@ def test_rows_are_simulations() -> None:
         measured_so = replace(hardware, spread={})  # or tune may keep what is surest over the ranges
         answer = sim.tune(workload, measured_so, draws=1)
         assert row.optimum_step_ns == answer.report.step_ns
+        assert row.optimum_exposed_comm_ns == answer.report.exposed_comm_ns
         assert row.proved_optimal == answer.proved_optimal
         assert row.cap_step_ns == answer.families["bucket_cap_mb"].report.step_ns
         assert row.verdict_code == answer.families["bucket_cap_mb"].report.verdict_code

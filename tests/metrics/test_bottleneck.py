@@ -60,7 +60,8 @@ def test_compute_bound() -> None:
     assert found.exposed_comm_ns == 1_500_000
     assert found.verdict_code == "compute-bound"
     assert found.verdict == (
-        "compute-bound: synchronising adds 1.50 ms, 1.0% of the step; no assignment can gain more than that"
+        "compute-bound: synchronising adds 1.50 ms, 1.0% of the step; "
+        "no other buckets can gain more than that"
     )
 
 
