@@ -8,16 +8,18 @@ from app import cached
 from app.cached import Inputs, Played
 from app.choosing import Choice
 from sim.errors import SimError
+from sim.nouns.assignment import Assignment
 from sim.nouns.recommendation import Recommendation
-from sim.nouns.rows import SweepRow
 from sim.tuner.setting import find_setting
+from sim.tuner.spread.gain import DEFAULT_WORDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What to set: one round cap, the best buckets that were found, or nothing, which is DDP's default.
+    """What to set: one round cap, the best buckets that were found, or nothing.
 
-    ``played`` is that, ``default`` DDP's default for the same job, ``best`` the best buckets that were found:
+    ``played`` is that, ``default`` what it is held against, in words ``against``: DDP's default for the same
+    job, or the buckets that a recorded job had. ``best`` is the best buckets that were found:
     None where they cannot be had under the switches. ``cap_mb`` is the round cap to set, and ``capped`` its
     step; None where none is faster than the default. ``pick``, ``cap_mb`` and ``is_alike`` are those of a
     ``Setting``.
@@ -30,10 +32,11 @@ class Answer:
     cap_mb: float | None = None
     capped: Played | None = None
     is_alike: bool = False
+    against: str = DEFAULT_WORDS
 
     @property
     def saved_ns(self) -> int:
-        """What it saves of the step under DDP's default."""
+        """What it saves of the step that it is held against."""
         return self.default.report.step_ns - self.played.report.step_ns
 
     @property
@@ -49,17 +52,21 @@ def find_answer(
 ) -> Answer:
     """What to set for the job of ``choice``, from the sweep over caps under its switches.
 
-    ``is_plain``: neither switches nor a slowest rank are in force, so that ``found`` tells of this very job
-    whether its gain shows, and which caps can be told apart.
+    ``is_plain``: neither switches nor a slowest rank are in force, so that ``found`` says of this very job
+    what to set.
     """
     best = _best(inputs, choice)
-    setting = find_setting(
-        cached.sweep(inputs, choice.options_under_ddp),
-        default_ns=default.report.step_ns,
-        best_ns=None if best is None else best.report.step_ns,
-        gain=found.gain if is_plain else None,
-        plateau=found.plateau if is_plain else None,
-    )
+    in_use = None
+    if is_plain and found.against != DEFAULT_WORDS and inputs.workload.job is not None:
+        in_use = Assignment(bucket_indices=inputs.workload.job.bucket_indices)
+        default = cached.play(inputs, Choice(pick="given", given=in_use))
+    setting = found.setting if is_plain else None
+    if setting is None:
+        setting = find_setting(
+            cached.sweep(inputs, choice.options_under_ddp),
+            default_ns=default.report.step_ns,
+            best_ns=None if best is None else best.report.step_ns,
+        )
     capped = None
     if setting.cap_mb is not None:
         options = choice.options_under_ddp
@@ -73,13 +80,20 @@ def find_answer(
         cap_mb=setting.cap_mb,
         capped=capped,
         is_alike=setting.is_alike,
+        against=DEFAULT_WORDS if in_use is None else found.against,
     )
 
 
-def cap_row(inputs: Inputs, choice: Choice, found: Recommendation | None) -> SweepRow | None:
-    """The row of the round cap to set, the same on every page; ``found`` where it tells of this very job."""
+def round_cap_mb(inputs: Inputs, choice: Choice, found: Recommendation | None) -> float | None:
+    """The round cap to set, the same on every page; where none is to be set the one that comes nearest to it.
+
+    ``found``: where it tells of this very job.
+    """
+    if found is not None and found.setting is not None and found.setting.cap_mb is not None:
+        return found.setting.cap_mb
     rows = cached.sweep(inputs, choice.options_under_ddp)
-    return sim.round_cap(rows, None if found is None else found.plateau)
+    row = sim.round_cap(rows, None if found is None else found.plateau)
+    return None if row is None else row.bucket_cap_mb
 
 
 def _best(inputs: Inputs, choice: Choice) -> Played | None:

@@ -8,7 +8,7 @@ import streamlit as st
 
 import sim
 from app import cached, cached_cluster
-from app.answering import cap_row
+from app.answering import round_cap_mb
 from app.cached import Inputs, Played
 from app.choosing import Choice, WhatIf, micro_batches
 from app.library import Library
@@ -147,10 +147,10 @@ def play(inputs: Inputs, candidate: Candidate, library: Library) -> Result:
 def _best_cap_mb(inputs: Inputs, choice: Choice) -> float:
     """The round cap of the Tune page, for the switches and ranks of this candidate."""
     is_plain = not choice.options and inputs.slowest is None
-    row = cap_row(inputs, choice, cached.tune(inputs) if is_plain else None)
-    if row is None or row.bucket_cap_mb is None:
+    cap_mb = round_cap_mb(inputs, choice, cached.tune(inputs) if is_plain else None)
+    if cap_mb is None:
         raise NotModelledError(f"{words.BEST_CAP_WORDS}: there is none, as no cap was tried")
-    return row.bucket_cap_mb
+    return cap_mb
 
 
 def _on_machine(inputs: Inputs, machine: Machine, library: Library) -> Inputs:

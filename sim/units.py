@@ -112,6 +112,20 @@ def three_digits(value: float) -> str:
     return f"{value:.3g}" if abs(value) < 999.5 else f"{value:.0f}"
 
 
+def format_percent(share: float, digits: int = 1, *, sign: bool = False) -> str:
+    """A share for people: ``12.5%``; with ``sign`` a plus, too.
+
+    What is not quite 0 or 1 does not read so: it has up to four digits more.
+    """
+    for places in range(digits, digits + 5):
+        text = f"{share + 0.0:{'+' if sign else ''}.{places}%}"
+        if share in (-1, 0, 1) or abs(float(text[:-1])) not in (0, 100):
+            return text
+    if abs(share) > 0.5:
+        return text.replace("100", "over 100") if abs(share) > 1 else f"almost {text}"
+    return f"less than {10.0**-places:.{places}f}%"
+
+
 def format_mib_range(low: float, high: float | None) -> str:
     """A range of MiB whose ends, as they read, lie in it: to three digits, or to as many as that takes.
 

@@ -5,6 +5,7 @@ import streamlit as st
 from app.words import labels
 from app.words import live as words
 from sim.nouns.live import LiveGain, LiveReport
+from sim.tuner.setting import tell_setting
 from sim.units import format_ms
 
 
@@ -22,8 +23,9 @@ def show(
     st.markdown(sentence if doubt else f"**{sentence}**")
     if doubt:
         st.warning(labels.plain(doubt), icon=":material/warning:")
-    if gain.gain_ns <= 0 or gain.significant is False:
+    if gain.setting is None or gain.setting.pick == "default":
         return
+    st.markdown(f"Set: {labels.plain(tell_setting(gain.setting, gain.against))}.")
     hours = "GPU-hours" if is_gpu else "Rank-hours"
     cards = [("Gain a step, predicted", format_ms(gain.gain_ns), words.HELP["gain"])]
     if report.period_ns is not None and report.period_ns > gain.gain_ns:
@@ -38,8 +40,6 @@ def show(
     for column, (label, value, help_) in zip(st.columns(len(cards)), cards, strict=True):
         column.metric(label, value, help=help_)
     with st.expander("Take it home", icon=":material/content_copy:"):
-        if gain.setting:
-            st.markdown(f"Simplest: {labels.plain(gain.setting)}")
         st.code(gain.snippet, language="python")
         st.download_button(
             "Assignment JSON",

@@ -109,10 +109,11 @@ def answer_sentence(answer: Answer, under: str) -> str:
 def _answer_words(answer: Answer, *, is_plain: bool) -> str:
     if answer.pick == "default":
         more = " by more than steps vary" if is_plain else ""
-        return f"keep DDP's default: nothing that was found is faster{more}."
+        return f"keep {answer.against}: nothing that was found is faster{more}."
     saves = (
         f"{format_ms(answer.played.report.step_ns)} a step, {format_ms(answer.saved_ns)} "
-        f"({share(answer.saved_ns, answer.default.report.step_ns)}) less than DDP's default{_without(answer)}"
+        f"({share(answer.saved_ns, answer.default.report.step_ns)}) less than {answer.against}"
+        f"{_without(answer)}"
     )
     if answer.capped is None:
         return f"take the best buckets found: {saves}; no one cap is faster than that."
@@ -131,7 +132,7 @@ def _answer_words(answer: Answer, *, is_plain: bool) -> str:
 
 
 def _without(answer: Answer) -> str:
-    """Switches of the answer that DDP's default, which it is held against, does not have."""
+    """Switches of the answer that what it is held against does not have."""
     missing = switches_beyond(answer.played.assignment, answer.default.assignment)
     return f" without {' and '.join(missing)}" if missing else ""
 
@@ -223,7 +224,8 @@ def possible_sentence(step_ns: int, saved_ns: int, under: str) -> str:
 
 
 def reasoned(answer: Answer) -> dict[str, Played]:
-    """By name, the assignments whose critical path is told: what is recommended first, DDP's default last."""
+    """By name, the assignments whose critical path is told: first what is recommended, last what it is held
+    against."""
     named: dict[str, Played] = {}
     if answer.pick == "cap":
         named[f"Recommended: bucket_cap_mb={answer.cap_mb:g}"] = answer.played
@@ -233,9 +235,8 @@ def reasoned(answer: Answer) -> dict[str, Played]:
             if answer.pick == "recommended"
             else "The best buckets found"
         ] = answer.best
-    named["DDP's default, which is recommended" if answer.pick == "default" else "DDP's default"] = (
-        answer.default
-    )
+    against = answer.against[0].upper() + answer.against[1:]
+    named[f"{against}, which is recommended" if answer.pick == "default" else against] = answer.default
     return named
 
 

@@ -31,14 +31,12 @@ from sim.formats.scratch import scratch_directory
 from sim.nouns.assignment import Assignment
 from sim.nouns.autotune import Autotuned, Outcome, tell_undecided
 from sim.nouns.checks import at_least
-from sim.units import format_ms
 
 SETTLING_STEPS = 3  # after which DDP has rebuilt its buckets (A2.6)
 PREDICTION_STEPS = 5  # that ranks train on while the first one predicts
 TRIAL_WARMUP_STEPS = 3  # with the candidate; with static_graph the first one reduces nothing until its end
 FEWEST_STEPS = 12  # of a trial: six pairs
 _MOST_POSTPONED = 100
-_WORTH_A_TRIAL = 0.001  # of the step
 
 _log = logging.getLogger(__name__)
 Steps = Generator[None, None, Any]
@@ -274,9 +272,8 @@ class _Tuning:
                     yield from self._step()
                 found = self._from_first(lambda: _answer(pending))
         self._live.tell(in_use_ns=found.in_use_ns, best_ns=found.best_ns)
-        share = max(found.gain_ns, found.gain_high_ns or 0) / max(1, found.in_use_ns)
-        if share < _WORTH_A_TRIAL:
-            why = f"nothing to gain is predicted: {share:+.2%} of a step of {format_ms(found.in_use_ns)}"
+        if not _is_worth_a_trial(found):
+            why = f"nothing to gain is predicted: {found.why}"
             raise _Ended("reverted", why, assignment=found.assignment, **found.said)
         return found
 
@@ -404,6 +401,11 @@ class _Tuning:
         """Run ``act`` on the first rank and return its value on all ranks."""
         found: Found = self._ranks.from_first(act() if self._ranks.is_first else None)
         return found
+
+
+def _is_worth_a_trial(found: Prediction) -> bool:
+    """Whether anything is to be set by what is predicted."""
+    return found.setting.pick != "default"
 
 
 def _answer(pending: "Future[Prediction] | None") -> Prediction:

@@ -10,6 +10,7 @@ from sim.formats.recordings import load_recording
 from sim.importer.recorded.buckets_link import hardware_of
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
+from sim.nouns.recommendation import Setting
 from sim.nouns.recording import Recording
 from sim.truth.recorded_job import job_in_recording
 
@@ -19,15 +20,18 @@ class Prediction:
     """What the simulator recommends, and the steps that it predicts for it and for the buckets in use, ns.
 
     ``gain_low_ns`` to ``gain_high_ns`` holds the gain 95 % of the time; None where nothing that varies was
-    recorded. ``plain_step_ns`` is the step without communication: no buckets can be quicker.
+    recorded. ``plain_step_ns`` is the step without communication: no buckets can be quicker. ``setting`` is
+    what to set, as ``tune`` has it, and ``why`` its sentence on the gain.
     """
 
     assignment: Assignment
     in_use_ns: int
     best_ns: int
     plain_step_ns: int
+    setting: Setting
     gain_low_ns: int | None = None
     gain_high_ns: int | None = None
+    why: str = ""
 
     @property
     def gain_ns(self) -> int:
@@ -60,6 +64,7 @@ def predict(folder: Path, link: JobLink, in_use: Sequence[Sequence[int]]) -> Pre
     if job.own is None:
         raise InputError(f"the job's own step cannot be told: {job.why_not}")
     answer = job.with_buckets(in_use).tune()
+    assert answer.setting is not None  # no limit bars it
     workload = job.workload
     micro_batches, _ = job.micro_batches
     computing_ns = workload.forward_ns + workload.loss_ns + workload.backward_ns
@@ -70,6 +75,8 @@ def predict(folder: Path, link: JobLink, in_use: Sequence[Sequence[int]]) -> Pre
         plain_step_ns=micro_batches * computing_ns + workload.optimizer_ns,
         gain_low_ns=answer.gain.low_ns,
         gain_high_ns=answer.gain.high_ns,
+        setting=answer.setting,
+        why=answer.gain.sentence,
     )
 
 

@@ -16,7 +16,7 @@ from sim.costs.doubts import doubts_about_buckets
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
-from sim.nouns.recommendation import Recommendation
+from sim.nouns.recommendation import Recommendation, Setting
 from sim.nouns.workload import Workload
 from sim.systems.switching import as_the_job
 
@@ -69,19 +69,21 @@ def export(
     else:
         workload, hardware = load_inputs(workload_file, hardware_file, parts, as_json=True)
     assignment: Assignment
+    setting: Setting | None = None
     if assignment_file is not None:
         assignment = sim.load_assignment(assignment_file)
         assignment.check_fits(workload)
         assignment = as_the_job(workload, assignment)
     elif hardware is not None:
-        assignment = _best(sim.tune(workload, hardware), target)
+        found = sim.tune(workload, hardware)
+        assignment, setting = _best(found, target), found.setting
     else:
         raise InputError("export: give --hardware to export the best assignment, or --assignment")
     if hardware is not None:
         tell_doubtful(workload, hardware)
     for line in doubts_about_buckets(workload, assignment, hardware):
         note(line)
-    text = _exported(target, workload, hardware, assignment)
+    text = _exported(target, workload, hardware, assignment, setting)
     if output is None:
         emit(text)
     else:
@@ -105,7 +107,14 @@ def _best(found: Recommendation, target: Target) -> Assignment:
     return found.families[BUCKET_SIZE].assignment
 
 
-def _exported(target: Target, workload: Workload, hardware: Hardware | None, assignment: Assignment) -> str:
+def _exported(
+    target: Target,
+    workload: Workload,
+    hardware: Hardware | None,
+    assignment: Assignment,
+    setting: Setting | None,
+) -> str:
+    """The text of ``assignment`` for ``target``; ``setting``: what ``tune`` says to set, for a framework."""
     if target is Target.SNIPPET:
         return sim.snippet(assignment, workload)
     if target is Target.ASSIGNMENT:
@@ -118,4 +127,4 @@ def _exported(target: Target, workload: Workload, hardware: Hardware | None, ass
         raise InputError(f"export: --as {target} needs --hardware")
     if target is Target.PERFETTO:
         return sim.perfetto_json(sim.simulate(workload, hardware, assignment))
-    return sim.nearest_setting(workload, hardware, assignment, target.value).lines
+    return sim.nearest_setting(workload, hardware, assignment, target.value, setting=setting).lines

@@ -17,6 +17,7 @@ from sim.cli.simulating import AsJson, DdpSwitches, HardwareFile, WorkloadFile, 
 from sim.nouns.memory import MemoryPoint
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.robust import Robust
+from sim.tuner.setting import tell_setting
 from sim.units import format_ms, format_size, in_ms, parse_size
 
 ROBUST_ROWS = 8
@@ -82,7 +83,7 @@ def tune(
     if as_json:
         emit_noun(answer)
     else:
-        print_answer(answer, f"{workload.name} on {hardware.name}", tell_setting(answer))
+        print_answer(answer, f"{workload.name} on {hardware.name}")
         _print_below(answer, hardware.all_reduce[0].num_bytes)
         _print_tables(answer)
     tell_held(job, with_table=not as_json)
@@ -94,8 +95,8 @@ def tune(
         suggest(to_export(workload_file, hardware_file, output))
 
 
-def print_answer(answer: Recommendation, title: str, setting: str | None) -> None:
-    """What to do and what it is worth, how surely, and why; ``setting``: what ``tell_setting`` says."""
+def print_answer(answer: Recommendation, title: str) -> None:
+    """What to do and what it is worth, how surely, and why."""
     buckets = answer.assignment.bucket_bytes or ()
     sizes = ", ".join(map(format_size, buckets))
     if len(buckets) > MOST_SIZES:
@@ -107,8 +108,8 @@ def print_answer(answer: Recommendation, title: str, setting: str | None) -> Non
         f"bucket(s): {sizes}"
     )
     say(f"gain: {answer.gain.sentence}")
-    if setting is not None:
-        say(f"set: {setting}")
+    if answer.setting is not None:  # limits bar what a sweep finds
+        say(f"set: {tell_setting(answer.setting, answer.against)}")
     say(f"proof: {'optimal' if answer.proved_optimal else 'not proved optimal'}; {answer.proof}")
     say(f"why: {answer.report.verdict}")
     say(f"{answer.against}: {answer.baseline.verdict}")
@@ -129,27 +130,6 @@ def _print_below(answer: Recommendation, least_bytes: int) -> None:
             f"below {format_size(least_bytes)}, the smallest size of the curve, all-reduces are taken to "
             f"last as long as that one; measure smaller ones to be sure of {', '.join(below)}"
         )
-
-
-def tell_setting(answer: Recommendation) -> str | None:
-    """What to set, in one line; None where limits bar what a sweep finds."""
-    setting = answer.setting
-    if setting is None:
-        return None
-    if setting.pick == "default":
-        return f"nothing; keep {answer.against}"
-    saves = f"{format_ms(setting.step_ns)} a step, {format_ms(setting.saved_ns)} less than {answer.against}"
-    if setting.cap_mb is None:
-        return f"the recommended buckets: {saves}; no one cap is faster than {answer.against}"
-    behind_ns = setting.behind_ns or 0
-    behind = f"{format_ms(behind_ns)} ({behind_ns / answer.report.step_ns:.1%}) more than"
-    if setting.pick == "cap":
-        alike = "; over steps as they vary the two cannot be told apart" if setting.is_alike else ""
-        return f"bucket_cap_mb={setting.cap_mb:g}: {saves} and {behind} the recommended buckets{alike}"
-    return (
-        f"the recommended buckets: {saves}; the best round cap, bucket_cap_mb={setting.cap_mb:g}, takes "
-        f"{behind} they do"
-    )
 
 
 def _print_tables(answer: Recommendation) -> None:

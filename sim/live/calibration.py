@@ -4,7 +4,6 @@ from collections.abc import Iterable
 
 from sim.errors import NotModelledError, SimError
 from sim.formats.documents import to_text
-from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.live import Calibration, LayoutPrediction, LiveGain
 from sim.nouns.recording import RecordedLayout, Recording
@@ -55,11 +54,10 @@ def live_gain(calibration: Calibration, layout: RecordedLayout, *, draws: int = 
     except NotModelledError as error:
         raise NotModelledError(f"gain: {error}") from None
     gain, best = found.gain, found.assignment
-    is_inside = gain.low_ns is None or gain.high_ns is None or gain.low_ns <= gain.gain_ns <= gain.high_ns
     return LiveGain(
         in_use_ns=found.baseline.step_ns,
         recommended_ns=found.report.step_ns,
-        gain_ns=gain.gain_ns if is_inside or gain.mean_ns is None else gain.mean_ns,
+        gain_ns=gain.told_ns,
         low_ns=gain.low_ns,
         high_ns=gain.high_ns,
         significant=gain.significant,
@@ -67,7 +65,8 @@ def live_gain(calibration: Calibration, layout: RecordedLayout, *, draws: int = 
         world_size=job.hardware.world_size,
         in_use_buckets=len(layout.bucket_indices),
         recommended_buckets=len(best.bucket_indices),
-        setting=_setting(best) if best.by_keywords else "",
+        setting=found.setting,
+        against=found.against,
         snippet=snippet(best, job.workload),
         assignment_json=to_text(best),
     )
@@ -102,14 +101,3 @@ def _notes(window: Recording, job: RecordedJob) -> tuple[str, ...]:
         more = f" and {len(window.missing_ranks) - 8} more" if len(window.missing_ranks) > 8 else ""
         told.append(f"No file of rank {ranks}{more}: if the slowest is among them, it is not seen.")
     return tuple(told)
-
-
-def _setting(assignment: Assignment) -> str:
-    """Keywords of DistributedDataParallel, and what has to be in the environment with them."""
-    environment = assignment.requires.get("environment", {})
-    return ", ".join(
-        [
-            *(f"{name}={value!r}" for name, value in assignment.ddp_kwargs.items()),
-            *(f"{name}={value} in the environment" for name, value in environment.items()),
-        ]
-    )

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from sim.nouns.checks import one_of
 from sim.nouns.hardware import Hardware
+from sim.nouns.recommendation import Setting
 from sim.nouns.recording import RecordedEnd, RecordedLayout, Recording, RecordingHeader
 from sim.nouns.workload import Workload
 
@@ -239,10 +240,11 @@ class Calibration:
 class LiveGain:
     """What the recommended buckets save against those in use, a step, in ns; predicted, not measured.
 
-    ``recommended_ns`` is the step of what is pasted: ``snippet``, ``setting`` and ``assignment_json`` are
-    one assignment, the job's switches among it. ``low_ns`` to ``high_ns`` is the 95 % interval of the mean
-    gain of a long run, None where nothing that varies was recorded. ``gain_ns`` is the difference of the two
-    steps, or that mean where the difference lies outside the interval; ``significant`` is as in ``Gain``.
+    ``recommended_ns`` is the step of what is pasted: ``snippet`` and ``assignment_json`` are one assignment,
+    the job's switches among it. ``low_ns`` to ``high_ns`` is the 95 % interval of the mean
+    gain of a long run, None where nothing that varies was recorded. ``gain_ns`` is the gain that is told
+    (``Gain.told_ns``); ``significant`` is as in ``Gain``. ``setting`` is what to set, as ``tune`` has it,
+    compared with ``against``.
     """
 
     in_use_ns: int
@@ -255,7 +257,8 @@ class LiveGain:
     world_size: int
     in_use_buckets: int
     recommended_buckets: int
-    setting: str
+    setting: Setting | None
+    against: str
     snippet: str
     assignment_json: str
 

@@ -48,6 +48,13 @@ class Gain:
     not_known: tuple[str, ...] = ()
     rests_on: tuple[str, ...] = ()
 
+    @property
+    def told_ns(self) -> int:
+        """The gain to tell: the nominal one, or the mean where the nominal lies outside of its interval."""
+        if self.low_ns is None or self.high_ns is None or self.mean_ns is None:
+            return self.gain_ns
+        return self.gain_ns if self.low_ns <= self.gain_ns <= self.high_ns else self.mean_ns
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plateau:
@@ -82,6 +89,8 @@ class Plateau:
 class Setting:
     """What to set: a round cap (``cap``), the ``recommended`` buckets, or nothing (``default``).
 
+    All that says what to set says this one: commands, pages, autotune.
+
     ``step_ns`` is the step with it and ``saved_ns`` what it saves against what the job has. ``cap_mb`` (MiB)
     is the round cap, whose step ``cap_step_ns`` is ``behind_ns`` longer than the best buckets'; None where no
     cap is faster than what the job has. ``is_alike``: the cap is far behind, but over steps as they vary the
@@ -106,11 +115,9 @@ class Recommendation:
     ``free_lower_bound_ns`` is the part of that certificate that needs no search. ``absent`` says why a
     family is not among ``families``. ``critical_path`` and ``baseline_path`` are the spans that decide the
     end of the recommended step and of DDP's default. ``memory`` is what a limit on the largest bucket costs,
-    where it was asked for. ``simplest`` names the family of DDP's own knobs that is easiest to set of those
-    within 0.1 % of the recommended step that this is not significantly better than. ``notes`` say what the
-    search could not know, and how to let it. ``setting`` is what to set of all this; None where limits bar
-    what a sweep finds. ``against`` is what ``baseline`` and the gain are of: DDP's
-    default, or the buckets that a recorded job had.
+    where it was asked for. ``notes`` say what the search could not know, and how to let it. ``setting`` is
+    what to set of all this; None where limits bar what a sweep finds. ``against`` is what ``baseline`` and
+    the gain are of: DDP's default, or the buckets that a recorded job had.
     """
 
     assignment: Assignment
@@ -128,7 +135,6 @@ class Recommendation:
     critical_path: tuple[PathSpan, ...] = ()
     baseline_path: tuple[PathSpan, ...] = ()
     memory: tuple[MemoryPoint, ...] = ()
-    simplest: str = "bucket_indices"
     setting: Setting | None = None
     notes: tuple[str, ...] = ()
     against: str = "DDP's default"

@@ -1,6 +1,6 @@
 """The recommendation: the best assignment, its proof, what each knob reaches, and whether it matters."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import get_args
 
@@ -25,10 +25,7 @@ from sim.tuner.progress import listened_to, tell
 from sim.tuner.reach import memory_limit as memory
 from sim.tuner.reach.cap_layouts import find_cap_list
 from sim.tuner.reach.families import (
-    CAP,
     DEFAULT,
-    FIRST_AND_CAP,
-    LAST_CAP,
     Families,
     default_buckets,
     find_ddp_families,
@@ -45,7 +42,7 @@ from sim.tuner.search.score import Scorer
 from sim.tuner.setting import find_setting
 from sim.tuner.spread.assessment import Pool, assess, widen
 from sim.tuner.spread.draws import draw
-from sim.tuner.spread.gain import DEFAULT_WORDS, NOTHING, choose, doubted, judge_gain
+from sim.tuner.spread.gain import DEFAULT_WORDS, choose, doubted, judge_gain
 from sim.tuner.spread.judgement import Judge
 from sim.tuner.sweeps.grid import sweep
 from sim.units import format_size
@@ -53,7 +50,6 @@ from sim.units import format_size
 IN_USE = "in use"  # the buckets of a recorded job, where they are not DDP's default
 ANY_BUCKETS = "bucket_indices"  # the family of all partitions, each of which sim.apply can set
 CAP_LIST = "bucket_cap_mb_list"
-EASIEST_FIRST = (DEFAULT, CAP, FIRST_AND_CAP, LAST_CAP, CAP_LIST)
 OF_SINGLE_DRAWS = 3  # optima of single draws that join the pool of candidates
 LITTLE_EFFORT = 0.2  # of a whole search, for the optimum of each of these draws
 
@@ -239,7 +235,6 @@ def _recommend(
         + _tell_proof(scorer, optimum)
         + (f"; rests on {'; '.join(robust.rests_on)}" if robust.rests_on else ""),
         families=families,
-        simplest=_simplest(families, report.step_ns, judge),
         absent=found.absent,
         gain=shown_gain,
         against=_against(compared),
@@ -404,17 +399,6 @@ def _family(reach: Reach, report: Report, recommended_ns: int) -> Family:
         complete=reach.complete,
         how=reach.how,
     )
-
-
-def _simplest(families: Mapping[str, Family], recommended_ns: int, judge: Judge) -> str:
-    """The family that is easiest to set of those with next to no regret, nominally and over the draws."""
-    for name in EASIEST_FIRST:
-        family = families.get(name)
-        if family is None or family.regret_ns > NOTHING * recommended_ns:
-            continue
-        if judge.is_as_good(family.assignment, family.report.step_ns):
-            return name
-    return ANY_BUCKETS
 
 
 def _against(compared: str) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from sim.nouns.recommendation import Gain, Plateau, Setting
 from sim.nouns.rows import SweepRow
 from sim.tuner.sweeps.usual_caps import round_cap
+from sim.units import format_ms, format_percent
 
 FAR = 0.03  # of a step: caps that are further behind the best buckets are not what to set
 
@@ -65,3 +66,22 @@ def find_setting(
             behind_ns=found.behind_ns,
         )
     return Setting(pick="default", step_ns=default_ns)
+
+
+def tell_setting(setting: Setting, against: str) -> str:
+    """What to set, in one line; ``against``: what it is compared with, in words."""
+    if setting.pick == "default":
+        return f"nothing; keep {against}"
+    saves = f"{format_ms(setting.step_ns)} a step, {format_ms(setting.saved_ns)} less than {against}"
+    if setting.cap_mb is None:
+        return f"the recommended buckets: {saves}; no one cap is faster than {against}"
+    behind_ns = setting.behind_ns or 0
+    best_ns = (setting.cap_step_ns or 0) - behind_ns
+    behind = f"{format_ms(behind_ns)} ({format_percent(behind_ns / best_ns if best_ns else 0.0)}) more than"
+    if setting.pick == "cap":
+        alike = "; over steps as they vary the two cannot be told apart" if setting.is_alike else ""
+        return f"bucket_cap_mb={setting.cap_mb:g}: {saves} and {behind} the recommended buckets{alike}"
+    return (
+        f"the recommended buckets: {saves}; the best round cap, bucket_cap_mb={setting.cap_mb:g}, takes "
+        f"{behind} they do"
+    )

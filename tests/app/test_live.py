@@ -355,7 +355,6 @@ def test_what_is_pasted_keeps_the_jobs_switches_and_takes_the_promised_step(
     if pasted.by_keywords:  # what stock DDP makes of these very keywords
         made = sim.assign(calibration.workload, **pasted.ddp_kwargs)
         assert [*map(set, made.bucket_indices)] == [*map(set, pasted.bucket_indices)]
-        assert all(f"{name}={value!r}" in gain.setting for name, value in pasted.ddp_kwargs.items())
 
 
 @pytest.mark.parametrize("name", ["gpt-13.8M-cpu", pytest.param("bert-14.0M-cpu", marks=pytest.mark.slow)])

@@ -29,6 +29,7 @@ from sim.autotuner.prediction import Prediction
 from sim.autotuner.switch import BucketSwitch
 from sim.formats.autotune_files import find_autotunes
 from sim.nouns.assignment import Assignment, MadeFor
+from sim.nouns.recommendation import Setting
 from sim.validator.ranks.wrapping import injection
 from sim.validator.ranks.wrapping.injection import FixedReducer
 
@@ -106,7 +107,13 @@ class Run:
             buckets = (tuple(range(1, count, 2)), tuple(range(0, count, 2)))
             assignment = Assignment(bucket_indices=buckets, made_for=made_for(self.ddp))
             gain = 0 if self.predicts == "nothing" else 10
-            return Prediction(assignment=assignment, in_use_ns=100, best_ns=100 - gain, plain_step_ns=50)
+            return Prediction(
+                assignment=assignment,
+                in_use_ns=100,
+                best_ns=100 - gain,
+                plain_step_ns=50,
+                setting=Setting(pick="recommended" if gain else "default", step_ns=100 - gain, saved_ns=gain),
+            )
 
         predict, loop.predict = loop.predict, planted
         drawn, loop.Random = loop.Random, partial(random.Random, 0)  # type: ignore[assignment, misc]

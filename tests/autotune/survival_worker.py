@@ -25,6 +25,7 @@ from sim.autotuner.prediction import Prediction
 from sim.autotuner.switch import BucketSwitch
 from sim.autotuner.unison import Unison
 from sim.nouns.assignment import Assignment
+from sim.nouns.recommendation import Setting
 from tests.autotune.autotune_worker import Net, Run, made_for
 
 MOST_STEPS = 120
@@ -44,7 +45,13 @@ def plant(ddp: DistributedDataParallel) -> None:
     count = len(list(ddp.parameters()))
     buckets = (tuple(range(1, count, 2)), tuple(range(0, count, 2)))
     assignment = Assignment(bucket_indices=buckets, made_for=made_for(ddp))
-    found = Prediction(assignment=assignment, in_use_ns=100, best_ns=90, plain_step_ns=50)
+    found = Prediction(
+        assignment=assignment,
+        in_use_ns=100,
+        best_ns=90,
+        plain_step_ns=50,
+        setting=Setting(pick="recommended", step_ns=90, saved_ns=10),
+    )
     loop.predict = lambda *_: found
 
 

@@ -83,7 +83,7 @@ def test_the_users_hook_is_on_what_was_kept(ranks: Answers) -> None:
 @pytest.mark.parametrize(
     ("case", "outcome", "why", "steps"),
     [
-        ("nothing_predicted", "reverted", "nothing to gain is predicted: +0.00% of a step", 14),
+        ("nothing_predicted", "reverted", "nothing to gain is predicted", 14),
         ("prediction_fails", "refused", "rank 0: RuntimeError: no prediction: TypeError: planted", 14),
         ("memory_lacks", "refused", "rank 1: MemoryError: planted", 3),
         ("link_lacks_memory", "refused", "rank 1: MemoryError: planted", 9),

@@ -1,7 +1,7 @@
 """From one recording and one link every way to ask gives the same buckets and the same gain."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,6 +9,8 @@ import pytest
 
 import sim
 from app import cached
+from app.answering import find_answer, round_cap_mb
+from app.choosing import Choice
 from sim.autotuner import prediction
 from sim.autotuner.job_link import JobLink
 from sim.formats.record_files import recorded_step
@@ -84,7 +86,7 @@ def recorded(request: pytest.FixtureRequest, tmp_path: Path) -> Recorded:
 
 def told(answer: Recommendation) -> tuple[Any, ...]:
     gain = answer.gain
-    return answer.assignment, answer.baseline.step_ns, gain.gain_ns, gain.low_ns, gain.high_ns
+    return answer.assignment, answer.baseline.step_ns, gain.gain_ns, gain.low_ns, gain.high_ns, answer.setting
 
 
 def test_the_import_says_how_the_job_ran(recorded: Recorded) -> None:
@@ -117,13 +119,15 @@ def test_all_ways_to_ask_give_one_answer(recorded: Recorded, monkeypatch: pytest
     layout = recording.ranks[0].layouts[-1]
     calibration = sim.calibrate_live(recording, [layout], hardware)
     live = sim.live_gain(calibration, layout)
-    assert (live.in_use_ns, live.low_ns, live.high_ns) == (expected[1], expected[3], expected[4])
+    assert (live.in_use_ns, live.low_ns, live.high_ns, live.setting) == (expected[1], *expected[3:])
+    assert live.gain_ns == asked.gain.told_ns
     assert sim.to_text(asked.assignment) == live.assignment_json
 
     monkeypatch.setattr(prediction, "_hardware", lambda recording, link: hardware)
     found = prediction.predict(recorded.recording, JobLink(curve=hardware.all_reduce), PAIRS)
     assert found.assignment == asked.assignment
-    assert (found.in_use_ns, found.gain_ns, found.gain_low_ns, found.gain_high_ns) == expected[1:]
+    assert (found.in_use_ns, found.gain_ns, found.gain_low_ns, found.gain_high_ns) == expected[1:5]
+    assert found.setting == asked.setting
 
     measured = recorded_step(recorded.workload_file)
     assert measured is not None
@@ -138,6 +142,19 @@ def test_all_ways_to_ask_give_one_answer(recorded: Recorded, monkeypatch: pytest
         measured,
     )
     assert told(cached.tune(page)) == expected
+    default = cached.play(page, Choice(pick="default"))
+    answer = find_answer(page, Choice(pick="default"), cached.tune(page), default, is_plain=True)
+    assert asked.setting is not None
+    assert (answer.pick, answer.cap_mb, answer.is_alike, answer.against) == (
+        asked.setting.pick,
+        asked.setting.cap_mb,
+        asked.setting.is_alike,
+        asked.against,
+    )
+    assert (answer.saved_ns, answer.played.report.step_ns) == (asked.setting.saved_ns, asked.setting.step_ns)
+    if asked.setting.cap_mb is not None:
+        assert round_cap_mb(page, Choice(pick="default"), cached.tune(page)) == asked.setting.cap_mb
+        assert answer.behind_ns == asked.setting.behind_ns
 
 
 def test_commands_ask_about_the_job_as_it_ran(recorded: Recorded, tmp_path: Path) -> None:
@@ -146,6 +163,8 @@ def test_commands_ask_about_the_job_as_it_ran(recorded: Recorded, tmp_path: Path
     answer = json.loads(bucketsim("tune", *files, "--json").out)
     asked = job.tune()
     assert answer["gain"]["gain_ns"] == asked.gain.gain_ns
+    assert asked.setting is not None
+    assert answer["setting"] == asdict(asked.setting)
     assert answer["assignment"]["bucket_indices"] == [*map(list, asked.assignment.bucket_indices)]
     exported = json.loads(bucketsim("export", *files, "--as", "assignment").out)
     assert exported["bucket_indices"] == answer["assignment"]["bucket_indices"]

@@ -86,20 +86,6 @@ def test_no_cap_is_better_than_the_best_cap(case: Case, caps: list[float]) -> No
     assert sim.assign(workload, bucket_cap_mb=cap) == family.assignment
 
 
-@settings(max_examples=tries(60))
-@given(anything(max_gradients=7))
-def test_the_simplest_setting_is_as_good(case: Case) -> None:
-    workload, hardware = case
-    recommendation = sim.tune(workload, hardware)
-    easy = ("default", "bucket_cap_mb", "first_bucket_mb+bucket_cap_mb", "DDP_SET_LAST_BUCKET_CAP")
-    limit = recommendation.report.step_ns / 1000
-    as_good = [name for name in easy if recommendation.families[name].regret_ns <= limit]
-    if as_good:
-        assert recommendation.simplest == as_good[0]
-    else:
-        assert recommendation.simplest in ("bucket_cap_mb_list", "bucket_indices")
-
-
 def varied(workload: Workload, random: Random) -> Workload:
     """Six recorded iterations, some gradients a little earlier or later than nominal."""
     times = [gradient.ready_ns or 0 for gradient in workload.gradients]

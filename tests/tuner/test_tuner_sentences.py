@@ -94,7 +94,6 @@ def test_no_sentence_contradicts_another(
     if gain.significant:
         assert not default_is_as_good, (gain.sentence, plateau.sentence)
         assert not plateau.alike_holds_default
-        assert answer.simplest != "default"
     if gain.significant is False and is_allowed:
         assert default_is_as_good, (gain.sentence, plateau.sentence)
         assert plateau.alike_holds_default
@@ -109,12 +108,9 @@ def test_no_sentence_contradicts_another(
     if not is_allowed:
         assert not default_is_as_good
         assert "keep the default" not in gain.sentence
-    if plateau.decided_by == "noise" and answer.simplest == "bucket_cap_mb":
-        cap = answer.families["bucket_cap_mb"].assignment.ddp_kwargs["bucket_cap_mb"]
-        assert any(low <= cap <= high for low, high in plateau.alike_mb)
 
     with mock.patch.object(tuning, "say") as say:
-        tuning.print_answer(answer, "", None)
+        tuning.print_answer(answer, "")
         tuning._print_tables(answer)
     said = [call.args[0] for call in say.call_args_list]
     if answer.setting is not None and gain.significant is False:

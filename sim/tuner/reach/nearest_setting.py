@@ -11,6 +11,7 @@ from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment
 from sim.nouns.checks import one_of
 from sim.nouns.ddp_switches import SWITCHES
 from sim.nouns.hardware import Hardware
+from sim.nouns.recommendation import Setting
 from sim.nouns.workload import Workload
 from sim.systems.framework_table import FRAMEWORKS, Framework
 from sim.systems.registry import assign
@@ -42,11 +43,17 @@ class NearestSetting:
 
 
 def nearest_setting(
-    workload: Workload, hardware: Hardware, assignment: Assignment, framework: str
+    workload: Workload,
+    hardware: Hardware,
+    assignment: Assignment,
+    framework: str,
+    *,
+    setting: Setting | None = None,
 ) -> NearestSetting:
     """The setting of ``framework`` whose step is shortest, with the lines that set it.
 
-    All caps that the framework can set are played, under those switches of ``assignment`` that it can set.
+    It is ``setting``, or its round cap, where that is given and the framework can set it. Else all caps that
+    the framework can set are played, under those switches of ``assignment`` that it can set.
     ``assignment`` itself is played, too, if the framework can set all its keywords.
 
     Args:
@@ -54,6 +61,7 @@ def nearest_setting(
         hardware: what the machine carries.
         assignment: what is wished for, such as ``sim.tune``'s.
         framework: ``transformers``, ``accelerate``, ``lightning``, ``ray``, ``mmengine`` or ``fairseq``.
+        setting: what ``sim.tune`` says to set for this very job.
 
     Raises:
         AssignmentError: the assignment does not fit ``workload``.
@@ -74,7 +82,8 @@ def nearest_setting(
     row = FRAMEWORKS[framework]
     search = _Search(workload, hardware, assignment, row)
     asked_ns = simulated_step_ns(workload, hardware, assignment)
-    best, best_ns = search.best(search.switches)
+    said = search.of(setting)
+    best, best_ns = search.best(search.switches) if said is None else (said, search.step_of(said))
     default_ns = search.step_of(assign(workload, **search.switches, **search.settings))
     told = [
         f"# bucketsim: the nearest for {workload.name!r} that {row.title} can set; predicted are",
@@ -115,6 +124,17 @@ class _Search:
         """The setting with the shortest step, the simplest of equals, and that step in ns."""
         played = [(one, self.step_of(one)) for one in self._candidates(switches)]
         return min(played, key=lambda pair: pair[1])  # the first of equals
+
+    def of(self, setting: Setting | None) -> Assignment | None:
+        """What ``setting`` says to set; None where the framework cannot, or nothing is said."""
+        options = {**self.switches, **self.settings}
+        if setting is None or self.lacks:
+            return None
+        if setting.pick == "default":
+            return None if self.framework.passes_always else assign(self.workload, **options)
+        if setting.cap_mb is None or not self.framework.can_cap({"bucket_cap_mb": setting.cap_mb}):
+            return None
+        return assign(self.workload, bucket_cap_mb=setting.cap_mb, **options)
 
     def step_of(self, assignment: Assignment) -> int:
         """The step of ``assignment`` in ns."""
