@@ -18,6 +18,7 @@ from sim.nouns.ranks import Ranks
 from sim.nouns.scaling_row import ScalingRow
 from sim.nouns.step_distribution import AssignmentComparison
 from sim.nouns.workload import Workload
+from sim.units import format_number
 
 Settings = tuple[tuple[str, Any], ...]
 _ALONE = Hardware(name="alone", world_size=1, all_reduce=(CurvePoint(num_bytes=0, duration_ns=0),))
@@ -86,7 +87,7 @@ def _computing(_workload: Workload, digest: str, factor: float) -> Workload:
     changed, _ = sim.scale(_workload, _ALONE, backward=factor)
     return replace(
         changed,
-        name=f"{_workload.name}, computing x {factor:g}",
+        name=f"{_workload.name}, computing x {format_number(factor, 6)}",
         forward_ns=round(_workload.forward_ns * factor),
         loss_ns=round(_workload.loss_ns * factor),
         optimizer_ns=round(_workload.optimizer_ns * factor),

@@ -19,6 +19,7 @@ from sim.errors import InputError, NotModelledError
 from sim.nouns.collective import Collective
 from sim.nouns.difference import Difference
 from sim.nouns.hardware import Hardware
+from sim.units import format_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,7 @@ class Machine:
         if self.preset is not None:
             settings = ", ".join(f"{value} {name}" for name, value in self.settings)
             named = f"{MACHINE_WORDS[self.preset]}{f', {settings}' if settings else ''}"
-        factors = [f"{name} × {value:g}" for name, value in self.what_if.told().items()]
+        factors = [f"{name} × {format_number(value, 6)}" for name, value in self.what_if.told().items()]
         return ", ".join([named, *factors] if named else factors)
 
 
@@ -58,7 +59,7 @@ class Candidate:
         """The candidate in a few words, without its letter."""
         named = self.choice.words
         if self.is_best_cap:
-            cap = "" if self.choice.cap_mb is None else f"={self.choice.cap_mb:g}"
+            cap = "" if self.choice.cap_mb is None else f"={format_number(self.choice.cap_mb, 6)}"
             named = ", ".join([f"{words.BEST_CAP_WORDS}{cap}", *map(option_words, self.choice.options)])
         return f"{named} on {self.machine.words}" if self.machine.words else named
 

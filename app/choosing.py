@@ -14,6 +14,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import SLOWDOWNS, CurvePoint, Hardware
 from sim.nouns.workload import Workload
 from sim.systems.switching import as_the_job
+from sim.units import format_number
 
 # How compute, copies and collectives disturb each other; two collectives beside one another are no such pair.
 INTERFERING = tuple(name for name in SLOWDOWNS if name != "channel_slowdown")
@@ -53,7 +54,7 @@ class Choice:
         """The choice in a few words."""
         named = labels.choice_words(self.pick, self.cap_mb, self.first_mb)
         if self.pick == "cap-list" and self.caps_mb:
-            named = f"caps {', '.join(f'{cap:g}' for cap in self.caps_mb[:4])} MiB" + (
+            named = f"caps {', '.join(format_number(cap, 6) for cap in self.caps_mb[:4])} MiB" + (
                 f" … {len(self.caps_mb)} in all" if len(self.caps_mb) > 4 else ""
             )
         return ", ".join([named, *map(option_words, dict(self.options).items())])
@@ -204,9 +205,12 @@ class WhatIf:
         if self.slowest_rank == 1.0:
             return None
         if not self.slowest_rank >= 1.0:
-            raise InputError(f"slowest rank: {self.slowest_rank:g} is not legal; give a factor of 1 or more")
+            raise InputError(
+                f"slowest rank: {format_number(self.slowest_rank, 6)} is not legal; give a factor of 1 or "
+                f"more"
+            )
         slower, _ = sim.scale(workload, _NO_MACHINE, backward=self.slowest_rank)
-        return replace(slower, name=f"{workload.name}, backward x {self.slowest_rank:g}")
+        return replace(slower, name=f"{workload.name}, backward x {format_number(self.slowest_rank, 6)}")
 
 
 def _with_interference(hardware: Hardware, factor: float) -> Hardware:

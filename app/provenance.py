@@ -14,6 +14,7 @@ from app.cached import Inputs
 from sim.nouns.assignment import Assignment
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.report import Report
+from sim.units import format_number
 
 Noun = TypeVar("Noun", Assignment, Report, Recommendation)
 
@@ -62,7 +63,7 @@ def origin_words(where_from: Mapping[str, Any]) -> str:
 
 def _scaled_words(name: str, value: Any) -> str:
     """A factor, or a value in place of the measured one."""
-    return f"{name} x{value:g}" if isinstance(value, float) else f"{name} {value}"
+    return f"{name} x{format_number(value, 6)}" if isinstance(value, float) else f"{name} {value}"
 
 
 def signed(noun: Noun, where_from: Mapping[str, Any]) -> Noun:

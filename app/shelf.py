@@ -7,6 +7,7 @@ from app.library import LIVE
 from sim.nouns.comparison import Agreement
 from sim.nouns.measurement import Mode
 from sim.nouns.records import Record
+from sim.units import format_number
 
 UPLOADED = "upload: "  # what the name of an uploaded record begins with
 
@@ -85,7 +86,11 @@ def _tests(record: Record, place: str) -> str:
     words = [place]
     if record.neighbour is not None and "beside" not in place:
         words.append(f"beside a job on hosts {' and '.join(map(str, record.neighbour.hosts))}")
-    words += [f"rank {rank} x {factor:g}" for rank, factor in record.slow if f"rank {rank}" not in place]
+    words += [
+        f"rank {rank} x {format_number(factor, 6)}"
+        for rank, factor in record.slow
+        if f"rank {rank}" not in place
+    ]
     if None not in (record.box, record.calibrated_in) and record.box != record.calibrated_in:
         words.append(f"from hardware of {_text(record.hardware.provenance.get('place')) or 'another box'}")
     return "; ".join(words)

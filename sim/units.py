@@ -107,9 +107,12 @@ def format_time(ns: float) -> str:
     return f"{ns / 1000:.1f} us" if round(ns / 1000, 1) < 1000 else format_ms(ns)
 
 
-def three_digits(value: float) -> str:
-    """A number to three digits, and all of those before its point; never in powers of ten above 1."""
-    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:.0f}"
+def format_number(value: float, digits: int = 3) -> str:
+    """A number for people, to so many digits and all of those before its point; never in powers of ten."""
+    if not math.isfinite(value):
+        return str(value)
+    rounded = f"{value:.{digits}g}" if abs(value) < 10**digits - 0.5 else f"{value:.0f}"
+    return f"{Decimal(rounded):f}"
 
 
 def format_percent(share: float, digits: int = 1, *, sign: bool = False) -> str:
@@ -121,9 +124,10 @@ def format_percent(share: float, digits: int = 1, *, sign: bool = False) -> str:
         text = f"{share + 0.0:{'+' if sign else ''}.{places}%}"
         if share in (-1, 0, 1) or abs(float(text[:-1])) not in (0, 100):
             return text
-    if abs(share) > 0.5:
-        return text.replace("100", "over 100") if abs(share) > 1 else f"almost {text}"
-    return f"less than {10.0**-places:.{places}f}%"
+    if abs(share) > 1:
+        return f"more than {round(share):.0%}"
+    least = 10.0**-places
+    return f"more than {100 - least:.{places}f}%" if abs(share) > 0.5 else f"less than {least:.{places}f}%"
 
 
 def format_mib_range(low: float, high: float | None) -> str:
@@ -168,6 +172,6 @@ def format_size(num_bytes: float) -> str:
     value = float(num_bytes)
     for unit in ("B", "KiB", "MiB"):
         if abs(round(value)) < 1024:
-            return f"{value:.0f} B" if unit == "B" else f"{three_digits(value)} {unit}"
+            return f"{value:.0f} B" if unit == "B" else f"{format_number(value)} {unit}"
         value /= 1024
-    return f"{three_digits(value)} GiB"
+    return f"{format_number(value)} GiB"

@@ -10,7 +10,7 @@ from app.figures.style import bucket_colour, framed, safe
 from app.figures.timeline import MAX_SPANS
 from sim.nouns.assignment import Assignment
 from sim.nouns.workload import Workload
-from sim.units import MIB
+from sim.units import MIB, format_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ def _row(name: str, workload: Workload, assignment: Assignment) -> list[Block]:
         names = ", ".join(safe(gradient.name, 40) for gradient in gradients[:3])
         more = f" and {len(gradients) - 3} more" if len(gradients) > 3 else ""
         text = (
-            f"<b>{safe(name)}</b><br>bucket {bucket}: {size / MIB:.3g} MiB here<br>"
+            f"<b>{safe(name)}</b><br>bucket {bucket}: {format_number(size / MIB)} MiB here<br>"
             f"{len(gradients)} gradient{'s' if len(gradients) > 1 else ''}: {names}{more}"
         )
         blocks.append(Block(row=name, bucket=bucket, start_bytes=reached, num_bytes=size, text=text))
@@ -70,7 +70,8 @@ def _thinned(blocks: Sequence[Block], least_bytes: int) -> list[Block]:
                 bucket=None,
                 start_bytes=members[0].start_bytes,
                 num_bytes=size,
-                text=f"<b>{safe(members[0].row)}</b><br>{len(members)} blocks, {size / MIB:.3g} MiB",
+                text=f"<b>{safe(members[0].row)}</b><br>{len(members)} blocks, "
+                f"{format_number(size / MIB)} MiB",
             )
         )
     return thinned

@@ -8,7 +8,7 @@ from plotly.subplots import make_subplots
 
 from app.figures.style import ACCENT, BUCKETS, LEGEND_BELOW, LINE, framed, safe
 from sim.nouns.hardware import CurvePoint, Hardware
-from sim.units import NS_PER_S, format_size
+from sim.units import NS_PER_S, format_number, format_size
 
 _SIZE_TICKS = tuple(1 << power for power in range(10, 34, 5))
 _TIME_TICKS = {  # in us
@@ -160,7 +160,7 @@ def row_text(row: CurveRow) -> str:
     if row.low_ns < row.high_ns:
         lines[1] += f", stated range {us(row.low_ns):,.1f} to {us(row.high_ns):,.1f} us"
     if row.bytes_per_s is not None:
-        lines.append(f"bus bandwidth {row.bytes_per_s / 1e9:.4g} GB/s")
+        lines.append(f"bus bandwidth {format_number(row.bytes_per_s / 1e9, 4)} GB/s")
     return "<br>".join(lines)
 
 

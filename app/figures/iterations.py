@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 from app.figures.style import ACCENT, ALARM, NEUTRAL, framed, ms, safe
 from sim.nouns.comparison import Agreement
 from sim.nouns.records import Record
+from sim.units import format_percent
 
 _SPREAD = 0.6  # the share of a row that its iterations are spread over, in order
 
@@ -64,7 +65,7 @@ def draw_strips(strips: Sequence[Strip]) -> go.Figure:
             marker={"size": 7, "color": colour, "symbol": symbol, "opacity": 0.8},
             customdata=[
                 f"{safe(strip.name)}<br>iteration {number + 1} of {count}: {ms(time):,.2f} ms, "
-                f"{time / strip.median_ns - 1:+.2%} from the median"
+                f"{format_percent(time / strip.median_ns - 1, 2, sign=True)} from the median"
                 for _, number, time, count, strip in points
             ],
             hovertemplate="%{customdata}<extra></extra>",

@@ -12,7 +12,7 @@ from plotly.subplots import make_subplots
 from app.figures.style import ACCENT, ALARM, BUCKETS, LINE, NEUTRAL, framed, ms
 from app.words.live import PART_WORDS
 from sim.nouns.live import PARTS, Lateness, LiveReport
-from sim.units import format_ms
+from sim.units import format_ms, format_percent
 
 MOST_POINTS = 1500
 ROLLING = 50
@@ -69,7 +69,8 @@ def steps_figure(report: LiveReport, *, by_clock: bool = False) -> go.Figure:
         + (
             ""
             if point.predicted_ns is None or point.error is None
-            else f"<br>predicted {format_ms(point.predicted_ns)}, {point.error:+.1f} %"
+            else f"<br>predicted {format_ms(point.predicted_ns)}, "
+            f"{format_percent(point.error / 100, sign=True)}"
         )
         + f"<br>last to end backward: rank {point.last_rank}"
         for point in shown
@@ -223,7 +224,7 @@ def lateness_figure(rows: Sequence[Lateness], most: int = 16) -> go.Figure:
         x=[100 * row.share for row in shown],
         marker={"color": ACCENT},
         customdata=[
-            f"<b>rank {row.rank}</b> is last in {row.share:.0%} of steps,<br>"
+            f"<b>rank {row.rank}</b> is last in {format_percent(row.share, 0)} of steps,<br>"
             f"by {format_ms(row.behind_ns)} in the median of these"
             for row in shown
         ],

@@ -5,6 +5,7 @@ from textwrap import wrap
 from app.figures.machine import Box, Machine, Part, PartKind, Wire
 from app.figures.style import safe
 from sim.nouns.cluster import HostTemplate, LinkKind
+from sim.units import format_number, format_percent
 
 _LINE = 62  # letters of a title's small print
 
@@ -46,11 +47,11 @@ def rate_words(low: float, high: float) -> str:
 
 def _number(value: float) -> str:
     """Three digits, and never a power of ten for what is large."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{value:,.0f}" if value >= 100 else format_number(value)
 
 
 def _rate(bytes_per_s: float) -> str:
-    return f"{bytes_per_s / 1e9:,.4g}" if bytes_per_s < 1e12 else f"{bytes_per_s / 1e9:,.0f}"
+    return format_number(bytes_per_s / 1e9, 4) if bytes_per_s < 1e12 else f"{bytes_per_s / 1e9:,.0f}"
 
 
 def title_words(machine: Machine, name: str | None = None) -> tuple[str, str]:
@@ -77,7 +78,7 @@ def title_words(machine: Machine, name: str | None = None) -> tuple[str, str]:
         if rails > 1:
             words.append(f"{rails} rails")
         if cluster.host_count > network.hosts_per_leaf or rails > 1:
-            words.append(f"uplinks {network.oversubscription:.3g} : 1")
+            words.append(f"uplinks {format_number(network.oversubscription)} : 1")
     return safe(name or cluster.name), "<br>".join(wrap(", ".join(words), _LINE))
 
 
@@ -127,6 +128,9 @@ def wire_text(wire: Wire, names: tuple[str, str], busy: float | None) -> str:
             lines.append("the all-reduce does not use it")
         else:
             busy_us = wire.s_per_byte * (1 << 20) * 1e6
-            lines.append(f"{wire.share:.3g} bytes cross it for each byte of the message:")
-            lines.append(f"busy for {_number(busy_us)} us a MiB, {busy or 0:.0%} of the busiest link's time")
+            lines.append(f"{format_number(wire.share)} bytes cross it for each byte of the message:")
+            lines.append(
+                f"busy for {_number(busy_us)} us a MiB, {format_percent(busy or 0, 0)} of the busiest "
+                f"link's time"
+            )
     return "<br>".join(lines)

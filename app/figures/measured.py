@@ -22,7 +22,7 @@ from app.figures.style import (
 from sim.nouns.comparison import Agreement, Attribution, CandidateAgreement
 from sim.nouns.measurement import MeasuredBucket
 from sim.nouns.report import BucketRow
-from sim.units import MIB
+from sim.units import MIB, format_number, format_percent
 
 # Mechanisms of an attribution: in words, their colour.
 MECHANISMS = {
@@ -97,7 +97,7 @@ def draw_steps(pairs: tuple[ParityPoint, ...]) -> go.Figure:
         y=names,
         mode="markers",
         marker={"size": 12, "color": ACCENT, "symbol": "diamond-open", "line": {"width": 3, "color": ACCENT}},
-        customdata=[f"{pair.error:+.2%}" for pair in pairs],
+        customdata=[format_percent(pair.error, 2, sign=True) for pair in pairs],
         hovertemplate="%{y}<br>predicted %{x:.2f} ms, error %{customdata}<extra></extra>",
     )
     figure.update_yaxes(categoryorder="array", categoryarray=names[::-1])
@@ -167,12 +167,14 @@ def _pair(bucket: BucketRow, seen: MeasuredBucket | None) -> BucketPair:
 
 
 def _pair_text(pair: BucketPair) -> str:
-    rows = [f"<b>bucket {pair.index}</b>: {pair.num_bytes / MIB:.3g} MiB"]
+    rows = [f"<b>bucket {pair.index}</b>: {format_number(pair.num_bytes / MIB)} MiB"]
     for name, interval in (("predicted", pair.predicted), ("measured", pair.measured)):
         if interval is not None:
             rows.append(f"{name}: {pair.since} {ms_text(interval[0])}, end {ms_text(interval[1])}")
     if pair.measured is not None and pair.error_ns is not None:
-        share = f" ({pair.error_ns / pair.measured[1]:+.2%})" if pair.measured[1] else ""
+        share = (
+            f" ({format_percent(pair.error_ns / pair.measured[1], 2, sign=True)})" if pair.measured[1] else ""
+        )
         rows.append(f"error of its end {ms(pair.error_ns):+.3f} ms{share}")
     return "<br>".join(rows)
 

@@ -8,6 +8,7 @@ from plotly.subplots import make_subplots
 
 from app.figures.style import ACCENT, ALARM, BUCKETS, LINE, NEUTRAL, bucket_colour, framed, ms, safe
 from sim.nouns.comparison import Agreement
+from sim.units import format_percent
 
 _BAND = "rgba(0,158,115,0.15)"
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star")
@@ -208,6 +209,6 @@ def _hover(point: ParityPoint) -> str:
     lines += [
         f"measured {ms(point.measured_ns):,.2f} ms{interval}",
         f"predicted {ms(point.predicted_ns):,.2f} ms",
-        f"error {point.error:+.2%}",
+        f"error {format_percent(point.error, 2, sign=True)}",
     ]
     return "<br>".join(lines)

@@ -7,7 +7,7 @@ from plotly.subplots import make_subplots
 
 from app.figures.style import ACCENT, ALARM, BUCKETS, LINE, framed, ms, safe
 from sim.nouns.step_distribution import AssignmentComparison, RankPart, StepDistribution
-from sim.units import format_ms
+from sim.units import format_ms, format_number, format_percent
 
 Named = tuple[str, StepDistribution]
 
@@ -163,8 +163,8 @@ def _parts(figure: go.Figure, parts: Sequence[RankPart]) -> None:
         marker={"color": LINE},
         customdata=[
             f"<b>{safe(part.name)}</b>: {part.count:,} of the ranks, the first is {part.first:,}<br>"
-            f"last in {part.last_share:.1%} of collectives<br>"
-            f"collectives of one wait {format_ms(part.waited_ns)} a step; pace {part.pace:.4g}"
+            f"last in {format_percent(part.last_share)} of collectives<br>"
+            f"collectives of one wait {format_ms(part.waited_ns)} a step; pace {format_number(part.pace, 4)}"
             for part in parts
         ],
         hovertemplate="%{customdata}<extra></extra>",

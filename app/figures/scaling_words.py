@@ -6,7 +6,7 @@ from textwrap import wrap
 
 from app.figures.style import ACCENT, ALARM, GOOD, safe
 from sim.nouns.scaling_row import ScalingRow
-from sim.units import format_mib_range, format_ms
+from sim.units import format_mib_range, format_ms, format_number, format_percent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +63,13 @@ def text_of(curve: Curve, row: ScalingRow) -> str:
     step, exposed = curve.step_ns(row), curve.exposed_ns(row)
     lines = [
         f"<b>{curve.name}, {row.world_size:,} ranks</b>",
-        f"efficiency {curve.efficiency(row):.1%}, step {format_ms(step)}",
-        f"exposed {format_ms(exposed)}, {exposed / step if step else 0.0:.1%} of the step",
+        f"efficiency {format_percent(curve.efficiency(row))}, step {format_ms(step)}",
+        f"exposed {format_ms(exposed)}, {format_percent(exposed / step if step else 0.0)} of the step",
     ]
     if curve.name == "DDP's default":
         lines.append(f"{row.default_num_buckets} buckets, {_behind_words(row)}")
     elif curve.name == "best cap":
-        lines.append(f"bucket_cap_mb={row.bucket_cap_mb:.4g}: {row.cap_num_buckets} buckets")
+        lines.append(f"bucket_cap_mb={format_number(row.bucket_cap_mb, 4)}: {row.cap_num_buckets} buckets")
         if row.cap_step_low_ns != row.cap_step_high_ns:
             lines.append(
                 f"{row.source}: {format_ms(row.cap_step_low_ns)} to {format_ms(row.cap_step_high_ns)}"
@@ -90,14 +90,14 @@ def text_of(curve: Curve, row: ScalingRow) -> str:
 def cap_text(row: ScalingRow) -> str:
     """The hover of a best cap: the caps as good, whether the curve's range would choose another, and why."""
     lines = [
-        f"<b>bucket_cap_mb={row.bucket_cap_mb:.4g}, {row.world_size:,} ranks</b>",
+        f"<b>bucket_cap_mb={format_number(row.bucket_cap_mb, 4)}, {row.world_size:,} ranks</b>",
         f"as good around it, in MiB: {format_mib_range(row.cap_low_mb, row.cap_high_mb)}{_elsewhere(row)}",
         f"DDP's default is {'as good' if row.default_is_alike else _behind_words(row)}",
     ]
     if not row.cap_is_sure:
         lines.append(
-            f"not sure: the ends of the curve's range choose {row.best_cap_low_mb:.4g} and "
-            f"{row.best_cap_high_mb:.4g} MiB"
+            f"not sure: the ends of the curve's range choose {format_number(row.best_cap_low_mb, 4)} and "
+            f"{format_number(row.best_cap_high_mb, 4)} MiB"
         )
     if row.reason:
         lines.append(_wrapped(row.reason))

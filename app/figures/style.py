@@ -6,7 +6,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from sim.units import NS_PER_MS
+from sim.units import NS_PER_MS, format_number
 
 # Okabe and Ito's colours for all kinds of sight, without black and yellow: one vanishes on a dark
 # page, the other on a light one.
@@ -45,7 +45,7 @@ def ms_text(ns: float) -> str:
 
 def mib_text(mib: float) -> str:
     """What stands at a tick of ``MIB_TICKS``."""
-    return f"{mib:.3g}" if mib < 1 else f"{mib:.0f}"
+    return format_number(mib) if mib < 1 else f"{mib:.0f}"
 
 
 def safe(text: str, limit: int = 60) -> str:

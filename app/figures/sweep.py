@@ -10,7 +10,7 @@ from app.figures.band import Band, band_traces, place
 from app.figures.style import ACCENT, ALARM, GOOD, GRID, LINE, MIB_TICKS, built, mib_text, ms
 from sim.nouns.recommendation import Plateau
 from sim.nouns.rows import SweepRow
-from sim.units import format_ms, format_size
+from sim.units import format_ms, format_number, format_percent, format_size
 
 _ZONE = "rgba(0,158,115,0.16)"
 
@@ -59,7 +59,7 @@ def sweep_data(
     curve = tuple(sorted((p for p in points if p.cap_mb), key=lambda p: p.cap_mb or 0.0))
     chosen = None
     if chosen_cap_mb is not None and chosen_step_ns is not None:
-        text = f"<b>shown: {chosen_cap_mb:g} MiB</b><br>step {format_ms(chosen_step_ns)}"
+        text = f"<b>shown: {format_number(chosen_cap_mb, 6)} MiB</b><br>step {format_ms(chosen_step_ns)}"
         chosen = SweepPoint(cap_mb=chosen_cap_mb, step_ms=ms(chosen_step_ns), text=text)
     return SweepData(
         curve=curve,
@@ -81,12 +81,12 @@ def _zones(curve: Sequence[SweepPoint], plateau: Plateau) -> tuple[tuple[float, 
 
 
 def _point(row: SweepRow) -> SweepPoint:
-    name = "DDP's default" if row.bucket_cap_mb is None else f"cap {row.bucket_cap_mb:g} MiB"
+    name = "DDP's default" if row.bucket_cap_mb is None else f"cap {format_number(row.bucket_cap_mb, 6)} MiB"
     text = "<br>".join(
         [
             f"<b>{name}</b>",
             f"step {format_ms(row.step_ns)}",
-            f"exposed {format_ms(row.exposed_comm_ns)}, overlap {row.overlap_ratio:.0%}",
+            f"exposed {format_ms(row.exposed_comm_ns)}, overlap {format_percent(row.overlap_ratio, 0)}",
             f"{row.num_buckets} buckets, the largest {format_size(row.largest_bucket_bytes)}",
         ]
     )

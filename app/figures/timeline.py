@@ -24,7 +24,7 @@ from app.figures.style import (
 )
 from sim.nouns.collective import CollectiveTimes
 from sim.nouns.timeline import BucketTimes, ComputeSpan, Timeline
-from sim.units import MIB
+from sim.units import MIB, format_number
 
 MAX_SPANS = 1000  # beyond, a browser plots for longer than one waits: 4,000 take it two seconds
 _TOLD_APART = 400  # spans of a lane, side by side and as long as each other
@@ -93,9 +93,9 @@ def bucket_text(timeline: Timeline, bucket: BucketTimes) -> str:
     names = [safe(timeline.workload.gradients[index].name, 40) for index in members[:3]]
     more = f" and {len(members) - 3} more" if len(members) > 3 else ""
     duration = bucket.end_ns - bucket.start_ns
-    rate = f"{bucket.num_bytes / duration:.3g} GB/s" if duration else "free"
+    rate = f"{format_number(bucket.num_bytes / duration)} GB/s" if duration else "free"
     rows = [
-        f"<b>bucket {bucket.index}</b>: {bucket.num_bytes / MIB:.3g} MiB",
+        f"<b>bucket {bucket.index}</b>: {format_number(bucket.num_bytes / MIB)} MiB",
         f"{len(members)} gradient{'s' if len(members) > 1 else ''}: {', '.join(names)}{more}",
         f"ready {ms_text(bucket.ready_ns)}",
         f"launch {ms_text(bucket.launch_ns)}",
@@ -128,7 +128,9 @@ def _compute_text(timeline: Timeline, span: ComputeSpan, bucket: int | None) -> 
     rows = [f"<b>{KIND_WORDS[span.kind]}</b>" + (f", bucket {bucket}" if bucket is not None else "")]
     if span.gradient is not None:
         gradient = timeline.workload.gradients[span.gradient]
-        rows.append(f"gradient {gradient.index}, {safe(gradient.name)}: {gradient.on_wire / MIB:.3g} MiB")
+        rows.append(
+            f"gradient {gradient.index}, {safe(gradient.name)}: {format_number(gradient.on_wire / MIB)} MiB"
+        )
     start, duration = ms_text(span.start_ns), ms_text(span.end_ns - span.start_ns)
     rows.append(f"start {start}, duration {duration}")
     return "<br>".join(rows)

@@ -15,6 +15,7 @@ from streamlit.runtime.state.query_params import is_empty_url_value, parse_url_p
 
 from app.views import what_ifs
 from app.words import labels
+from sim.units import format_number
 
 _WAS_SET = "set_by_the_page"
 _ARRIVED, _WRITTEN, _DOUBTS = "arrived_at", "written_in_the_address", "doubts_of_the_address"
@@ -215,7 +216,9 @@ def _legal(written: list[str], metadata: WidgetMetadata[Any]) -> str:
         if metadata.value_type == "bool_value":
             return "true or false"
         low, high = getattr(of, "min_value", None), getattr(of, "max_value", None)
-        return "another value" if None in (low, high) else f"a number {low:g} to {high:g}"
+        if low is None or high is None:
+            return "another value"
+        return f"a number {format_number(low, 6)} to {format_number(high, 6)}"
     like = get_close_matches(written[-1], options, _MOST_NAMED, 0.3)
     named = [*like, *(one for one in options if one not in like)]
     more = len(named) - _MOST_NAMED

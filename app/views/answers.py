@@ -15,6 +15,7 @@ from app.words import tune as words
 from sim.errors import SimError
 from sim.nouns.assignment import Assignment
 from sim.nouns.recommendation import Recommendation
+from sim.units import format_number
 
 
 def strip(answer: Answer, choice: Choice, under: str) -> None:
@@ -34,7 +35,7 @@ def strip(answer: Answer, choice: Choice, under: str) -> None:
         )
         if answer.pick == "recommended" and answer.cap_mb is not None:
             st.button(
-                f"Show bucket_cap_mb={answer.cap_mb:g}".replace("_", "\\_"),
+                f"Show bucket_cap_mb={format_number(answer.cap_mb, 6)}".replace("_", "\\_"),
                 key="apply_cap",
                 on_click=knobs.show_answer,
                 args=("cap", answer.cap_mb, choice),

@@ -21,7 +21,7 @@ from sim.nouns.cluster import split_name
 from sim.nouns.hardware import Hardware
 from sim.nouns.scaling_row import ScalingRow
 from sim.nouns.workload import Workload
-from sim.units import format_size, format_time
+from sim.units import format_number, format_percent, format_size, format_time
 
 _SHOWN_BYTES = (1 << 20, 1 << 30)
 
@@ -102,7 +102,9 @@ def _headline(made: Made, hardware: Hardware) -> None:
 def _card_words(row: CurveRow) -> str:
     if row.bytes_per_s is None:
         return "one rank sends nothing"
-    return f"{row.bytes_per_s / 1e9:.3g} GB/s bus bandwidth{', ' + row.method if row.method else ''}"
+    return (
+        f"{format_number(row.bytes_per_s / 1e9)} GB/s bus bandwidth{', ' + row.method if row.method else ''}"
+    )
 
 
 def _picture(made: Made) -> None:
@@ -178,7 +180,7 @@ def _scaling(
                 "default, ms": row.default_step_ns / 1e6,
                 "best cap, ms": row.cap_step_ns / 1e6,
                 "best buckets, ms": row.optimum_step_ns / 1e6,
-                "efficiency": f"{row.cap_efficiency:.1%}",
+                "efficiency": format_percent(row.cap_efficiency),
                 "exposed, ms": row.cap_exposed_comm_ns / 1e6,
                 "bucket_cap_mb": row.bucket_cap_mb,
             }

@@ -8,7 +8,7 @@ from streamlit.delta_generator import DeltaGenerator
 from app.cached import Played
 from app.words import labels
 from app.words.switches import switches_beyond
-from sim.units import format_ms
+from sim.units import format_ms, format_percent
 
 # Keys of the places in which the browser draws while a slider moves.
 CARDS, SENTENCE = "cards", "sentence"
@@ -38,7 +38,7 @@ def step_cards(shown: Played, as_measured: Played | None = None) -> tuple[Card, 
             told=labels.HELP["exposed"],
             below=_exposed_words(shown),
         ),
-        Card(label="Overlap", value=f"{report.overlap_ratio:.1%}", told=labels.HELP["overlap"]),
+        Card(label="Overlap", value=format_percent(report.overlap_ratio), told=labels.HELP["overlap"]),
     )
 
 

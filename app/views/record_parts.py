@@ -19,6 +19,7 @@ from app.words import validate as words
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES
 from sim.nouns.comparison import Agreement, CandidateAgreement, Regret
 from sim.nouns.report import Report
+from sim.units import format_percent
 
 
 def copies() -> bool:
@@ -61,8 +62,9 @@ def regret_words(regret: Regret) -> str:
     if regret.has_interval:
         shown = f"95 % interval {labels.interval_words(regret.low_ns, regret.high_ns, told=True)} ms"
     return (
-        f'The candidate "recommended" was {regret.regret_ns / 1e6:.2f} ms ({regret.relative:.2%}) behind '
-        f"{regret.best}, {shown}{': within noise' if regret.within_noise else ''}."
+        f'The candidate "recommended" was {regret.regret_ns / 1e6:.2f} ms '
+        f"({format_percent(regret.relative, 2)}) "
+        f"behind {regret.best}, {shown}{': within noise' if regret.within_noise else ''}."
     )
 
 

@@ -5,7 +5,7 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.scaling_row import ScalingRow
 from sim.nouns.step_distribution import PairedRow, StepDistribution
 from sim.nouns.workload import Workload
-from sim.units import format_ms, format_size, format_time
+from sim.units import format_ms, format_number, format_percent, format_size, format_time
 
 MACHINE_WORDS: dict[str, str] = {
     "dgx_h100": "DGX H100",
@@ -84,7 +84,7 @@ def device_sentence(workload: Workload, factor: float | None) -> str | None:
     step = workload.forward_ns + workload.loss_ns + workload.backward_ns + workload.optimizer_ns
     how = "GPUs compute faster, so that less communication hides. "
     if factor is not None and factor != 1.0:
-        how = f"Here it takes {factor:g} of that. "
+        how = f"Here it takes {format_number(factor, 6)} of that. "
     elif factor is not None:
         how += "Set Computing × to what yours are, or "
     record = "record" if how.endswith("or ") else "Record"
@@ -112,20 +112,22 @@ def scaling_sentence(workload: str, row: ScalingRow, *, is_as_slow: bool = False
     if row.default_is_alike or behind <= 0:
         saved = f"saves {format_ms(behind)} a step, less than 0.1 %" if behind > 0 else "saves nothing"
         return (
-            f"{where}: {row.default_efficiency:.1%} of what one GPU alone does, "
+            f"{where}: {format_percent(row.default_efficiency)} of what one GPU alone does, "
             f"with DDP's default; {format_ms(row.default_exposed_comm_ns)} of communication is exposed. "
-            f"Keep it: the best bucket_cap_mb, {row.bucket_cap_mb:.4g}, {saved}."
+            f"Keep it: the best bucket_cap_mb, {format_number(row.bucket_cap_mb, 4)}, {saved}."
         )
     unsure = ""
     if not row.cap_is_sure:
         low, high = sorted((row.best_cap_low_mb, row.best_cap_high_mb))
         unsure = (
-            f" Not certain: at the ends of the range of the all-reduce curve the best caps are {low:.4g} and "
-            f"{high:.4g}."
+            f" Not certain: at the ends of the range of the all-reduce curve the best caps are "
+            f"{format_number(low, 4)} and "
+            f"{format_number(high, 4)}."
         )
     return (
-        f"{where}: {row.cap_efficiency:.1%} of what one GPU alone does, with "
-        f"the best bucket_cap_mb, {row.bucket_cap_mb:.4g}; {format_ms(row.cap_exposed_comm_ns)} of "
+        f"{where}: {format_percent(row.cap_efficiency)} of what one GPU alone does, with "
+        f"the best bucket_cap_mb, {format_number(row.bucket_cap_mb, 4)}; "
+        f"{format_ms(row.cap_exposed_comm_ns)} of "
         f"communication is exposed. DDP's default is {format_ms(behind)} slower.{unsure}"
     )
 

@@ -10,7 +10,7 @@ from sim.nouns.comparison import Agreement
 from sim.nouns.path import PathKind, PathSpan
 from sim.nouns.robust import Robust
 from sim.nouns.workload import Workload
-from sim.units import format_ms
+from sim.units import format_ms, format_number, format_percent
 
 Pick = Literal[
     "default",
@@ -202,19 +202,27 @@ def family_words(family: str) -> str:
 
 def share(part: float, whole: float) -> str:
     """A part of a whole in percent."""
-    return f"{part / whole:.1%}" if whole else "0.0%"
+    return format_percent(part / whole) if whole else "0.0%"
 
 
 def choice_words(pick: Pick, cap_mb: float | None, first_mb: float | None) -> str:
     """The assignment shown, in a few words."""
     if pick != "cap" or cap_mb is None:
         return PICK_WORDS[pick]
-    return f"cap {cap_mb:g} MiB" + (f", first {first_mb:g} MiB" if first_mb is not None else "")
+    return f"cap {format_number(cap_mb, 6)} MiB" + (
+        f", first {format_number(first_mb, 6)} MiB" if first_mb is not None else ""
+    )
 
 
 def what_if_words(name: str, value: float | int | str) -> str:
     """A what-if in few words: a factor on what was measured, or a value in place of it."""
-    factor = f"× {value:g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
+    factor = (
+        f"× {format_number(value, 6)}"
+        if isinstance(value, float)
+        else f"{value:,}"
+        if isinstance(value, int)
+        else value
+    )
     return f"{_WHAT_IFS.get(name, name)} {factor}"
 
 
@@ -290,7 +298,10 @@ def estimated_sentence(workload: Workload) -> str | None:
         return "Estimated: no profile stands behind these times."
     low, high = workload.band
     how = workload.provenance.get("band")
-    width = f"a band of {low:g} to {high:g}{f': {how}' if isinstance(how, str) else ''}"
+    width = (
+        f"a band of {format_number(low, 6)} to "
+        f"{format_number(high, 6)}{f': {how}' if isinstance(how, str) else ''}"
+    )
     return f"Estimated: no profile stands behind these times; {width}."
 
 
@@ -304,7 +315,8 @@ def verdict_words(agreement: Agreement) -> str:
     why = f"{counted(wrong, 'pair')} not in the predicted order; " if wrong else ""
     return (
         f"{'Passed' if agreement.passed else 'Not passed'}: {why}median step error "
-        f"{agreement.median_step_error:.2%}, worst {agreement.worst_step_error:.2%}, {order}{noise}."
+        f"{format_percent(agreement.median_step_error, 2)}, worst "
+        f"{format_percent(agreement.worst_step_error, 2)}, {order}{noise}."
     )
 
 
@@ -313,13 +325,16 @@ def _ends_words(agreement: Agreement) -> str:
     if error_ns is None:
         return "The ends of buckets cannot be told"
     relative = agreement.median_bucket_end_error
-    return f"Bucket ends: median error {format_ms(error_ns)}{'' if relative is None else f', {relative:.1%}'}"
+    return (
+        f"Bucket ends: median error "
+        f"{format_ms(error_ns)}{'' if relative is None else f', {format_percent(relative)}'}"
+    )
 
 
 def _exposed_words(agreement: Agreement) -> str:
     if agreement.median_exposed_error is None:
         return "no communication was exposed"
-    return f"exposed communication: median error {agreement.median_exposed_error:.1%}"
+    return f"exposed communication: median error {format_percent(agreement.median_exposed_error)}"
 
 
 def rule_words(agreement: Agreement) -> str:
@@ -341,6 +356,8 @@ def knob_words(kwargs: Mapping[str, Any]) -> str:
 
 def _short(value: Any) -> str:
     if isinstance(value, list) and len(value) > 4:
-        head = ", ".join(f"{item:.4g}" if isinstance(item, float) else str(item) for item in value[:3])
+        head = ", ".join(
+            format_number(item, 4) if isinstance(item, float) else str(item) for item in value[:3]
+        )
         return f"[{head}, … {len(value)} in all]"
-    return f"{value:.6g}" if isinstance(value, float) else repr(value)
+    return format_number(value, 6) if isinstance(value, float) else repr(value)

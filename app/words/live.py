@@ -8,7 +8,7 @@ from sim.nouns.autotune import AutotuneProgress
 from sim.nouns.hardware import Hardware
 from sim.nouns.live import Calibration, Drift, Followed, Lateness, LiveGain, LiveReport, Unseen
 from sim.nouns.recording import RecordingHeader
-from sim.units import format_ms
+from sim.units import format_ms, format_percent
 
 QUIET_S = 30.0  # without a new step; longer where steps themselves are long
 _QUIET_STEPS = 10
@@ -171,13 +171,13 @@ def calibrating_sentence(followed: Followed, needed: int) -> str:
 
 def share_card(steps: Unseen | None) -> str:
     """How much longer than predicted some steps took, in the median."""
-    return "–" if steps is None else f"{steps.median_error:+.1%}"
+    return "–" if steps is None else format_percent(steps.median_error, sign=True)
 
 
 def drift_card(report: LiveReport) -> str:
     """The shift, that none was found, that it is too early to tell, or that the prediction itself is off."""
     if report.drift is not None:
-        return f"{report.drift.shift:+.1%}"
+        return format_percent(report.drift.shift, sign=True)
     unseen = report.unseen
     if unseen is None or unseen.count < FEWEST_FOR_DRIFT:
         return "–"
@@ -194,13 +194,14 @@ def unseen_sentence(report: LiveReport) -> str:
     return (
         f"Predicted from {window}{own}: {format_ms(unseen.predicted_ns)} a step. {unseen.count:,} steps with "
         f"the buckets in use that the model has not seen took {format_ms(unseen.measured_ns)} in the median, "
-        f"{unseen.median_error:+.1%}; nine of ten of them are within {unseen.low:+.1%} and "
-        f"{unseen.high:+.1%} of the prediction."
+        f"{format_percent(unseen.median_error, sign=True)}; nine of ten of them are within "
+        f"{format_percent(unseen.low, sign=True)} and "
+        f"{format_percent(unseen.high, sign=True)} of the prediction."
     )
 
 
 def _longer(error: float) -> str:
-    return f"{abs(error):.1%} {'longer' if error >= 0 else 'less'} than predicted"
+    return f"{format_percent(abs(error))} {'longer' if error >= 0 else 'less'} than predicted"
 
 
 def noise_sentence(report: LiveReport) -> str:
@@ -213,14 +214,17 @@ def noise_sentence(report: LiveReport) -> str:
     ):
         return (
             f"The {window.count} steps that the prediction was made from are off by "
-            f"{window.median_error:+.1%} themselves: so much is noise, or the model's own error, and nothing "
+            f"{format_percent(window.median_error, sign=True)} themselves: so much is noise, or the model's "
+            f"own error, and nothing "
             f"that came later. On a noisy machine the slowest rank of each step takes longer than any one "
             f"rank does in the median, which is what is predicted."
         )
     if window.low <= unseen.median_error <= window.high:
         return (
-            f"The steps that the prediction was made from scatter between {window.low:+.1%} and "
-            f"{window.high:+.1%}: on a machine as noisy as this, {unseen.median_error:+.1%} is no error of "
+            f"The steps that the prediction was made from scatter between "
+            f"{format_percent(window.low, sign=True)} and "
+            f"{format_percent(window.high, sign=True)}: on a machine as noisy as this, "
+            f"{format_percent(unseen.median_error, sign=True)} is no error of "
             f"the model. A longer window, or a machine with nothing else on it, tells more."
         )
     return ""
@@ -234,7 +238,8 @@ def drift_sentence(drift: Drift | None, report: LiveReport) -> str:
     if drift is None:
         off = 0.0 if report.window_error is None else unseen.median_error - report.window_error
         level = (
-            f" They took {abs(off):.1%} {'longer' if off > 0 else 'less'} than the calibration steps, "
+            f" They took {format_percent(abs(off))} {'longer' if off > 0 else 'less'} than the calibration "
+            f"steps, "
             f"which is too little beside their scatter, or did not last."
             if abs(off) >= _WORTH_A_WORD
             else ""
@@ -243,12 +248,17 @@ def drift_sentence(drift: Drift | None, report: LiveReport) -> str:
             return (
                 f"Measured {format_ms(unseen.measured_ns)} against {format_ms(unseen.predicted_ns)} "
                 f"predicted, without a step since which that is so: the prediction itself is off by "
-                f"{unseen.median_error:+.1%}, and does not tell whether the job drifts.{level}"
+                f"{format_percent(unseen.median_error, sign=True)}, and does not tell whether the job "
+                f"drifts.{level}"
             )
         return f"No lasting change was found in {unseen.count:,} unseen steps.{level}"
     change = "longer" if drift.shift > 0 else "shorter"
     moved = sorted(drift.parts.items(), key=lambda part: -abs(part[1]))
-    share = ", ".join(f"{PART_WORDS[name]} by {value:+.1%}" for name, value in moved if abs(value) >= 0.0005)
+    share = ", ".join(
+        f"{PART_WORDS[name]} by {format_percent(value, sign=True)}"
+        for name, value in moved
+        if abs(value) >= 0.0005
+    )
     window = report.window
     is_noisy = window is not None and window.high - window.low > abs(drift.shift)
     doubt = (
@@ -258,8 +268,9 @@ def drift_sentence(drift: Drift | None, report: LiveReport) -> str:
         else ""
     )
     return (
-        f"Since step {drift.since_step:,} steps take {abs(drift.shift):.1%} {change} than before "
-        f"({drift.after:+.1%} against the prediction, {drift.before:+.1%} before). In shares of the step: "
+        f"Since step {drift.since_step:,} steps take {format_percent(abs(drift.shift))} {change} than before "
+        f"({format_percent(drift.after, sign=True)} against the prediction, "
+        f"{format_percent(drift.before, sign=True)} before). In shares of the step: "
         f"{share}. Most of it lies in {PART_WORDS[drift.largest_part]}: {_CAUSES[drift.largest_part]}."
         f"{doubt}"
     )
@@ -272,11 +283,12 @@ def lateness_sentence(rows: Sequence[Lateness]) -> str | None:
     first = rows[0]
     if first.is_chance:
         return (
-            f"No rank comes last more often than chance has it: rank {first.rank} does in {first.share:.0%} "
+            f"No rank comes last more often than chance has it: rank {first.rank} does in "
+            f"{format_percent(first.share, 0)} "
             f"of the latest steps."
         )
     return (
-        f"Rank {first.rank} comes last in {first.share:.0%} of the latest steps, by "
+        f"Rank {first.rank} comes last in {format_percent(first.share, 0)} of the latest steps, by "
         f"{format_ms(first.behind_ns)} in the median."
     )
 
@@ -303,13 +315,14 @@ def gain_sentence(gain: LiveGain) -> str:
         return "No better buckets were found: the job runs with the best ones that the search knows."
     if gain.significant is False:
         return (
-            f"Not significant: other buckets would save {format_ms(gain.gain_ns)} ({share:.1%}) a step"
+            f"Not significant: other buckets would save {format_ms(gain.gain_ns)} ({format_percent(share)}) "
+            f"a step"
             f"{between}. Keep what you have."
         )
     unknown = f" Not recorded, so not known: {' and '.join(gain.not_known)}." if gain.not_known else ""
     return (
         f"The recommended {gain.recommended_buckets} buckets would save {format_ms(gain.gain_ns)} a step "
-        f"({share:.1%}){between} against the {gain.in_use_buckets} in use.{unknown}"
+        f"({format_percent(share)}){between} against the {gain.in_use_buckets} in use.{unknown}"
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment
 from sim.nouns.ddp_switches import SWITCHES
 from sim.systems.hook_table import HOOKS
+from sim.units import format_number
 
 _HOOK_WORDS = [*dict.fromkeys(hook.words for hook in HOOKS.values() if hook.words)]
 # By torch's names: switches, members of their values, and numbers of communication hooks.
@@ -106,4 +107,4 @@ def option_words(option: tuple[str, Any]) -> str:
         return f"{name}={value['name']}({inside})" if "name" in value else f"{name}({inside})"
     if isinstance(value, list | tuple):
         return f"{name}=[{', '.join(map(str, value))}]"
-    return f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
+    return f"{name}={format_number(value, 6)}" if isinstance(value, float) else f"{name}={value}"

@@ -11,7 +11,7 @@ from app.words.switches import option_words, switches_beyond
 from sim.nouns.band import BandPoint
 from sim.nouns.comparison import CandidateAgreement
 from sim.nouns.recommendation import Recommendation
-from sim.units import MIB, format_ms, format_size
+from sim.units import MIB, format_ms, format_number, format_size
 
 LOOK = "Guided look"
 LOOK_HELP = "How to read this page, in five lines."
@@ -115,9 +115,9 @@ def _answer_words(answer: Answer, *, is_plain: bool) -> str:
         f"({share(answer.saved_ns, answer.default.report.step_ns)}) less than {answer.against}"
         f"{_without(answer)}"
     )
-    if answer.capped is None:
+    if answer.capped is None or answer.cap_mb is None:
         return f"take the best buckets found: {saves}; no one cap is faster than that."
-    cap, step_ns = f"bucket_cap_mb={answer.cap_mb:g}", answer.capped.report.step_ns
+    cap, step_ns = f"bucket_cap_mb={format_number(answer.cap_mb, 6)}", answer.capped.report.step_ns
     behind_ns = answer.behind_ns or 0
     behind = f"{format_ms(behind_ns)} ({share(behind_ns, step_ns)}) more"
     if answer.pick == "recommended":
@@ -227,8 +227,8 @@ def reasoned(answer: Answer) -> dict[str, Played]:
     """By name, the assignments whose critical path is told: first what is recommended, last what it is held
     against."""
     named: dict[str, Played] = {}
-    if answer.pick == "cap":
-        named[f"Recommended: bucket_cap_mb={answer.cap_mb:g}"] = answer.played
+    if answer.pick == "cap" and answer.cap_mb is not None:
+        named[f"Recommended: bucket_cap_mb={format_number(answer.cap_mb, 6)}"] = answer.played
     if answer.best is not None:
         named[
             "Recommended: the best buckets found"

@@ -11,7 +11,7 @@ from app.words.labels import counted
 from sim.nouns.comparison import Agreement, Attribution
 from sim.nouns.measurement import Mode
 from sim.nouns.records import Record
-from sim.units import format_ms
+from sim.units import format_ms, format_percent
 
 KINDS: dict[str, str] = {
     "measured": "caps on even machines",
@@ -126,7 +126,8 @@ def claim_sentence(scores: Sequence[Score]) -> str:
     pairs = sum(score.order_pairs for score in judged)
     return (
         f"{counted(len(errors), 'candidate')} in {counted(len(judged), 'record')}: median step error "
-        f"{median(errors):.2%}, worst {max(errors):.1%}; {right} of {pairs} pairs in the right order; "
+        f"{format_percent(median(errors), 2)}, worst {format_percent(max(errors))}; {right} of {pairs} "
+        f"pairs in the right order; "
         f"{passed} of {counted(len(judged), 'record')} passed the stated rule.{left_out}"
     )
 
@@ -134,7 +135,7 @@ def claim_sentence(scores: Sequence[Score]) -> str:
 def worst_sentence(points: Sequence[ParityPoint]) -> str:
     """Which step is the farthest off."""
     worst = max(points, key=lambda point: abs(point.error))
-    return f"Farthest off: {worst.name} in {worst.record}, {worst.error:+.1%}."
+    return f"Farthest off: {worst.name} in {worst.record}, {format_percent(worst.error, sign=True)}."
 
 
 def unseen_sentence(record: Record) -> str:

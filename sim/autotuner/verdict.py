@@ -13,6 +13,7 @@ from random import Random
 
 from sim.nouns.ab import AbTest
 from sim.truth.turns import Turns, judge_turns
+from sim.units import format_percent
 
 # Two-sided levels of each of so many looks that together leave 5 % (Pocock 1977).
 _POCOCK = (0.05, 0.0294, 0.0221, 0.0182, 0.0158, 0.0142, 0.0130, 0.0120, 0.0112, 0.0106)
@@ -74,7 +75,10 @@ def judge(
         world_size=world_size,
         level=1 - _POCOCK[count - 1],
     )
-    gain = f"{ab.gain_fraction:+.1%} of a step, 95 % interval {_interval(ab)}, {ab.rounds} pairs of steps"
+    gain = (
+        f"{format_percent(ab.gain_fraction, sign=True)} of a step, 95 % interval {_interval(ab)}, "
+        f"{ab.rounds} pairs of steps"
+    )
     if ab.significant and ab.gain_low_ns > 0:
         return Verdict(keeps=True, why=f"faster by {gain}", ab=ab)
     if ab.gain_high_fraction < NOT_WORTH:
@@ -89,4 +93,7 @@ def judge(
 
 
 def _interval(ab: AbTest) -> str:
-    return f"{ab.gain_low_fraction:+.1%} to {ab.gain_high_fraction:+.1%}"
+    return (
+        f"{format_percent(ab.gain_low_fraction, sign=True)} to "
+        f"{format_percent(ab.gain_high_fraction, sign=True)}"
+    )

@@ -18,7 +18,7 @@ from sim.nouns.ab import AbTest
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
-from sim.units import in_ms
+from sim.units import format_percent, in_ms
 
 if TYPE_CHECKING:
     from sim.validator.candidates.replay_jobs import UserModel
@@ -179,7 +179,8 @@ def print_ab(result: AbTest, as_json: bool) -> None:
         ],
     )
     say(
-        f"gain: {result.gain_ns / 1e6:+.2f} ms a step ({result.gain_fraction:+.2%}), 95 % interval "
+        f"gain: {result.gain_ns / 1e6:+.2f} ms a step "
+        f"({format_percent(result.gain_fraction, 2, sign=True)}), 95 % interval "
         f"{result.gain_low_ns / 1e6:+.2f} to {result.gain_high_ns / 1e6:+.2f} ms"
     )
     if result.predicted_gain_ns is not None:

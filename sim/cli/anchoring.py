@@ -23,7 +23,7 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Workload
 from sim.systems.simulate import simulated_step_ns
-from sim.units import NS_PER_MS, format_ms, in_ms, parse_cap_mb
+from sim.units import NS_PER_MS, format_ms, format_number, format_percent, in_ms, parse_cap_mb
 
 _TIMES = ("step_ms", "backward_ms", "noise_ms")
 _CAPS = ("bucket_cap_mb", "first_bucket_mb")
@@ -172,7 +172,7 @@ def _row(workload: Workload, text: str, trace: Measurement | None) -> _Row:
 
 
 def _label(options: dict[str, Any]) -> str:
-    told = (f"{value:g}" if isinstance(value, float) else value for value in options.values())
+    told = (format_number(value, 6) if isinstance(value, float) else value for value in options.values())
     return ", ".join(f"{name}={value}" for name, value in zip(options, told, strict=True))
 
 
@@ -273,9 +273,13 @@ def _print(found: Anchored, checks: list[dict[str, Any]], predictions: list[dict
     for reason in found.reasons:
         say(reason)
     told = "step" if found.fitted == "step" else "backward"
-    others = ", ".join(f"{one.what} {one.value:.4g} ({one.weight:.0%})" for one in found.readings[1:])
+    others = ", ".join(
+        f"{one.what} {format_number(one.value, 4)} ({format_percent(one.weight, 0)})"
+        for one in found.readings[1:]
+    )
     say(
-        f"{found.factor} {found.value:.4g}: a {told} of {format_ms(found.predicted_ns)}, measured "
+        f"{found.factor} {format_number(found.value, 4)}: a {told} of {format_ms(found.predicted_ns)}, "
+        f"measured "
         f"{format_ms(found.measured_ns)}, {format_ms(found.plain_ns)} without; "
         f"left over {found.residual_ns} ns" + (f"; or instead {others}" if others else "")
     )
@@ -286,7 +290,7 @@ def _print(found: Anchored, checks: list[dict[str, Any]], predictions: list[dict
         )
     columns = ["", "measured", "parts alone", "anchored", "by other factors", "error"]
     rows = [_cells(row["row"], row) for row in checks]
-    rows += [_cells(f"bucket_cap_mb={row['bucket_cap_mb']:g}", row) for row in predictions]
+    rows += [_cells(f"bucket_cap_mb={format_number(row['bucket_cap_mb'], 6)}", row) for row in predictions]
     table("steps, ms", columns, rows)
     for line in found.notes:
         say(f"note: {line}")
@@ -300,5 +304,5 @@ def _cells(label: str, row: dict[str, Any]) -> list[str]:
         in_ms(row["parts_alone_ns"]),
         in_ms(row["predicted_ns"]),
         "" if least == most else f"{least} to {most}",
-        f"{row['error']:+.2%}" if "error" in row else "",
+        format_percent(row["error"], 2, sign=True) if "error" in row else "",
     ]

@@ -18,6 +18,7 @@ from sim.formats.documents import load, to_text
 from sim.nouns.checks import one_of
 from sim.nouns.cluster import Cluster, check_ranks
 from sim.nouns.hardware import CURVES, MAX_RANKS, Hardware
+from sim.units import format_number
 
 _LEAST, _MOST = 1 << 20, 32 << 20  # where DDP's buckets lie
 _RANKS = "GPUs such as host0.gpu0,host1.gpu0, or how many of the first"
@@ -218,7 +219,12 @@ def _how_far_off(hardware: Hardware, collective: str, what: str, advice: str) ->
         for field in ("min_ns", "max_ns")
         if point.duration_ns and _LEAST <= point.num_bytes <= _MOST and str(point.num_bytes) in known
     ]
-    said = f"{what}: 1 to 32 MiB may take {min(off):.2g} to {max(off):.2g} times as long" if off else what
+    said = (
+        f"{what}: 1 to 32 MiB may take {format_number(min(off), 2)} to {format_number(max(off), 2)} times "
+        f"as long"
+        if off
+        else what
+    )
     told = hardware.provenance
     return [
         f"{said}; {advice}",

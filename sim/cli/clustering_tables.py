@@ -6,7 +6,7 @@ from typing import Any
 from sim.cli.printing import table
 from sim.nouns.hardware import Hardware
 from sim.nouns.link_load import LinkLoad
-from sim.units import NS_PER_S, format_size, format_time
+from sim.units import NS_PER_S, format_number, format_size, format_time
 
 _SHOWN = tuple(1 << power for power in range(10, 34, 2))
 _MOST_LOADS = 16
@@ -53,8 +53,8 @@ def print_loads(loads: Sequence[LinkLoad], algorithm: str) -> None:
     for load in loads:
         key = (
             load.kind,
-            f"{load.bytes_per_s / 1e9:.4g} GB/s",
-            f"{load.share:.4g}",
+            f"{format_number(load.bytes_per_s / 1e9, 4)} GB/s",
+            format_number(load.share, 4),
             format_time(round(load.s_per_byte * (1 << 30) * NS_PER_S)),
         )
         rows.setdefault(key, []).append(load)

@@ -10,7 +10,7 @@ from sim.importer.writing import hardware_names
 from sim.nouns.comparison import Agreement, CandidateAgreement
 from sim.nouns.hardware import Curve
 from sim.nouns.imported import SENTENCES, Imported
-from sim.units import format_ms, format_size, format_time, in_ms
+from sim.units import format_ms, format_percent, format_size, format_time, in_ms
 
 MOST_POINTS, MOST_BUCKETS = 12, 40
 
@@ -118,7 +118,7 @@ def _ends(row: CandidateAgreement) -> list[list[str]]:
 
 
 def _compared(what: str, measured: int, predicted: int, *, size: str = "", shown: str = "") -> list[str]:
-    error = f"{predicted / measured - 1:+.1%}" if measured > 0 else "-"
+    error = format_percent(predicted / measured - 1, sign=True) if measured > 0 else "-"
     return [what, size, in_ms(measured), shown, in_ms(predicted), error]
 
 

@@ -29,7 +29,7 @@ from sim.importer.writing import (
 from sim.nouns.comparison import Agreement
 from sim.nouns.imported import Imported, ImportOptions
 from sim.nouns.workload import Workload
-from sim.units import NS_PER_MS, format_size
+from sim.units import NS_PER_MS, format_number, format_size
 
 _FORMATS = f"{', '.join(READABLE)}. auto tells each file by its content, and puts several together."
 MOST_MS = 1e9  # eleven days
@@ -187,7 +187,9 @@ def _ns(option: str, milliseconds: float | None) -> int | None:
     if milliseconds is None:
         return None
     if not 0 <= milliseconds <= MOST_MS:
-        raise InputError(f"{option}: {milliseconds} is not legal; give milliseconds from 0 to {MOST_MS:g}")
+        raise InputError(
+            f"{option}: {milliseconds} is not legal; give milliseconds from 0 to {format_number(MOST_MS, 6)}"
+        )
     return round(milliseconds * NS_PER_MS)
 
 

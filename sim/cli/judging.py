@@ -16,6 +16,7 @@ from sim.cli.scores import Scored, markdown, print_one, print_summary
 from sim.cli.simulating import AsJson
 from sim.errors import InputError
 from sim.formats.documents import json_text
+from sim.units import format_number, format_percent
 
 MISSED = 3
 MaxError = Annotated[float | None, typer.Option(help="Largest step error in percent; beyond it exit 3.")]
@@ -103,7 +104,11 @@ def _gate(scores: Sequence[Scored], max_error: float | None) -> None:
         where = f"{agreement.name}: " if len(scores) > 1 else ""
         note(
             f"missed: {where}{what} "
-            + ("cannot be told" if error is None else f"{error:.2%} > {max_error:g} %")
+            + (
+                "cannot be told"
+                if error is None
+                else f"{format_percent(error, 2)} > {format_number(max_error, 6)} %"
+            )
         )
     if missed:
         raise typer.Exit(MISSED)

@@ -12,7 +12,7 @@ from sim.formats.record_files import AS_RUN
 from sim.nouns.hardware import Hardware
 from sim.nouns.own_step import OwnStep
 from sim.nouns.workload import Workload
-from sim.units import in_ms
+from sim.units import format_percent, in_ms
 
 if TYPE_CHECKING:
     from sim.truth.recorded_job import RecordedJob
@@ -81,7 +81,7 @@ def _print_own_step(own: OwnStep, with_table: bool) -> None:
 def _table(own: OwnStep) -> None:
     def cells(measured_ns: int, predicted_ns: int) -> list[str]:
         error = (predicted_ns - measured_ns) / measured_ns if measured_ns else 0.0
-        return [in_ms(predicted_ns), f"{error:+.1%}"]
+        return [in_ms(predicted_ns), format_percent(error, sign=True)]
 
     table(
         f"the job's own step, recorded {own.steps} times, ms from the start of backward",

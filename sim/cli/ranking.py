@@ -18,7 +18,7 @@ from sim.nouns.ranks import Ranks, SlowRanks
 from sim.nouns.step_distribution import AssignmentComparison, RankPart, StepDistribution
 from sim.nouns.workload import Workload
 from sim.systems.switching import as_the_job
-from sim.units import NS_PER_MS, format_ms, format_size, parse_cap_mb
+from sim.units import NS_PER_MS, format_ms, format_number, format_percent, format_size, parse_cap_mb
 
 _DEFAULT = "DDP's default"
 
@@ -165,10 +165,10 @@ def _assignments(
         return {str(assignment_file): as_the_job(workload, sim.load_assignment(assignment_file))}
     if bucket_cap_mb is not None:
         cap = parse_cap_mb(bucket_cap_mb)
-        return {f"{cap:g} MiB": sim.assign(workload, bucket_cap_mb=cap)}
+        return {f"{format_number(cap, 6)} MiB": sim.assign(workload, bucket_cap_mb=cap)}
     made = {_DEFAULT: sim.assign(workload)}
     for cap in caps_of(caps, "--caps") or ():
-        made[f"{cap:g} MiB"] = sim.assign(workload, bucket_cap_mb=cap)
+        made[f"{format_number(cap, 6)} MiB"] = sim.assign(workload, bucket_cap_mb=cap)
     return made
 
 
@@ -181,7 +181,10 @@ def _print_distribution(told: StepDistribution) -> None:
             *_quantile_rows(told),
             ["if all ranks were the workload", format_ms(told.nominal_step_ns)],
             ["the slowest costs", _cost(told.slowest_cost_ns, told.mean_step_ns)],
-            [f"if all computed the mean, pace {told.mean_pace:.4g}", format_ms(told.even_step_ns)],
+            [
+                f"if all computed the mean, pace {format_number(told.mean_pace, 4)}",
+                format_ms(told.even_step_ns),
+            ],
             ["unevenness costs", _cost(told.imbalance_cost_ns, told.mean_step_ns)],
             ["its collectives wait for the last rank", format_ms(told.waited_ns)],
         ],
@@ -195,8 +198,8 @@ def _print_distribution(told: StepDistribution) -> None:
                 part.name,
                 str(part.first),
                 str(part.count),
-                f"{part.pace:.4g}",
-                f"{part.last_share:.1%}",
+                format_number(part.pace, 4),
+                format_percent(part.last_share),
                 format_ms(part.waited_ns),
             ]
             for part in rows
@@ -204,8 +207,9 @@ def _print_distribution(told: StepDistribution) -> None:
     )
     if told.clocks is not None:
         say(
-            f"the ranks' own clocks name the last rank rightly in {told.clocks.raw_right:.1%} of cases, and "
-            f"aligned by the ends of collectives in {told.clocks.aligned_right:.1%}"
+            f"the ranks' own clocks name the last rank rightly in {format_percent(told.clocks.raw_right)} "
+            f"of cases, and "
+            f"aligned by the ends of collectives in {format_percent(told.clocks.aligned_right)}"
         )
     table(
         "collectives, in the order of launches (waiting for the last rank, means over steps)",
@@ -216,7 +220,7 @@ def _print_distribution(told: StepDistribution) -> None:
                 format_size(one.num_bytes),
                 format_ms(one.waited_ns),
                 format_ms(one.longest_ns),
-                f"{one.straggler_share:.1%}",
+                format_percent(one.straggler_share),
             ]
             for one in told.collectives
         ],
@@ -259,7 +263,7 @@ def _print_comparison(compared: AssignmentComparison) -> None:
 
 
 def _cost(cost_ns: int, step_ns: int) -> str:
-    return f"{format_ms(cost_ns)} ({cost_ns / step_ns:.1%})" if step_ns else format_ms(cost_ns)
+    return f"{format_ms(cost_ns)} ({format_percent(cost_ns / step_ns)})" if step_ns else format_ms(cost_ns)
 
 
 def _with_interval(value_ns: int, low_ns: int | None, high_ns: int | None) -> str:

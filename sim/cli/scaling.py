@@ -23,7 +23,7 @@ from sim.errors import InputError
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import Hardware
 from sim.nouns.scaling_row import ScalingRow
-from sim.units import format_mib_range, in_ms, parse_cap_mb
+from sim.units import format_mib_range, format_number, format_percent, in_ms, parse_cap_mb
 
 
 def scaling(
@@ -153,7 +153,8 @@ def print_rows(workload: str, rows: Sequence[ScalingRow]) -> None:
         ]
         say(
             "all-reduces have a range: in range is what the best cap saves from its fast to its slow end, "
-            f"where it loses {max(losses, default=0.0):.1%} at most against the cap that is best there"
+            f"where it loses {format_percent(max(losses, default=0.0))} at most against the cap that is "
+            f"best there"
         )
 
 
@@ -169,7 +170,7 @@ def _print_steps(title: str, rows: Sequence[ScalingRow]) -> None:
                 in_ms(row.cap_step_ns),
                 f"{in_ms(row.optimum_step_ns)}{'' if row.proved_optimal else '?'}",
                 in_ms(row.cap_exposed_comm_ns),
-                f"{row.cap_efficiency:.1%}",
+                format_percent(row.cap_efficiency),
             ]
             for row in rows
         ],
@@ -183,7 +184,7 @@ def _print_caps(rows: Sequence[ScalingRow]) -> None:
         [
             [
                 str(row.world_size),
-                f"{row.bucket_cap_mb:g}",
+                format_number(row.bucket_cap_mb, 6),
                 around_words(row),
                 _share(row.default_regret_ns, row.default_step_ns),
                 f"{_share(row.default_regret_low_ns, row.cap_step_low_ns + row.default_regret_low_ns)} to "
@@ -223,7 +224,7 @@ def _print_ranks(rows: Sequence[ScalingRow]) -> None:
 
 
 def _share(saved_ns: int, step_ns: int) -> str:
-    return f"{saved_ns / step_ns if step_ns else 0.0:z.1%}"
+    return format_percent(saved_ns / step_ns if step_ns else 0.0)
 
 
 def _axes(words: list[str]) -> dict[str, list[Any]]:

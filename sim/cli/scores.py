@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sim.cli.printing import say, table
 from sim.nouns.comparison import Agreement, CandidateAgreement, Regret
-from sim.units import NS_PER_MS, format_ms, in_ms
+from sim.units import NS_PER_MS, format_ms, format_percent, in_ms
 
 _MARKDOWN_COLUMNS = (
     "where",
@@ -166,7 +166,7 @@ def _print_gain(agreement: Agreement) -> None:
     measured_ns, predicted_ns = before[0] - after[0], before[1] - after[1]
     say(
         f"gain of the recommended buckets over DDP's default: measured {format_ms(measured_ns)} a step "
-        f"({measured_ns / before[0]:.1%}), predicted {format_ms(predicted_ns)}"
+        f"({format_percent(measured_ns / before[0])}), predicted {format_ms(predicted_ns)}"
     )
 
 
@@ -180,9 +180,10 @@ def _print_notes(scored: Scored) -> None:
         return
     _print_gain(agreement)
     say(
-        f"{where}: step error: median {agreement.median_step_error:.2%}, worst "
-        f"{agreement.worst_step_error:.2%} "
-        f"(without copies in the model: {without.median_step_error:.2%}, {without.worst_step_error:.2%})"
+        f"{where}: step error: median {format_percent(agreement.median_step_error, 2)}, worst "
+        f"{format_percent(agreement.worst_step_error, 2)} "
+        f"(without copies in the model: {format_percent(without.median_step_error, 2)}, "
+        f"{format_percent(without.worst_step_error, 2)})"
     )
     say(tested_words(agreement))
     say(
@@ -220,7 +221,7 @@ def _told_regret(regret: Regret) -> str:
     if not regret.regret_ns:
         return "none, it was the fastest"
     return (
-        f"{format_ms(regret.regret_ns)} ({regret.relative:.2%}) behind "
+        f"{format_ms(regret.regret_ns)} ({format_percent(regret.relative, 2)}) behind "
         f"{regret.best}, {_regret_interval(regret)}{', within noise' if regret.within_noise else ''}"
     )
 
@@ -262,7 +263,7 @@ def _percent(value: float | None, digits: int = 1) -> str:
 
 
 def _signed(value: float | None) -> str:
-    return "-" if value is None else f"{value:+.1%}"
+    return "-" if value is None else format_percent(value, sign=True)
 
 
 def _spaced(value: float | None, digits: int) -> str:
@@ -300,7 +301,7 @@ def _ends_words(agreement: Agreement) -> str:
 def _regret_cell(regret: Regret | None) -> str:
     if regret is None:
         return "-"
-    return f"{'~' if regret.within_noise and regret.regret_ns else ''}{regret.relative:.2%}"
+    return f"{'~' if regret.within_noise and regret.regret_ns else ''}{format_percent(regret.relative, 2)}"
 
 
 def _regret_words(regret: Regret | None) -> str:

@@ -23,7 +23,7 @@ from sim.systems.fsdp2 import POLICIES as FSDP2_POLICIES
 from sim.systems.registry import POLICIES
 from sim.systems.switches import MODELLED_DDP_KWARGS, MODELLED_SETTINGS
 from sim.systems.switching import as_the_job
-from sim.units import format_ms, format_size, in_ms, parse_cap_mb
+from sim.units import format_ms, format_number, format_percent, format_size, in_ms, parse_cap_mb
 
 WorkloadFile = Annotated[
     Path, typer.Argument(metavar="WORKLOAD.json", help="A workload: recorded, imported or estimated.")
@@ -274,7 +274,7 @@ def _slowest(text: str, workload: Workload, hardware: Hardware) -> Workload:
     if not factor >= 1:
         raise InputError(f"--slowest: {text!r} is not legal; give a factor of 1 or more, or a workload file")
     slower, _ = sim.scale(workload, hardware, backward=factor)
-    return replace(slower, name=f"{workload.name}, backward x {factor:g}")
+    return replace(slower, name=f"{workload.name}, backward x {format_number(factor, 6)}")
 
 
 def explain(
@@ -314,13 +314,16 @@ def print_report(report: Report, workload: Workload) -> None:
         ["figure", "value"],
         [
             ["step", format_ms(report.step_ns)],
-            ["exposed communication", f"{format_ms(report.exposed_comm_ns)} ({share:.1%} of the step)"],
+            [
+                "exposed communication",
+                f"{format_ms(report.exposed_comm_ns)} ({format_percent(share)} of the step)",
+            ],
             *(
                 [f"  of micro-batch {number}", format_ms(exposed)]
                 for number, exposed in enumerate(report.exposed_by_micro_batch_ns, start=1)
                 if len(report.exposed_by_micro_batch_ns) > 1
             ),
-            ["overlap", f"{report.overlap_ratio:.1%}"],
+            ["overlap", format_percent(report.overlap_ratio)],
             ["backward ends", format_ms(report.backward_end_ns)],
             ["gradients available", format_ms(report.sync_end_ns)],
         ],
@@ -329,7 +332,7 @@ def print_report(report: Report, workload: Workload) -> None:
         "parts of the step",
         ["part", "ms", "of the step"],
         [
-            [name, in_ms(took), f"{took / report.step_ns:.1%}"]
+            [name, in_ms(took), format_percent(took / report.step_ns)]
             for name, took in report.parts_ns.items()
             if report.step_ns
         ],

@@ -30,7 +30,7 @@ from sim.errors import InputError
 from sim.nouns.rows import SweepRow
 from sim.tuner.sweeps.axes import WHAT_IFS
 from sim.tuner.sweeps.workers import process_pool
-from sim.units import format_size, in_ms, parse_cap_mb
+from sim.units import format_number, format_percent, format_size, in_ms, parse_cap_mb
 
 MOST_LINES = 60
 _HEADS = {"world_size": "ranks", "precision": "dtype"}
@@ -137,13 +137,13 @@ def print_rows(title: str, rows: tuple[SweepRow, ...]) -> None:
         ],
         [
             [
-                "default" if row.bucket_cap_mb is None else f"{row.bucket_cap_mb:g}",
+                "default" if row.bucket_cap_mb is None else format_number(row.bucket_cap_mb, 6),
                 *(_word(getattr(row, name)) for name in varied),
                 str(row.num_buckets),
                 format_size(row.largest_bucket_bytes),
                 in_ms(row.step_ns),
                 in_ms(row.exposed_comm_ns),
-                f"{row.overlap_ratio:.1%}",
+                format_percent(row.overlap_ratio),
                 "best" if row.step_ns == best[_what_ifs(row)].step_ns else "",
             ]
             for row in shown
@@ -171,7 +171,7 @@ def _best(rows: tuple[SweepRow, ...]) -> dict[tuple[object, ...], SweepRow]:
 def _word(value: float | str | None) -> str:
     if value is None:
         return "recorded"
-    return value if isinstance(value, str) else f"{value:g}"
+    return value if isinstance(value, str) else format_number(value, 6)
 
 
 def _dtype(text: str) -> str | None:

@@ -7,7 +7,7 @@ from math import exp, log
 from typing import Any
 
 from sim.nouns.hardware import Curve, CurvePoint
-from sim.units import format_ms, format_size
+from sim.units import format_ms, format_percent, format_size
 
 # How far a 95 % interval may reach to either side: this share of the time, or so many ns if that is more.
 # Small messages over gloo scatter by some tenths of a millisecond on any machine; the tuner's intervals
@@ -70,7 +70,8 @@ def _stalls(known: Any) -> str:
     if not share or stalled is None or clean is None:
         return ""
     return (
-        f"; {share:.0%} of its messages were held up, for {format_ms(stalled)} instead of {format_ms(clean)}"
+        f"; {format_percent(share, 0)} of its messages were held up, for {format_ms(stalled)} instead of "
+        f"{format_ms(clean)}"
     )
 
 

@@ -7,7 +7,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.devices import backend_of, device_type, devices_of_job, ranks_of_job
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
-from sim.units import format_size
+from sim.units import format_number, format_size
 
 _OF_CPUS = ("gloo", "mpi")
 _OF_ACCELERATORS = ("nccl", "xccl", "hccl")
@@ -130,7 +130,7 @@ def doubts_about_step(hardware: Hardware) -> tuple[str, ...]:
     if not is_refuted(hardware):
         return ()
     ratio = hardware.spread["own_step"].get("explained_by")
-    told = "" if ratio is None else f"; a link that takes {ratio:.3g} times as long would"
+    told = "" if ratio is None else f"; a link that takes {format_number(ratio)} times as long would"
     return (
         f"doubtful link: the job's own recorded step cannot come from it{told}. Measure the link that trains",
     )

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from sim.costs.service_time import rise_beyond, service_ns
 from sim.nouns.hardware import SCALARS, Curve, CurvePoint, Hardware
-from sim.units import format_size
+from sim.units import format_number, format_size
 
 FAR = 4  # within so many times of a measured size a time is taken as it is
 _KINK = 0.3  # by how much less time grows with size than it did before, as powers
@@ -112,7 +112,7 @@ def words_of(
     for name, known in ranges.items():
         low, high = known["low"], known["high"]
         if name in ("all_reduce", "in_step"):
-            said.append(f"all-reduces of {low:.3g} to {high:.3g} times their time")
+            said.append(f"all-reduces of {format_number(low)} to {format_number(high)} times their time")
     if any(name in SCALARS for name in ranges):  # ``own_costs.told_unmeasured`` has their figures
         said.append("what DDP itself costs here (see the notes)")
     if sizes:

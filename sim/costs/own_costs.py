@@ -14,6 +14,7 @@ from typing import Any
 
 from sim.nouns.gpus import GPUS, GpuSheet
 from sim.nouns.hardware import Hardware
+from sim.units import format_number
 
 # What is taken, and 95 % of where it lies. A hook, in ns: 10 to 27 us a gradient in that benchmark; at least
 # a kernel of a few us, which is all where the host is far ahead of the GPU.
@@ -126,4 +127,7 @@ def told_uncounted(hardware: Hardware) -> tuple[str, ...]:
 def _amounts(name: str, taken: float, ends: dict[str, float]) -> str:
     scale, unit = (1e3, " us") if name.endswith("_ns") else (1.0, " times")
     scale, unit = (1e9, " GB/s") if name.endswith("_per_s") else (scale, unit)
-    return f"{ends['low'] / scale:.3g} to {ends['high'] / scale:.3g}{unit} ({taken / scale:.3g} taken)"
+    return (
+        f"{format_number(ends['low'] / scale)} to {format_number(ends['high'] / scale)}{unit} "
+        f"({format_number(taken / scale)} taken)"
+    )

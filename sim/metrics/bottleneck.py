@@ -12,7 +12,7 @@ from sim.nouns.collective import Collective, CollectiveTimes
 from sim.nouns.path import PathSpan
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Gradient
-from sim.units import format_ms, format_size
+from sim.units import format_ms, format_percent, format_size
 
 NEGLIGIBLE = 0.01  # of the step: below this, communication is hidden for all that matters
 TOLD = 0.005  # of the step: a part beside backward that takes more is told
@@ -93,8 +93,8 @@ def _compute_bound(evidence: Evidence) -> Bottleneck | None:
         return None
     return Bottleneck(
         code="compute-bound",
-        sentence=f"compute-bound: synchronising adds {format_ms(added)}, {share:.1%} of the step; "
-        f"no other buckets can gain more than that",
+        sentence=f"compute-bound: synchronising adds {format_ms(added)}, {format_percent(share)} of the "
+        f"step; no other buckets can gain more than that",
         part_ns=added,
     )
 
@@ -107,8 +107,8 @@ def _outside_backward(evidence: Evidence) -> Bottleneck | None:
     return Bottleneck(
         code="outside-backward",
         sentence=f"outside of backward: before forward and after the optimizer synchronising adds "
-        f"{format_ms(outside)}, {outside / evidence.step_ns:.1%} of the step; beside backward "
-        f"{format_ms(exposed)} is exposed",
+        f"{format_ms(outside)}, {format_percent(outside / evidence.step_ns)} of the step; beside "
+        f"backward {format_ms(exposed)} is exposed",
         part_ns=exposed + outside,
     )
 

@@ -7,6 +7,7 @@ from typing import Any
 from sim.errors import InputError
 from sim.nouns.checks import at_least, curve_scatter, factor, number, rate, scatter
 from sim.nouns.collective import CollectiveKind
+from sim.units import format_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +155,8 @@ def _ranges(said: Any) -> None:
                 _scalar(f"{field}.{end}", name, value)
             elif not 0 < value <= MOST_FACTOR:
                 raise InputError(
-                    f"{field}.{end}: {value} is not legal; give a factor above 0, at most {MOST_FACTOR:g}"
+                    f"{field}.{end}: {value} is not legal; give a factor above 0, at most "
+                    f"{format_number(MOST_FACTOR, 6)}"
                 )
         if known["low"] > known["high"]:
             raise InputError(f"{field}.low: {known['low']} is not legal; high is {known['high']}")
@@ -195,4 +197,6 @@ def _readings(said: Any) -> None:
             raise InputError(f"{field}: the first reading is the hardware itself; it changes nothing")
         total += weight
     if said and abs(total - 1) > 1e-6:
-        raise InputError(f"spread.readings: weights of {total:g} in all are not legal; they sum to 1")
+        raise InputError(
+            f"spread.readings: weights of {format_number(total, 6)} in all are not legal; they sum to 1"
+        )

@@ -7,6 +7,7 @@ from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
+from sim.units import format_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +42,8 @@ class SharedLink:
     def sentence(self) -> str:
         """What happens there, in words."""
         scale, unit = (1e9, "GB/s") if self.bytes_per_s >= 1e9 else (1e6, "MB/s")
-        whole = f"{self.bytes_per_s / scale:.3g} {unit}"
-        shares = [f"{share / scale:.3g}" for share in self.shares_bytes_per_s]
+        whole = f"{format_number(self.bytes_per_s / scale)} {unit}"
+        shares = [format_number(share / scale) for share in self.shares_bytes_per_s]
         each = f"{shares[0]} of {whole} each" if len(set(shares)) == 1 else f"{' + '.join(shares)} of {whole}"
         return f"{', '.join(self.jobs[:-1])} and {self.jobs[-1]} share {self.a} -> {self.b}: {each}"
 

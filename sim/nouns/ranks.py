@@ -8,6 +8,7 @@ from typing import Any
 
 from sim.errors import InputError
 from sim.nouns.checks import at_least
+from sim.units import format_number
 
 LARGEST_SIGMA = 2.0  # of a lognormal factor: one rank in 40 is 50 times as slow as the median
 LARGEST_DRIFT = 0.01  # a clock that loses 14 minutes a day
@@ -26,7 +27,8 @@ class SlowRanks:
         _check_range(self.first, self.count)
         if not SMALLEST_PACE <= self.pace <= LARGEST_PACE:
             raise InputError(
-                f"pace: {self.pace} is not legal; give a factor, {SMALLEST_PACE:g} to {LARGEST_PACE:g}"
+                f"pace: {self.pace} is not legal; give a factor, {format_number(SMALLEST_PACE, 6)} to "
+                f"{format_number(LARGEST_PACE, 6)}"
             )
 
 
@@ -87,12 +89,15 @@ class Ranks:
         ):
             value = getattr(self, name)
             if not (math.isfinite(value) and 0 <= value <= most):
-                raise InputError(f"{name}: {value} is not legal; give a number from 0 to {most:g}")
+                raise InputError(
+                    f"{name}: {value} is not legal; give a number from 0 to {format_number(most, 6)}"
+                )
         at_least("stall_ns", self.stall_ns, 0)
         at_least("clock_offset_ns", self.clock_offset_ns, 0)
         if (self.stall_probability > 0) != (self.stall_ns > 0):
             raise InputError(
-                f"stall_ns: {self.stall_ns} with stall_probability {self.stall_probability:g} is not legal; "
+                f"stall_ns: {self.stall_ns} with stall_probability "
+                f"{format_number(self.stall_probability, 6)} is not legal; "
                 f"give both above 0, or neither"
             )
         for before, after in pairwise(sorted(self.groups, key=lambda group: group.first)):

@@ -22,7 +22,7 @@ from sim.nouns.anchored import (
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.systems.simulate import simulate
-from sim.units import format_ms
+from sim.units import format_ms, format_number
 
 FAIR_SLOWDOWN = 2.0  # of two that share one resource fairly
 MOST_SLOWDOWN = 4.0  # beyond it nothing is shared any more: one waits for the other
@@ -120,12 +120,14 @@ def anchor(
     low, high = _link_range(hardware)
     if chosen == "curve" and not low <= value <= high:
         reasons.append(
-            f"the link would be {value:.3g} times as slow as given, which is beyond {low:.2g} to {high:.2g} "
+            f"the link would be {format_number(value)} times as slow as given, which is beyond "
+            f"{format_number(low, 2)} to {format_number(high, 2)} "
             f"times: most likely it is another link than the one that trains; measure that one"
         )
     if chosen != "curve" and value > FAIR_SLOWDOWN:
         reasons.append(
-            f"{chosen} {value:.3g} is more than sharing one GPU fairly explains, {FAIR_SLOWDOWN:g}; part of "
+            f"{chosen} {format_number(value)} is more than sharing one GPU fairly explains, "
+            f"{format_number(FAIR_SLOWDOWN, 6)}; part of "
             f"it may be something else (a link that is slower in the step, a slower rank, data loading)"
         )
     anchored = apply_factor(hardware, chosen, value)
@@ -186,7 +188,8 @@ def _solve(
             raise
         if asked or profiled:
             raise InputError(
-                f"{error}; a link that is {link:.3g} times as slow as given explains it: fix the factor "
+                f"{error}; a link that is {format_number(link)} times as slow as given explains it: fix the "
+                f"factor "
                 f"curve, or measure the link that trains"
             ) from None
         return "curve", link
@@ -286,23 +289,26 @@ def _why(factor: Factor, hardware: Hardware, *, asked: bool, slowed: bool) -> st
             f"both are slowed alike"
         )
     known = "comm_slowdown" if factor == "compute_slowdown" else "compute_slowdown"
-    return f"{begin}; {known} is known, {getattr(hardware, known):.3g}"
+    return f"{begin}; {known} is known, {format_number(getattr(hardware, known))}"
 
 
 def _told_of_link(found: InStepCurve) -> str:
     """What the durations seen in the step say of the link, and of how many collectives that is known."""
-    sizes = f"{found.least_bytes / 1e6:.3g} to {found.most_bytes / 1e6:.3g} MB"
+    sizes = f"{format_number(found.least_bytes / 1e6)} to {format_number(found.most_bytes / 1e6)} MB"
     if not found.alone:
         return (
-            f"all-reduces in the step take {found.ratio:.3g} times as long as alone (median of "
-            f"{found.count}, {found.low:.3g} to {found.high:.3g}, {sizes}); none is known to lie wholly "
+            f"all-reduces in the step take {format_number(found.ratio)} times as long as alone (median of "
+            f"{found.count}, {format_number(found.low)} to {format_number(found.high)}, {sizes}); none is "
+            f"known to lie wholly "
             f"after backward, so that what computation adds to them is in it"
         )
     fixed_by = "one all-reduce fixes this" if found.alone == 1 else f"{found.alone} all-reduces fix this"
     return (
-        f"all-reduces after backward take {found.ratio:.3g} times as long as alone ({found.alone} of "
-        f"{found.count}; all: {found.low:.3g} to {found.high:.3g}, {sizes}), those during backward "
-        f"{found.comm_slowdown:.3g} times that; {fixed_by} for all sizes"
+        f"all-reduces after backward take {format_number(found.ratio)} times as long as alone "
+        f"({found.alone} of "
+        f"{found.count}; all: {format_number(found.low)} to {format_number(found.high)}, {sizes}), those "
+        f"during backward "
+        f"{format_number(found.comm_slowdown)} times that; {fixed_by} for all sizes"
     )
 
 
@@ -438,7 +444,8 @@ class _Search:
         if high_ns < self.target_ns - self.noise_ns:
             raise _Beyond(
                 f"measured: a {self.what} of {format_ms(self.target_ns)} is beyond what {factor} explains: "
-                f"{format_ms(low_ns)} at {least:g}, {format_ms(high_ns)} at {most:g}"
+                f"{format_ms(low_ns)} at {format_number(least, 6)}, {format_ms(high_ns)} at "
+                f"{format_number(most, 6)}"
             )
         low, high = least, most
         while high - low > _PRECISION:

@@ -9,7 +9,7 @@ from sim.errors import InputError
 from sim.metrics.noise import difference_interval
 from sim.nouns.ab import AbTest
 from sim.nouns.recommendation import Gain
-from sim.units import NS_PER_S, format_ms
+from sim.units import NS_PER_S, format_ms, format_number, format_percent
 
 HOURS_PER_DAY = 24
 # By chance, all of six rounds agree once in 32 times. Fewer rounds cannot give an interval of 95 %.
@@ -79,7 +79,9 @@ def judge_turns(
         predicted_gain_ns=None if predicted is None else _mean_gain_ns(predicted),
         predicted_low_ns=None if predicted is None else predicted.low_ns,
         predicted_high_ns=None if predicted is None else predicted.high_ns,
-        sentence=_sentence(gain, low, high, default_step, rounds, significant, f"{saved:.3g} {hours}"),
+        sentence=_sentence(
+            gain, low, high, default_step, rounds, significant, f"{format_number(saved)} {hours}"
+        ),
         environment=environment or {},
     )
 
@@ -100,7 +102,7 @@ def _sentence(
         )
     if not significant:
         return f"no significant difference over {rounds} rounds ({interval}); keep DDP's default"
-    share = f"{format_ms(abs(gain))} a step ({abs(gain) / default_step:.1%})"
+    share = f"{format_ms(abs(gain))} a step ({format_percent(abs(gain) / default_step)})"
     if gain < 0:
         return f"the recommendation is slower by {share}, {interval}; keep DDP's default"
     return f"the recommendation saves {share}, {interval}: {saved} a day"

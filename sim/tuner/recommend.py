@@ -45,7 +45,7 @@ from sim.tuner.spread.draws import draw
 from sim.tuner.spread.gain import DEFAULT_WORDS, choose, doubted, judge_gain
 from sim.tuner.spread.judgement import Judge
 from sim.tuner.sweeps.grid import sweep
-from sim.units import format_size
+from sim.units import format_percent, format_size
 
 IN_USE = "in use"  # the buckets of a recorded job, where they are not DDP's default
 ANY_BUCKETS = "bucket_indices"  # the family of all partitions, each of which sim.apply can set
@@ -417,6 +417,9 @@ def _tell_proof(scorer: Scorer, optimum: Optimum) -> str:
         words += ", buckets launched in the order in which they are ready"
     words += over_merges(scorer.problem.workload)
     if not optimum.is_proved and optimum.at_least_ns:
-        words += f"; at most {end / optimum.at_least_ns - 1:.2%} above the optimum"
+        words += f"; at most {format_percent(end / optimum.at_least_ns - 1, 2)} above the optimum"
     free = optimum.free_at_least_ns
-    return f"{words}; {end / free - 1 if free else 0.0:.2%} above the lower bound that needs no search"
+    return (
+        f"{words}; {format_percent(end / free - 1 if free else 0.0, 2)} above the lower bound that needs no "
+        f"search"
+    )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from sim.nouns.recommendation import Gain, Plateau, Setting
 from sim.nouns.rows import SweepRow
 from sim.tuner.sweeps.usual_caps import round_cap
-from sim.units import format_ms, format_percent
+from sim.units import format_ms, format_number, format_percent
 
 FAR = 0.03  # of a step: caps that are further behind the best buckets are not what to set
 
@@ -80,8 +80,12 @@ def tell_setting(setting: Setting, against: str) -> str:
     behind = f"{format_ms(behind_ns)} ({format_percent(behind_ns / best_ns if best_ns else 0.0)}) more than"
     if setting.pick == "cap":
         alike = "; over steps as they vary the two cannot be told apart" if setting.is_alike else ""
-        return f"bucket_cap_mb={setting.cap_mb:g}: {saves} and {behind} the recommended buckets{alike}"
+        return (
+            f"bucket_cap_mb={format_number(setting.cap_mb, 6)}: {saves} and {behind} the recommended "
+            f"buckets{alike}"
+        )
     return (
-        f"the recommended buckets: {saves}; the best round cap, bucket_cap_mb={setting.cap_mb:g}, takes "
+        f"the recommended buckets: {saves}; the best round cap, "
+        f"bucket_cap_mb={format_number(setting.cap_mb, 6)}, takes "
         f"{behind} they do"
     )

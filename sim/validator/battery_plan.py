@@ -6,7 +6,7 @@ from typing import Any
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload
 from sim.systems.registry import assign
-from sim.units import MIB
+from sim.units import MIB, format_number
 from sim.validator.candidates.candidate import Candidate
 
 _CAPS_MIB = (2, 10, 50)
@@ -103,7 +103,7 @@ def emulated_hardware(workload: Workload, slowness: float) -> Hardware:
     """A link that reduces all gradients in ``slowness`` times backward and a latency, linearly in bytes."""
     top = workload.total_bytes
     return Hardware(
-        name=f"a link {slowness:g} backwards long",
+        name=f"a link {format_number(slowness, 6)} backwards long",
         world_size=_EMULATED_RANKS,
         all_reduce=(
             CurvePoint(num_bytes=0, duration_ns=_LATENCY_NS),

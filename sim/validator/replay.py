@@ -6,6 +6,7 @@ from pathlib import Path
 from sim.formats.record_files import save_measurements
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Workload
+from sim.units import format_number
 from sim.validator.candidates.candidate import Candidate, lane_count
 from sim.validator.candidates.carriers import GLOO_ON_HOST, Carrier
 from sim.validator.candidates.paced_neighbour import PacedNeighbour
@@ -63,7 +64,9 @@ def replay(
     surroundings = {"place": place.describe(), **place.document()}
     if slow:
         surroundings["slow"] = {str(rank): slow[rank] for rank in sorted(slow)}
-        said = " and ".join(f"rank {rank}'s backward x {slow[rank]:g}" for rank in sorted(slow))
+        said = " and ".join(
+            f"rank {rank}'s backward x {format_number(slow[rank], 6)}" for rank in sorted(slow)
+        )
         surroundings["place"] += f", {said}"
     if beside is not None:
         surroundings["beside"] = beside.describe()

@@ -54,7 +54,7 @@ def test_choices_in_words() -> None:
         ),
         (("mixed_precision", {"reduce_dtype": "float16"}), "mixed_precision(reduce_dtype=float16)"),
         (("join_inputs", [2, 4]), "join_inputs=[2, 4]"),
-        (("offload_bytes_per_s", 1.5e10), "offload_bytes_per_s=1.5e+10"),
+        (("offload_bytes_per_s", 1.5e10), "offload_bytes_per_s=15000000000"),
         (("accumulation_steps", 4), "accumulation_steps=4"),
     ],
 )

@@ -9,6 +9,8 @@ from sim.units import (
     cap_bytes,
     format_mib_range,
     format_ms,
+    format_number,
+    format_percent,
     format_size,
     parse_cap_mb,
     parse_rate_bits,
@@ -132,3 +134,29 @@ def test_ranges_read_as_people_write_them() -> None:
     assert [format_mib_range(*one) for one in ranges] == [
         *("25.1 to 282", "25", "25 to 25.2", "0.25 to 1020", "1000.4 to 1000.6")
     ]
+
+
+@given(st.floats(-2, 2), st.integers(0, 2), st.booleans())
+def test_what_is_not_quite_nothing_or_all_does_not_read_so(share: float, digits: int, sign: bool) -> None:
+    text = format_percent(share, digits, sign=sign)
+    figure = text.removeprefix("more than ").removeprefix("less than ")
+    is_edge = abs(float(figure.rstrip("%"))) in (0, 100)
+    assert "e" not in figure
+    assert not is_edge or share in (-1, 0, 1) or text == "more than 100%" or abs(share) > 1
+    if text == figure and not is_edge:
+        assert float(figure.rstrip("%")) / 100 == pytest.approx(share, abs=0.51 * 10.0 ** -(digits + 2))
+
+
+def test_shares_at_the_edges() -> None:
+    shares = (0, 1, 0.125, 0.0004, -0.0004, 0.9996, 0.9999999999, 1e-9, -0.0)
+    assert [format_percent(share) for share in shares] == [
+        *("0.0%", "100.0%", "12.5%", "0.04%", "-0.04%", "99.96%"),
+        *("more than 99.99999%", "less than 0.00001%", "0.0%"),
+    ]
+
+
+@given(st.floats(1e-12, 1e15), st.integers(1, 6))
+def test_no_number_is_told_in_powers_of_ten(value: float, digits: int) -> None:
+    text = format_number(value, digits)
+    assert "e" not in text
+    assert float(text) == pytest.approx(value, rel=0.51 * 10.0 ** (1 - digits), abs=0)

@@ -17,7 +17,7 @@ from sim.clusters.nccl.computed_hardware import uncertainty
 from sim.clusters.nccl.fabric import Fabric
 from sim.errors import InputError
 from sim.nouns.hardware import Curve
-from sim.units import format_size
+from sim.units import format_number, format_size
 
 COVERED = 0.9  # the share of left-out points that the stated range holds
 ENOUGH = 9  # the fewest left-out points whose greatest miss holds a further one with a chance of 0.9
@@ -178,7 +178,8 @@ def _silent(curve: Curve, computed: Sequence[int]) -> dict[int, str]:
         most = _most(computed[first], [computed[place] for place in others], times)
         if curve[first].duration_ns > most:
             silent[curve[first].num_bytes] = (
-                f"takes {curve[first].duration_ns / most:.2g} times what the other sizes allow: measured cold"
+                f"takes {format_number(curve[first].duration_ns / most, 2)} times what the other sizes "
+                f"allow: measured cold"
             )
     return dict(sorted(silent.items()))
 

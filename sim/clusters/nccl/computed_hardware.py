@@ -11,7 +11,7 @@ from sim.clusters.nccl.paths import as_staged
 from sim.costs.own_costs import OF_GENERATION, with_own_costs
 from sim.nouns.gpus import GPUS
 from sim.nouns.hardware import CURVES, Curve, Hardware
-from sim.units import format_size
+from sim.units import format_number, format_percent, format_size
 
 SIZES = tuple(1 << power for power in range(3, 34))  # 8 B to 8 GiB
 
@@ -103,7 +103,8 @@ def _not_known(fabric: Fabric, points: Curve) -> list[str]:
     if inter is not None and staged is not None and staged != inter:
         said.append(
             f"data goes through host memory on its way to NICs, as without GPUDirect RDMA (GeForce, or a NIC "
-            f"that is not below its GPU's PCIe switch): {staged.bytes_per_s / 1e9:.3g} GB/s a host are "
+            f"that is not below its GPU's PCIe switch): {format_number(staged.bytes_per_s / 1e9)} GB/s a "
+            f"host are "
             f"computed, one GPU of other machines had {MEASURED_THROUGH_HOST}; where NCCL's log says GDRDMA, "
             f"set gpu_direct"
         )
@@ -115,7 +116,8 @@ def _not_known(fabric: Fabric, points: Curve) -> list[str]:
     most = max(shares, key=shares.__getitem__, default=0)
     if shares.get(most):
         said.append(
-            f"NVLS: up to {shares[most]:.0%} of a time (at {format_size(most)}) is its pipeline filling, "
+            f"NVLS: up to {format_percent(shares[most], 0)} of a time (at {format_size(most)}) is its "
+            f"pipeline filling, "
             f"less where GPUs copy faster than the switch reduces"
         )
     return said

@@ -9,6 +9,7 @@ from sim.clock.arrays import Floats, Ints
 from sim.errors import InputError
 from sim.nouns.ranks import LARGEST_PACE, SMALLEST_PACE, Ranks
 from sim.nouns.workload import Workload
+from sim.units import format_number
 
 MOST_RECORDED = 200  # iterations of a workload that are drawn from
 NO_ITERATIONS = "how a rank's iterations vary: no recorded iterations, and no pace_jitter"
@@ -78,8 +79,9 @@ def make_crew(workload: Workload, world_size: int, ranks: Ranks, others: Mapping
     beyond = np.flatnonzero((paces < SMALLEST_PACE) | (paces > LARGEST_PACE))
     if beyond.size:
         raise InputError(
-            f"slow: the paces of rank {beyond[0]} make {paces[beyond[0]]:g} together; give factors whose "
-            f"product is {SMALLEST_PACE:g} to {LARGEST_PACE:g}"
+            f"slow: the paces of rank {beyond[0]} make {format_number(paces[beyond[0]], 6)} together; give "
+            f"factors whose "
+            f"product is {format_number(SMALLEST_PACE, 6)} to {format_number(LARGEST_PACE, 6)}"
         )
     notes: list[str] = []
     rows = [_recorded(kind, notes) for kind in kinds]

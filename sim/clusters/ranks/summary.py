@@ -18,6 +18,7 @@ from sim.nouns.step_distribution import ClockReading, CollectiveWait, RankPart, 
 from sim.nouns.workload import Workload
 from sim.tuner.spread.crossed import student
 from sim.tuner.spread.draws import NO_SCATTER
+from sim.units import format_number
 
 _WORST = 5
 _FEWEST_STALLS = 20  # a Poisson number of 20 has a standard deviation of less than a quarter of it
@@ -139,7 +140,7 @@ def _parts(crew: Crew, jobs: Sequence[JobSteps]) -> tuple[RankPart, ...]:
             continue
         words = [one.workload for one in inside if isinstance(one, RankGroup)]
         if any(isinstance(one, SlowRanks) for one in inside):
-            words.append(f"slow, pace {crew.paces[first]:g}")
+            words.append(f"slow, pace {format_number(crew.paces[first], 6)}")
         parts.append(sums.part(", ".join(words), np.arange(first, stop)))
     if rest:
         parts.append(sums.part("all others" if parts else "all", np.concatenate(rest)))

@@ -14,7 +14,7 @@ from sim.systems.registry import assign
 from sim.systems.simulate import simulate
 from sim.tuner.search.as_searched import Searched
 from sim.tuner.spread.gain import NOTHING
-from sim.units import format_ms
+from sim.units import format_ms, format_number, format_percent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,9 +121,10 @@ class BestCapChange:
         old, new = len(self.old_sizes), len(self.new_sizes)
         counts = f"{buckets(old)} instead of {new}" if old != new else f"both make {buckets(old)}"
         return (
-            f"at {self.after.gpus} bucket_cap_mb={self.before.best_mb:g}, the best at {self.before.gpus}, "
-            f"would take {format_ms(lost)} ({lost / self.after.best_ns:.1%}) longer than "
-            f"{self.after.best_mb:g} ({counts})"
+            f"at {self.after.gpus} bucket_cap_mb={format_number(self.before.best_mb, 6)}, the best at "
+            f"{self.before.gpus}, "
+            f"would take {format_ms(lost)} ({format_percent(lost / self.after.best_ns)}) longer than "
+            f"{format_number(self.after.best_mb, 6)} ({counts})"
         )
 
     @property
@@ -139,7 +140,7 @@ class BestCapChange:
     def all_buckets(self) -> str:
         """The buckets of both caps, counted, with what they take on the wire."""
         was, now = zip(self.old_wire_ns, self.new_wire_ns, strict=True)
-        new = f"the {buckets(len(self.new_sizes))} of {self.after.best_mb:g}"
+        new = f"the {buckets(len(self.new_sizes))} of {format_number(self.after.best_mb, 6)}"
         return (
             f"{_taken(len(self.old_sizes))} {format_ms(now[0])} on the wire, {new} {format_ms(now[1])} "
             f"({format_ms(was[0])} and {format_ms(was[1])} at {self.before.gpus})"

@@ -16,6 +16,7 @@ from sim.importer.opening import read_texts
 from sim.importer.wording import count_of, stem_of
 from sim.nouns.imported import Imported, ImportOptions
 from sim.nouns.workload import Gradient, Workload
+from sim.units import format_number
 
 ACCUMULATE = "torch::autograd::AccumulateGrad"
 # What lies between two backwards: a forward, the optimizer, a profiled step.
@@ -256,7 +257,7 @@ def _workload(
     band = split_band(sizes, options.backward_ns)
     notes.assumed.append(
         f"ready times split the backward given evenly over the gradients (estimated; a split by bytes "
-        f"differs by a factor of {band[1]:g} on average)"
+        f"differs by a factor of {format_number(band[1], 6)} on average)"
     )
     for what in ("forward_ns", "optimizer_ns"):
         if getattr(options, what) is None:

@@ -16,7 +16,7 @@ from sim.metrics.intervals import Interval, intersection_length, length
 from sim.nouns.hardware import GLOO_CHANNELS, Hardware
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Workload
-from sim.units import NS_PER_MS, format_ms, format_size, median_ns
+from sim.units import NS_PER_MS, format_ms, format_percent, format_size, median_ns
 
 
 def overlap_ratio(computation: Sequence[Interval], communication: Sequence[Interval]) -> float | None:
@@ -87,8 +87,8 @@ class Told:
         every, reduces = self._overlaps(self.rank)
         if every is not None:
             lines.append(
-                f"{whose}computation overlaps {every:.1%} of all communication kernels"
-                + ("" if reduces is None else f", {reduces:.1%} of the all-reduces")
+                f"{whose}computation overlaps {format_percent(every)} of all communication kernels"
+                + ("" if reduces is None else f", {format_percent(reduces)} of the all-reduces")
             )
         interference = self.rank.interference
         if interference is not None:

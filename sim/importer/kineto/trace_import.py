@@ -17,7 +17,7 @@ from sim.importer.quiet_steps import left_out, quiet_numbers
 from sim.metrics.intervals import intersection_length, union
 from sim.nouns.hardware import GLOO_CHANNELS
 from sim.nouns.imported import Imported, ImportOptions
-from sim.units import median_ns
+from sim.units import format_percent, median_ns
 
 _TELLING = 0.1  # of what a step takes longer
 
@@ -170,4 +170,4 @@ def _filling(ranks: Sequence[SeenRank], lengths_ns: Mapping[int, int], quiet: Co
                 best, name = share, call
     if best < _TELLING:
         return "nothing that the trace names"
-    return f"the host in {name} for {min(best, 1):.0%} of what they take longer"
+    return f"the host in {name} for {format_percent(min(best, 1), 0)} of what they take longer"

@@ -7,6 +7,7 @@ from statistics import median
 from sim.importer.links.columns import Variant
 from sim.importer.links.link_rows import LinkRow, LinkTable, Timing
 from sim.nouns.hardware import MAX_RANKS
+from sim.units import format_number
 
 # nccl-tests' names of its types, and numpy's and torch's.
 _WIDTHS = {
@@ -154,7 +155,7 @@ def _fault_of_sizes(row: LinkRow, collective: str, ranks: int) -> tuple[str, str
 
 def _fault(timing: Timing, num_bytes: int, collective: str, ranks: int) -> tuple[str, str] | None:
     if timing.wrong > 0:
-        return "have wrong results", f"{num_bytes} B, {timing.wrong:g} wrong"
+        return "have wrong results", f"{num_bytes} B, {format_number(timing.wrong, 6)} wrong"
     rate = num_bytes / timing.duration_ns
     relative = timing.slack_ns / timing.duration_ns
     for name, (said, slack) in timing.rates.items():
@@ -165,7 +166,8 @@ def _fault(timing: Timing, num_bytes: int, collective: str, ranks: int) -> tuple
         if abs(said - expected) > slack + rounded + expected * relative + 1e-9:
             return (
                 CONTRADICTS,
-                f"{num_bytes} B in {timing.duration_ns / 1000:g} us are {expected:.4g} GB/s, "
-                f"{name} says {said:g}",
+                f"{num_bytes} B in {format_number(timing.duration_ns / 1000, 6)} us are "
+                f"{format_number(expected, 4)} GB/s, "
+                f"{name} says {format_number(said, 6)}",
             )
     return None

@@ -27,7 +27,7 @@ from sim.importer.opening import read_texts
 from sim.nouns.gpus import gpus_named
 from sim.nouns.hardware import CURVES, MAX_RANKS, Hardware
 from sim.nouns.imported import Imported, ImportOptions
-from sim.units import format_size
+from sim.units import format_number, format_size
 
 FORMAT = "nccl-tests"
 _LEAST_SIZES = 3
@@ -144,7 +144,7 @@ def _systems(tables: Iterable[LinkTable], wanted: int | None, notes: Notes) -> d
             if key.hosts:
                 notes.doubtful.append(
                     f"{where}: begins a run that differs from one on the same hosts by more than a factor of "
-                    f"{_UNLIKE:g}"
+                    f"{format_number(_UNLIKE, 6)}"
                 )
             else:
                 key = replace(key, unlike=where)

@@ -19,7 +19,7 @@ from sim.systems.simulate import simulated_step_ns
 from sim.systems.snippets import check_code
 from sim.systems.switches import read_switches
 from sim.tuner.reach.cap_layouts import Walk, find_intervals, make_walk, round_cap_mb
-from sim.units import format_ms
+from sim.units import format_ms, format_percent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,4 +217,4 @@ def _compared(ours_ns: int, theirs_ns: int) -> str:
         return "as long as with"
     longer = "longer" if ours_ns > theirs_ns else "shorter"
     away = abs(ours_ns - theirs_ns)
-    return f"{format_ms(away)} ({away / theirs_ns:.1%}) {longer} than with"
+    return f"{format_ms(away)} ({format_percent(away / theirs_ns)}) {longer} than with"

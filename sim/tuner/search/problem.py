@@ -17,7 +17,7 @@ from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload
 from sim.systems.ddp import copied_bytes
 from sim.tuner.search.partitions import Buckets, gather, run_keys
-from sim.units import NS_PER_S, transfer_ns
+from sim.units import NS_PER_S, format_number, transfer_ns
 
 MOST = 1 << 52  # ns or bytes: sums of two stay exact in a float64
 LONGEST_STEP = 1 << 61  # ns: sums stay within an int64
@@ -130,8 +130,10 @@ class Problem:
         back = transfer_ns(int(self.copied.sum()), hardware.copy_out_bytes_per_s) * factors.copy_out
         if lane + sent + back > LONGEST_STEP:
             raise InputError(
-                f"{hardware.name}: with this workload a step could take {lane + sent + back:.3g} ns, more "
-                f"than the tuner can count with ({LONGEST_STEP:.3g}); look at all_reduce, launch_cost_ns, "
+                f"{hardware.name}: with this workload a step could take {format_number(lane + sent + back)} "
+                f"ns, more "
+                f"than the tuner can count with ({format_number(LONGEST_STEP)}); look at all_reduce, "
+                f"launch_cost_ns, "
                 "the copies' bandwidths and the slow-downs"
             )
 

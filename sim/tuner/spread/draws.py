@@ -19,6 +19,7 @@ from sim.tuner.search.partitions import Buckets
 from sim.tuner.search.problem import MOST, Machine, Problem, machine_of
 from sim.tuner.spread.machines import Machines, draw_machines, is_ranged, levels
 from sim.tuner.spread.scatter import Scatter, read_scatter
+from sim.units import format_number
 
 FEWEST_MACHINES = 20  # fewer say too little of how machines differ for an interval
 FEWEST_IN_RANGES = 40  # whose least and greatest hold 95 of 100 others
@@ -200,7 +201,10 @@ def draw(problem: Problem, count: int, seed: int) -> Draws:
             lanes = np.rint(lanes * paces[:, None]).astype(np.int64)
             tails = np.rint(tails * paces).astype(np.int64)
         what = "ready times" if workload.band_on == "ready" else "times"
-        rests_on = (*rests_on, f"{what} of the estimate, {band[0]:.3g} to {band[1]:.3g} times")
+        rests_on = (
+            *rests_on,
+            f"{what} of the estimate, {format_number(band[0])} to {format_number(band[1])} times",
+        )
     return Draws(
         problem=problem,
         seed=seed,

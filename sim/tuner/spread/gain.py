@@ -10,7 +10,7 @@ from sim.nouns.robust import Robust, RobustRow
 from sim.nouns.workload import Workload
 from sim.tuner.spread.crossed import Estimate
 from sim.tuner.spread.draws import NO_ITERATIONS
-from sim.units import format_ms
+from sim.units import format_ms, format_number, format_percent
 
 NOTHING = 0.001  # of the step: no gain worth a change, whatever is proved about it
 # Of the step, where neither the machine nor any step is measured: by this much predictions are off where both
@@ -107,7 +107,7 @@ def judge_gain(
     noise_ns = robust.noise_ns or 0
     significant: bool | None = NO_ITERATIONS not in robust.not_known or None
     fraction = figure / default_step_ns if default_step_ns else 0.0
-    size = f"{_amount(figure)} ({fraction:.1%})"
+    size = f"{_amount(figure)} ({format_percent(fraction)})"
     if instead_of is not None:
         significant = False
         sentence = (
@@ -135,7 +135,7 @@ def judge_gain(
             f"{', on a machine that nobody measured' if _least(robust) > NOTHING else ''}; keep {kept}"
         )
     else:
-        sentence = f"saves {_amount(figure)} a step against {against} ({fraction:.1%})"
+        sentence = f"saves {_amount(figure)} a step against {against} ({format_percent(fraction)})"
         if figure != gain_ns:
             sentence += " in the mean of steps as they vary"
         if is_varied:
@@ -171,7 +171,7 @@ def _interval(row: RobustRow, robust: Robust) -> str:
 
 def _amount(ns: int) -> str:
     """A time for people: ``9.87 ms``, or ``26 us`` where that is next to nothing."""
-    return format_ms(ns) if abs(ns) >= 100_000 or ns == 0 else f"{ns / 1000:.3g} us"
+    return format_ms(ns) if abs(ns) >= 100_000 or ns == 0 else f"{format_number(ns / 1000)} us"
 
 
 def doubted(gain: Gain, workload: Workload, hardware: Hardware) -> Gain:

@@ -16,6 +16,7 @@ from sim.tuner.sweeps.axes import Grid, Point, make_grid
 from sim.tuner.sweeps.batches import Batch, Figures, play_batches, play_task
 from sim.tuner.sweeps.usual_caps import default_caps
 from sim.tuner.sweeps.workers import process_pool, spread
+from sim.units import format_number
 
 MAX_ROWS = 100_000
 # Simulated gradients, over all candidates, from which on a pool of processes pays: it starts in 0.7 s for
@@ -99,7 +100,7 @@ def sweep(
 
 def _row(hardware: Hardware, point: Point, cap: float | None, figures: Figures) -> SweepRow:
     return SweepRow(
-        label="DDP default" if cap is None else f"bucket_cap_mb={cap:g}",
+        label="DDP default" if cap is None else f"bucket_cap_mb={format_number(cap, 6)}",
         bucket_cap_mb=cap,
         world_size=hardware.world_size if point.world_size is None else point.world_size,
         precision=point.precision,

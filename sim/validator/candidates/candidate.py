@@ -8,7 +8,7 @@ from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment, bucket_by
 from sim.nouns.workload import Workload
 from sim.systems.registry import assign
 from sim.systems.switching import as_the_job
-from sim.units import MIB
+from sim.units import MIB, format_number
 
 ZERO_POLICIES = ("zero1", "zero2")
 _UNSTAMPED = (*ZERO_POLICIES, "megatron", "fully_shard", "replicate")  # these take no communication hook
@@ -80,7 +80,7 @@ def standing_candidates(
     doubling = [float(2**power) for power in range(max(1, (workload.total_bytes // MIB).bit_length()))]
     found = {
         "DDP default": assign(workload),
-        **{f"bucket_cap_mb={cap:g}": assign(workload, bucket_cap_mb=cap) for cap in caps},
+        **{f"bucket_cap_mb={format_number(cap, 6)}": assign(workload, bucket_cap_mb=cap) for cap in caps},
         "single": assign(workload, "single"),
         "recommended": recommended,
         "caps doubling from 1": assign(workload, bucket_cap_mb_list=doubling),

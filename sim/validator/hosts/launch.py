@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from sim.errors import InputError
+from sim.units import format_number
 from sim.validator.hosts.boxed_hosts import Host, box
 from sim.validator.hosts.elastic_launch import started
 from sim.validator.hosts.second_job import SecondJob, check_lasts, running_beside
@@ -81,8 +82,15 @@ class Place:
             return f"{count} {self.spread or 'over loopback'}"
         rates = self.rates_bits[:1] if len(set(self.rates_bits)) == 1 else self.rates_bits
         count = "" if self.on is None else f"hosts {' and '.join(map(str, self.on))} of "
-        said = f"{count}{self.box} hosts in a box, {', '.join(f'{rate / 1e9:g}' for rate in rates)} Gbit/s"
-        return said if self.uplink_bits is None else f"{said}, uplink {self.uplink_bits / 1e9:g} Gbit/s"
+        said = (
+            f"{count}{self.box} hosts in a box, "
+            f"{', '.join(format_number(rate / 1e9, 6) for rate in rates)} Gbit/s"
+        )
+        return (
+            said
+            if self.uplink_bits is None
+            else f"{said}, uplink {format_number(self.uplink_bits / 1e9, 6)} Gbit/s"
+        )
 
     def document(self) -> dict[str, Any]:
         """The ``box`` that the ranks are in, for later predictions; nothing over loopback."""
