@@ -20,7 +20,8 @@ from sim.units import format_number
 # a kernel of a few us, which is all where the host is far ahead of the GPU.
 HOOK_NS = (3_000, 15_000, 30_000)
 # A launch, on the lane, in ns: events of both streams and a kernel's launch take 5 us at least (nccl-tests'
-# smallest messages take 7 to 30 in all), and 60 us a bucket are the 3.8 % of that benchmark.
+# smallest messages take 7 to 30 in all), and 60 us a bucket are the 3.8 % of that benchmark. The 40 us were
+# chosen after its sign of cap 1 against 25 had been seen: of that sign they are no prediction.
 LAUNCH_NS = (5_000, 40_000, 100_000)
 # Share of the memory's bandwidth that copies of gradients reach, each byte read and written: large ones 80 to
 # 90 %, small ones less.

@@ -154,7 +154,7 @@ def write_program(
     for index, work in works(workload):
         step.work("backward", work, gradient=index)
         if style.copies == "arrival":
-            step.work("copy_in", step.copy_in_ns(index), gradient=index)
+            step.work("copy_in", step.hook_ns + step.copy_in_ns(index), gradient=index)
         if style.overlaps and index in triggers:
             step.send(triggers[index], "backward", index)
     step.work("backward", tail_ns(workload))
@@ -187,6 +187,7 @@ class _Step(LaneWriter):
         self._hardware = hardware
         self._buckets = assignment.bucket_indices
         self._style = style
+        self.hook_ns = 0 if "copy_in" in workload.ready_includes else hardware.hook_cost_ns
         self.sent: dict[int, int] = {}
 
     def copy_in_ns(self, *indices: int) -> int:
