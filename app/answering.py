@@ -22,7 +22,7 @@ class Answer:
     job, or the buckets that a recorded job had. ``best`` is the best buckets that were found:
     None where they cannot be had under the switches. ``cap_mb`` is the round cap to set, and ``capped`` its
     step; None where none is faster than the default. ``pick``, ``cap_mb`` and ``is_alike`` are those of a
-    ``Setting``.
+    ``Setting``. ``why_none``: why no gain can be told, under any switches; empty where one can.
     """
 
     pick: Literal["cap", "recommended", "default"]
@@ -33,6 +33,7 @@ class Answer:
     capped: Played | None = None
     is_alike: bool = False
     against: str = DEFAULT_WORDS
+    why_none: str = ""
 
     @property
     def saved_ns(self) -> int:
@@ -60,7 +61,7 @@ def find_answer(
     if is_plain and found.against != DEFAULT_WORDS and inputs.workload.job is not None:
         in_use = Assignment(bucket_indices=inputs.workload.job.bucket_indices)
         default = cached.play(inputs, Choice(pick="given", given=in_use))
-    setting = found.setting if is_plain else None
+    setting = found.setting if is_plain or found.gain.refuted else None
     if setting is None:
         setting = find_setting(
             cached.sweep(inputs, choice.options_under_ddp),
@@ -81,6 +82,7 @@ def find_answer(
         capped=capped,
         is_alike=setting.is_alike,
         against=DEFAULT_WORDS if in_use is None else found.against,
+        why_none=found.gain.sentence if found.gain.refuted else "",
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from app.words.labels import plain
+from app.words.labels import capital, plain
 from sim.nouns.autotune import AutotuneProgress
 from sim.nouns.hardware import Hardware
 from sim.nouns.live import Calibration, Drift, Followed, Lateness, LiveGain, LiveReport, Unseen
@@ -305,6 +305,8 @@ def settling_sentence(first: int, last: int) -> str:
 
 def gain_sentence(gain: LiveGain) -> str:
     """What the recommended buckets would gain, honestly."""
+    if gain.why_none:
+        return f"{capital(gain.why_none)}. Keep what you have."
     share = gain.gain_ns / gain.in_use_ns if gain.in_use_ns else 0.0
     between = (
         f" (95 % interval {format_ms(gain.low_ns)} to {format_ms(gain.high_ns)})"

@@ -107,6 +107,8 @@ def answer_sentence(answer: Answer, under: str) -> str:
 
 
 def _answer_words(answer: Answer, *, is_plain: bool) -> str:
+    if answer.why_none:
+        return f"{answer.why_none}."
     if answer.pick == "default":
         more = " by more than steps vary" if is_plain else ""
         return f"keep {answer.against}: nothing that was found is faster{more}."
@@ -248,6 +250,8 @@ def found_without(under: str) -> str:
 def significance_words(found: Recommendation) -> str | None:
     """Why the optimum may not matter; None where it does, or where there is nothing to gain."""
     gain = found.gain
+    if gain.refuted:
+        return f"{capital(gain.sentence)}."
     if gain.significant is False:
         told = gain.sentence.removeprefix("no significant difference: ")
         return f"The optimum is not significant: {told}."

@@ -123,7 +123,8 @@ def anchor(
         emit(json_text({"kind": "anchor", **_facts(found), "checks": checks, "predictions": predictions}))
         return
     _print(found, checks, predictions)
-    suggest(to_tune_written(workload_file, output, corrected=hardware_file))
+    if found.fits:
+        suggest(to_tune_written(workload_file, output, corrected=hardware_file))
 
 
 def _row(workload: Workload, text: str, trace: Measurement | None) -> _Row:
@@ -257,6 +258,7 @@ def _facts(found: Anchored) -> dict[str, Any]:
     return {
         "factor": found.factor,
         "value": found.value,
+        "fits": found.fits,
         "launch_cost_ns": found.hardware.launch_cost_ns,
         "fitted": found.fitted,
         "measured_ns": found.measured_ns,
@@ -278,9 +280,9 @@ def _print(found: Anchored, checks: list[dict[str, Any]], predictions: list[dict
         for one in found.readings[1:]
     )
     say(
-        f"{found.factor} {format_number(found.value, 4)}: a {told} of {format_ms(found.predicted_ns)}, "
-        f"measured "
-        f"{format_ms(found.measured_ns)}, {format_ms(found.plain_ns)} without; "
+        f"{'' if found.fits else 'no fit: '}{found.factor} {format_number(found.value, 4)}: a {told} of "
+        f"{format_ms(found.predicted_ns)}, measured {format_ms(found.measured_ns)}, "
+        f"{format_ms(found.plain_ns)} without; "
         f"left over {found.residual_ns} ns" + (f"; or instead {others}" if others else "")
     )
     if found.fitted == "sync_end":

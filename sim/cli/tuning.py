@@ -102,12 +102,13 @@ def print_answer(answer: Recommendation, title: str) -> None:
     if len(buckets) > MOST_SIZES:
         sizes = f"{format_size(min(buckets))} to {format_size(max(buckets))} each"
     is_better = answer.gain.significant is not False or "default" not in answer.families
+    is_kept = answer.assignment.bucket_indices == answer.baseline.bucket_indices
+    what = "recommended" if is_better else "kept" if is_kept else "the best found"
     say(title)
-    say(
-        f"{'recommended' if is_better else 'the best found'}: {len(answer.assignment.bucket_indices)} "
-        f"bucket(s): {sizes}"
-    )
-    say(f"gain: {answer.gain.sentence}")
+    found = f"{what}: {len(answer.assignment.bucket_indices)} bucket(s): {sizes}"
+    gain = f"gain: {answer.gain.sentence}"
+    for line in (gain, found) if answer.gain.refuted else (found, gain):
+        say(line)
     if answer.setting is not None:  # limits bar what a sweep finds
         say(f"set: {tell_setting(answer.setting, answer.against)}")
     say(f"proof: {'optimal' if answer.proved_optimal else 'not proved optimal'}; {answer.proof}")

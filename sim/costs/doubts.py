@@ -7,7 +7,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.devices import backend_of, device_type, devices_of_job, ranks_of_job
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
-from sim.units import format_number, format_size
+from sim.units import format_number, format_percent, format_size
 
 _OF_CPUS = ("gloo", "mpi")
 _OF_ACCELERATORS = ("nccl", "xccl", "hccl")
@@ -45,9 +45,8 @@ def doubts_about_buckets(
 
 
 def is_refuted(hardware: Hardware) -> bool:
-    """Whether a job's own recorded step cannot have come from this link (``sim.own_step``)."""
-    own: Any = hardware.spread.get("own_step")
-    return isinstance(own, dict) and own.get("fits") is False
+    """Whether a step of the job cannot have come from this link (``sim.own_step``, ``sim.anchor``)."""
+    return bool(doubts_about_step(hardware))
 
 
 def _trained_on(workload: Workload) -> tuple[str, ...]:
@@ -126,13 +125,37 @@ def _about_ranks(workload: Workload, hardware: Hardware) -> tuple[str, ...]:
 
 
 def doubts_about_step(hardware: Hardware) -> tuple[str, ...]:
-    """That the job's own step is not this link's, and which link would give it."""
-    if not is_refuted(hardware):
-        return ()
-    ratio = hardware.spread["own_step"].get("explained_by")
-    told = "" if ratio is None else f"; a link that takes {format_number(ratio)} times as long would"
+    """That a measured step of the job is not this link's, and which link would give it."""
+    said: list[str] = []
+    for name in ("own_step", "anchor"):
+        known: Any = hardware.spread.get(name)
+        if not isinstance(known, dict) or known.get("fits") is not False:
+            continue
+        ratio = known.get("explained_by")
+        would = "" if ratio is None else f"; a link that takes {format_number(ratio)} times as long would"
+        told = "the job's own recorded step cannot come from it" + would
+        if name == "anchor":
+            told = _of_anchor(known, would)
+        said.append(f"doubtful link: {told}. Measure the link that trains")
+    return tuple(said)
+
+
+def _of_anchor(known: dict[str, Any], would: str) -> str:
+    """Why what was anchored is no fit: a factor beyond its range or at its bound, or a figure that is off."""
+    if known.get("why") not in ("beyond", "bound") or not {"factor", "value", "low", "high"} <= set(known):
+        error = known.get("error")
+        off = "" if error is None else f"; its prediction is off by {format_percent(error, sign=True)}"
+        return f"the measured step does not come from it{off}{would}"
+    factor, value, low, high = (known[name] for name in ("factor", "value", "low", "high"))
+    if factor == "curve":
+        return (
+            f"the measured step takes one that is {format_number(value)} times as slow as given, which is "
+            f"beyond {format_number(low, 2)} to {format_number(high, 2)} times: most likely it is another "
+            f"than the one that trains"
+        )
     return (
-        f"doubtful link: the job's own recorded step cannot come from it{told}. Measure the link that trains",
+        f"the measured step takes {factor} {format_number(value, 4)}, which is no fit: it ends at its bound, "
+        f"{format_number(low)} to {format_number(high)}{would}"
     )
 
 

@@ -69,6 +69,7 @@ def live_gain(calibration: Calibration, layout: RecordedLayout, *, draws: int = 
         against=found.against,
         snippet=snippet(best, job.workload),
         assignment_json=to_text(best),
+        why_none=gain.sentence if gain.refuted else "",
     )
 
 

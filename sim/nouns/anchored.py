@@ -98,6 +98,8 @@ class Anchored:
     ``hardware`` is the given one with ``factor`` set to ``value``. ``measured_ns`` is what was fitted: the
     step, or ``sync_end`` where that was measured; ``plain_ns`` is its prediction without the factor,
     ``predicted_ns`` with it.
+    ``fits``: whether that is a fit: not beyond what the link may be, not at a bound, and not off by more than
+    10 %; ``hardware`` says in ``spread.anchor`` where it is none.
     ``readings`` are all machines that make the step true, this one first: one number fixes one factor, so
     what differs between them is not known. ``hardware`` keeps them in ``spread.readings``.
     ``notes`` says what of workload and hardware is doubtful.
@@ -110,6 +112,7 @@ class Anchored:
     measured_ns: int
     plain_ns: int
     predicted_ns: int
+    fits: bool = True
     in_step: InStepCurve | None = None
     readings: tuple[Reading, ...] = ()
     reasons: tuple[str, ...] = ()

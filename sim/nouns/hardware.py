@@ -104,6 +104,8 @@ class Hardware:
             _scalar(name, name, getattr(self, name))
         _ranges(self.spread.get("ranges", {}))
         _readings(self.spread.get("readings", []))
+        for name in ("own_step", "anchor"):
+            _held_to(f"spread.{name}", self.spread.get(name))
         for name, known in self.spread.items():
             if name in CURVES:
                 curve_scatter(f"spread.{name}", known)
@@ -160,6 +162,22 @@ def _ranges(said: Any) -> None:
                 )
         if known["low"] > known["high"]:
             raise InputError(f"{field}.low: {known['low']} is not legal; high is {known['high']}")
+
+
+def _held_to(field: str, said: Any) -> None:
+    """What a measured step of the job said of the link: whether it fits, and which link would."""
+    if not isinstance(said, dict):
+        if said is not None:
+            raise InputError(f"{field}: {said!r:.60} is not legal; give an object")
+        return
+    if not isinstance(said.get("fits", True), bool):
+        raise InputError(f"{field}.fits: {said['fits']!r:.60} is not legal; give true or false")
+    for name in {"explained_by", "value", "low", "high", "error"} & set(said):
+        if said[name] is not None or name != "explained_by":
+            number(f"{field}.{name}", said[name])
+    for name in ("why", "factor"):
+        if not isinstance(said.get(name, ""), str):
+            raise InputError(f"{field}.{name}: {said[name]!r:.60} is not legal; give a code")
 
 
 def _readings(said: Any) -> None:

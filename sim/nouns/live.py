@@ -244,7 +244,7 @@ class LiveGain:
     the job's switches among it. ``low_ns`` to ``high_ns`` is the 95 % interval of the mean
     gain of a long run, None where nothing that varies was recorded. ``gain_ns`` is the gain that is told
     (``Gain.told_ns``); ``significant`` is as in ``Gain``. ``setting`` is what to set, as ``tune`` has it,
-    compared with ``against``.
+    compared with ``against``. ``why_none``: why no gain can be told; empty where one can.
     """
 
     in_use_ns: int
@@ -261,6 +261,7 @@ class LiveGain:
     against: str
     snippet: str
     assignment_json: str
+    why_none: str = ""
 
     def samples_per_s(self, samples: int, period_ns: int) -> tuple[float, float]:
         """Samples a second now and with the gain, at ``samples`` a step of all ranks.

@@ -6,7 +6,9 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 
-FACTORS = ("link", "tilt", "comm_slowdown", "compute_slowdown")
+# What DDP itself takes on a GPU, where nobody measured it: a factor on each is fitted within its range.
+UNMEASURED_COSTS = ("hook_cost_ns", "launch_cost_ns", "copy_in_bytes_per_s", "copy_out_bytes_per_s")
+FACTORS = ("link", "tilt", *UNMEASURED_COSTS, "comm_slowdown", "compute_slowdown")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +16,8 @@ class OwnFactor:
     """One thing that the parts leave open, with the range that the recorded steps leave it (95 %).
 
     ``link`` multiplies every duration of the all-reduce curve, ``tilt`` those of messages 16 times larger
-    against those of others; ``comm_slowdown`` and ``compute_slowdown`` are the hardware's.
+    against those of others; ``comm_slowdown`` and ``compute_slowdown`` are the hardware's. Costs that are not
+    measured (``UNMEASURED_COSTS``) are told as how many times as much time as the hardware says.
     """
 
     name: str

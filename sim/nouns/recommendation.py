@@ -33,8 +33,9 @@ class Gain:
     in a long run; None where nothing that varies was recorded. ``noise_ns`` is by how much one step of the
     default varies. ``significant``: the interval is above 0, and the gain is more than 0.1 % of the step and,
     unless it is 1 % of it, more than that noise; None where none of this fails, but how much steps vary is
-    not known, or the recording or the calibration is doubtful. ``not_known`` names what was not recorded,
-    ``rests_on`` what was not measured: the interval then holds all that it may be.
+    not known, or the recording or the calibration is doubtful. ``refuted``: a measured step of the job cannot
+    come from this link, so that no gain can be told. ``not_known`` names what was not recorded, ``rests_on``
+    what was not measured: the interval then holds all that it may be.
     """
 
     gain_ns: int
@@ -43,6 +44,7 @@ class Gain:
     high_ns: int | None
     significant: bool | None
     sentence: str
+    refuted: bool = False
     mean_ns: int | None = None
     noise_ns: int | None = None
     not_known: tuple[str, ...] = ()

@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import exp, log
 from typing import Any
 
-from sim.costs.doubts import doubts_about
+from sim.costs.doubts import doubts_about, doubts_about_step
 from sim.costs.in_step import in_step_curve, scaled, with_in_step
 from sim.costs.own_costs import without_own_costs
 from sim.errors import InputError
@@ -28,6 +28,8 @@ FAIR_SLOWDOWN = 2.0  # of two that share one resource fairly
 MOST_SLOWDOWN = 4.0  # beyond it nothing is shared any more: one waits for the other
 FAIR_RATIO = 2.0  # a link that is off by more is another one, unless its stated range says otherwise
 _FARTHEST_RATIO = 1000.0  # how far a link is looked for at all
+AT_BOUND = 1e-3  # of a logarithm: so near to a bound a factor was held by it
+MISSED = 0.1  # of a measured time: a fit that is off by more is none
 # How likely a reading is before the step is seen, by one sigma of a factor's logarithm. A slow-down of 2 is
 # at two sigmas; a link that was measured is where it was found within a fifth, but where it is another link
 # it may be anywhere (heavy tails), so that beyond a factor of 2 the link is the first suspect.
@@ -73,7 +75,9 @@ def anchor(
     collectives that follow one another in a loop holds.
 
     The other factors that make the step true as well, each alone, are kept with how likely they are, in
-    ``spread.readings`` of the hardware: ``sim.tune`` says what holds under all of them.
+    ``spread.readings`` of the hardware: ``sim.tune`` says what holds under all of them. Where the factor is
+    beyond what the link may be, or at its bound, or the step is off by more than 10 % with it, that is no
+    fit: ``spread.anchor`` says so, and no gain is told of such a hardware.
 
     Args:
         workload: what a single GPU computes.
@@ -117,13 +121,6 @@ def anchor(
         )
     chosen, value = _solve(search, hardware, chosen, asked=factor is not None, profiled=seen is not None)
     reasons.append(_why(chosen, hardware, asked=factor is not None, slowed=slowed))
-    low, high = _link_range(hardware)
-    if chosen == "curve" and not low <= value <= high:
-        reasons.append(
-            f"the link would be {format_number(value)} times as slow as given, which is beyond "
-            f"{format_number(low, 2)} to {format_number(high, 2)} "
-            f"times: most likely it is another link than the one that trains; measure that one"
-        )
     if chosen != "curve" and value > FAIR_SLOWDOWN:
         reasons.append(
             f"{chosen} {format_number(value)} is more than sharing one GPU fairly explains, "
@@ -141,6 +138,10 @@ def anchor(
             *_readings(search, hardware, [one for one in also if one != chosen]),
         ]
     )
+    predicted_ns = search.figure(anchored)
+    misfit = _misfit(readings, hardware, predicted_ns / search.target_ns - 1)
+    spread = _spread(anchored, readings, misfit)
+    reasons += doubts_about_step(replace(hardware, spread={"anchor": misfit}))
     provenance = {
         "measured_step_ns": measured.step_ns,
         "measured_sync_end_ns": measured.sync_end_ns,
@@ -156,7 +157,7 @@ def anchor(
     return Anchored(
         hardware=replace(
             anchored,
-            spread=_spread(anchored, readings),
+            spread=spread,
             provenance={**anchored.provenance, "anchored": provenance},
         ),
         factor=chosen,
@@ -164,7 +165,8 @@ def anchor(
         fitted="step" if measured.sync_end_ns is None else "sync_end",
         measured_ns=search.target_ns,
         plain_ns=search.figure(hardware),
-        predicted_ns=search.figure(anchored),
+        predicted_ns=predicted_ns,
+        fits=not misfit,
         in_step=in_step,
         readings=readings,
         reasons=tuple(reasons),
@@ -245,17 +247,48 @@ def _link_range(hardware: Hardware) -> tuple[float, float]:
     return (1 / FAIR_RATIO, FAIR_RATIO) if said is None else (said["low"], said["high"])
 
 
-def _spread(anchored: Hardware, readings: tuple[Reading, ...]) -> dict[str, Any]:
+def _misfit(readings: tuple[Reading, ...], hardware: Hardware, error: float) -> dict[str, Any]:
+    """Why the first reading is no fit, as ``spread.anchor`` has it; empty where it is one."""
+    factor, value = readings[0].what, readings[0].value
+    low, high = _link_range(hardware) if factor == "curve" else (_least_of(factor), most_of(factor))
+    is_held = log(most_of(factor) / value) < AT_BOUND if value else False
+    if factor == "curve" and not low <= value <= high:
+        why = "beyond"
+    elif is_held:
+        why = "bound"
+    elif hardware.launch_cost_ns > _MOST_LAUNCH_NS:
+        why, factor, value = "bound", "launch_cost_ns", float(hardware.launch_cost_ns)
+        low, high = 0.0, float(_MOST_LAUNCH_NS)
+    elif abs(error) > MISSED:
+        why = "off"
+    else:
+        return {}
+    link = next((one.value for one in readings if one.what == "curve"), None)
+    return {
+        "fits": False,
+        "why": why,
+        "factor": factor,
+        "value": value,
+        "low": low,
+        "high": high,
+        "error": error,
+        "explained_by": link,
+    }
+
+
+def _spread(anchored: Hardware, readings: tuple[Reading, ...], misfit: dict[str, Any]) -> dict[str, Any]:
     """The spread of the anchored hardware: without the ranges of what the step fixed, with the readings."""
     factor = readings[0].what
     fixed = {"curve": {"all_reduce"}, "mutual": {"compute_slowdown", "comm_slowdown"}}.get(factor, {factor})
     ranges = {name: known for name, known in anchored.spread.get("ranges", {}).items() if name not in fixed}
-    rest = {name: known for name, known in anchored.spread.items() if name not in ("ranges", "readings")}
+    gone = ("ranges", "readings", "anchor")
+    rest = {name: known for name, known in anchored.spread.items() if name not in gone}
     told = [_told(one, readings[0]) for one in readings]
     return {
         **rest,
         **({"ranges": ranges} if ranges else {}),
         **({"readings": told} if len(told) > 1 else {}),
+        **({"anchor": misfit} if misfit else {}),
     }
 
 

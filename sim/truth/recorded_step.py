@@ -2,8 +2,9 @@
 
 Parts measured apart (plain backwards, a link alone) leave open how much they slow each other down in the
 step, and how fast the link is in it. The recorded step tells both by when its backward and its buckets end. A
-few factors are fitted to these times. A prior holds each factor to what was measured apart, so that one of
-which the step tells nothing stays as it was. The tuner's intervals contain the range that is left of each.
+few factors are fitted to these times, among them what DDP itself takes where nobody measured it, within its
+range. A prior holds each factor to what was measured apart, or to its range, so that one of which the step
+tells nothing stays as it was. The tuner's intervals contain what is left of each.
 
 A backward that was recorded beside its collectives contains what these did to it, which other buckets would
 do elsewhere. That is taken out, by what collectives are known to take from a rank that computes, and put in
@@ -12,7 +13,9 @@ again for each assignment.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import log
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -20,23 +23,25 @@ from sim.clock.arrays import Floats
 from sim.costs.doubts import doubts_about_step
 from sim.costs.expected_slowdowns import expected_slowdowns
 from sim.costs.in_step import rescaled, tilt_ratio
+from sim.costs.not_measured import open_ranges
 from sim.errors import InputError
 from sim.importer.recorded.plain_backward import taken_apart
 from sim.nouns.anchored import MeasuredStep
-from sim.nouns.hardware import Hardware
+from sim.nouns.hardware import RATES, Hardware
 from sim.nouns.measurement import MeasuredIteration, Measurement
-from sim.nouns.own_step import OwnFactor, OwnStep, OwnTime
+from sim.nouns.own_step import UNMEASURED_COSTS, OwnFactor, OwnStep, OwnTime
 from sim.nouns.workload import Workload
 from sim.systems.simulate import simulate, simulated_step_ns
 from sim.systems.switches import Switches, read_switches
-from sim.truth.anchor import link_that_explains
+from sim.truth.anchor import AT_BOUND, MISSED, MOST_SLOWDOWN, link_that_explains
 from sim.units import NS_PER_S, format_ms
 
 FEWEST_STEPS = 3
 # How far parts that were measured apart may be from what they are in the step: one sigma of a logarithm.
 _PRIOR = {"link": 0.2, "tilt": 0.05}
 _LEAST_SIGMA = 0.005  # of the end of synchronisation: the model itself is no better
-_MOST = 4.0  # of a factor: beyond it nothing is shared any more
+_MOST = log(MOST_SLOWDOWN)
+_LEAST_SHARE = 1e-3  # of a cost: what is less is nothing
 _ROUNDS = 20
 _STEP = 0.01  # of a logarithm, for slopes
 _ENOUGH = 1e-4
@@ -46,13 +51,14 @@ _MORE_BUCKETS = (
     "under the recorded buckets hardly anything is reduced beside backward; record with more buckets "
     "(bucket_cap_mb=4)"
 )
-_AT_BOUND = 1e-3  # of a logarithm: so near to a bound a factor was held by it
-_MISSED = 0.1  # of a measured time: a fit that is off by more is none
 _ALONG = 2.0  # sigmas that a range of 95 % lies from the middle, nearly
 
 
 def own_step(workload: Workload, hardware: Hardware, measured: Measurement) -> OwnStep:
     """Fit ``link``, ``tilt``, ``comm_slowdown`` and ``compute_slowdown`` to the recorded step.
+
+    On a machine with ranges for them, what hooks, launches and copies cost is fitted too, within these: they
+    are part of what may explain a difference, and not counted on top of it.
 
     What the step holds beside its parts (gaps, buffers) goes to its end, once however many micro-batches it
     has, so that the whole step comes out too.
@@ -167,17 +173,42 @@ class _Times:
         self.compute_slowdown = slowdowns["compute_slowdown"]
         if "interference" in workload.ready_includes:
             del slowdowns["compute_slowdown"]  # the recorded times contain it, so any value fits them
-        self.factors = (*_PRIOR, *slowdowns)
-        self.start = np.log([1.0, 1.0, *(getattr(hardware, name) for name in slowdowns)])
-        self.expected = np.array([0.0, 0.0, *(log for log, _ in slowdowns.values())])
-        self.prior = np.array([*_PRIOR.values(), *(sigma for _, sigma in slowdowns.values())])
+        ranges, passes = open_ranges(hardware.spread.get("ranges", {})), _has_pass(workload, measured)
+        costs = [
+            name
+            for name in UNMEASURED_COSTS
+            # the recorder's own pass is measured, and is part of these copies
+            if name in ranges and getattr(hardware, name) and not (name == "copy_in_bytes_per_s" and passes)
+        ]
+        self.factors = (*_PRIOR, *costs, *slowdowns)
+        self.start = np.log([1.0] * (2 + len(costs)) + [getattr(hardware, name) for name in slowdowns])
+        self.expected = np.array([0.0] * (2 + len(costs)) + [middle for middle, _ in slowdowns.values()])
+        sigmas = [*_PRIOR.values(), *[AT_BOUND] * len(costs), *(sigma for _, sigma in slowdowns.values())]
+        self.prior = np.array([sigmas, sigmas])  # below what is expected, and above it
+        self.least = np.array([0.0 if name.endswith("slowdown") else -_MOST for name in self.factors])
+        self.most = np.full(len(self.least), _MOST)
+        self.stated: tuple[float, float] | None = None
+        for place, name in enumerate(self.factors):
+            known = ranges.get("all_reduce" if name == "link" else name)
+            if known is None:
+                continue
+            ends = _times_of(name, 1.0 if name == "link" else getattr(hardware, name), known)
+            self.prior[:, place] = np.maximum(self.prior[:, place], np.abs(ends) / _ALONG)
+            if name in costs:
+                self.least[place], self.most[place] = ends
+            elif name == "link":
+                self.stated = ends
+                self.least[place], self.most[place] = min(-_MOST, ends[0]), max(_MOST, ends[1])
 
     def apply(self, hardware: Hardware, logs: Floats) -> Hardware:
         """``hardware`` with these factors."""
-        values: dict[str, float] = dict(zip(self.factors, np.exp(logs).tolist(), strict=True))
+        values: dict[str, Any] = dict(zip(self.factors, np.exp(logs).tolist(), strict=True))
         link, tilt = values.pop("link"), values.pop("tilt")
         bent = rescaled(hardware, lambda size: tilt_ratio(link, tilt, size, self.about_bytes))
-        return replace(bent, **values)  # type: ignore[arg-type]
+        for name in set(UNMEASURED_COSTS) & set(values):
+            value = getattr(hardware, name)
+            values[name] = value / values[name] if name in RATES else round(value * values[name])
+        return replace(bent, **values)
 
     def predict(self, logs: Floats) -> Floats:
         """The times compared, with these factors."""
@@ -190,7 +221,17 @@ class _Times:
     def misses(self, logs: Floats) -> Floats:
         """How far off times are from the measured ones, and factors from what the parts say, in sigmas."""
         times = (self.predict(logs) - self.measured_ns) / self.sigma_ns
-        return np.concatenate([times, (logs - self.expected) / self.prior])
+        return np.concatenate([times, (logs - self.expected) / self.sigmas(logs)])
+
+    def sigmas(self, logs: Floats) -> Floats:
+        """One sigma of each factor's logarithm before the step is seen, on the side where it is."""
+        return np.asarray(np.where(logs < self.expected, *self.prior), float)
+
+
+def _times_of(name: str, value: float, known: dict[str, float]) -> tuple[float, float]:
+    """Logarithms of how many times as much time the ends of a range take as ``value`` does: least, most."""
+    low, high = (log(max(known[end] / value, _LEAST_SHARE)) for end in ("low", "high"))
+    return (min(0.0, -high), max(0.0, -low)) if name in RATES else (min(0.0, low), max(0.0, high))
 
 
 def _middle_bytes(sizes: Sequence[int]) -> int:
@@ -200,8 +241,7 @@ def _middle_bytes(sizes: Sequence[int]) -> int:
 
 def _fit(times: _Times) -> _Fitted:
     """Levenberg's and Marquardt's least squares within bounds; slow-downs are at least 1."""
-    least = np.array([0.0 if name.endswith("slowdown") else -np.log(_MOST) for name in times.factors])
-    most = np.full(len(least), np.log(_MOST))
+    least, most = times.least, times.most
     logs = np.clip(times.expected, least, most)
     misses, damping = times.misses(logs), 1e-2
     slopes = _slopes(times, logs, misses, most)
@@ -242,11 +282,20 @@ def _slopes(times: _Times, logs: Floats, misses: Floats, most: Floats) -> Floats
 
 
 def _fits(times: _Times, fitted: _Fitted) -> bool:
-    """Whether the link gives the recorded step: no factor is held by its bound, and backward and
-    synchronisation end when they did."""
-    is_held = bool((np.log(_MOST) - np.abs(fitted.logs) < _AT_BOUND).any())
+    """Whether the link gives the recorded step: no factor of two that share a resource is held by its bound,
+    the link is within its stated range as well as it is known, and backward and synchronisation end when they
+    did."""
+    link, *others = fitted.logs.tolist()
+    held = [one for name, one in zip(times.factors[1:], others, strict=True) if name not in UNMEASURED_COSTS]
+    if times.stated is None:
+        held.append(link)
+    is_held = any(_MOST - abs(one) < AT_BOUND for one in held)
+    if times.stated is not None:
+        low, high = times.stated
+        known = _ALONG * float(fitted.covariance[0, 0]) ** 0.5
+        is_held = is_held or not low - known <= link <= high + known
     missed = np.abs(fitted.anchored_ns - times.measured_ns) / np.maximum(times.measured_ns, 1)
-    return not is_held and bool((missed[-2:] <= _MISSED).all())
+    return not is_held and bool((missed[-2:] <= MISSED).all())
 
 
 def _explained_by(times: _Times) -> float | None:
@@ -266,7 +315,7 @@ def _told(times: _Times, fitted: _Fitted, seen: Sequence[MeasuredIteration]) -> 
     }
     if not _fits(times, fitted):  # then the step says nothing of this link's factors
         left_open |= {
-            "covariance": np.diag(times.prior**2).tolist(),
+            "covariance": np.diag(times.prior.max(axis=0) ** 2).tolist(),
             "fits": False,
             "explained_by": _explained_by(times),
         }

@@ -56,6 +56,8 @@ def judge_turns(
     low, high = difference_interval(defaults, recommended, level=level)
     gain = default_step - recommended_step
     significant = rounds >= MIN_ROUNDS and (low > 0 or high < 0)
+    if predicted is not None and predicted.refuted:
+        predicted = None
     samples = None if samples_per_rank is None else samples_per_rank * world_size
     saved = world_size * HOURS_PER_DAY * gain / default_step
     return AbTest(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import get_args
 
-from sim.costs.doubts import doubts_about
+from sim.costs.doubts import doubts_about, is_refuted
 from sim.costs.own_costs import told_unmeasured
 from sim.errors import InputError
 from sim.metrics.critical_path import critical_path
@@ -163,7 +163,9 @@ def _recommend(
     robust = assess(pool, distribution, rest_ns=rest_ns, criterion=criterion)
     wanted = {"nominal": ANY_BUCKETS, "mean": robust.mean_choice, "p95": robust.p95_choice}[criterion]
     name = wanted
-    if criterion != "p95" and not barred:
+    if is_refuted(hardware) and not barred:
+        name = compared  # nothing is known of the machine that trains
+    elif criterion != "p95" and not barred:
         name = choose(
             robust,
             wanted,
@@ -209,7 +211,7 @@ def _recommend(
     plateau = find_plateau(
         found.cap_rows,
         judge,
-        gain if in_use is None else replace(gain, significant=not default_is_alike),
+        shown_gain if in_use is None else replace(gain, significant=not default_is_alike),
         default_step_ns=plain.step_ns,
         default_is_allowed=DEFAULT in ddp,
         max_bytes=limit,
@@ -243,7 +245,7 @@ def _recommend(
         robust=robust,
         critical_path=_path(timeline),
         baseline_path=_path(baseline_timeline),
-        notes=(*notes_on(workload, report.exposed_comm_ns), *told_unmeasured(hardware), *doubts),
+        notes=(*doubts, *notes_on(workload, report.exposed_comm_ns), *told_unmeasured(hardware)),
         provenance={"source": "sim.tune", "workload": workload.name, "hardware": hardware.name},
     )
 

@@ -11,8 +11,11 @@ import sim
 from app import cached
 from app.answering import find_answer, round_cap_mb
 from app.choosing import Choice
+from app.words.live import gain_sentence
+from app.words.tune import answer_sentence
 from sim.autotuner import prediction
 from sim.autotuner.job_link import JobLink
+from sim.costs.in_step import scaled
 from sim.formats.record_files import recorded_step
 from sim.formats.recordings import load_recording
 from sim.nouns.assignment import Assignment
@@ -155,6 +158,59 @@ def test_all_ways_to_ask_give_one_answer(recorded: Recorded, monkeypatch: pytest
     if asked.setting.cap_mb is not None:
         assert round_cap_mb(page, Choice(pick="default"), cached.tune(page)) == asked.setting.cap_mb
         assert answer.behind_ns == asked.setting.behind_ns
+
+
+@pytest.mark.parametrize("recorded", ["plain"], indirect=True)
+def test_no_way_to_ask_tells_a_gain_where_a_step_refutes_the_link(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link 50 times as slow as the one that gave the recorded step."""
+    hardware = scaled(recorded.hardware, 50.0)
+    workload = sim.load_workload(recorded.workload_file)
+    job = job_in_files(recorded.workload_file, workload, hardware)
+    assert job.own is not None
+    (why,) = [line for line in job.own.doubtful if line.startswith("doubtful link")]
+    asked = job.tune()
+    assert (asked.gain.refuted, asked.gain.gain_ns) == (True, 0)
+    assert why in asked.gain.sentence
+    assert asked.assignment.bucket_indices == PAIRS
+    assert job.gain([[index] for index in range(COUNT)]).refuted
+
+    recording = load_recording(recorded.recording)
+    layout = recording.ranks[0].layouts[-1]
+    live = sim.live_gain(sim.calibrate_live(recording, [layout], hardware), layout)
+    assert why in live.why_none
+    assert why in gain_sentence(live)
+
+    monkeypatch.setattr(prediction, "_hardware", lambda recording, link: hardware)
+    found = prediction.predict(recorded.recording, JobLink(curve=hardware.all_reduce), PAIRS)
+    assert why in found.why
+    assert (found.setting.pick, found.gain_ns, found.assignment.bucket_indices) == ("default", 0, PAIRS)
+
+    measured = recorded_step(recorded.workload_file)
+    assert measured is not None
+    inputs = cached.Inputs(
+        workload=workload,
+        hardware=hardware,
+        workload_digest=sim.digest(workload),
+        hardware_digest=sim.digest(hardware),
+    )
+    page = cached.held(inputs, measured)
+    default = cached.play(page, Choice(pick="default"))
+    for choice, is_plain in ((Choice(pick="default"), True), (Choice(pick="cap", cap_mb=1.0), False)):
+        answer = find_answer(page, choice, cached.tune(page), default, is_plain=is_plain)
+        assert answer.pick == "default"
+        assert why in answer_sentence(answer, "" if is_plain else "switches")
+
+    slow = recorded.hardware_file.with_name("slow.json")
+    slow.write_text(sim.to_text(hardware))
+    files = (str(recorded.workload_file), "--hardware", str(slow))
+    said = bucketsim("tune", *files).out.splitlines()
+    assert why in said[1]
+    assert "saves" not in " ".join(said[1:4])
+    exported = bucketsim("export", *files, "--as", "assignment")
+    assert why in exported.err
+    assert json.loads(exported.out)["bucket_indices"] == [*map(list, PAIRS)]
 
 
 def test_commands_ask_about_the_job_as_it_ran(recorded: Recorded, tmp_path: Path) -> None:

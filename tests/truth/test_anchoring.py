@@ -1,12 +1,14 @@
 """Anchoring: a hidden truth is found again from one step of it, and what cannot be true is refused."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import sim
+from sim.costs.doubts import is_refuted
 from sim.costs.in_step import in_step_curve, in_step_times, with_in_step
 from sim.costs.memory_traffic import with_memory_bandwidth
 from sim.costs.service_time import service_ns
@@ -230,6 +232,82 @@ def test_which_factor_is_fixed_by_default() -> None:
         assignment=measured.assignment, step_ns=step_ns(PAIR, replace(link, comm_slowdown=1.5), 1)
     )
     assert sim.anchor(PAIR, link, slower).factor == "comm_slowdown"
+
+
+WIDE = {"ranges": {"all_reduce": {"low": 0.9, "high": 80.0}}}
+
+
+@pytest.mark.parametrize(
+    ("link", "factor", "step_of", "noise_ns", "why"),
+    [
+        (LINK, None, ("curve", 60.0), None, "beyond"),
+        (LINK, "curve", ("curve", 2.1), None, "beyond"),
+        (LINK, "curve", ("curve", 1.9), None, None),
+        (LINK, "curve", ("curve", 0.45), None, "beyond"),
+        (replace(LINK, spread=WIDE), "curve", ("curve", 60.0), None, None),
+        (LINK, "mutual", ("mutual", MOST_SLOWDOWN), None, "bound"),
+        (LINK, "compute_slowdown", ("compute_slowdown", MOST_SLOWDOWN), None, "bound"),
+        (LINK, "comm_slowdown", ("comm_slowdown", MOST_SLOWDOWN), None, "bound"),
+        (LINK, "mutual", ("mutual", 3.5), None, None),
+        (LINK, "mutual", ("mutual", 4.01), 5 * MS, "bound"),  # within its noise of the bound
+        (replace(LINK, all_reduce=SLOWER), "mutual", ("curve", 0.1), 20 * MS, "off"),
+        (LINK, "mutual", ("mutual", 1.0), None, None),
+    ],
+)
+def test_what_is_no_fit_is_kept_in_the_file_and_no_gain_is_told(
+    link: Hardware,
+    factor: Factor | None,
+    step_of: tuple[Factor, float],
+    noise_ns: int | None,
+    why: str | None,
+    tmp_path: Path,
+) -> None:
+    measured = replace(measure(PAIR, apply_factor(link, *step_of), 1), noise_ns=noise_ns)
+    found = sim.anchor(PAIR, link, measured, factor=factor)
+    known = found.hardware.spread.get("anchor", {})
+    assert (found.fits, known.get("why"), known.get("fits", True)) == (why is None, why, why is None)
+    file = tmp_path / "anchored.json"
+    file.write_text(sim.to_text(found.hardware))
+    again = sim.load_hardware(file)
+    assert is_refuted(again) is (why is not None)
+    answer = sim.tune(PAIR, again)
+    assert answer.gain.refuted is (why is not None)
+    if why is not None:
+        assert (answer.gain.significant, answer.gain.gain_ns) == (False, 0)
+        assert answer.assignment.bucket_indices == answer.baseline.bucket_indices
+        assert answer.setting is not None
+        assert answer.setting.pick == "default"
+        assert answer.notes[0] in found.reasons
+        other = sim.assign(PAIR, bucket_cap_mb=1000)
+        assert sim.gain(PAIR, again, other).refuted
+    refitted = sim.anchor(PAIR, again, measure(PAIR, again, 1), factor="curve")
+    assert refitted.fits
+    assert "anchor" not in refitted.hardware.spread
+
+
+def test_a_launch_of_more_than_a_millisecond_is_no_fit() -> None:
+    truth = replace(LINK, compute_slowdown=1.25, launch_cost_ns=3 * MS, launch_blocks_compute=True)
+    first, second = measure(PAIR, truth, 1), measure(PAIR, truth, 1000)
+    found = sim.anchor(PAIR, LINK, first, factor="compute_slowdown", second=second)
+    assert found.hardware.launch_cost_ns == pytest.approx(3 * MS, rel=0.01)
+    assert found.hardware.spread["anchor"]["factor"] == "launch_cost_ns"
+
+
+@pytest.mark.parametrize("name", ["own_step", "anchor"])
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [
+        ({"fits": "false"}, r"\.fits"),
+        ({"fits": 0}, r"\.fits"),
+        ({"fits": False, "explained_by": "2"}, r"\.explained_by"),
+        ({"fits": False, "error": None}, r"\.error"),
+        ({"fits": False, "why": 3}, r"\.why"),
+        ([False], ""),
+    ],
+)
+def test_what_a_step_said_of_a_link_is_checked_at_the_border(name: str, said: object, field: str) -> None:
+    with pytest.raises(InputError, match=rf"spread\.{name}{field}: .* is not legal"):
+        replace(LINK, spread={name: said})
 
 
 def test_more_than_fair_sharing_is_told() -> None:

@@ -23,6 +23,7 @@ from sim.units import format_number
 
 FEWEST_MACHINES = 20  # fewer say too little of how machines differ for an interval
 FEWEST_IN_RANGES = 40  # whose least and greatest hold 95 of 100 others
+FITTED_MACHINES = 80  # of what a job's own step left open: fewer leave the ends of an interval to luck
 FEWEST_ITERATIONS = 2
 UNRECORDED_ITERATIONS = 20  # a machine, where jitter is all that varies between steps
 MOST_CELLS = 1 << 24  # draws times gradients, at most: an array of int64 has 128 MiB
@@ -130,7 +131,8 @@ class Draws:
 
 
 def draw(problem: Problem, count: int, seed: int) -> Draws:
-    """About ``count`` steps: 20 machines or more (40 in ranges), each with the same iterations.
+    """About ``count`` steps: 20 machines or more (40 in ranges), each with the same iterations. Where a job's
+    own step left something open, there are 80 machines, and up to four times as many steps.
 
     All recorded iterations are drawn, or as many as there is room for. One rank without a band has one
     machine; without samples, too, there is one step, the nominal one. An iteration counts as recorded if its
@@ -174,16 +176,11 @@ def draw(problem: Problem, count: int, seed: int) -> Draws:
         notes.append(f"{most} of the recorded iterations were drawn")
     iterations = len(works)
     machines = max(fewest, count // iterations) if fewest > 1 else 1
+    if has_link and "own_step" in hardware.spread:  # more of them, and as many iterations on each
+        machines = max(machines, min(FITTED_MACHINES, MOST_CELLS // (iterations * places)))
 
     drawn = (
-        draw_machines(
-            hardware,
-            machines,
-            calibrating,
-            sent,
-            varies=varies,
-            fitted=np.random.default_rng([seed, 4]),  # so that ranges move nothing of what a step left open
-        )
+        draw_machines(hardware, machines, calibrating, sent, varies=varies)
         if has_link
         else Machines(hardwares=(replace(hardware, spread={}),) * machines, shares=(machines,))
     )

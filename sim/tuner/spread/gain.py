@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Literal
 
-from sim.costs.doubts import doubts_about, is_refuted
+from sim.costs.doubts import doubts_about, doubts_about_step
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Gain
 from sim.nouns.robust import Robust, RobustRow
@@ -175,11 +175,10 @@ def _amount(ns: int) -> str:
 
 
 def doubted(gain: Gain, workload: Workload, hardware: Hardware) -> Gain:
-    """``gain`` for what its inputs are: none on a link that cannot have given the job's own step; not for
-    certain, where it is significant, if they are doubtful otherwise."""
-    if is_refuted(hardware):
-        sentence = "no gain can be told: the job's own step cannot come from this link; see the notes"
-        return replace(gain, significant=False, sentence=sentence)
+    """``gain`` for what its inputs are: none on a link that cannot have given a measured step of the job; not
+    for certain, where it is significant, if they are doubtful otherwise."""
+    if why := doubts_about_step(hardware):
+        return replace(gain, significant=False, refuted=True, sentence=f"no gain can be told: {why[0]}")
     if gain.significant is not True or not doubts_about(workload, hardware):
         return gain
     return replace(

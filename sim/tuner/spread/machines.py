@@ -70,7 +70,6 @@ def draw_machines(
     sent: tuple[int, int],
     *,
     varies: bool = True,
-    fitted: np.random.Generator | None = None,
 ) -> Machines:
     """``count`` machines, or some more where many readings need some each.
 
@@ -87,19 +86,17 @@ def draw_machines(
     belongs = np.repeat(np.arange(len(shares)), shares)
     count = len(belongs)
     factors = read_scatter(hardware).repeat_calibrations(count, generator)
-    own, own_factors = _left_open(hardware, count, fitted or generator)
+    own, fields = _left_open(hardware, count, generator)
     factors = factors * own
-    fields: dict[str, list[Any]] = {}
     for name, known in ranges.items():
+        if name in fields or (name == "all_reduce" and _is_fitted(hardware, "link")):
+            continue  # within its range a step has fitted it
         level = levels(shares, generator)
         if name in ("all_reduce", "in_step"):
             free = np.array([one.get("curve", 1.0) == 1.0 for one in readings])[belongs]
             factors *= np.where(free[:, None], _curve_factors(hardware, name, known, level), 1.0)
         elif name in (*COSTS, *RATES, *SLOWDOWNS):
             fields[name] = _between(name, getattr(hardware, name), known, level)
-    for name, factor in own_factors.items():
-        base = fields.get(name) or [getattr(hardware, name)] * count
-        fields[name] = [max(1.0, each * by) for each, by in zip(base, factor, strict=True)]
     factors *= np.array([one.get("curve", 1.0) for one in readings])[belongs][:, None]
     at_knots = np.stack(
         [np.interp(levels(shares, generator), (0, 0.5, 1), (one.low, 1, one.high)) for one in sizes]
@@ -194,8 +191,8 @@ def _spread(value: float, low: float, high: float, level: Floats) -> list[float]
 
 def _left_open(
     hardware: Hardware, machines: int, generator: np.random.Generator
-) -> tuple[Floats, dict[str, list[float]]]:
-    """What ``sim.own_step`` left open: factors of the curve's points [machines, points], and of slow-downs.
+) -> tuple[Floats, dict[str, list[Any]]]:
+    """What ``sim.own_step`` left open: factors of the curve's points [machines, points], values of fields.
 
     Raises:
         InputError: ``spread.own_step`` is not legal.
@@ -216,16 +213,49 @@ def _left_open(
             f"spread.own_step: {str(said)[:60]!r} is not legal; give factors of {', '.join(FACTORS)}, and a "
             f"row and a column of finite numbers for each"
         )
-    logs = generator.multivariate_normal(np.zeros(len(names)), covariance, machines)
+    logs = _normal(covariance, machines, generator)
     by_name = dict(zip(names, np.exp(logs).T, strict=True))
     ones = np.ones(machines)
+    link, tilt = by_name.pop("link", ones), by_name.pop("tilt", ones)
     ratios = np.array(
         [
-            [tilt_ratio(link, tilt, point.num_bytes, about) for point in hardware.all_reduce]
-            for link, tilt in zip(by_name.get("link", ones), by_name.get("tilt", ones), strict=True)
+            [tilt_ratio(one, bend, point.num_bytes, about) for point in hardware.all_reduce]
+            for one, bend in zip(link, tilt, strict=True)
         ]
     )
-    slowed = {
-        name: by_name[name].tolist() for name in ("compute_slowdown", "comm_slowdown") if name in by_name
-    }
-    return ratios, slowed
+    return ratios, {name: _times(hardware, name, factor) for name, factor in by_name.items()}
+
+
+def _normal(covariance: Floats, machines: int, generator: np.random.Generator) -> Floats:
+    """Normal draws [machines, factors] around 0 whose own mean and covariance are exactly the given ones.
+
+    The standard deviation of eighty machines that are drawn freely is off by a twelfth, and with it each end
+    of an interval; moved and turned so, it is not.
+    """
+    factors = len(covariance)
+    drawn = generator.standard_normal((machines, factors))
+    if machines > factors + 1:
+        left, _, right = np.linalg.svd(drawn - drawn.mean(axis=0), full_matrices=False)
+        drawn = left @ right * (machines - 1) ** 0.5
+    values, vectors = np.linalg.eigh(covariance)
+    return np.asarray(drawn * np.sqrt(np.maximum(values, 0.0)) @ vectors.T)
+
+
+def _times(hardware: Hardware, name: str, factors: Floats) -> list[Any]:
+    """Values of a field by factors on its time, within its range where it has one."""
+    value = getattr(hardware, name)
+    if name in RATES:
+        drawn = np.full(len(factors), np.inf) if value is None else value / factors
+    else:
+        drawn = np.maximum(value * factors, 1.0 if name in SLOWDOWNS else 0.0)
+    known = hardware.spread.get("ranges", {}).get(name)
+    if known is not None and name not in SLOWDOWNS:
+        drawn = np.clip(drawn, known["low"], known["high"])
+    if name in COSTS:
+        return [round(one) for one in drawn.tolist()]
+    return [None if one == np.inf else one for one in drawn.tolist()]
+
+
+def _is_fitted(hardware: Hardware, factor: str) -> bool:
+    """Whether holding to a job's own step has fitted this factor."""
+    return factor in hardware.spread.get("own_step", {}).get("factors", ())
