@@ -10,6 +10,7 @@ from sim.errors import InputError
 NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
 MIB = 1 << 20
+_MOST_RUNS = 8  # of ranks that stand in a row, named in a sentence
 
 _SIZE_UNITS = {
     "": 1,
@@ -175,3 +176,18 @@ def format_size(num_bytes: float) -> str:
             return f"{value:.0f} B" if unit == "B" else f"{format_number(value)} {unit}"
         value /= 1024
     return f"{format_number(value)} GiB"
+
+
+def format_ranks(ranks: Iterable[int]) -> str:
+    """``rank 3``, of several ``ranks 0 to 7, 12``: neighbours by their ends, and of many the first few."""
+    runs: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    told = [f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+    left = sum(map(len, runs[_MOST_RUNS:]))
+    more = f" and {left} more" if left else ""
+    is_one = len(runs) == 1 and len(runs[0]) == 1
+    return f"rank{'' if is_one else 's'} {', '.join(told[:_MOST_RUNS])}{more}"

@@ -8,7 +8,7 @@ from sim.nouns.autotune import AutotuneProgress
 from sim.nouns.hardware import Hardware
 from sim.nouns.live import Calibration, Drift, Followed, Lateness, LiveGain, LiveReport, Unseen
 from sim.nouns.recording import RecordingHeader
-from sim.units import format_ms, format_percent
+from sim.units import format_ms, format_percent, format_ranks
 
 QUIET_S = 30.0  # without a new step; longer where steps themselves are long
 _QUIET_STEPS = 10
@@ -150,8 +150,7 @@ def state_sentences(followed: Followed, now_s: float) -> list[str]:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    named = ", ".join(map(str, ranks[:6])) + (f" and {len(ranks) - 6} more" if len(ranks) > 6 else "")
-    return f"Rank {named} has" if len(ranks) == 1 else f"Ranks {named} have"
+    return f"{format_ranks(ranks).capitalize()} {'has' if len(ranks) == 1 else 'have'}"
 
 
 def calibrating_sentence(followed: Followed, needed: int) -> str:

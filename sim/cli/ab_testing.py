@@ -109,7 +109,7 @@ def prepare_ab_test(
         seed=order.seed,
         samples_per_rank=order.samples_per_rank,
     )
-    tell_commands(job_file, place.world_size, f"bucketsim gather {directory}")
+    tell_commands(job_file, f"bucketsim gather {directory}")
 
 
 def gather_ab_test(directory: Path, as_json: bool) -> None:

@@ -13,6 +13,7 @@ import typer
 
 from sim.autotuner.unedited import tuned_environment
 from sim.cli.printing import fail, note, say
+from sim.errors import InputError
 from sim.formats.autotune_files import FILE_NAME, find_autotunes
 from sim.formats.outputs import check_directory, check_writable, make_directory
 from sim.formats.scratch import scratch_directory
@@ -86,7 +87,14 @@ def _run(command: list[str], environment: dict[str, str]) -> int:
     heard = [number for number in _PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN]  # nohup
     before = {number: signal.signal(number, pass_on) for number in heard}
     try:
-        with subprocess.Popen(command, env=environment) as process:
+        try:
+            started = subprocess.Popen(command, env=environment)
+        except OSError as error:
+            raise InputError(
+                f"COMMAND: {command[0]!r} cannot be started: {error.strerror}; give what starts the training "
+                f"in a shell, such as torchrun or python"
+            ) from None
+        with started as process:
             running.append(process)
             for number in early:
                 process.send_signal(number)

@@ -203,7 +203,7 @@ def _prepare(
     job_file = prepare_calibration(
         directory, world_size, largest=largest, rounds=rounds, budget_s=budget_s, mode=mode.value
     )
-    tell_commands(job_file, world_size, f"bucketsim gather {directory} -o wire.json")
+    tell_commands(job_file, f"bucketsim gather {directory} -o wire.json")
 
 
 def tell_hardware(hardware: Hardware, output: Path, as_json: bool) -> None:

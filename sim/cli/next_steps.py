@@ -96,7 +96,7 @@ def to_replay(
     words = ("validate", workload, "--hardware", hardware_file or HARDWARE, *named)
     if hardware is None:
         return _line(*words, "-o", "measured") + (
-            f" (with the options --box and --rate, or --ranks, that {HARDWARE} was calibrated with)"
+            f" (with --box and --rate, or --ranks, as {HARDWARE} was measured; --prepare: on other hosts)"
         )
     where = _where(hardware)
     if not _has_neighbour(hardware):

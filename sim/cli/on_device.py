@@ -37,11 +37,15 @@ def device_of_model(asked: str | None, workload: Workload | None, *, elsewhere: 
             "device: the job was recorded on cuda, and torch sees no GPU here; run it where there is one, or "
             "give --device cpu to measure another job, the same model on the CPU"
         )
-    if job in (None, "cpu") and not gpus:
-        return "cpu"  # there is nothing else
-    if job is not None:
+    if job == "cuda" or (job is not None and gpus):
         return _said(job, "as the job was recorded")
-    return _said("cuda", "torch sees a GPU here")
+    if gpus:
+        return _said("cuda", "torch sees a GPU here")
+    if job is None and elsewhere:
+        return _said(
+            "cpu", "torch sees no GPU here; for ranks that have one give --device cuda or the workload"
+        )
+    return "cpu"  # there is nothing else
 
 
 def device_of_pacing(

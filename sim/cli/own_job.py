@@ -65,17 +65,26 @@ def tell_held(job: "RecordedJob", with_table: bool = True) -> None:
 
 
 def _print_own_step(own: OwnStep, with_table: bool) -> None:
+    from sim.costs.doubts import doubts_about_step
+
     if with_table:
         _table(own)
     told = ", ".join(
         f"{factor.name} {factor.value:.3f} ({factor.low:.2f} to {factor.high:.2f})" for factor in own.factors
     )
-    (say if with_table else note)(f"held to the job's own recorded step: {told} (--parts: without)")
+    doubted = doubts_about_step(own.hardware)  # which the answer, or ``tell_doubtful``, says
+    held = (
+        "nearest to the job's own recorded step, and not it"
+        if doubted
+        else "held to the job's own recorded step"
+    )
+    (say if with_table else note)(f"{held}: {told} (--parts: without)")
     if own.recorder_ns:
         took = f"{in_ms(own.recorder_ns)} ms of the recorded step are passes of the recorder over the buckets"
         (say if with_table else note)(f"{took}; predictions are of the job without them")
     for line in own.doubtful:
-        note(f"doubtful: {line}")
+        if line not in doubted:
+            note(f"doubtful: {line}")
 
 
 def _table(own: OwnStep) -> None:

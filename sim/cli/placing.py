@@ -79,12 +79,13 @@ def _hosts(text: str) -> tuple[int, ...]:
     return tuple(int(word) for word in words)
 
 
-def tell_commands(job_file: Path, world_size: int, then: str) -> None:
+def tell_commands(job_file: Path, then: str) -> None:
     """How to run a prepared job on stdout, and on stderr what comes ``then``."""
-    from sim.validator.prepared import commands
+    from sim.validator.prepared import commands, read_job
 
-    note(f"wrote {job_file}; run one of these on {world_size} ranks, then: {then}")
-    for line in commands(job_file, world_size):
+    job = read_job(job_file.parent)
+    note(f"wrote {job_file}; run one of these on {job['world_size']} ranks, then: {then}")
+    for line in commands(job_file, job):
         emit(line)
 
 

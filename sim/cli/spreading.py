@@ -50,7 +50,7 @@ def prepare_job(
         seed=seed,
         probed=probed,
     )
-    tell_commands(job_file, world_size, f"bucketsim gather {directory}")
+    tell_commands(job_file, f"bucketsim gather {directory}")
 
 
 def gather(

@@ -251,7 +251,8 @@ def validate(
     if hardware is not None and not is_emulated and place.world_size != hardware.world_size:
         raise InputError(
             f"{hardware_file}: world_size: {hardware.world_size} does not fit the replay's "
-            f"{place.world_size} ranks"
+            f"{place.world_size} ranks; give --ranks {hardware.world_size}, and --prepare where torchrun or "
+            f"srun starts them"
         )
     assignments = {path.stem: sim.load_assignment(path) for path in assignment_file or []}
     tell_other_ranks(assignments, place.world_size if hardware is None else hardware.world_size)
@@ -261,11 +262,11 @@ def validate(
         rounds = 30 if ab else 10
     job = None
     if workload_file is not None and workload is not None and hardware is not None:
-        tell_doubtful(workload, hardware)
         if user_model is not None and not parts:
             from sim.truth.recorded_job import job_in_files
 
             job = job_in_files(workload_file, workload, hardware)
+        tell_doubtful(*((workload, hardware) if job is None else (job.workload, job.hardware)))
     if ab:
         assert user_model is not None
         if job is not None:

@@ -44,6 +44,14 @@ def doubts_about_buckets(
     )
 
 
+def missing_curve(hardware: Hardware, kind: str) -> str:
+    """That ``hardware`` has no curve of ``kind``, and what measures one on the devices that it is between."""
+    by_nccl = f"{kind}_perf of nccl-tests, for bucketsim import auto beside the output of all_reduce_perf"
+    by = {"cpu": "bucketsim calibrate", "accelerator": by_nccl, None: f"bucketsim calibrate, or {by_nccl}"}
+    how = by[measured_on(hardware)]
+    return f"hardware {hardware.name!r} has no {kind} curve; to measure it: {how}"
+
+
 def is_refuted(hardware: Hardware) -> bool:
     """Whether a step of the job cannot have come from this link (``sim.own_step``, ``sim.anchor``)."""
     return bool(doubts_about_step(hardware))

@@ -9,6 +9,7 @@ from sim.nouns.live import Calibration, LayoutPrediction, LiveGain
 from sim.nouns.recording import RecordedLayout, Recording
 from sim.systems.snippets import snippet
 from sim.truth.recorded_job import RecordedJob, job_in_recording
+from sim.units import format_ranks
 
 
 def calibrate_live(
@@ -98,7 +99,6 @@ def _notes(window: Recording, job: RecordedJob) -> tuple[str, ...]:
             "a collective included. It holds for sizes like theirs; of others it is a guess." + missing
         )
     if window.missing_ranks:
-        ranks = ", ".join(map(str, window.missing_ranks[:8]))
-        more = f" and {len(window.missing_ranks) - 8} more" if len(window.missing_ranks) > 8 else ""
-        told.append(f"No file of rank {ranks}{more}: if the slowest is among them, it is not seen.")
+        ranks = format_ranks(window.missing_ranks)
+        told.append(f"No file of {ranks}: if the slowest is among them, it is not seen.")
     return tuple(told)

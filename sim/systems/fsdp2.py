@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from sim.clock.program import BackwardEnd, CopyBack, Program, Ready, Wait, effects_of, tail_ns, works
+from sim.costs.doubts import missing_curve
 from sim.costs.service_time import collective_ns
 from sim.errors import AssignmentError, NotModelledError
 from sim.nouns.assignment import Assignment, assigned
@@ -231,10 +232,7 @@ class _Writer:
     def _service_ns(self, kind: CollectiveKind, num_bytes: int) -> int:
         duration_ns = collective_ns(self.hardware, kind, num_bytes)
         if duration_ns is None:
-            raise NotModelledError(
-                f"{self.policy}: hardware {self.hardware.name!r} has no {kind} curve; take a machine "
-                f"that has one, or measure it: bucketsim calibrate"
-            )
+            raise NotModelledError(f"{self.policy}: {missing_curve(self.hardware, kind)}")
         return duration_ns
 
     def _optimizer_ns(self) -> int:

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from sim.clock.program import BackwardEnd, CopyBack, Program, Ready, Wait, effects_of, tail_ns, works
+from sim.costs.doubts import missing_curve
 from sim.costs.service_time import collective_ns
 from sim.errors import AssignmentError, NotModelledError
 from sim.nouns.assignment import Assignment, assigned
@@ -182,8 +183,7 @@ class _Writer:
         duration_ns = collective_ns(self.hardware, kind, num_bytes)
         if duration_ns is None and kind != "all_gather":
             raise NotModelledError(
-                f"{SYSTEM}: hardware {self.hardware.name!r} has no {kind} curve, which "
-                f"use_distributed_optimizer needs"
+                f"{SYSTEM}: use_distributed_optimizer: {missing_curve(self.hardware, kind)}"
             )
         return duration_ns or 0
 

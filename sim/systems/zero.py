@@ -7,6 +7,7 @@ another (A5.3).
 from typing import Any
 
 from sim.clock.program import BackwardEnd, CopyBack, Launch, Program, Ready, Wait, effects_of, tail_ns, works
+from sim.costs.doubts import missing_curve
 from sim.costs.service_time import service_ns
 from sim.errors import AssignmentError, NotModelledError
 from sim.nouns.assignment import Assignment, assigned
@@ -234,10 +235,7 @@ class _Writer:
         if processes.world_size == 1 or (curve is None and kind == "all_gather"):
             return 0
         if curve is None:
-            raise NotModelledError(
-                f"hardware {hardware.name!r} has no {kind} curve; use_multi_rank_bucket_allreduce=false "
-                f"needs one"
-            )
+            raise NotModelledError(f"use_multi_rank_bucket_allreduce=false: {missing_curve(hardware, kind)}")
         if processes.world_size != hardware.world_size and not _is_timeless(curve):
             raise NotModelledError(
                 f"expert_groups: a group of {processes.world_size} ranks reduces its experts; the curves of "

@@ -51,6 +51,7 @@ _MORE_BUCKETS = (
     "under the recorded buckets hardly anything is reduced beside backward; record with more buckets "
     "(bucket_cap_mb=4)"
 )
+_FULL_LEVEL = "the ends of single buckets were not recorded; record at level full"
 _ALONG = 2.0  # sigmas that a range of 95 % lies from the middle, nearly
 
 
@@ -313,7 +314,8 @@ def _told(times: _Times, fitted: _Fitted, seen: Sequence[MeasuredIteration]) -> 
         "covariance": fitted.covariance.tolist(),
         "about_bytes": times.about_bytes,
     }
-    if not _fits(times, fitted):  # then the step says nothing of this link's factors
+    fits = _fits(times, fitted)
+    if not fits:  # then the step says nothing of this link's factors
         left_open |= {
             "covariance": np.diag(times.prior.max(axis=0) ** 2).tolist(),
             "fits": False,
@@ -350,21 +352,23 @@ def _told(times: _Times, fitted: _Fitted, seen: Sequence[MeasuredIteration]) -> 
             f"the recorded step, {format_ms(measured_step_ns)}, is shorter than its parts by "
             f"more than forward"
         )
+    within = zip(times.least.tolist(), times.most.tolist(), strict=True)
+    bounds = {"compute_slowdown": (0.0, _MOST), **dict(zip(times.factors, within, strict=True))}
     factors = tuple(
         OwnFactor(
             name=name,
             before=float(np.exp(start)),
             value=float(np.exp(log)),
-            low=float(np.exp(log - _ALONG * sigma)),
-            high=float(np.exp(log + _ALONG * sigma)),
+            low=float(np.exp(max(log - _ALONG * sigma, bounds[name][0]))),
+            high=float(np.exp(min(log + _ALONG * sigma, bounds[name][1]))),
         )
         for name, start, log, sigma in known
     )
     doubtful += [
         f"{one.name} is known to {max(1.0, one.low):.2f} to {one.high:.2f} only: "
-        + advice.get(one.name, _MORE_BUCKETS)
+        + advice.get(one.name, _MORE_BUCKETS if times.has_buckets else _FULL_LEVEL)
         for one in factors
-        if one.name.endswith("slowdown") and one.high > _LOOSE * max(1.0, one.low)
+        if fits and one.name.endswith("slowdown") and one.high > _LOOSE * max(1.0, one.low)
     ]
     rows = zip(times.names, times.measured_ns, fitted.parts_ns, fitted.anchored_ns, strict=True)
     return OwnStep(

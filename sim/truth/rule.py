@@ -4,6 +4,7 @@ trace can be tested at all.
 
 from dataclasses import dataclass
 
+from sim.costs.own_costs import told_unmeasured
 from sim.nouns.comparison import TargetCheck
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement
@@ -51,8 +52,11 @@ def trace_rule(workload: Workload, hardware: Hardware, measurement: Measurement)
         own += ", buckets and how long each all-reduce took"
     else:
         own += " and buckets; how long all-reduces take is from another file"
+    if told_unmeasured(hardware):
+        own += ", and what DDP itself costs is as others have it, not measured"
+    what = "recording" if measurement.provenance.get("source") == "sim.record" else "trace"
     return (
-        f"no pass or fail of a step that is predicted from the trace itself: its own are forward, backward, "
+        f"no pass or fail of a step that is predicted from the {what} itself: its own are forward, backward, "
         f"optimizer, {own}; tested are the ends of buckets and exposed communication"
     )
 

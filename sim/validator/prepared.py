@@ -27,13 +27,20 @@ def write_job(directory: Path, job: dict[str, Any], world_size: int) -> Path:
     return directory / JOB
 
 
-def commands(job_file: Path, world_size: int) -> tuple[str, str]:
-    """How to run a prepared job: by torchrun (on each host) and by srun."""
+def commands(job_file: Path, job: dict[str, Any]) -> tuple[str, str]:
+    """How to run a prepared job: by torchrun (on each host) and by srun.
+
+    Where ranks need a GPU each SLURM has to give them, all of a host's to each of its ranks: over GPUs that
+    ranks cannot see NCCL takes another way than in training.
+    """
     worker = f"-m sim.validator.worker {shlex.quote(str(job_file))}"
+    ranks = f"--ntasks {job['world_size']}"
+    if job.get("device") == "cuda":
+        ranks = f"{ranks} --nodes HOSTS --ntasks-per-node RANKS_PER_HOST --gpus-per-node RANKS_PER_HOST"
     return (
         "torchrun --nnodes HOSTS --nproc-per-node RANKS_PER_HOST --node-rank K --master-addr HOST0 "
         f"--master-port 29500 {worker}",
-        f"srun --ntasks {world_size} python {worker}",
+        f"srun {ranks} python {worker}",
     )
 
 
@@ -62,8 +69,7 @@ def events(directory: Path, job: dict[str, Any]) -> Iterator[dict[str, Any]]:
         if failure := _failure(directory):
             raise ReplayError(f"{directory}: {failure}; nothing was measured")
         raise InputError(
-            f"{directory}: no {notices.EVENTS} in it; run the job first: "
-            f"{commands(directory / JOB, job['world_size'])[0]}"
+            f"{directory}: no {notices.EVENTS} in it; run the job first: {commands(directory / JOB, job)[0]}"
         )
     for event in EventFile(path).fresh():
         if event["event"] == "started" and len(event["hosts"]) != job["world_size"]:

@@ -116,6 +116,34 @@ def test_the_loop_of_the_readme(here: Path) -> None:
     assert "DistributedDataParallel" in snippet.out or "sim.apply" in snippet.out
 
 
+def test_what_is_not_to_be_relied_on_is_said_once_and_to_the_point(here: Path) -> None:
+    """A link that the recorded step refutes, and a curve that nccl-tests can measure and calibrate cannot."""
+    link = sim.load_hardware(here / "imported" / "hardware.json")
+    curve = tuple(replace(one, duration_ns=30 * one.duration_ns) for one in link.all_reduce)
+    (here / "slow.json").write_text(sim.to_text(replace(link, all_reduce=curve)))
+    job = here / "imported" / "workload.json"
+    said = bucketsim("simulate", job, "--hardware", here / "slow.json")
+    assert said.code == 0
+    assert (said.out + said.err).count("cannot come from it") == 1
+    assert "doubtful: " not in said.err  # such as how well the factors of a link are known that is another
+    assert "held to the job's own recorded step" not in said.out
+    said = bucketsim("simulate", job, "--hardware", here / "slow.json", "--policy", "fully_shard")
+    assert said.code != 0
+    assert "all_gather_perf of nccl-tests" in said.err
+    assert "calibrate" not in said.err
+
+
+def test_a_replay_of_other_ranks_says_how_to_ask_for_the_jobs_own(here: Path) -> None:
+    files = [here / "imported" / "workload.json", "--hardware", here / "imported" / "hardware.json"]
+    said = bucketsim("validate", *files, "-o", here / "replayed")
+    assert (said.code, (here / "replayed").exists()) == (1, False)
+    assert "--ranks 16, and --prepare" in said.err
+    said = bucketsim("validate", *files, "--ranks", RANKS, "--prepare", "-o", here / "replayed")
+    assert said.code == 0, said.err
+    assert "--nodes HOSTS --ntasks-per-node RANKS_PER_HOST --gpus-per-node RANKS_PER_HOST" in said.out
+    assert json.loads((here / "replayed" / "job.json").read_text())["device"] == "cuda"
+
+
 class Gpt(nn.Module):
     """The job's parameters, by their names."""
 

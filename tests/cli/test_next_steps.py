@@ -42,7 +42,7 @@ def test_without_hardware_the_reader_is_told_which_options_say_where() -> None:
     line = to_replay(WORKLOAD, None, None, BEST)
     command, _, hint = line.partition(" (")
     assert shlex.split(command)[-2:] == ["-o", "measured"]
-    assert "--box and --rate, or --ranks, that HARDWARE.json was calibrated with" in hint
+    assert "--box and --rate, or --ranks, as HARDWARE.json was measured" in hint
 
 
 def test_tune_hands_its_hardware_on_so_that_export_names_the_wire(tmp_path: Path) -> None:

@@ -170,6 +170,21 @@ def test_bf16_over_nccl_is_taken_and_what_only_a_gpu_refuses_comes_before_the_re
     assert len(ordered) == 1
 
 
+@pytest.mark.parametrize("asked", [(), ("--device", "cuda")])
+def test_a_job_for_other_hosts_says_its_device_and_asks_for_their_gpus(
+    asked: tuple[str, ...], files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prepared where no GPU is, without a workload: the CPU is taken, and that is said."""
+    gpus(0, monkeypatch)
+    order = ["validate", "--ab", "--model", FACTORY, *WIDTH, "--assignment", files / "best.json"]
+    said = bucketsim(*order, *asked, "--ranks", "16", "--prepare", "-o", files / "ab")
+    assert said.code == 0, said.err
+    job = json.loads((files / "ab" / "job.json").read_text())
+    assert (job["device"], job["backend"]) == (NCCL if asked else GLOO)
+    assert ("device: cpu" in said.err) == (not asked)
+    assert ("--gpus-per-node" in said.out) == bool(asked)
+
+
 @pytest.mark.parametrize("here", [0, 8])
 def test_calibrate_says_first_what_it_does_not_measure(
     here: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -18,7 +18,7 @@ from sim.errors import InputError, ReplayError
 from sim.nouns.hardware import Hardware
 from sim.validator.calibrate import CalibrationStory, calibrate
 from sim.validator.hosts.launch import Place, _free_port
-from sim.validator.prepared import commands
+from sim.validator.prepared import commands, read_job
 from sim.validator.prepared_calibration import gather_calibration, prepare_calibration
 from sim.validator.ranks.process import notices
 from tests.commands import bucketsim
@@ -90,7 +90,7 @@ def test_torchruns_ranks_measure_a_machine(tmp_path: Path) -> None:
     folder, output = tmp_path / "job", tmp_path / "wire.json"
     options = ["--ranks", 2, "--largest", "8KiB", "--rounds", 1, "--budget", 0, "-o", folder]
     said = bucketsim("calibrate", "--prepare", *options)
-    assert (said.code, said.out.splitlines()) == (0, list(commands(folder / "job.json", 2)))
+    assert (said.code, said.out.splitlines()) == (0, list(commands(folder / "job.json", read_job(folder))))
     assert f"bucketsim gather {folder} -o" in said.err
     assert run_by_torchrun(folder / "job.json", tmp_path) == 0
     said = bucketsim("gather", folder, "-o", output, "--json")

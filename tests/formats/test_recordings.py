@@ -365,7 +365,7 @@ def test_the_command_writes_what_python_gives(tmp_path: Path) -> None:
     assert "1 of 2 ranks" in document["found"][0]
     assert "under no_sync" in " ".join(document["assumed"])
     assert document["dropped"][1:] == [
-        "no file of ranks 0",
+        "no file of rank 0",
         "the last line of rank 1, which was cut off",
     ]
     workload = sim.load_workload(tmp_path / "made" / "workload.json")

@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from sim.importer.recorded.recorded_run import as_run
 from sim.importer.recorded.recorded_steps import workload_of
 from sim.importer.recorded.recording_checks import check_recording
 from sim.nouns.recording import RecordedBackward, RecordedRank, RecordedStep, Recording
+from sim.units import format_ranks
 from tests.formats.test_recordings import LAYOUT, RecordedLayout, backward, header
 
 MS = 10**6
@@ -169,3 +171,25 @@ def test_where_most_steps_are_held_up_the_quiet_ones_are_imported() -> None:
 def test_steps_with_more_backwards_are_longer_for_a_reason() -> None:
     alternating = recorded([[True], [False, True]] * 8, pace=lambda step, _: 1.0)
     assert len(keep(alternating)[0].steps) == 16
+
+
+@pytest.mark.parametrize("slow", [range(16), (0, 3, 4, 5, 12)])
+def test_what_several_ranks_show_is_told_once_with_the_ranks(slow: Sequence[int]) -> None:
+    apart = [[False, True]] * 8 + [[True]] * 8
+    ranks = []
+    for number in range(16):
+        at = 2.0 + 0.01 * number if number in slow else 1.0
+        (rank,) = recorded(apart, lambda _, synchronised, at=at: 1.0 if synchronised else at).ranks
+        ranks.append(replace(rank, header=header(number, world_size=16)))
+    checked = check_recording(keep(Recording(name="run", ranks=tuple(ranks))))
+    (told,) = checked.doubtful
+    assert told.startswith(f"{format_ranks(slow)}: forward took ")
+    assert [rank for rank, pace in checked.pace.items() if pace > 1.5] == list(slow)
+    assert f"divided by {min(checked.pace[rank] for rank in slow):.2f} to " in told
+
+
+def test_ranks_in_a_row_are_named_by_their_ends() -> None:
+    assert format_ranks([3]) == "rank 3"
+    assert format_ranks(range(16)) == "ranks 0 to 15"
+    assert format_ranks([12, 0, 1, 5, 6, 7]) == "ranks 0, 1, 5 to 7, 12"
+    assert format_ranks(range(0, 1024, 2)) == "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 504 more"

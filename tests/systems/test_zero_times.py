@@ -230,7 +230,7 @@ def test_an_all_gather_without_a_curve_is_said_not_guessed() -> None:
 
 
 def test_a_reduce_without_a_curve_is_refused_by_name() -> None:
-    with pytest.raises(NotModelledError, match="'h' has no reduce curve; use_multi_rank_bucket_allreduce"):
+    with pytest.raises(NotModelledError, match="hardware 'h' has no reduce curve; to measure it"):
         programs(gradients(), HARDWARE, use_multi_rank_bucket_allreduce=False)
 
 

@@ -262,6 +262,10 @@ def test_a_step_that_this_link_cannot_give_is_no_fit_and_no_gain(ratio: float) -
     else:  # hidden under backward: how fast the link is, the step does not tell beyond its noise
         assert told["explained_by"] < 0.25
     assert "cannot come from it" in own.doubtful[0]
+    assert all(
+        0.249 < one.low <= one.value <= one.high < 4.001 for one in own.factors
+    )  # as far as a fit goes
+    assert all(one.low >= 1 for one in own.factors if one.name.endswith("slowdown"))
     answer = sim.tune(own.workload, own.hardware)
     assert answer.gain.significant is False
     assert answer.gain.refuted

@@ -1,14 +1,15 @@
 """Whether the times of a recording can be true, and by how much to correct those that cannot."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeVar
 
 from sim.importer.quiet_steps import left_out
 from sim.importer.recorded.kept_steps import Kept
 from sim.metrics.noise import median_interval
 from sim.nouns.devices import serialised_by
-from sim.units import format_ms, median_ns
+from sim.units import format_ms, format_ranks, median_ns
 
 # Shares of a median: two phases of one job differ by less from run to run anyway.
 _LITTLE = 0.03
@@ -19,6 +20,7 @@ _ASIDE = (
     "DDP outside of torch.cuda.stream(...) and record again"
 )
 _FEWEST = 3  # times in a group that is compared
+_Number = TypeVar("_Number", int, float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,46 +39,96 @@ def check_recording(kept: Sequence[Kept]) -> Checked:
     Forward has no communication beside it either way: where it took longer in steps with plain backwards the
     machine was slower then, and the times of these backwards are divided by the ratio. A synchronised
     backward does all that a plain one does, and more: a plain one that still takes longer is taken to be as
-    long.
+    long. What several ranks show is told once, with the ranks.
     """
     pace: dict[int, float] = {}
-    said = left_out(kept[0].lengths_ns, kept[0].lengths_ns.keys() - kept[0].loud)
-    told = [said] if said else []
+    found: list[_Finding] = []
     for one in kept:
         rank = one.rank.header.rank
-        pace[rank], lines = _pace(rank, one)
-        told += lines
-    told += [line for one in kept for line in _drift(one)]
+        pace[rank], own = _pace(rank, one)
+        found += own
+    found += [drift for one in kept for drift in _drift(one)]
+    said = left_out(kept[0].lengths_ns, kept[0].lengths_ns.keys() - kept[0].loud)
+    told = [*([said] if said else []), *_told(found)]
     told += [_ASIDE] if any(step.aside for one in kept for step in one.steps) else []
     told += dict.fromkeys(line for one in kept for line in serialised_by(one.rank.header.environment))
     return Checked(pace=pace, doubtful=tuple(told))
 
 
-def _pace(rank: int, one: Kept) -> tuple[float, list[str]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Finding:
+    """What one rank shows: a time in ns against another, the ratio that mends it (0: none), and the sentence
+    about them, with places for the three.
+    """
+
+    rank: int
+    sentence: str
+    one_ns: int
+    other_ns: int
+    ratio: float = 0.0
+
+
+def _told(found: Sequence[_Finding]) -> list[str]:
+    """Each sentence once, with the ranks that it is true of and from where to where their times go."""
+    alike: dict[str, list[_Finding]] = {}
+    for one in found:
+        alike.setdefault(one.sentence, []).append(one)
+    return [
+        f"{format_ranks([one.rank for one in group])}: "
+        + sentence.format(
+            one=_span([one.one_ns for one in group], format_ms),
+            other=_span([one.other_ns for one in group], format_ms),
+            ratio=_span([one.ratio for one in group], "{:.2f}".format),
+        )
+        for sentence, group in alike.items()
+    ]
+
+
+def _span(values: Sequence[_Number], shown: Callable[[_Number], str]) -> str:
+    ends = dict.fromkeys(shown(end) for end in (min(values), max(values)))
+    return " to ".join(ends)
+
+
+def _pace(rank: int, one: Kept) -> tuple[float, list[_Finding]]:
     if min(len(one.plain), len(one.synchronised)) < _FEWEST:
         return 1.0, []
-    told = []
+    found = []
     pace = 1.0
     plain, beside = ([b.forward_ns for b in backwards] for backwards in (one.plain, one.synchronised))
     if _apart(plain, beside, _LITTLE):
         pace = median_ns(plain) / max(1, median_ns(beside))
-        told.append(
-            f"rank {rank}: forward took {format_ms(median_ns(plain))} before plain backwards and "
-            f"{format_ms(median_ns(beside))} before synchronised ones: the machine was "
-            f"{'slower' if pace > 1 else 'faster'} then, and the plain times are divided by {pace:.2f}"
-            + _when(one)
+        sentence = (
+            "forward took {one} before plain backwards and {other} before synchronised ones: the machine was "
+            f"{'slower' if pace > 1 else 'faster'} then, and the plain times are divided by {{ratio}}"
+        ) + _when(one)
+        found.append(
+            _Finding(
+                rank=rank,
+                sentence=sentence,
+                one_ns=median_ns(plain),
+                other_ns=median_ns(beside),
+                ratio=pace,
+            )
         )
     plain = [round(b.backward_ns / pace) for b in one.plain]
     beside = [b.backward_ns for b in one.synchronised]
     if median_ns(plain) > median_ns(beside) and _apart(plain, beside, 0):
         extra = median_ns(plain) / max(1, median_ns(beside))
         pace *= extra
-        told.append(
-            f"rank {rank}: a plain backward took {format_ms(median_ns(plain))}, one beside communication "
-            f"{format_ms(median_ns(beside))}, which cannot be: the plain times are divided by {extra:.2f}, "
-            f"so that what communication costs computation is not known" + _when(one)
+        sentence = (
+            "a plain backward took {one}, one beside communication {other}, which cannot be: the plain times "
+            "are divided by {ratio}, so that what communication costs computation is not known"
+        ) + _when(one)
+        found.append(
+            _Finding(
+                rank=rank,
+                sentence=sentence,
+                one_ns=median_ns(plain),
+                other_ns=median_ns(beside),
+                ratio=extra,
+            )
         )
-    return pace, told
+    return pace, found
 
 
 def _when(one: Kept) -> str:
@@ -86,8 +138,8 @@ def _when(one: Kept) -> str:
     return "" if changes > 2 else "; record plain backwards between the others, not before or after them"
 
 
-def _drift(one: Kept) -> list[str]:
-    """A sentence if later steps took another time than earlier ones, among those like the last step."""
+def _drift(one: Kept) -> list[_Finding]:
+    """What later steps take, if it is another time than that of earlier ones, of those like the last step."""
     manner = [b.synchronised for b in one.steps[-1].backwards] if one.steps else []
     alike = [step for step in one.steps if [b.synchronised for b in step.backwards] == manner]
     half = len(alike) // 2
@@ -96,11 +148,14 @@ def _drift(one: Kept) -> list[str]:
     early, late = ([step.step_ns for step in part] for part in (alike[:half], alike[-half:]))
     if not _apart(early, late, _DRIFT):
         return []
+    sentence = (
+        f"steps {alike[0].step} to {alike[half - 1].step} took {{one}}, steps {alike[-half].step} to "
+        f"{alike[-1].step} {{other}}: the machine changed meanwhile, and a median is of neither; record again"
+    )
     return [
-        f"rank {one.rank.header.rank}: steps {alike[0].step} to {alike[half - 1].step} took "
-        f"{format_ms(median_ns(early))}, steps {alike[-half].step} to {alike[-1].step} "
-        f"{format_ms(median_ns(late))}: the machine changed meanwhile, and a median is of neither; "
-        "record again"
+        _Finding(
+            rank=one.rank.header.rank, sentence=sentence, one_ns=median_ns(early), other_ns=median_ns(late)
+        )
     ]
 
 

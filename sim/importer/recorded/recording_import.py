@@ -11,7 +11,7 @@ from sim.importer.recorded.kept_steps import keep, warmup_steps
 from sim.importer.recorded.recorded_run import as_run
 from sim.importer.recorded.recorded_steps import measured_of, torn_ranks, workload_of
 from sim.nouns.imported import Imported, ImportOptions
-from sim.units import format_ms, format_size
+from sim.units import format_ms, format_ranks, format_size
 
 MEASURED = "measured"
 
@@ -70,12 +70,12 @@ def read_recording(paths: Sequence[Path], options: ImportOptions) -> Imported:
     if shared:
         dropped.append(f"{shared} backwards that followed several forwards with gradients")
     if recording.missing_ranks:
-        dropped.append(f"no file of ranks {', '.join(map(str, recording.missing_ranks))}")
+        dropped.append(f"no file of {format_ranks(recording.missing_ranks)}")
     later = sorted(path.name for path in folders[0].glob("restart-*") if path.is_dir())
     if later:
         dropped.append(f"later starts of the job, each to be imported by itself: {', '.join(later)}")
-    for rank in torn_ranks(recording):
-        dropped.append(f"the last line of rank {rank}, which was cut off")
+    if torn := torn_ranks(recording):
+        dropped.append(f"the last line of {format_ranks(torn)}, which was cut off")
     return Imported(
         format=RECORDING.name,
         name=workload.name,

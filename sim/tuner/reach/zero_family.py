@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from sim.costs.doubts import missing_curve
 from sim.errors import NotModelledError
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
@@ -25,9 +26,7 @@ def find_zero(workload: Workload, hardware: Hardware, policy: str, most: int | N
     """
     settings = read_zero_settings({}, STAGES[policy], workload)
     if hardware.world_size > 1 and hardware.all_gather is None:
-        raise NotModelledError(
-            f"{policy}: hardware {hardware.name!r} has no all_gather curve; its step() gathers all parameters"
-        )
+        raise NotModelledError(f"{policy}: {missing_curve(hardware, 'all_gather')}")
     limit = most_tries(workload) if most is None else most
     intervals, complete = size_intervals(workload, settings, hardware.world_size, limit)
     name = "reduce_bucket_size"
