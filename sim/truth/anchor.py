@@ -252,7 +252,7 @@ def _misfit(readings: tuple[Reading, ...], hardware: Hardware, error: float) -> 
     factor, value = readings[0].what, readings[0].value
     low, high = _link_range(hardware) if factor == "curve" else (_least_of(factor), most_of(factor))
     is_held = log(most_of(factor) / value) < AT_BOUND if value else False
-    if factor == "curve" and not low <= value <= high:
+    if factor == "curve" and not log(low) - AT_BOUND <= log(value) <= log(high) + AT_BOUND:
         why = "beyond"
     elif is_held:
         why = "bound"

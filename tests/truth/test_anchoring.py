@@ -243,6 +243,7 @@ WIDE = {"ranges": {"all_reduce": {"low": 0.9, "high": 80.0}}}
         (LINK, None, ("curve", 60.0), None, "beyond"),
         (LINK, "curve", ("curve", 2.1), None, "beyond"),
         (LINK, "curve", ("curve", 1.9), None, None),
+        (LINK, "curve", ("curve", 2.0), None, None),  # however the search rounds it
         (LINK, "curve", ("curve", 0.45), None, "beyond"),
         (replace(LINK, spread=WIDE), "curve", ("curve", 60.0), None, None),
         (LINK, "mutual", ("mutual", MOST_SLOWDOWN), None, "bound"),
