@@ -197,7 +197,7 @@ def test_the_recording_is_followed_live(here: Path, tmp_path: Path, monkeypatch:
     page = AppTest.from_file(str(launch.MAIN), default_timeout=PATIENCE_S).run()
     assert is_clean(page)
     said = " ".join(one.value for one in [*page.markdown, *page.caption, *page.info, *page.warning])
-    assert "Last step 45" in said
+    assert "step 45" in said.lower()  # running, or with nothing new: as old as its files are by now
     assert "Rank 11" in said
 
 
