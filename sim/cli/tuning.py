@@ -154,8 +154,11 @@ def _print_tables(answer: Recommendation) -> None:
     for name, family in answer.families.items():
         if not family.complete and name not in ("bucket_indices", "bucket_cap_mb_list"):
             say(f"{name}: not all there are, but {family.how}")
+    missing: dict[str, list[str]] = {}  # by reason, which begins with the system's name
     for name, why in answer.absent.items():
-        say(f"not among them: {name}: {why}")
+        missing.setdefault(why.removeprefix(f"{name.split()[0]}: "), []).append(name)
+    for why, names in missing.items():
+        say(f"not among them: {', '.join(names)}: {why}")
     if answer.robust is not None and answer.robust.draws > 1:
         _print_robust(answer.robust)
     _print_memory(answer.memory)
