@@ -75,11 +75,13 @@ def test_record_import_tune_apply_and_compare(
     workload = imported / "workload.json"
     assert len(sim.load_workload(workload).gradients) == 4 * 4 + 2
 
-    said = bucketsim("tune", workload, "--hardware", link, "-o", best)
+    said = bucketsim("tune", workload, "--hardware", link)
     assert said.code == 0, said.err
     assert "the job's own step, recorded 6 times" in said.out
-    assert "held to the job's own recorded step: link " in said.out
-    alone = bucketsim("tune", workload, "--hardware", link, "--parts")
+    # Nobody measured this link: on a busy machine the recorded step cannot come from it.
+    is_refuted = "no gain can be told" in said.out
+    assert is_refuted or "held to the job's own recorded step: link " in said.out
+    alone = bucketsim("tune", workload, "--hardware", link, "--parts", "-o", best)
     assert "own step" not in alone.out + alone.err
     assert len(sim.load_assignment(best).bucket_indices) > 1
 
@@ -101,7 +103,7 @@ def test_record_import_tune_apply_and_compare(
     assert result["gain_low_ns"] <= result["gain_high_ns"]
     assert result["samples_per_step"] == 64
     tuned = json.loads(bucketsim("tune", workload, "--hardware", link, "--json").out)
-    assert result["predicted_gain_ns"] == tuned["gain"]["mean_ns"]
+    assert result["predicted_gain_ns"] == (None if is_refuted else tuned["gain"]["mean_ns"])
     assert result["environment"]["model"]["arguments"] == {"width": 128, "layers": 4, "amp": True}
 
 
