@@ -1,6 +1,6 @@
 # bucketsim: `make` lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all check fix chaos bench gpu-battery screenshots clean
+.PHONY: help run test test-all check fix chaos bench gpu-battery golden screenshots clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -54,6 +54,9 @@ chaos: .venv/installed  ## Hurt what starts processes, ROUNDS=20 times: kills, p
 bench: .venv/installed  ## Benchmarks: writes tests/bench/README.md, row by row
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/bench -m bench --table=tests/bench/README.md \
 		--benchmark-columns=median,iqr,rounds --benchmark-sort=name --benchmark-group-by=group
+
+golden: .venv/installed  ## Keep anew what every command and page says (tests/golden), and tell what changed
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.golden
 
 screenshots: .venv/installed  ## Take the pictures of the dashboard anew
 	$(BIN)/python -m tests.app.browser.pictures

@@ -1,0 +1,1 @@
+"""What bucketsim says of what is bundled, kept as it was: the net under every rewrite."""
