@@ -57,7 +57,7 @@ class UploadedFile(Protocol):
 def read(files: Sequence[UploadedFile], options: ImportOptions) -> Outcome:
     """What the files hold together; an error is told in the outcome, and remembered as well."""
     digests = _digests(files)
-    told = (options.world_size, options.forward_ns, options.backward_ns, options.optimizer_ns)
+    told = options.world_size
     names = sorted((file.name, digests[file.file_id]) for file in files)
     key = hashlib.sha256(repr((names, told)).encode("utf-8", "replace")).hexdigest()
     return _read(files, options, key)

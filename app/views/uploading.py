@@ -11,9 +11,7 @@ from app.words import labels
 from app.words import uploads as words
 from sim.nouns.hardware import MAX_RANKS
 from sim.nouns.imported import ImportOptions
-from sim.units import NS_PER_MS
 
-_MOST_MS = 1e9
 KEY, TOLD = "up", "told_of_uploads"
 
 
@@ -74,26 +72,4 @@ def _told() -> ImportOptions:
             placeholder="as the files say",
             help=words.HELP["world_size"],
         )
-        times = {part: _milliseconds(part) for part in ("backward", "forward", "optimizer")}
-    return ImportOptions(
-        world_size=ranks,
-        backward_ns=times["backward"],
-        forward_ns=times["forward"],
-        optimizer_ns=times["optimizer"],
-    )
-
-
-def _milliseconds(part: str) -> int | None:
-    value = st.number_input(
-        f"{part.capitalize()}, ms",
-        min_value=0.0,
-        max_value=_MOST_MS,
-        value=None,
-        step=1.0,
-        format="%.6g",
-        key=f"up_{part}_ms",
-        bind="query-params",
-        placeholder="as the files say",
-        help=words.HELP[f"{part}_ms"],
-    )
-    return None if value is None else round(value * NS_PER_MS)
+    return ImportOptions(world_size=ranks)

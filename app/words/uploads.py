@@ -11,20 +11,16 @@ from sim.units import format_ms, format_size
 LABEL = "Files"
 HELP: dict[str, str] = {
     "up": "Drag any of these here, several at once; each is told by its content. Traces of torch.profiler "
-    "(Kineto, .json or .json.gz, one a rank), nccl-tests output (text or -J JSON), flight recorder dumps as "
-    "JSON, DDP's logging data, Chakra execution traces, recordings (rank-0.jsonl, …), our own workload, "
-    "hardware, cluster and assignment JSON, or all files of a measured record. 50 MB a file; for larger "
-    "ones `bucketsim import` on the command line makes small files to upload.",
+    "(Kineto, .json or .json.gz, one a rank), nccl-tests output (text or -J JSON), recordings "
+    "(rank-0.jsonl, …), our own workload, hardware, cluster and assignment JSON, or all files of a measured "
+    "record. 50 MB a file; for larger ones `bucketsim import` on the command line makes small files to "
+    "upload.",
     "workload": "What each GPU computes in a step: gradients, and when backward makes them ready.",
     "hardware": "What carries the gradients: measured by `bucketsim calibrate` or read from an upload, or "
     "computed for a ready-made cluster by NCCL's cost model from data sheets.",
     "world_size": "How many ranks the files are of, where they do not say it. Empty: as the files say.",
-    "forward_ms": "The length of forward in ms, where the files do not say it.",
-    "backward_ms": "The length of backward in ms, where the files do not say it (execution traces have no "
-    "times).",
-    "optimizer_ms": "The length of the optimizer's step in ms, where the files do not say it.",
 }
-TELL = "Fill in what the files lack: ranks, times"
+TELL = "Fill in what the files lack: ranks"
 COMPUTED_CAPTION = (
     "Computed from data sheets by NCCL's cost model; nobody measured it. The Cluster page shows the machine."
 )

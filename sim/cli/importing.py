@@ -29,11 +29,9 @@ from sim.importer.writing import (
 from sim.nouns.comparison import Agreement
 from sim.nouns.imported import Imported, ImportOptions
 from sim.nouns.workload import Workload
-from sim.units import NS_PER_MS, format_number, format_size
+from sim.units import NS_PER_MS, format_size
 
 _FORMATS = f"{', '.join(READABLE)}. auto tells each file by its content, and puts several together."
-MOST_MS = 1e9  # eleven days
-Milliseconds = Annotated[float | None, typer.Option(help="ms, where the files do not say it.")]
 
 
 def import_(
@@ -49,9 +47,6 @@ def import_(
     machine: Annotated[
         str | None, typer.Option(help="A word of its hosts, devices or headline: one of several in a file.")
     ] = None,
-    forward_ms: Milliseconds = None,
-    backward_ms: Milliseconds = None,
-    optimizer_ms: Milliseconds = None,
     anonymize: Annotated[
         bool, typer.Option("--anonymize", help="Strip names, paths and hosts of what is written.")
     ] = False,
@@ -61,23 +56,14 @@ def import_(
     read = reader(form)
     if world_size is not None and world_size < 1:
         raise InputError(f"--world-size: {world_size} is not legal; give an integer >= 1")
-    times = {
-        field: _ns(option, value)
-        for field, option, value in (
-            ("forward_ns", "--forward-ms", forward_ms),
-            ("backward_ns", "--backward-ms", backward_ms),
-            ("optimizer_ns", "--optimizer-ms", optimizer_ms),
-        )
-    }
     check_directory(output)
     with progress("importing") as report:
         options = ImportOptions(
             name=name,
-            model=None if model is None else _model(model, times["backward_ns"]),
+            model=None if model is None else _model(model),
             world_size=world_size,
             machine=machine,
             progress=report,
-            **times,
         )
         try:
             imported = read(paths, options)
@@ -183,21 +169,11 @@ def _as_run(imported: Imported) -> Agreement | str | None:
         return f"the imported step cannot be predicted: {error}"
 
 
-def _ns(option: str, milliseconds: float | None) -> int | None:
-    if milliseconds is None:
-        return None
-    if not 0 <= milliseconds <= MOST_MS:
-        raise InputError(
-            f"{option}: {milliseconds} is not legal; give milliseconds from 0 to {format_number(MOST_MS, 6)}"
-        )
-    return round(milliseconds * NS_PER_MS)
-
-
-def _model(given: str, backward_ns: int | None) -> Workload:
+def _model(given: str) -> Workload:
     """The gradients of the model: a workload's, or those of a model that is made without its memory."""
     if ":" not in given or Path(given).is_file():
         return sim.load_workload(Path(given))
     from sim.recorder.estimate import estimate
 
-    # Of it only the gradients and their order are used; a reader without a backward time asks for one.
-    return estimate(given, name=given.rpartition(":")[2], backward_ns=backward_ns or NS_PER_MS)
+    # Of it only the gradients and their order are used.
+    return estimate(given, name=given.rpartition(":")[2], backward_ns=NS_PER_MS)

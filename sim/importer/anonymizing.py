@@ -16,7 +16,7 @@ from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
 GONE = "..."
 Noun = TypeVar("Noun", Workload, Hardware, Measurement, Assignment)
 BACKENDS = ("nccl", "rccl", "gloo", "mpi", "ucc", "xccl", "hccl")
-_VERSION = re.compile(r"v?\d{1,5}(\.\d{1,5}){0,3}([+-](cu|rocm|cpu|chakra)\.?[\d.]{0,12})?")
+_VERSION = re.compile(r"v?\d{1,5}(\.\d{1,5}){0,3}([+-](cu|rocm|cpu)\.?[\d.]{0,12})?")
 _ADDRESS = re.compile(r"\d+([.-]\d+){3,}")
 _DEVICE = re.compile(r"(cuda|cpu|xpu|hip|mps|hpu|npu|meta)(:\d{1,4})?")
 _ACCELERATORS = """

@@ -18,23 +18,20 @@ from sim.importer.trace_format import Tells
 from sim.nouns.hardware import Hardware
 from sim.nouns.imported import Imported, ImportOptions
 from sim.nouns.workload import Workload
-from sim.units import NS_PER_MS
 
 # Formats in the order in which they are read; those that tell as much keep the order of their table.
 _IN_ORDER = sorted(FORMATS.values(), key=lambda one: one.tells)
 _LINKS = {one.name for one in _IN_ORDER if one.tells is Tells.LINK}
-_SHAPES = {one.name for one in _IN_ORDER if one.tells is Tells.SHAPES}
 # Formats that hold times of a run: the workload of the first that gives one counts.
-_RUNS = tuple(one.name for one in _IN_ORDER if one.tells > Tells.SHAPES)
+_RUNS = tuple(one.name for one in _IN_ORDER if one.tells is Tells.GRADIENTS)
 
 
 def read_auto(paths: Sequence[Path], options: ImportOptions) -> Imported:
     """One import of all that the files hold: say, the workload of a trace and the curve of a link benchmark.
 
-    Shapes come from a workload file or a Chakra trace, if one is given (``options.model`` of the other
-    readers); the all-reduce curve from a hardware file or nccl-tests, else from a trace; measurements and
-    ranks from traces. In a directory each file is read by itself, and files that are not recognised are left
-    out.
+    Shapes come from a workload file, if one is given (``options.model`` of the other readers); the all-reduce
+    curve from a hardware file or nccl-tests, else from a trace; measurements and ranks from traces.
+    In a directory each file is read by itself, and files that are not recognised are left out.
 
     Raises:
         InputError: a file that is not recognised, two workloads, two hardware of one number of ranks, or an
@@ -47,26 +44,16 @@ def read_auto(paths: Sequence[Path], options: ImportOptions) -> Imported:
     if len(workloads) + (options.model is not None) > 1:
         raise InputError("PATH: several workload files (with --model) are not legal; give one")
     model = options.model or (workloads[0] if workloads else None)
-    shapes = model
     parts: dict[str, Imported] = {}
     for form in (one.name for one in _IN_ORDER if one.name in groups):
         # With several formats ``options.name`` names the run, and a link benchmark keeps its own name.
         name = None if form in _LINKS and len(groups) > 1 else options.name
-        part = reader(form)(groups[form], replace(options, model=shapes, name=name))
+        part = reader(form)(groups[form], replace(options, model=model, name=name))
         parts[form] = part
-        if form in _SHAPES and model is None:
-            shapes = part.workload or _shapes(form, groups, options)
     if len(parts) == 1 and not given and not workloads:
         (part,) = parts.values()
         return replace(part, found=(*notes.found, *part.found), dropped=(*notes.dropped, *part.dropped))
     return _combined(parts, given, model, options, notes)
-
-
-def _shapes(form: str, groups: dict[str, list[Path]], options: ImportOptions) -> Workload | None:
-    """The gradients of files without times, if files of a run are given too; their times mean nothing."""
-    if not groups.keys() & set(_RUNS):
-        return None
-    return reader(form)(groups[form], replace(options, backward_ns=NS_PER_MS)).workload
 
 
 def _groups(paths: Sequence[Path], notes: Notes) -> dict[str, list[Path]]:
@@ -112,10 +99,7 @@ def _combined(
     for form, part in parts.items():
         notes.found += [f"{form}: {line}" for line in part.found]
         notes.assumed += [f"{form}: {line}" for line in part.assumed]
-        if form in _SHAPES and workload is not part.workload:
-            notes.missing.append(f"{form}: names of the parameters, and those without a gradient")
-        else:
-            missing += [(form, line) for line in part.missing]
+        missing += [(form, line) for line in part.missing]
         notes.dropped += [f"{form}: {line}" for line in part.dropped]
         notes.doubtful += [f"{form}: {line}" for line in part.doubtful]
     ranks = _world_size(parts, measurements, workload, options)
@@ -154,14 +138,10 @@ def _combined(
 def _workload(parts: dict[str, Imported], model: Workload | None, notes: Notes) -> Workload | None:
     """The workload of the import. Raises ``InputError`` if two formats tell when each gradient is ready."""
     having = [form for form in _RUNS if form in parts and parts[form].workload is not None]
-    exact = [FORMATS[form].called for form in having if FORMATS[form].tells is Tells.GRADIENTS]
-    if len(exact) > 1:
-        raise InputError(f"PATH: {' and '.join(exact)} both give a workload; give one of them")
-    for form in having[1:]:
-        notes.dropped.append(f"{form}: its workload, as that of {having[0]} is used")
-    if having:
-        return parts[having[0]].workload
-    return model or next((parts[form].workload for form in parts if form in _SHAPES), None)
+    if len(having) > 1:
+        called = " and ".join(FORMATS[form].called for form in having)
+        raise InputError(f"PATH: {called} both give a workload; give one of them")
+    return parts[having[0]].workload if having else model
 
 
 def _world_size(

@@ -6,9 +6,6 @@ from functools import wraps
 from pathlib import Path
 
 from sim.errors import InputError, SimError
-from sim.importer.chakra import CHAKRA
-from sim.importer.ddp_log import DDP_LOG
-from sim.importer.flight_recorder import FLIGHT_RECORDER
 from sim.importer.kineto import KINETO
 from sim.importer.links import NCCL_TESTS
 from sim.importer.recorded import RECORDING
@@ -17,10 +14,16 @@ from sim.importer.wording import LONGEST_LINE, plain
 from sim.nouns.imported import Imported, ImportOptions, each_sentence
 
 # A file fits one format alone; the order decides only which of several formats is listed or read first.
-_TABLE: tuple[TraceFormat, ...] = (KINETO, NCCL_TESTS, FLIGHT_RECORDER, DDP_LOG, CHAKRA, RECORDING)
+_TABLE: tuple[TraceFormat, ...] = (KINETO, NCCL_TESTS, RECORDING)
 FORMATS = {one.name: one for one in _TABLE}
 AUTO = "auto"
 READABLE = (AUTO, *FORMATS)
+# Formats that torch writes too, and what tells more than they do.
+_UNREAD = {
+    "chakra": "an execution trace has no times; give a trace of torch.profiler, or record with sim.record",
+    "ddp-log": "DDP's log has averages alone; record with sim.record",
+    "flight-recorder": "its dumps have no backward; give a profiler's trace, or record with sim.record",
+}
 
 
 def reader(form: str) -> Reader:
@@ -31,6 +34,8 @@ def reader(form: str) -> Reader:
     """
     if form == AUTO:
         return _in_lines(imported_function("sim.importer.auto", "read_auto"))
+    if form in _UNREAD:
+        raise InputError(f"FORMAT: {form} is not read: {_UNREAD[form]}")
     if form not in FORMATS:
         raise InputError(f"FORMAT: {form!r} is not legal; give {', '.join(READABLE[:-1])} or {READABLE[-1]}")
     return _in_lines(FORMATS[form].reader())

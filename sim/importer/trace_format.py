@@ -16,10 +16,7 @@ class Tells(IntEnum):
     """The most that files of a format tell; ``auto`` reads formats in this order."""
 
     LINK = 0  # how long collectives take, measured apart from a step
-    SHAPES = 1  # gradients without times
-    GRADIENTS = 2  # when each gradient is ready
-    BUCKETS = 3  # the buckets, and times of the whole backward
-    COLLECTIVES = 4  # when collectives ran
+    GRADIENTS = 1  # when each gradient is ready
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ _LONGEST = 500
 _OPTIONS = {
     "--world-size N": "the world size",
     "--world-size": "the world size",
-    "--backward-ms": "backward, in ms",
     "--model": "a workload of the model",
     "PATH: ": "",
 }

@@ -27,17 +27,14 @@ class ImportOptions:
     """What the user can add to the files; None: the files have to say it.
 
     ``model`` names the gradients (index, name, shape, dtype) and their ready order: a recorded or an
-    estimated workload of the model that was trained. ``backward_ns`` and the others stand in for times
-    that the files do not hold. ``machine`` is a word that tells one machine of a link benchmark from others.
+    estimated workload of the model that was trained. ``machine`` is a word that tells one machine of a link
+    benchmark from others.
     """
 
     name: str | None = None
     model: Workload | None = None
     world_size: int | None = None
     machine: str | None = None
-    forward_ns: int | None = None
-    backward_ns: int | None = None
-    optimizer_ns: int | None = None
     progress: Progress = no_progress
 
 

@@ -22,7 +22,6 @@ from sim.units import format_ms, format_size
 from tests.app.conftest import make_unmeasured
 from tests.app.test_addresses import visit
 from tests.effort import PATIENCE_S
-from tests.importer.corpus import corpus
 
 CARD = Card(
     workload="w",
@@ -165,20 +164,6 @@ def test_a_workload_that_was_uploaded_can_be_scaled(page: AppTest, workload: Wor
     visit(page, "cluster", scaled="uploaded: mine", most_hosts="2", machine="hosts of PCIe GPUs on Ethernet")
     assert not page.error
     assert "mine on " in plain(page.markdown)
-
-
-def test_what_was_filled_in_for_an_upload_counts_on_the_cluster_page_too(page: AppTest) -> None:
-    """An execution trace has no times: Tune asks for them, and with them it can be scaled."""
-    case = next(case for case in corpus() if case.form == "chakra" and not case.is_public)
-    page.query_params["start"] = "upload"
-    page.run()
-    page.file_uploader(key="up").set_value(
-        [(name, content, "application/json") for name, content in case.files.items()]
-    ).run()
-    page.number_input(key="up_backward_ms").set_value(2.5).run()
-    visit(page, "cluster", most_hosts="2", machine="hosts of PCIe GPUs on Ethernet")
-    assert not page.error
-    assert [one for one in page.selectbox(key="scaled").options if one.startswith("uploaded: ")]
 
 
 @pytest.mark.usefixtures("fresh")

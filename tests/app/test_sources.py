@@ -205,14 +205,6 @@ def test_a_workload_needs_no_hardware_file_to_start_from(
     assert given(page).inputs.hardware.name.startswith("dgx_h100")
 
 
-def test_what_files_do_not_say_is_asked_for(page: AppTest) -> None:
-    page = upload(page, *CASES["chakra"].items())
-    assert given(page).inputs.workload.name in ("another", "twenty layers")  # a bundled one
-    assert any("backward, in ms" in one.value for one in page.markdown)
-    page.number_input(key="up_backward_ms").set_value(2.5).run()
-    assert given(page).inputs.workload.backward_ns == 2_500_000
-
-
 @pytest.mark.usefixtures("fresh")
 def test_a_knob_reads_and_hashes_nothing_again(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
@@ -331,7 +323,7 @@ def test_an_upload_in_words(workload: Workload, hardware: Hardware) -> None:
         "kineto, nccl-tests: 20 gradients, 31.5 MiB, backward 41.00 ms, hardware of 2, 8 ranks"
     )
     assert [title for title, _ in words.notes(several)] == ["Found in the files", "Missing"]
-    assert words.summary(Uploaded(name="x", formats=("chakra",))) == "chakra: no workload and no hardware"
+    assert words.summary(Uploaded(name="x", formats=("kineto",))) == "kineto: no workload and no hardware"
 
 
 def test_many_sentences_are_cut() -> None:
@@ -339,7 +331,7 @@ def test_many_sentences_are_cut() -> None:
         from app.views import imported
         from sim.nouns.imported import Uploaded
 
-        imported.show(Uploaded(name="x", formats=("chakra",), found=tuple(f"line {n}" for n in range(50))))
+        imported.show(Uploaded(name="x", formats=("kineto",), found=tuple(f"line {n}" for n in range(50))))
 
     page = AppTest.from_function(script).run()
     assert not page.exception

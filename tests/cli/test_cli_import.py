@@ -114,9 +114,9 @@ def test_a_table_of_dashes_is_not_printed(monkeypatch: pytest.MonkeyPatch, tmp_p
     ranks = (RankRow(rank=0), RankRow(rank=1))
 
     def read(rows: tuple[RankRow, ...]) -> str:
-        found = Imported(format="chakra", name="n", ranks=rows)
+        found = Imported(format="kineto", name="n", ranks=rows)
         monkeypatch.setattr(sim.cli.importing, "reader", lambda form: lambda paths, options: found)
-        said = bucketsim("import", "chakra", "x", "-o", tmp_path / "made")
+        said = bucketsim("import", "kineto", "x", "-o", tmp_path / "made")
         assert said.code == 0, said.err
         return said.out
 
@@ -215,16 +215,12 @@ def test_options_reach_the_reader(traced: list[ImportOptions], tmp_path: Path) -
     model = load_record(RECORD).workload
     save(tmp_path / "w.json", model)
     words: list[object] = ["--model", tmp_path / "w.json", "--name", "n", "--world-size", 2]
-    words += ["--forward-ms", 1.5, "--backward-ms", 2, "--optimizer-ms", 0]
     assert bucketsim("import", "kineto", "x", "-o", tmp_path / "made", *words).code == 0
     (options,) = traced
     assert replace(options, progress=print) == ImportOptions(
         name="n",
         model=model,
         world_size=2,
-        forward_ns=1_500_000,
-        backward_ns=2_000_000,
-        optimizer_ns=0,
         progress=print,
     )
 
@@ -269,8 +265,9 @@ def test_nothing_of_names_is_left_where_they_are_to_go(log: Path, tmp_path: Path
         (["auto", "nowhere"], "nowhere: no such file"),
         (["nccl-tests", "nowhere"], "nowhere: no such file"),
         (["auto", "x", "--world-size", "0"], "--world-size: 0 is not legal"),
-        (["auto", "x", "--backward-ms", "nan"], "--backward-ms: nan is not legal"),
-        (["auto", "x", "--forward-ms", "-1"], "--forward-ms: -1.0 is not legal"),
+        (["chakra", "x"], "FORMAT: chakra is not read"),
+        (["flight-recorder", "x"], "FORMAT: flight-recorder is not read"),
+        (["ddp-log", "x"], "FORMAT: ddp-log is not read"),
         (["auto", "x", "--model", "nowhere.json"], "nowhere.json: cannot be read"),
     ],
 )

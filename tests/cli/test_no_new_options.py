@@ -99,13 +99,10 @@ FROZEN = {
     "gather": ["--json", "--max-error", "--output", "-o", "directory"],
     "import": [
         "--anonymize",
-        "--backward-ms",
-        "--forward-ms",
         "--json",
         "--machine",
         "--model",
         "--name",
-        "--optimizer-ms",
         "--output",
         "--world-size",
         "-o",

@@ -12,8 +12,6 @@ from sim.clusters.ranks.crew import make_crew
 from sim.clusters.ranks.rank_clocks import Clocks, align, as_clocked, draw_clocks
 from sim.clusters.ranks.step_chain import VariedStep, play_job
 from sim.errors import InputError
-from sim.importer.flight_recorder import last_arrivers as flight_recorder
-from sim.importer.flight_recorder.calls import Call
 from sim.nouns.ranks import Ranks
 from tests.bench.machines import machine, model
 from tests.effort import tries
@@ -42,45 +40,6 @@ def test_arrivals_come_back_to_where_they_were(ranks: int, seed: int, offset: in
         assert np.abs(apart).max() <= drifts * span + 4
         # The offset is that of the middle of the step; the scatter says how far the ends were off.
         assert (made.scatters_ns <= drifts * span + 4).all()
-
-
-@settings(max_examples=tries(30), deadline=None)
-@given(st.integers(2, 5), st.integers(0, 99))
-def test_clocks_are_aligned_as_importers_align_them(ranks: int, seed: int) -> None:
-    """The flight recorder's own function, given what these ranks would have dumped."""
-    clocks = draw_clocks(
-        Ranks(name="r", clock_offset_ns=10**8, clock_drift=1e-5), ranks, np.random.SeedSequence(seed)
-    )
-    came, ends = steps_of("affine", ranks, seed)[0]
-    clocked, ended = as_clocked(came, clocks), as_clocked(ends, clocks)
-    made = align(clocked, ended)
-    dumps = [
-        {("0", number): call(number, *times) for number, times in enumerate(zip(*row, strict=True))}
-        for row in zip(clocked.tolist(), ended.tolist(), strict=True)
-    ]
-    told = flight_recorder.align(dumps)
-    assert told is not None
-    assert [clock.offset_ns for clock in told] == made.offsets_ns.tolist()
-    assert [clock.scatter_ns for clock in told] == made.scatters_ns.tolist()
-
-
-def call(number: int, came_ns: int, ended_ns: int) -> Call:
-    return Call(
-        group="0",
-        sequence=number,
-        op=number,
-        backend="nccl",
-        kind="all_reduce",
-        num_bytes=8,
-        num_elements=2,
-        dtype="float32",
-        is_p2p=False,
-        created_ns=came_ns,
-        completed_ns=ended_ns,
-        duration_ns=ended_ns - came_ns,
-        state="completed",
-        is_done=True,
-    )
 
 
 def test_a_clock_that_drifts_is_followed_step_by_step() -> None:

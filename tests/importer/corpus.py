@@ -15,9 +15,6 @@ from tests.formats.test_recordings import backward, rank_of, step
 from tests.handmade import handmade, wired
 from tests.importer import link_texts
 from tests.importer.built_traces import Dialect, Job, build
-from tests.importer.recorder_dumps import Cluster, dumps
-from tests.importer.test_chakra import trace
-from tests.importer.test_ddp_log import FUZZED
 
 LARGEST_PUBLIC = 60_000  # bytes, as stored
 LINES = [
@@ -34,12 +31,6 @@ JOB = Job(
     copy_in_ns=3_000,
     copy_out_ns=2_000,
     offsets_ns=(0, 7_000_000),
-)
-CLUSTER = Cluster(
-    elements=(1000, 4000, 500),
-    transfer_ns=(400_000, 900_000, 300_000),
-    late_ns=((0, 50_000), (20_000, 0), (0, 10_000), (5_000, 0)),
-    clock_ns=(0, 3_000_000),
 )
 MODEL = handmade(
     [900, 700, 500, 300],
@@ -78,7 +69,7 @@ class Case:
 @cache
 def corpus() -> tuple[Case, ...]:
     """Every format in its dialects, small; the public files too where ``BUCKETSIM_DATA`` is set."""
-    return (*_traces(), *_links(), *_logs(), *_ours(), *_public())
+    return (*_traces(), *_links(), *_ours(), *_public())
 
 
 def _case(form: str, **files: str) -> Case:
@@ -105,23 +96,6 @@ def _links() -> list[Case]:
     return cases
 
 
-def _logs() -> list[Case]:
-    printed = "".join(f"[{rank}] ddp: {log}\n" for rank, log in enumerate(FUZZED))
-    shapes = [([4, 2], "float"), ([3], "float"), ([8, 8], "float")]
-    return [
-        _case(
-            "flight-recorder",
-            **{f"dump_rank_{rank}.json": json.dumps(one) for rank, one in enumerate(dumps(CLUSTER))},
-        ),
-        _case("ddp-log", **{"log.json": json.dumps({"records": FUZZED})}),
-        _case("ddp-log", **{"log.txt": printed}),
-        *(
-            _case("chakra", **{"et.json": json.dumps(trace(schema, 2, shapes, {1}))})
-            for schema in ("1.0.1", "1.1.1-chakra.0.0.4")
-        ),
-    ]
-
-
 def _ours() -> list[Case]:
     steps = tuple(step(number, backward((400, 300 + number, 200, 100))) for number in range(1, 8))
     lines = {}
@@ -139,11 +113,11 @@ def _ours() -> list[Case]:
 
 def _public() -> list[Case]:
     data = os.environ.get("BUCKETSIM_DATA")
-    forms = {"nccl_tests": "nccl-tests", "link_calibration": "nccl-tests", "ddp_logging": "ddp-log"}
+    forms = {"nccl_tests": "nccl-tests", "link_calibration": "nccl-tests"}
     cases = []
-    for folder in ("nccl_tests", "link_calibration", "ddp_logging", "traces") if data else ():
+    for folder in ("nccl_tests", "link_calibration", "traces") if data else ():
         for path in sorted((Path(data or "") / folder).rglob("*")):
-            if path.is_file() and path.stat().st_size < LARGEST_PUBLIC:
-                form = forms.get(folder, "chakra" if "_et" in path.name else "kineto")
+            if path.is_file() and path.stat().st_size < LARGEST_PUBLIC and "_et" not in path.name:
+                form = forms.get(folder, "kineto")
                 cases.append(Case(form=form, files={path.name: path.read_bytes()}, is_public=True))
     return cases

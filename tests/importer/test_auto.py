@@ -61,8 +61,6 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Sequence[Path], Imp
             found=("a step",),
             missing=("an all-reduce curve: only sent", "a workload: no model", "copies"),
         ),
-        "chakra": Imported(format="chakra", name="shapes", workload=MODEL),
-        "ddp-log": Imported(format="ddp-log", name="log", workload=MODEL, details={"world_size": 4}),
     }
 
     def stub(form: str) -> Any:
@@ -133,15 +131,12 @@ def test_a_link_of_other_ranks_leaves_the_curve_missing(
     assert "kineto: an all-reduce curve: only sent" in found.missing
 
 
-def test_shapes_come_from_a_workload_before_an_execution_trace(tmp_path: Path, seen: Any) -> None:
-    shapes = document(tmp_path, "et.json", {"schema": "1.0.1", "nodes": []})
-    found = read_auto([trace(tmp_path), shapes], ImportOptions(name="mine"))
+def test_shapes_come_from_a_workload(tmp_path: Path, seen: Any) -> None:
+    save(tmp_path / "model.json", MODEL)
+    found = read_auto([trace(tmp_path), tmp_path / "model.json"], ImportOptions(name="mine"))
     assert seen["kineto"][1].model == MODEL
     assert seen["kineto"][1].name == "mine"
     assert (found.name, [row.rank for row in found.ranks]) == ("mine", [0, 1])
-    save(tmp_path / "model.json", replace(MODEL, name="given"))
-    read_auto([trace(tmp_path), shapes, tmp_path / "model.json"], ImportOptions())
-    assert seen["kineto"][1].model.name == "given"
     with pytest.raises(InputError, match="several workload files"):
         read_auto([trace(tmp_path), tmp_path / "model.json"], ImportOptions(model=MODEL))
 
@@ -154,9 +149,6 @@ def test_a_workload_and_a_link_are_what_tune_needs(tmp_path: Path) -> None:
 
 
 def test_conflicts_are_refused(tmp_path: Path, seen: Any) -> None:
-    log = document(tmp_path, "log.json", {"bucket_sizes": "4"})
-    with pytest.raises(InputError, match=r"different numbers of ranks \(kineto 2, ddp-log 4\)"):
-        read_auto([trace(tmp_path), log], ImportOptions())
     two = [link(tmp_path, 2, name) for name in ("ib", "ethernet")]
     with pytest.raises(InputError, match=r"2 link benchmarks of 2 ranks \('ib-2, 2 ranks'"):
         read_auto([trace(tmp_path), *two], ImportOptions())
@@ -180,8 +172,8 @@ def test_a_directory_is_its_files(tmp_path: Path) -> None:
 
 
 @needs_data
-def test_eight_public_ranks_their_shapes_and_a_wire() -> None:
-    paths = sorted((DATA / "traces/param").glob("param_dlrm*"))
+def test_eight_public_ranks_and_a_wire() -> None:
+    paths = sorted((DATA / "traces/param").glob("param_dlrm_v100*"))
     wire = DATA / "nccl_tests/dominator_rtxpro6000_pcie_allreduce_n2_n4_n8.csv"
     found = read_auto([*paths, wire], ImportOptions())
     assert found.workload is not None

@@ -7,17 +7,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
-from sim.importer.ddp_log.logged_buckets import read_ddp_log
 from sim.importer.joined_hardware import join_hardware
 from sim.importer.kineto.contradictions import contradictions
 from sim.importer.kineto.interference import Interference
 from sim.importer.kineto.rank_trace import read_rank
 from sim.importer.kineto.slowed import CommSlowdown
 from sim.nouns.hardware import CurvePoint, Hardware
-from sim.nouns.imported import ImportOptions, no_progress
+from sim.nouns.imported import no_progress
 from tests.effort import tries
 from tests.importer.built_traces import Dialect, build, write
-from tests.importer.test_ddp_log import FUZZED
 from tests.importer.test_kineto_built import built, imported
 from tests.importer.test_kineto_steps import STEP
 
@@ -80,22 +78,6 @@ def test_nothing_is_faster_for_what_runs_beside_it(tmp_path: Path) -> None:
     assert "computation took 0.80 times as long" in told(0.8, 1.1, 10**6)[0]
     assert "all-reduces took 0.85 times as long" in told(1.1, 0.85, 10**6)[0]
     assert "1 MiB took 1.00 ms and 2 MiB 0.90 ms" in told(1.1, 1.1, 9 * 10**5)[0]
-
-
-@pytest.mark.parametrize("part", ["avg_backward_compute_time", "avg_backward_comm_time"])
-def test_an_overlap_is_no_longer_than_what_it_is_a_part_of(part: str, tmp_path: Path) -> None:
-    times = dict.fromkeys(("avg_backward_compute_time", "avg_backward_comm_time"), 9_000_000)
-    log = FUZZED[0] | times | {"avg_backward_compute_comm_overlap_time": 4_000_000}
-    path = tmp_path / "log.json"
-
-    def told() -> list[str]:
-        path.write_text(json.dumps({"records": [log]}))
-        return [line for line in read_ddp_log([path], ImportOptions()).assumed if "WARNING" in line]
-
-    assert told() == []
-    log[part] = 3_000_000
-    (line,) = told()
-    assert part.removeprefix("avg_") in line
 
 
 @pytest.mark.parametrize("share", [0.5, 0.95, 1.5])

@@ -16,12 +16,10 @@ from hypothesis import strategies as st
 from sim.formats.documents import to_document
 from sim.importer.readers import reader
 from sim.nouns.imported import Imported, ImportOptions
-from sim.nouns.workload import Workload
 from tests.effort import tries
 from tests.importer import link_texts
 from tests.importer.built_traces import Dialect, Job, build
-from tests.importer.corpus import CLUSTER, LINES, MODEL, Case, corpus
-from tests.importer.recorder_dumps import dumps
+from tests.importer.corpus import LINES, Case, corpus
 from tests.importer.test_kineto_built import built
 
 SETTINGS = settings(max_examples=tries(40), deadline=None)
@@ -228,37 +226,6 @@ def test_zipped_is_as_plain(case: Case, form: str) -> None:
         assert essence(read(texts, form, zipped=True)) == essence(plain)
     backwards = dict(reversed(texts.items()))
     assert essence(read(backwards, form))["nouns"] == essence(plain)["nouns"]
-
-
-def test_names_of_parameters_are_only_names() -> None:
-    def with_names(model: Workload, word: str) -> Workload:
-        return replace(
-            model, gradients=tuple(replace(one, name=f"{word}.{one.index}") for one in model.gradients)
-        )
-
-    sizes = [one.num_bytes for one in MODEL.gradients]
-    log = {"bucket_sizes": [sizes[3] + sizes[2], sizes[1] + sizes[0]], "avg_backward_compute_time": 5000}
-    first, second = (
-        essence(read({"log.json": json.dumps(log)}, model=with_names(MODEL, word))) for word in ("a", "bb")
-    )
-    assert json.loads(json.dumps(second).replace('"bb.', '"a.')) == json.loads(json.dumps(first))
-
-
-@SETTINGS
-@given(st.randoms(use_true_random=False), st.integers(-(10**6), 10**6))
-def test_a_flight_recorders_order_and_clock_are_nothing(draw: random.Random, shift_us: int) -> None:
-    documents = dumps(CLUSTER)
-    before = essence(read({f"dump_rank_{rank}.json": json.dumps(one) for rank, one in enumerate(documents)}))
-    for entry in documents[1]["entries"]:
-        for key in ("time_created_ns", "time_discovered_started_ns", "time_discovered_completed_ns"):
-            entry[key] += 1000 * shift_us
-    for document in documents:
-        draw.shuffle(document["entries"])
-    after = essence(read({f"dump_rank_{rank}.json": json.dumps(one) for rank, one in enumerate(documents)}))
-    moved = after["ranks"][1].pop("clock_offset_ns") - before["ranks"][1].pop("clock_offset_ns")
-    assert moved == 1000 * shift_us
-    assert after["ranks"] == before["ranks"]
-    assert after["nouns"] == before["nouns"]
 
 
 @SETTINGS

@@ -119,12 +119,11 @@ def test_another_model_and_another_number_of_ranks(tmp_path: Path) -> None:
         (("--model", tmp_path / "none.json"), "none.json: cannot be read: No such file"),
         (("--world-size", 3), "over 2 ranks, but --world-size says 3"),
         (("--world-size", 0), "give an integer >= 1"),
-        (("--backward-ms", "nan"), "give milliseconds from 0"),
     ):
         assert word in refused(bucketsim("import", "kineto", trace, "-o", tmp_path / "made", *option))
 
 
-@pytest.mark.parametrize("form", ["flight-recorder", "ddp-log", "nccl-tests"])
+@pytest.mark.parametrize("form", ["nccl-tests"])
 def test_a_file_that_says_its_ranks_is_believed(form: str, tmp_path: Path) -> None:
     case = next(case for case in corpus() if case.form == form)
     line = refused(bucketsim("import", form, *case.write(tmp_path), "-o", tmp_path / "x", "--world-size", 3))

@@ -31,14 +31,6 @@ DOCUMENTS_OF: list[tuple[str, Any]] = [
     ("kineto", {"traceName": PADDING, "displayTimeUnit": "ms", "traceEvents": [EVENT]}),
     ("kineto", [EVENT, EVENT]),
     ("kineto", {"traceEvents": []}),
-    ("chakra", {"schema": "1.0.1", "pid": 1, "nodes": [{"id": 2, "rf_id": 0}]}),
-    ("chakra", {"finish_ts": 1, "nodes": [{"ctrl_deps": 1, "id": 2}], "schema": "1.1.0-chakra.0.0.4"}),
-    ("chakra", {"nodes": [{"id": number, "name": "x" * 99} for number in range(5000)], "schema": "1.0.1"}),
-    ("flight-recorder", {"version": "2.9", "entries": [{"frames": []}], "pg_config": {}}),
-    ("flight-recorder", {"entries": [{"collective_seq_id": 1}], "pg_status": {}, "version": "2.4"}),
-    ("ddp-log", {"world_size": 2, "backend_name": "gloo", "bucket_sizes": "4, 8"}),
-    ("ddp-log", [{"rank": 0, "avg_backward_comm_time": 3}]),
-    ("ddp-log", {"records": [{"cap": 4, "rebuilt_bucket_sizes": [1]}]}),
     ("nccl-tests", json.loads(report(LINES, 2))),
     ("nccl-tests", {"all reduce": [[1.0], [0.1]], "reduce scatter": [[1.0], [0.1]]}),
     ("workload", {"schema_version": 1, "kind": "workload", "name": "w"}),
@@ -51,7 +43,6 @@ TEXTS = [
     ("nccl-tests", "[0] NCCL INFO Bootstrap\n" * 9000 + "\n".join(old(LINES, 2))),
     ("nccl-tests", "# OSU MPI-CUDA Allreduce Latency Test v7.0\n# Size       Avg Latency(us)\n4    9.51\n"),
     ("nccl-tests", "op,world_size,bytes,time_ms\nall_reduce,2,8,0.1\n"),
-    ("ddp-log", "step 10\nrank 0: {'world_size': 2, 'bucket_sizes': '4, 8'}\n"),
 ]
 
 
@@ -175,8 +166,7 @@ def test_every_public_file() -> None:
         for path in sorted(root.glob(f"{folder}/**/*.*")):
             if path.is_file():
                 assert recognise(path) == form, path
-    for path in sorted((root / "traces/param").iterdir()):
-        assert recognise(path) == ("chakra" if "_et" in path.name else "kineto"), path
+    for path in sorted((root / "traces/param").glob("*.pt.trace.json.gz")):
+        assert recognise(path) == "kineto", path
     for path in sorted((root / "link_calibration").glob("*.[cj]s*")):
         assert recognise(path) == "nccl-tests", path
-    assert recognise(root / "ddp_logging/kopernik_a40x4_hostA_ddp_logging.json") == "ddp-log"

@@ -282,15 +282,6 @@ def test_a_recording_is_told_by_its_ranks_not_by_its_names() -> None:
 
 
 def test_what_files_do_not_say_can_be_told() -> None:
-    chakra = next(case for case in SMALL if case.form == "chakra")
-    files = list(chakra.files.items())
-    bare = sim.read_uploads(files)
-    assert bare.workload is None
-    assert any("the world size" in line for line in bare.missing)
-    assert any("backward, in ms" in line and "--" not in line for line in bare.missing)
-    told = sim.read_uploads(files, ImportOptions(backward_ns=10**6, forward_ns=7, world_size=4))
-    assert told.workload is not None
-    assert (told.workload.backward_ns, told.workload.forward_ns) == (10**6, 7)
     texts, _ = build(JOB, Dialect(bare_list=True, arguments_on="nccl:all_reduce"))
     trace = [("trace.json", texts[0].encode())]
     assert not sim.read_uploads(trace).hardware
@@ -299,8 +290,8 @@ def test_what_files_do_not_say_can_be_told() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [ImportOptions(world_size=0), ImportOptions(backward_ns=-1), ImportOptions(forward_ns=10**16)],
-    ids=["no ranks", "negative time", "endless time"],
+    [ImportOptions(world_size=0), ImportOptions(world_size=10**7)],
+    ids=["no ranks", "too many"],
 )
 def test_what_is_told_must_be_legal(options: ImportOptions) -> None:
     with pytest.raises(InputError, match="is not legal"):
