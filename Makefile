@@ -1,11 +1,10 @@
 # bucketsim: `make` lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all check fix chaos bench gpu-battery golden screenshots clean
+.PHONY: help run test test-all check fix chaos bench golden screenshots clean
 
 PYTHON ?= python3
 BIN := .venv/bin
 RUN := runs/latest
-OUT ?= runs/battery
 ROUNDS ?= 20
 SEED ?= 0
 
@@ -44,9 +43,6 @@ check: .venv/installed  ## ruff, mypy --strict, import-linter
 fix: .venv/installed  ## Let ruff fix and format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-
-gpu-battery:  ## Everything one GPU can tell, in under 10 minutes; needs torch and numpy, no .venv (OUT=...)
-	$(PYTHON) -m sim.validator.battery --out $(OUT)
 
 chaos: .venv/installed  ## Hurt what starts processes, ROUNDS=20 times: kills, pauses, full disks, slow ranks
 	$(BIN)/python -m tests.chaos.rounds --rounds $(ROUNDS) --seed $(SEED)

@@ -9,10 +9,8 @@ from sim.cli.ab_testing import gather_ab_test
 from sim.cli.judging import MaxError, check_threshold, judge
 from sim.cli.measuring import tell_hardware
 from sim.cli.placing import tell_commands
-from sim.cli.printing import note
 from sim.cli.simulating import AsJson
-from sim.errors import ReplayError
-from sim.formats.outputs import check_directory, check_writable
+from sim.formats.outputs import check_writable
 from sim.formats.record_files import start_record
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
@@ -58,50 +56,35 @@ def gather(
         Path,
         typer.Argument(
             metavar="DIRECTORY",
-            help="What validate or calibrate --prepare wrote, after it ran; or what make gpu-battery left.",
+            help="What validate or calibrate --prepare wrote, after it ran.",
         ),
     ],
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o", "--output", help="The hardware that calibrate's ranks measured; a battery's records."
-        ),
+        typer.Option("-o", "--output", help="Write the hardware that calibrate's ranks measured here."),
     ] = None,
     max_error: MaxError = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read what ranks of torchrun or srun measured, or a GPU battery: a hardware file, or scored records."""
+    """Read what ranks of torchrun or srun measured: a hardware file, or a scored record."""
     from sim.validator.abtest import is_ab
-    from sim.validator.battery_records import is_battery, unpack_battery
     from sim.validator.gathering import gather_record
     from sim.validator.prepared_calibration import gather_calibration, is_calibration
 
     check_threshold(max_error)
     measures = is_calibration(directory)
-    if (measures or is_battery(directory)) != (output is not None):
-        raise typer.BadParameter(
-            "--output: give it for what calibrate --prepare or make gpu-battery left, and only for that"
-        )
-    if measures and output is not None:
+    if measures != (output is not None):
+        raise typer.BadParameter("--output: give it for what calibrate --prepare left, and only for that")
+    if output is not None:
         if max_error is not None:
             raise typer.BadParameter("--max-error belongs to records; a calibration is compared with nothing")
         check_writable(output, "--output")
         tell_hardware(gather_calibration(directory), output, as_json)
         return
-    if output is None and is_ab(directory):
+    if is_ab(directory):
         if max_error is not None:
             raise typer.BadParameter("--max-error belongs to records, not to an A/B")
         gather_ab_test(directory, as_json)
         return
-    if output is None:
-        gather_record(directory)
-        judge([directory], max_error, as_json)
-        return
-    check_directory(output, "--output")
-    records, missing = unpack_battery(directory, output)
-    for line in missing:
-        note(line)
-    if not records:
-        raise ReplayError(f"{directory}: nothing was measured")
-    note(f"wrote {len(records)} records below {output}")
-    judge(records, max_error, as_json)
+    gather_record(directory)
+    judge([directory], max_error, as_json)

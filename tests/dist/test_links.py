@@ -113,15 +113,41 @@ def test_a_host_link_is_never_early_and_keeps_the_order() -> None:
     assert all(at >= 5 * MS * (place + 1) for place, at in enumerate(sorted(ended)))
 
 
+ON_A_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@pytest.mark.gpu
+@ON_A_GPU
+def test_two_ranks_share_a_gpu_over_gloo(small_workload: Workload, tmp_path: Path) -> None:
+    """Paced on kernels, reduced by way of the host: every assignment is replayed to its end."""
+    workload, hardware, record = tmp_path / "w.json", tmp_path / "h.json", tmp_path / "record"
+    workload.write_text(sim.to_text(small_workload))
+    hardware.write_text(sim.to_text(replace(LINK, world_size=2)))
+    words = ["validate", str(workload), "--hardware", str(hardware), "-o", str(record), "--device", "cuda"]
+    done = CliRunner().invoke(app, [*words, "--backend", "gloo", "--caps", "2", "--rounds", "3"])
+    assert done.exit_code == 0, done.output
+    assert all(one.complete for one in load_record(record).measurements)
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=(pytest.mark.gpu, ON_A_GPU))])
 def test_validate_over_an_emulated_link_gives_an_agreed_record(
-    small_workload: Workload, tmp_path: Path
+    small_workload: Workload, tmp_path: Path, device: str
 ) -> None:
     workload, hardware, record = tmp_path / "w.json", tmp_path / "h.json", tmp_path / "record"
     workload.write_text(sim.to_text(small_workload))
     hardware.write_text(sim.to_text(LINK))
     runner = CliRunner()
-    arguments = ["validate", str(workload), "--hardware", str(hardware), "-o", str(record)]
+    arguments = [
+        "validate",
+        str(workload),
+        "--hardware",
+        str(hardware),
+        "-o",
+        str(record),
+        "--device",
+        device,
+    ]
     for wrong in (["--ranks", "2"], ["--box", "2", "--rate", "1gbit"], ["--prepare"]):
         assert runner.invoke(app, [*arguments, "--link", "emulated", *wrong]).exit_code == 2
     assert isinstance(

@@ -211,7 +211,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     said = bucketsim("calibrate", "--prepare", "--ranks", 1, "-o", tmp_path / "new")
     assert (said.code, "ranks: 1 is not legal for calibrate" in said.err) == (1, True)
     said = bucketsim("gather", tmp_path, "-o", wire)
-    assert said.code == 2  # no job: neither a calibration nor a battery
+    assert said.code == 2  # no job: not a calibration
     said = bucketsim("gather", tmp_path)
     assert (said.code, "no job.json in it" in said.err) == (1, True)
     assert bucketsim("gather", folder).code == 2
