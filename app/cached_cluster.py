@@ -4,14 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import plotly.graph_objects as go
 import streamlit as st
 
 import sim
 from app import cached
 from app.cached import Inputs
-from app.figures.topology import topology_figure
-from app.words.cluster import MACHINE_WORDS
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.ranks import Ranks
@@ -60,19 +57,6 @@ def hardware(made: Made) -> Hardware:
 @st.cache_data(max_entries=32, show_spinner="Computing its collectives …")
 def _hardware(_made: Made, digest: str) -> Hardware:
     return sim.cluster_hardware(_made.cluster)
-
-
-def picture(made: Made, with_loads: bool) -> go.Figure:
-    """The picture of a cluster, with what the ring puts on its links or without."""
-    return _picture(made, made.digest, with_loads)
-
-
-@st.cache_data(max_entries=32, show_spinner="Drawing …")
-def _picture(_made: Made, digest: str, with_loads: bool) -> go.Figure:
-    loads = sim.link_loads(_made.cluster) if with_loads else None
-    return topology_figure(
-        _made.cluster, loads, None if _made.preset is None else MACHINE_WORDS[_made.preset]
-    )
 
 
 def computing(workload: Workload, workload_digest: str, factor: float) -> tuple[Workload, str]:

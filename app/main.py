@@ -34,8 +34,6 @@ _STYLE = """<style>
   white-space: normal !important; overflow: visible !important; }
 /* Without a mouse plotly's buttons would stand on the legend for good: two fingers and a double tap zoom. */
 @media (hover: none) { .js-plotly-plot .modebar-container { display: none; } }
-/* In a narrow window names of parts would lie upon each other; a tap on a part tells its name. */
-@media (max-width: 640px) { .st-key-topology .scatterlayer text { display: none; } }
 [data-testid=stSidebar] [data-testid=stWidgetLabel] p { overflow-wrap: anywhere; }
 /* What streamlit shows to a mouse alone, Tab reaches, too. */
 [data-testid=stSidebarCollapseButton], [data-testid=stCode] :has(button) { visibility: visible !important; }

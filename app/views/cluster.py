@@ -44,7 +44,6 @@ def show(library: Library, tune: StreamlitPage | None = None) -> None:
         hardware = cached_cluster.hardware(made)
     if hardware is not None:
         _headline(made, hardware)
-    _picture(made)
     if hardware is not None:
         _curve(hardware)
     rows: tuple[ScalingRow, ...] = ()
@@ -105,24 +104,6 @@ def _card_words(row: CurveRow) -> str:
     return (
         f"{format_number(row.bytes_per_s / 1e9)} GB/s bus bandwidth{', ' + row.method if row.method else ''}"
     )
-
-
-def _picture(made: Made) -> None:
-    with_loads = st.toggle(
-        "What a ring all-reduce puts on each link",
-        value=True,
-        key="loads",
-        bind="query-params",
-        help=labels_cluster.HELP["loads"],
-    )
-    with told():
-        st.plotly_chart(
-            cached_cluster.picture(made, with_loads),
-            key="topology",
-            config=CHART,
-            alt="Hosts with their GPUs, links and switches, and the network between them",
-        )
-        st.caption(labels_cluster.TOPOLOGY_LOADS_CAPTION if with_loads else labels_cluster.TOPOLOGY_CAPTION)
 
 
 def _curve(hardware: Hardware) -> None:

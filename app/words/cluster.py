@@ -21,14 +21,6 @@ MACHINE_WORDS: dict[str, str] = {
     "upload": "upload",
 }
 HOST_STOPS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-TOPOLOGY_CAPTION = (
-    "A wider line carries more. Hover over a part or a link for its bandwidth each way, latency and number. "
-    "Large clusters are summarised: the first host of each kind is drawn with all its parts."
-)
-TOPOLOGY_LOADS_CAPTION = (
-    "A wider line is busy for longer; orange: the links that all others wait for, so that only they limit "
-    "large messages. Grey: the ring does not use it. Hover over a link for its figures."
-)
 CURVE_CAPTION = (
     "Computed by NCCL's own cost model from data sheets: nothing is measured. Shaded: the range in which a "
     "measurement may be expected. Bus bandwidth is nccl-tests': 2 (n - 1) / n times size over time."
@@ -59,7 +51,6 @@ HELP: dict[str, str] = {
     "computing": "Multiplies forward, loss, backward and optimizer: 0.1 is a GPU ten times as fast as the "
     "device that the workload was recorded on.",
     "most_hosts": "Powers of two up to so many hosts.",
-    "loads": "Bytes over each link for each byte of a message, over what the link carries.",
     "jitter": "Sigma of a lognormal factor of mean 1 on all that a rank computes, drawn anew in each step.",
     "spread": "Sigma of such a factor that each rank draws once and keeps: no two GPUs are equally fast.",
     "slow": "Rank 0 takes so many times as long for all that it computes.",

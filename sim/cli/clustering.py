@@ -42,7 +42,7 @@ def cluster(
         typer.Option(
             "--algorithm",
             help="How all-reduces run: auto (NCCL's choice), ring, tree, nvls, nvls_tree, collnet_direct, "
-            "collnet_chain, hierarchical, halving_doubling.",
+            "collnet_chain.",
         ),
     ] = "auto",
     collective: Annotated[
@@ -58,11 +58,8 @@ def cluster(
         ),
     ] = None,
     loads: Annotated[
-        bool, typer.Option("--loads", help="Print also what one all-reduce puts on each link.")
+        bool, typer.Option("--loads", help="Print also what one all-reduce puts on each link between hosts.")
     ] = False,
-    picture: Annotated[
-        Path | None, file_option("Write a picture of the cluster here, as HTML.", "--picture")
-    ] = None,
     output: Annotated[Path | None, file_option("Write the hardware here.")] = None,
     save: Annotated[
         Path | None, file_option("Write the cluster here, to be changed by hand.", "--save-cluster")
@@ -73,11 +70,12 @@ def cluster(
     one_of("--collective", collective, CURVES)
     if loads and as_json:
         raise InputError("--loads: not legal with --json, which is one hardware; sim.link_loads gives them")
+    if loads and algorithm not in ("auto", "ring", "tree"):
+        raise InputError(f"--loads: not known for --algorithm {algorithm}; give ring or tree")
     if measured and (beside or algorithm != "auto"):
         raise InputError(
             "--measured: not legal with --beside or --algorithm; a measurement has its own algorithm"
         )
-    loaded = _with_loads(algorithm) if loads or picture is not None else None
     made = _placed(_machine(machine, settings or []), ranks, "--ranks")
     others = [_gpus(made, text, "--beside") for text in beside or []]
     _check_free(made, others)
@@ -89,15 +87,12 @@ def cluster(
         hardware = sim.cluster_hardware(made, beside=others, algorithm=algorithm)
         what, advice = "computed, not measured", "measure the link where you can"
         basis = _how_far_off(hardware, collective, what, advice)
-    shown = sim.link_loads(made, algorithm=loaded) if loaded is not None else ()
+    loaded = "ring" if algorithm == "auto" else algorithm
+    shown = sim.link_loads(made, algorithm=loaded) if loads else ()
     if save is not None:
         write(save, to_text(made), "--save-cluster")
     if output is not None:
         write(output, to_text(hardware))
-    if picture is not None:
-        from app.figures.topology import topology_figure  # plotly, which nothing else here needs
-
-        write(picture, topology_figure(made, shown).to_html(include_plotlyjs=True), "--picture")
     if as_json:
         for line in basis:
             note(line)
@@ -106,7 +101,7 @@ def cluster(
     for line in basis:
         say(line)
     print_curve(hardware, collective)
-    if loads and loaded is not None:
+    if loads:
         print_loads(shown, loaded)
     suggest(to_tune_written(WORKLOAD, output))
 
@@ -167,20 +162,6 @@ def _gpus(cluster: Cluster, text: str, option: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     check_ranks(cluster, names, option)
     return names
-
-
-def _with_loads(algorithm: str) -> str:
-    """Whose loads are shown: a ring's where the algorithm changes with the size."""
-    if algorithm == "auto":
-        return "ring"
-    from sim.clusters.topology.loads import LOADS
-
-    if algorithm not in LOADS:
-        raise InputError(
-            f"--algorithm: {algorithm} has no loads on links; give one of {', '.join(LOADS)} with --loads "
-            f"or --picture"
-        )
-    return algorithm
 
 
 def _extrapolated(machine: str, settings: list[str], measured: list[str], made: Cluster) -> Hardware:

@@ -48,24 +48,22 @@ def _range(known: dict[str, Any] | None) -> str:
 
 
 def print_loads(loads: Sequence[LinkLoad], algorithm: str) -> None:
-    """The links that are busy longest, for 1 GiB of message; those with equal figures in one row."""
+    """The links between hosts that are busy longest, for 1 GiB of message; equal figures in one row."""
     rows: dict[tuple[str, ...], list[LinkLoad]] = {}
     for load in loads:
         key = (
-            load.kind,
             f"{format_number(load.bytes_per_s / 1e9, 4)} GB/s",
             format_number(load.share, 4),
             format_time(round(load.s_per_byte * (1 << 30) * NS_PER_S)),
         )
         rows.setdefault(key, []).append(load)
     table(
-        f"links by the time that 1 GiB by {algorithm.replace('_', ' ')} keeps them busy",
-        ["link", "of", "kind", "carries", "bytes per byte", "busy"],
+        f"links between hosts by the time that 1 GiB by {algorithm} keeps them busy",
+        ["link", "of", "carries", "bytes per byte", "busy"],
         [
             [f"{alike[0].a} > {alike[0].b}", str(sum(load.count for load in alike)), *key]
             for key, alike in list(rows.items())[:_MOST_LOADS]
         ],
-        words=["kind"],
     )
 
 

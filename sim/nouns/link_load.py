@@ -1,8 +1,6 @@
-"""What one collective puts on one link."""
+"""What one collective puts on one link between hosts."""
 
 from dataclasses import dataclass
-
-from sim.nouns.cluster import LinkKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +13,6 @@ class LinkLoad:
 
     a: str
     b: str
-    kind: LinkKind
     bytes_per_s: float
     share: float
     count: int = 1

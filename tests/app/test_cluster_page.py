@@ -72,7 +72,7 @@ def test_the_default_run_is_clean_and_whole(page: AppTest) -> None:
         "What if ranks differ?",
         "Take it home",
     ]
-    assert list(charts(page)) == ["topology", "curve", "scaling"]
+    assert list(charts(page)) == ["curve", "scaling"]
     assert [button.label for button in page.get("download_button")] == [
         "Cluster JSON",
         "Hardware JSON",
@@ -95,7 +95,7 @@ def test_presets_are_drawn(page: AppTest, presets: tuple[str, ...]) -> None:
             page.selectbox(key="machine").set_value(preset).run()
         assert is_clean(page), preset
         assert page.selectbox(key="machine").value == preset
-        assert {"topology", "curve"} <= set(charts(page)), preset
+        assert "curve" in charts(page), preset
 
 
 def test_the_page_offers_every_preset_and_only_its_settings() -> None:
@@ -117,7 +117,6 @@ def test_a_url_restores_the_knobs(page: AppTest) -> None:
         "pcie_hosts_gbit_per_s": "25",
         "pcie_hosts_gpus": "2",
         "scaled": "another",
-        "loads": "false",
     }
     for name, value in knobs.items():
         page.query_params[name] = value
@@ -131,7 +130,6 @@ def test_a_url_restores_the_knobs(page: AppTest) -> None:
     assert shown["Ranks"] == "6"
     assert shown["All-reduce of 1 GiB"] == format_ms(times[1 << 30])
     assert any("another on 6 GPUs" in found.value for found in page.markdown)
-    assert "busiest" not in json.dumps(charts(page)["topology"])
 
 
 def test_a_broken_url_is_no_error(page: AppTest) -> None:
@@ -143,16 +141,11 @@ def test_a_broken_url_is_no_error(page: AppTest) -> None:
     assert page.number_input(key="dgx_h100_hosts").value == 4
 
 
-def test_loads_can_be_left_out_and_a_knob_changes_the_machine(page: AppTest) -> None:
+def test_a_knob_changes_the_machine(page: AppTest) -> None:
     page.run()
-    assert "busiest: holds the all-reduce up" in json.dumps(charts(page)["topology"])
-    page.toggle(key="loads").set_value(False).run()
-    assert is_clean(page)
-    assert "busiest" not in json.dumps(charts(page)["topology"])
     page.number_input(key="dgx_h100_hosts").set_value(40).run()
     assert is_clean(page)
     assert next(found.value for found in page.metric if found.label == "Ranks") == "320"
-    assert "40 hosts of 8 Hopper GPUs" in str(charts(page)["topology"]["layout"]["title"])
 
 
 def test_a_cluster_of_ones_own_is_asked_for_and_shown(page: AppTest) -> None:
@@ -163,7 +156,7 @@ def test_a_cluster_of_ones_own_is_asked_for_and_shown(page: AppTest) -> None:
     assert not page.get("plotly_chart")
     upload(page, sim.to_text(sim.cluster("dgx_a100", hosts=2)))
     assert is_clean(page)
-    assert "2 hosts of 8 Ampere GPUs" in str(charts(page)["topology"]["layout"]["title"])
+    assert next(found.value for found in page.metric if found.label == "Ranks") == "16"
     assert "scaling" in charts(page)
 
 
@@ -249,8 +242,8 @@ def test_a_bad_upload_is_one_line(page: AppTest) -> None:
         assert "Traceback" not in error.value
 
 
-def test_what_cannot_be_computed_leaves_the_picture(page: AppTest) -> None:
-    """Two hosts that no way joins: the picture shows just that, and one line says so."""
+def test_what_cannot_be_computed_is_one_line(page: AppTest) -> None:
+    """Two hosts that no way joins: the cluster can still be downloaded."""
     whole = sim.cluster("pcie_hosts", hosts=2, gpus=1, gbit_per_s=10)
     port = Link(a="host0.nic0", b="s", kind="net", bytes_per_s=1e9)
     apart = replace(whole, network=None, switches=("s",), links=(port,))
@@ -258,8 +251,7 @@ def test_what_cannot_be_computed_leaves_the_picture(page: AppTest) -> None:
     assert not page.exception
     assert page.error
     assert all("no way" in found.value or "host1" in found.value for found in page.error)
-    page.toggle(key="loads").set_value(False).run()
-    assert list(charts(page)) == ["topology"]
+    assert not charts(page)
     assert [button.label for button in page.get("download_button")] == ["Cluster JSON"]
 
 
@@ -267,7 +259,7 @@ def test_names_of_an_upload_are_no_markup(page: AppTest) -> None:
     evil = replace(sim.cluster("pcie_box"), name="<script>alert(1)</script>")
     upload(page, sim.to_text(evil))
     assert is_clean(page)
-    assert "<script>" not in json.dumps(charts(page)["topology"])
+    assert "<script>" not in json.dumps(charts(page))
 
 
 def made(cluster: Any) -> Made:
@@ -288,14 +280,13 @@ def test_numbers_of_hosts_are_powers_of_two_and_the_one_that_is_set() -> None:
 
 @pytest.mark.usefixtures("fresh")
 def test_moving_a_knob_back_computes_nothing_again(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = counted_calls(monkeypatch, "cluster_hardware", "scaling", "link_loads")
+    calls = counted_calls(monkeypatch, "cluster_hardware", "scaling")
     page.run()
-    assert sorted(calls) == ["cluster_hardware", "link_loads", "scaling"]
-    page.toggle(key="loads").set_value(False).run()
-    page.toggle(key="loads").set_value(True).run()
-    assert len(calls) == 3
+    assert sorted(calls) == ["cluster_hardware", "scaling"]
     page.number_input(key="dgx_h100_hosts").set_value(2).run()
-    assert calls[3:].count("cluster_hardware") == calls[3:].count("link_loads") == 1
+    assert calls[2:].count("cluster_hardware") == 1
+    page.number_input(key="dgx_h100_hosts").set_value(4).run()
+    assert calls[2:].count("cluster_hardware") == 1
 
 
 def recorded_on(traces: Path, device: str) -> None:

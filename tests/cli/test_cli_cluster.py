@@ -54,21 +54,20 @@ def test_another_job_beside_slows() -> None:
     assert last[1] == pytest.approx(2 * last[0], rel=0.01)
 
 
-def test_loads_are_a_table_and_a_picture(tmp_path: Path) -> None:
-    made = bucketsim("cluster", "dgx_h100", "hosts=2", "--loads", "--picture", tmp_path / "picture.html")
+@pytest.mark.parametrize("algorithm", ["ring", "tree"])
+def test_loads_are_a_table_of_links_between_hosts(algorithm: str) -> None:
+    made = bucketsim("cluster", "dgx_h100", "hosts=2", "--algorithm", algorithm, "--loads")
     assert made.code == 0
-    assert "host0.gpu0 > host0.nvswitch" in made.out
-    page = (tmp_path / "picture.html").read_text()
-    assert "<html>" in page[:100]
-    assert "nvswitch" in page
+    assert f"by {algorithm} keeps them busy" in made.out
+    assert "host0.nic0 > leaf0.0" in made.out
+    assert "nvswitch" not in made.out
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "tree", "nvls_tree", "hierarchical", "halving_doubling"])
-def test_every_algorithm_has_its_curve_and_loads(algorithm: str) -> None:
-    made = bucketsim("cluster", "dgx_h100", "hosts=4", "--algorithm", algorithm, "--loads")
+@pytest.mark.parametrize("algorithm", ["ring", "tree", "nvls_tree"])
+def test_every_algorithm_has_its_curve(algorithm: str) -> None:
+    made = bucketsim("cluster", "dgx_h100", "hosts=4", "--algorithm", algorithm)
     assert made.code == 0
     assert f"GB/s  {algorithm}" in made.out
-    assert f"by {algorithm.replace('_', ' ')} keeps them busy" in made.out
     auto = json.loads(bucketsim("cluster", "dgx_h100", "hosts=4", "--json").out)
     forced = json.loads(bucketsim("cluster", "dgx_h100", "hosts=4", "--algorithm", algorithm, "--json").out)
     for chosen, one in zip(auto["all_reduce"], forced["all_reduce"], strict=True):
@@ -157,14 +156,8 @@ def test_hosts_on_ethernet_go_by_the_name_of_their_preset(words: list[str]) -> N
         (["dgx_a100", "--measured", "@hosts=2"], "--measured: '@hosts=2' is not legal"),
         (["dgx_a100", "--algorithm", "star"], "algorithm: 'star' is not legal; give one of auto, ring"),
         (["dgx_a100", "--algorithm", "nvls"], "algorithm: nvls is not for 8 ranks on 1 hosts of this kind"),
-        (
-            ["dgx_h100", "--algorithm", "collnet_chain", "--loads"],
-            "--algorithm: collnet_chain has no loads on",
-        ),
-        (
-            ["dgx_h100", "hosts=2", "--ranks", "9", "--algorithm", "hierarchical"],
-            "hierarchical is not modelled on hosts with 1 to 8 ranks",
-        ),
+        (["dgx_h100", "--algorithm", "hierarchical"], "algorithm: 'hierarchical' is not legal; give one of"),
+        (["dgx_h100", "--algorithm", "nvls", "--loads"], "--loads: not known for --algorithm nvls"),
         (["dgx_a100", "--collective", "scan"], "--collective: 'scan' is not legal"),
         (["dgx_a100", "--loads", "--json"], "--loads: not legal with --json"),
         (["dgx_a100", "--measured", "none.json"], "--measured: 'none.json' is not legal"),

@@ -27,7 +27,7 @@ TO_FILES = [
     *(("record", "--output"), ("estimate", "--output"), ("calibrate", "--output"), ("sweep", "--output")),
     *(("tune", "--output"), ("export", "--output"), ("anchor", "--output"), ("ranks", "--output")),
     *(("ranks", "--figure"), ("scaling", "--output"), ("scaling", "--figure"), ("cluster", "--output")),
-    *(("cluster", "--picture"), ("cluster", "--save-cluster")),
+    ("cluster", "--save-cluster"),
 ]
 TO_DIRECTORIES = ["import", "validate", "jobs"]
 MEASURED = ("record", "calibrate")  # what they write cannot be had again
@@ -96,7 +96,7 @@ def test_a_full_disk_is_one_line_and_keeps_what_was_measured(
 
 
 def test_every_output_is_here() -> None:
-    options = {"--output", "--figure", "--picture", "--save-cluster"}
+    options = {"--output", "--figure", "--save-cluster"}
     known = {*TO_FILES, *((command, "--output") for command in TO_DIRECTORIES), ("gather", "--output")}
     known.add(("demo", "--output"))  # tests/cli/test_demo.py
     assert {(name, word) for name, words in FROZEN.items() for word in words if word in options} == known

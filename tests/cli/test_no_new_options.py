@@ -52,7 +52,6 @@ FROZEN = {
         "--loads",
         "--measured",
         "--output",
-        "--picture",
         "--ranks",
         "--save-cluster",
         "-o",

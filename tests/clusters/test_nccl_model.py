@@ -24,7 +24,6 @@ from sim.clusters.nccl.constants import BASE_US, PROTOCOLS, STEP_US
 from sim.clusters.nccl.fabric import Fabric, Hop, Kind
 from sim.clusters.nccl.latencies import latency_us
 from sim.clusters.nccl.paths import REPORTED_NS, as_stepped
-from sim.clusters.nccl.textbook_times import halving_doubling_ns, hierarchical_ns, step_us
 from sim.errors import InputError, NotModelledError
 from sim.formats.documents import load, save
 from sim.nouns.hardware import CURVES, Hardware
@@ -336,42 +335,6 @@ def test_computed_hardware_says_so(fabric: Fabric, size: int) -> None:
             assert known["min_ns"] == round((point.duration_ns - filling) * low)
             assert known["max_ns"] == round(high * point.duration_ns)
             assert "count" not in known
-
-
-@pytest.mark.parametrize("ranks", [2, 4, 8, 16])
-@pytest.mark.parametrize("num_bytes", [0, 2**20, 2**28])
-def test_halving_and_doubling_is_its_schedule(ranks: int, num_bytes: int) -> None:
-    """Step through exchanges of rank and rank xor distance; both directions of a wire at once."""
-    fabric = box(ranks, "nvlink", 100e9, "ampere", 12)
-    clock, held = [0.0] * ranks, [float(num_bytes)] * ranks
-    distances = [1 << power for power in range(ranks.bit_length() - 1)]
-    for halving, distance in [(True, d) for d in distances] + [(False, d) for d in reversed(distances)]:
-        sent = [each / 2 if halving else each for each in held]
-        clock = [
-            max(clock[rank], clock[rank ^ distance]) + step_us(fabric, False) + sent[rank] / 100e3
-            for rank in range(ranks)
-        ]
-        held = [each / 2 if halving else 2 * each for each in held]
-    assert held == [num_bytes] * ranks
-    assert halving_doubling_ns(fabric, num_bytes) == pytest.approx(max(clock) * 1000, abs=1)
-
-
-def test_textbooks_in_the_limit() -> None:
-    """Bandwidth: all send 2(n-1)/n of the bytes, a hierarchy only 2(h-1)/h of them through a host's NICs."""
-    size, one = 2**45, dgx_a100(8)
-    ring = nccl_time_ns(one, "all_reduce", size, RING)
-    assert halving_doubling_ns(one, size) == pytest.approx(ring, rel=1e-3)
-    assert hierarchical_ns(one, size) == pytest.approx(ring, rel=1e-3)
-    fabric = replace(alps(8), intra=Hop(kind="nvlink", bytes_per_s=1e15))
-    assert fabric.inter is not None
-    assert hierarchical_ns(fabric, size) == pytest.approx(
-        2 * 7 / 8 * size / fabric.inter.bytes_per_s * 1e9, rel=1e-3
-    )
-    assert halving_doubling_ns(fabric, 8) < nccl_time_ns(fabric, "all_reduce", 8, RING)
-    seven = box(7, "nvlink", 100e9, "ampere", 12)
-    assert halving_doubling_ns(seven, size) > halving_doubling_ns(
-        replace(seven, world_size=8, ranks_per_host=8), size
-    )
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim import cluster, cluster_hardware, link_loads
+from sim import cluster, cluster_hardware
 from sim.clusters.nccl.choosing import Method, choose, collective_ns, methods, nccl_time_ns, time_ns
 from sim.clusters.nccl.computed_hardware import (
     MEASURED_THROUGH_HOST,
@@ -36,6 +36,7 @@ from sim.nouns.cluster import Generation
 from sim.nouns.hardware import CURVES
 from tests.clusters import measured_paths as others
 from tests.clusters.published_fabrics import GB, MIB, PCIE_4, PCIE_5, alps, box, dgx_a100
+from tests.clusters.whole_graph import every_load
 
 RING = Method(algorithm="ring", protocol="Simple")
 KINDS = st.sampled_from(["nvlink", "nvswitch", "pcie", "shm", "qpi"])
@@ -285,6 +286,6 @@ def test_nothing_is_taken_off_networks_and_trees_over_nvlink() -> None:
 def test_no_algorithm_takes_less_than_its_busiest_link(gpus: int, peer_to_peer: bool, algorithm: str) -> None:
     """Three GPUs on two sockets: a tree crosses the link between them more often than NCCL's model counts."""
     made = cluster("pcie_hosts", hosts=3, gpus=gpus, gbit_per_s=100, peer_to_peer=peer_to_peer)
-    busiest = max(load.s_per_byte for load in link_loads(made, algorithm=algorithm))
+    busiest = max(load.s_per_byte for load in every_load(made, None, algorithm))
     for point in cluster_hardware(made, algorithm=algorithm).all_reduce:
         assert point.duration_ns >= busiest * point.num_bytes * 1e9 - 1

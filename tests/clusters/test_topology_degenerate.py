@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import sim
-from sim.clusters.topology.loads import LOADS
-from sim.errors import InputError, NotModelledError, SimError
+from sim.clusters.topology.traffic import TRAFFIC
+from sim.errors import InputError, SimError
 from sim.nouns.cluster import Cluster, Device, Hosts, HostTemplate, Link, Network
 from tests.cluster_strategies import clusters
 from tests.effort import tries
@@ -47,14 +47,11 @@ TWO = (template("a"), template("b"))
 BOTH = {"host0.nic0": "s", "host1.nic0": "s"}
 
 
-EVERYWHERE = [algorithm for algorithm in LOADS if not algorithm.startswith("nvls")]
-
-
 def all_of(cluster: Cluster, ranks: tuple[str, ...] | None = None) -> list[Any]:
     """Everything that can be asked of a cluster."""
     return [
         sim.cluster_hardware(cluster, ranks),
-        *(sim.link_loads(cluster, ranks, algorithm) for algorithm in EVERYWHERE),
+        *(sim.link_loads(cluster, ranks, algorithm) for algorithm in TRAFFIC),
     ]
 
 
@@ -97,12 +94,9 @@ def test_any_legal_cluster_has_figures_or_a_word_why_not(cluster: Cluster) -> No
 def test_any_cluster_that_is_joined_has_figures(cluster: Cluster) -> None:
     hardware = sim.cluster_hardware(cluster)
     assert all((point.duration_ns > 0) == (hardware.world_size > 1) for point in hardware.all_reduce)
-    for algorithm in LOADS:
-        try:
-            loads = sim.link_loads(cluster, None, algorithm)
-        except NotModelledError:
-            continue
-        assert (loads == ()) == (hardware.world_size == 1)
+    for algorithm in TRAFFIC:
+        loads = sim.link_loads(cluster, None, algorithm)
+        assert not loads or hardware.world_size > 1
         assert all(0 < load.share < math.inf for load in loads)
 
 
@@ -122,7 +116,7 @@ def test_a_graph_in_two_parts() -> None:
     apart = switched(*TWO, links={"host0.nic0": "one", "host1.nic0": "two"}, switches=("one", "two"))
     with pytest.raises(InputError, match=r"links: no way from 'host0\.nic0' to 'host1\.nic0'"):
         all_of(apart)
-    assert len(all_of(apart, ("host1.gpu0", "host1.gpu1"))) == 1 + len(EVERYWHERE)
+    assert len(all_of(apart, ("host1.gpu0", "host1.gpu1"))) == 1 + len(TRAFFIC)
 
 
 def test_a_switch_with_no_links_is_not_in_the_way() -> None:
@@ -134,7 +128,7 @@ def test_a_switch_with_no_links_is_not_in_the_way() -> None:
 def test_one_rank_has_nothing_to_send(ranks: tuple[str, ...]) -> None:
     hardware, *loads = all_of(switched(*TWO, links=BOTH), ranks)
     assert {point.duration_ns for point in hardware.all_reduce} == {0}
-    assert loads == [()] * len(EVERYWHERE)
+    assert loads == [()] * len(TRAFFIC)
 
 
 def test_ranks_on_one_host_of_many_are_those_of_one_host() -> None:
@@ -175,7 +169,7 @@ def test_a_circle_without_latency_ends() -> None:
     )
     loads = sim.link_loads(cluster)
     assert {(load.a, load.b) for load in loads if "two" in (load.a, load.b)} == set()
-    assert {load.share for load in loads if load.kind == "net"} == {1.5}
+    assert {load.share for load in loads} == {1.5}
 
 
 @pytest.mark.parametrize("wrong", [0, -1.0, math.nan, math.inf, True, 0.5])

@@ -1,12 +1,16 @@
 """A cluster as one graph of all its devices, to which rings and shares are held: they know kinds of hosts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import ceil
 
 import networkx as nx
 
-from sim.clusters.topology.routes import add_link, host_graph
+from sim.clusters.topology.loads import link_loads
+from sim.clusters.topology.rings import rings_of
+from sim.clusters.topology.routes import add_link, host_graph, routes_of
+from sim.clusters.topology.traffic import TRAFFIC
 from sim.nouns.cluster import Cluster, Link
+from sim.nouns.link_load import LinkLoad
 
 
 def network_links(cluster: Cluster) -> Iterator[Link]:
@@ -46,3 +50,22 @@ def cluster_graph(cluster: Cluster) -> "nx.DiGraph[str]":
         add_link(whole, link)
     whole.add_nodes_from((switch for switch in cluster.switches if switch not in whole), kind="switch")
     return whole
+
+
+def every_load(
+    cluster: Cluster, ranks: Sequence[str] | None = None, algorithm: str = "ring"
+) -> tuple[LinkLoad, ...]:
+    """What an all-reduce puts on each link, those inside hosts too."""
+    traffic = TRAFFIC[algorithm](rings_of(cluster, ranks))
+    within = [
+        LinkLoad(
+            a=f"host{host}.{a}",
+            b=f"host{host}.{b}",
+            bytes_per_s=routes_of(kind.template).bytes_per_s((a, b)),
+            share=traffic.part * crossed,
+        )
+        for kind in traffic.within
+        for (a, b), crossed in kind.times.items()
+        for host in kind.hosts
+    ]
+    return (*within, *link_loads(cluster, ranks, algorithm))

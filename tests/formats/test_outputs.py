@@ -92,8 +92,8 @@ def test_what_is_neither_is_refused_and_left_alone(kind: str, write: Writer, tmp
     assert str(caught.value).startswith("--output: ") == (write is not noun)
     assert kinds_below(tmp_path) == before
     if kind != "full device":  # which one cannot see before
-        with pytest.raises(InputError, match=r"^--picture: .*cannot be written"):
-            check_writable(path, "--picture")
+        with pytest.raises(InputError, match=r"^--figure: .*cannot be written"):
+            check_writable(path, "--figure")
 
 
 def test_the_devices_of_this_machine_are_still_there() -> None:

@@ -1,4 +1,4 @@
-"""Hardware of a job whose all-reduces all go by one algorithm, NCCL's or a textbook's."""
+"""Hardware of a job whose all-reduces all go by one of NCCL's algorithms."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -8,10 +8,7 @@ from sim.clusters.nccl.choosing import methods, nccl_time_ns, time_ns
 from sim.clusters.nccl.computed_hardware import SIZES, hardware_of
 from sim.clusters.nccl.fabric import Fabric
 from sim.clusters.nccl.from_cluster import fabric_of
-from sim.clusters.nccl.textbook_times import halving_doubling_ns, hierarchical_ns, phases_ns
-from sim.clusters.topology.loads import NVLS
 from sim.clusters.topology.rings import rings_of
-from sim.clusters.topology.textbook_traffic import TEXTBOOK
 from sim.clusters.topology.traffic import TRAFFIC, busiest_s_per_byte
 from sim.errors import NotModelledError
 from sim.nouns.checks import one_of
@@ -19,13 +16,7 @@ from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.units import NS_PER_S
 
-NCCL = ("ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain")
-ALGORITHMS = ("auto", *NCCL, *TEXTBOOK)
-
-_ON_FABRIC: dict[str, Callable[[Fabric, int], int]] = {
-    "halving_doubling": halving_doubling_ns,
-    "hierarchical": hierarchical_ns,
-}
+ALGORITHMS = ("auto", "ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain")
 
 
 def cluster_hardware(
@@ -38,22 +29,19 @@ def cluster_hardware(
 ) -> Hardware:
     """The collectives of a job on ``cluster``, computed by NCCL's own cost model: nothing is measured.
 
-    For a job alone ``ring``, ``tree`` and NVLS take no less time than their busiest link is busy: uneven
-    links may carry less than NCCL's model counts on. Textbook algorithms go by the busiest link of each of
-    their phases, or, beside other jobs, by what these leave to the job's rings. All collectives but
-    all-reduces always go by NCCL's choice.
+    For a job alone ``ring`` and ``tree`` take no less time than their busiest link is busy: uneven links may
+    carry less than NCCL's model counts on. All collectives but all-reduces always go by NCCL's choice.
 
     Args:
         cluster: the machine.
         ranks: the GPU of each rank, such as ``host0.gpu3`` (None: the cluster's placement).
         beside: the ranks of other jobs that run at the same time and take their fair share of links.
-        algorithm: what all-reduces go by: ``auto`` (NCCL's choice), one of NCCL's such as ``ring`` or
-            ``tree``, or a textbook's ``hierarchical`` or ``halving_doubling``.
+        algorithm: what all-reduces go by: ``auto`` (NCCL's choice), or one of NCCL's such as ``ring``.
         sizes: of the points of each curve, in bytes.
 
     Raises:
         InputError: ranks that are no GPUs, that two jobs have, or that no way joins; or no such algorithm.
-        NotModelledError: an algorithm that NCCL would not use there, or no textbook knows.
+        NotModelledError: an algorithm that NCCL would not use there.
     """
     one_of("algorithm", algorithm, ALGORITHMS)
     fabric = fabric_of(cluster, ranks, beside=beside)
@@ -79,11 +67,6 @@ def _time(
     cluster: Cluster, ranks: Sequence[str] | None, fabric: Fabric, algorithm: str, *, is_alone: bool
 ) -> Callable[[int], int]:
     """Duration in ns by bytes."""
-    if algorithm in TEXTBOOK:
-        if not is_alone:
-            return lambda num_bytes: _ON_FABRIC[algorithm](fabric, num_bytes)
-        phases = TEXTBOOK[algorithm](rings_of(cluster, ranks))
-        return lambda num_bytes: phases_ns(fabric, phases, num_bytes)
     known = methods(fabric, "all_reduce")
     fitting = [method for method in known if method.algorithm == algorithm]
     if not fitting:
@@ -92,7 +75,7 @@ def _time(
             f"kind; NCCL has {', '.join(sorted({method.algorithm for method in known}))} there"
         )
 
-    traffic = {**TRAFFIC, **NVLS}.get(algorithm) if is_alone else None
+    traffic = TRAFFIC.get(algorithm) if is_alone else None
     busiest = 0.0 if traffic is None else busiest_s_per_byte(traffic(rings_of(cluster, ranks)))
 
     def time(num_bytes: int) -> int:

@@ -89,28 +89,10 @@ def _tree_edges(
     return between
 
 
-def add(times: dict[LinkEnds, float], way: Route | Sequence[LinkEnds], crossed: float = 1) -> None:
-    """Add ``crossed`` crossings of every link of ``way`` to ``times``."""
+def add(times: dict[LinkEnds, float], way: Route | Sequence[LinkEnds]) -> None:
+    """Add a crossing of every link of ``way`` to ``times``."""
     for link in way:
-        times[link] = times.get(link, 0) + crossed
-
-
-def merged(phases: Sequence[Traffic]) -> Traffic:
-    """The sum of phases that follow each other: one or more, all on the same cluster."""
-    within = []
-    for uses_of_host, hosts in hosts_alike(phases).items():
-        times: dict[LinkEnds, float] = {}
-        for number, kind in uses_of_host:
-            for link, crossed in phases[number].within[kind].times.items():
-                times[link] = times.get(link, 0) + phases[number].part * crossed
-        number, kind = uses_of_host[0]
-        template = phases[number].within[kind].template
-        within.append(HostTraffic(hosts=tuple(hosts), template=template, times=times))
-    between: dict[LinkEnds, float] = {}
-    for phase in phases:
-        for link, crossed in phase.between.items():
-            between[link] = between.get(link, 0) + phase.part * crossed
-    return Traffic(part=1.0, within=tuple(within), between=between, wiring=phases[0].wiring)
+        times[link] = times.get(link, 0) + 1
 
 
 def hosts_alike(traffic: Sequence[Traffic]) -> dict[tuple[tuple[int, int], ...], list[int]]:
