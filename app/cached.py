@@ -143,7 +143,7 @@ def parse_hardware(content: bytes, name: str) -> tuple[Hardware, str]:
 def as_measured(key: Hashable, read: Callable[[], Record]) -> Inputs:
     """The inputs from which the steps of a record are predicted, in the box and with the ranks it was run on.
 
-    ``key`` stands for what ``read`` reads. A neighbour is not in them: it is played beside.
+    ``key`` stands for what ``read`` reads.
 
     Raises:
         SimError: as ``read`` and ``sim.as_measured``.

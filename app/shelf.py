@@ -25,7 +25,6 @@ class Card:
     candidates: int
     date: str
     torch: str
-    has_neighbour: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +64,6 @@ def card_of(record: Record) -> Card:
         candidates=len(record.candidates),
         date=_text(first.provenance.get("date"))[:10],
         torch=_text(first.environment.get("torch")),
-        has_neighbour=record.neighbour is not None,
     )
 
 
@@ -84,8 +82,6 @@ def score_of(agreement: Agreement, name: str) -> Score:
 def _tests(record: Record, place: str) -> str:
     """Where it ran, and what there was beside plain ranks in the box of the calibration."""
     words = [place]
-    if record.neighbour is not None and "beside" not in place:
-        words.append(f"beside a job on hosts {' and '.join(map(str, record.neighbour.hosts))}")
     words += [
         f"rank {rank} x {format_number(factor, 6)}"
         for rank, factor in record.slow

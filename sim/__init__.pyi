@@ -2,9 +2,8 @@
 
 from sim.autotuner.loop import autotune
 from sim.clusters.extrapolation.other_cluster import extrapolate_hardware
-from sim.clusters.jobs.contention import play_jobs
-from sim.clusters.jobs.neighbours import hardware_beside, hardware_on
 from sim.clusters.nccl.by_algorithm import cluster_hardware
+from sim.clusters.neighbours import hardware_beside, hardware_on
 from sim.clusters.ranks.distribution import compare_assignments, step_distribution
 from sim.clusters.ranks.rank_files import load_ranks
 from sim.clusters.scaling.series import scaling
@@ -103,7 +102,6 @@ __all__ = [
     "parse_hardware",
     "parse_workload",
     "perfetto_json",
-    "play_jobs",
     "read_uploads",
     "record",
     "round_cap",

@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 
 from sim.nouns.assignment import Assignment, bucket_bytes
 from sim.nouns.autotune import AutotuneProgress, Outcome, Phase, TrialLook
-from sim.nouns.box import Neighbour
 from sim.nouns.explanation import Event, ExplainedIteration, Explanation
 from sim.nouns.hardware import Curve, CurvePoint, Hardware
-from sim.nouns.jobs import JobsReport, PlayedJob, SharedLink, Start
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.memory import Memory
 from sim.nouns.path import PathSpan
@@ -497,52 +495,6 @@ explanations = st.builds(
     ending=st.lists(events, max_size=1).map(tuple),
     provenance=words,
 )
-jobs_reports = st.builds(
-    JobsReport,
-    cluster=names,
-    jobs=st.lists(
-        st.builds(
-            PlayedJob,
-            name=names,
-            ranks=st.lists(names, max_size=2).map(tuple),
-            alone_step_ns=times,
-            alone_exposed_comm_ns=differences,
-            mean_step_ns=times,
-            p5_step_ns=times,
-            median_step_ns=times,
-            p95_step_ns=times,
-            mean_exposed_comm_ns=differences,
-            always_beside_step_ns=times,
-            slowdown=fractions,
-            step_ns=st.lists(times, max_size=3).map(tuple),
-        ),
-        max_size=2,
-    ).map(tuple),
-    shared_links=st.lists(
-        st.builds(
-            SharedLink,
-            a=names,
-            b=names,
-            bytes_per_s=st.floats(1, 1e13),
-            jobs=st.lists(names, max_size=2).map(tuple),
-            shares_bytes_per_s=st.lists(st.floats(1, 1e13), max_size=2).map(tuple),
-        ),
-        max_size=2,
-    ).map(tuple),
-    steps=small,
-    warmup=small,
-    offsets_ns=st.lists(times, max_size=2).map(tuple),
-    starts=st.lists(
-        st.builds(
-            Start,
-            offsets_ns=st.lists(times, max_size=2).map(tuple),
-            mean_step_ns=st.lists(times, max_size=2).map(tuple),
-        ),
-        max_size=2,
-    ).map(tuple),
-    provenance=words,
-    extensions=words,
-)
 
 
 @st.composite
@@ -658,16 +610,6 @@ assignment_comparisons = st.builds(
     best_by_nominal=names,
     provenance=words,
 )
-neighbours = st.builds(
-    Neighbour,
-    workload=workloads(),
-    assignment=any_assignments(),
-    hosts=st.lists(st.integers(0, 63), min_size=2, max_size=4, unique=True).map(tuple),
-    alone_ns=st.lists(times, max_size=3).map(tuple),
-    beside_ns=st.lists(times, max_size=3).map(tuple),
-    provenance=words,
-    extensions=words,
-)
 _shares = st.floats(-1, 1, allow_subnormal=False)
 autotunes = st.builds(
     AutotuneProgress,
@@ -700,7 +642,5 @@ NOUNS = {
     "ranks": ranks(),
     "step_distribution": step_distributions,
     "assignment_comparison": assignment_comparisons,
-    "jobs": jobs_reports,
-    "neighbour": neighbours,
     "autotune": autotunes,
 }

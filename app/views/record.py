@@ -106,7 +106,7 @@ def _parity(opened: Opened, agreement: Agreement) -> None:
 def _ends(agreement: Agreement) -> None:
     points = end_points(agreement)
     if not points:
-        st.info("No end of a bucket can be told: nothing was traced, or a neighbour ran beside.")
+        st.info("No end of a bucket can be told: nothing was traced.")
         return
     st.plotly_chart(
         draw_parity(points, None, "bucket end"),
@@ -139,7 +139,6 @@ def _take_home(
         timeline = cached_records.timeline(opened, row.name, copies)
         return sim.perfetto_json(timeline, row, provenance=where_from)
 
-    beside = opened.record.neighbour is not None
     buttons: tuple[tuple[str, Callable[[], str], str, str], ...] = (
         ("Agreement JSON", lambda: agreement_json(agreement, where_from), "json", "Everything compared"),
         ("Rows CSV", lambda: rows_csv(agreement, where_from), "csv", "The table, times in ns"),
@@ -147,13 +146,10 @@ def _take_home(
             "Perfetto JSON",
             perfetto,
             f"{labels.file_safe(row.name)}.trace.json",
-            "Buckets beside a neighbour are not predicted one by one"
-            if beside
-            else "The chosen candidate, measured under predicted; open it in ui.perfetto.dev",
+            "The chosen candidate, measured under predicted; open it in ui.perfetto.dev",
         ),
     )
     with st.container(horizontal=True):
         for label, make, ending, told in buttons:
-            is_unknown = beside and label == "Perfetto JSON"
-            export.download(label, make, f"{file}.{ending}", told, disabled=is_unknown)
+            export.download(label, make, f"{file}.{ending}", told)
     st.caption(labels.plain(origin_words(where_from)))

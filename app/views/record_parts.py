@@ -128,8 +128,8 @@ def attribution(agreement: Agreement) -> None:
 def row_of(agreement: Agreement, shown: Played) -> CandidateAgreement | None:
     """The measured candidate that is what the page shows: the same buckets, system and switches.
 
-    And predicted alike, each bucket to the nanosecond: so no what-if, no slowest rank, no other micro-batches
-    and no neighbour makes the one differ from the other. ``agreement`` is one with copies in the model.
+    And predicted alike, each bucket to the nanosecond: so no what-if, no slowest rank and no other
+    micro-batches make the one differ from the other. ``agreement`` is one with copies in the model.
     """
     return next((row for row in agreement.rows if _means(row.predicted) == _means(shown.report)), None)
 

@@ -73,8 +73,6 @@ def of_answer(record: Source | None, inputs: Inputs, answer: Answer) -> str | No
 
 def _unlike(opened: Opened, inputs: Inputs) -> str | None:
     """Why a run is not compared with ``inputs``; None where it was of just these."""
-    if opened.record.neighbour is not None:
-        return words.BESIDE
     if cached.as_measured(opened.key, lambda: opened.record).key != inputs.key:
         return words.OTHER_CONDITIONS
     return None

@@ -139,10 +139,7 @@ def _take_point() -> None:
 
 
 def _score_more(sources: Mapping[str, Source], cards: Cards, scores: Scores, place: DeltaGenerator) -> None:
-    """Score some of the records that are not scored yet, then draw the page again with what is there.
-
-    Small records first: those with a neighbour take the longest.
-    """
+    """Score some of the records that are not scored yet, small ones first; then draw the page again."""
     left = [name for name, card in cards.items() if isinstance(card, Card) and name not in scores]
     if not left:
         return
@@ -158,5 +155,5 @@ def _score_more(sources: Mapping[str, Source], cards: Cards, scores: Scores, pla
     st.rerun()
 
 
-def _cost(card: Card | Trouble) -> tuple[bool, int]:
-    return isinstance(card, Card) and card.has_neighbour, card.candidates if isinstance(card, Card) else 0
+def _cost(card: Card | Trouble) -> int:
+    return card.candidates if isinstance(card, Card) else 0

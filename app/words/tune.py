@@ -35,10 +35,6 @@ CARRIED = (
     "Workload and hardware are as this run was measured: carried from where the hardware was calibrated to "
     "the box of the run, backward as that of its slowest rank."
 )
-BESIDE = (
-    "This run was measured beside another job on the same wires. This page plays one job alone, so none of "
-    "its steps belongs to that measurement: the Validate page predicts both jobs together."
-)
 OTHER_CONDITIONS = (
     "The measured run of these files was made in another box or with slow ranks, so it says nothing of the "
     "steps on this page. Start from the measured run to see it."

@@ -16,7 +16,7 @@ from sim.units import format_ms, format_percent
 KINDS: dict[str, str] = {
     "measured": "caps on even machines",
     "families": "what each knob reaches",
-    "contention": "neighbours and slow ranks",
+    "contention": "slow ranks and ports",
     "systems": "switches and other systems",
     "claims": "small and large models",
     "training": "real models, trained",
@@ -62,9 +62,9 @@ HELP: dict[str, str] = {
     "worst": "The largest |predicted - measured| / measured step of any candidate.",
     "order": "Pairs of candidates whose measured 95 % intervals are apart and which are predicted in the "
     "right order, of all such pairs.",
-    "tests": "Hosts and their rate; a neighbour or slow ranks where there were any.",
+    "tests": "Hosts and their rate; slow ranks where there were any.",
     "upload": "workload.json, hardware.json and every measurement-*.json of a directory that `bucketsim "
-    "validate` wrote, and neighbour.json where there is one. Uploads are not in the URL.",
+    "validate` wrote. Uploads are not in the URL.",
     "look": "Which picture of this record to draw.",
     "candidate": "One measured assignment of gradients to buckets.",
 }

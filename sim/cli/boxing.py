@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from sim.cli.placing import Uplink, place_of
+from sim.cli.placing import place_of
 from sim.cli.printing import fail, note
 
 
@@ -24,12 +24,11 @@ def box(
     rate: Annotated[
         str, typer.Option("--rate", help="The wire, such as 500mbit; or one a host: 4gbit,1gbit.")
     ],
-    uplink: Uplink = None,
 ) -> None:
     """Run your own command in a cluster in a box: a rank on each host, with torchrun's environment (root)."""
     from sim.validator.hosts.boxed import run_in_box
 
-    place = place_of(hosts, hosts, rate, uplink, None)
+    place = place_of(hosts, hosts, rate)
     note(f"{place.describe()}: {shlex.join(command)}")
     failure = run_in_box(place, command)
     if failure is not None:

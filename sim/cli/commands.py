@@ -27,7 +27,6 @@ from sim.cli import (
     tuning,
     validating,
 )
-from sim.cli import job_mix as sharing
 from sim.cli.loop_steps import CALIBRATE, RECORD, REPLAY, TUNE
 
 EXPORT = "bucketsim export workload.json --assignment assignment.json --as snippet"
@@ -111,7 +110,6 @@ _PANELS = {
         sweeping.sweep,
         scaling.scaling,
         ranking.ranks,
-        sharing.jobs,
     ),
     "Real ranks": (judging.agree, spreading.gather, boxing.box, autotuning.autotune),
 }

@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 import sim
-from sim.cli.next_steps import WORKLOAD, suggest, to_calibrate, to_tune_measured
+from sim.cli.next_steps import WORKLOAD, suggest, to_calibrate, to_tune
 from sim.cli.on_device import Device, device_of_model
 from sim.cli.output_options import file_option, write_measured
 from sim.cli.panels import MEASURING
-from sim.cli.placing import Box, On, Prepare, Ranks, Rate, Uplink, place_of, tell_commands
+from sim.cli.placing import Box, Prepare, Ranks, Rate, place_of, tell_commands
 from sim.cli.printing import emit_noun, note, progress, say
 from sim.cli.simulating import AsJson
 from sim.formats.outputs import check_directory, check_writable
@@ -94,17 +94,6 @@ def calibrate(
     ranks: Ranks = 2,
     box: Box = None,
     rate: Rate = None,
-    uplink: Uplink = None,
-    on: On = None,
-    neighbour: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE",
-            help="Measure beside endless all-reduces of SIZE, such as 16MiB, on every other host of the box "
-            "or on those that --on leaves.",
-            rich_help_panel=MEASURING,
-        ),
-    ] = None,
     largest: Annotated[
         str, typer.Option(help="Largest message; smaller is faster.", rich_help_panel=MEASURING)
     ] = "256MiB",
@@ -149,21 +138,15 @@ def calibrate(
         )
 
     if prepare:
-        if any(given is not None for given in (box, rate, uplink, on, neighbour)) or as_json or again:
+        if box is not None or rate is not None or as_json or again:
             raise typer.BadParameter(
-                "--prepare: torchrun or srun starts the ranks; leave out --box, --rate, --uplink, --on, "
-                "--neighbour, --again, --json"
+                "--prepare: torchrun or srun starts the ranks; leave out --box, --rate, --again, --json"
             )
         check_directory(output, "--output")
         _prepare(output, ranks, parse_size(largest), rounds, budget, mode)
         return
     check_writable(output, "--output")
-    place, beside = place_of(ranks, box, rate, uplink, on), None
-    if neighbour is not None:
-        from sim.validator.candidates.paced_neighbour import endless_all_reduce, place_two
-
-        place, hosts = place_two(place)
-        beside = endless_all_reduce(parse_size(neighbour, "neighbour"), hosts)
+    place = place_of(ranks, box, rate)
     with progress("calibrating") as shown:
         report = _announced(shown)
         if again:
@@ -175,7 +158,6 @@ def calibrate(
                 rounds=rounds,
                 budget_s=budget,
                 mode=mode.value,
-                beside=beside,
                 progress=report,
             )
     tell_hardware(hardware, output, as_json)
@@ -224,4 +206,4 @@ def tell_hardware(hardware: Hardware, output: Path, as_json: bool) -> None:
         note(f"doubtful: {format_size(one['num_bytes'])} {one['why']}")
     if doubtful:
         note("measure these sizes again, when the machine is quiet: the same command with --again")
-    suggest(to_tune_measured(WORKLOAD, output, hardware))
+    suggest(to_tune(WORKLOAD, output))

@@ -13,7 +13,6 @@ from sim.nouns.hardware import Hardware
 TO_CLUSTER_PAGE = "bucketsim dash (its page Cluster draws this)"
 WORKLOAD, HARDWARE = Path("WORKLOAD.json"), Path("HARDWARE.json")  # where the user has yet to name them
 _HARDWARE, _ASSIGNMENT = Path("hardware.json"), Path("assignment.json")
-_ALONE = Path("alone.json")  # a hardware measured anew, where a neighbour was beside it
 _silent: ContextVar[bool] = ContextVar("silent", default=False)
 
 
@@ -42,13 +41,6 @@ def to_calibrate(workload: Path, ranks: int = 2) -> str:
 def to_tune(workload: Path, hardware: Path) -> str:
     """The best buckets of a workload on a machine."""
     return _line("tune", workload, "--hardware", hardware, "-o", _ASSIGNMENT)
-
-
-def to_tune_measured(workload: Path, file: Path, hardware: Hardware) -> str:
-    """The best buckets on a machine that was just measured, and which jobs that answer is for."""
-    return to_tune(workload, file) + (
-        " (for a job that has such a neighbour)" if _has_neighbour(hardware) else ""
-    )
 
 
 def to_tune_written(workload: Path, hardware: Path | None, corrected: Path | None = None) -> str:
@@ -98,14 +90,7 @@ def to_replay(
         return _line(*words, "-o", "measured") + (
             f" (with --box and --rate, or --ranks, as {HARDWARE} was measured; --prepare: on other hosts)"
         )
-    where = _where(hardware)
-    if not _has_neighbour(hardware):
-        return _line(*words, *where, "-o", "measured")
-    words = ("validate", workload, "--hardware", _ALONE, *named, *where, "--neighbour", "bucket_cap_mb=25")
-    return (
-        f"a replay starts from a link that was measured alone: {_line('calibrate', *where, '-o', _ALONE)}; "
-        f"then: {_line(*words, '-o', 'measured')}"
-    )
+    return _line(*words, *_where(hardware), "-o", "measured")
 
 
 def to_agree(record: Path) -> str:
@@ -127,25 +112,16 @@ def _line(*words: str | Path) -> str:
     return shlex.join(("bucketsim", *map(str, words)))
 
 
-def _has_neighbour(hardware: Hardware) -> bool:
-    """Whether another job used the link while it was measured; no replay starts from such a file."""
-    return "beside" in hardware.provenance
-
-
 def _where(hardware: Hardware) -> tuple[str, ...]:
     """validate's options for the ranks that ``hardware`` is of."""
     box = box_in(hardware.provenance, hardware.name)
-    if box is None or "carried" in hardware.provenance:  # carried: computed for another wire than the box's
+    is_whole = box is not None and box.uplink_bits is None and box.hosts == tuple(range(len(box.rates_bits)))
+    if box is None or not is_whole or "carried" in hardware.provenance:  # carried: computed for another wire
         ranks = ("--ranks", str(hardware.world_size))
         is_here = box is None and str(hardware.provenance.get("place", "")).endswith("over loopback")
         return ranks if is_here else (*ranks, "--prepare")  # a job to carry to where it was measured
     rates = box.rates_bits if len(set(box.rates_bits)) > 1 else box.rates_bits[:1]
-    words = ["--box", str(len(box.rates_bits)), "--rate", ",".join(map(_rate, rates))]
-    if box.uplink_bits is not None:
-        words += ["--uplink", _rate(box.uplink_bits)]
-    if box.hosts != tuple(range(len(box.rates_bits))):
-        words += ["--on", ",".join(map(str, box.hosts))]
-    return tuple(words)
+    return ("--box", str(len(box.rates_bits)), "--rate", ",".join(map(_rate, rates)))
 
 
 def _rate(bits: int) -> str:

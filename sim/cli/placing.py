@@ -1,15 +1,12 @@
-"""Where ranks run, and beside what: what calibrate and validate share."""
+"""Where ranks run: what calibrate and validate share."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-import sim
 from sim.cli.panels import WHERE
 from sim.cli.printing import emit, note
-from sim.cli.simulating import key_values
-from sim.errors import InputError
 from sim.formats.record_files import box_in
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
@@ -18,7 +15,6 @@ from sim.nouns.workload import Workload
 from sim.units import parse_rate_bits
 
 if TYPE_CHECKING:
-    from sim.validator.candidates.paced_neighbour import PacedNeighbour
     from sim.validator.hosts.launch import Place
 
 Box = Annotated[
@@ -30,16 +26,6 @@ Box = Annotated[
 Rate = Annotated[
     str | None,
     typer.Option("--rate", help="The box's wire, such as 4gbit; or a rate for each host: 4gbit,1gbit."),
-]
-Uplink = Annotated[
-    str | None,
-    typer.Option(
-        "--uplink", help="A wire that the two halves of the box share, such as 2gbit.", rich_help_panel=WHERE
-    ),
-]
-On = Annotated[
-    str | None,
-    typer.Option("--on", help="The hosts of the box that have a rank, such as 0,2.", rich_help_panel=WHERE),
 ]
 Ranks = Annotated[
     int,
@@ -58,7 +44,7 @@ Prepare = Annotated[
 ]
 
 
-def place_of(ranks: int, box: int | None, rate: str | None, uplink: str | None, on: str | None) -> "Place":
+def place_of(ranks: int, box: int | None, rate: str | None) -> "Place":
     """Where the ranks run, by the options above."""
     from sim.validator.hosts.launch import Place
 
@@ -67,16 +53,7 @@ def place_of(ranks: int, box: int | None, rate: str | None, uplink: str | None, 
         ranks=ranks,
         box=box,
         rate_bits=rates[0] if rates is not None and len(rates) == 1 else rates,
-        uplink_bits=None if uplink is None else parse_rate_bits(uplink),
-        on=None if on is None else _hosts(on),
     )
-
-
-def _hosts(text: str) -> tuple[int, ...]:
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() for word in words):
-        raise InputError(f"--on: {text!r} is not legal; give numbers of hosts, such as 0,2")
-    return tuple(int(word) for word in words)
 
 
 def tell_commands(job_file: Path, then: str) -> None:
@@ -99,46 +76,7 @@ def tell_other_ranks(assignments: dict[str, Assignment], world_size: int) -> Non
             )
 
 
-def slow_ranks(pairs: list[str], world_size: int) -> dict[int, float]:
-    """Factors on the backward of ranks, from ``rank=factor`` words."""
-    found: dict[int, float] = {}
-    for pair in pairs:
-        rank, _, factor = (part.strip() for part in pair.partition("="))
-        try:
-            number, times = int(rank), float(factor)
-        except ValueError:
-            raise InputError(f"--slow: {pair!r} is not legal; give rank=factor, such as 3=1.3") from None
-        if not (0 <= number < world_size and 1 <= times < 1e6) or number in found:
-            raise InputError(
-                f"--slow: {pair!r} is not legal; give each rank of 0 to {world_size - 1} once, with a factor "
-                f"of 1 or more"
-            )
-        found[number] = times
-    return found
-
-
-def neighbour_of(text: str, workload: Workload, place: "Place") -> "tuple[Place, PacedNeighbour]":
-    """Where the job measured is, and its neighbour: the same workload under what ``--neighbour`` says."""
-    from sim.validator.candidates.paced_neighbour import paced_neighbour, place_two
-
-    ours, hosts = place_two(place)
-    if len(hosts) != ours.world_size:
-        raise InputError(
-            f"neighbour: {len(hosts)} hosts beside {ours.world_size} are not legal; both jobs are "
-            f"predicted from one hardware file, so give them equally many hosts"
-        )
-    options: dict[str, Any] = key_values([word.strip() for word in text.split(",")], "--neighbour")
-    if {"workload", "iteration"} & options.keys():
-        raise InputError(f"--neighbour: {text!r} is not legal; workload and iteration are no switches")
-    return ours, paced_neighbour(workload, sim.assign(workload, **options), hosts)
-
-
-def hardware_there(
-    hardware: Hardware,
-    workload: Workload,
-    place: "Place",
-    neighbour: "PacedNeighbour | None",
-) -> Hardware:
+def hardware_there(hardware: Hardware, workload: Workload, place: "Place") -> Hardware:
     """``hardware`` as predicted for ``place``: what cannot be predicted is told before it is measured."""
     from sim.truth.in_box import as_measured
 
@@ -147,7 +85,6 @@ def hardware_there(
         workload=workload,
         hardware=hardware,
         measurements=(),
-        neighbour=None if neighbour is None else neighbour.noun(),
         box=box_in(place.document(), "place"),
         calibrated_in=box_in(hardware.provenance, f"{hardware.name}: provenance"),
     )

@@ -17,15 +17,11 @@ from sim.cli.own_job import Parts, tell_doubtful, tell_held
 from sim.cli.panels import CANDIDATES, MEASURING, MODEL, WHERE
 from sim.cli.placing import (
     Box,
-    On,
     Prepare,
     Ranks,
     Rate,
-    Uplink,
     hardware_there,
-    neighbour_of,
     place_of,
-    slow_ranks,
     tell_other_ranks,
 )
 from sim.cli.printing import note, progress
@@ -57,25 +53,6 @@ def validate(
     ranks: Ranks = 2,
     box: Box = None,
     rate: Rate = None,
-    uplink: Uplink = None,
-    on: On = None,
-    neighbour: Annotated[
-        str | None,
-        typer.Option(
-            metavar="bucket_cap_mb=F",
-            help="Beside a second job of the same workload, with these buckets, on every other host of the "
-            "box or on those that --on leaves.",
-            rich_help_panel=CANDIDATES,
-        ),
-    ] = None,
-    slow: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="RANK=FACTOR",
-            help="A rank whose backward takes so many times as long; repeatable.",
-            rich_help_panel=CANDIDATES,
-        ),
-    ] = None,
     caps: Annotated[
         str, typer.Option(help="Values of bucket_cap_mb to replay, MiB.", rich_help_panel=CANDIDATES)
     ] = "1,4,10,25",
@@ -218,10 +195,6 @@ def validate(
         raise typer.BadParameter("--samples belongs to --ab")
     if ab and max_error is not None:
         raise typer.BadParameter("--max-error belongs to a comparison with the prediction, not to --ab")
-    if (neighbour or slow) and (model is not None or is_emulated or prepare or device not in (None, "cpu")):
-        raise typer.BadParameter(
-            "--neighbour, --slow: a paced replay over gloo; leave out --model, --device, --link, --prepare"
-        )
     if steps_only and (model is None or ab):
         raise typer.BadParameter("--steps-only: give it with --model, and without --ab")
     if prepare and (box is not None or max_error is not None or (ab and as_json)):
@@ -231,9 +204,7 @@ def validate(
     workload = None if workload_file is None else sim.load_workload(workload_file)
     hardware = None if hardware_file is None else sim.load_hardware(hardware_file)
     place: Place = (
-        emulating_place(hardware)
-        if is_emulated and hardware is not None
-        else place_of(ranks, box, rate, uplink, on)
+        emulating_place(hardware) if is_emulated and hardware is not None else place_of(ranks, box, rate)
     )
     user_model = None
     if model is not None:
@@ -241,13 +212,9 @@ def validate(
         arguments = parse_arguments(arg or [])
         user_model = UserModel(factory=model, arguments=arguments, device=device, dtype=dtype)
     else:
-        only_cpu = systems or box is not None or neighbour is not None or bool(slow) or backend == "gloo"
+        only_cpu = systems or box is not None or backend == "gloo"
         device = device_of_pacing(device, workload, place.world_size, elsewhere=prepare, only_cpu=only_cpu)
     carrier = Carrier(device=device, backend=backend, emulated=hardware if is_emulated else None)
-    beside = None
-    if neighbour is not None and workload is not None:
-        place, beside = neighbour_of(neighbour, workload, place)
-    behind = slow_ranks(slow or [], place.world_size)
     if hardware is not None and not is_emulated and place.world_size != hardware.world_size:
         raise InputError(
             f"{hardware_file}: world_size: {hardware.world_size} does not fit the replay's "
@@ -285,7 +252,7 @@ def validate(
     if is_emulated:
         note("measuring copies and launches of this machine")
         hardware = measure_machine(workload, hardware, device)
-    there, expected = hardware_there(hardware, workload, place, beside), workload
+    there, expected = hardware_there(hardware, workload, place), workload
     measured = None
     if job is not None:
         tell_held(job, with_table=not as_json)
@@ -314,8 +281,6 @@ def validate(
             carrier=carrier,
             rounds=rounds,
             seed=seed,
-            slow=behind,
-            beside=beside,
             probed=not steps_only,
             progress=report,
         )

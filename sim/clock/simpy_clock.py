@@ -42,7 +42,6 @@ class Task:
     kind: Kind
     start: int
     since: int
-    collective: Collective | None = None
     factor: Fraction = Fraction(1)
     due: int = 0
     alarm: int = 0
@@ -70,7 +69,7 @@ class Stretch:
             return self._env.timeout(duration_ns)
         if collective is not None and collective.num_bytes < self._effects.small_bytes:
             kind = "small"
-        task = Task(self._env.event(), Fraction(duration_ns), kind, self._now, self._now, collective)
+        task = Task(self._env.event(), Fraction(duration_ns), kind, self._now, self._now)
         self._active.append(task)
         self._request_settle()
         return task.done
@@ -91,7 +90,7 @@ class Stretch:
         now, under_way = self._now, [task.kind for task in self._active]
         is_moved = False
         for task in self._active:
-            factor = self._factor(task.kind, under_way) * self._beside(task)
+            factor = self._factor(task.kind, under_way)
             if not task.alarm or factor != task.factor:
                 is_moved = True
                 task.remaining -= (now - task.since) / task.factor
@@ -126,10 +125,6 @@ class Stretch:
             if kind == "copy_in":
                 factor *= effects.copy_in_slowdown
         return factor
-
-    def _beside(self, task: Task) -> Fraction:
-        """Factor on ``task`` from outside this rank, such as other jobs: 1 here, else a subclass's."""
-        return Fraction(1)
 
     def _finish(self, alarm: simpy.Event) -> None:
         assert alarm.value is not None

@@ -15,11 +15,9 @@ from sim.formats.inputs import read_bytes
 from sim.formats.outputs import write_atomically
 from sim.nouns.assignment import Assignment
 from sim.nouns.autotune import AutotuneProgress
-from sim.nouns.box import Neighbour
 from sim.nouns.cluster import Cluster
 from sim.nouns.explanation import Explanation
 from sim.nouns.hardware import Hardware
-from sim.nouns.jobs import JobsReport
 from sim.nouns.measurement import Measurement
 from sim.nouns.ranks import Ranks
 from sim.nouns.recommendation import Recommendation
@@ -44,8 +42,6 @@ KINDS: dict[str, type[Any]] = {
     "ranks": Ranks,
     "step_distribution": StepDistribution,
     "assignment_comparison": AssignmentComparison,
-    "neighbour": Neighbour,
-    "jobs": JobsReport,
     "autotune": AutotuneProgress,
 }
 _KIND_OF = {noun: kind for kind, noun in KINDS.items()}
@@ -63,8 +59,6 @@ Noun = TypeVar(
     Ranks,
     StepDistribution,
     AssignmentComparison,
-    Neighbour,
-    JobsReport,
     AutotuneProgress,
 )
 Body = TypeVar("Body")

@@ -9,13 +9,13 @@ from typing import Any
 from sim.errors import InputError
 from sim.formats import documents
 from sim.formats.outputs import make_directory, write_files, write_measured
-from sim.nouns.box import Box, Neighbour
+from sim.nouns.box import Box
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement
 from sim.nouns.records import Record
 from sim.nouns.workload import Workload
 
-WORKLOAD, HARDWARE, NEIGHBOUR = "workload.json", "hardware.json", "neighbour.json"
+WORKLOAD, HARDWARE = "workload.json", "hardware.json"
 OWN_STEP = "own-step.json"  # of a record of replays: what the job did when it was recorded
 AS_RUN = "measurement-00-as-run.json"  # of an import: the same
 
@@ -26,18 +26,18 @@ def measurement_name(number: int, measurement: Measurement) -> str:
     return f"measurement-{number:02d}-{slug}.json"
 
 
-def save_measurements(
-    directory: Path, measurements: Sequence[Measurement], neighbour: Neighbour | None = None
-) -> None:
-    """Write what was measured into a record, with what ran beside: all, or where one fails none.
+def save_measurements(directory: Path, measurements: Sequence[Measurement]) -> None:
+    """Write what was measured into a record: all, or where one fails none.
 
     Raises:
         InputError: it cannot be written; the message says where it is kept instead.
     """
-    texts = {} if neighbour is None else {directory / NEIGHBOUR: documents.to_text(neighbour)}
-    for number, measurement in enumerate(measurements):
-        texts[directory / measurement_name(number, measurement)] = documents.to_text(measurement)
-    write_measured(texts)
+    write_measured(
+        {
+            directory / measurement_name(number, measurement): documents.to_text(measurement)
+            for number, measurement in enumerate(measurements)
+        }
+    )
 
 
 def recorded_step(workload_file: str | os.PathLike[str]) -> Measurement | None:
@@ -85,27 +85,21 @@ def load_record(directory: str | os.PathLike[str]) -> Record:
         )
     hardware = documents.load(folder / HARDWARE, Hardware)
     environment = measurements[0].environment
+    if "beside" in environment:
+        raise InputError(
+            f"{folder}: measured beside {environment['beside']}, which is not modelled; give a record of a "
+            f"job that was alone"
+        )
     return Record(
         name=folder.name,
         workload=documents.load(folder / WORKLOAD, Workload),
         hardware=hardware,
         measurements=tuple(measurements),
-        neighbour=_load_neighbour(folder, environment),
         box=box_in(environment, f"{folder}: environment"),
         calibrated_in=box_in(hardware.provenance, f"{folder / HARDWARE}: provenance"),
         slow=_slow(environment.get("slow"), measurements[0].world_size, folder),
         own_step=documents.load(own, Measurement) if (own := folder / OWN_STEP).exists() else None,
     )
-
-
-def _load_neighbour(folder: Path, environment: dict[str, Any]) -> Neighbour | None:
-    """The job beside, where there was one: a record that names one must not be scored without it."""
-    path = folder / NEIGHBOUR
-    if path.exists():
-        return documents.load(path, Neighbour)
-    if "beside" in environment:
-        raise InputError(f"{path}: not there, but it was measured beside {environment['beside']}; restore it")
-    return None
 
 
 def box_in(said: dict[str, Any], source: str) -> Box | None:

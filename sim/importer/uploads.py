@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from sim.errors import InputError, SimError
 from sim.formats.documents import Noun, parse_document, parse_json
-from sim.formats.record_files import HARDWARE, NEIGHBOUR, WORKLOAD, load_record
+from sim.formats.record_files import HARDWARE, WORKLOAD, load_record
 from sim.formats.scratch import scratch_directory
 from sim.importer.bounded_json import MOST_VALUES
 from sim.importer.readers import AUTO, FORMATS, reader
@@ -35,7 +35,7 @@ from sim.nouns.workload import Workload
 MAX_GRADIENTS = 5_000
 # An event of a trace takes 10 us and up to a kilobyte; the largest traces of a few steps have 200,000.
 MAX_EVENTS = 1_000_000
-DOCUMENTS = ("workload", "hardware", "cluster", "assignment", "recommendation", "measurement", "neighbour")
+DOCUMENTS = ("workload", "hardware", "cluster", "assignment", "recommendation", "measurement")
 SUMMARY = "import"
 # How many values of JSON a document may hold, which become objects that are checked one by one; what its
 # reader keeps as it is may hold ``MOST_VALUES``.
@@ -204,12 +204,7 @@ def _record(
 ) -> Record | None:
     """The measured record that the documents make up; None if no measurement is among them."""
     measured = groups.get("measurement", ())
-    beside = groups.get("neighbour", ())
     if not measured:
-        if beside:
-            raise InputError(
-                f"{beside[0].path}: a neighbour belongs to a record; give its measurements as well"
-            )
         return None
     ranks = _document(measured[0], Measurement).world_size
     fitting = [
@@ -225,10 +220,8 @@ def _record(
             )
     home.mkdir()
     labels.add(home, "the record")
-    parts = [(groups["workload"][0], WORKLOAD), (fitting[0], HARDWARE), *((one, NEIGHBOUR) for one in beside)]
+    parts = [(groups["workload"][0], WORKLOAD), (fitting[0], HARDWARE)]
     parts += [(one, f"measurement-{place:06d}.json") for place, one in enumerate(measured)]
-    if len(beside) > 1:
-        raise InputError(f"{beside[1].path}: a second neighbour; a record has one")
     for file, name in parts:
         labels.add(home / name, file.label)
         (home / name).write_bytes(file.path.read_bytes())

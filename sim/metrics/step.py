@@ -58,12 +58,6 @@ def parts_ns(timeline: Timeline) -> dict[str, int]:
     return {name: took for name, took in found.items() if took}
 
 
-def last_exposed_part(timeline: Timeline) -> str:
-    """The name under which ``parts_ns`` has what the last micro-batch exposes."""
-    count = len(timeline.micro_batches)
-    return _place(count - 1, count - 1, count) + EXPOSED
-
-
 def _place(first: int, last: int, count: int) -> str:
     """How the names of parts of these micro-batches (from 0) begin, of ``count``."""
     if count == 1:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sim.nouns.box import Box, Neighbour
+from sim.nouns.box import Box
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Workload
@@ -13,16 +13,15 @@ class Record:
     """What ``bucketsim validate`` leaves in a directory: candidates, plain and noop runs, inputs.
 
     ``box`` is where it was measured and ``calibrated_in`` where the hardware was, as far as they are boxes
-    and say so; ``neighbour`` is the job that ran beside; ``slow`` the ranks whose backward was so many
-    times as long as the workload says. ``own_step`` is what the job itself did when it was
-    recorded, in another run than those measured here: predictions are held to it first (``sim.own_step``).
+    and say so; ``slow`` are the ranks whose backward was so many times as long as the workload says.
+    ``own_step`` is what the job itself did when it was recorded, in another run than those measured here:
+    predictions are held to it first (``sim.own_step``).
     """
 
     name: str
     workload: Workload
     hardware: Hardware
     measurements: tuple[Measurement, ...]
-    neighbour: Neighbour | None = None
     box: Box | None = None
     calibrated_in: Box | None = None
     slow: tuple[tuple[int, float], ...] = ()

@@ -14,8 +14,8 @@ def agreement(record: Record, copies: bool = True, attributed: bool = True) -> A
     """A measured record against what the model of today predicts for it.
 
     ``copies`` False switches the copies into and out of buckets off in the model, to show their effect. A
-    record of another box than its hardware's, of slow ranks or of a neighbour is predicted as it was
-    measured, from the hardware of the job alone in its box. ``attributed`` False leaves out where the error
+    record of another box than its hardware's, or of slow ranks, is predicted as it was measured, from the
+    hardware in its own box. ``attributed`` False leaves out where the error
     of each candidate comes from, which is most of the work.
     """
     if not copies:
@@ -27,9 +27,6 @@ def agreement(record: Record, copies: bool = True, attributed: bool = True) -> A
     predictions, attributions = {}, {}
     for candidate in record.candidates:
         assert candidate.asked is not None
-        if record.neighbour is not None:
-            predictions[candidate.name] = in_box.report_beside(record, candidate.asked)
-            continue
         predictions[candidate.name] = summarize(
             simulate(record.workload, record.hardware, candidate.asked, "analytic")
         )

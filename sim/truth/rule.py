@@ -37,7 +37,7 @@ class Limits:
 RULE = Limits(median_step=0.02, worst_step=0.05)
 # The verdict on models that compute for real, whose steps vary by some percent from minute to minute.
 TRAINED = Limits(median_step=0.03, worst_step=0.08)
-# The verdict where a prediction is made from the box as a graph, or beside other jobs.
+# The verdict where a prediction is made from the box as a graph, or of slow ranks.
 CONTENDED = Limits(median_step=0.1, worst_step=0.1)
 # What the project aims at for paced replays in the box.
 TARGETS = Limits(median_step=0.015, worst_step=0.04, median_bucket_end=0.03, median_exposed=0.08)

@@ -15,7 +15,6 @@ from sim.nouns.hardware import GLOO_CHANNELS, CurvePoint, Hardware
 from sim.nouns.measurement import Mode
 from sim.units import MIB
 from sim.validator.hosts.launch import Place, run_ranks
-from sim.validator.hosts.second_job import SecondJob
 from sim.validator.ranks.probes.settling import FEWEST_ROUNDS, figure_ns, interval_ns, modes
 
 Progress = Callable[[int, int, str], None]
@@ -99,7 +98,6 @@ def calibrate(
     budget_s: float = BUDGET_S,
     small_repeats: int = 30,
     mode: Mode = "paced",
-    beside: SecondJob | None = None,
     progress: Progress | None = None,
 ) -> Hardware:
     """Measure curves, channel sharing, copies, launches and what slows what, over gloo.
@@ -110,11 +108,10 @@ def calibrate(
     of them (``sim.validator.ranks.probes.settling``). All-reduces whose figure is not known to 3 % then are
     measured on, for ``budget_s`` seconds at most. The scatter is kept in ``spread``; points that cannot be
     relied on all the same are named in ``provenance`` (``doubtful``). ``largest`` is the largest message in
-    bytes. ``beside`` is another job on other hosts of the same box: what is measured is then what is left
-    beside it.
+    bytes.
 
     Raises:
-        ReplayError: a rank failed, or the job beside did not last. MachineError: the box cannot be made here.
+        ReplayError: a rank failed. MachineError: the box cannot be made here.
     """
     job = calibration_job(
         place.world_size,
@@ -125,8 +122,8 @@ def calibrate(
         mode=mode,
     )
     told = CalibrationStory(progress)
-    run_ranks(place, job, told.take, _TIMEOUT_S, beside=beside)
-    return told.hardware(place, mode, beside)
+    run_ranks(place, job, told.take, _TIMEOUT_S)
+    return told.hardware(place, mode)
 
 
 def calibration_job(
@@ -197,13 +194,13 @@ class CalibrationStory:
         if self._progress is not None and self._at is not None:
             self._progress(*self._at)  # each event is a sign of life: a round alone takes long
 
-    def hardware(self, place: Place, mode: Mode, beside: SecondJob | None = None) -> Hardware:
+    def hardware(self, place: Place, mode: Mode) -> Hardware:
         """The machine at ``place``. Raises ``ReplayError`` where the ranks did not measure all."""
         missing = {"started", "launches", "copies out", "additions", "products", "gathers", "search", "host"}
         missing -= set(self._found)
         if missing:
             raise ReplayError(f"calibrate: the ranks ended before {', '.join(sorted(missing))} were measured")
-        return told_doubtful(_hardware(place, mode, self.rounds, self._pairs, self._found, beside))
+        return told_doubtful(_hardware(place, mode, self.rounds, self._pairs, self._found))
 
 
 def _hardware(
@@ -212,7 +209,6 @@ def _hardware(
     curves: Rounds,
     pairs: dict[int, tuple[list[int], list[int]]],
     found: dict[str, Any],
-    beside: SecondJob | None = None,
 ) -> Hardware:
     copies, launches, out = found["copies"], found["launches"]["samples_ns"], found["copies out"]
     added, products, gathers = found["additions"], found["products"], found["gathers"]
@@ -231,7 +227,7 @@ def _hardware(
         slowed["comm_slowdown"] = slowdown(compute["comm_ns"], compute["comm_beside_ns"])
     ratios = {size: median(both) / median(alone) for size, (alone, both) in sorted(pairs.items())}
     return Hardware(
-        name=place.describe() + ("" if beside is None else f", beside {beside.describe()}"),
+        name=place.describe(),
         world_size=place.world_size,
         **{name: points for name in _CURVES if (points := _points(curves[name]))},  # type: ignore[arg-type]
         comm_channels=GLOO_CHANNELS,
@@ -277,7 +273,6 @@ def _hardware(
             "place": place.describe(),
             "mode": mode,
             **place.document(),
-            **({} if beside is None else {"beside": beside.document()}),
             **found["started"]["environment"],
         },
     )

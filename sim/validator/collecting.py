@@ -1,7 +1,7 @@
 """From the events of a replay's ranks to Measurements."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from statistics import median
 from typing import Any
@@ -55,8 +55,6 @@ class Collected:
         rounds: how many rounds are measured, after ``warmup`` that are not.
         warmup: rounds that are dropped.
         progress: told after every step.
-        surroundings: what else is said of where it was measured; with slow ranks the medians of each rank
-            are kept as well.
     """
 
     def __init__(
@@ -67,15 +65,12 @@ class Collected:
         rounds: int,
         warmup: int,
         progress: Progress | None,
-        surroundings: Mapping[str, Any] | None = None,
     ) -> None:
         self._candidates = {candidate.name: candidate for candidate in candidates}
         self._rounds, self._warmup = rounds, warmup
         self._total = (rounds + warmup) * lanes
         self._done = 0
         self._progress = progress
-        self._surroundings = dict(surroundings or {})
-        self._by_rank: dict[str, list[list[dict[str, Any]]]] = defaultdict(list)
         self._steps: dict[str, list[MeasuredIteration]] = defaultdict(list)
         self._traced: dict[str, list[MeasuredIteration]] = defaultdict(list)
         self._buckets: dict[str, list[Any]] = defaultdict(list)
@@ -93,8 +88,6 @@ class Collected:
             if event["round"] >= 0:
                 steps = self._traced if event["traced"] else self._steps
                 steps[lane].append(_slowest(event["ranks"]))
-                if not event["traced"]:
-                    self._by_rank[lane].append(event["ranks"])
         elif event["event"] == "buckets" and lane in self._candidates:
             # torch.compile orders gradients anew for each cap (A8.10): what ran is recorded, not assumed.
             _check_buckets(self._candidates[lane], event["ranks"], self.about_model.get("compiled", False))
@@ -115,7 +108,7 @@ class Collected:
         plain = self._steps["plain"]
         if not plain:
             return []
-        where = {"place": place.describe(), **self._environment, **self._surroundings}
+        where = {"place": place.describe(), **self._environment, **place.document()}
         if self.about_model:
             where["model"] = self.about_model
         if self.about_pacing:
@@ -150,21 +143,11 @@ class Collected:
                     "source": "bucketsim validate",
                     "date": datetime.now(UTC).isoformat(timespec="seconds"),
                 },
-                extensions=self._medians_by_rank(name) if "slow" in self._surroundings else {},
             )
 
         made = [measurement("plain", "plain"), measurement("noop", "noop")]
         made += [measurement(name, "candidate") for name in self._candidates]
         return [one for one in made if one is not None]
-
-    def _medians_by_rank(self, name: str) -> dict[str, Any]:
-        """Medians of each rank's own times, ns: the measurement has those of the slowest in each step."""
-        return {
-            f"rank_{what}_ns": [
-                round(median(row[what] for row in rows)) for rows in zip(*self._by_rank[name], strict=True)
-            ]
-            for what in ("step", "sync_end")
-        }
 
     def _asked(self, name: str, observed: tuple[tuple[int, ...], ...]) -> Assignment:
         return self._candidates[name].assignment or Assignment(policy="ddp", bucket_indices=observed)

@@ -1,15 +1,13 @@
 """Replays candidate assignments on real ranks and keeps what was measured."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from sim.formats.record_files import save_measurements
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Workload
-from sim.units import format_number
 from sim.validator.candidates.candidate import Candidate, lane_count
 from sim.validator.candidates.carriers import GLOO_ON_HOST, Carrier
-from sim.validator.candidates.paced_neighbour import PacedNeighbour
 from sim.validator.candidates.replay_jobs import MODEL_TIMEOUT_S, UserModel, replay_job
 from sim.validator.candidates.replayable import check_installed
 from sim.validator.collecting import Collected, Progress
@@ -29,8 +27,6 @@ def replay(
     rounds: int = 10,
     warmup: int | None = None,
     seed: int = 0,
-    slow: Mapping[int, float] | None = None,
-    beside: PacedNeighbour | None = None,
     probed: bool = True,
     progress: Progress | None = None,
 ) -> list[Measurement]:
@@ -38,15 +34,14 @@ def replay(
 
     Without ``model`` the replay is paced: backward keeps the recorded schedule, and ``carrier`` says on what
     device, and what sums up the buckets. With ``model`` the user's own model computes for real, and its
-    parameters must be those of ``workload``. ``slow`` ranks have a backward that is so many times as long;
-    ``beside`` is another job, on other hosts of the same box, for as long as this one runs. If ``probed`` is
-    False, a replay of a model has neither the lanes that stamp buckets nor the noop lane.
+    parameters must be those of ``workload``. If ``probed`` is False, a replay of a model has neither the
+    lanes that stamp buckets nor the noop lane.
 
     Measurements are written to ``directory`` when they are complete; after a failure or Ctrl-C what
-    was measured so far is written too, marked incomplete, unless it was the job beside that failed.
+    was measured so far is written too, marked incomplete.
 
     Raises:
-        ReplayError: a rank failed, DDP did not use the buckets asked for, or the job beside did not last.
+        ReplayError: a rank failed, or DDP did not use the buckets asked for.
         NotModelledError: a candidate that cannot be run.
         MachineError: a package that a candidate needs is not installed.
     """
@@ -58,19 +53,8 @@ def replay(
         rounds=rounds,
         warmup=warmup,
         seed=seed,
-        slow=slow,
         probed=probed,
     )
-    surroundings = {"place": place.describe(), **place.document()}
-    if slow:
-        surroundings["slow"] = {str(rank): slow[rank] for rank in sorted(slow)}
-        said = " and ".join(
-            f"rank {rank}'s backward x {format_number(slow[rank], 6)}" for rank in sorted(slow)
-        )
-        surroundings["place"] += f", {said}"
-    if beside is not None:
-        surroundings["beside"] = beside.describe()
-        surroundings["place"] += f", beside {beside.describe()}"
     check_installed(candidates)
     collected = Collected(
         candidates,
@@ -78,15 +62,13 @@ def replay(
         rounds=rounds,
         warmup=job["warmup"],
         progress=progress,
-        surroundings=surroundings,
     )
     backend = carrier.name if model is None else model.backend
     complete = False
     try:
-        run_ranks(place, job, collected.take, _TIMEOUT_S if model is None else MODEL_TIMEOUT_S, beside=beside)
+        run_ranks(place, job, collected.take, _TIMEOUT_S if model is None else MODEL_TIMEOUT_S)
         complete = True
     finally:
-        refused = beside is not None and beside.failure is not None
-        measurements = [] if refused else collected.measurements(place, job["mode"], backend, complete)
-        save_measurements(directory, measurements, None if beside is None or refused else beside.noun())
+        measurements = collected.measurements(place, job["mode"], backend, complete)
+        save_measurements(directory, measurements)
     return measurements

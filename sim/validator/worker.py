@@ -26,7 +26,6 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from sim.errors import InputError
 from sim.machine import cpu_model, started_at
-from sim.validator.ranks.occupying import occupy
 from sim.validator.ranks.pacing.cuda_pacing import check_apart, choose_gpu
 from sim.validator.ranks.pacing.stepping import gather
 from sim.validator.ranks.probes.local_probes import probe_machine
@@ -41,7 +40,7 @@ from sim.validator.ranks.process.unanimity import Disagreement, check_unanimous,
 from sim.validator.ranks.replaying import replay
 
 WATCHED = "BUCKETSIM_PARENT"  # set, to its process id, by a parent that watches the job's folder
-_TASKS = {"calibrate": calibrate, "occupy": occupy, "probe": probe_machine, "replay": replay}
+_TASKS = {"calibrate": calibrate, "probe": probe_machine, "replay": replay}
 _QUIET_S = 120.0
 _JOIN_S = 300
 _FULL_BYTES = 1 << 16

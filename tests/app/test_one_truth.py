@@ -33,7 +33,6 @@ CARD = Card(
     candidates=3,
     date="",
     torch="",
-    has_neighbour=False,
 )
 
 

@@ -139,16 +139,6 @@ def test_a_run_with_a_slow_rank_is_shown_as_it_was_measured(
     assert not [box for box in page.selectbox if box.key == "overlay"]
 
 
-def test_a_run_beside_a_neighbour_is_not_held_against_a_job_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    bundled = MAIN.parents[1] / "traces"
-    watched = str(bundled / "contention" / "gpt-beside-gpt")
-    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(bundled), "--watch", watched])
-    page = AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S).run()
-    assert is_clean(page)
-    assert words.BESIDE in [found.value for found in page.info]
-    assert not [box for box in page.selectbox if box.key == "overlay"]
-
-
 def test_a_measured_candidate_is_one_with_the_same_buckets_switches_and_machine(
     workload: Workload, hardware: Hardware, traces: Path
 ) -> None:

@@ -31,7 +31,6 @@ _PRINTED = {  # a command whose --json is of this kind
     "explanation": "explain",
     "recommendation": "tune",
     "step_distribution": "ranks",
-    "jobs": "jobs",
 }
 _RANKS = {"schema_version": 1, "kind": "ranks", "name": "r", "pace_jitter": 0.1, "provenance": {}}
 _STALLS = {"stall_probability": 0.01, "stall_ns": 1000, "slow": [{"first": 0, "count": 1, "pace": 2.0}]}

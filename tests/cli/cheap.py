@@ -10,7 +10,6 @@ import sim
 import sim.validator.calibrate
 import sim.validator.gathering
 import sim.validator.replay
-from sim.clusters.boxes import boxed_cluster
 from sim.formats import record_files as records
 from sim.nouns.measurement import MeasuredIteration
 from tests.handmade import measurement
@@ -20,7 +19,6 @@ from tests.saving import save_measurement
 EXAMPLES = Path(__file__).parents[1] / "contracts" / "examples"
 W, H = EXAMPLES / "workload.json", EXAMPLES / "hardware.json"
 GPT = ("sim.recorder.models:gpt", "layers=1", "width=16", "heads=2", "vocab=32", "context=8")
-_JOB = f"{W},hardware={H},ranks="
 
 
 def save_measurements(folder: Path) -> None:
@@ -41,7 +39,6 @@ def save_measurements(folder: Path) -> None:
 
 def save_inputs(folder: Path) -> None:
     """A cluster, a log of nccl-tests and a record."""
-    (folder / "box.json").write_text(sim.to_text(boxed_cluster([10**9] * 4, 10**9)))
     sizes = ((1 << 20, 100.0), (4 << 20, 280.0), (16 << 20, 1e3))
     lines = [Line(num_bytes=size, in_us=us, out_us=us) for size, us in sizes]
     (folder / "log.txt").write_text("\n".join(today(lines, 4)) + "\n")
@@ -85,10 +82,6 @@ def commands(at: Path) -> dict[str, tuple[object, ...]]:
         "cluster": ("cluster", "pcie_box", "gpus=2"),
         "scaling": ("scaling", W, "pcie_box", "--world-size", "1,2", "--caps", "4"),
         "ranks": ("ranks", *model, "--slow", "1=1.5", "--samples", 20),
-        "jobs": (
-            *("jobs", at / "box.json", "--job", f"{_JOB}host0.gpu0+host2.gpu0"),
-            *("--job", f"{_JOB}host1.gpu0+host3.gpu0", "--steps", 3, "--warmup", 1),
-        ),
         "anchor": ("anchor", W, *hardware, "--measured", "bucket_cap_mb=4,step_ms=75"),
         "doctor": ("doctor",),
     }

@@ -39,7 +39,6 @@ ANSWERS = {
     "cluster": ["computed, not measured", "GB/s"],
     "scaling": ["efficiency", "best buckets"],
     "ranks": ["the slowest costs", "slow, pace 1.5", "not known, so it does not vary"],
-    "jobs": ["slow-down", "share switch0 -> switch1"],
     "anchor": ["a step of 75.00 ms, measured 75.00 ms", "parts alone"],
     "doctor": ["this machine", "record: ", "tune: "],
 }

@@ -29,7 +29,7 @@ TO_FILES = [
     *(("ranks", "--figure"), ("scaling", "--output"), ("scaling", "--figure"), ("cluster", "--output")),
     ("cluster", "--save-cluster"),
 ]
-TO_DIRECTORIES = ["import", "validate", "jobs"]
+TO_DIRECTORIES = ["import", "validate"]
 MEASURED = ("record", "calibrate")  # what they write cannot be had again
 SOME_REFUSED = ("a link to a directory", "a socket", "a disk", "a loop of links", "full device")
 

@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 
 import sim
-from sim.cli.next_steps import to_replay, to_tune_measured, to_tune_written
+from sim.cli.next_steps import to_replay, to_tune_written
 from sim.nouns.hardware import Hardware
 from tests.cli import cheap
 from tests.commands import bucketsim
 
 WORKLOAD, WIRE, BEST = Path("w.json"), Path("wire.json"), Path("best.json")
-BOX = {"rates_bits": [10**9] * 4, "uplink_bits": None, "hosts": [0, 2]}
-NEIGHBOUR = {"hosts": [1, 3], "what": "endless all-reduces of 16 MiB"}
+BOX = {"rates_bits": [10**9] * 4, "uplink_bits": None, "hosts": [0, 1, 2, 3]}
 
 
 def measured(**provenance: Any) -> Hardware:
@@ -27,7 +26,8 @@ def measured(**provenance: Any) -> Hardware:
     [
         ({"place": "2 ranks over loopback"}, "--ranks 2"),
         ({"place": "2 hosts of a cluster"}, "--ranks 2 --prepare"),
-        ({"box": BOX}, "--box 4 --rate 1gbit --on 0,2"),
+        ({"box": BOX}, "--box 4 --rate 1gbit"),
+        ({"box": {**BOX, "hosts": [0, 2]}}, "--ranks 2 --prepare"),  # of a box that is no longer made
         ({"box": BOX, "carried": {"cluster": "another"}}, "--ranks 2 --prepare"),
     ],
 )
@@ -51,25 +51,6 @@ def test_tune_hands_its_hardware_on_so_that_export_names_the_wire(tmp_path: Path
     best.write_text(sim.to_text(sim.assign(sim.load_workload(cheap.W), bucket_cap_mb=4)))
     said = bucketsim("export", cheap.W, "--hardware", wire, "--assignment", best, "--as", "snippet")
     assert said.err.endswith(f"--assignment {best} --box 2 --rate 1gbit -o measured\n")
-
-
-def test_beside_a_neighbour_the_answer_is_for_a_job_that_has_one() -> None:
-    assert to_tune_measured(WORKLOAD, WIRE, measured(box=BOX, beside=NEIGHBOUR)).endswith(
-        "-o assignment.json (for a job that has such a neighbour)"
-    )
-    assert to_tune_measured(WORKLOAD, WIRE, measured(box=BOX)).endswith("-o assignment.json")
-
-
-def test_a_replay_beside_a_neighbour_starts_from_a_link_measured_alone() -> None:
-    """``validate`` refuses a hardware that was measured beside one."""
-    line = to_replay(WORKLOAD, WIRE, measured(box=BOX, beside=NEIGHBOUR), BEST)
-    _, alone, replayed = line.split("bucketsim ")
-    where = "--box 4 --rate 1gbit --on 0,2"
-    assert alone == f"calibrate {where} -o alone.json; then: "
-    assert replayed == (
-        f"validate w.json --hardware alone.json --assignment best.json {where} --neighbour bucket_cap_mb=25 "
-        f"-o measured"
-    )
 
 
 def test_a_correction_is_not_written_over_what_it_corrects() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import sim
 from sim.clusters.boxes import boxed_cluster, shaped_bytes_per_s
-from sim.clusters.jobs.neighbours import hardware_beside, hardware_on, shared_links, stretched_ns, wire_bytes
+from sim.clusters.neighbours import hardware_beside, hardware_on, stretched_ns, wire_bytes
 from sim.clusters.topology.job_shares import job_bandwidths
 from sim.costs.service_time import all_reduce_ns
 from sim.errors import InputError
@@ -97,7 +97,6 @@ def test_a_link_that_is_not_shared_changes_nothing(hardware: Hardware, rate: int
     box = boxed_cluster([rate] * 4, uplink)
     made = hardware_beside(hardware, box, ranks(4)[:2], [ranks(4)[2:]])
     assert [getattr(made, name) for name in CURVES] == [getattr(hardware, name) for name in CURVES]
-    assert shared_links(box, [ranks(4)[:2], ranks(4)[2:]], ["a", "b"]) == ()
 
 
 @given(
@@ -201,28 +200,6 @@ def test_hardware_computed_beside_others_is_computed_hardware_beside_others() ->
     assert len(large) > 8
     for point in large:
         assert all_reduce_ns(told, point.num_bytes) == pytest.approx(point.duration_ns, rel=0.01)
-
-
-def test_the_links_that_jobs_share_and_what_each_gets() -> None:
-    box = boxed_cluster([GBIT] * 4, GBIT)
-    there, back = shared_links(box, [across(0, 2), across(1, 2)], ["a", "b"])
-    assert (there.a, there.b, there.jobs) == ("switch0", "switch1", ("a", "b"))
-    assert (back.a, back.b) == ("switch1", "switch0")
-    assert there.shares_bytes_per_s == pytest.approx((shaped_bytes_per_s(GBIT) / 2,) * 2)
-    assert there.sentence == "a and b share switch0 -> switch1: 59.8 of 120 MB/s each"
-    assert shared_links(boxed_cluster([GBIT] * 4, 2 * GBIT), [across(0, 2), across(1, 2)], ["a", "b"]) == ()
-
-
-def test_a_link_within_a_host_can_be_what_is_shared() -> None:
-    """Four GPUs on two sockets, two jobs across the link between them."""
-    box = sim.cluster("pcie_box", gpus=4, sockets=2, socket_link="skylake")
-    jobs = [["host0.gpu0", "host0.gpu2"], ["host0.gpu1", "host0.gpu3"]]
-    links = shared_links(box, jobs, ["a", "b"])
-    assert [(link.a, link.b) for link in links] == [
-        ("host0.cpu0", "host0.cpu1"),
-        ("host0.cpu1", "host0.cpu0"),
-    ]
-    assert links[0].shares_bytes_per_s == pytest.approx((5e9, 5e9))
 
 
 HARDWARE = Hardware(name="h", world_size=2, all_reduce=(CurvePoint(num_bytes=1, duration_ns=9),))

@@ -229,16 +229,3 @@ def test_two_hosts_of_two_rates() -> None:
     with box([100 * _MBIT, 25 * _MBIT]) as hosts:
         for pair in ((0, 1), (1, 0)):
             check_rate(hosts, [pair], 3 << 20, 25 * _MBIT)
-
-
-@needs_box
-@pytest.mark.slow
-def test_two_flows_share_the_uplink() -> None:
-    with box([200 * _MBIT] * 4, uplink_bits=100 * _MBIT) as hosts:
-        num_bytes = 16 << 20
-        check_rate(hosts, [(0, 1)], num_bytes, 200 * _MBIT)
-        check_rate(hosts, [(0, 2)], num_bytes, 100 * _MBIT)
-        # Two at once take as long as one of both sizes, in either direction; within a half nothing is shared.
-        check_rate(hosts, [(0, 2), (1, 3)], num_bytes, 100 * _MBIT)
-        check_rate(hosts, [(2, 0), (3, 1)], num_bytes, 100 * _MBIT)
-        check_rate(hosts, [(0, 1), (2, 3)], num_bytes, 400 * _MBIT)

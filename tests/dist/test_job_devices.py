@@ -84,7 +84,6 @@ NCCL, GLOO = ("cuda", "cpu:gloo,cuda:nccl"), ("cpu", "gloo")
         ("gpu", 0, (), GLOO),
         ("gpu", 8, ("--device", "cpu"), GLOO),
         ("gpu", 8, ("--backend", "gloo"), GLOO),
-        ("gpu", 8, ("--slow", "1=1.3"), GLOO),
         ("cpu", 8, ("--mode", "model", "--model", FACTORY, *WIDTH), GLOO),
         ("gpu", 8, ("--mode", "model", "--model", FACTORY, *WIDTH), NCCL),
         ("gpu", 0, ("--mode", "model", "--model", FACTORY, *WIDTH, "--device", "cpu"), GLOO),

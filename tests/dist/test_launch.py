@@ -143,13 +143,11 @@ def test_seats_that_are_refused(environment: dict[str, str], words: str) -> None
 def test_places_say_what_they_are() -> None:
     assert Place(ranks=4).describe() == "4 ranks over loopback"
     assert Place(box=2, rate_bits=4 * 10**9).describe() == "2 hosts in a box, 4 Gbit/s"
-    slow = Place(box=3, rate_bits=(10**9, 10**9, 10**8), uplink_bits=5 * 10**8)
-    assert slow.describe() == "3 hosts in a box, 1, 1, 0.1 Gbit/s, uplink 0.5 Gbit/s"
+    slow = Place(box=3, rate_bits=(10**9, 10**9, 10**8))
+    assert slow.describe() == "3 hosts in a box, 1, 1, 0.1 Gbit/s"
     assert Place(box=3, rate_bits=7).rates_bits == (7, 7, 7)
     with pytest.raises(InputError, match="2 rates are not legal for 3 hosts"):
         Place(box=3, rate_bits=(1, 2))
-    with pytest.raises(InputError, match="--uplink"):
-        Place(uplink_bits=1)
 
 
 @pytest.mark.slow

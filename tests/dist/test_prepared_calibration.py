@@ -216,7 +216,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     assert (said.code, "no job.json in it" in said.err) == (1, True)
     assert bucketsim("gather", folder).code == 2
     assert bucketsim("gather", folder, "-o", wire, "--max-error", 3).code == 2
-    for wrong in (["--box", 2, "--rate", "1gbit"], ["--neighbour", "1MiB"], ["--json"]):
+    for wrong in (["--box", 2, "--rate", "1gbit"], ["--json"]):
         assert bucketsim("calibrate", "--prepare", "-o", tmp_path / "other", *wrong).code == 2
     (folder / "job.json").write_text("[]")
     said = bucketsim("gather", folder, "-o", wire)

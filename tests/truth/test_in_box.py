@@ -1,26 +1,21 @@
-"""Records of a box: other rates than the hardware's, a neighbour, slow ranks; each predicted as measured."""
+"""Records of a box: other rates than the hardware's, slow ranks; each predicted as measured."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import sim
 from sim.errors import InputError
-from sim.formats import documents
 from sim.formats import record_files as records
 from sim.nouns.assignment import Assignment
-from sim.nouns.box import Box, Neighbour
+from sim.nouns.box import Box
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import MeasuredIteration
 from sim.nouns.records import Record
 from sim.nouns.workload import Workload
 from sim.truth import in_box
 from tests.commands import bucketsim
-from tests.effort import tries
 from tests.handmade import handmade, measurement, wired
 from tests.saving import save_measurement
 
@@ -48,7 +43,6 @@ def record_of(
     box: Box | None,
     *,
     workload: Workload | None = None,
-    neighbour: Neighbour | None = None,
     calibrated_in: Box | None = None,
     slow: tuple[tuple[int, float], ...] = (),
     assignment: Assignment | None = None,
@@ -70,72 +64,10 @@ def record_of(
         workload=workload,
         hardware=hardware,
         measurements=(one,),
-        neighbour=neighbour,
         box=box,
         calibrated_in=calibrated_in,
         slow=slow,
     )
-
-
-def beside(workload: Workload, *hosts: int) -> Neighbour:
-    return Neighbour(
-        workload=workload, assignment=sim.assign(workload), hosts=hosts, alone_ns=(1,), beside_ns=(2, 3)
-    )
-
-
-def halves(uplink_bits: int | None, *hosts: int, rate: int = GBIT) -> Box:
-    return Box(rates_bits=(rate,) * 4, uplink_bits=uplink_bits, hosts=hosts)
-
-
-@settings(max_examples=tries(20), deadline=None)
-@given(
-    cap=st.sampled_from([0.5, 1, 2, 25]),
-    spacing_ms=st.integers(1, 30),
-    rate=st.sampled_from([GBIT // 4, GBIT]),
-)
-def test_beside_a_neighbour_a_step_lies_between_alone_and_always_shared(
-    cap: float, spacing_ms: int, rate: int
-) -> None:
-    """Two rings over one uplink halve it, at the most and for as long as both send: the textbook's bounds."""
-    workload = workload_of(spacing_ns=spacing_ms * MS)
-    assignment = sim.assign(workload, bucket_cap_mb=cap)
-    alone = hardware_of(rate)
-    record = record_of(
-        alone, halves(rate, 0, 2, rate=GBIT), workload=workload, neighbour=beside(workload, 1, 3)
-    )
-    found = in_box.report_beside(in_box.as_measured(record), assignment)
-    shortest = sim.summarize(sim.simulate(workload, alone, assignment)).step_ns
-    longest = sim.summarize(sim.simulate(workload, hardware_of(rate // 2), assignment)).step_ns
-    assert shortest <= found.step_ns <= longest + 100
-    assert found.exposed_comm_ns - (found.step_ns - shortest) == (
-        sim.summarize(sim.simulate(workload, alone, assignment)).exposed_comm_ns
-    )
-    assert found.buckets == ()
-
-
-def test_one_message_beside_endless_ones_takes_twice_the_wire_and_the_same_latency() -> None:
-    """A neighbour that always sends: the step is that of half the uplink."""
-    workload = workload_of(count=1, spacing_ns=10 * MS)
-    busy = replace(
-        workload,
-        forward_ns=0,
-        backward_ns=0,
-        optimizer_ns=0,
-        gradients=(replace(workload.gradients[0], ready_ns=0, num_bytes=1 << 26, shape=(1 << 24,)),),
-    )
-    record = record_of(
-        hardware_of(GBIT, latency_ns=0), halves(GBIT, 0, 2), workload=workload, neighbour=beside(busy, 1, 3)
-    )
-    found = in_box.report_beside(in_box.as_measured(record), sim.assign(workload))
-    wire_ns = (1 << 20) * 8 / LINE
-    assert found.step_ns == pytest.approx(7 * MS + 10 * MS + 2 * wire_ns + MS, abs=100)
-
-
-def test_jobs_that_share_no_wire_do_not_slow_each_other() -> None:
-    workload, hardware = workload_of(), hardware_of(GBIT)
-    record = record_of(hardware, halves(None, 0, 2), workload=workload, neighbour=beside(workload, 1, 3))
-    found = in_box.report_beside(in_box.as_measured(record), sim.assign(workload))
-    assert found.step_ns == sim.summarize(sim.simulate(workload, hardware, sim.assign(workload))).step_ns
 
 
 def test_a_slow_port_slows_the_whole_ring() -> None:
@@ -167,53 +99,11 @@ def test_a_slow_rank_s_own_schedule_is_what_the_slowest_rank_is_held_against() -
     assert row.predicted_step_ns >= beside.step_ns, "no rank is later than the slowest"
 
 
-def test_agree_predicts_with_the_neighbour_and_by_its_own_rule() -> None:
-    workload = workload_of()
-    record = record_of(
-        hardware_of(GBIT), halves(GBIT, 0, 2), workload=workload, neighbour=beside(workload, 1, 3)
-    )
-    agreement = sim.agreement(record)
-    alone = sim.agreement(replace(record, neighbour=None))
-    assert agreement.rows[0].predicted_step_ns > alone.rows[0].predicted_step_ns
-    assert "10.0%" in agreement.rule
-    assert "5.0%" in alone.rule
-    assert (agreement.targets, agreement.rows[0].bucket_ends) == ((), ())
-    assert "beside a neighbour" in agreement.rows[0].predicted.notes[-1]
-
-
-def test_a_neighbour_is_never_counted_twice_nor_without_a_box() -> None:
-    workload = workload_of()
-    hardware = replace(hardware_of(GBIT), provenance={"beside": {"what": "all-reduces"}})
-    for neighbour in (beside(workload, 1, 3), None):
-        with pytest.raises(InputError, match="calibrated beside a neighbour"):
-            sim.agreement(record_of(hardware, halves(GBIT, 0, 2), neighbour=neighbour))
-    with pytest.raises(InputError, match="no box in its environment"):
-        sim.agreement(record_of(hardware_of(GBIT), None, neighbour=beside(workload, 1, 3)))
-
-
 def write_record(folder: Path, record: Record, **environment: object) -> Path:
     records.start_record(folder, record.workload, record.hardware)
     for number, one in enumerate(record.measurements):
         save_measurement(folder, number, replace(one, environment=dict(environment)))
     return folder
-
-
-def test_a_record_with_a_neighbour_is_not_scored_without_it(tmp_path: Path) -> None:
-    workload = workload_of()
-    neighbour = beside(workload, 1, 3)
-    said = {
-        "beside": "steps on hosts 1 and 3",
-        "box": {"rates_bits": [9] * 4, "uplink_bits": 8, "hosts": [0, 2]},
-    }
-    folder = write_record(tmp_path / "r", record_of(hardware_of(GBIT), None), **said)
-    with pytest.raises(InputError, match=r"neighbour\.json: not there"):
-        sim.load_record(folder)
-    records.save_measurements(folder, (), neighbour)
-    back = sim.load_record(folder)
-    assert back.neighbour == neighbour
-    assert back.box == Box(rates_bits=(9,) * 4, uplink_bits=8, hosts=(0, 2))
-    assert back.box.ranks == ("host0.gpu0", "host2.gpu0")
-    assert back.calibrated_in is None
 
 
 def test_where_hardware_was_calibrated_is_read_from_its_provenance(tmp_path: Path) -> None:
@@ -233,6 +123,10 @@ def test_where_hardware_was_calibrated_is_read_from_its_provenance(tmp_path: Pat
         ({"box": {"rates_bits": [1], "hosts": [0]}}, "uplink_bits: missing"),
         ({"box": {"rates_bits": [1, 1], "uplink_bits": None, "hosts": [2]}}, "hosts 0 to 1"),
         ({"slow": [1]}, "slow: "),
+        (
+            {"beside": "steps on hosts 1 and 3"},
+            "measured beside steps on hosts 1 and 3, which",
+        ),
         ({"slow": {"2": 1.3}}, "rank from 0 to 1"),
         ({"slow": {"0": 0.5}}, "factors of 1 or more"),
     ],
@@ -243,20 +137,6 @@ def test_what_is_no_box_and_no_slow_rank_is_refused(
     folder = write_record(tmp_path / "r", record_of(hardware_of(GBIT), None), **environment)
     with pytest.raises(InputError, match=words):
         sim.load_record(folder)
-
-
-def test_neighbour_documents_are_strict(tmp_path: Path) -> None:
-    path = tmp_path / "neighbour.json"
-    documents.save(path, beside(workload_of(), 1, 3))
-    found = json.loads(path.read_text())
-    for field, value, words in (
-        ("hosts", [1], "two hosts"),
-        ("beside_ns", [-1], "beside_ns.0"),
-        ("x", 1, "unknown"),
-    ):
-        path.write_text(json.dumps({**found, field: value}))
-        with pytest.raises(InputError, match=words):
-            documents.load(path, Neighbour)
 
 
 def test_records_of_two_rules_are_told_apart(tmp_path: Path) -> None:

@@ -1,12 +1,10 @@
 """What the ranks of a replay are told to do."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sim.costs.what_if import scale
 from sim.errors import InputError
-from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.validator.candidates.candidate import Candidate
 from sim.validator.candidates.carriers import GLOO_ON_HOST, Carrier
@@ -51,12 +49,9 @@ def replay_job(
     rounds: int,
     warmup: int | None,
     seed: int,
-    slow: Mapping[int, float] | None = None,
     probed: bool = True,
 ) -> dict[str, Any]:
     """The job of a replay: paced on ``carrier``, or ``model`` for real; ``warmup`` None: the device's least.
-
-    ``slow`` ranks have a backward that is so many times as long; only a paced replay can have them.
 
     Raises:
         NotModelledError: a candidate that cannot be run. InputError: illegal rounds.
@@ -67,10 +62,7 @@ def replay_job(
     check_replayable(workload, candidates, "paced" if model is None else "model", carrier)
     check_rounds(rounds, warmup, carrier.device)
     if model is None:
-        job = paced_job(workload, candidates, rounds, warmup, seed, carrier)
-        return {**job, "slow_due_ns": slow_schedules(workload, slow)} if slow else job
-    if slow:
-        raise InputError("slow: a model computes as fast as it can; give slow ranks without one")
+        return paced_job(workload, candidates, rounds, warmup, seed, carrier)
     return model_job(model, candidates, rounds, warmup, seed, workload=workload, probed=probed)
 
 
@@ -96,15 +88,6 @@ def paced_job(
         "forward_ns": workload.forward_ns + workload.loss_ns,
         "optimizer_ns": workload.optimizer_ns,
         **tree_job(workload, candidates),
-    }
-
-
-def slow_schedules(workload: Workload, slow: Mapping[int, float]) -> dict[str, list[int]]:
-    """The schedule of each slow rank, by its number: what ``sim.scale`` makes of ready times and backward."""
-    any_hardware = Hardware(name="any", world_size=1, all_reduce=(CurvePoint(num_bytes=0, duration_ns=0),))
-    return {
-        str(rank): _due_ns(scale(workload, any_hardware, backward=factor)[0])
-        for rank, factor in sorted(slow.items())
     }
 
 

@@ -80,7 +80,7 @@ def run_in_box(place: Place, command: Sequence[str]) -> Failure | None:
             f"box: {command[0]!r} is not a command here; give it as for a shell, such as python train.py"
         )
     with ExitStack() as stack:
-        hosts = stack.enter_context(box(place.rates_bits, place.uplink_bits))
+        hosts = stack.enter_context(box(place.rates_bits))
         ranks = _Ranks([host.namespace for host in hosts if host.namespace is not None])
         stack.callback(ranks.end)
         for rank, host in enumerate(hosts):

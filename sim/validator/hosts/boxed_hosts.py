@@ -130,12 +130,10 @@ def _remove(name: str) -> None:
 
 
 @contextmanager
-def box(rates_bits: Sequence[int], uplink_bits: int | None = None) -> Iterator[list[Host]]:
+def box(rates_bits: Sequence[int]) -> Iterator[list[Host]]:
     """One namespace per rate, each host's link shaped to its rate (bit/s) in both directions.
 
-    Two hosts of one rate share a veth pair; others meet on a switch. With ``uplink_bits`` the first half of
-    the hosts (the smaller half of an odd number) is on one switch and the rest on another, and all that goes
-    between the two shares an uplink of that rate, in each direction.
+    Two hosts of one rate share a veth pair; others meet on a switch.
 
     Names hold this process's number, so that boxes do not meet. On every exit (return, error, Ctrl-C,
     SIGTERM, SIGHUP, SIGKILL) whatever runs in the namespaces is ended, and they are removed; should something
@@ -154,7 +152,7 @@ def box(rates_bits: Sequence[int], uplink_bits: int | None = None) -> Iterator[l
     atexit.register(teardown.run)
     try:
         with exit_on_signals():
-            yield _build(stem, rates_bits, uplink_bits, teardown)
+            yield _build(stem, rates_bits, teardown)
     finally:
         teardown.run()
         atexit.unregister(teardown.run)
@@ -185,14 +183,12 @@ def _process_namespace() -> int:
         return 0
 
 
-def _build(stem: str, rates_bits: Sequence[int], uplink_bits: int | None, teardown: _Teardown) -> list[Host]:
+def _build(stem: str, rates_bits: Sequence[int], teardown: _Teardown) -> list[Host]:
     names = [f"{stem}-{k}" for k in range(len(rates_bits))]
     for name in names:
         _namespace(name, teardown)
         _ip("-n", name, "link", "set", "lo", "up")
-    if uplink_bits is not None:
-        _two_switches(stem, names, rates_bits, uplink_bits, teardown)
-    elif len(names) == 2 and rates_bits[0] == rates_bits[1]:
+    if len(names) == 2 and rates_bits[0] == rates_bits[1]:
         _ip("link", "add", "eth0", "netns", names[0], "type", "veth", "peer", "eth0", "netns", names[1])
     else:
         _switch(f"{stem}-sw", names, rates_bits, teardown)
@@ -219,18 +215,6 @@ def _switch(switch: str, names: Sequence[str], rates_bits: Sequence[int], teardo
     for k, (name, rate) in enumerate(zip(names, rates_bits, strict=True)):
         _ip("link", "add", f"p{k}", "netns", switch, "type", "veth", "peer", "eth0", "netns", name)
         _plug(switch, f"p{k}", rate)
-
-
-def _two_switches(
-    stem: str, names: Sequence[str], rates_bits: Sequence[int], uplink_bits: int, teardown: _Teardown
-) -> None:
-    half = len(names) // 2
-    left, right = f"{stem}-sw0", f"{stem}-sw1"
-    _switch(left, names[:half], rates_bits[:half], teardown)
-    _switch(right, names[half:], rates_bits[half:], teardown)
-    _ip("link", "add", "uplink", "netns", left, "type", "veth", "peer", "uplink", "netns", right)
-    for switch in (left, right):
-        _plug(switch, "uplink", uplink_bits)
 
 
 def _plug(switch: str, port: str, rate_bits: int) -> None:

@@ -123,17 +123,14 @@ def watch(
     folder: Path,
     on_event: Callable[[dict[str, Any]], None],
     quiet_s: float,
-    meanwhile: Callable[[], object] | None = None,
 ) -> None:
-    """Hand every event to ``on_event`` until all ranks have ended; ``meanwhile`` is called at every look.
+    """Hand every event to ``on_event`` until all ranks have ended.
 
     Raises:
         ReplayError: a rank failed, died, or is silent or behind; the message names it.
     """
     ranks = Watch(launched, folder, on_event, quiet_s)
     while not ranks.poll():
-        if meanwhile is not None:
-            meanwhile()
         time.sleep(POLL_S)
 
 

@@ -32,9 +32,7 @@ def paced_lanes(rank: RankLike) -> list[Lane]:
     keep_freed_memory()
     job = rank.job
     pacer = pacer_for(rank)
-    # A slow rank has a schedule of its own.
-    due_ns = job.get("slow_due_ns", {}).get(str(rank.rank), job["due_ns"])
-    made = Modules(pacer, {**job, "due_ns": due_ns})
+    made = Modules(pacer, job)
     optimizer_ns: int = job["optimizer_ns"]
     link = None if job.get("link") is None else pacer.link(job["link"])
     plain, noop = made.module(), made.module()

@@ -4,22 +4,16 @@ A collective takes the time of its ring's bytes on the wire, plus a latency. The
 the cluster's graph; all measured time beyond that counts as latency, and stays as it is.
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sim.clusters.topology.job_shares import job_bandwidths, ring_shares
-from sim.clusters.topology.rings import Rings, rings_of
-from sim.clusters.topology.routes import LinkEnds, routes_of
+from sim.clusters.topology.job_shares import job_bandwidths
 from sim.errors import InputError
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import CURVES, Hardware
-from sim.nouns.jobs import SharedLink
 from sim.units import NS_PER_S
-
-_FULL = 1e-9  # links this close to full are full: rates are sums of a few floats
 
 
 def wire_bytes(collective: str, num_bytes: int, world_size: int) -> float:
@@ -121,47 +115,6 @@ def check_apart(jobs: Sequence[Sequence[str]], names: Sequence[str]) -> None:
                     f"ranks: {gpu!r} of {name} is not legal; {holders[gpu]} has it, and a GPU holds one rank"
                 )
         holders.update(dict.fromkeys(ranks, name))
-
-
-def shared_links(
-    cluster: Cluster, jobs: Sequence[Sequence[str]], names: Sequence[str]
-) -> tuple[SharedLink, ...]:
-    """Links that are full when all jobs run, and that several jobs cross, one of them slower than alone."""
-    rings = [rings_of(cluster, ranks) for ranks in jobs]
-    shares = ring_shares(*rings)
-    slowed = {
-        name
-        for name, job, share in zip(names, rings, shares, strict=True)
-        if share.bytes_per_s < ring_shares(job)[0].bytes_per_s * (1 - _FULL)
-    }
-    crossing: dict[LinkEnds, dict[str, float]] = {}
-    capacity: dict[LinkEnds, float] = {}
-    for name, job, share in zip(names, rings, shares, strict=True):
-        for ring, bytes_per_s in enumerate(share.rings):
-            for link, times in Counter(link for step in job.steps(ring) for link in step.links).items():
-                rates = crossing.setdefault(link, {})
-                rates[name] = rates.get(name, 0.0) + times * bytes_per_s
-                if link not in capacity:
-                    capacity[link] = _bytes_per_s(cluster, job, link)
-    return tuple(
-        SharedLink(
-            a=link[0],
-            b=link[1],
-            bytes_per_s=capacity[link],
-            jobs=tuple(rates),
-            shares_bytes_per_s=tuple(rates.values()),
-        )
-        for link, rates in sorted(crossing.items())
-        if len(rates) > 1 and slowed & set(rates) and sum(rates.values()) >= capacity[link] * (1 - _FULL)
-    )
-
-
-def _bytes_per_s(cluster: Cluster, job: Rings, link: LinkEnds) -> float:
-    """Bytes/s of a link within a host or of the network."""
-    (host, _, a), (other, _, b) = link[0].partition("."), link[1].partition(".")
-    if host == other and host.startswith("host"):
-        return routes_of(cluster.owners()[int(host[4:])]).bytes_per_s((a, b))
-    return job.wiring.bytes_per_s(link)
 
 
 def _carried(

@@ -1,1 +1,0 @@
-"""Several jobs on one cluster, and what they make of each other's collectives."""
