@@ -23,7 +23,6 @@ from sim.nouns.report import BucketRow, Report
 from sim.nouns.robust import Robust, RobustRow
 from sim.nouns.step_distribution import (
     AssignmentComparison,
-    ClockReading,
     CollectiveWait,
     PairedRow,
     RankPart,
@@ -523,8 +522,6 @@ def ranks(draw: Draw) -> Ranks:
         ),
         stall_probability=draw(st.floats(0.001, 1)) if stalls else 0.0,
         stall_ns=draw(st.integers(1, 10**9)) if stalls else 0,
-        clock_offset_ns=draw(times),
-        clock_drift=draw(st.floats(0, 0.01)),
         provenance=draw(words),
         extensions=draw(words),
     )
@@ -577,16 +574,6 @@ step_distributions = st.builds(
         ),
         max_size=2,
     ).map(tuple),
-    clocks=st.none()
-    | st.builds(
-        ClockReading,
-        steps=small,
-        collectives=small,
-        raw_right=st.floats(0, 1),
-        aligned_right=st.floats(0, 1),
-        raw_error_ns=times,
-        aligned_error_ns=times,
-    ),
     played_exactly=small,
     not_known=st.lists(names, max_size=2).map(tuple),
     notes=st.lists(names, max_size=2).map(tuple),

@@ -205,12 +205,6 @@ def _print_distribution(told: StepDistribution) -> None:
             for part in rows
         ],
     )
-    if told.clocks is not None:
-        say(
-            f"the ranks' own clocks name the last rank rightly in {format_percent(told.clocks.raw_right)} "
-            f"of cases, and "
-            f"aligned by the ends of collectives in {format_percent(told.clocks.aligned_right)}"
-        )
     table(
         "collectives, in the order of launches (waiting for the last rank, means over steps)",
         ["bucket", "size", "a rank waits", "the first waits", "ranks wait in"],

@@ -1,4 +1,4 @@
-"""How the ranks of one job differ: their pace, their interruptions, their work, their clocks."""
+"""How the ranks of one job differ: their pace, their interruptions, their work."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,6 @@ from sim.nouns.checks import at_least
 from sim.units import format_number
 
 LARGEST_SIGMA = 2.0  # of a lognormal factor: one rank in 40 is 50 times as slow as the median
-LARGEST_DRIFT = 0.01  # a clock that loses 14 minutes a day
 SMALLEST_PACE, LARGEST_PACE = 1e-3, 1e3
 
 
@@ -64,8 +63,7 @@ class Ranks:
     known to be slow; where such ranges overlap, paces multiply, to a factor within the same limits.
     ``groups`` run other workloads, and do not overlap. With ``stall_probability``, in each step, a rank
     stands still for ``stall_ns`` somewhere in its backward: its lane is idle, so that nothing stretches the
-    stall and it stretches nothing. ``clock_offset_ns`` and ``clock_drift`` are the sigmas of what a rank's
-    clock shows more, and of by how much it goes faster.
+    stall and it stretches nothing.
     """
 
     name: str
@@ -75,8 +73,6 @@ class Ranks:
     groups: tuple[RankGroup, ...] = ()
     stall_probability: float = 0.0
     stall_ns: int = 0
-    clock_offset_ns: int = 0
-    clock_drift: float = 0.0
     provenance: dict[str, Any] = field(default_factory=dict)
     extensions: dict[str, Any] = field(default_factory=dict)
 
@@ -85,7 +81,6 @@ class Ranks:
             ("pace_jitter", LARGEST_SIGMA),
             ("pace_spread", LARGEST_SIGMA),
             ("stall_probability", 1.0),
-            ("clock_drift", LARGEST_DRIFT),
         ):
             value = getattr(self, name)
             if not (math.isfinite(value) and 0 <= value <= most):
@@ -93,7 +88,6 @@ class Ranks:
                     f"{name}: {value} is not legal; give a number from 0 to {format_number(most, 6)}"
                 )
         at_least("stall_ns", self.stall_ns, 0)
-        at_least("clock_offset_ns", self.clock_offset_ns, 0)
         if (self.stall_probability > 0) != (self.stall_ns > 0):
             raise InputError(
                 f"stall_ns: {self.stall_ns} with stall_probability "

@@ -38,23 +38,6 @@ class CollectiveWait:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClockReading:
-    """Who came last, and for how long others waited, as the ranks' own clocks tell it in ``steps`` steps.
-
-    Of ``collectives`` to which one rank came last and alone, ``raw_right`` is the share in which the clocks
-    as they are name that rank, ``aligned_right`` that in which clocks aligned by the ends of each step's
-    collectives do. The errors are those of a rank's waiting, in the mean.
-    """
-
-    steps: int
-    collectives: int
-    raw_right: float
-    aligned_right: float
-    raw_error_ns: int
-    aligned_error_ns: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StepDistribution:
     """Steps of a job of ``world_size`` ranks under one assignment; times in ns, intervals at 95 %.
 
@@ -67,9 +50,8 @@ class StepDistribution:
     mean step is longer. ``even_step_ns`` and ``imbalance_cost_ns`` are the same if each rank computed, before
     backward, in it and in the optimizer, what all ranks did in the mean of all steps, stalls included: the
     same work, evenly spread. ``mean_pace`` is all that over what the workload computes. ``waited_ns`` is how
-    long a rank's collectives waited for the last rank in a step, in the mean. ``clocks`` says what the ranks'
-    clocks would make of it, where they differ. ``played_exactly`` counts micro-batches that SimPy had to
-    play.
+    long a rank's collectives waited for the last rank in a step, in the mean. ``played_exactly`` counts
+    micro-batches that SimPy had to play.
     """
 
     workload: str
@@ -98,7 +80,6 @@ class StepDistribution:
     parts: tuple[RankPart, ...] = ()
     worst: tuple[RankPart, ...] = ()
     collectives: tuple[CollectiveWait, ...] = ()
-    clocks: ClockReading | None = None
     played_exactly: int = 0
     not_known: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

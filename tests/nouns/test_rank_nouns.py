@@ -18,8 +18,6 @@ from sim.nouns.ranks import RankGroup, Ranks, SlowRanks
         ("pace_jitter", float("nan")),
         ("pace_spread", float("inf")),
         ("stall_probability", 1.1),
-        ("clock_drift", 0.02),
-        ("clock_offset_ns", -1),
         ("stall_ns", -1),
     ],
 )

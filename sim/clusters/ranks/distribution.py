@@ -13,10 +13,9 @@ from sim.nouns.workload import Workload
 
 if TYPE_CHECKING:
     from sim.clusters.ranks.crew import Crew
-    from sim.clusters.ranks.step_chain import JobSteps, VariedStep
+    from sim.clusters.ranks.step_chain import JobSteps
 
 MOST_SAMPLES = 1_000_000
-_MOST_CLOCKED = 4_000_000  # arrivals that are kept to be read from clocks: 64 MiB with their ends
 _MOST_JOBS = 20
 _FEWEST_STEPS = 10  # in a job, so that the one that is not counted is no great loss
 _MOST_LOTTERIES = 1000  # jobs, if a rank draws a pace once a job: more steps of one job then say little
@@ -46,7 +45,7 @@ def step_distribution(
 
     crew = _prepare(workload, hardware, ranks, samples, seed, others)
     step = VariedStep(crew, hardware, assignment)
-    jobs = play_jobs(step, seed, _steps(samples, crew), _keep(step, ranks))
+    jobs = play_jobs(step, seed, _steps(samples, crew))
     return summarise(workload, hardware, assignment, step, jobs, seed)
 
 
@@ -97,7 +96,7 @@ def compare_assignments(
     first: list[JobSteps] = []
     for name, assignment in assignments.items():
         step = VariedStep(crew, hardware, assignment)
-        jobs = play_jobs(step, seed, steps, _keep(step, ranks), played)
+        jobs = play_jobs(step, seed, steps, played)
         told = summarise(workload, hardware, assignment, step, jobs, seed)
         first = first or jobs
         gains = [one.steps_ns - other.steps_ns for one, other in zip(first, jobs, strict=True)]
@@ -147,10 +146,3 @@ def _steps(samples: int, crew: "Crew") -> list[int]:
         jobs = min(most, samples // _STEPS_OF_A_LOTTERY)
     jobs = max(1, jobs)
     return [samples // jobs + (number < samples % jobs) for number in range(jobs)]
-
-
-def _keep(step: "VariedStep", ranks: Ranks) -> int:
-    """Of how many micro-batches arrivals are kept: none where clocks are all alike."""
-    if not (ranks.clock_offset_ns or ranks.clock_drift):
-        return 0
-    return max(1, _MOST_CLOCKED // step.cells)

@@ -34,8 +34,7 @@ class JobSteps:
     ``steps_ns`` [steps]: from where the last rank ended the step before to where the last ended this one.
     Sums over these steps: for each collective ``waited_ns``, ``longest_ns`` and ``stragglers``; for each rank
     ``rank_waited_ns``, ``rank_last`` and ``rank_paces``; over all ranks ``computed_ns`` [before backward,
-    backward with stalls, optimizer]. ``stalled``: the number of steps in which any rank stalled. ``kept``:
-    arrivals and ends [ranks, collectives] of the first micro-batches, where they were asked for.
+    backward with stalls, optimizer]. ``stalled``: the number of steps in which any rank stalled.
     """
 
     steps_ns: Ints
@@ -48,7 +47,6 @@ class JobSteps:
     computed_ns: Floats
     stalled: int
     by_simpy: int
-    kept: tuple[tuple[Ints, Ints], ...]
 
 
 class VariedStep:
@@ -140,13 +138,11 @@ def play_job(
     step: VariedStep,
     seed: np.random.SeedSequence,
     steps: int,
-    keep: int = 0,
     played: Callable[[], None] = lambda: None,
 ) -> JobSteps:
     """``steps`` steps of a job, after a first one that is not counted since all ranks begin it together.
 
-    Arrivals are kept of the first ``keep`` micro-batches that have collectives. ``played`` is called after
-    each step.
+    ``played`` is called after each step.
     """
     crew = step.crew
     rolling, lucky = seed.spawn(2)
@@ -162,7 +158,6 @@ def play_job(
     rank_waited, rank_last = np.zeros(len(crew), np.int64), np.zeros(len(crew))
     ends, finished = np.zeros(len(crew), np.int64), [0]
     rank_paces, computed, stalled_steps, by_simpy = np.zeros(len(crew)), np.zeros(3), 0, 0
-    kept: list[tuple[Ints, Ints]] = []
     for number in range(steps + 1):
         brought = dice.step()
         at = 0
@@ -179,8 +174,6 @@ def play_job(
             if number:
                 computed += brought.paces @ step.works_ns[batch][bringing.variants]
                 by_simpy += met.by_simpy
-                if len(kept) < keep and lanes.order:
-                    kept.append((met.came_ns, met.ends_ns))
                 added = tally(met.came_ns, met.last_ns, rank_waited, rank_last)
                 here = slice(at, at + len(lanes.order))
                 for sums, more in zip((waited, longest, stragglers), added, strict=True):
@@ -204,7 +197,6 @@ def play_job(
         computed_ns=computed,
         stalled=stalled_steps,
         by_simpy=by_simpy,
-        kept=tuple(kept),
     )
 
 
@@ -264,16 +256,13 @@ def play_jobs(
     step: VariedStep,
     seed: int,
     steps: Sequence[int],
-    keep: int = 0,
     played: Callable[[], None] = lambda: None,
 ) -> list[JobSteps]:
     """Jobs of so many steps each, in threads (the loops hold no lock); results do not depend on how many.
 
-    Of the first job arrivals are kept, of ``keep`` micro-batches. ``played`` is called after each step, by
-    any thread.
+    ``played`` is called after each step, by any thread.
     """
     seeds = np.random.SeedSequence(seed).spawn(len(steps))
     workers = max(1, min(os.cpu_count() or 1, len(steps), MOST_BYTES // (step.cells * _BYTES_A_CELL)))
     with ThreadPoolExecutor(workers) as pool:
-        kept = [keep, *[0] * (len(seeds) - 1)]
-        return list(pool.map(play_job, repeat(step), seeds, steps, kept, repeat(played)))
+        return list(pool.map(play_job, repeat(step), seeds, steps, repeat(played)))

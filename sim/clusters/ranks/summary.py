@@ -8,13 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.clusters.ranks.crew import Crew, make_crew
-from sim.clusters.ranks.rank_clocks import draw_clocks, read_clocks
 from sim.clusters.ranks.step_chain import JobSteps, VariedStep, play_even
 from sim.costs.doubts import doubts_about
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.ranks import RankGroup, Ranks, SlowRanks
-from sim.nouns.step_distribution import ClockReading, CollectiveWait, RankPart, StepDistribution
+from sim.nouns.step_distribution import CollectiveWait, RankPart, StepDistribution
 from sim.nouns.workload import Workload
 from sim.tuner.spread.crossed import student
 from sim.tuner.spread.draws import NO_SCATTER
@@ -89,21 +88,11 @@ def summarise(
         parts=_parts(crew, jobs),
         worst=_worst(jobs),
         collectives=_collectives(step, jobs),
-        clocks=_clocks(crew, jobs, seed),
         played_exactly=sum(job.by_simpy for job in jobs),
         not_known=_not_known(step, hardware),
         notes=(*_notes(crew, step, jobs), *doubts_about(workload, hardware)),
         provenance={"source": "sim.step_distribution", "workload": workload.name, "hardware": hardware.name},
     )
-
-
-def _clocks(crew: Crew, jobs: Sequence[JobSteps], seed: int) -> ClockReading | None:
-    """How well the ranks' clocks tell the first job's last arrivers; None if all clocks show the same."""
-    ranks = crew.ranks
-    if not (ranks.clock_offset_ns or ranks.clock_drift):
-        return None
-    drawn = draw_clocks(ranks, len(crew), np.random.SeedSequence(seed, spawn_key=(1 << 20,)))
-    return read_clocks(jobs[0].kept, drawn)
 
 
 class _Sums:
