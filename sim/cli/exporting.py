@@ -20,7 +20,7 @@ from sim.nouns.recommendation import Recommendation, Setting
 from sim.nouns.workload import Workload
 from sim.systems.switching import as_the_job
 
-Output = Annotated[Path | None, file_option("Write here: a file as a whole, or a pipe or device.")]
+Output = Annotated[Path | None, file_option("Write here.")]
 
 
 class Target(StrEnum):

@@ -104,7 +104,7 @@ def to_look(records: Path) -> str:
 
 
 def _is_kept(written: Path | None) -> bool:
-    """Whether there is a file to go on with; a pipe or a device keeps nothing."""
+    """Whether there is a file to go on with."""
     return written is not None and written.is_file()
 
 

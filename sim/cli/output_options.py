@@ -13,7 +13,7 @@ _OUTPUT = ("-o", "--output")
 
 
 def file_option(help_text: str, *names: str) -> Any:
-    """An option for a file, pipe or device that is written; ``names``: other than ``-o``, ``--output``."""
+    """An option for a file that is written; ``names``: other than ``-o``, ``--output``."""
     return typer.Option(*(names or _OUTPUT), help=help_text, callback=_check_file)
 
 
@@ -23,7 +23,7 @@ def directory_option(help_text: str) -> Any:
 
 
 def write(path: Path, text: str, option: str = "--output") -> None:
-    """A file, pipe or device, and a word about it on stderr."""
+    """A file, and a word about it on stderr."""
     write_atomically(path, text, option)
     note(f"wrote {path}")
 

@@ -1,7 +1,7 @@
 """The one place that writes outputs: whole or not at all, and nothing that is there becomes something else.
 
-A file is made or replaced where all symbolic links lead, atomically. A pipe, a terminal or another character
-device takes the text as a stream and stays what it is. A directory, a socket and a disk are refused.
+A file is made or replaced where all symbolic links lead, atomically. Whatever else is there is refused: a
+directory, a device, a pipe, a socket, and the file that stdout or stderr goes to, which would be cut off.
 """
 
 import errno
@@ -16,8 +16,6 @@ from pathlib import Path
 
 from sim.errors import InputError
 
-_STANDARD = (1, 2)  # descriptors of stdout and stderr
-_FILE = "give a file, a pipe or a character device"
 _KINDS = {
     stat.S_IFDIR: "a directory",
     stat.S_IFSOCK: "a socket",
@@ -30,16 +28,11 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Target:
-    """What is at ``real``, where the links of ``given`` lead.
-
-    ``stream``: it takes the text as it comes; ``own``: the descriptor, where this is our stdout or stderr.
-    """
+    """What is at ``real``, where the links of ``given`` lead."""
 
     given: Path
     real: Path
     found: os.stat_result | None
-    stream: bool = False
-    own: int | None = None
 
 
 def write_atomically(path: str | os.PathLike[str], text: str, option: str = "") -> None:
@@ -48,7 +41,7 @@ def write_atomically(path: str | os.PathLike[str], text: str, option: str = "") 
     A file is replaced whole or not at all (temporary file beside it, fsync, rename), keeping its rights.
 
     Raises:
-        InputError: it cannot be written, or is neither a file nor a stream.
+        InputError: it cannot be written, or is no file.
     """
     write_files({Path(path): text}, option)
 
@@ -75,19 +68,12 @@ def write_files(texts: Mapping[Path, str], option: str = "") -> None:
     staged: list[tuple[_Target, Path]] = []
     written: list[Path] = []
     try:
-        streams = []
         for path, content in contents.items():
             with _told(path, "cannot be written", option):
                 target = _target(path, option)
-                if target.stream:
-                    streams.append((target, content))
-                    continue
                 fresh = target.real.with_name(f".{target.real.name[:40]}.{secrets.token_hex(6)}")
                 staged.append((target, fresh))
                 _stage(target, fresh, content)
-        for target, content in streams:
-            with _told(target.given, "cannot be written", option):
-                _send(target, content)
         for target, fresh in staged:
             with _told(target.given, "cannot be written", option):
                 os.replace(fresh, target.real)
@@ -103,14 +89,9 @@ def check_writable(path: str | os.PathLike[str], option: str = "") -> None:
     """Raise ``InputError`` where ``path`` cannot be written: before a long measurement, not after."""
     with _told(Path(path), "cannot be written", option):
         target = _target(Path(path), option)
-        if target.own is not None:
-            return
-        if target.stream:
-            _check_access(target.given)
-        elif not target.real.parent.is_dir():
+        if not target.real.parent.is_dir():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-        else:
-            _check_access(target.real.parent)
+        _check_access(target.real.parent)
 
 
 def make_directory(path: str | os.PathLike[str], option: str = "") -> Path:
@@ -182,12 +163,9 @@ def _target(path: Path, option: str) -> _Target:
     real = Path(os.path.realpath(path))
     if found is None:
         return _Target(given=path, real=real, found=None)
-    if (own := _standard(found)) is not None:
-        return _Target(given=path, real=real, found=found, stream=True, own=own)
-    if stat.S_ISFIFO(found.st_mode) or stat.S_ISCHR(found.st_mode):
-        return _Target(given=path, real=real, found=found, stream=True)
-    if not stat.S_ISREG(found.st_mode):
-        raise InputError(f"{_words(path, option)}: cannot be written: it is {kind_of(found)}; {_FILE}")
+    kind = "where stdout or stderr goes" if _is_standard(found) else kind_of(found)
+    if kind != "a file":
+        raise InputError(f"{_words(path, option)}: cannot be written: it is {kind}; give a file")
     _check_access(real)  # a rename asks the directory only
     return _Target(given=path, real=real, found=found)
 
@@ -197,13 +175,13 @@ def _check_access(path: Path) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
-def _standard(found: os.stat_result) -> int | None:
-    """The descriptor of stdout or stderr, where that goes to this file: to replace it would cut it off."""
-    for descriptor in _STANDARD:
+def _is_standard(found: os.stat_result) -> bool:
+    """Whether stdout or stderr goes to this file: to replace it would cut off what is said there."""
+    for descriptor in (1, 2):
         with suppress(OSError):  # a closed one is no file
             if os.path.samestat(os.fstat(descriptor), found):
-                return descriptor
-    return None
+                return True
+    return False
 
 
 def _stage(target: _Target, fresh: Path, content: bytes) -> None:
@@ -217,18 +195,6 @@ def _stage(target: _Target, fresh: Path, content: bytes) -> None:
             with suppress(PermissionError):  # only root gives files away; otherwise it is the writer's
                 os.fchown(stream.fileno(), target.found.st_uid, target.found.st_gid)
         os.fsync(stream.fileno())
-
-
-def _send(target: _Target, content: bytes) -> None:
-    """The content into a stream, which is not made, not cut and not replaced."""
-    if target.own is None:
-        handle = os.open(target.given, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC)
-    else:
-        handle = os.dup(target.own)
-    with os.fdopen(handle, "wb", buffering=0) as stream:
-        rest = memoryview(content)
-        while rest:
-            rest = rest[stream.write(rest) or 0 :]
 
 
 @contextmanager
