@@ -1,5 +1,6 @@
 """A tuner that nobody calls: it steps at the start of each forward, which is between two steps as well."""
 
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -9,21 +10,36 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from sim.autotuner.boundary import OwnHook
-from sim.autotuner.loop import autotune
+from sim.autotuner.loop import Autotune, autotune
 
 _made = count()
 
 
-def attach(ddp: DistributedDataParallel, options: dict[str, Any]) -> None:
-    """Tune ``ddp`` from its next forward on, with the ``options`` of ``sim.autotune``.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attached:
+    """A tuner and the model that it is attached to, of which ``rank`` is this process's."""
+
+    name: str
+    world_size: int
+    rank: int
+    tuner: Autotune
+
+    def __str__(self) -> str:
+        return f"autotune of {self.name} on {self.world_size} rank(s): {self.tuner}"
+
+
+def attach(ddp: DistributedDataParallel, live: Path | None = None, cache: Path | None = None) -> Attached:
+    """Tune ``ddp`` from its next forward on, with these options of ``sim.autotune``.
 
     Only the first model of a process has the cache and writes to ``live`` itself, if all ranks share it;
     others write to a folder in ``live``. A forward without gradients is no step. Once the tuning has ended no
     hook is left.
     """
-    tuner = autotune(ddp, **_of_its_own(ddp, next(_made), options))
+    tuner = autotune(ddp, **_of_its_own(ddp, next(_made), live, cache))
+    group = ddp.process_group
+    told = Attached(name=type(ddp.module).__name__, world_size=group.size(), rank=group.rank(), tuner=tuner)
     if tuner.result is not None:
-        return
+        return told
 
     handles: list[Any] = []
 
@@ -44,15 +60,14 @@ def attach(ddp: DistributedDataParallel, options: dict[str, Any]) -> None:
         handles.append(ddp.register_forward_pre_hook(hook, prepend=True))
 
     go_first()
+    return told
 
 
-def _of_its_own(ddp: DistributedDataParallel, number: int, options: dict[str, Any]) -> dict[str, Any]:
-    """The options for a process's model of this number; nothing is written if there is no folder ``live``."""
-    live, cache = Path(options["live"]), options["cache"]
-    is_whole = ddp.process_group.size() == dist.get_world_size()
-    place = live
-    if not is_whole:
-        place = live / f"model-{number}-rank-{dist.get_rank()}"
-    elif number:
-        place = live / f"model-{number}"
-    return {"live": place if live.is_dir() else None, "cache": cache if place == live else None}
+def _of_its_own(
+    ddp: DistributedDataParallel, number: int, live: Path | None, cache: Path | None
+) -> dict[str, Any]:
+    """The options for a process's model of this number."""
+    place = f"model-{number}" if number else ""
+    if ddp.process_group.size() != dist.get_world_size():
+        place = f"model-{number}-rank-{dist.get_rank()}"
+    return {"live": None if live is None else live / place, "cache": None if place else cache}

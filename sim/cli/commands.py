@@ -8,7 +8,6 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from sim.cli import (
     anchoring,
-    autotuning,
     boxing,
     clustering,
     demonstrating,
@@ -111,7 +110,7 @@ _PANELS = {
         scaling.scaling,
         ranking.ranks,
     ),
-    "Real ranks": (judging.agree, spreading.gather, boxing.box, autotuning.autotune),
+    "Real ranks": (judging.agree, spreading.gather, boxing.box),
 }
 for panel, commands in _PANELS.items():
     for command in commands:

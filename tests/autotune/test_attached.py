@@ -42,7 +42,7 @@ def saved(module: nn.Module) -> Any:
 def test_a_model_is_copied_as_without_a_tuner(
     copied: Any, ddp: DistributedDataParallel, tmp_path: Path
 ) -> None:
-    attached.attach(ddp, {"live": str(tmp_path / "none"), "cache": None})
+    attached.attach(ddp)
     hooks = len(ddp._forward_pre_hooks), len(ddp._forward_hooks)
     assert hooks == (1, 1)
     other = copied(ddp)
@@ -69,13 +69,12 @@ def test_the_pickle_of_a_tuned_model_names_nothing_of_ours(ddp: DistributedDataP
 def test_only_the_first_model_of_all_ranks_has_the_cache(
     ddp: DistributedDataParallel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = {"live": str(tmp_path), "cache": "kept.json"}
-    assert attached._of_its_own(ddp, 0, options) == {"live": tmp_path, "cache": "kept.json"}
-    assert attached._of_its_own(ddp, 1, options) == {"live": tmp_path / "model-1", "cache": None}
-    elsewhere = {"live": str(tmp_path / "none"), "cache": "kept.json"}
-    assert attached._of_its_own(ddp, 0, elsewhere) == {"live": None, "cache": "kept.json"}
+    options = tmp_path, Path("kept.json")
+    assert attached._of_its_own(ddp, 0, *options) == {"live": tmp_path, "cache": Path("kept.json")}
+    assert attached._of_its_own(ddp, 1, *options) == {"live": tmp_path / "model-1", "cache": None}
+    assert attached._of_its_own(ddp, 0, None, None) == {"live": None, "cache": None}
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)
-    assert attached._of_its_own(ddp, 0, options) == {"live": tmp_path / "model-0-rank-0", "cache": None}
+    assert attached._of_its_own(ddp, 0, *options) == {"live": tmp_path / "model-0-rank-0", "cache": None}
 
 
 def test_a_cache_that_cannot_be_written_ends_no_training(

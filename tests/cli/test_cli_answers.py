@@ -71,7 +71,7 @@ def heard(name: str, at: Path, *more: str) -> Said:
 
 def test_every_command_is_here() -> None:
     """But for the screen, which says where it is, and those in which another command speaks."""
-    assert set(ANSWERS) == set(FROZEN) - {"dash", "box", "autotune", "demo"}
+    assert set(ANSWERS) == set(FROZEN) - {"dash", "box", "demo"}
 
 
 @pytest.mark.parametrize("name", ANSWERS)

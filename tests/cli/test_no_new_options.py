@@ -25,7 +25,6 @@ FROZEN = {
         "workload_file",
     ],
     "agree": ["--json", "--markdown", "--max-error", "directories"],
-    "autotune": ["--cache", "--live", "command"],
     "box": ["--rate", "command", "hosts"],
     "calibrate": [
         "--again",

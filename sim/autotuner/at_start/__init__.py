@@ -1,1 +1,0 @@
-"""Where ``bucketsim autotune`` points PYTHONPATH: Python runs what is here when it starts."""
