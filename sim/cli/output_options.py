@@ -7,7 +7,7 @@ import typer
 
 from sim.cli.printing import note
 from sim.formats import outputs
-from sim.formats.outputs import check_directory, check_writable, write_atomically, write_files
+from sim.formats.outputs import check_directory, check_writable, write_atomically
 
 _OUTPUT = ("-o", "--output")
 
@@ -32,13 +32,6 @@ def write_measured(path: Path, text: str, option: str = "--output") -> None:
     """``write`` of what cannot be had again: where it fails, the error says where it is kept."""
     outputs.write_measured({path: text}, option)
     note(f"wrote {path}")
-
-
-def write_all(texts: dict[Path, str]) -> None:
-    """Several files, all or none, and a word about each on stderr."""
-    write_files(texts, "--output")
-    for path in texts:
-        note(f"wrote {path}")
 
 
 def _check_file(option: typer.CallbackParam, given: Path | None) -> Path | None:

@@ -1,8 +1,5 @@
 """Translates the names of dtypes that torch's tools write into those that torch itself uses."""
 
-import math
-from collections.abc import Sequence
-
 from sim.nouns.workload import DTYPE_BYTES
 
 # c10::toString (flight recorder) and the C++ types of execution traces, DDP's logger and Kineto.
@@ -36,8 +33,3 @@ def torch_dtype(name: str) -> str | None:
     plain = name.strip().lower().removeprefix("torch.")
     plain = _NAMES.get(plain, plain)
     return plain if plain in DTYPE_BYTES else None
-
-
-def tensor_bytes(shape: Sequence[int], dtype: str) -> int:
-    """Bytes of a dense tensor; ``dtype`` by torch's name."""
-    return math.prod(shape) * DTYPE_BYTES[dtype]

@@ -1,7 +1,6 @@
 """Helpers for the sentences of importers: counts, names of files, and text of others made fit to show."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 LONGEST_WORD, LONGEST_LINE = 120, 380
 
@@ -14,11 +13,6 @@ def count_of(number: int, noun: str) -> str:
 def few(words: Sequence[str], most: int = 8) -> str:
     """The first of them with commas between, and ``...`` where there are more."""
     return ", ".join(words[:most]) + (", ..." if len(words) > most else "")
-
-
-def stem_of(path: Path) -> str:
-    """The name of a file without ``.json`` or ``.json.gz``."""
-    return path.name.removesuffix(".gz").removesuffix(".json")
 
 
 def plain(text: str, longest: int = LONGEST_WORD) -> str:

@@ -198,7 +198,7 @@ def test_one_rank_has_steps_and_gradients_and_no_curve(case: str, buckets: int) 
 @pytest.mark.parametrize(
     ("case", "word"),
     [
-        pytest.param("fsdp1", "FSDP", marks=pytest.mark.slow),
+        *(pytest.param(f"fsdp{version}", "FSDP", marks=pytest.mark.slow) for version in (1, 2)),
         pytest.param("tensor", "tensor parallelism", marks=pytest.mark.slow),
         pytest.param("pipeline", "pipeline parallelism", marks=pytest.mark.slow),
         ("send", "pipeline parallelism"),
@@ -211,13 +211,3 @@ def test_other_ways_to_train_are_declined_with_a_word(case: str, word: str, rank
         imported(case, ranks)
     assert len(str(error.value).splitlines()) == 1
     assert f"{case}_" in str(error.value)
-
-
-@pytest.mark.slow
-def test_fsdp2_is_imported_with_its_optimizer() -> None:
-    found = imported("fsdp2")
-    assert found.details["settings"] == {"policy": "fully_shard"}
-    assert found.workload is not None
-    assert [gradient.shape for gradient in found.workload.gradients] == list(SHAPES)
-    assert len(found.details["steps"]) == STEPS
-    assert found.workload.optimizer_ns > 0

@@ -6,8 +6,7 @@ of a rank go to ``ANSWERS.<rank>``, a line each. A case is a dict:
 - ``policy``: fully_shard or replicate; ``embeds``, ``has_head``: what stands before and behind the blocks;
   ``blocks``: for each the kinds of its parts; ``width``; ``dtype``;
 - ``wrapped``: modules by unit, the root apart; ``settings``: reshard_after_forward, forward_prefetch,
-  backward_prefetch, param_dtype, reduce_dtype, accumulation_steps, replicas, as the simulation takes them;
-- ``trace``: where torch.profiler writes what further steps did, ``_<rank>.json`` behind it; none: nowhere.
+  backward_prefetch, param_dtype, reduce_dtype, accumulation_steps, replicas, as the simulation takes them.
 
 An answer is a dict: ``parameters`` (name, shape, dtype), ``ready`` (gradients in the order in which the same
 model makes them ready without FSDP), ``events`` (step, micro_batch, phase, kind, elements, dtype), ``groups``
@@ -25,13 +24,11 @@ from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
-from torch.profiler import ProfilerActivity, profile, schedule
 
 from tests.systems.answering import answer_each, meet
 
 Case = dict[str, Any]
 Answer = dict[str, Any]
-TRACED = 3  # steps
 # By what torch calls it: what it is, and the argument that holds all that travels.
 _CALLS = {
     "all_gather_single": ("all_gather", 0, "output"),
@@ -102,8 +99,6 @@ class Run:
                 self._wrap(net)
                 for step in (1, 2):
                     self._train(net, step)
-                if "trace" in self.case:
-                    self._watch(net)
             except (AssertionError, RuntimeError, ValueError) as caught:
                 error = [type(caught).__name__, str(caught)]
         return {
@@ -161,18 +156,6 @@ class Run:
             loss.backward()
         for parameter in net.parameters():
             parameter.grad = None
-
-    def _watch(self, net: Net) -> None:
-        path = f"{self.case['trace']}_{dist.get_rank()}.json"
-        with profile(
-            activities=[ProfilerActivity.CPU],
-            record_shapes=self.case.get("record_shapes", True),
-            schedule=schedule(wait=0, warmup=1, active=TRACED),
-            on_trace_ready=lambda watched: watched.export_chrome_trace(path),
-        ) as watched:
-            for _ in range(1 + TRACED):
-                self._train(net, 0)
-                watched.step()
 
     @contextlib.contextmanager
     def _noted(self) -> Iterator[None]:

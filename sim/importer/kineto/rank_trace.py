@@ -12,7 +12,6 @@ from sim.importer.kineto.interference import Kernel, find_interference
 from sim.importer.kineto.kernel_names import is_communication, is_computation
 from sim.importer.kineto.refusals import decline
 from sim.importer.kineto.seen import SeenRank, SeenStep
-from sim.importer.kineto.sharded_steps import shard_steps
 from sim.importer.kineto.traced_collectives import find_collectives, unseen_calls
 from sim.importer.kineto.traced_devices import decline_unread_device, device_of, doubts, text_of
 from sim.importer.kineto.traced_steps import find_steps
@@ -29,7 +28,7 @@ def read_rank(path: Path, progress: Progress) -> SeenRank:
 
     Raises:
         InputError: not a trace, or one without whole training steps.
-        NotModelledError: a trace of something else than data parallelism by DDP or FSDP2.
+        NotModelledError: a trace of something else than data parallelism by DDP.
     """
     trace = read_events(path, progress)
     info = trace.header.get("distributedInfo")
@@ -38,7 +37,7 @@ def read_rank(path: Path, progress: Progress) -> SeenRank:
     backend = None if said is None else backend_of(said, "cuda" if trace.gpu else "cpu")
     decline_unread_device(trace, backend)
     collectives = find_collectives(trace)
-    steps = shard_steps(trace, find_steps(trace, collectives))
+    steps = find_steps(trace, collectives)
     decline(trace, steps)
     communication = _busy(trace, is_communication)
     return SeenRank(

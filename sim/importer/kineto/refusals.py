@@ -21,10 +21,11 @@ _SHARE = 0.05
 def decline(trace: TraceEvents, steps: tuple[SeenStep, ...]) -> None:
     """Raise ``NotModelledError`` where gradients were not reduced as replicated data parallelism does."""
     sharded = next((one.name for one in trace.operators if _FSDP.match(one.name)), None)
-    if sharded is not None and steps[0].sharding is None:
+    if sharded is not None:
         raise NotModelledError(
             f"{trace.source}: {sharded!r} in it: trained by FSDP, which gathers parameters and scatters "
-            f"gradients; of it only FSDP2 is read (fully_shard), by its FSDP::post_backward_reduce"
+            f"gradients; its traces are not read; record or estimate the model without it, and "
+            f"`bucketsim simulate --policy fully_shard` predicts FSDP2's step"
         )
     step = steps[len(steps) // 2]
     if step.other_backwards:

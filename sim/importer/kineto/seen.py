@@ -63,41 +63,6 @@ class SeenGradient:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeenUnit:
-    """A unit of FSDP2: ``modules`` that were wrapped together; empty for the root's unit.
-
-    ``shapes`` are those of its gradients, None if the trace does not tell them. ``ready_ns`` has the ready
-    time of each, or one for all, in ns of work since backward began. ``dtype`` is that of the gradients as
-    computed. ``reduction`` is the collective that sent them, padding included; None on one rank.
-    """
-
-    modules: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...] | None
-    ready_ns: tuple[int, ...]
-    dtype: str | None
-    reduction: SeenCollective | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenSharding:
-    """What FSDP2 did in a step, and the ``settings`` that the trace shows.
-
-    ``units`` are in the order of their reductions, ``forward`` has their modules in the order of forward.
-    Each of ``gathers`` counts the elements of all ranks. ``forward_ns`` and ``backward_ns`` leave out what
-    FSDP2 does and waits for; the copies are those of FSDP2.
-    """
-
-    units: tuple[SeenUnit, ...]
-    forward: tuple[tuple[str, ...], ...]
-    gathers: tuple[SeenCollective, ...]
-    forward_ns: int
-    backward_ns: int
-    copy_in_ns: int
-    copy_out_ns: int
-    settings: dict[str, bool | int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SeenStep:
     """One training step on the device.
 
@@ -107,7 +72,6 @@ class SeenStep:
     ``synchronised_batches`` of the ``micro_batches`` were reduced; ``other_backwards`` of them are of
     another model than the last, or lie before an optimizer's step. ``busy_ns`` is how long the lane worked in
     the last backward, ``plain_busy_ns`` in each backward before it, if only the last one was reduced.
-    ``sharding`` is None except under FSDP2.
     """
 
     number: int
@@ -125,7 +89,6 @@ class SeenStep:
     other_backwards: int = 0
     busy_ns: int = 0
     plain_busy_ns: tuple[int, ...] = ()
-    sharding: SeenSharding | None = None
 
     @property
     def reductions(self) -> tuple[SeenCollective, ...]:

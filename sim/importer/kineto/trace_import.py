@@ -10,7 +10,6 @@ from sim.importer.kineto.layout import lay_out, size_of
 from sim.importer.kineto.rank_trace import read_rank
 from sim.importer.kineto.seen import SeenRank, SeenStep
 from sim.importer.kineto.several_ranks import align, group_size, number_alike, rank_rows
-from sim.importer.kineto.sharded_telling import import_sharded
 from sim.importer.kineto.slowed import find_comm_slowdown
 from sim.importer.kineto.telling import Told
 from sim.importer.quiet_steps import left_out, quiet_numbers
@@ -27,7 +26,7 @@ def read_kineto(paths: Sequence[Path], options: ImportOptions) -> Imported:
 
     Raises:
         InputError: a file that is no trace, lacks what is needed, or belongs to another job.
-        NotModelledError: FSDP1, tensor or pipeline parallelism, inference.
+        NotModelledError: FSDP, tensor or pipeline parallelism, inference.
     """
     ranks, still_open = number_alike(_one_job([read_rank(path, options.progress) for path in paths]))
     regular = [regular_steps(rank) for rank in ranks]
@@ -63,9 +62,6 @@ def read_kineto(paths: Sequence[Path], options: ImportOptions) -> Imported:
     )
     common = {one.step for one in aligned.transfers} or set(sizes)
     steps = tuple(step for step in regular[place][0] if step.number in common)
-    if steps[0].sharding is not None:
-        sharded = import_sharded(aligned, rank, steps, world_size, dropped, options)
-        return replace(sharded, doubtful=(*doubtful, *sharded.doubtful))
     layout = lay_out(steps[0], options.model, rank.source)
     # gloo's threads run on the CPU: how backward slows them is in their durations already.
     slowed = find_comm_slowdown(aligned.transfers, complete=aligned.complete) if rank.on_gpu else None

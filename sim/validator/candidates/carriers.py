@@ -6,14 +6,13 @@ from statistics import median
 from typing import Any
 
 from sim.errors import InputError
-from sim.nouns.hardware import GLOO_CHANNELS, CurvePoint, Hardware
+from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload
 from sim.validator.hosts.launch import Place, run_ranks
 
 DEVICES = ("cpu", "cuda")
 BACKENDS = ("gloo", "nccl")
 EMULATED = "emulated"
-_CHANNELS = {"gloo": GLOO_CHANNELS, "nccl": 1}  # A3.8, A3.7
 _TIMEOUT_S = 120.0
 _PROBE_REPEATS = 6
 
@@ -87,17 +86,14 @@ def measure_machine(workload: Workload, hardware: Hardware, device: str) -> Hard
     return with_local_costs(hardware, found[0])
 
 
-def probe_job(
-    workload: Workload, carrier: Carrier, sizes: Sequence[int] = (), repeats: int = _PROBE_REPEATS
-) -> dict[str, Any]:
-    """The job that measures copies of ``workload``'s tensors, launches, all-reduces of ``sizes`` bytes."""
+def probe_job(workload: Workload, carrier: Carrier) -> dict[str, Any]:
+    """The job that measures copies of ``workload``'s tensors, and launches."""
     return {
         "task": "probe",
         **carrier.order_to_ranks(),
-        "sizes": list(sizes),
         "shapes": [list(gradient.shape) for gradient in workload.gradients],
         "dtypes": [gradient.dtype for gradient in workload.gradients],
-        "repeats": repeats,
+        "repeats": _PROBE_REPEATS,
     }
 
 
@@ -131,25 +127,6 @@ def with_local_costs(hardware: Hardware, found: dict[str, Any]) -> Hardware:
         },
         provenance={"source": "bucketsim, emulated link", "link": hardware.provenance},
     )
-
-
-def measured_hardware(name: str, world_size: int, backend: str, found: dict[str, Any]) -> Hardware:
-    """A Hardware of what the event ``local`` of a probe job with sizes measured on real ranks."""
-    curve = tuple(
-        CurvePoint(num_bytes=size, duration_ns=_middle(samples)) for size, samples in found["curve"]
-    )
-    sharing = [_middle(both) / max(1, _middle(alone)) for alone, both in found["pairs"]]
-    bare = Hardware(
-        name=name,
-        world_size=world_size,
-        all_reduce=curve,
-        comm_channels=_CHANNELS[backend],
-        channel_slowdown=1.0 if backend == "nccl" else max(1.0, *sharing),
-        spread={"all_reduce": {str(size): _scatter(samples) for size, samples in found["curve"]}},
-        provenance={"source": "bucketsim, probed on real ranks", "backend": backend},
-    )
-    made = with_local_costs(bare, found)
-    return replace(made, name=name, provenance=bare.provenance, shared_connection=backend == "gloo")
 
 
 def _middle(samples: Sequence[int]) -> int:

@@ -261,14 +261,6 @@ class CudaPacer:
             row["buckets"] = recorder.by_bucket(partial(clock.between_ns, backward))
         return row
 
-    def time(self, work: Callable[[], object]) -> int:
-        """On the current stream."""
-        start = self._start()
-        work()
-        end = self._clock.stamp()
-        self._clock.settle()
-        return self._clock.between_ns(start, end)
-
     def state(self) -> dict[str, Any]:
         """How long kernels last now, against how long they lasted when the schedule was laid out."""
         now = measure_spin_rate(self.device)

@@ -1,19 +1,17 @@
 """Who keeps the recorded schedule: the host by sleeping, or a GPU by timed kernels."""
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 
 from sim.validator.ranks.pacing.emulated_link import EmulatedLink, HostLink, curve_from
-from sim.validator.ranks.pacing.paced_module import PacedModule, sleep_until
+from sim.validator.ranks.pacing.paced_module import PacedModule
 from sim.validator.ranks.pacing.replay_lane import Manner
 from sim.validator.ranks.pacing.stepping import (
     PLAIN,
     Recorder,
     all_reduce,
-    common_start,
     run_step,
     set_baseline,
 )
@@ -64,9 +62,6 @@ class Pacer(Protocol):
     ) -> dict[str, Any]:
         """One step from a common start of all ranks, as a lane returns it."""
 
-    def time(self, work: Callable[[], object]) -> int:
-        """How long ``work`` lasts from a common start of all ranks, ns, on this pacer's clock."""
-
     def state(self) -> dict[str, Any]:
         """What is known now of how well the schedule is kept; empty where nothing drifts."""
 
@@ -115,12 +110,6 @@ class HostPacer:
     ) -> dict[str, Any]:
         """One slept step; it also returns ``hooks``, processor time of each AccumulateGrad."""
         return run_step(model, module, optimizer_ns, recorder, manner=manner)
-
-    def time(self, work: Callable[[], object]) -> int:
-        """On the host's clock."""
-        start = sleep_until(common_start())
-        work()
-        return time.monotonic_ns() - start
 
     def state(self) -> dict[str, Any]:
         """The host's clock does not drift."""

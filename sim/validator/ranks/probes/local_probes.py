@@ -1,4 +1,4 @@
-"""What DDP of one workload costs on this machine: copies, launches, and between several ranks all-reduces.
+"""What DDP of one workload costs on this machine: copies and launches.
 
 Copies are those of the workload's own tensors, so that the bandwidth holds the cost of the calls too.
 """
@@ -7,13 +7,11 @@ import gc
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 
 from sim.validator.ranks.lanes.paced_lanes import pacer_for
 from sim.validator.ranks.pacing.paced_module import PacedModule, sharpen_sleep
 from sim.validator.ranks.pacing.pacers import Pacer
-from sim.validator.ranks.probes.curve_probes import shortest
 from sim.validator.ranks.process.rank_like import RankLike
 from sim.validator.ranks.wrapping.building import build
 
@@ -22,43 +20,21 @@ _SPACING_NS = {"cpu": 2_000_000, "cuda": 200_000}  # between gradients: more tha
 _SWEEP_BYTES = 192 * _MIB
 _SMALL_BYTES, _SMALL_COUNT = 4096, 24
 _DROPPED = 3
-_OFTENER = 4  # an all-reduce is repeated so many times as often as a backward, as it scatters more
 _FREE_LINK = {"points": [[0, 0]], "channels": 1, "channel_slowdown": 1.0}
 
 
 def probe_machine(rank: RankLike) -> None:
-    """Measure copies into and out of buckets, launches, and all-reduces of the job's ``sizes``.
-
-    Tells one event, ``local``, of samples in ns: those of rank 0; of all-reduces the shortest over ranks,
-    that of the last arriver, which has not waited.
-    """
+    """Measure copies into and out of buckets, and launches: one event, ``local``, of samples in ns."""
     sharpen_sleep()
     gc.disable()
     pacer = pacer_for(rank)
     repeats: int = rank.job["repeats"] + _DROPPED
-    often = _OFTENER * repeats
     rank.tell(
         "local",
         **_copies(pacer, rank.job["shapes"], rank.job["dtypes"], repeats),
         launch_ns=_launches(pacer, repeats),
         launch_blocks_compute=pacer.device.type == "cpu",
-        curve=[[size, _all_reduces(rank, pacer, size, 1, often)] for size in rank.job["sizes"]],
-        pairs=[
-            [_all_reduces(rank, pacer, size, count, often) for count in (1, 2)]
-            for size in rank.job["sizes"][-1:]
-        ],
     )
-
-
-def _all_reduces(rank: RankLike, pacer: Pacer, size: int, count: int, repeats: int) -> list[int]:
-    """ns from a common start to the end of the last of ``count`` all-reduces of ``size`` bytes at once."""
-    tensors = [torch.zeros(size // 4, device=pacer.device) for _ in range(count)]
-
-    def reduce() -> None:
-        for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
-            work.wait()
-
-    return shortest([pacer.time(reduce) for _ in range(repeats)][_DROPPED:], rank)
 
 
 def _module(pacer: Pacer, tensors: list[torch.Tensor], gradients: list[torch.Tensor]) -> PacedModule:
