@@ -48,10 +48,10 @@ def test_people_get_tables_and_reasons(scaling: Scaling) -> None:
     one, two = [line.split() for line in said.out.splitlines() if line.startswith(("1 ", "2 "))][:2]
     assert one == ["1", "0.00", "30.00", "30.00", "30.00", "0.00", "100.0%"]
     assert two[0] == "2"
-    assert "communication-begins: at 2 GPUs bucket_cap_mb=" in said.out
+    assert ": at 2 GPUs bucket_cap_mb=" in said.out
     assert "efficiency: samples a second and GPU" in said.out
     assert "all-reduces have a range" in said.out
-    told = ("communication-begins: ", "efficiency: ", "all-reduces have", "not measured on")
+    told = ("all-reduces", "bandwidth: ", "cost-of-a-bucket: ", "efficiency: ", "not measured on")
     assert max(len(line) for line in said.out.splitlines() if not line.startswith(told)) <= 80
 
 

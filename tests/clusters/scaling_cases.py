@@ -8,8 +8,7 @@ import sim
 from sim.clusters.nccl.from_cluster import fabric_of
 from sim.clusters.scaling.cap_steps import CapSteps, caps_of, tune_caps
 from sim.clusters.scaling.carried import Carried
-from sim.clusters.scaling.change import Side, side_of
-from sim.clusters.scaling.reasons import Reason, find_reason
+from sim.clusters.scaling.reasons import Reason, Side, find_reason, side_of
 from sim.clusters.topology.presets import preset
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import Hardware

@@ -7,9 +7,8 @@ from typing import Any
 from sim.clusters.ranks.distribution import compare_assignments
 from sim.clusters.scaling.cap_steps import Tuned, caps_of, tune_caps
 from sim.clusters.scaling.carried import Carried, at_end
-from sim.clusters.scaling.change import Side, side_of
 from sim.clusters.scaling.machines import SizedMachine
-from sim.clusters.scaling.reasons import Reason, find_reason
+from sim.clusters.scaling.reasons import Reason, Side, find_reason, side_of
 from sim.costs.doubts import doubts_about
 from sim.costs.own_costs import told_uncounted, told_unmeasured
 from sim.costs.service_time import all_reduce_ns

@@ -1,188 +1,164 @@
 """Why the cap that was best on one machine is not on the next: the cause, checked by steps without it.
 
-Between two machines an all-reduce changes by what one bucket more costs, by what a byte costs, and by how
-NCCL does it. Each is put back to what it was, all else left as it is now, and the old cap played against the
-new one: it is the cause only where the old cap is then no worse by more than 0.1 % of the step. Where a
+Between two machines an all-reduce changes by what one bucket more costs and by what a byte costs. Each is put
+back to what it was, all else left as it is now, and the old cap played against the new one: it is the cause
+only where the old cap is then no worse by more than 0.1 % of the step. Where neither is it alone, or a
 bucket's cost cannot be told from that of bytes, the all-reduces as they were are played as a whole.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from sim.clusters.scaling.change import BestCapChange, Side
-from sim.clusters.scaling.switched import by_old_methods, switched_methods
-from sim.clusters.scaling.wire import tail_ns
+from sim.clusters.scaling.cap_steps import Tuned
+from sim.clusters.scaling.carried import Carried, shifted, with_curve
+from sim.costs.service_time import service_ns
+from sim.nouns.hardware import Curve
 from sim.nouns.workload import Workload
-from sim.units import format_ms, format_size
+from sim.systems.registry import assign
+from sim.tuner.search.as_searched import Searched
+from sim.tuner.spread.gain import NOTHING
+from sim.units import divide_half_even, format_ms, format_number, format_percent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One machine, its best cap in MiB with that cap's step, and whether all caps are within 0.1 % of it."""
+
+    carried: Carried
+    best_mb: float
+    best_ns: int
+    all_are_alike: bool
+
+    @property
+    def gpus(self) -> str:
+        """The machine in words: its number of GPUs."""
+        ranks = self.carried.hardware.world_size
+        return f"{ranks} GPU{'s' if ranks > 1 else ''}"
+
+    @property
+    def curve(self) -> Curve:
+        """The all-reduce curve of the machine."""
+        return self.carried.hardware.all_reduce
+
+
+def side_of(tuned: Tuned, carried: Carried) -> Side:
+    """What is kept of a machine's caps for its neighbours."""
+    return Side(
+        carried=replace(carried, hardware=tuned.scorer.problem.hardware),
+        best_mb=tuned.best_mb,
+        best_ns=tuned.best_ns,
+        all_are_alike=tuned.all_are_alike,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """A cause by code, and the sentence with its figures."""
+    """A cause by code (``cost-of-a-bucket``, ``bandwidth``, ``all-reduces``), and the sentence."""
 
     code: str
     sentence: str
 
 
 def find_reason(workload: Workload, before: Side, after: Side) -> Reason | None:
-    """Why the best cap of ``before`` is not as good on ``after``; None where it is, within 0.1 %.
+    """Why the best cap of ``before`` is not as good on ``after``; None where it is, within 0.1 %."""
+    made = [assign(workload, bucket_cap_mb=side.best_mb) for side in (before, after)]
+    sizes = [
+        [sum(workload.gradients[index].on_wire for index in bucket) for bucket in one.bucket_indices]
+        for one in made
+    ]
 
-    The first of ``CAUSES`` that holds is told; the last of them names two changes at once.
-    """
-    change = BestCapChange(workload, before, after)
-    if not change.matters(change.lost_ns(after.curve)):
+    def lost_ns(curve: Curve) -> int:
+        """By how much the old cap's step is longer than the new one's, on the new machine with this curve."""
+        asked = Searched(workload, with_curve(after.carried.hardware, curve))
+        ends = [asked.scorer.sync_end_ns(one.bucket_indices) for one in made]
+        return asked.times * (ends[0] - ends[1])
+
+    def matters(lost: int) -> bool:
+        return lost > NOTHING * after.best_ns
+
+    lost = lost_ns(after.curve)
+    if not matters(lost):
         return None
-    code, why = next(found for cause in CAUSES if (found := cause(change)) is not None)
+    old, new = map(len, sizes)
+    counts = f"{_buckets(old)} instead of {new}" if old != new else f"both make {_buckets(old)}"
+    new_mb = format_number(after.best_mb, 6)
+    opening = (
+        f"at {after.gpus} bucket_cap_mb={format_number(before.best_mb, 6)}, the best at {before.gpus}, would take "
+        f"{format_ms(lost)} ({format_percent(lost / after.best_ns)}) longer than {new_mb} ({counts})"
+    )
+    was_ns, now_ns = ([wire_ns(side.curve, each) for each in sizes] for side in (before, after))
+    takes = f"its {_buckets(old)} take{'s' if old == 1 else ''}"
+    cost = cost_of_a_bucket(before, after, *sizes)
+    alone = without = 0
+    if cost is not None:
+        # The old machine with the new cost of a bucket, and the new one with the old cost.
+        alone = lost_ns(shifted(before.curve, cost[1] - cost[0]))
+        without = lost_ns(shifted(after.curve, cost[0] - cost[1]))
+    was, now = ([format_ms(taken) for taken in each] for each in (was_ns, now_ns))
+    code = "all-reduces"
+    if cost is not None and matters(alone) != matters(without):
+        code = "cost-of-a-bucket" if matters(alone) else "bandwidth"
+    if cost is not None and code == "cost-of-a-bucket":
+        why = (
+            f"one bucket more costs {_us(cost[1])} on the wire, {_us(cost[0])} at {before.gpus}; at "
+            f"{_us(cost[0])} it would {_lose(without)}"
+        )
+    elif code == "bandwidth":
+        why = (
+            f"{takes} {now[0]} on the wire ({was[0]} at {before.gpus}); were bytes as fast as at "
+            f"{before.gpus}, it would {_lose(alone)}"
+        )
+    else:
+        why = (
+            f"{takes} {now[0]} on the wire, the {_buckets(new)} of {new_mb} {now[1]} ({was[0]} and "
+            f"{was[1]} at {before.gpus}); with all-reduces as at {before.gpus} it would "
+            f"{_lose(lost_ns(before.curve))}"
+        )
     if before.all_are_alike and before.carried.hardware.world_size > 1:
         why += f"; at {before.gpus} every cap was within 0.1 % of the best"
-    return Reason(code=code, sentence=f"{change.opening}; {why}")
+    return Reason(code=code, sentence=f"{opening}; {why}")
 
 
-# A code, and what is said of it; None where it is not the cause.
-Found = tuple[str, str] | None
+def wire_ns(curve: Curve, sizes: Sequence[int]) -> int:
+    """The sum in ns of the service times of buckets of ``sizes`` bytes, each alone on its channel."""
+    return sum(service_ns(curve, size) for size in sizes)
 
 
-def _copies_and_launches(change: BestCapChange) -> Found:
-    """Machines that were measured each for itself may differ in more than their all-reduces."""
-    if not change.matters(change.lost_before_ns):
-        return None
-    return "copies-and-launches", (
-        f"with all-reduces as at {change.before.gpus} it would still "
-        f"{_lose(change.lost_before_ns)}: copies, launches or slow-downs differ as well"
-    )
+def cost_of_a_bucket(
+    before: Side, after: Side, old_sizes: Sequence[int], new_sizes: Sequence[int]
+) -> tuple[int, int] | None:
+    """What the wire takes for one bucket more with the bytes the same, in ns, before and after.
 
-
-def _communication_begins(change: BestCapChange) -> Found:
-    """One GPU sends nothing: any cap did there, or what its copies and launches cost told caps apart."""
-    if change.before.carried.hardware.world_size > 1:
-        return None
-    told = "1 GPU sends nothing, so that any cap did"
-    if not change.before.all_are_alike:
-        told = (
-            "1 GPU sends nothing, so that copies and launches alone chose; were all-reduces free, as there, "
-            f"it would {_lose(change.lost_before_ns)}"
-        )
-    return "communication-begins", told
-
-
-def _method(change: BestCapChange) -> Found:
-    """NCCL chooses otherwise at a size of these buckets, and with its old choices the cap would do."""
-    before, after = change.before.carried, change.after.carried
-    switched = switched_methods(before, after, sorted({*change.old_sizes, *change.new_sizes}))
-    if not switched:
-        return None
-    lost = change.lost_ns(by_old_methods(before, after))
-    if change.matters(lost):
-        return None
-    size, was, now = switched[-1]
-    return "method", (
-        f"NCCL sends {format_size(size)} by {now} where it took {was}; with the "
-        f"old choices it would {_lose(lost)}"
-    )
-
-
-def _all_reduces(change: BestCapChange) -> Found:
-    """The curve bends between the buckets, so that no one figure is what a bucket costs."""
-    if change.bucket_ns is not None:
-        return None
-    return "all-reduces", (
-        f"{change.all_buckets}; with all-reduces as at {change.before.gpus} it "
-        f"would {_lose(change.lost_before_ns)}"
-    )
-
-
-def _cost_of_a_bucket(change: BestCapChange) -> Found:
-    """The changed cost of one bucket more is cause enough, and without that change the old cap would do."""
-    if change.bucket_ns is None or change.halves is None:
-        return None
-    alone, without = change.halves
-    if not change.matters(alone) or change.matters(without):
-        return None
-    was, now = change.bucket_ns
-    return "cost-of-a-bucket", (
-        f"one bucket more costs {_us(now)} on the wire, {_us(was)} at "
-        f"{change.before.gpus}; at {_us(was)} it would {_lose(without)}"
-    )
-
-
-def _no_longer_hidden(change: BestCapChange) -> Found:
-    """Bytes got slower, so that all-reduces no longer fit behind backward; or the other way round.
-
-    They fit where they take no longer than backward and all but the last are done when that is launched.
+    It is told by the buckets of the two caps (bytes on the wire of each), or, if both make as many, by those
+    of the old cap against one bucket of all bytes. None if NCCL sends some of them by another method than the
+    rest, or if the curve bends between them.
     """
-    without = _without_bytes(change)
-    if without is None:
+    sizes = {*old_sizes, *new_sizes}
+    if any(len(set(map(side.carried.method, sizes))) > 1 for side in (before, after)):
         return None
-    backward = change.workload.backward_ns
-    fits = [took <= backward for took in change.old_wire_ns]
-    sides = change.before, change.after
-    ends_in_time = [tail_ns(change.timeline(side, change.old)) is not None for side in sides]
-    if fits != ends_in_time or fits[0] == fits[1]:
-        return None
-    was = fits[0]
-    return "no-longer-hidden" if was else "hidden", (
-        f"{change.old_buckets}, which {'no longer' if was else 'now'} fits behind "
-        f"the {format_ms(backward)} of backward; {without}"
-    )
+    others = [sum(old_sizes)] if len(new_sizes) == len(old_sizes) else new_sizes
+    was, now = (_bucket_ns(side.curve, old_sizes, others, min(sizes)) for side in (before, after))
+    return None if was is None or now is None else (was, now)
 
 
-def _tail(change: BestCapChange) -> Found:
-    """The cost of a byte changed, which is the cause alone, and only the last bucket is not hidden."""
-    without = _without_bytes(change)
-    if without is None:
-        return None
-    tails = [tail_ns(change.timeline(change.after, made)) for made in (change.old, change.new)]
-    if tails[0] is None or tails[1] is None:
-        return None
-    return "tail", (
-        f"only the last bucket is not hidden, and takes {format_ms(tails[0])} "
-        f"instead of {format_ms(tails[1])}; {without}"
-    )
+def _bucket_ns(curve: Curve, sizes: Sequence[int], others: Sequence[int], smallest: int) -> int | None:
+    """What one bucket more costs, in ns, where ``sizes`` and ``others`` are two ways to cut the same bytes.
+
+    The cost is the difference of their times on the wire, over the difference of their numbers of buckets. A
+    cost below 0 or above the whole time of a bucket of ``smallest`` bytes is no bucket's cost: it comes from
+    a bend of the curve between the sizes, and the answer is None. A cost that is beyond these limits by no
+    more than one ns for each bucket may come from rounded service times, and is moved to the limit.
+    """
+    more = len(sizes) - len(others)
+    rise = wire_ns(curve, sizes) - wire_ns(curve, others)
+    cost = divide_half_even(rise if more > 0 else -rise, abs(more))
+    rounded = len(sizes) + len(others)
+    whole = service_ns(curve, smallest)
+    return min(max(cost, 0), whole) if -rounded <= cost <= whole + rounded else None
 
 
-def _bandwidth(change: BestCapChange) -> Found:
-    """The cost of a byte changed, which is the cause alone."""
-    without = _without_bytes(change)
-    if without is None:
-        return None
-    return "bandwidth", f"{change.old_buckets}; {without}"
-
-
-def _both(change: BestCapChange) -> Found:
-    """The costs of a bucket and of a byte changed, and each is the cause alone, or only both together."""
-    if change.bucket_ns is None or change.halves is None:
-        return None
-    alone, without = change.halves
-    was, now = change.bucket_ns
-    either = change.matters(alone)
-    return "either" if either else "together", (
-        f"one bucket more costs {_us(now)} on the wire ({_us(was)} at "
-        f"{change.before.gpus}), and {change.old_buckets}: {'each' if either else 'neither'} does it alone; "
-        f"with the first it would {_lose(alone)}, with the second {_lose(without)}"
-    )
-
-
-CAUSES: tuple[Callable[[BestCapChange], Found], ...] = (
-    _copies_and_launches,
-    _communication_begins,
-    _method,
-    _all_reduces,
-    _cost_of_a_bucket,
-    _no_longer_hidden,
-    _tail,
-    _bandwidth,
-    _both,
-)
-
-
-def _without_bytes(change: BestCapChange) -> str | None:
-    """Words for a changed cost of a byte; None unless it alone is why the old cap is no longer as good."""
-    if change.halves is None:
-        return None
-    alone, without = change.halves
-    if change.matters(alone) or not change.matters(without):
-        return None
-    return f"were bytes as fast as at {change.before.gpus}, it would {_lose(alone)}"
+def _buckets(count: int) -> str:
+    return f"{count} bucket{'' if count == 1 else 's'}"
 
 
 def _lose(lost_ns: int) -> str:
