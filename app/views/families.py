@@ -13,7 +13,7 @@ from app.words.tune import COLUMN_HELP, absent_words
 from sim.nouns.recommendation import Recommendation
 
 _NUMBERS = ("step, ms", "regret, ms", "exposed, ms")
-_COMPARED = ("default", "bucket_cap_mb", "mg-wfbp", "horovod", "per-parameter", "single")
+_COMPARED = ("default", "bucket_cap_mb", "per-parameter", "single")
 
 
 def show(inputs: Inputs, shown: Played | None, found: Recommendation, choice: Choice) -> None:

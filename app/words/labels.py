@@ -75,8 +75,6 @@ FAMILY_WORDS: dict[str, str] = {
     "bucket_indices": "any buckets in ready order",
     "per-parameter": "one bucket per parameter",
     "single": "one bucket in all",
-    "mg-wfbp": "MG-WFBP's rule",
-    "horovod": "Horovod's fusion",
     "zero1 reduce_bucket_size": "DeepSpeed ZeRO-1, reduce_bucket_size",
     "zero2 reduce_bucket_size": "DeepSpeed ZeRO-2, reduce_bucket_size",
     "ddp-bucket-size": "Megatron-Core, --ddp-bucket-size",

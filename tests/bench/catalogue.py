@@ -15,7 +15,6 @@ from sim.clock.variants import Lanes, make_lanes
 from sim.clusters.ranks.distribution import step_distribution
 from sim.nouns.ranks import Ranks
 from sim.systems.registry import assign, write
-from sim.tuner.reach.baselines import fit_alpha_beta, fuse_in_cycles, merge_wisely
 from sim.tuner.reach.cap_layouts import find_intervals, make_walk
 from sim.tuner.reach.families import find_families
 from sim.tuner.reach.layout_scores import LayoutScores, score_layouts
@@ -29,6 +28,7 @@ from sim.tuner.sweeps.grid import sweep
 from sim.units import format_ms
 from tests.bench.machines import MACHINES, machine, model
 from tests.bench.plain_dp import earliest_finish
+from tests.tuner.peers import fit_alpha_beta, fuse_in_cycles, merge_wisely
 
 Timed = Callable[[], Any]
 

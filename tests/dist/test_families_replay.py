@@ -20,7 +20,7 @@ TWO = wired({0: MS, 1 << 20: 3 * MS}, name="two")
 
 @pytest.mark.slow
 def test_every_knob_is_replayed_with_its_own_buckets(small_workload: Workload, tmp_path: Path) -> None:
-    """Through the command line: DDP's knobs, MG-WFBP's and Horovod's rule; ranks ran what the tuner says."""
+    """Through the command line: DDP's knobs; ranks ran what the tuner says."""
     workload, hardware, record = tmp_path / "w.json", tmp_path / "h.json", tmp_path / "record"
     workload.write_text(sim.to_text(small_workload))
     hardware.write_text(sim.to_text(TWO))
@@ -35,7 +35,7 @@ def test_every_knob_is_replayed_with_its_own_buckets(small_workload: Workload, t
         for name, family in families.items()
         if family.assignment.policy in DDP_POLICIES and name != "bucket_cap_mb_list"
     }
-    assert {"bucket_cap_mb", "DDP_SET_LAST_BUCKET_CAP", "mg-wfbp", "horovod"} <= set(expected)
+    assert {"bucket_cap_mb", "DDP_SET_LAST_BUCKET_CAP"} <= set(expected)
     assert {row["name"] for row in json.loads(said.out)["rows"]} == set(expected)
     for candidate in load_record(record).candidates:
         assert candidate.observed is not None

@@ -8,14 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import sim
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload
-from sim.tuner.reach import baselines
 from sim.units import MIB
 from tests.handmade import handmade
-from tests.strategies import REAL, TINY, curves, workloads
-from tests.tuner.cases import cuttings, link
+from tests.strategies import REAL, TINY, curves, hardwares, workloads
+from tests.tuner import peers
+from tests.tuner.cases import cuttings, link, simulated
 
 US = 1000
 ANY = st.sampled_from([TINY, REAL]).flatmap(lambda scale: workloads(scale, max_gradients=12))
@@ -70,19 +71,19 @@ def as_published(layers: Sequence[tuple[int, int]], cost) -> list[tuple[int, ...
 
 @given(LAYERS, COSTS)
 def test_mg_wfbp_is_the_published_algorithm(layers, cost):
-    assert list(baselines.merge_wisely(layered(layers), *cost)) == as_published(layers, cost)
+    assert list(peers.merge_wisely(layered(layers), *cost)) == as_published(layers, cost)
 
 
 @given(LAYERS, COSTS)
 def test_mg_wfbp_is_never_worse_than_no_merging_in_its_model(layers, cost):
-    made = baselines.merge_wisely(layered(layers), *cost)
+    made = peers.merge_wisely(layered(layers), *cost)
     alone = [(at,) for at in range(len(layers))]
     assert end_in_model(layers, made, cost) <= end_in_model(layers, alone, cost)
 
 
 @given(LAYERS.filter(lambda layers: len(layers) <= 2), COSTS)
 def test_of_two_gradients_mg_wfbp_makes_the_best(layers, cost):
-    made = baselines.merge_wisely(layered(layers), *cost)
+    made = peers.merge_wisely(layered(layers), *cost)
     best = min(end_in_model(layers, cut, cost) for cut in cuttings(range(len(layers))))
     assert end_in_model(layers, made, cost) == best
 
@@ -92,7 +93,7 @@ def test_mg_wfbp_is_not_always_the_optimum_of_its_model():
     the second, ready before 10, is merged and delays both to 9; the third comes at 9 + 10, not before, and
     pays a start-up of its own: 9 + 20 + 10. Left alone, the first would end at 20 and the rest at 30."""
     layers, cost = [(0, 10), (9, 0), (10, 0)], (10, 1)
-    made = baselines.merge_wisely(layered(layers), *cost)
+    made = peers.merge_wisely(layered(layers), *cost)
     assert made == ((0, 1), (2,))
     assert end_in_model(layers, made, cost) == 39
     assert end_in_model(layers, [(0,), (1, 2)], cost) == 30
@@ -103,26 +104,26 @@ def test_mg_wfbp_is_not_always_the_optimum_of_its_model():
 def test_every_baseline_is_a_legal_assignment(workload, curve, world_size):
     hardware = replace(link(10), all_reduce=curve, world_size=world_size)
     for buckets in (
-        baselines.merge_wisely(workload, *baselines.fit_alpha_beta(hardware)),
-        baselines.fuse_in_cycles(workload),
-        baselines.fuse_in_cycles(workload, threshold_bytes=8, cycle_time_ns=3),
+        peers.merge_wisely(workload, *peers.fit_alpha_beta(hardware)),
+        peers.fuse_in_cycles(workload),
+        peers.fuse_in_cycles(workload, threshold_bytes=8, cycle_time_ns=3),
     ):
         Assignment(bucket_indices=buckets).check_fits(workload)
         places = {index: place for place, index in enumerate(workload.order())}
         assert all(list(bucket) == sorted(bucket, key=places.__getitem__) for bucket in buckets)
-    merged = baselines.merge_wisely(workload, *baselines.fit_alpha_beta(hardware))
+    merged = peers.merge_wisely(workload, *peers.fit_alpha_beta(hardware))
     assert list(merged) == sorted(merged, key=lambda bucket: places[bucket[-1]])  # as they become ready
 
 
 @given(curves(REAL), st.sampled_from([1, 2, 8]))
 def test_a_fitted_line_never_falls_and_never_starts_below_zero(curve, world_size):
-    alpha, beta = baselines.fit_alpha_beta(replace(link(10), all_reduce=curve, world_size=world_size))
+    alpha, beta = peers.fit_alpha_beta(replace(link(10), all_reduce=curve, world_size=world_size))
     assert alpha >= 0
     assert beta >= 0
 
 
 def test_an_affine_curve_is_its_own_fit():
-    alpha, beta = baselines.fit_alpha_beta(link(10, latency_us=50))
+    alpha, beta = peers.fit_alpha_beta(link(10, latency_us=50))
     assert alpha == pytest.approx(50 * US, rel=1e-4)
     assert beta == pytest.approx(0.8, rel=1e-4)
 
@@ -137,7 +138,7 @@ def test_an_affine_curve_is_its_own_fit():
 )
 def test_curves_that_no_line_with_latency_fits(points, line):
     curve = tuple(CurvePoint(num_bytes=size, duration_ns=time) for size, time in points)
-    found = baselines.fit_alpha_beta(Hardware(name="h", world_size=2, all_reduce=curve))
+    found = peers.fit_alpha_beta(Hardware(name="h", world_size=2, all_reduce=curve))
     assert found == pytest.approx(line, abs=0.01)
 
 
@@ -155,7 +156,7 @@ def test_horovods_cycles_by_hand():
     """Ticks every 10 ns, 10 bytes a buffer. Ready at 0: by the tick at 0. At 1 to 10: by the one at 10, cut
     where the buffer is full. At 11: by the one at 20."""
     workload = dressed([(0, 1, F), (1, 4, F), (5, 6, F), (10, 1, F), (11, 2, F)])
-    made = baselines.fuse_in_cycles(workload, threshold_bytes=10, cycle_time_ns=10)
+    made = peers.fuse_in_cycles(workload, threshold_bytes=10, cycle_time_ns=10)
     assert made == ((0,), (1, 2), (3,), (4,))
 
 
@@ -171,14 +172,24 @@ def test_horovods_cycles_by_hand():
 )
 def test_horovod_looks_past_other_dtypes_while_the_buffer_could_hold_them(sizes, made):
     rows = [(1, int(word[1:]), F if word[0] == "F" else B) for word in sizes.split()]
-    assert baselines.fuse_in_cycles(dressed(rows), threshold_bytes=10, cycle_time_ns=10) == made
+    assert peers.fuse_in_cycles(dressed(rows), threshold_bytes=10, cycle_time_ns=10) == made
 
 
 def test_horovod_sends_sparse_gradients_alone():
     workload = dressed([(1, 1, F), (1, 1, F), (1, 1, F)], sparse=1)
-    assert baselines.fuse_in_cycles(workload) == ((0, 2), (1,))
+    assert peers.fuse_in_cycles(workload) == ((0, 2), (1,))
 
 
 def test_horovods_defaults_are_those_of_its_documentation():
-    assert baselines.FUSION_THRESHOLD_BYTES == 128 * MIB
-    assert baselines.CYCLE_TIME_NS == 1_000_000
+    assert peers.FUSION_THRESHOLD_BYTES == 128 * MIB
+    assert peers.CYCLE_TIME_NS == 1_000_000
+
+
+@given(
+    workloads(TINY, max_gradients=8, sparse=False, dtypes=("float32",), devices=(None,)),
+    hardwares(TINY, stretches=False),
+)
+def test_the_best_buckets_beat_the_rule_that_cuts_ready_order_as_they_do(workload, hardware):
+    made = peers.merge_wisely(workload, *peers.fit_alpha_beta(hardware))
+    best = sim.best(workload, hardware).bucket_indices
+    assert simulated(workload, hardware, best) <= simulated(workload, hardware, made)

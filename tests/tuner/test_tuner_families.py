@@ -13,7 +13,6 @@ from sim.errors import NotModelledError
 from sim.nouns.workload import Workload
 from sim.systems.cut import NO_LIMIT
 from sim.tuner.reach import cap_search, families
-from sim.tuner.reach.baselines import fit_alpha_beta, fuse_in_cycles, merge_wisely
 from sim.tuner.reach.cap_layouts import find_intervals, make_layout, make_walk
 from sim.tuner.reach.cap_search import CapLimits, Search, best_pair
 from sim.tuner.reach.layout_scores import score_layouts
@@ -32,8 +31,6 @@ NAMES = {
     "DDP_SET_LAST_BUCKET_CAP",
     "per-parameter",
     "single",
-    "mg-wfbp",
-    "horovod",
 }
 
 
@@ -107,14 +104,6 @@ def test_assignments_are_what_their_keywords_make(workload, hardware):
         assert last == (name == "DDP_SET_LAST_BUCKET_CAP")
         again = sim.assign(workload, set_last_bucket_cap=last, **caps)
         assert again.bucket_indices == one.assignment.bucket_indices
-
-
-@given(workloads(TINY, max_gradients=8), hardwares(TINY))
-def test_rules_of_others_are_explicit_buckets(workload, hardware):
-    reached = families.find_families(Scorer(workload, hardware)).reached
-    assert reached["mg-wfbp"].assignment.bucket_indices == merge_wisely(workload, *fit_alpha_beta(hardware))
-    assert reached["horovod"].assignment.bucket_indices == fuse_in_cycles(workload)
-    assert reached["mg-wfbp"].assignment.policy == reached["horovod"].assignment.policy == "explicit"
 
 
 @given(plain(max_gradients=8))

@@ -50,7 +50,7 @@ def test_no_family_is_better(case: Case) -> None:
     recommendation = sim.tune(workload, hardware)
     families = recommendation.families
     assert {"default", "bucket_cap_mb", "per-parameter", "single", "bucket_indices"} <= set(families)
-    assert {"first_bucket_mb+bucket_cap_mb", "DDP_SET_LAST_BUCKET_CAP", "mg-wfbp", "horovod"} <= set(families)
+    assert {"first_bucket_mb+bucket_cap_mb", "DDP_SET_LAST_BUCKET_CAP"} <= set(families)
     for policy in ("zero1", "zero2"):
         name = f"{policy} reduce_bucket_size"
         assert (name in families) != (name in recommendation.absent)

@@ -83,8 +83,8 @@ def find_reason(workload: Workload, before: Side, after: Side) -> Reason | None:
     counts = f"{_buckets(old)} instead of {new}" if old != new else f"both make {_buckets(old)}"
     new_mb = format_number(after.best_mb, 6)
     opening = (
-        f"at {after.gpus} bucket_cap_mb={format_number(before.best_mb, 6)}, the best at {before.gpus}, would take "
-        f"{format_ms(lost)} ({format_percent(lost / after.best_ns)}) longer than {new_mb} ({counts})"
+        f"at {after.gpus} bucket_cap_mb={format_number(before.best_mb, 6)}, the best at {before.gpus}, would "
+        f"take {format_ms(lost)} ({format_percent(lost / after.best_ns)}) longer than {new_mb} ({counts})"
     )
     was_ns, now_ns = ([wire_ns(side.curve, each) for each in sizes] for side in (before, after))
     takes = f"its {_buckets(old)} take{'s' if old == 1 else ''}"

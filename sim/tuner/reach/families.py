@@ -7,9 +7,6 @@ from functools import partial
 import numpy as np
 
 from sim.errors import InputError, NotModelledError
-from sim.nouns.assignment import Assignment, bucket_bytes, made_for
-from sim.nouns.hardware import Hardware
-from sim.nouns.workload import Workload
 from sim.systems.bucketing import DEFAULT_BUCKET_CAP_BYTES, DEFAULT_FIRST_BUCKET_BYTES
 from sim.systems.cut import NO_LIMIT
 from sim.systems.fsdp2 import POLICIES as FSDP2_POLICIES
@@ -17,7 +14,6 @@ from sim.systems.registry import assign
 from sim.systems.switches import Switches, check_used
 from sim.systems.zero import STAGES
 from sim.tuner.progress import tell
-from sim.tuner.reach.baselines import fit_alpha_beta, fuse_in_cycles, merge_wisely
 from sim.tuner.reach.cap_layouts import (
     Intervals,
     find_bounds,
@@ -43,8 +39,6 @@ FIRST_AND_CAP = "first_bucket_mb+bucket_cap_mb"
 LAST_CAP = "DDP_SET_LAST_BUCKET_CAP"
 PER_PARAMETER = "per-parameter"
 SINGLE = "single"
-MG_WFBP = "mg-wfbp"
-HOROVOD = "horovod"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +108,7 @@ def find_families(scorer: Scorer, max_bucket_bytes: int = NO_LIMIT) -> Families:
 def find_ddp_families(scorer: Scorer, max_bucket_bytes: int = NO_LIMIT) -> Families:
     """``find_families`` of DDP's own knobs alone; the search for the best assignment sets out from these."""
     tell("comparing caps")
-    asked, workload, hardware = scorer.problem.asked, scorer.problem.workload, scorer.problem.hardware
+    asked = scorer.problem.asked
     default = assign(asked)
     walk = make_walk(asked)
     intervals = find_intervals(walk)
@@ -134,16 +128,6 @@ def find_ddp_families(scorer: Scorer, max_bucket_bytes: int = NO_LIMIT) -> Famil
             assignment=assign(asked, PER_PARAMETER), complete=True, how="one bucket per gradient"
         ),
         SINGLE: Reach(assignment=assign(asked, SINGLE), complete=True, how="one bucket per dtype and device"),
-        MG_WFBP: Reach(
-            assignment=_by_rule(workload, hardware, merge_wisely(workload, *fit_alpha_beta(hardware))),
-            complete=True,
-            how="MG-WFBP's merge",
-        ),
-        HOROVOD: Reach(
-            assignment=_by_rule(workload, hardware, fuse_in_cycles(workload)),
-            complete=True,
-            how="Horovod's fusion: 128 MiB, cycles of 1 ms",
-        ),
     }
     return Families(reached=reached, absent={}, cap_rows=_rows(intervals, scores))
 
@@ -173,15 +157,6 @@ def _last_cap(scorer: Scorer, max_bytes: int) -> Reach:
         assignment=assign(workload, bucket_cap_mb=cap_mb, set_last_bucket_cap=True),
         complete=intervals.complete,
         how=f"{_tell(intervals)}, and DDP's own caps",
-    )
-
-
-def _by_rule(workload: Workload, hardware: Hardware, buckets: Buckets) -> Assignment:
-    return Assignment(
-        bucket_indices=buckets,
-        bucket_bytes=bucket_bytes(workload, buckets),
-        made_for=made_for(workload, hardware.world_size),
-        provenance={"source": "sim.tune", "workload": workload.name},
     )
 
 

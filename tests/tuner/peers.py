@@ -1,4 +1,5 @@
-"""Rules by which other systems merge gradients: the buckets that they would make, in launch order.
+"""Rules by which other systems merge gradients, as peers to beat: the buckets that they would make, in launch
+order.
 
 Our own code for published rules. What is taken over is which gradients travel together, per dtype and device
 (a sparse gradient alone); launches and copies are DDP's.
