@@ -20,7 +20,6 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.band import BandPoint
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement
-from sim.nouns.memory import MemoryPoint
 from sim.nouns.path import PathSpan
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.records import Record
@@ -98,7 +97,6 @@ _AS_MEASURED: Remembered[Inputs] = Remembered(_GRADIENTS)
 _PLAYED: Remembered[Played] = Remembered(_GRADIENTS)
 _BEST: Remembered[Assignment] = Remembered(_RECOMMENDED_GRADIENTS)
 _TUNED: Remembered[Recommendation] = Remembered(_RECOMMENDED_GRADIENTS)
-_LIMITED: Remembered[tuple[MemoryPoint, ...]] = Remembered(_RECOMMENDED_GRADIENTS)
 _SWEPT: Remembered[tuple[SweepRow, ...]] = Remembered(256)
 _BANDS: Remembered[tuple[BandPoint, ...]] = Remembered(256)
 
@@ -249,16 +247,6 @@ def tuned(inputs: Inputs) -> Recommendation | None:
 def is_searched(inputs: Inputs, options: Options) -> bool:
     """Whether ``tune`` and ``sweep`` have been asked, so that neither makes one wait."""
     return tuned(inputs) is not None and _SWEPT.find(_sweep_key(inputs, options)) is not None
-
-
-def trade_off(inputs: Inputs) -> tuple[MemoryPoint, ...]:
-    """The best step under each limit on the largest bucket."""
-
-    def make() -> tuple[MemoryPoint, ...]:
-        with st.spinner("Searching under each limit …"):
-            return sim.trade_off(inputs.workload, inputs.hardware)
-
-    return _LIMITED.get(inputs.search_key, make, inputs.weight)
 
 
 def sweep(inputs: Inputs, options: Options = (), progress: Progress | None = None) -> tuple[SweepRow, ...]:

@@ -48,7 +48,7 @@ from sim.truth.in_box import as_measured
 from sim.truth.record import agreement, error_limit
 from sim.truth.recorded_step import own_step
 from sim.tuner.reach.nearest_setting import nearest_setting
-from sim.tuner.recommend import best, gain, trade_off, tune
+from sim.tuner.recommend import best, gain, tune
 from sim.tuner.spread.cap_band import step_band
 from sim.tuner.sweeps.grid import sweep
 from sim.tuner.sweeps.pareto import pareto_front
@@ -117,7 +117,6 @@ __all__ = [
     "sweep_csv",
     "to_text",
     "torch_compiled",
-    "trade_off",
     "tune",
     "with_switches",
 ]

@@ -409,7 +409,6 @@ robusts = st.builds(
     seed=small,
     calibrations=small,
     recorded_iterations=small,
-    criterion=st.sampled_from(["nominal", "mean", "p95"]),
     noise_ns=maybe,
     rows=st.lists(robust_rows, max_size=2).map(tuple),
     mean_choice=names,

@@ -63,7 +63,7 @@ def show(
             st.info(labels.sentence(note), icon=":material/info:")
         title = labels.plain(words.best_title(found, answer.best, under))
         folded(title, "folded_best", partial(_best, inputs, found, answer, under))
-        reasons.show(inputs, found, answer, under)
+        reasons.show(found, answer, under)
 
 
 def _best(inputs: Inputs, found: Recommendation, answer: Answer, under: str) -> None:

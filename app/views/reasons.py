@@ -1,4 +1,4 @@
-"""Beside the recommendation: why a step takes what it takes, whether a gain shows, and what memory costs."""
+"""Beside the recommendation: why a step takes what it takes, and whether a gain shows."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -6,11 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import cached
 from app.answering import Answer
-from app.cached import Inputs
-from app.figures.memory import draw_memory, memory_data
-from app.figures.style import CHART
 from app.views.folding import folded
 from app.words import labels
 from app.words import tune as words
@@ -21,18 +17,16 @@ from sim.nouns.report import Report
 from sim.nouns.robust import Robust
 
 
-def show(inputs: Inputs, found: Recommendation, answer: Answer, under: str) -> None:
-    """Three expanders; the last one searches only once it is asked to.
+def show(found: Recommendation, answer: Answer, under: str) -> None:
+    """Two expanders.
 
-    Paths are those of what the page plays, under its switches and beside its ranks; how steps vary and what
-    memory costs are known without them.
+    Paths are those of what the page plays, under its switches and beside its ranks; how steps vary is known
+    without them.
     """
     folded("Why: the critical path", "folded_why", partial(_why, answer))
     without = labels.plain(f", without {under}") if under else ""
     if found.robust is not None:
         folded(f"Does it show? Steps as they vary{without}", "folded_robust", partial(_robust, found.robust))
-    title = f"What does a limit on the largest bucket cost{without}?"
-    folded(title, "folded_memory", partial(_memory, inputs))
 
 
 def _why(answer: Answer) -> None:
@@ -87,20 +81,3 @@ def _robust(robust: Robust) -> None:
             ),
         )
     st.caption(labels.plain(labels.robust_sentence(robust)))
-
-
-def _memory(inputs: Inputs) -> None:
-    if st.button("Search under each limit", key="search_memory"):
-        st.session_state["memory_asked_for"] = inputs.key
-    if st.session_state.get("memory_asked_for") == inputs.key:
-        data = memory_data(cached.trade_off(inputs))
-        sentence = words.memory_sentence(data)
-        if sentence is not None:
-            st.markdown(labels.plain(sentence))
-            return
-        st.plotly_chart(
-            draw_memory(data),
-            key="memory",
-            config=CHART,
-            alt="The best step over the size of the largest bucket",
-        )

@@ -5,13 +5,12 @@ from typing import Any
 
 from app.answering import Answer
 from app.cached import Played
-from app.figures.memory import MemoryData
 from app.words.labels import capital, family_words, interval_words, share
 from app.words.switches import option_words, switches_beyond
 from sim.nouns.band import BandPoint
 from sim.nouns.comparison import CandidateAgreement
 from sim.nouns.recommendation import Recommendation
-from sim.units import MIB, format_ms, format_number, format_size
+from sim.units import format_ms, format_number
 
 LOOK = "Guided look"
 LOOK_HELP = "How to read this page, in five lines."
@@ -183,16 +182,6 @@ def measured_sentence(row: CandidateAgreement, default: CandidateAgreement | Non
             f", {format_ms(abs(saved_ns))} {'less' if saved_ns >= 0 else 'more'} than with DDP's default"
         )
     return f"Measured on real ranks: {format_ms(row.measured_step_ns)} a step{shown}{against}."
-
-
-def memory_sentence(data: MemoryData) -> str | None:
-    """What a limit costs where the figure would be one point; else None."""
-    if data.fastest is None or len(data.front) > 1:
-        return None
-    return (
-        f"No limit costs anything: the fastest buckets, {data.fastest.step_ms:.2f} ms a step, hold "
-        f"{format_size(data.fastest.largest_mb * MIB)} at most, and none that were found hold less."
-    )
 
 
 def absent_words(absent: Mapping[str, str]) -> str:

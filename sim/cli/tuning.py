@@ -1,7 +1,5 @@
 """tune: the best assignment, its proof, what each knob reaches, and whether it matters."""
 
-from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -14,39 +12,18 @@ from sim.cli.own_job import Parts, load_job, tell_held
 from sim.cli.panels import PREDICTING
 from sim.cli.printing import emit_noun, progress, say, table
 from sim.cli.simulating import AsJson, DdpSwitches, HardwareFile, WorkloadFile, ddp_switches
-from sim.nouns.memory import MemoryPoint
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.robust import Robust
 from sim.tuner.setting import tell_setting
-from sim.units import format_ms, format_size, in_ms, parse_size
+from sim.units import format_ms, format_size, in_ms
 
 ROBUST_ROWS = 8
 MOST_SIZES = 8  # of buckets, that are told one by one
 
 
-class Wanted(StrEnum):
-    """What is recommended: the best step as given, on average, or at the 95th percentile."""
-
-    NOMINAL = "nominal"
-    MEAN = "mean"
-    P95 = "p95"
-
-
-Size = Annotated[str | None, typer.Option(help="The largest bucket that is allowed, such as 25MiB.")]
-Limit = Annotated[
-    str | None, typer.Option(help="The most memory that buckets may hold on a rank, such as 2GiB.")
-]
-
-
 def tune(
     workload_file: WorkloadFile,
     hardware_file: HardwareFile,
-    criterion: Annotated[
-        Wanted,
-        typer.Option(
-            help="What is to be shortest: the recorded step, or the mean or 95th percentile of varying steps."
-        ),
-    ] = Wanted.NOMINAL,
     seed: Annotated[
         int, typer.Option(help="Seed of the steps that are drawn.", min=0, rich_help_panel=PREDICTING)
     ] = 0,
@@ -56,8 +33,6 @@ def tune(
             help="How many steps are drawn, for the interval of the gain.", min=1, rich_help_panel=PREDICTING
         ),
     ] = 400,
-    max_bucket: Size = None,
-    memory_limit: Limit = None,
     ddp: DdpSwitches = None,
     parts: Parts = False,
     output: Annotated[Path | None, file_option("Write the assignment here.")] = None,
@@ -70,14 +45,10 @@ def tune(
         answer = sim.tune(
             workload,
             hardware,
-            criterion=criterion.value,
             seed=seed,
             draws=draws,
-            max_bucket_bytes=None if max_bucket is None else parse_size(max_bucket, "--max-bucket"),
-            memory_limit_bytes=None if memory_limit is None else parse_size(memory_limit, "--memory-limit"),
             progress=lambda words: report(0, None, f"({words})"),
         )
-        answer = replace(answer, memory=sim.trade_off(workload, hardware))
     if output is not None:
         write(output, sim.to_text(answer.assignment))
     if as_json:
@@ -134,7 +105,7 @@ def _print_below(answer: Recommendation, least_bytes: int) -> None:
 
 
 def _print_tables(answer: Recommendation) -> None:
-    """What stands behind the answer: every knob, the steps that were drawn, limits on buckets."""
+    """What stands behind the answer: every knob, the steps that were drawn."""
     say("")
     table(
         "what each knob or rule reaches",
@@ -161,7 +132,6 @@ def _print_tables(answer: Recommendation) -> None:
         say(f"not among them: {', '.join(names)}: {why}")
     if answer.robust is not None and answer.robust.draws > 1:
         _print_robust(answer.robust)
-    _print_memory(answer.memory)
 
 
 def _print_robust(robust: Robust) -> None:
@@ -188,20 +158,3 @@ def _print_robust(robust: Robust) -> None:
         say(f"one step of DDP's default varies by {format_ms(robust.noise_ns)}")
     for line in robust.not_known:
         say(f"not known, and taken as exact: {line}")
-
-
-def _print_memory(points: tuple[MemoryPoint, ...]) -> None:
-    table(
-        "what a limit on the largest bucket costs",
-        ["no bucket above", "largest", "buckets", "step ms"],
-        [
-            [
-                "no limit" if point.limit_bytes is None else format_size(point.limit_bytes),
-                format_size(point.largest_bucket_bytes),
-                str(point.num_buckets),
-                in_ms(point.step_ns),
-            ]
-            for point in points
-            if point.step_ns is not None and point.largest_bucket_bytes is not None
-        ],
-    )

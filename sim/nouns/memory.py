@@ -1,4 +1,4 @@
-"""What buckets cost in memory, and what a limit on the largest bucket costs in time."""
+"""What buckets cost in memory."""
 
 from dataclasses import dataclass
 
@@ -45,29 +45,3 @@ class Memory:
     def peak_bytes(self) -> int:
         """The most that buckets ever hold at once."""
         return self.buffers_bytes + self.transient_peak_bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPoint:
-    """The best step that no bucket above ``limit_bytes`` allows; None is no limit.
-
-    ``step_ns`` and ``largest_bucket_bytes`` are None where a single gradient is larger than the limit.
-    ``on_front``: no other point has buckets as small and a step as short, one of them smaller.
-    """
-
-    limit_bytes: int | None
-    largest_bucket_bytes: int | None
-    step_ns: int | None
-    num_buckets: int | None
-    on_front: bool
-
-    def __post_init__(self) -> None:
-        at_least("limit_bytes", self.limit_bytes, 0)
-        at_least("largest_bucket_bytes", self.largest_bucket_bytes, 0)
-        at_least("step_ns", self.step_ns, 0)
-        at_least("num_buckets", self.num_buckets, 1)
-
-    @property
-    def is_reachable(self) -> bool:
-        """Whether buckets within the limit exist."""
-        return self.step_ns is not None

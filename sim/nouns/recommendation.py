@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sim.nouns.assignment import Assignment
-from sim.nouns.memory import MemoryPoint
 from sim.nouns.path import PathSpan
 from sim.nouns.report import Report
 from sim.nouns.robust import Robust
@@ -136,7 +135,6 @@ class Recommendation:
     robust: Robust | None = None
     critical_path: tuple[PathSpan, ...] = ()
     baseline_path: tuple[PathSpan, ...] = ()
-    memory: tuple[MemoryPoint, ...] = ()
     setting: Setting | None = None
     notes: tuple[str, ...] = ()
     against: str = "DDP's default"

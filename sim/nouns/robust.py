@@ -1,11 +1,8 @@
 """How candidates do over a distribution of steps: recorded iterations, an uncertain calibration, jitter."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 from sim.nouns.assignment import Assignment
-
-Criterion = Literal["nominal", "mean", "p95"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +36,7 @@ class Robust:
     two were recorded. ``noise_ns`` is by how much one step of DDP's default varies on one machine (1.4826
     times the median absolute deviation), None where nothing that varies was recorded. ``by_mean`` and
     ``by_p95`` are the nominal optimum unless another candidate is better, by more than 0.1 % and with 95 %
-    confidence; ``criterion`` says which was asked for. ``not_known`` names what was not recorded and so
+    confidence. ``not_known`` names what was not recorded and so
     counts as exact, ``notes`` what was done to the records. ``rests_on`` names what lies in ranges,
     because it was computed, estimated, anchored or extrapolated: intervals then hold all of these.
     """
@@ -48,7 +45,6 @@ class Robust:
     seed: int
     calibrations: int
     recorded_iterations: int
-    criterion: Criterion
     noise_ns: int | None
     rows: tuple[RobustRow, ...]
     mean_choice: str

@@ -1,28 +1,22 @@
 """The recommendation: the best assignment, its proof, what each knob reaches, and whether it matters."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import get_args
 
 from sim.costs.doubts import doubts_about, is_refuted
 from sim.costs.own_costs import told_unmeasured
-from sim.errors import InputError
 from sim.metrics.critical_path import critical_path
-from sim.metrics.step import step_ns, summarize
+from sim.metrics.step import summarize
 from sim.nouns.assignment import DDP_POLICIES, Assignment, bucket_bytes, made_for
 from sim.nouns.checks import at_least
 from sim.nouns.hardware import Hardware
-from sim.nouns.memory import MemoryPoint
 from sim.nouns.path import PathSpan
 from sim.nouns.recommendation import Family, Gain, Recommendation
 from sim.nouns.report import Report
-from sim.nouns.robust import Criterion
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
-from sim.systems.cut import NO_LIMIT
 from sim.systems.registry import assign
 from sim.tuner.progress import listened_to, tell
-from sim.tuner.reach import memory_limit as memory
 from sim.tuner.reach.cap_layouts import find_cap_list
 from sim.tuner.reach.families import (
     DEFAULT,
@@ -45,7 +39,7 @@ from sim.tuner.spread.draws import draw
 from sim.tuner.spread.gain import DEFAULT_WORDS, choose, doubted, judge_gain
 from sim.tuner.spread.judgement import Judge
 from sim.tuner.sweeps.grid import sweep
-from sim.units import format_percent, format_size
+from sim.units import format_percent
 
 IN_USE = "in use"  # the buckets of a recorded job, where they are not DDP's default
 ANY_BUCKETS = "bucket_indices"  # the family of all partitions, each of which sim.apply can set
@@ -73,11 +67,8 @@ def tune(
     workload: Workload,
     hardware: Hardware,
     *,
-    criterion: Criterion = "nominal",
     seed: int = 0,
     draws: int = 400,
-    max_bucket_bytes: int | None = None,
-    memory_limit_bytes: int | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Recommendation:
     """The best contiguous assignment, its certificate, what each knob can reach, and whether it matters.
@@ -91,55 +82,35 @@ def tune(
             the switches of its ``job``, and gains are against the buckets that the job had, unless these are
             those of DDP's default.
         hardware: its ``spread`` says how all-reduces vary, and how well they were measured.
-        criterion: what is recommended: the best of the step as given (``nominal``), or the best over the
-            distribution of steps, by ``mean`` or by 95th percentile (``p95``).
-        seed: of that distribution.
+        seed: of the distribution of steps.
         draws: how many steps are drawn from it.
-        max_bucket_bytes: the largest bucket that is allowed, in parameter bytes.
-        memory_limit_bytes: the most that buckets may hold at once, on one rank.
         progress: told what comes next, between parts of some milliseconds each, in this thread; what it
             raises ends the search.
 
     Raises:
-        InputError: an argument that is not legal, or a limit that no assignment keeps to.
+        InputError: an argument that is not legal.
         NotModelledError: a workload that DDP does not train as it is.
     """
     with listened_to(progress):
         asked = Searched(workload, hardware)
-        return _recommend(asked, criterion, seed, draws, max_bucket_bytes, memory_limit_bytes)
+        return _recommend(asked, seed, draws)
 
 
-def _recommend(
-    asked: Searched,
-    criterion: Criterion,
-    seed: int,
-    draws: int,
-    max_bucket_bytes: int | None,
-    memory_limit_bytes: int | None,
-) -> Recommendation:
-    if criterion not in get_args(Criterion):
-        raise InputError(f"criterion: {criterion!r} is not legal; give one of {get_args(Criterion)}")
+def _recommend(asked: Searched, seed: int, draws: int) -> Recommendation:
     at_least("seed", seed, 0)
     at_least("draws", draws, 1)
-    at_least("memory_limit_bytes", memory_limit_bytes, 0)
     scorer, workload, hardware = asked.scorer, asked.workload, asked.hardware
-    limit = _largest_allowed(workload, max_bucket_bytes)
-    found = _as_used(asked, find_families(scorer, limit))
+    found = _as_used(asked, find_families(scorer))
     in_use = asked.in_use
     default = found.reached[DEFAULT].assignment if in_use is None else in_use
     compared = DEFAULT if in_use is None else IN_USE
-    found = _within(found, asked, limit, memory_limit_bytes)
     ddp = {
         name: reach.assignment
         for name, reach in found.reached.items()
         if reach.assignment.policy in DDP_POLICIES  # other systems are not played by DDP's rules
     }
-    known = [ddp[DEFAULT].bucket_indices] if DEFAULT in ddp else []
-    optimum = _search(scorer, known, ddp.values, limit)
+    optimum = _search(scorer, [ddp[DEFAULT].bucket_indices], ddp.values)
     nominal = asked.as_used(as_assignment(scorer.problem, optimum.buckets))
-    misfit = _misfit(asked, nominal, memory_limit_bytes)
-    if misfit is not None:
-        raise InputError(f"memory_limit_bytes: {misfit}")
 
     tell("playing the answer")
     timeline = asked.simulate(nominal)
@@ -151,26 +122,20 @@ def _recommend(
 
     def optimise(drawn_workload: Workload, drawn_hardware: Hardware) -> Assignment:
         drawn = Scorer(drawn_workload, drawn_hardware).for_search
-        buckets = find_optimum(drawn, [optimum.buckets], limit, LITTLE_EFFORT).buckets
+        buckets = find_optimum(drawn, [optimum.buckets], effort=LITTLE_EFFORT).buckets
         return asked.as_used(as_assignment(scorer.problem, buckets))
 
-    # What exceeds a limit is compared with, and never recommended.
-    is_over = _over(asked, default, limit, memory_limit_bytes) is not None
-    barred = frozenset({compared} if is_over else ())
-    pool = Pool({**ddp, compared: default, ANY_BUCKETS: nominal}, compared, ANY_BUCKETS, barred)
+    pool = Pool({**ddp, compared: default, ANY_BUCKETS: nominal}, compared, ANY_BUCKETS)
     if len(distribution) > 1:
         pool = widen(pool, distribution, optimise, OF_SINGLE_DRAWS)
-    robust = assess(pool, distribution, rest_ns=rest_ns, criterion=criterion)
-    wanted = {"nominal": ANY_BUCKETS, "mean": robust.mean_choice, "p95": robust.p95_choice}[criterion]
-    name = wanted
-    if is_refuted(hardware) and not barred:
-        name = compared  # nothing is known of the machine that trains
-    elif criterion != "p95" and not barred:
+    robust = assess(pool, distribution, rest_ns=rest_ns)
+    name = compared  # where nothing is known of the machine that trains
+    if not is_refuted(hardware):
         name = choose(
             robust,
-            wanted,
+            ANY_BUCKETS,
             compared,
-            step_ns=summarize(asked.simulate(pool.candidates[wanted], "analytic")).step_ns,
+            step_ns=summarize(asked.simulate(nominal, "analytic")).step_ns,
             default_step_ns=baseline.step_ns,
         )
     best = pool.candidates[name]
@@ -197,9 +162,8 @@ def _recommend(
         name,
         step_ns=report.step_ns,
         default_step_ns=baseline.step_ns,
-        default_is_allowed=not barred,
         against=_against(compared),
-        instead_of=wanted if name == compared != wanted else None,
+        instead_of=ANY_BUCKETS if name == compared else None,
     )
     doubts = doubts_about(workload, hardware)
     judge = Judge(distribution, robust, best, step_ns=report.step_ns, rest_ns=rest_ns)
@@ -213,19 +177,15 @@ def _recommend(
         judge,
         shown_gain if in_use is None else replace(gain, significant=not default_is_alike),
         default_step_ns=plain.step_ns,
-        default_is_allowed=DEFAULT in ddp,
-        max_bytes=limit,
     )
-    setting = None
-    if max_bucket_bytes is None and memory_limit_bytes is None:
-        tell("sweeping caps")
-        setting = find_setting(
-            sweep(workload, hardware),
-            default_ns=baseline.step_ns,
-            best_ns=report.step_ns,
-            gain=shown_gain,
-            plateau=plateau,
-        )
+    tell("sweeping caps")
+    setting = find_setting(
+        sweep(workload, hardware),
+        default_ns=baseline.step_ns,
+        best_ns=report.step_ns,
+        gain=shown_gain,
+        plateau=plateau,
+    )
     return Recommendation(
         assignment=replace(best, made_for=made_for(workload, hardware.world_size)),
         report=report,
@@ -293,12 +253,12 @@ def best(
         def families() -> list[Assignment]:
             return [reach.assignment for reach in find_ddp_families(scorer).reached.values()]
 
-        optimum = _search(scorer, [default_buckets(scorer.problem)], families, NO_LIMIT)
+        optimum = _search(scorer, [default_buckets(scorer.problem)], families)
         return asked.as_used(as_assignment(scorer.problem, optimum.buckets))
 
 
 def _search(
-    scorer: Scorer, known: Iterable[Buckets], families: Callable[[], Iterable[Assignment]], limit: int
+    scorer: Scorer, known: Iterable[Buckets], families: Callable[[], Iterable[Assignment]]
 ) -> Optimum:
     """The nominal optimum: at least as good as ``known`` and as one bucket a gradient.
 
@@ -307,51 +267,8 @@ def _search(
     return find_optimum(
         scorer.for_search,
         [*known, scorer.problem.singles()],
-        limit,
         further=lambda: [made.bucket_indices for made in families()],
     )
-
-
-def trade_off(
-    workload: Workload, hardware: Hardware, limits: Sequence[int] | None = None
-) -> tuple[MemoryPoint, ...]:
-    """The best step that each limit on the largest bucket allows; ``limits`` in parameter bytes.
-
-    Without ``limits`` powers of two, from a 256th of all gradients on, and the largest gradient.
-    """
-    for number, limit in enumerate(limits or ()):
-        at_least(f"limits.{number}", limit, 0)
-    asked = Searched(workload, hardware)
-    scorer, default = asked.scorer, assign(workload)
-    singles = scorer.problem.singles()
-    rest_ns = asked.rest_ns(step_ns(asked.simulate(default, "analytic")), default)
-    tried: list[Buckets] = [singles]
-
-    def optimum_under(limit: int | None) -> tuple[int, Assignment]:
-        allowed = NO_LIMIT if limit is None else limit
-        known = [buckets for buckets in tried if _largest(workload, buckets) <= allowed]
-        optimum = find_optimum(scorer.for_search, known, allowed)
-        tried.append(optimum.buckets)
-        end_ns = scorer.sync_end_ns(optimum.buckets)
-        return asked.times * end_ns + rest_ns, as_assignment(scorer.problem, optimum.buckets)
-
-    return memory.trade_off(optimum_under, [g.num_bytes for g in workload.gradients], limits)
-
-
-def _largest_allowed(workload: Workload, max_bucket_bytes: int | None) -> int:
-    largest = max(gradient.num_bytes for gradient in workload.gradients)
-    if max_bucket_bytes is None:
-        return NO_LIMIT
-    at_least("max_bucket_bytes", max_bucket_bytes, 0)
-    if max_bucket_bytes < largest:
-        raise InputError(
-            f"max_bucket_bytes: {max_bucket_bytes} is not legal; the largest gradient alone has {largest}"
-        )
-    return max_bucket_bytes
-
-
-def _largest(workload: Workload, buckets: Iterable[Sequence[int]]) -> int:
-    return max(sum(workload.gradients[index].num_bytes for index in bucket) for bucket in buckets)
 
 
 def _as_used(asked: Searched, found: Families) -> Families:
@@ -363,34 +280,6 @@ def _as_used(asked: Searched, found: Families) -> Families:
         else:
             absent[name] = "a step of the job reduces several times, which is played for DDP alone"
     return replace(found, reached=reached, absent=absent)
-
-
-def _within(found: Families, asked: Searched, limit: int, memory_limit: int | None) -> Families:
-    """The families that keep to both limits; of the others why they do not."""
-    reached, absent = {}, dict(found.absent)
-    for name, reach in found.reached.items():
-        why = _over(asked, reach.assignment, limit, memory_limit)
-        if why is None:
-            reached[name] = reach
-        else:
-            absent[name] = why
-    return replace(found, reached=reached, absent=absent)
-
-
-def _over(asked: Searched, assignment: Assignment, limit: int, memory_limit: int | None) -> str | None:
-    """Which of both limits these buckets exceed, and how; None where they keep to them."""
-    largest = _largest(asked.workload, assignment.bucket_indices)
-    if largest > limit:
-        return f"its largest bucket, {format_size(largest)}, is above the limit"
-    return _misfit(asked, assignment, memory_limit)
-
-
-def _misfit(asked: Searched, assignment: Assignment, memory_limit: int | None) -> str | None:
-    """Why these buckets hold more than the limit; None where they do not."""
-    inputs = asked.inputs_for(assignment)
-    if memory_limit is None or memory.fits(memory.memory_of(*inputs, assignment), memory_limit):
-        return None
-    return memory.explain_misfit(*inputs, assignment, memory_limit)
 
 
 def _family(reach: Reach, report: Report, recommended_ns: int) -> Family:

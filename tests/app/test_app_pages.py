@@ -296,28 +296,19 @@ def test_a_trace_of_whole_buckets_is_told_from_one_of_gradients(workload: Worklo
     assert not replace(workload, gradients=(workload.gradients[0], *buckets[1:])).is_of_whole_buckets
 
 
-def test_path_family_and_the_cost_of_a_limit_are_shown_as_asked(page: AppTest) -> None:
+def test_path_and_family_are_shown_as_asked(page: AppTest) -> None:
     def specs() -> list[str]:
         return [str(chart.proto) for chart in page.get("plotly_chart")]
 
     page.run()
     before = specs()
     assert "critical path" in before[0]
-    assert not [spec for spec in before if "memory" in spec]
     page.toggle(key="path").set_value(False).run()
     assert is_clean(page)
     assert "critical path" not in specs()[0], "it can be left out"
     page.selectbox(key="family").set_value("single").run()
     assert is_clean(page)
     assert len(specs()) == len(before) + 1, "a family is looked at"
-    page.session_state["folded_memory"] = True
-    page.run().button(key="search_memory").click().run()
-    assert is_clean(page)
-    assert any("No limit costs anything" in one.value for one in page.markdown), "it was searched"
-    page.select_slider(key="lat").set_value(10.0).run()
-    page.button(key="search_memory").click().run()
-    assert is_clean(page)
-    assert [spec for spec in specs() if "memory" in spec], "here a limit has a cost"
 
 
 def test_without_noise_the_page_says_that_there_is_no_band(opened: AppTest) -> None:

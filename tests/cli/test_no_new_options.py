@@ -193,13 +193,10 @@ FROZEN = {
         "workload_file",
     ],
     "tune": [
-        "--criterion",
         "--ddp",
         "--draws",
         "--hardware",
         "--json",
-        "--max-bucket",
-        "--memory-limit",
         "--output",
         "--parts",
         "--seed",

@@ -59,7 +59,7 @@ def once(searched: Callable[..., Any]) -> Callable[..., Any]:
     return search
 
 
-ONCE = {name: once(getattr(sim, name)) for name in ("tune", "trade_off")}
+ONCE = {name: once(getattr(sim, name)) for name in ("tune",)}
 
 
 def run(command: str, pieces: list[str]) -> None:

@@ -152,7 +152,7 @@ def test_what_is_too_near_to_tell_is_played(case, data):
     scores = score_layouts(scorer.problem, walk, lows, lows)
     off = data.draw(st.lists(st.integers(-4, 4), min_size=len(lows), max_size=len(lows)))
     doubtful = replace(scores, sync_end_ns=scores.sync_end_ns + off, sure=np.zeros(len(lows), np.bool_))
-    search = Search(scorer=scorer, walk=walk, max_bytes=NO_LIMIT)
+    search = Search(scorer=scorer, walk=walk)
     assume(len(lows) <= cap_search.MOST_PLAYED)
     assert search.best_scored(lows, lows, doubtful).rank == search.best_scored(lows, lows, scores).rank
 
@@ -181,8 +181,8 @@ def test_coordinate_descent_is_never_worse_than_one_cap_or_the_default(case):
 def test_coordinate_descent_keeps_what_it_was_given(monkeypatch):
     monkeypatch.setattr(cap_search, "PAIR_WORK", 0)
     scorer, walk = Scorer(resnet50(), link(10)), make_walk(resnet50())
-    best = CapLimits(exceeds=False, sync_end_ns=0, num_buckets=1, first_bytes=5, later_bytes=6)
-    search = Search(scorer=scorer, walk=walk, max_bytes=NO_LIMIT)
+    best = CapLimits(sync_end_ns=0, num_buckets=1, first_bytes=5, later_bytes=6)
+    search = Search(scorer=scorer, walk=walk)
     assert best_pair(search, find_intervals(walk), best)[0] == best
 
 
@@ -226,25 +226,3 @@ def test_where_work_stretches_no_cap_is_better_either(workload, hardware):
     case = (workload, hardware)
     best = min(end(case, bucket_cap_mb=cap) for cap in every_cap(workload))
     assert simulated(workload, hardware, found.assignment.bucket_indices) == best
-
-
-@given(plain(max_gradients=8), st.data())
-def test_a_limit_on_the_largest_bucket_is_kept_to(case, data):
-    workload, hardware = case
-    largest = max(gradient.num_bytes for gradient in workload.gradients)
-    limit = data.draw(st.integers(largest, workload.total_bytes))
-    found = families.find_families(Scorer(workload, hardware), limit).reached
-
-    def allowed(**caps: object) -> int | None:
-        made = sim.assign(workload, **caps)  # type: ignore[arg-type]
-        assert made.bucket_bytes is not None
-        return end(case, **caps) if max(made.bucket_bytes) <= limit else None
-
-    ends = [allowed(bucket_cap_mb=cap) for cap in every_cap(workload)]
-    best = min(found_end for found_end in ends if found_end is not None)
-    one = found["bucket_cap_mb"].assignment
-    assert simulated(workload, hardware, one.bucket_indices) == best
-    for name in ("bucket_cap_mb", "first_bucket_mb+bucket_cap_mb", "DDP_SET_LAST_BUCKET_CAP"):
-        sizes = found[name].assignment.bucket_bytes
-        assert sizes is not None
-        assert max(sizes) <= limit

@@ -11,7 +11,6 @@ import sim
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Plateau
 from sim.nouns.workload import Workload
-from sim.systems.cut import NO_LIMIT
 from sim.systems.registry import assign
 from sim.tuner.reach import plateau as plateaus
 from sim.tuner.reach.families import find_families
@@ -29,18 +28,17 @@ Stretches = tuple[tuple[float, float], ...]
 GPT = transformer(4, vocabulary=3000)
 
 
-def found(workload: Workload, hardware: Hardware, rest_ns: int, max_bytes: int = NO_LIMIT) -> Plateau:
+def found(workload: Workload, hardware: Hardware, rest_ns: int) -> Plateau:
     """The plateau as ``tune`` asks for it, were the best cap what it recommends."""
     scorer = Scorer(workload, hardware)
     default = assign(workload)
     draws = draw(scorer.problem, 400, seed=0)
     rows = find_families(scorer).cap_rows
-    best_row = min((row for row in rows if row.largest_bytes <= max_bytes), key=lambda row: row.sync_end_ns)
+    best_row = min(rows, key=lambda row: row.sync_end_ns)
     best = assign(workload, bucket_cap_mb=best_row.cap_mb)
     robust = assess(Pool({"default": default, "best": best}, "default", "best"), draws, rest_ns=rest_ns)
     default_step_ns = scorer.sync_end_ns(default.bucket_indices) + rest_ns
     step_ns = best_row.sync_end_ns + rest_ns
-    allowed = max(default.bucket_bytes or (0,)) <= max_bytes
     return find_plateau(
         rows,
         Judge(draws, robust, best, step_ns=step_ns, rest_ns=rest_ns),
@@ -49,26 +47,9 @@ def found(workload: Workload, hardware: Hardware, rest_ns: int, max_bytes: int =
             "best",
             step_ns=step_ns,
             default_step_ns=default_step_ns,
-            default_is_allowed=allowed,
         ),
         default_step_ns=default_step_ns,
-        default_is_allowed=allowed,
-        max_bytes=max_bytes,
     )
-
-
-def test_caps_beyond_a_limit_are_not_on_the_plateau() -> None:
-    """Nor is the default where its buckets are too large."""
-    workload, hardware = GPT, link(4)
-    limit = 12 * MIB
-    plateau = found(workload, hardware, 0, limit)
-    for low, high in (*plateau.stretches_mb, *plateau.alike_mb):
-        for cap in (low, high):
-            made = sim.assign(workload, bucket_cap_mb=cap)
-            assert max(made.bucket_bytes or ()) <= limit
-    assert max(sim.assign(workload).bucket_bytes or ()) > limit
-    assert not plateau.holds_default
-    assert not plateau.alike_holds_default
 
 
 def holds(stretches: Stretches, cap_bytes: int) -> bool:

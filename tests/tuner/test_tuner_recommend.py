@@ -16,18 +16,16 @@ import sim
 from sim.errors import InputError
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.workload import Workload
-from tests.effort import IS_WHOLE, tries
+from tests.effort import tries
 from tests.handmade import handmade, wired
 from tests.tuner.cases import (
     MIB,
     MS,
     Case,
     anything,
-    contiguous_partitions,
     link,
     one_run,
     resnet50,
-    simulated,
     transformer,
 )
 
@@ -93,93 +91,17 @@ def varied(workload: Workload, random: Random) -> Workload:
     return replace(workload, samples=rows)
 
 
-@settings(max_examples=tries(60))
-@given(
-    anything(max_gradients=6), st.data(), st.sampled_from(["mean", "p95"]), st.randoms(use_true_random=False)
-)
-def test_a_limit_is_kept_by_every_criterion(
-    case: Case, data: st.DataObject, criterion: Any, random: Random
-) -> None:
-    """DDP's default is what gains are measured against, and is not recommended where it breaks the limit."""
-    workload, hardware = varied(case[0], random), case[1]
-    sizes = [gradient.num_bytes for gradient in workload.gradients]
-    limit = data.draw(st.integers(max(sizes), sum(sizes)))
-    answer = sim.tune(workload, hardware, max_bucket_bytes=limit, criterion=criterion, draws=20)
-    assert answer.robust is not None
-    for chosen in (answer.assignment, answer.robust.by_mean, answer.robust.by_p95):
-        assert max(chosen.bucket_bytes or ()) <= limit
-    assert answer.lower_bound_ns <= answer.report.sync_end_ns
-    if (
-        max(answer.families["per-parameter"].assignment.bucket_bytes or ())
-        <= limit
-        < max(sim.assign(workload).bucket_bytes or ())
-    ):
-        assert "keep the default" not in answer.gain.sentence
-
-
-def test_what_a_limit_costs_is_no_gain() -> None:
-    """The default breaks the limit, so there is none to keep."""
-    gain = sim.tune(two_halves(10, 40, size_mb=0.4), WIRE, max_bucket_bytes=400_000).gain
-    assert gain.gain_ns < 0
-    assert gain.significant is False
-    assert gain.sentence == (
-        f"DDP's default breaks the limit; keeping to it costs {-gain.gain_ns / 1e6:.2f} ms a step"
-    )
-
-
 @pytest.mark.parametrize(
     ("given_", "said"),
     [
         ({"seed": "a"}, "seed: 'a' is not legal; give an integer >= 0"),
         ({"seed": True}, "seed: True is not legal"),
         ({"draws": 1.5}, "draws: 1.5 is not legal; give an integer >= 1"),
-        ({"max_bucket_bytes": "2MiB"}, "max_bucket_bytes: '2MiB' is not legal; give an integer >= 0"),
-        ({"max_bucket_bytes": 2.5e8}, "max_bucket_bytes: 250000000.0 is not legal"),
-        ({"memory_limit_bytes": -1}, "memory_limit_bytes: -1 is not legal; give an integer >= 0"),
     ],
 )
 def test_arguments_that_are_not_legal(given_: Any, said: str) -> None:
     with pytest.raises(InputError, match=said):
         sim.tune(resnet50(), link(4), **given_)
-
-
-def test_limits_of_a_trade_off_that_are_not_legal() -> None:
-    for wrong in ("a", -5, 2.5):
-        with pytest.raises(InputError, match=r"limits\.1: .* is not legal; give an integer >= 0"):
-            sim.trade_off(resnet50(), link(4), [10**9, wrong])  # type: ignore[list-item]
-    (point, free) = sim.trade_off(resnet50(), link(4), [1 << 61])
-    assert point.step_ns == free.step_ns
-    with pytest.raises(InputError, match=r"limits\.0: .*at most 2"):
-        sim.trade_off(resnet50(), link(4), [1 << 70])
-
-
-@settings(max_examples=tries(60))
-@given(anything(max_gradients=7), st.data())
-def test_a_limit_on_the_largest_bucket_is_kept(case: Case, data: st.DataObject) -> None:
-    """And what is best under it is no better than what is best without, and is what brute force finds."""
-    workload, hardware = case
-    sizes = [gradient.num_bytes for gradient in workload.gradients]
-    limit = data.draw(st.integers(max(sizes), sum(sizes)))
-    within = sim.tune(workload, hardware, max_bucket_bytes=limit)
-    assert max(within.assignment.bucket_bytes or ()) <= limit
-    for name, family in within.families.items():
-        assert max(family.assignment.bucket_bytes or ()) <= limit, name
-    assert within.report.sync_end_ns >= sim.tune(workload, hardware).report.sync_end_ns
-    kept = [
-        buckets
-        for buckets in contiguous_partitions(workload)
-        if max(sum(sizes[index] for index in bucket) for bucket in buckets) <= limit
-    ]
-    assert within.report.sync_end_ns <= min(simulated(workload, hardware, buckets) for buckets in kept)
-    assert within.proved_optimal
-
-
-def test_limits_that_cannot_be_kept() -> None:
-    workload = resnet50()
-    with pytest.raises(InputError, match="max_bucket_bytes: 1000 is not legal; the largest gradient alone"):
-        sim.tune(workload, link(4), max_bucket_bytes=1000)
-    with pytest.raises(InputError, match="hold 0 B, which fits"):
-        sim.tune(workload, link(4), memory_limit_bytes=1000)
 
 
 GPT_4 = transformer(4, vocabulary=3000)
@@ -189,34 +111,6 @@ COPIED = link(4, copy_out_bytes_per_s=1e10)
 @cache
 def tuned_gpt() -> Recommendation:
     return sim.tune(GPT_4, COPIED)
-
-
-def test_the_trade_off_ends_at_the_optimum() -> None:
-    """Looser limits are no slower, and without a limit it is what ``tune`` finds."""
-    workload, hardware = GPT_4, COPIED
-    points = sim.trade_off(workload, hardware)
-    steps = [point.step_ns for point in points if point.step_ns is not None]
-    assert steps == sorted(steps, reverse=True)
-    assert points[-1].limit_bytes is None
-    assert points[-1].step_ns == tuned_gpt().report.step_ns
-    assert steps[0] > steps[-1]
-
-
-@pytest.mark.parametrize("criterion", [pytest.param("mean", marks=pytest.mark.slow), "p95"])
-def test_a_criterion_recommends_what_is_best_by_it(criterion: Any) -> None:
-    """Whichever it is, it is in the pool, and its figures are those of the report."""
-    workload, hardware = sim.load_workload(GPT), sim.load_hardware(WIRE_FILE)
-    answer = sim.tune(workload, hardware, criterion=criterion, draws=100 if IS_WHOLE else 30)
-    assert answer.robust is not None
-    chosen = answer.robust.by_mean if criterion == "mean" else answer.robust.by_p95
-    assert answer.assignment == chosen
-    assert answer.report == sim.summarize(sim.simulate(workload, hardware, chosen))
-    assert answer.robust.criterion == criterion
-
-
-def test_an_unknown_criterion_is_refused() -> None:
-    with pytest.raises(InputError, match="criterion: 'worst' is not legal"):
-        sim.tune(resnet50(), link(4), criterion="worst")  # type: ignore[arg-type]
 
 
 def test_the_paths_are_those_of_both_timelines() -> None:

@@ -98,9 +98,7 @@ def test_seeds_reproduce() -> None:
 
 
 def test_it_is_a_document() -> None:
-    robust = assess(
-        pool(default=WHOLE, split=SPLIT), draw(Problem(*tail_case()), 400, seed=0), rest_ns=0, criterion="p95"
-    )
+    robust = assess(pool(default=WHOLE, split=SPLIT), draw(Problem(*tail_case()), 400, seed=0), rest_ns=0)
     assert parse_body(json.loads(json.dumps(asdict(robust))), Robust, "here") == robust
     with pytest.raises(KeyError):
         robust.row("nobody")
@@ -274,7 +272,6 @@ def judged(
         seed=0,
         calibrations=20,
         recorded_iterations=20,
-        criterion="nominal",
         noise_ns=noise_ns,
         rows=(row("it", (gain_ns, low_ns, high_ns)),),
         mean_choice="it",

@@ -140,7 +140,7 @@ def tune_caps(caps: CapSteps, hardware: Hardware) -> Tuned:
     scorer = asked.scorer
     lows = caps.intervals.low_bytes
     scores = score_layouts(scorer.problem, caps.walk, lows, lows)
-    search = Search(scorer=scorer, walk=caps.walk, max_bytes=NO_LIMIT)
+    search = Search(scorer=scorer, walk=caps.walk)
     best = search.best_scored(lows, lows, scores)
     bare = assign(caps.workload)
     default = asked.simulate(bare, "analytic")

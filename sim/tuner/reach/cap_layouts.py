@@ -169,15 +169,14 @@ def add_up(
     firsts: Array,
     laters: Array,
     starts: Array,
-) -> tuple[Array, Array, Array, Array]:
-    """What ``problem.Problem.stops`` says of many layouts, one after another, and their bytes as caps count
-    them.
+) -> tuple[Array, Array, Array]:
+    """What ``problem.Problem.stops`` says of many layouts, one after another.
 
     Layout k, of the limits [firsts[k], laters[k]] in bytes, has the entries from ``starts[k]`` to ``starts[k
     + 1]``. ``wire``, ``copied``: bytes of each place in the ready order.
 
     Returns:
-        Per bucket the last place that it waits for, its bytes on the wire, in copies and by its caps.
+        Per bucket the last place that it waits for, its bytes on the wire and in copies.
     """
     count = sizes.shape[0]
     emitted, bucket_of = np.empty(count, np.int64), np.empty(count, np.int64)
@@ -188,7 +187,6 @@ def add_up(
     )
     stops = np.zeros(starts[-1], np.int64)
     wires, copies = np.zeros(starts[-1], np.int64), np.zeros(starts[-1], np.int64)
-    dense = np.zeros(starts[-1], np.int64)
     for row in range(firsts.shape[0]):
         start = starts[row]
         limits[0], limits[1] = firsts[row], laters[row]
@@ -200,10 +198,9 @@ def add_up(
             stops[entry] = max(stops[entry], place)
             wires[entry] += wire[place]
             copies[entry] += copied[place]
-            dense[entry] += sizes[position]
         for entry in range(start + 1, start + made):
             stops[entry] = max(stops[entry], stops[entry - 1])
-    return stops, wires, copies, dense
+    return stops, wires, copies
 
 
 def find_intervals(

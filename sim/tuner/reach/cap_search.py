@@ -26,27 +26,25 @@ MOST_PLAYED = 20  # of the layouts that are so near to the best score; the other
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapLimits:
-    """Limits [first, later] in bytes and what they reach; ``exceeds``: a bucket is larger than allowed."""
+    """Limits [first, later] in bytes and what they reach."""
 
-    exceeds: bool
     sync_end_ns: int
     num_buckets: int
     first_bytes: int
     later_bytes: int
 
     @property
-    def rank(self) -> tuple[bool, int, int]:
+    def rank(self) -> tuple[int, int]:
         """Less is better: of equal ends, fewer buckets."""
-        return (self.exceeds, self.sync_end_ns, self.num_buckets)
+        return (self.sync_end_ns, self.num_buckets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """Where the best limits are looked for; those that make a bucket over ``max_bytes`` rank last."""
+    """Where the best limits are looked for."""
 
     scorer: Scorer
     walk: Walk
-    max_bytes: int
 
     def best(self, firsts: Array, laters: Array) -> CapLimits:
         """The best of the layouts of [firsts[k], laters[k]] in bytes."""
@@ -54,9 +52,9 @@ class Search:
 
     def best_scored(self, firsts: Array, laters: Array, scores: LayoutScores) -> CapLimits:
         """As ``best``, with ``scores`` known. Layouts too near each other to tell are played to the ns."""
-        ends, exceeds = scores.sync_end_ns, scores.largest_bytes > self.max_bytes
-        order = np.lexsort((scores.num_buckets, ends, exceeds))
-        near = order[(ends[order] <= ends[order[0]] + NEAR_NS) & (exceeds[order] == exceeds[order[0]])]
+        ends = scores.sync_end_ns
+        order = np.lexsort((scores.num_buckets, ends))
+        near = order[ends[order] <= ends[order[0]] + NEAR_NS]
         if scores.sure[near].all():
             near = near[:1]
         found = []
@@ -65,7 +63,6 @@ class Search:
             if not scores.sure[row]:
                 end = self.scorer.sync_end_ns(make_layout(self.walk, first, later))
             pair = CapLimits(
-                exceeds=bool(exceeds[row]),
                 sync_end_ns=end,
                 num_buckets=int(scores.num_buckets[row]),
                 first_bytes=first,

@@ -53,7 +53,6 @@ class CapRow:
     high_bytes: int | None
     cap_mb: float
     num_buckets: int
-    largest_bytes: int
     sync_end_ns: int
 
 
@@ -73,18 +72,17 @@ def default_buckets(problem: Problem) -> Buckets:
     return make_layout(walk_of(problem), DEFAULT_FIRST_BUCKET_BYTES, DEFAULT_BUCKET_CAP_BYTES)
 
 
-def find_families(scorer: Scorer, max_bucket_bytes: int = NO_LIMIT) -> Families:
+def find_families(scorer: Scorer) -> Families:
     """The best assignment of every family but free lists of buckets, for the scorer's workload and hardware.
 
     DDP's own knobs are compared by ``sync_end_ns``; of equal ones, fewer buckets are better. Those of other
-    systems are compared by the whole step. Caps are chosen among those that make no bucket larger than
-    ``max_bucket_bytes``, if there are any; other families take no notice of it, nor do ``cap_rows``.
+    systems are compared by the whole step.
 
     Raises:
         InputError, NotModelledError: DDP does not train this workload as it is.
     """
     workload, hardware = scorer.problem.workload, scorer.problem.hardware
-    found = find_ddp_families(scorer, max_bucket_bytes)
+    found = find_ddp_families(scorer)
     others: dict[str, Callable[[], SizeReach]] = {
         **{
             f"{policy} reduce_bucket_size": partial(find_zero, workload, hardware, policy)
@@ -105,7 +103,7 @@ def find_families(scorer: Scorer, max_bucket_bytes: int = NO_LIMIT) -> Families:
     return found
 
 
-def find_ddp_families(scorer: Scorer, max_bucket_bytes: int = NO_LIMIT) -> Families:
+def find_ddp_families(scorer: Scorer) -> Families:
     """``find_families`` of DDP's own knobs alone; the search for the best assignment sets out from these."""
     tell("comparing caps")
     asked = scorer.problem.asked
@@ -113,7 +111,7 @@ def find_ddp_families(scorer: Scorer, max_bucket_bytes: int = NO_LIMIT) -> Famil
     walk = make_walk(asked)
     intervals = find_intervals(walk)
     scores = score_layouts(scorer.problem, walk, intervals.low_bytes, intervals.low_bytes)
-    search = Search(scorer=scorer, walk=walk, max_bytes=max_bucket_bytes)
+    search = Search(scorer=scorer, walk=walk)
     cap = search.best_scored(intervals.low_bytes, intervals.low_bytes, scores)
     reached = {
         DEFAULT: Reach(assignment=default, complete=True, how="DDP's own caps"),
@@ -123,7 +121,7 @@ def find_ddp_families(scorer: Scorer, max_bucket_bytes: int = NO_LIMIT) -> Famil
             how=_tell(intervals),
         ),
         FIRST_AND_CAP: _first_and_cap(search, intervals, cap),
-        LAST_CAP: _last_cap(scorer, max_bucket_bytes),
+        LAST_CAP: _last_cap(scorer),
         PER_PARAMETER: Reach(
             assignment=assign(asked, PER_PARAMETER), complete=True, how="one bucket per gradient"
         ),
@@ -143,14 +141,14 @@ def _first_and_cap(search: Search, intervals: Intervals, cap: CapLimits) -> Reac
     return Reach(assignment=assignment, complete=complete, how=how)
 
 
-def _last_cap(scorer: Scorer, max_bytes: int) -> Reach:
+def _last_cap(scorer: Scorer) -> Reach:
     """The best cap, or DDP's default ones, if DDP cuts buckets from the last gradient on (A2.5)."""
     workload = scorer.problem.asked
     walk = make_walk(workload, set_last_bucket_cap=True)
     intervals = find_intervals(walk)
     firsts = np.append(intervals.low_bytes, DEFAULT_FIRST_BUCKET_BYTES)
     laters = np.append(intervals.low_bytes, DEFAULT_BUCKET_CAP_BYTES)
-    best = Search(scorer=scorer, walk=walk, max_bytes=max_bytes).best(firsts, laters)
+    best = Search(scorer=scorer, walk=walk).best(firsts, laters)
     is_default = best.first_bytes != best.later_bytes
     cap_mb = None if is_default else _show(intervals, best.later_bytes)
     return Reach(
@@ -178,14 +176,12 @@ def _rows(intervals: Intervals, scores: LayoutScores) -> tuple[CapRow, ...]:
             high_bytes=None if high == NO_LIMIT else high,
             cap_mb=round_cap_mb(low, high),
             num_buckets=count,
-            largest_bytes=largest,
             sync_end_ns=end,
         )
-        for low, high, count, largest, end in zip(
+        for low, high, count, end in zip(
             intervals.low_bytes.tolist(),
             intervals.high_bytes.tolist(),
             scores.num_buckets.tolist(),
-            scores.largest_bytes.tolist(),
             scores.sync_end_ns.tolist(),
             strict=True,
         )

@@ -19,12 +19,11 @@ _PLAYED_AT_ONCE = 256  # layouts: some milliseconds
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayoutScores:
     """One entry a layout: ``sync_end_ns``; ``sure``: whether that is to the ns, or only within a few ns, as
-    may be where work stretches; ``num_buckets``; ``largest_bytes``: of its largest bucket, by caps."""
+    may be where work stretches; ``num_buckets``."""
 
     sync_end_ns: Ints
     sure: Flags
     num_buckets: Ints
-    largest_bytes: Ints
 
 
 def score_layouts(problem: Problem, walk: Walk, firsts: Array, laters: Array) -> LayoutScores:
@@ -34,12 +33,11 @@ def score_layouts(problem: Problem, walk: Walk, firsts: Array, laters: Array) ->
     """
     counts = count_buckets(walk.sizes, walk.keys, walk.num_keys, firsts, laters)
     ends, sure = np.empty(len(counts), np.int64), np.empty(len(counts), np.bool_)
-    largest = np.empty(len(counts), np.int64)
     parts = np.cumsum(counts) // MOST_BUCKETS
     for part in np.unique(parts).tolist():
         rows = np.flatnonzero(parts == part)
         starts = np.concatenate(([0], np.cumsum(counts[rows])))
-        stops, wires, copied, dense = add_up(
+        stops, wires, copied = add_up(
             walk.sizes,
             walk.keys,
             walk.num_keys,
@@ -51,7 +49,6 @@ def score_layouts(problem: Problem, walk: Walk, firsts: Array, laters: Array) ->
             laters[rows],
             starts,
         )
-        largest[rows] = np.maximum.reduceat(dense, starts[:-1])
         services = kernels.services(problem.curve_bytes, problem.curve_ns, wires)
         small = problem.small(wires)
         sizes, which = np.unique(copied, return_inverse=True)  # one size is in many layouts
@@ -72,7 +69,7 @@ def score_layouts(problem: Problem, walk: Walk, firsts: Array, laters: Array) ->
                 small,
                 back,
             )
-    return LayoutScores(sync_end_ns=ends, sure=sure, num_buckets=counts, largest_bytes=largest)
+    return LayoutScores(sync_end_ns=ends, sure=sure, num_buckets=counts)
 
 
 @compiled

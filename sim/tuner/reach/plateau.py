@@ -27,10 +27,8 @@ def find_plateau(
     gain: Gain,
     *,
     default_step_ns: int,
-    default_is_allowed: bool,
-    max_bytes: int,
 ) -> Plateau:
-    """The plateau of all layouts that a cap can make and whose buckets hold ``max_bytes`` at most.
+    """The plateau of all layouts that a cap can make.
 
     A cap is as good as the recommendation unless ``judge`` finds the recommendation significantly better;
     DDP's default is judged by ``gain``, in the same way. With fewer than two recorded iterations nothing is
@@ -40,16 +38,15 @@ def find_plateau(
     """
     draws = judge.draws
     steps = draws.times * np.array([row.sync_end_ns for row in rows], dtype=np.float64) + judge.rest_ns
-    steps[[row.largest_bytes > max_bytes for row in rows]] = np.inf
     best = int(steps.argmin())
     near = steps <= steps[best] * (1 + TOLERANCE)
-    default_is_near = default_is_allowed and bool(default_step_ns <= steps[best] * (1 + TOLERANCE))
+    default_is_near = bool(default_step_ns <= steps[best] * (1 + TOLERANCE))
     decided_by_noise = NO_ITERATIONS not in draws.not_known
     alike = near
     if decided_by_noise:
         alike = np.array([judge.is_as_good_nominally(step) for step in steps.tolist()])
         affordable = max(1, MOST_PLAYED // (len(draws) * max(1, len(draws.problem))))
-        nearest = np.argsort(steps, kind="stable")[: min(affordable, int(np.isfinite(steps).sum()))]
+        nearest = np.argsort(steps, kind="stable")[:affordable]
         for at in nearest.tolist():
             made = assign(draws.problem.asked, bucket_cap_mb=rows[at].cap_mb)
             alike[at] = judge.is_as_good(made, round(steps[at]))
@@ -64,8 +61,7 @@ def find_plateau(
         is_flat=bool(near.all()),
         decided_by="noise" if decided_by_noise else "tolerance",
         alike_mb=tuple((low, high) for _, _, low, high in _stretches(rows, alike, draws)),
-        alike_holds_default=default_is_allowed
-        and (gain.significant is False or (default_is_near and not decided_by_noise)),
+        alike_holds_default=gain.significant is False or (default_is_near and not decided_by_noise),
         alike_is_flat=bool(alike.all()),
     )
     return replace(plateau, sentence=tell_plateau(plateau))

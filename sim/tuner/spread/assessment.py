@@ -7,7 +7,7 @@ import numpy as np
 
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
-from sim.nouns.robust import Criterion, Robust, RobustRow
+from sim.nouns.robust import Robust, RobustRow
 from sim.nouns.workload import Workload
 from sim.tuner.progress import tell
 from sim.tuner.search.partitions import Buckets
@@ -28,15 +28,11 @@ Optimise = Callable[[Workload, Hardware], Assignment]
 
 
 class Pool(NamedTuple):
-    """Candidates by name, of which ``default`` is DDP's and ``nominal`` the optimum of the nominal step.
-
-    ``barred`` may not be chosen: gains are measured against the default even where it breaks a limit.
-    """
+    """Candidates by name, of which ``default`` is DDP's and ``nominal`` the optimum of the nominal step."""
 
     candidates: Mapping[str, Assignment]
     default: str
     nominal: str
-    barred: frozenset[str] = frozenset()
 
 
 def widen(pool: Pool, draws: Draws, optimise: Optimise, count: int) -> Pool:
@@ -56,7 +52,7 @@ def widen(pool: Pool, draws: Draws, optimise: Optimise, count: int) -> Pool:
     return pool._replace(candidates={**pool.candidates, **new})
 
 
-def assess(pool: Pool, draws: Draws, *, rest_ns: int, criterion: Criterion = "nominal") -> Robust:
+def assess(pool: Pool, draws: Draws, *, rest_ns: int) -> Robust:
     """How each candidate does over the draws, and the best by mean and by the 95th percentile.
 
     ``rest_ns`` is the nominal step without ``sync_end``. The nominal optimum is chosen unless another's step
@@ -80,8 +76,6 @@ def assess(pool: Pool, draws: Draws, *, rest_ns: int, criterion: Criterion = "no
         low, high = np.quantile(resampled[:, at], LEVELS)
         p95 = Estimate(highest[at], min(low, highest[at]), max(high, highest[at]))
         rows.append(_row(name, mean, p95, gain))
-        if name in pool.barred:
-            continue
         ahead = estimate_mean(tables[pool.nominal].minus(steps))
         if ahead.low > 0 and ahead.value > NOTHING * mean.value:
             mean_better[name] = mean.value
@@ -96,7 +90,6 @@ def assess(pool: Pool, draws: Draws, *, rest_ns: int, criterion: Criterion = "no
         seed=draws.seed,
         calibrations=draws.machines,
         recorded_iterations=draws.recorded,
-        criterion=criterion,
         noise_ns=None if noise is None else round(noise),
         rows=tuple(rows),
         mean_choice=mean_choice,

@@ -84,7 +84,6 @@ def judge_gain(
     *,
     step_ns: int,
     default_step_ns: int,
-    default_is_allowed: bool = True,
     against: str = DEFAULT_WORDS,
     instead_of: str | None = None,
 ) -> Gain:
@@ -93,8 +92,7 @@ def judge_gain(
     ``against`` is what is in the default's place where it is not what is compared with.
 
     The gain is significant where ``find_shortfall`` finds nothing that it lacks. With fewer than two recorded
-    iterations ``significant`` is then None, since nobody knows how much steps vary. Where a limit bars the
-    default, there is none to keep, and the sentence says what the limit costs. Where the default is
+    iterations ``significant`` is then None, since nobody knows how much steps vary. Where the default is
     recommended ``instead_of`` another candidate, the sentence says what that one might gain.
     """
     kept = "the default" if against == DEFAULT_WORDS else against
@@ -114,21 +112,18 @@ def judge_gain(
             f"no significant difference: the gain of the buckets that are best by the times as given is "
             f"{_interval(robust.row(instead_of), robust)}; keep {kept}"
         )
-    elif not default_is_allowed and figure <= 0:
-        significant = False
-        sentence = f"{against} breaks the limit; keeping to it costs {_amount(-figure)} a step"
     elif lacks == "nothing":
         significant = False
         sentence = f"no contiguous assignment that was found is better than {against}; keep it"
-    elif default_is_allowed and lacks == "uncertain":
+    elif lacks == "uncertain":
         significant = False
         sentence = f"no significant difference: the gain is {_interval(row, robust)}; keep {kept}"
-    elif default_is_allowed and lacks == "noise":
+    elif lacks == "noise":
         significant = False
         sentence = (
             f"no significant difference: {size} is less than steps vary by ({_amount(noise_ns)}); keep {kept}"
         )
-    elif default_is_allowed and lacks == "little":
+    elif lacks == "little":
         significant = False
         sentence = (
             f"no significant difference: {_amount(figure)} a step is less than {_least(robust):.1%} of it"
@@ -142,8 +137,6 @@ def judge_gain(
             sentence += f", {_interval(row, robust)}"
         if figure <= noise_ns:
             sentence += f"; one step varies by more ({_amount(noise_ns)}), so it shows in the mean of many"
-        if not default_is_allowed:
-            sentence += f"; {kept} breaks the limit"
         if robust.not_known:
             sentence += f"; not recorded, so not known: {' and '.join(robust.not_known)}"
     return Gain(
