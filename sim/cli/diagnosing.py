@@ -30,10 +30,9 @@ PACKAGES = (
     "plotly",
     "streamlit",
     "numpy",
-    "deepspeed",
     "playwright",
 )
-_OPTIONAL = ("deepspeed", "playwright")
+_OPTIONAL = ("playwright",)
 _PROBE_BITS = 10**9
 
 

@@ -29,7 +29,7 @@ from sim.cli.simulating import AsJson, caps_of
 from sim.cli.spreading import prepare_job
 from sim.errors import InputError
 from sim.formats.record_files import recorded_step, start_record
-from sim.nouns.assignment import DDP_POLICIES, Assignment
+from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.systems.switching import as_the_job
@@ -66,18 +66,10 @@ def validate(
         bool,
         typer.Option(
             "--systems",
-            help="Replay each system and switch that is modelled, in place of caps.",
+            help="Replay each switch and hook of DDP and each textbook system, in place of caps.",
             rich_help_panel=CANDIDATES,
         ),
     ] = False,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="POLICY",
-            help="Of --systems those of this policy, such as megatron; repeatable.",
-            rich_help_panel=CANDIDATES,
-        ),
-    ] = None,
     mode: Annotated[
         ReplayMode,
         typer.Option(
@@ -85,14 +77,6 @@ def validate(
             rich_help_panel=MODEL,
         ),
     ] = ReplayMode.PACED,
-    families: Annotated[
-        bool,
-        typer.Option(
-            "--families",
-            help="Replay the best setting of each knob that tune lists, in place of caps.",
-            rich_help_panel=CANDIDATES,
-        ),
-    ] = False,
     ab: Annotated[
         bool,
         typer.Option(
@@ -185,12 +169,6 @@ def validate(
         raise typer.BadParameter(
             "--systems: a paced replay over gloo; leave out --model, --device, --link, --caps"
         )
-    if only and not systems:
-        raise typer.BadParameter("--only: give it with --systems")
-    if families and (systems or ab or _is_given(context, "caps")):
-        raise typer.BadParameter(
-            "--families: the candidates are the tuner's; leave out --systems, --ab, --caps"
-        )
     if not ab and samples is not None:
         raise typer.BadParameter("--samples belongs to --ab")
     if ab and max_error is not None:
@@ -259,9 +237,7 @@ def validate(
         if job.own is not None:
             expected, there, measured = job.workload, job.hardware, recorded_step(workload_file)
     if systems:
-        candidates = _systems(assignments, workload, there, only or [])
-    elif families:
-        candidates = _families(user_model, assignments, expected, there, carrier)
+        candidates = _systems(assignments, workload, there)
     else:
         candidates = _candidates(user_model, assignments, expected, there, carrier, caps_of(caps, "--caps"))
     for candidate in candidates:
@@ -310,44 +286,15 @@ def _candidates(
     return candidates
 
 
-def _families(
-    model: "UserModel | None",
-    assignments: dict[str, Assignment],
-    workload: Workload,
-    hardware: Hardware,
-    carrier: "Carrier",
-) -> "list[Candidate]":
-    """The recommendation, and what each knob of DDP's and each rule of other systems reaches."""
-    from sim.validator.candidates.candidate import Candidate
-    from sim.validator.candidates.replayable import check_replayable
-
-    answer = sim.tune(workload, hardware)
-    names = {"default": "DDP default", "bucket_indices": "recommended"}
-    candidates = [
-        Candidate(name=names.get(name, name), assignment=family.assignment)
-        for name, family in answer.families.items()
-        if family.assignment.policy in DDP_POLICIES and name != "bucket_cap_mb_list"  # the recommended ones
-    ]
-    candidates += [Candidate(name=name, assignment=one) for name, one in assignments.items()]
-    check_replayable(workload, candidates, "paced" if model is None else "model", carrier)
-    return candidates
-
-
-def _systems(
-    assignments: dict[str, Assignment], workload: Workload, hardware: Hardware, only: list[str]
-) -> "list[Candidate]":
+def _systems(assignments: dict[str, Assignment], workload: Workload, hardware: Hardware) -> "list[Candidate]":
     from sim.validator.candidates.candidate import Candidate
     from sim.validator.candidates.every_system import every_system
     from sim.validator.candidates.replayable import check_replayable
 
-    every = every_system(workload, hardware, only)
-    for reason in dict.fromkeys(every.left_out.values()):
-        names = [name for name, why in every.left_out.items() if why == reason]
-        note(f"left out: {', '.join(names)}: {reason}")
-    candidates = [
-        *every.candidates,
-        *(Candidate(name=name, assignment=one) for name, one in assignments.items()),
-    ]
+    candidates, left_out = every_system(workload, hardware)
+    for reason in dict.fromkeys(left_out.values()):
+        note(f"left out: {', '.join(name for name, why in left_out.items() if why == reason)}: {reason}")
+    candidates += [Candidate(name=name, assignment=one) for name, one in assignments.items()]
     check_replayable(workload, candidates)
     return candidates
 

@@ -9,7 +9,6 @@ from sim.nouns.workload import Workload
 from sim.validator.candidates.candidate import Candidate, lane_count
 from sim.validator.candidates.carriers import GLOO_ON_HOST, Carrier
 from sim.validator.candidates.replay_jobs import MODEL_TIMEOUT_S, UserModel, replay_job
-from sim.validator.candidates.replayable import check_installed
 from sim.validator.collecting import Collected, Progress
 from sim.validator.hosts.launch import Place, run_ranks
 
@@ -43,7 +42,6 @@ def replay(
     Raises:
         ReplayError: a rank failed, or DDP did not use the buckets asked for.
         NotModelledError: a candidate that cannot be run.
-        MachineError: a package that a candidate needs is not installed.
     """
     job = replay_job(
         workload,
@@ -55,7 +53,6 @@ def replay(
         seed=seed,
         probed=probed,
     )
-    check_installed(candidates)
     collected = Collected(
         candidates,
         lanes=lane_count(candidates) if probed else 1 + len(candidates),

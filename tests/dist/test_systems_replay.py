@@ -2,32 +2,26 @@
 
 import json
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import sim
-from sim.errors import MachineError, NotModelledError, ReplayError
+from sim.errors import NotModelledError
 from sim.formats.record_files import load_record, start_record
 from sim.nouns.assignment import DDP_POLICIES, Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Buffer, Workload
-from sim.systems.registry import POLICIES
-from sim.systems.zero import STAGES
 from sim.validator.candidates.candidate import Candidate, lane_count
 from sim.validator.candidates.carriers import Carrier
 from sim.validator.candidates.every_system import every_system
-from sim.validator.candidates.module_trees import TREE_POLICIES
-from sim.validator.candidates.replayable import check_replayable
+from sim.validator.candidates.replayable import TEXTBOOK, check_replayable
 from sim.validator.hosts.launch import Place
-from sim.validator.ranks.process import requirements
 from sim.validator.replay import replay
 from tests.commands import bucketsim
 from tests.dist.conftest import needs_box
-from tests.dist.test_user_path import torchrun
 
 pytestmark = pytest.mark.dist
 
@@ -38,10 +32,8 @@ TWO = Hardware(
     world_size=2,
     **dict.fromkeys(("all_reduce", "all_gather", "reduce", "reduce_scatter", "broadcast"), CURVE),  # type: ignore[arg-type]
 )
-OF_GRADIENTS = [one for one in POLICIES if one not in (*STAGES, *TREE_POLICIES)]
 # DDP without switches or hooks, in buckets of any kind.
 PLAIN = ("DDP default", "small ddp", "list", "small last cap", "even and odd")
-needs_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs deepspeed")
 
 
 def shrunk(workload: Workload, unused: int = 0, pace: int = 3) -> Workload:
@@ -112,13 +104,11 @@ def floor_ns(workload: Workload, assignment: Assignment) -> int:
 def test_every_system_of_gradients_is_replayed_with_its_own_buckets(
     small_workload: Workload, tmp_path: Path
 ) -> None:
-    """All but DeepSpeed's and those that hang on modules."""
     workload = shrunk(small_workload, pace=12)
-    every = every_system(workload, TWO, only=OF_GRADIENTS)
-    candidates = list(every.candidates)
+    candidates, left_out = every_system(workload, TWO)
     policies = {one.assignment.policy for one in candidates if one.assignment is not None}
-    assert policies == set(OF_GRADIENTS)
-    assert not every.left_out
+    assert policies == {"ddp", "per-parameter", "single", *TEXTBOOK}
+    assert not left_out
     # Buckets of 1 MiB, so that several are under way; and several of each kind of hook.
     small = [
         Candidate(name=f"small {policy}", assignment=sim.assign(workload, policy, 1))
@@ -141,97 +131,14 @@ def test_every_system_of_gradients_is_replayed_with_its_own_buckets(
 @pytest.mark.slow
 def test_unused_parameters_are_in_no_graph(small_workload: Workload, tmp_path: Path) -> None:
     workload = shrunk(small_workload, unused=3)
-    every = every_system(workload, TWO, only=OF_GRADIENTS)
-    candidates = list(every.candidates)
+    candidates, left_out = every_system(workload, TWO)
     assert [one.name for one in candidates] == [
         "find_unused_parameters",
         "skip_all_reduce_unused_params",
         "static_graph",
     ]
-    assert "never ready" in every.left_out["DDP default"]
+    assert "never ready" in left_out["DDP default"]
     replayed(workload, candidates, tmp_path / "record")
-
-
-@pytest.mark.slow
-@needs_deepspeed
-def test_deepspeed_itself_is_replayed(small_workload: Workload, tmp_path: Path) -> None:
-    workload = shrunk(small_workload)
-    workload = replace(
-        workload, gradients=tuple(replace(g, group=g.index % 2) for g in workload.gradients), buffers=()
-    )
-    candidates = [one for one in every_system(workload, TWO).candidates if "zero" in one.name]
-    assert len(candidates) == 3
-    settings = {"accelerator": "cpu", "reduce_bucket_size": 200_000}
-    for policy in ("zero1", "zero2"):
-        made = sim.assign(workload, policy, **settings)
-        assert len(made.bucket_indices) > 2
-        candidates.append(Candidate(name=f"small {policy}", assignment=made))
-    measured = replayed(workload, candidates, tmp_path / "record")
-    for iteration in measured["small zero2"].iterations:
-        # The host waits in the hook for each flush, and the schedule with it.
-        assert iteration.backward_end_ns > workload.backward_ns
-
-
-@pytest.mark.slow
-def test_systems_that_hang_on_modules_are_replayed(small_workload: Workload, tmp_path: Path) -> None:
-    """Real ``fully_shard``, ``replicate`` and, where it is installed, Megatron-Core use their own buckets."""
-    workload = shrunk(small_workload)
-    every = every_system(workload, TWO, only=TREE_POLICIES)
-    installed = find_spec("megatron") is not None
-    assert len(every.candidates) == (11 if installed else 6)
-    assert len(every.left_out) == (0 if installed else 5)
-    grouped = sim.assign(workload, "fully_shard", units="layers.0+layers.1,layers.5", reduce_dtype="bfloat16")
-    candidates = [*every.candidates, Candidate(name="grouped", assignment=grouped)]
-    if installed:
-        settings = {"overlap_grad_reduce": True, "num_buckets": 4, "num_microbatches": 2}
-        made = sim.assign(workload, "megatron", **settings)
-        candidates.append(Candidate(name="micro-batches", assignment=made))
-    measured = replayed(workload, candidates, tmp_path / "record")
-    for one in candidates:
-        steps = 2 if one.name == "micro-batches" else 1
-        for iteration in measured[one.name].iterations:
-            assert iteration.step_ns >= steps * (workload.forward_ns + workload.backward_ns), one.name
-
-
-@pytest.mark.slow
-def test_hsdp_is_replayed_by_its_two_groups(small_workload: Workload, tmp_path: Path) -> None:
-    """A10.7: what is reduced is the sum of all ranks, so each all-reduce began behind its reduce-scatter."""
-    said = torchrun("tests.dist.hsdp_worker", cwd=Path(__file__).parents[2], ranks=4)
-    found = json.loads(next(line for line in said.splitlines() if line.startswith('{"gradients"')))
-    assert found["gradients"] == [[1111.0]] * 4
-    assert [sorted(unit) for unit in found["reduced"]] == [[3], [1, 2], [0, 4]]
-    workload = shrunk(small_workload)
-    candidates = [
-        Candidate(name=name, assignment=sim.assign(workload, "fully_shard", replicas=2, **options))
-        for name, options in {"hsdp": {}, "kept": {"reshard_after_forward": False}}.items()
-    ]
-    replayed(workload, candidates, tmp_path / "record", replace(TWO, world_size=4))
-    with pytest.raises(ReplayError, match="replicas=2 is not legal on 2 ranks"):
-        replay(workload, candidates, Place(), tmp_path / "two")
-
-
-def test_what_a_paced_tree_cannot_run_is_named(small_workload: Workload) -> None:
-    made = Candidate(name="units", assignment=sim.assign(small_workload, "fully_shard", accumulation_steps=2))
-    with pytest.raises(NotModelledError, match="accumulation_steps is not replayed: what micro-batches add"):
-        check_replayable(small_workload, [made])
-    names = ("a.weight", "b.weight", "a.bias", *(f"c.{number}.weight" for number in range(3, 10)))
-    torn = replace(
-        small_workload,
-        gradients=tuple(replace(g, name=n) for g, n in zip(small_workload.gradients, names, strict=True)),
-    )
-    megatron = Candidate(name="flat", assignment=sim.assign(torn, "megatron"))
-    with pytest.raises(NotModelledError, match="gradients of module 'a' become ready before and after"):
-        check_replayable(torn, [megatron])
-
-
-def test_zero_without_deepspeed_says_what_to_install(
-    small_workload: Workload, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = sim.assign(small_workload, "zero1", accelerator="cpu")
-    monkeypatch.setattr(requirements, "find_spec", lambda name: None)
-    with pytest.raises(MachineError, match=r"DS_BUILD_OPS=0 pip install 'bucketsim\[deepspeed\]'"):
-        replay(small_workload, [Candidate(name="zero", assignment=made)], Place(), tmp_path)
-    assert "deepspeed is not installed" in every_system(small_workload, TWO).left_out["zero1"]
 
 
 POWER_SGD = {"name": "powerSGD", "start_powerSGD_iter": 2}
@@ -245,9 +152,10 @@ POWER_SGD = {"name": "powerSGD", "start_powerSGD_iter": 2}
         ("ddp", {"accumulation_steps": 2, "no_sync": False}, "no_sync=false is not replayed"),
         ("ddp", {"comm_hook": "bf16_compress"}, "bf16_compress is not replayed: torch refuses it"),
         ("ddp", {"comm_hook": POWER_SGD}, "with 2 buckets over gloo it is a race"),
-        ("zero2", {}, "give accelerator=cpu"),
-        ("zero2", {"accelerator": "cpu", "gradient_accumulation_steps": 2}, "in no recorded schedule"),
-        ("zero1", {"accelerator": "cpu", "cpu_offload": True}, "cpu_offload is not replayed"),
+        ("zero1", {}, "zero1 is not replayed, only predicted"),
+        ("zero2", {}, "zero2 is not replayed, only predicted"),
+        ("megatron", {}, "megatron is not replayed, only predicted"),
+        ("fully_shard", {}, "fully_shard is not replayed, only predicted"),
     ],
 )
 def test_what_cannot_be_replayed_is_refused_by_name(
@@ -267,25 +175,17 @@ def test_a_bucket_sent_too_early_is_refused(small_workload: Workload) -> None:
     made = Candidate(name="it", assignment=sim.assign(swapped, "last-hook"))
     with pytest.raises(NotModelledError, match="wrong gradients: 1 of 1 buckets"):
         check_replayable(swapped, [made])
-    (found,) = (one.assignment for one in every_system(swapped, TWO).candidates if one.name == "last-hook")
+    (found,) = (one.assignment for one in every_system(swapped, TWO)[0] if one.name == "last-hook")
     assert found is not None
     assert len(found.bucket_indices) == len(swapped.gradients), "one parameter a bucket cannot be early"
 
 
-def test_hooks_and_zero_do_not_go_over_an_emulated_link(small_workload: Workload) -> None:
+def test_hooks_do_not_go_over_an_emulated_link(small_workload: Workload) -> None:
     emulated = Carrier(emulated=TWO)
-    for policy, options in (("ddp", {"comm_hook": "allreduce"}), ("zero1", {"accelerator": "cpu"})):
-        made = Candidate(name="it", assignment=sim.assign(small_workload, policy, **options))
-        check_replayable(small_workload, [made])
-        with pytest.raises(NotModelledError, match="is not replayed"):
-            check_replayable(small_workload, [made], "paced", emulated)
-
-
-def test_what_the_hardware_has_no_curve_for_is_left_out(small_workload: Workload) -> None:
-    bare = replace(TWO, reduce=None)
-    left_out = every_system(small_workload, bare).left_out
-    assert list(left_out) == ["zero2, reduce to owners"]
-    assert "has no reduce curve" in left_out["zero2, reduce to owners"]
+    made = Candidate(name="it", assignment=sim.assign(small_workload, comm_hook="allreduce"))
+    check_replayable(small_workload, [made])
+    with pytest.raises(NotModelledError, match="is not replayed"):
+        check_replayable(small_workload, [made], "paced", emulated)
 
 
 @pytest.mark.parametrize("more", [["--caps", "1"], ["--device", "cuda"], ["--link", "emulated"]])
@@ -308,7 +208,7 @@ def test_every_system_crosses_the_wire_of_the_box(small_workload: Workload, tmp_
     )
     assert said.code == 0, said.err
     names = [row["name"] for row in json.loads(said.out)["rows"]]
-    assert names == [one.name for one in every_system(shrunk(small_workload), TWO).candidates]
+    assert names == [one.name for one in every_system(shrunk(small_workload), TWO)[0]]
 
 
 def test_candidates_with_a_hook_of_their_own_have_one_lane(small_workload: Workload) -> None:

@@ -23,7 +23,7 @@ def require_deepspeed() -> None:
     """Skip without DeepSpeed, or fail where it is demanded."""
     if importlib.util.find_spec("deepspeed") is not None:
         return
-    missing = "no DeepSpeed: DS_BUILD_OPS=0 pip install --no-build-isolation 'bucketsim[deepspeed]'"
+    missing = "no DeepSpeed: DS_BUILD_OPS=0 pip install --no-build-isolation deepspeed"
     if os.environ.get("BUCKETSIM_REQUIRE_DEEPSPEED") == "1":
         pytest.fail(missing)
     pytest.skip(missing)

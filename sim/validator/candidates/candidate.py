@@ -10,8 +10,6 @@ from sim.systems.registry import assign
 from sim.systems.switching import as_the_job
 from sim.units import MIB, format_number
 
-ZERO_POLICIES = ("zero1", "zero2")
-_UNSTAMPED = (*ZERO_POLICIES, "megatron", "fully_shard", "replicate")  # these take no communication hook
 _SMALL_BYTES = 64 << 10
 
 
@@ -36,13 +34,11 @@ class Candidate:
         """Whether the candidate has a second lane, in which a communication hook notes each bucket's times.
 
         A candidate with a hook of its own has no such lane, as DDP takes one hook; nor has one that leaves
-        unused buckets out (A3.14), for which no hook is called, nor ZeRO, Megatron-Core and FSDP2, which take
-        no hook.
+        unused buckets out (A3.14), for which no hook is called.
         """
         assignment = self.assignment
         return assignment is None or not (
-            assignment.policy in _UNSTAMPED
-            or assignment.settings.get("comm_hook") is not None
+            assignment.settings.get("comm_hook") is not None
             or assignment.ddp_kwargs.get("skip_all_reduce_unused_params")
         )
 

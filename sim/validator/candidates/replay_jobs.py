@@ -8,7 +8,6 @@ from sim.errors import InputError
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.validator.candidates.candidate import Candidate
 from sim.validator.candidates.carriers import GLOO_ON_HOST, Carrier
-from sim.validator.candidates.module_trees import tree_job
 from sim.validator.candidates.replayable import check_replayable
 
 # The Reducer rebuilds its buckets before iteration 2 (A2.6); on CUDA iterations 2 to 11 wait for the
@@ -81,13 +80,11 @@ def paced_job(
         **carrier.order_to_ranks(),
         "shapes": [list(gradient.shape) for gradient in workload.gradients],
         "dtypes": [gradient.dtype for gradient in workload.gradients],
-        "groups": [gradient.group for gradient in workload.gradients],
         "buffers": [[b.dtype, b.num_bytes // DTYPE_BYTES[b.dtype]] for b in workload.buffers],
         "order": list(workload.order()),
         "due_ns": _due_ns(workload),
         "forward_ns": workload.forward_ns + workload.loss_ns,
         "optimizer_ns": workload.optimizer_ns,
-        **tree_job(workload, candidates),
     }
 
 

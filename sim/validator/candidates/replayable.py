@@ -1,7 +1,6 @@
 """Whether candidates can be replayed: what is refused, and why."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
 
 from sim.errors import InputError, NotModelledError
@@ -11,27 +10,15 @@ from sim.nouns.measurement import Mode
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.compile_cuts import PYTHON_REDUCER
 from sim.systems.ddp_assignment import check_reaches
-from sim.systems.fsdp2_settings import SHARDED, Fsdp2Settings, read_fsdp2_settings
-from sim.systems.megatron_settings import SYSTEM as MEGATRON
 from sim.systems.registry import assign, write
 from sim.systems.switches import Switches, check_used, read_switches
-from sim.validator.candidates.candidate import ZERO_POLICIES, Candidate
+from sim.systems.textbook import STYLES
+from sim.validator.candidates.candidate import Candidate
 from sim.validator.candidates.carriers import GLOO_ON_HOST, Carrier
-from sim.validator.candidates.module_trees import TREE_POLICIES, check_tree
-from sim.validator.ranks.process.requirements import check_deepspeed, check_megatron
 
-_ZERO_REFUSED = {
-    "expert_groups": "a paced module has no experts",
-    "cpu_offload": "its optimizer would have to compute on the CPU, and sleeps",
-}
-_FSDP2_REFUSED = {
-    "param_dtype": "gradients are handed out in the recorded dtype",
-    "accumulation_steps": "what micro-batches add to gradients is in no recorded schedule",
-}
+TEXTBOOK = (*STYLES, "last-hook", "last-hook-safe")  # ranks run these, beside DDP
 _FREE = (CurvePoint(num_bytes=0, duration_ns=0),)
-_ANY_HARDWARE = Hardware(
-    name="any", world_size=2, all_reduce=_FREE, all_gather=_FREE, reduce=_FREE, reduce_scatter=_FREE
-)
+_ANY_HARDWARE = Hardware(name="any", world_size=2, all_reduce=_FREE)
 
 
 def check_replayable(
@@ -89,69 +76,20 @@ def _check_candidate(workload: Workload, candidate: Candidate, mode: Mode, carri
         check_used(workload, switches)
         if candidate.assignment is not None and not candidate.is_injected:
             check_reaches(workload, assignment)
+    elif assignment.policy not in TEXTBOOK:
+        raise NotModelledError(
+            f"candidate {candidate.name!r}: {assignment.policy} is not replayed, only predicted; ranks run "
+            f"DDP, and {', '.join(TEXTBOOK)}"
+        )
     else:
         switches = Switches()
-        program = write(workload, _any_hardware(workload, assignment), assignment)[-1]
+        program = write(workload, _ANY_HARDWARE, assignment)[-1]
         if program.early_launches:
             raise NotModelledError(
                 f"candidate {candidate.name!r}: {program.notes[0]}; replay takes what averages rightly"
             )
-    refused = {
-        **_refused(assignment, switches, mode, carrier),
-        **_refused_of_zero(workload, assignment, mode, carrier),
-        **_refused_of_trees(workload, assignment, mode, carrier),
-    }
-    for what, why in refused.items():
+    for what, why in _refused(assignment, switches, mode, carrier).items():
         raise NotModelledError(f"candidate {candidate.name!r}: {what} is not replayed: {why}")
-
-
-def _any_hardware(workload: Workload, assignment: Assignment) -> Hardware:
-    """Some machine with ranks enough for the candidate."""
-    if assignment.policy != SHARDED:
-        return _ANY_HARDWARE
-    settings = read_fsdp2_settings(assignment.settings, assignment.policy, workload)
-    return replace(_ANY_HARDWARE, world_size=2 * settings.replicas)
-
-
-def _refused_of_zero(
-    workload: Workload, assignment: Assignment, mode: Mode, carrier: Carrier
-) -> dict[str, str]:
-    """What of a candidate of ZeRO's cannot be run, and why."""
-    if assignment.policy not in ZERO_POLICIES:
-        return {}
-    settings = assignment.settings
-    found = {name: why for name, why in _ZERO_REFUSED.items() if settings.get(name)}
-    if settings.get("gradient_accumulation_steps", 1) > 1:
-        found["gradient_accumulation_steps"] = (
-            "what micro-batches add to gradients is in no recorded schedule"
-        )
-    if mode == "model" or carrier.device != "cpu" or carrier.emulated is not None:
-        found[assignment.policy] = "real DeepSpeed runs in a paced replay over gloo only"
-    if workload.gradients[0].dtype == "float16":
-        found["float16"] = "DeepSpeed's accelerator for the CPU has none"
-    if settings.get("accelerator") != "cpu":
-        found["accelerator cuda"] = "DeepSpeed runs on the CPU, without streams; give accelerator=cpu"
-    return found
-
-
-def _refused_of_trees(
-    workload: Workload, assignment: Assignment, mode: Mode, carrier: Carrier
-) -> dict[str, str]:
-    """What of a candidate of Megatron-Core's or FSDP2's cannot be run, and why."""
-    if assignment.policy not in TREE_POLICIES:
-        return {}
-    found: dict[str, str] = {}
-    if mode == "model" or carrier.device != "cpu" or carrier.emulated is not None:
-        found[assignment.policy] = "it is replayed in paced mode over gloo only"
-    else:
-        check_tree(workload)
-    if assignment.policy != MEGATRON:
-        settings = read_fsdp2_settings(assignment.settings, assignment.policy, workload)
-        usual = Fsdp2Settings()
-        for name, why in _FSDP2_REFUSED.items():
-            if getattr(settings, name) != getattr(usual, name):
-                found[name] = why
-    return found
 
 
 def _refused(assignment: Assignment, switches: Switches, mode: Mode, carrier: Carrier) -> dict[str, str]:
@@ -179,11 +117,3 @@ def _refused(assignment: Assignment, switches: Switches, mode: Mode, carrier: Ca
     if mode == "paced" and device == "cuda" and adds:
         found["adding to gradients"] = "on a GPU it takes kernels, which are in no recorded schedule"
     return found
-
-
-def check_installed(candidates: Sequence[Candidate]) -> None:
-    """Raise ``MachineError`` where a candidate needs a package that is not installed here."""
-    if any(one.assignment is not None and one.assignment.policy in ZERO_POLICIES for one in candidates):
-        check_deepspeed()
-    if any(one.assignment is not None and one.assignment.policy == MEGATRON for one in candidates):
-        check_megatron()

@@ -6,10 +6,8 @@ from typing import Any
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 
-from sim.validator.ranks.lanes.zero_lanes import STAGES, zero_lane
 from sim.validator.ranks.pacing.cuda_pacing import CudaPacer, check_sums, spin_cycles
 from sim.validator.ranks.pacing.paced_module import PacedModule
-from sim.validator.ranks.pacing.paced_tree import FSDP2, MEGATRON, PacedTree
 from sim.validator.ranks.pacing.pacers import HostPacer, Pacer
 from sim.validator.ranks.pacing.replay_lane import Lane, Manner
 from sim.validator.ranks.pacing.stepping import PLAIN, Recorder
@@ -26,8 +24,8 @@ def paced_lanes(rank: RankLike) -> list[Lane]:
 
     The baseline that all lanes share is measured here. With an emulated link every lane of DDP has a
     communication hook: that of an untraced candidate is the link's without stamps, and the noop lane shows
-    what Python adds to a launch. Freed memory is kept, as by a GPU's caching allocator: hooks and sharded
-    systems make buffers anew in each step, and fresh pages are slow.
+    what Python adds to a launch. Freed memory is kept, as by a GPU's caching allocator: hooks make buffers
+    anew in each step, and fresh pages are slow.
     """
     keep_freed_memory()
     job = rank.job
@@ -49,12 +47,6 @@ def paced_lanes(rank: RankLike) -> list[Lane]:
         ),
     ]
     for candidate in job["candidates"]:
-        if candidate["policy"] in STAGES:
-            lanes.append(zero_lane(candidate, made.module(), job["groups"], optimizer_ns))
-            continue
-        if candidate["policy"] in (MEGATRON, *FSDP2):
-            lanes.append(_tree_lane(candidate, made.module(), job))
-            continue
         for recorder in (None, pacer.recorder(link)) if candidate["traced"] else (None,):
             owner = made.module()
             wrapped = wrap(owner, candidate)
@@ -74,19 +66,6 @@ def paced_lanes(rank: RankLike) -> list[Lane]:
             )
     pacer.settle(made.modules, plain, optimizer_ns, adds=made.adds)
     return lanes
-
-
-def _tree_lane(candidate: dict[str, Any], paced: PacedModule, job: dict[str, Any]) -> Lane:
-    times = job["forward_ns"], job["optimizer_ns"]
-    # Both use private parts of their packages, so each is imported only where a lane needs it.
-    if candidate["policy"] == MEGATRON:
-        from sim.validator.ranks.lanes.megatron_lanes import megatron_lane
-
-        return megatron_lane(candidate, PacedTree(paced, job["names"], job["modules"]), *times)
-    from sim.validator.ranks.lanes.fsdp2_lanes import fsdp2_lane
-
-    tree = PacedTree(paced, job["names"], job["modules"], copies=True)
-    return fsdp2_lane(candidate, tree, job["units"][candidate["name"]], *times)
 
 
 class Modules:

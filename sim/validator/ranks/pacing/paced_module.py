@@ -84,10 +84,6 @@ class Schedule:
             self.shift += taken - baseline_ns[len(self.hooks_ns)]
         self.hooks_ns.append(taken)
 
-    def stand_still(self, duration_ns: int) -> None:
-        """Delay later nodes by ``duration_ns``, for which a hook has waited without using a processor."""
-        self.shift += duration_ns
-
 
 class _Node(torch.autograd.Function):
     """Identity forward; backward waits until the gradient is due, then hands it out."""

@@ -3,7 +3,6 @@
 Its hooks add gradients to its buffers, launch and wait for real. Two things of it are put aside: buffers lie
 where ``torch.cuda.current_device()`` says, which is told to be the CPU, and collectives that it hands over
 together are launched one by one, because gloo copies what it coalesces, and NCCL does not.
-Megatron-Core is imported when a lane needs it, and at no other time.
 """
 
 import time
@@ -18,10 +17,9 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from sim.validator.ranks.pacing.paced_module import sleep_until
-from sim.validator.ranks.pacing.paced_tree import PacedTree, run_tree_forward
 from sim.validator.ranks.pacing.replay_lane import Lane
 from sim.validator.ranks.pacing.stepping import common_start
-from sim.validator.ranks.process.requirements import check_megatron
+from tests.dist.evidence.paced_tree import PacedTree, run_tree_forward
 
 # What is no argument of DistributedDataParallelConfig.
 _BESIDE = ("num_buckets", "disable_bucketing", "pipeline_rank", "num_microbatches", "shared_embedding")
@@ -29,18 +27,7 @@ _alone: list[Any] = []  # this rank's process group of one, made once
 
 
 def megatron_lane(candidate: dict[str, Any], tree: PacedTree, forward_ns: int, optimizer_ns: int) -> Lane:
-    """The lane of a candidate of policy ``megatron``.
-
-    Args:
-        candidate: as the job describes it; its settings are Megatron-Core's.
-        tree: its root is wrapped.
-        forward_ns: length of forward.
-        optimizer_ns: the recorded step of an optimizer that has all parameters.
-
-    Raises:
-        MachineError: Megatron-Core is not installed.
-    """
-    check_megatron()
+    """A candidate of policy ``megatron`` around the root of ``tree``."""
     with _on_the_cpu():
         ddp = _wrap(candidate["settings"], tree)
     index = {id(weight): place for place, weight in enumerate(tree.paced.weights)}

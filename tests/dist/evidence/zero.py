@@ -4,7 +4,6 @@ On the CPU DeepSpeed has no streams: the host waits for a flush where it makes i
 after backward. DeepSpeed is imported only when a lane needs it.
 """
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,6 @@ import torch.distributed as dist
 from sim.validator.ranks.pacing.paced_module import PacedModule, Schedule, sleep_until
 from sim.validator.ranks.pacing.replay_lane import Lane
 from sim.validator.ranks.pacing.stepping import clear_gradients, common_start
-from sim.validator.ranks.process.requirements import check_deepspeed
 
 STAGES = {"zero1": 1, "zero2": 2}
 # Settings that stand beside ``zero_optimization`` in DeepSpeed's configuration.
@@ -47,17 +45,7 @@ class _PacedOptimizer(torch.optim.Optimizer):
 def zero_lane(
     candidate: dict[str, Any], module: PacedModule, groups: Sequence[int], optimizer_ns: int
 ) -> Lane:
-    """The lane of a candidate of policy ``zero1`` or ``zero2``.
-
-    Args:
-        candidate: as the job describes it; its settings are DeepSpeed's.
-        module: its parameters become DeepSpeed's.
-        groups: the optimizer group of each parameter.
-        optimizer_ns: the recorded step of an optimizer that has all parameters.
-
-    Raises:
-        MachineError: DeepSpeed is not installed.
-    """
+    """A candidate of ``zero1`` or ``zero2``; ``groups`` has the optimizer group of each parameter."""
     engine = _start(candidate, module, groups, optimizer_ns)
     flushed: list[list[int]] = []
     _watch_flushes(engine.optimizer, module, flushed)
@@ -70,9 +58,6 @@ def zero_lane(
 
 def _start(candidate: dict[str, Any], module: PacedModule, groups: Sequence[int], optimizer_ns: int) -> Any:
     """DeepSpeed's engine, in the process group that is there."""
-    check_deepspeed()
-    os.environ["DS_ACCELERATOR"] = "cpu"
-    os.environ.setdefault("LOCAL_RANK", "0")
     deepspeed = import_module("deepspeed")
     # Without this DeepSpeed compiles reductions through shared memory, which cannot join several machines.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
@@ -164,7 +149,7 @@ def _standing_still(schedule: Schedule) -> Iterator[None]:
             began, worked = time.monotonic_ns(), time.thread_time_ns()
             returned = function(*arguments, **named)
             waited = time.monotonic_ns() - began - (time.thread_time_ns() - worked)
-            schedule.stand_still(waited)
+            schedule.shift += waited
             return returned
 
         return call

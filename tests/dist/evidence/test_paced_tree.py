@@ -5,7 +5,7 @@ import time
 import torch
 
 from sim.validator.ranks.pacing.paced_module import PacedModule
-from sim.validator.ranks.pacing.paced_tree import PacedTree, run_tree_forward
+from tests.dist.evidence.paced_tree import PacedTree, run_tree_forward
 
 MS = 1_000_000
 NAMES = ("tokens.weight", "blocks.0.norm.weight", "blocks.0.norm.bias", "blocks.1.norm.weight", "head.weight")

@@ -15,8 +15,6 @@ from torch import nn
 
 from sim.validator.ranks.pacing.paced_module import PacedModule, chain_node, chain_tail, sleep_until
 
-MEGATRON, FSDP2 = "megatron", ("fully_shard", "replicate")  # the policies whose replay needs a tree
-
 
 class _Part(nn.Module):
     """A module: parameters of its own, and children, used in the order in which they were added."""
@@ -104,7 +102,7 @@ class PacedTree:
     def stand_still(self, duration_ns: int) -> None:
         """Note that the compute lane has waited, or copied, for ``duration_ns``."""
         if self._in_backward:
-            self.paced.schedule.stand_still(duration_ns)
+            self.paced.schedule.shift += duration_ns
         else:
             self.waited_ns += duration_ns
 

@@ -1,14 +1,13 @@
-"""Real ``fully_shard`` and ``replicate`` around a paced tree of modules (A10), on the CPU over gloo.
+"""Real ``fully_shard`` around a paced tree of modules (A10), on the CPU over gloo.
 
 On the CPU torch has no streams: there FSDP2 waits for every collective at once. Here it is made to behave as
 on a GPU, as far as its order is concerned, by what torch offers for it: gathers are asynchronous
 (``_set_unshard_async_op``), a reduce-scatter of ours is launched and waited for by the next one
 (``set_custom_reduce_scatter``), and as the host does not run ahead of the compute lane, each unit prefetches
 one more in forward than on a GPU (``set_modules_to_forward_prefetch``), the first ones before it. All goes
-over one process group that carries one collective at a time, as an NCCL communicator does. ``replicate``'s
-all-reduces are launched asynchronously, and waited for at the end. Under HSDP the replicas have a group of
-their own, as they have a communicator; each of its all-reduces is launched as its reduce-scatter ends. What
-is not replayed: the host's own time.
+over one process group that carries one collective at a time, as an NCCL communicator does. Under HSDP the
+replicas have a group of their own; each of its all-reduces is launched as its reduce-scatter ends. What is
+not replayed: the host's own time.
 """
 
 import time
@@ -19,7 +18,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives, _fsdp_param_group
@@ -27,10 +25,10 @@ from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 
 from sim.systems.fsdp2_settings import SHARDED, Fsdp2Settings
 from sim.validator.ranks.pacing.paced_module import sleep_until
-from sim.validator.ranks.pacing.paced_tree import FSDP2, PacedTree, run_tree_forward
 from sim.validator.ranks.pacing.replay_lane import Lane
 from sim.validator.ranks.pacing.stepping import common_start
 from sim.validator.ranks.process.one_channel import one_channel
+from tests.dist.evidence.paced_tree import PacedTree, run_tree_forward
 
 _DTYPES = ("param_dtype", "reduce_dtype")
 _APART_NS = 500_000  # between the starts of ranks: more than a notice takes from rank to rank
@@ -39,7 +37,7 @@ _APART_NS = 500_000  # between the starts of ranks: more than a notice takes fro
 def fsdp2_lane(
     candidate: dict[str, Any], tree: PacedTree, units: Sequence[str], forward_ns: int, optimizer_ns: int
 ) -> Lane:
-    """The lane of a candidate of policy ``fully_shard`` or ``replicate``.
+    """A candidate of policy ``fully_shard``.
 
     Args:
         candidate: as the job describes it; its settings are torch's.
@@ -116,11 +114,10 @@ class _Run:
         optimizer_ns: int,
     ) -> None:
         self.tree, self.forward_ns, self.optimizer_ns = tree, forward_ns, optimizer_ns
-        self.shards = candidate["policy"] == FSDP2[0]
         self.settings = candidate["settings"]
         self.ahead = max(1, self.settings.get("forward_prefetch", 0))
         self.mesh = self._mesh(self.settings.get("replicas", 1))
-        self.share = _owned(tree, self.mesh.size(-1)) if self.shards else 1
+        self.share = _owned(tree, self.mesh.size(-1))
         self.reduced: list[list[int]] = []
         self.reducing = _Reducing(tree)
         self._index = {name: place for place, name in enumerate(tree.names)}
@@ -129,8 +126,7 @@ class _Run:
     def _mesh(self, replicas: int) -> DeviceMesh:
         ranks = dist.get_world_size()
         if replicas == 1:
-            names = ("shard" if self.shards else "replicate",)
-            return DeviceMesh.from_group(one_channel(), "cpu", mesh_dim_names=names)
+            return DeviceMesh.from_group(one_channel(), "cpu", mesh_dim_names=("shard",))
         Fsdp2Settings(replicas=replicas).shards(SHARDED, ranks)
         mesh = torch.arange(ranks).view(replicas, -1)
         groups = [one_channel(mesh.t().tolist()), one_channel(mesh.tolist())]
@@ -145,18 +141,16 @@ class _Run:
             if self.settings.get(name) is not None
         }
         more: dict[str, Any] = {"mesh": self.mesh, "mp_policy": MixedPrecisionPolicy(**policy)}
-        wrap: Callable[..., Any] = fully_shard if self.shards else replicate
         kept = {"reshard_after_forward": self.settings.get("reshard_after_forward", True)}
         modules = [[root.get_submodule(name) for name in unit] for unit in units]
         for unit in modules:
-            wrap(unit[0] if len(unit) == 1 else unit, **(kept if self.shards else {}), **more)
-        wrap(root, **more)
+            fully_shard(unit[0] if len(unit) == 1 else unit, **kept, **more)
+        fully_shard(root, **more)
         firsts: list[Any] = [unit[0] for unit in modules]
-        for module in [root, *firsts] if self.shards else []:
+        for module in [root, *firsts]:
             module._set_unshard_async_op(True)
             module.set_custom_reduce_scatter(self.reducing)
-        if self.shards:
-            self._prefetch([root, *firsts], firsts)
+        self._prefetch([root, *firsts], firsts)
         return firsts
 
     def _prefetch(self, forward: list[Any], firsts: list[Any]) -> None:
@@ -178,16 +172,15 @@ class _Run:
         for parameter in root.parameters():
             parameter.grad = None
         count = self.settings.get("accumulation_steps", 1)
-        start = common_start() + (dist.get_rank() * _APART_NS if self.shards else 0)
+        start = common_start() + dist.get_rank() * _APART_NS
         sleep_until(start)
         with self._watched():
             for number in range(count):
                 root.set_requires_gradient_sync(number == count - 1)
                 self.reduced = []
                 tree.begin_forward()
-                if self.shards:
-                    for module in [root, *self.units[: self.ahead]]:
-                        module.unshard(async_op=True)
+                for module in [root, *self.units[: self.ahead]]:
+                    module.unshard(async_op=True)
                 loss = run_tree_forward(tree, root, self.forward_ns)
                 tree.begin_backward()
                 loss.backward()  # type: ignore[no-untyped-call]
@@ -210,7 +203,6 @@ class _Run:
         reduces, reduce_all = group.foreach_reduce, torch_dist.all_reduce
         copies_out = group.foreach_all_gather_copy_out
         copies_in = collectives.foreach_reduce_scatter_copy_in
-        unshards = group.FSDPParamGroup.wait_for_unshard
 
         def noted(parameters: Any, *more: Any) -> Any:
             self.reduced.append([self._index[one._param_fqn] for one in parameters])
@@ -221,25 +213,18 @@ class _Run:
                 work: dist.Work = reduce_all(tensor, group=group, async_op=True)
                 return work
 
-            if self.shards:
-                self.reducing.follow(launch)
-            else:
-                self.reducing.under_way.append(launch().wait)
+            self.reducing.follow(launch)
 
         torch_dist.all_reduce = launched
         group.foreach_reduce = noted
         collectives.foreach_reduce_scatter_copy_in = self._counted(copies_in)
-        if self.shards:
-            group.foreach_all_gather_copy_out = self._counted(copies_out)
-        else:
-            group.FSDPParamGroup.wait_for_unshard = self._counted(unshards)
+        group.foreach_all_gather_copy_out = self._counted(copies_out)
         try:
             yield
         finally:
             group.foreach_reduce, torch_dist.all_reduce = reduces, reduce_all
             group.foreach_all_gather_copy_out = copies_out
             collectives.foreach_reduce_scatter_copy_in = copies_in
-            group.FSDPParamGroup.wait_for_unshard = unshards
 
     def _counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:

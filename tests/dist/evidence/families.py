@@ -1,0 +1,36 @@
+"""The best setting of each knob that ``tune`` lists, replayed: ``… WORKLOAD HARDWARE RECORD HOSTS RATE``."""
+
+import sys
+from pathlib import Path
+
+import sim
+from sim.formats.record_files import start_record
+from sim.nouns.assignment import DDP_POLICIES
+from sim.nouns.hardware import Hardware
+from sim.nouns.workload import Workload
+from sim.units import parse_rate_bits
+from sim.validator.candidates.candidate import Candidate
+from sim.validator.hosts.launch import Place
+from sim.validator.replay import replay
+
+_NAMES = {"default": "DDP default", "bucket_indices": "recommended"}
+
+
+def families(workload: Workload, hardware: Hardware) -> list[Candidate]:
+    """The recommendation, and what each knob of DDP's and each rule of other systems reaches."""
+    return [
+        Candidate(name=_NAMES.get(name, name), assignment=family.assignment)
+        for name, family in sim.tune(workload, hardware).families.items()
+        if family.assignment.policy in DDP_POLICIES and name != "bucket_cap_mb_list"  # the recommended ones
+    ]
+
+
+def main() -> None:
+    workload, hardware = sim.load_workload(Path(sys.argv[1])), sim.load_hardware(Path(sys.argv[2]))
+    folder, place = Path(sys.argv[3]), Place(box=int(sys.argv[4]), rate_bits=parse_rate_bits(sys.argv[5]))
+    start_record(folder, workload, hardware)
+    replay(workload, families(workload, hardware), place, folder, rounds=6)
+
+
+if __name__ == "__main__":
+    main()
