@@ -190,7 +190,7 @@ SWITCHES: Mapping[str, Switch] = {
             where="setting",
             does="under torch.compile: gradients are ready where its cuts end (A11)",
             help="Under torch.compile, by torch._dynamo.config.optimize_ddp: gradients are ready where its "
-            "cuts end; with no_optimization after the whole backward; python_reducer has buckets of its own.",
+            "cuts end; with no_optimization after the whole backward.",
             default=None,
         ),
         Switch(

@@ -9,9 +9,8 @@ from sim.nouns.workload import ReadyTimes, Workload
 from sim.systems.bucketing import DEFAULT_FIRST_BUCKET_BYTES
 from sim.units import cap_bytes
 
-OptimizeDdp = Literal["ddp_optimizer", "no_optimization", "python_reducer"]
+OptimizeDdp = Literal["ddp_optimizer", "no_optimization"]
 OPTIMIZE_DDP = get_args(OptimizeDdp)
-PYTHON_REDUCER: OptimizeDdp = "python_reducer"
 MARK = "torch_compile"  # in the extensions of a workload whose gradients are those of a compiled module
 AS_RECORDED = {MARK: {"recorded": True}}  # such an extension of a job that ran under torch.compile
 
@@ -26,6 +25,11 @@ def check_compile(optimize_ddp: Any, compile_cap_mb: Any) -> None:
         raise NotModelledError(
             f"ddp: optimize_ddp={optimize_ddp!r} is not legal here: torch does as under "
             f"no_optimization; give one of {', '.join(OPTIMIZE_DDP)}"
+        )
+    if optimize_ddp == "python_reducer":
+        raise NotModelledError(
+            "ddp: optimize_ddp='python_reducer' is not modelled: Inductor makes its buckets; "
+            f"give one of {', '.join(OPTIMIZE_DDP)}"
         )
     if optimize_ddp not in OPTIMIZE_DDP:
         raise InputError(
@@ -122,15 +126,10 @@ def torch_compiled(
 
     Raises:
         InputError: a value that is not legal.
-        NotModelledError: the Python reducer, sparse gradients, a workload of whole buckets, or one that was
+        NotModelledError: sparse gradients, a workload of whole buckets, or one that was
             recorded under torch.compile, or moved with other values before.
     """
     check_compile(optimize_ddp, compile_cap_mb)
-    if optimize_ddp == PYTHON_REDUCER:
-        raise NotModelledError(
-            f"optimize_ddp={PYTHON_REDUCER!r} leaves the Reducer idle, which takes these gradients; give it "
-            f"to sim.assign"
-        )
     asked = {"optimize_ddp": optimize_ddp, "compile_cap_mb": compile_cap_mb}
     if is_moved_so(workload, asked):
         return workload

@@ -22,10 +22,8 @@ from sim.nouns.collective import Collective, Phase
 from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
-from sim.systems import python_reducer
-from sim.systems.bucketing import ddp_limits
 from sim.systems.comm_hooks import messages
-from sim.systems.compile_cuts import AS_RECORDED, PYTHON_REDUCER
+from sim.systems.compile_cuts import AS_RECORDED
 from sim.systems.ddp_assignment import constructed_in
 from sim.systems.ddp_broadcasts import before_forward
 from sim.systems.hook_table import Message, SentBucket
@@ -60,9 +58,6 @@ def write(
     assignment.check_fits(workload)
     switches = read_switches(assignment)
     check_used(workload, switches)
-    if switches.optimize_ddp == PYTHON_REDUCER:
-        cap = ddp_limits(assignment.ddp_kwargs.get("bucket_cap_mb"), None, None)[-1]
-        return (python_reducer.write(workload, hardware, assignment, cap),)
     _check_iteration(workload, assignment, switches, iteration)
     if switches.join_inputs is not None and len(switches.join_inputs) != hardware.world_size:
         raise InputError(

@@ -4,15 +4,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from sim.errors import AssignmentError, InputError
+from sim.errors import AssignmentError
 from sim.nouns.assignment import DDP_POLICIES, Assignment, bucket_bytes, made_for
 from sim.nouns.ddp_switches import ARGUMENTS, LIST_SINCE, OLDEST, SUPPORTED_SINCE, ZERO_CAP_SINCE, Version
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import Workload
 from sim.systems.bucketing import Caps, ddp_limits, initial_buckets, initial_limits, rebuilt_buckets
 from sim.systems.comm_hooks import read_comm_hook
-from sim.systems.compile_cuts import PYTHON_REDUCER, torch_compiled
-from sim.systems.python_reducer import as_traced, fused_buckets
+from sim.systems.compile_cuts import torch_compiled
 from sim.systems.switches import MODELLED_SETTINGS, check_ddp_kwargs, check_used, read_switches
 from sim.units import MIB
 
@@ -42,8 +41,6 @@ def as_compiled(workload: Workload, assignment: Assignment) -> Workload:
         return workload
     switches = read_switches(assignment)
     assert switches.optimize_ddp is not None
-    if switches.optimize_ddp == PYTHON_REDUCER:
-        return as_traced(workload)
     return torch_compiled(workload, switches.optimize_ddp, switches.compile_cap_mb)
 
 
@@ -91,12 +88,7 @@ def assign(
     switches = read_switches(proposed)
     check_used(workload, switches)
     rebuilt = switches.rebuilt_from
-    if switches.optimize_ddp == PYTHON_REDUCER:
-        if caps.set_last_bucket_cap or policy != "ddp":
-            what = "set_last_bucket_cap" if caps.set_last_bucket_cap else f"policy {policy!r}"
-            raise InputError(f"ddp: optimize_ddp={PYTHON_REDUCER} has no {what}; give bucket_cap_mb alone")
-        buckets = fused_buckets(workload, limits[-1])
-    elif rebuilt is None or (iteration != "steady" and iteration < rebuilt):
+    if rebuilt is None or (iteration != "steady" and iteration < rebuilt):
         buckets = initial_buckets(workload, initial_limits(limits, cap_list is not None, switches.searches))
     else:
         buckets = rebuilt_buckets(as_compiled(workload, proposed), limits, caps.set_last_bucket_cap)

@@ -6,7 +6,6 @@ from sim.errors import NotModelledError
 from sim.nouns.assignment import DDP_POLICIES, bucket_bytes
 from sim.nouns.timeline import Timeline
 from sim.systems.bucketing import ddp_limits
-from sim.systems.compile_cuts import PYTHON_REDUCER
 from sim.systems.ddp import search_ns
 from sim.systems.ddp_assignment import constructed_in
 from sim.systems.switches import Switches, read_switches
@@ -32,8 +31,6 @@ def ddp_logging_data(timeline: Timeline) -> dict[str, Any]:
             f"policy: {assignment.policy!r} has no DDP logger; {', '.join(DDP_POLICIES)} have"
         )
     switches = read_switches(assignment)
-    if switches.optimize_ddp == PYTHON_REDUCER:
-        raise NotModelledError(f"optimize_ddp={PYTHON_REDUCER}: only the Reducer fills DDP's log")
     reduces_afterwards = switches.static_graph and timeline.iteration == 1
     times = _times(timeline, switches, reduces_afterwards)
     unused = {gradient.index for gradient in workload.gradients if gradient.ready_ns is None}

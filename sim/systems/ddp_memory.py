@@ -6,7 +6,6 @@ from sim.nouns.collective import CollectiveTimes
 from sim.nouns.memory import Holding
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import DTYPE_BYTES, Gradient
-from sim.systems.compile_cuts import PYTHON_REDUCER
 from sim.systems.hook_table import Sent
 from sim.systems.switches import Switches, read_switches
 
@@ -20,8 +19,6 @@ def hold(timeline: Timeline) -> tuple[Holding, ...]:
     cap decides how many there are, not how much they hold. A sparse gradient has none.
     """
     switches = read_switches(timeline.assignment)
-    if switches.optimize_ddp == PYTHON_REDUCER:
-        return (*_buffers(timeline, switches), *_fused(timeline))  # the idle Reducer has its buffers
     return (*_buffers(timeline, switches), *_gradients(timeline, switches), *_hooked(timeline, switches))
 
 
@@ -105,22 +102,6 @@ def _hooked(timeline: Timeline, switches: Switches) -> tuple[Holding, ...]:
             end = timeline.buckets[bucket].available_ns
             held.append(_during("buffers in reduce_dtype", first.collective.num_bytes, start, end))
     return tuple(held)
-
-
-def _fused(timeline: Timeline) -> tuple[Holding, ...]:
-    """While a bucket is fused: a joined copy of its gradients, and a divided one to replace them (A11.9)."""
-    begun = {span.bucket: span.start_ns for span in timeline.compute if span.kind == "copy_in"}
-    return tuple(
-        _during(
-            "fused buckets",
-            played.collective.num_bytes * (1 + (len(indices) > 1)),
-            begun.get(number, timeline.buckets[number].ready_ns),
-            timeline.buckets[number].ready_ns,
-        )
-        for number, (indices, played) in enumerate(
-            zip(timeline.assignment.bucket_indices, timeline.collectives, strict=True)
-        )
-    )
 
 
 def _during(what: str, num_bytes: int, start_ns: int, end_ns: int) -> Holding:

@@ -9,7 +9,7 @@ from sim.nouns.ddp_switches import ARGUMENTS, SETTINGS, SWITCHES
 from sim.nouns.workload import Gradient, Workload
 from sim.systems.bucketing import ddp_limits
 from sim.systems.comm_hooks import read_comm_hook
-from sim.systems.compile_cuts import PYTHON_REDUCER, OptimizeDdp, check_compile
+from sim.systems.compile_cuts import OptimizeDdp, check_compile
 from sim.systems.hook_table import CommHook
 from sim.units import MIB
 
@@ -129,8 +129,7 @@ def read_switches(assignment: Assignment) -> Switches:
         check_compile(optimize_ddp, compile_cap_mb)
     switches = Switches(
         **{name: given[name] for name in _READ_AS_THEY_ARE if name in given},
-        syncs_buffers=optimize_ddp != PYTHON_REDUCER
-        and kwargs.get("forward_sync_buffers", kwargs.get("broadcast_buffers", True)),
+        syncs_buffers=kwargs.get("forward_sync_buffers", kwargs.get("broadcast_buffers", True)),
         reduce_dtype=_reduce_dtype(kwargs.get("mixed_precision")),
         buffer_dtype=(kwargs.get("mixed_precision") or {}).get("buffer_dtype"),
         comm_hook=None if hook is None else read_comm_hook(hook),
@@ -138,25 +137,8 @@ def read_switches(assignment: Assignment) -> Switches:
         optimize_ddp=optimize_ddp,
         compile_cap_mb=compile_cap_mb,
     )
-    if optimize_ddp == PYTHON_REDUCER:
-        _check_python_reducer(switches, kwargs)
     _check_together(switches)
     return switches
-
-
-def _check_python_reducer(switches: Switches, kwargs: dict[str, Any]) -> None:
-    """Refuse what DDP's Python reducer does not take, or takes in a way that is not modelled (A11.6)."""
-    if "bucket_cap_mb_list" in kwargs:
-        raise InputError(
-            f"ddp: bucket_cap_mb_list={kwargs['bucket_cap_mb_list']!r} is not legal; torch stops on it under "
-            f"optimize_ddp={PYTHON_REDUCER}, which has bucket_cap_mb alone"
-        )
-    usual = Switches(optimize_ddp=PYTHON_REDUCER, syncs_buffers=False, compile_cap_mb=switches.compile_cap_mb)
-    for one in fields(Switches):
-        if getattr(switches, one.name) != getattr(usual, one.name):
-            raise NotModelledError(
-                f"ddp: optimize_ddp={PYTHON_REDUCER} and {one.name} together are not modelled"
-            )
 
 
 def _reduce_dtype(value: Any) -> str | None:
@@ -239,9 +221,6 @@ def check_backward(workload: Workload) -> None:
 
 def check_used(workload: Workload, switches: Switches) -> None:
     """Raise ``NotModelledError`` where DDP itself would stop: unused parameters, or hooks that fire twice."""
-    if switches.optimize_ddp == PYTHON_REDUCER:
-        check_backward(workload)  # sim.systems.python_reducer says what it does not take
-        return
     finds = switches.find_unused_parameters or switches.static_graph
     for gradient in workload.gradients:
         if gradient.ready_ns is None and not finds:

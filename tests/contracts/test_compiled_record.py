@@ -7,8 +7,8 @@ import pytest
 
 import sim
 from tests.manual.pages import MODELLED, assert_holds
-from tests.training.compiled import JOBS, TRACES, played, scored, table
-from tests.training.compiled_train import SETS
+from tests.training.compiled import TRACES, played, scored, table
+from tests.training.compiled_train import CASES
 
 RECORDS = sim.find_records(TRACES)
 
@@ -23,7 +23,7 @@ def test_what_the_eager_recording_says_of_compiled_steps_holds(folder: Path) -> 
     """Ready order and buckets are those that were seen, steps within 4 %, in the predicted order."""
     record = sim.load_record(folder)
     said, agreement = played(record), scored(record)
-    assert {row.name for row in agreement.rows} == set(SETS[JOBS[folder.name].cases])
+    assert {row.name for row in agreement.rows} == set(CASES)
     for measured in record.candidates:
         assert measured.asked is not None
         assert measured.asked.bucket_indices == measured.observed, measured.name

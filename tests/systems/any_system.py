@@ -25,7 +25,6 @@ SYSTEMS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("per-parameter", {"comm_hook": "powerSGD", "static_graph": True}),
     ("per-parameter", {"comm_hook": "bf16_compress", "accumulation_steps": 2}),
     ("per-parameter", {"optimize_ddp": "ddp_optimizer"}),
-    ("ddp", {"optimize_ddp": "python_reducer"}),
 )
 
 

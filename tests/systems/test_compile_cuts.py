@@ -187,6 +187,7 @@ def test_of_equals_a_heap_gives_out_neither_the_first_nor_the_last() -> None:
     ("options", "error", "words"),
     [
         ({"optimize_ddp": "python_reducer_without_compiled_forward"}, NotModelledError, "as under no_opt"),
+        ({"optimize_ddp": "python_reducer"}, NotModelledError, "python_reducer"),
         ({"optimize_ddp": True}, InputError, "optimize_ddp=True is not legal; give one of ddp_optimizer"),
         ({"compile_cap_mb": 25}, InputError, "compile_cap_mb needs optimize_ddp"),
         (

@@ -2,8 +2,7 @@
 
 First the wire is calibrated. Then the cases of ``compiled_train`` run by turns, each recorded. The record has
 their steps beside the workload of the job that was not compiled; ``own`` has the workload that each recording
-gave. The tables that are printed hold the one and the other to what was measured. The Python reducer's steps
-are stamped by the job itself: of its own workload no more is known than how long a plain backward takes.
+gave. The tables that are printed hold the one and the other to what was measured.
 """
 
 import argparse
@@ -20,13 +19,10 @@ from sim.nouns.measurement import Measurement
 from sim.nouns.records import Record
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
-from sim.systems.compile_cuts import PYTHON_REDUCER
-from sim.systems.python_reducer import as_traced
 from sim.truth.recorded_step import hooked
 from sim.truth.scoring import agree
-from tests.training.compiled_train import SETS
+from tests.training.compiled_train import CASES
 from tests.training.measure import run
-from tests.training.stamped_steps import measured
 
 TRACES = Path(__file__).parents[2] / "traces" / "compiled"
 EAGER = "eager, 25"
@@ -44,34 +40,24 @@ _HEAD = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A model's factory, the backend of torch.compile, and which cases of ``compiled_train``."""
+    """A model's factory and the backend of torch.compile."""
 
     factory: str
     backend: str
-    cases: str
 
 
-_CHAIN = "tests.training.paced_chain:chain"
-JOBS = {
-    "chain-box-2x1gbit": Job(factory=_CHAIN, backend="aot_eager", cases="reducer"),
-    "chain-python-reducer-box-2x1gbit": Job(factory=_CHAIN, backend="inductor", cases="python_reducer"),
-}
+JOBS = {"chain-box-2x1gbit": Job(factory="tests.training.paced_chain:chain", backend="aot_eager")}
 
 
 def measure(job: Job, turns: int, hardware: Path, folder: Path) -> None:
     """One job on two hosts; the record is ``folder``."""
     recordings = folder.with_suffix(".recordings")
     train = (sys.executable, "-m", "tests.training.compiled_train", job.factory, str(recordings))
-    how = ("--cases", job.cases, "--backend", job.backend, "--turns", str(turns))
+    how = ("--backend", job.backend, "--turns", str(turns))
     run("box", *BOX[1:], "--", *train, *how)
     workloads: dict[str, Workload] = {}
     steps: list[Measurement] = []
-    for name, options in SETS[job.cases].items():
-        if options.get("optimize_ddp") == PYTHON_REDUCER:
-            asked = sim.assign(workloads[EAGER], **options)
-            sent = as_traced(workloads[EAGER])
-            steps.append(measured(name, recordings / name, asked, sent, steps[0]))
-            continue
+    for name, options in CASES.items():
         imported = recordings / f"{name} imported"
         run("import", "recording", str(recordings / name), "-o", str(imported))
         workloads[name] = sim.load_workload(imported / "workload.json")
@@ -87,16 +73,12 @@ def measure(job: Job, turns: int, hardware: Path, folder: Path) -> None:
 
 
 def played(record: Record) -> dict[str, Timeline]:
-    """By name, every case as it is predicted from the recording of the job that was not compiled.
-
-    The recorder's hook is in the steps that it saw, and not in those that a job stamped itself.
-    """
+    """By name, every case as it is predicted from the recording of the job that was not compiled."""
     (eager,) = (one for one in record.candidates if one.name == EAGER)
     timelines = {}
     for one in record.candidates:
         assert one.asked is not None
-        seen_by = eager if one.provenance["source"] == eager.provenance["source"] else one
-        job = hooked(record.workload, record.hardware, seen_by)
+        job = hooked(record.workload, record.hardware, eager)
         timelines[one.name] = sim.simulate(*job, one.asked, "analytic")
     return timelines
 
@@ -114,14 +96,10 @@ def table(folder: Path) -> list[str]:
     for row, one in zip(scored(record).rows, record.candidates, strict=True):
         assert one.asked is not None
         assert one.observed is not None
-        if (own_file := folder / "own" / f"{row.name}.json").exists():
-            own = sim.load_workload(own_file)
-            job = hooked(own, record.hardware, one)
-            held = sim.simulate(*job, Assignment(bucket_indices=one.observed), "analytic")
-            order = "as said" if said[row.name].workload.order() == own.order() else "another"
-        else:
-            order = "not seen"
-            held = sim.simulate(_lasting(record.workload, one), record.hardware, one.asked, "analytic")
+        own = sim.load_workload(folder / "own" / f"{row.name}.json")
+        job = hooked(own, record.hardware, one)
+        held = sim.simulate(*job, Assignment(bucket_indices=one.observed), "analytic")
+        order = "as said" if said[row.name].workload.order() == own.order() else "another"
         cells = (
             row.name,
             f"{row.measured_step_ns / 1e6:.0f}",
@@ -133,16 +111,6 @@ def table(folder: Path) -> list[str]:
         )
         lines.append("| " + " | ".join(cells) + " |")
     return lines
-
-
-def _lasting(workload: Workload, one: Measurement) -> Workload:
-    """The workload with a backward as long as the plain ones of ``one``, and as much beside it."""
-    ratio = one.plain_backward_ns / workload.backward_ns
-    return workload.retimed(
-        lambda times: tuple(None if time is None else round(time * ratio) for time in times),
-        backward_ns=one.plain_backward_ns,
-        forward_ns=one.plain_step_ns - one.plain_backward_ns - workload.optimizer_ns,
-    )
 
 
 def main() -> None:

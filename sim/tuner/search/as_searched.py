@@ -3,12 +3,10 @@
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from sim.errors import NotModelledError
 from sim.nouns.assignment import DDP_POLICIES, Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import DTYPE_BYTES, ReadyTimes, Workload
-from sim.systems.compile_cuts import PYTHON_REDUCER
 from sim.systems.ddp_assignment import as_compiled
 from sim.systems.registry import assign
 from sim.systems.simulate import Engine, simulate
@@ -99,8 +97,6 @@ class Searched:
         if not workload.switches:
             return workload, hardware
         check_used(workload, switches)
-        if switches.optimize_ddp == PYTHON_REDUCER:
-            raise NotModelledError(f"tune: under optimize_ddp={PYTHON_REDUCER} torch takes no buckets")
         earlier_ns = 0
         if switches.accumulation_steps > 1 and self.times == 1:
             largest = assign(workload, "single")

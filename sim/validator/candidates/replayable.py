@@ -8,7 +8,6 @@ from sim.nouns.assignment import DDP_POLICIES, Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import Mode
 from sim.nouns.workload import DTYPE_BYTES, Workload
-from sim.systems.compile_cuts import PYTHON_REDUCER
 from sim.systems.ddp_assignment import check_reaches
 from sim.systems.registry import assign, write
 from sim.systems.switches import Switches, check_used, read_switches
@@ -100,9 +99,7 @@ def _refused(assignment: Assignment, switches: Switches, mode: Mode, carrier: Ca
         found["mixed_precision"] = "DDP needs GPUs for it, and its casts are in no recorded schedule"
     if switches.join_inputs is not None:
         found["join_inputs"] = "every rank of a replay makes the same steps"
-    if switches.optimize_ddp == PYTHON_REDUCER:
-        found["optimize_ddp"] = f"a replay compiles nothing, and {PYTHON_REDUCER} has no Reducer to replay"
-    elif switches.optimize_ddp is not None:
+    if switches.optimize_ddp is not None:
         found["optimize_ddp"] = (
             "a replay compiles nothing; replay what sim.torch_compiled makes of the workload, without it"
         )
